@@ -10,7 +10,7 @@ use std::{
 
 use divan::Bencher;
 use tidegate::{
-    limit::{Algorithm, Charge, Key, Limit, Millis, OnFailure, Quota, Reserve, sliding_window},
+    limit::{Algorithm, Charge, Key, LeaseSize, Limit, Millis, OnFailure, Quota, sliding_window},
     store::memory::Memory,
 };
 
@@ -41,7 +41,7 @@ fn limit(name: &str, quota: u32) -> Limit {
         quota: Quota::new(quota, 60_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
-        reserve: Reserve::Off,
+        lease_size: LeaseSize::Off,
         enforce: true,
         index: 0,
     }

@@ -13,7 +13,7 @@ use std::{
 use bloomfilter::Bloom;
 use parking_lot::RwLock;
 use tidegate::throttle::{
-    Filter, Geometry, Seed,
+    Filter, Geometry, HashKeys,
     geometry::{Millis, Sizing},
     payload,
 };
@@ -37,7 +37,8 @@ fn main() {
     let lookups = capacity * 2;
     let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * MINUTE };
     let geometry = Geometry::new(&sizing).expect("a sizing");
-    let seed = Seed { token_key: (1, 2), positions: std::array::from_fn(|i| i as u8 * 37 + 11) };
+    let hash_keys =
+        HashKeys { token_key: (1, 2), positions: std::array::from_fn(|i| i as u8 * 37 + 11) };
     println!(
         "{MINUTES} minutes of {capacity} tokens, P {}: {} positions per minute, {} per token, {:.1} MB",
         sizing.false_positive,
@@ -45,8 +46,8 @@ fn main() {
         geometry.hashes,
         geometry.bytes() as f64 / 1e6,
     );
-    let baseline = RwLock::new(full_filters(&geometry, &seed, capacity));
-    let filter = Filter::new(geometry, seed, START);
+    let baseline = RwLock::new(full_filters(&geometry, &hash_keys, capacity));
+    let filter = Filter::new(geometry, hash_keys, START);
     fill_by_merging(&filter, &baseline.read());
 
     println!("\none lookup, ns         alone: p50    p99   in a row   two threads");
@@ -69,7 +70,7 @@ fn main() {
     measure_records(&filter, &baseline, capacity);
     measure_rotation(&filter);
     measure_scans(&filter);
-    measure_payloads(&geometry, &seed);
+    measure_payloads(&geometry, &hash_keys);
 }
 
 /// The `value`-th number of `SplitMix64`.
@@ -85,9 +86,9 @@ fn token(minute: u64, number: u64) -> u64 {
 }
 
 /// The baseline's filters, at capacity.
-fn full_filters(geometry: &Geometry, seed: &Seed, capacity: u64) -> Vec<Bloom<u64>> {
+fn full_filters(geometry: &Geometry, hash_keys: &HashKeys, capacity: u64) -> Vec<Bloom<u64>> {
     let filled = |minute| {
-        let empty = payload::encode(geometry, seed, &vec![0xff; geometry.bits / 8]);
+        let empty = payload::encode(geometry, hash_keys, &vec![0xff; geometry.bits / 8]);
         let mut filter = Bloom::from_bytes(empty[1..].to_vec()).expect("the crate's format");
         filter.clear();
         (0..capacity).for_each(|number| filter.set(&token(minute, number)));
@@ -113,7 +114,7 @@ fn fill_by_merging(filter: &Filter, baseline: &[Bloom<u64>]) {
         took += start.elapsed();
     }
     println!("merge of a full minute into an empty one: {:.1} ms", ms(took) / MINUTES as f64);
-    let (index, bits) = (*filter.live().end(), &baseline[30].as_slice()[HEADER_LEN..]);
+    let (index, bits) = (*filter.live_generations().end(), &baseline[30].as_slice()[HEADER_LEN..]);
     let same = shortest_of(3, || filter.merge(index, bits));
     println!("merge of equal bits: {:.1} ms", ms(same));
 }
@@ -243,13 +244,13 @@ fn measure_rotation(filter: &Filter) {
 
 /// Measures the operations of the throttle's thread that read all positions.
 fn measure_scans(filter: &Filter) {
-    let index = *filter.live().start();
+    let index = *filter.live_generations().start();
     println!("export: {:.1} ms", ms(shortest_of(5, || filter.export(index))));
     println!("occupied: {:.1} ms", ms(shortest_of(5, || filter.occupied())));
 }
 
 /// Measures the encoding and decoding of payloads.
-fn measure_payloads(geometry: &Geometry, seed: &Seed) {
+fn measure_payloads(geometry: &Geometry, hash_keys: &HashKeys) {
     println!("\nfill      bytes   encode   decode, ms");
     for fill in [1, 7, 15, 50] {
         let mut bits = vec![0_u8; geometry.bits / 8];
@@ -260,9 +261,9 @@ fn measure_payloads(geometry: &Geometry, seed: &Seed) {
             bits[at / 8] |= 1 << (at % 8);
             i += 1;
         }
-        let packed = payload::encode(geometry, seed, &bits);
-        let encode = shortest_of(3, || payload::encode(geometry, seed, &bits));
-        let decode = shortest_of(3, || payload::decode(geometry, seed, &packed));
+        let packed = payload::encode(geometry, hash_keys, &bits);
+        let encode = shortest_of(3, || payload::encode(geometry, hash_keys, &bits));
+        let decode = shortest_of(3, || payload::decode(geometry, hash_keys, &packed));
         println!("{fill:3} % {:10} {:8.1} {:8.1}", packed.len(), ms(encode), ms(decode));
     }
 }

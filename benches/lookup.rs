@@ -6,11 +6,11 @@ use divan::Bencher;
 use http::{HeaderName, Method, header};
 use tidegate::{
     framing::Fields,
-    identity::{ClientAddress, KeyPlan, Part, Secret, Subject, TokenSource},
+    identity::{ClientAddress, KeyPlan, KeySecret, Part, Subject, TokenSource},
     route::{HostPattern, Lookup, PathPattern, RouteTable, Rule},
 };
 
-const SECRET: Secret = Secret(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
+const SECRET: KeySecret = KeySecret(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 
 /// The numbers of routes in a table.
 const ROUTES: [usize; 3] = [10, 1_000, 10_000];

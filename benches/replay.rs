@@ -5,7 +5,7 @@ use std::{fmt::Write, sync::LazyLock, time::Duration};
 use divan::{Bencher, counter::ItemsCount};
 use tidegate::{
     config,
-    identity::Secret,
+    identity::KeySecret,
     replay::{ConfigReplay, Replay},
     snapshot::Snapshot,
     telemetry::AccessLine,
@@ -96,7 +96,7 @@ static COMBINED_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
 fn config_replay() -> ConfigReplay {
     let loaded = config::parse("rules", RULES).unwrap_or_else(|faults| panic!("{faults}"));
     let rules = Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
-    ConfigReplay::new("rules", rules, 1_000_000, Secret(1, 2))
+    ConfigReplay::new("rules", rules, 1_000_000, KeySecret(1, 2))
 }
 
 fn replay(bencher: Bencher<'_, '_>, log: &[u8], configs: usize) {

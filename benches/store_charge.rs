@@ -13,12 +13,12 @@ use std::{hint::black_box, sync::Arc};
 
 use clap::{Parser, ValueEnum};
 use testkit::{
-    bench::{limit, median, stores},
+    bench::{counter_store, limit, median},
     redis_server::RedisServer,
 };
 use tidegate::{
     clock::{Clock, instant},
-    limit::{Charge, Key, Limit, MAX_RESERVE, Reserve},
+    limit::{Charge, Key, LeaseSize, Limit, MAX_LEASED_TOKENS},
     store::CounterStore,
 };
 use tokio::runtime::Builder;
@@ -62,9 +62,9 @@ impl Part {
 
     fn limit(self) -> Limit {
         match self {
-            Self::Memory | Self::Redis => limit(u32::MAX, Reserve::Off),
-            Self::Lease => limit(u32::MAX, Reserve::Tokens(MAX_RESERVE)),
-            Self::DenyCache => limit(1, Reserve::Off),
+            Self::Memory | Self::Redis => limit(u32::MAX, LeaseSize::Off),
+            Self::Lease => limit(u32::MAX, LeaseSize::Tokens(MAX_LEASED_TOKENS)),
+            Self::DenyCache => limit(1, LeaseSize::Off),
         }
     }
 }
@@ -88,18 +88,18 @@ fn main() {
 /// The time per decision, in ns.
 fn measure(part: Part, decisions: u32) -> f64 {
     if part == Part::Memory {
-        let stores = CounterStore::memory(Clock::system(), 1_000).expect("a store");
-        return decide(&stores, part, decisions);
+        let counter_store = CounterStore::memory(Clock::system(), 1_000).expect("a store");
+        return decide(&counter_store, part, decisions);
     }
     let redis = RedisServer::start();
     let decisions = if part == Part::Redis { decisions.div_ceil(100) } else { decisions };
-    decide(&stores(&redis), part, decisions)
+    decide(&counter_store(&redis), part, decisions)
 }
 
-fn decide(stores: &Arc<CounterStore>, part: Part, decisions: u32) -> f64 {
+fn decide(counter_store: &Arc<CounterStore>, part: Part, decisions: u32) -> f64 {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let (store, limit) = (stores.worker(), part.limit());
+        let (store, limit) = (counter_store.worker(), part.limit());
         let now = Clock::system().now();
         let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
         // Connects, and leases tokens.

@@ -10,11 +10,11 @@
 -- Returns   a flat array of integers: now (ms), admitted (1 or 0), remaining, used, reset_at (ms), retry_at
 --           for `minimum` (ms; -1: all of `needed` was granted, or minimum above the quota), wait (0),
 --           granted (tokens), spendable_until (ms: they may not be spent from then on; 0: nothing granted)
-local algorithm, reading = read(KEYS[1], 2)
+local algorithm, view = read(KEYS[1], 2)
 local minimum, needed, returned = ARGV[3] + 0, ARGV[8] + 0, ARGV[11] + 0
-if returned > 0 then algorithm.refund(reading, ARGV[12] + 0, returned) end
+if returned > 0 then algorithm.refund(view, ARGV[12] + 0, returned) end
 
-local left, tokens = reading.remaining, 0
+local left, tokens = view.remaining, 0
 if minimum <= left and left < needed then
   tokens = left
 elseif minimum <= left then
@@ -25,14 +25,14 @@ end
 
 local used, reset, retry = 0, 0, -1
 if tokens > 0 then
-  used, reset = algorithm.charge(reading, tokens, minimum)
+  used, reset = algorithm.charge(view, tokens, minimum)
   local _
-  if tokens < needed then _, _, retry = algorithm.decide(reading, minimum) end
+  if tokens < needed then _, _, retry = algorithm.decide(view, minimum) end
 else
-  used, reset, retry = algorithm.decide(reading, minimum)
+  used, reset, retry = algorithm.decide(view, minimum)
 end
-if reading.dirty then write(KEYS[1], algorithm, reading) end
+if view.dirty then write(KEYS[1], algorithm, view) end
 return {
-  now, minimum <= left and 1 or 0, reading.remaining, used, reset, retry, 0, tokens,
-  tokens > 0 and algorithm.spendable_until(reading) or 0,
+  now, minimum <= left and 1 or 0, view.remaining, used, reset, retry, 0, tokens,
+  tokens > 0 and algorithm.spendable_until(view) or 0,
 }

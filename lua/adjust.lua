@@ -9,16 +9,16 @@
 -- Returns   a flat array of integers, as that of `charge`: now (ms), then six for each adjustment:
 --             1, remaining, used, reset_at (ms), -1, 0
 local function adjust(key, at)
-  local algorithm, reading = read(key, at)
+  local algorithm, view = read(key, at)
   local cost, charged_at, used, reset = ARGV[at + 1] + 0, ARGV[at + 6] + 0, nil, nil
   if charged_at == -1 then
-    used, reset = algorithm.charge(reading, cost)
+    used, reset = algorithm.charge(view, cost)
   else
-    algorithm.refund(reading, charged_at, cost)
-    used, reset = algorithm.decide(reading, 0)
+    algorithm.refund(view, charged_at, cost)
+    used, reset = algorithm.decide(view, 0)
   end
-  if reading.dirty then write(key, algorithm, reading) end
-  return reading.remaining, used, reset
+  if view.dirty then write(key, algorithm, view) end
+  return view.remaining, used, reset
 end
 
 local reply = {now}

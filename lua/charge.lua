@@ -13,12 +13,12 @@
 
 -- Most requests have one limit: the same as below, without the tables for several limits.
 if #KEYS == 1 then
-  local algorithm, reading = read(KEYS[1], 2)
+  local algorithm, view = read(KEYS[1], 2)
   local cost = ARGV[3] + 0
-  local admitted, wait = fits(algorithm, reading, cost)
-  local used, reset, retry = (admitted and algorithm.charge or algorithm.decide)(reading, cost)
-  if reading.dirty then write(KEYS[1], algorithm, reading) end
-  return {now, admitted and 1 or 0, reading.remaining, used, reset, admitted and -1 or retry, wait}
+  local admitted, wait = fits(algorithm, view, cost)
+  local used, reset, retry = (admitted and algorithm.charge or algorithm.decide)(view, cost)
+  if view.dirty then write(KEYS[1], algorithm, view) end
+  return {now, admitted and 1 or 0, view.remaining, used, reset, admitted and -1 or retry, wait}
 end
 
 -- Reads each record once, then decides: `total` is the sum of the request's charges on it so far.
@@ -26,34 +26,34 @@ local records, charges, all = {}, {}, true
 for i, key in ipairs(KEYS) do
   local record = records[key]
   if not record then
-    local algorithm, reading = read(key, i * 6 - 4)
-    record = {algorithm = algorithm, total = 0, reading = reading}
+    local algorithm, view = read(key, i * 6 - 4)
+    record = {algorithm = algorithm, total = 0, view = view}
     records[key] = record
   end
   local cost = ARGV[i * 6 - 3] + 0
   local total = record.total + cost
   record.total = total
-  local admitted = fits(record.algorithm, record.reading, total)
+  local admitted = fits(record.algorithm, record.view, total)
   charges[i] = {record = record, cost = cost, total = total, admitted = admitted}
   all = all and (admitted or ARGV[1 + #KEYS * 6 + i] == '0')
 end
 
 local reply = {now}
 for i, charge in ipairs(charges) do
-  local algorithm, reading = charge.record.algorithm, charge.record.reading
+  local algorithm, view = charge.record.algorithm, charge.record.view
   local admitted = charge.admitted
   local charged = all and admitted
   local cost = charged and charge.cost or charge.total
-  local _, wait = fits(algorithm, reading, cost)
+  local _, wait = fits(algorithm, view, cost)
   if not admitted then wait = 0 end
-  local used, reset, retry = (charged and algorithm.charge or algorithm.decide)(reading, cost)
+  local used, reset, retry = (charged and algorithm.charge or algorithm.decide)(view, cost)
   if admitted then retry = -1 end
   local at = i * 6 - 4
-  reply[at], reply[at + 1], reply[at + 2] = admitted and 1 or 0, reading.remaining, used
+  reply[at], reply[at + 1], reply[at + 2] = admitted and 1 or 0, view.remaining, used
   reply[at + 3], reply[at + 4], reply[at + 5] = reset, retry, wait
 end
 
 for key, record in pairs(records) do
-  if record.reading.dirty then write(key, record.algorithm, record.reading) end
+  if record.view.dirty then write(key, record.algorithm, record.view) end
 end
 return reply

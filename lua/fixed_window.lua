@@ -17,39 +17,39 @@ algorithms.fixed_window = function()
     }
   end
 
-  local function decide(reading, cost)
-    local used, reset = 0, reading.now
-    if reading.live then used, reset = reading.count, reading.reset_at end
-    return used, reset, (cost <= reading.remaining or cost > reading.limit) and -1 or reset
+  local function decide(view, cost)
+    local used, reset = 0, view.now
+    if view.live then used, reset = view.count, view.reset_at end
+    return used, reset, (cost <= view.remaining or cost > view.limit) and -1 or reset
   end
 
-  local function charge(reading, cost)
-    if cost == 0 then return decide(reading, 0) end
-    if not reading.live then
-      reading.live, reading.count, reading.reset_at = true, 0, reading.now + reading.window
+  local function charge(view, cost)
+    if cost == 0 then return decide(view, 0) end
+    if not view.live then
+      view.live, view.count, view.reset_at = true, 0, view.now + view.window
     end
-    local count = reading.count + cost
+    local count = view.count + cost
     if count > 4294967295 then count = 4294967295 end
-    local left = reading.limit - count
-    reading.count, reading.remaining, reading.dirty = count, left > 0 and left or 0, true
-    return count, reading.reset_at
+    local left = view.limit - count
+    view.count, view.remaining, view.dirty = count, left > 0 and left or 0, true
+    return count, view.reset_at
   end
 
-  local function refund(reading, charged_at, cost)
-    local reset = reading.reset_at
-    if not reading.live or charged_at < reset - reading.window or charged_at >= reset then return end
-    local count = reading.count - cost
+  local function refund(view, charged_at, cost)
+    local reset = view.reset_at
+    if not view.live or charged_at < reset - view.window or charged_at >= reset then return end
+    local count = view.count - cost
     if count < 0 then count = 0 end
-    local left = reading.limit - count
-    reading.count, reading.remaining, reading.dirty = count, left > 0 and left or 0, true
+    local left = view.limit - count
+    view.count, view.remaining, view.dirty = count, left > 0 and left or 0, true
   end
 
-  local function write(reading)
-    return struct.pack('<I6I4', reading.reset_at, reading.count), reading.reset_at
+  local function write(view)
+    return struct.pack('<I6I4', view.reset_at, view.count), view.reset_at
   end
 
-  local function spendable_until(reading)
-    return reading.reset_at
+  local function spendable_until(view)
+    return view.reset_at
   end
 
   return {

@@ -2,7 +2,7 @@
 -- src/limit/free_slots.rs.
 --
 -- In a record: runs of adjacent slots, the soonest first: at (6 bytes, ms), fraction (4 bytes), slots (4
--- bytes); the first slot begins `at + fraction / rate` ms after the epoch. In a reading: an array with two
+-- bytes); the first slot begins `at + fraction / rate` ms after the epoch. In a view: an array with two
 -- numbers for each run: where it begins, in units of 1 / rate ms after now, and its slots. A slot is `window`
 -- units long.
 --

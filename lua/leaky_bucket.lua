@@ -10,14 +10,14 @@
 -- (the configuration keeps limit * max_wait and limit * window below 2^52), so nothing is rounded.
 algorithms.leaky_bucket = function()
   -- `limit` is the number of slots within max_wait; `max_delay` is max_wait in units.
-  local function set_usage(reading, backlog)
-    local window, limit, left = reading.window, reading.limit, reading.max_delay - backlog
+  local function set_usage(view, backlog)
+    local window, limit, left = view.window, view.limit, view.max_delay - backlog
     -- Free slots after the backlog; negative if slots are overdrawn.
     local free = (left - left % window) / window + 1
-    reading.backlog, reading.used, reading.remaining = backlog, limit - free, free > 0 and free or 0
-    if reading.free_slots then
-      local more = reading.library.count_until(reading.free_slots, reading.max_delay, reading.quota, window)
-      reading.used, reading.remaining = reading.used - more, reading.remaining + more
+    view.backlog, view.used, view.remaining = backlog, limit - free, free > 0 and free or 0
+    if view.free_slots then
+      local more = view.library.count_until(view.free_slots, view.max_delay, view.quota, window)
+      view.used, view.remaining = view.used - more, view.remaining + more
     end
   end
 
@@ -42,7 +42,7 @@ algorithms.leaky_bucket = function()
       end
     end
     local max_delay = max_wait * quota
-    local reading = {
+    local view = {
       limit = (max_delay - max_delay % window) / window + 1, quota = quota, window = window, now = now,
       max_delay = max_delay, updated_at = updated_at, reset_at = reset, at = at, fraction = fraction,
       rate = rate, dirty = dirty, free_slots = false, library = false,
@@ -51,8 +51,8 @@ algorithms.leaky_bucket = function()
     if rate == quota then
       if at >= now then backlog = (at - now) * rate + fraction end
       if has_free and backlog > 0 then
-        reading.library = algorithms.free_slots()
-        reading.free_slots = reading.library.read(raw, 27, now, rate, window, backlog)
+        view.library = algorithms.free_slots()
+        view.free_slots = view.library.read(raw, 27, now, rate, window, backlog)
       end
     else
       -- The quota has changed: the TAT is rounded up to a whole ms, once.
@@ -60,108 +60,108 @@ algorithms.leaky_bucket = function()
       if up > now then backlog = (up - now) * quota end
       if backlog > 9007130535264256 then backlog = 9007130535264256 end
     end
-    set_usage(reading, backlog)
-    return reading
+    set_usage(view, backlog)
+    return view
   end
 
   -- The position of the first `cost` adjacent free slots in the backlog; `latest` is the last position at
   -- which the request may begin.
-  local function first_free(reading, cost, latest)
-    if not reading.free_slots then return end
-    return reading.library.first_fit(reading.free_slots, cost, latest, reading.quota, reading.window)
+  local function first_free(view, cost, latest)
+    if not view.free_slots then return end
+    return view.library.first_fit(view.free_slots, cost, latest, view.quota, view.window)
   end
 
   -- The last position at which the first of `cost` slots may begin for the last to begin within max_wait.
-  local function latest_start(reading, cost)
-    return reading.max_delay - (cost > 0 and cost - 1 or 0) * reading.window
+  local function latest_start(view, cost)
+    return view.max_delay - (cost > 0 and cost - 1 or 0) * view.window
   end
 
   -- The delay of a request of `cost`, in ms; nil if it does not fit.
-  local function wait(reading, cost)
-    local last = latest_start(reading, cost)
-    local begins = first_free(reading, cost, last)
-    if not begins or begins > last then begins = reading.backlog end
-    if begins <= last then return (begins + (-begins) % reading.quota) / reading.quota end
+  local function wait(view, cost)
+    local last = latest_start(view, cost)
+    local begins = first_free(view, cost, last)
+    if not begins or begins > last then begins = view.backlog end
+    if begins <= last then return (begins + (-begins) % view.quota) / view.quota end
   end
 
-  local function decide(reading, cost)
-    local now, reset, retry = reading.now, reading.reset_at, -1
+  local function decide(view, cost)
+    local now, reset, retry = view.now, view.reset_at, -1
     if cost > 0 then
-      local last = latest_start(reading, cost)
+      local last = latest_start(view, cost)
       if last >= 0 then
-        local over = (first_free(reading, cost, last) or reading.backlog) - last
-        if over > 0 then retry = now + (over + (-over) % reading.quota) / reading.quota end
+        local over = (first_free(view, cost, last) or view.backlog) - last
+        if over > 0 then retry = now + (over + (-over) % view.quota) / view.quota end
       end
     end
-    return reading.used, reset > now and reset or now, retry
+    return view.used, reset > now and reset or now, retry
   end
 
   -- Sets the TAT to `backlog` units after now.
-  local function set_backlog(reading, backlog)
-    local fraction, rate = backlog % reading.quota, reading.quota
-    reading.at, reading.fraction = reading.now + (backlog - fraction) / rate, fraction
-    reading.rate, reading.updated_at, reading.dirty = rate, reading.now, true
-    if backlog == 0 then reading.free_slots = false end
-    set_usage(reading, backlog)
+  local function set_backlog(view, backlog)
+    local fraction, rate = backlog % view.quota, view.quota
+    view.at, view.fraction = view.now + (backlog - fraction) / rate, fraction
+    view.rate, view.updated_at, view.dirty = rate, view.now, true
+    if backlog == 0 then view.free_slots = false end
+    set_usage(view, backlog)
   end
 
-  local function charge(reading, cost)
-    if cost == 0 then return decide(reading, 0) end
-    local last, backlog = latest_start(reading, cost), reading.backlog
-    local begins = first_free(reading, cost, last)
+  local function charge(view, cost)
+    if cost == 0 then return decide(view, 0) end
+    local last, backlog = latest_start(view, cost), view.backlog
+    local begins = first_free(view, cost, last)
     if begins and begins <= last then
-      reading.library.take(reading.free_slots, begins, cost, reading.window)
+      view.library.take(view.free_slots, begins, cost, view.window)
     else
       -- The backlog grows only as far as it can be counted exactly, and to at most 2^47 ms.
-      local max = reading.quota * 140737488355328
+      local max = view.quota * 140737488355328
       if max > 9007130535264256 then max = 9007130535264256 end
       if backlog > max then backlog = max end
       local room = max - backlog
-      room = (room - room % reading.window) / reading.window
+      room = (room - room % view.window) / view.window
       if cost > room then cost = room end
-      backlog = backlog + cost * reading.window
+      backlog = backlog + cost * view.window
     end
-    set_backlog(reading, backlog)
-    local tat = reading.at + (reading.fraction > 0 and 1 or 0)
-    if tat > reading.reset_at then reading.reset_at = tat end
-    return decide(reading, 0)
+    set_backlog(view, backlog)
+    local tat = view.at + (view.fraction > 0 and 1 or 0)
+    if tat > view.reset_at then view.reset_at = tat end
+    return decide(view, 0)
   end
 
   -- Frees `cost` slots of which the first begins at `slot` (ms), if they are taken and have not passed.
-  local function refund(reading, slot, cost)
-    local max, rate, window = 9007130535264256, reading.quota, reading.window
-    local backlog, length, released = reading.backlog, cost * window, (slot - reading.now) * rate
+  local function refund(view, slot, cost)
+    local max, rate, window = 9007130535264256, view.quota, view.window
+    local backlog, length, slot_position = view.backlog, cost * window, (slot - view.now) * rate
     if backlog == 0 or cost == 0 or length > max then return end
-    if released > max / 2 or released < -max / 2 then return end
-    local same_rate, last = reading.rate == rate, backlog - length
+    if slot_position > max / 2 or slot_position < -max / 2 then return end
+    local same_rate, last = view.rate == rate, backlog - length
     local begins = last
     -- A change of the quota rounded the end of the slots up to a ms: of the slots taken before it, only the
     -- last can be identified.
-    if last > (same_rate and released or released + rate - 1) then
-      -- The last slot that begins at or before `released`.
-      local back = backlog - released
+    if last > (same_rate and slot_position or slot_position + rate - 1) then
+      -- The last slot that begins at or before `slot_position`.
+      local back = backlog - slot_position
       if not same_rate or back > max then return end
       begins = backlog - (back + (-back) % window)
     end
-    local free_slots, library = reading.free_slots, reading.library
+    local free_slots, library = view.free_slots, view.library
     if free_slots then begins = library.last_taken(free_slots, begins, length, window) end
-    if begins <= released - rate then return end
+    if begins <= slot_position - rate then return end
     if begins == last then
       if free_slots then last = library.trim_end(free_slots, last, window) end
-      set_backlog(reading, last > 0 and last or 0)
+      set_backlog(view, last > 0 and last or 0)
     elseif begins + length > 0 then
       library = library or algorithms.free_slots()
-      reading.library, reading.free_slots = library, free_slots or {}
-      library.insert(reading.free_slots, begins, cost, window)
-      set_backlog(reading, backlog)
+      view.library, view.free_slots = library, free_slots or {}
+      library.insert(view.free_slots, begins, cost, window)
+      set_backlog(view, backlog)
     end
   end
 
-  local function write(reading)
-    local updated_at, reset, at = reading.updated_at, reading.reset_at, reading.at
-    local raw = struct.pack('<I6I6I6I4I4', updated_at, reset, at, reading.fraction, reading.rate)
-    if reading.free_slots then
-      raw = raw .. reading.library.write(reading.free_slots, reading.now, reading.quota)
+  local function write(view)
+    local updated_at, reset, at = view.updated_at, view.reset_at, view.at
+    local raw = struct.pack('<I6I6I6I4I4', updated_at, reset, at, view.fraction, view.rate)
+    if view.free_slots then
+      raw = raw .. view.library.write(view.free_slots, view.now, view.quota)
     end
     return raw, reset
   end

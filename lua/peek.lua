@@ -9,11 +9,11 @@
 local reply = {now}
 for i, key in ipairs(KEYS) do
   local at = i * 6 - 4
-  local algorithm, reading = read(key, at)
+  local algorithm, view = read(key, at)
   local cost = ARGV[at + 1] + 0
-  local used, reset, retry = algorithm.decide(reading, cost)
-  local admitted, wait = fits(algorithm, reading, cost)
-  reply[at], reply[at + 1], reply[at + 2] = admitted and 1 or 0, reading.remaining, used
+  local used, reset, retry = algorithm.decide(view, cost)
+  local admitted, wait = fits(algorithm, view, cost)
+  reply[at], reply[at + 1], reply[at + 2] = admitted and 1 or 0, view.remaining, used
   reply[at + 3], reply[at + 4], reply[at + 5] = reset, admitted and -1 or retry, wait
 end
 return reply

@@ -2,24 +2,24 @@
 --
 -- Each algorithm registers in `algorithms`, under the tag that the gateway sends, a function that makes its
 -- table: Redis runs the whole text on every call, so only what the call uses is made. The table has:
---   read(raw, now, limit, window, resolution, option, key) -> reading
+--   read(raw, now, limit, window, resolution, option, key) -> view
 --                         the record as read at `now`; `raw` is false if there is none; `option` is strict
 --                         (1 or 0) for a sliding window, max_wait (ms) for a leaky bucket
---   decide(reading, cost) -> used, reset_at, retry_at (ms; -1: admitted, or cost above the quota); charges
+--   decide(view, cost) -> used, reset_at, retry_at (ms; -1: admitted, or cost above the quota); charges
 --                         nothing
---   charge(reading, cost, unit) -> used, reset_at; checks nothing. `unit`: the cost of each request of a
+--   charge(view, cost, unit) -> used, reset_at; checks nothing. `unit`: the cost of each request of a
 --                         batch; nil if the charge is for one request
---   refund(reading, charged_at, cost)   refunds what still counts
---   write(reading, key)   -> raw, expires_at (ms)
---   spendable_until(reading) -> the first ms at which the tokens that were just charged may no longer be
+--   refund(view, charged_at, cost)   refunds what still counts
+--   write(view, key)   -> raw, expires_at (ms)
+--   spendable_until(view) -> the first ms at which the tokens that were just charged may no longer be
 --                         spent; only if tokens may be acquired in batches
 --   list                  true if the record is a list: `raw` is then its last element, and `write` writes
 --                         the record itself and returns false as `raw`
---   wait(reading, cost)   -> the delay of a charge that `remaining` admits, in ms; nil if it does not fit
+--   wait(view, cost)   -> the delay of a charge that `remaining` admits, in ms; nil if it does not fit
 --                         after all. Only if charges are delayed
--- A reading has `limit`, `remaining`, which `charge` lowers, and `dirty`: whether it must be written, because
+-- A view has `limit`, `remaining`, which `charge` lowers, and `dirty`: whether it must be written, because
 -- it was changed or the clock was set back.
 --
 -- Each decision pays for every function, table and global look-up, so an algorithm has few functions, and
--- one table for a reading.
+-- one table for a view.
 local algorithms, call, try = {}, redis.call, redis.pcall

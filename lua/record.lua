@@ -11,7 +11,7 @@ if now == 0 then
   now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 end
 
--- Returns the algorithm whose tag is ARGV[at], and the reading of the record; quota, window, resolution
+-- Returns the algorithm whose tag is ARGV[at], and the view of the record; quota, window, resolution
 -- and option start at ARGV[at + 2]. Adding 0 converts a number in ARGV from text.
 local function read(key, at)
   local algorithm = algorithms[ARGV[at]]()
@@ -27,16 +27,16 @@ local function read(key, at)
 end
 
 -- Returns whether a charge of `cost` fits, and its delay in ms.
-local function fits(algorithm, reading, cost)
-  if cost > reading.remaining then return false, 0 end
+local function fits(algorithm, view, cost)
+  if cost > view.remaining then return false, 0 end
   if cost == 0 or not algorithm.wait then return true, 0 end
-  local wait = algorithm.wait(reading, cost)
+  local wait = algorithm.wait(view, cost)
   return wait ~= nil, wait or 0
 end
 
 -- Redis converts numbers to text in full; Lua's own conversion stops at 14 digits.
-local function write(key, algorithm, reading)
-  local raw, expires_at = algorithm.write(reading, key)
+local function write(key, algorithm, view)
+  local raw, expires_at = algorithm.write(view, key)
   local ttl = (expires_at > now and expires_at - now or 0) + 10000
   if raw then call('SET', key, raw, 'PX', ttl) else call('PEXPIRE', key, ttl) end
 end

@@ -8,53 +8,53 @@
 --
 -- So a call reads and writes a few blocks of 2 KB, however long the log is: a binary search over the blocks
 -- and then in one block finds the oldest live entry; expired blocks are trimmed off the list; a refund
--- changes the bases of the blocks after it.
+-- changes the bases of the blocks after it, and moves their entries up if it empties its entry.
 algorithms.sliding_log = function()
   -- Four blocks fill a node of Redis's list, which has 8 KB.
-  local M, BLOCK, decode = 4294967296, 254, struct.unpack
+  local MODULUS, BLOCK, decode = 4294967296, 254, struct.unpack
 
   -- Block `i`, counted from 0; the last one is part of the last element.
-  local function block(reading, i)
-    local found = reading.blocks[i]
+  local function block(view, i)
+    local found = view.blocks[i]
     if not found then
-      found = call('LINDEX', reading.key, i)
+      found = call('LINDEX', view.key, i)
       if not found or #found ~= 4 + 8 * BLOCK then
         -- Malformed: this call deletes the record and fails, and the next one finds no record.
-        try('UNLINK', reading.key)
+        try('UNLINK', view.key)
         error('malformed record of a sliding log: deleted')
       end
-      reading.blocks[i] = found
+      view.blocks[i] = found
     end
     return found
   end
 
-  -- origin - x modulo 2^32, where x is the time of entry `e` (counted from 1) of block `i` or, if `sums`, the
-  -- total of the charges before it. Both grow from entry to entry.
-  local function since(reading, i, e, origin, sums)
-    local found = block(reading, i)
-    if not sums then return (origin - decode('<I4', found, 8 * e - 3)) % M end
-    return (origin - decode('<I4', found, 8 * e + 1) - decode('<I4', found)) % M
+  -- origin - x modulo 2^32, where x is the time of entry `e` (counted from 1) of block `i` or, if
+  -- `by_total`, the total of the charges before it. Both grow from entry to entry.
+  local function distance(view, i, e, origin, by_total)
+    local found = block(view, i)
+    if not by_total then return (origin - decode('<I4', found, 8 * e - 3)) % MODULUS end
+    return (origin - decode('<I4', found, 8 * e + 1) - decode('<I4', found)) % MODULUS
   end
 
-  -- The first entry, from entry `e` of block `i` on, whose `since` is below `bound`: its block and its index
-  -- there, which may be one past the block's end. It is often close to the start, so the search in a block
-  -- doubles its steps before it halves them (galloping search).
-  local function search(reading, i, e, origin, bound, sums)
-    if since(reading, i, e, origin, sums) < bound then return i, e end
-    local low, high, middle = i, reading.n + 1, i + 1
+  -- The first entry, from entry `e` of block `i` on, whose `distance` is below `bound`: its block and its
+  -- index there, which may be one past the block's end. It is often close to the start, so the search in a
+  -- block doubles its steps before it halves them (galloping search).
+  local function search(view, i, e, origin, bound, by_total)
+    if distance(view, i, e, origin, by_total) < bound then return i, e end
+    local low, high, middle = i, view.n + 1, i + 1
     while low + 1 < high do
-      if since(reading, middle, 1, origin, sums) < bound then high = middle else low = middle end
+      if distance(view, middle, 1, origin, by_total) < bound then high = middle else low = middle end
       middle = (low + high - (low + high) % 2) / 2
     end
-    local at, found, field = low, block(reading, low), sums and 1 or -3
-    if sums then origin = origin - decode('<I4', found) end
+    local at, found, field = low, block(view, low), by_total and 1 or -3
+    if by_total then origin = origin - decode('<I4', found) end
     low, high = at == i and e or 1, (#found - 4) / 8 + 1
     local step = 1
     while low + 1 < high do
       middle = low + step
       if middle >= high then middle = (low + high - (low + high) % 2) / 2 end
-      if (origin - decode('<I4', found, 8 * middle + field)) % M < bound then
-        high, step = middle, M
+      if (origin - decode('<I4', found, 8 * middle + field)) % MODULUS < bound then
+        high, step = middle, MODULUS
       else
         low, step = middle, step * 2
       end
@@ -63,36 +63,36 @@ algorithms.sliding_log = function()
   end
 
   -- When entry `e` of block `i` expires.
-  local function expiry(reading, i, e)
-    return reading.now - since(reading, i, e, reading.clock) + reading.window
+  local function expiry(view, i, e)
+    return view.now - distance(view, i, e, view.clock) + view.window
   end
 
   -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: it is above
   -- the quota.
-  local function retry_at(reading, cost)
-    local room = reading.limit - cost
+  local function retry_at(view, cost)
+    local room = view.limit - cost
     if room < 0 then return -1 end
-    if reading.used <= room then return reading.now end
-    local i, e = search(reading, reading.i, reading.e, reading.total, room + 1, true)
-    return expiry(reading, i, e - 1)
+    if view.used <= room then return view.now end
+    local i, e = search(view, view.i, view.e, view.total, room + 1, true)
+    return expiry(view, i, e - 1)
   end
 
   -- The stored reset_at if it is in the future; else when the oldest live entry expires, or now if none is
   -- live.
-  local function reset_at(reading)
-    if reading.reset_at > reading.now then return reading.reset_at end
-    return reading.live and expiry(reading, reading.i, reading.e) or reading.now
+  local function reset_at(view)
+    if view.reset_at > view.now then return view.reset_at end
+    return view.live and expiry(view, view.i, view.e) or view.now
   end
 
-  local function set_usage(reading, used)
-    local left = reading.limit - used
-    reading.used, reading.remaining = used, left > 0 and left or 0
+  local function set_usage(view, used)
+    local left = view.limit - used
+    view.used, view.remaining = used, left > 0 and left or 0
   end
 
   local function read(raw, now, limit, window, _, _, key)
-    local reading = {
+    local view = {
       limit = limit, window = window, now = now, key = key, newest_at = 0, reset_at = 0, total = 0, n = 0,
-      blocks = {}, i = 0, e = 1, clock = now % M, exists = raw, live = false, dirty = false,
+      blocks = {}, i = 0, e = 1, clock = now % MODULUS, exists = raw, live = false, dirty = false,
     }
     local used = 0
     if raw and #raw >= 32 and (#raw - 24) % 8 == 0 and #raw <= 24 + 8 * BLOCK then
@@ -102,132 +102,148 @@ algorithms.sliding_log = function()
       if newest_at - now > 5000 then
         reset = reset - (newest_at - now)
         if reset < 0 then reset = 0 end
-        newest_at, reading.dirty = now, true
+        newest_at, view.dirty = now, true
       elseif newest_at > now then
         now = newest_at
       end
-      reading.now, reading.newest_at, reading.reset_at = now, newest_at, reset
-      reading.total, reading.n = total, n
-      reading.blocks[n] = string.sub(raw, 21)
-      reading.clock = (struct.unpack('<I4', raw, #raw - 7) + now - newest_at) % M
+      view.now, view.newest_at, view.reset_at = now, newest_at, reset
+      view.total, view.n = total, n
+      view.blocks[n] = string.sub(raw, 21)
+      view.clock = (struct.unpack('<I4', raw, #raw - 7) + now - newest_at) % MODULUS
       if now - newest_at < window then
-        local i, e = search(reading, 0, 1, reading.clock, window)
+        local i, e = search(view, 0, 1, view.clock, window)
         if e > BLOCK then i, e = i + 1, 1 end
-        reading.i, reading.e, reading.live = i, e, true
-        used = since(reading, i, e, total, true)
+        view.i, view.e, view.live = i, e, true
+        used = distance(view, i, e, total, true)
       end
     end
-    set_usage(reading, used)
-    return reading
+    set_usage(view, used)
+    return view
   end
 
-  local function decide(reading, cost)
-    local left, reset, retry = reading.remaining, reset_at(reading), -1
+  local function decide(view, cost)
+    local left, reset, retry = view.remaining, reset_at(view), -1
     if left == 0 then
-      retry = retry_at(reading, 1)
+      retry = retry_at(view, 1)
       if retry > reset then reset = retry end
     end
-    if cost > left and cost ~= 1 then retry = retry_at(reading, cost) end
-    return reading.used, reset, cost <= left and -1 or retry
+    if cost > left and cost ~= 1 then retry = retry_at(view, cost) end
+    return view.used, reset, cost <= left and -1 or retry
   end
 
-  -- Adds an entry for now, and removes the expired entries of the last block.
-  local function append(reading)
-    local blocks, n, total, clock = reading.blocks, reading.n, reading.total, reading.clock
-    if not reading.live then
-      reading.fresh, reading.live, reading.n, reading.i, reading.e = true, true, 0, 0, 1
-      reading.blocks = {[0] = struct.pack('<I4I4I4', total, clock, 0)}
+  -- Adds an entry for now, or reuses the newest, and removes the expired entries of the last block.
+  local function append(view)
+    local blocks, n, total, clock = view.blocks, view.n, view.total, view.clock
+    if not view.live then
+      view.fresh, view.live, view.n, view.i, view.e = true, true, 0, 0, 1
+      view.blocks = {[0] = struct.pack('<I4I4I4', total, clock, 0)}
       return
     end
     local last = blocks[n]
-    if reading.i == n and reading.e > 1 then
-      last = string.sub(last, 1, 4) .. string.sub(last, 8 * reading.e - 3)
-      reading.e = 1
+    if view.i == n and view.e > 1 then
+      last = string.sub(last, 1, 4) .. string.sub(last, 8 * view.e - 3)
+      view.e = 1
     end
-    if reading.now == reading.newest_at then
+    local before = (total - decode('<I4', last)) % MODULUS
+    if view.now == view.newest_at then
       blocks[n] = last
+    elseif decode('<I4', last, #last - 3) == before then
+      -- The newest entry's charges were refunded: it is reused.
+      blocks[n] = string.sub(last, 1, -9) .. struct.pack('<I4I4', clock, before)
     elseif #last < 4 + 8 * BLOCK then
-      local before = (total - struct.unpack('<I4', last)) % M
       blocks[n] = last .. struct.pack('<I4I4', clock, before)
     else
       blocks[n], blocks[n + 1] = last, struct.pack('<I4I4I4', total, clock, 0)
-      reading.n, reading.pushed = n + 1, true
+      view.n, view.pushed = n + 1, true
     end
   end
 
-  local function charge(reading, cost)
-    if cost == 0 then return decide(reading, 0) end
+  local function charge(view, cost)
+    if cost == 0 then return decide(view, 0) end
     local requested = cost
-    append(reading)
-    if cost > M - 1 - reading.used then cost = M - 1 - reading.used end
-    reading.total, reading.newest_at, reading.dirty = (reading.total + cost) % M, reading.now, true
-    reading.appended = true
-    set_usage(reading, reading.used + cost)
-    local reset = reset_at(reading)
-    if reading.remaining < requested then
-      local retry = retry_at(reading, requested)
-      if retry < 0 then retry = retry_at(reading, 1) end
+    append(view)
+    if cost > MODULUS - 1 - view.used then cost = MODULUS - 1 - view.used end
+    view.total, view.newest_at, view.dirty = (view.total + cost) % MODULUS, view.now, true
+    view.appended = true
+    set_usage(view, view.used + cost)
+    local reset = reset_at(view)
+    if view.remaining < requested then
+      local retry = retry_at(view, requested)
+      if retry < 0 then retry = retry_at(view, 1) end
       if retry > reset then reset = retry end
     end
-    reading.reset_at = reset
-    return reading.used, reset
+    view.reset_at = reset
+    return view.used, reset
   end
 
-  local function refund(reading, charged_at, cost)
-    local age, blocks, n = reading.now - charged_at, reading.blocks, reading.n
-    if not reading.live or age < 0 or age >= reading.window then return end
-    local i, e = search(reading, reading.i, reading.e, reading.clock, age + 1)
-    local size, last = (#block(reading, i) - 4) / 8, (#blocks[n] - 4) / 8
+  local function refund(view, charged_at, cost)
+    local age, blocks, n = view.now - charged_at, view.blocks, view.n
+    if not view.live or age < 0 or age >= view.window then return end
+    local i, e = search(view, view.i, view.e, view.clock, age + 1)
+    local size, last = (#block(view, i) - 4) / 8, (#blocks[n] - 4) / 8
     if e > size then i, e, size = i + 1, 1, i + 1 < n and BLOCK or last end
-    if i > n or since(reading, i, e, reading.clock) ~= age then return end
+    if i > n or distance(view, i, e, view.clock) ~= age then return end
     if (i == n and 0 or last + BLOCK * (n - i - 1)) + size - e + 1 > 4096 then return end
-    local charged, after = since(reading, i, e, reading.total, true), 0
+    local charged, after = distance(view, i, e, view.total, true), 0
     if e < size then
-      after = since(reading, i, e + 1, reading.total, true)
+      after = distance(view, i, e + 1, view.total, true)
     elseif i < n then
-      after = since(reading, i + 1, 1, reading.total, true)
+      after = distance(view, i + 1, 1, view.total, true)
     end
     if cost > charged - after then cost = charged - after end
     if cost == 0 then return end
     -- `reset_at` must not move back with the entries from which it was computed: store it.
-    local _, reset = decide(reading, 0)
-    reading.reset_at = reset
+    local _, reset = decide(view, 0)
+    view.reset_at = reset
 
+    -- An entry without charges is removed. The newest stays: the times of the others are relative to its time.
+    local removed = cost == charged - after and (i < n or e < size)
+    local kept = string.sub(blocks[i], 1, removed and 8 * e - 4 or 8 * e + 4)
     if e < size then
       local layout = '<' .. string.rep('I4', 2 * (size - e))
       local rest = {struct.unpack(layout, blocks[i], 8 * e + 5)}
       for at = 2, 2 * (size - e), 2 do rest[at] = rest[at] - cost end
       rest[2 * (size - e) + 1] = nil
-      blocks[i] = string.sub(blocks[i], 1, 8 * e + 4) .. struct.pack(layout, unpack(rest))
+      kept = kept .. struct.pack(layout, unpack(rest))
     end
+    blocks[i] = kept
     for at = i + 1, n do
-      local later = block(reading, at)
-      local base = (struct.unpack('<I4', later) - cost) % M
-      blocks[at] = struct.pack('<I4', base) .. string.sub(later, 5)
+      local later, from = block(view, at), 5
+      local base = (decode('<I4', later) - cost) % MODULUS
+      if removed then
+        -- Its first entry becomes the last one of the block before it.
+        local earlier, before = blocks[at - 1], base + decode('<I4', later, 9)
+        blocks[at - 1] = earlier .. string.sub(later, 5, 8)
+          .. struct.pack('<I4', (before - decode('<I4', earlier)) % MODULUS)
+        from = 13
+      end
+      blocks[at] = struct.pack('<I4', base) .. string.sub(later, from)
     end
-    reading.total, reading.changed, reading.dirty = (reading.total - cost) % M, i, true
-    set_usage(reading, reading.used - cost)
+    if #blocks[n] == 4 then view.n, view.popped = n - 1, true end
+    view.total, view.changed, view.dirty = (view.total - cost) % MODULUS, i, true
+    set_usage(view, view.used - cost)
   end
 
-  local function write(reading, key)
-    local newest_at, reset, n, blocks = reading.newest_at, reading.reset_at, reading.n, reading.blocks
+  local function write(view, key)
+    local newest_at, reset, n, blocks = view.newest_at, view.reset_at, view.n, view.blocks
     -- Blocks that have expired as a whole are trimmed off, several at a time with the nodes of the list.
-    local dead = reading.appended and reading.i or 0
-    local last = struct.pack('<I6I6I4I4', newest_at, reset, reading.total, n - dead) .. blocks[n]
-    if reading.fresh then
-      if reading.exists then call('UNLINK', key) end
+    local dead = view.appended and view.i or 0
+    local last = struct.pack('<I6I6I4I4', newest_at, reset, view.total, n - dead) .. blocks[n]
+    if view.fresh then
+      if view.exists then call('UNLINK', key) end
       call('RPUSH', key, last)
     else
-      for at = reading.changed or n, n - 1 do call('LSET', key, at, blocks[at]) end
-      if reading.pushed then
+      for at = view.changed or n, n - 1 do call('LSET', key, at, blocks[at]) end
+      if view.pushed then
         call('LSET', key, -1, blocks[n - 1])
         call('RPUSH', key, last)
       else
+        if view.popped then call('RPOP', key) end
         call('LSET', key, -1, last)
       end
       if dead > 0 then call('LTRIM', key, dead, -1) end
     end
-    local expires_at = newest_at + reading.window
+    local expires_at = newest_at + view.window
     return false, reset > expires_at and reset or expires_at
   end
 

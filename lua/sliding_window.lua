@@ -9,11 +9,11 @@
 algorithms.sliding_window = function()
   -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: it is above
   -- the quota.
-  local function retry_at(reading, cost)
-    local room = reading.limit - cost
+  local function retry_at(view, cost)
+    local room = view.limit - cost
     if room < 0 then return -1 end
-    local s, k, counts = reading.s, reading.k, reading.counts
-    local full, old, start, now = reading.full, reading.old, reading.start, reading.now
+    local s, k, counts = view.s, view.k, view.counts
+    local full, old, start, now = view.full, view.old, view.start, view.now
     for m = 0, k + 1 do
       if m > 0 then
         old = m <= k and counts[k - m + 3] or 0
@@ -23,7 +23,7 @@ algorithms.sliding_window = function()
       local rest = room - full
       if rest >= 0 then
         if old <= rest then return start > now and start or now end
-        if not reading.strict then
+        if not view.strict then
           local product = rest * s
           local at = start + s - (product - product % old) / old
           if at < start + s then return at > now and at or now end
@@ -35,23 +35,23 @@ algorithms.sliding_window = function()
 
   -- The stored reset_at if it is in the future; else when the oldest non-zero sub-window leaves the window,
   -- or now if all are 0.
-  local function reset_at(reading)
-    if reading.reset_at > reading.now then return reading.reset_at end
-    local k, counts = reading.k, reading.counts
+  local function reset_at(view)
+    if view.reset_at > view.now then return view.reset_at end
+    local k, counts = view.k, view.counts
     for age = k, 0, -1 do
-      if counts[age + 3] > 0 then return reading.start + (k + 1 - age) * reading.s end
+      if counts[age + 3] > 0 then return view.start + (k + 1 - age) * view.s end
     end
-    return reading.now
+    return view.now
   end
 
-  local function decide(reading, cost)
-    local left, reset, retry = reading.remaining, reset_at(reading), -1
+  local function decide(view, cost)
+    local left, reset, retry = view.remaining, reset_at(view), -1
     if left == 0 then
-      retry = retry_at(reading, 1)
+      retry = retry_at(view, 1)
       if retry > reset then reset = retry end
     end
-    if cost > left and cost ~= 1 then retry = retry_at(reading, cost) end
-    return reading.full + reading.weighted, reset, cost <= left and -1 or retry
+    if cost > left and cost ~= 1 then retry = retry_at(view, cost) end
+    return view.full + view.weighted, reset, cost <= left and -1 or retry
   end
 
   local function read(raw, now, limit, window, k, option)
@@ -90,64 +90,64 @@ algorithms.sliding_window = function()
     }
   end
 
-  local function charge(reading, cost, unit)
+  local function charge(view, cost, unit)
     unit = unit or cost
-    if cost == 0 then return decide(reading, 0) end
-    local counts = reading.counts
+    if cost == 0 then return decide(view, 0) end
+    local counts = view.counts
     if cost > 4294967295 - counts[3] then cost = 4294967295 - counts[3] end
-    local full = reading.full + cost
+    local full = view.full + cost
     counts[3] = counts[3] + cost
-    reading.full, reading.updated_at, reading.dirty = full, reading.now, true
-    local used = full + reading.weighted
-    local left = reading.limit - used
+    view.full, view.updated_at, view.dirty = full, view.now, true
+    local used = full + view.weighted
+    local left = view.limit - used
     if left < 0 then left = 0 end
-    reading.remaining = left
-    local reset = reset_at(reading)
+    view.remaining = left
+    local reset = reset_at(view)
     if left < unit then
-      local retry = retry_at(reading, unit)
-      if retry < 0 then retry = retry_at(reading, 1) end
+      local retry = retry_at(view, unit)
+      if retry < 0 then retry = retry_at(view, 1) end
       if retry > reset then reset = retry end
     end
-    reading.reset_at = reset
+    view.reset_at = reset
     return used, reset
   end
 
-  local function refund(reading, charged_at, cost)
-    local s, k, counts = reading.s, reading.k, reading.counts
-    local age = (reading.start - (charged_at - charged_at % s)) / s
+  local function refund(view, charged_at, cost)
+    local s, k, counts = view.s, view.k, view.counts
+    local age = (view.start - (charged_at - charged_at % s)) / s
     local count = age >= 0 and age <= k and counts[age + 3] or 0
     if cost > count then cost = count end
     if cost == 0 then return end
     -- `reset_at` must not move back with the counts from which it was computed: store it.
-    local _, reset = decide(reading, 0)
-    reading.reset_at = reset
+    local _, reset = decide(view, 0)
+    view.reset_at = reset
     counts[age + 3] = count - cost
-    reading.updated_at, reading.dirty = reading.now, true
+    view.updated_at, view.dirty = view.now, true
     if age < k then
-      reading.full = reading.full - cost
+      view.full = view.full - cost
     else
-      reading.old = count - cost
-      reading.weighted = reading.old
-      if not reading.strict then
-        local share = reading.old * (reading.start + s - reading.now) + s - 1
-        reading.weighted = (share - share % s) / s
+      view.old = count - cost
+      view.weighted = view.old
+      if not view.strict then
+        local share = view.old * (view.start + s - view.now) + s - 1
+        view.weighted = (share - share % s) / s
       end
     end
-    local left = reading.limit - reading.full - reading.weighted
-    reading.remaining = left > 0 and left or 0
+    local left = view.limit - view.full - view.weighted
+    view.remaining = left > 0 and left or 0
   end
 
-  local function write(reading)
+  local function write(view)
     -- Only a record that was charged, refunded or moved back with the clock is written. All of them have
     -- updated_at = now, and counts shifted to now.
-    local k, updated_at, reset = reading.k, reading.updated_at, reading.reset_at
-    local expires_at = updated_at + (k + 1) * reading.s
+    local k, updated_at, reset = view.k, view.updated_at, view.reset_at
+    local expires_at = updated_at + (k + 1) * view.s
     if reset > expires_at then expires_at = reset end
-    return struct.pack(reading.layout, updated_at, reset, unpack(reading.counts, 3, k + 3)), expires_at
+    return struct.pack(view.layout, updated_at, reset, unpack(view.counts, 3, k + 3)), expires_at
   end
 
-  local function spendable_until(reading)
-    return reading.start + reading.s
+  local function spendable_until(view)
+    return view.start + view.s
   end
 
   return {

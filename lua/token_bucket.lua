@@ -9,10 +9,10 @@
 -- The backlog is counted in units of 1 / rate ms; a token is `window` units. They are whole numbers below
 -- 2^53 (the configuration keeps limit * window below 2^52), so nothing is rounded.
 algorithms.token_bucket = function()
-  local function set_usage(reading, backlog)
-    local used = (backlog + (-backlog) % reading.window) / reading.window
-    local left = reading.limit - used
-    reading.backlog, reading.used, reading.remaining = backlog, used, left > 0 and left or 0
+  local function set_usage(view, backlog)
+    local used = (backlog + (-backlog) % view.window) / view.window
+    local left = view.limit - used
+    view.backlog, view.used, view.remaining = backlog, used, left > 0 and left or 0
   end
 
   local function read(raw, now, limit, window)
@@ -34,55 +34,55 @@ algorithms.token_bucket = function()
         updated_at, reset, at, fraction, rate = 0, 0, 0, 0, 0
       end
     end
-    local reading = {
+    local view = {
       limit = limit, window = window, now = now, updated_at = updated_at, reset_at = reset, at = at,
       fraction = fraction, rate = rate, dirty = dirty,
     }
-    set_usage(reading, at >= now and (at - now) * rate + fraction or 0)
-    return reading
+    set_usage(view, at >= now and (at - now) * rate + fraction or 0)
+    return view
   end
 
-  local function decide(reading, cost)
-    local now, reset, retry = reading.now, reading.reset_at, -1
-    if cost > reading.remaining and cost <= reading.limit then
-      local over = reading.backlog - (reading.limit - cost) * reading.window
-      retry = now + (over + (-over) % reading.rate) / reading.rate
+  local function decide(view, cost)
+    local now, reset, retry = view.now, view.reset_at, -1
+    if cost > view.remaining and cost <= view.limit then
+      local over = view.backlog - (view.limit - cost) * view.window
+      retry = now + (over + (-over) % view.rate) / view.rate
     end
-    return reading.used, reset > now and reset or now, retry
+    return view.used, reset > now and reset or now, retry
   end
 
   -- Sets the TAT to `backlog` units of 1 / rate ms after now.
-  local function set_backlog(reading, backlog, rate)
+  local function set_backlog(view, backlog, rate)
     local fraction = backlog % rate
-    reading.at, reading.fraction = reading.now + (backlog - fraction) / rate, fraction
-    reading.rate, reading.updated_at, reading.dirty = rate, reading.now, true
-    set_usage(reading, backlog)
+    view.at, view.fraction = view.now + (backlog - fraction) / rate, fraction
+    view.rate, view.updated_at, view.dirty = rate, view.now, true
+    set_usage(view, backlog)
   end
 
-  local function charge(reading, cost)
-    if cost == 0 then return decide(reading, 0) end
+  local function charge(view, cost)
+    if cost == 0 then return decide(view, 0) end
     -- The backlog grows only as far as it can be counted exactly, and to at most 2^47 ms.
-    local max, backlog = reading.limit * 140737488355328, reading.backlog
+    local max, backlog = view.limit * 140737488355328, view.backlog
     if max > 9007130535264256 then max = 9007130535264256 end
     if backlog > max then backlog = max end
     local room = max - backlog
-    room = (room - room % reading.window) / reading.window
+    room = (room - room % view.window) / view.window
     if cost > room then cost = room end
-    set_backlog(reading, backlog + cost * reading.window, reading.limit)
-    local tat = reading.at + (reading.fraction > 0 and 1 or 0)
-    if tat > reading.reset_at then reading.reset_at = tat end
-    return decide(reading, 0)
+    set_backlog(view, backlog + cost * view.window, view.limit)
+    local tat = view.at + (view.fraction > 0 and 1 or 0)
+    if tat > view.reset_at then view.reset_at = tat end
+    return decide(view, 0)
   end
 
-  local function refund(reading, charged_at, cost)
-    if reading.backlog == 0 or reading.now >= charged_at + reading.window then return end
-    local backlog = reading.backlog - cost * reading.window
-    set_backlog(reading, backlog > 0 and backlog or 0, reading.rate)
+  local function refund(view, charged_at, cost)
+    if view.backlog == 0 or view.now >= charged_at + view.window then return end
+    local backlog = view.backlog - cost * view.window
+    set_backlog(view, backlog > 0 and backlog or 0, view.rate)
   end
 
-  local function write(reading)
-    local updated_at, reset, at = reading.updated_at, reading.reset_at, reading.at
-    return struct.pack('<I6I6I6I4I4', updated_at, reset, at, reading.fraction, reading.rate), reset
+  local function write(view)
+    local updated_at, reset, at = view.updated_at, view.reset_at, view.at
+    return struct.pack('<I6I6I6I4I4', updated_at, reset, at, view.fraction, view.rate), reset
   end
 
   return {read = read, decide = decide, charge = charge, refund = refund, write = write}

@@ -30,9 +30,12 @@ use axum::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use self::connections::Bounds;
+use self::connections::ConnectionBounds;
 pub use self::guard::AllowedHosts;
-use crate::{gateway::Shared, reload::Reloader};
+use crate::{
+    gateway::Shared,
+    reload::{ReloadError, Reloader},
+};
 
 /// The shared state of the handlers.
 #[derive(Clone)]
@@ -62,6 +65,9 @@ pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, hosts: AllowedHosts)
         .route("/api/limits/{name}", get(limits::show).delete(limits::reset))
         .route("/api/reload", post(reload))
         .route("/api/throttle", get(throttle::show).put(throttle::set))
+        .route("/", get(index))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         .with_state(AdminContext { shared, reloader })
         .layer(from_fn_with_state(hosts, guard::check_host_and_origin))
 }
@@ -70,11 +76,38 @@ pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, hosts: AllowedHosts)
 pub async fn serve(listener: std::net::TcpListener, router: Router, stop: CancellationToken) {
     match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => {
-            let serving = connections::serve(listener, router, Bounds::default());
+            let serving = connections::serve(listener, router, ConnectionBounds::default());
             stop.run_until_cancelled(serving).await;
         }
         Err(error) => tracing::error!(%error, "the admin port cannot be served"),
     }
+}
+
+/// The requests of the admin API, one a line.
+const INDEX: &str = "\
+GET /healthz
+GET /readyz
+GET /metrics
+GET /api/limits
+GET, DELETE /api/limits/{name}
+POST /api/reload
+GET, PUT /api/throttle
+";
+
+/// Lists the requests, for an operator who opens the port.
+async fn index() -> String {
+    format!("The admin API of Tidegate. Its requests:\n\n{INDEX}")
+}
+
+async fn not_found() -> Response {
+    let requests = INDEX.trim_end().replace('\n', "; ");
+    let detail = format!("the admin API has no such path; expected one of: {requests}");
+    problem(StatusCode::NOT_FOUND, &detail, &[])
+}
+
+async fn method_not_allowed() -> Response {
+    let detail = "this path is not served for this method; expected one in the header Allow";
+    problem(StatusCode::METHOD_NOT_ALLOWED, detail, &[])
 }
 
 /// Liveness: 200 as long as the control thread runs.
@@ -97,9 +130,9 @@ async fn readyz(State(context): State<AdminContext>) -> Response {
         "workers": workers,
         "generation": context.shared.live.generation(),
         "store": {
-            "kind": if store.shared { "redis" } else { "memory" },
+            "kind": if store.uses_redis { "redis" } else { "memory" },
             "healthy": store.is_healthy(),
-            "workers_without": store.lost,
+            "workers_without_redis": store.lost_workers,
             "lost_shards": lost,
             "gateways": store.gateways,
         },
@@ -113,25 +146,31 @@ async fn readyz(State(context): State<AdminContext>) -> Response {
 
 /// Reloads the configuration file.
 async fn reload(State(context): State<AdminContext>) -> Response {
-    match context.reloader.reload() {
+    match context.reloader.reload().await {
         Ok(generation) => Json(json!({ "generation": generation })).into_response(),
-        Err(faults) => {
+        Err(ReloadError::Faults(faults)) => {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
             let detail = "the configuration has faults; the running one stays";
             problem(StatusCode::BAD_REQUEST, detail, &faults)
         }
+        Err(error @ ReloadError::Busy) => problem(StatusCode::CONFLICT, &error.to_string(), &[]),
+        Err(error @ ReloadError::Thread(_)) => {
+            problem(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), &[])
+        }
     }
 }
 
-/// A problem document (RFC 9457), with the `faults` of the configuration.
+/// A problem document (RFC 9457), with the `faults` of the configuration if there are any.
 fn problem(status: StatusCode, detail: &str, faults: &[String]) -> Response {
-    let body = json!({
+    let mut body = json!({
         "type": "about:blank",
         "title": status.canonical_reason().unwrap_or("Error"),
         "status": status.as_u16(),
         "detail": detail,
-        "faults": faults,
     });
+    if !faults.is_empty() {
+        body["faults"] = json!(faults);
+    }
     let kind = [(header::CONTENT_TYPE, "application/problem+json")];
     (status, kind, body.to_string()).into_response()
 }

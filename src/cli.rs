@@ -26,6 +26,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, EnvLookup};
@@ -37,7 +38,7 @@ use crate::telemetry;
 pub enum Exit {
     /// Success: 0.
     Ok,
-    /// The configuration or another input is faulty: 1.
+    /// The configuration or another input is faulty, or the output cannot be written: 1.
     BadInput,
     /// The arguments are invalid: 2.
     Usage,
@@ -118,12 +119,10 @@ struct ConfigFile {
 
 /// Validates a log filter.
 fn parse_log_filter(text: &str) -> Result<String, String> {
-    match telemetry::parse_filter(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!(
-            "{error}; expected error, warn, info, debug, trace, or a filter such as tidegate=debug"
-        )),
-    }
+    let is_valid = !text.trim().is_empty() && telemetry::parse_filter(text).is_ok();
+    let expected =
+        "expected off, error, warn, info, debug, trace, or one for a module such as tidegate=debug";
+    if is_valid { Ok(text.to_owned()) } else { Err(expected.to_owned()) }
 }
 
 /// Runs the command in `arguments`, of which the first is the program's name, and writes its result to
@@ -143,12 +142,16 @@ pub fn run_with<A: Into<OsString> + Clone>(
 ) -> Exit {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
-        Err(message) if message.use_stderr() => {
+        Err(mut message) if message.use_stderr() => {
+            add_tip(&mut message);
             // If standard error cannot be written, there is no other way to report it.
             let _ = message.print();
             return Exit::Usage;
         }
-        Err(message) => return exit_after_write(write!(out, "{message}"), Exit::Ok),
+        Err(message) => {
+            let printed = write!(out, "{message}").and_then(|()| out.flush());
+            return exit_after_write(printed, Exit::Ok);
+        }
     };
     match arguments.command.unwrap_or(Command::Serve(arguments.serve)) {
         Command::Serve(serve) => serve::run(&serve.file.config, &serve.log, env),
@@ -159,8 +162,18 @@ pub fn run_with<A: Into<OsString> + Clone>(
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "tidegate", &mut script);
-            exit_after_write(out.write_all(&script), Exit::Ok)
+            exit_after_write(out.write_all(&script).and_then(|()| out.flush()), Exit::Ok)
         }
+    }
+}
+
+/// Adds what to write instead to the error for options of `serve` before another command.
+fn add_tip(message: &mut clap::Error) {
+    if let Some(ContextValue::String(command)) = message.get(ContextKind::InvalidSubcommand)
+        && message.kind() == ErrorKind::ArgumentConflict
+    {
+        let tip = format!("options stand after the command: tidegate {command} [OPTIONS]");
+        message.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
 }
 
@@ -179,11 +192,13 @@ fn print_error(fault: &dyn Display) -> Exit {
     Exit::BadInput
 }
 
-/// `exit`, or [`Exit::Internal`] if the result could not be written. A closed pipe, as with `head`, is not
-/// an error.
+/// `exit`, or [`Exit::BadInput`] with a message if the result could not be written, as on a full disk. A
+/// closed pipe, as with `head`, is not an error.
 fn exit_after_write(result: io::Result<()>, exit: Exit) -> Exit {
     match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Exit::Internal,
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            print_error(&format!("tidegate: cannot write the output: {error}"))
+        }
         _ => exit,
     }
 }

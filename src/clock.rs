@@ -1,8 +1,8 @@
 //! The only place that reads a clock.
 //!
 //! Everything else takes the time as a parameter, or waits with a [`Clock`]: the system's, or one
-//! that a test moves. Deadlines, delays and the drain use that clock, so a test covers minutes
-//! of them in milliseconds of real time.
+//! that a test moves. Deadlines, delays, the drain, and the store's timeouts and probes use that clock,
+//! so a test covers minutes of them in milliseconds of real time.
 //!
 //! ```
 //! use std::time::Duration;
@@ -11,13 +11,13 @@
 //! let clock = Clock::simulated(1_700_000_000_000);
 //! clock.advance(Duration::from_secs(60));
 //! assert_eq!(clock.now(), 1_700_000_060_000);
-//! assert_eq!(clock.ticks(), 60_000);
+//! assert_eq!(clock.monotonic_ms(), 60_000);
 //! ```
 
 use std::{
     collections::BTreeMap,
     future::Future,
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -57,7 +57,7 @@ struct ManualClockState {
     /// Ms since the Unix epoch.
     now: u64,
     next_interval: u64,
-    /// For each [`Interval`], the tick that it waits for, in ms of [`Clock::ticks`]; `None` while its
+    /// For each [`Interval`], the tick that it waits for, in ms of [`Clock::monotonic_ms`]; `None` while its
     /// task does the work of the last tick.
     intervals: BTreeMap<u64, Option<u64>>,
 }
@@ -112,7 +112,7 @@ impl Clock {
 
     /// Monotonic time since this clock was created, in ms, for cached state that several threads
     /// share. For a manual clock, the time since its start; 0 if it is set back before that.
-    pub fn ticks(&self) -> u64 {
+    pub fn monotonic_ms(&self) -> u64 {
         let time = match &self.manual {
             Some(manual) => manual.uptime(),
             None => self.uptime(),
@@ -159,7 +159,7 @@ impl Clock {
     }
 
     /// Returns when [`Self::now`] is at least `at` (ms since the Unix epoch). Needs a runtime.
-    pub async fn sleep_until_time(&self, at: u64) {
+    pub async fn sleep_until_wall_clock(&self, at: u64) {
         match &self.manual {
             Some(manual) => manual.wait_until(|| manual.state.lock().now >= at).await,
             None => tokio::time::sleep(Duration::from_millis(at.saturating_sub(self.now()))).await,
@@ -192,8 +192,39 @@ impl Clock {
         time: Duration,
         future: F,
     ) -> Result<F::Output, Elapsed> {
-        let sleep = pin!(self.sleep(time));
-        match select(pin!(future), sleep).await {
+        // Pinned here, so that the state holds the future no more often than it must.
+        let future = pin!(future);
+        if self.is_simulated() {
+            return self.simulated_timeout(self.uptime() + time, future).await;
+        }
+        tokio::time::timeout(time, future).await.map_err(|_| Elapsed)
+    }
+
+    /// Drives `future` until [`Self::uptime`] is at least `at`.
+    ///
+    /// # Errors
+    ///
+    /// [`Elapsed`] if it has not finished by then; it is dropped.
+    pub async fn timeout_at<F: Future>(
+        &self,
+        at: Duration,
+        future: F,
+    ) -> Result<F::Output, Elapsed> {
+        let future = pin!(future);
+        if self.is_simulated() {
+            return self.simulated_timeout(at, future).await;
+        }
+        let at = (self.created + at).into();
+        tokio::time::timeout_at(at, future).await.map_err(|_| Elapsed)
+    }
+
+    async fn simulated_timeout<F: Future>(
+        &self,
+        at: Duration,
+        future: Pin<&mut F>,
+    ) -> Result<F::Output, Elapsed> {
+        let sleep = pin!(self.sleep_until(at));
+        match select(future, sleep).await {
             Either::Left((output, _)) => Ok(output),
             Either::Right(((), _)) => Err(Elapsed),
         }
@@ -214,6 +245,12 @@ impl Clock {
             id
         });
         Interval { clock: self.clone(), period, next: self.uptime(), id }
+    }
+
+    /// An interval for work that may wait for a peer: it ticks at once, and then every `period`, or a
+    /// `period` after a late tick. [`Self::advance`] does not wait for its work.
+    pub fn background_interval(&self, period: Duration) -> BackgroundInterval {
+        BackgroundInterval { clock: self.clone(), period, next: self.uptime() }
     }
 }
 
@@ -286,6 +323,28 @@ impl Drop for Interval {
     }
 }
 
+/// A periodic task's ticks; made by [`Clock::background_interval`].
+#[derive(Debug)]
+pub struct BackgroundInterval {
+    clock: Clock,
+    period: Duration,
+    /// The next tick, by [`Clock::uptime`].
+    next: Duration,
+}
+
+/// A tick that is later than this was missed: the ticks after it are counted from it.
+const MISSED_TICK: Duration = Duration::from_millis(5);
+
+impl BackgroundInterval {
+    /// Returns at the next tick. Dropped before, it leaves the tick to the next call.
+    pub async fn tick(&mut self) {
+        self.clock.sleep_until(self.next).await;
+        let now = self.clock.uptime();
+        let is_missed = now > self.next + MISSED_TICK;
+        self.next = if is_missed { now } else { self.next } + self.period;
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 fn system_millis() -> u64 {
     SystemTime::now()
@@ -322,10 +381,10 @@ mod tests {
     fn setting_a_manual_clock_moves_its_time_and_no_wait() {
         let clock = Clock::manual(START);
         clock.set(START + 90_000);
-        assert_eq!((clock.now(), clock.ticks()), (START + 90_000, 90_000));
+        assert_eq!((clock.now(), clock.monotonic_ms()), (START + 90_000, 90_000));
         assert!(clock.uptime() < Duration::from_mins(1));
         clock.set(START - 1);
-        assert_eq!((clock.now(), clock.ticks()), (START - 1, 0));
+        assert_eq!((clock.now(), clock.monotonic_ms()), (START - 1, 0));
     }
 
     #[test]
@@ -365,9 +424,46 @@ mod tests {
         for clock in [Clock::system(), Clock::simulated(START)] {
             assert_eq!(clock.timeout(Duration::from_secs(9), async { 7 }).await, Ok(7));
         }
-        let clock = Clock::system();
-        let never = std::future::pending::<()>();
-        assert_eq!(clock.timeout(Duration::from_millis(1), never).await, Err(Elapsed));
+        let (clock, never) = (Clock::system(), std::future::pending::<()>);
+        assert_eq!(clock.timeout(Duration::from_millis(1), never()).await, Err(Elapsed));
+        let soon = clock.uptime() + Duration::from_millis(1);
+        assert_eq!(clock.timeout_at(soon, never()).await, Err(Elapsed));
+    }
+
+    #[tokio::test]
+    async fn a_simulated_timeout_elapses_when_the_clock_reaches_it() {
+        let clock = Clock::simulated(START);
+        let (never, second) = (std::future::pending::<()>, Duration::from_secs(1));
+        clock.advance(second);
+        let both = futures_util::future::join(
+            clock.timeout(2 * second, never()),
+            clock.timeout_at(3 * second, never()),
+        );
+        let mut both = pin!(both);
+        clock.advance(Duration::from_millis(1_999));
+        assert!(futures_util::poll!(&mut both).is_pending());
+        clock.advance(Duration::from_millis(1_999));
+        assert!(futures_util::poll!(&mut both).is_pending(), "counted from the first poll");
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(both.await, (Err(Elapsed), Err(Elapsed)));
+    }
+
+    #[tokio::test]
+    async fn a_late_background_tick_delays_the_next_ones() {
+        use futures_util::FutureExt as _;
+
+        let (clock, second) = (Clock::simulated(START), Duration::from_secs(1));
+        let mut interval = clock.background_interval(second);
+        let mut ticks_after = |millis: u64| {
+            // Returns at once: `advance` does not wait for this interval.
+            clock.advance(Duration::from_millis(millis));
+            interval.tick().now_or_never().is_some()
+        };
+        assert!(ticks_after(0), "the first tick is at once");
+        assert!(!ticks_after(999) && ticks_after(1));
+        assert!(ticks_after(1_004), "late, but not missed");
+        assert!(!ticks_after(995) && ticks_after(1));
+        assert!(ticks_after(3_000) && !ticks_after(999) && ticks_after(1), "missed ticks");
     }
 
     #[test]

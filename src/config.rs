@@ -4,12 +4,12 @@
 //! all [`Fault`]s at once, each with its location in the file. Only the syntax and the type of each
 //! value are checked here. Checks that need more than one value (does the upstream exist? does the
 //! resolution divide the window?) belong to [`snapshot`](crate::snapshot), which reports through
-//! [`Source::fault`].
+//! [`ConfigSource::fault`].
 //!
 //! A file is parsed twice: `located` builds a tree with a location for every value, from which `reader`
 //! deserializes the types; `cross_check` refuses text that another YAML parser reads differently.
-//! `scalar` and `units` hold values with a syntax of their own, such as durations. The doc comments of
-//! the types are the descriptions in the JSON Schema ([`schema`]).
+//! `scalar` and `units` hold values with a syntax of their own, such as durations; `file` reads files with
+//! a deadline. The doc comments of the types are the descriptions in the JSON Schema ([`schema`]).
 //!
 //! ```
 //! let text = "
@@ -28,6 +28,7 @@ mod admin;
 mod client;
 mod cross_check;
 mod fault;
+mod file;
 mod headers;
 mod key_part;
 mod limits;
@@ -48,7 +49,6 @@ mod units;
 mod upstreams;
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -58,24 +58,27 @@ use serde::{Deserialize, Serialize};
 pub use admin::{AccessLog, Admin, HostName};
 pub use client::{Client, TokenSource};
 pub use fault::{Fault, Faults, Location};
+pub use file::{FileError, READ_TIMEOUT, read as read_file, read_regular, within};
 pub use headers::{Headers, StandardHeaders};
 pub use key_part::KeyPart;
 pub use limits::{Algorithm, Cost, Limit, OnFailure, Reserve};
-pub use listen::{Http, Listener, Tls};
+pub use listen::{Http, Listener};
 pub use routes::{Method, Route, RouteMatch};
-pub use secret::{EnvLookup, Secret, SecretError};
-pub use source::Source;
+pub use secret::{EnvLookup, SecretError, SecretReference};
+pub use source::ConfigSource;
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use suggest::suggest;
 pub use throttle::{Mode, Throttle};
 pub use tiers::{Candidate, Tier, TierMatch};
 pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, parse_network};
-pub use upstreams::{Balance, FixedResponse, Health, HostPort, Protocol, Target, Upstream};
+pub use upstreams::{Balance, FixedResponse, HostPort, Protocol, Target, Upstream};
 
 use fault::Mismatch;
 
 /// Maximum size of a configuration file, in bytes.
 const MAX_FILE_SIZE: usize = 16 << 20;
+/// How much of a configuration file is read, in bytes: enough to find that it is too large.
+pub(crate) const MAX_READ: u64 = MAX_FILE_SIZE as u64 + 1;
 /// Maximum number of faults that are reported for a file.
 pub(crate) const MAX_FAULTS: usize = 50;
 
@@ -94,6 +97,7 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// Maximum time to finish requests in flight when the gateway stops.
     #[serde(default = "Config::default_drain_timeout")]
+    #[schemars(extend("x-minimum" = "0ms"))]
     pub drain_timeout: Duration,
     /// Destination of the access log, which has one JSON object per request: `stderr`, `stdout`, `off`,
     /// or the path of a file or FIFO. Tokens and queries are not logged.
@@ -134,7 +138,7 @@ pub struct LoadedConfig {
     /// The configuration, with defaults.
     pub config: Config,
     /// The text, which locates faults.
-    pub source: Source,
+    pub source: ConfigSource,
 }
 
 /// The faults of a file that cannot be used.
@@ -153,24 +157,32 @@ impl From<Faults> for ReadError {
     }
 }
 
-/// Reads the file at `path`.
+/// Reads the file at `path`, of any kind: a pipe such as `/dev/stdin` too.
 ///
 /// # Errors
 ///
-/// The file cannot be read, is not UTF-8 or is larger than 16 MiB; or [`parse`] fails.
+/// The file cannot be read, or [`parse_bytes`] fails.
 pub fn load(path: &Path) -> Result<LoadedConfig, ReadError> {
-    let name = path.display().to_string();
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path);
-    if let Err(error) = file.and_then(|f| f.take(MAX_FILE_SIZE as u64 + 1).read_to_end(&mut bytes))
-    {
-        return Err(file_fault(&name, "", &error.to_string(), "a file that can be read").into());
-    }
-    match std::str::from_utf8(&bytes) {
-        Ok(text) => parse(&name, text),
+    let bytes = file::read(path, MAX_READ).map_err(|error| unreadable(path, &error))?;
+    parse_bytes(&path.display().to_string(), &bytes)
+}
+
+/// The fault of a configuration file that cannot be read.
+pub fn unreadable(path: &Path, error: &FileError) -> Faults {
+    file_fault(&path.display().to_string(), "", &error.to_string(), error.expected())
+}
+
+/// Parses the content of a file. `name` is the file's name in faults.
+///
+/// # Errors
+///
+/// The content is not UTF-8 or is larger than 16 MiB; or [`parse`] fails.
+pub fn parse_bytes(name: &str, bytes: &[u8]) -> Result<LoadedConfig, ReadError> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => parse(name, text),
         Err(error) => {
             let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            Err(file_fault(&name, &valid, "a byte that is not UTF-8", "text in UTF-8").into())
+            Err(file_fault(name, &valid, "a byte that is not UTF-8", "text in UTF-8").into())
         }
     }
 }
@@ -186,35 +198,38 @@ pub fn parse(name: &str, text: &str) -> Result<LoadedConfig, ReadError> {
     if text.len() > MAX_FILE_SIZE {
         return Err(file_fault(name, "", "a file of more than 16 MiB", "at most 16 MiB").into());
     }
-    let fault = |(location, mismatch)| Fault::new(name, text, location, mismatch);
-    let (root, mut faults) = match located::read(text) {
-        Ok((root, faults)) => (Some(root), faults),
-        Err(faults) => (None, faults),
+    let (root, mut found) = match located::read(text) {
+        Ok((root, found)) => (Some(root), found),
+        Err(found) => (None, found),
     };
-    let (config, skipped) = match root.as_deref().map(reader::read::<Config>) {
-        Some(Ok(config)) => (Some(config), None),
-        Some(Err(read)) => {
-            faults.extend(read.faults);
-            read.partial.unzip()
-        }
-        None => (None, None),
-    };
-    faults.sort_by_key(|&(location, _)| location);
-    faults.truncate(MAX_FAULTS);
-    let faults = Faults::new(faults.into_iter().map(fault).collect());
-    let loaded = root.zip(config).map(|(root, config)| {
+    let loaded = root.and_then(|root| {
+        let mut reading = reader::read(&root);
+        reading.unreadable.locate(&root);
+        found.extend(reading.faults);
         let (name, text) = (name.into(), text.into());
-        let skipped = Arc::new(skipped.unwrap_or_default());
-        LoadedConfig { config, source: Source { name, text, root, skipped } }
+        let source = ConfigSource { name, text, root, unreadable: Arc::new(reading.unreadable) };
+        reading.config.map(|config| LoadedConfig { config, source })
     });
-    match (loaded, faults) {
-        (Some(mut loaded), None) => {
-            loaded.config =
-                cross_check::verify(&loaded.source, &loaded.config).map_err(Faults::from)?;
-            Ok(loaded)
+    found.sort_by_key(|&(location, _)| location);
+    found.truncate(MAX_FAULTS);
+    let fault = |(location, mismatch)| Fault::new(name, text, location, &mismatch);
+    let mut faults: Vec<Fault> = found.into_iter().map(fault).collect();
+    let verified = loaded.map(|loaded| (cross_check::verify(&loaded), loaded));
+    match verified {
+        Some((Ok(config), loaded)) if faults.is_empty() => Ok(LoadedConfig { config, ..loaded }),
+        verified => {
+            let (other, partial) = verified.unzip();
+            // The faults found above make the other parser fail, too, unless it cannot parse the text at all.
+            faults.extend(
+                other
+                    .and_then(Result::err)
+                    .filter(|other| faults.is_empty() || other.is_syntax)
+                    .map(|other| other.fault),
+            );
+            let none = || file_fault(name, "", "no configuration", "a YAML document");
+            let faults = Faults::new(faults).unwrap_or_else(none);
+            Err(ReadError { faults, partial: partial.map(Box::new) })
         }
-        (partial, Some(faults)) => Err(ReadError { faults, partial: partial.map(Box::new) }),
-        (None, None) => Err(file_fault(name, "", "no configuration", "a YAML document").into()),
     }
 }
 
@@ -223,7 +238,7 @@ fn file_fault(name: &str, valid: &str, what: &str, expected: &str) -> Faults {
     let line = valid.matches('\n').count() + 1;
     let column = valid.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
     let location = Location { line, column, width: 1 };
-    Fault::new(name, valid, location, Mismatch::new(what, expected)).into()
+    Fault::new(name, valid, location, &Mismatch::new(what, expected)).into()
 }
 
 /// The JSON Schema of the configuration, for editors and for the reference documentation.

@@ -28,7 +28,7 @@ pub enum GatewayError {
     #[error("{0}")]
     LimitRequest(LimitRequestError),
     /// An `Expect` value other than `100-continue`.
-    #[error("the expectation is not supported; expected 100-continue")]
+    #[error("this `Expect` is not supported; send `100-continue`, or no `Expect`")]
     UnsupportedExpectation,
     /// `TRACE` or `CONNECT`.
     #[error("the method {0} is not supported")]
@@ -43,8 +43,8 @@ pub enum GatewayError {
     #[error("the path exists, but not for this method")]
     MethodNotAllowed(Vec<Method>),
     /// The body is longer than the route allows.
-    #[error("the request's body is longer than this route allows")]
-    BodyTooLong,
+    #[error("the request's body is longer than {0} bytes, the maximum of this route")]
+    BodyTooLong(u64),
     /// The body did not arrive in time.
     #[error("the request's body did not arrive in time")]
     BodyTimeout,
@@ -84,7 +84,7 @@ impl GatewayError {
             }
             Self::LoopDetected => StatusCode::LOOP_DETECTED,
             Self::NoRoute => StatusCode::NOT_FOUND,
-            Self::BodyTooLong => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::LimitExceeded | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreUnavailable | Self::DelayTimeout => StatusCode::SERVICE_UNAVAILABLE,

@@ -16,13 +16,13 @@
 //! | `state` | [`ConnectionState`]: what a connection waits for, and its deadlines |
 //!
 //! ```
-//! use tidegate::framing::{FramingError, HeadBounds, Length, RequestHead};
+//! use tidegate::framing::{FramingError, HeadBounds, BodyLength, RequestHead};
 //!
 //! let bounds = HeadBounds { bytes: 8 * 1024, headers: 64 };
 //! let bytes = b"POST /items?page=2 HTTP/1.1\r\nHost: a.test\r\nContent-Length: 2\r\n\r\nhi";
-//! let (head, length) = RequestHead::read(bytes, bounds)?.expect("the head is complete");
+//! let (head, head_length) = RequestHead::read(bytes, bounds)?.expect("the head is complete");
 //! assert_eq!((head.path(), head.query()), ("/items", Some("page=2")));
-//! assert_eq!((head.length, &bytes[length..]), (Length::Known(2), &b"hi"[..]));
+//! assert_eq!((head.length, &bytes[head_length..]), (BodyLength::Known(2), &b"hi"[..]));
 //!
 //! let both = b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 2\r\n\
 //!     Transfer-Encoding: chunked\r\n\r\n";
@@ -49,7 +49,7 @@ pub use buffer::{Buffer, ReadBuffer};
 pub use client::{BodyError, ClientStream};
 pub use error::FramingError;
 pub use fields::Fields;
-pub use head::{HeadBounds, HeadParser, Length, RequestHead, ResponseHead};
+pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead};
 pub use socket::SharedSocket;
 pub use start_line::Version;
 pub use state::{ClientTimeouts, ConnectionState, StateCell, Timeout};

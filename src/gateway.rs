@@ -56,7 +56,7 @@ use self::{
     date::DateCache,
     draft_response::DraftResponse,
     request_id::RequestIds,
-    rules::{Rules, RulesCache},
+    rules::{RulesCache, WorkerRules},
 };
 pub use self::{
     connection_limit::{ConnectionLimit, ConnectionPermit},
@@ -68,12 +68,12 @@ pub use self::{
 use crate::{
     clock::Clock,
     error::GatewayError,
-    framing::{ClientStream, Fields, FramingError, Length, RequestHead},
-    identity::Secret,
+    framing::{BodyLength, ClientStream, Fields, FramingError, RequestHead},
+    identity::KeySecret,
     limit::Admission,
     live::LiveSnapshot,
     metrics::{Metrics, RouteCounters, WorkerMetrics},
-    plan::check_supported,
+    plan::check_method_and_expect,
     respond,
     snapshot::{Action, Route},
     store::{CounterStore, StoreHandle},
@@ -141,7 +141,7 @@ pub struct Gateway {
     warned_at: Cell<u64>,
     /// The calls to the store that outlive their request.
     background: Rc<Background>,
-    /// The leases of concurrency slots.
+    /// The leases of concurrency permits.
     leases: Rc<LeaseTable>,
 }
 
@@ -235,7 +235,7 @@ impl Gateway {
         if let Some(writer) = &self.access_log {
             let (k0, k1) = self.shared.store.key_secret();
             context.arrived_at = self.shared.clock.now();
-            let logger = AccessLogger { writer: Rc::clone(writer), secret: Secret(k0, k1) };
+            let logger = AccessLogger { writer: Rc::clone(writer), secret: KeySecret(k0, k1) };
             context.access_logger = Some(logger);
         }
         context
@@ -250,7 +250,7 @@ impl Gateway {
         let rules = Rc::clone(&context.rules);
         let rules = &*rules;
         let Some(head) = &context.head else { return Err(GatewayError::MalformedTarget) };
-        check_supported(head)?;
+        check_method_and_expect(head)?;
         if self.shared.via.is_listed_in(&head.fields) {
             return Err(GatewayError::LoopDetected);
         }
@@ -340,9 +340,11 @@ fn is_cross_origin(context: &RequestContext) -> bool {
 }
 
 /// Refuses a body whose `Content-Length` is more than the route allows.
-fn check_length(length: Length, route: &Route) -> Result<(), GatewayError> {
+fn check_length(length: BodyLength, route: &Route) -> Result<(), GatewayError> {
     match length {
-        Length::Known(length) if length > route.max_body => Err(GatewayError::BodyTooLong),
+        BodyLength::Known(length) if length > route.max_body => {
+            Err(GatewayError::BodyTooLong(route.max_body))
+        }
         _ => Ok(()),
     }
 }
@@ -356,7 +358,7 @@ fn is_delayed(limit: &ChargedLimit) -> bool {
 /// The response to a request that was refused or failed. If no route matched, the request's
 /// admission is recorded as unlimited.
 fn error_reply(
-    rules: &Rules,
+    rules: &WorkerRules,
     context: &mut RequestContext,
     error: GatewayError,
 ) -> respond::LocalReply {

@@ -51,7 +51,7 @@ pub use caller::{Caller, token_hash};
 pub use canonical::trim;
 pub use client::{AddressSource, ClientAddress, TrustedProxies};
 pub use extract::AmbiguousValue;
-pub use key::{KeyPlan, Part, Secret, Subject};
+pub use key::{KeyPlan, KeySecret, Part, Subject};
 pub use key_input::{KeyInput, KeyInputError};
 pub use token::{TokenSource, token};
 pub use values::{KeyValues, PartValue};

@@ -53,6 +53,7 @@
 //! - [`plan`]: a request's route, keys and costs, before anything is charged.
 //! - [`respond`]: rate-limit headers, problem documents and other responses of the gateway itself.
 //! - [`error`]: every reason why a request is refused or fails.
+//! - [`escape`]: escapes text from files and requests for a terminal.
 //!
 //! # Parts that can be tested alone
 //!
@@ -84,6 +85,7 @@ pub mod config;
 pub mod connection;
 pub mod counter;
 pub mod error;
+pub mod escape;
 pub mod framing;
 pub mod gateway;
 pub mod identity;

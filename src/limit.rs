@@ -1,6 +1,6 @@
 //! The limit algorithms: pure functions of `(state, quota, now, cost)`.
 //!
-//! Nothing here reads a clock, does I/O or waits. Each algorithm is one file with a Lua twin of the
+//! Nothing here reads a clock, does I/O or waits. Each algorithm is one file with a Lua counterpart of the
 //! same name in `lua/`, and a differential test runs random sequences through both. Every algorithm
 //! has the same five functions: `decide` (checks, charges nothing), `charge` (charges, checks
 //! nothing), `admit` (both), `refund` and `expires_at`.
@@ -48,7 +48,7 @@ mod state;
 pub mod token_bucket;
 mod verdict;
 
-pub use acquire::{Acquisition, Grant, MAX_RESERVE, TokenDemand, TokenReturn};
+pub use acquire::{Acquisition, Grant, MAX_LEASED_TOKENS, TokenDemand, TokenReturn};
 pub use counts::Counts;
 pub use gcra::GcraState;
 pub use state::State;
@@ -57,7 +57,7 @@ pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 /// A point in time, in milliseconds since the Unix epoch.
 pub type Millis = u64;
 
-/// The largest product of quota and sub-window length (ms) that keeps the arithmetic of both twins
+/// The largest product of quota and sub-window length (ms) that keeps the arithmetic of both
 /// exact: Lua counts in doubles, whose integers end at 2^53.
 pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
 
@@ -119,7 +119,7 @@ pub enum Algorithm {
     TokenBucket,
     /// A constant rate, enforced by delays: [`leaky_bucket`].
     LeakyBucket,
-    /// Slots that requests hold while they are in flight: [`concurrency`].
+    /// Permits that requests hold while they are in flight: [`concurrency`].
     Concurrency,
 }
 
@@ -134,7 +134,7 @@ impl Algorithm {
         Self::Concurrency,
     ];
 
-    /// The name of its Lua twin: in the table `algorithms`, and of the file in `lua/`.
+    /// The name of its Lua counterpart: in the table `algorithms`, and of the file in `lua/`.
     pub fn tag(self) -> &'static str {
         match self {
             Self::SlidingWindow => "sliding_window",
@@ -161,7 +161,7 @@ pub enum OnFailure {
 
 /// How many tokens a gateway takes from the shared store in one call.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Reserve {
+pub enum LeaseSize {
     /// The cost of the request: every request calls the store.
     #[default]
     Off,
@@ -190,7 +190,7 @@ pub struct Limit {
     /// What happens when the shared store gives no answer.
     pub on_failure: OnFailure,
     /// How many tokens a gateway takes from the shared store in one call.
-    pub reserve: Reserve,
+    pub lease_size: LeaseSize,
     /// Whether the limit may refuse. If not (a dry run), it is charged for what it would have admitted,
     /// and requests are unaffected.
     pub enforce: bool,
@@ -311,7 +311,7 @@ pub struct Decision {
 
 /// The time at which to read a record that was updated at `updated_at`, and by how many ms to move the
 /// record back first. A record's time runs backwards only if the clock was set back.
-fn monotonic_time(updated_at: Millis, now: Millis) -> (Millis, Millis) {
+fn clamp_to_record(updated_at: Millis, now: Millis) -> (Millis, Millis) {
     match updated_at.saturating_sub(now) {
         0 => (now, 0),
         behind if behind <= MAX_STEP_BACK => (updated_at, 0),
@@ -340,7 +340,7 @@ mod tests {
                     quota: Quota::new(1, 1_000, 1),
                     cost: 1,
                     on_failure: OnFailure::Local,
-                    reserve: Reserve::Off,
+                    lease_size: LeaseSize::Off,
                     enforce: true,
                     index: 0,
                 };

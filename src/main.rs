@@ -8,6 +8,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[expect(clippy::disallowed_methods, reason = "the only place that reads the environment")]
 fn main() -> ExitCode {
-    let variables = |name: &str| std::env::var(name).ok();
+    let variables = |name: &str| std::env::var_os(name);
     tidegate::cli::run_with(std::env::args_os(), &variables, &mut std::io::stdout()).into()
 }

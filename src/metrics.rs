@@ -63,7 +63,7 @@ pub struct LimitCounters {
     pub delay_micros: Counter,
 }
 
-/// The failures of one upstream, by [`crate::upstream::UpstreamError::kind`], and its retries.
+/// The failures of one upstream by kind, and its retries.
 #[derive(Debug, Default)]
 pub struct UpstreamCounters {
     /// No connection could be opened.
@@ -74,17 +74,6 @@ pub struct UpstreamCounters {
     pub broken: Counter,
     /// Retries: attempts after a request's first.
     pub retries: Counter,
-}
-
-impl UpstreamCounters {
-    /// The counter of a kind of failure.
-    pub fn of(&self, kind: &str) -> &Counter {
-        match kind {
-            "connect" => &self.connect,
-            "timeout" => &self.timeout,
-            _ => &self.broken,
-        }
-    }
 }
 
 /// The decisions of the throttle.
@@ -99,7 +88,7 @@ pub struct ThrottleCounters {
     /// Requests denied because the token was answered with 401 recently.
     pub rejected: Counter,
     /// Tokens recorded as active, counted once per generation and worker.
-    pub remembered: Counter,
+    pub recorded: Counter,
 }
 
 /// Counters by name.
@@ -201,7 +190,7 @@ impl Metrics {
             sum(|t| &t.unknown),
             sum(|t| &t.missing),
             sum(|t| &t.rejected),
-            sum(|t| &t.remembered),
+            sum(|t| &t.recorded),
         ]
     }
 

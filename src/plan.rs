@@ -23,7 +23,7 @@ pub use self::target::{forwarded_path, host};
 use crate::{
     error::GatewayError,
     framing::{Fields, RequestHead},
-    identity::{ClientAddress, Secret, Subject, TokenSource},
+    identity::{ClientAddress, KeySecret, Subject, TokenSource},
     limit::Charge,
     route::{Lookup, Params, normalize::normalize},
     snapshot::{Action, LimitRequest, Route, Snapshot},
@@ -34,7 +34,7 @@ use crate::{
 /// # Errors
 /// The method is `CONNECT` or `TRACE`, or `Expect` is not `100-continue`.
 #[inline]
-pub fn check_supported(head: &RequestHead) -> Result<(), GatewayError> {
+pub fn check_method_and_expect(head: &RequestHead) -> Result<(), GatewayError> {
     check_method(&head.method)?;
     if head.has_expect {
         let mut values = head.fields.get_all("expect");
@@ -89,7 +89,7 @@ pub struct MatchedRoute<'a> {
 }
 
 impl<'r> RequestAttributes<'r> {
-    /// Reads the attributes of a request from `peer` that [`check_supported`] has accepted.
+    /// Reads the attributes of a request from `peer` that [`check_method_and_expect`] has accepted.
     ///
     /// # Errors
     /// The path has no normal form.
@@ -166,12 +166,11 @@ pub type LimitRequests = SmallVec<[LimitRequest; 4]>;
 pub fn limit_requests(
     route: &Route,
     subject: &Subject<'_>,
-    secret: Secret,
+    secret: KeySecret,
 ) -> Result<LimitRequests, GatewayError> {
     let mut requests = LimitRequests::new();
-    for (index, limit) in route.limits.iter().enumerate() {
-        limit
-            .policy
+    for (index, policy) in route.limits.iter().enumerate() {
+        policy
             .add_requests(index, subject, secret, &mut requests)
             .map_err(GatewayError::LimitRequest)?;
     }
@@ -185,7 +184,7 @@ pub fn limit_requests(
 pub fn status_requests(
     route: &Route,
     subject: &Subject<'_>,
-    secret: Secret,
+    secret: KeySecret,
 ) -> Result<LimitRequests, GatewayError> {
     let mut requests = LimitRequests::new();
     if let Action::Status(limits) = &route.action {
@@ -202,7 +201,7 @@ pub fn status_requests(
 /// such limit.
 #[inline]
 pub fn charge_for<'a>(route: &'a Route, request: &LimitRequest) -> Option<Charge<'a>> {
-    let route_limit = route.limits.get(usize::from(request.limit))?;
-    let limit = route_limit.policy.limit(request.tier);
+    let policy = route.limits.get(usize::from(request.limit_index))?;
+    let limit = policy.limit_for_tier(request.tier);
     Some(Charge { limit, key: request.key, cost: request.cost })
 }

@@ -1,55 +1,121 @@
 //! [`Reloader`]: replaces the running configuration with the file's current content.
 //!
 //! A reload is all or nothing: on any fault the running snapshot stays. A change of the file
-//! triggers it, or a call of [`Reloader::reload`].
+//! triggers it, or a call of [`Reloader::reload`]. It runs on a thread of its own, because a large file
+//! takes seconds and a file system may hang, and neither may stop the admin API or a signal.
 
 use std::{
+    fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::Duration,
 };
 
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
-use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, Faults, LoadedConfig},
+    config::{self, Config, Faults, FileError, LoadedConfig},
     gateway::Shared,
     snapshot::{LoadError, Snapshot, catch_panic},
 };
 
-/// Reads and compiles a configuration file.
-type Loader = fn(&Path) -> Result<(LoadedConfig, Snapshot), LoadError>;
+/// Reads at most a number of bytes of a file.
+type Reader = fn(&Path, u64) -> Result<Vec<u8>, FileError>;
+
+/// Compiles the content of the configuration file at a path.
+pub(crate) type Loader = fn(&Path, &[u8]) -> Result<(LoadedConfig, Snapshot), LoadError>;
+
+/// Maximum time to read the file, and to wait for another reload to end.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Delay before a changed file is read: an editor writes a file in several steps.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
+/// Why a reload changed nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The file cannot be read, is invalid, changes a key that needs a restart, or makes the compiler panic.
+    #[error("{0}")]
+    Faults(#[from] Faults),
+    /// Another reload did not end in time.
+    #[error("another reload is in progress; try again when it has ended")]
+    Busy,
+    /// No thread can be started, or it panicked.
+    #[error("the reload cannot run: {0}")]
+    Thread(io::Error),
+}
+
 /// Reloads the configuration file, on demand or when it changes.
 pub struct Reloader {
     path: PathBuf,
+    /// False if the gateway was started from a pipe or a device, which cannot be read again.
+    is_regular: bool,
     /// The configuration that the process was started with: some keys cannot change on reload.
     initial: Config,
     shared: Arc<Shared>,
-    /// The file's content at the last reload; `None` if it could not be read. Locked while a reload
+    /// The file's content at the last reload, or why it could not be read. Locked while a reload
     /// runs.
-    last_content: Mutex<Option<Vec<u8>>>,
-    /// [`Snapshot::load`]; tests replace it.
+    last_read: Mutex<Result<Vec<u8>, String>>,
+    /// True while a thread reads the file. The thread outlasts a reload whose time is over.
+    is_reading: Arc<AtomicBool>,
+    /// [`config::read_regular`], [`Snapshot::load_bytes`] and [`TIMEOUT`]; tests replace them.
+    read: Reader,
     load: Loader,
+    timeout: Duration,
+}
+
+/// Sets a flag to false when it is dropped.
+struct ClearOnDrop(Arc<AtomicBool>);
+
+impl Drop for ClearOnDrop {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl Reloader {
     /// A reloader of `path`, for a gateway that was started with `initial`.
     pub fn new(path: PathBuf, initial: &LoadedConfig, shared: Arc<Shared>) -> Self {
-        let last_content = Mutex::new(Some(initial.source.text().as_bytes().to_vec()));
-        Self { path, initial: initial.config.clone(), shared, last_content, load: Snapshot::load }
+        Self {
+            is_regular: fs::metadata(&path).is_ok_and(|file| file.is_file()),
+            path,
+            initial: initial.config.clone(),
+            shared,
+            last_read: Mutex::new(Ok(initial.source.text().as_bytes().to_vec())),
+            is_reading: Arc::default(),
+            read: config::read_regular,
+            load: Snapshot::load_bytes,
+            timeout: TIMEOUT,
+        }
     }
 
-    /// The same reloader, but it reads the file with `load`.
+    /// The same reloader, but it compiles the file with `load`.
     #[cfg(test)]
     pub(crate) fn with_loader(self, load: Loader) -> Self {
         Self { load, ..self }
+    }
+
+    /// The same reloader, but it reads the file with `read`, within `timeout`.
+    #[cfg(test)]
+    pub(crate) fn with_reader(self, read: Reader, timeout: Duration) -> Self {
+        Self { read, timeout, ..self }
+    }
+
+    /// [`Self::reload_blocking`] on a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::reload_blocking`], or the thread cannot be started.
+    pub async fn reload(self: Arc<Self>) -> Result<u64, ReloadError> {
+        let reload = move || self.reload_blocking();
+        on_own_thread(reload).await.unwrap_or_else(|error| Err(ReloadError::Thread(error)))
     }
 
     /// Reads and compiles the file, replaces the snapshot and returns the new generation. Also
@@ -58,12 +124,48 @@ impl Reloader {
     /// # Errors
     ///
     /// The file's faults: it cannot be read, is invalid, changes a key that needs a restart, or
-    /// makes the compiler panic. The running snapshot stays.
-    pub fn reload(&self) -> Result<u64, Faults> {
-        let mut last_content = self.last_content.lock();
-        *last_content = std::fs::read(&self.path).ok();
+    /// makes the compiler panic. Or another reload is in progress. The running snapshot stays.
+    pub fn reload_blocking(&self) -> Result<u64, ReloadError> {
+        let mut last_read = self.lock()?;
+        let read = self.read_file();
+        Ok(self.replace(&mut last_read, read)?)
+    }
+
+    /// Waits for another reload to end.
+    fn lock(&self) -> Result<MutexGuard<'_, Result<Vec<u8>, String>>, ReloadError> {
+        self.last_read.try_lock_for(self.timeout).ok_or_else(|| {
+            let path = self.path.display();
+            tracing::error!(%path, "no reload: another one is in progress");
+            ReloadError::Busy
+        })
+    }
+
+    /// Reads the file within [`TIMEOUT`]. At most one thread hangs in it.
+    fn read_file(&self) -> Result<Vec<u8>, FileError> {
+        if self.is_reading.swap(true, Ordering::Acquire) {
+            return Err(FileError::Pending);
+        }
+        let reading = ClearOnDrop(Arc::clone(&self.is_reading));
+        let (path, read) = (self.path.clone(), self.read);
+        config::within(self.timeout, move || {
+            let _reading = reading;
+            read(&path, config::MAX_READ)
+        })
+    }
+
+    /// Compiles what was read and replaces the snapshot; returns the new generation.
+    fn replace(
+        &self,
+        last_read: &mut Result<Vec<u8>, String>,
+        read: Result<Vec<u8>, FileError>,
+    ) -> Result<u64, Faults> {
+        let compiled = match &read {
+            Ok(bytes) => self.compile(bytes),
+            Err(error) => Err(config::unreadable(&self.path, error).into()),
+        };
+        *last_read = read.map_err(|error| error.to_string());
         let path = self.path.display();
-        match self.compile() {
+        match compiled {
             Ok(snapshot) => {
                 if let (Some(throttle), Some(settings)) =
                     (&self.shared.throttle, &snapshot.throttle)
@@ -78,7 +180,8 @@ impl Reloader {
             }
             Err(error) => {
                 self.shared.metrics.reload_faults.fetch_add(1, Ordering::Relaxed);
-                let panicked = matches!(error, LoadError::Panic(_));
+                // Only logged if it is true.
+                let panicked = matches!(error, LoadError::Panic(_)).then_some(true);
                 let faults = error.into_faults();
                 tracing::error!(
                     %path, %faults, panicked, "the configuration has faults; the running one stays"
@@ -88,9 +191,9 @@ impl Reloader {
         }
     }
 
-    fn compile(&self) -> Result<Snapshot, LoadError> {
+    fn compile(&self, bytes: &[u8]) -> Result<Snapshot, LoadError> {
         catch_panic(&self.path, || {
-            let (loaded, snapshot) = (self.load)(&self.path)?;
+            let (loaded, snapshot) = (self.load)(&self.path, bytes)?;
             snapshot.log_notes();
             self.restart_only_faults(&loaded).map_or(Ok(snapshot), |faults| Err(faults.into()))
         })
@@ -120,7 +223,8 @@ impl Reloader {
         });
         let changed = changed.into_iter().chain(throttle_keys.into_iter().flatten());
         let faults = changed.filter(|(_, changed)| *changed).map(|(key, _)| {
-            let expected = "the value that the gateway was started with; restart it to change this";
+            let expected =
+                "the value that the gateway was started with; restart the gateway to change it";
             loaded.source.fault(key, format!("`{key}` cannot change on reload"), expected)
         });
         Faults::new(faults.collect())
@@ -130,8 +234,14 @@ impl Reloader {
     /// not the file: editors and mounted configuration volumes replace the file.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let path = self.path.display().to_string();
+        if !self.is_regular {
+            tracing::info!(%path, "the configuration is not a regular file and cannot be reloaded");
+            return;
+        }
         let (changed, mut pending) = mpsc::channel::<()>(1);
-        let _watcher = match self.watcher(changed) {
+        let reloader = Arc::clone(&self);
+        let watcher = on_own_thread(move || reloader.watcher(changed)).await;
+        let _watcher = match watcher.map_err(notify::Error::io).flatten() {
             Ok(watcher) => watcher,
             Err(error) => {
                 tracing::warn!(
@@ -141,12 +251,10 @@ impl Reloader {
             }
         };
         loop {
-            // The first check finds changes from before the watcher existed. In a blocking task: a
-            // large file takes seconds, and the control thread has other tasks.
+            // The first check finds changes from before the watcher existed.
             let reloader = Arc::clone(&self);
-            let check = tokio::task::spawn_blocking(move || reloader.reload_if_changed());
-            if let Err(error) = check.await {
-                tracing::error!(%path, %error, "a reload panicked; the file is still watched");
+            if let Err(error) = on_own_thread(move || reloader.reload_if_changed()).await {
+                tracing::error!(%path, %error, "a reload could not run; the file is still watched");
             }
             match stop.run_until_cancelled(pending.recv()).await {
                 Some(Some(())) => {}
@@ -161,11 +269,17 @@ impl Reloader {
         }
     }
 
+    /// Reloads if the file's content is not that of the last reload. A file that is missing, as while it
+    /// is replaced, is no change.
     fn reload_if_changed(&self) {
-        let content = std::fs::read(&self.path).ok();
-        if content.is_some() && content != *self.last_content.lock() {
-            // `reload` logs its result.
-            let _ = self.reload();
+        let Ok(mut last_read) = self.lock() else { return };
+        let read = self.read_file();
+        if matches!(&read, Err(FileError::Io(error)) if error.kind() == io::ErrorKind::NotFound) {
+            return;
+        }
+        if read.as_ref().map_err(ToString::to_string) != last_read.as_ref().map_err(Clone::clone) {
+            // It logs its result.
+            let _ = self.replace(&mut last_read, read);
         }
     }
 
@@ -195,4 +309,18 @@ impl Reloader {
 
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
+}
+
+/// The result of `work`, which runs on a thread of its own. A blocking task of the runtime would delay the
+/// runtime's end for as long as it hangs.
+async fn on_own_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (sender, result) = oneshot::channel();
+    let send = move || {
+        // The receiver is gone if its task was cancelled.
+        let _ = sender.send(work());
+    };
+    thread::Builder::new().name("reload".to_owned()).spawn(send)?;
+    result.await.map_err(|_| io::Error::other("its thread panicked"))
 }

@@ -9,7 +9,7 @@
 //! summarize, and `notes` lists what a log cannot show.
 //!
 //! ```
-//! use tidegate::{config, identity::Secret, replay::{ConfigReplay, Replay}, snapshot::Snapshot};
+//! use tidegate::{config, identity::KeySecret, replay::{ConfigReplay, Replay}, snapshot::Snapshot};
 //!
 //! let rules = "
 //! upstreams: {app: {targets: [http://127.0.0.1:9000]}}
@@ -17,7 +17,7 @@
 //! routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [per-caller]}]
 //! ";
 //! let snapshot = Snapshot::compile(&config::parse("api.yaml", rules).unwrap()).unwrap();
-//! let configs = [ConfigReplay::new("api.yaml", snapshot, 1_000, Secret(1, 2))];
+//! let configs = [ConfigReplay::new("api.yaml", snapshot, 1_000, KeySecret(1, 2))];
 //! let mut replay = Replay::new(configs.into_iter().collect(), "");
 //!
 //! let line = "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5\n";
@@ -39,13 +39,12 @@ pub mod report;
 
 use std::io::{self, Read};
 
-use http::{HeaderName, Method};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use http::Method;
 use smallvec::SmallVec;
 
 pub use self::{
     config_replay::{ConfigReplay, RequestOutcome},
-    counts::{Caller, CallerCounts, DecisionCounts, LogEvent, LogPosition},
+    counts::{CallerCounts, DecisionCounts, LogEvent, LogPosition, LoggedCaller},
     format::Format,
     line::{LineError, LogLine, MAX_LINE},
     reader::{LineReader, RawLine, open},
@@ -69,9 +68,6 @@ pub const REORDER_LINES: u32 = 1 << 16;
 /// Number of malformed lines that are kept for the report.
 const MAX_REPORTED_LINES: usize = 5;
 
-/// The header in which the logged token is passed to the keys, under a name that no configuration uses.
-const TOKEN_HEADER: HeaderName = HeaderName::from_static("tidegate-logged-token");
-
 /// One file of the log.
 #[derive(Clone, Debug, Default)]
 pub struct FileReport {
@@ -82,7 +78,7 @@ pub struct FileReport {
     /// Number of lines, including empty ones.
     pub lines: u64,
     /// The error that ended the reading before the end of the file, if any.
-    pub broken: Option<String>,
+    pub read_error: Option<String>,
 }
 
 /// The decision on one line.
@@ -110,10 +106,12 @@ pub struct Replay {
     pub first_malformed: Vec<(LogPosition, LineError)>,
     /// Number of empty lines.
     pub empty: u64,
+    /// Number of lines of the process log among those of the access log.
+    pub process_lines: u64,
     /// Number of lines that were too far out of order to be sorted.
     pub late: u64,
     /// Number of requests that the logging gateway had ended before any limit was charged.
-    pub unasked: u64,
+    pub not_checked: u64,
     /// Number of requests from trusted proxies in logs without `X-Forwarded-For`.
     pub from_proxies: u64,
     /// Number of requests that only the second configuration refuses.
@@ -126,8 +124,9 @@ pub struct Replay {
     host: String,
     callers: CallerTable,
     pending: ReorderBuffer<PendingRequest>,
-    /// The current line's token in [`TOKEN_HEADER`], and nothing else.
+    /// Empty: a log has no headers.
     headers: Fields,
+    /// The current line's token.
     sources: [TokenSource; 1],
     /// The virtual clock, in ms since the epoch.
     now: Millis,
@@ -136,7 +135,7 @@ pub struct Replay {
 /// A planned request that is waiting to be decided in order.
 struct PendingRequest {
     position: LogPosition,
-    caller: Caller,
+    caller: LoggedCaller,
     /// One per configuration.
     plans: SmallVec<[PlannedRequest; 2]>,
     /// The limit requests of all plans, in their order.
@@ -153,8 +152,9 @@ impl Replay {
             malformed: 0,
             first_malformed: Vec::new(),
             empty: 0,
+            process_lines: 0,
             late: 0,
-            unasked: 0,
+            not_checked: 0,
             from_proxies: 0,
             newly_refused: 0,
             newly_admitted: 0,
@@ -163,7 +163,7 @@ impl Replay {
             callers: CallerTable::default(),
             pending: ReorderBuffer::new(REORDER_LINES),
             headers: Fields::default(),
-            sources: [TokenSource::Header(TOKEN_HEADER)],
+            sources: [TokenSource::Recorded(String::new())],
             now: 0,
         }
     }
@@ -179,7 +179,7 @@ impl Replay {
     ) {
         let mut report = FileReport { name: name.to_owned(), format, ..FileReport::default() };
         let result = self.read_lines(reader, &mut report, &mut observer);
-        report.broken = result.err().map(|error| error.to_string());
+        report.read_error = result.err().map(|error| error.to_string());
         self.files.push(report);
     }
 
@@ -193,6 +193,7 @@ impl Replay {
         while let Some(raw) = lines.next_line()? {
             report.lines += 1;
             let position = LogPosition { file: self.files.len() as u32, line: report.lines };
+            let mut is_process_line = false;
             let parsed = match raw {
                 RawLine::TooLong => Err(LineError::TooLong),
                 RawLine::Line(line) if line.trim_ascii().is_empty() => {
@@ -202,13 +203,20 @@ impl Replay {
                 RawLine::Line(line) => {
                     report.format = report.format.or_else(|| Format::detect(line));
                     match report.format {
-                        Some(format) => format.parse(line).map(|line| (line, format)),
+                        Some(format) => {
+                            let parsed = format.parse(line).map(|line| (line, format));
+                            is_process_line = parsed.is_err()
+                                && format == Format::Json
+                                && json::is_process_log(line);
+                            parsed
+                        }
                         None => Err(LineError::Unknown(line::excerpt(line))),
                     }
                 }
             };
             match parsed {
                 Ok((line, format)) => self.add(&line, format, position, observer),
+                Err(_) if is_process_line => self.process_lines += 1,
                 Err(fault) => {
                     self.malformed += 1;
                     if self.first_malformed.len() < MAX_REPORTED_LINES {
@@ -228,7 +236,7 @@ impl Replay {
         position: LogPosition,
         observer: &mut Option<Observer<'_>>,
     ) {
-        self.set_token(&line.token);
+        self.sources = [TokenSource::Recorded(line.token.to_string())];
         let is_combined = format == Format::Combined;
         let identity = &self.configs[0].snapshot.identity;
         if is_combined && identity.trusted_proxies.contains(line.client) {
@@ -237,10 +245,10 @@ impl Replay {
         let token = || SmallVec::from_slice(line.token.as_bytes());
         let caller = match format {
             _ if line.token.is_empty() => {
-                Caller::Address(mask_address(line.client, identity.ipv6_prefix))
+                LoggedCaller::Address(mask_address(line.client, identity.ipv6_prefix))
             }
-            Format::Json => Caller::Token(token()),
-            Format::Combined => Caller::User(token()),
+            Format::Json => LoggedCaller::Token(token()),
+            Format::Combined => LoggedCaller::User(token()),
         };
         let method = Method::from_bytes(line.method.as_bytes()).ok();
         let request = LoggedRequest {
@@ -254,25 +262,9 @@ impl Replay {
         let plans =
             self.configs.iter().map(|config| config.plan(&request, &mut limit_requests)).collect();
         let pending = PendingRequest { position, caller, plans, limit_requests };
-        self.unasked += u64::from(line.unasked);
+        self.not_checked += u64::from(line.not_checked);
         if let Some((time, pending)) = self.pending.push(line.time, pending) {
             self.decide(time, pending, observer);
-        }
-    }
-
-    /// Puts the line's token into [`TOKEN_HEADER`].
-    fn set_token(&mut self, token: &str) {
-        self.headers.clear();
-        if token.is_empty() {
-            return;
-        }
-        // A user name may contain bytes that are not valid in a header; those names are percent-encoded.
-        let is_valid = token.bytes().all(|byte| matches!(byte, 0x20..=0x7e));
-        if is_valid {
-            self.headers.push(TOKEN_HEADER.as_str(), token);
-        } else {
-            let encoded = utf8_percent_encode(token, NON_ALPHANUMERIC).to_string();
-            self.headers.push(TOKEN_HEADER.as_str(), encoded);
         }
     }
 
@@ -298,11 +290,11 @@ impl Replay {
         let counts = self.callers.entry(caller);
         counts.requests += 1;
         let mut outcomes: SmallVec<[RequestOutcome; 2]> = SmallVec::new();
-        for (which, (config, plan)) in self.configs.iter_mut().zip(plans).enumerate() {
+        for (config_index, (config, plan)) in self.configs.iter_mut().zip(plans).enumerate() {
             let outcome = config.decide(plan, &mut limit_requests, at);
-            counts.refused[which] += u64::from(outcome.is_refused());
+            counts.refused[config_index] += u64::from(outcome.is_refused());
             for limit in outcome.refusing() {
-                counts.add_refusal(which, *limit);
+                counts.add_refusal(config_index, *limit);
             }
             outcomes.push(outcome);
         }
@@ -334,7 +326,7 @@ impl Replay {
         &self,
         count: usize,
         weight: impl Fn(&CallerCounts) -> (u64, u64),
-    ) -> Vec<(&Caller, &CallerCounts)> {
+    ) -> Vec<(&LoggedCaller, &CallerCounts)> {
         self.callers.top(count, weight)
     }
 
@@ -346,6 +338,7 @@ impl Replay {
 
     /// Number of requests that were read.
     pub fn requests(&self) -> u64 {
-        self.files.iter().map(|file| file.lines).sum::<u64>() - self.malformed - self.empty
+        let lines = self.files.iter().map(|file| file.lines).sum::<u64>();
+        lines - self.malformed - self.empty - self.process_lines
     }
 }

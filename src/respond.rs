@@ -140,10 +140,10 @@ pub fn write_throttle_headers(
     }
     if families.draft_11 {
         let (limit, window) = (denied.max_active, denied.memory.div_ceil(1000));
-        let until = throttle_retry_after(denied);
+        let seconds_to_reset = throttle_retry_after(denied);
         let policy = format!("\"{POLICY}\";q={limit};w={window}");
         fields.push(DRAFT_POLICY, policy);
-        fields.push(DRAFT_LIMIT, format!("\"{POLICY}\";r=0;t={until}"));
+        fields.push(DRAFT_LIMIT, format!("\"{POLICY}\";r=0;t={seconds_to_reset}"));
     }
     write_expose_headers(fields, families, cross_origin);
 }
@@ -186,11 +186,11 @@ fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Adv
     for AdvertisedLimit { limit, decided, .. } in items {
         let decision = &decided.decision;
         let (name, window) = (&limit.name, limit.quota.window.div_ceil(1000));
-        let until = decision.reset_at.saturating_sub(decided.at).div_ceil(1000);
+        let seconds_to_reset = decision.reset_at.saturating_sub(decided.at).div_ceil(1000);
         let comma = if policy.is_empty() { "" } else { ", " };
         // Writing to a `String` cannot fail.
         let _ = write!(policy, "{comma}\"{name}\";q={};w={window}", limit.quota.limit);
-        let _ = write!(state, "{comma}\"{name}\";r={};t={until}", decision.remaining);
+        let _ = write!(state, "{comma}\"{name}\";r={};t={seconds_to_reset}", decision.remaining);
     }
     fields.push(DRAFT_POLICY, policy);
     fields.push(DRAFT_LIMIT, state);

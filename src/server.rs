@@ -5,10 +5,11 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     path::Path,
     sync::{Arc, atomic::AtomicU64},
     thread,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -17,7 +18,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin::{self, AllowedHosts},
     clock::Clock,
-    config::{self, Config, EnvLookup, Fault, Faults, SecretError},
+    config::{
+        self, Config, ConfigSource, EnvLookup, Fault, Faults, LoadedConfig, SecretError,
+        SecretReference,
+    },
     gateway::{DelayQueues, Shared, Via},
     live::LiveSnapshot,
     metrics::Metrics,
@@ -55,9 +59,6 @@ pub enum StartError {
         /// The system's error.
         error: io::Error,
     },
-    /// A secret in the configuration cannot be read.
-    #[error("{0}")]
-    Secret(#[from] SecretError),
     /// The CA certificates for Redis (`tls_ca`) cannot be read.
     #[error("cannot read the certificates in {path}: {error}")]
     Certificates {
@@ -110,14 +111,14 @@ pub struct Server {
 /// The open listeners, before any thread runs.
 struct Listeners {
     /// The listeners of each worker, in the configuration's order.
-    workers: Vec<Vec<std::net::TcpListener>>,
+    workers: Vec<Vec<TcpListener>>,
     addresses: Vec<SocketAddr>,
-    admin: Option<std::net::TcpListener>,
+    admin: Option<TcpListener>,
 }
 
 impl Server {
     /// Starts a gateway with the configuration file at `path`, which a reload reads again. Returns
-    /// when every worker accepts connections or has failed. A worker's failure is only logged.
+    /// when every worker accepts connections. If a part cannot start, those that run are stopped.
     ///
     /// # Errors
     ///
@@ -136,20 +137,20 @@ impl Server {
         clock: Clock,
         variables: EnvLookup<'_>,
     ) -> Result<Self, StartError> {
-        let (loaded, snapshot) = Snapshot::load(path)?;
+        let (loaded, snapshot) = Snapshot::load_bytes(path, &read_configuration(path)?)?;
         snapshot.log_notes();
         let config = &loaded.config;
         let listeners = open_listeners(config)?;
         let (access_log, access_log_guard) = open_access_log(config)?.unzip();
         let settings = snapshot.throttle.clone();
-        let stores = open_store(config, clock.clone(), variables)?;
+        let store = open_store(&loaded, clock.clone(), variables)?;
         let throttle = settings.map(|settings| {
             let shared = config.store.redis.is_some();
-            Throttle::new(settings, stores.shared_secret(), shared, clock.now())
+            Throttle::new(settings, store.shared_secret(), shared, clock.now())
         });
         let shared = Arc::new(Shared {
             live: LiveSnapshot::new(snapshot),
-            store: stores,
+            store,
             throttle,
             metrics: Metrics::default(),
             clock,
@@ -160,47 +161,61 @@ impl Server {
             via: Via::default(),
         });
         let reloader = Arc::new(Reloader::new(path.to_owned(), &loaded, shared.clone()));
-        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let admin = listeners.admin.as_ref().and_then(|admin| admin.local_addr().ok());
         let admin_api = listeners.admin.zip(config.admin.as_ref().map(allowed_hosts));
-        let mut control =
-            vec![spawn_control(&shared, &reloader, admin_api, &stop).map_err(StartError::Thread)?];
+        let server = Self {
+            addresses: listeners.addresses,
+            admin,
+            shared,
+            reloader,
+            drain: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            workers: Mutex::default(),
+            control: Mutex::default(),
+            _access_log: access_log_guard,
+        };
+        // A failure drops the server, which ends the threads that run by then.
+        server.start_control(admin_api).map_err(StartError::Thread)?;
+        let drain_timeout = config.drain_timeout.0;
+        server.start_workers(listeners.workers, drain_timeout).map_err(StartError::Thread)?;
+        Ok(server)
+    }
+
+    /// Starts the control thread, and the throttle's if it is configured.
+    fn start_control(&self, admin: Option<(TcpListener, AllowedHosts)>) -> io::Result<()> {
+        let (shared, stop) = (&self.shared, &self.stop);
+        let control = spawn_control(shared, &self.reloader, admin, stop)?;
+        self.control.lock().push(control);
         if let Some(throttle) = &shared.throttle {
             let filter_store = shared.store.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
                 RedisFilterStore::new(connector, "throttle", clock, stats)
             });
-            let ticker =
-                spawn_throttle(throttle.clone(), filter_store, shared.clock.clone(), stop.clone());
-            control.push(ticker.map_err(StartError::Thread)?);
+            let clock = shared.clock.clone();
+            let ticker = spawn_throttle(throttle.clone(), filter_store, clock, stop.clone())?;
+            self.control.lock().push(ticker);
         }
-        let drain_timeout = config.drain_timeout.0;
-        let (ready, all_ready) = std::sync::mpsc::channel();
-        let workers = listeners.workers.into_iter().enumerate().map(|(index, listeners)| {
-            let ready = ready.clone();
-            let (shared, shutdown) =
-                (shared.clone(), Shutdown { drain: drain.clone(), drain_timeout });
-            thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-                if let Err(error) = worker::run(shared, listeners, shutdown, ready) {
-                    tracing::error!(%error, "a worker cannot start");
-                }
-            })
-        });
-        let workers = workers.collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
-        drop(ready);
-        // No message is ever sent: it returns when the last worker has dropped its sender.
-        let _ = all_ready.recv();
-        Ok(Self {
-            addresses: listeners.addresses,
-            admin,
-            shared,
-            reloader,
-            drain,
-            stop,
-            workers: Mutex::new(workers),
-            control: Mutex::new(control),
-            _access_log: access_log_guard,
-        })
+        Ok(())
+    }
+
+    /// Starts a worker for each element of `listeners`. Returns when all of them accept connections, or
+    /// with the first failure.
+    fn start_workers(
+        &self,
+        listeners: Vec<Vec<TcpListener>>,
+        drain_timeout: Duration,
+    ) -> io::Result<()> {
+        let (failure, failures) = std::sync::mpsc::channel();
+        for (index, listeners) in listeners.into_iter().enumerate() {
+            let (shared, failure) = (self.shared.clone(), failure.clone());
+            let shutdown = Shutdown { drain: self.drain.clone(), drain_timeout };
+            let run = move || worker::run(shared, listeners, shutdown, failure);
+            let worker = thread::Builder::new().name(format!("worker-{index}")).spawn(run)?;
+            self.workers.lock().push(worker);
+        }
+        drop(failure);
+        // Each worker drops its sender when it accepts connections.
+        failures.recv().map_or(Ok(()), Err)
     }
 
     /// Reopens the access log's file, after a rotation. Returns at once; if the file cannot be
@@ -230,11 +245,18 @@ impl Drop for Server {
     }
 }
 
+/// The configuration file's content; a pipe such as `/dev/stdin` is read to its end.
+fn read_configuration(path: &Path) -> Result<Vec<u8>, Faults> {
+    let file = path.to_owned();
+    let read = move || config::read_file(&file, config::MAX_READ);
+    config::within(config::READ_TIMEOUT, read).map_err(|error| config::unreadable(path, &error))
+}
+
 /// Starts the control thread, which runs everything that must not delay requests.
 fn spawn_control(
     shared: &Arc<Shared>,
     reloader: &Arc<Reloader>,
-    admin: Option<(std::net::TcpListener, AllowedHosts)>,
+    admin: Option<(TcpListener, AllowedHosts)>,
     stop: &CancellationToken,
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -298,9 +320,6 @@ fn open_listeners(config: &Config) -> Result<Listeners, StartError> {
     }
     let admin = config.admin.as_ref().map(|admin| {
         let address = admin.address.0;
-        if !address.ip().is_loopback() {
-            tracing::warn!(%address, "the admin API is unauthenticated and not on loopback");
-        }
         admin::listen(address).map_err(|error| StartError::Listen { address, error })
     });
     Ok(Listeners { workers, addresses, admin: admin.transpose()? })
@@ -330,25 +349,34 @@ fn open_access_log(config: &Config) -> Result<Option<(AccessLog, AccessLogGuard)
 }
 
 fn open_store(
-    config: &Config,
+    loaded: &LoadedConfig,
     clock: Clock,
     variables: EnvLookup<'_>,
 ) -> Result<Arc<CounterStore>, StartError> {
+    let config = &loaded.config;
     let max_keys = usize::try_from(config.store.memory.max_keys).unwrap_or(usize::MAX);
     Ok(match &config.store.redis {
-        Some(redis) => CounterStore::redis(redis_options(redis, variables)?, clock, max_keys)?,
+        Some(redis) => {
+            CounterStore::redis(redis_options(redis, &loaded.source, variables)?, clock, max_keys)?
+        }
         None => CounterStore::memory(clock, max_keys)?,
     })
 }
 
 fn redis_options(
     redis: &config::Redis,
+    source: &ConfigSource,
     variables: EnvLookup<'_>,
 ) -> Result<RedisOptions, StartError> {
+    let fault = |path: &str, error: SecretError| {
+        let expected = "a secret that the gateway can read when it starts";
+        StartError::Faults(source.fault(path, error.to_string(), expected).into())
+    };
     let url = |url: &config::RedisUrl| Box::<str>::from(url.expose_secret());
-    let credentials = |username: &Option<String>, password: &Option<config::Secret>| {
-        let password = password.as_ref().map(|password| password.reveal(variables)).transpose()?;
-        Ok::<_, SecretError>(Credentials { username: username.as_deref().map(Box::from), password })
+    let credentials = |path, username: &Option<String>, password: &Option<SecretReference>| {
+        let password = password.as_ref().map(|password| password.reveal(variables)).transpose();
+        let password = password.map_err(|error| fault(path, error))?;
+        Ok::<_, StartError>(Credentials { username: username.as_deref().map(Box::from), password })
     };
     let shard = |shard: &config::Shard| ShardUrls {
         primary: url(&shard.primary),
@@ -358,7 +386,11 @@ fn redis_options(
         Some(sentinel) => Topology::Sentinel {
             master: sentinel.master.as_str().into(),
             nodes: sentinel.nodes.iter().map(url).collect(),
-            credentials: credentials(&sentinel.username, &sentinel.password)?,
+            credentials: credentials(
+                "store.redis.sentinel.password",
+                &sentinel.username,
+                &sentinel.password,
+            )?,
         },
         None if redis.cluster.is_empty() => {
             Topology::Shards(redis.shards.iter().map(shard).collect())
@@ -366,15 +398,21 @@ fn redis_options(
         None => Topology::Cluster(redis.cluster.iter().map(url).collect()),
     };
     let tls_ca = redis.tls_ca.as_ref().map(|path| {
-        let read = std::fs::read(path).map(Vec::into_boxed_slice);
-        read.map_err(|error| StartError::Certificates { path: path.display().to_string(), error })
+        let file = path.clone();
+        let read = move || config::read_file(&file, u64::MAX);
+        let read = config::within(config::READ_TIMEOUT, read).map(Vec::into_boxed_slice);
+        read.map_err(|error| StartError::Certificates {
+            path: path.display().to_string(),
+            error: error.into_io(),
+        })
     });
     Ok(RedisOptions {
         topology,
-        credentials: credentials(&redis.username, &redis.password)?,
+        credentials: credentials("store.redis.password", &redis.username, &redis.password)?,
         tls_ca: tls_ca.transpose()?,
         namespace: redis.namespace.as_str().into(),
-        secret: shared_secret(redis, variables)?,
+        secret: shared_secret(redis, variables)
+            .map_err(|error| fault("store.redis.secret", error))?,
         connect_timeout: redis.connect_timeout.0,
         response_timeout: redis.response_timeout.0,
     })

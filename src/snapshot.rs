@@ -5,8 +5,9 @@
 //! the configuration, and reports all faults at once.
 //!
 //! `compile` assembles the parts; `listen`, `store`, `upstreams`, `limits`, `routes` and `throttle` each
-//! compile one section; `quota`, `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts; `check`
-//! collects the faults; `load` reads a file; `policy` is the compiled limit.
+//! compile one section; `quota`, `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts;
+//! `fault_collector` collects the faults, `notes` finds what is valid and rarely meant; `load` reads a file;
+//! `policy` is the compiled limit.
 //!
 //! ```
 //! use tidegate::{config, snapshot::Snapshot};
@@ -24,11 +25,12 @@
 //! ```
 
 mod algorithm;
-mod check;
 mod compile;
+mod fault_collector;
 mod limits;
 mod listen;
 mod load;
+mod notes;
 mod parts;
 mod policy;
 mod quota;
@@ -47,14 +49,14 @@ use smallvec::SmallVec;
 
 pub use self::load::LoadError;
 pub(crate) use self::load::catch_panic;
-pub use self::policy::{Cost, LimitRequest, LimitRequestError, Policy, Tier, TierMatch};
+pub use self::policy::{Cost, LimitPolicy, LimitRequest, LimitRequestError, Tier, TierMatch};
 
 use crate::{
     config::{Fault, Faults, LoadedConfig},
     framing::{ClientTimeouts, HeadBounds},
     identity::{TokenSource, TrustedProxies},
     route::RouteTable,
-    throttle::Settings,
+    throttle::ThrottleSettings,
     upstream::Upstream,
 };
 
@@ -66,7 +68,7 @@ pub struct Snapshot {
     /// The routes, in the configuration's order.
     pub routes: Vec<Route>,
     /// The limits, by their `index`.
-    pub limits: Vec<Arc<Policy>>,
+    pub limits: Vec<Arc<LimitPolicy>>,
     /// The upstreams, in the configuration's order.
     pub upstreams: Vec<Arc<Upstream>>,
     /// How the client's address and tokens are determined.
@@ -76,7 +78,7 @@ pub struct Snapshot {
     /// Bounds of client connections. A connection keeps the head bounds that it was accepted with.
     pub http: HttpRules,
     /// Active-user admission control; `None` admits all users.
-    pub throttle: Option<Settings>,
+    pub throttle: Option<ThrottleSettings>,
     /// Notes on valid settings that the operator may not intend. `check` prints them, `serve` logs them as
     /// warnings.
     pub notes: Vec<Fault>,
@@ -126,7 +128,7 @@ pub struct Route {
     /// What answers its requests.
     pub action: Action,
     /// The limits that requests are charged to; all must admit a request.
-    pub limits: SmallVec<[RouteLimit; 4]>,
+    pub limits: SmallVec<[Arc<LimitPolicy>; 4]>,
     /// True if the throttle applies.
     pub throttle: bool,
     /// The prefix that is removed from the path before forwarding; without a slash at its end.
@@ -147,14 +149,7 @@ pub enum Action {
     /// An upstream: servers, or a fixed response.
     Upstream(Arc<Upstream>),
     /// The gateway, with the caller's state of these limits, which are not charged.
-    Status(Vec<Arc<Policy>>),
-}
-
-/// A limit as one route uses it.
-#[derive(Debug)]
-pub struct RouteLimit {
-    /// The limit, shared by all routes that name it.
-    pub policy: Arc<Policy>,
+    Status(Vec<Arc<LimitPolicy>>),
 }
 
 /// How the client's address and tokens are determined.

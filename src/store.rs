@@ -36,7 +36,7 @@
 //!
 //! ```
 //! use tidegate::{
-//!     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, Reserve},
+//!     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, LeaseSize},
 //!     store::memory::Memory,
 //! };
 //!
@@ -47,7 +47,7 @@
 //!     quota: Quota::new(1, 60_000, 1),
 //!     cost: 1,
 //!     on_failure: OnFailure::Local,
-//!     reserve: Reserve::Off,
+//!     lease_size: LeaseSize::Off,
 //!     enforce: true,
 //!     index: 0,
 //! };
@@ -137,12 +137,12 @@ pub enum SetupError {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StoreStatus {
     /// Whether counters are in Redis.
-    pub shared: bool,
+    pub uses_redis: bool,
     /// Workers that have lost Redis and decide by their limits' failure policies. With several servers, those
     /// of the server that most workers have lost.
-    pub lost: usize,
+    pub lost_workers: usize,
     /// Whether every Redis server answered the control task's last report; true without Redis.
-    pub reachable: bool,
+    pub is_reachable: bool,
     /// Live gateways at the last report, including this one.
     pub gateways: u32,
     /// Those of `gateways` that hash keys with another secret, so that their counts are separate.
@@ -152,7 +152,7 @@ pub struct StoreStatus {
 impl StoreStatus {
     /// Whether no worker has lost Redis and the last report reached every server.
     pub fn is_healthy(&self) -> bool {
-        self.lost == 0 && self.reachable
+        self.lost_workers == 0 && self.is_reachable
     }
 }
 
@@ -199,7 +199,7 @@ impl CounterStore {
         max_keys: usize,
     ) -> Result<Arc<Self>, SetupError> {
         let secret = options.secret;
-        let backend = RedisBackend::new(options)?;
+        let backend = RedisBackend::new(options, clock.clone())?;
         Self::new(Some(Arc::new(backend)), secret, clock, max_keys)
     }
 
@@ -252,11 +252,10 @@ impl CounterStore {
         let mut reporter =
             self.redis.as_ref().map(|backend| Reporter::new(&self.presence, backend));
         let mut sentinels = self.redis.as_ref().and_then(|backend| backend.sentinel_watch());
-        let mut interval = tokio::time::interval(CONTROL_INTERVAL);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut interval = self.clock.background_interval(CONTROL_INTERVAL);
         while stop.run_until_cancelled(interval.tick()).await.is_some() {
             self.memory.expire(self.clock.now());
-            self.outage.expire(self.clock.ticks());
+            self.outage.expire(self.clock.monotonic_ms());
             self.corrections.expire();
             let report = async {
                 if let Some(reporter) = &mut reporter {
@@ -269,7 +268,7 @@ impl CounterStore {
                 }
             };
             // Concurrently: a Sentinel that hangs delays no report, and neither delays a stop.
-            stop.run_until_cancelled(async { tokio::join!(report, watch) }).await;
+            stop.run_until_cancelled(Box::pin(async { tokio::join!(report, watch) })).await;
         }
         if let Some(reporter) = reporter {
             reporter.leave().await;
@@ -282,11 +281,11 @@ impl CounterStore {
         let deleted = reporter.report().await;
         for record in deleted.records.into_iter().map(local_record_id) {
             self.leases.discard(record);
-            self.deny_cache.invalidate(record, self.clock.ticks());
+            self.deny_cache.invalidate(record, self.clock.monotonic_ms());
         }
         if deleted.is_partial {
             // The reply does not list every deleted record, so no cached denial can be trusted.
-            self.deny_cache.clear();
+            self.deny_cache.clear(self.clock.monotonic_ms());
         }
         self.leases.set_gateways(self.presence.gateways());
     }
@@ -329,19 +328,19 @@ impl CounterStore {
             self.corrections.remove(backend.shard_of(key), limit, key);
             let record = record_id(limit, key);
             self.leases.discard(record);
-            self.deny_cache.invalidate(record, self.clock.ticks());
+            self.deny_cache.invalidate(record, self.clock.monotonic_ms());
         }
         backend.announce_deletion(limits, key).await
     }
 
     /// Empties the deny cache, so that Redis decides the next request. Only for tests.
     pub fn clear_deny_cache(&self) {
-        self.deny_cache.clear();
+        self.deny_cache.clear(self.clock.monotonic_ms());
     }
 
-    /// A recorder that writes to the outage ledger at the current tick.
+    /// A recorder that writes to the outage ledger at the current time.
     fn outage_recorder(&self) -> OutageRecorder<'_> {
-        OutageRecorder { ledger: &self.outage, ticks: self.clock.ticks() }
+        OutageRecorder { ledger: &self.outage, monotonic_ms: self.clock.monotonic_ms() }
     }
 
     /// The [`Self::outage_recorder`], if `failure` proves that Redis did not make the charges.
@@ -358,9 +357,9 @@ impl CounterStore {
     /// The store's health.
     pub fn status(&self) -> StoreStatus {
         StoreStatus {
-            shared: self.redis.is_some(),
-            lost: self.redis.as_ref().map_or(0, |backend| backend.lost_workers()),
-            reachable: self.presence.is_reporting(),
+            uses_redis: self.redis.is_some(),
+            lost_workers: self.redis.as_ref().map_or(0, |backend| backend.lost_workers()),
+            is_reachable: self.presence.is_reporting(),
             gateways: self.presence.gateways(),
             other_secrets: self.presence.other_secrets(),
         }
@@ -378,15 +377,15 @@ impl CounterStore {
         stats.evictions = self.memory.evictions();
         stats.keys = self.memory.len();
         stats.gateways = self.presence.gateways();
-        stats.denials = self.deny_cache.stats(self.clock.ticks());
+        stats.denials = self.deny_cache.stats(self.clock.monotonic_ms());
         stats.tokens = self.leases.stats();
         // The ledger first: a sum enters the queue before it leaves the ledger, so none is missed.
         stats.unmerged = self.outage.len();
         let queue = self.corrections.stats();
         stats.unmerged += queue.unmerged;
         stats.merged = queue.merged;
-        stats.merge_drops = self.outage.dropped() + queue.dropped;
-        stats.tokens.given_back = stats.tokens.given_back.saturating_sub(queue.lost_tokens);
+        stats.dropped_corrections = self.outage.dropped() + queue.dropped;
+        stats.tokens.returned = stats.tokens.returned.saturating_sub(queue.lost_tokens);
         stats.tokens.lost += queue.lost_tokens;
         stats
     }

@@ -24,7 +24,7 @@
 //! | [`sync`], [`payload`] | sharing filters between gateways: protocol, wire format |
 //! | [`redis`] | the shared filters in Redis |
 //! | `recent`, `rejected` | small tables of tokens: recorded recently, answered with 401 recently |
-//! | `seed`, [`machine_memory`] | keys of the hashes; usable memory of the machine |
+//! | `hash_keys`, [`machine_memory`] | keys of the hashes; usable memory of the machine |
 //!
 //! # Example
 //!
@@ -33,13 +33,13 @@
 //! ```
 //! use tidegate::{
 //!     secret::SharedSecret,
-//!     throttle::{Filter, Geometry, Seed, geometry::Sizing},
+//!     throttle::{Filter, Geometry, HashKeys, geometry::Sizing},
 //! };
 //!
 //! let now = 1_700_000_000_000;
 //! let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
-//! let seed = Seed::of(&SharedSecret::from_namespace("example"));
-//! let filter = Filter::new(Geometry::new(&sizing)?, seed, now);
+//! let hash_keys = HashKeys::of(&SharedSecret::from_namespace("example"));
+//! let filter = Filter::new(Geometry::new(&sizing)?, hash_keys, now);
 //! filter.record(0x5eed);
 //! filter.rotate(now + 29 * 60_000);
 //! assert!(filter.contains(0x5eed) && !filter.contains(0xbad));
@@ -52,13 +52,13 @@ pub mod estimate;
 pub mod filter;
 mod gate;
 pub mod geometry;
+mod hash_keys;
 pub mod machine_memory;
 pub mod mode;
 pub mod payload;
 mod recent;
 pub mod redis;
 mod rejected;
-mod seed;
 pub mod sync;
 mod ticker;
 
@@ -81,7 +81,7 @@ pub use self::{
     filter::Filter,
     gate::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason},
     geometry::Geometry,
-    seed::Seed,
+    hash_keys::HashKeys,
 };
 
 use crate::secret::SharedSecret;
@@ -91,7 +91,7 @@ pub const POLICY: &str = "active-users";
 
 /// The compiled `throttle` section of the configuration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct ThrottleSettings {
     /// The numbers of active users at which throttling starts and stops.
     pub watermarks: Watermarks,
     /// The configured mode.
@@ -142,7 +142,7 @@ impl ThrottleStatus {
 pub struct Throttle {
     filter: Arc<ArcSwap<Filter>>,
     rejected: RejectedTokens,
-    settings: ArcSwap<Settings>,
+    settings: ArcSwap<ThrottleSettings>,
     status: ArcSwap<ThrottleStatus>,
     /// Counters of the synchronization with other gateways.
     pub stats: Arc<sync::SyncStats>,
@@ -155,8 +155,13 @@ pub struct Throttle {
 impl Throttle {
     /// A throttle without active users at `now`, in ms since the epoch. If `shared`, it denies no request
     /// until the filters shared with the other gateways, which have the same `secret`, are loaded.
-    pub fn new(settings: Settings, secret: &SharedSecret, shared: bool, now: Millis) -> Arc<Self> {
-        let filter = Filter::new(settings.geometry, Seed::of(secret), now);
+    pub fn new(
+        settings: ThrottleSettings,
+        secret: &SharedSecret,
+        shared: bool,
+        now: Millis,
+    ) -> Arc<Self> {
+        let filter = Filter::new(settings.geometry, HashKeys::of(secret), now);
         let status = ThrottleStatus {
             mode: settings.mode,
             over_threshold: false,
@@ -189,13 +194,13 @@ impl Throttle {
     }
 
     /// The current settings.
-    pub fn settings(&self) -> Arc<Settings> {
+    pub fn settings(&self) -> Arc<ThrottleSettings> {
         self.settings.load_full()
     }
 
     /// Applies the settings of a reloaded configuration. A mode set by the operator stays in force
     /// unless the configured mode has changed.
-    pub fn configure(&self, settings: &Settings) {
+    pub fn configure(&self, settings: &ThrottleSettings) {
         let before = self.settings.swap(Arc::new(settings.clone()));
         if before.mode != settings.mode {
             self.set_mode(settings.mode);
@@ -242,7 +247,7 @@ mod tests {
     /// A throttle that starts above 10 active users, for the tests of this module.
     pub(super) fn throttle(shared: bool, now: Millis) -> Arc<Throttle> {
         let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
-        let settings = Settings {
+        let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },
             mode: Mode::Auto,
             forget_status: smallvec![401, 403],

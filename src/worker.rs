@@ -89,17 +89,32 @@ pub struct Shutdown {
     pub drain_timeout: Duration,
 }
 
-/// Serves on `listeners` until `shutdown`, and then drains. Drops `ready` when it accepts
-/// connections.
-///
-/// # Errors
-///
-/// The runtime cannot be created, or a listener cannot be registered with it.
+/// Serves on `listeners` until `shutdown`, and then drains. Drops `failure` when it accepts connections, or
+/// sends why it cannot.
 pub fn run(
     shared: Arc<Shared>,
     listeners: Vec<std::net::TcpListener>,
     shutdown: Shutdown,
-    ready: Sender<()>,
+    failure: Sender<io::Error>,
+) {
+    let mut failure = Some(failure);
+    let served = serve(shared, listeners, shutdown, || failure = None);
+    if let (Err(error), Some(failure)) = (served, failure) {
+        // Nothing receives it if another worker has failed before.
+        let _ = failure.send(error);
+    }
+}
+
+/// As [`run`], but calls `on_ready` when it accepts connections.
+///
+/// # Errors
+///
+/// The runtime cannot be created, or a listener cannot be registered with it.
+fn serve(
+    shared: Arc<Shared>,
+    listeners: Vec<std::net::TcpListener>,
+    shutdown: Shutdown,
+    on_ready: impl FnOnce(),
 ) -> io::Result<()> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(LocalOptions::default())?;
@@ -111,7 +126,7 @@ pub fn run(
             accepting.push(tokio::task::spawn_local(worker.clone().accept(listener)));
         }
         worker.shared.accepting_workers.fetch_add(1, Ordering::AcqRel);
-        drop(ready);
+        on_ready();
         let sweeping = tokio::task::spawn_local(worker.clone().sweep());
         for task in accepting {
             let _ = task.await;
@@ -145,7 +160,7 @@ struct Worker {
     gateway: Gateway,
     shutdown: Shutdown,
     /// The coarse clock, set by each sweep: ms since an arbitrary start.
-    clock: Rc<Cell<u64>>,
+    coarse_clock: Rc<Cell<u64>>,
     connections: RefCell<Vec<Weak<Connection>>>,
     /// The tasks of the connections.
     tasks: TaskTracker,
@@ -157,12 +172,12 @@ struct Worker {
 
 impl Worker {
     fn new(shared: Arc<Shared>, shutdown: Shutdown) -> Self {
-        let clock = Rc::new(Cell::new(0));
+        let coarse_clock = Rc::new(Cell::new(0));
         Self {
-            gateway: Gateway::new(shared.clone(), clock.clone()),
+            gateway: Gateway::new(shared.clone(), coarse_clock.clone()),
             shared,
             shutdown,
-            clock,
+            coarse_clock,
             connections: RefCell::default(),
             tasks: TaskTracker::new(),
             close_mode: Cell::new(CloseMode::KeepOpen),
@@ -202,7 +217,7 @@ impl Worker {
         loop {
             let (socket, address) = match listener.accept() {
                 Ok(accepted) => accepted,
-                Err(error) if is_per_connection(&error) => continue,
+                Err(error) if is_connection_error(&error) => continue,
                 Err(_) => return,
             };
             // Does not wait for a permit: open connections close only after this loop.
@@ -230,7 +245,7 @@ impl Worker {
                 let permit = self.acquire_permit().await;
                 self.spawn_connection(socket, address, permit);
             }
-            Err(error) if is_per_connection(&error) => {}
+            Err(error) if is_connection_error(&error) => {}
             Err(error) => {
                 // For example no free file descriptor. It persists, so the warning is rate-limited.
                 self.warn(|| tracing::warn!(%error, "cannot accept connections"));
@@ -257,7 +272,7 @@ impl Worker {
 
     /// Calls `warn`, at most once per [`WARNING_INTERVAL`].
     fn warn(&self, warn: impl FnOnce()) {
-        let now = self.clock.get();
+        let now = self.coarse_clock.get();
         if self.warned_at.get().is_none_or(|at| now.saturating_sub(at) >= WARNING_INTERVAL) {
             self.warned_at.set(Some(now));
             warn();
@@ -292,7 +307,8 @@ impl Worker {
         let _ = socket.set_nodelay(true);
         let peer = Peer { address: ip, forwarding: PeerAddress::new(ip) };
         let max_requests = http.max_requests_per_connection;
-        let connection = Connection::new(socket, peer, self.clock.clone(), http.head, max_requests);
+        let connection =
+            Connection::new(socket, peer, self.coarse_clock.clone(), http.head, max_requests);
         connection.state().request_close(self.close_mode.get());
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
         let _open = OpenConnection::new(self.gateway.metrics());
@@ -308,7 +324,7 @@ impl Worker {
         for count in 1_u32.. {
             ticks.tick().await;
             let now = clock.uptime().saturating_sub(start).as_millis() as u64;
-            self.clock.set(now);
+            self.coarse_clock.set(now);
             let deadlines = self.shared.live.snapshot().http.timeouts;
             self.connections.borrow_mut().retain(|connection| {
                 let Some(connection) = connection.upgrade() else { return false };
@@ -353,7 +369,7 @@ fn into_tokio(socket: std::net::TcpStream) -> io::Result<TcpStream> {
 }
 
 /// Whether an accept failed because of the connection itself, so that the next one may succeed.
-fn is_per_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }

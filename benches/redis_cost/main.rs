@@ -74,7 +74,7 @@ fn measure(
 
 fn measure_algorithms(redis: &RedisServer, quota: u32) -> Vec<Row> {
     let _: String = redis.command(&["FLUSHALL"]);
-    let mut caller = ScriptCaller::new(&redis.url());
+    let mut caller = ScriptCaller::for_charges(&redis.url());
     let mut rows = Vec::new();
     let algorithms = [
         ("sliding_window", Algorithm::SlidingWindow, Quota::new(quota, WINDOW, 5)),
@@ -93,7 +93,7 @@ fn measure_algorithms(redis: &RedisServer, quota: u32) -> Vec<Row> {
             black_box(caller.charge(name, algorithm, &quota, &charges));
         }));
     }
-    let mut caller = ScriptCaller::of(&redis.url(), include_str!("callr.lua"));
+    let mut caller = ScriptCaller::new(&redis.url(), include_str!("callr.lua"));
     rows.push(measure("sorted set", &mut caller, quota.into(), |caller, charges| {
         for &(at, event) in charges {
             let seconds = format!("{}.{:03}", at / 1_000, at % 1_000);
@@ -119,8 +119,8 @@ struct ConcurrencyRow {
 fn measure_concurrency(redis: &RedisServer, held: u64) -> ConcurrencyRow {
     let _: String = redis.command(&["FLUSHALL"]);
     let (key, quota) = ("slots", Quota::new(100_000, LEASE, 1));
-    let mut charges = ScriptCaller::new(&redis.url());
-    let mut refunds = ScriptCaller::of(&redis.url(), ADJUST);
+    let mut charges = ScriptCaller::for_charges(&redis.url());
+    let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
     // Leases are renewed after a third of their duration, so their ages are spread over a third.
     let spread = LEASE / 3;
     let taken: Vec<_> = (0..held).map(|n| (NOW + n * spread / held.max(1), 1)).collect();

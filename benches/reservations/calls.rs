@@ -10,12 +10,12 @@ use std::{
 
 use redis::aio::MultiplexedConnection;
 use testkit::{
-    bench::{limit, median, stores},
+    bench::{counter_store, limit, median},
     redis_server::RedisServer,
 };
 use tidegate::{
     clock::{Clock, instant},
-    limit::{Charge, Key, Limit, Reserve},
+    limit::{Charge, Key, LeaseSize, Limit},
     store::StoreHandle,
 };
 use tokio::{runtime::Builder, task::LocalSet};
@@ -36,7 +36,7 @@ const GATEWAYS: usize = 2;
 #[derive(Clone, Copy)]
 enum Method {
     /// A limit with this `reserve`.
-    Limit(Reserve),
+    Limit(LeaseSize),
     /// A sorted set of all events, with one script call per request.
     SortedSet,
 }
@@ -64,25 +64,25 @@ struct Measurement {
 /// Runs with a rate have few requests, because their duration is requests / rate.
 const RUNS: [Run; 15] = [
     sorted_set_run(90_000, None),
-    limit_run(OFF, Reserve::Off, 90_000, None),
-    limit_run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 90_000, None),
+    limit_run(OFF, LeaseSize::Off, 90_000, None),
+    limit_run(THOUSANDTH, LeaseSize::Tokens(QUOTA / 1_000), 90_000, None),
     limit_run(
         "`reserve: 100`, demand 1.3 x the quota",
-        Reserve::Tokens(QUOTA / 1_000),
+        LeaseSize::Tokens(QUOTA / 1_000),
         130_000,
         None,
     ),
-    limit_run(AUTO, Reserve::Auto, 90_000, None),
+    limit_run(AUTO, LeaseSize::Auto, 90_000, None),
     Run { callers: MANY, ..sorted_set_run(270_000, None) },
-    Run { callers: MANY, ..limit_run(OFF, Reserve::Off, 270_000, None) },
-    Run { callers: MANY, ..limit_run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 270_000, None) },
-    Run { callers: MANY, ..limit_run(AUTO, Reserve::Auto, 270_000, None) },
+    Run { callers: MANY, ..limit_run(OFF, LeaseSize::Off, 270_000, None) },
+    Run { callers: MANY, ..limit_run(THOUSANDTH, LeaseSize::Tokens(QUOTA / 1_000), 270_000, None) },
+    Run { callers: MANY, ..limit_run(AUTO, LeaseSize::Auto, 270_000, None) },
     sorted_set_run(16_000, Some(1_000)),
-    limit_run(OFF, Reserve::Off, 16_000, Some(1_000)),
-    limit_run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 16_000, Some(1_000)),
-    limit_run(AUTO, Reserve::Auto, 16_000, Some(1_000)),
-    limit_run(OFF, Reserve::Off, 1_600, Some(100)),
-    limit_run(AUTO, Reserve::Auto, 1_600, Some(100)),
+    limit_run(OFF, LeaseSize::Off, 16_000, Some(1_000)),
+    limit_run(THOUSANDTH, LeaseSize::Tokens(QUOTA / 1_000), 16_000, Some(1_000)),
+    limit_run(AUTO, LeaseSize::Auto, 16_000, Some(1_000)),
+    limit_run(OFF, LeaseSize::Off, 1_600, Some(100)),
+    limit_run(AUTO, LeaseSize::Auto, 1_600, Some(100)),
 ];
 
 const SORTED_SET: &str = "sorted set";
@@ -93,8 +93,13 @@ const AUTO: &str = "`reserve: auto`";
 /// Callers of the runs with more than one.
 const MANY: u64 = 100;
 
-const fn limit_run(name: &'static str, reserve: Reserve, requests: u64, rate: Option<u32>) -> Run {
-    Run { name, method: Method::Limit(reserve), requests, callers: 1, rate }
+const fn limit_run(
+    name: &'static str,
+    lease_size: LeaseSize,
+    requests: u64,
+    rate: Option<u32>,
+) -> Run {
+    Run { name, method: Method::Limit(lease_size), requests, callers: 1, rate }
 }
 
 const fn sorted_set_run(requests: u64, rate: Option<u32>) -> Run {
@@ -151,7 +156,7 @@ fn measure(redis: &RedisServer, run: &Run) -> Measurement {
     let _: String = redis.command(&["FLUSHALL"]);
     let _: String = redis.command(&["CONFIG", "RESETSTAT"]);
     let (cpu, admitted) = match run.method {
-        Method::Limit(reserve) => run_limit(redis, run, limit(QUOTA, reserve)),
+        Method::Limit(lease_size) => run_limit(redis, run, limit(QUOTA, lease_size)),
         Method::SortedSet => run_sorted_set(redis, run),
     };
     let calls = info_field(redis, "commandstats", "cmdstat_evalsha:calls=")
@@ -166,14 +171,14 @@ fn run_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
     let limit = Rc::new(limit);
     let local = LocalSet::new();
     local.block_on(&runtime, async {
-        let fleet: Vec<_> = (0..GATEWAYS).map(|_| stores(redis)).collect();
+        let fleet: Vec<_> = (0..GATEWAYS).map(|_| counter_store(redis)).collect();
         let stop = CancellationToken::new();
         let control: Vec<_> = fleet
             .iter()
-            .map(|stores| tokio::task::spawn_local(stores.clone().run(stop.clone())))
+            .map(|counter_store| tokio::task::spawn_local(counter_store.clone().run(stop.clone())))
             .collect();
         let handles: Vec<Rc<StoreHandle>> =
-            fleet.iter().map(|stores| Rc::new(stores.worker())).collect();
+            fleet.iter().map(|counter_store| Rc::new(counter_store.worker())).collect();
         // Gateways report to Redis once a second; after that, each has counted both.
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         let meter = Meter::start(redis).await;

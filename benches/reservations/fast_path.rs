@@ -3,12 +3,12 @@
 use std::{fmt::Write as _, hint::black_box, sync::Arc, sync::Barrier, thread, time::Duration};
 
 use testkit::{
-    bench::{limit, median, stores},
+    bench::{counter_store, limit, median},
     redis_server::RedisServer,
 };
 use tidegate::{
     clock::{Clock, instant},
-    limit::{Charge, Key, Limit, MAX_RESERVE, Reserve},
+    limit::{Charge, Key, LeaseSize, Limit, MAX_LEASED_TOKENS},
     store::CounterStore,
 };
 use tokio::runtime::Builder;
@@ -19,17 +19,17 @@ const DECISIONS: u32 = 500_000;
 /// Measures all cases alternately, and returns a Markdown table of the medians.
 pub(crate) fn table(rounds: usize) -> String {
     let redis = RedisServer::start();
-    let limit = limit(u32::MAX, Reserve::Tokens(MAX_RESERVE));
+    let limit = limit(u32::MAX, LeaseSize::Tokens(MAX_LEASED_TOKENS));
     let cases: [(&str, &[u128]); 3] = [
         ("one thread", &[1]),
         ("two threads, a key each", &[1, 2]),
         ("two threads, the same key", &[1, 1]),
     ];
     let mut samples: Vec<Vec<f64>> = cases.iter().map(|_| Vec::new()).collect();
-    let stores = stores(&redis);
+    let counter_store = counter_store(&redis);
     for _ in 0..rounds {
         for ((_, keys), samples) in cases.iter().zip(&mut samples) {
-            samples.push(measure(&stores, &limit, keys));
+            samples.push(measure(&counter_store, &limit, keys));
         }
     }
     let mut text = "| a decision from leased tokens | ns |\n|---|---|\n".to_owned();
@@ -41,14 +41,14 @@ pub(crate) fn table(rounds: usize) -> String {
 }
 
 /// The time of a decision in ns, with one thread for each key.
-fn measure(stores: &Arc<CounterStore>, limit: &Limit, keys: &[u128]) -> f64 {
-    let start_line = Barrier::new(keys.len());
+fn measure(counter_store: &Arc<CounterStore>, limit: &Limit, keys: &[u128]) -> f64 {
+    let barrier = Barrier::new(keys.len());
     let slowest = thread::scope(|scope| {
         let threads: Vec<_> = keys
             .iter()
             .map(|&key| {
-                let start_line = &start_line;
-                scope.spawn(move || decide(stores, limit, Key(key), start_line))
+                let barrier = &barrier;
+                scope.spawn(move || decide(counter_store, limit, Key(key), barrier))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a thread")).max()
@@ -56,15 +56,20 @@ fn measure(stores: &Arc<CounterStore>, limit: &Limit, keys: &[u128]) -> f64 {
     slowest.unwrap_or_default().as_nanos() as f64 / f64::from(DECISIONS)
 }
 
-fn decide(stores: &Arc<CounterStore>, limit: &Limit, key: Key, start_line: &Barrier) -> Duration {
+fn decide(
+    counter_store: &Arc<CounterStore>,
+    limit: &Limit,
+    key: Key,
+    barrier: &Barrier,
+) -> Duration {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let store = stores.worker();
+        let store = counter_store.worker();
         let now = Clock::system().now();
         let charges = [Charge { limit, key, cost: 1 }];
         // The first decision connects and fetches tokens.
         assert!(store.charge(&charges, now).await.expect("a decision").admitted);
-        start_line.wait();
+        barrier.wait();
         let start = instant();
         for _ in 0..DECISIONS {
             black_box(store.charge(black_box(&charges), now).await.expect("a decision"));

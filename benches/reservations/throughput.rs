@@ -48,12 +48,12 @@ struct Measurement {
 pub(crate) fn table(rounds: usize) -> Result<String> {
     let redis = thread::spawn(|| {
         // The server inherits the CPU affinity.
-        cpu::pin(cpu::HARNESS);
+        cpu::pin(cpu::LOAD_CPU);
         RedisServer::start()
     });
     let redis = redis.join().ok().context("Redis cannot be started")?;
     let origin = Origin::start()?;
-    cpu::pin(cpu::SUBJECT);
+    cpu::pin(cpu::TESTED_CPU);
     let mut samples: Vec<Vec<Measurement>> = CASES.iter().map(|_| Vec::new()).collect();
     for round in 0..rounds {
         for turn in 0..CASES.len() {

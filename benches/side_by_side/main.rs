@@ -116,7 +116,7 @@ fn main() -> Result<()> {
     }
     let programs = programs(&options)?;
     let heading = machine::describe(&programs, &options.describe());
-    cpu::pin(cpu::SUBJECT);
+    cpu::pin(cpu::TESTED_CPU);
     let bench = Bench { origin: Origin::start()?, connections: options.connections.into() };
 
     let mut run = Run::new(&bench, &programs, &options);

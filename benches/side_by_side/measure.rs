@@ -170,16 +170,16 @@ impl Bench {
         self.drive(&contestant, scenario, self.connections, WARM_UP)?;
         thread::sleep(SETTLE_TIME);
         let before = contestant.memory()?;
-        let together = match history {
+        let concurrency = match history {
             History::Silent => 0,
             History::OneRequest => 1,
-            History::Burst(together) => together,
+            History::Burst(concurrency) => concurrency,
         };
         let forwarded = self.origin.answered();
-        let idle = IdleConnections::open(contestant.address(), count, together)
+        let idle = IdleConnections::open(contestant.address(), count, concurrency)
             .with_context(|| contestant.logs())?;
         let forwarded = self.origin.answered() - forwarded;
-        let expected = if together == 0 { 0 } else { count as u64 };
+        let expected = if concurrency == 0 { 0 } else { count as u64 };
         ensure!(forwarded == expected, "{forwarded} of {expected} requests reached the upstream");
         contestant.wait_for_files(idle.count())?;
         thread::sleep(SETTLE_TIME);

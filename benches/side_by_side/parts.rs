@@ -13,7 +13,7 @@ use crate::{
 
 /// Number of idle connections of the memory part.
 const IDLE_CONNECTIONS: usize = 10_000;
-/// Number of these connections' requests that are in flight together in the burst.
+/// Number of these connections' requests that are in flight at once in the burst.
 const BURST: usize = 2_500;
 /// Duration of a latency measurement, in s.
 const LATENCY_DURATION: f64 = 2.0;
@@ -55,7 +55,7 @@ impl<'a> Run<'a> {
 
     /// CPU time per request of two workers and of one, in alternating order.
     pub(crate) fn workers(&mut self) -> Result<()> {
-        cpu::pin_to(&[cpu::SUBJECT, cpu::HARNESS]);
+        cpu::pin_to(&[cpu::TESTED_CPU, cpu::LOAD_CPU]);
         for round in 0..self.options.rounds {
             for index in 0..2 {
                 let scenario = Scenario::on_workers(if (round + index) % 2 == 0 { 1 } else { 2 });
@@ -64,7 +64,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        cpu::pin(cpu::SUBJECT);
+        cpu::pin(cpu::TESTED_CPU);
         Ok(())
     }
 

@@ -38,7 +38,7 @@ enum TargetOf {
 /// Upper bounds of Tidegate's figures.
 const TARGETS: [(Metric, Scenario, TargetOf, f64); 9] = [
     (Metric::Cpu, Scenario::DEFAULT, TargetOf::ToNginx, 0.90),
-    (Metric::Cpu, Scenario::NEITHER, TargetOf::ToNginx, 0.85),
+    (Metric::Cpu, Scenario::UNLIMITED_UNLOGGED, TargetOf::ToNginx, 0.85),
     (Metric::Syscalls { connections: 16 }, Scenario::DEFAULT, TargetOf::Own, 4.3),
     (Metric::Instructions, Scenario::UNLOGGED, TargetOf::Own, 16e3),
     (Metric::Allocations, Scenario::DEFAULT, TargetOf::Own, 4.0),
@@ -242,8 +242,8 @@ fn title(metric: Metric, scenario: Scenario) -> String {
         Metric::Memory(History::OneRequest) => {
             "memory of an idle connection, after one request".to_owned()
         }
-        Metric::Memory(History::Burst(together)) => {
-            format!("memory of an idle connection, after one request, {together} at a time")
+        Metric::Memory(History::Burst(concurrency)) => {
+            format!("memory of an idle connection, after one request, {concurrency} at a time")
         }
         Metric::Tail { percent } => format!("p99 at {percent}% of nginx' saturation, {scenario}"),
     }

@@ -59,7 +59,7 @@ impl Scenario {
         Self { limit: Limit::On, log: true, workers: 1, both_cpus: false, routes: 1 };
     pub(crate) const UNLOGGED: Self = Self { log: false, ..Self::DEFAULT };
     pub(crate) const UNLIMITED: Self = Self { limit: Limit::Off, ..Self::DEFAULT };
-    pub(crate) const NEITHER: Self = Self { limit: Limit::Off, ..Self::UNLOGGED };
+    pub(crate) const UNLIMITED_UNLOGGED: Self = Self { limit: Limit::Off, ..Self::UNLOGGED };
     pub(crate) const REFUSED: Self = Self { limit: Limit::Refusing, ..Self::DEFAULT };
     pub(crate) const REFUSED_UNLOGGED: Self = Self { log: false, ..Self::REFUSED };
     /// The scenarios of every contestant, in the order of the table.
@@ -67,7 +67,7 @@ impl Scenario {
         Self::DEFAULT,
         Self::UNLOGGED,
         Self::UNLIMITED,
-        Self::NEITHER,
+        Self::UNLIMITED_UNLOGGED,
         Self::REFUSED,
         Self::REFUSED_UNLOGGED,
     ];

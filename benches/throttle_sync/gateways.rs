@@ -8,7 +8,7 @@ use tidegate::{
     secret::SharedSecret,
     store::{CounterStore, Credentials, RedisOptions, Topology},
     throttle::{
-        Geometry, Settings, Throttle,
+        Geometry, Throttle, ThrottleSettings,
         geometry::Sizing,
         mode::{Mode, Watermarks},
         redis::RedisFilterStore,
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 /// Running throttles.
 pub(crate) struct Gateways {
     pub(crate) throttles: Vec<Arc<Throttle>>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: ThrottleSettings,
     stop: CancellationToken,
     threads: Vec<thread::JoinHandle<()>>,
 }
@@ -29,7 +29,7 @@ impl Gateways {
     /// a decision shows whether a token is active.
     pub(crate) fn start(count: usize, redis: &RedisServer, capacity: u64) -> Self {
         let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * 60_000 };
-        let settings = Settings {
+        let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 100, resume_below: 90 },
             mode: Mode::On,
             forget_status: [401].into_iter().collect(),
@@ -49,10 +49,11 @@ impl Gateways {
                 connect_timeout: std::time::Duration::from_secs(1),
                 response_timeout: std::time::Duration::from_secs(1),
             };
-            let stores = CounterStore::redis(options, clock.clone(), 1).expect("valid options");
-            let secret = stores.shared_secret();
+            let counter_store =
+                CounterStore::redis(options, clock.clone(), 1).expect("valid options");
+            let secret = counter_store.shared_secret();
             let throttle = Throttle::new(settings.clone(), secret, true, clock.now());
-            let connector = stores.connector().expect("a Redis");
+            let connector = counter_store.connector().expect("a Redis");
             let store =
                 RedisFilterStore::new(connector, "throttle", clock.clone(), throttle.stats.clone());
             let (running, stop) = (throttle.clone(), stop.clone());

@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
     config,
-    identity::Secret,
+    identity::KeySecret,
     replay::{ConfigReplay, Format, Replay},
     snapshot::Snapshot,
 };
@@ -24,13 +24,14 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let loaded = config::parse("rules", RULES).unwrap_or_else(|_| panic!("the rules are valid"));
     let rules = Snapshot::compile(&loaded).unwrap_or_else(|_| panic!("the rules are valid"));
-    let config = ConfigReplay::new("rules", rules, 1_000, Secret(1, 2));
+    let config = ConfigReplay::new("rules", rules, 1_000, KeySecret(1, 2));
     let mut replay = Replay::new([config].into_iter().collect(), "");
     replay.read("log", bytes, None, None);
     replay.finish(None);
     let result = &replay.configs[0];
     let unmatched: u64 = result.unmatched.values().sum();
-    let total = result.admitted + result.refused + result.unlimited + unmatched + replay.unasked;
+    let total =
+        result.admitted + result.refused + result.unlimited + unmatched + replay.not_checked;
     assert_eq!(total, replay.requests());
     assert_eq!(replay.files[0].lines, replay.requests() + replay.malformed + replay.empty);
 });

@@ -3,14 +3,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::framing::{BodyDecoder, BodyEncoder, FramingError, Length};
+use tidegate::framing::{BodyDecoder, BodyEncoder, BodyLength, FramingError};
 
 /// The data, the trailers, the length of the encoded body, and whether it is complete.
 type Decoded = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>, usize, bool);
 
 fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
     let (length, piece_lengths, bytes) = input;
-    let length = length.map_or(Length::Chunked, |length| Length::Known(u64::from(length % 64)));
+    let length =
+        length.map_or(BodyLength::Chunked, |length| BodyLength::Known(u64::from(length % 64)));
     let whole = read(length, &[], bytes);
     let pieces = read(length, &piece_lengths, bytes);
     assert_eq!(whole, pieces);
@@ -33,10 +34,13 @@ fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
     });
     let end = written.len();
     written.extend_from_slice(b"GET / HTTP/1.1\r\n");
-    assert_eq!(read(Length::Chunked, &piece_lengths, &written), Ok((data, trailers, end, true)));
+    assert_eq!(
+        read(BodyLength::Chunked, &piece_lengths, &written),
+        Ok((data, trailers, end, true))
+    );
 });
 
-fn read(length: Length, piece_lengths: &[u8], bytes: &[u8]) -> Result<Decoded, FramingError> {
+fn read(length: BodyLength, piece_lengths: &[u8], bytes: &[u8]) -> Result<Decoded, FramingError> {
     let (mut decoder, mut data, mut used) = (BodyDecoder::new(Some(length)), Vec::new(), 0);
     for piece in split(piece_lengths, bytes) {
         let count = decoder.decode(piece, &mut data)?;

@@ -6,7 +6,9 @@ use http::{Method, header};
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
     framing::Fields,
-    identity::{ClientAddress, KeyPlan, Part, Secret, Subject, TokenSource, TrustedProxies, token},
+    identity::{
+        ClientAddress, KeyPlan, KeySecret, Part, Subject, TokenSource, TrustedProxies, token,
+    },
 };
 
 fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
@@ -41,7 +43,7 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
     };
     let parts = [Part::Token, Part::Cookie("session".to_owned()), Part::Query("k".to_owned())];
     let plan = KeyPlan(parts.to_vec());
-    assert_eq!(plan.key(&subject, Secret(1, 2)), plan.key(&subject, Secret(1, 2)));
+    assert_eq!(plan.key(&subject, KeySecret(1, 2)), plan.key(&subject, KeySecret(1, 2)));
     let by_address = KeyPlan(vec![Part::ClientIp]);
-    assert!(by_address.key(&subject, Secret(1, 2)).is_ok());
+    assert!(by_address.key(&subject, KeySecret(1, 2)).is_ok());
 });

@@ -6,7 +6,7 @@ use std::io::Write;
 use flate2::{Compression, write::GzEncoder};
 use libfuzzer_sys::fuzz_target;
 use tidegate::throttle::{
-    Geometry, Seed,
+    Geometry, HashKeys,
     geometry::Sizing,
     payload::{decode, encode, max_len},
 };
@@ -15,12 +15,12 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
     let (form, bytes) = input;
     let sizing = Sizing { capacity: 20, false_positive: 0.1, memory: 60_000 };
     let geometry = Geometry::new(&sizing).expect("a sizing");
-    let seed = Seed { token_key: (1, 2), positions: [7; 32] };
+    let hash_keys = HashKeys { token_key: (1, 2), positions: [7; 32] };
     // A valid header, so that the decoder reads the data after it.
     let mut header = vec![1];
     header.extend_from_slice(&(geometry.bits as u64 / 8).to_le_bytes());
     header.extend_from_slice(&geometry.hashes.to_le_bytes());
-    header.extend_from_slice(&seed.positions);
+    header.extend_from_slice(&hash_keys.positions);
     let mut payload = match form % 3 {
         0 => Vec::new(),
         1 => [&[0], &header[..]].concat(),
@@ -34,9 +34,9 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
     if form % 3 < 2 {
         payload.extend_from_slice(&bytes);
     }
-    let Ok(bits) = decode(&geometry, &seed, &payload) else { return };
+    let Ok(bits) = decode(&geometry, &hash_keys, &payload) else { return };
     assert!(payload.len() <= max_len(&geometry) && bits.len() == geometry.bits / 8);
-    let again = encode(&geometry, &seed, &bits);
+    let again = encode(&geometry, &hash_keys, &bits);
     assert!(again.len() <= max_len(&geometry));
-    assert_eq!(decode(&geometry, &seed, &again), Ok(bits));
+    assert_eq!(decode(&geometry, &hash_keys, &again), Ok(bits));
 });

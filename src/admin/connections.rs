@@ -43,30 +43,40 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The bounds of the admin port's connections.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct ConnectionBounds {
     /// Maximum number of open connections.
     pub(super) connections: usize,
     /// Timeout from the accept or the last response to the end of a request's head.
-    pub(super) head: Duration,
+    pub(super) head_timeout: Duration,
     /// Timeout from a request's head to its response, including the request's body.
-    pub(super) request: Duration,
+    pub(super) request_timeout: Duration,
     /// Maximum time of a write without progress.
-    pub(super) write: Duration,
+    pub(super) write_timeout: Duration,
     /// Maximum length of a request's body, in bytes.
-    pub(super) body: usize,
+    pub(super) max_body: usize,
 }
 
-impl Default for Bounds {
+impl Default for ConnectionBounds {
     fn default() -> Self {
         let time = Duration::from_secs(10);
-        Self { connections: 64, head: time, request: time, write: time, body: 1024 * 1024 }
+        Self {
+            connections: 64,
+            head_timeout: time,
+            request_timeout: time,
+            write_timeout: time,
+            max_body: 1024 * 1024,
+        }
     }
 }
 
 /// Serves `router` on each connection that `listener` accepts.
-pub(super) async fn serve(listener: TcpListener, router: Router, bounds: Bounds) -> Infallible {
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    bounds: ConnectionBounds,
+) -> Infallible {
     let router = router
-        .layer(DefaultBodyLimit::max(bounds.body))
+        .layer(DefaultBodyLimit::max(bounds.max_body))
         .layer(from_fn_with_state(bounds, enforce_bounds));
     let mut connections = Connections::default();
     loop {
@@ -114,7 +124,7 @@ impl Connections {
         is_full
     }
 
-    fn open(&mut self, stream: TcpStream, router: &Router, bounds: Bounds) {
+    fn open(&mut self, stream: TcpStream, router: &Router, bounds: ConnectionBounds) {
         let sequence = Arc::clone(&self.sequence);
         let routes = TowerToHyperService::new(router.clone());
         let last_request = Arc::new(AtomicU64::new(sequence.fetch_add(1, Ordering::Relaxed)));
@@ -124,8 +134,9 @@ impl Connections {
             routes.call(request)
         });
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(bounds.head);
-        let stream = TokioIo::new(WriteTimeout { stream, timeout: bounds.write, stalled: None });
+        http.timer(TokioTimer::new()).header_read_timeout(bounds.head_timeout);
+        let stream =
+            TokioIo::new(WriteTimeout { stream, timeout: bounds.write_timeout, stalled: None });
         let connection = http.serve_connection(stream, service);
         // Errors of a connection concern only its client.
         let task = tokio::spawn(async move { drop(connection.await) });
@@ -140,15 +151,20 @@ impl Drop for Connections {
 }
 
 /// Refuses a request whose body is too long or too slow.
-async fn enforce_bounds(State(bounds): State<Bounds>, request: Request, next: Next) -> Response {
-    if request.body().size_hint().lower() > bounds.body as u64 {
+async fn enforce_bounds(
+    State(bounds): State<ConnectionBounds>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if request.body().size_hint().lower() > bounds.max_body as u64 {
         let detail =
-            format!("the request's body is too long; expected at most {} bytes", bounds.body);
+            format!("the request's body is too long; expected at most {} bytes", bounds.max_body);
         return problem(StatusCode::PAYLOAD_TOO_LARGE, &detail, &[]);
     }
-    let response = timeout(bounds.request, next.run(request)).await;
+    let response = timeout(bounds.request_timeout, next.run(request)).await;
     response.unwrap_or_else(|_| {
-        let detail = format!("the request's body did not arrive within {:?}", bounds.request);
+        let detail =
+            format!("the request's body did not arrive within {:?}", bounds.request_timeout);
         let response = problem(StatusCode::REQUEST_TIMEOUT, &detail, &[]);
         ([(header::CONNECTION, "close")], response).into_response()
     })

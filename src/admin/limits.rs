@@ -1,28 +1,26 @@
 //! `GET /api/limits` lists the limits and their decisions; `GET` and `DELETE /api/limits/{name}` show and
 //! reset the counter of one caller. Values of keys are neither returned nor logged: they may be tokens.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     Json,
-    extract::{Path, Query, State},
+    extract::{Path, RawQuery, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use super::{AdminContext, problem};
 use crate::{
     gateway::Shared,
-    identity::{KeyInput, KeyInputError, Secret},
+    identity::{KeyInput, KeyInputError, KeySecret},
     limit::{Charge, Key, OnFailure},
     metrics::Metrics,
-    snapshot::{Cost, Policy, Snapshot, Tier, TierMatch},
+    snapshot::{Cost, LimitPolicy, Snapshot, Tier, TierMatch},
     store::Failure,
 };
-
-/// The query parameters of a request.
-type Parameters = Query<Vec<(String, String)>>;
 
 /// Lists every limit and its decisions since the process started.
 pub(super) async fn list(State(context): State<AdminContext>) -> Response {
@@ -37,13 +35,13 @@ pub(super) async fn list(State(context): State<AdminContext>) -> Response {
 pub(super) async fn show(
     State(context): State<AdminContext>,
     Path(name): Path<String>,
-    Query(parameters): Parameters,
+    RawQuery(query): RawQuery,
 ) -> Response {
-    let (policy, query) = match resolve(&context.shared, &name, &parameters) {
+    let (policy, query) = match resolve(&context.shared, &name, query.as_deref()) {
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
-    let limit = policy.limit(query.tier);
+    let limit = policy.limit_for_tier(query.tier);
     let charge = Charge { limit, key: query.key, cost: limit.cost };
     match context.shared.store.peek(&[charge]).await {
         Ok(verdict) => {
@@ -70,9 +68,9 @@ pub(super) async fn show(
 pub(super) async fn reset(
     State(context): State<AdminContext>,
     Path(name): Path<String>,
-    Query(parameters): Parameters,
+    RawQuery(query): RawQuery,
 ) -> Response {
-    let (policy, query) = match resolve(&context.shared, &name, &parameters) {
+    let (policy, query) = match resolve(&context.shared, &name, query.as_deref()) {
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
@@ -94,12 +92,12 @@ struct CallerQuery {
     tier: Option<u16>,
 }
 
-/// The limit called `name` and the caller given by `parameters`, or the status and detail of the error.
+/// The limit called `name` and the caller given by the query, or the status and detail of the error.
 fn resolve(
     shared: &Shared,
     name: &str,
-    parameters: &[(String, String)],
-) -> Result<(Arc<Policy>, CallerQuery), (StatusCode, String)> {
+    query: Option<&str>,
+) -> Result<(Arc<LimitPolicy>, CallerQuery), (StatusCode, String)> {
     let snapshot = shared.live.snapshot();
     let named = snapshot.limits.iter().find(|policy| *policy.limit.name == *name);
     let Some(policy) = named.cloned() else {
@@ -107,17 +105,43 @@ fn resolve(
         return Err((StatusCode::NOT_FOUND, detail.to_owned()));
     };
     let (k0, k1) = shared.store.key_secret();
-    let query = parse_caller(parameters, &policy, &snapshot, Secret(k0, k1));
+    let parameters = parse_query(query.unwrap_or_default());
+    let parameters = parameters.map_err(|detail| (StatusCode::BAD_REQUEST, detail))?;
+    let query = parse_caller(&parameters, &policy, &snapshot, KeySecret(k0, k1));
     let query = query.map_err(|detail| (StatusCode::BAD_REQUEST, detail))?;
     Ok((policy, query))
+}
+
+/// The decoded parameters of a query, or the detail of the error. A malformed escape is an error: read
+/// literally or replaced, it would name another caller.
+fn parse_query(query: &str) -> Result<Vec<(String, String)>, String> {
+    let parameters = query.split('&').filter(|parameter| !parameter.is_empty());
+    let decoded = parameters.map(|parameter| {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        Ok((decode(name)?, decode(value)?))
+    });
+    decoded.collect()
+}
+
+/// A name or value without its escapes. `+` is a space, as in a form.
+fn decode(text: &str) -> Result<String, String> {
+    let is_escape = |rest: &str| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    if !text.split('%').skip(1).all(is_escape) {
+        let detail = "a parameter has a malformed escape; expected `%` and two hexadecimal digits, and `%25` \
+                      for a literal `%`";
+        return Err(detail.to_owned());
+    }
+    let spaced = text.replace('+', " ");
+    let decoded = percent_decode_str(&spaced).decode_utf8();
+    decoded.map(Cow::into_owned).map_err(|_| "a parameter is not UTF-8; expected UTF-8".to_owned())
 }
 
 /// The caller given by `parameters`, or the detail of the error.
 fn parse_caller(
     parameters: &[(String, String)],
-    policy: &Policy,
+    policy: &LimitPolicy,
     snapshot: &Snapshot,
-    secret: Secret,
+    secret: KeySecret,
 ) -> Result<CallerQuery, String> {
     let (mut values, mut hash, mut client_ip, mut tier) = (Vec::new(), None, None, None);
     for (name, value) in parameters {
@@ -148,6 +172,13 @@ fn parse_caller(
         Some(hash) => {
             parse_hash(hash).ok_or("`hash` is malformed; expected 32 hexadecimal digits")?
         }
+        None if values.is_empty() && client_ip.is_some() && !policy.key.0.is_empty() => {
+            let keys = "key=&".repeat(policy.key.0.len());
+            return Err(format!(
+                "`client_ip` without `key`; expected an empty `key` for each part of the limit's key too: \
+                 {keys}client_ip=192.0.2.1"
+            ));
+        }
         None => {
             let identity = &snapshot.identity;
             let input = KeyInput {
@@ -172,7 +203,7 @@ fn parse_hash(text: &str) -> Option<u128> {
     is_hex.then(|| u128::from_str_radix(text, 16).ok())?
 }
 
-fn parse_tier(text: &str, policy: &Policy) -> Result<u16, String> {
+fn parse_tier(text: &str, policy: &LimitPolicy) -> Result<u16, String> {
     let tier = text.parse::<u16>().ok().filter(|tier| usize::from(*tier) < policy.tiers.len());
     tier.ok_or_else(|| match policy.tiers.len() {
         0 => "`tier` is given, but the limit has no tiers; expected no `tier`".to_owned(),
@@ -181,7 +212,7 @@ fn parse_tier(text: &str, policy: &Policy) -> Result<u16, String> {
 }
 
 /// The detail for values that identify no caller. `count` is the number of `key` parameters.
-fn describe_input_error(error: KeyInputError, policy: &Policy, count: usize) -> String {
+fn describe_input_error(error: KeyInputError, policy: &LimitPolicy, count: usize) -> String {
     let parts: Vec<String> = policy.key.0.iter().map(ToString::to_string).collect();
     match error {
         KeyInputError::Count if parts.is_empty() => {
@@ -198,7 +229,7 @@ fn describe_input_error(error: KeyInputError, policy: &Policy, count: usize) -> 
             "a `key` or `client_ip` is not an address; expected one such as 192.0.2.1".into()
         }
         KeyInputError::Credentials => {
-            "a token that no request can have; expected it as in the request's header".into()
+            "malformed credentials; expected the token as in the request's header".into()
         }
         KeyInputError::Empty => {
             "each `key` is empty, and such callers are counted by their address; expected \
@@ -214,7 +245,7 @@ fn redis_unavailable(failure: Failure) -> Response {
     problem(StatusCode::SERVICE_UNAVAILABLE, &detail, &[])
 }
 
-fn describe_limit(policy: &Policy, metrics: &Metrics) -> Value {
+fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> Value {
     let limit = &policy.limit;
     let (quota, key) = (&limit.quota, &policy.key.0);
     let tiers: Vec<Value> = policy.tiers.iter().map(describe_tier).collect();

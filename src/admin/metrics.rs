@@ -142,7 +142,7 @@ impl MetricsCollector {
     fn encode_store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (stats, status) = (self.0.store.stats(), self.0.store.status());
         let help = "Requests that were charged to the store";
-        write_counter(&mut start_counters(encoder, "store_calls", help)?, &[], stats.requests)?;
+        write_counter(&mut start_counters(encoder, "store_requests", help)?, &[], stats.requests)?;
         let help = "Requests that got no decision from the shared store, by kind of failure";
         let mut family = start_counters(encoder, "store_failures", help)?;
         for failure in Failure::ALL {
@@ -175,16 +175,17 @@ impl MetricsCollector {
         )?;
         let help = "Records whose local charges wait to be charged in the shared store";
         write_gauge(encoder, "store_unmerged", help, stats.unmerged as u64)?;
-        let help = "Sums of local charges that were charged in the shared store";
+        let help = "Local charges, summed per record, that were merged into the shared store";
         write_counter(&mut start_counters(encoder, "store_merged", help)?, &[], stats.merged)?;
-        let help = "Sums of local charges, and other corrections, that were dropped: too many, or no reply";
+        let help =
+            "Local sums and other corrections that were dropped: the queue was full, or no reply";
         write_counter(
             &mut start_counters(encoder, "store_merge_drops", help)?,
             &[],
-            stats.merge_drops,
+            stats.dropped_corrections,
         )?;
         let help = "Workers that have lost the shared store";
-        write_gauge(encoder, "store_workers_without", help, status.lost as u64)?;
+        write_gauge(encoder, "store_workers_without_redis", help, status.lost_workers as u64)?;
         let help = "1 while this server of the shared store is up, otherwise 0";
         let mut family =
             encoder.encode_descriptor("store_shard_up", help, None, MetricType::Gauge)?;
@@ -240,17 +241,25 @@ fn encode_leases_and_denials(
     stats: &StoreStats,
 ) -> fmt::Result {
     let help = "Calls to the shared store for decisions and for tokens";
-    write_counter(&mut start_counters(encoder, "store_asked", help)?, &[], stats.store_calls)?;
+    write_counter(
+        &mut start_counters(encoder, "store_redis_calls", help)?,
+        &[],
+        stats.store_calls,
+    )?;
     let help = "Charges made from leased tokens";
-    write_counter(&mut start_counters(encoder, "store_ahead", help)?, &[], stats.leased_charges)?;
+    write_counter(
+        &mut start_counters(encoder, "store_leased_charges", help)?,
+        &[],
+        stats.leased_charges,
+    )?;
     let help = "Refusals from cached denials";
     write_counter(
-        &mut start_counters(encoder, "store_refusals_remembered", help)?,
+        &mut start_counters(encoder, "store_deny_cache_hits", help)?,
         &[],
         stats.denials.hits,
     )?;
     let help = "Cached denials";
-    write_gauge(encoder, "store_refusals", help, stats.denials.entries as u64)?;
+    write_gauge(encoder, "store_deny_cache_entries", help, stats.denials.entries as u64)?;
     let help = "Leased tokens that are not spent yet";
     write_gauge(encoder, "store_tokens_outstanding", help, stats.tokens.outstanding)?;
     let help = "Tokens leased from the shared store";
@@ -261,9 +270,9 @@ fn encode_leases_and_denials(
     )?;
     let help = "Leased tokens returned unspent";
     write_counter(
-        &mut start_counters(encoder, "store_tokens_given_back", help)?,
+        &mut start_counters(encoder, "store_tokens_returned", help)?,
         &[],
-        stats.tokens.given_back,
+        stats.tokens.returned,
     )?;
     let help =
         "Leased tokens lost, at most: their call got no reply, or they could not be returned";

@@ -33,7 +33,7 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
     write_gauge(encoder, "throttle_complete", help, u64::from(status.complete))?;
     let help = "Memory of the filters in bytes";
     write_gauge(encoder, "throttle_memory_bytes", help, settings.geometry.bytes())?;
-    let [decisions @ .., remembered] = shared.metrics.throttle();
+    let [decisions @ .., recorded] = shared.metrics.throttle();
     let help =
         "Requests while throttling: admitted as known, or denied as unknown, missing or rejected";
     let mut family = start_counters(encoder, "throttle_decisions", help)?;
@@ -41,8 +41,8 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
         write_counter(&mut family, &[("decision", decision)], count)?;
     }
     let help = "Tokens recorded as active, counted once per generation and worker";
-    write_counter(&mut start_counters(encoder, "throttle_remembered", help)?, &[], remembered)?;
-    if shared.store.status().shared { encode_sync(&throttle.stats, encoder) } else { Ok(()) }
+    write_counter(&mut start_counters(encoder, "throttle_recorded", help)?, &[], recorded)?;
+    if shared.store.status().uses_redis { encode_sync(&throttle.stats, encoder) } else { Ok(()) }
 }
 
 fn encode_sync(stats: &SyncStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -73,5 +73,10 @@ fn encode_sync(stats: &SyncStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::R
     }
     let help =
         "Time of the last complete synchronization, by Redis' clock, in seconds since the epoch";
-    write_gauge(encoder, "throttle_sync_last_seconds", help, stats.last_success() / 1000)
+    write_gauge(
+        encoder,
+        "throttle_sync_last_seconds",
+        help,
+        stats.last_success().unwrap_or(0) / 1000,
+    )
 }

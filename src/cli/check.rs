@@ -4,10 +4,15 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::{Exit, exit_after_write};
-use crate::config::{Config, EnvLookup, Faults, LoadedConfig, Secret, SecretError};
+use crate::config::{
+    AccessLog, Config, EnvLookup, Faults, LoadedConfig, SecretError, SecretReference,
+};
 use crate::secret::MIN_LEN;
 use crate::snapshot::Snapshot;
-use crate::throttle::Settings;
+use crate::throttle::ThrottleSettings;
+
+/// Ends a note on something that is missing on this machine.
+const HERE: &str = "(on this machine; the gateway needs it to start)";
 
 /// Loads the configuration at `path`, and prints every fault, or a summary.
 ///
@@ -20,7 +25,7 @@ pub(super) fn run(path: &Path, env: EnvLookup<'_>, out: &mut dyn Write) -> Exit 
             }
             let config = &loaded.config;
             let result = print_summary(path, config, &snapshot, out)
-                .and_then(|()| print_missing_files(config, env, out));
+                .and_then(|()| print_missing_secrets_and_files(config, env, out));
             exit_after_write(result, Exit::Ok)
         }
         Err(error) => exit_after_write(writeln!(out, "{error}"), Exit::from_load_error(&error)),
@@ -56,14 +61,14 @@ fn print_summary(
         writeln!(out, "  throttle: {}", throttle_summary(throttle))?;
     }
     for note in &snapshot.notes {
-        write!(out, "\nnote: {note}")?;
+        writeln!(out, "\nnote: {note}")?;
     }
     Ok(())
 }
 
 /// The fault of a secret that can be read here but is invalid.
 fn secret_fault(loaded: &LoadedConfig, env: EnvLookup<'_>) -> Option<Faults> {
-    let secret: &Secret = loaded.config.store.redis.as_ref()?.secret.as_ref()?;
+    let secret: &SecretReference = loaded.config.store.redis.as_ref()?.secret.as_ref()?;
     let error = secret.reveal_at_least(MIN_LEN, env).err().filter(SecretError::is_fault)?;
     let expected = format!("at least {MIN_LEN} random bytes");
     let fault = loaded.source.fault("store.redis.secret", error.to_string(), &expected);
@@ -71,23 +76,34 @@ fn secret_fault(loaded: &LoadedConfig, env: EnvLookup<'_>) -> Option<Faults> {
 }
 
 /// Prints notes on secrets and certificates that do not exist on this machine.
-fn print_missing_files(config: &Config, env: EnvLookup<'_>, out: &mut dyn Write) -> io::Result<()> {
+fn print_missing_secrets_and_files(
+    config: &Config,
+    env: EnvLookup<'_>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if let AccessLog::File(path) = &config.access_log
+        && let Some(folder) = path.parent().filter(|folder| *folder != Path::new(""))
+        && !folder.is_dir()
+    {
+        let folder = folder.display();
+        writeln!(out, "\nnote: no folder {folder} for the access log {HERE}")?;
+    }
     let Some(redis) = &config.store.redis else { return Ok(()) };
     let sentinel = redis.sentinel.as_ref().and_then(|sentinel| sentinel.password.as_ref());
     for secret in redis.password.iter().chain(sentinel).chain(&redis.secret) {
         if let Err(error) = secret.reveal(env) {
-            writeln!(out, "\nnote: {error} (on this machine; the gateway needs it to start)")?;
+            writeln!(out, "\nnote: {error} {HERE}")?;
         }
     }
     if let Some(path) = redis.tls_ca.as_ref().filter(|path| !path.is_file()) {
         let path = path.display();
-        writeln!(out, "\nnote: no file {path} (on this machine; the gateway needs it to start)")?;
+        writeln!(out, "\nnote: no file {path} {HERE}")?;
     }
     Ok(())
 }
 
 /// The throttle's thresholds, memory and filters.
-fn throttle_summary(throttle: &Settings) -> String {
+fn throttle_summary(throttle: &ThrottleSettings) -> String {
     let (watermarks, geometry) = (&throttle.watermarks, &throttle.geometry);
     let generations = geometry.complete_generations + 1;
     let minutes = |millis: u64| format!("{}m", millis / 60_000);

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use smallvec::SmallVec;
 
 use super::{Exit, exit_after_write, load, print_error};
-use crate::identity::Secret;
+use crate::identity::KeySecret;
 use crate::replay::report::{Report, rfc3339};
 use crate::replay::{self, ConfigReplay, DecisionEvent, Format, RequestOutcome};
 
@@ -75,7 +75,7 @@ fn prepare(arguments: &ReplayArgs) -> Result<(replay::Replay, Vec<Log>), Exit> {
         let (config, snapshot) = load(path)?;
         let secret = || getrandom::u64().map_err(|_| Exit::Internal);
         let (name, max_keys) = (path.display().to_string(), config.store.memory.max_keys);
-        let secret = Secret(secret()?, secret()?);
+        let secret = KeySecret(secret()?, secret()?);
         configs.push(ConfigReplay::new(&name, snapshot, max_keys as usize, secret));
     }
     let logs = arguments.logs.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
@@ -130,13 +130,23 @@ fn replay_logs(
             .and_then(|()| writeln!(out)),
         _ => tables::print(&report, &mut out),
     });
-    let exit = print_errors(&report, arguments.decisions);
+    if arguments.decisions {
+        // Without `--decisions` they are in the report.
+        print_malformed(&report);
+    }
+    let exit = print_read_errors(&report);
     exit_after_write(printed.and_then(|()| out.flush()), exit)
 }
 
-/// Prints the read errors of the files. With `with_malformed` also prints the first malformed lines, which
-/// are otherwise in the report.
-fn print_errors(report: &Report, with_malformed: bool) -> Exit {
+/// Prints the first malformed lines.
+fn print_malformed(report: &Report) {
+    for malformed in &report.first_malformed {
+        print_error(&format!("{}: {}", malformed.at, malformed.fault));
+    }
+}
+
+/// Prints the read errors of the files, and whether nothing could be read.
+fn print_read_errors(report: &Report) -> Exit {
     let mut exit = Exit::Ok;
     for file in &report.files {
         if let Some(broken) = &file.broken {
@@ -147,11 +157,6 @@ fn print_errors(report: &Report, with_malformed: bool) -> Exit {
         }
     }
     let nothing_read = report.requests == 0 && report.malformed > 0;
-    if with_malformed {
-        for malformed in &report.first_malformed {
-            print_error(&format!("{}: {}", malformed.at, malformed.fault));
-        }
-    }
     if nothing_read { print_error(&"tidegate: every line of the log is malformed") } else { exit }
 }
 
@@ -176,7 +181,7 @@ fn write_decision(text: &mut String, names: &[String], event: &DecisionEvent<'_>
     for (config, outcome) in event.configs.iter().zip(event.outcomes) {
         let route = |route: &usize| &*config.snapshot.routes[*route].name;
         let _ = match outcome {
-            RequestOutcome::Unasked => write!(text, "\t-\tunasked\t-"),
+            RequestOutcome::NotChecked => write!(text, "\t-\tnot_checked\t-"),
             RequestOutcome::Unmatched(status) => write!(text, "\t-\tnone\t{status}"),
             RequestOutcome::Unlimited { route: index } => {
                 write!(text, "\t{}\tnone\t-", route(index))

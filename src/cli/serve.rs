@@ -80,10 +80,9 @@ async fn handle_signals(
         tokio::select! {
             _ = terminate.recv() => return,
             _ = interrupt.recv() => return,
-            _ = hangup.recv() => {
-                // The reloader logs the result.
-                let _ = server.reloader.reload();
-            }
+            // Not awaited: a reload may take as long as the file system, and other signals must be
+            // handled meanwhile. The reloader logs the result.
+            _ = hangup.recv() => drop(tokio::spawn(server.reloader.clone().reload())),
             _ = user1.recv() => server.reopen_logs(),
         }
     }

@@ -1,5 +1,7 @@
 //! The commands' output and exit codes.
 
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+
 use super::{Arguments, Exit, run};
 use crate::config::Fault;
 use crate::snapshot::LoadError;
@@ -63,17 +65,23 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
     }
     let arguments = ["tidegate", "check", "--config", "config/examples/redis-sentinel.yaml"];
     let mut out = Vec::new();
-    let long = |_: &str| Some("hush".repeat(4));
+    let long = |_: &str| Some("hush".repeat(4).into());
     assert_eq!(super::run_with(arguments, &long, &mut out), Exit::Ok);
     let printed = String::from_utf8(out).unwrap();
     assert!(!printed.contains("note") && !printed.contains("hush"), "{printed}");
 
     // Invalid secrets.
     let blank = " ".repeat(20);
-    let cases = [("hush", "has 4 bytes, fewer than 16"), ("", "is empty"), (&blank, "white space")];
+    let not_utf8 = b"hush\xff".as_slice();
+    let cases = [
+        (b"hush".as_slice(), "shorter than 16 bytes: 4"),
+        (b"", "is empty"),
+        (blank.as_bytes(), "white space"),
+        (not_utf8, "is not UTF-8"),
+    ];
     for (value, expected) in cases {
         let mut out = Vec::new();
-        let variables = |_: &str| Some(value.to_owned());
+        let variables = |_: &str| Some(OsStr::from_bytes(value).to_owned());
         assert_eq!(super::run_with(arguments, &variables, &mut out), Exit::BadInput);
         let printed = String::from_utf8(out).unwrap();
         let place = "config/examples/redis-sentinel.yaml:17:13: the secret in env:TIDEGATE_SECRET";
@@ -149,4 +157,114 @@ fn standard_options_and_usage_errors() {
     assert_eq!(output(&["check", "--konfig", "x"]).0, Exit::Usage);
     assert_eq!(output(&["--log", "tidegate=loud"]).0, Exit::Usage);
     assert_eq!(Exit::Internal.code(), 70);
+}
+
+/// Standard output on a full disk.
+struct Full;
+
+impl std::io::Write for Full {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_no_internal_error() {
+    let (_folder, faulty) = file("routes: 5\n");
+    let example = "config/examples/status.yaml";
+    for arguments in [
+        &["schema"][..],
+        &["--help"],
+        &["--version"],
+        &["completions", "bash"],
+        &["check", "-c", example],
+        &["check", "-c", &faulty],
+        &["explain", "-c", example, "/"],
+        &["explain", "-c", example, "--json", "/"],
+        &["replay", "-c", example, "/dev/null"],
+        &["replay", "-c", example, "--json", "/dev/null"],
+    ] {
+        let exit = run(std::iter::once(&"tidegate").chain(arguments), &mut Full);
+        assert_eq!(exit, Exit::BadInput, "{arguments:?}");
+    }
+}
+
+#[test]
+fn check_notes_what_is_valid_but_rarely_meant() {
+    let (_folder, path) = file(
+        "listen: [{address: '0.0.0.0:8123'}]
+admin: {address: '10.0.0.1:9900'}
+access_log: no-such-folder/access.log
+upstreams:
+  a: {targets: ['http://b:1', 'http://c:1', 'http://b:1']}
+  own: {targets: ['http://127.0.0.1:8123', 'http://localhost:8123', 'http://10.0.0.1:9900']}
+  fine: {targets: ['http://127.0.0.1:8124', 'http://example.com:8123']}
+routes:
+  - {name: star, match: {path: '/api/*'}, upstream: a}
+  - {name: inner, match: {path: '/a*/b'}, upstream: a}
+  - {name: method, match: {path: /m, methods: [GET, CONNECT, TRACE]}, upstream: own}
+  - {name: never, match: {path: '/x/{*rest}'}, strip_prefix: /v1, upstream: fine}
+  - {name: longer, match: {path: /y}, strip_prefix: /y/z, upstream: fine}
+  - {name: strips, match: {path: '/v1/{id}/{*rest}'}, strip_prefix: /v1/7, upstream: fine}
+  - {name: some, match: {path: '/{*rest}'}, strip_prefix: /v2, upstream: fine}
+",
+    );
+    let (exit, printed) = output(&["check", "-c", &path]);
+    assert_eq!(exit, Exit::Ok, "{printed}");
+    let notes: Vec<&str> = printed.lines().filter(|line| line.starts_with("note: ")).collect();
+    let expected = [
+        ":2:18: the admin API has no password, and `10.0.0.1:9900` is not on loopback",
+        ":5:45: duplicate target `http://b:1`, which gets a share for each entry",
+        ":6:19: `http://127.0.0.1:8123` is this gateway's own listener (line 1)",
+        ":6:44: `http://localhost:8123` is this gateway's own listener (line 1)",
+        ":6:69: `http://10.0.0.1:9900` is the gateway's own admin API",
+        ":9:32: `/api/*` matches only paths with the character `*`, expected `/api/{*rest}`",
+        ":10:33: `/a*/b` matches only paths with the character `*`, expected `{name}`",
+        ":11:53: `CONNECT` gets a 405 before any route is looked up",
+        ":11:62: `TRACE` gets a 405",
+        ":12:62: `/v1` is never stripped: no path of `/x/{*rest}` begins with it",
+        ":13:53: `/y/z` is never stripped: no path of `/y` begins with it",
+        "note: no folder no-such-folder for the access log (on this machine",
+    ];
+    for expected in expected {
+        assert!(notes.iter().any(|note| note.contains(expected)), "{expected}:\n{printed}");
+    }
+    assert_eq!(notes.len(), expected.len(), "{printed}");
+    assert!(printed.ends_with('\n'), "a note ends its line");
+    let lines: Vec<&str> = printed.lines().collect();
+    let is_apart =
+        |(at, line): (usize, &&str)| !line.starts_with("note: ") || lines[at - 1].is_empty();
+    assert!(lines.iter().enumerate().all(is_apart), "{printed}");
+}
+
+#[test]
+fn a_log_filter_is_explained_once_and_may_not_be_empty() {
+    let error = |filter: &str| super::parse_log_filter(filter).unwrap_err();
+    for filter in ["", " ", "tidegate=loud", "a=b=c"] {
+        let message = error(filter);
+        assert_eq!(message.matches("debug").count(), 2, "{message}");
+        assert_eq!(message.matches("expected").count(), 1, "{message}");
+        assert_eq!(output(&["--log", filter]).0, Exit::Usage);
+    }
+}
+
+#[test]
+fn options_before_a_command_are_explained() {
+    let arguments = ["tidegate", "-c", "x.yaml", "check"];
+    let mut error = <Arguments as clap::Parser>::try_parse_from(arguments).unwrap_err();
+    super::add_tip(&mut error);
+    let message = error.to_string();
+    assert!(message.contains("options stand after the command: tidegate check"), "{message}");
+}
+
+#[test]
+fn an_empty_header_is_shown_as_empty() {
+    let arguments = ["explain", "-c", "config/examples/status.yaml", "-X", "TRACE", "/"];
+    let (exit, printed) = output(&arguments);
+    assert_eq!(exit, Exit::Ok);
+    assert!(printed.contains("allow: (empty)\n"), "{printed}");
 }

@@ -29,6 +29,7 @@ pub struct HostName(pub String);
 impl ScalarValue for HostName {
     const EXPECTED: &'static str = "a host name without a port, such as tidegate.internal";
     const PATTERN: &'static str = "^[0-9A-Za-z_]([0-9A-Za-z_.-]*[0-9A-Za-z_])?$";
+    const EXAMPLE: &'static str = "tidegate.internal";
 
     fn parse(text: &str) -> Option<Self> {
         let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
@@ -66,6 +67,7 @@ pub enum AccessLog {
 impl ScalarValue for AccessLog {
     const EXPECTED: &'static str = "stderr, stdout, off or a file path with a `/` in it";
     const PATTERN: &'static str = "^(stderr|stdout|off|.*/.+)$";
+    const EXAMPLE: &'static str = "stderr";
 
     fn parse(text: &str) -> Option<Self> {
         match text {

@@ -45,6 +45,7 @@ pub enum TokenSource {
 impl ScalarValue for TokenSource {
     const EXPECTED: &'static str = "header:NAME or cookie:NAME";
     const PATTERN: &'static str = "^(header|cookie):[!#-'*+.0-9A-Z^-z|~-]+$";
+    const EXAMPLE: &'static str = "header:authorization";
 
     fn parse(text: &str) -> Option<Self> {
         match text.split_once(':')? {

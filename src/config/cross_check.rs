@@ -3,36 +3,62 @@
 //! Our reader reports every fault with its location; `serde_yaml` reads YAML as most tools do. Text on
 //! which they disagree is ambiguous and is refused.
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::fault::{Fault, Location, Mismatch};
-use super::{Config, Source};
+use super::{Config, ConfigSource, LoadedConfig};
 
-/// What to write instead of text that two YAML parsers read differently.
-const EXPECTED: &str = "text that all YAML parsers read alike; quote the value";
+/// The disagreement of the other parser.
+pub(super) struct Disagreement {
+    pub(super) fault: Fault,
+    /// True if the text is not YAML to the other parser.
+    pub(super) is_syntax: bool,
+}
 
-/// Reads the text with `serde_yaml`; the result if it equals `ours`.
-pub(super) fn verify(source: &Source, ours: &Config) -> Result<Config, Fault> {
+/// Reads the text with `serde_yaml`; the result if it equals ours.
+pub(super) fn verify(loaded: &LoadedConfig) -> Result<Config, Box<Disagreement>> {
+    let LoadedConfig { config: ours, source } = loaded;
     match serde_yaml::from_str::<Config>(&source.text) {
         Ok(theirs) if theirs == *ours => Ok(theirs),
-        Ok(theirs) => Err(difference(source, ours, &theirs)),
-        Err(error) => {
-            let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-            let location = Location { line: line.max(1), column: column.max(1), width: 1 };
-            // The error's message may quote a secret; only its location is used.
-            let mismatch = Mismatch::new("refused by another YAML parser", EXPECTED);
-            Err(Fault::new(&source.name, &source.text, location, mismatch))
-        }
+        Ok(theirs) => Err(Box::new(Disagreement {
+            fault: difference(source, ours, &theirs),
+            is_syntax: false,
+        })),
+        Err(error) => Err(Box::new(refusal(source, &error))),
     }
 }
 
+/// The fault of a text that the other parser refuses with `error`.
+fn refusal(source: &ConfigSource, error: &serde_yaml::Error) -> Disagreement {
+    // The message of a syntax error does not quote values, which may be secret; others may.
+    let syntax = serde_yaml::from_str::<IgnoredAny>(&source.text).err();
+    let (what, expected) = match &syntax {
+        Some(error) => {
+            let message = error.to_string();
+            let reason = message.split(" at line").next().unwrap_or_default();
+            let expected = "YAML that is valid in versions 1.1 and 1.2: quote the value, with a space after `:`";
+            (format!("not YAML 1.1 ({reason})"), expected)
+        }
+        None => (AMBIGUOUS.to_owned(), QUOTED),
+    };
+    let place = syntax.as_ref().unwrap_or(error).location();
+    let (line, column) = place.map_or((1, 1), |at| (at.line(), at.column()));
+    let location = Location { line: line.max(1), column: column.max(1), width: 1 };
+    let fault = Fault::new(&source.name, &source.text, location, &Mismatch::new(what, expected));
+    Disagreement { fault, is_syntax: syntax.is_some() }
+}
+
+const AMBIGUOUS: &str = "a value that YAML 1.1 and YAML 1.2 read differently";
+const QUOTED: &str = "text in quotes, or a number without a leading zero";
+
 /// A fault at the first value that differs.
-fn difference(source: &Source, ours: &Config, theirs: &Config) -> Fault {
+fn difference(source: &ConfigSource, ours: &Config, theirs: &Config) -> Fault {
     let mut path = String::new();
     if let (Ok(ours), Ok(theirs)) = (serde_json::to_value(ours), serde_json::to_value(theirs)) {
         extend_to_difference(&ours, &theirs, &mut path);
     }
-    source.fault(&path, "a value that another YAML parser reads differently", EXPECTED)
+    source.fault(&path, AMBIGUOUS, QUOTED)
 }
 
 /// Extends `path` to the first value that differs.
@@ -69,24 +95,23 @@ routes:
     upstream: hello
 ";
 
-    fn loaded(text: &str) -> super::super::LoadedConfig {
+    fn parsed(text: &str) -> super::super::LoadedConfig {
         super::super::parse("t.yaml", text).unwrap()
     }
 
     #[test]
     fn a_difference_is_reported_at_its_location() {
-        let source = loaded(TEXT).source;
-        let other = loaded(&TEXT.replace("/x", "/y")).config;
-        let fault = verify(&source, &other).unwrap_err();
+        let mut loaded = parsed(TEXT);
+        loaded.config = parsed(&TEXT.replace("/x", "/y")).config;
+        let fault = verify(&loaded).map_err(|other| other.fault).unwrap_err();
         assert_eq!((fault.location.line, fault.location.column), (5, 19), "{fault}");
     }
 
     #[test]
     fn an_error_of_the_other_parser_is_reported_at_its_location() {
-        let mut source = loaded(TEXT).source;
-        let config = loaded(TEXT).config;
-        source.text = TEXT.replace("/x}", "[}").into();
-        let fault = verify(&source, &config).unwrap_err();
+        let mut loaded = parsed(TEXT);
+        loaded.source.text = TEXT.replace("/x}", "[}").into();
+        let fault = verify(&loaded).map_err(|other| other.fault).unwrap_err();
         assert_eq!(fault.location.line, 5, "{fault}");
     }
 }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::escape::{escape, is_unprintable};
+
 /// Maximum length of a quoted line, in characters.
 const MAX_QUOTE: usize = 160;
 /// Maximum length of a fault's `what` and of its `expected`, in characters.
@@ -37,13 +39,13 @@ pub struct Fault {
 }
 
 impl Fault {
-    pub(super) fn new(file: &str, text: &str, location: Location, mismatch: Mismatch) -> Self {
+    pub(super) fn new(file: &str, text: &str, location: Location, mismatch: &Mismatch) -> Self {
         let line = text.lines().nth(location.line - 1).unwrap_or_default();
         Self {
-            file: file.to_owned(),
+            file: escape(file).into_owned(),
             location,
-            what: truncate(redact_url_credentials(&mismatch.what)),
-            expected: truncate(mismatch.expected.into()),
+            what: truncate(&escape(&redact_url_credentials(&mismatch.what))),
+            expected: truncate(&escape(&mismatch.expected)),
             quote: redact_line(line),
         }
     }
@@ -51,7 +53,7 @@ impl Fault {
     /// A fault of the file named `file` as a whole.
     pub fn of_file(file: &str, what: &str, expected: &str) -> Self {
         let location = Location { line: 1, column: 1, width: 1 };
-        Self::new(file, "", location, Mismatch::new(what, expected))
+        Self::new(file, "", location, &Mismatch::new(what, expected))
     }
 
     /// The displayed part of the line, and the line with the carets beneath it.
@@ -148,18 +150,18 @@ impl Mismatch {
     }
 }
 
-/// Replaces control characters, passwords and secrets in the line; the columns stay the same.
+/// Replaces unprintable characters, passwords and secrets in the line; the columns stay the same.
 fn redact_line(line: &str) -> String {
     let printable: String =
-        line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
+        line.chars().map(|c| if is_unprintable(c) && c != '\t' { '\u{fffd}' } else { c }).collect();
     redact_secret_values(&redact_url_credentials(&printable))
 }
 
 /// Truncates the text to [`MAX_TEXT`] characters.
-fn truncate(text: Cow<'_, str>) -> String {
+fn truncate(text: &str) -> String {
     match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.into_owned(),
+        None => text.to_owned(),
     }
 }
 

@@ -22,8 +22,8 @@ impl Default for Headers {
 /// Draft of the IETF headers `RateLimit` and `RateLimit-Policy` that is written.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum StandardHeaders {
-    /// None. It is the default because at least one client library reads no rate-limit headers at all if
-    /// these are present.
+    /// None. It is the default because at least one client library ignores all rate-limit headers if these
+    /// are present.
     #[default]
     #[serde(rename = "off")]
     Off,

@@ -32,6 +32,7 @@ pub enum KeyPart {
 impl ScalarValue for KeyPart {
     const EXPECTED: &'static str = "client_ip, token, host, method, route, path, path:NAME, header:NAME, cookie:NAME or query:NAME";
     const PATTERN: &'static str = "^(client_ip|token|host|method|route|path|(path|query):.+|(header|cookie):[!#-'*+.0-9A-Z^-z|~-]+)$";
+    const EXAMPLE: &'static str = "client_ip";
 
     fn parse(text: &str) -> Option<Self> {
         Some(match text.split_once(':') {

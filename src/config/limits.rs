@@ -19,9 +19,9 @@ pub struct Limit {
     #[serde(default)]
     pub algorithm: Algorithm,
     /// Units of cost that may be charged per window. With `concurrency`, units in flight at once.
-    #[schemars(range(min = 1, max = 4_294_967_295_u64))]
-    pub quota: u64,
-    /// Length of the window. With `concurrency`, the lease of a permit: at least 1s.
+    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
+    pub quota: u32,
+    /// Length of the window. With `concurrency`, the duration of a permit's lease: at least 1s.
     pub window: Duration,
     /// Number of sub-windows of a `sliding_window`; it must divide the window into whole milliseconds.
     /// Default: 6, or the next smaller number that divides the window.
@@ -66,6 +66,7 @@ pub struct Limit {
     pub on_failure: OnFailure,
     /// Maximum time that a `leaky_bucket` delays a request; a request that would have to wait longer is
     /// refused with 429. Default: the window.
+    #[schemars(extend("x-minimum" = "0ms", "x-maximum" = "1193h"))]
     pub max_wait: Option<Duration>,
     /// Maximum number of requests that a `leaky_bucket` delays at once, over all gateways that share
     /// it; more are refused with 429. Default: bounded by `max_wait` only.
@@ -149,7 +150,7 @@ impl Default for Cost {
 }
 
 /// The syntax of a cost, for faults and the schema.
-const COST_SYNTAX: &str = "a whole number from 1, header:NAME or response:NAME";
+const COST_SYNTAX: &str = "a whole number from 1 to 4294967295, header:NAME or response:NAME";
 
 impl<'de> Deserialize<'de> for Cost {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -223,8 +224,10 @@ pub enum Reserve {
     Fixed(u32),
 }
 
+/// The numbers of tokens that can be leased at a time.
+const RESERVE_RANGE: std::ops::RangeInclusive<u32> = 1..=1 << 20;
 /// The syntax of a reserve, for faults and the schema.
-const RESERVE_SYNTAX: &str = "off, auto or a whole number from 1";
+const RESERVE_SYNTAX: &str = "off, auto or a whole number from 1 to 1048576";
 
 impl<'de> Deserialize<'de> for Reserve {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -238,7 +241,8 @@ impl<'de> Deserialize<'de> for Reserve {
             }
 
             fn visit_u64<E: Error>(self, tokens: u64) -> Result<Reserve, E> {
-                let fits = u32::try_from(tokens).ok().filter(|&tokens| tokens > 0);
+                let fits =
+                    u32::try_from(tokens).ok().filter(|tokens| RESERVE_RANGE.contains(tokens));
                 let invalid = || E::invalid_value(Unexpected::Unsigned(tokens), &self);
                 fits.map(Reserve::Fixed).ok_or_else(invalid)
             }
@@ -286,7 +290,7 @@ impl JsonSchema for Reserve {
             "description": RESERVE_SYNTAX,
             "oneOf": [
                 {"type": "string", "enum": ["off", "auto"]},
-                {"type": "integer", "minimum": 1, "maximum": u32::MAX},
+                {"type": "integer", "minimum": RESERVE_RANGE.start(), "maximum": RESERVE_RANGE.end()},
             ],
         })
     }

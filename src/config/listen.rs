@@ -1,7 +1,5 @@
 //! `listen` and `http`: the client listeners and the bounds of a client connection.
 
-use std::path::PathBuf;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,31 +9,15 @@ use super::units::{Address, Maximum, Size, Timeout};
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// IP address and port to listen on.
+    /// IP address and port to listen on. Port 0 binds a free port, which the start is logged with.
     pub address: Address,
-    /// Certificate for TLS on this listener. Not supported in this version: `tidegate check` refuses it.
-    pub tls: Option<Tls>,
-    /// Expect a PROXY protocol header on every connection. Not supported in this version: only `false`
-    /// is accepted.
-    #[serde(default)]
-    pub proxy_protocol: bool,
-}
-
-/// A certificate and its private key.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tls {
-    /// Path of the certificate chain, in PEM.
-    pub cert: PathBuf,
-    /// Path of the private key, in PEM.
-    pub key: PathBuf,
 }
 
 impl Listener {
     /// The listeners of a configuration without `listen`.
     pub(super) fn default_listeners() -> Vec<Self> {
         let address = Address(([127, 0, 0, 1], 8080).into());
-        vec![Self { address, tls: None, proxy_protocol: false }]
+        vec![Self { address }]
     }
 }
 
@@ -52,6 +34,7 @@ pub struct Http {
     /// request is answered with 408, or the response is cut off.
     pub body_timeout: Timeout,
     /// Maximum size of a request line and its headers together, 8KiB to 1MiB; beyond it, 431.
+    #[schemars(extend("x-minimum" = "8KiB", "x-maximum" = "1MiB"))]
     pub max_head: Size,
     /// Maximum number of header fields in a request, 1 to 1024; beyond it, 431.
     #[schemars(range(min = 1, max = 1024))]

@@ -19,7 +19,7 @@ pub(super) struct Node {
     /// Unique per value; aliases of a value share its id.
     pub(super) id: usize,
     pub(super) location: Location,
-    pub(super) kind: Kind,
+    pub(super) kind: NodeKind,
     /// Number of values in the subtree, this one and aliases included.
     size: usize,
     /// Number of levels of the subtree, this one and aliases included.
@@ -27,7 +27,7 @@ pub(super) struct Node {
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     /// `plain` is false for quoted and block text, which is never a number, a boolean or null.
     Scalar {
         text: String,
@@ -47,19 +47,19 @@ impl Node {
     /// The text of a scalar that is not null.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Scalar { text, .. } if !self.is_null() => Some(text),
+            NodeKind::Scalar { text, .. } if !self.is_null() => Some(text),
             _ => None,
         }
     }
 
     pub(super) fn is_null(&self) -> bool {
-        matches!(&self.kind, Kind::Scalar { text, plain: true }
+        matches!(&self.kind, NodeKind::Scalar { text, plain: true }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// True if there is no value at all, as in a section whose lines are all commented out.
     pub(super) fn is_empty(&self) -> bool {
-        matches!(&self.kind, Kind::Scalar { text, plain: true } if text.is_empty())
+        matches!(&self.kind, NodeKind::Scalar { text, plain: true } if text.is_empty())
     }
 }
 
@@ -82,11 +82,14 @@ type LocatedMismatch = (Location, Mismatch);
 /// Parses one document. `Ok` holds the tree and the faults that did not prevent parsing; `Err` holds
 /// the faults, of which the last one stopped the parser.
 pub(super) fn read(text: &str) -> Result<(Arc<Node>, Vec<LocatedMismatch>), Vec<LocatedMismatch>> {
+    if let Some(fault) = control_character(text) {
+        return Err(vec![fault]);
+    }
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
         let step = match event {
             Ok((event, span)) => builder.handle_event(event, span),
-            Err(error) => Err(syntax_fault(&error)),
+            Err(error) => Err(syntax_fault(text, &error)),
         };
         if let Err(stop) = step {
             builder.faults.push(stop);
@@ -95,17 +98,36 @@ pub(super) fn read(text: &str) -> Result<(Arc<Node>, Vec<LocatedMismatch>), Vec<
     }
     let start = Location { line: 1, column: 1, width: 1 };
     let root = builder.root.take().unwrap_or_else(|| {
-        builder.new_node(start, Kind::Scalar { text: String::new(), plain: true })
+        builder.new_node(start, NodeKind::Scalar { text: String::new(), plain: true })
     });
     Ok((root, builder.faults))
 }
 
-fn syntax_fault(error: &ScanError) -> LocatedMismatch {
+/// The first character that YAML does not allow: parsers end the text there, or skip it.
+fn control_character(text: &str) -> Option<LocatedMismatch> {
+    let is_allowed = |c: char| !c.is_control() || matches!(c, '\t' | '\n' | '\r' | '\u{85}');
+    let at = text.find(|c| !is_allowed(c))?;
+    let (before, from) = text.split_at(at);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |start| start.chars().count()) + 1;
+    let what = format!("the control character `{}`", from.chars().next()?);
+    let expected = "text without control characters; in double quotes, write an escape such as \\e";
+    Some((Location { line, column, width: 1 }, Mismatch::new(what, expected)))
+}
+
+fn syntax_fault(text: &str, error: &ScanError) -> LocatedMismatch {
     let location = location(*error.marker(), 1);
     if error.info().contains("recursion limit") {
         return (location, too_deep_mismatch());
     }
-    (location, Mismatch::new(format!("not YAML ({})", error.info()), "a YAML document"))
+    let line = text.lines().nth(location.line - 1).unwrap_or_default();
+    let has_braces = line.contains("{*") || line.contains("/{");
+    let expected = if has_braces {
+        "a YAML document: a path with braces needs quotes, such as \"/{*rest}\""
+    } else {
+        "a YAML document"
+    };
+    (location, Mismatch::new(format!("not YAML ({})", error.info()), expected))
 }
 
 fn too_deep_mismatch() -> Mismatch {
@@ -166,7 +188,7 @@ impl Builder {
                 // The parser reports an absent value as `~`.
                 let is_absent = plain && span.start.index() == span.end.index();
                 let text = if is_absent { String::new() } else { text.into_owned() };
-                let node = self.new_node(location, Kind::Scalar { text, plain });
+                let node = self.new_node(location, NodeKind::Scalar { text, plain });
                 self.add_value(node, anchor)
             }
             Event::SequenceStart(anchor, tag) => {
@@ -198,7 +220,7 @@ impl Builder {
         }
     }
 
-    fn new_node(&mut self, location: Location, kind: Kind) -> Arc<Node> {
+    fn new_node(&mut self, location: Location, kind: NodeKind) -> Arc<Node> {
         self.node_count += 1;
         let (mut size, mut height) = (1, 0);
         let mut count = |child: &Node| {
@@ -206,9 +228,9 @@ impl Builder {
             height = height.max(child.height);
         };
         match &kind {
-            Kind::Scalar { .. } => {}
-            Kind::List(items) => items.iter().for_each(|item| count(item)),
-            Kind::Map(entries) => entries.iter().for_each(|entry| count(&entry.value)),
+            NodeKind::Scalar { .. } => {}
+            NodeKind::List(items) => items.iter().for_each(|item| count(item)),
+            NodeKind::Map(entries) => entries.iter().for_each(|entry| count(&entry.value)),
         }
         Arc::new(Node { id: self.node_count, location, kind, size, height: height + 1 })
     }
@@ -242,8 +264,8 @@ impl Builder {
             return Ok(());
         };
         let kind = match content {
-            Content::List(items) => Kind::List(items),
-            Content::Map { entries, .. } => Kind::Map(entries),
+            Content::List(items) => NodeKind::List(items),
+            Content::Map { entries, .. } => NodeKind::Map(entries),
         };
         let node = self.new_node(Location { width: 1, ..location }, kind);
         self.add_value(node, anchor)

@@ -1,68 +1,71 @@
 //! Deserializes the configuration's types from the tree and collects every fault.
 //!
-//! Serde stops at the first error. Therefore each faulty value is recorded and skipped, and
-//! deserialization starts again without it, until a pass finds no further fault.
+//! Serde stops at the first error. Therefore each faulty value is recorded and left out, and
+//! deserialization starts again without it, until a pass finds no further fault. A required value that is
+//! missing or faulty is replaced by a valid placeholder, so that the rest of its section is still read.
+//! Ranges and required keys are those of the JSON Schema.
 
+mod access;
 mod error;
+mod schema;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fmt::Display;
-use std::sync::{Arc, LazyLock};
+use std::fmt::Write;
+use std::marker::PhantomData;
 
 use serde::de::value::StrDeserializer;
-use serde::de::{
-    self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
-    Visitor,
-};
+use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, Visitor};
 
 use self::error::{Error, one_of};
-use super::MAX_FAULTS;
+use self::schema::ValueSchema;
 use super::fault::{Location, Mismatch};
-use super::located::{Entry, Kind, Node, quote_value};
+use super::located::{Entry, Node, NodeKind, quote_value};
+use super::source::Unreadable;
 use super::suggest::suggest;
+use super::{Config, MAX_FAULTS};
 
-/// Deserializes `root`.
-///
-/// # Errors
-///
-/// All faults of the tree, up to [`MAX_FAULTS`].
-pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, PartialRead<T>> {
-    let reader = Reader::default();
-    loop {
-        let value = reader.deserialize_node(std::marker::PhantomData::<T>, root, root.location);
-        let faults = reader.faults.borrow().len();
-        match value {
-            Ok(value) if faults == 0 => return Ok(value),
-            Err(_) if faults < MAX_FAULTS && !reader.is_skipped(root) => {}
-            value => {
-                let skipped = reader.skipped.into_inner();
-                let partial = value.ok().map(|value| (value, skipped));
-                return Err(PartialRead { faults: reader.faults.into_inner(), partial });
-            }
-        }
-    }
+/// Keys and values that the documentation announces, but that no version accepts yet.
+const PLANNED_KEYS: [(&str, &str); 3] =
+    [("Listener", "tls"), ("Listener", "proxy_protocol"), ("Upstream", "health")];
+
+/// What was read from a tree.
+pub(super) struct Reading {
+    /// The configuration, with placeholders for the required values that could not be read; `None` if the
+    /// tree is not a mapping or has too many faults.
+    pub(super) config: Option<Config>,
+    /// All faults of the tree, up to [`MAX_FAULTS`].
+    pub(super) faults: Vec<(Location, Mismatch)>,
+    pub(super) unreadable: Unreadable,
 }
 
-/// The result of reading a tree with faults.
-pub(super) struct PartialRead<T> {
-    pub(super) faults: Vec<(Location, Mismatch)>,
-    /// The value without the faulty nodes, and the ids of those nodes; `None` if it cannot be built
-    /// without them.
-    pub(super) partial: Option<(T, BTreeSet<usize>)>,
+/// Deserializes `root`.
+pub(super) fn read(root: &Node) -> Reading {
+    let reader = Reader::default();
+    let config = loop {
+        let seed = PhantomData::<Config>;
+        match reader.deserialize_node(seed, root, root.location, ValueSchema::root()) {
+            Ok(config) => break Some(config),
+            Err(_) if reader.faults.borrow().len() >= MAX_FAULTS => break None,
+            Err(_) if reader.is_unreadable(root) => break None,
+            Err(_) => {}
+        }
+    };
+    let (faults, unreadable) = (reader.faults.into_inner(), reader.unreadable.into_inner());
+    Reading { config, faults, unreadable }
 }
 
 #[derive(Default)]
 struct Reader {
     faults: RefCell<Vec<(Location, Mismatch)>>,
-    skipped: RefCell<BTreeSet<usize>>,
+    unreadable: RefCell<Unreadable>,
     /// The ids of the mappings whose keys have been checked.
     checked: RefCell<BTreeSet<usize>>,
 }
 
 impl Reader {
-    fn is_skipped(&self, node: &Node) -> bool {
-        self.skipped.borrow().contains(&node.id)
+    fn is_unreadable(&self, node: &Node) -> bool {
+        self.unreadable.borrow().nodes.contains(&node.id)
     }
 
     fn add_fault(&self, at: Location, mismatch: Mismatch) {
@@ -77,68 +80,71 @@ impl Reader {
         seed: S,
         node: &Node,
         at: Location,
+        schema: ValueSchema,
     ) -> Result<S::Value, Error> {
-        seed.deserialize(NodeDeserializer { reader: self, node, at }).map_err(|error| {
-            if let Error::Mismatch(mismatch) = error {
-                self.add_fault(at, mismatch);
-            } else if let Error::Reported = error {
-                return error;
+        let deserializer = NodeDeserializer { reader: self, node, at, schema };
+        let result = deserializer.check_amount().and_then(|()| seed.deserialize(deserializer));
+        result.map_err(|error| {
+            match error {
+                Error::Mismatch(mismatch) => self.add_fault(at, deserializer.explain(mismatch)),
+                Error::Missing => {}
+                Error::Reported => return error,
             }
-            self.skipped.borrow_mut().insert(node.id);
+            self.unreadable.borrow_mut().nodes.insert(node.id);
             Error::Reported
         })
     }
 
-    /// Reports the unknown and the missing keys of a section.
-    fn check_keys(&self, section: &str, known: &'static [&'static str], node: &Node, at: Location) {
+    /// Reports the unknown and the missing keys of the section `name`.
+    fn check_keys(
+        &self,
+        name: &str,
+        known: &'static [&'static str],
+        section: NodeDeserializer<'_>,
+    ) {
+        let node = section.node;
         if !self.checked.borrow_mut().insert(node.id) {
             return;
         }
         let entries = entries(node);
-        let mut misspelt = Vec::new();
+        let mut absent = Vec::new();
         let unknown = entries.iter().filter(|entry| !known.contains(&entry.name()));
         for entry in unknown.take(MAX_FAULTS) {
-            let all = known.join(", ");
-            let expected = match suggest(entry.name(), known.iter().copied()) {
-                Some(near) => {
-                    misspelt.push(near);
-                    format!("`{near}` (valid keys: {all})")
-                }
-                None => format!("one of {all}"),
+            let key = quote_value(entry.name());
+            let mismatch = if PLANNED_KEYS.contains(&(name, entry.name())) {
+                Mismatch::new(
+                    format!("`{key}` is not supported in this version"),
+                    format!("no `{key}`"),
+                )
+            } else {
+                let all = known.join(", ");
+                let expected = match suggest(entry.name(), known.iter().copied()) {
+                    Some(near) => {
+                        absent.push(near);
+                        format!("`{near}` (valid keys: {all})")
+                    }
+                    None => format!("one of {all}"),
+                };
+                Mismatch::new(format!("unknown key `{key}`"), expected)
             };
-            let what = format!("unknown key `{}`", quote_value(entry.name()));
-            self.add_fault(entry.key.location, Mismatch::new(what, expected));
+            self.add_fault(entry.key.location, mismatch);
         }
-        for key in required_keys(section) {
-            let is_present =
-                misspelt.contains(&key) || entries.iter().any(|entry| entry.name() == key);
-            if !is_present {
-                let what = format!("missing key `{key}`");
-                self.add_fault(
-                    at,
-                    Mismatch::new(what, format!("a line `{key}: ...` in this section")),
-                );
+        for key in section.schema.required() {
+            if !absent.contains(&key) && !entries.iter().any(|entry| entry.name() == key) {
+                let expected = format!("a line `{key}: ...` in this section");
+                self.add_fault(section.at, Mismatch::new(format!("missing key `{key}`"), expected));
+                absent.push(key);
             }
         }
+        self.unreadable.borrow_mut().keys.extend(absent.into_iter().map(|key| (node.id, key)));
     }
 }
 
 fn entries(node: &Node) -> &[Entry] {
     match &node.kind {
-        Kind::Map(entries) => entries,
+        NodeKind::Map(entries) => entries,
         _ => &[],
     }
-}
-
-/// The required keys of a section, according to the schema.
-fn required_keys(section: &str) -> Vec<&'static str> {
-    static SCHEMA: LazyLock<serde_json::Value> = LazyLock::new(|| super::schema().to_value());
-    let definition = match &SCHEMA["$defs"][section] {
-        serde_json::Value::Null => &*SCHEMA,
-        definition => definition,
-    };
-    let keys = definition["required"].as_array();
-    keys.into_iter().flatten().filter_map(serde_json::Value::as_str).collect()
 }
 
 #[derive(Clone, Copy)]
@@ -146,15 +152,16 @@ struct NodeDeserializer<'t> {
     reader: &'t Reader,
     node: &'t Node,
     at: Location,
+    schema: ValueSchema,
 }
 
-impl<'t> NodeDeserializer<'t> {
+impl NodeDeserializer<'_> {
     fn unexpected(&self) -> String {
         match &self.node.kind {
-            Kind::List(_) => "a list".to_owned(),
-            Kind::Map(_) => "a mapping".to_owned(),
-            Kind::Scalar { .. } if self.node.is_empty() => "nothing".to_owned(),
-            Kind::Scalar { text, .. } => format!("`{}`", quote_value(text)),
+            NodeKind::List(_) => "a list".to_owned(),
+            NodeKind::Map(_) => "a mapping".to_owned(),
+            NodeKind::Scalar { .. } if self.node.is_empty() => "nothing".to_owned(),
+            NodeKind::Scalar { text, .. } => format!("`{}`", quote_value(text)),
         }
     }
 
@@ -162,34 +169,63 @@ impl<'t> NodeDeserializer<'t> {
         Err(Error::Mismatch(Mismatch::new(self.unexpected(), expected)))
     }
 
-    /// A number of type `T`. Quoted digits are text, not a number.
-    fn number<T: std::str::FromStr>(&self, expected: impl Display) -> Result<T, Error> {
-        let parsed = match &self.node.kind {
-            Kind::Scalar { text, plain: true } => text.parse().ok(),
+    /// Refuses a duration or size outside of its range.
+    fn check_amount(&self) -> Result<(), Error> {
+        match self.node.text() {
+            Some(text) if !self.schema.includes_amount(text) => {
+                self.refuse(self.schema.description())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds what the value's type cannot say: the range of its key, and that it is quoted.
+    fn explain(&self, mut mismatch: Mismatch) -> Mismatch {
+        let NodeKind::Scalar { text, plain } = &self.node.kind else { return mismatch };
+        if let Some((min, max)) = self.schema.amounts() {
+            let _ = write!(mismatch.expected, ", from {min} to {max}");
+        }
+        let is_unquoted_type = text.parse::<u64>().is_ok() || text.parse::<bool>().is_ok();
+        if !plain && is_unquoted_type && self.schema.accepts_unquoted() {
+            mismatch.what.push_str(" in quotes, which is text");
+            mismatch.expected.push_str(", without quotes");
+        }
+        mismatch
+    }
+
+    /// A plain scalar, parsed. Quoted digits are text, not a number.
+    fn plain<T: std::str::FromStr>(&self) -> Option<T> {
+        match &self.node.kind {
+            NodeKind::Scalar { text, plain: true } => text.parse().ok(),
             _ => None,
-        };
-        parsed.map_or_else(|| self.refuse(expected.to_string()), Ok)
+        }
     }
 
-    fn items(&self) -> Items<'t> {
-        let items: &[Arc<Node>] = match &self.node.kind {
-            Kind::List(items) => items,
-            _ => &[],
-        };
-        Items { reader: self.reader, items: items.iter() }
+    /// A whole number within the key's range; `max` is that of its type.
+    fn whole_number(&self, max: u64) -> Result<u64, Error> {
+        let bound = |keyword| self.schema.bound(keyword).and_then(serde_json::Number::as_u64);
+        let (min, max) = (bound("minimum").unwrap_or(0), bound("maximum").unwrap_or(max));
+        let expected = format!("a whole number from {min} to {max}");
+        match self.plain::<u64>().filter(|number| (min..=max).contains(number)) {
+            Some(_) if self.is_ambiguous_number() => self.refuse(format!(
+                "{expected}, without the leading zero: YAML 1.1 reads it as octal"
+            )),
+            Some(number) => Ok(number),
+            None => self.refuse(expected),
+        }
     }
 
-    fn fields(&self, known: Option<&'static [&'static str]>) -> Fields<'t> {
-        let entries = entries(self.node).iter();
-        Fields { reader: self.reader, entries, known, value: None }
+    /// True for digits after a leading zero: octal in YAML 1.1, decimal in YAML 1.2.
+    fn is_ambiguous_number(&self) -> bool {
+        let digits = self.node.text().map(|text| text.trim_start_matches(['+', '-']));
+        digits.is_some_and(|text| text.len() > 1 && text.starts_with('0'))
     }
 }
 
 macro_rules! whole_numbers {
-    ($($method:ident $visit:ident $type:ident)*) => {$(
+    ($($method:ident $type:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-            let range = format_args!("a whole number from {} to {}", $type::MIN, $type::MAX);
-            visitor.$visit(self.number::<$type>(range)?)
+            visitor.visit_u64(self.whole_number($type::MAX.into())?)
         }
     )*};
 }
@@ -198,22 +234,27 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     type Error = Error;
 
     whole_numbers! {
-        deserialize_i8 visit_i8 i8
-        deserialize_i16 visit_i16 i16
-        deserialize_i32 visit_i32 i32
-        deserialize_i64 visit_i64 i64
-        deserialize_u8 visit_u8 u8
-        deserialize_u16 visit_u16 u16
-        deserialize_u32 visit_u32 u32
-        deserialize_u64 visit_u64 u64
+        deserialize_u8 u8
+        deserialize_u16 u16
+        deserialize_u32 u32
+        deserialize_u64 u64
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_f64(self.number("a number")?)
+        let bound = |keyword| self.schema.bound(keyword).and_then(serde_json::Number::as_f64);
+        let (min, max) =
+            (bound("minimum").unwrap_or(f64::MIN), bound("maximum").unwrap_or(f64::MAX));
+        match self.plain::<f64>().filter(|number| (min..=max).contains(number)) {
+            Some(number) => visitor.visit_f64(number),
+            None => self.refuse(format!("a number from {min} to {max}")),
+        }
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_bool(self.number("true or false")?)
+        match self.plain() {
+            Some(flag) => visitor.visit_bool(flag),
+            None => self.refuse("true or false"),
+        }
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -229,11 +270,11 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.node.kind {
-            Kind::List(_) => self.deserialize_seq(visitor),
-            Kind::Map(_) => self.deserialize_map(visitor),
-            Kind::Scalar { .. } if self.node.is_null() => visitor.visit_unit(),
-            Kind::Scalar { text, plain: true } => {
-                if let Ok(number) = text.parse::<u64>() {
+            NodeKind::List(_) => self.deserialize_seq(visitor),
+            NodeKind::Map(_) => self.deserialize_map(visitor),
+            NodeKind::Scalar { .. } if self.node.is_null() => visitor.visit_unit(),
+            NodeKind::Scalar { text, plain: true } => {
+                if let (Ok(number), false) = (text.parse::<u64>(), self.is_ambiguous_number()) {
                     visitor.visit_u64(number)
                 } else if let Ok(number) = text.parse::<i64>() {
                     visitor.visit_i64(number)
@@ -243,7 +284,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
                     visitor.visit_str(text)
                 }
             }
-            Kind::Scalar { text, .. } => visitor.visit_str(text),
+            NodeKind::Scalar { text, .. } => visitor.visit_str(text),
         }
     }
 
@@ -261,19 +302,19 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.node.kind {
-            Kind::List(_) => visitor.visit_seq(self.items()),
-            Kind::Scalar { .. } if self.node.is_empty() => visitor.visit_seq(self.items()),
-            Kind::Scalar { text, .. } => {
+            NodeKind::List(_) => visitor.visit_seq(self.items()),
+            NodeKind::Scalar { .. } if self.node.is_empty() => visitor.visit_seq(self.items()),
+            NodeKind::Scalar { text, .. } => {
                 self.refuse(format!("a list, such as [{}]", quote_value(text)))
             }
-            Kind::Map(_) => self.refuse("a list"),
+            NodeKind::Map(_) => self.refuse("a list"),
         }
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.node.kind {
-            Kind::Map(_) => visitor.visit_map(self.fields(None)),
-            Kind::Scalar { .. } if self.node.is_empty() => visitor.visit_map(self.fields(None)),
+            NodeKind::Map(_) => visitor.visit_map(self.names()),
+            NodeKind::Scalar { .. } if self.node.is_empty() => visitor.visit_map(self.names()),
             _ => self.refuse("a mapping of names"),
         }
     }
@@ -284,11 +325,11 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        if !matches!(self.node.kind, Kind::Map(_)) && !self.node.is_empty() {
+        if !matches!(self.node.kind, NodeKind::Map(_)) && !self.node.is_empty() {
             return self.refuse(format!("a mapping with the keys {}", fields.join(", ")));
         }
-        self.reader.check_keys(name, fields, self.node, self.at);
-        visitor.visit_map(self.fields(Some(fields)))
+        self.reader.check_keys(name, fields, self);
+        visitor.visit_map(self.keys(fields))
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -307,57 +348,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     }
 
     serde::forward_to_deserialize_any! {
-        i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
-    }
-}
-
-struct Items<'t> {
-    reader: &'t Reader,
-    items: std::slice::Iter<'t, Arc<Node>>,
-}
-
-impl<'de> SeqAccess<'de> for Items<'_> {
-    type Error = Error;
-
-    fn next_element_seed<S: DeserializeSeed<'de>>(
-        &mut self,
-        seed: S,
-    ) -> Result<Option<S::Value>, Error> {
-        let reader = self.reader;
-        let Some(node) = self.items.find(|node| !reader.is_skipped(node)) else { return Ok(None) };
-        reader.deserialize_node(seed, node, node.location).map(Some)
-    }
-}
-
-struct Fields<'t> {
-    reader: &'t Reader,
-    entries: std::slice::Iter<'t, Entry>,
-    known: Option<&'static [&'static str]>,
-    value: Option<&'t Entry>,
-}
-
-impl<'de> MapAccess<'de> for Fields<'_> {
-    type Error = Error;
-
-    fn next_key_seed<S: DeserializeSeed<'de>>(
-        &mut self,
-        seed: S,
-    ) -> Result<Option<S::Value>, Error> {
-        let (reader, known) = (self.reader, self.known);
-        self.value = self.entries.find(|entry| {
-            known.is_none_or(|known| known.contains(&entry.name()))
-                && !reader.is_skipped(&entry.key)
-                && !reader.is_skipped(&entry.value)
-        });
-        let Some(entry) = self.value else { return Ok(None) };
-        let key: StrDeserializer<'_, Error> = entry.name().into_deserializer();
-        seed.deserialize(key).map(Some)
-    }
-
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
-        match self.value.take() {
-            Some(entry) => self.reader.deserialize_node(seed, &entry.value, entry.location()),
-            None => Err(de::Error::custom("a value was requested before its key")),
-        }
+        i8 i16 i32 i64 i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct identifier
+        ignored_any
     }
 }

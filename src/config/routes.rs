@@ -74,7 +74,7 @@ impl Route {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteMatch {
-    /// Host name, or `*.` and a domain for all hosts below it. Default: any host.
+    /// Host name, `*.` and a domain for all hosts below it, or `*` for any host. Default: any host.
     pub host: Option<String>,
     /// Path pattern. `{name}` matches one segment or, beside fixed text as in `{name}.json`, a part of it;
     /// a final `{*name}` matches all remaining segments. `{{` and `}}` are literal braces.
@@ -92,6 +92,7 @@ pub struct Method(pub String);
 impl ScalarValue for Method {
     const EXPECTED: &'static str = "a method in capitals such as GET";
     const PATTERN: &'static str = "^[A-Z][A-Z0-9_-]*$";
+    const EXAMPLE: &'static str = "GET";
 
     fn parse(text: &str) -> Option<Self> {
         let starts_with_letter = text.bytes().next()?.is_ascii_uppercase();

@@ -6,11 +6,20 @@ pub(super) trait ScalarValue: Sized {
     const EXPECTED: &'static str;
     /// The accepted syntax as a regular expression, for the schema.
     const PATTERN: &'static str;
+    /// A valid text, for editors.
+    const EXAMPLE: &'static str;
+    /// The smallest and the largest value, unless the key has a range of its own.
+    const RANGE: Option<(&'static str, &'static str)> = None;
     /// True if faults must not quote the text, because it may contain a password.
     const SECRET: bool = false;
 
     /// The value, or `None` if `text` is invalid.
     fn parse(text: &str) -> Option<Self>;
+
+    /// What was probably meant by the invalid `text`.
+    fn correction(_text: &str) -> Option<String> {
+        None
+    }
 }
 
 /// Implements `Deserialize`, `Serialize` (by `Display`) and `JsonSchema` for a [`ScalarValue`].
@@ -25,7 +34,13 @@ macro_rules! impl_scalar {
                 Self::parse(&text).ok_or_else(|| {
                     let secret = Unexpected::Other("this value");
                     let found = if Self::SECRET { secret } else { Unexpected::Str(&text) };
-                    D::Error::invalid_value(found, &Self::EXPECTED)
+                    match Self::correction(&text) {
+                        None => D::Error::invalid_value(found, &Self::EXPECTED),
+                        Some(meant) => {
+                            let expected = format!("`{meant}`: {}", Self::EXPECTED);
+                            D::Error::invalid_value(found, &expected.as_str())
+                        }
+                    }
                 })
             }
         }
@@ -44,11 +59,17 @@ macro_rules! impl_scalar {
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 use super::scalar::ScalarValue;
 
-                schemars::json_schema!({
+                let mut schema = schemars::json_schema!({
                     "type": "string",
                     "description": Self::EXPECTED,
                     "pattern": Self::PATTERN,
-                })
+                    "examples": [Self::EXAMPLE],
+                });
+                if let Some((minimum, maximum)) = Self::RANGE {
+                    schema.insert("x-minimum".to_owned(), minimum.into());
+                    schema.insert("x-maximum".to_owned(), maximum.into());
+                }
+                schema
             }
         }
     };

@@ -1,18 +1,23 @@
 //! Secrets by reference: the file names where a secret is, never the secret itself.
 
-use std::{fmt, fs, io, path::PathBuf};
+use std::{
+    ffi::OsString,
+    fmt, io,
+    path::{Path, PathBuf},
+};
 
+use super::file::{FileError, READ_TIMEOUT, read, within};
 use super::scalar::{ScalarValue, impl_scalar};
 
 /// The longest secret that is read from a file, in bytes.
 const MAX_SECRET: u64 = 4_096;
 
 /// Looks up an environment variable. Only the binary reads the environment; it passes this function down.
-pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Where a secret is read from.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Secret {
+pub enum SecretReference {
     /// An environment variable, by name.
     Variable(String),
     /// A file; its content without a final line break.
@@ -22,9 +27,12 @@ pub enum Secret {
 /// Why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// The variable is not set, or not UTF-8.
-    #[error("the environment variable {0} is not set, or is not UTF-8")]
-    Variable(String),
+    /// The variable is not set.
+    #[error("the environment variable {0} is not set")]
+    Missing(String),
+    /// The variable's value is not UTF-8.
+    #[error("the secret in {0} is not UTF-8")]
+    NotUtf8(String),
     /// The file cannot be read, is not UTF-8 or is too long.
     #[error("cannot read the secret in {path}: {error}", path = .path.display())]
     File {
@@ -37,7 +45,7 @@ pub enum SecretError {
     #[error("the secret in {0} is empty or only white space")]
     Empty(String),
     /// The secret is too short to resist guessing.
-    #[error("the secret in {reference} has {len} bytes, fewer than {min}")]
+    #[error("the secret in {reference} is shorter than {min} bytes: {len}")]
     Short {
         /// Where it is, as configured.
         reference: String,
@@ -52,16 +60,16 @@ impl SecretError {
     /// True if the secret is invalid on every machine; false if it is only missing on this one.
     pub fn is_fault(&self) -> bool {
         match self {
-            Self::Variable(_) => false,
+            Self::Missing(_) => false,
             Self::File { error, .. } => {
                 matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::FileTooLarge)
             }
-            Self::Empty(_) | Self::Short { .. } => true,
+            Self::NotUtf8(_) | Self::Empty(_) | Self::Short { .. } => true,
         }
     }
 }
 
-impl Secret {
+impl SecretReference {
     /// Reads the secret from its file, or through `env`.
     ///
     /// # Errors
@@ -69,7 +77,10 @@ impl Secret {
     /// The secret is missing, unreadable, not UTF-8, too long, empty or only white space.
     pub fn reveal(&self, env: EnvLookup<'_>) -> Result<Box<str>, SecretError> {
         let text = match self {
-            Self::Variable(name) => env(name).ok_or_else(|| SecretError::Variable(name.clone()))?,
+            Self::Variable(name) => {
+                let value = env(name).ok_or_else(|| SecretError::Missing(name.clone()))?;
+                value.into_string().map_err(|_| SecretError::NotUtf8(self.to_string()))?
+            }
             Self::File(path) => {
                 read_file(path).map_err(|error| SecretError::File { path: path.clone(), error })?
             }
@@ -83,11 +94,12 @@ impl Secret {
         }
     }
 
-    /// As [`Secret::reveal`], for a secret of at least `min` bytes, not counting surrounding white space.
+    /// As [`SecretReference::reveal`], for a secret of at least `min` bytes, not counting surrounding white
+    /// space.
     ///
     /// # Errors
     ///
-    /// Those of [`Secret::reveal`], and [`SecretError::Short`].
+    /// Those of [`SecretReference::reveal`], and [`SecretError::Short`].
     pub fn reveal_at_least(&self, min: usize, env: EnvLookup<'_>) -> Result<Box<str>, SecretError> {
         let text = self.reveal(env)?;
         let (reference, len) = (self.to_string(), text.trim().len());
@@ -95,19 +107,22 @@ impl Secret {
     }
 }
 
-fn read_file(path: &PathBuf) -> io::Result<String> {
-    use io::Read as _;
-    let (mut text, file) = (String::new(), fs::File::open(path)?);
-    if file.take(MAX_SECRET + 1).read_to_string(&mut text)? as u64 > MAX_SECRET {
+fn read_file(path: &Path) -> io::Result<String> {
+    let file = path.to_owned();
+    let bytes = within(READ_TIMEOUT, move || read(&file, MAX_SECRET + 1));
+    let bytes = bytes.map_err(FileError::into_io)?;
+    if bytes.len() as u64 > MAX_SECRET {
         let what = format!("longer than {MAX_SECRET} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
     }
-    Ok(text)
+    let invalid = |_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8");
+    String::from_utf8(bytes).map_err(invalid)
 }
 
-impl ScalarValue for Secret {
+impl ScalarValue for SecretReference {
     const EXPECTED: &'static str = "env:NAME or file:PATH, never the secret itself";
     const PATTERN: &'static str = "^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$";
+    const EXAMPLE: &'static str = "env:TIDEGATE_SECRET";
     const SECRET: bool = true;
 
     fn parse(text: &str) -> Option<Self> {
@@ -122,7 +137,7 @@ impl ScalarValue for Secret {
     }
 }
 
-impl fmt::Display for Secret {
+impl fmt::Display for SecretReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Variable(name) => write!(f, "env:{name}"),
@@ -131,31 +146,40 @@ impl fmt::Display for Secret {
     }
 }
 
-impl_scalar!(Secret);
+impl_scalar!(SecretReference);
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::ffi::OsStringExt as _};
+
     use super::{super::scalar, *};
 
     #[test]
     fn references_are_parsed_and_literal_secrets_are_refused() {
         for good in ["env:REDIS_PASSWORD", "env:_1", "file:/run/secrets/redis", "file:here"] {
-            assert_eq!(scalar::parse::<Secret>(good).unwrap().to_string(), good);
+            assert_eq!(scalar::parse::<SecretReference>(good).unwrap().to_string(), good);
         }
         for bad in ["hunter2", "env:", "env:1A", "env:A B", "file:", "ENV:A", ""] {
-            assert!(scalar::parse::<Secret>(bad).is_none(), "{bad}");
+            assert!(scalar::parse::<SecretReference>(bad).is_none(), "{bad}");
         }
     }
 
     #[test]
     fn the_final_line_break_is_not_part_of_a_secret() {
-        let variables = |name: &str| (name == "HERE").then(|| "hush\n".to_owned());
-        let reveal = |name: &str| Secret::Variable(name.to_owned()).reveal(&variables);
+        let variables = |name: &str| (name == "HERE").then(|| "hush\n".into());
+        let reveal = |name: &str| SecretReference::Variable(name.to_owned()).reveal(&variables);
         assert_eq!(&*reveal("HERE").unwrap(), "hush");
-        assert!(reveal("GONE").unwrap_err().to_string().contains("GONE"));
+        let gone = reveal("GONE").unwrap_err();
+        assert!(gone.to_string().contains("GONE is not set") && !gone.is_fault(), "{gone}");
+        let invalid = |_: &str| Some(OsString::from_vec(b"0123456789abcdef\xff".to_vec()));
+        let invalid = SecretReference::Variable("HERE".to_owned()).reveal(&invalid).unwrap_err();
+        assert!(
+            invalid.to_string().contains("env:HERE is not UTF-8") && invalid.is_fault(),
+            "{invalid}"
+        );
 
         let file = tempfile::NamedTempFile::new().unwrap();
-        let secret = Secret::File(file.path().to_owned());
+        let secret = SecretReference::File(file.path().to_owned());
         assert!(matches!(secret.reveal(&variables), Err(SecretError::Empty(_))));
         for (content, expected) in [("a b\r\n", "a b"), (" x\n\n", " x\n"), ("p", "p")] {
             fs::write(file.path(), content).unwrap();
@@ -165,16 +189,13 @@ mod tests {
         assert!(secret.reveal(&variables).is_err());
         fs::write(file.path(), "0123456789abcde\n").unwrap();
         let short = secret.reveal_at_least(16, &variables).unwrap_err().to_string();
-        assert!(
-            short.contains("has 15 bytes, fewer than 16") && !short.contains("abcde"),
-            "{short}"
-        );
+        assert!(short.contains("shorter than 16 bytes: 15") && !short.contains("abcde"), "{short}");
         assert!(secret.reveal_at_least(15, &variables).is_ok());
         for unfit in [&[b' '; 20][..], &[0xff; 20], &[b'x'; 5_000]] {
             fs::write(file.path(), unfit).unwrap();
             assert!(secret.reveal_at_least(16, &variables).is_err_and(|error| error.is_fault()));
         }
-        let gone = Secret::File("/nowhere/at/all".into()).reveal(&variables).unwrap_err();
+        let gone = SecretReference::File("/nowhere/at/all".into()).reveal(&variables).unwrap_err();
         assert!(gone.to_string().contains("/nowhere/at/all"), "{gone}");
     }
 }

@@ -5,29 +5,74 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::fault::{Fault, Location, Mismatch};
-use super::located::{Kind, Node};
+use super::located::{Node, NodeKind};
 
 /// The text that a configuration was read from. It locates a path of the configuration in the file.
 #[derive(Clone)]
-pub struct Source {
+pub struct ConfigSource {
     pub(super) name: Arc<str>,
     pub(super) text: Arc<str>,
     pub(super) root: Arc<Node>,
-    /// The ids of the nodes that could not be read; empty if the file has no syntactic fault.
-    pub(super) skipped: Arc<BTreeSet<usize>>,
+    pub(super) unreadable: Arc<Unreadable>,
 }
 
-/// Sections whose entries are independent: a fault in one entry does not affect the others.
-const COLLECTIONS: [&str; 4] = ["listen", "upstreams", "limits", "routes"];
+/// What could not be read. It has a fault already, and the configuration has a default or a placeholder in
+/// its place.
+#[derive(Debug, Default)]
+pub(super) struct Unreadable {
+    /// The ids of faulty nodes.
+    pub(super) nodes: BTreeSet<usize>,
+    /// Missing or misspelt keys, each with the id of its section.
+    pub(super) keys: BTreeSet<(usize, &'static str)>,
+    /// The paths of both.
+    paths: Vec<String>,
+}
 
-/// Only the name: the text may contain a password.
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").field("name", &self.name).finish_non_exhaustive()
+impl Unreadable {
+    /// Finds the paths in the tree.
+    pub(super) fn locate(&mut self, root: &Node) {
+        if !self.nodes.is_empty() || !self.keys.is_empty() {
+            self.paths.clear();
+            self.locate_below(root, "");
+        }
+    }
+
+    fn locate_below(&mut self, node: &Node, path: &str) {
+        if self.nodes.contains(&node.id) {
+            self.paths.push(path.to_owned());
+            return;
+        }
+        let dot = if path.is_empty() { "" } else { "." };
+        let absent = self.keys.range((node.id, "")..(node.id + 1, ""));
+        self.paths.extend(absent.map(|(_, key)| format!("{path}{dot}{key}")));
+        match &node.kind {
+            NodeKind::Scalar { .. } => {}
+            NodeKind::List(items) => {
+                // Indices count only the items that could be read.
+                let (faulty, readable): (Vec<_>, Vec<_>) =
+                    items.iter().partition(|item| self.nodes.contains(&item.id));
+                self.paths.extend(faulty.first().map(|_| format!("{path}[]")));
+                for (index, item) in readable.into_iter().enumerate() {
+                    self.locate_below(item, &format!("{path}[{index}]"));
+                }
+            }
+            NodeKind::Map(entries) => {
+                for entry in entries {
+                    self.locate_below(&entry.value, &format!("{path}{dot}{}", entry.name()));
+                }
+            }
+        }
     }
 }
 
-impl Source {
+/// Only the name: the text may contain a password.
+impl fmt::Debug for ConfigSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConfigSource").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl ConfigSource {
     /// The file's name, as the user gave it.
     pub fn name(&self) -> &str {
         &self.name
@@ -42,97 +87,83 @@ impl Source {
     ///
     /// If the file does not contain the value, the fault points at the innermost section around it.
     pub fn fault(&self, path: &str, what: impl Into<String>, expected: impl Into<String>) -> Fault {
-        Fault::new(&self.name, &self.text, self.locate(path).0, Mismatch::new(what, expected))
+        Fault::new(&self.name, &self.text, self.locate(path).0, &Mismatch::new(what, expected))
     }
 
-    /// As [`Source::fault`], but pointing at the key of `path` instead of its value.
+    /// As [`ConfigSource::fault`], but pointing at the key of `path` instead of its value.
     pub fn fault_at_key(
         &self,
         path: &str,
         what: impl Into<String>,
         expected: impl Into<String>,
     ) -> Fault {
-        Fault::new(&self.name, &self.text, self.locate(path).1, Mismatch::new(what, expected))
+        Fault::new(&self.name, &self.text, self.locate(path).1, &Mismatch::new(what, expected))
     }
 
-    /// True if the value at `path`, or a part of it, could not be read. Its fault is reported already, and
-    /// semantic checks of it would only produce follow-up faults.
-    pub fn is_skipped(&self, path: &str) -> bool {
-        if self.skipped.is_empty() {
-            return false;
-        }
-        let nodes = self.walk(path).0;
-        let Some((last, before)) = nodes.split_last() else { return true };
-        let is_collection = |name: &str| COLLECTIONS.contains(&name);
-        let before = before
-            .iter()
-            .enumerate()
-            .filter(|(depth, (_, name))| *depth > 0 || !is_collection(name));
-        let mut relevant = before.map(|(_, node)| node).chain([last]);
-        relevant.any(|(node, _)| self.contains_skipped(node))
+    /// True if the value at `path`, or a part of it, could not be read. Checks that depend on it would only
+    /// find follow-up faults.
+    pub fn is_unreadable(&self, path: &str) -> bool {
+        let paths = &self.unreadable.paths;
+        self.is_absent(path) || paths.iter().any(|faulty| is_within(faulty, path))
+    }
+
+    /// True if the value at `path` could not be read at all; its parts may be faulty.
+    pub fn is_absent(&self, path: &str) -> bool {
+        self.unreadable.paths.iter().any(|faulty| is_within(path, faulty))
     }
 
     /// The names in the mapping `section`, including those of entries that could not be read.
     pub fn names(&self, section: &str) -> impl Iterator<Item = &str> {
         let sections = match &self.root.kind {
-            Kind::Map(entries) => entries.as_slice(),
+            NodeKind::Map(entries) => entries.as_slice(),
             _ => &[],
         };
         let entries = sections.iter().filter(move |entry| entry.name() == section);
         let entries = entries.flat_map(|entry| match &entry.value.kind {
-            Kind::Map(entries) => entries.as_slice(),
+            NodeKind::Map(entries) => entries.as_slice(),
             _ => &[],
         });
         entries.map(super::located::Entry::name)
     }
 
-    fn contains_skipped(&self, node: &Node) -> bool {
-        self.skipped.contains(&node.id)
-            || match &node.kind {
-                Kind::Scalar { .. } => false,
-                Kind::List(items) => items.iter().any(|item| self.contains_skipped(item)),
-                Kind::Map(entries) => {
-                    entries.iter().any(|entry| self.contains_skipped(&entry.value))
-                }
-            }
-    }
-
-    /// The locations of the value at `path` and of its key.
+    /// The locations of the value at `path` and of its key, as far as the file has them.
     fn locate(&self, path: &str) -> (Location, Location) {
-        self.walk(path).1
-    }
-
-    /// The nodes along `path` as far as they exist, each with its name, and the locations of the last
-    /// one's value and key.
-    fn walk(&self, path: &str) -> (Vec<(&Node, &str)>, (Location, Location)) {
         let (mut node, mut rest) = (&*self.root, path);
         let start = Location { line: 1, column: 1, width: 1 };
-        let (mut locations, mut nodes) = ((start, start), Vec::new());
+        let mut locations = (start, start);
         while !rest.is_empty() {
             let step = match &node.kind {
-                Kind::Scalar { .. } => None,
+                NodeKind::Scalar { .. } => None,
                 // Indices count only the items that could be read.
-                Kind::List(items) => split_index(rest).and_then(|(index, rest)| {
-                    let mut readable = items.iter().filter(|item| !self.skipped.contains(&item.id));
+                NodeKind::List(items) => split_index(rest).and_then(|(index, rest)| {
+                    let faulty = &self.unreadable.nodes;
+                    let mut readable = items.iter().filter(|item| !faulty.contains(&item.id));
                     let item = readable.nth(index)?;
-                    Some((&**item, "", (item.location, item.location), rest))
+                    Some((&**item, (item.location, item.location), rest))
                 }),
                 // The longest matching key wins, because names may contain dots.
-                Kind::Map(entries) => {
+                NodeKind::Map(entries) => {
                     let candidates = entries.iter().filter_map(|entry| {
                         let rest = strip_name(rest, entry.name())?;
                         let locations = (entry.location(), entry.key.location);
-                        Some((&*entry.value, entry.name(), locations, rest))
+                        Some((&*entry.value, locations, rest))
                     });
-                    candidates.min_by_key(|(_, _, _, rest)| rest.len())
+                    candidates.min_by_key(|(_, _, rest)| rest.len())
                 }
             };
-            let Some((next, name, found, left)) = step else { break };
-            nodes.push((next, name));
-            (node, locations, rest) = (next, found, left);
+            let Some(found) = step else { break };
+            (node, locations, rest) = found;
         }
-        (nodes, locations)
+        locations
     }
+}
+
+/// True if `path` is the path `section` or lies below it.
+fn is_within(path: &str, section: &str) -> bool {
+    let below = path.strip_prefix(section);
+    below.is_some_and(|below| {
+        section.is_empty() || below.is_empty() || below.starts_with(['.', '['])
+    })
 }
 
 /// Splits `[3].rest` or `[3]` into the index 3 and the rest.

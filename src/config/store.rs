@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::scalar::{ScalarValue, impl_scalar};
-use super::secret::Secret;
+use super::secret::SecretReference;
 use super::units::Duration;
 
 /// Where limits keep their counters: in this process, or in Redis.
@@ -27,7 +27,7 @@ pub struct Store {
 pub struct Memory {
     /// Maximum number of keys that are counted at once. Beyond it, a new key evicts an expired one or, of
     /// a few sampled keys, the one with the fewest requests and the least of its quota used.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
     pub max_keys: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct Redis {
     /// User name for every server whose URL has none.
     pub username: Option<String>,
     /// Password for every server whose URL has none, including discovered ones: `env:NAME` or `file:PATH`.
-    pub password: Option<Secret>,
+    pub password: Option<SecretReference>,
     /// Path of the CA certificates (PEM) that `rediss://` servers are verified against. Default: the
     /// certificates that the system trusts.
     pub tls_ca: Option<PathBuf>,
@@ -61,7 +61,7 @@ pub struct Redis {
     /// Secret that keys and tokens are hashed with: `env:NAME` or `file:PATH`, at least 16 bytes, the same
     /// on all gateways that share counters. Default: derived from `namespace`, so that anyone who can read
     /// Redis can recover addresses and tokens by brute force.
-    pub secret: Option<Secret>,
+    pub secret: Option<SecretReference>,
     /// Maximum time to connect to a Redis server.
     pub connect_timeout: Duration,
     /// Maximum time that a request waits for a reply; then the limit's `on_failure` applies.
@@ -108,7 +108,7 @@ pub struct Sentinel {
     /// User name for Sentinels whose URL has none.
     pub username: Option<String>,
     /// Password for Sentinels whose URL has none: `env:NAME` or `file:PATH`.
-    pub password: Option<Secret>,
+    pub password: Option<SecretReference>,
 }
 
 /// `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
@@ -153,6 +153,7 @@ impl ScalarValue for RedisUrl {
         redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
     const PATTERN: &'static str =
         "^rediss?://([^@/?#\\s]*@)?(\\[[0-9A-Fa-f:.]+\\]|[^@/:?#\\s]+)(:[0-9]+)?(/[0-9]*)?$";
+    const EXAMPLE: &'static str = "redis://127.0.0.1:6379";
     const SECRET: bool = true;
 
     fn parse(text: &str) -> Option<Self> {

@@ -11,13 +11,15 @@ use super::units::{Duration, Status};
 #[serde(deny_unknown_fields)]
 pub struct Throttle {
     /// Number of active users above which throttling starts.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
     pub max_active: u64,
     /// Number of active users below which throttling ends. Default: nine tenths of `max_active`.
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
     pub resume_below: Option<u64>,
     /// How long a token stays active after the last upstream response whose status is not in
     /// `forget_status`. Whole minutes, 1m to 720h.
     #[serde(default = "Throttle::default_memory")]
+    #[schemars(extend("x-minimum" = "1m", "x-maximum" = "720h"))]
     pub memory: Duration,
     /// Number of distinct tokens per minute that the filters are sized for.
     #[serde(default = "Throttle::default_capacity")]

@@ -13,8 +13,8 @@ pub struct Tier {
     #[serde(rename = "match")]
     pub matches: TierMatch,
     /// Quota of these callers, in units of cost per window. Window and counter are those of the limit.
-    #[schemars(range(min = 1, max = 4_294_967_295_u64))]
-    pub quota: u64,
+    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
+    pub quota: u32,
 }
 
 /// Callers, selected by the value of one part of the request.
@@ -32,6 +32,6 @@ pub struct TierMatch {
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
     /// Quota to try out, in units of cost per window.
-    #[schemars(range(min = 1, max = 4_294_967_295_u64))]
-    pub quota: u64,
+    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
+    pub quota: u32,
 }

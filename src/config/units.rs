@@ -19,6 +19,8 @@ pub struct Duration(pub std::time::Duration);
 const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 /// Maximum duration, in ms: 366 days.
 const MAX_DURATION: u64 = 8784 * 3_600_000;
+/// The range of a duration whose key has none of its own.
+const DURATION_RANGE: Option<(&str, &str)> = Some(("1ms", "8784h"));
 
 impl Duration {
     /// A duration of `millis` milliseconds.
@@ -40,10 +42,18 @@ impl Duration {
 impl ScalarValue for Duration {
     const EXPECTED: &'static str = "a duration such as 250ms, 10s, 30m or 1h";
     const PATTERN: &'static str = "^[0-9]+(ms|s|m|h)$";
+    const EXAMPLE: &'static str = "10s";
+    const RANGE: Option<(&'static str, &'static str)> = DURATION_RANGE;
 
     fn parse(text: &str) -> Option<Self> {
         let millis = parse_amount(text, &DURATION_UNITS)?;
         (millis <= MAX_DURATION).then_some(Self::from_millis(millis))
+    }
+
+    fn correction(text: &str) -> Option<String> {
+        let other = [("d", 86_400_000), ("day", 86_400_000), ("min", 60_000), ("sec", 1000)];
+        let millis = corrected_amount(text, &[&DURATION_UNITS[..], &other].concat())?;
+        (millis <= MAX_DURATION).then(|| Self::from_millis(millis).to_string())
     }
 }
 
@@ -85,14 +95,20 @@ impl Timeout {
 }
 
 impl ScalarValue for Timeout {
-    const EXPECTED: &'static str = "a duration such as 250ms, 10s, 30m or 1h, or off";
+    const EXPECTED: &'static str = "off, or a duration such as 250ms, 10s, 30m or 1h";
     const PATTERN: &'static str = "^([0-9]+(ms|s|m|h)|off)$";
+    const EXAMPLE: &'static str = "10s";
+    const RANGE: Option<(&'static str, &'static str)> = DURATION_RANGE;
 
     fn parse(text: &str) -> Option<Self> {
         if text == "off" {
             return Some(Self(None));
         }
         Duration::parse(text).map(|duration| Self(Some(duration)))
+    }
+
+    fn correction(text: &str) -> Option<String> {
+        Duration::correction(text)
     }
 }
 
@@ -107,12 +123,12 @@ impl fmt::Display for Timeout {
 
 impl_scalar!(Timeout);
 
-/// A number from 1, or `off` for no bound.
+/// A number from 1 to 4294967295, or `off` for no bound.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Maximum(pub Option<u32>);
 
 /// The syntax of a maximum, for faults and the schema.
-const MAXIMUM_SYNTAX: &str = "a whole number from 1, or off";
+const MAXIMUM_SYNTAX: &str = "off, or a whole number from 1 to 4294967295";
 
 impl<'de> Deserialize<'de> for Maximum {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -179,9 +195,17 @@ const SIZE_UNITS: [(&str, u64); 4] =
 impl ScalarValue for Size {
     const EXPECTED: &'static str = "a size such as 512B, 64KiB, 10MiB or 1GiB";
     const PATTERN: &'static str = "^[0-9]+(B|KiB|MiB|GiB)$";
+    const EXAMPLE: &'static str = "64KiB";
 
     fn parse(text: &str) -> Option<Self> {
         parse_amount(text, &SIZE_UNITS).map(Self)
+    }
+
+    fn correction(text: &str) -> Option<String> {
+        let decimal = [("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10)];
+        let short = [("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10)];
+        let units = [&SIZE_UNITS[..], &decimal, &short].concat();
+        corrected_amount(text, &units).map(|bytes| Self(bytes).to_string())
     }
 }
 
@@ -201,6 +225,30 @@ fn parse_amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
+/// The duration in ms, or the size in bytes, that `text` is.
+pub(super) fn amount(text: &str) -> Option<u64> {
+    parse_amount(text, &DURATION_UNITS).or_else(|| parse_amount(text, &SIZE_UNITS))
+}
+
+/// The amount that was probably meant by an invalid text: units in any case, fractions, several parts such
+/// as `1m30s`.
+fn corrected_amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let text: String = text.chars().filter(|c| !matches!(c, ' ' | '_')).collect();
+    let mut rest = text.as_str();
+    let mut sum = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, after) = rest.split_at(digits);
+        let letters = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(letters);
+        let known = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        sum += number.parse::<f64>().ok()? * known?.1 as f64;
+        rest = after;
+    }
+    let is_exact = sum.fract() == 0.0 && (1.0..=9e15).contains(&sum);
+    is_exact.then_some(sum as u64)
+}
+
 /// Writes `amount` in the largest of `units` that divides it.
 fn write_amount(f: &mut fmt::Formatter<'_>, amount: u64, units: &[(&str, u64)]) -> fmt::Result {
     let whole = units.iter().find(|(_, factor)| amount.is_multiple_of(*factor) && amount > 0);
@@ -215,6 +263,7 @@ pub struct Address(pub SocketAddr);
 impl ScalarValue for Address {
     const EXPECTED: &'static str = "an address such as 127.0.0.1:8080 or [::1]:8080";
     const PATTERN: &'static str = "^(\\[[0-9A-Fa-f:.]+\\]|[0-9.]+):[0-9]+$";
+    const EXAMPLE: &'static str = "127.0.0.1:8080";
 
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok().map(Self)
@@ -241,6 +290,7 @@ pub struct Cidr(pub IpNet);
 impl ScalarValue for Cidr {
     const EXPECTED: &'static str = "a network such as 10.0.0.0/8, ::1/128 or a single address";
     const PATTERN: &'static str = "^[0-9A-Fa-f:.]+(/[0-9]+)?$";
+    const EXAMPLE: &'static str = "10.0.0.0/8";
 
     fn parse(text: &str) -> Option<Self> {
         let network = text.parse::<IpNet>().ok().map(|network| network.trunc());
@@ -257,16 +307,7 @@ impl fmt::Display for Cidr {
 impl_scalar!(Cidr);
 
 /// The status code of a final response, 200 to 599.
-#[derive(Clone, Copy, Debug, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize,
+)]
 pub struct Status(#[schemars(range(min = 200, max = 599))] pub u16);
-
-impl<'de> Deserialize<'de> for Status {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let status = u16::deserialize(deserializer)?;
-        if !(200..600).contains(&status) {
-            let found = Unexpected::Unsigned(u64::from(status));
-            return Err(D::Error::invalid_value(found, &"a status from 200 to 599"));
-        }
-        Ok(Self(status))
-    }
-}

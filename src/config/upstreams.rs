@@ -12,14 +12,14 @@ use super::units::{Duration, Status};
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Upstream {
-    /// Servers that requests are forwarded to, all with the same scheme. An upstream has either `targets`
-    /// or `respond`. This version accepts only `http://host:port`.
+    /// Servers that requests are forwarded to: `http://host:port`, with port 80 if none is given. An
+    /// upstream has either `targets` or `respond`.
     pub targets: Vec<Target>,
     /// Fixed response that the gateway sends itself, instead of forwarding the request.
     pub respond: Option<FixedResponse>,
-    /// Load-balancing policy. This version accepts only `round_robin`.
+    /// Load-balancing policy.
     pub balance: Balance,
-    /// HTTP version used with the targets. This version accepts only `http1`.
+    /// HTTP version used with the targets.
     pub protocol: Protocol,
     /// Maximum time to connect to a target; then 502.
     pub connect_timeout: Duration,
@@ -31,8 +31,6 @@ pub struct Upstream {
     /// are retried, and only while nothing of the response has been sent to the client.
     #[schemars(range(max = 10))]
     pub retries: u32,
-    /// Active health checks of the targets. Not supported in this version: `tidegate check` refuses it.
-    pub health: Option<Health>,
 }
 
 impl Default for Upstream {
@@ -46,7 +44,6 @@ impl Default for Upstream {
             response_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             retries: 1,
-            health: None,
         }
     }
 }
@@ -76,10 +73,6 @@ impl Default for FixedResponse {
 pub enum Balance {
     /// Each target in turn.
     RoundRobin,
-    /// The target with the fewest requests in flight.
-    LeastRequests,
-    /// By a hash of the client, so that a client always reaches the same target.
-    Hash,
 }
 
 /// HTTP version used with the targets.
@@ -88,53 +81,11 @@ pub enum Balance {
 pub enum Protocol {
     /// HTTP/1.1.
     Http1,
-    /// HTTP/2.
-    Http2,
-}
-
-/// Active health checks of the targets. Not supported in this version.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Health {
-    /// Path that is requested; a 2xx response counts as healthy.
-    pub path: String,
-    /// Interval between two checks of a target.
-    #[serde(default = "Health::default_interval")]
-    pub interval: Duration,
-    /// Number of consecutive failed checks after which a target receives no more requests.
-    #[serde(default = "Health::default_unhealthy_after")]
-    #[schemars(range(min = 1))]
-    pub unhealthy_after: u32,
-    /// Number of consecutive successful checks after which a target receives requests again.
-    #[serde(default = "Health::default_healthy_after")]
-    #[schemars(range(min = 1))]
-    pub healthy_after: u32,
-}
-
-impl Health {
-    fn default_interval() -> Duration {
-        Duration::from_secs(5)
-    }
-
-    fn default_unhealthy_after() -> u32 {
-        3
-    }
-
-    fn default_healthy_after() -> u32 {
-        2
-    }
 }
 
 /// The address of one server of an upstream.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub enum Target {
-    /// `http://host:port`.
-    Http(HostPort),
-    /// `https://host:port`.
-    Https(HostPort),
-    /// `unix:/path/of/socket`.
-    Unix(String),
-}
+pub struct Target(pub HostPort);
 
 /// A host and a port.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -146,42 +97,33 @@ pub struct HostPort {
 }
 
 impl ScalarValue for Target {
-    const EXPECTED: &'static str =
-        "http://host:port, https://host:port or unix:/path, and nothing after it";
-    const PATTERN: &'static str =
-        "^(https?://(\\[[0-9A-Fa-f:.]+\\]|[^/?#@:]+)(:[0-9]+)?/?|unix:/.+)$";
+    const EXPECTED: &'static str = "http://host:port, and nothing after it (https:// and unix: are not supported in this version)";
+    const PATTERN: &'static str = "^http://(\\[[0-9A-Fa-f:.]+\\]|[^/?#@:]+)(:[0-9]+)?/?$";
+    const EXAMPLE: &'static str = "http://127.0.0.1:9000";
 
     fn parse(text: &str) -> Option<Self> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            return path.starts_with('/').then(|| Self::Unix(path.to_owned()));
-        }
-        let (scheme, rest) = text.split_once("://")?;
-        let authority = rest.strip_suffix('/').unwrap_or(rest);
-        match scheme {
-            "http" => HostPort::parse(authority, 80).map(Self::Http),
-            "https" => HostPort::parse(authority, 443).map(Self::Https),
-            _ => None,
-        }
+        let rest = text.strip_prefix("http://")?;
+        HostPort::parse(rest.strip_suffix('/').unwrap_or(rest)).map(Self)
     }
 }
 
 impl HostPort {
-    fn parse(text: &str, default_port: u16) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         if let Some((address, port)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
             address.parse::<std::net::Ipv6Addr>().ok()?;
-            return Some(Self { host: address.to_owned(), port: port_after(port, default_port)? });
+            return Some(Self { host: address.to_owned(), port: port_after(port)? });
         }
         let (host, port) = text.split_at(text.find(':').unwrap_or(text.len()));
         let is_name_byte = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
         let is_valid = !host.is_empty() && host.bytes().all(is_name_byte);
-        is_valid.then_some(Self { host: host.to_owned(), port: port_after(port, default_port)? })
+        is_valid.then_some(Self { host: host.to_owned(), port: port_after(port)? })
     }
 }
 
-/// The port in `:port`; `default_port` for an empty text.
-fn port_after(text: &str, default_port: u16) -> Option<u16> {
+/// The port in `:port`; the default one of HTTP for an empty text.
+fn port_after(text: &str) -> Option<u16> {
     if text.is_empty() {
-        return Some(default_port);
+        return Some(80);
     }
     let digits = text.strip_prefix(':').filter(|port| port.bytes().all(|b| b.is_ascii_digit()))?;
     digits.parse().ok().filter(|&port| port > 0)
@@ -196,11 +138,7 @@ impl fmt::Display for HostPort {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Http(server) => write!(f, "http://{server}"),
-            Self::Https(server) => write!(f, "https://{server}"),
-            Self::Unix(path) => write!(f, "unix:{path}"),
-        }
+        write!(f, "http://{}", self.0)
     }
 }
 

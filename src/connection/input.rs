@@ -4,14 +4,14 @@ use std::task::{Context, Poll, ready};
 
 use super::Connection;
 use crate::framing::{
-    BodyDecoder, BodyEncoder, BodyError, Buffer, ClientStream, ConnectionState, Fields,
-    FramingError, HeadBounds, HeadParser, Length, ReadBuffer, RequestHead, SharedSocket, StateCell,
+    BodyDecoder, BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, ConnectionState, Fields,
+    FramingError, HeadBounds, HeadParser, ReadBuffer, RequestHead, SharedSocket, StateCell,
     Timeout, Version, buffer::poll_read, head::resume_parse, start_line::RequestLine,
     state::CloseMode,
 };
 
 /// Most bytes of unsent interim (1xx) responses; further ones are dropped.
-const MAX_INTERIM: usize = 64 * 1024;
+const MAX_INTERIM_BYTES: usize = 64 * 1024;
 
 /// The result of waiting for a request.
 pub(super) enum ReceiveOutcome {
@@ -33,7 +33,7 @@ pub(super) struct Input {
     /// The body of the current request.
     body: BodyDecoder,
     /// That body's length, as its head declares it.
-    length: Length,
+    length: BodyLength,
     /// Whether the client waits for `100 Continue` before it sends the body.
     expects_continue: bool,
     /// Whether the client may receive interim responses: HTTP/1.1 only.
@@ -50,7 +50,7 @@ impl Default for Input {
             buffer: ReadBuffer::default(),
             head: None,
             body: BodyDecoder::none(),
-            length: Length::Known(0),
+            length: BodyLength::Known(0),
             expects_continue: false,
             accepts_interim: false,
             interim: Buffer::default(),
@@ -84,20 +84,21 @@ impl Connection {
                 (_, CloseMode::Immediate) | (Some(Timeout::Idle), _) => {
                     return Poll::Ready(ReceiveOutcome::Closed);
                 }
-                (Some(_), _) if input.has_begun() => {
+                (Some(_), _) if input.has_partial_head() => {
                     return Poll::Ready(ReceiveOutcome::Malformed(FramingError::HeadTimeout));
                 }
                 (Some(_), _) => return Poll::Ready(ReceiveOutcome::Closed),
                 (None, _) => {}
             }
-            if input.has_begun()
+            if input.has_partial_head()
                 && let ConnectionState::Idle { .. } = self.state.get()
             {
                 self.state.enter(ConnectionState::Head { since: self.state.now() });
             }
             let read = match input.poll_head(&self.socket, cx, self.bounds) {
                 Poll::Pending
-                    if self.state.close_mode() == CloseMode::WhenIdle && !input.has_begun() =>
+                    if self.state.close_mode() == CloseMode::WhenIdle
+                        && !input.has_partial_head() =>
                 {
                     return Poll::Ready(ReceiveOutcome::Closed);
                 }
@@ -139,7 +140,7 @@ enum HeadError {
 
 impl Input {
     /// Whether a part of a head has arrived.
-    fn has_begun(&self) -> bool {
+    fn has_partial_head(&self) -> bool {
         self.head.is_some() || !matches!(self.buffer.bytes(), b"" | b"\r")
     }
 
@@ -307,7 +308,7 @@ impl ClientStream for Connection {
         &self.state
     }
 
-    fn length(&self) -> Length {
+    fn length(&self) -> BodyLength {
         self.input.borrow().length
     }
 
@@ -339,7 +340,7 @@ impl ClientStream for Connection {
 
     fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
         let input = &mut *self.input.borrow_mut();
-        if !input.accepts_interim || input.interim.len() > MAX_INTERIM {
+        if !input.accepts_interim || input.interim.len() > MAX_INTERIM_BYTES {
             return;
         }
         let status = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::PROCESSING);

@@ -163,7 +163,7 @@ impl ResponseWriter<'_> {
                     }
                     Poll::Ready(_) => return Poll::Ready(Err(CutReason::ClientClosed)),
                     Poll::Pending => {
-                        state.begin_read_wait();
+                        state.begin_client_read_wait();
                         return Poll::Pending;
                     }
                 }

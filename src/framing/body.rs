@@ -4,7 +4,7 @@ use super::{
     chunked::{ChunkedDecoder, Piece},
     error::FramingError,
     fields::Fields,
-    head::Length,
+    head::BodyLength,
 };
 
 /// Decodes one body and stops after its last byte.
@@ -30,11 +30,11 @@ enum State {
 
 impl BodyDecoder {
     /// A decoder for a body of this length. `None`: the body ends with the connection.
-    pub fn new(length: Option<Length>) -> Self {
+    pub fn new(length: Option<BodyLength>) -> Self {
         let state = match length {
-            Some(Length::Known(0)) => State::Done,
-            Some(Length::Known(length)) => State::Remaining(length),
-            Some(Length::Chunked) => State::Chunked(Box::default()),
+            Some(BodyLength::Known(0)) => State::Done,
+            Some(BodyLength::Known(length)) => State::Remaining(length),
+            Some(BodyLength::Chunked) => State::Chunked(Box::default()),
             None => State::CloseDelimited,
         };
         Self { state, trailers: None }
@@ -214,7 +214,7 @@ mod tests {
 
     /// Decodes `input` in pieces of `step` bytes. Returns the data and the number of bytes used.
     fn decode(
-        length: Option<Length>,
+        length: Option<BodyLength>,
         input: &[u8],
         step: usize,
     ) -> Result<(Vec<u8>, usize), FramingError> {
@@ -233,14 +233,17 @@ mod tests {
     #[test]
     fn body_ends_at_its_declared_length() {
         for step in [1, 2, 100] {
-            assert_eq!(decode(Some(Length::Known(3)), b"abcGET", step), Ok((b"abc".to_vec(), 3)));
-            assert_eq!(decode(Some(Length::Known(0)), b"GET", step), Ok((vec![], 0)));
+            assert_eq!(
+                decode(Some(BodyLength::Known(3)), b"abcGET", step),
+                Ok((b"abc".to_vec(), 3))
+            );
+            assert_eq!(decode(Some(BodyLength::Known(0)), b"GET", step), Ok((vec![], 0)));
             assert_eq!(decode(None, b"abc", step), Ok((b"abc".to_vec(), 3)));
             let chunks = b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\nGET";
-            assert_eq!(decode(Some(Length::Chunked), chunks, step), Ok((b"abc".to_vec(), 18)));
+            assert_eq!(decode(Some(BodyLength::Chunked), chunks, step), Ok((b"abc".to_vec(), 18)));
             let incomplete = Err(FramingError::Incomplete);
-            assert_eq!(decode(Some(Length::Known(4)), b"abc", step), incomplete);
-            assert_eq!(decode(Some(Length::Chunked), b"1\r\na\r\n", step), incomplete);
+            assert_eq!(decode(Some(BodyLength::Known(4)), b"abc", step), incomplete);
+            assert_eq!(decode(Some(BodyLength::Chunked), b"1\r\na\r\n", step), incomplete);
         }
     }
 
@@ -250,7 +253,7 @@ mod tests {
         let expected = FramingError::ChunkEnd;
         for step in 1..=input.len() {
             let (mut decoder, mut out, mut error) =
-                (BodyDecoder::new(Some(Length::Chunked)), Vec::new(), None);
+                (BodyDecoder::new(Some(BodyLength::Chunked)), Vec::new(), None);
             for piece in input.chunks(step) {
                 error = error.or(decoder.decode(piece, &mut out).err());
             }
@@ -273,7 +276,7 @@ mod tests {
             }
             let trailers: Fields = trailer.iter().map(|value| ("x-sum", value)).collect();
             encoder.finish(&mut out, |out| trailers.write_to(out, |_, _| true));
-            let (mut decoder, mut data) = (BodyDecoder::new(Some(Length::Chunked)), Vec::new());
+            let (mut decoder, mut data) = (BodyDecoder::new(Some(BodyLength::Chunked)), Vec::new());
             for bytes in out[4..].chunks(step) {
                 prop_assert_eq!(decoder.decode(bytes, &mut data), Ok(bytes.len()));
             }

@@ -15,18 +15,18 @@ const MAX_TRAILERS: usize = 8 * 1024;
 enum State {
     /// In a chunk's size.
     Size {
-        value: u64,
+        size: u64,
         digits: u32,
     },
-    /// In a chunk's extensions; `value` is the chunk's size.
+    /// In a chunk's extensions; `size` is the chunk's.
     Extension {
-        value: u64,
+        size: u64,
         length: u32,
         part: Extension,
     },
     /// At the LF of a size line.
     SizeLf {
-        value: u64,
+        size: u64,
     },
     /// In a chunk's data: the bytes left.
     Data(u64),
@@ -98,7 +98,7 @@ pub struct ChunkedDecoder {
 
 impl Default for ChunkedDecoder {
     fn default() -> Self {
-        Self { state: State::Size { value: 0, digits: 0 }, line: Vec::new(), trailers: 0 }
+        Self { state: State::Size { size: 0, digits: 0 }, line: Vec::new(), trailers: 0 }
     }
 }
 
@@ -146,32 +146,32 @@ impl ChunkedDecoder {
 
     fn step(&mut self, byte: u8, sink: &mut impl FnMut(Piece<'_>)) -> Result<(), FramingError> {
         self.state = match self.state {
-            State::Size { value, digits } => match char::from(byte).to_digit(16) {
+            State::Size { size, digits } => match char::from(byte).to_digit(16) {
                 Some(digit) if digits < 15 => {
-                    State::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
+                    State::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }
                 }
-                None if digits > 0 && byte == b'\r' => State::SizeLf { value },
+                None if digits > 0 && byte == b'\r' => State::SizeLf { size },
                 None if digits > 0 && byte == b';' => {
-                    State::Extension { value, length: 0, part: Extension::NameStart }
+                    State::Extension { size, length: 0, part: Extension::NameStart }
                 }
                 _ => return Err(FramingError::ChunkSize),
             },
-            State::Extension { value, part, .. } if byte == b'\r' && part.can_end() => {
-                State::SizeLf { value }
+            State::Extension { size, part, .. } if byte == b'\r' && part.can_end() => {
+                State::SizeLf { size }
             }
-            State::Extension { value, length, part } => match part.next(byte) {
+            State::Extension { size, length, part } => match part.next(byte) {
                 Some(part) if length < MAX_EXTENSION => {
-                    State::Extension { value, length: length + 1, part }
+                    State::Extension { size, length: length + 1, part }
                 }
-                _ => return Err(FramingError::Trailer),
+                _ => return Err(FramingError::ChunkExtension),
             },
-            State::SizeLf { value } => match (byte, value) {
+            State::SizeLf { size } => match (byte, size) {
                 (b'\n', 0) => State::Trailer,
-                (b'\n', _) => State::Data(value),
+                (b'\n', _) => State::Data(size),
                 _ => return Err(FramingError::ChunkSize),
             },
             State::DataCr if byte == b'\r' => State::DataLf,
-            State::DataLf if byte == b'\n' => State::Size { value: 0, digits: 0 },
+            State::DataLf if byte == b'\n' => State::Size { size: 0, digits: 0 },
             State::DataCr | State::DataLf => return Err(FramingError::ChunkEnd),
             State::Trailer => return self.trailer_step(byte, sink),
             State::Data(_) | State::Done => return Ok(()),
@@ -186,7 +186,7 @@ impl ChunkedDecoder {
     ) -> Result<(), FramingError> {
         self.trailers += 1;
         if self.trailers > MAX_TRAILERS {
-            return Err(FramingError::Trailer);
+            return Err(FramingError::TrailersTooLong);
         }
         if byte != b'\n' {
             self.line.push(byte);
@@ -246,14 +246,14 @@ mod tests {
             (b"ffffffffffffffff\r\n", FramingError::ChunkSize),
             (b"3\r\nabcd", FramingError::ChunkEnd),
             (b"3\r\nabc\n", FramingError::ChunkEnd),
-            (b"3;a\nabc", FramingError::Trailer),
-            (b"3;\r\n", FramingError::Trailer),
-            (b"3;;a\r\n", FramingError::Trailer),
-            (b"3;a=\r\n", FramingError::Trailer),
-            (b"3;a b\r\n", FramingError::Trailer),
-            (b"3;=b\r\n", FramingError::Trailer),
-            (b"3;a=\"b\r\n", FramingError::Trailer),
-            (b"3;a=\"b\"c\r\n", FramingError::Trailer),
+            (b"3;a\nabc", FramingError::ChunkExtension),
+            (b"3;\r\n", FramingError::ChunkExtension),
+            (b"3;;a\r\n", FramingError::ChunkExtension),
+            (b"3;a=\r\n", FramingError::ChunkExtension),
+            (b"3;a b\r\n", FramingError::ChunkExtension),
+            (b"3;=b\r\n", FramingError::ChunkExtension),
+            (b"3;a=\"b\r\n", FramingError::ChunkExtension),
+            (b"3;a=\"b\"c\r\n", FramingError::ChunkExtension),
             (b"3 ;a\r\n", FramingError::ChunkSize),
             (b"0\r\nX: y\n", FramingError::BareLf),
             (b"0\r\n x\r\n", FramingError::Folded),
@@ -263,9 +263,9 @@ mod tests {
             assert_eq!(read(body), Err(error), "{:?}", String::from_utf8_lossy(body));
         }
         let long = [b"1;".to_vec(), vec![b'a'; 2000]].concat();
-        assert_eq!(read(&long), Err(FramingError::Trailer));
+        assert_eq!(read(&long), Err(FramingError::ChunkExtension));
         let many = [b"0\r\n".to_vec(), b"A: b\r\n".repeat(2000)].concat();
-        assert_eq!(read(&many), Err(FramingError::Trailer));
+        assert_eq!(read(&many), Err(FramingError::TrailersTooLong));
     }
 
     proptest! {

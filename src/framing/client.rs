@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use super::{
-    body::BodyEncoder, error::FramingError, fields::Fields, head::Length, state::StateCell,
+    body::BodyEncoder, error::FramingError, fields::Fields, head::BodyLength, state::StateCell,
 };
 
 /// Why a request's body could not be read.
@@ -28,8 +28,8 @@ pub trait ClientStream {
     /// What the connection waits for, and its deadline.
     fn state(&self) -> &StateCell;
 
-    /// How the body is delimited; `Length::Known(0)` without a body.
-    fn length(&self) -> Length;
+    /// How the body is delimited; `BodyLength::Known(0)` without a body.
+    fn length(&self) -> BodyLength;
 
     /// Appends the body bytes that have arrived to `out`, encoded by `encoder`. Ready with the number of
     /// body bytes; 0 after the last. The first call sends `100 Continue` to a client that expects it.

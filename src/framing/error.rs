@@ -6,14 +6,20 @@ use http::StatusCode;
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum FramingError {
     /// A line ends in LF without CR.
-    #[error("a line of the head ends in a bare LF; expected CR LF")]
+    #[error("a line ends in a bare LF; expected CR LF")]
     BareLf,
     /// A CR, NUL or other control character inside a line.
-    #[error("the head contains a control character")]
+    #[error("the message contains a control character")]
     Control,
     /// The request line is not `METHOD SP TARGET SP HTTP/1.1`.
     #[error("the request line is malformed; expected METHOD SP TARGET SP HTTP/1.1")]
     RequestLine,
+    /// The request target has a byte that must be percent-encoded, or none of the forms of RFC 9112, 3.2.
+    #[error(
+        "the request target is malformed; expected a path such as /items/7?x=1, with characters such as \
+         `#` percent-encoded"
+    )]
+    Target,
     /// The status line is not `HTTP/1.1` or `HTTP/1.0`, a space and a status code from 100 to 599.
     #[error("the status line is malformed")]
     StatusLine,
@@ -45,18 +51,26 @@ pub enum FramingError {
     #[error("Host is sent more than once")]
     HostRepeated,
     /// `Host` is not a host name or address, with an optional port.
-    #[error("Host is malformed")]
+    #[error(
+        "Host is malformed; expected a host name or IP address of at most 255 bytes, with an optional port"
+    )]
     HostMalformed,
     /// `Connection` has too many options. Each option is compared with each field, so the number is
     /// bounded.
     #[error("Connection has too many options; expected at most 64")]
     ConnectionOptions,
-    /// The first line alone exceeds the bound of the head.
-    #[error("the request target is too long")]
-    TargetTooLong,
-    /// The head has more bytes or fields than allowed.
-    #[error("the head is too large")]
-    HeadTooLarge,
+    /// The first line alone exceeds the bound of the head, in bytes.
+    #[error("the request line is longer than {0} bytes")]
+    TargetTooLong(usize),
+    /// The head exceeds its bound, in bytes.
+    #[error("the head is larger than {0} bytes")]
+    HeadTooLarge(usize),
+    /// The head has more fields than this bound.
+    #[error("the head has more than {0} header fields")]
+    TooManyFields(usize),
+    /// A header name is longer than 65,535 bytes.
+    #[error("a header name is longer than 65535 bytes")]
+    HeaderNameTooLong,
     /// The head did not arrive in time.
     #[error("the request's head did not arrive in time")]
     HeadTimeout,
@@ -66,9 +80,12 @@ pub enum FramingError {
     /// A chunk is not followed by CR LF.
     #[error("a chunk does not end where its size says")]
     ChunkEnd,
-    /// A chunk's extensions or the trailers are malformed or too long.
-    #[error("the chunk extensions or trailers are malformed or too long")]
-    Trailer,
+    /// A chunk's extensions are malformed or longer than 1 KiB.
+    #[error("a chunk's extensions are malformed or longer than 1 KiB")]
+    ChunkExtension,
+    /// All trailers together are longer than 8 KiB.
+    #[error("the trailers are longer than 8 KiB")]
+    TrailersTooLong,
     /// The connection ended before the message did.
     #[error("the connection ended before the message did")]
     Incomplete,
@@ -84,8 +101,10 @@ impl FramingError {
     /// The status code of the response to the client.
     pub fn status(self) -> StatusCode {
         match self {
-            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::TargetTooLong => StatusCode::URI_TOO_LONG,
+            Self::HeadTooLarge(_) | Self::TooManyFields(_) | Self::HeaderNameTooLong => {
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
+            }
+            Self::TargetTooLong(_) => StatusCode::URI_TOO_LONG,
             Self::HeadTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             _ => StatusCode::BAD_REQUEST,

@@ -1,6 +1,6 @@
 //! The header fields of a message: spans of one buffer, looked up by name.
 
-use std::{cell::RefCell, ops::Range};
+use std::{cell::RefCell, num::NonZeroU32, ops::Range};
 
 use super::buffer::{Buffer, Pooled, PooledVec};
 
@@ -11,8 +11,8 @@ pub(super) struct FieldSpan {
     pub(super) name_length: u32,
     pub(super) value: u32,
     pub(super) value_length: u32,
-    /// The offset after the line's CR LF; 0 if the line is not exactly `name: value` CR LF.
-    pub(super) end: u32,
+    /// The offset after the line's CR LF, if the line is exactly `name: value` CR LF.
+    pub(super) end: Option<NonZeroU32>,
 }
 
 /// The fields of one message, in their order.
@@ -87,7 +87,7 @@ impl Fields {
             name_length: name.len() as u32,
             value: start + name.len() as u32 + 2,
             value_length: value.len() as u32,
-            end: self.bytes.len() as u32,
+            end: NonZeroU32::new(self.bytes.len() as u32),
         });
     }
 
@@ -141,17 +141,17 @@ impl Fields {
                 continue;
             }
             let start = span.name as usize;
-            if span.end == 0 || start != run.end {
+            if span.end.is_none() || start != run.end {
                 out.extend_from_slice(&self.bytes[run]);
                 run = start..start;
             }
-            if span.end == 0 {
+            if let Some(end) = span.end {
+                run.end = end.get() as usize;
+            } else {
                 out.extend_from_slice(name);
                 out.extend_from_slice(b": ");
                 out.extend_from_slice(value);
                 out.extend_from_slice(b"\r\n");
-            } else {
-                run.end = span.end as usize;
             }
         }
         out.extend_from_slice(&self.bytes[run]);

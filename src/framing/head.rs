@@ -4,7 +4,7 @@
 //! stricter where the RFC lets a recipient repair a message. The parser is incremental: it continues where
 //! it stopped, so a head costs one pass however its bytes are split.
 
-use std::ops::Range;
+use std::{num::NonZeroU32, ops::Range};
 
 use http::Method;
 
@@ -28,7 +28,7 @@ const MAX_NAME: usize = 65_535;
 
 /// How a message's body is delimited.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Length {
+pub enum BodyLength {
     /// By a length in bytes; 0 without a body.
     Known(u64),
     /// By the last chunk.
@@ -54,7 +54,7 @@ pub struct RequestHead {
     /// The header fields. A target in absolute form replaces `Host`: RFC 9112, 3.2.2.
     pub fields: Fields,
     /// How the body is delimited.
-    pub length: Length,
+    pub length: BodyLength,
     /// The options of `Connection`.
     pub connection: ConnectionOptions,
     /// Whether the request has an `Expect` field.
@@ -83,7 +83,7 @@ pub struct ResponseHead {
     /// The header fields.
     pub fields: Fields,
     /// How the body is delimited; `None` without `Content-Length` and `Transfer-Encoding`.
-    pub length: Option<Length>,
+    pub length: Option<BodyLength>,
     /// The options of `Connection`.
     pub connection: ConnectionOptions,
 }
@@ -104,14 +104,14 @@ pub struct HeadParser<S> {
 /// The length, host and connection options of a head, collected from its fields.
 #[derive(Debug, Default)]
 struct FieldSummary {
-    hosts: u32,
+    host_count: u32,
     /// The error of the first malformed `Host`. Ignored in a response.
     host_error: Option<FramingError>,
     length: Option<u64>,
     chunked: bool,
     connection: ConnectionOptions,
     /// The number of options in `Connection`.
-    options: u32,
+    option_count: u32,
     has_expect: bool,
 }
 
@@ -152,13 +152,17 @@ impl<S: StartLine> HeadParser<S> {
 
     /// The error for a head that exceeds its bounds. If its first line is incomplete, the target is too long.
     fn size_error(&self) -> FramingError {
-        if self.start.is_none() { FramingError::TargetTooLong } else { FramingError::HeadTooLarge }
+        let max = self.bounds.bytes;
+        match self.start {
+            None => FramingError::TargetTooLong(max),
+            Some(_) => FramingError::HeadTooLarge(max),
+        }
     }
 
     /// Parses the field line at offset `at`.
     fn parse_field(&mut self, line: &[u8], at: usize) -> Result<(), FramingError> {
         if self.spans.len() >= self.bounds.headers {
-            return Err(FramingError::HeadTooLarge);
+            return Err(FramingError::TooManyFields(self.bounds.headers));
         }
         let (name, value) = split_field(line)?;
         let leading =
@@ -171,7 +175,7 @@ impl<S: StartLine> HeadParser<S> {
             name_length: name.len() as u32,
             value: (at + start) as u32,
             value_length: value.len() as u32,
-            end: if plain { self.line as u32 } else { 0 },
+            end: NonZeroU32::new(self.line as u32).filter(|_| plain),
         });
         self.summary.add_field(name, value)
     }
@@ -218,12 +222,12 @@ impl HeadParser<RequestLine> {
         if let Some(error) = self.summary.host_error {
             return Err(error);
         }
-        match self.summary.hosts {
+        match self.summary.host_count {
             0 if version == Version::Http11 => return Err(FramingError::HostMissing),
             0 | 1 => {}
             _ => return Err(FramingError::HostRepeated),
         }
-        let length = self.summary.body_length(version)?.unwrap_or(Length::Known(0));
+        let length = self.summary.body_length(version)?.unwrap_or(BodyLength::Known(0));
         let mut fields = Fields::from_parts(Buffer::copy_of(bytes), self.spans);
         if let Form::Absolute { authority } = &target.form {
             fields.set("Host", &bytes[authority.clone()]);
@@ -322,14 +326,14 @@ impl FieldSummary {
     fn add_field(&mut self, name: &[u8], value: &[u8]) -> Result<(), FramingError> {
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
-                self.hosts += 1;
+                self.host_count += 1;
                 self.host_error = self.host_error.or(super::host::check(value).err());
             }
             6 if name.eq_ignore_ascii_case(b"expect") => self.has_expect = true,
             10 if name.eq_ignore_ascii_case(b"connection") => {
                 for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                    self.options += 1;
-                    if self.options > MAX_OPTIONS {
+                    self.option_count += 1;
+                    if self.option_count > MAX_OPTIONS {
                         return Err(FramingError::ConnectionOptions);
                     }
                     self.connection.add(option);
@@ -352,12 +356,12 @@ impl FieldSummary {
         Ok(())
     }
 
-    fn body_length(&self, version: Version) -> Result<Option<Length>, FramingError> {
+    fn body_length(&self, version: Version) -> Result<Option<BodyLength>, FramingError> {
         match (self.chunked, self.length) {
             (true, Some(_)) => Err(FramingError::LengthAndCoding),
             (true, None) if version == Version::Http10 => Err(FramingError::Coding),
-            (true, None) => Ok(Some(Length::Chunked)),
-            (false, length) => Ok(length.map(Length::Known)),
+            (true, None) => Ok(Some(BodyLength::Chunked)),
+            (false, length) => Ok(length.map(BodyLength::Known)),
         }
     }
 }
@@ -379,7 +383,7 @@ pub(super) fn split_field(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
     let end = token_length(line);
     match (end, line.get(end)) {
         (0, Some(b' ' | b'\t')) => Err(FramingError::Folded),
-        (end, _) if end > MAX_NAME => Err(FramingError::HeadTooLarge),
+        (end, _) if end > MAX_NAME => Err(FramingError::HeaderNameTooLong),
         (end, Some(b':')) if end > 0 => Ok((&line[..end], line[end + 1..].trim_ascii())),
         _ => Err(FramingError::HeaderName),
     }

@@ -116,41 +116,44 @@ const LINGER_GAP: u64 = 2_000;
 impl ConnectionState {
     /// The deadline that has passed at `now`, if any.
     pub fn overdue(self, now: u64, timeouts: &ClientTimeouts) -> Option<Timeout> {
-        let passed = |since: u64, limit: Option<u64>| {
+        let gap_exceeded = |since: u64, limit: Option<u64>| {
             limit.is_some_and(|limit| now.saturating_sub(since) > limit)
         };
-        let over = |deadline: Option<u64>| deadline.is_some_and(|deadline| now > deadline);
+        let deadline_passed =
+            |deadline: Option<u64>| deadline.is_some_and(|deadline| now > deadline);
         match self {
-            Self::Idle { since } => passed(since, timeouts.idle).then_some(Timeout::Idle),
-            Self::Head { since } => passed(since, timeouts.head).then_some(Timeout::Head),
+            Self::Idle { since } => gap_exceeded(since, timeouts.idle).then_some(Timeout::Idle),
+            Self::Head { since } => gap_exceeded(since, timeouts.head).then_some(Timeout::Head),
             Self::Request { deadline, wait } => match wait {
-                Wait::ClientBody { since } => {
-                    (passed(since, timeouts.body) || over(deadline)).then_some(Timeout::ClientBody)
-                }
-                Wait::ClientRead { since } => {
-                    (passed(since, timeouts.body) || over(deadline)).then_some(Timeout::ClientRead)
-                }
-                Wait::Upstream { since, response_timeout } if passed(since, response_timeout) => {
+                Wait::ClientBody { since } => (gap_exceeded(since, timeouts.body)
+                    || deadline_passed(deadline))
+                .then_some(Timeout::ClientBody),
+                Wait::ClientRead { since } => (gap_exceeded(since, timeouts.body)
+                    || deadline_passed(deadline))
+                .then_some(Timeout::ClientRead),
+                Wait::Upstream { since, response_timeout }
+                    if gap_exceeded(since, response_timeout) =>
+                {
                     Some(Timeout::Upstream)
                 }
-                _ => over(deadline).then_some(Timeout::Request),
+                _ => deadline_passed(deadline).then_some(Timeout::Request),
             },
             Self::Response { deadline, idle_timeout, wait } => match wait {
-                _ if over(deadline) => Some(Timeout::Response),
+                _ if deadline_passed(deadline) => Some(Timeout::Response),
                 Wait::ClientBody { since } => {
-                    passed(since, timeouts.body).then_some(Timeout::ClientBody)
+                    gap_exceeded(since, timeouts.body).then_some(Timeout::ClientBody)
                 }
                 Wait::ClientRead { since } => {
-                    passed(since, timeouts.body).then_some(Timeout::ClientRead)
+                    gap_exceeded(since, timeouts.body).then_some(Timeout::ClientRead)
                 }
                 Wait::Upstream { since, .. } => {
-                    passed(since, idle_timeout).then_some(Timeout::ResponseIdle)
+                    gap_exceeded(since, idle_timeout).then_some(Timeout::ResponseIdle)
                 }
                 Wait::Gateway => None,
             },
             Self::Drain { deadline } => (now > deadline).then_some(Timeout::Close),
             Self::Linger { since, deadline } => {
-                (now > deadline || passed(since, Some(LINGER_GAP))).then_some(Timeout::Close)
+                (now > deadline || gap_exceeded(since, Some(LINGER_GAP))).then_some(Timeout::Close)
             }
         }
     }
@@ -172,7 +175,7 @@ pub enum CloseMode {
 /// One connection's state, shared by its task and the worker's sweep.
 #[derive(Debug)]
 pub struct StateCell {
-    clock: Rc<Cell<u64>>,
+    coarse_clock: Rc<Cell<u64>>,
     state: Cell<ConnectionState>,
     timeout: Cell<Option<Timeout>>,
     close_mode: Cell<CloseMode>,
@@ -180,16 +183,16 @@ pub struct StateCell {
 }
 
 impl StateCell {
-    /// The state of a connection accepted now. `clock` is the worker's coarse clock, in ms.
-    pub fn new(clock: Rc<Cell<u64>>) -> Self {
-        let state = Cell::new(ConnectionState::Head { since: clock.get() });
+    /// The state of a connection accepted now. `coarse_clock` is the worker's coarse clock, in ms.
+    pub fn new(coarse_clock: Rc<Cell<u64>>) -> Self {
+        let state = Cell::new(ConnectionState::Head { since: coarse_clock.get() });
         let (timeout, close_mode) = (Cell::new(None), Cell::new(CloseMode::KeepOpen));
-        Self { clock, state, timeout, close_mode, waker: RefCell::new(None) }
+        Self { coarse_clock, state, timeout, close_mode, waker: RefCell::new(None) }
     }
 
     /// The worker's coarse time, in ms.
     pub fn now(&self) -> u64 {
-        self.clock.get()
+        self.coarse_clock.get()
     }
 
     /// The current state.
@@ -246,14 +249,14 @@ impl StateCell {
     }
 
     /// Begins a wait for more of the client's body. A wait that has begun keeps its start.
-    pub fn begin_body_wait(&self) {
+    pub fn begin_client_body_wait(&self) {
         if !matches!(self.wait(), Some(Wait::ClientBody { .. })) {
             self.set_wait(Wait::ClientBody { since: self.now() });
         }
     }
 
     /// Begins a wait for the client to read. A wait that has begun keeps its start.
-    pub fn begin_read_wait(&self) {
+    pub fn begin_client_read_wait(&self) {
         if !matches!(self.wait(), Some(Wait::ClientRead { .. })) {
             self.set_wait(Wait::ClientRead { since: self.now() });
         }
@@ -347,11 +350,11 @@ mod tests {
         let (cell, clock) = cell(1000);
         cell.begin_request();
         cell.set_request_timeout(Some(40));
-        cell.begin_body_wait();
+        cell.begin_client_body_wait();
         assert_eq!(due(&cell, 1041), Some(Timeout::ClientBody), "the upstream is not waited for");
         cell.set_request_timeout(Some(10_000));
         clock.set(1040);
-        cell.begin_body_wait();
+        cell.begin_client_body_wait();
         assert_eq!(due(&cell, 1051), Some(Timeout::ClientBody), "no progress since 1000");
         cell.begin_upstream_wait(Some(30));
         assert_eq!((due(&cell, 1070), due(&cell, 1071)), (None, Some(Timeout::Upstream)));
@@ -366,7 +369,7 @@ mod tests {
         cell.begin_upstream_wait(None);
         assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::ResponseIdle)));
         clock.set(1300);
-        cell.begin_read_wait();
+        cell.begin_client_read_wait();
         assert_eq!((due(&cell, 1350), due(&cell, 1351)), (None, Some(Timeout::ClientRead)));
         cell.begin_response(None, Some(70));
         cell.begin_upstream_wait(None);

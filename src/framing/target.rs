@@ -33,7 +33,7 @@ impl RequestTarget {
     /// Parses `target`, which is at offset `at` in the head.
     pub(super) fn parse(target: &[u8], at: usize, method: &Method) -> Result<Self, FramingError> {
         if target.is_empty() || !target.iter().all(|byte| is_target_byte(*byte)) {
-            return Err(FramingError::RequestLine);
+            return Err(FramingError::Target);
         }
         let whole = at..at + target.len();
         if target[0] == b'/' {
@@ -45,11 +45,7 @@ impl RequestTarget {
         if target == b"*" {
             let form = Form::Asterisk;
             let target = Self { form, path: whole, query: None };
-            return if *method == Method::OPTIONS {
-                Ok(target)
-            } else {
-                Err(FramingError::RequestLine)
-            };
+            return if *method == Method::OPTIONS { Ok(target) } else { Err(FramingError::Target) };
         }
         Self::parse_absolute(target, at, method)
     }
@@ -58,7 +54,7 @@ impl RequestTarget {
         let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
             target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
         });
-        let scheme = scheme.ok_or(FramingError::RequestLine)?.len();
+        let scheme = scheme.ok_or(FramingError::Target)?.len();
         let rest = &target[scheme..];
         let length = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
         host::check(&rest[..length]).map_err(|_| FramingError::HostMalformed)?;
@@ -137,7 +133,7 @@ mod tests {
             "GET /\u{e9}",
             "GET http//a/",
         ] {
-            assert_eq!(read(line).err(), Some(FramingError::RequestLine), "{line}");
+            assert_eq!(read(line).err(), Some(FramingError::Target), "{line}");
         }
         for line in ["GET http://user@a/x", "GET http://a!b/x", "GET http:///x", "GET http://[::1/"]
         {

@@ -4,10 +4,10 @@
 use http::StatusCode;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Gateway, activity::ActivityGuard, context::RequestContext, rules::Rules};
+use super::{Gateway, activity::ActivityGuard, context::RequestContext, rules::WorkerRules};
 use crate::{
     error::GatewayError,
-    identity::{Caller, Secret, Subject},
+    identity::{Caller, KeySecret, Subject},
     limit::Admission,
     snapshot::Route,
     throttle::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason},
@@ -22,7 +22,7 @@ impl Gateway {
     ) -> Result<Option<Caller>, GatewayError> {
         let Some(gate) = self.gate.as_ref().filter(|_| route.throttle) else { return Ok(None) };
         let (k0, k1) = gate.token_key();
-        Caller::of(subject, Secret(k0, k1)).map(Some).map_err(GatewayError::Ambiguous)
+        Caller::of(subject, KeySecret(k0, k1)).map(Some).map_err(GatewayError::Ambiguous)
     }
 
     /// Refuses the request while the throttle admits only active users and the caller is not one.
@@ -62,7 +62,7 @@ impl Gateway {
     /// response ends.
     pub(super) fn record_activity(
         &self,
-        rules: &Rules,
+        rules: &WorkerRules,
         context: &mut RequestContext,
         status: StatusCode,
     ) {
@@ -76,7 +76,7 @@ impl Gateway {
             if accepted { tokens_to_record(gate, tokens) } else { tokens.as_slice().into() };
         for token in &tokens {
             if gate.record_response(*token, status, settings) {
-                self.metrics.throttle.remembered.add(1);
+                self.metrics.throttle.recorded.add(1);
             }
         }
         if accepted {

@@ -23,14 +23,14 @@ pub(super) struct ChargedLimit {
 impl ChargedLimit {
     /// The limit that `request` names, not charged yet. `rules` are those of the route.
     pub(super) fn new(rules: &[Rc<LimitRule>], request: &LimitRequest) -> Option<Self> {
-        let rule = Rc::clone(rules.get(usize::from(request.limit))?);
+        let rule = Rc::clone(rules.get(usize::from(request.limit_index))?);
         let LimitRequest { key, cost, tier, .. } = *request;
         Some(Self { rule, tier, key, cost, outcome: Outcome::NotCharged })
     }
 
     /// The limit, in the caller's tier.
     pub(super) fn limit(&self) -> &Arc<Limit> {
-        self.rule.policy.limit(self.tier)
+        self.rule.policy.limit_for_tier(self.tier)
     }
 
     /// The rule and its counters.

@@ -9,7 +9,7 @@ use super::{
     Gateway,
     background::Background,
     charged_limit::ChargedLimit,
-    concurrency_lease::{ConcurrencyPermit, OwnedCharge},
+    concurrency_lease::{ConcurrencyPermits, OwnedCharge},
     context::RequestContext,
     draft_response::DraftResponse,
 };
@@ -19,7 +19,7 @@ use crate::{
     store::{Correction, StoreError},
 };
 
-/// Interval at which a draining worker checks for delayed requests and held slots.
+/// Interval at which a draining worker checks for delayed requests and held permits.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Charges whose verdict has not reached their request yet. If this is dropped before `refunds` is
@@ -47,7 +47,7 @@ impl Gateway {
     /// [`GatewayError::StoreUnavailable`] if the store gave no answer and a limit's failure policy
     /// is to refuse.
     pub(super) async fn charge(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        let decided = if context.limits.iter().any(reserves_slot) {
+        let decided = if context.limits.iter().any(reserves_slot_or_permit) {
             // Boxed, so that requests without such limits do not carry its state.
             Box::pin(self.charge_detached(context)).await
         } else {
@@ -71,7 +71,7 @@ impl Gateway {
         Err(GatewayError::LimitExceeded)
     }
 
-    /// Charges a request whose limits reserve slots. A reserved slot blocks other requests, so if the
+    /// Charges a request whose limits reserve slots or permits. These block other requests, so if the
     /// client goes away before the store answers, the call still finishes, and its charges are
     /// refunded.
     async fn charge_detached(&self, context: &mut RequestContext) -> Result<Verdict, StoreError> {
@@ -86,16 +86,16 @@ impl Gateway {
             let charges = owned.iter().map(OwnedCharge::charge);
             let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
             let verdict = background.store.charge(&charges, background.now()).await?;
-            let permit = leases.register(&owned, &verdict);
+            let permits = leases.register(&owned, &verdict);
             let refunds = refunds(&owned, &verdict);
-            Ok((verdict, permit, UndeliveredCharge { background, refunds }))
+            Ok((verdict, permits, UndeliveredCharge { background, refunds }))
         });
         // `None` only if the worker ends.
-        let charged: Option<Result<(_, Option<ConcurrencyPermit>, _), _>> = charged.await;
+        let charged: Option<Result<(_, Option<ConcurrencyPermits>, _), _>> = charged.await;
         let lost = StoreError::Unavailable { limit: 0 };
-        let (verdict, permit, mut undelivered) = charged.unwrap_or(Err(lost))?;
+        let (verdict, permits, mut undelivered) = charged.unwrap_or(Err(lost))?;
         undelivered.refunds.clear();
-        context.permit = permit;
+        context.permits = permits;
         Ok(verdict)
     }
 
@@ -129,7 +129,7 @@ impl Gateway {
         }
     }
 
-    /// Returns when no request is delayed or holds a concurrency slot, and no call to the store is
+    /// Returns when no request is delayed or holds a concurrency permit, and no call to the store is
     /// running. Call it when no more requests arrive.
     pub async fn drain(&self) {
         while self.delayed_requests() > 0 || !self.leases.is_empty() {
@@ -139,9 +139,9 @@ impl Gateway {
     }
 
     /// Returns this worker's leased tokens to the store and sends its pending corrections, for at
-    /// most `within`.
-    pub async fn return_leased_tokens(&self, within: Duration) {
-        self.store.shut_down(within).await;
+    /// most `timeout`.
+    pub async fn return_leased_tokens(&self, timeout: Duration) {
+        self.store.shut_down(timeout).await;
     }
 
     /// Starts no more calls to the store: the worker's runtime is ending.
@@ -150,12 +150,12 @@ impl Gateway {
     }
 }
 
-/// Whether a charge to this limit reserves a slot: in a leaky bucket, or for concurrency.
-fn reserves_slot(limit: &ChargedLimit) -> bool {
+/// Whether a charge to this limit reserves a slot of a leaky bucket or a concurrency permit.
+fn reserves_slot_or_permit(limit: &ChargedLimit) -> bool {
     matches!(limit.limit().algorithm, Algorithm::Concurrency | Algorithm::LeakyBucket)
 }
 
-/// The refunds of all charges, except those that a [`ConcurrencyPermit`] refunds.
+/// The refunds of all charges, except those that a [`ConcurrencyPermits`] refunds.
 fn refunds(charges: &[OwnedCharge], verdict: &Verdict) -> SmallVec<[Correction; 2]> {
     let charged = charges.iter().zip(&verdict.outcomes).filter(|_| verdict.admitted);
     let refund = |(OwnedCharge { limit, key, cost }, outcome): (&OwnedCharge, &Outcome)| {

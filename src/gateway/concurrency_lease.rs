@@ -1,7 +1,7 @@
-//! Leases of the concurrency slots that requests hold while they are in flight.
+//! Leases of the concurrency permits that requests hold while they are in flight.
 //!
 //! A lease is renewed while its request is in flight, and released when the request's context drops
-//! the [`ConcurrencyPermit`]. All leases of a worker are in one table, in which the worker's sweep
+//! the [`ConcurrencyPermits`]. All leases of a worker are in one table, in which the worker's sweep
 //! finds those that are due. If a request ends while its lease is being renewed, the lease is
 //! released after the renewal.
 
@@ -43,19 +43,19 @@ impl OwnedCharge {
     }
 }
 
-/// The concurrency slots of one request. Dropping it releases them.
-pub(super) struct ConcurrencyPermit {
+/// The permits of one request. Dropping this releases them.
+pub(super) struct ConcurrencyPermits {
     table: Rc<LeaseTable>,
-    leases: SmallVec<[u64; 2]>,
+    lease_ids: SmallVec<[u64; 2]>,
 }
 
-impl Drop for ConcurrencyPermit {
+impl Drop for ConcurrencyPermits {
     fn drop(&mut self) {
-        self.table.release(&self.leases);
+        self.table.release(&self.lease_ids);
     }
 }
 
-/// A lease of `cost` concurrency slots.
+/// A lease of `cost` concurrency permits.
 struct ConcurrencyLease {
     limit: Arc<Limit>,
     key: Key,
@@ -85,29 +85,35 @@ pub(super) struct LeaseTable {
     coarse_clock: Rc<Cell<u64>>,
     next_id: Cell<u64>,
     /// No lease is due before this, in ms by the coarse clock; `u64::MAX` without leases.
-    due: Cell<u64>,
+    next_due: Cell<u64>,
     leases: RefCell<BTreeMap<u64, ConcurrencyLease>>,
 }
 
 impl LeaseTable {
     pub(super) fn new(background: Rc<Background>, coarse_clock: Rc<Cell<u64>>) -> Self {
-        let due = Cell::new(u64::MAX);
-        Self { background, coarse_clock, next_id: Cell::new(0), due, leases: RefCell::default() }
+        let next_due = Cell::new(u64::MAX);
+        Self {
+            background,
+            coarse_clock,
+            next_id: Cell::new(0),
+            next_due,
+            leases: RefCell::default(),
+        }
     }
 
-    /// Whether no request holds a concurrency slot.
+    /// Whether no request holds a concurrency permit.
     pub(super) fn is_empty(&self) -> bool {
         self.leases.borrow().is_empty()
     }
 
-    /// Registers the slots that `verdict` granted; `None` if it granted none.
+    /// Registers the permits that `verdict` granted; `None` if it granted none.
     pub(super) fn register(
         self: &Rc<Self>,
         charges: &[OwnedCharge],
         verdict: &Verdict,
-    ) -> Option<ConcurrencyPermit> {
-        let mut all = self.leases.borrow_mut();
-        let mut leases = SmallVec::new();
+    ) -> Option<ConcurrencyPermits> {
+        let mut leases = self.leases.borrow_mut();
+        let mut lease_ids = SmallVec::new();
         for (OwnedCharge { limit, key, cost }, outcome) in charges.iter().zip(&verdict.outcomes) {
             let is_granted =
                 limit.algorithm == Algorithm::Concurrency && *cost > 0 && verdict.admitted;
@@ -122,31 +128,31 @@ impl LeaseTable {
                 due: self.schedule_renewal(limit),
                 renewal: Renewal::None,
             };
-            all.insert(id, lease);
-            leases.push(id);
+            leases.insert(id, lease);
+            lease_ids.push(id);
         }
-        (!leases.is_empty()).then(|| ConcurrencyPermit { table: Rc::clone(self), leases })
+        (!lease_ids.is_empty()).then(|| ConcurrencyPermits { table: Rc::clone(self), lease_ids })
     }
 
     /// Schedules the renewal of a lease that is acquired now; returns when it is due.
     fn schedule_renewal(&self, limit: &Limit) -> u64 {
         let due = self.coarse_clock.get() + limit.quota.window / RENEWALS_PER_TERM;
-        self.due.set(self.due.get().min(due));
+        self.next_due.set(self.next_due.get().min(due));
         due
     }
 
-    /// Releases the slots of one request. Those whose renewal is in progress are released after it.
-    fn release(&self, leases: &[u64]) {
-        let mut all = self.leases.borrow_mut();
+    /// Releases the permits of one request. Those whose renewal is in progress are released after it.
+    fn release(&self, lease_ids: &[u64]) {
+        let mut leases = self.leases.borrow_mut();
         let mut released: SmallVec<[Correction; 2]> = SmallVec::new();
-        for id in leases {
-            if let Some(lease) = all.get_mut(id).filter(|lease| lease.renewal != Renewal::None) {
+        for id in lease_ids {
+            if let Some(lease) = leases.get_mut(id).filter(|lease| lease.renewal != Renewal::None) {
                 lease.renewal = Renewal::Abandoned;
-            } else if let Some(lease) = all.remove(id) {
+            } else if let Some(lease) = leases.remove(id) {
                 released.push(lease.refund());
             }
         }
-        drop(all);
+        drop(leases);
         if !released.is_empty() {
             self.background.adjust_in_background(released);
         }
@@ -156,10 +162,10 @@ impl LeaseTable {
     /// [`RENEWALS_PER_TERM`] times per term.
     pub(super) fn renew(self: &Rc<Self>) {
         let now = self.coarse_clock.get();
-        if now < self.due.get() {
+        if now < self.next_due.get() {
             return;
         }
-        self.due.set(u64::MAX);
+        self.next_due.set(u64::MAX);
         let (mut in_store, mut in_fallback) = (Vec::new(), Vec::new());
         for (&id, lease) in self.leases.borrow_mut().iter_mut() {
             if lease.due <= now {
@@ -172,25 +178,25 @@ impl LeaseTable {
                     }
                 }
             }
-            self.due.set(self.due.get().min(lease.due));
+            self.next_due.set(self.next_due.get().min(lease.due));
         }
         for (source, due) in
             [(DecisionSource::Store, in_store), (DecisionSource::Fallback, in_fallback)]
         {
-            for leases in due.chunks(RENEWAL_BATCH) {
-                let (table, leases) = (Rc::clone(self), leases.to_vec());
-                self.background.run(async move { table.renew_batch(&leases, source).await });
+            for lease_ids in due.chunks(RENEWAL_BATCH) {
+                let (table, lease_ids) = (Rc::clone(self), lease_ids.to_vec());
+                self.background.run(async move { table.renew_batch(&lease_ids, source).await });
             }
         }
     }
 
     /// Renews leases: makes a new charge without a check of the quota, then refunds the old one, so
-    /// that no other request gets the slot in between. An expired lease is charged again as well:
+    /// that no other request gets the permit in between. An expired lease is charged again as well:
     /// its request is still in flight.
-    async fn renew_batch(&self, leases: &[u64], source: DecisionSource) {
+    async fn renew_batch(&self, lease_ids: &[u64], source: DecisionSource) {
         let refunds: SmallVec<[Correction; RENEWAL_BATCH]> = {
-            let all = self.leases.borrow();
-            leases.iter().filter_map(|id| all.get(id)).map(ConcurrencyLease::refund).collect()
+            let leases = self.leases.borrow();
+            lease_ids.iter().filter_map(|id| leases.get(id)).map(ConcurrencyLease::refund).collect()
         };
         let adjustments: Vec<Adjustment<'_>> = refunds
             .iter()
@@ -203,22 +209,22 @@ impl LeaseTable {
         let now = self.background.now();
         let outcomes = self.background.store.renew(&adjustments, source, now).await;
         let mut released: SmallVec<[Correction; 2]> = SmallVec::new();
-        let mut all = self.leases.borrow_mut();
-        for (id, renewed) in leases.iter().zip(outcomes.chunks(2)) {
-            let Some(lease) = all.get_mut(id) else { continue };
+        let mut leases = self.leases.borrow_mut();
+        for (id, renewed) in lease_ids.iter().zip(outcomes.chunks(2)) {
+            let Some(lease) = leases.get_mut(id) else { continue };
             // Without a reply it is unknown whether the old or the new charge stands. The one that
             // is not refunded expires.
             if let Some(decided) = renewed.first().and_then(|outcome| outcome.decided()) {
                 lease.charged_at = decided.at;
             } else {
                 lease.due = lease.due.min(self.coarse_clock.get() + RETRY_INTERVAL);
-                self.due.set(self.due.get().min(lease.due));
+                self.next_due.set(self.next_due.get().min(lease.due));
             }
             if std::mem::replace(&mut lease.renewal, Renewal::None) == Renewal::Abandoned {
-                released.extend(all.remove(id).map(|lease| lease.refund()));
+                released.extend(leases.remove(id).map(|lease| lease.refund()));
             }
         }
-        drop(all);
+        drop(leases);
         if !released.is_empty() {
             self.background.adjust_in_background(released);
         }

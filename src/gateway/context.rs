@@ -10,14 +10,14 @@ use super::{
     Peer,
     activity::ActivityGuard,
     charged_limit::ChargedLimit,
-    concurrency_lease::ConcurrencyPermit,
+    concurrency_lease::ConcurrencyPermits,
     request_id::{RequestId, RequestIds},
-    rules::Rules,
+    rules::WorkerRules,
 };
 use crate::{
     clock::Stopwatch,
     framing::{ClientStream, RequestHead, state::CloseMode},
-    identity::{Caller, Secret, token_hash},
+    identity::{Caller, KeySecret, token_hash},
     limit::Admission,
     metrics::RouteCounters,
     plan,
@@ -33,13 +33,13 @@ const STATUS_CLIENT_CLOSED: u16 = 499;
 pub(super) struct AccessLogger {
     pub(super) writer: Rc<AccessWriter>,
     /// The key of the hash that stands for a token in the log.
-    pub(super) secret: Secret,
+    pub(super) secret: KeySecret,
 }
 
 /// One request in the gateway. Dropping it releases what the request holds, counts it and logs it,
 /// even if the client goes away early.
 pub struct RequestContext {
-    pub(super) rules: Rc<Rules>,
+    pub(super) rules: Rc<WorkerRules>,
     /// `None` if it was malformed.
     pub(super) head: Option<Box<RequestHead>>,
     pub(super) client: Rc<dyn ClientStream>,
@@ -67,8 +67,8 @@ pub struct RequestContext {
     pub(super) upstream_time: Option<Duration>,
     /// Keeps the caller active for the throttle until the response ends.
     pub(super) activity: Option<ActivityGuard>,
-    /// The concurrency slots that the request holds until the response ends.
-    pub(super) permit: Option<ConcurrencyPermit>,
+    /// The concurrency permits that the request holds until the response ends.
+    pub(super) permits: Option<ConcurrencyPermits>,
     pub(super) access_logger: Option<AccessLogger>,
     /// The arrival, in ms since the epoch; only set if there is an access log.
     pub(super) arrived_at: u64,
@@ -81,7 +81,7 @@ pub struct RequestContext {
 
 impl RequestContext {
     pub(super) fn new(
-        rules: Rc<Rules>,
+        rules: Rc<WorkerRules>,
         peer: &Peer,
         head: Option<Box<RequestHead>>,
         client: Rc<dyn ClientStream>,
@@ -106,12 +106,12 @@ impl RequestContext {
             from_trusted_proxy,
             counters,
             status: None,
-            admission: Admission::Unasked,
+            admission: Admission::NotChecked,
             delay: Cell::default(),
             attempts: Attempts::default(),
             upstream_time: None,
             activity: None,
-            permit: None,
+            permits: None,
             access_logger: None,
             arrived_at: 0,
             stopwatch,

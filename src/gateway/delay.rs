@@ -12,7 +12,7 @@ use super::{
     Gateway,
     charged_limit::ChargedLimit,
     context::RequestContext,
-    delay_queue::{Slot, SlotSize},
+    delay_queue::{Slot, SlotClass},
     rules::LimitRule,
 };
 use crate::{
@@ -79,7 +79,7 @@ impl<'a> DelayGuard<'a> {
         let RequestContext { limits, client, delay, .. } = context;
         let (mut charges, mut longest) = (SmallVec::new(), (0, None));
         for limit in limits {
-            // Concurrency slots are refunded by the request's permit.
+            // Concurrency permits are refunded by `ConcurrencyPermits`.
             let is_leased = limit.limit().algorithm == Algorithm::Concurrency;
             let charged = limit.outcome.admitted().filter(|_| limit.cost() > 0 && !is_leased);
             let Some(&decided) = charged else { continue };
@@ -91,9 +91,9 @@ impl<'a> DelayGuard<'a> {
                     longest = (wait, Some(Rc::clone(charge.limit.rule())));
                 }
                 let quota = charge.limit.limit().quota.limit;
-                let size = SlotSize { cost: charge.limit.cost(), quota, source: decided.source };
+                let class = SlotClass { cost: charge.limit.cost(), quota, source: decided.source };
                 let due = since + Duration::from_millis(wait);
-                let slot = Slot { due, charged_at: decided.charged_at(), size };
+                let slot = Slot { due, charged_at: decided.charged_at(), class };
                 let queues = &gateway.shared.delay_queues;
                 charge.state =
                     SlotState::Waiting(queues.insert(bucket_id(charge.limit), slot, &wake));

@@ -3,7 +3,7 @@
 //!
 //! A bucket's queue is two parallel sequences: the delayed requests, and the slots that they were
 //! granted, soonest first. The request at an index has the slot at that index. If a request leaves,
-//! the requests behind it move up by one slot, up to the first slot of another size; the slot
+//! the requests behind it move up by one slot, up to the first slot of another class; the slot
 //! before that one, or the last slot, becomes free.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -23,13 +23,13 @@ pub(super) struct Slot {
     /// Its start in ms, by the clock that decided; a refund identifies the slot by it.
     pub(super) charged_at: Millis,
     /// What determines its length. A slot is passed on only to a request whose own slot has the
-    /// same size.
-    pub(super) size: SlotSize,
+    /// same class.
+    pub(super) class: SlotClass,
 }
 
 /// What determines a slot's length, and the store that granted it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct SlotSize {
+pub(super) struct SlotClass {
     /// The request's cost.
     pub(super) cost: u32,
     /// The quota of the decision.
@@ -99,15 +99,15 @@ impl DelayQueues {
         })
     }
 
-    /// Removes request `id` before its slot. The requests behind it with slots of the same size
+    /// Removes request `id` before its slot. The requests behind it with slots of the same class
     /// move up, and `refund` gets the slot that becomes free. `refund` runs under the lock, so that slots
     /// are refunded in the order in which requests leave, the last slot first.
     pub(super) fn remove(&self, bucket: u128, id: u64, refund: impl FnOnce(Slot)) {
         let _: Option<()> = self.update(bucket, |queue| {
             let index = queue.index_of(id)?;
-            let size = queue.slots.get(index)?.size;
+            let class = queue.slots.get(index)?.class;
             let behind = queue.slots.range(index + 1..);
-            let moved_up = behind.take_while(|slot| slot.size == size).count();
+            let moved_up = behind.take_while(|slot| slot.class == class).count();
             queue.requests.remove(index);
             queue.slots.remove(index + moved_up).map(refund)
         });
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    const SIZE: SlotSize = SlotSize { cost: 1, quota: 4, source: DecisionSource::Store };
+    const CLASS: SlotClass = SlotClass { cost: 1, quota: 4, source: DecisionSource::Store };
 
     fn remove(queues: &DelayQueues, id: u64) -> Option<Slot> {
         let mut freed = None;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn slot(ms: u64) -> Slot {
-        Slot { due: Duration::from_millis(ms), charged_at: ms, size: SIZE }
+        Slot { due: Duration::from_millis(ms), charged_at: ms, class: CLASS }
     }
 
     #[test]
@@ -182,10 +182,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_of_another_size_is_not_passed_on() {
+    fn a_slot_of_another_class_is_not_passed_on() {
         let queues = DelayQueues::default();
         let wake = Arc::new(Notify::new());
-        let large = Slot { size: SlotSize { cost: 2, ..SIZE }, ..slot(3) };
+        let large = Slot { class: SlotClass { cost: 2, ..CLASS }, ..slot(3) };
         let first = queues.insert(7, slot(1), &wake);
         queues.insert(7, slot(2), &wake);
         let third = queues.insert(7, large, &wake);

@@ -1,6 +1,8 @@
 //! Forwards a request to its upstream, and turns a failure into a [`GatewayError`].
 
-use super::{Gateway, Peer, context::RequestContext, draft_response::DraftResponse, rules::Rules};
+use super::{
+    Gateway, Peer, context::RequestContext, draft_response::DraftResponse, rules::WorkerRules,
+};
 use crate::{
     error::GatewayError,
     framing::BodyError,
@@ -22,7 +24,7 @@ impl Gateway {
     /// The upstream failed, or the client's body is malformed, too long, late or incomplete.
     pub(super) async fn forward(
         &self,
-        rules: &Rules,
+        rules: &WorkerRules,
         route: usize,
         upstream: &Upstream,
         peer: &Peer,
@@ -58,7 +60,9 @@ impl Gateway {
             Err(ForwardError::Body(error)) => {
                 context.client.abandon_body();
                 Err(match error {
-                    BodyError::TooLong => GatewayError::BodyTooLong,
+                    BodyError::TooLong => {
+                        GatewayError::BodyTooLong(rules.snapshot.routes[route].max_body)
+                    }
                     BodyError::TimedOut => GatewayError::BodyTimeout,
                     BodyError::Malformed(error) => GatewayError::Framing(error),
                     BodyError::ClientClosed => GatewayError::BodyIncomplete,
@@ -70,7 +74,7 @@ impl Gateway {
     /// The request for the upstream, with its body.
     fn outgoing(
         &self,
-        rules: &Rules,
+        rules: &WorkerRules,
         route: usize,
         servers: &Servers,
         peer: &Peer,
@@ -102,14 +106,19 @@ impl Gateway {
     #[cold]
     fn upstream_error(
         &self,
-        rules: &Rules,
+        rules: &WorkerRules,
         route: usize,
         upstream: &Upstream,
         context: &RequestContext,
         error: UpstreamError,
     ) -> GatewayError {
         if let Some(counters) = &rules.routes[route].upstream {
-            counters.of(error.kind()).add(1);
+            let counter = match &error {
+                UpstreamError::Connect(_) => &counters.connect,
+                UpstreamError::Timeout => &counters.timeout,
+                UpstreamError::Failed(_) => &counters.broken,
+            };
+            counter.add(1);
         }
         let now = self.coarse_clock.get();
         if now.saturating_sub(self.warned_at.get()) >= WARNING_INTERVAL {

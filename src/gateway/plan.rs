@@ -1,9 +1,11 @@
 //! Plans a request: the route, the caller, and the limits with their keys. Charges nothing.
 
-use super::{Gateway, Peer, charged_limit::ChargedLimit, context::RequestContext, rules::Rules};
+use super::{
+    Gateway, Peer, charged_limit::ChargedLimit, context::RequestContext, rules::WorkerRules,
+};
 use crate::{
     error::GatewayError,
-    identity::Secret,
+    identity::KeySecret,
     plan::{LimitRequests, RequestAttributes, limit_requests, status_requests},
     snapshot::{Action, LimitRequest},
 };
@@ -25,7 +27,7 @@ impl Gateway {
     /// cannot be read.
     pub(super) fn plan(
         &self,
-        rules: &Rules,
+        rules: &WorkerRules,
         peer: &Peer,
         context: &mut RequestContext,
     ) -> Result<Plan, GatewayError> {
@@ -38,7 +40,7 @@ impl Gateway {
         let matched = attributes.find_route(&rules.snapshot)?;
         let (index, route) = (matched.index, matched.route);
         let (k0, k1) = self.shared.store.key_secret();
-        let secret = Secret(k0, k1);
+        let secret = KeySecret(k0, k1);
         context.counters = rules.routes[index].counters.clone();
         context.route = Some(index);
         let limits = &rules.routes[index].limits;

@@ -9,7 +9,7 @@ use crate::{
     error::GatewayError,
     limit::{Admission, Charge},
     respond::{self, LimitReport},
-    snapshot::{LimitRequest, Policy},
+    snapshot::{LimitPolicy, LimitRequest},
 };
 
 impl Gateway {
@@ -21,15 +21,15 @@ impl Gateway {
     /// is to refuse.
     pub(super) async fn quota_status(
         &self,
-        limits: &[Arc<Policy>],
+        limits: &[Arc<LimitPolicy>],
         requests: &[LimitRequest],
         context: &mut RequestContext,
     ) -> Result<DraftResponse, GatewayError> {
         // No upstream has checked the token, so the response must not make the caller active.
         context.caller = None;
         let charge = |request: &LimitRequest| {
-            let policy = limits.get(usize::from(request.limit))?;
-            let limit = policy.limit(request.tier);
+            let policy = limits.get(usize::from(request.limit_index))?;
+            let limit = policy.limit_for_tier(request.tier);
             Some(Charge { limit, key: request.key, cost: request.cost })
         };
         let charges: SmallVec<[Charge<'_>; 4]> = requests.iter().filter_map(charge).collect();

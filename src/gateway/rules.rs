@@ -17,12 +17,12 @@ use crate::{
     identity::{Part, TokenSource},
     live::LiveSnapshot,
     metrics::{LimitCounters, RouteCounters, UpstreamCounters, WorkerMetrics},
-    snapshot::{Action, Cost, Policy, Route, Snapshot, TierMatch},
+    snapshot::{Action, Cost, LimitPolicy, Route, Snapshot, TierMatch},
     upstream::{LoadBalancer, Pool, ProtectedHeaders, ServerAddress, UpstreamKind},
 };
 
 /// A snapshot with a worker's state. A request uses the same one to its end, even across a reload.
-pub(super) struct Rules {
+pub(super) struct WorkerRules {
     pub(super) snapshot: Arc<Snapshot>,
     /// One for each route, in the snapshot's order.
     pub(super) routes: Vec<RouteState>,
@@ -32,7 +32,7 @@ pub(super) struct Rules {
 
 /// A limit of one route, with the worker's counters.
 pub(super) struct LimitRule {
-    pub(super) policy: Arc<Policy>,
+    pub(super) policy: Arc<LimitPolicy>,
     pub(super) counters: Arc<CachePadded<LimitCounters>>,
 }
 
@@ -47,10 +47,10 @@ pub(super) struct RouteState {
     pub(super) upstream: Option<Arc<CachePadded<UpstreamCounters>>>,
 }
 
-/// The current [`Rules`], rebuilt after a reload. Connection pools are kept across reloads.
+/// The current [`WorkerRules`], rebuilt after a reload. Connection pools are kept across reloads.
 pub(super) struct RulesCache {
     generation: Cell<u64>,
-    rules: RefCell<Rc<Rules>>,
+    rules: RefCell<Rc<WorkerRules>>,
     pools: RefCell<HashMap<ServerAddress, Rc<Pool>, RandomState>>,
     /// The worker's coarse clock, in ms.
     coarse_clock: Rc<Cell<u64>>,
@@ -64,7 +64,7 @@ impl RulesCache {
     ) -> Self {
         let pools = RefCell::default();
         let generation = live.generation();
-        let rules = Rules::new(live.snapshot(), metrics, &pools, &coarse_clock);
+        let rules = WorkerRules::new(live.snapshot(), metrics, &pools, &coarse_clock);
         Self {
             generation: Cell::new(generation),
             rules: RefCell::new(Rc::new(rules)),
@@ -74,10 +74,10 @@ impl RulesCache {
     }
 
     /// The current rules, rebuilt first if the configuration was reloaded.
-    pub(super) fn get(&self, live: &LiveSnapshot, metrics: &WorkerMetrics) -> Rc<Rules> {
+    pub(super) fn get(&self, live: &LiveSnapshot, metrics: &WorkerMetrics) -> Rc<WorkerRules> {
         let generation = live.generation();
         if generation != self.generation.get() {
-            let rules = Rules::new(live.snapshot(), metrics, &self.pools, &self.coarse_clock);
+            let rules = WorkerRules::new(live.snapshot(), metrics, &self.pools, &self.coarse_clock);
             self.generation.set(generation);
             *self.rules.borrow_mut() = Rc::new(rules);
         }
@@ -98,7 +98,7 @@ impl RulesCache {
     }
 }
 
-impl Rules {
+impl WorkerRules {
     fn new(
         snapshot: Arc<Snapshot>,
         metrics: &WorkerMetrics,
@@ -110,8 +110,8 @@ impl Rules {
             limits: route
                 .limits
                 .iter()
-                .map(|used| {
-                    let policy = Arc::clone(&used.policy);
+                .map(|policy| {
+                    let policy = Arc::clone(policy);
                     let counters = metrics.limit(&route.name, &policy.limit.name);
                     Rc::new(LimitRule { policy, counters })
                 })
@@ -149,7 +149,7 @@ impl Rules {
     fn prune(&self, metrics: &WorkerMetrics) {
         let routes = &self.snapshot.routes;
         let limits = routes.iter().flat_map(|route| {
-            route.limits.iter().map(|limit| (&*route.name, &*limit.policy.limit.name))
+            route.limits.iter().map(|policy| (&*route.name, &*policy.limit.name))
         });
         let upstreams = self.snapshot.upstreams.iter().map(|upstream| &*upstream.name);
         metrics.retain(
@@ -169,7 +169,7 @@ fn protected_names(route: &Route, tokens: &[TokenSource]) -> Vec<HeaderName> {
         _ => None,
     };
     let mut names = Vec::new();
-    for policy in route.limits.iter().map(|used| &used.policy) {
+    for policy in &route.limits {
         names.extend(policy.key.0.iter().filter_map(header));
         if let Cost::Header { name, .. } = &policy.cost {
             names.push(name.clone());
@@ -179,9 +179,10 @@ fn protected_names(route: &Route, tokens: &[TokenSource]) -> Vec<HeaderName> {
             TierMatch::Networks(_) => None,
         }));
     }
-    names.extend(tokens.iter().map(|source| match source {
-        TokenSource::Header(name) => name.clone(),
-        TokenSource::Cookie(_) => http::header::COOKIE,
+    names.extend(tokens.iter().filter_map(|source| match source {
+        TokenSource::Header(name) => Some(name.clone()),
+        TokenSource::Cookie(_) => Some(http::header::COOKIE),
+        TokenSource::Recorded(_) => None,
     }));
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     names.dedup();

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     extract::AmbiguousValue,
-    key::{FALLBACK_TAG, KeyHasher, KeyPlan, Part, PartSink, Secret, Subject},
+    key::{FALLBACK_TAG, KeyHasher, KeyPlan, KeySecret, Part, PartSink, Subject},
     token::{TokenSource, token},
 };
 use crate::framing::Fields;
@@ -23,7 +23,7 @@ impl Caller {
     ///
     /// # Errors
     /// A token source can be read in more than one way.
-    pub fn of(subject: &Subject<'_>, secret: Secret) -> Result<Self, AmbiguousValue> {
+    pub fn of(subject: &Subject<'_>, secret: KeySecret) -> Result<Self, AmbiguousValue> {
         let mut tokens = SmallVec::new();
         for source in subject.token_sources {
             if let Some(token) = token(std::slice::from_ref(source), subject.headers)? {
@@ -73,7 +73,7 @@ impl KeyPlan {
 
 /// 64 bits of the keyed hash of the first token among `sources`. `None` without a token, or if a source
 /// can be read in more than one way.
-pub fn token_hash(sources: &[TokenSource], headers: &Fields, secret: Secret) -> Option<u64> {
+pub fn token_hash(sources: &[TokenSource], headers: &Fields, secret: KeySecret) -> Option<u64> {
     let token = token(sources, headers).ok()??;
     let mut hash = KeyHasher::new(secret);
     hash.add_token(&token);

@@ -7,14 +7,26 @@ use http::{HeaderName, header};
 use super::canonical::{
     NameMatch, canonical_cookie_value, canonical_query_value, compare_names, decode_form, trim,
 };
-use crate::framing::Fields;
+use crate::{escape::escape, framing::Fields};
 
 /// A part of a key that the gateway and the upstream could read differently.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AmbiguousValue {
-    /// A second value was sent, or a value under an alias of the name.
+    /// A second value was sent.
     #[error("{0} must be sent at most once: requests are counted by it")]
     Repeated(String),
+    /// A value was sent under another name that some upstreams read as the same.
+    #[error(
+        "{kind} `{sent}` can be taken for `{name}`, by which requests are counted; send only `{name}`"
+    )]
+    Alias {
+        /// `cookie` or `query parameter`.
+        kind: &'static str,
+        /// The name as sent, escaped and truncated.
+        sent: String,
+        /// The part's name.
+        name: String,
+    },
     /// The value has no canonical form.
     #[error(
         "{name} can be read in more than one way, and requests are counted by it; expected {expected}"
@@ -40,6 +52,12 @@ fn count_pair(pairs: &mut usize, name: impl FnOnce() -> String) -> Result<(), Am
         });
     }
     Ok(())
+}
+
+fn alias(kind: &'static str, sent: &[u8], name: &str) -> AmbiguousValue {
+    const MAX: usize = 64;
+    let sent: String = String::from_utf8_lossy(sent).chars().take(MAX).collect();
+    AmbiguousValue::Alias { kind, sent: escape(&sent).into_owned(), name: name.to_owned() }
 }
 
 /// The single value of a header, as sent. A repeated header is rejected: the gateway and the upstream could
@@ -68,7 +86,7 @@ pub(super) fn single_cookie<'r>(
             let Some(equals) = memchr::memchr(b'=', pair) else { continue };
             match compare_names(trim(&pair[..equals]), name.as_bytes()) {
                 NameMatch::Same => {}
-                NameMatch::Alias => return Err(AmbiguousValue::Repeated(format!("cookie {name}"))),
+                NameMatch::Alias => return Err(alias("cookie", trim(&pair[..equals]), name)),
                 NameMatch::Other => continue,
             }
             let value = canonical_cookie_value(&pair[equals + 1..]).ok_or_else(|| {
@@ -107,7 +125,7 @@ pub(super) fn single_query_param<'r>(
                 NameMatch::Same => {
                     insert_single(&mut found, canonical_query_value(value)).ok_or_else(repeated)?;
                 }
-                NameMatch::Alias => return Err(repeated()),
+                NameMatch::Alias => return Err(alias("query parameter", &decode_form(key), name)),
                 NameMatch::Other => {}
             }
         }
@@ -159,6 +177,20 @@ mod tests {
         {
             assert!(single_query_param(text, "k").is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn an_alias_is_named_as_sent() {
+        for (text, sent) in [("k=1&k[]=2", "k[]"), ("k%1b=1", "k"), ("k%00%1b=1", "k\\0\\u{1b}")] {
+            let Err(error) = single_query_param(text, "k") else { continue };
+            let expected = format!(
+                "query parameter `{sent}` can be taken for `k`, by which requests are counted; send only `k`"
+            );
+            assert_eq!(error.to_string(), expected);
+        }
+        let cookies = [("cookie", "k[]=1")].into_iter().collect();
+        let error = single_cookie(&cookies, "k").unwrap_err().to_string();
+        assert!(error.starts_with("cookie `k[]` can be taken for `k`"), "{error}");
     }
 
     proptest! {

@@ -19,7 +19,7 @@ use crate::framing::Fields;
 
 /// The 128-bit secret of the keyed hash, as two halves.
 #[derive(Clone, Copy)]
-pub struct Secret(pub u64, pub u64);
+pub struct KeySecret(pub u64, pub u64);
 
 /// One part of a key.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -139,7 +139,7 @@ impl KeyPlan {
     ///
     /// # Errors
     /// A part can be read in more than one way.
-    pub fn key(&self, subject: &Subject<'_>, secret: Secret) -> Result<u128, AmbiguousValue> {
+    pub fn key(&self, subject: &Subject<'_>, secret: KeySecret) -> Result<u128, AmbiguousValue> {
         let mut hash = KeyHasher::new(secret);
         if self.read_into(subject, &mut hash)? {
             hash = KeyHasher::new(secret);
@@ -166,7 +166,7 @@ impl KeyPlan {
 pub(super) struct KeyHasher(SipHasher13);
 
 impl KeyHasher {
-    pub(super) fn new(secret: Secret) -> Self {
+    pub(super) fn new(secret: KeySecret) -> Self {
         Self(SipHasher13::new_with_keys(secret.0, secret.1))
     }
 
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const SECRET: Secret = Secret(1, 2);
+    const SECRET: KeySecret = KeySecret(1, 2);
 
     struct Request {
         headers: Fields,

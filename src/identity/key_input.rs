@@ -8,7 +8,7 @@ use super::{
     canonical::{canonical_host, decoded_cookie_value, strip_matrix_params, trim},
     client,
     credentials::canonical_credentials,
-    key::{FALLBACK_TAG, KeyHasher, KeyPlan, Part, PartSink, Secret},
+    key::{FALLBACK_TAG, KeyHasher, KeyPlan, KeySecret, Part, PartSink},
     token::{Token, TokenSource},
 };
 
@@ -47,7 +47,7 @@ impl KeyPlan {
     pub fn key_of_input(
         &self,
         input: &KeyInput<'_>,
-        secret: Secret,
+        secret: KeySecret,
     ) -> Result<u128, KeyInputError> {
         if input.values.len() != self.0.len() {
             return Err(KeyInputError::Count);
@@ -143,7 +143,7 @@ mod tests {
     use super::super::{AmbiguousValue, ClientAddress, Subject};
     use super::*;
 
-    const SECRET: Secret = Secret(3, 4);
+    const SECRET: KeySecret = KeySecret(3, 4);
 
     fn sources() -> [TokenSource; 1] {
         [TokenSource::Header(header::AUTHORIZATION)]

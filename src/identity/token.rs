@@ -20,6 +20,8 @@ pub enum TokenSource {
     Header(HeaderName),
     /// In the cookie of this name.
     Cookie(String),
+    /// In no request: this is the token, from a log.
+    Recorded(String),
 }
 
 /// The token in the first of `sources` that has one.
@@ -27,13 +29,16 @@ pub enum TokenSource {
 /// # Errors
 /// A source can be read in more than one way.
 pub fn token<'r>(
-    sources: &[TokenSource],
+    sources: &'r [TokenSource],
     headers: &'r Fields,
 ) -> Result<Option<Token<'r>>, AmbiguousValue> {
     for source in sources {
         let found = match source {
             TokenSource::Header(name) => header_token(headers, name)?,
             TokenSource::Cookie(name) => single_cookie(headers, name)?.map(Token::plain),
+            TokenSource::Recorded(token) => {
+                Some(Token::plain(Cow::Borrowed(trim(token.as_bytes()))))
+            }
         };
         if let Some(token) = found.filter(|token| !token.value.is_empty()) {
             return Ok(Some(token));
@@ -84,7 +89,8 @@ mod tests {
             (&[("authorization", "x"), ("cookie", "session=s1")], "", "x"),
         ] {
             let headers = headers(lines);
-            let token = token(&sources(), &headers).unwrap().unwrap();
+            let sources = sources();
+            let token = token(&sources, &headers).unwrap().unwrap();
             assert_eq!((&*token.scheme, &*token.value), (scheme.as_bytes(), value.as_bytes()));
         }
         assert_eq!(token(&sources(), &headers(&[("cookie", "xsession=1")])), Ok(None));

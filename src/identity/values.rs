@@ -113,7 +113,9 @@ impl DisplaySink {
     fn masked(&self) -> String {
         match (&*self.scheme, self.bytes) {
             (_, 0) => String::new(),
+            ("", 1) => "*** (1 byte)".to_owned(),
             ("", bytes) => format!("*** ({bytes} bytes)"),
+            (scheme, 1) => format!("{scheme} *** (1 byte)"),
             (scheme, bytes) => format!("{scheme} *** ({bytes} bytes)"),
         }
     }

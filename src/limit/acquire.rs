@@ -12,15 +12,15 @@
 //!
 //! The others do not: a token of [`super::token_bucket`] starts to refill when it is charged, so spending
 //! it later admits more than burst and rate; an entry of [`super::sliding_log`] expires by the time of its
-//! charge; a slot of [`super::leaky_bucket`] is a point in time and passes; a slot of
+//! charge; a slot of [`super::leaky_bucket`] is a point in time and passes; a permit of
 //! [`super::concurrency`] is held only while its request is in flight.
 //!
-//! The Lua twin is `lua/acquire.lua`.
+//! The Lua counterpart is `lua/acquire.lua`.
 
 use super::{Algorithm, Decision, Key, Limit, Millis, Quota, State};
 
 /// The most tokens of one record that a gateway acquires at once or holds.
-pub const MAX_RESERVE: u32 = 1 << 20;
+pub const MAX_LEASED_TOKENS: u32 = 1 << 20;
 
 /// The batch of tokens that a gateway requests from one record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -73,7 +73,7 @@ pub struct Grant {
 
 impl Algorithm {
     /// Whether tokens may be acquired in batches.
-    pub fn can_reserve(self) -> bool {
+    pub fn can_lease(self) -> bool {
         matches!(self, Self::SlidingWindow | Self::FixedWindow)
     }
 }

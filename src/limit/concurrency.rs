@@ -1,28 +1,28 @@
-//! The concurrency limit: each request holds a slot while it is in flight.
+//! The concurrency limit: each request holds a permit while it is in flight.
 //!
-//! The quota `L` is the number of slots. A slot is held under a lease of the window `W`. Its holder
+//! The quota `L` is the number of permits. A permit is held under a lease of the window `W`. Its holder
 //! refunds it when the request ends ([`refund`]), and renews the lease before the lease ends ([`charge`],
-//! then [`refund`] of the previous lease). The slots of a gateway that died become free when its leases
+//! then [`refund`] of the previous lease). The permits of a gateway that died become free when its leases
 //! end.
 //!
 //! A lease's end is rounded up to a multiple of `W / 64`. Leases that end together form a group: a record
-//! has at most 65 groups, however many slots are held (82 while clocks differ by the largest tolerated
+//! has at most 65 groups, however many permits are held (82 while clocks differ by the largest tolerated
 //! step).
 //!
 //! A lease is identified by the time of its charge. If the clock steps back by at most `W / 4`, no lease
 //! changes, but each lasts longer by up to that step. After a larger step back all leases restart as one
 //! group that ends a window from now. A refund that finds no group of its own is taken from that one, so
-//! no slot counts twice. A holder that renews after a third of the window has left that group long before
+//! no permit counts twice. A holder that renews after a third of the window has left that group long before
 //! its end.
 //!
-//! Record: `reset_at` (ms), `restarted_until` (ms), the total of the slots, and the groups (end in ms,
-//! slots), the soonest first.
+//! Record: `reset_at` (ms), `restarted_until` (ms), the total of the permits, and the groups (end in ms,
+//! permits), the soonest first.
 //!
 //! Bound, for charges admitted under an unchanged quota: at any time, the leases that have not ended hold
-//! at most `L` slots. When a slot will become free is unknown: `retry_at` assumes that no lease is
+//! at most `L` permits. When a permit will become free is unknown: `retry_at` assumes that no lease is
 //! refunded or renewed.
 //!
-//! The Lua twin is `lua/concurrency.lua`.
+//! The Lua counterpart is `lua/concurrency.lua`.
 
 use super::{Decision, Millis, Quota};
 
@@ -39,34 +39,34 @@ pub struct State {
     pub reset_at: Millis,
     /// The end of the leases that restarted because the clock was set back, in ms; 0 if none did.
     restarted_until: Millis,
-    /// The slots of all `groups`.
+    /// The permits of all `groups`.
     total: u32,
     /// Ordered by their ends, the soonest first.
     groups: Vec<LeaseGroup>,
 }
 
-/// The slots whose leases end together.
+/// The permits whose leases end together.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct LeaseGroup {
     /// The leases' end: the first ms after them.
     ends_at: Millis,
     /// Never 0.
-    slots: u32,
+    permits: u32,
 }
 
 /// Decides on a charge of `cost` at `now` without charging it.
 ///
 /// The record changes only if the clock was set back by more than a quarter of the window.
 pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
-    Reading::new(state, quota, now).decision(state, quota, cost)
+    RecordView::new(state, quota, now).decision(state, quota, cost)
 }
 
-/// Takes `cost` slots at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
+/// Takes `cost` permits at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
 /// total saturates at `u32::MAX`.
 pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
-    let mut reading = Reading::new(state, quota, now);
-    reading.charge(state, quota, cost);
-    reading.decision(state, quota, 0)
+    let mut view = RecordView::new(state, quota, now);
+    view.charge(state, quota, cost);
+    view.decision(state, quota, 0)
 }
 
 /// Charges `cost` if [`decide`] admits it.
@@ -75,7 +75,7 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Refunds `cost` slots that were taken at `charged_at`, as far as their lease has not ended and holds
+/// Refunds `cost` permits that were taken at `charged_at`, as far as their lease has not ended and holds
 /// them. `reset_at` stays.
 pub fn refund(
     state: &mut State,
@@ -84,15 +84,15 @@ pub fn refund(
     charged_at: Millis,
     cost: u32,
 ) -> Decision {
-    let mut reading = Reading::new(state, quota, now);
+    let mut view = RecordView::new(state, quota, now);
     let ends_at = lease_end(quota, charged_at);
-    let left = cost - reading.release(state, ends_at, cost);
-    // If the leases have restarted since the charge, their slots are in the restarted group: the group at
+    let left = cost - view.release(state, ends_at, cost);
+    // If the leases have restarted since the charge, their permits are in the restarted group: the group at
     // `ends_at` does not exist, or is that of other leases.
     if left > 0 && ends_at > now {
-        reading.release(state, state.restarted_until, left);
+        view.release(state, state.restarted_until, left);
     }
-    reading.decision(state, quota, 0)
+    view.decision(state, quota, 0)
 }
 
 /// The first ms at which the record is equivalent to that of a new caller.
@@ -121,26 +121,26 @@ impl State {
         (self.reset_at, self.restarted_until) = (ends_at, ends_at);
         self.groups.clear();
         if self.total > 0 {
-            self.groups.push(LeaseGroup { ends_at, slots: self.total });
+            self.groups.push(LeaseGroup { ends_at, permits: self.total });
         }
     }
 }
 
 /// A record as read at `now`.
-struct Reading {
+struct RecordView {
     now: Millis,
     /// The index of the first group that has not ended.
     first: usize,
-    /// Slots held. Above the limit if the quota was lowered or overdrawn.
+    /// Permits held. Above the limit if the quota was lowered or overdrawn.
     used: u32,
 }
 
-impl Reading {
+impl RecordView {
     fn new(state: &mut State, quota: &Quota, now: Millis) -> Self {
         state.follow_clock(quota, now);
         let (mut first, mut used) = (0, state.total);
         while let Some(group) = state.groups.get(first).filter(|group| group.ends_at <= now) {
-            used -= group.slots;
+            used -= group.permits;
             first += 1;
         }
         Self { now, first, used }
@@ -171,7 +171,7 @@ impl Reading {
                 break;
             }
             at = group.ends_at;
-            used -= group.slots;
+            used -= group.permits;
         }
         Some(at)
     }
@@ -188,15 +188,15 @@ impl Reading {
         let next = state.first_ending_after(ends_at);
         // The clock may have stepped back: then this lease ends before those of earlier charges.
         match state.groups[..next].last_mut().filter(|group| group.ends_at == ends_at) {
-            Some(group) => group.slots += cost,
-            None => state.groups.insert(next, LeaseGroup { ends_at, slots: cost }),
+            Some(group) => group.permits += cost,
+            None => state.groups.insert(next, LeaseGroup { ends_at, permits: cost }),
         }
         self.used += cost;
         state.total = self.used;
         state.reset_at = state.reset_at.max(ends_at);
     }
 
-    /// Releases up to `cost` slots of the group that ends at `ends_at`, if it has not ended. Returns how
+    /// Releases up to `cost` permits of the group that ends at `ends_at`, if it has not ended. Returns how
     /// many.
     fn release(&mut self, state: &mut State, ends_at: Millis, cost: u32) -> u32 {
         let Some(index) =
@@ -208,9 +208,9 @@ impl Reading {
         if group.ends_at != ends_at {
             return 0;
         }
-        let released = cost.min(group.slots);
-        group.slots -= released;
-        if group.slots == 0 {
+        let released = cost.min(group.permits);
+        group.permits -= released;
+        if group.permits == 0 {
             state.groups.remove(index);
         }
         state.total -= released;

@@ -10,7 +10,7 @@
 //! of `W` overlaps at most two windows, so it holds at most `2L`.
 //!
 //! Source: GitHub, "How we scaled the GitHub API with a sharded, replicated rate limiter in Redis"
-//! (fixed window with a stored reset time). The Lua twin is `lua/fixed_window.lua`.
+//! (fixed window with a stored reset time). The Lua counterpart is `lua/fixed_window.lua`.
 
 use super::{Decision, MAX_STEP_BACK, Millis, Quota};
 

@@ -3,7 +3,7 @@
 //! Positions are in units of `1 / rate` ms after now, as in `GcraState::backlog`; a slot is `window` units
 //! long. A run keeps the exact position of its first slot, so the distance between slots never changes.
 //!
-//! The Lua twin is `lua/free_slots.lua`.
+//! The Lua counterpart is `lua/free_slots.lua`.
 
 use smallvec::SmallVec;
 

@@ -26,7 +26,7 @@ impl GcraState {
     /// The time at which the record is read: never before `updated_at`, unless the clock was set back.
     /// Then the record moves back with it.
     pub(super) fn follow_clock(&mut self, now: Millis) -> Millis {
-        let (now, behind) = super::monotonic_time(self.updated_at, now);
+        let (now, behind) = super::clamp_to_record(self.updated_at, now);
         if behind > 0 {
             self.updated_at = now;
             self.at = self.at.saturating_sub(behind);

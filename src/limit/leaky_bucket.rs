@@ -23,7 +23,7 @@
 //! `L` requests of cost 1.
 //!
 //! Source: CALLR, "Rate limiting for distributed systems with Redis and Lua" (the second script), with a
-//! TAT in place of the sorted set of slots. The Lua twin is `lua/leaky_bucket.lua`.
+//! TAT in place of the sorted set of slots. The Lua counterpart is `lua/leaky_bucket.lua`.
 
 use super::{
     Decision, GcraState, MAX_EXACT_BACKLOG, Millis, Quota,
@@ -50,15 +50,15 @@ pub fn capacity(quota: &Quota) -> u64 {
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
 pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
-    Reading::new(state, quota, now).decision(state, cost)
+    RecordView::new(state, quota, now).decision(state, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
 /// decision's `wait` is the delay until the request's slot.
 pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
-    let mut reading = Reading::new(state, quota, now);
-    let wait = if cost > 0 { reading.charge(state, cost) } else { 0 };
-    Decision { wait, ..reading.decision(state, 0) }
+    let mut view = RecordView::new(state, quota, now);
+    let wait = if cost > 0 { view.charge(state, cost) } else { 0 };
+    Decision { wait, ..view.decision(state, 0) }
 }
 
 /// Charges `cost` if [`decide`] admits it.
@@ -69,9 +69,9 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
 
 /// Refunds `cost` slots, the first of which begins at `slot` (ms). `reset_at` stays.
 pub fn refund(state: &mut State, quota: &Quota, now: Millis, slot: Millis, cost: u32) -> Decision {
-    let mut reading = Reading::new(state, quota, now);
-    reading.refund(state, slot, cost);
-    reading.decision(state, 0)
+    let mut view = RecordView::new(state, quota, now);
+    view.refund(state, slot, cost);
+    view.decision(state, 0)
 }
 
 /// The first ms at which the record is equivalent to that of a new caller: every slot has passed, and so
@@ -81,7 +81,7 @@ pub fn expires_at(state: &State) -> Millis {
 }
 
 /// A record as read at `now`. Lengths of time are in units of `1 / rate` ms.
-struct Reading<'a> {
+struct RecordView<'a> {
     quota: &'a Quota,
     now: Millis,
     rate: u64,
@@ -93,7 +93,7 @@ struct Reading<'a> {
     same_rate: bool,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> RecordView<'a> {
     fn new(state: &mut State, quota: &'a Quota, now: Millis) -> Self {
         let updated_at = state.gcra.updated_at;
         let now = state.gcra.follow_clock(now);
@@ -127,28 +127,28 @@ impl<'a> Reading<'a> {
     fn refund(&mut self, state: &mut State, slot: Millis, cost: u32) {
         let max = i128::from(MAX_EXACT_BACKLOG);
         let length = i128::from(cost) * i128::from(self.quota.window);
-        let released = (i128::from(slot) - i128::from(self.now)) * i128::from(self.rate);
-        if self.backlog == 0 || cost == 0 || length > max || released.abs() > max / 2 {
+        let slot_position = (i128::from(slot) - i128::from(self.now)) * i128::from(self.rate);
+        if self.backlog == 0 || cost == 0 || length > max || slot_position.abs() > max / 2 {
             return;
         }
-        let (length, released) = (length as i64, released as i64);
+        let (length, slot_position) = (length as i64, slot_position as i64);
         let (rate, window) = (self.rate.cast_signed(), self.quota.window.cast_signed());
         let backlog = self.backlog.cast_signed();
         let last = backlog - length;
         let mut begins = last;
         // A change of the quota rounds the end of the taken slots up to a ms: of the slots taken before the
         // change, only the last can be identified.
-        let latest = if self.same_rate { released } else { released + rate - 1 };
+        let latest = if self.same_rate { slot_position } else { slot_position + rate - 1 };
         if last > latest {
             // The last slots that are released in that ms.
-            let back = backlog - released;
+            let back = backlog - slot_position;
             if !self.same_rate || back.unsigned_abs() > MAX_EXACT_BACKLOG {
                 return;
             }
             begins = backlog - (back + window - 1) / window * window;
         }
         begins = self.free_slots.last_taken(begins, length);
-        if begins <= released - rate {
+        if begins <= slot_position - rate {
             return;
         }
         if begins == last {

@@ -6,14 +6,15 @@
 //! oldest first. Charges of the same ms share an entry: its time and the total of the charges before it.
 //! So the work does not grow with the cost, usage is one subtraction, and a binary search finds the entry
 //! whose expiry makes room for a cost. There is at most one entry per ms of the window, and at most `L`
-//! unless charges are refunded or overdraw the quota.
+//! unless charges overdraw the quota or the quota was lowered: a refund removes the entry that it empties,
+//! except the newest, which the next charge reuses.
 //!
 //! Bound, for charges admitted under an unchanged quota `L`: any interval of `W` holds at most `L`. Only
 //! this algorithm and a strict sliding window have that bound, and only this one frees each charge exactly
 //! `W` after it was made.
 //!
 //! Source: CALLR, "Rate limiting for distributed systems with Redis and Lua" (the rolling window), without
-//! its sorted set. The Lua twin is `lua/sliding_log.lua`, which stores the entries in blocks.
+//! its sorted set. The Lua counterpart is `lua/sliding_log.lua`, which stores the entries in blocks.
 
 use std::collections::VecDeque;
 
@@ -55,24 +56,24 @@ struct Entry {
 /// moves back with the clock.
 pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let now = state.follow_clock(now);
-    Reading::new(state, quota, now).decision(state, quota, cost)
+    RecordView::new(state, quota, now).decision(state, quota, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. Usage
 /// saturates at `u32::MAX`.
 pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let now = state.follow_clock(now);
-    Reading::new(state, quota, now).charge(state, quota, cost)
+    RecordView::new(state, quota, now).charge(state, quota, cost)
 }
 
 /// Charges `cost` if [`decide`] admits it, reading the record once.
 pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let now = state.follow_clock(now);
-    let reading = Reading::new(state, quota, now);
-    if u64::from(cost) <= reading.remaining(quota) {
-        reading.charge(state, quota, cost)
+    let view = RecordView::new(state, quota, now);
+    if u64::from(cost) <= view.remaining(quota) {
+        view.charge(state, quota, cost)
     } else {
-        reading.decision(state, quota, cost)
+        view.decision(state, quota, cost)
     }
 }
 
@@ -86,8 +87,8 @@ pub fn refund(
     cost: u32,
 ) -> Decision {
     let now = state.follow_clock(now);
-    let mut reading = Reading::new(state, quota, now);
-    let index = state.search(reading.first, |entry| state.entry_time(entry) < charged_at);
+    let mut view = RecordView::new(state, quota, now);
+    let index = state.search(view.first, |entry| state.entry_time(entry) < charged_at);
     let depth = state.entries.len() - index;
     let charged = state.entries.get(index).filter(|&&entry| state.entry_time(entry) == charged_at);
     let refunded = charged.filter(|_| depth <= MAX_REFUND_DEPTH).map_or(0, |entry| {
@@ -96,14 +97,19 @@ pub fn refund(
     });
     if refunded > 0 {
         // `reset_at` must not move back with the entries from which it was computed: store it.
-        state.reset_at = reading.decision(state, quota, 0).reset_at;
+        state.reset_at = view.decision(state, quota, 0).reset_at;
         for entry in state.entries.range_mut(index + 1..) {
             entry.before = entry.before.wrapping_sub(refunded);
         }
         state.total = state.total.wrapping_sub(refunded);
-        reading = Reading::new(state, quota, now);
+        // The newest entry stays: the times of the others are relative to its time.
+        let next = state.entries.get(index + 1);
+        if next.is_some_and(|next| next.before == state.entries[index].before) {
+            state.entries.remove(index);
+        }
+        view = RecordView::new(state, quota, now);
     }
-    reading.decision(state, quota, 0)
+    view.decision(state, quota, 0)
 }
 
 /// The first ms at which the record is equivalent to that of a new caller.
@@ -115,7 +121,7 @@ impl State {
     /// The time at which the record is read: never before `newest_at`, unless the clock was set back. Then
     /// the record moves back with it.
     fn follow_clock(&mut self, now: Millis) -> Millis {
-        let (now, behind) = super::monotonic_time(self.newest_at, now);
+        let (now, behind) = super::clamp_to_record(self.newest_at, now);
         if behind > 0 {
             // The entries' times are relative to `newest_at`: they move with it.
             self.newest_at = now;
@@ -152,7 +158,7 @@ impl State {
 }
 
 /// A record as read at `now`.
-struct Reading {
+struct RecordView {
     now: Millis,
     /// The index of the oldest entry that has not expired.
     first: usize,
@@ -160,7 +166,7 @@ struct Reading {
     used: u64,
 }
 
-impl Reading {
+impl RecordView {
     fn new(state: &State, quota: &Quota, now: Millis) -> Self {
         let first = if now - state.newest_at.min(now) >= quota.window {
             state.entries.len()
@@ -206,11 +212,16 @@ impl Reading {
         };
         state.entries.drain(..self.first);
         self.first = 0;
-        if state.entries.back().is_none_or(|newest| newest.at != at) {
-            if state.entries.capacity() / 4 > state.entries.len() + 8 {
-                state.entries.shrink_to(state.entries.len() * 2);
+        match state.entries.back_mut() {
+            // Its charges were refunded: it is reused.
+            Some(newest) if newest.before == state.total => newest.at = at,
+            Some(newest) if newest.at == at => {}
+            _ => {
+                if state.entries.capacity() / 4 > state.entries.len() + 8 {
+                    state.entries.shrink_to(state.entries.len() * 2);
+                }
+                state.entries.push_back(Entry { at, before: state.total });
             }
-            state.entries.push_back(Entry { at, before: state.total });
         }
         let requested = cost;
         let cost = cost.min(u32::MAX - self.used.min(u64::from(u32::MAX)) as u32);

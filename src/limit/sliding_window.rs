@@ -17,7 +17,7 @@
 //!
 //! Source: `ClassDojo`'s sliding window, which is `k = 1` (two counters in Redis instead of a sorted set of
 //! all requests), and its proposal of a higher resolution: a higher `k` confines the error to one shorter
-//! sub-window. The Lua twin is `lua/sliding_window.lua`.
+//! sub-window. The Lua counterpart is `lua/sliding_window.lua`.
 
 use super::{Decision, MAX_STEP_BACK, Millis, Quota, counts::Counts};
 
@@ -39,8 +39,8 @@ pub struct State {
 /// back with the clock, and the caller must store it.
 pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let now = follow_clock(state, quota, now);
-    let reading = Reading::new(state, quota, now);
-    reading.decision(state, quota, cost)
+    let view = RecordView::new(state, quota, now);
+    view.decision(state, quota, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. A count
@@ -58,18 +58,18 @@ pub fn charge_batch(
     unit: u32,
 ) -> Decision {
     let now = follow_clock(state, quota, now);
-    let reading = Reading::new(state, quota, now);
-    reading.charge(state, quota, cost, unit)
+    let view = RecordView::new(state, quota, now);
+    view.charge(state, quota, cost, unit)
 }
 
 /// Charges `cost` if [`decide`] admits it, reading the record once.
 pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let now = follow_clock(state, quota, now);
-    let reading = Reading::new(state, quota, now);
-    if u64::from(cost) <= reading.remaining(quota) {
-        reading.charge(state, quota, cost, cost)
+    let view = RecordView::new(state, quota, now);
+    if u64::from(cost) <= view.remaining(quota) {
+        view.charge(state, quota, cost, cost)
     } else {
-        reading.decision(state, quota, cost)
+        view.decision(state, quota, cost)
     }
 }
 
@@ -83,21 +83,20 @@ pub fn refund(
     cost: u32,
 ) -> Decision {
     let now = follow_clock(state, quota, now);
-    let mut reading = Reading::new(state, quota, now);
-    let age = reading.index.checked_sub(charged_at / reading.s);
-    if let Some(age) = age.and_then(|age| usize::try_from(age).ok()).filter(|&age| age <= reading.k)
-    {
-        let refunded = u64::from(cost).min(count_at(state.counts.as_slice(), reading.shift, age));
+    let mut view = RecordView::new(state, quota, now);
+    let age = view.index.checked_sub(charged_at / view.s);
+    if let Some(age) = age.and_then(|age| usize::try_from(age).ok()).filter(|&age| age <= view.k) {
+        let refunded = u64::from(cost).min(count_at(state.counts.as_slice(), view.shift, age));
         if refunded > 0 {
             // `reset_at` must not move back with the counts from which it was computed: store it.
-            state.reset_at = reading.decision(state, quota, 0).reset_at;
-            reading.shift_counts(state)[age] -= refunded as u32;
+            state.reset_at = view.decision(state, quota, 0).reset_at;
+            view.shift_counts(state)[age] -= refunded as u32;
             // The counts were shifted to now.
             state.updated_at = now;
-            reading = Reading::new(state, quota, now);
+            view = RecordView::new(state, quota, now);
         }
     }
-    reading.decision(state, quota, 0)
+    view.decision(state, quota, 0)
 }
 
 /// The first ms at which the record is equivalent to that of a new caller, or up to a sub-window later:
@@ -130,7 +129,7 @@ fn sub_window_start(index: u64, s: Millis) -> Millis {
 }
 
 /// A record as read at `now`.
-struct Reading {
+struct RecordView {
     now: Millis,
     /// The length of a sub-window, in ms.
     s: Millis,
@@ -148,7 +147,7 @@ struct Reading {
     weighted: u64,
 }
 
-impl Reading {
+impl RecordView {
     fn new(state: &State, quota: &Quota, now: Millis) -> Self {
         let s = quota.sub_window();
         let k = quota.resolution as usize;

@@ -10,7 +10,7 @@
 //! Bound, for charges admitted under an unchanged quota: any interval of `I` ms holds at most the burst
 //! and the refill, `L + L * I / W`; so any interval of `W` holds at most `2L`.
 //!
-//! Source: GCRA (ITU-T I.371). The Lua twin is `lua/token_bucket.lua`.
+//! Source: GCRA (ITU-T I.371). The Lua counterpart is `lua/token_bucket.lua`.
 
 use super::{Decision, GcraState, Millis, Quota, gcra::extend_backlog};
 

@@ -98,7 +98,7 @@ impl Verdict {
 pub enum Admission {
     /// The request ended before its limits were checked.
     #[default]
-    Unasked,
+    NotChecked,
     /// No limit applies to the request.
     Unlimited,
     /// Every enforced limit admits it.
@@ -120,7 +120,7 @@ impl Admission {
     /// The value in the access log, `explain` and `replay`.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Unasked => "unasked",
+            Self::NotChecked => "not_checked",
             Self::Unlimited => "none",
             Self::Admitted => "admitted",
             Self::Refused => "refused",

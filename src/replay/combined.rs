@@ -42,7 +42,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
         host: Cow::Borrowed(""),
         target,
         status,
-        unasked: false,
+        not_checked: false,
     })
 }
 

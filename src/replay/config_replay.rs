@@ -12,11 +12,11 @@ use super::{
 use crate::{
     error::GatewayError,
     framing::{Fields, RequestHead, is_origin_form},
-    identity::{Secret, TokenSource},
+    identity::{KeySecret, TokenSource},
     limit::{Adjustment, Algorithm, Change, Charge, Millis},
     plan::{self, LimitRequests, RequestAttributes},
     route::normalize::normalize,
-    snapshot::{LimitRequest, Policy, Snapshot},
+    snapshot::{LimitPolicy, LimitRequest, Snapshot},
     store::memory::Memory,
 };
 
@@ -46,7 +46,7 @@ pub struct ConfigReplay {
     /// Number of requests that the gateway itself would have answered before any limit, by status.
     pub unmatched: BTreeMap<u16, u64>,
     memory: Memory,
-    secret: Secret,
+    secret: KeySecret,
     /// Virtual time of the last removal of expired counters, in ms, and number of requests since then.
     last_tick: (Millis, u32),
 }
@@ -57,8 +57,9 @@ pub(super) struct LoggedRequest<'r> {
     /// `None` if the line has no request, or a malformed method.
     pub(super) method: Option<&'r Method>,
     pub(super) host: &'r str,
-    /// The token in a header, and nothing else.
+    /// Empty: a log has no headers.
     pub(super) headers: &'r Fields,
+    /// The logged token.
     pub(super) sources: &'r [TokenSource],
 }
 
@@ -67,7 +68,7 @@ pub(super) struct LoggedRequest<'r> {
 #[derive(Clone, Copy)]
 pub(super) enum PlannedRequest {
     /// The logging gateway had ended it before any limit was charged.
-    Unasked,
+    NotChecked,
     /// The gateway itself answers it with this status.
     Unmatched(u16),
     /// It has a route.
@@ -85,7 +86,7 @@ pub(super) enum PlannedRequest {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RequestOutcome {
     /// The logging gateway had ended it before any limit was charged.
-    Unasked,
+    NotChecked,
     /// The gateway itself answers it with this status.
     Unmatched(u16),
     /// Its route has no limits.
@@ -125,7 +126,7 @@ impl RequestOutcome {
 impl ConfigReplay {
     /// A configuration with empty counters, at most `max_keys` of them. `secret` is the key of the
     /// hash that counters are stored under.
-    pub fn new(name: &str, snapshot: Snapshot, max_keys: usize, secret: Secret) -> Self {
+    pub fn new(name: &str, snapshot: Snapshot, max_keys: usize, secret: KeySecret) -> Self {
         Self {
             name: name.to_owned(),
             routes: vec![DecisionCounts::default(); snapshot.routes.len()],
@@ -153,8 +154,8 @@ impl ConfigReplay {
         request: &LoggedRequest<'_>,
         limit_requests: &mut LimitRequests,
     ) -> PlannedRequest {
-        if request.line.unasked {
-            return PlannedRequest::Unasked;
+        if request.line.not_checked {
+            return PlannedRequest::NotChecked;
         }
         let planned = match request.method {
             Some(method) => self.plan_target(request, method, limit_requests),
@@ -247,7 +248,7 @@ impl ConfigReplay {
         at: LogEvent,
     ) -> RequestOutcome {
         let (index, requests, status) = match plan {
-            PlannedRequest::Unasked => return RequestOutcome::Unasked,
+            PlannedRequest::NotChecked => return RequestOutcome::NotChecked,
             PlannedRequest::Unmatched(status) => {
                 *self.unmatched.entry(status).or_default() += 1;
                 return RequestOutcome::Unmatched(status);
@@ -279,7 +280,7 @@ impl ConfigReplay {
             if !decision.admitted && charge.limit.enforce {
                 refusing.push(limit as u32);
             }
-            let policy = &route.limits[usize::from(request.limit)].policy;
+            let policy = &route.limits[usize::from(request.limit_index)];
             if decision.admitted && is_refunded(policy, status) {
                 let change = Change::Refund { charged_at: decided.charged_at(), cost: charge.cost };
                 refunds.push(Adjustment { limit: charge.limit, key: charge.key, change });
@@ -311,7 +312,7 @@ impl ConfigReplay {
 }
 
 /// True if a response with this status refunds the charge to this limit.
-fn is_refunded(policy: &Policy, status: u16) -> bool {
+fn is_refunded(policy: &LimitPolicy, status: u16) -> bool {
     // A log does not show which requests were in flight at once: each counts as ended before the next.
     let is_released = policy.limit.algorithm == Algorithm::Concurrency;
     is_released || policy.refund.contains(&status)

@@ -46,7 +46,7 @@ pub struct DecisionCounts {
     /// The minute with the most refusals: its start, in ms since the epoch, and their number.
     pub worst_minute: Option<(Millis, u64)>,
     /// The last minute with refusals, as in `worst_minute`.
-    minute: (Millis, u64),
+    last_minute: (Millis, u64),
 }
 
 impl DecisionCounts {
@@ -60,19 +60,19 @@ impl DecisionCounts {
         self.refused += 1;
         self.first_refusal.get_or_insert(at);
         let start = at.time / MINUTE * MINUTE;
-        if self.minute.0 != start {
-            self.minute = (start, 0);
+        if self.last_minute.0 != start {
+            self.last_minute = (start, 0);
         }
-        self.minute.1 += 1;
-        if self.worst_minute.is_none_or(|(_, worst)| worst < self.minute.1) {
-            self.worst_minute = Some(self.minute);
+        self.last_minute.1 += 1;
+        if self.worst_minute.is_none_or(|(_, worst)| worst < self.last_minute.1) {
+            self.worst_minute = Some(self.last_minute);
         }
     }
 }
 
 /// The caller of a request, as far as the log identifies it.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Caller {
+pub enum LoggedCaller {
     /// The client's address (IPv6 by prefix), for a request without a token.
     Address(IpAddr),
     /// The logged hash of a token.
@@ -97,9 +97,9 @@ pub struct CallerCounts {
 }
 
 impl CallerCounts {
-    /// Counts a refusal by the limit with this index under configuration `which`.
-    pub(super) fn add_refusal(&mut self, which: usize, limit: u32) {
-        let by = &mut self.by_limit[which];
+    /// Counts a refusal by the limit with this index under configuration `config_index`.
+    pub(super) fn add_refusal(&mut self, config_index: usize, limit: u32) {
+        let by = &mut self.by_limit[config_index];
         match by.iter_mut().find(|(index, _)| *index == limit) {
             Some((_, count)) => *count += 1,
             None => by.push((limit, 1)),
@@ -115,13 +115,13 @@ impl CallerCounts {
 /// The callers with their counts, bounded in number.
 #[derive(Default)]
 pub(super) struct CallerTable {
-    table: HashMap<Caller, CallerCounts, RandomState>,
+    table: HashMap<LoggedCaller, CallerCounts, RandomState>,
     evicted: u64,
 }
 
 impl CallerTable {
     /// The counts of `caller`.
-    pub(super) fn entry(&mut self, caller: Caller) -> &mut CallerCounts {
+    pub(super) fn entry(&mut self, caller: LoggedCaller) -> &mut CallerCounts {
         if self.table.len() >= MAX_CALLERS && !self.table.contains_key(&caller) {
             self.evict_half();
         }
@@ -155,10 +155,10 @@ impl CallerTable {
         &self,
         count: usize,
         weight: impl Fn(&CallerCounts) -> (u64, u64),
-    ) -> Vec<(&Caller, &CallerCounts)> {
+    ) -> Vec<(&LoggedCaller, &CallerCounts)> {
         let mut all: Vec<_> =
             self.table.iter().filter(|(_, counts)| weight(counts) > (0, 0)).collect();
-        let order = |(caller, counts): &(&Caller, &CallerCounts)| {
+        let order = |(caller, counts): &(&LoggedCaller, &CallerCounts)| {
             (std::cmp::Reverse(weight(counts)), (*caller).clone())
         };
         if all.len() > count && count > 0 {
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn refused_and_busy_callers_are_not_evicted() {
         let mut callers = CallerTable::default();
-        let address = |number: u32| Caller::Address(std::net::Ipv4Addr::from(number).into());
+        let address = |number: u32| LoggedCaller::Address(std::net::Ipv4Addr::from(number).into());
         for number in 0..3 * MAX_CALLERS as u32 {
             callers.entry(address(number)).requests += 1;
             callers.entry(address(7)).requests += 1;

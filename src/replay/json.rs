@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, time::UNIX_EPOCH};
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::line::{LineError, LogLine, excerpt};
 use crate::limit::{Admission, Millis};
@@ -26,6 +26,21 @@ struct JsonLine<'l> {
     status: u16,
     #[serde(borrow, default)]
     limit: Cow<'l, str>,
+}
+
+/// The fields that every line of the process log has, and no line of the access log.
+#[derive(Deserialize)]
+struct ProcessLine {
+    #[serde(rename = "timestamp")]
+    _timestamp: IgnoredAny,
+    #[serde(rename = "level")]
+    _level: IgnoredAny,
+}
+
+/// Whether the line is one of the process log, which shares standard error with the access log by default.
+pub(super) fn is_process_log(line: &[u8]) -> bool {
+    // An array of two values would be read as the two fields.
+    line.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<ProcessLine>(line).is_ok()
 }
 
 /// Parses one line.
@@ -54,7 +69,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
             Cow::Owned(path) => Cow::Owned(path.into_bytes()),
         },
         status: line.status,
-        unasked: line.limit == Admission::Unasked.label(),
+        not_checked: line.limit == Admission::NotChecked.label(),
     })
 }
 

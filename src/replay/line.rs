@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, net::IpAddr};
 
-use crate::limit::Millis;
+use crate::{escape::escape, limit::Millis};
 
 /// Maximum length of a line, in bytes; a longer one is malformed.
 pub const MAX_LINE: usize = 64 * 1024;
@@ -29,7 +29,7 @@ pub struct LogLine<'l> {
     pub status: u16,
     /// True if the logging gateway ended the request before any limit was charged, for a reason that is
     /// not logged.
-    pub unasked: bool,
+    pub not_checked: bool,
 }
 
 /// Why a line is malformed.
@@ -60,7 +60,8 @@ pub enum LineError {
 /// An excerpt of the bytes, escaped for display.
 pub(super) fn excerpt(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * MAX_EXCERPT)]);
-    let mut excerpt: String = text.chars().take(MAX_EXCERPT).flat_map(char::escape_debug).collect();
+    let start: String = text.chars().take(MAX_EXCERPT).collect();
+    let mut excerpt = escape(&start).into_owned();
     if text.chars().count() > MAX_EXCERPT {
         excerpt.push('…');
     }

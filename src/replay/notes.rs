@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{ConfigReplay, Format, Replay};
 use crate::identity::Part;
-use crate::snapshot::{Cost, Policy, TierMatch};
+use crate::snapshot::{Cost, LimitPolicy, TierMatch};
 
 /// The notes, one sentence each.
 pub(super) fn notes(replay: &Replay) -> Vec<String> {
@@ -57,11 +57,11 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
             super::REORDER_LINES
         ));
     }
-    if replay.unasked > 0 {
+    if replay.not_checked > 0 {
         notes.push(format!(
             "requests that the gateway had ended before any limit was charged (malformed, ambiguous or \
              too long): {}; not charged here either",
-            replay.unasked
+            replay.not_checked
         ));
     }
     if replay.evicted_callers() > 0 {
@@ -76,7 +76,7 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
 /// Notes on rules of limits that cannot be replayed from a log.
 fn limit_notes(config: &ConfigReplay) -> Vec<String> {
     let (name, limits) = (&config.name, &config.snapshot.limits);
-    let named = |which: fn(&Policy) -> bool| {
+    let named = |which: fn(&LimitPolicy) -> bool| {
         let found = limits.iter().filter(|policy| which(policy));
         let names: Vec<&str> = found.map(|policy| &*policy.limit.name).collect();
         (!names.is_empty()).then(|| names.join(", "))
@@ -132,7 +132,6 @@ fn affected_limits(
     config: &ConfigReplay,
     lacks: impl Fn(&Part) -> bool,
 ) -> impl Iterator<Item = &str> {
-    let used = config.snapshot.routes.iter().flat_map(|route| &route.limits);
-    used.filter(move |used| used.policy.key.0.iter().any(&lacks))
-        .map(|used| &*used.policy.limit.name)
+    let policies = config.snapshot.routes.iter().flat_map(|route| &route.limits);
+    policies.filter(move |policy| policy.key.0.iter().any(&lacks)).map(|policy| &*policy.limit.name)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::{
-    Caller, CallerCounts, ConfigReplay, DecisionCounts, LogEvent, LogPosition, Replay,
+    CallerCounts, ConfigReplay, DecisionCounts, LogEvent, LogPosition, LoggedCaller, Replay,
     line::excerpt, notes,
 };
 use crate::limit::Millis;
@@ -24,8 +24,10 @@ pub struct Report {
     pub malformed: u64,
     /// The first malformed lines.
     pub first_malformed: Vec<Malformed>,
+    /// Number of lines of the process log, which are skipped.
+    pub process_lines: u64,
     /// Number of requests that the logging gateway had ended before any limit was charged.
-    pub unasked: u64,
+    pub not_checked: u64,
     /// Number of requests that were replayed after their own time, because their lines were too far out of
     /// order to be sorted.
     pub late: u64,
@@ -187,6 +189,7 @@ impl Report {
             lines: replay.files.iter().map(|file| file.lines).sum(),
             requests: replay.requests(),
             malformed: replay.malformed,
+            process_lines: replay.process_lines,
             first_malformed: replay
                 .first_malformed
                 .iter()
@@ -195,11 +198,13 @@ impl Report {
                     fault: fault.to_string(),
                 })
                 .collect(),
-            unasked: replay.unasked,
+            not_checked: replay.not_checked,
             late: replay.late,
             from: replay.span.map(|(from, _)| rfc3339(from)),
             to: replay.span.map(|(_, to)| rfc3339(to)),
-            results: results.map(|(which, of)| ConfigResult::new(replay, which, of, top)).collect(),
+            results: results
+                .map(|(config_index, of)| ConfigResult::new(replay, config_index, of, top))
+                .collect(),
             difference: match &replay.configs[..] {
                 [old, new] => Some(Difference::new(replay, old, new, top)),
                 _ => None,
@@ -212,22 +217,22 @@ impl Report {
 impl File {
     fn new(file: &super::FileReport) -> Self {
         let format = file.format.map(super::Format::name);
-        Self { name: file.name.clone(), format, lines: file.lines, broken: file.broken.clone() }
+        Self { name: file.name.clone(), format, lines: file.lines, broken: file.read_error.clone() }
     }
 }
 
 impl ConfigResult {
-    fn new(replay: &Replay, which: usize, config: &ConfigReplay, top: usize) -> Self {
+    fn new(replay: &Replay, config_index: usize, config: &ConfigReplay, top: usize) -> Self {
         let rules = &config.snapshot;
         let limits = rules.limits.iter().zip(&config.limits);
         let routes = rules.routes.iter().zip(&config.routes);
-        let weight = |counts: &CallerCounts| (counts.refused[which], counts.requests);
+        let weight = |counts: &CallerCounts| (counts.refused[config_index], counts.requests);
         let callers = replay.top_callers(top, weight).into_iter().map(|(caller, counts)| {
-            let most = counts.by_limit[which].iter().max_by_key(|(_, count)| *count);
+            let most = counts.by_limit[config_index].iter().max_by_key(|(_, count)| *count);
             CallerRow {
                 caller: caller_name(caller),
                 requests: counts.requests,
-                refused: counts.refused[which],
+                refused: counts.refused[config_index],
                 limit: most.map(|(limit, _)| rules.limits[*limit as usize].limit.name.to_string()),
             }
         });
@@ -304,10 +309,10 @@ fn file_and_line(replay: &Replay, position: LogPosition) -> String {
     format!("{file}:{}", position.line)
 }
 
-fn caller_name(caller: &Caller) -> String {
+fn caller_name(caller: &LoggedCaller) -> String {
     match caller {
-        Caller::Address(address) => address.to_string(),
-        Caller::Token(token) => format!("token:{}", excerpt(token)),
-        Caller::User(user) => format!("user:{}", excerpt(user)),
+        LoggedCaller::Address(address) => address.to_string(),
+        LoggedCaller::Token(token) => format!("token:{}", excerpt(token)),
+        LoggedCaller::User(user) => format!("user:{}", excerpt(user)),
     }
 }

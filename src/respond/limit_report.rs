@@ -15,12 +15,12 @@ pub struct LimitReport<'a> {
 
 impl<'a> LimitReport<'a> {
     /// The decision, if responses show it. Not shown: a limit that is not enforced, and a
-    /// concurrency limit that admits, because free slots do not say how many requests may follow.
+    /// concurrency limit that admits, because free permits do not say how many requests may follow.
     pub(super) fn advertised(self) -> Option<AdvertisedLimit<'a>> {
         let decided = self.outcome.decided()?;
-        let is_free_slot =
+        let is_concurrency_admission =
             self.limit.algorithm == Algorithm::Concurrency && decided.decision.admitted;
-        (self.limit.enforce && !is_free_slot).then_some(AdvertisedLimit {
+        (self.limit.enforce && !is_concurrency_admission).then_some(AdvertisedLimit {
             limit: self.limit,
             cost: self.cost,
             decided,

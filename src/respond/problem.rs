@@ -115,7 +115,9 @@ impl Json {
                 self.raw(" s\"");
             }
             None => {
-                self.raw(" exceeded; the request costs more than the quota: no wait would help\"");
+                self.raw(
+                    " exceeded; the request costs more than the quota; retrying will not help\"",
+                );
             }
         }
         self.raw(",\"violated-policies\":[");

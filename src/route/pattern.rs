@@ -72,7 +72,7 @@ impl HostPattern {
             Some(_) => Err("the brackets must contain an IPv6 address".to_owned()),
             None => check_name(name),
         }
-        .map_err(|why| PatternError::Host { host: clip(text), why })?;
+        .map_err(|why| PatternError::Host { host: truncate(text), why })?;
         Ok(if is_wildcard { Self::Wildcard(name.to_owned()) } else { Self::Exact(name.to_owned()) })
     }
 }
@@ -122,7 +122,7 @@ impl PathPattern {
     /// # Errors
     /// The braces are invalid, a bound is exceeded, or no request can have such a path.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
-        parse_path(text).map_err(|why| PatternError::Path { path: clip(text), why })
+        parse_path(text).map_err(|why| PatternError::Path { path: truncate(text), why })
     }
 
     /// The pattern as written.
@@ -133,6 +133,30 @@ impl PathPattern {
     /// The names of its parameters, in order.
     pub fn params(&self) -> &[String] {
         &self.params
+    }
+
+    /// Whether a path that matches can begin with the segments of `prefix`, such as `/v1`.
+    pub fn can_start_with(&self, prefix: &str) -> bool {
+        let mut rest = prefix.trim_matches('/');
+        let mut segments = self.segments.iter();
+        while !rest.is_empty() {
+            let (segment, after) = rest.split_once('/').unwrap_or((rest, ""));
+            let matches = match segments.next() {
+                None => false,
+                Some(Segment::Fixed(text)) => segment == &**text,
+                Some(Segment::Param { prefix, suffix }) => {
+                    segment.len() > prefix.len() + suffix.len()
+                        && segment.starts_with(&**prefix)
+                        && segment.ends_with(&**suffix)
+                }
+                Some(Segment::Rest { prefix }) => return rest.starts_with(&**prefix),
+            };
+            if !matches {
+                return false;
+            }
+            rest = after;
+        }
+        true
     }
 
     pub(super) fn segments(&self) -> &[Segment] {
@@ -172,10 +196,24 @@ fn parse_path(text: &str) -> Result<PathPattern, String> {
         }
         return Err(format!("`{}` must be written as {escaped}", other.escape_debug()));
     }
-    if normalize(&example, true).as_deref() != Ok(example.as_str()) {
-        return Err("the path is not normalized, so no request matches it".to_owned());
-    }
+    check_normal(&example)?;
     Ok(PathPattern { text: text.to_owned(), segments, params })
+}
+
+/// Requests are matched by their normalized path, so a path that is not normal matches none.
+fn check_normal(path: &str) -> Result<(), String> {
+    let normal = normalize(path, true).map_err(|error| error.to_string())?;
+    if *normal == *path {
+        return Ok(());
+    }
+    Err(if path.contains("//") {
+        "no request matches `//`: a request's path has `/` instead".to_owned()
+    } else if path.split('/').any(|segment| matches!(segment, "." | "..")) {
+        "no request matches `.` and `..`: they are resolved in a request's path".to_owned()
+    } else {
+        "no request matches this escape: only reserved characters are escaped, with capitals as in %2F"
+            .to_owned()
+    })
 }
 
 /// Parses one segment and appends its parameter's name to `params`.
@@ -246,7 +284,7 @@ fn is_request_path_char(c: char) -> bool {
 }
 
 /// `text`, truncated for an error message.
-fn clip(text: &str) -> String {
+fn truncate(text: &str) -> String {
     const MAX: usize = 80;
     match text.char_indices().nth(MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),

@@ -69,7 +69,7 @@ impl<'t, 'p> Search<'t, 'p> {
             }
             let tree = self.tree;
             let current = &tree.nodes[node];
-            let Some((segment, left)) = self.segment(depth) else {
+            let Some((segment, remaining_path)) = self.segment(depth) else {
                 return take(&tree.leaves[current.end?]);
             };
             depth += 1;
@@ -88,7 +88,9 @@ impl<'t, 'p> Search<'t, 'p> {
                 self.values.truncate(values);
             }
             for partial in current.partial.iter().rev() {
-                let Some((target, value)) = partial.match_segment(segment, left) else { continue };
+                let Some((target, value)) = partial.match_segment(segment, remaining_path) else {
+                    continue;
+                };
                 self.values.extend((!value.is_empty()).then_some(value));
                 let found = match target {
                     Successor::Node(next) => self.visit(next, depth, take),
@@ -112,8 +114,8 @@ impl<'t, 'p> Search<'t, 'p> {
                 self.values.truncate(values);
             }
             let leaf = current.rest?;
-            if !left.is_empty() {
-                self.values.push(left);
+            if !remaining_path.is_empty() {
+                self.values.push(remaining_path);
             }
             return take(&tree.leaves[leaf]);
         }
@@ -124,23 +126,23 @@ impl<'t, 'p> Search<'t, 'p> {
     #[inline]
     fn segment(&mut self, depth: usize) -> Option<(&'p str, &'p str)> {
         let start = if depth == 0 { 1 } else { self.ends[depth - 1] + 1 };
-        let left = self.path.get(start..)?;
+        let remaining_path = self.path.get(start..)?;
         if depth == self.ends.len() {
-            self.ends.push(start + segment_length(left.as_bytes()));
+            self.ends.push(start + segment_length(remaining_path.as_bytes()));
         }
-        Some((&self.path[start..self.ends[depth]], left))
+        Some((&self.path[start..self.ends[depth]], remaining_path))
     }
 }
 
-/// The length of the first segment of `left`, in bytes.
+/// The length of the first segment of `remaining_path`, in bytes.
 #[inline]
-fn segment_length(left: &[u8]) -> usize {
-    let short = &left[..left.len().min(LINEAR_SCAN)];
+fn segment_length(remaining_path: &[u8]) -> usize {
+    let short = &remaining_path[..remaining_path.len().min(LINEAR_SCAN)];
     match short.iter().position(|&byte| byte == b'/') {
         Some(length) => length,
-        None if left.len() <= LINEAR_SCAN => left.len(),
+        None if remaining_path.len() <= LINEAR_SCAN => remaining_path.len(),
         None => {
-            let more = &left[LINEAR_SCAN..];
+            let more = &remaining_path[LINEAR_SCAN..];
             LINEAR_SCAN + memchr::memchr(b'/', more).unwrap_or(more.len())
         }
     }

@@ -229,12 +229,12 @@ impl<K: Eq + Hash, V> SmallMap<K, V> {
 }
 
 impl PartialSegments {
-    /// The successor and the parameter's value, if `segment` has the fixed texts of a pattern. `left` is the
-    /// path from this segment on.
+    /// The successor and the parameter's value, if `segment` has the fixed texts of a pattern.
+    /// `remaining_path` is the path from this segment on.
     pub(super) fn match_segment<'p>(
         &self,
         segment: &'p str,
-        left: &'p str,
+        remaining_path: &'p str,
     ) -> Option<(Successor, &'p str)> {
         let Shape { fixed, is_param, prefix } = self.shape;
         if is_param {
@@ -245,7 +245,7 @@ impl PartialSegments {
             let node = *self.targets.get(&TextsRef(before, after))?;
             Some((Successor::Node(node), value))
         } else {
-            let (before, value) = left.split_at_checked(prefix)?;
+            let (before, value) = remaining_path.split_at_checked(prefix)?;
             let leaf = *self.targets.get(&TextsRef(before, ""))?;
             Some((Successor::Leaf(leaf), value))
         }

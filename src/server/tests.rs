@@ -1,9 +1,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
-
 use std::time::Duration;
 
 use super::*;
-use crate::config::LoadedConfig;
+use crate::{config::LoadedConfig, reload::Loader};
 
 /// A configuration with one route of this name.
 fn yaml_with_route(name: &str) -> String {
@@ -21,12 +20,13 @@ routes: [{{name: {name}, match: {{path: /a}}, upstream: hello}}]
 struct ReloadTest {
     server: Server,
     path: std::path::PathBuf,
+    loaded: LoadedConfig,
     reloader: Arc<Reloader>,
     _folder: tempfile::TempDir,
 }
 
 impl ReloadTest {
-    fn start(load: fn(&Path) -> Result<(LoadedConfig, Snapshot), LoadError>) -> Self {
+    fn start(load: Loader) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.yaml");
         std::fs::write(&path, yaml_with_route("one")).unwrap();
@@ -37,7 +37,14 @@ impl ReloadTest {
         std::fs::write(&path, yaml_with_route("one")).unwrap();
         let reloader =
             Reloader::new(path.clone(), &loaded, server.shared.clone()).with_loader(load);
-        Self { server, path, reloader: Arc::new(reloader), _folder: folder }
+        Self { server, path, loaded, reloader: Arc::new(reloader), _folder: folder }
+    }
+
+    /// The same test, but a reload reads the file within `timeout`.
+    fn with_timeout(self, timeout: Duration) -> Self {
+        let reloader = Arc::into_inner(self.reloader).unwrap();
+        let reloader = Arc::new(reloader.with_reader(config::read_regular, timeout));
+        Self { reloader, ..self }
     }
 
     /// The name of the only route.
@@ -51,11 +58,29 @@ impl ReloadTest {
 }
 
 #[test]
+fn a_worker_that_cannot_start_fails_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.yaml");
+    std::fs::write(&path, yaml_with_route("one")).unwrap();
+    let server = Server::start(&path, Clock::system()).unwrap();
+    // A runtime cannot wait for a regular file.
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+    let file = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
+    let good = worker::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let listeners = vec![vec![good], vec![file.into()]];
+    let error = server.start_workers(listeners, Duration::from_secs(1)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+    // Ends the workers that have started, too.
+    server.stop();
+    assert_eq!(server.shared.accepting_workers.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn a_panic_in_a_reload_is_a_fault_and_keeps_the_old_rules() {
-    let gateway = ReloadTest::start(|_| panic!("a bug in the compiler"));
+    let gateway = ReloadTest::start(|_, _| panic!("a bug in the compiler"));
     let before = gateway.server.shared.live.generation();
     for round in 1..=2 {
-        let faults = gateway.reloader.reload().unwrap_err().to_string();
+        let faults = gateway.reloader.reload_blocking().unwrap_err().to_string();
         assert!(faults.contains("(a bug in the compiler)"), "{faults}");
         assert!(faults.contains("other.yaml:1:1: ") && faults.contains("report"), "{faults}");
         assert_eq!(gateway.faults(), round);
@@ -65,12 +90,73 @@ fn a_panic_in_a_reload_is_a_fault_and_keeps_the_old_rules() {
     gateway.server.stop();
 }
 
+#[test]
+fn a_reload_that_cannot_read_the_file_ends_at_its_deadline() {
+    let gateway = ReloadTest::start(Snapshot::load_bytes);
+    std::fs::remove_file(&gateway.path).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &gateway.path, kind, mode, 0).unwrap();
+    // Like a file of a server that is gone: opening a FIFO without a writer does not return.
+    let (loaded, shared) = (&gateway.loaded, gateway.server.shared.clone());
+    let reloader = Reloader::new(gateway.path.clone(), loaded, shared)
+        .with_reader(config::read_file, Duration::from_millis(50));
+    let fault = || reloader.reload_blocking().unwrap_err().to_string();
+    let first = fault();
+    assert!(first.contains("other.yaml:1:1: the file could not be read within 50ms"), "{first}");
+    let second = fault();
+    assert!(second.contains("an earlier read of the file has not ended, expected"), "{second}");
+    // The first read ends, and the file can be read again.
+    let flags = rustix::fs::OFlags::WRONLY;
+    drop(rustix::fs::open(&gateway.path, flags, mode).unwrap());
+    std::fs::remove_file(&gateway.path).unwrap();
+    std::fs::write(&gateway.path, yaml_with_route("two")).unwrap();
+    while fault_or_generation(&reloader).is_err() {}
+    assert_eq!(gateway.route(), "two");
+    gateway.server.stop();
+}
+
+/// The generation, or the message of a reload that comes while the earlier read ends.
+fn fault_or_generation(reloader: &Reloader) -> Result<u64, String> {
+    let result = reloader.reload_blocking().map_err(|error| error.to_string());
+    if let Err(message) = &result {
+        assert!(message.contains("has not ended"), "{message}");
+    }
+    result
+}
+
+#[test]
+fn a_second_reload_waits_for_the_first_and_is_refused_if_that_takes_too_long() {
+    static GATE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+    static ENTERED: AtomicBool = AtomicBool::new(false);
+    let gateway = ReloadTest::start(|path, bytes| {
+        ENTERED.store(true, Ordering::Release);
+        drop(GATE.lock());
+        Snapshot::load_bytes(path, bytes)
+    });
+    let gateway = gateway.with_timeout(Duration::from_millis(50));
+    let reloader = &gateway.reloader;
+    let held = GATE.lock();
+    let first = std::thread::spawn({
+        let reloader = reloader.clone();
+        move || reloader.reload_blocking()
+    });
+    while !ENTERED.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    let refused = reloader.reload_blocking().unwrap_err();
+    assert!(refused.to_string().contains("another reload is in progress"), "{refused}");
+    drop(held);
+    assert!(first.join().unwrap().is_ok());
+    assert!(reloader.reload_blocking().is_ok());
+}
+
 #[tokio::test]
 async fn a_panic_in_a_reload_does_not_end_the_watch() {
     static BROKEN: AtomicBool = AtomicBool::new(true);
-    let gateway = ReloadTest::start(|path| {
+    let gateway = ReloadTest::start(|path, bytes| {
         assert!(!BROKEN.load(Ordering::Relaxed), "a bug in the compiler");
-        Snapshot::load(path)
+        Snapshot::load_bytes(path, bytes)
     });
     let stop = CancellationToken::new();
     let watching = tokio::spawn(gateway.reloader.clone().watch(stop.clone()));

@@ -36,10 +36,21 @@ impl Snapshot {
     ///
     /// # Errors
     ///
+    /// The file cannot be read, or [`Self::load_bytes`] fails.
+    pub fn load(path: &Path) -> Result<(LoadedConfig, Self), LoadError> {
+        let bytes = config::read_file(path, config::MAX_READ);
+        let bytes = bytes.map_err(|error| config::unreadable(path, &error))?;
+        Self::load_bytes(path, &bytes)
+    }
+
+    /// Compiles the content of the file at `path`.
+    ///
+    /// # Errors
+    ///
     /// All faults of the file: those of syntax and type and, for the part that could be read, those of
     /// [`Snapshot::compile`]. Or the panic that the file caused.
-    pub fn load(path: &Path) -> Result<(LoadedConfig, Self), LoadError> {
-        catch_panic(path, || match config::load(path) {
+    pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<(LoadedConfig, Self), LoadError> {
+        catch_panic(path, || match config::parse_bytes(&path.display().to_string(), bytes) {
             Ok(loaded) => {
                 let snapshot = Self::compile(&loaded)?;
                 Ok((loaded, snapshot))

@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 
 use crate::{
     framing::Fields,
-    identity::{AmbiguousValue, KeyPlan, Part, Secret, Subject, trim},
+    identity::{AmbiguousValue, KeyPlan, KeySecret, Part, Subject, trim},
     limit::{Key, Limit},
 };
 
 /// A limit with its key, cost, tiers, refunds and candidate.
 #[derive(Debug)]
-pub struct Policy {
+pub struct LimitPolicy {
     /// The limit, with its own quota.
     pub limit: Arc<Limit>,
     /// The key that it counts by.
@@ -26,7 +26,7 @@ pub struct Policy {
     /// Response statuses that refund the charge.
     pub refund: SmallVec<[u16; 4]>,
     /// The same limit with another quota, counted separately and never enforced.
-    pub candidate: Option<Arc<Policy>>,
+    pub candidate: Option<Arc<LimitPolicy>>,
 }
 
 /// The cost of a request, in units of the quota.
@@ -72,7 +72,7 @@ pub enum TierMatch {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LimitRequest {
     /// The limit's index in its route.
-    pub limit: u16,
+    pub limit_index: u16,
     /// The key to charge.
     pub key: Key,
     /// The cost, in units of the quota.
@@ -97,9 +97,9 @@ pub enum LimitRequestError {
     },
 }
 
-impl Policy {
+impl LimitPolicy {
     /// Appends the charges of `subject` by this limit to `requests`: one per key. A request with several
-    /// tokens has several keys. `limit` is the limit's index in its route.
+    /// tokens has several keys. `limit_index` is the limit's index in its route.
     ///
     /// # Errors
     ///
@@ -107,55 +107,55 @@ impl Policy {
     #[inline]
     pub fn add_requests(
         &self,
-        limit: usize,
+        limit_index: usize,
         subject: &Subject<'_>,
-        secret: Secret,
+        secret: KeySecret,
         requests: &mut SmallVec<[LimitRequest; 4]>,
     ) -> Result<(), LimitRequestError> {
         let cost = self.cost.request_cost(subject.headers)?;
-        self.add_with_cost(limit, cost, subject, secret, requests)
+        self.add_with_cost(limit_index, cost, subject, secret, requests)
             .map_err(LimitRequestError::Ambiguous)
     }
 
-    /// As [`Policy::add_requests`], but with the limit's own cost instead of that in the request's header:
-    /// for reading the state without a charge.
+    /// As [`LimitPolicy::add_requests`], but with the limit's own cost instead of that in the request's
+    /// header: for reading the state without a charge.
     ///
     /// # Errors
     ///
     /// A part of the key is ambiguous.
     pub fn add_status_requests(
         &self,
-        limit: usize,
+        limit_index: usize,
         subject: &Subject<'_>,
-        secret: Secret,
+        secret: KeySecret,
         requests: &mut SmallVec<[LimitRequest; 4]>,
     ) -> Result<(), AmbiguousValue> {
-        self.add_with_cost(limit, self.limit.cost, subject, secret, requests)
+        self.add_with_cost(limit_index, self.limit.cost, subject, secret, requests)
     }
 
     fn add_with_cost(
         &self,
-        limit: usize,
+        limit_index: usize,
         cost: u32,
         subject: &Subject<'_>,
-        secret: Secret,
+        secret: KeySecret,
         requests: &mut SmallVec<[LimitRequest; 4]>,
     ) -> Result<(), AmbiguousValue> {
-        let limit = u16::try_from(limit).unwrap_or(u16::MAX);
+        let limit_index = u16::try_from(limit_index).unwrap_or(u16::MAX);
         for subject in self.key.subjects(subject)? {
             let key = Key(self.key.key(&subject, secret)?);
             // Two token sources may carry the same token.
-            if requests.iter().any(|other| other.limit == limit && other.key == key) {
+            if requests.iter().any(|other| other.limit_index == limit_index && other.key == key) {
                 continue;
             }
             let tier = if self.tiers.is_empty() { None } else { self.tier(&subject)? };
-            requests.push(LimitRequest { limit, key, cost, tier });
+            requests.push(LimitRequest { limit_index, key, cost, tier });
         }
         Ok(())
     }
 
     /// The limit with the quota of `tier`, an index; with its own quota if there is no such tier.
-    pub fn limit(&self, tier: Option<u16>) -> &Arc<Limit> {
+    pub fn limit_for_tier(&self, tier: Option<u16>) -> &Arc<Limit> {
         let tier = tier.and_then(|tier| self.tiers.get(usize::from(tier)));
         tier.map_or(&self.limit, |tier| &tier.limit)
     }

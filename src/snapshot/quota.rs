@@ -1,36 +1,41 @@
 //! Compiles quotas and checks that they can be counted exactly.
 
-use super::check::Check;
+use super::fault_collector::FaultCollector;
 use crate::config;
 use crate::limit::{MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, Quota, sliding_log};
 
 /// Largest quota of a `sliding_log` without a note; its log takes up to 80 KB per key.
 const LARGE_LOG: u32 = 10_000;
 
+/// The keys of a limit that its quota depends on.
+pub(super) const QUOTA_KEYS: [&str; 6] =
+    ["algorithm", "quota", "window", "resolution", "max_wait", "max_queue"];
+
 /// Compiles the limit's quota; a faulty one is replaced so that later checks still work.
-pub(super) fn quota(check: &mut Check<'_>, path: &str, limit: &config::Limit) -> Quota {
-    let at = format!("{path}.quota");
-    let expected = format!("a quota from 1 to {}", u32::MAX);
-    let number = u32::try_from(limit.quota).ok().filter(|&quota| quota > 0);
-    check.ensure(number.is_some(), &at, &format!("`{}`", limit.quota), &expected);
-    check.ensure_positive_duration(&format!("{path}.window"), limit.window);
-    let (window, resolution) = (limit.window.millis().max(1), limit.resolution());
-    let is_divisible = divides(window, resolution) || limit.window.millis() == 0;
-    if !is_divisible {
+pub(super) fn quota(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    limit: &config::Limit,
+) -> Quota {
+    let (window, resolution) = (limit.window.millis(), limit.resolution());
+    if !divides(window, resolution) && collector.can_read(path, &["window", "algorithm"]) {
         let what = format!("`{resolution}` sub-windows of {}", limit.window);
-        check.fault(&format!("{path}.resolution"), what, &valid_resolutions(window, resolution));
+        collector.fault(
+            &format!("{path}.resolution"),
+            what,
+            &valid_resolutions(window, resolution),
+        );
     }
-    check_max_wait(check, path, limit);
-    let quota = quota_of(limit, number.unwrap_or(u32::MAX));
-    if is_divisible && number.is_some() {
-        check_precision(check, path, &at, limit.algorithm, &quota);
+    let quota = quota_of(limit, limit.quota);
+    if divides(window, resolution) {
+        check_precision(collector, path, &format!("{path}.quota"), limit.algorithm, &quota);
     }
     quota
 }
 
 /// The quota of `limit` with `number` units; faulty settings are replaced so that later checks still work.
 fn quota_of(limit: &config::Limit, number: u32) -> Quota {
-    let (window, resolution) = (limit.window.millis().max(1), limit.resolution());
+    let (window, resolution) = (limit.window.millis(), limit.resolution());
     let resolution = if divides(window, resolution) { resolution } else { 1 };
     let mut max_wait = 0;
     if limit.algorithm == config::Algorithm::LeakyBucket {
@@ -49,22 +54,17 @@ fn queue_wait(max: u32, window: Millis, number: u64) -> Millis {
     if number <= window { slots.div_ceil(number) } else { slots / number }
 }
 
-/// Reports a `max_wait` that does not fit into 32 bits of ms.
-fn check_max_wait(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
-    let Some(wait) = limit.max_wait else { return };
-    let fits = u32::try_from(wait.millis()).is_ok();
-    let path = format!("{path}.max_wait");
-    check.ensure(fits, &path, &format!("`{wait}`"), "a duration of at most 1193h");
-}
-
 /// Reports a quota that could not be counted exactly, and notes a large log.
 fn check_precision(
-    check: &mut Check<'_>,
+    collector: &mut FaultCollector<'_>,
     path: &str,
     at: &str,
     algorithm: config::Algorithm,
     quota: &Quota,
 ) {
+    if !collector.can_read(path, &QUOTA_KEYS) {
+        return;
+    }
     // The factor that a unit of the quota is multiplied by, in ms.
     let (millis, alternative): (Millis, _) = match algorithm {
         config::Algorithm::SlidingWindow => {
@@ -81,18 +81,18 @@ fn check_precision(
     let max = MAX_QUOTA_MILLIS / millis;
     if u64::from(quota.limit) > max {
         let what = format!("`{}`, too large to count exactly", quota.limit);
-        check.fault(at, what, &format!("at most {max}, or {alternative}"));
+        collector.fault(at, what, &format!("at most {max}, or {alternative}"));
     }
     if algorithm == config::Algorithm::SlidingLog {
         let fits = quota.window <= sliding_log::MAX_WINDOW;
         let longest = format!("at most {}h", sliding_log::MAX_WINDOW / 3_600_000);
         let window = format!("{path}.window");
-        check.ensure(fits, &window, "too long for sliding_log", &longest);
+        collector.ensure(fits, &window, "too long for sliding_log", &longest);
         if quota.limit > LARGE_LOG {
             let what =
                 format!("`{}` with sliding_log: up to 8 bytes per unit and key", quota.limit);
             let expected = format!("at most {LARGE_LOG}, or sliding_window with `strict: true`");
-            check.note(at, what, &expected);
+            collector.note(at, what, &expected);
         }
     }
 }
@@ -116,16 +116,13 @@ fn valid_resolutions(window: u64, resolution: u32) -> String {
 
 /// The quota of a tier or candidate of `configured`: `number` units, configured at `at`.
 pub(super) fn alternative_quota(
-    check: &mut Check<'_>,
+    collector: &mut FaultCollector<'_>,
     path: &str,
     at: &str,
     configured: &config::Limit,
-    number: u64,
-) -> Option<Quota> {
-    let limit = u32::try_from(number).ok().filter(|&limit| limit > 0);
-    let expected = format!("a quota from 1 to {}", u32::MAX);
-    check.ensure(limit.is_some(), at, &format!("`{number}`"), &expected);
-    let quota = Quota { limit: limit?, ..quota_of(configured, limit?) };
-    check_precision(check, path, at, configured.algorithm, &quota);
-    Some(quota)
+    number: u32,
+) -> Quota {
+    let quota = Quota { limit: number, ..quota_of(configured, number) };
+    check_precision(collector, path, at, configured.algorithm, &quota);
+    quota
 }

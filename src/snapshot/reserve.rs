@@ -1,50 +1,52 @@
 //! Token leases: which limits may lease tokens from Redis, and how many at a time.
 
 use super::algorithm;
-use super::check::Check;
+use super::fault_collector::FaultCollector;
 use crate::config;
-use crate::limit::{MAX_RESERVE, Reserve};
+use crate::limit::{LeaseSize, MAX_LEASED_TOKENS};
 
 /// Compiles the number of tokens to lease at a time; `Off` if leasing is not possible. `shared` is true if
 /// the counters are in Redis.
 pub(super) fn compile(
-    check: &mut Check<'_>,
+    collector: &mut FaultCollector<'_>,
     path: &str,
     limit: &config::Limit,
     shared: bool,
-) -> Reserve {
+) -> LeaseSize {
     let at = format!("{path}.reserve");
     if limit.reserve == config::Reserve::Off {
-        return Reserve::Off;
+        return LeaseSize::Off;
     }
-    if !algorithm::compile(limit.algorithm).can_reserve() {
+    if !collector.can_read(path, &["algorithm", "quota", "cost"]) {
+        return LeaseSize::Off;
+    }
+    if !algorithm::compile(limit.algorithm).can_lease() {
         let what = format!(
             "`{}` with {}, {}",
             limit.reserve,
             algorithm::name(limit.algorithm),
             reason(limit)
         );
-        check.fault(&at, what, "off, or a sliding_window or fixed_window");
-        return Reserve::Off;
+        collector.fault(&at, what, "off, or a sliding_window or fixed_window");
+        return LeaseSize::Off;
     }
     if let config::Cost::Response(_) = limit.cost {
         let what = format!("`{}`, though the cost is only known from the response", limit.reserve);
-        check.fault(&at, what, "off, or a cost that is known on admission");
-        return Reserve::Off;
+        collector.fault(&at, what, "off, or a cost that is known on admission");
+        return LeaseSize::Off;
     }
     if !shared {
         let what = format!("`{}`, though the counters are in this process", limit.reserve);
-        check.note(&at, what, "`store.redis`, or no `reserve`");
+        collector.note(&at, what, "`store.redis`, or no `reserve`");
     }
     match limit.reserve {
-        config::Reserve::Off => Reserve::Off,
-        config::Reserve::Auto => Reserve::Auto,
+        config::Reserve::Off => LeaseSize::Off,
+        config::Reserve::Auto => LeaseSize::Auto,
         config::Reserve::Fixed(tokens) => {
-            let max = limit.quota.min(MAX_RESERVE.into());
+            let max = limit.quota.min(MAX_LEASED_TOKENS);
             let expected = format!("off, auto, or 1 to {max}");
-            let is_valid = u64::from(tokens) <= max || limit.quota == 0;
-            check.ensure(is_valid, &at, &format!("`{tokens}`"), &expected);
-            Reserve::Tokens(tokens)
+            collector.ensure(tokens <= max, &at, &format!("`{tokens}`"), &expected);
+            LeaseSize::Tokens(tokens)
         }
     }
 }

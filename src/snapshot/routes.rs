@@ -6,9 +6,10 @@ use ahash::RandomState;
 use hashbrown::{HashMap, HashSet};
 use http::Method;
 
-use super::check::Check;
-use super::{Action, Policy, Route, RouteLimit};
-use crate::config::{self, Config, KeyPart, MAX_FAULTS};
+use super::fault_collector::FaultCollector;
+use super::quota::QUOTA_KEYS;
+use super::{Action, LimitPolicy, Route};
+use crate::config::{self, Config, Duration, KeyPart, MAX_FAULTS};
 use crate::identity::Part;
 use crate::route::normalize::normalize;
 use crate::route::{HostPattern, PathPattern, PatternError, RouteTable, Rule};
@@ -17,32 +18,32 @@ use crate::upstream::Upstream;
 /// Compiles the table and its routes. Reports the faults of each route; a route without a valid action or
 /// pattern is left out.
 pub(super) fn compile(
-    check: &mut Check<'_>,
+    collector: &mut FaultCollector<'_>,
     config: &Config,
     upstreams: &[Arc<Upstream>],
-    limits: &[Arc<Policy>],
+    limits: &[Arc<LimitPolicy>],
 ) -> (RouteTable, Vec<Route>) {
-    check.ensure(!config.routes.is_empty(), "routes", "no route", "at least one");
+    collector.ensure(!config.routes.is_empty(), "routes", "no route", "at least one");
     let definitions = Definitions::new(upstreams, limits);
     let mut names = HashMap::<&str, usize, RandomState>::default();
     let mut routes = Vec::new();
     let mut rules = Vec::new();
     for (index, route) in config.routes.iter().enumerate() {
         let path = format!("routes[{index}]");
-        check.ensure_value_name(&format!("{path}.name"), &route.name);
-        let first = *names.entry(&route.name).or_insert(index);
-        if first != index && !check.is_full() {
+        collector.ensure_value_name(&format!("{path}.name"), &route.name);
+        let has_name = collector.can_read(&path, &["name"]);
+        let first = if has_name { *names.entry(&route.name).or_insert(index) } else { index };
+        if first != index && !collector.is_full() {
             let what = format!("duplicate name `{}`", route.name);
-            let line = check.line(&format!("routes[{first}].name"));
+            let line = collector.line(&format!("routes[{first}].name"));
             let expected = format!("a unique name (line {line} has it already)");
-            check.fault(&format!("{path}.name"), what, &expected);
+            collector.fault(&format!("{path}.name"), what, &expected);
         }
-        check_references(check, &path, route, config);
-        check_timeouts(check, &path, route);
-        let rule = rule(check, &path, &route.matches);
+        check_references(collector, &path, route, config);
+        let rule = rule(collector, &path, &route.matches);
         let mut named = |key: &str, names: &[String]| {
             named_limits(
-                check,
+                collector,
                 &format!("{path}.{key}"),
                 names,
                 rule.as_ref(),
@@ -51,9 +52,10 @@ pub(super) fn compile(
             )
         };
         let (charged, reported) = (named("limits", &route.limits), named("status", status(route)));
-        check_delays(check, &path, route, &definitions);
-        let strip_prefix = strip_prefix(check, &path, route);
-        let action = action(check, &path, route, &definitions, reported);
+        check_delays(collector, &path, route, &definitions);
+        let strip_prefix = strip_prefix(collector, &path, route);
+        let action = action(collector, &path, route, &definitions, reported);
+        let rule = rule.filter(|_| collector.can_read(&path, &["match"]));
         rules.extend(rule.map(|rule| (index, rule)));
         routes.extend(action.map(|action| Route {
             name: route.name.as_str().into(),
@@ -67,17 +69,17 @@ pub(super) fn compile(
             max_body: route.max_body.0,
         }));
     }
-    (table(check, config, rules), routes)
+    (table(collector, config, rules), routes)
 }
 
 /// The upstreams and limits that routes refer to, by name.
 struct Definitions<'a> {
     upstreams: HashMap<&'a str, &'a Arc<Upstream>, RandomState>,
-    limits: HashMap<&'a str, &'a Arc<Policy>, RandomState>,
+    limits: HashMap<&'a str, &'a Arc<LimitPolicy>, RandomState>,
 }
 
 impl<'a> Definitions<'a> {
-    fn new(upstreams: &'a [Arc<Upstream>], limits: &'a [Arc<Policy>]) -> Self {
+    fn new(upstreams: &'a [Arc<Upstream>], limits: &'a [Arc<LimitPolicy>]) -> Self {
         Self {
             upstreams: upstreams.iter().map(|upstream| (&*upstream.name, upstream)).collect(),
             limits: limits.iter().map(|policy| (&*policy.limit.name, policy)).collect(),
@@ -90,25 +92,30 @@ fn status(route: &config::Route) -> &[String] {
     route.status.as_deref().unwrap_or_default()
 }
 
-fn check_references(check: &mut Check<'_>, path: &str, route: &config::Route, config: &Config) {
+fn check_references(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+    config: &Config,
+) {
     if let Some(upstream) = &route.upstream {
         let path = format!("{path}.upstream");
-        check.ensure_reference(&path, "upstream", upstream, &config.upstreams);
+        collector.ensure_reference(&path, "upstream", upstream, &config.upstreams);
     }
     for (key, names) in [("limits", &*route.limits), ("status", status(route))] {
         let mut seen = HashSet::<&str, RandomState>::default();
         for (index, name) in names.iter().enumerate() {
             let path = format!("{path}.{key}[{index}]");
-            check.ensure_reference(&path, "limit", name, &config.limits);
+            collector.ensure_reference(&path, "limit", name, &config.limits);
             let what = format!("duplicate limit `{name}`");
-            check.ensure(seen.insert(name), &path, &what, "each limit once");
+            collector.ensure(seen.insert(name), &path, &what, "each limit once");
         }
     }
 }
 
 /// Notes reported limits that count each route or path separately: their state on this route does not
 /// include other routes.
-fn check_reported(check: &mut Check<'_>, path: &str, reported: &[Arc<Policy>]) {
+fn check_reported(collector: &mut FaultCollector<'_>, path: &str, reported: &[Arc<LimitPolicy>]) {
     for policy in reported {
         let separate = policy.key.0.iter().find(|part| matches!(part, Part::Route | Part::Path));
         if let Some(part) = separate {
@@ -116,18 +123,18 @@ fn check_reported(check: &mut Check<'_>, path: &str, reported: &[Arc<Policy>]) {
             let what = format!(
                 "`{name}` counts by `{part}`, so it reports only the use of this status route"
             );
-            check.note(path, what, "a limit without this part in its key");
+            collector.note(path, what, "a limit without this part in its key");
         }
     }
 }
 
 /// Compiles the route's action; `reported` are the limits that `status` names. `None` if it is faulty.
 fn action(
-    check: &mut Check<'_>,
+    collector: &mut FaultCollector<'_>,
     path: &str,
     route: &config::Route,
     definitions: &Definitions<'_>,
-    reported: Vec<Arc<Policy>>,
+    reported: Vec<Arc<LimitPolicy>>,
 ) -> Option<Action> {
     match (&route.upstream, &route.status) {
         (Some(name), None) => {
@@ -136,61 +143,69 @@ fn action(
         }
         (None, Some(names)) => {
             let path = format!("{path}.status");
-            check.ensure(!names.is_empty(), &path, "no limit", "at least one");
-            check_reported(check, &path, &reported);
+            collector.ensure(!names.is_empty(), &path, "no limit", "at least one");
+            check_reported(collector, &path, &reported);
             Some(Action::Status(reported))
         }
         (Some(_), Some(_)) => {
-            check.fault(path, "both `upstream` and `status`", "one of them");
+            let path = format!("{path}.status");
+            collector.fault(&path, "both `upstream` and `status`", "one of them");
             None
         }
         (None, None) => {
-            check.fault(path, "neither `upstream` nor `status`", "one of them");
+            if collector.can_read(path, &["upstream", "status"]) {
+                let path = format!("{path}.upstream");
+                collector.fault(&path, "neither `upstream` nor `status`", "one of them");
+            }
             None
         }
     }
 }
 
-fn check_timeouts(check: &mut Check<'_>, path: &str, route: &config::Route) {
-    check.ensure_positive_timeout(&format!("{path}.request_timeout"), route.request_timeout);
-    check
-        .ensure_positive_timeout(&format!("{path}.answer_idle_timeout"), route.answer_idle_timeout);
-    check.ensure_positive_timeout(&format!("{path}.answer_timeout"), route.answer_timeout);
-}
-
 /// Reports a limit that may delay a request for its whole `request_timeout`.
 fn check_delays(
-    check: &mut Check<'_>,
+    collector: &mut FaultCollector<'_>,
     path: &str,
     route: &config::Route,
     definitions: &Definitions<'_>,
 ) {
     let Some(timeout) = route.request_timeout.millis() else { return };
-    for (index, name) in route.limits.iter().enumerate() {
+    for name in &route.limits {
         let Some(policy) = definitions.limits.get(name.as_str()) else { continue };
         let tiers = policy.tiers.iter().map(|tier| &tier.limit);
         let waits = tiers.chain([&policy.limit]).map(|limit| u64::from(limit.quota.max_wait));
         let longest = waits.max().unwrap_or(0);
-        if policy.limit.enforce && longest > 0 && longest >= timeout && timeout > 0 {
+        let limit = format!("limits.{name}");
+        let is_known = collector.can_read(path, &["request_timeout", "name"])
+            && collector.can_read(&limit, &QUOTA_KEYS)
+            && collector.can_read(&limit, &["tiers", "enforce"]);
+        if policy.limit.enforce && longest > 0 && longest >= timeout && is_known {
             let what = format!(
-                "`{name}` may delay a request for {longest}ms, but its request_timeout is {}",
+                "`{name}` may delay a request for {}, but the request_timeout of route `{}` is {}",
+                Duration::from_millis(longest),
+                route.name,
                 route.request_timeout
             );
-            let expected = "a shorter max_wait, or a longer request_timeout";
-            check.fault(&format!("{path}.limits[{index}]"), what, expected);
+            let expected =
+                "a shorter max_wait (by default, it is the window), or a longer request_timeout";
+            collector.fault(&format!("{limit}.max_wait"), what, expected);
         }
     }
 }
 
-fn rule(check: &mut Check<'_>, path: &str, matches: &config::RouteMatch) -> Option<Rule> {
+fn rule(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    matches: &config::RouteMatch,
+) -> Option<Rule> {
     let host = match &matches.host {
         None => Some(HostPattern::Any),
         Some(host) => HostPattern::parse(host)
-            .map_err(|error| report_pattern_error(check, &format!("{path}.match.host"), error))
+            .map_err(|error| report_pattern_error(collector, &format!("{path}.match.host"), error))
             .ok(),
     };
     let pattern = PathPattern::parse(&matches.path)
-        .map_err(|error| report_pattern_error(check, &format!("{path}.match.path"), error))
+        .map_err(|error| report_pattern_error(collector, &format!("{path}.match.path"), error))
         .ok();
     let mut methods = Vec::new();
     let mut seen = HashSet::<Method, RandomState>::default();
@@ -198,27 +213,27 @@ fn rule(check: &mut Check<'_>, path: &str, matches: &config::RouteMatch) -> Opti
         match Method::from_bytes(method.0.as_bytes()) {
             Ok(method) if !seen.insert(method.clone()) => {
                 let path = format!("{path}.match.methods[{index}]");
-                check.fault(&path, format!("duplicate method `{method}`"), "each method once");
+                collector.fault(&path, format!("duplicate method `{method}`"), "each method once");
             }
             Ok(method) => methods.push(method),
             Err(_) => {
                 let path = format!("{path}.match.methods[{index}]");
-                check.fault(&path, format!("`{method}`"), "a method such as GET");
+                collector.fault(&path, format!("`{method}`"), "a method such as GET");
             }
         }
     }
     Some(Rule { host: host?, path: pattern?, methods })
 }
 
-fn report_pattern_error(check: &mut Check<'_>, path: &str, error: PatternError) {
+fn report_pattern_error(collector: &mut FaultCollector<'_>, path: &str, error: PatternError) {
     match error {
         PatternError::Host { host, why } => {
             let expected = "a host such as api.example.com or *.example.com";
-            check.fault(path, format!("`{host}` ({why})"), expected);
+            collector.fault(path, format!("`{host}` ({why})"), expected);
         }
         PatternError::Path { path: configured, why } => {
             let what = format!("`{configured}` ({why})");
-            check.fault(path, what, "a path such as /items/{id} or /files/{*rest}");
+            collector.fault(path, what, "a path such as /items/{id} or /files/{*rest}");
         }
     }
 }
@@ -226,13 +241,13 @@ fn report_pattern_error(check: &mut Check<'_>, path: &str, error: PatternError) 
 /// The limits that the list at `path` names. Reports keys with a path parameter that the route's path does
 /// not have.
 fn named_limits(
-    check: &mut Check<'_>,
+    collector: &mut FaultCollector<'_>,
     path: &str,
     names: &[String],
     rule: Option<&Rule>,
     config: &Config,
     definitions: &Definitions<'_>,
-) -> Vec<Arc<Policy>> {
+) -> Vec<Arc<LimitPolicy>> {
     let mut named = Vec::new();
     for (index, name) in names.iter().enumerate() {
         let found = definitions.limits.get(name.as_str()).zip(config.limits.get(name));
@@ -245,7 +260,7 @@ fn named_limits(
                     "`{name}` counts by `{part}`, which `{}` does not have",
                     rule.path.as_str()
                 );
-                check.fault(&path, what, &format!("a path with `{{{param}}}`"));
+                collector.fault(&path, what, &format!("a path with `{{{param}}}`"));
             }
         }
         named.push(Arc::clone(policy));
@@ -254,26 +269,36 @@ fn named_limits(
 }
 
 /// The limit and, if it has one, its candidate: a route charges both.
-fn with_candidate(policy: &Arc<Policy>) -> impl Iterator<Item = RouteLimit> {
-    [Some(policy), policy.candidate.as_ref()]
-        .into_iter()
-        .flatten()
-        .map(move |policy| RouteLimit { policy: Arc::clone(policy) })
+fn with_candidate(policy: &Arc<LimitPolicy>) -> impl Iterator<Item = Arc<LimitPolicy>> {
+    [Some(policy), policy.candidate.as_ref()].into_iter().flatten().map(Arc::clone)
 }
 
 /// The prefix without a slash at its end; `None` if there is nothing to strip.
-fn strip_prefix(check: &mut Check<'_>, path: &str, route: &config::Route) -> Option<Box<str>> {
+fn strip_prefix(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+) -> Option<Box<str>> {
     let configured = route.strip_prefix.as_deref()?;
     let is_plain = !configured.contains(['?', '#', '{', '}']);
     let is_valid = is_plain && normalize(configured, true).as_deref() == Ok(configured);
     let expected = "the beginning of a path, such as /v1";
-    check.ensure(is_valid, &format!("{path}.strip_prefix"), &format!("`{configured}`"), expected);
+    collector.ensure(
+        is_valid,
+        &format!("{path}.strip_prefix"),
+        &format!("`{configured}`"),
+        expected,
+    );
     let prefix = configured.trim_end_matches('/');
     (!prefix.is_empty()).then(|| prefix.into())
 }
 
 /// Builds the table of `rules`, each paired with its route's index in the configuration.
-fn table(check: &mut Check<'_>, config: &Config, rules: Vec<(usize, Rule)>) -> RouteTable {
+fn table(
+    collector: &mut FaultCollector<'_>,
+    config: &Config,
+    rules: Vec<(usize, Rule)>,
+) -> RouteTable {
     let (indices, rules): (Vec<usize>, Vec<Rule>) = rules.into_iter().unzip();
     RouteTable::build(&rules).unwrap_or_else(|errors| {
         for error in errors.into_iter().take(MAX_FAULTS) {
@@ -283,10 +308,10 @@ fn table(check: &mut Check<'_>, config: &Config, rules: Vec<(usize, Rule)>) -> R
                 "`{}` matches the same requests as route `{}` (line {})",
                 config.routes[second].matches.path,
                 other.name,
-                check.line(&format!("routes[{first}]")),
+                collector.line(&format!("routes[{first}]")),
             );
             let expected = "another host, path or method";
-            check.fault(&format!("routes[{second}].match.path"), what, expected);
+            collector.fault(&format!("routes[{second}].match.path"), what, expected);
         }
         RouteTable::default()
     })

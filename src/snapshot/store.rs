@@ -2,17 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::check::Check;
+use super::fault_collector::FaultCollector;
 use crate::config::{Redis, RedisUrl, Sentinel, Store};
 
-pub(super) fn check(check: &mut Check<'_>, store: &Store) {
-    check.ensure(store.memory.max_keys > 0, "store.memory.max_keys", "`0`", "at least 1");
+pub(super) fn check(collector: &mut FaultCollector<'_>, store: &Store) {
     if let Some(redis) = &store.redis {
-        check_redis(check, redis);
+        check_redis(collector, redis);
     }
 }
 
-fn check_redis(check: &mut Check<'_>, redis: &Redis) {
+fn check_redis(collector: &mut FaultCollector<'_>, redis: &Redis) {
     let kinds = [
         ("shards", !redis.shards.is_empty()),
         ("cluster", !redis.cluster.is_empty()),
@@ -20,78 +19,94 @@ fn check_redis(check: &mut Check<'_>, redis: &Redis) {
     ];
     let mut given = kinds.into_iter().filter(|(_, given)| *given).map(|(name, _)| name);
     match (given.next(), given.next()) {
-        (None, _) => {
+        (None, _) if collector.can_read("store.redis", &["shards", "cluster", "sentinel"]) => {
             let expected = "one of `shards`, `cluster` and `sentinel`";
-            check.fault("store.redis.shards", "no server", expected);
+            collector.fault("store.redis.shards", "no server", expected);
         }
         (Some(first), Some(second)) => {
             let what = format!("both `{first}` and `{second}`");
-            check.fault(&format!("store.redis.{second}"), what, "one of them");
+            collector.fault(&format!("store.redis.{second}"), what, "one of them");
         }
-        (Some(_), None) => {}
+        _ => {}
     }
     let mut seen = BTreeSet::new();
     for (index, shard) in redis.shards.iter().enumerate() {
         let path = format!("store.redis.shards[{index}]");
-        check_server(check, &mut seen, &format!("{path}.primary"), &shard.primary);
+        check_server(collector, &mut seen, &format!("{path}.primary"), &shard.primary);
         for (index, replica) in shard.replicas.iter().enumerate() {
-            check_server(check, &mut seen, &format!("{path}.replicas[{index}]"), replica);
+            check_server(collector, &mut seen, &format!("{path}.replicas[{index}]"), replica);
         }
     }
     for (index, node) in redis.cluster.iter().enumerate() {
         let path = format!("store.redis.cluster[{index}]");
-        check_server(check, &mut seen, &path, node);
-        check_no_database(check, &path, node);
+        check_server(collector, &mut seen, &path, node);
+        check_no_database(collector, &path, node);
     }
-    check_same_scheme(check, "store.redis.cluster", &redis.cluster);
+    check_same_scheme(collector, "store.redis.cluster", &redis.cluster);
     if let Some(sentinel) = &redis.sentinel {
-        check_sentinel(check, &mut seen, sentinel);
+        check_sentinel(collector, &mut seen, sentinel);
     }
-    check_username(check, redis);
+    check_username(collector, redis);
     let servers =
         redis.shards.iter().flat_map(|shard| shard.replicas.iter().chain([&shard.primary]));
     let nodes = redis.sentinel.iter().flat_map(|sentinel| &sentinel.nodes);
     let mut all = servers.chain(&redis.cluster).chain(nodes);
-    if redis.tls_ca.is_some() && !all.any(RedisUrl::is_tls) {
-        check.fault("store.redis.tls_ca", "`tls_ca` without TLS", "a server with rediss://");
+    let has_all = collector.can_read("store.redis", &["shards", "cluster", "sentinel"]);
+    if redis.tls_ca.is_some() && !all.any(RedisUrl::is_tls) && has_all {
+        collector.fault("store.redis.tls_ca", "`tls_ca` without TLS", "a server with rediss://");
     }
-    check.ensure_value_name("store.redis.namespace", &redis.namespace);
-    if redis.secret.is_none() && !check.is_skipped("store.redis.secret") {
+    collector.ensure_value_name("store.redis.namespace", &redis.namespace);
+    if redis.secret.is_none() {
         let what = "no `secret`: anyone who can read this Redis can recover the addresses and tokens behind \
                     its keys by brute force";
         let expected =
             "`secret: env:NAME` or `file:PATH`, the same on all gateways that share counters";
-        check.note("store.redis.secret", what, expected);
+        collector.note("store.redis.secret", what, expected);
     }
-    check.ensure_positive_duration("store.redis.connect_timeout", redis.connect_timeout);
-    check.ensure_positive_duration("store.redis.response_timeout", redis.response_timeout);
 }
 
-fn check_sentinel(check: &mut Check<'_>, seen: &mut BTreeSet<String>, sentinel: &Sentinel) {
-    check.ensure_value_name("store.redis.sentinel.master", &sentinel.master);
+fn check_sentinel(
+    collector: &mut FaultCollector<'_>,
+    seen: &mut BTreeSet<String>,
+    sentinel: &Sentinel,
+) {
+    collector.ensure_value_name("store.redis.sentinel.master", &sentinel.master);
     if sentinel.nodes.is_empty() {
-        check.fault("store.redis.sentinel.nodes", "no sentinel", "at least one");
+        collector.fault("store.redis.sentinel.nodes", "no sentinel", "at least one");
     }
     for (index, node) in sentinel.nodes.iter().enumerate() {
         let path = format!("store.redis.sentinel.nodes[{index}]");
-        check_server(check, seen, &path, node);
-        check_no_database(check, &path, node);
+        check_server(collector, seen, &path, node);
+        check_no_database(collector, &path, node);
     }
-    check_same_scheme(check, "store.redis.sentinel.nodes", &sentinel.nodes);
-    if sentinel.username.is_some() && sentinel.password.is_none() {
-        check.fault("store.redis.sentinel.username", "`username` without `password`", "both");
+    check_same_scheme(collector, "store.redis.sentinel.nodes", &sentinel.nodes);
+    let has_password = sentinel.password.is_some();
+    if sentinel.username.is_some()
+        && !has_password
+        && collector.can_read("store.redis.sentinel", &["password"])
+    {
+        collector.fault("store.redis.sentinel.username", "`username` without `password`", "both");
     }
 }
 
-fn check_server(check: &mut Check<'_>, seen: &mut BTreeSet<String>, path: &str, url: &RedisUrl) {
+fn check_server(
+    collector: &mut FaultCollector<'_>,
+    seen: &mut BTreeSet<String>,
+    path: &str,
+    url: &RedisUrl,
+) {
+    let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
+    if !collector.can_read(section, &[key]) {
+        return;
+    }
     let address = url.address();
     let what = format!("duplicate server `{address}`");
-    check.ensure(seen.insert(address), path, &what, "each server once");
+    collector.ensure(seen.insert(address), path, &what, "each server once");
 }
 
-fn check_no_database(check: &mut Check<'_>, path: &str, url: &RedisUrl) {
+fn check_no_database(collector: &mut FaultCollector<'_>, path: &str, url: &RedisUrl) {
     let number = url.database();
-    check.ensure(
+    collector.ensure(
         number == 0,
         path,
         &format!("database {number}"),
@@ -100,14 +115,19 @@ fn check_no_database(check: &mut Check<'_>, path: &str, url: &RedisUrl) {
 }
 
 /// Discovered servers are connected to like the configured ones: all with TLS, or none.
-fn check_same_scheme(check: &mut Check<'_>, path: &str, urls: &[RedisUrl]) {
-    let is_mixed = urls.iter().any(RedisUrl::is_tls) && !urls.iter().all(RedisUrl::is_tls);
-    check.ensure(!is_mixed, path, "both redis:// and rediss://", "one scheme for all");
+fn check_same_scheme(collector: &mut FaultCollector<'_>, path: &str, urls: &[RedisUrl]) {
+    let other = urls.iter().position(|url| url.is_tls() != urls[0].is_tls());
+    if let Some(index) = other {
+        let path = format!("{path}[{index}]");
+        collector.fault(&path, "both redis:// and rediss://", "one scheme for all");
+    }
 }
 
-fn check_username(check: &mut Check<'_>, redis: &Redis) {
-    if redis.username.is_some() && redis.password.is_none() {
-        check.fault("store.redis.username", "`username` without `password`", "both");
+fn check_username(collector: &mut FaultCollector<'_>, redis: &Redis) {
+    let has_password = redis.password.is_some();
+    if redis.username.is_some() && !has_password && collector.can_read("store.redis", &["password"])
+    {
+        collector.fault("store.redis.username", "`username` without `password`", "both");
     }
 }
 

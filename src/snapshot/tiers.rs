@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::check::Check;
+use super::fault_collector::FaultCollector;
 use super::parts::part;
 use super::policy::{Tier, TierMatch};
-use super::quota::alternative_quota;
+use super::quota::{QUOTA_KEYS, alternative_quota};
 use crate::config::{self, KeyPart};
 use crate::identity::TokenSource;
 use crate::limit::Limit;
 
 /// Compiles the tiers of `limit`, which is configured at `path`. A faulty tier is reported and left out.
 pub(super) fn compile(
-    check: &mut Check<'_>,
+    collector: &mut FaultCollector<'_>,
     path: &str,
     configured: &config::Limit,
     limit: &Limit,
@@ -20,41 +20,45 @@ pub(super) fn compile(
 ) -> Vec<Tier> {
     let tiers = configured.tiers.iter().enumerate().filter_map(|(index, tier)| {
         let at = format!("{path}.tiers[{index}]");
-        let quota = alternative_quota(check, path, &format!("{at}.quota"), configured, tier.quota);
-        let matches = tier_match(check, &format!("{at}.match"), &tier.matches, sources);
-        let quota = quota?;
+        let quota =
+            alternative_quota(collector, path, &format!("{at}.quota"), configured, tier.quota);
+        let matches = tier_match(collector, &format!("{at}.match"), &tier.matches, sources);
         let capacity = Limit { quota, ..limit.clone() }.capacity();
-        let is_admissible = u64::from(limit.cost) <= capacity;
-        let expected = format!("at least the cost, {}: no request would be admitted", limit.cost);
-        check.ensure(
-            is_admissible,
-            &format!("{at}.quota"),
-            &format!("`{}`", tier.quota),
-            &expected,
-        );
+        if u64::from(limit.cost) > capacity
+            && collector.can_read(path, &QUOTA_KEYS)
+            && collector.can_read(path, &["cost"])
+        {
+            let expected =
+                format!("at least the cost, {}: no request would be admitted", limit.cost);
+            collector.fault(&format!("{at}.quota"), format!("`{}`", tier.quota), &expected);
+        }
         Some(Tier { matches: matches?, limit: Arc::new(Limit { quota, ..limit.clone() }) })
     });
     tiers.collect()
 }
 
 fn tier_match(
-    check: &mut Check<'_>,
+    collector: &mut FaultCollector<'_>,
     path: &str,
     configured: &config::TierMatch,
     sources: &[TokenSource],
 ) -> Option<TierMatch> {
     let values = format!("{path}.values");
-    check.ensure(!configured.values.is_empty(), &values, "no value", "at least one");
+    collector.ensure(!configured.values.is_empty(), &values, "no value", "at least one");
+    if !collector.can_read(path, &["part"]) {
+        return None;
+    }
     if configured.part == KeyPart::ClientIp {
         let networks = configured.values.iter().enumerate().filter_map(|(index, value)| {
             let network = config::parse_network(value);
             let expected = "a network such as 10.0.0.0/8, ::1/128 or a single address";
-            check.ensure(network.is_some(), &format!("{values}[{index}]"), value, expected);
+            let what = format!("`{value}`");
+            collector.ensure(network.is_some(), &format!("{values}[{index}]"), &what, expected);
             network
         });
         return Some(TierMatch::Networks(networks.collect()));
     }
-    let part = part(check, &format!("{path}.part"), &configured.part)?;
+    let part = part(collector, &format!("{path}.part"), &configured.part)?;
     let mut wanted: Vec<Box<[u8]>> = Vec::new();
     for (index, value) in configured.values.iter().enumerate() {
         let at = format!("{values}[{index}]");
@@ -62,10 +66,10 @@ fn tier_match(
         match part.canonical_input(value, sources) {
             Ok(form) => {
                 let expected = "a non-empty value: a part that the request does not have is empty";
-                check.ensure(!form.is_empty(), &at, "an empty value", expected);
+                collector.ensure(!form.is_empty(), &at, "an empty value", expected);
                 wanted.push(form.into());
             }
-            Err(_) => check.ensure(false, &at, "this value", "a value that a request can have"),
+            Err(_) => collector.ensure(false, &at, "this value", "a value that a request can have"),
         }
     }
     Some(TierMatch::Part(part, wanted))
@@ -95,11 +99,11 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
     fn a_tier_is_the_limit_with_another_quota() {
         let snapshot = compile(&tier("header:x-plan", "[gold]", 50)).unwrap();
         let policy = &snapshot.limits[0];
-        let (base, gold) = (&policy.limit, policy.limit(Some(0)));
+        let (base, gold) = (&policy.limit, policy.limit_for_tier(Some(0)));
         assert_eq!((base.quota.limit, gold.quota.limit), (5, 50));
         assert_eq!(base.identity(), gold.identity(), "both share one counter");
-        assert_eq!(policy.limit(None).quota.limit, 5);
-        assert_eq!(policy.limit(Some(7)).quota.limit, 5, "no such tier");
+        assert_eq!(policy.limit_for_tier(None).quota.limit, 5);
+        assert_eq!(policy.limit_for_tier(Some(7)).quota.limit, 5, "no such tier");
     }
 
     #[test]
@@ -123,9 +127,9 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
     fn a_candidate_is_counted_separately_and_never_enforced() {
         let snapshot = compile("candidate: {quota: 2}").unwrap();
         let [live, candidate] = &snapshot.routes[0].limits[..] else { panic!("two limits") };
-        assert_ne!(live.policy.limit.identity(), candidate.policy.limit.identity());
-        assert!(live.policy.limit.enforce && !candidate.policy.limit.enforce);
-        assert_eq!(&*candidate.policy.limit.name, "one~candidate");
+        assert_ne!(live.limit.identity(), candidate.limit.identity());
+        assert!(live.limit.enforce && !candidate.limit.enforce);
+        assert_eq!(&*candidate.limit.name, "one~candidate");
     }
 
     #[test]
@@ -133,16 +137,12 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
         for (limit, expected) in [
             (tier("header:x-plan", "[]", 50), "at least one"),
             (tier("header:x-plan", "['']", 50), "an empty value"),
-            (tier("header:x-plan", "[gold]", 0), "a quota from 1 to 4294967295"),
-            (tier("header:x-plan", "[gold]", 4_294_967_296), "a quota from 1 to 4294967295"),
             (tier("header:x-plan", "[' ']", 50), "an empty value"),
             (tier("token", "['Bearer a b']", 50), "a value that a request can have"),
             (tier("client_ip", "[here]", 50), "a network such as"),
             (format!("cost: 3, {}", tier("host", "[h]", 2)), "at least the cost, 3"),
-            ("candidate: {quota: 0}".to_owned(), "a quota from 1 to 4294967295"),
             ("max_cost: 2".to_owned(), "`max_cost` with a fixed cost"),
             ("cost: 'header:x-cost', max_cost: 6".to_owned(), "1 to 5"),
-            ("cost: 'header:x-cost', max_cost: 0".to_owned(), "1 to 5"),
         ] {
             let faults = compile(&limit).unwrap_err();
             assert!(faults.contains(expected) && faults.contains("t.yaml:1:"), "{limit}: {faults}");

@@ -15,11 +15,11 @@ use std::sync::{
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::{runtime::Handle, time::timeout};
+use tokio::runtime::Handle;
 
 mod shard_queues;
 
-pub(super) use self::shard_queues::CorrectionSource;
+pub(super) use self::shard_queues::CorrectionReason;
 use self::shard_queues::{PendingCorrection, PushOutcome, ShardQueues};
 use super::{
     deny_cache::DenyCache,
@@ -111,7 +111,7 @@ impl CorrectionQueue {
 
     /// Removes merged sums that can no longer be refunded.
     pub(super) fn expire(&self) {
-        self.sums.expire(self.clock.ticks());
+        self.sums.expire(self.clock.monotonic_ms());
     }
 
     /// Whether corrections are in flight or ready to be sent.
@@ -120,23 +120,24 @@ impl CorrectionQueue {
     }
 
     fn push(&self, shard: ShardId, pending: PendingCorrection) {
-        let outage = usize::from(pending.source == CorrectionSource::Outage);
+        let outage = usize::from(pending.reason == CorrectionReason::Outage);
         // Counted before the push, because a sender may take it at once.
         self.unmerged.fetch_add(outage, Relaxed);
         let outcome = self.shards.lock().push(shard, pending);
         match outcome {
             PushOutcome::Queued => {}
-            PushOutcome::Merged => drop(self.unmerged.fetch_sub(outage, Relaxed)),
+            PushOutcome::Coalesced => drop(self.unmerged.fetch_sub(outage, Relaxed)),
             PushOutcome::Evicted(oldest) => self.count_lost(&oldest),
         }
     }
 
     /// Counts a correction that Redis has made, with this outcome, and keeps an outage's sum for refunds.
     fn count_applied(&self, pending: &PendingCorrection, outcome: &Outcome) {
-        if pending.source == CorrectionSource::Outage {
+        if pending.reason == CorrectionReason::Outage {
             self.merged.fetch_add(1, Relaxed);
             if let Some(decided) = outcome.decided() {
-                let until = self.clock.ticks().saturating_add(pending.limit.correction_window());
+                let until =
+                    self.clock.monotonic_ms().saturating_add(pending.limit.correction_window());
                 let (charged_at, cost) = (decided.charged_at(), pending.change.cost());
                 self.sums.insert(pending.record(), charged_at, cost, until);
             }
@@ -146,11 +147,11 @@ impl CorrectionQueue {
 
     /// Counts a correction that is dropped, though Redis may not have made it.
     fn count_lost(&self, pending: &PendingCorrection) {
-        match pending.source {
-            CorrectionSource::Tokens => {
+        match pending.reason {
+            CorrectionReason::Tokens => {
                 self.lost_tokens.fetch_add(pending.change.cost().into(), Relaxed);
             }
-            CorrectionSource::Request | CorrectionSource::Outage => {
+            CorrectionReason::Request | CorrectionReason::Outage => {
                 self.dropped.fetch_add(1, Relaxed);
             }
         }
@@ -158,14 +159,14 @@ impl CorrectionQueue {
     }
 
     fn count_removed(&self, pending: &PendingCorrection) {
-        let outage = usize::from(pending.source == CorrectionSource::Outage);
+        let outage = usize::from(pending.reason == CorrectionReason::Outage);
         self.unmerged.fetch_sub(outage, Relaxed);
     }
 
     /// Takes the next batch for a sender; `None` ends the sender.
     fn take_batch(&self) -> Option<(ShardId, Vec<PendingCorrection>)> {
         let mut expired = Vec::new();
-        let batch = self.shards.lock().take_batch(self.clock.ticks(), &mut expired);
+        let batch = self.shards.lock().take_batch(self.clock.monotonic_ms(), &mut expired);
         for pending in &expired {
             self.count_removed(pending);
         }
@@ -181,9 +182,9 @@ impl CorrectionQueue {
     ) {
         if !matches!(outcome, Err(Failure::Open)) {
             // The corrected charges may be the reason for cached denials.
-            let ticks = self.clock.ticks();
+            let monotonic_ms = self.clock.monotonic_ms();
             for pending in &batch {
-                self.deny_cache.invalidate(pending.record(), ticks);
+                self.deny_cache.invalidate(pending.record(), monotonic_ms);
             }
         }
         let retry = match outcome {
@@ -237,13 +238,13 @@ impl CorrectionSender {
     pub(super) fn push(
         &self,
         corrections: impl IntoIterator<Item = (Arc<Limit>, Key, Change)>,
-        source: CorrectionSource,
+        reason: CorrectionReason,
     ) {
-        let pushed_at = self.queue.clock.ticks();
+        let pushed_at = self.queue.clock.monotonic_ms();
         for (limit, key, change) in corrections {
             if change.cost() > 0 {
                 let pending =
-                    PendingCorrection { limit, key, change, source, pushed_at, is_retry: false };
+                    PendingCorrection { limit, key, change, reason, pushed_at, is_retry: false };
                 self.queue.push(self.client.shard_of(key), pending);
             }
         }
@@ -256,15 +257,15 @@ impl CorrectionSender {
             let owned = |adjustment: &Adjustment<'_>| {
                 (Arc::new(adjustment.limit.clone()), adjustment.key, adjustment.change)
             };
-            self.push(adjustments.iter().map(owned), CorrectionSource::Request);
+            self.push(adjustments.iter().map(owned), CorrectionReason::Request);
         }
     }
 
     /// Refunds in Redis a request that was decided in this process during an outage, if the outage's sum has
     /// been charged in Redis since.
     pub(super) fn refund_merged(&self, limit: &Limit, key: Key, cost: u32) {
-        if let Some(change) = self.queue.sums.refund(record_id(limit, key), cost) {
-            self.push([(Arc::new(limit.clone()), key, change)], CorrectionSource::Request);
+        if let Some(change) = self.queue.sums.take_refund(record_id(limit, key), cost) {
+            self.push([(Arc::new(limit.clone()), key, change)], CorrectionReason::Request);
         }
     }
 
@@ -285,7 +286,7 @@ impl CorrectionSender {
     }
 
     /// Waits for the reply of a call that timed out, and refunds what it charged: always the slots of leaky
-    /// buckets and concurrency limits, which no request holds; other charges only if the request was not
+    /// buckets and concurrency permits, which no request holds; other charges only if the request was not
     /// admitted by the fallback. If it was, its charges stay: the outage ledger has none of them.
     pub(super) fn undo_late_charge(
         &self,
@@ -295,17 +296,18 @@ impl CorrectionSender {
     ) {
         let owned = |charge: &Charge<'_>| (Arc::new(charge.limit.clone()), charge.key, charge.cost);
         let charges: Vec<_> = charges.iter().map(owned).collect();
-        let has_slots = |limit: &Limit| {
+        let reserves_slot_or_permit = |limit: &Limit| {
             matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency)
         };
-        let is_undone = move |limit: &Limit| !was_admitted || has_slots(limit);
+        let is_undone = move |limit: &Limit| !was_admitted || reserves_slot_or_permit(limit);
         if !charges.iter().any(|(limit, ..)| is_undone(limit)) {
             return;
         }
         let sender = self.clone();
         let undo = async move {
             let limits = charges.iter().map(|(limit, ..)| &**limit);
-            let verdict = timeout(LATE_REPLY_TIMEOUT, reply.verdict(limits)).await;
+            let verdict =
+                sender.queue.clock.timeout(LATE_REPLY_TIMEOUT, reply.verdict(limits)).await;
             let Ok(Some(verdict)) = verdict else { return };
             if !verdict.admitted {
                 return;
@@ -316,7 +318,7 @@ impl CorrectionSender {
                 let charged_at = outcome.admitted()?.charged_at();
                 Some((limit, key, Change::Refund { charged_at, cost }))
             });
-            sender.push(refunds, CorrectionSource::Request);
+            sender.push(refunds, CorrectionReason::Request);
         };
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(undo);
@@ -334,10 +336,11 @@ impl CorrectionSender {
         let sender = self.clone();
         let refund = async move {
             let acquisition = Acquisition { limit: &limit, key, demand };
-            let grant = timeout(LATE_REPLY_TIMEOUT, reply.grant(&acquisition)).await;
+            let grant = reply.grant(&acquisition);
+            let grant = sender.queue.clock.timeout(LATE_REPLY_TIMEOUT, grant).await;
             let Ok(Some((grant, now))) = grant else { return };
             let change = Change::Refund { charged_at: now, cost: grant.tokens };
-            sender.push([(limit, key, change)], CorrectionSource::Request);
+            sender.push([(limit, key, change)], CorrectionReason::Request);
         };
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(refund);

@@ -39,15 +39,16 @@ const WAYS: usize = 4;
 /// [`super::token_lease::IDLE_TIMEOUT`].
 pub const INITIAL_TRUST: u64 = 2_000;
 
-/// The times of a call to the store. Ticks are ms of [`crate::clock::Clock::ticks`].
+/// The times of a call to the store. Monotonic times are in ms of
+/// [`crate::clock::Clock::monotonic_ms`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReplyTiming {
-    /// The tick at which the call was sent.
+    /// The monotonic time at which the call was sent.
     pub sent: u64,
-    /// The tick at which the reply was received.
+    /// The monotonic time at which the reply was received.
     pub received: u64,
     /// The time of the decision, in ms by the store's clock.
-    pub now: Millis,
+    pub decided_at: Millis,
 }
 
 /// A denial that is still in force.
@@ -74,9 +75,10 @@ pub struct DenyCache {
 }
 
 struct CacheShard {
-    /// The tick from which no entry is trusted; from then on [`DenyCache::get`] takes no lock.
+    /// The monotonic time from which no entry is trusted; from then on [`DenyCache::get`] takes no lock.
     trusted_until: AtomicU64,
-    /// The tick after the last [`DenyCache::invalidate`]. Replies to calls sent before it are not cached.
+    /// The monotonic time after the last [`DenyCache::invalidate`] or [`DenyCache::clear`]. Replies to calls
+    /// sent before it are not cached.
     invalidated: AtomicU64,
     table: Mutex<DenyTable>,
 }
@@ -93,54 +95,35 @@ struct DenyTable {
 #[repr(align(64))]
 struct CacheSet {
     records: [u128; WAYS],
-    entries: [Entry; WAYS],
+    entries: [Option<Entry>; WAYS],
 }
 
 #[derive(Clone, Copy)]
 struct Entry {
-    quota: u64,
-    /// The first tick at which the retry time may have come; 0 in an empty entry.
+    quota_id: u64,
+    /// The first ms of the monotonic time at which the retry time may have come.
     expires: u64,
-    /// The first tick at which the store is called again; at most `expires`.
+    /// The first ms of the monotonic time at which the store is called again; at most `expires`.
     trusted_until: u64,
     /// How long it is trusted after its call was sent, in ms.
     trust: u64,
-    /// The tick at which the reply was received.
+    /// The monotonic time at which the reply was received.
     received: u64,
     /// The store's time of the decision, in ms.
-    now: Millis,
+    decided_at: Millis,
     decision: Decision,
     cost: u32,
 }
 
 impl CacheSet {
-    const EMPTY: Self = Self { records: [0; WAYS], entries: [Entry::EMPTY; WAYS] };
+    const EMPTY: Self = Self { records: [0; WAYS], entries: [None; WAYS] };
 }
 
 impl Entry {
-    const EMPTY: Self = Self {
-        quota: 0,
-        expires: 0,
-        trusted_until: 0,
-        trust: 0,
-        received: 0,
-        now: 0,
-        decision: Decision {
-            admitted: false,
-            limit: 0,
-            remaining: 0,
-            used: 0,
-            reset_at: 0,
-            retry_at: None,
-            wait: 0,
-        },
-        cost: 0,
-    };
-
     /// How long the denial that replaces this one is trusted, in ms: twice as long if the store repeated it.
     fn next_trust(&self, timing: &ReplyTiming) -> u64 {
-        let is_past = self.decision.retry_at.is_none_or(|retry_at| retry_at <= timing.now);
-        if self.expires == 0 || is_past {
+        let is_past = self.decision.retry_at.is_none_or(|retry_at| retry_at <= timing.decided_at);
+        if is_past {
             INITIAL_TRUST
         } else if timing.sent < self.trusted_until {
             // Concurrent calls: this reply does not repeat the denial.
@@ -167,7 +150,7 @@ impl DenyCache {
     pub const CAPACITY: usize = SHARDS * SETS_PER_SHARD * WAYS;
 
     /// Whether denials of this limit are cached. Not if it does not enforce, and not for concurrency limits,
-    /// whose slots may be released at any time.
+    /// whose permits may be released at any time.
     pub fn is_cacheable(limit: &Limit) -> bool {
         limit.enforce && limit.algorithm != Algorithm::Concurrency
     }
@@ -175,7 +158,8 @@ impl DenyCache {
     /// Caches a decision of the store if it is a denial that is still in force when it is received. It
     /// replaces the previous one of the same record, quota and cost.
     pub fn insert(&self, charge: &Charge<'_>, decision: &Decision, timing: ReplyTiming) {
-        let wait = decision.retry_at.map_or(0, |retry_at| retry_at.saturating_sub(timing.now));
+        let wait =
+            decision.retry_at.map_or(0, |retry_at| retry_at.saturating_sub(timing.decided_at));
         // 1 ms less, because the store's ms and this process's do not begin at the same time.
         let expires = timing.sent.saturating_add(wait.saturating_sub(1));
         if decision.admitted || !Self::is_cacheable(charge.limit) || expires <= timing.received {
@@ -193,49 +177,53 @@ impl DenyCache {
         let set = &mut table.sets[index];
         let same = set.position(id, charge.cost);
         let way = same.unwrap_or_else(|| set.victim(timing.received));
-        let trust = same.map_or(INITIAL_TRUST, |way| set.entries[way].next_trust(&timing));
+        let repeated = same.and(set.entries[way].as_ref());
+        let trust = repeated.map_or(INITIAL_TRUST, |entry| entry.next_trust(&timing));
         let trusted_until = expires.min(timing.sent.saturating_add(trust));
         set.records[way] = id.record;
-        set.entries[way] = Entry {
-            quota: id.quota,
+        set.entries[way] = Some(Entry {
+            quota_id: id.quota_id,
             expires,
             trusted_until,
             trust,
             received: timing.received,
-            now: timing.now,
+            decided_at: timing.decided_at,
             decision: *decision,
             cost: charge.cost,
-        };
+        });
         shard.trusted_until.fetch_max(trusted_until, Ordering::Relaxed);
     }
 
-    /// The denial of this charge that is trusted at tick `ticks`, if any.
-    pub fn get(&self, charge: &Charge<'_>, ticks: u64) -> Option<Denial> {
+    /// The denial of this charge that is trusted at `monotonic_ms`, if any.
+    pub fn get(&self, charge: &Charge<'_>, monotonic_ms: u64) -> Option<Denial> {
         if !Self::is_cacheable(charge.limit) {
             return None;
         }
         let id = RecordId::of(charge.limit, charge.key);
         let (shard, index) = self.locate(id.record);
-        if ticks >= shard.trusted_until.load(Ordering::Relaxed) {
+        if monotonic_ms >= shard.trusted_until.load(Ordering::Relaxed) {
             return None;
         }
         let mut table = shard.table.lock();
-        let is_valid = |entry: &Entry| ticks < entry.trusted_until;
-        let denial = table.sets.get(index)?.find(id, charge.cost, ticks, is_valid)?;
+        let is_valid = |entry: &Entry| monotonic_ms < entry.trusted_until;
+        let denial = table.sets.get(index)?.find(id, charge.cost, monotonic_ms, is_valid)?;
         table.hits += 1;
         Some(denial)
     }
 
-    /// The denial of this charge whose retry time has not come at tick `ticks`, trusted or not: for use
+    /// The denial of this charge whose retry time has not come at `monotonic_ms`, trusted or not: for use
     /// while the store gives no answer.
-    pub fn get_stale(&self, charge: &Charge<'_>, ticks: u64) -> Option<Denial> {
+    pub fn get_stale(&self, charge: &Charge<'_>, monotonic_ms: u64) -> Option<Denial> {
         if !Self::is_cacheable(charge.limit) {
             return None;
         }
         let id = RecordId::of(charge.limit, charge.key);
         let (shard, index) = self.locate(id.record);
         let table = shard.table.lock();
-        table.sets.get(index)?.find(id, charge.cost, ticks, |entry| ticks < entry.expires)
+        table
+            .sets
+            .get(index)?
+            .find(id, charge.cost, monotonic_ms, |entry| monotonic_ms < entry.expires)
     }
 
     /// Drops all denials of a record, of every quota and cost. Called when the record was charged with a
@@ -250,39 +238,42 @@ impl DenyCache {
         let Some(set) = table.sets.get_mut(index) else { return };
         for (id, entry) in set.records.iter().zip(&mut set.entries) {
             if *id == record {
-                (entry.expires, entry.trusted_until) = (0, 0);
+                *entry = None;
             }
         }
     }
 
-    /// Drops all denials of a record that was adjusted or reset at the store, at tick `ticks` or before.
-    /// Unlike after [`Self::remove`], replies to calls sent up to that tick are not cached either.
-    pub fn invalidate(&self, record: u128, ticks: u64) {
+    /// Drops all denials of a record that was adjusted or reset at the store, at `monotonic_ms` or before.
+    /// Unlike after [`Self::remove`], replies to calls sent up to that time are not cached either.
+    pub fn invalidate(&self, record: u128, monotonic_ms: u64) {
         let (shard, _) = self.locate(record);
         {
-            // A concurrent insert either sees this tick, or its entry is removed below.
+            // A concurrent insert either sees this time, or its entry is removed below.
             let _table = shard.table.lock();
-            shard.invalidated.fetch_max(ticks.saturating_add(1), Ordering::Relaxed);
+            shard.invalidated.fetch_max(monotonic_ms.saturating_add(1), Ordering::Relaxed);
         }
         self.remove(record);
     }
 
-    /// Drops all denials.
-    pub fn clear(&self) {
+    /// Drops all denials, at `monotonic_ms`. As after [`Self::invalidate`], replies to calls sent up to that
+    /// time are not cached either.
+    pub fn clear(&self, monotonic_ms: u64) {
         for shard in &self.shards {
-            shard.table.lock().sets = Box::default();
+            let mut table = shard.table.lock();
+            shard.invalidated.fetch_max(monotonic_ms.saturating_add(1), Ordering::Relaxed);
+            table.sets = Box::default();
         }
     }
 
-    /// The hits, and the number of trusted denials at tick `ticks`. Takes every lock, one after the other.
-    pub fn stats(&self, ticks: u64) -> DenyStats {
+    /// The hits, and the number of trusted denials at `monotonic_ms`. Takes every lock, one after the other.
+    pub fn stats(&self, monotonic_ms: u64) -> DenyStats {
         let mut stats = DenyStats::default();
         for shard in &self.shards {
             let table = shard.table.lock();
             stats.hits += table.hits;
-            if ticks < shard.trusted_until.load(Ordering::Relaxed) {
-                let entries = table.sets.iter().flat_map(|set| &set.entries);
-                stats.entries += entries.filter(|entry| ticks < entry.trusted_until).count();
+            if monotonic_ms < shard.trusted_until.load(Ordering::Relaxed) {
+                let entries = table.sets.iter().flat_map(|set| set.entries.iter().flatten());
+                stats.entries += entries.filter(|entry| monotonic_ms < entry.trusted_until).count();
             }
         }
         stats
@@ -299,15 +290,17 @@ impl CacheSet {
     /// The entry of this record, quota and cost.
     fn position(&self, id: RecordId, cost: u32) -> Option<usize> {
         let is_same = |&way: &usize| {
-            let entry = &self.entries[way];
-            self.records[way] == id.record && entry.quota == id.quota && entry.cost == cost
+            let is_same = |entry: &Entry| entry.quota_id == id.quota_id && entry.cost == cost;
+            self.records[way] == id.record && self.entries[way].as_ref().is_some_and(is_same)
         };
         (0..WAYS).find(is_same)
     }
 
     /// The way to replace: one that has expired or, if none has, the one that expires first.
-    fn victim(&self, ticks: u64) -> usize {
-        let left = |&way: &usize| self.entries[way].expires.saturating_sub(ticks);
+    fn victim(&self, monotonic_ms: u64) -> usize {
+        let left = |&way: &usize| {
+            self.entries[way].as_ref().map_or(0, |entry| entry.expires.saturating_sub(monotonic_ms))
+        };
         (0..WAYS).min_by_key(left).unwrap_or(0)
     }
 
@@ -317,20 +310,20 @@ impl CacheSet {
         &self,
         id: RecordId,
         cost: u32,
-        ticks: u64,
+        monotonic_ms: u64,
         is_valid: impl Fn(&Entry) -> bool,
     ) -> Option<Denial> {
         let denial = |way: usize| {
-            let entry = self.entries.get(way).filter(|entry| is_valid(entry))?;
+            let entry = self.entries[way].as_ref().filter(|entry| is_valid(entry))?;
             let is_above_quota = u64::from(cost) > entry.decision.limit;
-            let is_same = self.records[way] == id.record && entry.quota == id.quota;
+            let is_same = self.records[way] == id.record && entry.quota_id == id.quota_id;
             if !is_same || (entry.cost != cost && !is_above_quota) {
                 return None;
             }
             let retry_at = entry.decision.retry_at.filter(|_| !is_above_quota);
             let decision = Decision { retry_at, ..entry.decision };
-            let since = ticks.saturating_sub(entry.received).saturating_sub(1);
-            Some(Denial { decision, now: entry.now + since })
+            let since = monotonic_ms.saturating_sub(entry.received).saturating_sub(1);
+            Some(Denial { decision, now: entry.decided_at + since })
         };
         (0..WAYS).find_map(denial)
     }

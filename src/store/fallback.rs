@@ -10,17 +10,18 @@ use crate::limit::{
     Charge, DecisionSource, Limit, Millis, OnFailure, Outcome, StoreDecision, Verdict,
 };
 
+/// The cached denial of a charge, if its retry time has not come.
+fn denied_outcome(charge: &Charge<'_>, store: &CounterStore) -> Option<Outcome> {
+    let denial = store.deny_cache.get_stale(charge, store.clock.monotonic_ms())?;
+    let (decision, at) = (denial.decision, denial.now);
+    Some(Outcome::Decided(StoreDecision { decision, at, source: DecisionSource::Store }))
+}
+
 /// The refusal of a request with a cached denial whose retry time has not come. As far as this process can
 /// tell, Redis would still refuse it, so no failure policy applies.
 pub(super) fn cached_denial(charges: &[Charge<'_>], store: &CounterStore) -> Option<Verdict> {
-    let ticks = store.clock.ticks();
-    let denied = charges.iter().map(|charge| match store.deny_cache.get_stale(charge, ticks) {
-        None => Outcome::NotCharged,
-        Some(denial) => {
-            let (decision, at) = (denial.decision, denial.now);
-            Outcome::Decided(StoreDecision { decision, at, source: DecisionSource::Store })
-        }
-    });
+    let denied =
+        charges.iter().map(|charge| denied_outcome(charge, store).unwrap_or(Outcome::NotCharged));
     let outcomes: SmallVec<[Outcome; 2]> = denied.collect();
     let refuses = outcomes.iter().any(|outcome| outcome.decided().is_some());
     refuses.then_some(Verdict { admitted: false, outcomes })
@@ -53,14 +54,23 @@ pub(super) fn decide(
     })
 }
 
-/// Decides each charge by itself without Redis, and charges nothing.
+/// Decides each charge by itself without Redis, by its cached denial or else its limit's failure policy, and
+/// charges nothing.
 pub(super) fn peek(
     charges: &[Charge<'_>],
     now: Millis,
-    memory: &Memory,
-    gateways: u32,
+    store: &CounterStore,
 ) -> Result<Verdict, StoreError> {
-    apply_policies(charges, |local| memory.peek_share(local, now, gateways))
+    let denied: SmallVec<[Option<Outcome>; 2]> =
+        charges.iter().map(|charge| denied_outcome(charge, store)).collect();
+    let rest = charges.iter().zip(&denied).filter(|(_, denied)| denied.is_none());
+    let rest: SmallVec<[Charge<'_>; 4]> = rest.map(|(charge, _)| *charge).collect();
+    let gateways = store.presence.gateways();
+    let decided = apply_policies(&rest, |local| store.memory.peek_share(local, now, gateways))?;
+    let admitted = decided.admitted && rest.len() == charges.len();
+    let mut decided = decided.outcomes.into_iter();
+    let outcomes = denied.into_iter().map(|denied| denied.or_else(|| decided.next()));
+    Ok(Verdict { admitted, outcomes: outcomes.map(Option::unwrap_or_default).collect() })
 }
 
 /// Decides the charges whose shards gave no decision, without charging: another shard has refused the
@@ -68,14 +78,13 @@ pub(super) fn peek(
 pub(super) fn peek_refused(
     charges: &[Charge<'_>],
     now: Millis,
-    memory: &Memory,
-    gateways: u32,
+    store: &CounterStore,
     counts: &WorkerCounts,
 ) -> Result<Verdict, StoreError> {
     for charge in charges {
         counts.count_fallback(charge.limit.on_failure);
     }
-    peek(charges, now, memory, gateways)
+    peek(charges, now, store)
 }
 
 /// Applies the failure policies. `decide_local` decides the charges of the limits with the policy `local`.

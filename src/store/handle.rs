@@ -1,9 +1,6 @@
 //! A worker's handle to the counters: decides requests, and adjusts their charges.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
@@ -11,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     CounterStore, Failure, StoreError,
-    corrections::{Correction, CorrectionSender, CorrectionSource},
+    corrections::{Correction, CorrectionReason, CorrectionSender},
     fallback,
     local_admission::{LocalAdmission, QueueOutcome, can_lease},
     maintenance::Maintenance,
@@ -42,7 +39,7 @@ struct RedisPath {
 impl StoreHandle {
     pub(super) fn new(store: &Arc<CounterStore>, counts: Arc<CachePadded<WorkerCounts>>) -> Self {
         let redis = store.redis.as_ref().map(|backend| {
-            let client = Arc::new(RedisClient::new(Arc::clone(backend), store.clock.clone()));
+            let client = Arc::new(RedisClient::new(Arc::clone(backend)));
             let corrections = CorrectionSender::new(
                 Arc::clone(&store.corrections),
                 Arc::clone(&client),
@@ -101,18 +98,18 @@ impl StoreHandle {
     }
 
     /// Charges in Redis, and caches what it denies. A request that has already waited in a queue passes the
-    /// `deadline` of that wait, so that it does not wait for a second response timeout.
+    /// `deadline` of that wait (by `Clock::uptime`), so that it does not wait for a second response timeout.
     pub(super) async fn charge_in_redis(
         &self,
         charges: &[Charge<'_>],
         now: Millis,
-        deadline: Option<Instant>,
+        deadline: Option<Duration>,
     ) -> Result<Verdict, StoreError> {
         let Some(path @ RedisPath { client, local, .. }) = &self.redis else {
             return Ok(self.store.memory.charge(charges, now));
         };
         self.counts.count_call();
-        let sent = local.ticks();
+        let sent = local.monotonic_ms();
         let mut verdict = match scatter::common_shard(charges, |charge| client.shard_of(charge.key))
         {
             None => Box::pin(self.scatter(path).charge(charges, now, deadline)).await?,
@@ -170,7 +167,7 @@ impl StoreHandle {
             match (&self.redis, source) {
                 (Some(path), DecisionSource::Store) => {
                     if path.local.absorb_refund(&adjustment).is_none() {
-                        path.corrections.push([(limit, key, change)], CorrectionSource::Request);
+                        path.corrections.push([(limit, key, change)], CorrectionReason::Request);
                     }
                 }
                 _ => drop(self.adjust_in_memory(&adjustment, source, now)),
@@ -256,15 +253,15 @@ impl StoreHandle {
     }
 
     /// Decides each charge by itself, and charges nothing. An expired record counts as empty, and leased
-    /// tokens count as remaining. If Redis gives no answer, the limits' failure policies decide.
+    /// tokens count as remaining. If Redis gives no answer, cached denials and the limits' failure policies
+    /// decide.
     ///
     /// # Errors
     ///
     /// [`StoreError::Unavailable`], as [`Self::charge`].
     pub async fn peek(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
-        let memory = &self.store.memory;
         let Some(path) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
-            return Ok(memory.peek(charges, now));
+            return Ok(self.store.memory.peek(charges, now));
         };
         let client = &path.client;
         let mut verdict = match scatter::common_shard(charges, |charge| client.shard_of(charge.key))
@@ -274,8 +271,7 @@ impl StoreHandle {
                 Ok(verdict) => verdict,
                 Err(failure) => {
                     self.counts.count_failure(failure);
-                    let gateways = self.store.presence.gateways();
-                    return fallback::peek(charges, now, memory, gateways);
+                    return fallback::peek(charges, now, &self.store);
                 }
             },
         };
@@ -284,12 +280,12 @@ impl StoreHandle {
     }
 
     /// Returns all leased tokens to Redis and sends the queued corrections. Nothing may be charged through
-    /// the store afterwards. Takes at most the shorter of `within` and the duration of a call that has to
+    /// the store afterwards. Takes at most the shorter of `timeout` and the duration of a call that has to
     /// connect first. Tokens that are not returned by then count as spent until their window has passed.
-    pub async fn shut_down(&self, within: Duration) {
+    pub async fn shut_down(&self, timeout: Duration) {
         if let (Some(path), Some(backend)) = (&self.redis, &self.store.redis) {
             let maintenance = Maintenance::new(&self.store, &path.client, &path.corrections);
-            maintenance.finish(backend.max_call_duration().min(within)).await;
+            maintenance.finish(backend.max_call_duration().min(timeout)).await;
         }
     }
 }

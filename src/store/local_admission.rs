@@ -1,10 +1,7 @@
 //! Decides charges in this process although their counters are in Redis: from leased tokens and the deny
 //! cache. Also makes the calls that fetch tokens.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
@@ -12,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{
     CounterStore, Failure,
-    corrections::{CorrectionSender, CorrectionSource},
+    corrections::{CorrectionReason, CorrectionSender},
     deny_cache::{DenyCache, ReplyTiming},
     record_id::record_id,
     redis::{CallError, RedisClient},
@@ -22,10 +19,10 @@ use super::{
     },
 };
 use crate::{
-    clock::{self, Clock},
+    clock::Clock,
     limit::{
-        Acquisition, Adjustment, Change, Charge, Decision, DecisionSource, Key, Limit, MAX_RESERVE,
-        Millis, Quota, Reserve, StoreDecision, Verdict,
+        Acquisition, Adjustment, Change, Charge, Decision, DecisionSource, Key, LeaseSize, Limit,
+        MAX_LEASED_TOKENS, Millis, Quota, StoreDecision, Verdict,
     },
 };
 
@@ -63,13 +60,8 @@ pub(super) struct LocalAdmission {
 /// Whether a charge may be made from leased tokens. One above the quota may not: it is never admitted, but
 /// a queue would lease all that remains for it.
 pub(super) fn can_lease(charge: &Charge<'_>) -> bool {
-    let max_cost = charge.limit.quota.limit.min(MAX_RESERVE);
-    charge.limit.reserve != Reserve::Off && (1..=max_cost).contains(&charge.cost)
-}
-
-/// Whether a request with this [`LocalAdmission::deadline`] has waited for the whole response timeout.
-pub(super) fn has_timed_out(deadline: Instant) -> bool {
-    clock::instant() + REPLY_MARGIN >= deadline
+    let max_cost = charge.limit.quota.limit.min(MAX_LEASED_TOKENS);
+    charge.limit.lease_size != LeaseSize::Off && (1..=max_cost).contains(&charge.cost)
 }
 
 impl LocalAdmission {
@@ -90,8 +82,9 @@ impl LocalAdmission {
         if !can_lease(charge) {
             return None;
         }
-        let taken = self.leases.take(charge.limit, charge.key, charge.cost, self.clock.ticks())?;
-        Some(store_decision(taken.decision(&charge.limit.quota), taken.now))
+        let taken =
+            self.leases.take(charge.limit, charge.key, charge.cost, self.clock.monotonic_ms())?;
+        Some(store_decision(taken.decision(&charge.limit.quota), taken.charged_at))
     }
 
     /// Counts a charge that [`Self::take`] has made.
@@ -103,7 +96,7 @@ impl LocalAdmission {
     /// The cached denial of this charge.
     #[inline]
     pub(super) fn cached_denial(&self, charge: &Charge<'_>) -> Option<StoreDecision> {
-        let denial = self.deny_cache.get(charge, self.clock.ticks())?;
+        let denial = self.deny_cache.get(charge, self.clock.monotonic_ms())?;
         Some(store_decision(denial.decision, denial.now))
     }
 
@@ -112,43 +105,48 @@ impl LocalAdmission {
     pub(super) fn absorb_refund(&self, adjustment: &Adjustment<'_>) -> Option<StoreDecision> {
         let &Adjustment { limit, key, change } = adjustment;
         let Change::Refund { charged_at, cost } = change else { return None };
-        if limit.reserve == Reserve::Off {
+        if limit.lease_size == LeaseSize::Off {
             return None;
         }
-        let taken = self.leases.refund(limit, key, charged_at, cost, self.clock.ticks())?;
-        Some(store_decision(taken.decision(&limit.quota), taken.now))
+        let taken = self.leases.refund(limit, key, charged_at, cost, self.clock.monotonic_ms())?;
+        Some(store_decision(taken.decision(&limit.quota), taken.charged_at))
     }
 
     /// Puts back tokens that were taken for a request that is then refused: into the lease, or into the
     /// store if the registry has no room for a lease or is closed.
     fn put_back(&self, charge: &Charge<'_>, now: Millis) {
         let &Charge { limit, key, cost } = charge;
-        if self.leases.refund_or_set_aside(limit, key, now, cost, self.clock.ticks()) {
+        if self.leases.refund_or_set_aside(limit, key, now, cost, self.clock.monotonic_ms()) {
             return;
         }
         let change = Change::Refund { charged_at: now, cost: charge.cost };
         let limit = Arc::new(charge.limit.clone());
-        self.corrections.push([(limit, charge.key, change)], CorrectionSource::Request);
+        self.corrections.push([(limit, charge.key, change)], CorrectionReason::Request);
     }
 
     /// Drops the cached denials of a record that was adjusted at the store.
     pub(super) fn invalidate(&self, limit: &Limit, key: Key) {
-        self.deny_cache.invalidate(record_id(limit, key), self.clock.ticks());
+        self.deny_cache.invalidate(record_id(limit, key), self.clock.monotonic_ms());
     }
 
-    /// The time until which a request that arrives now may wait: the response timeout of a call, and
-    /// [`REPLY_MARGIN`].
-    pub(super) fn deadline(&self) -> Instant {
-        clock::instant() + self.client.response_timeout() + REPLY_MARGIN
+    /// The time, by [`Clock::uptime`], until which a request that arrives now may wait: the response timeout
+    /// of a call, and [`REPLY_MARGIN`].
+    pub(super) fn deadline(&self) -> Duration {
+        self.clock.uptime() + self.client.response_timeout() + REPLY_MARGIN
     }
 
-    /// The tick to pass to [`Self::cache_denials`] as `sent`.
-    pub(super) fn ticks(&self) -> u64 {
-        self.clock.ticks()
+    /// Whether a request with this [`Self::deadline`] has waited for the whole response timeout.
+    pub(super) fn has_timed_out(&self, deadline: Duration) -> bool {
+        self.clock.uptime() + REPLY_MARGIN >= deadline
     }
 
-    /// Caches the denials of a store call that was sent at the tick `sent`. Denials of records that were
-    /// charged are dropped, because the charge may have moved their retry time.
+    /// The monotonic time to pass to [`Self::cache_denials`] as `sent`.
+    pub(super) fn monotonic_ms(&self) -> u64 {
+        self.clock.monotonic_ms()
+    }
+
+    /// Caches the denials of a store call that was sent at the monotonic time `sent`. Denials of records that
+    /// were charged are dropped, because the charge may have moved their retry time.
     pub(super) fn cache_denials(&self, charges: &[Charge<'_>], verdict: &Verdict, sent: u64) {
         for (charge, outcome) in charges.iter().zip(&verdict.outcomes) {
             let Some(StoreDecision { decision, at: now, source: DecisionSource::Store }) =
@@ -159,8 +157,12 @@ impl LocalAdmission {
             if decision.admitted {
                 self.deny_cache.remove(record_id(charge.limit, charge.key));
             } else if !is_repeated(charges, charge) {
-                let received = self.clock.ticks();
-                self.deny_cache.insert(charge, decision, ReplyTiming { sent, received, now: *now });
+                let received = self.clock.monotonic_ms();
+                self.deny_cache.insert(
+                    charge,
+                    decision,
+                    ReplyTiming { sent, received, decided_at: *now },
+                );
             }
         }
     }
@@ -177,7 +179,7 @@ impl LocalAdmission {
             clock: self.clock.clone(),
         };
         let waiter = QueuedRequest { source, reply_sender };
-        match self.leases.join(charge.limit, charge.key, waiter, self.clock.ticks()) {
+        match self.leases.join(charge.limit, charge.key, waiter, self.clock.monotonic_ms()) {
             JoinOutcome::Served | JoinOutcome::Waiting => {}
             JoinOutcome::Unavailable(_) => return None,
             JoinOutcome::Fetch(fetch) => {
@@ -192,21 +194,23 @@ impl LocalAdmission {
                 tokio::spawn(task.run(fetch));
             }
         }
-        Some(QueueTicket { reply_receiver, deadline: self.deadline() })
+        let (clock, deadline) = (self.clock.clone(), self.deadline());
+        Some(QueueTicket { reply_receiver, clock, deadline })
     }
 }
 
 /// A queued request's claim to an outcome.
 pub(super) struct QueueTicket {
     reply_receiver: oneshot::Receiver<QueueReply>,
-    /// One deadline for all fetches that the request waits for: another fetch does not extend it.
-    deadline: Instant,
+    clock: Clock,
+    /// By [`Clock::uptime`]. One for all fetches that the request waits for: another fetch does not extend it.
+    deadline: Duration,
 }
 
 impl QueueTicket {
     /// Waits for the outcome, until the deadline.
     pub(super) async fn outcome(self, quota: &Quota) -> QueueOutcome {
-        match tokio::time::timeout_at(self.deadline.into(), self.reply_receiver).await {
+        match self.clock.timeout_at(self.deadline, self.reply_receiver).await {
             Ok(Ok(mut reply)) => reply.outcome(quota),
             // The fetch task was dropped without a reply, which happens only when its runtime ends.
             Ok(Err(_)) => QueueOutcome::Failed(Failure::Io),
@@ -239,12 +243,12 @@ impl FetchTask {
         while let Some(fetch) = next.take() {
             let (limit, key) = (Arc::clone(fetch.limit()), fetch.key());
             let demand = *fetch.demand();
-            let sent = self.clock.ticks();
+            let sent = self.clock.monotonic_ms();
             self.counts.count_call();
             let shard = self.client.shard_of(key);
             let fetched =
                 self.client.acquire(shard, &Acquisition { limit: &limit, key, demand }).await;
-            let received = self.clock.ticks();
+            let received = self.clock.monotonic_ms();
             next = match fetched {
                 Ok((grant, now)) => {
                     if grant.tokens > 0 || demand.returned.tokens > 0 {
@@ -258,10 +262,10 @@ impl FetchTask {
                         self.deny_cache.insert(
                             &charge,
                             &refused,
-                            ReplyTiming { sent, received, now },
+                            ReplyTiming { sent, received, decided_at: now },
                         );
                     }
-                    fetch.complete(&FetchReply { grant, now, sent, received })
+                    fetch.complete(&FetchReply { grant, decided_at: now, sent, received })
                 }
                 Err(CallError { failure, late }) => {
                     fetch.fail(failure, received);
@@ -319,10 +323,10 @@ impl QueueReply {
     fn outcome(&mut self, quota: &Quota) -> QueueOutcome {
         match self.outcome.take() {
             Some(WaiterOutcome::Granted(taken)) => {
-                QueueOutcome::Decided(store_decision(taken.decision(quota), taken.now))
+                QueueOutcome::Decided(store_decision(taken.decision(quota), taken.charged_at))
             }
-            Some(WaiterOutcome::Refused { decision, now }) => {
-                QueueOutcome::Decided(store_decision(decision, now))
+            Some(WaiterOutcome::Refused { decision, decided_at }) => {
+                QueueOutcome::Decided(store_decision(decision, decided_at))
             }
             Some(WaiterOutcome::CallStore) => QueueOutcome::CallStore,
             Some(WaiterOutcome::Failed(failure)) => {
@@ -335,9 +339,9 @@ impl QueueReply {
 
 impl Drop for QueueReply {
     fn drop(&mut self) {
-        if let Some(WaiterOutcome::Granted(LeaseCharge { now, .. })) = self.outcome {
+        if let Some(WaiterOutcome::Granted(LeaseCharge { charged_at, .. })) = self.outcome {
             let TokenSource { leases, limit, key, cost, clock } = &self.source;
-            if !leases.refund_or_set_aside(limit, *key, now, *cost, clock.ticks()) {
+            if !leases.refund_or_set_aside(limit, *key, charged_at, *cost, clock.monotonic_ms()) {
                 leases.count_lost(limit, *key, *cost);
             }
         }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     CounterStore,
-    corrections::{CorrectionSender, CorrectionSource},
+    corrections::{CorrectionReason, CorrectionSender},
     redis::RedisClient,
     token_lease::UnspentTokens,
 };
@@ -36,14 +36,13 @@ impl Maintenance {
 
     /// Runs until it is dropped.
     pub(super) async fn run(self) {
-        let mut interval = tokio::time::interval(ROUND_INTERVAL);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut interval = self.store.clock.background_interval(ROUND_INTERVAL);
         let mut unspent = Vec::new();
         loop {
             interval.tick().await;
             if let Some(_guard) = self.store.maintenance_lock.try_lock() {
-                let ticks = self.store.clock.ticks();
-                self.store.leases.sweep(ticks, |key| self.is_live(key), &mut unspent);
+                let monotonic_ms = self.store.clock.monotonic_ms();
+                self.store.leases.sweep(monotonic_ms, |key| self.is_live(key), &mut unspent);
                 self.return_tokens(&mut unspent);
                 self.charge_outage();
             }
@@ -54,8 +53,8 @@ impl Maintenance {
     /// Queues all leased tokens and outage charges for Redis, and waits until everything that can be sent
     /// has been sent, for at most `timeout`.
     pub(super) async fn finish(&self, timeout: Duration) {
-        let timeout = tokio::time::sleep(timeout);
-        tokio::pin!(timeout);
+        let clock = &self.store.clock;
+        let end = clock.uptime() + timeout;
         let mut unspent = Vec::new();
         loop {
             self.store.leases.drain(&mut unspent);
@@ -66,8 +65,8 @@ impl Maintenance {
                 return;
             }
             tokio::select! {
-                () = &mut timeout => return,
-                () = tokio::time::sleep(DRAIN_POLL_INTERVAL) => {}
+                () = clock.sleep_until(end) => return,
+                () = clock.sleep(DRAIN_POLL_INTERVAL) => {}
             }
         }
     }
@@ -80,17 +79,17 @@ impl Maintenance {
         let refunds = unspent
             .drain(..)
             .map(|UnspentTokens { limit, key, to_return }| (limit, key, to_return.into()));
-        self.corrections.push(refunds, CorrectionSource::Tokens);
+        self.corrections.push(refunds, CorrectionReason::Tokens);
     }
 
     fn charge_outage(&self) {
-        let ticks = self.store.clock.ticks();
+        let monotonic_ms = self.store.clock.monotonic_ms();
         self.store.outage.take(
-            ticks,
+            monotonic_ms,
             |key| self.is_live(key),
             |sum| {
                 let charge = (sum.limit, sum.key, Change::Overdraw { cost: sum.cost });
-                self.corrections.push([charge], CorrectionSource::Outage);
+                self.corrections.push([charge], CorrectionReason::Outage);
             },
         );
     }

@@ -76,7 +76,7 @@ impl Memory {
         gateways: u32,
     ) -> Verdict {
         if let [charge] = charges {
-            let charge = record_charge(charge, charge.cost, gateways);
+            let charge = RecordCharge::new(charge, charge.cost, gateways);
             let mut verdict = Verdict::empty();
             let decision = self.lock(self.shard_of(charge.id)).admit(&charge, now);
             verdict.push(StoreDecision { decision, at: now, source }, charge.enforce);
@@ -84,7 +84,7 @@ impl Memory {
         }
         let mut joint: SmallVec<[JointCharge; 4]> = charges
             .iter()
-            .map(|charge| record_charge(charge, total_cost(charges, charge), gateways))
+            .map(|charge| RecordCharge::new(charge, total_cost(charges, charge), gateways))
             .map(|charge| JointCharge { charge, running_cost: charge.cost, decision: None })
             .collect();
         let admitted = self.charge_all(&mut joint, now);
@@ -151,7 +151,8 @@ impl Memory {
         gateways: u32,
     ) -> Verdict {
         let mut verdict = Verdict::empty();
-        for charge in charges.iter().map(|charge| record_charge(charge, charge.cost, gateways)) {
+        for charge in charges.iter().map(|charge| RecordCharge::new(charge, charge.cost, gateways))
+        {
             let decision = self.lock(self.shard_of(charge.id)).decide(&charge, now, charge.cost);
             verdict.push(StoreDecision { decision, at: now, source }, charge.enforce);
         }
@@ -170,8 +171,10 @@ impl Memory {
         let &Adjustment { limit, key, change } = adjustment;
         // The share depends on the cost of the charge, not on that of the adjustment.
         let charge = Charge { limit, key, cost: limit.cost };
-        let charge =
-            RecordCharge { cost: change.cost(), ..record_charge(&charge, limit.cost, gateways) };
+        let charge = RecordCharge {
+            cost: change.cost(),
+            ..RecordCharge::new(&charge, limit.cost, gateways)
+        };
         self.lock(self.shard_of(charge.id)).adjust(&charge, now, change)
     }
 
@@ -255,15 +258,17 @@ fn total_cost(charges: &[Charge<'_>], charge: &Charge<'_>) -> u32 {
     of_record.fold(0, |sum, other| sum.saturating_add(other.cost))
 }
 
-/// The charge of one record, with a share of the quota that is large enough for `min_cost`.
-fn record_charge(charge: &Charge<'_>, min_cost: u32, gateways: u32) -> RecordCharge {
-    let quota = charge.limit.quota;
-    let quota = match charge.limit.algorithm {
-        _ if gateways <= 1 => quota,
-        Algorithm::LeakyBucket => leaky_share(quota, min_cost, gateways),
-        _ => Quota { limit: share(quota.limit, min_cost, gateways), ..quota },
-    };
-    let id = nonzero_record_id(charge.limit, charge.key);
-    let Limit { algorithm, enforce, .. } = *charge.limit;
-    RecordCharge { id, algorithm, quota, cost: charge.cost, enforce }
+impl RecordCharge {
+    /// The charge of one record, with a share of the quota that is large enough for `min_cost`.
+    fn new(charge: &Charge<'_>, min_cost: u32, gateways: u32) -> Self {
+        let quota = charge.limit.quota;
+        let quota = match charge.limit.algorithm {
+            _ if gateways <= 1 => quota,
+            Algorithm::LeakyBucket => leaky_share(quota, min_cost, gateways),
+            _ => Quota { limit: share(quota.limit, min_cost, gateways), ..quota },
+        };
+        let id = nonzero_record_id(charge.limit, charge.key);
+        let Limit { algorithm, enforce, .. } = *charge.limit;
+        Self { id, algorithm, quota, cost: charge.cost, enforce }
+    }
 }

@@ -22,12 +22,12 @@ struct MergedSum {
     charged_at: Millis,
     /// The part that has not been refunded.
     cost: u32,
-    /// The tick from which it no longer counts.
+    /// The monotonic time from which it no longer counts.
     expires: u64,
 }
 
 impl MergedSums {
-    /// Adds a sum that Redis was charged; it counts until the tick `expires`.
+    /// Adds a sum that Redis was charged; it counts until the monotonic time `expires`.
     pub(super) fn insert(&self, record: u128, charged_at: Millis, cost: u32, expires: u64) {
         let mut sums = self.0.lock();
         if let Some(sum) = sums.get_mut(&record) {
@@ -40,7 +40,7 @@ impl MergedSums {
 
     /// Deducts up to `cost` from a record's sum, and returns the refund to be made in Redis; `None` if
     /// nothing of the sum is left.
-    pub(super) fn refund(&self, record: u128, cost: u32) -> Option<Change> {
+    pub(super) fn take_refund(&self, record: u128, cost: u32) -> Option<Change> {
         let mut sums = self.0.lock();
         let sum = sums.get_mut(&record)?;
         let cost = cost.min(sum.cost);
@@ -54,12 +54,12 @@ impl MergedSums {
     }
 
     /// Drops sums that no longer count.
-    pub(super) fn expire(&self, ticks: u64) {
+    pub(super) fn expire(&self, monotonic_ms: u64) {
         let mut sums = self.0.lock();
         if sums.is_empty() {
             return;
         }
-        sums.retain(|_, sum| sum.expires > ticks && sum.cost > 0);
+        sums.retain(|_, sum| sum.expires > monotonic_ms && sum.cost > 0);
         if sums.is_empty() {
             *sums = HashMap::default();
         }
@@ -78,9 +78,9 @@ mod tests {
     fn refunds_never_exceed_the_charged_sum() {
         let sums = MergedSums::default();
         sums.insert(1, 100, 5, 60);
-        assert_eq!(sums.refund(1, 3), Some(refund(100, 3)));
-        assert_eq!(sums.refund(1, 3), Some(refund(100, 2)));
-        assert_eq!((sums.refund(1, 3), sums.refund(2, 3)), (None, None));
+        assert_eq!(sums.take_refund(1, 3), Some(refund(100, 3)));
+        assert_eq!(sums.take_refund(1, 3), Some(refund(100, 2)));
+        assert_eq!((sums.take_refund(1, 3), sums.take_refund(2, 3)), (None, None));
     }
 
     #[test]
@@ -89,11 +89,11 @@ mod tests {
         for (charged_at, cost) in [(100, 5), (100, 6), (200, 1)] {
             sums.insert(1, charged_at, cost, 60);
             let expected = if charged_at == 200 { refund(200, 1) } else { refund(100, 1) };
-            assert_eq!(sums.refund(1, 1), Some(expected));
+            assert_eq!(sums.take_refund(1, 1), Some(expected));
         }
         sums.insert(1, 200, 2, 60);
         sums.remove(1);
-        assert_eq!(sums.refund(1, 1), None);
+        assert_eq!(sums.take_refund(1, 1), None);
     }
 
     #[test]

@@ -1,15 +1,13 @@
 //! Decides requests with several limits, of which some can be decided in this process: all limits are
 //! charged, or none.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::{
     Failure, StoreError, StoreHandle,
-    local_admission::{
-        LeasedCharges, LocalAdmission, QueueOutcome, QueueTicket, can_lease, has_timed_out,
-    },
+    local_admission::{LeasedCharges, LocalAdmission, QueueOutcome, QueueTicket, can_lease},
 };
 use crate::limit::{
     Adjustment, Change, Charge, DecisionSource, Millis, Outcome, StoreDecision, Verdict,
@@ -62,7 +60,8 @@ impl TrackedCharge<'_> {
 /// All charges of a request, and the tokens taken for them.
 struct MultiLimitRequest<'a, 'c> {
     local: &'a LocalAdmission,
-    deadline: Instant,
+    /// By `Clock::uptime`.
+    deadline: Duration,
     charges: SmallVec<[TrackedCharge<'c>; 4]>,
     leased: LeasedCharges<'a, 'c>,
 }
@@ -232,7 +231,7 @@ impl StoreHandle {
         request: &mut MultiLimitRequest<'_, '_>,
         now: Millis,
     ) -> Result<(), StoreError> {
-        if has_timed_out(request.deadline) {
+        if request.local.has_timed_out(request.deadline) {
             // The request has no time left for another call.
             for tracked in request.charges.iter_mut().filter(|tracked| tracked.is_undecided()) {
                 tracked.state = ChargeState::Failed(Failure::Open);

@@ -3,7 +3,7 @@
 //!
 //! A sum covers the current window and the previous one, and is at most the quota: it is never less than what
 //! the limit counts, and does not grow with the length of the outage. The ledger is bounded; charges that
-//! find no room are dropped and counted. Times are ticks of [`crate::clock::Clock::ticks`], in ms.
+//! find no room are dropped and counted. Times are those of [`crate::clock::Clock::monotonic_ms`].
 
 use std::sync::{
     Arc,
@@ -43,7 +43,7 @@ struct LedgerShard {
     sums: HashMap<u128, WindowedSum, RandomState>,
     /// One copy of each limit, with its newest quota, shared by all records; by the limit's identity.
     limits: HashMap<u128, Arc<Limit>, RandomState>,
-    /// The tick of the last purge.
+    /// The monotonic time of the last purge.
     purged_at: u64,
 }
 
@@ -51,7 +51,7 @@ struct LedgerShard {
 struct WindowedSum {
     limit: Arc<Limit>,
     key: Key,
-    /// The tick at which the current window began.
+    /// The monotonic time at which the current window began.
     since: u64,
     /// The cost in the current window.
     cost: u32,
@@ -69,17 +69,17 @@ pub(super) struct OutageSum {
 
 impl WindowedSum {
     /// Begins a new window if the current one has ended.
-    fn roll(&mut self, ticks: u64) {
+    fn roll(&mut self, monotonic_ms: u64) {
         let window = self.limit.correction_window().max(1);
-        match ticks.saturating_sub(self.since) / window {
+        match monotonic_ms.saturating_sub(self.since) / window {
             0 => {}
             1 => (self.previous, self.cost, self.since) = (self.cost, 0, self.since + window),
-            _ => (self.previous, self.cost, self.since) = (0, 0, ticks),
+            _ => (self.previous, self.cost, self.since) = (0, 0, monotonic_ms),
         }
     }
 
-    fn add(&mut self, cost: u32, ticks: u64) {
-        self.roll(ticks);
+    fn add(&mut self, cost: u32, monotonic_ms: u64) {
+        self.roll(monotonic_ms);
         self.cost = self.cost.saturating_add(cost);
     }
 
@@ -92,24 +92,24 @@ impl WindowedSum {
         left
     }
 
-    /// What Redis is to be charged at tick `ticks`.
-    fn total(&mut self, ticks: u64) -> u32 {
-        self.roll(ticks);
+    /// What Redis is to be charged at `monotonic_ms`.
+    fn total(&mut self, monotonic_ms: u64) -> u32 {
+        self.roll(monotonic_ms);
         self.cost.saturating_add(self.previous).min(self.limit.quota.limit)
     }
 }
 
-/// Records charges and adjustments in the ledger at one tick.
+/// Records charges and adjustments in the ledger, at one time.
 #[derive(Clone, Copy)]
 pub(super) struct OutageRecorder<'a> {
     pub(super) ledger: &'a OutageLedger,
-    pub(super) ticks: u64,
+    pub(super) monotonic_ms: u64,
 }
 
 impl OutageRecorder<'_> {
     /// Records a charge that was made locally.
     pub(super) fn record_charge(&self, charge: &Charge<'_>) {
-        self.ledger.add(charge, self.ticks);
+        self.ledger.add(charge, self.monotonic_ms);
     }
 
     /// Records the adjustment of a charge that was made locally. Returns the part of a refund that is in no
@@ -117,9 +117,9 @@ impl OutageRecorder<'_> {
     pub(super) fn record_adjustment(&self, adjustment: &Adjustment<'_>) -> u32 {
         let &Adjustment { limit, key, change } = adjustment;
         match change {
-            Change::Refund { cost, .. } => self.ledger.deduct(limit, key, cost, self.ticks),
+            Change::Refund { cost, .. } => self.ledger.deduct(limit, key, cost, self.monotonic_ms),
             Change::Overdraw { cost } => {
-                self.ledger.add(&Charge { limit, key, cost }, self.ticks);
+                self.ledger.add(&Charge { limit, key, cost }, self.monotonic_ms);
                 0
             }
         }
@@ -141,7 +141,7 @@ impl OutageLedger {
     #[cfg(test)]
     pub(super) const CAPACITY: usize = SHARDS * RECORDS_PER_SHARD;
 
-    fn add(&self, charge: &Charge<'_>, ticks: u64) {
+    fn add(&self, charge: &Charge<'_>, monotonic_ms: u64) {
         let &Charge { limit, key, cost } = charge;
         // A leaky bucket's slots have passed when Redis is back, and concurrency leases are renewed there.
         let is_recorded =
@@ -152,32 +152,32 @@ impl OutageLedger {
         let id = record_id(limit, key);
         let mut shard = self.shard_of(id).lock();
         if let Some(sum) = shard.sums.get_mut(&id).filter(|sum| sum.limit.quota == limit.quota) {
-            return sum.add(cost, ticks);
+            return sum.add(cost, monotonic_ms);
         }
         let limit = shard.limit(limit);
         if let Some(sum) = shard.sums.get_mut(&id) {
             sum.limit = limit;
-            return sum.add(cost, ticks);
+            return sum.add(cost, monotonic_ms);
         }
         if shard.sums.len() >= RECORDS_PER_SHARD
-            && ticks >= shard.purged_at.saturating_add(PURGE_INTERVAL)
+            && monotonic_ms >= shard.purged_at.saturating_add(PURGE_INTERVAL)
         {
-            self.purge(&mut shard, ticks);
+            self.purge(&mut shard, monotonic_ms);
         }
         if shard.sums.len() >= RECORDS_PER_SHARD {
             self.dropped.fetch_add(1, Relaxed);
             return;
         }
-        shard.sums.insert(id, WindowedSum { limit, key, since: ticks, cost, previous: 0 });
+        shard.sums.insert(id, WindowedSum { limit, key, since: monotonic_ms, cost, previous: 0 });
         self.records.fetch_add(1, Relaxed);
     }
 
-    fn deduct(&self, limit: &Limit, key: Key, cost: u32, ticks: u64) -> u32 {
+    fn deduct(&self, limit: &Limit, key: Key, cost: u32, monotonic_ms: u64) -> u32 {
         let id = record_id(limit, key);
         if self.len() > 0
             && let Some(sum) = self.shard_of(id).lock().sums.get_mut(&id)
         {
-            sum.roll(ticks);
+            sum.roll(monotonic_ms);
             return sum.deduct(cost);
         }
         cost
@@ -192,16 +192,16 @@ impl OutageLedger {
     }
 
     /// Drops sums that no longer count.
-    pub(super) fn expire(&self, ticks: u64) {
+    pub(super) fn expire(&self, monotonic_ms: u64) {
         if self.len() > 0 {
-            self.shards.iter().for_each(|shard| self.purge(&mut shard.lock(), ticks));
+            self.shards.iter().for_each(|shard| self.purge(&mut shard.lock(), monotonic_ms));
         }
     }
 
-    fn purge(&self, shard: &mut LedgerShard, ticks: u64) {
+    fn purge(&self, shard: &mut LedgerShard, monotonic_ms: u64) {
         let before = shard.sums.len();
-        shard.sums.retain(|_, sum| sum.total(ticks) > 0);
-        shard.purged_at = ticks;
+        shard.sums.retain(|_, sum| sum.total(monotonic_ms) > 0);
+        shard.purged_at = monotonic_ms;
         self.records.fetch_sub(before - shard.sums.len(), Relaxed);
         shard.shrink();
     }
@@ -210,7 +210,7 @@ impl OutageLedger {
     /// A record is counted in [`Self::len`] until its sum has been handed over.
     pub(super) fn take(
         &self,
-        ticks: u64,
+        monotonic_ms: u64,
         wanted: impl Fn(Key) -> bool,
         mut hand_over: impl FnMut(OutageSum),
     ) {
@@ -219,9 +219,9 @@ impl OutageLedger {
         }
         for shard in &self.shards {
             let mut shard = shard.lock();
-            self.purge(&mut shard, ticks);
+            self.purge(&mut shard, monotonic_ms);
             for (_, mut sum) in shard.sums.extract_if(|_, sum| wanted(sum.key)) {
-                let cost = sum.total(ticks);
+                let cost = sum.total(monotonic_ms);
                 hand_over(OutageSum { limit: sum.limit, key: sum.key, cost });
                 self.records.fetch_sub(1, Release);
             }

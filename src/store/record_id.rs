@@ -13,13 +13,13 @@ pub(crate) struct RecordId {
     pub(crate) record: u128,
     /// A number for what a reload may change without dropping the record: the quota's limit, a leaky bucket's
     /// `max_wait`, a sliding window's strictness.
-    pub(crate) quota: u64,
+    pub(crate) quota_id: u64,
 }
 
 impl RecordId {
     /// A caller's record under `limit`, with the limit's current quota.
     pub(crate) fn of(limit: &Limit, key: Key) -> Self {
-        Self { record: record_id(limit, key), quota: quota_id(&limit.quota) }
+        Self { record: record_id(limit, key), quota_id: quota_id(&limit.quota) }
     }
 }
 

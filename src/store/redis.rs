@@ -16,12 +16,12 @@
 //!
 //! | files | what they hold |
 //! |---|---|
-//! | `options` | the options: servers, credentials, timeouts |
+//! | `options`, `context` | the options: servers, credentials, timeouts; what all parts share |
 //! | `backend`, `client` | the process's part and a worker's part |
 //! | `shard_id`, `cluster`, `sentinel`, `sentinel_watch` | which server holds a key |
 //! | `node`, `health`, `probe`, `background` | whether a server can be used |
 //! | `connect`, `breaker` | how connections are opened and replaced |
-//! | `script`, `call`, `late_reply`, `failure` | commands, replies, replies after the timeout, errors |
+//! | `script`, `script_texts`, `call`, `late_reply`, `failure` | commands, replies, replies after the timeout, errors |
 //! | `presence`, `presence_keys`, `heartbeat` | which gateways are alive |
 
 mod backend;
@@ -31,6 +31,7 @@ mod call;
 mod client;
 mod cluster;
 mod connect;
+mod context;
 mod failure;
 mod health;
 mod heartbeat;
@@ -41,6 +42,8 @@ mod presence;
 mod presence_keys;
 mod probe;
 mod script;
+#[expect(unreachable_pub, reason = "the test kit compiles this file, too")]
+mod script_texts;
 mod sentinel;
 mod sentinel_watch;
 mod shard_id;

@@ -2,7 +2,7 @@
 //! leased tokens as used, but this gateway still admits from them.
 
 use super::CounterStore;
-use crate::limit::{Charge, Decision, DecisionSource, Outcome, Reserve, StoreDecision, Verdict};
+use crate::limit::{Charge, Decision, DecisionSource, LeaseSize, Outcome, StoreDecision, Verdict};
 
 /// Adds the leased tokens to the decisions of a peek. A charge that the sum covers is admitted.
 pub(super) fn add_to_peeked(store: &CounterStore, charges: &[Charge<'_>], verdict: &mut Verdict) {
@@ -32,13 +32,13 @@ fn add_leased(
     verdict: &mut Verdict,
     add: impl Fn(&Charge<'_>, &mut Decision, u64),
 ) {
-    let ticks = store.clock.ticks();
+    let monotonic_ms = store.clock.monotonic_ms();
     for (charge, outcome) in charges.iter().zip(&mut verdict.outcomes) {
         if let Outcome::Decided(StoreDecision { decision, source: DecisionSource::Store, .. }) =
             outcome
-            && charge.limit.reserve != Reserve::Off
+            && charge.limit.lease_size != LeaseSize::Off
         {
-            let leased = store.leases.spendable(charge.limit, charge.key, ticks);
+            let leased = store.leases.spendable(charge.limit, charge.key, monotonic_ms);
             if leased > 0 {
                 add(charge, decision, leased.into());
             }

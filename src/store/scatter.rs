@@ -4,7 +4,7 @@
 //! refused, or is cancelled before all shards have answered, the charges made are refunded in the
 //! background. Until then the counters are too high, so no excess request is admitted.
 
-use std::{sync::Arc, time::Instant};
+use std::{sync::Arc, time::Duration};
 
 use crossbeam_utils::CachePadded;
 use futures_util::{
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::{
     CounterStore, StoreError,
-    corrections::{CorrectionSender, CorrectionSource},
+    corrections::{CorrectionReason, CorrectionSender},
     fallback,
     redis::{CallError, Failure, LateReply, RedisBackend, RedisClient, ShardId},
     stats::WorkerCounts,
@@ -104,11 +104,11 @@ impl Scatter<'_> {
         &self,
         charges: &[Charge<'_>],
         now: Millis,
-        deadline: Option<Instant>,
+        deadline: Option<Duration>,
     ) -> Result<Verdict, StoreError> {
         let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
         let mut calls = self.call_all(items.batches(), deadline).await;
-        let others_admit = calls.results().all(|verdict| verdict.admitted);
+        let others_admit = calls.verdicts().all(|verdict| verdict.admitted);
         let fallback_verdict = self.decide_failed(&items, &calls, others_admit, now);
         let admitted =
             others_admit && fallback_verdict.as_ref().is_ok_and(|verdict| verdict.admitted);
@@ -146,10 +146,10 @@ impl Scatter<'_> {
         if let Some(denied) = fallback::cached_denial(&failed, self.store) {
             return Ok(denied);
         }
-        let (memory, gateways) = (&self.store.memory, self.store.presence.gateways());
         if !others_admit {
-            return fallback::peek_refused(&failed, now, memory, gateways, self.counts);
+            return fallback::peek_refused(&failed, now, self.store, self.counts);
         }
+        let (memory, gateways) = (&self.store.memory, self.store.presence.gateways());
         // If a shard may have made one of the charges, none is recorded for the outage.
         let recorder = calls.failures().map(|failure| self.store.recorder_after(failure));
         let recorder = recorder.reduce(Option::and).flatten();
@@ -161,7 +161,7 @@ impl Scatter<'_> {
     async fn call_all<'s, 'c>(
         &'s self,
         batches: Vec<ShardBatch<Charge<'c>>>,
-        deadline: Option<Instant>,
+        deadline: Option<Duration>,
     ) -> ShardCalls<'s, 'c> {
         let calls = batches.into_iter().map(|batch| ShardCall { batch, result: None }).collect();
         let mut calls = ShardCalls { scatter: self, calls, failed_shards: SmallVec::new() };
@@ -198,8 +198,7 @@ impl Scatter<'_> {
         }
         let failed = items.0.iter().filter(|routed| failed_shards.contains(&routed.shard));
         let failed: SmallVec<[Charge<'_>; 4]> = failed.map(|routed| routed.item).collect();
-        let (memory, gateways) = (&self.store.memory, self.store.presence.gateways());
-        let fallback_verdict = fallback::peek(&failed, now, memory, gateways)?;
+        let fallback_verdict = fallback::peek(&failed, now, self.store)?;
         items.set_outcomes(|shard| failed_shards.contains(&shard), fallback_verdict.outcomes);
         Ok(peek_verdict(charges, items))
     }
@@ -263,7 +262,7 @@ impl Scatter<'_> {
             let change = Change::Refund { charged_at, cost: charge.cost };
             Some((Arc::new(charge.limit.clone()), charge.key, change))
         });
-        self.corrections.push(refunds, CorrectionSource::Request);
+        self.corrections.push(refunds, CorrectionReason::Request);
     }
 }
 
@@ -282,7 +281,7 @@ struct ShardCalls<'s, 'c> {
 }
 
 impl ShardCalls<'_, '_> {
-    fn results(&self) -> impl Iterator<Item = &Verdict> {
+    fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
         self.calls.iter().filter_map(|call| call.result.as_ref()?.as_ref().ok())
     }
 

@@ -101,7 +101,7 @@ pub struct StoreStats {
     pub merged: u64,
     /// Local charges, their sums and other adjustments (except returned tokens) that were dropped: there were
     /// too many, Redis refused them twice, or it is unknown whether Redis made them.
-    pub merge_drops: u64,
+    pub dropped_corrections: u64,
     /// Live gateways on the same Redis, including this one.
     pub gateways: u32,
 }

@@ -1,8 +1,8 @@
 //! Token leases: one call to the store charges tokens for many requests, which are then decided here.
 //!
 //! From Rockset's batched reservations ("How We Improved the Concurrency and Scalability of Our Redis Rate
-//! Limiting System"). Everything here is pure: no I/O, no waiting, and time is a parameter, in ticks: ms
-//! of a monotonic clock of this process ([`crate::clock::Clock::ticks`]). Where [`LeaseRegistry::join`]
+//! Limiting System"). Everything here is pure: no I/O, no waiting, and time is a parameter, in ms of
+//! this process's monotonic clock ([`crate::clock::Clock::monotonic_ms`]). Where [`LeaseRegistry::join`]
 //! returns a [`LeaseFetch`], its caller asks the store for [`LeaseFetch::demand`] and completes it with the
 //! reply.
 //!
@@ -25,7 +25,7 @@
 //! use std::sync::Arc;
 //!
 //! use tidegate::{
-//!     limit::{Algorithm, Decision, Grant, Key, Limit, OnFailure, Quota, Reserve},
+//!     limit::{Algorithm, Decision, Grant, Key, Limit, OnFailure, Quota, LeaseSize},
 //!     store::token_lease::{FetchReply, JoinOutcome, LeaseRegistry, Waiter, WaiterOutcome},
 //! };
 //!
@@ -46,7 +46,7 @@
 //!     quota: Quota::new(100, 1_000, 1),
 //!     cost: 1,
 //!     on_failure: OnFailure::Local,
-//!     reserve: Reserve::Tokens(9),
+//!     lease_size: LeaseSize::Tokens(9),
 //!     enforce: true,
 //!     index: 0,
 //! };
@@ -66,7 +66,7 @@
 //!     wait: 0,
 //! };
 //! let grant = Grant { tokens: 10, spendable_until: 1_000, decision };
-//! assert!(fetch.complete(&FetchReply { grant, now: 1, sent: 1, received: 2 }).is_none());
+//! assert!(fetch.complete(&FetchReply { grant, decided_at: 1, sent: 1, received: 2 }).is_none());
 //!
 //! let charge = registry.take(&limit, Key(7), 1, 3).expect("9 tokens are left");
 //! assert_eq!(charge.remaining, 98);

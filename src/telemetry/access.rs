@@ -42,8 +42,8 @@ impl AccessLog {
         Self::with_sink(Box::new(FileSink::open(destination)?), MAX_QUEUED_BYTES)
     }
 
-    fn with_sink(sink: Box<dyn Sink>, limit: usize) -> io::Result<(Self, AccessLogGuard)> {
-        let (queue, thread) = LogQueue::start("access", sink, limit, BUFFER_SIZE)?;
+    fn with_sink(sink: Box<dyn Sink>, max_bytes: usize) -> io::Result<(Self, AccessLogGuard)> {
+        let (queue, thread) = LogQueue::start("access", sink, max_bytes, BUFFER_SIZE)?;
         Ok((Self { queue }, AccessLogGuard { _thread: thread }))
     }
 

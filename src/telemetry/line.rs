@@ -60,7 +60,7 @@ pub struct AccessLine<'a> {
     /// The route's name; empty if there is none.
     pub route: &'a str,
     /// The decision of the limits: `admitted`, `refused` or `unknown`; `none` without limits or route;
-    /// `throttled` if the throttle denied it; `unasked` if it ended for another reason before the limits
+    /// `throttled` if the throttle denied it; `not_checked` if it ended for another reason before the limits
     /// were charged.
     pub limit: &'static str,
     /// A keyed hash of the access token, if there is one. It only distinguishes callers.

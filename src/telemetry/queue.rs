@@ -40,15 +40,15 @@ enum Message {
 #[derive(Clone)]
 pub(super) struct LogQueue {
     sender: Sender<Message>,
-    state: Arc<State>,
+    state: Arc<QueueState>,
 }
 
-/// State shared by the thread and its callers.
-struct State {
+/// The state shared by the thread and its callers.
+struct QueueState {
     /// The log's name in reports.
     name: &'static str,
     /// Maximum size of the queue, in bytes.
-    limit: usize,
+    max_bytes: usize,
     /// Queued bytes and lines, including those being written.
     bytes: AtomicUsize,
     lines: AtomicU64,
@@ -80,17 +80,17 @@ impl std::fmt::Debug for LogQueue {
 }
 
 impl LogQueue {
-    /// Starts the thread. `limit` is the maximum size of the queue in bytes, `spare_capacity` the capacity of
-    /// the buffers that are kept for reuse in bytes; 0 keeps none.
+    /// Starts the thread. `max_bytes` is the maximum size of the queue in bytes, `spare_capacity` the
+    /// capacity of the buffers that are kept for reuse in bytes; 0 keeps none.
     pub(super) fn start(
         name: &'static str,
         sink: Box<dyn Sink>,
-        limit: usize,
+        max_bytes: usize,
         spare_capacity: usize,
     ) -> io::Result<(Self, LogThread)> {
-        let state = Arc::new(State {
+        let state = Arc::new(QueueState {
             name,
-            limit,
+            max_bytes,
             bytes: AtomicUsize::new(0),
             lines: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -103,7 +103,7 @@ impl LogQueue {
         });
         let (sender, receiver) = mpsc::channel();
         let (running, ended) = mpsc::channel();
-        let writer = Writer { sink, receiver, state: state.clone(), is_torn: false };
+        let writer = LogWriter { sink, receiver, state: state.clone(), is_torn: false };
         thread::Builder::new().name(format!("{name}-log")).spawn(move || {
             // The guard waits until this sender is dropped.
             let _running = running;
@@ -119,7 +119,7 @@ impl LogQueue {
         let size = bytes.capacity();
         let queued = self.state.bytes.fetch_add(size, Ordering::Relaxed) + size;
         self.state.lines.fetch_add(lines, Ordering::Relaxed);
-        if queued > self.state.limit {
+        if queued > self.state.max_bytes {
             return self.state.discard(size, lines);
         }
         if self.sender.send(Message::Lines { bytes, lines }).is_err() {
@@ -155,7 +155,7 @@ impl LogQueue {
     }
 }
 
-impl State {
+impl QueueState {
     /// Removes lines from the queue and counts them as dropped.
     fn discard(&self, size: usize, lines: u64) {
         self.release(size, lines);
@@ -206,7 +206,7 @@ impl State {
 
 impl LossReport {
     /// Dropped lines and failed writes since the last report, if a report is due.
-    fn take_losses(&mut self, state: &State, now: Instant) -> Option<(u64, u64)> {
+    fn take_losses(&mut self, state: &QueueState, now: Instant) -> Option<(u64, u64)> {
         if self.at.is_some_and(|at| now.saturating_duration_since(at) < REPORT_INTERVAL) {
             return None;
         }
@@ -227,15 +227,15 @@ impl LossReport {
 }
 
 /// The state of a log's thread.
-struct Writer {
+struct LogWriter {
     sink: Box<dyn Sink>,
     receiver: Receiver<Message>,
-    state: Arc<State>,
+    state: Arc<QueueState>,
     /// Whether the last write ended within a line.
     is_torn: bool,
 }
 
-impl Writer {
+impl LogWriter {
     fn run(mut self) {
         loop {
             match self.next() {

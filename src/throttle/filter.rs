@@ -39,7 +39,7 @@ use self::{
 };
 use super::{
     geometry::{Geometry, Millis},
-    seed::Seed,
+    hash_keys::HashKeys,
 };
 
 mod atomics;
@@ -65,7 +65,7 @@ const READ_BATCH: u32 = 8;
 /// mark changes, export, merge) exclude each other, but never block lookups and recordings.
 pub struct Filter<A: Atomics = Native> {
     geometry: Geometry,
-    seed: Seed,
+    hash_keys: HashKeys,
     positions: PositionHasher,
     words: Box<[A::Word]>,
     /// [`Epoch::pack`].
@@ -91,22 +91,22 @@ impl Filter {
     /// # Panics
     ///
     /// If the geometry has no bits.
-    pub fn new(geometry: Geometry, seed: Seed, now: Millis) -> Self {
-        Self::with_atomics(geometry, seed, now)
+    pub fn new(geometry: Geometry, hash_keys: HashKeys, now: Millis) -> Self {
+        Self::with_atomics(geometry, hash_keys, now)
     }
 }
 
 impl<A: Atomics> Filter<A> {
     /// An empty filter of any family of atomics.
-    fn with_atomics(geometry: Geometry, seed: Seed, now: Millis) -> Self {
+    fn with_atomics(geometry: Geometry, hash_keys: HashKeys, now: Millis) -> Self {
         Self {
-            positions: PositionHasher::new(&geometry, &seed),
+            positions: PositionHasher::new(&geometry, &hash_keys),
             words: (0..geometry.bits).map(|_| A::Word::zero()).collect(),
             epoch: A::Epoch::new(Epoch::at(&geometry, now).pack()),
             changed: CachePadded::new(A::Word::zero()),
             sweep: CachePadded::default(),
             geometry,
-            seed,
+            hash_keys,
         }
     }
 
@@ -116,12 +116,12 @@ impl<A: Atomics> Filter<A> {
     }
 
     /// The keys of the hashes.
-    pub fn seed(&self) -> &Seed {
-        &self.seed
+    pub fn hash_keys(&self) -> &HashKeys {
+        &self.hash_keys
     }
 
     /// The indexes of the live generations; the last is the current one.
-    pub fn live(&self) -> RangeInclusive<u64> {
+    pub fn live_generations(&self) -> RangeInclusive<u64> {
         self.load_epoch().range()
     }
 
@@ -180,8 +180,8 @@ impl<A: Atomics> Filter<A> {
             let (expired, reused) = (old.mask() & !kept, new.mask() & !kept);
             // A slot that is not live is marked only by a thread that was suspended while it recorded.
             let marked = self.changed.fetch_and(!(expired | reused), Acquire);
-            let with_bits = (expired & (sweep.used | marked)) | (reused & marked);
-            sweep.used &= !expired;
+            let with_bits = (expired & (sweep.slots_with_bits | marked)) | (reused & marked);
+            sweep.slots_with_bits &= !expired;
             sweep.schedule(with_bits);
             if sweep.uncleared() & reused != 0 {
                 sweep.finish(&self.words);
@@ -202,7 +202,7 @@ impl<A: Atomics> Filter<A> {
         let mut sweep = self.sweep.lock();
         let Some(slot) = self.slot(index) else { return false };
         let changed = self.changed.fetch_and(!(1 << slot), Acquire) >> slot & 1 == 1;
-        sweep.used |= u32::from(changed) << slot;
+        sweep.slots_with_bits |= u32::from(changed) << slot;
         changed
     }
 
@@ -226,7 +226,7 @@ impl<A: Atomics> Filter<A> {
     pub fn merge(&self, index: u64, bits: &[u8]) -> Option<MergeCounts> {
         let mut sweep = self.sweep.lock();
         let slot = self.slot(index)?;
-        sweep.used |= 1 << slot;
+        sweep.slots_with_bits |= 1 << slot;
         Some(scan::merge(&self.words, slot, bits))
     }
 
@@ -236,7 +236,7 @@ impl<A: Atomics> Filter<A> {
 
     /// The slot number of a live generation.
     fn slot(&self, index: u64) -> Option<u32> {
-        self.live().contains(&index).then_some((index % 32) as u32)
+        self.live_generations().contains(&index).then_some((index % 32) as u32)
     }
 
     /// The mask of the slot of a generation.

@@ -5,7 +5,7 @@ use std::{cell::RefCell, sync::Arc, sync::atomic::Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 
-use super::{Filter, Settings, Throttle, geometry::Millis, recent::RecentTokens};
+use super::{Filter, Throttle, ThrottleSettings, geometry::Millis, recent::RecentTokens};
 use crate::mix::local_token;
 
 /// The status for an invalid token. The other statuses in `forget_status` may mean that a valid token lacks
@@ -79,7 +79,7 @@ impl AdmissionGate {
 
     /// The key of the hash of callers.
     pub fn token_key(&self) -> (u64, u64) {
-        self.filter.borrow_mut().load().seed().token_key
+        self.filter.borrow_mut().load().hash_keys().token_key
     }
 
     /// Decides whether a caller is admitted. `caller` is the keyed hash of the token or, without a token,
@@ -117,7 +117,7 @@ impl AdmissionGate {
     fn is_rejected(&self, token: u64) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
-        let minute = filter.geometry().minute(*filter.live().end());
+        let minute = filter.geometry().minute(*filter.live_generations().end());
         self.throttle.rejected.contains(local_token(token), minute, REJECTED_MINUTES)
     }
 
@@ -125,7 +125,8 @@ impl AdmissionGate {
     pub fn is_active(&self, token: u64) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
-        self.recent.contains(local_token(token), *filter.live().end()) || filter.contains(token)
+        self.recent.contains(local_token(token), *filter.live_generations().end())
+            || filter.contains(token)
     }
 
     #[cold]
@@ -148,10 +149,10 @@ impl AdmissionGate {
     /// Records `token` as active after an upstream's response, unless its `status` is in the settings'
     /// `forget_status`; a 401 in that list records `token` as rejected instead. Returns whether the token
     /// was recorded as active and is new in the current generation.
-    pub fn record_response(&self, token: u64, status: u16, settings: &Settings) -> bool {
+    pub fn record_response(&self, token: u64, status: u16, settings: &ThrottleSettings) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
-        let (generation, local) = (*filter.live().end(), local_token(token));
+        let (generation, local) = (*filter.live_generations().end(), local_token(token));
         if settings.forget_status.contains(&status) {
             if status == UNAUTHORIZED {
                 self.throttle.rejected.insert(local, filter.geometry().minute(generation));
@@ -167,7 +168,7 @@ impl AdmissionGate {
     pub fn record_activity(&self, token: u64) {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
-        self.record(filter, token, *filter.live().end());
+        self.record(filter, token, *filter.live_generations().end());
     }
 
     fn record(&self, filter: &Filter, token: u64, generation: u64) -> bool {

@@ -42,7 +42,7 @@ pub enum SizingError {
     )]
     Rate,
     /// The filters would need more than 4 TiB; the value is their size in bytes.
-    #[error("the filters would take {0:.1e} bytes of memory")]
+    #[error("the filters would take {gib:.0} GiB of memory", gib = .0 / f64::from(1 << 30))]
     TooLarge(f64),
 }
 

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 
 use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
 
-use super::{geometry::Geometry, seed::Seed};
+use super::{geometry::Geometry, hash_keys::HashKeys};
 
 /// The flag of an uncompressed payload.
 const PLAIN: u8 = 0;
@@ -43,13 +43,19 @@ pub enum PayloadError {
     /// So many bits are set that almost every token seems active.
     Saturated,
     /// The key in Redis is not a hash, or its fields are not those that gateways write.
-    Type,
+    WrongType,
 }
 
 impl PayloadError {
     /// All errors, in the order of their discriminants.
-    pub const ALL: [Self; 6] =
-        [Self::Malformed, Self::TooLong, Self::Geometry, Self::Seed, Self::Saturated, Self::Type];
+    pub const ALL: [Self; 6] = [
+        Self::Malformed,
+        Self::TooLong,
+        Self::Geometry,
+        Self::Seed,
+        Self::Saturated,
+        Self::WrongType,
+    ];
 
     /// The name in metrics and logs.
     pub fn label(self) -> &'static str {
@@ -59,7 +65,7 @@ impl PayloadError {
             Self::Geometry => "geometry",
             Self::Seed => "seed",
             Self::Saturated => "saturated",
-            Self::Type => "type",
+            Self::WrongType => "type",
         }
     }
 }
@@ -71,8 +77,8 @@ pub fn max_len(geometry: &Geometry) -> usize {
 }
 
 /// Encodes `bits`, which [`super::Filter::export`] returned.
-pub fn encode(geometry: &Geometry, seed: &Seed, bits: &[u8]) -> Vec<u8> {
-    let header = header(geometry, seed);
+pub fn encode(geometry: &Geometry, hash_keys: &HashKeys, bits: &[u8]) -> Vec<u8> {
+    let header = header(geometry, hash_keys);
     let length = 1 + HEADER_LEN + bits.len();
     if count_ones(bits) * SPARSE_RATIO < bits.len() as u64 * 8 {
         let mut packed = GzEncoder::new(vec![GZIP], Compression::fast());
@@ -91,13 +97,17 @@ pub fn encode(geometry: &Geometry, seed: &Seed, bits: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Decodes the bits of a payload of this geometry and seed, for [`super::Filter::merge`]. Allocates no more
-/// than they need, so a decompression bomb is harmless.
+/// Decodes the bits of a payload of this geometry and these hash keys, for [`super::Filter::merge`].
+/// Allocates no more than they need, so a decompression bomb is harmless.
 ///
 /// # Errors
 ///
 /// [`PayloadError`] if the payload cannot be used.
-pub fn decode(geometry: &Geometry, seed: &Seed, payload: &[u8]) -> Result<Vec<u8>, PayloadError> {
+pub fn decode(
+    geometry: &Geometry,
+    hash_keys: &HashKeys,
+    payload: &[u8],
+) -> Result<Vec<u8>, PayloadError> {
     if payload.len() > max_len(geometry) {
         return Err(PayloadError::TooLong);
     }
@@ -105,13 +115,13 @@ pub fn decode(geometry: &Geometry, seed: &Seed, payload: &[u8]) -> Result<Vec<u8
     let bits = match *flag {
         PLAIN => {
             let (head, bits) = value.split_first_chunk().ok_or(PayloadError::Malformed)?;
-            check_header(geometry, seed, head)?;
+            check_header(geometry, hash_keys, head)?;
             if bits.len() != geometry.bits / 8 {
                 return Err(PayloadError::Malformed);
             }
             bits.to_vec()
         }
-        GZIP => decompress(geometry, seed, value)?,
+        GZIP => decompress(geometry, hash_keys, value)?,
         _ => return Err(PayloadError::Malformed),
     };
     let clear = geometry.bits as u64 - count_ones(&bits).min(geometry.bits as u64);
@@ -124,11 +134,15 @@ pub fn decode(geometry: &Geometry, seed: &Seed, payload: &[u8]) -> Result<Vec<u8
 
 /// Decompresses a payload. The header is checked before memory for the bits is allocated, and the stream is
 /// read to its end, where the checksum is.
-fn decompress(geometry: &Geometry, seed: &Seed, packed: &[u8]) -> Result<Vec<u8>, PayloadError> {
+fn decompress(
+    geometry: &Geometry,
+    hash_keys: &HashKeys,
+    packed: &[u8],
+) -> Result<Vec<u8>, PayloadError> {
     let mut reader = GzDecoder::new(packed);
     let mut head = [0; HEADER_LEN];
     reader.read_exact(&mut head).map_err(|_| PayloadError::Malformed)?;
-    check_header(geometry, seed, &head)?;
+    check_header(geometry, hash_keys, &head)?;
     let length = geometry.bits / 8;
     let mut bits = Vec::with_capacity(length + 1);
     let limit = length as u64 + 1;
@@ -142,13 +156,13 @@ fn decompress(geometry: &Geometry, seed: &Seed, packed: &[u8]) -> Result<Vec<u8>
     Ok(bits)
 }
 
-/// Checks that `head` is the header of this geometry and seed.
+/// Checks that `head` is the header of this geometry and these hash keys.
 fn check_header(
     geometry: &Geometry,
-    seed: &Seed,
+    hash_keys: &HashKeys,
     head: &[u8; HEADER_LEN],
 ) -> Result<(), PayloadError> {
-    let expected = header(geometry, seed);
+    let expected = header(geometry, hash_keys);
     let differs = |part: std::ops::Range<usize>| head[part.clone()] != expected[part];
     if differs(0..1) {
         Err(PayloadError::Malformed)
@@ -161,11 +175,11 @@ fn check_header(
     }
 }
 
-pub(super) fn header(geometry: &Geometry, seed: &Seed) -> [u8; HEADER_LEN] {
+pub(super) fn header(geometry: &Geometry, hash_keys: &HashKeys) -> [u8; HEADER_LEN] {
     let mut header = [VERSION; HEADER_LEN];
     header[1..9].copy_from_slice(&(geometry.bits as u64 / 8).to_le_bytes());
     header[9..13].copy_from_slice(&geometry.hashes.to_le_bytes());
-    header[13..].copy_from_slice(&seed.positions);
+    header[13..].copy_from_slice(&hash_keys.positions);
     header
 }
 

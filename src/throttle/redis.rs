@@ -3,7 +3,6 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
-use tokio::time;
 
 use super::{
     geometry::Millis,
@@ -87,11 +86,15 @@ impl RedisFilterStore {
         let mut connection = self.connection.as_ref().ok_or(Failure::Io)?.connection.clone();
         self.stats.calls.add(1);
         let command = redis::cmd("TIME");
-        let reply = timed(self.timeout, command.query_async(&mut connection)).await;
+        let reply = self.timed(command.query_async(&mut connection)).await;
         let reply =
             reply.and_then(|time| time.map_err(|error| self.connector.classify_error(&error)));
         let (seconds, micros): (u64, u64) = self.check_connection(reply)?;
         Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
+    }
+
+    async fn timed<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
+        self.clock.timeout(self.timeout, work).await.map_err(|_| Failure::Timeout)
     }
 
     async fn try_run<T: FromRedisValue>(
@@ -106,7 +109,7 @@ impl RedisFilterStore {
             command.arg(body).arg(1).arg(key);
             arguments(&mut command);
             self.stats.calls.add(1);
-            let reply = timed(self.timeout, command.query_async(&mut connection)).await;
+            let reply = self.timed(command.query_async(&mut connection)).await;
             match reply? {
                 Ok(value) => return Ok(value),
                 // The script is not cached in Redis, so nothing was executed: send it.
@@ -138,25 +141,26 @@ impl FilterStore for RedisFilterStore {
         known: Option<PayloadVersion>,
         max_len: usize,
     ) -> Result<ReadOutcome, Failure> {
-        let PayloadVersion { ts, len } = known.unwrap_or(PayloadVersion { ts: 0, len: 0 });
+        let PayloadVersion { timestamp, len } =
+            known.unwrap_or(PayloadVersion { timestamp: 0, len: 0 });
         let key = format!("{}{minute}", self.prefix);
-        let (state, ts, len, payload): (u8, u64, u64, Vec<u8>) = self
+        let (state, timestamp, len, payload): (u8, u64, u64, Vec<u8>) = self
             .run(
                 |store| &store.read,
                 &key,
                 |command| {
-                    command.arg(ts).arg(len).arg(max_len);
+                    command.arg(timestamp).arg(len).arg(max_len);
                 },
             )
             .await?;
         self.stats.bytes_read.add(payload.len() as u64);
-        let version = (ts > 0).then_some(PayloadVersion { ts, len });
+        let version = (timestamp > 0).then_some(PayloadVersion { timestamp, len });
         match (state, version) {
             (0, _) => Ok(ReadOutcome::Absent),
             (1, Some(_)) => Ok(ReadOutcome::Unchanged),
             (2, Some(version)) => Ok(ReadOutcome::Value(version, payload)),
             (3, version) => Ok(ReadOutcome::Unusable(PayloadError::TooLong, version)),
-            (4, version) => Ok(ReadOutcome::Unusable(PayloadError::Type, version)),
+            (4, version) => Ok(ReadOutcome::Unusable(PayloadError::WrongType, version)),
             _ => Err(Failure::Reply),
         }
     }
@@ -170,7 +174,7 @@ impl FilterStore for RedisFilterStore {
     ) -> Result<CommitOutcome, Failure> {
         let (key, manual) = (format!("{}{minute}", self.prefix), self.manual_now());
         self.stats.bytes_written.add(payload.len() as u64);
-        let (written, ts): (u8, u64) = self
+        let (written, timestamp): (u8, u64) = self
             .run(
                 |store| &store.commit,
                 &key,
@@ -181,14 +185,10 @@ impl FilterStore for RedisFilterStore {
             .await?;
         match written {
             0 => Ok(CommitOutcome::Conflict),
-            1 => Ok(CommitOutcome::Done(ts)),
+            1 => Ok(CommitOutcome::Committed(timestamp)),
             _ => Err(Failure::Reply),
         }
     }
-}
-
-async fn timed<T>(timeout: Duration, work: impl Future<Output = T>) -> Result<T, Failure> {
-    time::timeout(timeout, work).await.map_err(|_| Failure::Timeout)
 }
 
 /// A script, and its SHA-1 digest, by which Redis caches it.

@@ -74,14 +74,14 @@ pub struct FilterSync {
     /// Number of the current tick.
     tick: u64,
     /// Number of older generations to read after a failure, because other gateways may have changed them.
-    backlog: usize,
+    unread_generations: usize,
     /// Whether the last tick or load failed.
     is_failing: bool,
 }
 
 /// What a tick may still write.
 struct WriteBudget {
-    commits: usize,
+    remaining_commits: usize,
     /// The error reply to a write, after which the tick only reads.
     write_error: Option<Failure>,
 }
@@ -94,7 +94,7 @@ impl FilterSync {
             generations: GenerationTable::default(),
             loaded: false,
             tick: 0,
-            backlog: 0,
+            unread_generations: 0,
             is_failing: false,
         }
     }
@@ -107,14 +107,14 @@ impl FilterSync {
     /// Whether `filter` has all bits that were in Redis during the load: every payload could be read, or has
     /// left memory since.
     pub fn is_complete(&self, filter: &Filter) -> bool {
-        let live = filter.live();
-        self.loaded && !self.generations.live(live).any(|state| state.missing)
+        let live = filter.live_generations();
+        self.loaded && !self.generations.live(live).any(|state| state.load_failed)
     }
 
     /// Whether payloads in Redis may have unread changes because of a failure: the last tick failed, or the
     /// following pass over all generations is not complete.
-    pub fn is_behind(&self) -> bool {
-        self.is_failing || self.backlog > 0
+    pub fn has_unchecked_minutes(&self) -> bool {
+        self.is_failing || self.unread_generations > 0
     }
 
     /// Merges the payload of every live generation, newest first. Repeat it until it succeeds, before the
@@ -139,7 +139,7 @@ impl FilterSync {
         store: &mut impl FilterStore,
     ) -> Result<SyncReport, Failure> {
         let report = self.begin_tick(store).await?;
-        for index in filter.live().rev() {
+        for index in filter.live_generations().rev() {
             self.read(filter, store, index).await?;
             // Decompression takes long, and this thread has other tasks.
             tokio::task::yield_now().await;
@@ -169,29 +169,30 @@ impl FilterSync {
         store: &mut impl FilterStore,
     ) -> Result<SyncReport, Failure> {
         let mut report = self.begin_tick(store).await?;
-        let live = filter.live();
+        let live = filter.live_generations();
         let (oldest, current) = (*live.start(), *live.end());
         for index in live.clone() {
             self.generations.entry(index).dirty |= filter.take_changed(index);
         }
-        let mut budget = WriteBudget { commits: MAX_COMMITS, write_error: None };
+        let mut budget = WriteBudget { remaining_commits: MAX_COMMITS, write_error: None };
         for index in (oldest..=current).rev().take(2) {
             self.sync_generation(filter, store, index, &mut budget).await?;
         }
-        let at_least = if self.backlog > 0 { MAX_OLDER + 1 } else { 0 };
+        let at_least = if self.unread_generations > 0 { MAX_OLDER + 1 } else { 0 };
         for index in
             self.generations.select(oldest..=current.saturating_sub(2), MAX_OLDER, at_least)
         {
             self.sync_generation(filter, store, index, &mut budget).await?;
-            self.backlog = self.backlog.saturating_sub(1);
+            self.unread_generations = self.unread_generations.saturating_sub(1);
         }
         if live.count() <= 2 {
-            self.backlog = 0;
+            self.unread_generations = 0;
         }
         if let Some(failure) = budget.write_error {
             return Err(failure);
         }
-        let unwritten = self.generations.live(filter.live()).filter(|state| state.dirty);
+        let unwritten =
+            self.generations.live(filter.live_generations()).filter(|state| state.dirty);
         report.pending = unwritten.count();
         Ok(report)
     }
@@ -214,7 +215,11 @@ impl FilterSync {
         let is_absent = self.read(filter, store, index).await?;
         let tick = self.tick;
         let state = self.generations.entry(index);
-        if !state.dirty || state.foreign || budget.commits == 0 || budget.write_error.is_some() {
+        if !state.dirty
+            || state.foreign
+            || budget.remaining_commits == 0
+            || budget.write_error.is_some()
+        {
             return Ok(());
         }
         // It has expired since it was read, so no gateway needs it.
@@ -224,21 +229,21 @@ impl FilterSync {
             return Ok(());
         }
         let geometry = filter.geometry();
-        let payload = payload::encode(geometry, filter.seed(), &bits);
+        let payload = payload::encode(geometry, filter.hash_keys(), &bits);
         if is_saturated(filter, &payload) {
             // Other gateways would reject it and write their own, in an endless loop.
             state.dirty = false;
             return Ok(());
         }
-        budget.commits -= 1;
+        budget.remaining_commits -= 1;
         state.last_attempt = tick;
-        let expected = state.known.map(|version| version.ts);
+        let expected = state.known.map(|version| version.timestamp);
         let minute = geometry.minute(index);
         match store.commit(minute, expected, &payload, expiry(geometry)).await {
-            Ok(CommitOutcome::Done(ts)) => {
+            Ok(CommitOutcome::Committed(timestamp)) => {
                 self.stats.commits.add(1);
                 let state = self.generations.entry(index);
-                state.known = Some(PayloadVersion { ts, len: payload.len() as u64 });
+                state.known = Some(PayloadVersion { timestamp, len: payload.len() as u64 });
                 (state.dirty, state.last_attempt) = (false, 0);
             }
             Ok(CommitOutcome::Conflict) => self.stats.conflicts.add(1),
@@ -264,7 +269,7 @@ impl FilterSync {
             ReadOutcome::Absent => {
                 if known.is_some() {
                     // It was evicted or Redis was flushed: other payloads may be gone as well.
-                    self.backlog = filter.live().count();
+                    self.unread_generations = filter.live_generations().count();
                 }
                 let state = self.generations.entry(index);
                 state.dirty |= known.is_some();
@@ -273,14 +278,14 @@ impl FilterSync {
             }
             ReadOutcome::Unusable(error, version) => self.reject(index, error, version),
             ReadOutcome::Value(version, payload) => {
-                match payload::decode(geometry, filter.seed(), &payload) {
+                match payload::decode(geometry, filter.hash_keys(), &payload) {
                     Err(error) => self.reject(index, error, Some(version)),
                     Ok(bits) => {
                         let Some(merged) = filter.merge(index, &bits) else { return Ok(false) };
                         let state = self.generations.entry(index);
                         state.known = Some(version);
                         state.dirty = merged.remote_missing > 0;
-                        (state.foreign, state.missing) = (false, false);
+                        (state.foreign, state.load_failed) = (false, false);
                     }
                 }
             }
@@ -299,7 +304,7 @@ impl FilterSync {
         // The bits that this gateway had written are gone.
         state.dirty |= !foreign || (state.known.is_some() && !state.foreign);
         (state.known, state.foreign) = (version, foreign);
-        state.missing |= is_missing;
+        state.load_failed |= is_missing;
     }
 
     /// Counts the outcome of a tick or load. Logs the first failure and the first success after it.
@@ -313,7 +318,7 @@ impl FilterSync {
             }
             Err(failure) => {
                 self.stats.count_failure(*failure);
-                self.backlog = filter.live().count();
+                self.unread_generations = filter.live_generations().count();
                 if !std::mem::replace(&mut self.is_failing, true) {
                     let failure = failure.label();
                     tracing::warn!(failure, "throttle synchronization with Redis failed; retrying");
@@ -328,7 +333,7 @@ fn is_saturated(filter: &Filter, payload: &[u8]) -> bool {
     let geometry = filter.geometry();
     // A saturated filter is never compressed, so a compressed payload need not be decoded.
     payload.len() == payload::max_len(geometry)
-        && payload::decode(geometry, filter.seed(), payload) == Err(PayloadError::Saturated)
+        && payload::decode(geometry, filter.hash_keys(), payload) == Err(PayloadError::Saturated)
 }
 
 /// How long Redis keeps a payload after a commit: the time its generation is live, and [`EXPIRY_MARGIN`].

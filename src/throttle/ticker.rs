@@ -2,10 +2,7 @@
 //! number of active users and decides whether to throttle. It has its own thread, because operations on
 //! whole filters take long.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -15,10 +12,7 @@ use super::{
     mode::Hysteresis,
     sync::{FilterStore, FilterSync, tick_time},
 };
-use crate::{
-    clock::{self, Clock},
-    store::Failure,
-};
+use crate::{clock::Clock, store::Failure};
 
 /// Pause between two attempts to load the shared filters.
 const LOAD_RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -48,9 +42,9 @@ impl Throttle {
             let waited = if self.status().loaded {
                 let random = getrandom::u32().unwrap_or_default();
                 let next = tick_time(started / 1000 + 1, random);
-                stop.run_until_cancelled(clock.sleep_until_time(next)).await
+                stop.run_until_cancelled(clock.sleep_until_wall_clock(next)).await
             } else {
-                stop.run_until_cancelled(tokio::time::sleep(LOAD_RETRY_INTERVAL)).await
+                stop.run_until_cancelled(clock.sleep(LOAD_RETRY_INTERVAL)).await
             };
             if waited.is_none() {
                 return;
@@ -67,8 +61,8 @@ struct Ticker<'a> {
     sync: FilterSync,
     /// Redis' clock minus this machine's, in ms; `None` until Redis was reached.
     clock_offset: Option<i64>,
-    /// The last reading of this machine's clock, in ms, and when it was read.
-    last_reading: Option<(u64, Instant)>,
+    /// The last reading of this machine's clock, in ms, and when it was read, by [`Clock::uptime`].
+    last_reading: Option<(u64, Duration)>,
     /// Generations up to this one may lack recorded tokens.
     incomplete_until: Option<u64>,
 }
@@ -106,7 +100,7 @@ impl<'a> Ticker<'a> {
                 }
             };
             // Cancelling loses nothing, and the filters must be rotated in time.
-            let outcome = tokio::time::timeout(SYNC_TIMEOUT, synchronizing).await;
+            let outcome = clock.timeout(SYNC_TIMEOUT, synchronizing).await;
             let outcome = outcome.unwrap_or(Err(Failure::Timeout));
             // `FilterSync` has counted and logged a failure; what was not written stays dirty.
             if outcome.is_ok() {
@@ -135,7 +129,7 @@ impl<'a> Ticker<'a> {
     /// Loads the filters of the other gateways, before any request is denied.
     async fn load<S: FilterStore>(&mut self, store: &mut S) -> Result<(), Failure> {
         self.clock_offset = Some(store.time().await?.clock_offset);
-        if *self.filter().live().end() > self.filter().geometry().index(self.now()) {
+        if *self.filter().live_generations().end() > self.filter().geometry().index(self.now()) {
             self.replace_filter();
         }
         self.filter().rotate(self.now());
@@ -167,9 +161,9 @@ impl<'a> Ticker<'a> {
         if self.clock.manual_now().is_some() {
             return;
         }
-        let (now, instant) = (self.clock.now(), clock::instant());
-        let Some((then, since)) = self.last_reading.replace((now, instant)) else { return };
-        let passed = instant.saturating_duration_since(since).as_millis() as u64;
+        let (now, uptime) = (self.clock.now(), self.clock.uptime());
+        let Some((then, since)) = self.last_reading.replace((now, uptime)) else { return };
+        let passed = uptime.saturating_sub(since).as_millis() as u64;
         self.apply_clock_step(now.wrapping_sub(then + passed).cast_signed(), shared);
     }
 
@@ -191,7 +185,7 @@ impl<'a> Ticker<'a> {
     fn suspend_denials(&mut self) {
         let filter = self.filter();
         // Filters that are ahead of the time stay there.
-        let last = filter.geometry().index(self.now()).max(*filter.live().end());
+        let last = filter.geometry().index(self.now()).max(*filter.live_generations().end());
         self.incomplete_until = Some(last);
         self.throttle.publish(|status| status.complete = false);
     }
@@ -200,10 +194,10 @@ impl<'a> Ticker<'a> {
     /// If tokens were recorded in the old one, denials are suspended until they would have expired.
     fn replace_filter(&mut self) {
         let old = self.filter();
-        let new = Arc::new(Filter::new(*old.geometry(), *old.seed(), self.now()));
+        let new = Arc::new(Filter::new(*old.geometry(), *old.hash_keys(), self.now()));
         self.throttle.filter.store(Arc::clone(&new));
-        if old.live().any(|index| old.take_changed(index)) {
-            self.incomplete_until = Some(*new.live().end());
+        if old.live_generations().any(|index| old.take_changed(index)) {
+            self.incomplete_until = Some(*new.live_generations().end());
         }
         self.sync = FilterSync::new(Arc::clone(&self.throttle.stats));
     }
@@ -224,7 +218,7 @@ impl<'a> Ticker<'a> {
         let retry_at = self.hysteresis.retry_at();
         let loaded = !shared || self.sync.is_loaded();
         let complete = (!shared || self.sync.is_complete(&filter))
-            && self.incomplete_until.is_none_or(|last| last < *filter.live().start());
+            && self.incomplete_until.is_none_or(|last| last < *filter.live_generations().start());
         let clock_offset = self.clock_offset.unwrap_or(0);
         self.throttle.publish(|status| {
             let (mode, ticks) = (status.mode, status.ticks + 1);
@@ -245,7 +239,7 @@ impl<'a> Ticker<'a> {
 /// Rotates the filters periodically; never returns.
 async fn rotate_continually(throttle: &Throttle, clock: &Clock, clock_offset: i64) {
     loop {
-        tokio::time::sleep(ROTATE_INTERVAL).await;
+        clock.sleep(ROTATE_INTERVAL).await;
         throttle.filter.load_full().rotate(clock.now().saturating_add_signed(clock_offset));
     }
 }

@@ -14,7 +14,7 @@ use crate::framing::{
 };
 
 /// The maximum number of interim (1xx) responses before the final one.
-const MAX_INTERIM: usize = 32;
+const MAX_INTERIM_RESPONSES: usize = 32;
 
 /// One connection to an upstream server.
 pub(super) struct UpstreamConnection {
@@ -109,7 +109,7 @@ impl UpstreamConnection {
                 (Poll::Ready(response), _) => Poll::Ready(response.map_err(ExchangeError::Failed)),
                 (Poll::Pending, _) => {
                     if outgoing.waits_for_client() {
-                        state.begin_body_wait();
+                        state.begin_client_body_wait();
                     } else {
                         state.begin_upstream_wait(response_timeout);
                     }
@@ -149,7 +149,7 @@ impl UpstreamConnection {
                     return Poll::Ready(Ok(response));
                 }
                 self.interim_responses += 1;
-                if self.interim_responses > MAX_INTERIM {
+                if self.interim_responses > MAX_INTERIM_RESPONSES {
                     return Poll::Ready(Err(FramingError::TooManyInterim.into()));
                 }
                 if response.status != 100 && response.version == Version::Http11 {

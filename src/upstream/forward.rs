@@ -28,17 +28,6 @@ pub enum UpstreamError {
     Failed(io::Error),
 }
 
-impl UpstreamError {
-    /// The value of the metrics label.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Connect(_) => "connect",
-            Self::Timeout => "timeout",
-            Self::Failed(_) => "broken",
-        }
-    }
-}
-
 /// Why a request was not forwarded, by the side that failed.
 #[derive(Debug)]
 pub enum ForwardError {
@@ -68,8 +57,8 @@ pub struct LoadBalancer {
 /// The cost of a retry in the budget. Five requests pay for one retry, so at most a fifth of the requests
 /// are retried in the long run.
 const RETRY_COST: u32 = 5;
-/// The maximum number of failed new connections after which a request of which nothing was sent is still
-/// sent again. Bounds the attempts at a server that accepts connections and closes them at once.
+/// The maximum number of new connections for a request of which nothing was sent. Bounds the attempts at
+/// servers that accept connections and close them at once.
 const MAX_NEW_CONNECTIONS: u32 = 2;
 /// The largest budget: 20 retries.
 const MAX_RETRY_BUDGET: u32 = 20 * RETRY_COST;
@@ -168,7 +157,7 @@ impl LoadBalancer {
                     }
                     let retryable =
                         outgoing.is_retryable() && !connection.response_started && retries > 0;
-                    let unsent = outgoing.is_unsent() && new_connections <= MAX_NEW_CONNECTIONS;
+                    let unsent = outgoing.is_unsent() && may_reconnect(new_connections);
                     if !(unsent || retryable && self.spend_retry()) {
                         return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
                     }
@@ -217,6 +206,11 @@ impl LoadBalancer {
         let error = failed.unwrap_or_else(|| io::ErrorKind::NotFound.into());
         Err(UpstreamError::Connect(error))
     }
+}
+
+/// Whether a request of which nothing was sent may be sent on one more new connection, after this many.
+fn may_reconnect(new_connections: u32) -> bool {
+    new_connections < MAX_NEW_CONNECTIONS
 }
 
 /// Opens a connection. The outer error means that the request's own deadline has passed.

@@ -112,7 +112,7 @@ impl<'f> ListedFields<'f> {
 ///
 /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped, including those that `Connection` lists unless they are
 /// `protected`. The forwarding fields of a trusted peer are kept and extended, those of any other peer are
-/// replaced. `Forwarded` is only extended, never added: it would repeat `X-Forwarded-For`.
+/// replaced, or dropped if the gateway has no such field of its own, as `X-Real-IP`. `Forwarded` is only extended, never added: it would repeat `X-Forwarded-For`.
 pub(super) fn write_request_fields(
     out: &mut Vec<u8>,
     head: &RequestHead,
@@ -168,7 +168,7 @@ enum FieldRule {
     Forward,
     /// Hop-by-hop, or written by the gateway.
     Drop,
-    /// Another `X-Forwarded-*`: forwarded from trusted peers only.
+    /// Another `X-Forwarded-*`, or `X-Real-IP`: forwarded from trusted peers only.
     TrustedOnly,
     /// `X-Forwarded-Proto`: the first one, from trusted peers only.
     Proto,
@@ -184,6 +184,7 @@ impl FieldRule {
             2 | 7 | 10 | 16 | 18 | 19 if is_hop_by_hop(name) => true,
             // The gateway itself handles `Expect`.
             6 => is("expect"),
+            9 if is("x-real-ip") => return Self::TrustedOnly,
             9 => is("forwarded"),
             12 => is("x-request-id"),
             14 => is("content-length"),
@@ -253,7 +254,7 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
 
 /// Whether a field is end-to-end even if `Connection` lists it.
 fn is_end_to_end(name: &[u8]) -> bool {
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 12] = [
         "host",
         "authorization",
         "cookie",
@@ -264,6 +265,7 @@ fn is_end_to_end(name: &[u8]) -> bool {
         "x-forwarded-for",
         "x-forwarded-proto",
         "x-forwarded-host",
+        "x-real-ip",
         "x-request-id",
     ];
     NAMES.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
@@ -272,7 +274,7 @@ fn is_end_to_end(name: &[u8]) -> bool {
 /// Whether a trailer field is forwarded: RFC 9110, 6.5.1. Fields for framing, routing, identity and limits
 /// and their aliases are not.
 pub fn is_trailer_allowed(name: &[u8], protected: &ProtectedHeaders) -> bool {
-    const FORBIDDEN: [&str; 12] = [
+    const FORBIDDEN: [&str; 11] = [
         "set-cookie",
         "content-encoding",
         "content-range",
@@ -284,7 +286,6 @@ pub fn is_trailer_allowed(name: &[u8], protected: &ProtectedHeaders) -> bool {
         "te",
         "retry-after",
         "location",
-        "x-real-ip",
     ];
     let name = &*dashed_name(name);
     let starts = |prefix: &[u8]| {

@@ -26,7 +26,7 @@ pub struct Pool {
     address: ServerAddress,
     authority: Box<str>,
     idle: RefCell<Vec<UpstreamConnection>>,
-    clock: Rc<Cell<u64>>,
+    coarse_clock: Rc<Cell<u64>>,
     /// Failures since the last response.
     failures: Cell<u32>,
     /// Ejections since the last response.
@@ -46,11 +46,11 @@ pub(super) enum Failure {
 }
 
 impl Pool {
-    /// An empty pool. `clock` is the worker's coarse clock, in ms.
-    pub fn new(address: ServerAddress, clock: Rc<Cell<u64>>) -> Rc<Self> {
+    /// An empty pool. `coarse_clock` is the worker's coarse clock, in ms.
+    pub fn new(address: ServerAddress, coarse_clock: Rc<Cell<u64>>) -> Rc<Self> {
         let (authority, idle) = (address.authority().into(), RefCell::default());
         let (failures, ejections, ejected_until) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        Rc::new(Self { address, authority, idle, clock, failures, ejections, ejected_until })
+        Rc::new(Self { address, authority, idle, coarse_clock, failures, ejections, ejected_until })
     }
 
     /// The server's address.
@@ -91,14 +91,14 @@ impl Pool {
     pub(super) fn put(&self, mut connection: UpstreamConnection) {
         let mut idle = self.idle.borrow_mut();
         if connection.is_reusable() && idle.len() < MAX_IDLE {
-            connection.mark_idle(self.clock.get());
+            connection.mark_idle(self.coarse_clock.get());
             idle.push(connection);
         }
     }
 
     /// Closes the connections that have been idle for longer than `limit` ms.
     pub fn sweep(&self, limit: u64) {
-        let now = self.clock.get();
+        let now = self.coarse_clock.get();
         self.idle
             .borrow_mut()
             .retain(|connection| now.saturating_sub(connection.idle_since) <= limit);
@@ -111,7 +111,7 @@ impl Pool {
 
     /// Whether other servers are preferred to this one.
     pub(super) fn is_ejected(&self) -> bool {
-        self.clock.get() < self.ejected_until.get()
+        self.coarse_clock.get() < self.ejected_until.get()
     }
 
     /// Records a response, which ends an ejection.
@@ -119,7 +119,7 @@ impl Pool {
         self.failures.set(0);
         if self.ejections.replace(0) > 0 {
             self.ejected_until.set(0);
-            tracing::info!(target_server = self.authority(), "upstream server responds again");
+            tracing::info!(server = self.authority(), "upstream server responds again");
         }
     }
 
@@ -133,13 +133,13 @@ impl Pool {
         }
         let earlier = self.ejections.replace(self.ejections.get().saturating_add(1));
         let duration = BASE_EJECTION.saturating_mul(1 << earlier.min(5)).min(MAX_EJECTION);
-        self.ejected_until.set(self.clock.get() + duration);
+        self.ejected_until.set(self.coarse_clock.get() + duration);
         let reason = match failure {
             Failure::Connect => "connect",
-            Failure::Exchange => "no_answer",
+            Failure::Exchange => "no_response",
         };
         tracing::warn!(
-            target_server = self.authority(),
+            server = self.authority(),
             reason,
             ejected_ms = duration,
             "upstream server ejected: other servers of the upstream are preferred"

@@ -11,7 +11,7 @@ use http::Method;
 
 use super::headers::{AddedHeaders, ProtectedHeaders, is_trailer_allowed, write_request_fields};
 use crate::framing::{
-    BodyEncoder, BodyError, Buffer, ClientStream, Length, RequestHead, SharedSocket,
+    BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, RequestHead, SharedSocket,
     socket::yield_turn, state::Wait,
 };
 
@@ -79,11 +79,11 @@ impl OutgoingRequest {
         bytes.extend_from_slice(b" HTTP/1.1\r\n");
         write_request_fields(&mut bytes, head, added, protected);
         let encoder = match client.length() {
-            Length::Chunked => {
+            BodyLength::Chunked => {
                 bytes.extend_from_slice(b"transfer-encoding: chunked\r\n");
                 Some(BodyEncoder::Chunked)
             }
-            Length::Known(length) => {
+            BodyLength::Known(length) => {
                 if length > 0 || declares_empty_body(&head.method) {
                     bytes.extend_from_slice(b"content-length: ");
                     bytes.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());

@@ -15,7 +15,7 @@ use super::{
     request::OutgoingRequest,
 };
 use crate::framing::{
-    BodyDecoder, BodyEncoder, FramingError, Length, ResponseHead, buffer::poll_read,
+    BodyDecoder, BodyEncoder, BodyLength, FramingError, ResponseHead, buffer::poll_read,
 };
 
 /// The streamed body of an upstream's response. Dropping it returns the connection to the pool if the
@@ -44,9 +44,10 @@ impl ResponseBody {
         let has_no_body = *method == Method::HEAD || matches!(head.status, 204 | 304);
         let decoder = if has_no_body { BodyDecoder::none() } else { BodyDecoder::new(head.length) };
         // A 204 response has no body. If it declares one, the next bytes are ambiguous.
-        let ambiguous = head.status == 204 && !matches!(head.length, None | Some(Length::Known(0)));
+        let ambiguous =
+            head.status == 204 && !matches!(head.length, None | Some(BodyLength::Known(0)));
         let declared_length = match head.length {
-            Some(Length::Known(length)) if head.status != 204 => Some(length),
+            Some(BodyLength::Known(length)) if head.status != 204 => Some(length),
             _ => None,
         };
         let persistent = head.is_persistent() && !ambiguous;

@@ -1,18 +1,18 @@
-//! Rules on files: their length, their opening comments, the twins of algorithms, paths of machines.
+//! Rules on files: their length, their opening comments, the two files of each algorithm, paths of machines.
 
 use crate::{
-    assert_none, breaks,
+    assert_breaks, assert_none,
     source::{Source, all, read},
 };
 
-/// No file of `src/` has more lines. A smell, not a law: it is raised where one idea needs more.
+/// The most lines of a file of `src/`. Raise it if one idea needs more.
 const MAX_LINES: usize = 600;
 
-/// The readers of what a user writes and of the access log: nothing else is deserialized.
+/// The readers of the configuration and of the access log: nothing else is deserialized.
 const READERS: [&str; 2] = ["src/config", "src/replay/json.rs"];
 
 /// Rule: only [`READERS`] derive `Deserialize`.
-fn deserialize(files: &[Source]) -> Vec<String> {
+fn forbidden_deserialize(files: &[Source]) -> Vec<String> {
     let is_reader = |file: &Source| READERS.iter().any(|reader| file.path.starts_with(reader));
     let others = files.iter().filter(|file| !is_reader(file));
     let deriving = others.filter(|file| file.has_identifier("Deserialize"));
@@ -20,14 +20,14 @@ fn deserialize(files: &[Source]) -> Vec<String> {
 }
 
 /// Rule: a file holds one idea.
-fn length(files: &[Source]) -> Vec<String> {
+fn long_files(files: &[Source]) -> Vec<String> {
     let lines = files.iter().map(|file| (&file.path, file.text.lines().count()));
     let long = lines.filter(|(_, lines)| *lines > MAX_LINES);
     long.map(|(path, lines)| format!("{path}: {lines} lines, more than {MAX_LINES}")).collect()
 }
 
 /// Rule: every file opens with what it is for, unless its `mod` line says it.
-fn documented(files: &[Source]) -> Vec<String> {
+fn undocumented_files(files: &[Source]) -> Vec<String> {
     let has_doc = |attributes: &[syn::Attribute]| {
         attributes.iter().any(|attribute| attribute.path().is_ident("doc"))
     };
@@ -50,8 +50,8 @@ fn documented(files: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// Rule: a script opens with its contract; an algorithm is one name in two places.
-fn scripts(lua: &[Source], rust: &[Source]) -> Vec<String> {
+/// Rule: a script opens with its contract; an algorithm has the same name in `lua/` and `src/limit/`.
+fn faulty_scripts(lua: &[Source], rust: &[Source]) -> Vec<String> {
     let mut violations = Vec::new();
     for file in lua {
         let is_comment = |line: &&str| line.starts_with("--");
@@ -66,10 +66,10 @@ fn scripts(lua: &[Source], rust: &[Source]) -> Vec<String> {
         for line in code {
             let Some(rest) = line.strip_prefix("algorithms.") else { continue };
             let name = rest.split(' ').next().unwrap_or_default();
-            let twin = format!("src/limit/{name}.rs");
+            let counterpart = format!("src/limit/{name}.rs");
             let is_own_name = file.path == format!("lua/{name}.lua");
-            if !is_own_name || !rust.iter().any(|file| file.path == twin) {
-                violations.push(format!("{}: {name} has no twin {twin}", file.path));
+            if !is_own_name || !rust.iter().any(|file| file.path == counterpart) {
+                violations.push(format!("{}: {name} has no counterpart {counterpart}", file.path));
             }
         }
     }
@@ -99,38 +99,43 @@ fn machine_paths(files: &[Source]) -> Vec<String> {
 
 #[test]
 fn only_the_configuration_and_the_log_reader_derive_deserialize() {
-    assert_none(&deserialize(&all("src", ".rs")));
-    breaks(deserialize, "src/limit.rs", "#[derive(Deserialize)] struct A;", "src/config/limits.rs");
+    assert_none(&forbidden_deserialize(&all("src", ".rs")));
+    assert_breaks(
+        forbidden_deserialize,
+        "src/limit.rs",
+        "#[derive(Deserialize)] struct A;",
+        "src/config/limits.rs",
+    );
 }
 
 #[test]
 fn files_are_short() {
-    assert_none(&length(&all("src", ".rs")));
-    breaks(length, "src/a.rs", &"\n".repeat(MAX_LINES + 1), "");
-    assert_none(&length(&[Source::new("src/a.rs", &"\n".repeat(MAX_LINES))]));
+    assert_none(&long_files(&all("src", ".rs")));
+    assert_breaks(long_files, "src/a.rs", &"\n".repeat(MAX_LINES + 1), "");
+    assert_none(&long_files(&[Source::new("src/a.rs", &"\n".repeat(MAX_LINES))]));
 }
 
 #[test]
 fn files_say_what_they_are_for() {
     let mut files = all("src", ".rs");
     files.extend(all("tests/kit/src", ".rs"));
-    assert_none(&documented(&files));
-    breaks(documented, "src/a.rs", "mod b;", "");
-    let above =
+    assert_none(&undocumented_files(&files));
+    assert_breaks(undocumented_files, "src/a.rs", "mod b;", "");
+    let documented_by_parent =
         [Source::new("src/a.rs", "//! A.\n\n/// B.\nmod b;"), Source::new("src/a/b.rs", "")];
-    assert_none(&documented(&above));
-    assert_none(&documented(&[Source::new("src/b.rs", "//! B.")]));
+    assert_none(&undocumented_files(&documented_by_parent));
+    assert_none(&undocumented_files(&[Source::new("src/b.rs", "//! B.")]));
 }
 
 #[test]
-fn scripts_open_with_their_contract_and_algorithms_have_twins() {
-    assert_none(&scripts(&all("lua", ".lua"), &all("src", ".rs")));
-    let rule = |lua: &[Source]| scripts(lua, &[Source::new("src/limit/b.rs", "")]);
-    breaks(rule, "lua/a.lua", "return redis.call('GET', KEYS[1])", "");
-    breaks(rule, "lua/a.lua", "-- KEYS[1]  a\n-- ARGV[1]  b\nreturn KEYS[1]", "");
+fn scripts_open_with_their_contract_and_algorithms_have_counterparts() {
+    assert_none(&faulty_scripts(&all("lua", ".lua"), &all("src", ".rs")));
+    let rule = |lua: &[Source]| faulty_scripts(lua, &[Source::new("src/limit/b.rs", "")]);
+    assert_breaks(rule, "lua/a.lua", "return redis.call('GET', KEYS[1])", "");
+    assert_breaks(rule, "lua/a.lua", "-- KEYS[1]  a\n-- ARGV[1]  b\nreturn KEYS[1]", "");
     assert_none(&rule(&[Source::new("lua/a.lua", "-- KEYS, ARGV\n-- Returns\nreturn KEYS[1]")]));
-    breaks(rule, "lua/b.lua", "algorithms.b = 1", "");
-    breaks(rule, "lua/c.lua", "-- C.\nalgorithms.c = 1", "");
+    assert_breaks(rule, "lua/b.lua", "algorithms.b = 1", "");
+    assert_breaks(rule, "lua/c.lua", "-- C.\nalgorithms.c = 1", "");
     assert_none(&rule(&[Source::new("lua/b.lua", "-- B.\nalgorithms.b = 1")]));
 }
 
@@ -152,8 +157,8 @@ fn no_file_names_a_path_of_a_machine() {
         files.extend(all(directory, ending));
     }
     assert_none(&machine_paths(&files));
-    breaks(machine_paths, "README.md", &["see /wo", "rk/main"].concat(), "");
-    breaks(machine_paths, "src/a.rs", &["\"/ho", "me/me/a\""].concat(), "");
-    let elsewhere = Source::new("README.md", "https://a.example/home/x and src/root/y");
-    assert_none(&machine_paths(&[elsewhere]));
+    assert_breaks(machine_paths, "README.md", &["see /wo", "rk/main"].concat(), "");
+    assert_breaks(machine_paths, "src/a.rs", &["\"/ho", "me/me/a\""].concat(), "");
+    let permitted = Source::new("README.md", "https://a.example/home/x and src/root/y");
+    assert_none(&machine_paths(&[permitted]));
 }

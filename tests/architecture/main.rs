@@ -1,17 +1,17 @@
 //! The rules of ARCHITECTURE.md, held against the source.
 //!
-//! Each rule is a function from files to violations, and each is shown a file that breaks it.
-#![allow(missing_docs, reason = "a test's name says what it shows")]
+//! Each rule is a function from files to violations, and each has a test with a file that breaks it.
+#![allow(missing_docs, reason = "a test's name says what it asserts")]
 
-/// No files of a room import each other in a circle.
-mod circles;
-/// Files: length, opening comments, twins.
+/// No files of a top-level module import each other in a cycle.
+mod import_cycles;
+/// Which top-level module may import which, and what only some files may name.
+mod imports;
+/// Files: length, opening comments, the two files of each algorithm.
 mod layout;
-/// Which room may import which, and what only some files may name.
-mod rooms;
 /// Parsed source.
 mod source;
-/// Prose.
+/// Words that prose avoids.
 mod words;
 
 use source::Source;
@@ -20,11 +20,16 @@ fn assert_none(violations: &[String]) {
     assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
 }
 
-/// Asserts that `rule` finds a violation in a file at `path` with this text, and none at `elsewhere`.
-fn breaks(rule: impl Fn(&[Source]) -> Vec<String>, path: &str, text: &str, elsewhere: &str) {
+/// Asserts that `rule` finds a violation in a file at `path` with this text, and none at `permitted_path`.
+fn assert_breaks(
+    rule: impl Fn(&[Source]) -> Vec<String>,
+    path: &str,
+    text: &str,
+    permitted_path: &str,
+) {
     let found = rule(&[Source::new(path, text)]);
     assert!(!found.is_empty(), "{path}: {text}");
-    if !elsewhere.is_empty() {
-        assert_none(&rule(&[Source::new(elsewhere, text)]));
+    if !permitted_path.is_empty() {
+        assert_none(&rule(&[Source::new(permitted_path, text)]));
     }
 }

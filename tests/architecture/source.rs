@@ -25,8 +25,8 @@ impl Source {
         inside.split('/').filter(|step| *step != "lib").map(str::to_owned).collect()
     }
 
-    /// The room of the file: the first step of its module.
-    pub(crate) fn room(&self) -> String {
+    /// The first step of its module.
+    pub(crate) fn top_level_module(&self) -> String {
         self.module().into_iter().next().unwrap_or_default()
     }
 

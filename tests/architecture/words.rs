@@ -1,7 +1,7 @@
 //! Rule: prose is plain technical English. Machines are "it", and no comment is a riddle.
 
 use crate::{
-    assert_none, breaks,
+    assert_breaks, assert_none,
     source::{Source, all, read},
 };
 
@@ -54,6 +54,6 @@ fn prose_has_no_private_words() {
     }
     files.retain(|file| file.path != "tests/architecture/words.rs");
     assert_none(&private_words(&files));
-    breaks(private_words, "src/a.rs", "// Whoever asks is told.", "");
+    assert_breaks(private_words, "src/a.rs", "// Whoever asks is told.", "");
     assert_none(&private_words(&[Source::new("src/a.rs", "// The other caches this history.")]));
 }

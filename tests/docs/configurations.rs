@@ -38,14 +38,14 @@ fn fault(page: &Page, block: &Block) -> Option<String> {
     }
     let text = if block.has("fragment") { complete(&block.text) } else { block.text.clone() };
     match config::parse(&name, &text).map(|loaded| Snapshot::compile(&loaded)) {
-        Err(unread) => Some(unread.to_string()),
+        Err(fault) => Some(fault.to_string()),
         Ok(Err(faults)) => Some(faults.to_string()),
         Ok(Ok(_)) => None,
     }
 }
 
 /// Rule: every YAML block of a page loads.
-fn faults(page: &Page) -> Vec<String> {
+fn faulty_blocks(page: &Page) -> Vec<String> {
     let blocks = page.blocks().into_iter().filter(|block| block.language.starts_with("ya"));
     blocks.filter_map(|block| fault(page, &block)).collect()
 }
@@ -56,7 +56,7 @@ fn configurations_in_pages_load() {
     let count =
         pages.iter().flat_map(Page::blocks).filter(|block| block.language == "yaml").count();
     assert!(count > 20, "{count} YAML blocks found");
-    assert_none(&pages.iter().flat_map(faults).collect::<Vec<_>>());
+    assert_none(&pages.iter().flat_map(faulty_blocks).collect::<Vec<_>>());
 }
 
 #[test]
@@ -72,12 +72,12 @@ fn a_faulty_block_is_found() {
     ] {
         let text = format!("```{info}\n{yaml}```\n");
         let page = Page { path: "a.md".to_owned(), text };
-        assert_eq!(faults(&page).len(), expected, "{info}: {yaml}");
+        assert_eq!(faulty_blocks(&page).len(), expected, "{info}: {yaml}");
     }
 }
 
 #[test]
-fn the_composition_mounts_a_configuration_that_exists() {
+fn docker_compose_mounts_a_configuration_that_exists() {
     let compose = Page::read("docker-compose.yml").text;
     let parsed = Parser::new_from_str(&compose).collect::<Result<Vec<_>, _>>();
     parsed.unwrap_or_else(|error| panic!("docker-compose.yml: {error}"));

@@ -1,4 +1,4 @@
-//! Relative links: the file is there, and so is the anchor in it.
+//! Relative links: the file exists, and so does the anchor in it.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -57,7 +57,7 @@ fn resolve(path: &str, target: &str) -> PathBuf {
 }
 
 /// Rule: a relative link leads to a file, and its anchor to a heading of that file.
-fn broken(page: &Page) -> Vec<String> {
+fn broken_links(page: &Page) -> Vec<String> {
     let mut violations = Vec::new();
     for Link { line, target } in links(page) {
         if target.contains("://") {
@@ -99,14 +99,14 @@ fn missing_files(page: &Page) -> Vec<String> {
 
 #[test]
 fn relative_links_resolve() {
-    assert_none(&all().iter().flat_map(broken).collect::<Vec<_>>());
+    assert_none(&all().iter().flat_map(broken_links).collect::<Vec<_>>());
     for (path, text, expected) in [
         ("README.md", "# A b\n[a](#a-b) [b](LICENSE) [c](https://example.com/#x)\n", 0),
         ("README.md", "# A b\n[a](#b)\n", 1),
         ("docs/src/a.md", "[b](LICENSE) [c](../../LICENSE)\n", 1),
     ] {
         let page = Page { path: path.to_owned(), text: text.to_owned() };
-        assert_eq!(broken(&page).len(), expected, "{text}");
+        assert_eq!(broken_links(&page).len(), expected, "{text}");
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `UPDATE_DOCS=1 cargo test --test docs` writes the configuration reference and the output of
 //! console blocks anew.
-#![allow(missing_docs, reason = "a test says in its name what it shows")]
+#![allow(missing_docs, reason = "a test's name says what it asserts")]
 
 /// Every configuration in a page loads.
 mod configurations;
@@ -10,22 +10,22 @@ mod configurations;
 mod console;
 /// The README is short; metrics, examples, benches and tests are named correctly.
 mod coverage;
-/// nginx and HAProxy accept the configurations shown for them.
-mod foreign;
 /// Every relative link and anchor resolves.
 mod links;
 /// ARCHITECTURE.md names types and functions that exist.
 mod names;
-/// Replaces what differs from run to run.
+/// Replaces text that differs from run to run.
 mod normalize;
+/// nginx and HAProxy accept the configurations shown for them.
+mod other_gateways;
 /// Pages and their fenced blocks.
 mod page;
+/// A directory, a gateway and servers for the commands of one page.
+mod page_environment;
 /// Generates the configuration reference from the JSON Schema.
 mod reference;
 /// The schema's keys, in order, with types, defaults and descriptions.
 mod schema_keys;
-/// A directory, a gateway and servers for the commands of one page.
-mod stage;
 /// SUMMARY.md lists every page.
 mod summary;
 
@@ -37,6 +37,7 @@ pub(crate) fn root() -> &'static Path {
 }
 
 /// Whether pages are to be written instead of compared.
+#[expect(clippy::disallowed_methods, reason = "an input of the tests, not of the gateway")]
 pub(crate) fn is_updating() -> bool {
     std::env::var_os("UPDATE_DOCS").is_some()
 }

@@ -1,4 +1,4 @@
-//! Replaces what differs from run to run: dates, times, ids, waits, versions.
+//! Replaces text that differs from run to run: dates, times, ids, waits, versions.
 
 /// `line` with the number after each `label` replaced.
 fn after_label(line: &str, label: &str) -> String {
@@ -28,8 +28,8 @@ const LABELS: [&str; 10] = [
     "\"time\":\"",
 ];
 
-/// An id (16 digits or more, hexadecimal), or a time in seconds or milliseconds since 1970.
-fn word(word: &str) -> &str {
+/// Replaces an id (hexadecimal, 16 digits or more) or a time (in s or ms since 1970).
+fn normalize_word(word: &str) -> &str {
     let is_hex = word.chars().all(|c| c.is_ascii_hexdigit());
     let is_number = word.chars().all(|c| c.is_ascii_digit());
     if is_number && [10, 13].contains(&word.len()) && word.starts_with('1') {
@@ -41,8 +41,8 @@ fn word(word: &str) -> &str {
     }
 }
 
-/// One line as it is compared.
-pub(crate) fn line(line: &str) -> String {
+/// Replaces everything in `line` that differs from run to run.
+pub(crate) fn normalize_line(line: &str) -> String {
     if line.to_ascii_lowercase().starts_with("date: ") {
         return "date: DATE".to_owned();
     }
@@ -58,7 +58,7 @@ pub(crate) fn line(line: &str) -> String {
     let mut begin = 0;
     for (at, c) in normal.char_indices().chain([(normal.len(), ' ')]) {
         if !c.is_ascii_alphanumeric() {
-            words += word(&normal[begin..at]);
+            words += normalize_word(&normal[begin..at]);
             words.extend((at < normal.len()).then_some(c));
             begin = at + c.len_utf8();
         }
@@ -72,14 +72,14 @@ pub(crate) fn matches(expected: &[&str], actual: &[&str]) -> bool {
         ([], []) => true,
         (["...", rest @ ..], _) => (0..=actual.len()).any(|at| matches(rest, &actual[at..])),
         ([first, expected @ ..], [own, actual @ ..]) => {
-            line(first) == line(own) && matches(expected, actual)
+            normalize_line(first) == normalize_line(own) && matches(expected, actual)
         }
         _ => false,
     }
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_replaced() {
+fn varying_text_is_replaced() {
     for (text, normal) in [
         ("Date: Sat, 21 Nov 2026 06:56:53 GMT", "date: DATE"),
         ("x-ratelimit-reset: 1795244222", "x-ratelimit-reset: TIME"),
@@ -90,7 +90,7 @@ fn what_differs_from_run_to_run_is_replaced() {
         ("via: 1.1 tidegate-dd4af86b4f8e6310", "via: 1.1 tidegate-ID"),
         ("\"duration_ms\":0.25,", "\"duration_ms\":N,"),
     ] {
-        assert_eq!(line(text), normal);
+        assert_eq!(normalize_line(text), normal);
     }
 }
 

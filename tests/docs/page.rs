@@ -14,13 +14,23 @@ pub(crate) struct Page {
     pub(crate) text: String,
 }
 
+/// Whether a [`Block`] has content or instructs the tests.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum BlockKind {
+    /// Fenced: shown to the reader.
+    Fenced,
+    /// `<!-- docs: ... -->`: not shown.
+    Directive,
+}
+
 /// A fenced block, or a directive.
 pub(crate) struct Block {
+    pub(crate) kind: BlockKind,
     /// Its first line of content, counted from 1.
     pub(crate) line: usize,
-    /// The first word of the info string: `yaml`. A directive's is `docs:`.
+    /// The first word of the info string: `yaml`. Empty for a directive.
     pub(crate) language: String,
-    /// The other words of the info string: `fragment`, `file=access.log`.
+    /// The other words of the info string: `fragment`, `file=access.log`. All words of a directive.
     pub(crate) attributes: Vec<String>,
     /// The content, each line with its end.
     pub(crate) text: String,
@@ -44,13 +54,16 @@ impl Page {
                 let content = lines.by_ref().map(|(_, line)| line);
                 let content = content.take_while(|line| line.trim() != "```");
                 let text = content.fold(String::new(), |text, line| text + line + "\n");
-                blocks.push(Block { line: at + 2, language, attributes: words.collect(), text });
+                let attributes = words.collect();
+                let kind = BlockKind::Fenced;
+                blocks.push(Block { kind, line: at + 2, language, attributes, text });
             } else if let Some(directive) = line.strip_prefix("<!-- docs: ") {
                 let directive = directive.strip_suffix(" -->").expect("a directive on one line");
                 let mut words = directive.split(' ').map(str::to_owned);
                 let attributes = words.by_ref().collect();
-                let language = "docs:".to_owned();
-                blocks.push(Block { line: at + 1, language, attributes, text: String::new() });
+                let (kind, language) = (BlockKind::Directive, String::new());
+                let text = String::new();
+                blocks.push(Block { kind, line: at + 1, language, attributes, text });
             }
         }
         blocks

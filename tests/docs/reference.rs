@@ -8,7 +8,7 @@ use crate::{
     is_updating,
     page::Page,
     root,
-    schema_keys::{Key, Kind, Section, read},
+    schema_keys::{Key, Section, ValueType, read},
 };
 
 const PAGE: &str = "docs/src/configuration-reference.md";
@@ -25,8 +25,8 @@ the file, and the pages that it links to explain the subjects.
 `-` that it has no fixed default, and its meaning says what applies without it.
 ";
 
-/// What the schema has and this version refuses.
-struct NotYet {
+/// A key or value that a later version will accept.
+struct UnsupportedKey {
     /// A key, or a section whose keys are all refused.
     key: &'static str,
     /// The values that are refused; empty: all.
@@ -35,49 +35,38 @@ struct NotYet {
     yaml: &'static str,
 }
 
-const NOT_YET: [NotYet; 6] = [
-    NotYet {
+const UNSUPPORTED_KEYS: [UnsupportedKey; 6] = [
+    UnsupportedKey {
         key: "listen[].tls",
         values: &[],
         yaml: "listen: [{address: \"127.0.0.1:0\", tls: {cert: a, key: b}}]",
     },
-    NotYet {
+    UnsupportedKey {
         key: "listen[].proxy_protocol",
         values: &["true"],
         yaml: "listen: [{address: \"127.0.0.1:0\", proxy_protocol: true}]",
     },
-    NotYet {
+    UnsupportedKey {
         key: "upstreams.NAME.health",
         values: &[],
         yaml: "upstreams: {app: {targets: [\"http://a:1\"], health: {path: /}}}",
     },
-    NotYet {
+    UnsupportedKey {
         key: "upstreams.NAME.balance",
         values: &["least_requests", "hash"],
         yaml: "upstreams: {app: {targets: [\"http://a:1\"], balance: hash}}",
     },
-    NotYet {
+    UnsupportedKey {
         key: "upstreams.NAME.protocol",
         values: &["http2"],
         yaml: "upstreams: {app: {targets: [\"http://a:1\"], protocol: http2}}",
     },
-    NotYet {
+    UnsupportedKey {
         key: "upstreams.NAME.targets",
         values: &["https://host:port", "unix:/path"],
         yaml: "upstreams: {app: {targets: [\"https://a:1\"]}}",
     },
 ];
-
-/// Whether this version refuses the key with every value.
-fn is_refused(key: &Key) -> bool {
-    let all = NOT_YET.iter().filter(|one| one.values.is_empty());
-    all.into_iter().any(|one| key.path.starts_with(&format!("{}.", one.key)))
-}
-
-/// The values of the key that this version refuses.
-fn refused_values(key: &Key) -> &'static [&'static str] {
-    NOT_YET.iter().find(|one| one.key == key.path).map_or(&[], |one| one.values)
-}
 
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
@@ -89,24 +78,18 @@ fn row(key: &Key) -> String {
         None if key.is_required => "**required**".to_owned(),
         None => "-".to_owned(),
     };
-    let refused = refused_values(key);
-    let values = key.values.split(", ").filter(|value| !refused.contains(value));
-    let values = values.collect::<Vec<_>>().join(", ");
-    let cells = [format!("`{}`", key.path), cell(&values), default, cell(&key.description)];
+    let cells = [format!("`{}`", key.path), cell(&key.values), default, cell(&key.description)];
     format!("| {} |\n", cells.join(" | "))
 }
 
 fn section(section: &Section) -> String {
     let mut text = format!("\n## {}\n\n{}\n\n", section.name, section.description);
     text += "| key | values | default | meaning |\n|---|---|---|---|\n";
-    text.extend(section.keys.iter().filter(|key| !is_refused(key)).map(row));
+    text.extend(section.keys.iter().map(row));
     for key in &section.keys {
-        let refused = refused_values(key);
-        let accepted = key.choices.iter().filter(|(value, _)| !refused.contains(&value.as_str()));
-        let accepted: Vec<_> = accepted.collect();
-        if accepted.len() > 1 {
+        if key.choices.len() > 1 {
             let _ = write!(text, "\n`{}`:\n\n", key.path);
-            for (value, description) in accepted {
+            for (value, description) in &key.choices {
                 let _ = writeln!(text, "- `{value}`: {description}");
             }
         }
@@ -114,19 +97,19 @@ fn section(section: &Section) -> String {
     text
 }
 
-fn kinds(kinds: &[Kind]) -> String {
-    let mut text = "\n## Kinds of value\n\n| kind | written as |\n|---|---|\n".to_owned();
-    for Kind { name, description } in kinds {
+fn value_types(types: &[ValueType]) -> String {
+    let mut text = "\n## Value types\n\n| type | written as |\n|---|---|\n".to_owned();
+    for ValueType { name, description } in types {
         let _ = writeln!(text, "| {name} | {} |", cell(description));
     }
     text
 }
 
-fn not_yet() -> String {
-    let mut text = "\n## Not yet\n\n".to_owned();
-    text += "The schema has these, and `check` refuses them in this version:\n\n";
+fn unsupported() -> String {
+    let mut text = "\n## Not supported yet\n\n".to_owned();
+    text += "Later versions will accept these; `check` refuses them in this one:\n\n";
     text += "| key | refused values |\n|---|---|\n";
-    for NotYet { key, values, .. } in NOT_YET {
+    for UnsupportedKey { key, values, .. } in UNSUPPORTED_KEYS {
         let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
         let values = if values.is_empty() { "all".to_owned() } else { values };
         let _ = writeln!(text, "| `{key}` | {values} |");
@@ -137,11 +120,11 @@ fn not_yet() -> String {
 fn generate() -> String {
     let (sections, values) = read();
     let sections: String = sections.iter().map(section).collect();
-    OPENING.to_owned() + &sections + &kinds(&values) + &not_yet()
+    OPENING.to_owned() + &sections + &value_types(&values) + &unsupported()
 }
 
 #[test]
-fn the_reference_is_what_the_schema_says() {
+fn the_reference_matches_the_schema() {
     let generated = generate();
     if is_updating() {
         fs::write(root().join(PAGE), generated).expect("a page that can be written");
@@ -165,21 +148,22 @@ fn every_key_has_a_description_and_values() {
     for key in keys {
         assert!(!key.description.is_empty() && !key.values.is_empty(), "{}", key.path);
     }
-    assert!(values.iter().all(|kind| !kind.description.is_empty()));
+    assert!(values.iter().all(|value_type| !value_type.description.is_empty()));
 }
 
-/// A feature that works now must leave the list of those that do not.
+/// A key that is supported now must leave [`UNSUPPORTED_KEYS`].
 #[test]
-fn what_is_not_there_yet_is_refused() {
-    for NotYet { key, yaml, .. } in NOT_YET {
+fn unsupported_keys_are_refused() {
+    for UnsupportedKey { key, yaml, .. } in UNSUPPORTED_KEYS {
         let mut text = yaml.to_owned() + "\n";
         if !yaml.starts_with("upstreams") {
             text += "upstreams: {app: {targets: [\"http://a:1\"]}}\n";
         }
         text += "routes: [{name: a, match: {path: /}, upstream: app}]\n";
-        let is_refused =
-            config::parse("a.yaml", &text).is_ok_and(|loaded| Snapshot::compile(&loaded).is_err());
-        let hint = "remove it from NOT_YET, from docs/src/introduction.md and from README.md";
+        let loaded = config::parse("a.yaml", &text);
+        let is_refused = loaded.map_or(true, |loaded| Snapshot::compile(&loaded).is_err());
+        let hint =
+            "remove it from UNSUPPORTED_KEYS, from docs/src/introduction.md and from README.md";
         assert!(is_refused, "{key} is accepted: {hint}");
     }
 }

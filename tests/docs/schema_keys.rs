@@ -9,7 +9,7 @@ pub(crate) struct Key {
     pub(crate) path: String,
     /// What it takes, in few words.
     pub(crate) values: String,
-    /// As a configuration writes it; `None`: there is none.
+    /// As a configuration writes it; `None` if there is none.
     pub(crate) default: Option<String>,
     pub(crate) is_required: bool,
     pub(crate) description: String,
@@ -17,15 +17,15 @@ pub(crate) struct Key {
     pub(crate) choices: Vec<(String, String)>,
 }
 
-/// A kind of value that several keys take.
-pub(crate) struct Kind {
+/// A type of value that several keys take.
+pub(crate) struct ValueType {
     pub(crate) name: String,
     pub(crate) description: String,
 }
 
 /// Definitions whose values need more words than fit into a table: their name in the schema, and in
 /// the reference.
-const KINDS: [(&str, &str); 14] = [
+const VALUE_TYPES: [(&str, &str); 14] = [
     ("Address", "address"),
     ("Cidr", "network"),
     ("Cost", "cost"),
@@ -35,7 +35,7 @@ const KINDS: [(&str, &str); 14] = [
     ("Maximum", "number or off"),
     ("Method", "method"),
     ("RedisUrl", "Redis URL"),
-    ("Secret", "secret"),
+    ("SecretReference", "secret"),
     ("Size", "size"),
     ("Status", "status"),
     ("Target", "target"),
@@ -53,8 +53,8 @@ struct Reader {
     definitions: Map<String, Value>,
 }
 
-/// Sections, and the kinds of value that their keys take.
-pub(crate) fn read() -> (Vec<Section>, Vec<Kind>) {
+/// Sections, and the value types that their keys take.
+pub(crate) fn read() -> (Vec<Section>, Vec<ValueType>) {
     let schema = config::schema().to_value();
     let definitions = schema["$defs"].as_object().expect("definitions").clone();
     let reader = Reader { definitions };
@@ -76,7 +76,7 @@ pub(crate) fn read() -> (Vec<Section>, Vec<Kind>) {
         }
     }
     sections.insert(0, top);
-    (sections, reader.kinds())
+    (sections, reader.value_types())
 }
 
 fn is_required(node: &Value, name: &str) -> bool {
@@ -166,8 +166,8 @@ impl Reader {
 
     /// What a node takes, in few words.
     fn values(&self, node: &Value) -> String {
-        if let Some(kind) = kind(node) {
-            return format!("[{kind}](#kinds-of-value)");
+        if let Some(value_type) = value_type(node) {
+            return format!("[{value_type}](#value-types)");
         }
         let is_defined = definition(node).is_some();
         let node = self.resolve(node);
@@ -202,14 +202,14 @@ impl Reader {
         constants.collect()
     }
 
-    fn kinds(&self) -> Vec<Kind> {
-        let kinds = KINDS.iter().map(|(definition, name)| Kind {
+    fn value_types(&self) -> Vec<ValueType> {
+        let value_types = VALUE_TYPES.iter().map(|(definition, name)| ValueType {
             name: (*name).to_owned(),
             description: joined(
                 self.definitions[*definition]["description"].as_str().unwrap_or(""),
             ),
         });
-        kinds.collect()
+        value_types.collect()
     }
 }
 
@@ -218,12 +218,12 @@ fn definition(node: &Value) -> Option<&str> {
     node["$ref"].as_str()?.rsplit('/').next()
 }
 
-/// The name of the kind of value that a node takes, through `T or null`.
-fn kind(node: &Value) -> Option<&'static str> {
+/// The name of the value type that a node takes, through `T or null`.
+fn value_type(node: &Value) -> Option<&'static str> {
     let name = definition(node);
-    if let Some(known) = KINDS.iter().find(|(known, _)| Some(*known) == name) {
+    if let Some(known) = VALUE_TYPES.iter().find(|(known, _)| Some(*known) == name) {
         return Some(known.1);
     }
     let choices = node["anyOf"].as_array()?;
-    choices.iter().find_map(|choice| kind(choice))
+    choices.iter().find_map(|choice| value_type(choice))
 }

@@ -165,3 +165,54 @@ fn admin_request_bodies_are_bounded() {
         Client::from_socket(TcpStream::connect(gateway.admin()).expect("a connection"));
     assert_eq!(client.send(head).read_response().status, 413);
 }
+
+#[test]
+fn unknown_paths_and_methods_are_explained() {
+    let gateway = start("address: '127.0.0.1:0'");
+    let ask = |line: &str| ask(&gateway, line, "Host: localhost\r\n");
+    let unknown = ask("GET /api/limit HTTP/1.1");
+    assert_eq!(unknown.status, 404);
+    assert_eq!(unknown.header("content-type"), Some("application/problem+json"));
+    let body = unknown.json();
+    let detail = body["detail"].as_str().expect("text");
+    assert!(detail.contains("no such path; expected one of: GET /healthz; "), "{detail}");
+    assert!(body.get("faults").is_none(), "only a reload has faults: {body}");
+
+    let wrong = ask("GET /api/reload HTTP/1.1");
+    assert_eq!((wrong.status, wrong.header("allow")), (405, Some("POST")));
+    let body = wrong.json();
+    assert!(body["detail"].as_str().is_some_and(|text| text.contains("Allow")), "{body}");
+
+    let index = ask("GET / HTTP/1.1");
+    assert_eq!(index.status, 200);
+    for line in index.text().lines().filter(|line| line.starts_with("GET /")) {
+        let target = line["GET ".len()..].replace("{name}", "calls?key=a");
+        let status = ask(&format!("GET {target} HTTP/1.1")).status;
+        assert_eq!(status, 200, "{line}");
+    }
+    assert!(index.text().contains("POST /api/reload"), "{}", index.text());
+}
+
+#[test]
+fn malformed_and_incomplete_keys_are_refused() {
+    let gateway = start("address: '127.0.0.1:0'");
+    for (query, expected) in [
+        ("key=%zz", "malformed escape; expected `%` and two hexadecimal digits"),
+        ("key=%4", "malformed escape"),
+        ("key=a%", "malformed escape"),
+        ("%6", "malformed escape"),
+        ("key=%ff", "not UTF-8"),
+        ("client_ip=192.0.2.1", "`client_ip` without `key`; expected an empty `key`"),
+        ("client_ip=192.0.2.1", ": key=&client_ip=192.0.2.1"),
+    ] {
+        let line = format!("GET /api/limits/calls?{query} HTTP/1.1");
+        let refused = ask(&gateway, &line, "Host: localhost\r\n");
+        let text = refused.text();
+        assert!(refused.status == 400 && text.contains(expected), "{query}: {text}");
+    }
+    for query in ["key=%41+b", "key=A%20b&&", "key=&client_ip=192.0.2.1"] {
+        let line = format!("GET /api/limits/calls?{query} HTTP/1.1");
+        let shown = ask(&gateway, &line, "Host: localhost\r\n");
+        assert_eq!(shown.status, 200, "{query}: {}", shown.text());
+    }
+}

@@ -4,7 +4,6 @@ use std::{
     net::TcpStream,
     path::Path,
     process::{Output, Stdio},
-    sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 
@@ -14,7 +13,7 @@ use testkit::{
     client::{Client, get},
     process::Process,
     redis_server::RedisServer,
-    upstream::Upstream,
+    upstream::{ResponseGate, Upstream},
     wait::{eventually, sleep},
 };
 use tidegate::clock;
@@ -22,11 +21,11 @@ use tidegate::clock;
 use crate::tidegate_command;
 
 /// A directory with this configuration at the default path.
-fn folder_with(yaml: &str) -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    fs::create_dir(folder.path().join("config")).expect("a folder");
-    fs::write(folder.path().join("config/tidegate.yaml"), yaml).expect("a file");
-    folder
+fn directory_with(yaml: &str) -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::create_dir(directory.path().join("config")).expect("a directory");
+    fs::write(directory.path().join("config/tidegate.yaml"), yaml).expect("a file");
+    directory
 }
 
 /// The default configuration, on free ports.
@@ -38,8 +37,8 @@ fn standard() -> String {
 }
 
 /// Runs a command that exits by itself. Returns its output and exit status.
-fn output(folder: &TempDir, arguments: &[&str]) -> Output {
-    let mut command = tidegate_command(folder.path(), arguments);
+fn output(directory: &TempDir, arguments: &[&str]) -> Output {
+    let mut command = tidegate_command(directory.path(), arguments);
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     let deadline = clock::instant() + Duration::from_secs(10);
@@ -55,8 +54,8 @@ fn output(folder: &TempDir, arguments: &[&str]) -> Output {
 
 #[test]
 fn the_default_configuration_serves_and_limits() {
-    let folder = folder_with(&standard());
-    let mut process = Process::start(tidegate_command(folder.path(), &[]));
+    let directory = directory_with(&standard());
+    let mut process = Process::start(tidegate_command(directory.path(), &[]));
     for left in (0..5).rev() {
         let response = get(process.address, "/", "");
         assert_eq!((response.status, response.text()), (200, "hello\n".to_owned()));
@@ -78,29 +77,29 @@ fn exit_codes_distinguish_errors() {
     let faulty = standard().replace("quota: 5", "quota: none");
     let line = 1 + faulty.lines().position(|line| line == "    quota: none").expect("the quota");
     let fault = format!("config/tidegate.yaml:{line}:12: `none`, expected a whole number");
-    let folder = folder_with(&faulty);
+    let directory = directory_with(&faulty);
     for arguments in [&[][..], &["serve"], &["serve", "--config", "config/tidegate.yaml"]] {
-        let exited = output(&folder, arguments);
+        let exited = output(&directory, arguments);
         assert_eq!(exited.status.code(), Some(1), "{arguments:?}");
-        let said = String::from_utf8_lossy(&exited.stderr);
-        assert!(said.lines().any(|line| line.starts_with(&fault)), "{said}");
+        let stderr = String::from_utf8_lossy(&exited.stderr);
+        assert!(stderr.lines().any(|line| line.starts_with(&fault)), "{stderr}");
         assert!(exited.stdout.is_empty());
     }
-    let checked = output(&folder, &["check"]);
+    let checked = output(&directory, &["check"]);
     assert_eq!(checked.status.code(), Some(1));
     let message = [checked.stdout, checked.stderr].concat();
     assert!(String::from_utf8_lossy(&message).starts_with(&fault));
 
-    let absent = output(&folder, &["--config", "absent.yaml"]);
+    let absent = output(&directory, &["--config", "absent.yaml"]);
     assert_eq!(absent.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&absent.stderr).contains("absent.yaml:1:1: "));
     for arguments in [&["--no-such-flag"][..], &["no-such-command"], &["serve", "--config"]] {
-        let exited = output(&folder, arguments);
+        let exited = output(&directory, arguments);
         assert_eq!(exited.status.code(), Some(2), "{arguments:?}");
         assert!(!exited.stderr.is_empty() && exited.stdout.is_empty());
     }
 
-    let good = folder_with(&standard());
+    let good = directory_with(&standard());
     for arguments in [&["check"][..], &["schema"], &["--version"], &["--help"]] {
         let exited = output(&good, arguments);
         assert_eq!(exited.status.code(), Some(0), "{arguments:?}");
@@ -109,51 +108,64 @@ fn exit_codes_distinguish_errors() {
 }
 
 #[test]
+fn a_full_output_exits_with_1() {
+    let directory = directory_with(&standard());
+    for arguments in [&["schema"][..], &["--help"], &["completions", "bash"], &["check"]] {
+        let full = fs::File::options().write(true).open("/dev/full").expect("a device");
+        let mut command = tidegate_command(directory.path(), arguments);
+        let exited = command.stdout(full).stderr(Stdio::piped()).output().expect("it runs");
+        assert_eq!(exited.status.code(), Some(1), "{arguments:?}");
+        let said = String::from_utf8_lossy(&exited.stderr);
+        assert!(said.starts_with("tidegate: cannot write the output: No space"), "{said}");
+    }
+}
+
+#[test]
 fn an_address_in_use_exits_with_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
-    let folder = folder_with(&standard().replacen(
+    let directory = directory_with(&standard().replacen(
         "address: 127.0.0.1:0",
         &format!("address: {address}"),
         1,
     ));
-    let exited = output(&folder, &[]);
+    let exited = output(&directory, &[]);
     assert_eq!(exited.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&exited.stderr);
-    assert!(said.contains(&format!("cannot listen on {address}")), "{said}");
+    let stderr = String::from_utf8_lossy(&exited.stderr);
+    assert!(stderr.contains(&format!("cannot listen on {address}")), "{stderr}");
 }
 
 #[test]
 fn listeners_are_exclusive() {
-    let folder = folder_with(&standard());
-    let first = Process::start(tidegate_command(folder.path(), &[]));
+    let directory = directory_with(&standard());
+    let first = Process::start(tidegate_command(directory.path(), &[]));
     // Without an admin address, so that the listener is the only conflict.
     let yaml = standard().replace("admin:", "# admin:");
     let yaml = yaml.replacen("address: 127.0.0.1:0", &format!("address: {}", first.address), 1);
-    let exited = output(&folder_with(&yaml), &[]);
+    let exited = output(&directory_with(&yaml), &[]);
     assert_eq!(exited.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&exited.stderr);
-    assert!(said.contains(&format!("cannot listen on {}", first.address)), "{said}");
+    let stderr = String::from_utf8_lossy(&exited.stderr);
+    assert!(stderr.contains(&format!("cannot listen on {}", first.address)), "{stderr}");
     assert_eq!(get(first.address, "/", "").status, 200);
 }
 
 #[test]
 fn an_unwritable_access_log_exits_with_1() {
-    let folder = folder_with(&(standard() + "access_log: no-such-folder/access.log\n"));
-    let exited = output(&folder, &[]);
+    let directory = directory_with(&(standard() + "access_log: no-such-directory/access.log\n"));
+    let exited = output(&directory, &[]);
     assert_eq!(exited.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&exited.stderr);
+    let stderr = String::from_utf8_lossy(&exited.stderr);
     assert!(
-        said.contains("cannot open the access log no-such-folder/access.log: No such"),
-        "{said}"
+        stderr.contains("cannot open the access log no-such-directory/access.log: No such"),
+        "{stderr}"
     );
 }
 
 #[test]
 fn a_signal_during_the_start_is_handled() {
-    let folder = folder_with(&standard());
+    let directory = directory_with(&standard());
     for signal in [Signal::TERM, Signal::INT] {
-        let mut child = tidegate_command(folder.path(), &[])
+        let mut child = tidegate_command(directory.path(), &[])
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary starts");
@@ -168,27 +180,11 @@ fn a_signal_during_the_start_is_handled() {
     }
 }
 
-/// A gate on which a test's threads wait.
-#[derive(Clone, Default)]
-pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
-
-impl Gate {
-    pub(crate) fn open(&self) {
-        *self.0.0.lock().expect("not poisoned") = true;
-        self.0.1.notify_all();
-    }
-
-    pub(crate) fn pass(&self) {
-        let open = self.0.0.lock().expect("not poisoned");
-        drop(self.0.1.wait_while(open, |open| !*open).expect("not poisoned"));
-    }
-}
-
 /// An upstream that delays every response until the gate is opened.
-pub(crate) fn delayed_upstream(gate: &Gate, body: &'static str) -> Upstream {
+pub(crate) fn delayed_upstream(gate: &ResponseGate, body: &'static str) -> Upstream {
     let gate = gate.clone();
-    Upstream::with(move |_, socket: &mut TcpStream| {
-        gate.pass();
+    Upstream::with_handler(move |_, socket: &mut TcpStream| {
+        gate.wait();
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         socket.write_all(answer.as_bytes()).is_ok()
     })
@@ -196,9 +192,9 @@ pub(crate) fn delayed_upstream(gate: &Gate, body: &'static str) -> Upstream {
 
 #[test]
 fn sigterm_drains_requests_in_flight() {
-    let gate = Gate::default();
+    let gate = ResponseGate::default();
     let upstream = delayed_upstream(&gate, "finished");
-    let folder = folder_with(&format!(
+    let directory = directory_with(&format!(
         "listen: [{{address: \"127.0.0.1:0\"}}]
 admin: {{address: \"127.0.0.1:0\", hosts: [gateway.test]}}
 workers: 2
@@ -208,7 +204,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: slow}}]
 ",
         upstream.target()
     ));
-    let mut process = Process::start(tidegate_command(folder.path(), &["serve"]));
+    let mut process = Process::start(tidegate_command(directory.path(), &["serve"]));
     let mut clients: Vec<_> = (0..6).map(|_| Client::connect(process.address)).collect();
     let mut idle = Client::connect(process.address);
     for client in &mut clients {
@@ -236,22 +232,22 @@ fn a_secret_mismatch_is_logged_once() {
             "{yaml}\nstore: {{redis: {{shards: [{{primary: '{}'}}], secret: file:secret}}}}\n",
             redis.url()
         );
-        let folder = folder_with(&yaml);
-        fs::write(folder.path().join("secret"), secret).expect("a file");
-        let process = Process::start(tidegate_command(folder.path(), &[]));
-        (folder, process)
+        let directory = directory_with(&yaml);
+        fs::write(directory.path().join("secret"), secret).expect("a file");
+        let process = Process::start(tidegate_command(directory.path(), &[]));
+        (directory, process)
     };
-    let message = "gateways in this namespace hash under another secret";
+    let message = "other gateways in this namespace use a different `store.redis.secret`";
     let (_first, first) = start("0123456789abcdef");
     let (_second, second) = start("0123456789abcdef");
     let (_third, third) = start("fedcba9876543210");
     for process in [&first, &second, &third] {
         eventually("it is logged", || process.log_line(message).is_some());
-        let said = process.log_line(message).expect("a log line");
-        assert!(said.contains("set the same `store.redis.secret` at all of them"), "{said}");
+        let logged = process.log_line(message).expect("a log line");
+        assert!(logged.contains("set the same `store.redis.secret` at all of them"), "{logged}");
     }
     third.signal(Signal::TERM);
-    let resolved = "all gateways in this namespace hash under the same secret";
+    let resolved = "all gateways in this namespace use the same `store.redis.secret`";
     eventually("the end of the mismatch is logged", || first.log_line(resolved).is_some());
     assert_eq!(first.log().matches(message).count(), 1, "once");
     assert!(!first.log().contains("0123456789abcdef"), "no secret in any log");

@@ -23,8 +23,8 @@ fn memory_of_ten_thousand_callers_is_released() {
     let clock = Clock::manual(NOW);
     let gateway = Gateway::start_at(
         "upstreams: {hello: {respond: {body: hello}}}
-limits: {few: {quota: 5, window: 1m, key: [token]}}
-routes: [{name: a, match: {path: /a}, upstream: hello, limits: [few]}]
+limits: {small: {quota: 5, window: 1m, key: [token]}}
+routes: [{name: a, match: {path: /a}, upstream: hello, limits: [small]}]
 ",
         clock.clone(),
     );

@@ -36,7 +36,7 @@ const LEASE: u64 = 2 * 60 * MINUTE;
 
 /// Responds at once, late, in two halves, truncated, or with a refunded status.
 fn upstream() -> Upstream {
-    Upstream::with(|request, socket| {
+    Upstream::with_handler(|request, socket| {
         let text = String::from_utf8_lossy(request);
         let path = text.split(' ').nth(1).unwrap_or_default();
         let answer: &[u8] = b"HTTP/1.1 200 OK\r\nX-Cost: 3\r\nContent-Length: 4\r\n\r\nhalf";
@@ -61,7 +61,7 @@ fn upstream() -> Upstream {
 }
 
 const PATHS: [&str; 5] = ["now", "late", "halves", "refunded", "broken"];
-const ROUTES: [&str; 4] = ["flying", "line", "all", "spread"];
+const ROUTES: [&str; 4] = ["in_flight", "delayed", "all", "mixed"];
 
 fn configuration(redis: &RedisServer, upstream: &Upstream) -> String {
     let mut yaml = format!(
@@ -69,9 +69,9 @@ fn configuration(redis: &RedisServer, upstream: &Upstream) -> String {
 store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 200ms, response_timeout: 50ms}}}}
 upstreams: {{app: {{targets: [\"{}\"], retries: 0}}}}
 limits:
-  flying: {{algorithm: concurrency, quota: 6, window: {LEASE}ms, key: [token]}}
-  crew: {{algorithm: concurrency, quota: 12, window: {LEASE}ms, key: []}}
-  line: {{algorithm: leaky_bucket, quota: 50, window: 1s, max_wait: 400ms, key: [token], refund: [304]}}
+  in_flight: {{algorithm: concurrency, quota: 6, window: {LEASE}ms, key: [token]}}
+  in_flight_total: {{algorithm: concurrency, quota: 12, window: {LEASE}ms, key: []}}
+  delayed: {{algorithm: leaky_bucket, quota: 50, window: 1s, max_wait: 400ms, key: [token], refund: [304]}}
   leased: {{quota: 100000, window: 1h, key: [token], reserve: auto, refund: [304]}}
   fixed: {{algorithm: fixed_window, quota: 100000, window: 1h, key: [], reserve: 20, refund: [304]}}
   log: {{algorithm: sliding_log, quota: 9000, window: 1m, key: [token], cost: 'response:X-Cost'}}
@@ -81,10 +81,10 @@ routes:\n",
         upstream.target()
     );
     for (route, limits) in ROUTES.iter().zip([
-        "flying",
-        "line, log",
-        "flying, line, leased, crew, bucket",
-        "leased, fixed, log, crew",
+        "in_flight",
+        "delayed, log",
+        "in_flight, delayed, leased, in_flight_total, bucket",
+        "leased, fixed, log, in_flight_total",
     ]) {
         let _ = writeln!(
             yaml,
@@ -146,7 +146,7 @@ fn inject_fault(redis: &mut RedisServer, rng: &mut SplitMix64, stalls_only: bool
 /// The usage of a limit by caller, as Redis counts it.
 fn used(gateway: &Gateway, limit: &str) -> Option<u64> {
     let keys = match limit {
-        "crew" => vec![String::new()],
+        "in_flight_total" => vec![String::new()],
         _ => (0..CALLERS).map(|token| format!("?key={token}")).collect(),
     };
     let each = keys.iter().map(|key| {
@@ -178,6 +178,7 @@ impl Chaos {
         let clients = self.clients(&stop, minutes);
         for step in 0..minutes * MINUTE / CLOCK_STEP {
             self.clock.set(self.clock.now() + CLOCK_STEP);
+            // Time for the clients, which send in real time.
             sleep(Duration::from_millis(15));
             if step % 10 == 9 {
                 inject_fault(&mut self.redis, &mut self.rng, stalls_only);
@@ -190,11 +191,11 @@ impl Chaos {
     }
 
     /// Asserts that every slot is free. The virtual time stands still: none of them has expired.
-    fn assert_no_slot_held(&self, what: &str) {
+    fn assert_no_slot_in_use(&self, what: &str) {
         for gateway in &self.gateways {
             gateway.wait_for_metric("tidegate_connections ", 0);
-            for limit in ["flying", "crew", "line"] {
-                eventually(&format!("{what}: no slot of {limit} is held"), || {
+            for limit in ["in_flight", "in_flight_total", "delayed"] {
+                eventually(&format!("{what}: no slot of {limit} is in use"), || {
                     used(gateway, limit) == Some(0)
                 });
             }
@@ -213,10 +214,10 @@ fn no_slot_leaks_after_an_hour_of_chaos() {
     chaos.run(FAULT_MINUTES, false);
     // Redis may have made a charge whose connection broke: its lease expires.
     chaos.clock.set(chaos.clock.now() + LEASE + LEASE / 32);
-    chaos.assert_no_slot_held("after every fault");
+    chaos.assert_no_slot_in_use("after every fault");
 
     chaos.run(STALL_MINUTES, true);
-    chaos.assert_no_slot_held("after stalls");
+    chaos.assert_no_slot_in_use("after stalls");
 
     // Idle tokens are returned to Redis.
     for gateway in &chaos.gateways {
@@ -228,11 +229,11 @@ fn no_slot_leaks_after_an_hour_of_chaos() {
     // Without Redis each gateway has its full local share of the slots.
     chaos.redis.kill();
     for gateway in &chaos.gateways {
-        let mut flying: Vec<_> = (0..3).map(|_| Client::connect(gateway.address())).collect();
-        for client in &mut flying {
-            client.send("GET /flying/late HTTP/1.1\r\nHost: a\r\nAuthorization: 0\r\n\r\n");
+        let mut in_flight: Vec<_> = (0..3).map(|_| Client::connect(gateway.address())).collect();
+        for client in &mut in_flight {
+            client.send("GET /in_flight/late HTTP/1.1\r\nHost: a\r\nAuthorization: 0\r\n\r\n");
         }
-        for client in &mut flying {
+        for client in &mut in_flight {
             assert_eq!(client.read_response().status, 200, "the whole local share is free");
         }
     }

@@ -38,8 +38,8 @@ fn request_trailers_have_no_effect() {
     let upstream = Upstream::hello();
     let gateway = Gateway::start(&format!(
         "upstreams: {{origin: {{targets: [{}]}}}}
-limits: {{few: {{quota: 9, window: 1m, key: ['header:X-Caller'], cost: 'header:X-Cost', max_cost: 3}}}}
-routes: [{{name: all, match: {{path: /a}}, upstream: origin, limits: [few]}}]",
+limits: {{small: {{quota: 9, window: 1m, key: ['header:X-Caller'], cost: 'header:X-Cost', max_cost: 3}}}}
+routes: [{{name: all, match: {{path: /a}}, upstream: origin, limits: [small]}}]",
         upstream.target()
     ));
     let forbidden = [
@@ -113,7 +113,7 @@ routes:
 
 #[test]
 fn head_answered_204_with_a_length_is_a_204_without_one() {
-    let upstream = Upstream::responding("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n");
+    let upstream = Upstream::with_response("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n");
     let gateway = start("", &upstream, "");
     let mut client = Client::connect(gateway.address());
     for _ in 0..3 {
@@ -207,7 +207,7 @@ fn the_last_request_of_a_connection_gets_connection_close() {
 
 #[test]
 fn disabled_timeouts_never_fire() {
-    let upstream = Upstream::with(|_, socket| {
+    let upstream = Upstream::with_handler(|_, socket| {
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nh");
         read_until_closed(socket) == 0
     });
@@ -231,12 +231,12 @@ fn disabled_timeouts_never_fire() {
             client
         })
     };
-    let mut kept = open(&endless);
+    let mut on_endless = open(&endless);
     // When the bounded connections have ended, the endless ones have waited at least as long.
     for mut client in open(&bounded) {
         let _ = client.read_to_end();
     }
-    for client in &mut kept {
+    for client in &mut on_endless {
         client.socket.set_read_timeout(Some(Duration::from_millis(1))).expect("a timeout");
         let mut buffer = [0; 4096];
         let end = loop {
@@ -253,28 +253,30 @@ fn disabled_timeouts_never_fire() {
 
 #[test]
 fn event_streams_may_outlast_the_request_timeout() {
-    let upstream = Upstream::with(|_, socket| {
+    let clock = Clock::simulated(1_700_000_000_000);
+    let upstream_clock = clock.clone();
+    let upstream = Upstream::with_handler(move |_, socket| {
         let _ = socket.write_all(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
         );
         for _ in 0..12 {
-            sleep(Duration::from_millis(100));
+            upstream_clock.advance(Duration::from_millis(100));
             if socket.write_all(b"9\r\ndata: x\n\n\r\n").is_err() {
                 return false;
             }
         }
         socket.write_all(b"0\r\n\r\n").is_ok()
     });
-    let gateway = start("", &upstream, ", request_timeout: 300ms, answer_idle_timeout: 900ms");
-    let (response, took) = timed(|| get(gateway.address(), "/", ""));
+    let route = ", request_timeout: 300ms, answer_idle_timeout: 900ms";
+    let gateway = start_at("", &upstream, route, clock.clone());
+    let response = get(gateway.address(), "/", "");
     assert_eq!((response.status, response.body.len()), (200, 12 * 9));
-    // In real time: the upstream sends for longer than the request timeout.
-    assert!(took > Duration::from_secs(1), "{took:?}");
+    assert!(clock.uptime() > Duration::from_secs(1), "longer than the request timeout");
 }
 
 #[test]
 fn a_stalled_response_is_cut() {
-    let upstream = Upstream::with(|_, socket| {
+    let upstream = Upstream::with_handler(|_, socket| {
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
         read_until_closed(socket) == 0
     });
@@ -296,34 +298,40 @@ fn start_unreachable() -> (String, Vec<socket2::Socket>) {
     listener.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
     listener.listen(0).expect("a listener");
     let address = listener.local_addr().expect("an address");
-    let mut kept = vec![listener];
+    let mut sockets = vec![listener];
     for _ in 0..4 {
         let filling = socket();
         filling.set_nonblocking(true).expect("a socket");
         let _ = filling.connect(&address);
-        kept.push(filling);
+        sockets.push(filling);
     }
     let port = address.as_socket().expect("an address").port();
-    (format!("http://127.0.0.1:{port}"), kept)
+    (format!("http://127.0.0.1:{port}"), sockets)
 }
 
 #[test]
 fn connects_and_retries_count_towards_the_request_timeout() {
-    let (unreachable, _kept) = start_unreachable();
-    // Each attempt takes a while, fails, and may be retried.
-    let closing = Upstream::on_connection(|socket| {
+    let (unreachable, _sockets) = start_unreachable();
+    let clock = Clock::simulated(1_700_000_000_000);
+    let upstream_clock = clock.clone();
+    // Each attempt takes 600 ms of the gateway's clock, fails, and may be retried.
+    let closing = Upstream::on_connection(move |socket| {
         let _ = socket.read(&mut [0; 4096]);
-        sleep(Duration::from_millis(600));
+        let end = upstream_clock.uptime() + Duration::from_millis(600);
+        while upstream_clock.uptime() < end {
+            sleep(Duration::from_millis(1));
+        }
     });
     for target in [
         format!("targets: ['{unreachable}'], connect_timeout: 30s"),
         format!("targets: [{}], retries: 10", closing.target()),
     ] {
-        let gateway = Gateway::start(&format!(
+        let yaml = format!(
             "upstreams: {{origin: {{{target}}}}}
 routes: [{{name: a, match: {{path: /a}}, upstream: origin, request_timeout: 1s}}]"
-        ));
-        let (response, took) = timed(|| get(gateway.address(), "/a", ""));
+        );
+        let gateway = Gateway::start_at(&yaml, clock.clone());
+        let (response, took) = gateway.while_time_passes(|| get(gateway.address(), "/a", ""));
         assert_eq!(response.status, 504, "{target}");
         assert!(took > Duration::from_millis(700) && took < Duration::from_secs(4), "{took:?}");
     }
@@ -332,16 +340,18 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, request_timeout: 1s}}
 #[test]
 fn a_slow_body_past_the_request_timeout_is_a_client_error() {
     let upstream = Upstream::hello();
-    let gateway = start("", &upstream, ", request_timeout: 1s");
+    let clock = Clock::simulated(1_700_000_000_000);
+    let gateway = start_at("", &upstream, ", request_timeout: 1s", clock);
     let mut client = Client::connect(gateway.address());
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n");
     let mut writer = client.socket.try_clone().expect("a socket");
     let trickling = thread::spawn(move || {
         while writer.write_all(b"x").is_ok() {
-            sleep(Duration::from_millis(20));
+            sleep(Duration::from_millis(1));
         }
     });
-    assert_eq!(client.read_response().status, 408);
+    let (response, _) = gateway.while_time_passes(|| client.read_response());
+    assert_eq!(response.status, 408);
     drop(client.socket.shutdown(std::net::Shutdown::Both));
     trickling.join().expect("it only writes");
     assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
@@ -349,7 +359,7 @@ fn a_slow_body_past_the_request_timeout_is_a_client_error() {
 
 #[test]
 fn only_the_first_request_waits_for_an_unreachable_server() {
-    let (unreachable, _kept) = start_unreachable();
+    let (unreachable, _sockets) = start_unreachable();
     for bad in [unreachable.as_str(), "http://127.0.0.1:1"] {
         let good = Upstream::hello();
         let gateway = Gateway::start(&format!(
@@ -405,7 +415,7 @@ fn a_slow_sender_receives_its_refusal() {
 
 #[test]
 fn a_disconnect_is_detected_behind_buffered_bytes() {
-    let (notify, gone) = mpsc::channel();
+    let (notify, disconnected) = mpsc::channel();
     let notify = Mutex::new(notify);
     let upstream = Upstream::on_connection(move |socket| {
         read_until_closed(socket);
@@ -422,7 +432,9 @@ fn a_disconnect_is_detected_behind_buffered_bytes() {
             client.send(behind);
         }
         drop(client);
-        gone.recv_timeout(Duration::from_secs(5)).expect("the upstream connection is closed");
+        disconnected
+            .recv_timeout(Duration::from_secs(5))
+            .expect("the upstream connection is closed");
     }
     gateway.wait_for_metric("tidegate_connections ", 0);
 }

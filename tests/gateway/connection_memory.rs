@@ -32,7 +32,7 @@ fn volume_bytes() -> u64 {
 /// Starts a process that answers `/hello` itself and forwards everything else to `upstream`. It has
 /// served one request.
 fn start(upstream: &Upstream) -> (TempDir, Process) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let yaml = format!(
         "listen: [{{address: 127.0.0.1:0}}]
 admin: {{address: 127.0.0.1:0, hosts: [gateway.test]}}
@@ -48,10 +48,11 @@ routes:
 ",
         upstream.target()
     );
-    fs::write(folder.path().join("t.yaml"), yaml).expect("a file");
-    let process = Process::start(tidegate_command(folder.path(), &["serve", "--config", "t.yaml"]));
+    fs::write(directory.path().join("t.yaml"), yaml).expect("a file");
+    let process =
+        Process::start(tidegate_command(directory.path(), &["serve", "--config", "t.yaml"]));
     assert_eq!(get(process.address, "/hello", "").status, 200);
-    (folder, process)
+    (directory, process)
 }
 
 /// Asserts that the memory of `process` has not grown since `before`.
@@ -92,7 +93,7 @@ fn abandoned_heads_leak_no_memory() {
 
 #[test]
 fn unread_pipelines_leak_no_memory() {
-    let upstream = Upstream::responding("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+    let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
     for path in ["/hello", "/other"] {
         let (_folder, process) = start(&upstream);
         let before = process.resident_bytes();
@@ -113,7 +114,7 @@ fn unread_pipelines_leak_no_memory() {
 #[test]
 fn slow_readers_leak_no_memory() {
     let length = volume_bytes();
-    let upstream = Upstream::with(move |_, socket| {
+    let upstream = Upstream::with_handler(move |_, socket| {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
         let _ = socket.write_all(head.as_bytes());
         let chunk = vec![b'x'; 64 * 1024];

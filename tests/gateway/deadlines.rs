@@ -189,7 +189,7 @@ fn slow_requests_within_the_timeouts_are_served() {
 
 #[test]
 fn a_stalled_reader_is_cut() {
-    let upstream = Upstream::with(|_, socket| {
+    let upstream = Upstream::with_handler(|_, socket| {
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n";
         socket.write_all(head.as_bytes()).is_ok()
             && (0..100).all(|_| socket.write_all(&vec![b'x'; 1_000_000]).is_ok())
@@ -219,13 +219,13 @@ fn an_upstream_that_never_answers_is_a_504() {
     });
     thread::scope(|scope| {
         for upstream in [silent, half, interim] {
-            scope.spawn(move || check_response_timeouts(&upstream));
+            scope.spawn(move || assert_response_timeouts(&upstream));
         }
     });
 }
 
 /// Sends two requests over one connection to an `upstream` that never responds.
-fn check_response_timeouts(upstream: &Upstream) {
+fn assert_response_timeouts(upstream: &Upstream) {
     let target = format!("targets: [{}], response_timeout: 1s", upstream.target());
     let gateway = start("", &target, "");
     let mut client = Client::connect(gateway.address());

@@ -40,7 +40,7 @@ impl Arrivals {
     /// An upstream that records arrivals and responds at once.
     fn upstream(&self) -> Upstream {
         let own = self.clone();
-        Upstream::with(move |request, socket| {
+        Upstream::with_handler(move |request, socket| {
             let now = own.clock.uptime();
             let text = String::from_utf8_lossy(request);
             let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
@@ -84,9 +84,9 @@ const SLOT: Duration = Duration::from_millis(250);
 const DELAYED: &str = "tidegate_limit_delayed_total{route=\"all\",limit=\"calls\"}";
 
 /// How long after its slot each request of one bucket arrived, relative to the most punctual one.
-fn lateness(came: &[Duration]) -> Vec<Duration> {
+fn lateness(arrived: &[Duration]) -> Vec<Duration> {
     let offsets: Vec<_> =
-        (0..).zip(came).map(|(slot, came)| came.saturating_sub(SLOT * slot)).collect();
+        (0..).zip(arrived).map(|(slot, arrived)| arrived.saturating_sub(SLOT * slot)).collect();
     let first = offsets.iter().min().copied().unwrap_or_default();
     offsets.into_iter().map(|offset| offset.saturating_sub(first)).collect()
 }
@@ -115,14 +115,14 @@ fn four_a_second_are_released_every_250_ms() {
         }
         let mut late = Vec::new();
         for bucket in 0..BUCKETS {
-            let came = arrivals.of(&format!("/{bucket}"), start);
-            assert_eq!(came.len(), COUNT as usize);
+            let arrived = arrivals.of(&format!("/{bucket}"), start);
+            assert_eq!(arrived.len(), COUNT as usize);
             // The first slot is not before the start; clocks count whole milliseconds.
-            for (slot, came) in (0..COUNT).zip(&came) {
-                assert!(*came + Duration::from_millis(2) >= SLOT * slot, "{slot}: {came:?}");
+            for (slot, arrived) in (0..COUNT).zip(&arrived) {
+                assert!(*arrived + Duration::from_millis(2) >= SLOT * slot, "{slot}: {arrived:?}");
             }
             // Without the first: it is not delayed, and arrives whenever its connection is served.
-            late.extend(lateness(&came).into_iter().skip(1));
+            late.extend(lateness(&arrived).into_iter().skip(1));
         }
         late.sort_unstable();
         let (median, p99) = (late[late.len() / 2], late[late.len() * 99 / 100]);
@@ -212,9 +212,9 @@ fn delays_above_max_wait_are_refused() {
         assert_eq!((first.status, first.number("x-ratelimit-limit")), (200, 3));
         assert_eq!(first.header("RateLimit-Policy"), Some(r#""calls";q=1;w=10"#), "the quota");
         assert_eq!(first.number("x-ratelimit-remaining"), 2);
-        let mut held: Vec<_> =
+        let mut delayed: Vec<_> =
             (0..2).map(|_| Client::connect(fleet.gateways[0].address())).collect();
-        for client in &mut held {
+        for client in &mut delayed {
             client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         }
         fleet.gateways[0].wait_for_metric("tidegate_limit_waiting ", 2);
@@ -231,7 +231,7 @@ fn delays_above_max_wait_are_refused() {
         }
         assert_eq!(upstream.request_count(), 1);
         assert_eq!(fleet.gateways[0].metric(DELAYED), 2);
-        drop(held);
+        drop(delayed);
         fleet.gateways[0].wait_for_metric("tidegate_limit_waiting ", 0);
     });
 }
@@ -245,7 +245,7 @@ fn the_delay_queue_is_bounded() {
         let fleet = backend.start(&limited(&upstream, limit, "", ""), &clock);
         assert_eq!(fleet.get("/", "").status, 200);
         let ends = [&fleet.gateways[0], &fleet.gateways[fleet.gateways.len() - 1]];
-        let held = ends.map(|gateway| {
+        let delayed = ends.map(|gateway| {
             let mut client = Client::connect(gateway.address());
             client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
             client
@@ -258,7 +258,7 @@ fn the_delay_queue_is_bounded() {
         let response = fleet.get("/", "");
         // The third slot begins after 10 s; the second, 6.67 s from now, is the longest permitted delay.
         assert_eq!((response.status, response.number("retry-after")), (429, 4));
-        drop(held);
+        drop(delayed);
         testkit::wait::eventually("nothing waits", || waiting() == 0);
     });
 }

@@ -30,7 +30,7 @@ routes:
 fn waiting_upstream() -> (Upstream, mpsc::Sender<()>) {
     let (release, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
-    let upstream = Upstream::with(move |request, socket| {
+    let upstream = Upstream::with_handler(move |request, socket| {
         if request.starts_with(b"GET /streaming") {
             let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe");
             let _ = wait.lock().expect("not poisoned").recv();
@@ -101,7 +101,7 @@ fn requests_past_the_drain_timeout_are_cut() {
 
 /// What clients observed during the drain.
 #[derive(Default)]
-struct Load {
+struct DrainClients {
     /// Set just before the stop.
     stopped: OnceLock<Instant>,
     /// Responses.
@@ -117,7 +117,7 @@ fn no_request_is_lost_while_stopping() {
     for _ in 0..5 {
         let upstream = Upstream::hello();
         let gateway = Arc::new(start(&upstream, "drain_timeout: 20s"));
-        let load = Arc::<Load>::default();
+        let load = Arc::<DrainClients>::default();
         let clients: Vec<_> = (0..8)
             .map(|n| {
                 let (load, address) = (load.clone(), gateway.address());
@@ -143,7 +143,7 @@ fn no_request_is_lost_while_stopping() {
     }
 }
 
-impl Load {
+impl DrainClients {
     /// Sends requests until the gateway closes or stops accepting; panics if a response is missing.
     fn ask(&self, address: SocketAddr, keep: bool) {
         while let Ok(socket) = TcpStream::connect(address) {

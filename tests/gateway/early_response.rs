@@ -119,10 +119,13 @@ fn continue_is_sent_once_and_the_connection_is_kept() {
         client.send(if body.starts_with('C') { "12345" } else { "5\r\n12345\r\n0\r\n\r\n" });
         assert_eq!(client.read_response().status, 200);
     }
-    let seen = upstream.request_texts();
-    assert!(seen.iter().all(|text| !text.to_ascii_lowercase().contains("expect:")), "{seen:?}");
-    assert!(seen.iter().all(|text| text.contains("12345")));
-    assert_eq!(seen.len(), 2);
+    let received = upstream.request_texts();
+    assert!(
+        received.iter().all(|text| !text.to_ascii_lowercase().contains("expect:")),
+        "{received:?}"
+    );
+    assert!(received.iter().all(|text| text.contains("12345")));
+    assert_eq!(received.len(), 2);
 }
 
 #[test]

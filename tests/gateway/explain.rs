@@ -100,18 +100,23 @@ fn explained(config: &str, method: &str, url: &str, headers: &[&str]) -> Value {
     serde_json::from_str(&run(&arguments)).expect("JSON")
 }
 
-fn compare(explanation: &Value, response: &Response, text: &str, upstream: &Upstream) {
+fn assert_explanation_matches(
+    explanation: &Value,
+    response: &Response,
+    text: &str,
+    upstream: &Upstream,
+) {
     match explanation["status"].as_u64() {
         None => {
             assert_eq!(response.status, 200, "{text}{explanation}");
-            let seen = upstream.request_texts().pop().expect("the upstream saw it");
+            let received = upstream.request_texts().pop().expect("the upstream has received it");
             let (method, target) = (&explanation["method"], &explanation["forwarded"]);
             let line = format!(
                 "{} {} HTTP/1.1\r\n",
                 method.as_str().expect("a method"),
                 target.as_str().expect("a target")
             );
-            assert!(seen.starts_with(&line), "{line} {seen}");
+            assert!(received.starts_with(&line), "{line} {received}");
         }
         Some(status) => assert_eq!(u64::from(response.status), status, "{text}{explanation}"),
     }
@@ -134,8 +139,8 @@ fn compare(explanation: &Value, response: &Response, text: &str, upstream: &Upst
 #[test]
 fn explanation_matches_a_live_gateway() {
     let upstream = Upstream::hello();
-    let folder = tempfile::tempdir().expect("a folder");
-    let config = folder.path().join("tidegate.yaml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("tidegate.yaml");
     let config = config.to_str().expect("a path");
     fs::write(config, rules(&upstream)).expect("a file");
     let long = format!("http://api.test/{}", "a".repeat(9_000));
@@ -147,14 +152,14 @@ fn explanation_matches_a_live_gateway() {
         // A new gateway for each request, so that no counter has usage.
         let gateway = Gateway::start(&rules(&upstream));
         let address = format!("X-Forwarded-For: 192.0.2.{number}");
-        let few = headers.len() < 10;
-        let own = ["Authorization: Bearer t", &*address].into_iter().filter(|_| few);
+        let has_room = headers.len() < 10;
+        let own = ["Authorization: Bearer t", &*address].into_iter().filter(|_| has_room);
         let headers: Vec<&str> = headers.iter().copied().chain(own).collect();
         let explanation = explained(config, method, url, &headers);
         let text = request_text(method, url, &headers);
         let mut client = Client::connect(gateway.address());
         let response = client.send(&text).read_response();
-        compare(&explanation, &response, &text, &upstream);
+        assert_explanation_matches(&explanation, &response, &text, &upstream);
         routes.push(explanation["route"].as_str().unwrap_or("none").to_owned());
     }
     for name in ["items", "write", "wide", "hello", "none"] {
@@ -165,8 +170,8 @@ fn explanation_matches_a_live_gateway() {
 #[test]
 fn text_output_shows_keys_and_no_secrets() {
     let upstream = Upstream::hello();
-    let folder = tempfile::tempdir().expect("a folder");
-    let config = folder.path().join("tidegate.yaml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("tidegate.yaml");
     let config = config.to_str().expect("a path");
     fs::write(config, rules(&upstream)).expect("a file");
     let text = run(&[
@@ -198,8 +203,8 @@ decision   admitted (for a caller with unused quotas)
 
 #[test]
 fn explanation_names_the_source_of_the_client_address() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let config = folder.path().join("tidegate.yaml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("tidegate.yaml");
     let yaml = rules(&Upstream::hello());
     let tier = "quota: 9, tiers: [{match: {part: client_ip, values: [0.0.0.0/0]}, quota: 99}],";
     fs::write(&config, yaml.replace("quota: 9,", tier)).expect("a file");
@@ -224,8 +229,8 @@ fn explanation_names_the_source_of_the_client_address() {
 
 #[test]
 fn invalid_urls_are_reported() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let config = folder.path().join("tidegate.yaml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("tidegate.yaml");
     fs::write(&config, rules(&Upstream::hello())).expect("a file");
     let config = config.to_str().expect("a path");
     for url in

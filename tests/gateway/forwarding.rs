@@ -18,10 +18,10 @@ fn requests_and_responses_are_forwarded() {
     let gateway = proxy(&upstream);
     let response = get(gateway.address(), "/items/5?page=2", "X-Own: kept\r\n");
     assert_eq!((response.status, response.text()), (200, "hello".to_owned()));
-    let seen = &upstream.request_texts()[0];
-    assert!(seen.starts_with("GET /items/5?page=2 HTTP/1.1\r\n"), "{seen}");
+    let received = &upstream.request_texts()[0];
+    assert!(received.starts_with("GET /items/5?page=2 HTTP/1.1\r\n"), "{received}");
     for line in ["Host: gateway.test", "X-Own: kept", "x-forwarded-for: 127.0.0.1"] {
-        assert!(seen.contains(line), "{line} in {seen}");
+        assert!(received.contains(line), "{line} in {received}");
     }
 }
 
@@ -36,8 +36,8 @@ fn bodies_are_streamed_and_connections_kept() {
         client.send("POST /b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
         assert_eq!(client.read_response().status, 200);
     }
-    let seen = upstream.request_texts();
-    assert!(seen[0].ends_with("\r\n\r\n12345"));
-    assert!(seen[1].ends_with("3\r\nabc\r\n0\r\n\r\n"));
-    assert_eq!(seen.len(), 6);
+    let received = upstream.request_texts();
+    assert!(received[0].ends_with("\r\n\r\n12345"));
+    assert!(received[1].ends_with("3\r\nabc\r\n0\r\n\r\n"));
+    assert_eq!(received.len(), 6);
 }

@@ -42,12 +42,12 @@ routes:
 
 /// An upstream whose response describes the request that it received.
 fn mirror() -> Upstream {
-    Upstream::with(|request, socket| {
+    Upstream::with_handler(|request, socket| {
         let text = String::from_utf8_lossy(request).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").expect("a whole head");
         let own = ["x-request-id", "via", "x-forwarded-for"];
-        let kept = head.lines().filter(|line| !own.iter().any(|name| line.starts_with(name)));
-        let mut summary = kept.collect::<Vec<_>>().join("\n");
+        let forwarded = head.lines().filter(|line| !own.iter().any(|name| line.starts_with(name)));
+        let mut summary = forwarded.collect::<Vec<_>>().join("\n");
         let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
         let body = if chunked { dechunked(body) } else { format!("\n\n{body}") };
         summary.push_str(&body);
@@ -73,13 +73,13 @@ fn dechunked(body: &str) -> String {
 
 /// What a client reads: each response, and whether the connection is kept after the last.
 #[derive(Debug, Eq, PartialEq)]
-struct Outcome {
+struct Observation {
     responses: Vec<(u16, BTreeMap<String, String>, String)>,
     is_kept: bool,
 }
 
 /// Sends `pieces` one by one on a new connection and reads `count` responses.
-fn outcome(address: SocketAddr, pieces: &[&[u8]], count: usize, to_head: bool) -> Outcome {
+fn observe(address: SocketAddr, pieces: &[&[u8]], count: usize, to_head: bool) -> Observation {
     let mut client = Client::connect(address);
     for (index, piece) in pieces.iter().enumerate() {
         if index > 0 {
@@ -109,7 +109,7 @@ fn outcome(address: SocketAddr, pieces: &[&[u8]], count: usize, to_head: bool) -
     } else {
         client.get("/probe", "").status == 200
     };
-    Outcome { responses, is_kept }
+    Observation { responses, is_kept }
 }
 
 fn text(pieces: &[&[u8]]) -> String {
@@ -155,19 +155,19 @@ fn assert_cuts_do_not_matter(address: SocketAddr, messages: &[Vec<u8>], count: u
     let mut work: Vec<Box<dyn Fn() + Send + Sync>> = Vec::new();
     for message in messages {
         let to_head = message.starts_with(b"HEAD");
-        let whole = std::sync::Arc::new(outcome(address, &[message], count, to_head));
+        let whole = std::sync::Arc::new(observe(address, &[message], count, to_head));
         for at in cuts(message.len()) {
             let whole = whole.clone();
             work.push(Box::new(move || {
                 let pieces = [&message[..at], &message[at..]];
-                let cut = outcome(address, &pieces, count, to_head);
+                let cut = observe(address, &pieces, count, to_head);
                 assert_eq!(cut, *whole, "cut at {at}: {}", text(&pieces));
             }));
         }
         if message.len() <= 300 {
             work.push(Box::new(move || {
                 let bytes: Vec<_> = message.chunks(1).collect();
-                assert_eq!(outcome(address, &bytes, count, to_head), *whole, "{}", text(&bytes));
+                assert_eq!(observe(address, &bytes, count, to_head), *whole, "{}", text(&bytes));
             }));
         }
     }

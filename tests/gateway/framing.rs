@@ -343,7 +343,7 @@ fn a_valid_request_before_an_invalid_one_is_answered() {
 
 #[test]
 fn pipelined_requests_are_answered_in_their_order() {
-    let upstream = Upstream::with(|request, socket| {
+    let upstream = Upstream::with_handler(|request, socket| {
         use std::io::Write;
         let path = String::from_utf8_lossy(request).split(' ').nth(1).map(str::to_owned);
         let path = path.unwrap_or_default();
@@ -370,8 +370,8 @@ fn a_head_in_single_bytes_is_one_request() {
     }
     assert_eq!(client.read_response().status, 200);
     // The body is streamed, so it may be chunked differently.
-    let seen = &upstream.request_texts()[0];
-    let (_, body) = seen.split_once("\r\n\r\n").expect("a head");
+    let received = &upstream.request_texts()[0];
+    let (_, body) = received.split_once("\r\n\r\n").expect("a head");
     let data: String = body.split("\r\n").skip(1).step_by(2).collect();
-    assert_eq!(data, "hello", "{seen}");
+    assert_eq!(data, "hello", "{received}");
 }

@@ -20,7 +20,7 @@ fn used(gateway: &Gateway, headers: &str) -> u64 {
     response.number("x-ratelimit-used")
 }
 
-const TRUSTING: &str = "trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]";
+const TRUSTED_PROXIES: &str = "trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]";
 
 #[test]
 fn an_untrusted_peer_is_keyed_by_its_own_address() {
@@ -43,7 +43,7 @@ fn an_untrusted_peer_is_keyed_by_its_own_address() {
 
 #[test]
 fn forwarded_addresses_of_trusted_proxies_are_the_key() {
-    let gateway = start_keyed_by("client_ip", TRUSTING);
+    let gateway = start_keyed_by("client_ip", TRUSTED_PROXIES);
     for (claim, wanted) in [
         ("X-Forwarded-For: 192.0.2.1\r\n", 1),
         ("X-Forwarded-For: 6.6.6.6, 192.0.2.1\r\n", 2),
@@ -67,7 +67,8 @@ fn forwarded_addresses_of_trusted_proxies_are_the_key() {
 fn the_upstream_receives_the_client_address() {
     let upstream = Upstream::hello();
     let sent = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\n\
-                X-Forwarded-Host: evil.test\r\nForwarded: for=192.0.2.1\r\n";
+                X-Forwarded-Host: evil.test\r\nForwarded: for=192.0.2.1\r\n\
+                X-Real-IP: 192.0.2.1\r\nConnection: X-Real-IP\r\n";
     let start = |client: &str| {
         Gateway::start(&format!(
             "client: {{{client}}}
@@ -77,25 +78,26 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
         ))
     };
     get(start("").address(), "/", sent);
-    get(start(TRUSTING).address(), "/", sent);
-    let seen = upstream.request_texts();
+    get(start(TRUSTED_PROXIES).address(), "/", sent);
+    let received = upstream.request_texts();
     for (text, lines) in [
         (
-            &seen[0],
-            [
+            &received[0],
+            &[
                 "x-forwarded-for: 127.0.0.1",
                 "x-forwarded-proto: http",
                 "x-forwarded-host: gateway.test",
                 "host: gateway.test",
-            ],
+            ][..],
         ),
         (
-            &seen[1],
-            [
+            &received[1],
+            &[
                 "x-forwarded-for: 192.0.2.1, 127.0.0.1",
                 "x-forwarded-proto: https",
                 "x-forwarded-host: evil.test",
                 "forwarded: for=192.0.2.1, for=127.0.0.1;proto=http",
+                "x-real-ip: 192.0.2.1",
             ],
         ),
     ] {
@@ -104,7 +106,11 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
             assert!(text.contains(&format!("\r\n{line}\r\n")), "{line} in {text}");
         }
     }
-    assert!(!seen[0].contains("\r\nforwarded:"), "the claim is not forwarded: {}", seen[0]);
+    for claimed in ["forwarded", "x-real-ip"] {
+        let line = format!("\r\n{claimed}:");
+        let text = received[0].to_ascii_lowercase();
+        assert!(!text.contains(&line), "the claim is not forwarded: {text}");
+    }
 }
 
 #[test]
@@ -123,11 +129,11 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [
                 Authorization: Bearer t\r\nX-Team: a\r\nX-Api-Key: k\r\nCookie: c=1\r\nX-Other: 1\r\n";
     assert_eq!(used(&gateway, sent), 1);
     assert_eq!(used(&gateway, sent), 2);
-    let seen = upstream.request_texts().remove(0);
+    let received = upstream.request_texts().remove(0);
     for line in ["Authorization: Bearer t", "X-Team: a", "X-Api-Key: k", "Cookie: c=1"] {
-        assert!(seen.contains(&format!("\r\n{line}\r\n")), "{line} in {seen}");
+        assert!(received.contains(&format!("\r\n{line}\r\n")), "{line} in {received}");
     }
-    assert!(!seen.contains("X-Other:"), "{seen}");
+    assert!(!received.contains("X-Other:"), "{received}");
 }
 
 #[test]
@@ -161,7 +167,7 @@ fn a_missing_key_falls_back_to_the_address() {
         ("'header:X-Team'", "X-Team: a\r\n"),
         ("'cookie:c'", "Cookie: c=1\r\n"),
     ] {
-        let gateway = start_keyed_by(key, TRUSTING);
+        let gateway = start_keyed_by(key, TRUSTED_PROXIES);
         let from = |address: &str, more: &str| {
             used(&gateway, &format!("X-Forwarded-For: {address}\r\n{more}"))
         };

@@ -13,7 +13,7 @@ use testkit::{
 use crate::tidegate_command;
 
 /// Asserts the status, a request id and, for an error, a problem document with the same id.
-fn check(response: &Response, status: u16) {
+fn assert_status_and_id(response: &Response, status: u16) {
     assert_eq!(response.status, status, "{}", response.head);
     let id = response.header("X-Request-Id").unwrap_or_else(|| panic!("no id:\n{}", response.head));
     assert_eq!((id.len(), response.header("date").is_some()), (32, true), "{}", response.head);
@@ -76,7 +76,7 @@ routes:
     ] {
         let mut client = Client::connect(gateway.address());
         client.send(format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
-        check(&client.read_response(), status);
+        assert_status_and_id(&client.read_response(), status);
     }
     for (sent, status) in [
         ("GET /a HTTP/2.0\r\nHost: a\r\n\r\n", 505),
@@ -86,7 +86,7 @@ routes:
         ("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
     ] {
         let mut client = Client::connect(gateway.address());
-        check(&client.send(sent).read_response(), status);
+        assert_status_and_id(&client.send(sent).read_response(), status);
     }
     let response = get(gateway.address(), "/fixed", "");
     assert_eq!((response.status, response.text().as_str()), (418, "tea"));
@@ -97,15 +97,15 @@ routes:
 fn a_refused_head_request_gets_the_headers_of_get() {
     let gateway = Gateway::start(
         "upstreams: {hello: {respond: {body: hello}}}
-limits: {few: {quota: 2, window: 1h}}
-routes: [{name: a, match: {path: /a}, upstream: hello, limits: [few]}]",
+limits: {small: {quota: 2, window: 1h}}
+routes: [{name: a, match: {path: /a}, upstream: hello, limits: [small]}]",
     );
     let mut client = Client::connect(gateway.address());
     for (status, left) in [(200, "1"), (200, "0"), (429, "0"), (429, "0")] {
         client.send("HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n");
-        let (seen, head) = client.read_head().expect("a response");
-        let response = Response { status: seen, head, body: Vec::new() };
-        assert_eq!((seen, response.header("X-RateLimit-Remaining")), (status, Some(left)));
+        let (actual, head) = client.read_head().expect("a response");
+        let response = Response { status: actual, head, body: Vec::new() };
+        assert_eq!((actual, response.header("X-RateLimit-Remaining")), (status, Some(left)));
         assert_eq!(response.header("Retry-After").is_some(), status == 429);
         assert!(response.number("Content-Length") > 0, "{}", response.head);
     }
@@ -119,8 +119,8 @@ fn ipv4_and_ipv6_clients_are_served_and_mapped_addresses_are_one_caller() {
         "listen: [{address: '[::]:0'}, {address: '[::1]:0'}]
 workers: 2
 upstreams: {hello: {respond: {body: hello}}}
-limits: {few: {quota: 9, window: 1h}}
-routes: [{name: a, match: {path: /a}, upstream: hello, limits: [few]}]",
+limits: {small: {quota: 9, window: 1h}}
+routes: [{name: a, match: {path: /a}, upstream: hello, limits: [small]}]",
     );
     let [any, six] = gateway.server.addresses[..] else { panic!("two listeners") };
     let four = std::net::SocketAddr::from(([127, 0, 0, 1], any.port()));
@@ -186,22 +186,24 @@ fn no_log_level_contains_a_secret() {
     let upstream = Upstream::hello();
     // This Redis has no password: sending one is an error that is logged.
     let redis = RedisServer::start();
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let url = redis.url().replace("redis://", "redis://user:hush-redis@");
     let yaml = format!(
         "listen: [{{address: '127.0.0.1:0'}}]
 admin: {{address: '127.0.0.1:0', hosts: [gateway.test]}}
 store: {{redis: {{shards: [{{primary: '{url}'}}]}}}}
 upstreams: {{origin: {{targets: [{}]}}, gone: {{targets: ['http://127.0.0.1:1']}}}}
-limits: {{few: {{quota: 3, window: 1h, key: [token, 'cookie:c', 'query:k', 'header:x-key']}}}}
+limits: {{small: {{quota: 3, window: 1h, key: [token, 'cookie:c', 'query:k', 'header:x-key']}}}}
 routes:
-  - {{name: a, match: {{path: /a}}, upstream: origin, limits: [few]}}
-  - {{name: gone, match: {{path: /gone}}, upstream: gone, limits: [few]}}",
+  - {{name: a, match: {{path: /a}}, upstream: origin, limits: [small]}}
+  - {{name: gone, match: {{path: /gone}}, upstream: gone, limits: [small]}}",
         upstream.target()
     );
-    std::fs::write(folder.path().join("t.yaml"), &yaml).expect("a file");
-    let mut process =
-        Process::start(tidegate_command(folder.path(), &["--config", "t.yaml", "--log", "trace"]));
+    std::fs::write(directory.path().join("t.yaml"), &yaml).expect("a file");
+    let mut process = Process::start(tidegate_command(
+        directory.path(),
+        &["--config", "t.yaml", "--log", "trace"],
+    ));
     let headers =
         "Authorization: Bearer hush-token\r\nCookie: c=hush-cookie\r\nX-Key: hush-header\r\n";
     for path in ["/a?k=hush-query", "/gone?k=hush-query", "/b?k=hush-query", "/a?k=hush-query"] {
@@ -210,15 +212,16 @@ routes:
         assert!(path.starts_with("/a") || !text.contains("hush-"), "{text}");
     }
     // The fault does not repeat the malformed password.
-    std::fs::write(folder.path().join("t.yaml"), yaml.replace("user:", "user:@")).expect("a file");
+    std::fs::write(directory.path().join("t.yaml"), yaml.replace("user:", "user:@"))
+        .expect("a file");
     process.signal(Signal::HUP);
     eventually("the fault is logged", || process.log().contains("has faults"));
-    let seen = ["/readyz", "/metrics"].map(|path| get(process.admin, path, "").text());
+    let admin_texts = ["/readyz", "/metrics"].map(|path| get(process.admin, path, "").text());
     process.signal(Signal::TERM);
     assert_eq!(process.wait_exit().code(), Some(0));
-    let said = process.log() + &seen.concat();
-    assert!(said.contains("\"TRACE\"") && said.contains("Redis is lost"), "{said}");
+    let texts = process.log() + &admin_texts.concat();
+    assert!(texts.contains("\"TRACE\"") && texts.contains("Redis is lost"), "{texts}");
     for secret in SECRETS {
-        assert!(!said.contains(secret), "{secret}");
+        assert!(!texts.contains(secret), "{secret}");
     }
 }

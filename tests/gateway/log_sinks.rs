@@ -34,13 +34,13 @@ fn free_address() -> SocketAddr {
     listener.local_addr().expect("an address")
 }
 
-fn write_config(folder: &TempDir, listen: SocketAddr, admin: SocketAddr, more: &str) {
+fn write_config(directory: &TempDir, listen: SocketAddr, admin: SocketAddr, more: &str) {
     let text = format!(
         "listen: [{{address: \"{listen}\"}}]\nadmin: {{address: \"{admin}\", hosts: [gateway.test]}}\nworkers: 2\n\
          drain_timeout: 1s\n{more}{HELLO}"
     );
-    fs::create_dir_all(folder.path().join("config")).expect("a folder");
-    fs::write(folder.path().join("config/tidegate.yaml"), text).expect("a file");
+    fs::create_dir_all(directory.path().join("config")).expect("a directory");
+    fs::write(directory.path().join("config/tidegate.yaml"), text).expect("a file");
 }
 
 /// The writing end of a full pipe.
@@ -53,8 +53,8 @@ fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
     (reader, writer)
 }
 
-fn start_blocked(folder: &TempDir, stderr: io::PipeWriter) -> Child {
-    let mut command = tidegate_command(folder.path(), &[]);
+fn start_blocked(directory: &TempDir, stderr: io::PipeWriter) -> Child {
+    let mut command = tidegate_command(directory.path(), &[]);
     command.stdout(Stdio::null()).stderr(stderr).spawn().expect("the binary starts")
 }
 
@@ -79,12 +79,12 @@ fn assert_exits_cleanly(child: &mut KillOnDrop) {
 
 #[test]
 fn unread_stderr_blocks_neither_requests_nor_exit() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (listen, admin) = (free_address(), free_address());
     // The access log uses the same queue.
-    write_config(&folder, listen, admin, "access_log: stderr\n");
+    write_config(&directory, listen, admin, "access_log: stderr\n");
     let (reader, writer) = full_pipe();
-    let mut child = KillOnDrop(start_blocked(&folder, writer));
+    let mut child = KillOnDrop(start_blocked(&directory, writer));
     eventually("it serves", || TcpStream::connect(listen).is_ok());
     let mut client = Client::connect(listen);
     for _ in 0..2_000 {
@@ -106,11 +106,11 @@ fn unread_stderr_blocks_neither_requests_nor_exit() {
 
 #[test]
 fn stderr_that_is_read_again_receives_the_queued_lines() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (listen, admin) = (free_address(), free_address());
-    write_config(&folder, listen, admin, "access_log: stderr\n");
+    write_config(&directory, listen, admin, "access_log: stderr\n");
     let (reader, writer) = full_pipe();
-    let mut child = KillOnDrop(start_blocked(&folder, writer));
+    let mut child = KillOnDrop(start_blocked(&directory, writer));
     eventually("it serves", || TcpStream::connect(listen).is_ok());
     assert_eq!(get(listen, "/a", "").status, 200);
     let reading = thread::spawn(move || {
@@ -124,18 +124,18 @@ fn stderr_that_is_read_again_receives_the_queued_lines() {
     for line in &lines {
         serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|_| panic!("torn: {line}"));
     }
-    for said in ["\"serving\"", "\"path\":\"/a\"", "\"stopped\""] {
-        assert!(lines.iter().any(|line| line.contains(said)), "{said} in {lines:?}");
+    for text in ["\"serving\"", "\"path\":\"/a\"", "\"stopped\""] {
+        assert!(lines.iter().any(|line| line.contains(text)), "{text} in {lines:?}");
     }
 }
 
 #[test]
 fn sigusr1_reopens_the_log_without_losing_a_line() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let free = SocketAddr::from(([127, 0, 0, 1], 0));
-    let (log, old) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
-    write_config(&folder, free, free, &format!("access_log: {}\n", log.display()));
-    let process = Process::start(tidegate_command(folder.path(), &[]));
+    let (log, old) = (directory.path().join("access.log"), directory.path().join("access.log.1"));
+    write_config(&directory, free, free, &format!("access_log: {}\n", log.display()));
+    let process = Process::start(tidegate_command(directory.path(), &[]));
     let ask = |path: &str| assert_eq!(get(process.address, path, "").status, 200);
     ask("/first");
     read_lines(&log, 1);
@@ -148,7 +148,7 @@ fn sigusr1_reopens_the_log_without_losing_a_line() {
     assert!(read_lines(&log, 1).contains("/third"));
     assert_eq!(read_lines(&old, 2).lines().count(), 2);
     // A reload reopens the log as well.
-    fs::rename(&log, folder.path().join("access.log.2")).expect("our own file");
+    fs::rename(&log, directory.path().join("access.log.2")).expect("our own file");
     process.signal(Signal::HUP);
     eventually("the log is created again", || log.exists());
     ask("/fourth");
@@ -157,14 +157,14 @@ fn sigusr1_reopens_the_log_without_losing_a_line() {
 
 #[test]
 fn a_log_that_cannot_be_reopened_stays_open() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let free = SocketAddr::from(([127, 0, 0, 1], 0));
-    let logs = folder.path().join("logs");
-    let (log, moved) = (logs.join("access.log"), folder.path().join("moved"));
-    fs::create_dir(&logs).expect("a folder");
-    write_config(&folder, free, free, &format!("access_log: {}\n", log.display()));
-    let process = Process::start(tidegate_command(folder.path(), &[]));
-    fs::rename(&logs, &moved).expect("our own folder");
+    let logs = directory.path().join("logs");
+    let (log, moved) = (logs.join("access.log"), directory.path().join("moved"));
+    fs::create_dir(&logs).expect("a directory");
+    write_config(&directory, free, free, &format!("access_log: {}\n", log.display()));
+    let process = Process::start(tidegate_command(directory.path(), &[]));
+    fs::rename(&logs, &moved).expect("our own directory");
     process.signal(Signal::USR1);
     eventually("it is logged", || process.log_line("cannot be reopened").is_some());
     assert_eq!(get(process.address, "/kept", "").status, 200);
@@ -174,10 +174,10 @@ fn a_log_that_cannot_be_reopened_stays_open() {
 #[test]
 fn sigusr1_without_a_log_file_is_ignored() {
     for destination in ["off", "stderr", "stdout"] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
-        write_config(&folder, free, free, &format!("access_log: {destination}\n"));
-        let mut process = Process::start(tidegate_command(folder.path(), &[]));
+        write_config(&directory, free, free, &format!("access_log: {destination}\n"));
+        let mut process = Process::start(tidegate_command(directory.path(), &[]));
         process.signal(Signal::USR1);
         sleep(Duration::from_millis(100));
         assert_eq!(get(process.address, "/", "").status, 200, "{destination}");
@@ -188,15 +188,15 @@ fn sigusr1_without_a_log_file_is_ignored() {
 
 #[test]
 fn dropped_log_lines_are_counted_and_logged() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (listen, admin) = (free_address(), free_address());
-    write_config(&folder, listen, admin, "access_log: off\n");
+    write_config(&directory, listen, admin, "access_log: off\n");
     let (reader, writer) = full_pipe();
-    let mut child = KillOnDrop(start_blocked(&folder, writer));
+    let mut child = KillOnDrop(start_blocked(&directory, writer));
     eventually("it serves", || TcpStream::connect(listen).is_ok());
     // Each reload logs its long list of faults.
     let faulty: Vec<_> = (0..1_000).map(|number| format!("unknown-{number}: 1\n")).collect();
-    write_config(&folder, listen, admin, &faulty.concat());
+    write_config(&directory, listen, admin, &faulty.concat());
     let dropped = || {
         let text = get(admin, "/metrics", "Connection: close\r\n").text();
         let name = "tidegate_process_log_dropped_total ";
@@ -226,12 +226,12 @@ fn make_fifo(path: &Path) {
 
 #[test]
 fn a_fifo_without_a_reader_blocks_nothing() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (fifo, (listen, admin)) = (folder.path().join("fifo"), (free_address(), free_address()));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (fifo, (listen, admin)) = (directory.path().join("fifo"), (free_address(), free_address()));
     make_fifo(&fifo);
-    write_config(&folder, listen, admin, &format!("access_log: {}\n", fifo.display()));
+    write_config(&directory, listen, admin, &format!("access_log: {}\n", fifo.display()));
     let mut child = KillOnDrop(
-        tidegate_command(folder.path(), &[])
+        tidegate_command(directory.path(), &[])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -243,6 +243,7 @@ fn a_fifo_without_a_reader_blocks_nothing() {
     for _ in 0..1_000 {
         assert_eq!(client.get("/a", "").status, 200);
     }
+    // In real time, because it is a separate process: it writes lines when they are a second old.
     sleep(Duration::from_millis(1_200));
     let late =
         File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&fifo);
@@ -283,8 +284,8 @@ fn failed_log_writes_are_counted_and_block_nothing() {
 
 #[test]
 fn access_lines_are_written_within_about_a_second() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let log = folder.path().join("access.log");
+    let directory = tempfile::tempdir().expect("a directory");
+    let log = directory.path().join("access.log");
     let yaml = format!("access_log: {}\n{HELLO}", log.display());
     let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
     assert_eq!(get(gateway.address(), "/a", "").status, 200);

@@ -1,5 +1,5 @@
 //! The gateway from outside: real sockets, real upstreams, real Redis servers.
-#![allow(missing_docs, reason = "a test's name says what it shows")]
+#![allow(missing_docs, reason = "a test's name says what it asserts")]
 #![allow(clippy::disallowed_types, reason = "std's mutex is enough for threads of a test")]
 
 use std::{path::Path, process::Command};
@@ -49,6 +49,8 @@ mod deadlines;
 mod drain;
 /// Reloads under load, and their triggers.
 mod reload;
+/// Configurations that are no regular files.
+mod reload_files;
 
 // Limits.
 
@@ -95,5 +97,5 @@ mod replay_rules;
 
 /// A command line of the gateway's binary, to be run in `directory`.
 pub(crate) fn tidegate_command(directory: &Path, arguments: &[&str]) -> Command {
-    testkit::process::command(env!("CARGO_BIN_EXE_tidegate"), directory, arguments)
+    testkit::process::gateway_command(env!("CARGO_BIN_EXE_tidegate"), directory, arguments)
 }

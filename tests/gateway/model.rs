@@ -14,7 +14,7 @@ use testkit::{client::Client, wait::sleep};
 
 use self::{
     harness::{HARNESS, response_body},
-    requests::{Body, Fault, PROBE, Request, Route, UpstreamResponse, request},
+    requests::{Body, Fault, PROBE, Request, Route, UpstreamResponse, any_request},
 };
 
 /// The observable outcome.
@@ -28,7 +28,7 @@ struct Model {
 }
 
 impl Model {
-    /// The specification.
+    /// The expected outcome of `requests`, which have these `ids`.
     fn of(requests: &[Request], ids: &[usize]) -> Self {
         let mut model = Self::default();
         for (request, id) in requests.iter().zip(ids) {
@@ -47,8 +47,8 @@ impl Model {
             Some(Fault::ChunkSize) | None => {}
             Some(_) => return self.refuse(400),
         }
-        let kept = request.connection == Some("keep-alive");
-        self.ends = request.connection == Some("close") || (request.http10 && !kept);
+        let keeps_alive = request.connection == Some("keep-alive");
+        self.ends = request.connection == Some("close") || (request.http10 && !keeps_alive);
         let data = request.body.data();
         let (chunked, long) = (matches!(request.body, Body::Chunked { .. }), data.len() > 10);
         // A request refused by its head leaves its body unread. A short body of known length is read
@@ -127,11 +127,11 @@ proptest! {
 
     #[test]
     fn connections_match_the_model(
-        requests in prop::collection::vec(request(), 1..9),
+        requests in prop::collection::vec(any_request(), 1..9),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
         let harness = &*HARNESS;
-        let first = harness.next.fetch_add(requests.len() + 1, Ordering::SeqCst);
+        let first = harness.next_id.fetch_add(requests.len() + 1, Ordering::SeqCst);
         let ids: Vec<_> = (first..first + requests.len()).collect();
         let model = Model::of(&requests, &ids);
         let bytes: Vec<_> = requests.iter().zip(&ids).map(|(all, id)| all.bytes(*id)).collect();

@@ -27,10 +27,10 @@ upstreams:
   origin: {{targets: [{}], retries: 0}}
   lost: {{targets: ['http://127.0.0.1:1']}}
 limits:
-  few: {{algorithm: sliding_window, quota: 2, window: 1h, key: [token]}}
+  small: {{algorithm: sliding_window, quota: 2, window: 1h, key: [token]}}
   team: {{algorithm: sliding_window, quota: 100, window: 1h, key: ['header:X-Team', 'cookie:c']}}
 routes:
-  - {{name: items, match: {{path: '/items/{{id}}'}}, upstream: origin, limits: [few, team]}}
+  - {{name: items, match: {{path: '/items/{{id}}'}}, upstream: origin, limits: [small, team]}}
   - {{name: lost, match: {{path: /lost}}, upstream: lost}}",
         upstream.target()
     ))
@@ -75,14 +75,14 @@ fn metrics_count_every_outcome() {
         ("requests_total{route=\"lost\",status=\"5xx\"}", 1),
         ("requests_total{route=\"\",status=\"4xx\"}", 2),
         ("request_duration_seconds_count{route=\"items\"}", 5),
-        ("limit_decisions_total{route=\"items\",limit=\"few\",decision=\"admitted\"}", 2),
-        ("limit_decisions_total{route=\"items\",limit=\"few\",decision=\"refused\"}", 3),
-        ("limit_decisions_total{route=\"items\",limit=\"few\",decision=\"unknown\"}", 0),
+        ("limit_decisions_total{route=\"items\",limit=\"small\",decision=\"admitted\"}", 2),
+        ("limit_decisions_total{route=\"items\",limit=\"small\",decision=\"refused\"}", 3),
+        ("limit_decisions_total{route=\"items\",limit=\"small\",decision=\"unknown\"}", 0),
         ("limit_decisions_total{route=\"items\",limit=\"team\",decision=\"refused\"}", 0),
         ("upstream_failures_total{upstream=\"lost\",kind=\"connect\"}", 1),
         ("upstream_failures_total{upstream=\"origin\"", 0),
         ("malformed_requests_total", 1),
-        ("store_calls_total", 5),
+        ("store_requests_total", 5),
     ] {
         gateway.wait_for_metric(&format!("tidegate_{line}"), wanted);
     }
@@ -99,8 +99,8 @@ fn metrics_count_every_outcome() {
 #[test]
 fn access_log_has_one_line_per_request_and_no_secrets() {
     let upstream = Upstream::hello();
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("access.log");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("access.log");
     let gateway = start(
         &upstream,
         &format!(
@@ -138,7 +138,7 @@ fn access_log_has_one_line_per_request_and_no_secrets() {
         ("lost", "/lost", 502, "none"),
         ("", "/nowhere", 404, "none"),
         ("items", "/items/7", 200, "admitted"),
-        ("", "", 400, "unasked"),
+        ("", "", 400, "not_checked"),
     ]
     .map(|(route, path, status, limit)| {
         (route.to_owned(), path.to_owned(), Some(status), limit.to_owned())
@@ -166,11 +166,11 @@ fn access_log_has_one_line_per_request_and_no_secrets() {
 #[test]
 fn truncated_responses_are_logged_as_truncated() {
     use std::io::Write;
-    let upstream = Upstream::with(|_, socket| {
+    let upstream = Upstream::with_handler(|_, socket| {
         socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf").is_err()
     });
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("access.log");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("access.log");
     let gateway = start(&upstream, &format!("access_log: {}", file.display()));
     let mut client = Client::connect(gateway.address());
     client.send("GET /items/5 HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -189,9 +189,9 @@ fn a_request_id_is_new_unless_a_trusted_caller_gives_one() {
             if sent.is_empty() { String::new() } else { format!("X-Request-Id: {sent}\r\n") };
         let response = get(gateway.address(), "/items/5", &headers);
         let id = response.header("x-request-id").expect("an id").to_owned();
-        let seen = upstream.request_texts().pop().expect("a request");
+        let received = upstream.request_texts().pop().expect("a request");
         let line = format!("\r\nx-request-id: {id}\r\n");
-        assert!(response.status != 200 || seen.contains(&line), "{line} in {seen}");
+        assert!(response.status != 200 || received.contains(&line), "{line} in {received}");
         id
     };
     let is_new = |id: &str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -17,8 +17,8 @@ use testkit::upstream::Upstream;
 pub(crate) const NOW: u64 = 1_700_000_000_000;
 
 /// Responds to `/304` and the like with that status, and with `X-Cost` if the query has `cost`.
-pub(crate) fn statuses() -> Upstream {
-    Upstream::with(|request, socket| {
+pub(crate) fn status_upstream() -> Upstream {
+    Upstream::with_handler(|request, socket| {
         let text = String::from_utf8_lossy(request);
         let path = text.split(' ').nth(1).unwrap_or_default();
         let status = path.get(1..4).unwrap_or("200");
@@ -26,7 +26,7 @@ pub(crate) fn statuses() -> Upstream {
             .split_once("cost=")
             .map_or(String::new(), |(_, cost)| format!("X-Cost: {}\r\n", cost.replace("%20", " ")));
         let length = if status == "304" { "" } else { "Content-Length: 0\r\n" };
-        write!(socket, "HTTP/1.1 {status} Said\r\n{cost}{length}\r\n").is_ok()
+        write!(socket, "HTTP/1.1 {status} Test\r\n{cost}{length}\r\n").is_ok()
     })
 }
 

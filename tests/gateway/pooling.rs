@@ -44,7 +44,7 @@ fn upstream_connections_are_reused_across_clients() {
 
 #[test]
 fn a_connection_with_an_unfinished_response_is_not_reused() {
-    let upstream = Upstream::with(|request, socket| {
+    let upstream = Upstream::with_handler(|request, socket| {
         if request.starts_with(b"GET /long") {
             let head = "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
             return socket.write_all(head.as_bytes()).is_ok()
@@ -66,7 +66,7 @@ fn a_connection_with_an_unfinished_response_is_not_reused() {
 fn stale_connections_are_replaced_transparently() {
     // Responds once per connection and closes it shortly after.
     let (closed, wait) = mpsc::channel();
-    let upstream = Upstream::with(move |_, socket| {
+    let upstream = Upstream::with_handler(move |_, socket| {
         let _ = socket.write_all(HELLO);
         let _ = socket.shutdown(Shutdown::Both);
         let _ = closed.send(());
@@ -156,7 +156,7 @@ fn unsafe_requests_are_not_retried() {
 
 #[test]
 fn nothing_is_retried_after_the_response_has_begun() {
-    let upstream = Upstream::with(|_, socket| {
+    let upstream = Upstream::with_handler(|_, socket| {
         socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf").is_err()
     });
     let gateway = start(&upstream, ", retries: 5");
@@ -168,7 +168,7 @@ fn nothing_is_retried_after_the_response_has_begun() {
 
 #[test]
 fn retries_do_not_multiply_the_load() {
-    let upstream = Upstream::with(|_, _| false);
+    let upstream = Upstream::with_handler(|_, _| false);
     let gateway = start(&upstream, ", retries: 3");
     let mut client = Client::connect(gateway.address());
     for _ in 0..100 {
@@ -181,9 +181,9 @@ fn retries_do_not_multiply_the_load() {
 
 #[test]
 fn a_disconnected_client_cancels_its_upstream_request() {
-    let (notify, gone) = mpsc::channel();
+    let (notify, disconnected) = mpsc::channel();
     let notify = std::sync::Mutex::new(notify);
-    let upstream = Upstream::with(move |_, socket| {
+    let upstream = Upstream::with_handler(move |_, socket| {
         read_until_closed(socket);
         let _ = notify.lock().expect("not poisoned").send(());
         false
@@ -199,7 +199,9 @@ fn a_disconnected_client_cancels_its_upstream_request() {
         client.send(request);
         eventually("the request is at the upstream", || upstream.request_count() > before);
         drop(client);
-        gone.recv_timeout(Duration::from_secs(30)).expect("the upstream connection is closed");
+        disconnected
+            .recv_timeout(Duration::from_secs(30))
+            .expect("the upstream connection is closed");
     }
     gateway.wait_for_metric("tidegate_connections", 0);
     assert_eq!(get(gateway.admin(), "/healthz", "").status, 200);
@@ -209,7 +211,7 @@ fn a_disconnected_client_cancels_its_upstream_request() {
 fn back_pressure_bounds_memory_for_a_client_that_does_not_read() {
     let (notify, stuck) = mpsc::channel();
     let notify = std::sync::Mutex::new(notify);
-    let upstream = Upstream::with(move |_, socket| {
+    let upstream = Upstream::with_handler(move |_, socket| {
         socket.set_write_timeout(Some(Duration::from_millis(700))).expect("a timeout");
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n");
         let (chunk, mut sum) = (vec![b'x'; 64 * 1024], 0);

@@ -1,6 +1,7 @@
 use testkit::{
     backend::{Backend, Fleet, on_every_topology},
     client::Response,
+    gateway::wait_for_first_reports,
     redis_server::RedisServer,
     upstream::Upstream,
     wait::sleep,
@@ -30,7 +31,7 @@ fn route(path: &str, limits: &str) -> String {
 
 /// The rate-limit headers of a response, checked for consistency.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Advertised {
+struct AdvertisedLimit {
     admitted: bool,
     limit: u64,
     remaining: u64,
@@ -41,14 +42,14 @@ struct Advertised {
 }
 
 /// Reads the headers and checks the invariants that hold unless the quota was lowered.
-fn advertised(response: &Response) -> Advertised {
+fn advertised(response: &Response) -> AdvertisedLimit {
     let advertised = advertised_unchecked(response);
     assert_eq!(advertised.limit, advertised.used + advertised.remaining, "{}", response.head);
     advertised
 }
 
-fn advertised_unchecked(response: &Response) -> Advertised {
-    let advertised = Advertised {
+fn advertised_unchecked(response: &Response) -> AdvertisedLimit {
+    let advertised = AdvertisedLimit {
         admitted: response.status == 200,
         limit: response.number("X-RateLimit-Limit"),
         remaining: response.number("X-RateLimit-Remaining"),
@@ -110,8 +111,8 @@ fn every_limited_response_has_all_rate_limit_headers() {
 fn failed_responses_have_rate_limit_headers() {
     on_every_topology(|backend| {
         let yaml = "upstreams: {gone: {targets: [\"http://127.0.0.1:1\"]}}
-limits: {few: {quota: 1, window: 10s}}
-routes: [{name: a, match: {path: /a}, upstream: gone, limits: [few]}]
+limits: {small: {quota: 1, window: 10s}}
+routes: [{name: a, match: {path: /a}, upstream: gone, limits: [small]}]
 ";
         let fleet = backend.start(yaml, &Clock::manual(NOW));
         let response = fleet.get("/a", "");
@@ -219,7 +220,7 @@ fn the_standard_headers_are_exact() {
 
 #[test]
 fn rate_limit_headers_of_the_upstream_are_replaced() {
-    let upstream = Upstream::responding(
+    let upstream = Upstream::with_response(
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-RateLimit-Limit: 999\r\n\
          X-Ratelimit-Remaining: 998\r\nx-ratelimit-remaining: 997\r\nX-RateLimit-Used: 1\r\n\
          X-RateLimit-Reset: 12\r\nX-RateLimit-Resource: core\r\nRateLimit: \"x\";r=1\r\n\
@@ -229,17 +230,22 @@ fn rate_limit_headers_of_the_upstream_are_replaced() {
         let yaml = format!(
             "headers: {{standard: draft-11}}
 upstreams: {{origin: {{targets: [{}]}}}}
-limits: {{few: {{quota: 3, window: 10s}}}}
-routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [few]}}]
+limits: {{small: {{quota: 3, window: 10s}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [small]}}]
 ",
             upstream.target()
         );
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let response = fleet.get("/a", "");
         let advertised = advertised(&response);
-        assert_eq!((advertised.limit, advertised.remaining, &*advertised.resource), (3, 2, "few"));
-        assert_eq!(response.header("RateLimit-Policy"), Some(r#""few";q=3;w=10"#));
-        assert!(response.header("RateLimit").is_some_and(|value| value.starts_with("\"few\";r=2")));
+        assert_eq!(
+            (advertised.limit, advertised.remaining, &*advertised.resource),
+            (3, 2, "small")
+        );
+        assert_eq!(response.header("RateLimit-Policy"), Some(r#""small";q=3;w=10"#));
+        assert!(
+            response.header("RateLimit").is_some_and(|value| value.starts_with("\"small\";r=2"))
+        );
         assert_eq!(response.header("Access-Control-Expose-Headers"), Some("X-Own"));
     });
 }
@@ -247,7 +253,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [few]}}]
 #[test]
 fn cors_exposes_the_headers() {
     on_every_topology(|backend| {
-        let yaml = rules("few: {quota: 1, window: 10s}", &route("/a", "few"));
+        let yaml = rules("small: {quota: 1, window: 10s}", &route("/a", "small"));
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for status in [200, 429] {
             let response = fleet.get("/a", "Origin: https://shop.example\r\n");
@@ -266,8 +272,8 @@ fn a_changed_quota_keeps_the_usage() {
     on_every_topology(|backend| {
         let clock = Clock::manual(NOW);
         let with = |quota: u32, cost: u32| {
-            let limit = format!("few: {{quota: {quota}, window: 10s, cost: {cost}}}");
-            rules(&limit, &route("/a", "few"))
+            let limit = format!("small: {{quota: {quota}, window: 10s, cost: {cost}}}");
+            rules(&limit, &route("/a", "small"))
         };
         let fleet = backend.start(&with(10, 1), &clock);
         for _ in 0..6 {
@@ -299,12 +305,13 @@ fn a_changed_quota_keeps_the_usage() {
 }
 
 #[test]
-fn one_request_is_one_redis_call_and_no_key_is_in_clear() {
+fn one_request_is_one_redis_call_and_no_key_is_in_clear_text() {
     let backend = Backend::Redis(RedisServer::start());
     let Backend::Redis(redis) = &backend else { unreachable!() };
     let limits = "a: {quota: 9, window: 1m, key: [token]}, b: {quota: 9, window: 1m, \
                   key: [\"header:x-who\", \"cookie:sid\"]}, c: {quota: 9, window: 1m}";
     let fleet = backend.start(&rules(limits, &route("/a", "a, b, c")), &Clock::manual(NOW));
+    wait_for_first_reports(redis, &fleet.gateways.iter().collect::<Vec<_>>());
     let headers = "Authorization: hunter2\r\nX-Who: hunter2\r\nCookie: sid=hunter2\r\n";
     fleet.get("/a", headers);
     let calls = || {
@@ -336,7 +343,7 @@ fn one_request_is_one_redis_call_and_no_key_is_in_clear() {
 }
 
 /// Exhausts a caller's quota; returns the refusal.
-fn exhaust(fleet: &Fleet, token: &str, path: &str) -> Advertised {
+fn exhaust(fleet: &Fleet, token: &str, path: &str) -> AdvertisedLimit {
     loop {
         let advertised = advertised(&fleet.get_as(token, path));
         if !advertised.admitted {
@@ -388,9 +395,10 @@ fn every_algorithm_advertises_exact_numbers() {
 #[test]
 fn retry_after_admits_in_real_time() {
     on_every_topology(|backend| {
-        let limit = "few: {quota: 3, window: 1s, resolution: 2, key: [token]}";
+        let limit = "small: {quota: 3, window: 1s, resolution: 2, key: [token]}";
+        // The other tests wait by a manual clock; this one shows that real clocks agree with it.
         let clock = Clock::system();
-        let fleet = backend.start(&rules(limit, &route("/a", "few")), &clock);
+        let fleet = backend.start(&rules(limit, &route("/a", "small")), &clock);
         let refused = exhaust(&fleet, "alice", "/a");
         sleep(std::time::Duration::from_secs(refused.retry_after.expect("a wait")));
         assert!(advertised(&fleet.get_as("alice", "/a")).admitted);

@@ -7,14 +7,15 @@ use testkit::{
     wait::{eventually, timed},
 };
 
-use crate::token_lease::{hello, start_process, with};
+use crate::token_lease::{fixed_response_rules, start_process, with_redis};
 
 const LIMIT: &str = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
 
 #[test]
 fn sigterm_stops_the_gateway_while_redis_hangs() {
     let redis = RedisServer::start();
-    let yaml = with(&redis, &hello(LIMIT, "calls")).replace("timeout: 5s", "timeout: 1m");
+    let yaml = with_redis(&redis, &fixed_response_rules(LIMIT, "calls"))
+        .replace("timeout: 5s", "timeout: 1m");
     let mut process = start_process(&format!("drain_timeout: 1s\n{yaml}"));
     redis.suspend();
     process.signal(Signal::TERM);
@@ -27,14 +28,17 @@ fn sigterm_stops_the_gateway_while_redis_hangs() {
 #[test]
 fn log_contains_the_error_code_of_redis() {
     let redis = RedisServer::start();
-    let process = start_process(&with(&redis, &hello(&LIMIT.replace("100}", "1}"), "calls")));
+    let process = start_process(&with_redis(
+        &redis,
+        &fixed_response_rules(&LIMIT.replace("100}", "1}"), "calls"),
+    ));
     let command = ["ACL", "SETUSER", "default", "-evalsha"];
     assert_eq!(redis.command::<String>(&command), "OK");
     eventually("it is logged", || {
         assert_eq!(get(process.address, "/a", "Connection: close\r\n").status, 200);
         process.log_line("NOPERM").is_some()
     });
-    let said = process.log_line("NOPERM").expect("a log line");
-    assert!(said.contains("Redis refuses script calls"), "{said}");
-    assert!(said.contains(&redis.address()), "{said}");
+    let log = process.log_line("NOPERM").expect("a log line");
+    assert!(log.contains("Redis refuses script calls"), "{log}");
+    assert!(log.contains(&redis.address()), "{log}");
 }

@@ -65,7 +65,7 @@ fn metric(gateway: &Gateway, line: &str) -> u64 {
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {line} in\n{text}"))
 }
 
-fn has_rate_headers(response: &Response) -> bool {
+fn has_rate_limit_headers(response: &Response) -> bool {
     response.head.to_ascii_lowercase().contains("x-ratelimit")
 }
 
@@ -77,18 +77,18 @@ fn wait_registered(gateways: &[Gateway; 2]) {
 }
 
 /// Asserts the response of each policy during an outage.
-fn check_policies(gateway: &Gateway) {
+fn assert_policies(gateway: &Gateway) {
     let closed = get(gateway.address(), "/closed", "");
     assert_eq!(closed.status, 503);
     assert_eq!(closed.header("Content-Type"), Some("application/problem+json"));
     let kind = closed.json()["type"].as_str().expect("a type").to_owned();
     assert!(kind.ends_with("store-unavailable"), "{kind}");
-    assert!(closed.number("Retry-After") >= 1 && !has_rate_headers(&closed));
+    assert!(closed.number("Retry-After") >= 1 && !has_rate_limit_headers(&closed));
     let open = get(gateway.address(), "/open", "");
     assert_eq!(open.status, 200);
-    assert!(!has_rate_headers(&open), "no headers without Redis: {}", open.head);
+    assert!(!has_rate_limit_headers(&open), "no headers without Redis: {}", open.head);
     let local = get(gateway.address(), "/local", "");
-    assert!(matches!(local.status, 200 | 429) && has_rate_headers(&local));
+    assert!(matches!(local.status, 200 | 429) && has_rate_limit_headers(&local));
 }
 
 /// Sends requests until the breakers of both workers are open: new connections reach both eventually.
@@ -96,17 +96,17 @@ fn open_every_breaker(gateway: &Gateway) {
     eventually("every worker has an open breaker", || {
         let response = get(gateway.address(), "/local", "");
         assert!(response.status < 500);
-        store(gateway)["workers_without"] == 2
+        store(gateway)["workers_without_redis"] == 2
     });
 }
 
 /// Waits until all workers use Redis again and the gateways share their counters.
-fn wait_shared(gateways: &[Gateway]) {
+fn wait_recovered(gateways: &[Gateway]) {
     for gateway in gateways {
         eventually("Redis is reconnected and merged", || {
             let store = store(gateway);
             store["healthy"] == true
-                && store["workers_without"] == 0
+                && store["workers_without_redis"] == 0
                 && metric(gateway, "tidegate_store_unmerged") == 0
         });
     }
@@ -121,7 +121,7 @@ fn wait_shared(gateways: &[Gateway]) {
             // Requests admitted meanwhile count: the quota may be exhausted.
             let is_full =
                 path == "/local" && responses.iter().all(|response| response.status == 429);
-            responses.iter().all(has_rate_headers)
+            responses.iter().all(has_rate_limit_headers)
                 && local() == before
                 && (is_full || responses.windows(2).all(|two| used(&two[1]) == used(&two[0]) + 1))
         });
@@ -136,7 +136,7 @@ fn without_redis_at_start_each_policy_applies_until_it_connects() {
         assert_eq!(store(gateway)["kind"], "redis");
         open_every_breaker(gateway);
         assert_eq!(store(gateway)["healthy"], false);
-        check_policies(gateway);
+        assert_policies(gateway);
         let address = gateway.address();
         eventually("the local quota is exhausted", || get(address, "/local", "").status == 429);
         let refused = get(address, "/local", "");
@@ -146,7 +146,7 @@ fn without_redis_at_start_each_policy_applies_until_it_connects() {
             assert_eq!(get(address, "/open", "").status, 200);
         }
         for (line, least) in [
-            ("tidegate_store_workers_without", 2),
+            ("tidegate_store_workers_without_redis", 2),
             ("tidegate_store_failures_total{kind=\"open\"}", 20),
             ("tidegate_store_fallbacks_total{policy=\"local\"}", 10),
             ("tidegate_store_fallbacks_total{policy=\"open\"}", 21),
@@ -159,7 +159,7 @@ fn without_redis_at_start_each_policy_applies_until_it_connects() {
         assert_eq!(metric(gateway, &up), 0);
     }
     redis.restart();
-    wait_shared(&gateways);
+    wait_recovered(&gateways);
     // Gateways that started without Redis use the same keys.
     eventually("Redis has counted the admissions", || {
         gateways.iter().all(|gateway| {
@@ -174,27 +174,27 @@ fn an_idle_gateway_detects_the_outage() {
     let mut redis = RedisServer::start();
     let gateway = start(&redis, 1_000_000);
     eventually("Redis decides", || {
-        let decided = |_| has_rate_headers(&get(gateway.address(), "/open", ""));
+        let decided = |_| has_rate_limit_headers(&get(gateway.address(), "/open", ""));
         store(&gateway)["healthy"] == true && (0..16).all(decided)
     });
     redis.kill();
     eventually("the outage is reported", || store(&gateway)["healthy"] == false);
-    eventually("each worker detects it", || store(&gateway)["workers_without"] == 2);
+    eventually("each worker detects it", || store(&gateway)["workers_without_redis"] == 2);
     redis.restart();
     eventually("the recovery is reported", || store(&gateway)["healthy"] == true);
 }
 
 #[test]
 fn an_open_limit_removes_the_upstreams_rate_limit_headers() {
-    let upstream = Upstream::responding(
+    let upstream = Upstream::with_response(
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-RateLimit-Limit: 999\r\n\
          X-RateLimit-Remaining: 998\r\n\r\nok",
     );
     let gateway = Gateway::start(&format!(
         "store: {{redis: {{shards: [{{primary: \"{}\"}}]}}}}
 upstreams: {{origin: {{targets: [{}]}}}}
-limits: {{few: {{quota: 1, window: 1h, on_failure: open}}}}
-routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [few]}}]
+limits: {{small: {{quota: 1, window: 1h, on_failure: open}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [small]}}]
 ",
         "redis://127.0.0.1:1",
         upstream.target(),
@@ -202,13 +202,13 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [few]}}]
     for _ in 0..3 {
         let response = get(gateway.address(), "/a", "");
         assert_eq!(response.status, 200);
-        assert!(!has_rate_headers(&response), "{}", response.head);
+        assert!(!has_rate_limit_headers(&response), "{}", response.head);
     }
 }
 
 /// The outcome of a load.
 #[derive(Default)]
-struct Load {
+struct PolicyLoad {
     stop: AtomicBool,
     sent: AtomicU64,
     slowest_us: AtomicU64,
@@ -216,8 +216,8 @@ struct Load {
 }
 
 /// Requests `/local` and `/open` from both gateways while `act` runs; every response must be a 200.
-fn under_load(gateways: &[Gateway], act: impl FnOnce(&Load)) -> Load {
-    let load = Load::default();
+fn under_load(gateways: &[Gateway], act: impl FnOnce(&PolicyLoad)) -> PolicyLoad {
+    let load = PolicyLoad::default();
     thread::scope(|scope| {
         for number in 0..8 {
             let address = gateways[number % 2].address();
@@ -227,7 +227,7 @@ fn under_load(gateways: &[Gateway], act: impl FnOnce(&Load)) -> Load {
                 while !load.stop.load(Ordering::Relaxed) {
                     let (response, took) = timed(|| client.get(path, ""));
                     assert_eq!(response.status, 200, "{path}: {}", response.text());
-                    if !has_rate_headers(&response) {
+                    if !has_rate_limit_headers(&response) {
                         assert_eq!(path, "/open", "only an `open` limit may omit the headers");
                         load.unlimited.fetch_add(1, Ordering::Relaxed);
                     }
@@ -251,7 +251,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-impl Load {
+impl PolicyLoad {
     /// Waits for `more` responses.
     fn wait_for_traffic(&self, more: u64) {
         let before = self.sent.load(Ordering::Relaxed);
@@ -263,8 +263,8 @@ impl Load {
     }
 }
 
-fn is_lost(gateways: &[Gateway]) -> bool {
-    gateways.iter().all(|gateway| store(gateway)["workers_without"] != 0)
+fn has_lost_redis(gateways: &[Gateway]) -> bool {
+    gateways.iter().all(|gateway| store(gateway)["workers_without_redis"] != 0)
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn a_kill_under_load_fails_and_delays_no_request() {
     let load = under_load(&gateways, |load| {
         load.wait_for_traffic(500);
         redis.kill();
-        eventually("the outage is detected", || is_lost(&gateways));
+        eventually("the outage is detected", || has_lost_redis(&gateways));
         load.wait_for_traffic(500);
         redis.restart();
         eventually("Redis is reconnected", || gateways.iter().all(|g| store(g)["healthy"] == true));
@@ -282,7 +282,7 @@ fn a_kill_under_load_fails_and_delays_no_request() {
     });
     assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "the slowest took {:?}", load.slowest());
     assert!(load.unlimited.load(Ordering::Relaxed) > 0, "some requests are admitted without Redis");
-    wait_shared(&gateways);
+    wait_recovered(&gateways);
     assert!(metric(&gateways[0], "tidegate_store_failures_total{kind=\"open\"}") > 0);
 }
 
@@ -293,7 +293,7 @@ fn a_hung_redis_holds_no_request_longer_than_the_timeout() {
     let load = under_load(&gateways, |load| {
         load.wait_for_traffic(500);
         redis.suspend();
-        eventually("the outage is detected", || is_lost(&gateways));
+        eventually("the outage is detected", || has_lost_redis(&gateways));
         load.wait_for_traffic(2_000);
         redis.resume();
         eventually("Redis is reconnected", || gateways.iter().all(|g| store(g)["healthy"] == true));
@@ -301,7 +301,7 @@ fn a_hung_redis_holds_no_request_longer_than_the_timeout() {
     });
     assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "the slowest took {:?}", load.slowest());
     assert!(metric(&gateways[0], "tidegate_store_failures_total{kind=\"timeout\"}") > 0);
-    wait_shared(&gateways);
+    wait_recovered(&gateways);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn each_policy_applies_while_redis_hangs() {
     open_every_breaker(&gateway);
     let failed = |kind| gateway.metric(&format!("tidegate_store_failures_total{{kind=\"{kind}\""));
     let before = ["timeout", "open"].map(failed);
-    check_policies(&gateway);
+    assert_policies(&gateway);
     let [timeouts, opens] = before;
     assert_eq!(
         ["timeout", "open"].map(failed),
@@ -321,7 +321,7 @@ fn each_policy_applies_while_redis_hangs() {
         "an open breaker delays no request"
     );
     redis.resume();
-    wait_shared(&[gateway]);
+    wait_recovered(&[gateway]);
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn a_flushed_redis_keeps_counting() {
             assert_eq!(metric(gateway, &line), 0, "{kind}");
         }
     }
-    wait_shared(&gateways);
+    wait_recovered(&gateways);
 }
 
 #[test]
@@ -379,7 +379,7 @@ fn the_local_share_divides_the_quota_by_the_last_gateway_count() {
         assert_eq!(refused.number("X-RateLimit-Used"), 6);
     }
     redis.restart();
-    wait_shared(&gateways);
+    wait_recovered(&gateways);
     assert_eq!(get(gateways[0].address(), "/local", "").number("X-RateLimit-Limit"), 11);
 }
 

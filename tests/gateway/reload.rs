@@ -12,18 +12,15 @@ use testkit::{
     client::{Client, Response, get},
     gateway::Gateway,
     process::Process,
-    upstream::Upstream,
+    upstream::{ResponseGate, Upstream},
     wait::{eventually, sleep},
 };
 use tidegate::{clock::Clock, server::Server};
 
-use crate::{
-    binary::{Gate, delayed_upstream},
-    tidegate_command,
-};
+use crate::{binary::delayed_upstream, tidegate_command};
 
 /// A configuration whose fixed response is `word`.
-fn responding(word: &str) -> String {
+pub(crate) fn fixed_response(word: &str) -> String {
     format!(
         "listen: [{{address: \"127.0.0.1:0\"}}]
 admin: {{address: \"127.0.0.1:0\", hosts: [gateway.test]}}
@@ -37,7 +34,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [many]}}]
     )
 }
 
-fn post_reload(admin: std::net::SocketAddr) -> Response {
+pub(crate) fn post_reload(admin: std::net::SocketAddr) -> Response {
     let mut client = Client::connect(admin);
     client.send("POST /api/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
     client.read_response()
@@ -65,12 +62,12 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [many]}}]
                 let address = fleet.gateways[number % fleet.gateways.len()].address();
                 let (stop, sent) = (&stop, &sent);
                 scope.spawn(move || {
-                    let mut kept = Client::connect(address);
+                    let mut persistent = Client::connect(address);
                     while !stop.load(Ordering::Relaxed) {
-                        // Some clients keep their connection, some reconnect each time.
+                        // One client in three reconnects for each request.
                         let response = match number % 3 {
                             0 => get(address, "/a", "Connection: close\r\n"),
-                            _ => kept.get("/a", ""),
+                            _ => persistent.get("/a", ""),
                         };
                         assert_eq!((response.status, &*response.body), (200, &b"hello"[..]));
                         assert!(response.number("X-RateLimit-Limit") >= 1_000_000);
@@ -99,8 +96,8 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [many]}}]
 
 #[test]
 fn a_faulty_reload_keeps_the_old_rules() {
-    let gateway = Gateway::start(&responding("old"));
-    gateway.write_configuration(&responding("new").replace("quota: 1000000", "quota: x"));
+    let gateway = Gateway::start(&fixed_response("old"));
+    gateway.write_configuration(&fixed_response("new").replace("quota: 1000000", "quota: x"));
     let refused = post_reload(gateway.admin());
     assert_eq!(refused.status, 400);
     assert_eq!(refused.header("Content-Type"), Some("application/problem+json"));
@@ -112,7 +109,7 @@ fn a_faulty_reload_keeps_the_old_rules() {
     let response = post_reload(gateway.admin());
     assert_eq!(response.status, 400, "it is still faulty");
 
-    gateway.write_configuration(&responding("new"));
+    gateway.write_configuration(&fixed_response("new"));
     let reloaded = post_reload(gateway.admin());
     assert_eq!(reloaded.status, 200, "{}", reloaded.text());
     assert!(reloaded.json()["generation"].as_u64() >= Some(2));
@@ -132,7 +129,7 @@ fn a_faulty_reload_keeps_the_old_rules() {
 
 #[test]
 fn a_reload_refuses_changes_that_need_a_restart() {
-    let gateway = Gateway::start(&responding("old"));
+    let gateway = Gateway::start(&fixed_response("old"));
     for (key, from, to) in [
         ("listen", "listen: [{address: \"127.0.0.1:0\"}]", "listen: [{address: \"127.0.0.1:1\"}]"),
         (
@@ -145,7 +142,7 @@ fn a_reload_refuses_changes_that_need_a_restart() {
         ("drain_timeout", "drain_timeout: 2s", "drain_timeout: 3s"),
         ("store", "workers: 2", "workers: 2\nstore: {memory: {max_keys: 5}}"),
     ] {
-        let faults = gateway.reload(&responding("new").replace(from, to)).expect_err("a fault");
+        let faults = gateway.reload(&fixed_response("new").replace(from, to)).expect_err("a fault");
         let expected = format!("`{key}` cannot change on reload");
         assert!(faults.contains(&expected) && faults.contains("restart"), "{faults}");
         assert_eq!(get(gateway.address(), "/a", "").text(), "old");
@@ -154,7 +151,7 @@ fn a_reload_refuses_changes_that_need_a_restart() {
 
 #[test]
 fn requests_in_flight_finish_on_the_old_rules() {
-    let gate = Gate::default();
+    let gate = ResponseGate::default();
     let (old, new) = (delayed_upstream(&gate, "old"), Upstream::hello());
     let yaml = |upstream: &Upstream| {
         format!(
@@ -200,19 +197,19 @@ impl WatchedGateway {
 
 #[test]
 fn a_changed_file_is_reloaded() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("tidegate.yaml");
-    fs::write(&path, responding("one")).expect("a file");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("tidegate.yaml");
+    fs::write(&path, fixed_response("one")).expect("a file");
     let gateway = WatchedGateway::start(&path);
-    fs::write(&path, responding("two")).expect("a file");
+    fs::write(&path, fixed_response("two")).expect("a file");
     gateway.wait_until_serves("two");
     // As editors do: a rename over the old file, which is never visible half written.
     let replace = |text: &str| {
-        let new = folder.path().join(".tidegate.yaml.swp");
+        let new = directory.path().join(".tidegate.yaml.swp");
         fs::write(&new, text).expect("a file");
         fs::rename(&new, &path).expect("a new file in its place");
     };
-    replace(&responding("three"));
+    replace(&fixed_response("three"));
     gateway.wait_until_serves("three");
     // A fault is detected and logged, and changes nothing.
     let faults = || gateway.0.shared.metrics.reload_faults.load(Ordering::Relaxed);
@@ -222,7 +219,7 @@ fn a_changed_file_is_reloaded() {
     fs::remove_file(&path).expect("the file");
     sleep(std::time::Duration::from_millis(300));
     assert_eq!(gateway.response(), "three", "a missing file changes nothing");
-    replace(&responding("four"));
+    replace(&fixed_response("four"));
     gateway.wait_until_serves("four");
     assert_eq!(faults(), before + 1, "a missing file is not a fault");
 }
@@ -231,17 +228,17 @@ fn a_changed_file_is_reloaded() {
 fn a_mounted_configuration_volume_is_watched() {
     // As Kubernetes mounts a ConfigMap: the file is a link into `..data`, itself a link that is
     // replaced by rename.
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let version = |name: &str, word: &str| {
-        fs::create_dir(folder.path().join(name)).expect("a folder");
-        fs::write(folder.path().join(name).join("tidegate.yaml"), responding(word))
+        fs::create_dir(directory.path().join(name)).expect("a directory");
+        fs::write(directory.path().join(name).join("tidegate.yaml"), fixed_response(word))
             .expect("a file");
-        let link = folder.path().join("..data_tmp");
+        let link = directory.path().join("..data_tmp");
         symlink(name, &link).expect("a link");
-        fs::rename(link, folder.path().join("..data")).expect("the new link in its place");
+        fs::rename(link, directory.path().join("..data")).expect("the new link in its place");
     };
     version("..2026_1", "one");
-    let path = folder.path().join("tidegate.yaml");
+    let path = directory.path().join("tidegate.yaml");
     symlink("..data/tidegate.yaml", &path).expect("a link");
     let gateway = WatchedGateway::start(&path);
     for (name, word) in [("..2026_2", "two"), ("..2026_3", "three")] {
@@ -252,24 +249,24 @@ fn a_mounted_configuration_volume_is_watched() {
 
 #[test]
 fn a_file_behind_a_symlink_is_watched() {
-    let (folder, elsewhere) = (tempfile::tempdir(), tempfile::tempdir());
-    let (folder, elsewhere) = (folder.expect("a folder"), elsewhere.expect("a folder"));
+    let (directory, elsewhere) = (tempfile::tempdir(), tempfile::tempdir());
+    let (directory, elsewhere) = (directory.expect("a directory"), elsewhere.expect("a directory"));
     let real = elsewhere.path().join("real.yaml");
-    fs::write(&real, responding("one")).expect("a file");
-    let path = folder.path().join("tidegate.yaml");
+    fs::write(&real, fixed_response("one")).expect("a file");
+    let path = directory.path().join("tidegate.yaml");
     symlink(&real, &path).expect("a link");
     let gateway = WatchedGateway::start(&path);
-    fs::write(&real, responding("two")).expect("a file");
+    fs::write(&real, fixed_response("two")).expect("a file");
     gateway.wait_until_serves("two");
 }
 
 #[test]
 fn sighup_reloads_the_real_process() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("own.yaml");
-    fs::write(&path, responding("one")).expect("a file");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("own.yaml");
+    fs::write(&path, fixed_response("one")).expect("a file");
     let mut process =
-        Process::start(tidegate_command(folder.path(), &["serve", "--config", "own.yaml"]));
+        Process::start(tidegate_command(directory.path(), &["serve", "--config", "own.yaml"]));
     let generation = || get(process.admin, "/readyz", "").json()["generation"].as_u64();
     assert_eq!(generation(), Some(1));
     assert_eq!(get(process.address, "/a", "").number("X-RateLimit-Used"), 1);
@@ -279,7 +276,7 @@ fn sighup_reloads_the_real_process() {
         eventually("a reload", || generation() == Some(wanted));
     }
     assert_eq!(get(process.address, "/a", "").number("X-RateLimit-Used"), 2);
-    fs::write(&path, responding("two")).expect("a file");
+    fs::write(&path, fixed_response("two")).expect("a file");
     process.signal(Signal::HUP);
     eventually("the new rules", || get(process.address, "/a", "").text() == "two");
     process.signal(Signal::INT);

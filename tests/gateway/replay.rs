@@ -52,7 +52,7 @@ fn pick<'a>(rng: &mut SplitMix64, from: &[&'a str]) -> &'a str {
 }
 
 /// A random request, and whether it is a HEAD.
-fn request(rng: &mut SplitMix64) -> (bool, String) {
+fn random_request(rng: &mut SplitMix64) -> (bool, String) {
     let method = pick(rng, &["GET", "GET", "GET", "HEAD", "PUT", "POST", "DELETE", "TRACE"]);
     let path = match rng.below(14) {
         0 => pick(rng, &["/nowhere", "/", "/%zz", "/../x", "/a%00b"]).to_owned(),
@@ -106,7 +106,7 @@ fn send_requests(
     for _ in 0..REQUESTS {
         now += [0, 0, 0, 1, 7, 40, 300, 900][rng.below(8) as usize];
         clock.set(now);
-        let (is_head, text) = request(rng);
+        let (is_head, text) = random_request(rng);
         client.send(&text);
         let (status, head, body) = if is_head {
             let (status, head) = client.read_head().expect("a response");
@@ -134,8 +134,9 @@ fn send_requests(
 
 #[test]
 fn replay_decides_like_the_live_gateway() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (log, config) = (folder.path().join("access.log"), folder.path().join("tidegate.yaml"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (log, config) =
+        (directory.path().join("access.log"), directory.path().join("tidegate.yaml"));
     let (log, config) = (log.to_str().expect("a path"), config.to_str().expect("a path"));
     let upstream = Upstream::hello();
     let yaml = rules(&upstream, log);
@@ -155,7 +156,7 @@ fn replay_decides_like_the_live_gateway() {
         let text = |key: &str| line[key].as_str().expect("a text").to_owned();
         let decision: Vec<&str> = decision.split('\t').collect();
         let limit = text("limit");
-        let route = if matches!(&*text("route"), "") || limit == "unasked" {
+        let route = if matches!(&*text("route"), "") || limit == "not_checked" {
             "-".to_owned()
         } else {
             text("route")
@@ -168,7 +169,7 @@ fn replay_decides_like_the_live_gateway() {
         }
         *counts.entry(limit).or_default() += 1;
     }
-    for limit in ["admitted", "refused", "none", "unasked"] {
+    for limit in ["admitted", "refused", "none", "not_checked"] {
         assert!(
             counts.get(limit).is_some_and(|count| *count >= 100),
             "too few {limit}: {counts:?}"
@@ -179,8 +180,8 @@ fn replay_decides_like_the_live_gateway() {
 
 #[test]
 fn a_comparison_reports_what_would_change() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).to_str().expect("a path").to_owned();
     let upstream = Upstream::hello();
     let (log, old, new) = (path("access.log"), path("old.yaml"), path("new.yaml"));
     let yaml = rules(&upstream, &log);

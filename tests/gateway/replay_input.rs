@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tidegate::{
     cli::{self, Exit},
     config,
-    identity::Secret,
+    identity::KeySecret,
     replay::{ConfigReplay, DecisionEvent, Format, LineReader, MAX_LINE, RawLine, Replay},
     snapshot::Snapshot,
     telemetry::AccessLine,
@@ -27,13 +27,13 @@ routes:
 ";
 
 /// A directory with rules and logs.
-struct Folder(TempDir);
+struct ReplayDirectory(TempDir);
 
-impl Folder {
+impl ReplayDirectory {
     fn new() -> Self {
-        let folder = Self(tempfile::tempdir().expect("a folder"));
-        folder.write("rules.yaml", RULES.as_bytes());
-        folder
+        let directory = Self(tempfile::tempdir().expect("a directory"));
+        directory.write("rules.yaml", RULES.as_bytes());
+        directory
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> String {
@@ -77,7 +77,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_bad_line_skips_only_itself() {
-    let folder = Folder::new();
+    let directory = ReplayDirectory::new();
     let long = format!("{{\"a\":\"{}\"}}\n", "x".repeat(3 * MAX_LINE));
     let good = json(1, "t", "/a");
     let log = [
@@ -95,7 +95,7 @@ fn a_bad_line_skips_only_itself() {
         json(2, "t", "/a").trim_end().as_bytes(),
     ]
     .concat();
-    let (exit, report) = folder.report(&log, &[]);
+    let (exit, report) = directory.report(&log, &[]);
     assert_eq!(exit, Exit::Ok);
     assert_eq!(report["lines"], 12);
     assert_eq!((&report["requests"], &report["malformed"]), (&3.into(), &7.into()), "{report}");
@@ -117,23 +117,39 @@ fn a_bad_line_skips_only_itself() {
 }
 
 #[test]
+fn a_logged_token_is_in_no_header_that_a_key_can_name() {
+    let rules = RULES.replace("header:x-team", "header:tidegate-logged-token");
+    let snapshot = Snapshot::compile(&config::parse("t.yaml", &rules).unwrap()).unwrap();
+    let config = ConfigReplay::new("t.yaml", snapshot, 1_000, KeySecret(1, 2));
+    let mut replay = Replay::new([config].into_iter().collect(), "");
+    let log: String = (0..9).map(|n| json(n, &format!("t{n}"), "/b/1")).collect();
+    replay.read("log", log.as_bytes(), None, None);
+    replay.finish(None);
+    // All lines have one client, whose address is the key.
+    assert_eq!((replay.configs[0].admitted, replay.configs[0].refused), (3, 6));
+}
+
+#[test]
 fn empty_and_garbage_logs_are_distinguished() {
-    let folder = Folder::new();
+    let directory = ReplayDirectory::new();
     for empty in [&b""[..], b"\n\n\r\n"] {
-        let (exit, report) = folder.report(empty, &[]);
+        let (exit, report) = directory.report(empty, &[]);
         assert_eq!((exit, &report["requests"]), (Exit::Ok, &0.into()));
     }
     let garbage: Vec<u8> =
         (0..100_000_u32).map(|number| (number.wrapping_mul(number) >> 7) as u8).collect();
-    let (exit, report) = folder.report(&garbage, &[]);
+    let (exit, report) = directory.report(&garbage, &[]);
     assert_eq!((exit, &report["requests"]), (Exit::BadInput, &0.into()));
     assert_eq!(report["files"][0]["format"], Value::Null);
-    let (exit, said) = folder.replay(json(1, "", "/a").as_bytes(), &["--format", "combined"]);
+    let (exit, output) = directory.replay(json(1, "", "/a").as_bytes(), &["--format", "combined"]);
     assert_eq!(exit, Exit::BadInput);
-    assert!(said.contains("log:1: no client, expected a line such as 192.0.2.1 - - ["), "{said}");
+    assert!(
+        output.contains("log:1: no client, expected a line such as 192.0.2.1 - - ["),
+        "{output}"
+    );
     let missing = ["tidegate", "replay", "-c", "no-such.yaml", "no-such.log"];
     assert_eq!(cli::run(missing, &mut Vec::new()), Exit::BadInput);
-    let rules = folder.write("rules.yaml", RULES.as_bytes());
+    let rules = directory.write("rules.yaml", RULES.as_bytes());
     let missing = ["tidegate", "replay", "-c", &rules, "no-such.log"];
     assert_eq!(cli::run(missing, &mut Vec::new()), Exit::BadInput);
     let none = ["tidegate", "replay", "-c", &rules];
@@ -142,26 +158,26 @@ fn empty_and_garbage_logs_are_distinguished() {
 
 #[test]
 fn gzip_is_detected_and_may_be_truncated() {
-    let folder = Folder::new();
+    let directory = ReplayDirectory::new();
     let lines: String = (0..20).map(|second| json(second, "t", "/a")).collect();
     let whole = gzip(lines.as_bytes());
-    let (exit, report) = folder.report(&whole, &[]);
+    let (exit, report) = directory.report(&whole, &[]);
     assert_eq!((exit, &report["requests"]), (Exit::Ok, &20.into()));
     let twice = [&whole[..], &whole].concat();
-    assert_eq!(folder.report(&twice, &[]).1["requests"], 40);
+    assert_eq!(directory.report(&twice, &[]).1["requests"], 40);
     for broken in [&whole[..whole.len() - 9], &[&whole[..], b"garbage"].concat(), &whole[..5]] {
-        let (exit, report) = folder.report(broken, &[]);
+        let (exit, report) = directory.report(broken, &[]);
         assert_eq!(exit, Exit::BadInput, "{report}");
         assert!(report["files"][0]["broken"].is_string(), "{report}");
     }
     let mut flipped = whole.clone();
     flipped[30] ^= 0x55;
-    assert_eq!(folder.report(&flipped, &[]).0, Exit::BadInput);
+    assert_eq!(directory.report(&flipped, &[]).0, Exit::BadInput);
 }
 
 #[test]
 fn foreign_logs_are_replayed_as_far_as_their_fields_allow() {
-    let folder = Folder::new();
+    let directory = ReplayDirectory::new();
     let log = [
         combined(3, "alice", "/a"),
         combined(1, "alice", "/a?x=1"),
@@ -181,9 +197,9 @@ fn foreign_logs_are_replayed_as_far_as_their_fields_allow() {
         combined(9, "-", "/a").replace(" \"-\" \"curl\"", ""),
     ]
     .concat();
-    let (exit, said) = folder.replay(log.as_bytes(), &["--decisions"]);
+    let (exit, output) = directory.replay(log.as_bytes(), &["--decisions"]);
     assert_eq!(exit, Exit::Ok);
-    let decisions: Vec<String> = said
+    let decisions: Vec<String> = output
         .lines()
         .map(|line| {
             let cells: Vec<&str> = line.split('\t').collect();
@@ -209,7 +225,7 @@ fn foreign_logs_are_replayed_as_far_as_their_fields_allow() {
         "a refused one",
     ];
     assert_eq!(decisions, wanted);
-    let (_, report) = folder.report(log.as_bytes(), &["--host", "C.test"]);
+    let (_, report) = directory.report(log.as_bytes(), &["--host", "C.test"]);
     assert_eq!(report["results"][0]["routes"][2]["requests"], 2);
     let notes = report["notes"].as_array().expect("notes");
     let has_note =
@@ -226,11 +242,11 @@ fn foreign_logs_are_replayed_as_far_as_their_fields_allow() {
 
 #[test]
 fn a_closed_output_pipe_is_not_a_failure() {
-    let folder = Folder::new();
+    let directory = ReplayDirectory::new();
     let lines: String = (0..20_000).map(|number| json(number % 60, "t", "/a")).collect();
-    folder.write("log", format!("{lines}garbage\n").as_bytes());
+    directory.write("log", format!("{lines}garbage\n").as_bytes());
     let arguments = ["replay", "-c", "rules.yaml", "--decisions", "log"];
-    let mut command = tidegate_command(folder.0.path(), &arguments);
+    let mut command = tidegate_command(directory.0.path(), &arguments);
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     drop((child.stdout.take(), child.stderr.take()));
@@ -239,11 +255,11 @@ fn a_closed_output_pipe_is_not_a_failure() {
 
 #[test]
 fn lines_are_sorted_by_time() {
-    let folder = Folder::new();
+    let directory = ReplayDirectory::new();
     let mut lines: Vec<String> = (0..60).map(|second| json(second, "t", "/a")).collect();
-    let sorted = folder.report(lines.concat().as_bytes(), &[]).1;
+    let sorted = directory.report(lines.concat().as_bytes(), &[]).1;
     lines.reverse();
-    let reversed = folder.report(lines.concat().as_bytes(), &[]).1;
+    let reversed = directory.report(lines.concat().as_bytes(), &[]).1;
     assert_eq!((&reversed["late"], &reversed["from"]), (&0.into(), &sorted["from"]));
     assert_eq!(reversed["results"][0]["limits"][0]["refused"], 59);
     let place = |report: &Value| report["results"][0]["limits"][0]["first_refusal"].clone();
@@ -307,7 +323,7 @@ proptest! {
         method in "[A-Z]{0,8}",
         host in "\\PC{0,20}",
         path in "\\PC{0,40}",
-        limit in prop::sample::select(vec!["admitted", "refused", "none", "unasked", "throttled"]),
+        limit in prop::sample::select(vec!["admitted", "refused", "none", "not_checked", "throttled"]),
     ) {
         let line = AccessLine {
             time, client, token, method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
@@ -319,7 +335,7 @@ proptest! {
         let token = token.map_or_else(String::new, |token| format!("{token:016x}"));
         prop_assert_eq!((read.time, read.client, &*read.token), (time, client, &*token));
         prop_assert_eq!((&*read.method, &*read.host), (&*method, &*host));
-        prop_assert_eq!((&*read.target, read.unasked), (path.as_bytes(), limit == "unasked"));
+        prop_assert_eq!((&*read.target, read.not_checked), (path.as_bytes(), limit == "not_checked"));
         prop_assert_eq!(Format::detect(text.as_bytes()), Some(Format::Json));
     }
 
@@ -369,7 +385,7 @@ proptest! {
                 prop::collection::vec(any::<u8>(), 0..30),
                 (0_u32..60, "[ab]?", "/[abc]?/?[0-9%.]{0,3}").prop_map(|(s, t, p)| json(s, &t, &p).into()),
                 (0_u32..60, "[ab-]", "[/a-c?=*]{1,6}").prop_map(|(s, t, p)| combined(s, &t, &p).into()),
-                Just(json(1, "t", "/a").replace("none", "unasked").into_bytes()),
+                Just(json(1, "t", "/a").replace("none", "not_checked").into_bytes()),
                 Just(b"\r\n".to_vec()),
             ],
             0..40,
@@ -378,7 +394,7 @@ proptest! {
         let log = pieces.concat();
         let loaded = config::parse("rules", RULES).unwrap();
         let rules = || Snapshot::compile(&loaded).unwrap();
-        let candidate = || ConfigReplay::new("rules", rules(), 10, Secret(1, 2));
+        let candidate = || ConfigReplay::new("rules", rules(), 10, KeySecret(1, 2));
         let mut replay = Replay::new([candidate(), candidate()].into_iter().collect(), "c.test");
         let mut decisions = 0;
         replay.read("log", &*log, None, Some(&mut |_: &DecisionEvent<'_>| decisions += 1));
@@ -390,7 +406,7 @@ proptest! {
         for rules in &replay.configs {
             let unmatched: u64 = rules.unmatched.values().sum();
             let decided = rules.admitted + rules.refused + rules.unlimited + unmatched;
-            prop_assert_eq!(decided + replay.unasked, decisions);
+            prop_assert_eq!(decided + replay.not_checked, decisions);
             prop_assert!(rules.differing_refusals.iter().all(|refusals| *refusals == 0));
         }
     }
@@ -412,4 +428,25 @@ proptest! {
         let _ = Format::detect(&line);
         let _ = (Format::Json.parse(&line), Format::Combined.parse(&line));
     }
+}
+
+#[test]
+fn lines_of_the_process_log_are_skipped() {
+    let replay = ReplayDirectory::new();
+    let process = r#"{"timestamp":"2026-01-02T03:04:05Z","level":"INFO","message":"serving"}"#;
+    let log = format!("{process}\n{}{process}\n{{\"x\":1}}\n", json(1, "t", "/a"));
+    let (exit, report) = replay.report(log.as_bytes(), &[]);
+    assert_eq!(exit, Exit::Ok);
+    let counts = ["lines", "requests", "malformed", "process_lines"].map(|name| &report[name]);
+    assert_eq!(counts, [4, 1, 1, 2], "{report}");
+    let (_, text) = replay.replay(log.as_bytes(), &[]);
+    assert!(text.contains("; 1 malformed line; 2 lines of the process log\n"), "{text}");
+}
+
+#[test]
+fn an_empty_log_is_called_empty() {
+    let (exit, text) = ReplayDirectory::new().replay(b"", &[]);
+    assert_eq!(exit, Exit::Ok);
+    let first = text.lines().next().expect("a line");
+    assert!(first.ends_with("log: empty"), "{text}");
 }

@@ -24,10 +24,10 @@ const NAMES: [&str; 7] = ["window", "strict", "log", "fixed", "bucket", "watchin
 
 #[test]
 fn every_rule_decides_alike_live_and_in_replay() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).to_str().expect("a path").to_owned();
     let (log, config) = (path("access.log"), path("tidegate.yaml"));
-    let upstream = Upstream::with(|request, socket| {
+    let upstream = Upstream::with_handler(|request, socket| {
         let is_not_modified = String::from_utf8_lossy(request).contains("/same");
         let status = if is_not_modified { "304 Not Modified" } else { "200 OK" };
         let length = if is_not_modified { "" } else { "Content-Length: 0\r\n" };

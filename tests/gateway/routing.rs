@@ -4,8 +4,8 @@ use testkit::{
     upstream::Upstream,
 };
 
-/// Routes, each with its own name as the response.
-fn named(routes: &[(&str, &str)]) -> Gateway {
+/// Starts a gateway with these routes. Each responds with its name.
+fn start_routes(routes: &[(&str, &str)]) -> Gateway {
     let upstreams: Vec<String> = routes
         .iter()
         .map(|(name, _)| format!("  {name}: {{respond: {{body: {name}}}}}\n"))
@@ -24,7 +24,7 @@ fn ask(gateway: &Gateway, method: &str, host: &str, path: &str) -> Response {
 
 #[test]
 fn the_most_specific_host_path_and_method_win() {
-    let gateway = named(&[
+    let gateway = start_routes(&[
         ("any", "path: '/{*rest}'"),
         ("exact", "host: api.example.com, path: '/{*rest}'"),
         ("wild", "host: '*.example.com', path: '/{*rest}'"),
@@ -58,7 +58,7 @@ fn the_most_specific_host_path_and_method_win() {
 
 #[test]
 fn no_route_is_a_404_and_another_method_a_405() {
-    let gateway = named(&[
+    let gateway = start_routes(&[
         ("read", "host: a.test, path: '/items/{id}', methods: [GET, HEAD]"),
         ("write", "host: a.test, path: '/items/{id}', methods: [PUT]"),
     ]);
@@ -76,7 +76,7 @@ fn no_route_is_a_404_and_another_method_a_405() {
 #[test]
 fn paths_without_a_normal_form_are_refused() {
     let upstream = Upstream::hello();
-    let gateway = forwarding(&upstream, "");
+    let gateway = start_forwarding(&upstream, "");
     for path in
         ["/%00", "/a%00b", "/%", "/%4", "/%zz", "/../a", "/a/../../b", "/%2e%2e/a", "/.%2E/"]
     {
@@ -89,7 +89,7 @@ fn paths_without_a_normal_form_are_refused() {
     assert_eq!(upstream.request_count(), 0);
 }
 
-fn forwarding(upstream: &Upstream, more: &str) -> Gateway {
+fn start_forwarding(upstream: &Upstream, more: &str) -> Gateway {
     Gateway::start(&format!(
         "upstreams: {{origin: {{targets: [{}]}}}}
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{more}}}]",
@@ -98,7 +98,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{more}}}]",
 }
 
 /// The request lines that the upstream received.
-fn lines(upstream: &Upstream) -> Vec<String> {
+fn request_lines(upstream: &Upstream) -> Vec<String> {
     upstream
         .request_texts()
         .iter()
@@ -109,7 +109,7 @@ fn lines(upstream: &Upstream) -> Vec<String> {
 #[test]
 fn the_upstream_is_sent_the_normal_form_and_the_query_untouched() {
     let upstream = Upstream::hello();
-    let gateway = forwarding(&upstream, "");
+    let gateway = start_forwarding(&upstream, "");
     let sent = [
         ("/", "/"),
         ("/a/b", "/a/b"),
@@ -138,21 +138,21 @@ fn the_upstream_is_sent_the_normal_form_and_the_query_untouched() {
         .filter(|(_, wanted)| !wanted.is_empty())
         .map(|(_, wanted)| format!("GET {wanted} HTTP/1.1"))
         .collect();
-    assert_eq!(lines(&upstream), wanted);
-    let seen = upstream.request_texts();
-    assert!(seen[seen.len() - 1].contains("\r\nHost: other.test:81\r\n"));
-    assert!(seen[0].contains("\r\nHost: gateway.test\r\n"));
+    assert_eq!(request_lines(&upstream), wanted);
+    let received = upstream.request_texts();
+    assert!(received[received.len() - 1].contains("\r\nHost: other.test:81\r\n"));
+    assert!(received[0].contains("\r\nHost: gateway.test\r\n"));
 }
 
 #[test]
 fn strip_prefix_removes_whole_segments() {
     let upstream = Upstream::hello();
-    let gateway = forwarding(&upstream, ", strip_prefix: /v1");
+    let gateway = start_forwarding(&upstream, ", strip_prefix: /v1");
     for path in ["/v1/items?q=/v1", "/v1", "/v1/", "/v10/items", "/%76%31//items", "/other"] {
         assert_eq!(get(gateway.address(), path, "").status, 200, "{path}");
     }
     assert_eq!(
-        lines(&upstream),
+        request_lines(&upstream),
         ["/items?q=/v1", "/", "/", "/v10/items", "/items", "/other"]
             .map(|path| format!("GET {path} HTTP/1.1"))
     );
@@ -194,11 +194,11 @@ routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [by-hos
 
 #[test]
 fn hop_by_hop_headers_are_removed() {
-    let upstream = Upstream::responding(
+    let upstream = Upstream::with_response(
         "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: X-Own, Keep-Alive, Content-Length\r\n\
          X-Own: 1\r\nKeep-Alive: timeout=5\r\nUpgrade: h2c\r\nVia: 1.1 origin\r\nX-Kept: 1\r\n\r\nhello",
     );
-    let gateway = forwarding(&upstream, "");
+    let gateway = start_forwarding(&upstream, "");
     let mut client = Client::connect(gateway.address());
     let response = client.get(
         "/",
@@ -215,7 +215,7 @@ fn hop_by_hop_headers_are_removed() {
         (Some("1"), Some("1.1 origin"))
     );
     assert!(client.is_closed(), "as the client requested");
-    let seen = upstream.request_texts().remove(0).to_ascii_lowercase();
+    let received = upstream.request_texts().remove(0).to_ascii_lowercase();
     for name in [
         "x-mine",
         "connection",
@@ -225,10 +225,10 @@ fn hop_by_hop_headers_are_removed() {
         "proxy-connection",
         "proxy-authorization",
     ] {
-        assert!(!seen.contains(&format!("\r\n{name}:")), "{name} in {seen}");
+        assert!(!received.contains(&format!("\r\n{name}:")), "{name} in {received}");
     }
     for name in ["host: gateway.test", "x-forwarded-for: 127.0.0.1", "x-yours: 1"] {
-        assert!(seen.contains(&format!("\r\n{name}\r\n")), "{name} in {seen}");
+        assert!(received.contains(&format!("\r\n{name}\r\n")), "{name} in {received}");
     }
-    assert!(seen.contains("\r\nvia: 1.1 tidegate-"), "{seen}");
+    assert!(received.contains("\r\nvia: 1.1 tidegate-"), "{received}");
 }

@@ -23,7 +23,7 @@ const MINUTE: u64 = 60_000;
 
 /// An upstream that answers tokens with the prefix `bad-` by 401, `poor-` by 403, others by 200.
 fn api() -> Upstream {
-    Upstream::with(|request, socket| {
+    Upstream::with_handler(|request, socket| {
         let text = String::from_utf8_lossy(request);
         let answer: &[u8] = if text.contains("bad-") {
             b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
@@ -37,14 +37,14 @@ fn api() -> Upstream {
 }
 
 /// Gateways that share an upstream, a clock and, optionally, a Redis.
-struct Fleet {
+struct ThrottleFleet {
     gateways: Vec<Gateway>,
     clock: Clock,
     upstream: Upstream,
     yaml: String,
 }
 
-impl Fleet {
+impl ThrottleFleet {
     /// Starts `count` gateways with these throttle `settings`.
     fn start(count: usize, redis: Option<&RedisServer>, settings: &str) -> Self {
         let upstream = api();
@@ -70,13 +70,13 @@ routes:
         let clock = Clock::manual(START);
         let mut fleet = Self { gateways: Vec::new(), clock, upstream, yaml };
         for _ in 0..count {
-            fleet.join();
+            fleet.add_gateway();
         }
         fleet
     }
 
     /// Starts a further gateway and waits until it is ready.
-    fn join(&mut self) {
+    fn add_gateway(&mut self) {
         self.gateways.push(Gateway::start_at(&self.yaml, self.clock.clone()));
         let at = self.gateways.len() - 1;
         eventually("it is ready", || self.is_ready(at));
@@ -150,7 +150,7 @@ fn tokens(name: &str, count: u64) -> impl Iterator<Item = String> + use<'_> {
 }
 
 /// Asserts the whole response to a denied user.
-fn assert_refusal(response: &Response, max_active: u64, now: u64) {
+fn assert_throttled_response(response: &Response, max_active: u64, now: u64) {
     assert_eq!(response.status, 429, "{}", response.head);
     assert_eq!(response.header("Content-Type"), Some("application/problem+json"));
     assert_eq!(response.number("X-RateLimit-Limit"), max_active);

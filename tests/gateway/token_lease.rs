@@ -3,7 +3,7 @@ use std::fs;
 use rustix::process::Signal;
 use testkit::{
     client::{Client, Response, get},
-    gateway::Gateway,
+    gateway::{Gateway, wait_for_first_reports},
     process::Process,
     redis_server::RedisServer,
     wait::eventually,
@@ -11,16 +11,16 @@ use testkit::{
 use tidegate::clock::Clock;
 
 use crate::{
-    policies::{NOW, one_limit, statuses},
+    policies::{NOW, one_limit, status_upstream},
     tidegate_command,
 };
 
 /// Starts a gateway that uses `redis`.
 fn start(redis: &RedisServer, yaml: &str) -> Gateway {
-    Gateway::start_at(&with(redis, yaml), Clock::manual(NOW))
+    Gateway::start_at(&with_redis(redis, yaml), Clock::manual(NOW))
 }
 
-pub(crate) fn with(redis: &RedisServer, yaml: &str) -> String {
+pub(crate) fn with_redis(redis: &RedisServer, yaml: &str) -> String {
     format!(
         "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
          response_timeout: 5s}}}}\n{yaml}",
@@ -29,7 +29,7 @@ pub(crate) fn with(redis: &RedisServer, yaml: &str) -> String {
 }
 
 /// One route with a fixed response and these limits.
-pub(crate) fn hello(limits: &str, used: &str) -> String {
+pub(crate) fn fixed_response_rules(limits: &str, used: &str) -> String {
     format!(
         "upstreams: {{hello: {{respond: {{body: hello}}}}}}
 limits: {{{limits}}}
@@ -50,7 +50,7 @@ fn script_calls(redis: &RedisServer) -> u64 {
 }
 
 fn redis_calls(gateway: &Gateway) -> u64 {
-    gateway.metric("tidegate_store_asked_total")
+    gateway.metric("tidegate_store_redis_calls_total")
 }
 
 /// The usage of a limit with an empty key, by the admin API.
@@ -67,7 +67,7 @@ fn ask(gateway: &Gateway) -> Response {
 fn remaining_is_exact_with_one_gateway() {
     let redis = RedisServer::start();
     let limits = "calls: {quota: 5000, window: 1h, key: [], reserve: 100}";
-    let gateway = start(&redis, &hello(limits, "calls"));
+    let gateway = start(&redis, &fixed_response_rules(limits, "calls"));
     let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
     let mut reset = 0;
     for sent in 1..=1_000 {
@@ -80,17 +80,17 @@ fn remaining_is_exact_with_one_gateway() {
     }
     assert!(redis_calls(&gateway) <= 12, "{} calls for 1000 requests", redis_calls(&gateway));
     let metric = |name: &str| gateway.metric(&format!("tidegate_store_{name}"));
-    assert_eq!(metric("calls_total"), 1_000);
-    assert_eq!(metric("ahead_total"), 1_000 - redis_calls(&gateway));
+    assert_eq!(metric("requests_total"), 1_000);
+    assert_eq!(metric("leased_charges_total"), 1_000 - redis_calls(&gateway));
     let (granted, outstanding) = (metric("tokens_granted_total"), metric("tokens_outstanding"));
-    assert_eq!(granted, 1_000 + outstanding + metric("tokens_given_back_total"));
+    assert_eq!(granted, 1_000 + outstanding + metric("tokens_returned_total"));
     assert_eq!(metric("tokens_lost_total"), 0);
     assert_eq!(metric("failures_total"), 0);
 }
 
 #[test]
 fn refunds_within_a_lease_cost_redis_nothing() {
-    let (redis, upstream) = (RedisServer::start(), statuses());
+    let (redis, upstream) = (RedisServer::start(), status_upstream());
     let limit = "quota: 1000, window: 1h, key: [], refund: [304], reserve: 100";
     let gateway = start(&redis, &one_limit(&upstream, limit));
     let mut client = Client::connect(gateway.address());
@@ -111,11 +111,12 @@ fn refunds_within_a_lease_cost_redis_nothing() {
 #[test]
 fn a_blocked_flood_is_refused_without_redis() {
     let redis = RedisServer::start();
-    let folder = tempfile::tempdir().expect("a folder");
-    let log = folder.path().join("access.log");
-    let limits = "few: {quota: 3, window: 1h, key: []}, many: {quota: 1000, window: 1h, key: []}";
-    let yaml = hello(limits, "many, few");
+    let directory = tempfile::tempdir().expect("a directory");
+    let log = directory.path().join("access.log");
+    let limits = "small: {quota: 3, window: 1h, key: []}, many: {quota: 1000, window: 1h, key: []}";
+    let yaml = fixed_response_rules(limits, "many, small");
     let gateway = start(&redis, &format!("access_log: {}\n{yaml}", log.display()));
+    wait_for_first_reports(&redis, &[&gateway]);
     let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
     let first = (0..4).map(|_| ask(&gateway)).last().expect("one");
     assert_eq!(first.status, 429);
@@ -124,19 +125,19 @@ fn a_blocked_flood_is_refused_without_redis() {
         let response = clients[sent % 4].get("/a", "");
         assert_eq!((response.status, response.number("X-RateLimit-Remaining")), (429, 0));
         assert_eq!(response.number("Retry-After"), first.number("Retry-After"));
-        assert_eq!(response.json()["violated-policies"], serde_json::json!(["few"]));
+        assert_eq!(response.json()["violated-policies"], serde_json::json!(["small"]));
     }
     assert_eq!(redis_calls(&gateway), before.0);
     assert!(script_calls(&redis) < before.1 + 50, "the refusals called Redis");
     let metric = |name: &str| gateway.metric(&format!("tidegate_{name}"));
-    assert_eq!(metric("store_refusals_remembered_total"), 500);
-    assert_eq!(metric("store_refusals "), 1);
+    assert_eq!(metric("store_deny_cache_hits_total"), 500);
+    assert_eq!(metric("store_deny_cache_entries "), 1);
     let decided = |limit: &str, decision: &str| {
         let labels = format!("{{route=\"a\",limit=\"{limit}\",decision=\"{decision}\"}}");
         metric(&format!("limit_decisions_total{labels}"))
     };
-    assert_eq!((decided("few", "refused"), decided("few", "admitted")), (501, 3));
-    assert_eq!(decided("few", "unknown") + decided("many", "unknown"), 0);
+    assert_eq!((decided("small", "refused"), decided("small", "admitted")), (501, 3));
+    assert_eq!(decided("small", "unknown") + decided("many", "unknown"), 0);
     assert_eq!(used(&gateway, "many"), 3, "a refused request is charged nowhere");
     let lines = || fs::read_to_string(&log).unwrap_or_default();
     let logged_as = |word: &str| lines().matches(&format!("\"limit\":\"{word}\"")).count();
@@ -151,7 +152,10 @@ fn a_reset_or_a_larger_quota_admits_a_blocked_caller_at_once() {
         let yaml = |quota: u32| {
             let limits =
                 format!("calls: {{quota: {quota}, window: 1h, key: [], reserve: {reserve}}}");
-            hello(&limits.replace("reserve: 100", &format!("reserve: {}", quota.min(100))), "calls")
+            fixed_response_rules(
+                &limits.replace("reserve: 100", &format!("reserve: {}", quota.min(100))),
+                "calls",
+            )
         };
         let gateway = start(&redis, &yaml(3));
         let is_blocked = || (0..8).all(|_| ask(&gateway).status == 429);
@@ -165,10 +169,10 @@ fn a_reset_or_a_larger_quota_admits_a_blocked_caller_at_once() {
         assert_eq!((0..8).filter(|_| ask(&gateway).status == 200).count(), 2, "{reserve}");
         assert!(is_blocked(), "{reserve}");
 
-        gateway.reload(&with(&redis, &yaml(4))).expect("no fault");
+        gateway.reload(&with_redis(&redis, &yaml(4))).expect("no fault");
         assert_eq!(ask(&gateway).number("X-RateLimit-Used"), 4, "{reserve}");
         assert!(is_blocked(), "{reserve}");
-        gateway.reload(&with(&redis, &yaml(2))).expect("no fault");
+        gateway.reload(&with_redis(&redis, &yaml(2))).expect("no fault");
         assert!(is_blocked(), "{reserve}");
     }
 }
@@ -181,7 +185,7 @@ fn a_stopped_gateway_returns_unspent_tokens() {
             "calls: {{quota: 1000, window: 1h, key: [], reserve: {reserve}}}, \
              more: {{quota: 2000, window: 1h, key: [], reserve: {reserve}}}"
         );
-        let yaml = hello(&limits, "calls, more");
+        let yaml = fixed_response_rules(&limits, "calls, more");
         let gateway = start(&redis, &yaml);
         let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
         for sent in 0..90 {
@@ -199,7 +203,7 @@ fn a_stopped_gateway_returns_unspent_tokens() {
 fn two_gateways_with_leases_admit_exactly_the_quota() {
     let redis = RedisServer::start();
     let limits = "calls: {quota: 300, window: 1h, key: [], reserve: 40}";
-    let gateways = [0, 1].map(|_| start(&redis, &hello(limits, "calls")));
+    let gateways = [0, 1].map(|_| start(&redis, &fixed_response_rules(limits, "calls")));
     let admitted: u32 = std::thread::scope(|scope| {
         let load = |number: usize| {
             let address = gateways[number % 2].address();
@@ -216,12 +220,12 @@ fn two_gateways_with_leases_admit_exactly_the_quota() {
 
 /// Starts a process of two workers and sends 20 requests, so that it may hold leased tokens.
 pub(crate) fn start_process(yaml: &str) -> Process {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let own = "listen: [{address: \"127.0.0.1:0\"}]\nadmin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\nworkers: 2\n\
                access_log: off\n";
-    fs::write(folder.path().join("own.yaml"), format!("{own}{yaml}")).expect("a file");
+    fs::write(directory.path().join("own.yaml"), format!("{own}{yaml}")).expect("a file");
     let process =
-        Process::start(tidegate_command(folder.path(), &["serve", "--config", "own.yaml"]));
+        Process::start(tidegate_command(directory.path(), &["serve", "--config", "own.yaml"]));
     for _ in 0..20 {
         assert_eq!(get(process.address, "/a", "Connection: close\r\n").status, 200);
     }
@@ -232,7 +236,7 @@ pub(crate) fn start_process(yaml: &str) -> Process {
 fn sigterm_returns_unspent_tokens() {
     let redis = RedisServer::start();
     let limits = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
-    let yaml = with(&redis, &hello(limits, "calls"));
+    let yaml = with_redis(&redis, &fixed_response_rules(limits, "calls"));
     let mut process = start_process(&yaml);
     process.signal(Signal::TERM);
     assert_eq!(process.wait_exit().code(), Some(0));

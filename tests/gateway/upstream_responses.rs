@@ -35,7 +35,7 @@ fn an_ambiguous_response_is_a_502() {
         "SSH-2.0-OpenSSH_9.9\r\n\r\n",
         "\0\0\0\0\n",
     ] {
-        let upstream = Upstream::responding(answer);
+        let upstream = Upstream::with_response(answer);
         let gateway = start(&upstream);
         let mut client = Client::connect(gateway.address());
         let response = client.get("/", "");
@@ -59,7 +59,7 @@ fn an_ambiguous_response_is_a_502() {
 fn a_response_truncated_in_its_head_is_a_502() {
     for answer in ["", "HTTP/1.1 200 OK\r\nContent-Le", "HTTP/1.1 200 OK\r\nA: b\r\n"] {
         let upstream =
-            Upstream::with(move |_, socket| socket.write_all(answer.as_bytes()).is_err());
+            Upstream::with_handler(move |_, socket| socket.write_all(answer.as_bytes()).is_err());
         let gateway = start(&upstream);
         assert_eq!(get(gateway.address(), "/", "").status, 502, "{answer:?}");
     }
@@ -75,7 +75,7 @@ fn a_response_truncated_in_its_body_is_never_delimited_as_complete() {
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nxyz\r\n",
     ] {
         let upstream =
-            Upstream::with(move |_, socket| socket.write_all(answer.as_bytes()).is_err());
+            Upstream::with_handler(move |_, socket| socket.write_all(answer.as_bytes()).is_err());
         let gateway = start(&upstream);
         let mut client = Client::connect(gateway.address());
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -91,7 +91,7 @@ fn a_response_truncated_in_its_body_is_never_delimited_as_complete() {
 
 #[test]
 fn interim_responses_are_not_final() {
-    let upstream = Upstream::responding(
+    let upstream = Upstream::with_response(
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\
          X-RateLimit-Remaining: 9\r\nRateLimit: 9\r\nX-Request-Id: theirs\r\n\r\n\
          HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
@@ -120,7 +120,7 @@ fn interim_responses_are_not_final() {
 
 #[test]
 fn bodyless_responses_keep_both_connections_in_sync() {
-    let upstream = Upstream::with(|request, socket| {
+    let upstream = Upstream::with_handler(|request, socket| {
         let answer = match request {
             [b'H', ..] => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Kind: head\r\n\r\n",
             text if text.starts_with(b"GET /204") => "HTTP/1.1 204 No Content\r\nX: y\r\n\r\n",
@@ -152,7 +152,7 @@ fn head_responses_keep_the_upstreams_length_headers() {
     for (length, expected) in
         [("Transfer-Encoding: chunked\r\n", ""), ("", ""), ("Content-Length: 7\r\n", "7")]
     {
-        let upstream = Upstream::with(move |_, socket| {
+        let upstream = Upstream::with_handler(move |_, socket| {
             let head = format!("HTTP/1.1 200 OK\r\n{length}\r\n");
             socket.write_all(head.as_bytes()).is_ok()
         });
@@ -162,8 +162,8 @@ fn head_responses_keep_the_upstreams_length_headers() {
             client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
             let (status, head) = client.read_head().expect("a response");
             let head = head.to_ascii_lowercase();
-            let seen = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            assert_eq!((status, seen.unwrap_or_default()), (200, expected), "{head}");
+            let forwarded = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            assert_eq!((status, forwarded.unwrap_or_default()), (200, expected), "{head}");
         }
         assert_eq!(upstream.connections(), 1);
     }
@@ -172,7 +172,7 @@ fn head_responses_keep_the_upstreams_length_headers() {
 #[test]
 fn the_body_of_a_204_is_not_forwarded() {
     let upstream =
-        Upstream::responding("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nHTTP/");
+        Upstream::with_response("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nHTTP/");
     let gateway = start(&upstream);
     let mut client = Client::connect(gateway.address());
     for _ in 0..3 {
@@ -180,7 +180,7 @@ fn the_body_of_a_204_is_not_forwarded() {
         assert_eq!((response.status, response.header("content-length")), (204, None));
     }
     // Also if the body arrives late: it would precede the next response.
-    let upstream = Upstream::responding("HTTP/1.1 204 No Content\r\nContent-Length: 38\r\n\r\n");
+    let upstream = Upstream::with_response("HTTP/1.1 204 No Content\r\nContent-Length: 38\r\n\r\n");
     let gateway = start(&upstream);
     let mut client = Client::connect(gateway.address());
     for connections in 1..=3 {
@@ -193,14 +193,14 @@ fn the_body_of_a_204_is_not_forwarded() {
 fn too_many_interim_responses_or_fields_are_a_502() {
     const FINAL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
     for (count, status) in [(30, 200), (40, 502), (100_000, 502)] {
-        let upstream = Upstream::with(move |_, socket| {
+        let upstream = Upstream::with_handler(move |_, socket| {
             let flood = "HTTP/1.1 100 Continue\r\n\r\n".repeat(count) + FINAL;
             socket.write_all(flood.as_bytes()).is_ok()
         });
         assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{count} interim");
     }
     for (count, status) in [(1000, 200), (1100, 502), (13_000, 502)] {
-        let upstream = Upstream::with(move |_, socket| {
+        let upstream = Upstream::with_handler(move |_, socket| {
             let fields: Vec<_> = (0..count).map(|number| format!("{number:x}:\r\n")).collect();
             let head = FINAL.replace("\r\n\r\n", &format!("\r\n{}\r\n", fields.concat()));
             socket.write_all(head.as_bytes()).is_ok()
@@ -211,7 +211,7 @@ fn too_many_interim_responses_or_fields_are_a_502() {
 
 #[test]
 fn a_response_head_in_single_bytes_is_parsed_alike() {
-    let upstream = Upstream::with(|_, socket| {
+    let upstream = Upstream::with_handler(|_, socket| {
         let answer = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n\
             HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\n\r\n";
         answer.iter().all(|byte| socket.write_all(&[*byte]).is_ok())
@@ -228,7 +228,7 @@ fn a_response_head_in_single_bytes_is_parsed_alike() {
 
 #[test]
 fn a_response_delimited_by_close_is_complete() {
-    let upstream = Upstream::with(|_, socket| {
+    let upstream = Upstream::with_handler(|_, socket| {
         socket.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello").is_err()
     });
     let gateway = start(&upstream);
@@ -248,7 +248,7 @@ fn a_response_delimited_by_close_is_complete() {
 
 #[test]
 fn response_trailers_are_forwarded() {
-    let upstream = Upstream::responding(
+    let upstream = Upstream::with_response(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Set-Cookie\r\n\r\n\
          5;x=y\r\nhello\r\n0\r\nX-Sum: 1\r\nSet-Cookie: a=b\r\n\r\n",
     );
@@ -280,7 +280,7 @@ fn bytes_after_a_response_are_discarded() {
         for apart in [false, true] {
             let more = more.as_bytes();
             let (notify, all_sent) = std::sync::mpsc::channel();
-            let upstream = Upstream::with(move |_, socket| {
+            let upstream = Upstream::with_handler(move |_, socket| {
                 let mut bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello".to_vec();
                 if !apart {
                     bytes.extend(more);
@@ -336,7 +336,7 @@ fn a_response_before_the_request_body_reaches_the_client() {
 
 #[test]
 fn http_1_0_clients_get_http_1_0_framing() {
-    let upstream = Upstream::with(|request, socket| {
+    let upstream = Upstream::with_handler(|request, socket| {
         let answer = if request.starts_with(b"GET /chunked") {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
         } else {
@@ -367,7 +367,7 @@ fn http_1_0_clients_get_http_1_0_framing() {
 #[test]
 fn response_heads_pass_up_to_the_size_limit() {
     for (length, status) in [(60_000, 200), (70_000, 502)] {
-        let upstream = Upstream::with(move |_, socket| {
+        let upstream = Upstream::with_handler(move |_, socket| {
             let head = format!(
                 "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: {}\r\n\r\nok",
                 "y".repeat(length)

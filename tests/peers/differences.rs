@@ -5,7 +5,7 @@
 const TABLE: &str = r#"
 no length :: nginx :: 200 200 closed | POST /a host=a ; GET /end host=a :: we send `Content-Length: 0` with a POST without a body: some servers answer 411 without it
 chunked :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: nginx buffers the body and sends its length; we stream it chunked
-chunked in parts :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: as above
+chunked in parts :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: nginx buffers the body and sends its length; we stream it chunked
 length in another spelling :: nginx :: 200 200 closed | POST /a host=a ; GET /end host=a :: as for `no length`
 chunked twice in a list :: nginx :: 501 closed |  :: refused by both; the fault is the client's, not a missing feature of ours
 identity :: nginx :: 501 closed |  :: refused by both; the fault is the client's, not a missing feature of ours
@@ -14,7 +14,7 @@ chunked, identity :: nginx :: 501 closed |  :: refused by both; the fault is the
 unknown coding :: nginx :: 501 closed |  :: refused by both; the fault is the client's, not a missing feature of ours
 coding in quotes :: nginx :: 501 closed |  :: refused by both; the fault is the client's, not a missing feature of ours
 coding empty :: nginx :: 501 closed |  :: refused by both; the fault is the client's, not a missing feature of ours
-coding in capitals :: nginx :: 200 200 closed | POST /a host=a length="" ; GET /end host=a :: as above
+coding in capitals :: nginx :: 200 200 closed | POST /a host=a length="" ; GET /end host=a :: nginx buffers the body and sends its length; we stream it chunked
 coding after a tab :: nginx :: 501 closed |  :: a tab is valid white space: RFC 9110, 5.6.3
 coding after a vertical tab :: nginx :: 501 closed |  :: refused by both; the fault is the client's, not a missing feature of ours
 coding behind a bare LF :: nginx :: 200 200 closed | POST /a host=a length="" ; GET /end host=a :: recipients disagree on whether a bare LF ends a line
@@ -43,8 +43,8 @@ absolute form, other scheme :: nginx :: 200 200 closed | GET /x host=a ; GET /en
 chunk with LF alone :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: recipients disagree on whether a bare LF ends a line
 chunk end with LF alone :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: recipients disagree on whether a bare LF ends a line
 chunk size with a space :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: not in the grammar: RFC 9112, 7.1
-chunk size with zeros :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: as above
-chunk size in capitals :: nginx :: 200 200 closed | POST /a host=a length="0123456789" ; GET /end host=a :: as above
+chunk size with zeros :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: nginx buffers the body and sends its length; we stream it chunked
+chunk size in capitals :: nginx :: 200 200 closed | POST /a host=a length="0123456789" ; GET /end host=a :: nginx buffers the body and sends its length; we stream it chunked
 chunk extension :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: nginx buffers the body and sends its length; neither forwards extensions
 chunk extension empty :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: not in the grammar: RFC 9112, 7.1.1
 chunk extension after a space :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: "bad" white space, which a recipient may refuse

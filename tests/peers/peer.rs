@@ -38,7 +38,7 @@ enum Running {
 
 struct Process {
     child: Child,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 impl Drop for Process {
@@ -62,15 +62,15 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body:
     }
 
     pub(crate) fn nginx() -> Self {
-        Self::start(&["nginx", "/usr/sbin/nginx"], |folder, port, upstream| {
+        Self::start(&["nginx", "/usr/sbin/nginx"], |directory, port, upstream| {
             let config = format!(
-                "daemon off; master_process off; worker_processes 1; pid {folder}/pid;
-error_log {folder}/error.log crit;
+                "daemon off; master_process off; worker_processes 1; pid {directory}/pid;
+error_log {directory}/error.log crit;
 events {{ worker_connections 512; }}
 http {{
   access_log off;
-  client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
-  uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
+  client_body_temp_path {directory}/a; proxy_temp_path {directory}/b; fastcgi_temp_path {directory}/c;
+  uwsgi_temp_path {directory}/d; scgi_temp_path {directory}/e;
   client_max_body_size 1k;
   server {{
     listen 127.0.0.1:{port};
@@ -82,7 +82,7 @@ http {{
 }}
 "
             );
-            (config, ["-p", folder, "-c"].map(str::to_owned).to_vec())
+            (config, ["-p", directory, "-c"].map(str::to_owned).to_vec())
         })
     }
 
@@ -115,12 +115,12 @@ backend back
         configure: impl Fn(&str, u16, SocketAddr) -> (String, Vec<String>),
     ) -> Self {
         let recorder = Recorder::start();
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
         let address = free.expect("a free port");
-        let root = folder.path().to_str().expect("a path in UTF-8").to_owned();
+        let root = directory.path().to_str().expect("a path in UTF-8").to_owned();
         let (config, arguments) = configure(&root, address.port(), recorder.address);
-        let file = folder.path().join("config");
+        let file = directory.path().join("config");
         fs::write(&file, config).expect("a file");
         let mut started = commands.iter().filter_map(|command| {
             let mut command = Command::new(command);
@@ -132,7 +132,7 @@ backend back
         let peer = Self {
             address,
             recorder,
-            _running: Running::Other(Process { child, _folder: folder }),
+            _running: Running::Other(Process { child, _directory: directory }),
         };
         eventually("the proxy accepts", || TcpStream::connect(address).is_ok());
         peer

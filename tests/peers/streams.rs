@@ -28,7 +28,7 @@ pub(crate) fn all() -> Vec<Stream> {
         steps: vec![Step::Send(format!("{bytes}{END}").into_bytes())],
         heads: Vec::new(),
     };
-    let alone = |name, bytes: &str| Stream {
+    let without_end = |name, bytes: &str| Stream {
         name,
         steps: vec![Step::Send(bytes.as_bytes().to_vec())],
         heads: Vec::new(),
@@ -176,12 +176,12 @@ pub(crate) fn all() -> Vec<Stream> {
             "Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive",
         ),
         with("upstream closes", "X: y").with_target("/upstream-closes"),
-        alone(
+        without_end(
             "close",
             "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
         ),
-        alone("HTTP/1.0", "GET /a HTTP/1.0\r\nHost: a\r\n\r\nGET /b HTTP/1.0\r\n\r\n"),
-        alone("HTTP/1.0 without a host", "GET /a HTTP/1.0\r\n\r\n"),
+        without_end("HTTP/1.0", "GET /a HTTP/1.0\r\nHost: a\r\n\r\nGET /b HTTP/1.0\r\n\r\n"),
+        without_end("HTTP/1.0 without a host", "GET /a HTTP/1.0\r\n\r\n"),
         plain("HTTP/1.0 kept", "GET /a HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n"),
         // Expect.
         post("expect", "Content-Length: 5\r\nExpect: 100-continue", "hello"),
@@ -190,8 +190,8 @@ pub(crate) fn all() -> Vec<Stream> {
         // Refused before the end of the body.
         post("too long", "Content-Length: 2000", &"x".repeat(2000)),
         // Truncated requests.
-        alone("half a head", "GET /a HTTP/1.1\r\nHo"),
-        alone("half a body", "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe"),
+        without_end("half a head", "GET /a HTTP/1.1\r\nHo"),
+        without_end("half a body", "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe"),
     ];
     let shut = |name, bytes: &str| Stream {
         name,

@@ -55,8 +55,8 @@ fn a_fetch_flag_never_cleared() {
     assert_eq!(flawed.enter("", 10, 100), Step::CallsStore, "no thread ever fetches again");
 
     let (gateway, mut store) = (Gateway::new(1_000, 10, 1), lease_registry::Store::of(1_000));
-    for ticks in 0..20 {
-        assert!(gateway.run_alone(&mut store, 11, ticks));
+    for monotonic_ms in 0..20 {
+        assert!(gateway.run_alone(&mut store, 11, monotonic_ms));
     }
     // Also after a failed and a dropped fetch.
     let (_, fetch) = gateway.expect_fetch(11, 30);
@@ -166,7 +166,7 @@ fn a_reservation_outlives_its_window() {
     let (gateway, mut store) = (Gateway::new(100, 100, 1), lease_registry::Store::of(100));
     assert!(gateway.run_alone(&mut store, 1, WINDOW - 3));
     assert!(
-        matches!(gateway.enter(1, 1, WINDOW - 2), EntryOutcome::Admitted(taken) if taken.now < START + WINDOW)
+        matches!(gateway.enter(1, 1, WINDOW - 2), EntryOutcome::Admitted(taken) if taken.charged_at < START + WINDOW)
     );
     let (_, fetch) = gateway.expect_fetch(1, WINDOW + 1);
     assert_eq!(fetch.demand().returned.tokens, 48, "they are returned, not spent");

@@ -4,7 +4,7 @@ mod bounds;
 mod world;
 
 use testkit::random::SplitMix64;
-use tidegate::limit::{Algorithm, Limit, OnFailure, Quota, Reserve};
+use tidegate::limit::{Algorithm, LeaseSize, Limit, OnFailure, Quota};
 
 use self::world::World;
 
@@ -40,7 +40,7 @@ struct Plan {
     has_bound: bool,
 }
 
-fn limit(algorithm: Algorithm, quota: Quota, reserve: Reserve) -> Limit {
+fn limit(algorithm: Algorithm, quota: Quota, lease_size: LeaseSize) -> Limit {
     Limit {
         name: "simulated".into(),
         fingerprint: 1,
@@ -48,7 +48,7 @@ fn limit(algorithm: Algorithm, quota: Quota, reserve: Reserve) -> Limit {
         quota,
         cost: 1,
         on_failure: OnFailure::Local,
-        reserve,
+        lease_size,
         enforce: true,
         index: 0,
     }
@@ -68,15 +68,15 @@ impl Plan {
         let quota = 1 + rng.below(most) as u32;
         let strict = algorithm == Algorithm::SlidingWindow && rng.one_in(3);
         let quota = Quota { strict, ..Quota::new(quota, window, resolution) };
-        let reserve = match rng.below(2) {
-            0 => Reserve::Auto,
-            _ => Reserve::Tokens(1 + rng.below(20) as u32),
+        let lease_size = match rng.below(2) {
+            0 => LeaseSize::Auto,
+            _ => LeaseSize::Tokens(1 + rng.below(20) as u32),
         };
         Self {
             seed,
             gateways: 1 + rng.below(20) as usize,
             is_skewed: rng.one_in(3),
-            limit: limit(algorithm, quota, reserve),
+            limit: limit(algorithm, quota, lease_size),
             keys: 1 + rng.below(3) as usize,
             max_cost: [1, 1, 3, 12][rng.below(4) as usize],
             requests: 300,
@@ -94,11 +94,11 @@ impl Plan {
     }
 }
 
-/// Runs a seed and checks its outcome against the bounds.
+/// Runs a seed and asserts the bounds of its outcome.
 fn run_seed(seed: u64) {
     let plan = Plan::of(seed);
     let world = World::new(plan).run();
-    bounds::check(&world);
+    bounds::assert_bounds(&world);
 }
 
 /// Runs seeds and reports the first that fails.
@@ -123,13 +123,13 @@ fn bounds_hold_and_tokens_balance_in_other_runs() {
 const LARGE: u32 = 100_000;
 
 /// A demand of 1.3 quotas in one window.
-fn overload(gateways: usize, is_skewed: bool, quota: u32, reserve: Reserve) -> Plan {
+fn overload(gateways: usize, is_skewed: bool, quota: u32, lease_size: LeaseSize) -> Plan {
     let requests = quota as usize * 13 / 10;
     let quota = Quota::new(quota, 60_000, 6);
     Plan {
         gateways,
         is_skewed,
-        limit: limit(Algorithm::SlidingWindow, quota, reserve),
+        limit: limit(Algorithm::SlidingWindow, quota, lease_size),
         keys: 1,
         max_cost: 1,
         requests,
@@ -158,35 +158,35 @@ fn measure_efficiency(plan: Plan) -> (f64, f64) {
 }
 
 #[expect(clippy::print_stdout, reason = "figures for the documentation")]
-fn check_efficiency(reserve: Reserve) {
+fn assert_efficiency(lease_size: LeaseSize) {
     for gateways in [2, 5, 20] {
         for skewed in [false, true] {
-            let (first, calls) = measure_efficiency(overload(gateways, skewed, LARGE, reserve));
+            let (first, calls) = measure_efficiency(overload(gateways, skewed, LARGE, lease_size));
             println!(
-                "{reserve:?}, {gateways} gateways{}: first refusal at {first:.2}%, {calls:.2}% store calls",
+                "{lease_size:?}, {gateways} gateways{}: first refusal at {first:.2}%, {calls:.2}% store calls",
                 if skewed { ", skewed" } else { "" }
             );
-            assert!(first >= 99.0, "{reserve:?} {gateways} {skewed}: {first}");
-            assert!(calls <= 2.0, "{reserve:?} {gateways} {skewed}: {calls}");
+            assert!(first >= 99.0, "{lease_size:?} {gateways} {skewed}: {first}");
+            assert!(calls <= 2.0, "{lease_size:?} {gateways} {skewed}: {calls}");
         }
     }
 }
 
 #[test]
 fn auto_reserve_exhausts_the_quota_before_refusing() {
-    check_efficiency(Reserve::Auto);
+    assert_efficiency(LeaseSize::Auto);
 }
 
 #[test]
 fn a_configured_reserve_exhausts_the_quota_before_refusing() {
-    check_efficiency(Reserve::Tokens(LARGE / 1_000));
+    assert_efficiency(LeaseSize::Tokens(LARGE / 1_000));
 }
 
 /// Shows that the check detects violations. The chunks are a hundredth of the quota.
 #[test]
 #[expect(clippy::print_stdout, reason = "figures for the documentation")]
 fn the_quota_is_not_exhausted_without_the_bound_at_the_store() {
-    let plan = overload(20, false, LARGE / 10, Reserve::Tokens(LARGE / 1_000));
+    let plan = overload(20, false, LARGE / 10, LeaseSize::Tokens(LARGE / 1_000));
     let (with, _) = measure_efficiency(plan.clone());
     let (without, _) = measure_efficiency(Plan { has_bound: false, ..plan });
     println!("chunks of a hundredth: first refusal at {with:.2}%, without the bound {without:.2}%");
@@ -198,7 +198,7 @@ fn the_quota_is_not_exhausted_without_the_bound_at_the_store() {
 #[expect(clippy::print_stdout, reason = "figures for the documentation")]
 fn leases_for_expensive_requests_refuse_no_others() {
     for gateways in [2, 5, 20] {
-        let plan = overload(gateways, false, LARGE / 10, Reserve::Auto);
+        let plan = overload(gateways, false, LARGE / 10, LeaseSize::Auto);
         let plan =
             Plan { max_cost: LARGE / 50, requests: 60, duration: 400, max_latency: 25, ..plan };
         let worlds = (0..200).map(|seed| World::new(Plan { seed, ..plan.clone() }).run());
@@ -210,11 +210,11 @@ fn leases_for_expensive_requests_refuse_no_others() {
 
 #[test]
 fn a_quota_of_ten_admits_ten() {
-    for reserve in [Reserve::Auto, Reserve::Tokens(1), Reserve::Tokens(100)] {
+    for lease_size in [LeaseSize::Auto, LeaseSize::Tokens(1), LeaseSize::Tokens(100)] {
         for seed in 0..20 {
-            let plan = overload(20, seed % 2 == 0, 10, reserve);
+            let plan = overload(20, seed % 2 == 0, 10, lease_size);
             let world = World::new(Plan { seed, requests: 200, ..plan }).run();
-            assert_eq!(world.admitted.iter().flatten().count(), 10, "{reserve:?}, seed {seed}");
+            assert_eq!(world.admitted.iter().flatten().count(), 10, "{lease_size:?}, seed {seed}");
         }
     }
 }

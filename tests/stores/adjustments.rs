@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use testkit::{
     redis_server::RedisServer,
     verdict::VerdictExt as _,
-    wait::{TIMEOUT, eventually_async},
+    wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
 use tidegate::{
     limit::{Algorithm, Change, Charge, Key, Limit, OnFailure, Verdict},
@@ -11,26 +11,28 @@ use tidegate::{
 };
 
 use crate::support::{
-    charge, gateway, limit, now, of_each_algorithm, short_timeout_gateway, wait_for_outage,
+    charge, clock, eventually, gateway, limit, limits_of_each_algorithm, now, wait_for_outage,
 };
 
-async fn used(stores: &CounterStore, limit: &Limit) -> u64 {
-    let peeked = stores.peek(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
+async fn used(counter_store: &CounterStore, limit: &Limit) -> u64 {
+    let peeked =
+        counter_store.peek(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
     peeked.decision(0).used
 }
 
 /// Charges one unit of each limit concurrently while Redis hangs. Returns whether each was admitted.
 async fn charge_while_redis_hangs(
     redis: &RedisServer,
-    store: &StoreHandle,
+    handle: &StoreHandle,
     limits: &[Limit],
 ) -> Vec<bool> {
     redis.suspend();
     let charging = limits.iter().map(async |limit| {
-        let verdict = store.charge(&[charge(limit, 1)], now()).await;
+        let verdict = handle.charge(&[charge(limit, 1)], now()).await;
         verdict.is_ok_and(|verdict| verdict.is_fallback() && verdict.admitted)
     });
-    let admitted = futures_util::future::join_all(charging).await;
+    let charging = futures_util::future::join_all(charging);
+    let (admitted, _) = while_clock_advances(&clock(), charging).await;
     redis.resume();
     admitted
 }
@@ -40,14 +42,14 @@ async fn charge_while_redis_hangs(
 #[tokio::test]
 async fn a_late_reply_releases_its_slot_and_counts_once() {
     let redis = RedisServer::start();
-    let (stores, store) = short_timeout_gateway(&redis).await;
-    let limits = of_each_algorithm();
-    assert_eq!(charge_while_redis_hangs(&redis, &store, &limits).await, [true; 6]);
+    let (counter_store, handle) = gateway(&redis);
+    let limits = limits_of_each_algorithm();
+    assert_eq!(charge_while_redis_hangs(&redis, &handle, &limits).await, [true; 6]);
     for limit in &limits {
         let has_slots = matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency);
         let expected = u64::from(!has_slots);
-        eventually_async(&format!("{} counts {expected}", limit.name), async || {
-            used(&stores, limit).await == expected
+        eventually(&format!("{} counts {expected}", limit.name), async || {
+            used(&counter_store, limit).await == expected
         })
         .await;
     }
@@ -57,15 +59,15 @@ async fn a_late_reply_releases_its_slot_and_counts_once() {
 #[tokio::test]
 async fn a_late_charge_of_a_refused_request_is_refunded() {
     let redis = RedisServer::start();
-    let (stores, store) = short_timeout_gateway(&redis).await;
-    let mut limits = of_each_algorithm();
+    let (counter_store, handle) = gateway(&redis);
+    let mut limits = limits_of_each_algorithm();
     for limit in &mut limits {
         limit.on_failure = OnFailure::Closed;
     }
-    assert_eq!(charge_while_redis_hangs(&redis, &store, &limits).await, [false; 6]);
+    assert_eq!(charge_while_redis_hangs(&redis, &handle, &limits).await, [false; 6]);
     for limit in &limits {
-        eventually_async(&format!("{} counts nothing", limit.name), async || {
-            used(&stores, limit).await == 0
+        eventually(&format!("{} counts nothing", limit.name), async || {
+            used(&counter_store, limit).await == 0
         })
         .await;
     }
@@ -86,38 +88,39 @@ fn refund(limit: &Limit, verdict: &Verdict) -> Correction {
 #[tokio::test]
 async fn adjustments_during_an_outage_are_made_in_order() {
     let redis = RedisServer::start();
-    let (stores, store) = short_timeout_gateway(&redis).await;
-    let limits = of_each_algorithm();
+    let (counter_store, handle) = gateway(&redis);
+    let limits = limits_of_each_algorithm();
     let mut refunds = Vec::new();
     for _ in 0..40 {
         for limit in &limits {
-            let verdict = store.charge(&[charge(limit, 1)], now()).await.expect("Redis");
+            let verdict = handle.charge(&[charge(limit, 1)], now()).await.expect("Redis");
             assert!(verdict.admitted && !verdict.is_fallback());
             refunds.push(refund(limit, &verdict));
         }
     }
     redis.suspend();
-    wait_for_outage(&stores, &store).await;
+    wait_for_outage(&counter_store, &handle).await;
     // In a leaky bucket only the last slot can be refunded.
     refunds.reverse();
-    store.adjust_in_background(refunds, now());
+    handle.adjust_in_background(refunds, now());
     redis.resume();
     for limit in &limits {
-        eventually_async(&format!("{} is refunded", limit.name), async || {
-            used(&stores, limit).await == 0
+        eventually(&format!("{} is refunded", limit.name), async || {
+            used(&counter_store, limit).await == 0
         })
         .await;
     }
-    assert_eq!(stores.stats().merge_drops, 0);
+    assert_eq!(counter_store.stats().dropped_corrections, 0);
 }
 
 #[tokio::test]
 async fn adjustments_of_several_workers_keep_their_order() {
     let redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
-    let workers = [store, stores.worker(), stores.worker()];
-    let bucket =
-        of_each_algorithm().into_iter().find(|limit| limit.algorithm == Algorithm::LeakyBucket);
+    let (counter_store, handle) = gateway(&redis);
+    let workers = [handle, counter_store.worker(), counter_store.worker()];
+    let bucket = limits_of_each_algorithm()
+        .into_iter()
+        .find(|limit| limit.algorithm == Algorithm::LeakyBucket);
     let bucket = bucket.expect("one of each");
     let mut refunds = Vec::new();
     for at in 0..39 {
@@ -130,73 +133,80 @@ async fn adjustments_of_several_workers_keep_their_order() {
         workers[at % 3].adjust_in_background([refund], now());
     }
     redis.resume();
-    eventually_async("every slot is free", async || used(&stores, &bucket).await == 0).await;
+    eventually("every slot is free", async || used(&counter_store, &bucket).await == 0).await;
 }
 
 #[tokio::test]
-async fn a_leaving_worker_flushes_its_queue() {
+async fn a_stopping_worker_flushes_its_queue() {
     let redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
+    let (counter_store, handle) = gateway(&redis);
     let limit = limit("left", 1_000);
     let mut refunds = Vec::new();
     for _ in 0..300 {
-        let verdict = store.charge(&[charge(&limit, 1)], now()).await.expect("Redis");
+        let verdict = handle.charge(&[charge(&limit, 1)], now()).await.expect("Redis");
         refunds.push(refund(&limit, &verdict));
     }
-    store.adjust_in_background(refunds, now());
-    store.shut_down(TIMEOUT).await;
-    assert_eq!(used(&stores, &limit).await, 0);
+    handle.adjust_in_background(refunds, now());
+    while_clock_advances(&clock(), handle.shut_down(TIMEOUT)).await;
+    assert_eq!(used(&counter_store, &limit).await, 0);
 }
 
 #[tokio::test]
 async fn adjustments_of_an_ended_worker_are_sent_by_another() {
     let redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
+    let (counter_store, handle) = gateway(&redis);
     let limit = limit("ended", 1_000);
-    let verdict = store.charge(&[charge(&limit, 1)], now()).await.expect("Redis");
-    let (other_stores, charged) = (stores.clone(), limit.clone());
+    let verdict = handle.charge(&[charge(&limit, 1)], now()).await.expect("Redis");
+    let (other_counter_store, charged) = (counter_store.clone(), limit.clone());
     let ended = std::thread::spawn(move || {
         let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = builder.expect("a runtime");
-        let store = runtime.block_on(async { other_stores.worker() });
+        let handle = runtime.block_on(async { other_counter_store.worker() });
         let entered = runtime.enter();
-        store.adjust_in_background([refund(&charged, &verdict)], now());
+        handle.adjust_in_background([refund(&charged, &verdict)], now());
         // The runtime ends before it runs the spawned sender.
         drop(entered);
         drop(runtime);
     });
     ended.join().expect("no panic");
-    eventually_async("the charge is refunded", async || used(&stores, &limit).await == 0).await;
+    eventually("the charge is refunded", async || used(&counter_store, &limit).await == 0).await;
 }
 
 /// An error reply means that Redis made none of the adjustments, so they stay queued.
 #[tokio::test]
 async fn a_rejected_adjustment_is_retried_once() {
     let redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
+    let (counter_store, handle) = gateway(&redis);
     let limit = limit("refused", 1_000);
     let mut refunds = Vec::new();
     for _ in 0..2 {
-        let verdict = store.charge(&[charge(&limit, 1)], now()).await.expect("Redis");
+        let verdict = handle.charge(&[charge(&limit, 1)], now()).await.expect("Redis");
         refunds.push(refund(&limit, &verdict));
     }
     let user = |rights: &[&str]| {
         let command = ["ACL", "SETUSER", "default"];
         let _: String = redis.command(&[&command[..], rights].concat());
     };
-    let failed = || stores.stats().failures[Failure::Server.index()];
+    let failed = || counter_store.stats().failures[Failure::Server.index()];
+    // Until the next probe, the clock stands still: with its success the adjustment is sent again.
+    let wait_until_used = async |expected| {
+        clock().advance(Duration::from_secs(2));
+        eventually_async("Redis has made it", async || {
+            clock().advance(Duration::from_millis(10));
+            used(&counter_store, &limit).await == expected
+        })
+        .await;
+    };
     user(&["-evalsha", "-eval"]);
-    store.adjust_in_background(refunds.drain(..1), now());
+    handle.adjust_in_background(refunds.drain(..1), now());
     eventually_async("Redis has refused it", async || failed() == 1).await;
     user(&["+evalsha", "+eval"]);
-    eventually_async("Redis has made it", async || used(&stores, &limit).await == 1).await;
-    assert_eq!(stores.stats().merge_drops, 0);
+    wait_until_used(1).await;
+    assert_eq!(counter_store.stats().dropped_corrections, 0);
     user(&["-evalsha", "-eval"]);
-    store.adjust_in_background(refunds, now());
+    handle.adjust_in_background(refunds, now());
     eventually_async("Redis has refused it", async || failed() == 2).await;
-    // New connections succeed only when scripts are permitted.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!((failed(), stores.stats().merge_drops), (2, 0), "it stays queued");
+    assert_eq!((failed(), counter_store.stats().dropped_corrections), (2, 0), "it stays queued");
     user(&["+evalsha", "+eval"]);
-    eventually_async("Redis has made it", async || used(&stores, &limit).await == 0).await;
+    wait_until_used(0).await;
 }

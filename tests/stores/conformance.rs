@@ -10,7 +10,7 @@ use tidegate::{
     store::{CounterStore, StoreHandle},
 };
 
-use crate::support::{NOW, limit, stores};
+use crate::support::{NOW, counter_store, limit};
 
 /// For each algorithm a limit of ten a minute; for the sliding window also a strict one.
 fn limits() -> Vec<Limit> {
@@ -34,8 +34,8 @@ fn limits() -> Vec<Limit> {
 
 /// One store on a manual clock, and the limit under test.
 struct Fixture {
-    stores: Arc<CounterStore>,
-    store: StoreHandle,
+    counter_store: Arc<CounterStore>,
+    handle: StoreHandle,
     clock: Clock,
     limit: Limit,
     /// The limit and the store, for assertion messages.
@@ -48,21 +48,21 @@ impl Fixture {
     }
 
     async fn decide(&self, cost: u32) -> Decision {
-        let verdict = self.store.charge(&[self.charge(cost)], self.clock.now()).await;
+        let verdict = self.handle.charge(&[self.charge(cost)], self.clock.now()).await;
         let verdict = verdict.expect("a local policy");
         assert!(!verdict.is_fallback(), "{}", self.label);
         verdict.decision(0)
     }
 
     async fn peek(&self) -> Decision {
-        let peeked = self.store.peek(&[self.charge(1)], self.clock.now()).await;
+        let peeked = self.handle.peek(&[self.charge(1)], self.clock.now()).await;
         peeked.expect("Redis").decision(0)
     }
 
     async fn adjust(&self, change: Change) -> Decision {
         let adjustment = [Adjustment { limit: &self.limit, key: Key(1), change }];
         let adjusted =
-            self.store.adjust(&adjustment, DecisionSource::Store, self.clock.now()).await;
+            self.handle.adjust(&adjustment, DecisionSource::Store, self.clock.now()).await;
         adjusted.decision(0)
     }
 
@@ -83,14 +83,14 @@ async fn for_every_store(check: impl AsyncFn(Fixture)) {
     for limit in limits() {
         for shared in [false, true] {
             let clock = Clock::manual(NOW);
-            let stores = if shared {
-                stores(&redis, clock.clone())
+            let counter_store = if shared {
+                counter_store(&redis, clock.clone())
             } else {
                 CounterStore::memory(clock.clone(), 1_000).expect("random numbers")
             };
             let label = format!("{} {}", limit.name, if shared { "in Redis" } else { "in memory" });
-            let store = stores.worker();
-            check(Fixture { stores, store, clock, limit: limit.clone(), label }).await;
+            let handle = counter_store.worker();
+            check(Fixture { counter_store, handle, clock, limit: limit.clone(), label }).await;
         }
         let _: String = redis.command(&["FLUSHALL"]);
     }
@@ -114,7 +114,7 @@ async fn exactly_the_quota_is_admitted() {
         assert!(!fixture.decide(1).await.admitted, "{label}: 1 ms before `retry_at`");
         fixture.advance(1);
         assert!(fixture.decide(1).await.admitted, "{label}: at `retry_at`");
-        assert_eq!(fixture.stores.stats().failures, [0; 5]);
+        assert_eq!(fixture.counter_store.stats().failures, [0; 5]);
     })
     .await;
 }
@@ -143,12 +143,12 @@ async fn a_refusal_by_the_narrow_limit_does_not_charge_the_broad_one() {
         };
         let both = [Charge { limit: &broad, key: Key(2), cost: 1 }, fixture.charge(1)];
         for _ in 0..10 {
-            assert!(fixture.store.charge(&both, NOW).await.unwrap().admitted, "{}", fixture.label);
+            assert!(fixture.handle.charge(&both, NOW).await.unwrap().admitted, "{}", fixture.label);
         }
-        let peek_broad = async || fixture.store.peek(&both[..1], NOW).await.unwrap().decision(0);
+        let peek_broad = async || fixture.handle.peek(&both[..1], NOW).await.unwrap().decision(0);
         let before = peek_broad().await;
         for _ in 0..1_000 {
-            let verdict = fixture.store.charge(&both, NOW).await.unwrap();
+            let verdict = fixture.handle.charge(&both, NOW).await.unwrap();
             assert!(
                 !verdict.admitted && verdict.outcomes[0].refused().is_none(),
                 "{}",
@@ -174,9 +174,9 @@ async fn a_reload_keeps_the_usage() {
             };
             let charges = [Charge { limit: &limit, ..fixture.charge(1) }];
             let after =
-                fixture.store.peek(&charges, fixture.clock.now()).await.unwrap().decision(0);
+                fixture.handle.peek(&charges, fixture.clock.now()).await.unwrap().decision(0);
             if &*fixture.limit.name == "leaky" {
-                // Slots are times: 2.5 s later, 45.5 of the 48 s in use are left.
+                // A leaky bucket counts time: 2.5 s later, 45.5 of the 48 s in use are left.
                 let (left, rate) = (45_500_u64, u64::from(quota));
                 let room = (54_000 - left) * rate / 60_000 + 1;
                 assert_eq!(after.remaining, room, "{} {quota}", fixture.label);

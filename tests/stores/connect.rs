@@ -1,7 +1,6 @@
-use testkit::{redis_server::RedisServer, verdict::VerdictExt as _, wait::eventually_async};
-use tidegate::clock::Clock;
+use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 
-use crate::support::{charge, limit, stores};
+use crate::support::{charge, clock, counter_store, eventually, limit};
 
 /// The number of calls of a command.
 fn calls(redis: &RedisServer, command: &str) -> u32 {
@@ -25,7 +24,7 @@ fn connections(redis: &RedisServer) -> Vec<String> {
 async fn a_connection_loads_only_missing_scripts() {
     let redis = RedisServer::start();
     let limit = limit("loaded", 1_000);
-    let first = stores(&redis, Clock::system());
+    let first = counter_store(&redis, clock());
     let workers = [first.worker(), first.worker()];
     for worker in &workers {
         assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
@@ -35,7 +34,7 @@ async fn a_connection_loads_only_missing_scripts() {
     redis.command::<()>(&["SCRIPT", "FLUSH"]);
     assert!(!workers[0].charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
     assert_eq!(calls(&redis, "eval"), 1, "a flushed script is sent with the call");
-    let second = stores(&redis, Clock::system());
+    let second = counter_store(&redis, clock());
     assert!(!second.worker().charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
     assert_eq!(calls(&redis, "script|load"), 7, "the three other scripts");
     assert_eq!(calls(&redis, "eval"), 1);
@@ -44,23 +43,23 @@ async fn a_connection_loads_only_missing_scripts() {
 #[tokio::test]
 async fn a_dead_idle_connection_is_replaced_before_the_next_request() {
     let redis = RedisServer::start();
-    let stores = stores(&redis, Clock::system());
-    let worker = stores.worker();
+    let counter_store = counter_store(&redis, clock());
+    let worker = counter_store.worker();
     let limit = limit("idle", 1_000);
-    eventually_async("Redis decides", async || {
+    eventually("Redis decides", async || {
         !worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback()
     })
     .await;
-    let failures = stores.stats().failures;
+    let failures = counter_store.stats().failures;
     let before = connections(&redis);
     assert_eq!(before.len(), 1);
     redis.command::<u32>(&["CLIENT", "KILL", "TYPE", "normal"]);
-    eventually_async("the connection is replaced", async || {
+    eventually("the connection is replaced", async || {
         let now = connections(&redis);
         !now.is_empty() && !now.contains(&before[0])
     })
     .await;
-    eventually_async("the breaker is closed", async || stores.status().is_healthy()).await;
+    eventually("the breaker is closed", async || counter_store.status().is_healthy()).await;
     assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
-    assert_eq!(stores.stats().failures, failures, "no request failed");
+    assert_eq!(counter_store.stats().failures, failures, "no request failed");
 }

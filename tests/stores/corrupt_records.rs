@@ -4,7 +4,7 @@ use testkit::{
     redis_server::RedisServer,
     scripts::{ACQUIRE, ADJUST, CHARGE, PEEK, ScriptCaller},
 };
-use tidegate::limit::{Algorithm, MAX_RESERVE};
+use tidegate::limit::{Algorithm, MAX_LEASED_TOKENS};
 
 use crate::support::NOW;
 
@@ -23,16 +23,16 @@ enum ForeignValue {
 }
 
 /// A time near the present, or any.
-fn time() -> impl Strategy<Value = u64> {
+fn any_time() -> impl Strategy<Value = u64> {
     prop_oneof![1 => any::<u64>(), 3 => NOW - 90_000..NOW + 90_000]
 }
 
 /// Bytes, often as many as a record has, with times and numbers in the place of fields.
-fn bytes() -> impl Strategy<Value = Vec<u8>> {
+fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![Just(10), Just(26), Just(40), Just(30), Just(32), 0_usize..80];
     let random = prop::collection::vec(any::<u8>(), 80);
     let number = prop_oneof![Just(0), prop::sample::select(&QUOTAS[..]), any::<u32>()];
-    (random, length, prop::collection::vec(time(), 3), number, 0_u8..4).prop_map(
+    (random, length, prop::collection::vec(any_time(), 3), number, 0_u8..4).prop_map(
         |(mut bytes, length, times, number, shape)| {
             let mut put = |at: usize, value: &[u8]| {
                 bytes[at..at + value.len()].copy_from_slice(value);
@@ -67,7 +67,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// A log whose last element claims a number of preceding elements, right or wrong.
-fn log() -> impl Strategy<Value = ForeignValue> {
+fn any_log() -> impl Strategy<Value = ForeignValue> {
     let entries = prop::collection::vec(any::<(u32, u32)>(), 0..40);
     let blocks =
         prop::collection::vec((any::<u8>(), prop_oneof![Just(2_036), 0_usize..2_100]), 0..4);
@@ -90,11 +90,11 @@ fn log() -> impl Strategy<Value = ForeignValue> {
     )
 }
 
-fn foreign() -> impl Strategy<Value = ForeignValue> {
+fn any_foreign_value() -> impl Strategy<Value = ForeignValue> {
     prop_oneof![
-        5 => bytes().prop_map(ForeignValue::Text),
-        2 => prop::collection::vec(bytes(), 1..4).prop_map(ForeignValue::List),
-        3 => log(),
+        5 => any_bytes().prop_map(ForeignValue::Text),
+        2 => prop::collection::vec(any_bytes(), 1..4).prop_map(ForeignValue::List),
+        3 => any_log(),
         1 => Just(ForeignValue::Hash),
     ]
 }
@@ -124,14 +124,14 @@ struct Scripts {
 
 /// One call: the script, the cost, and when an adjusted charge was made.
 #[derive(Clone, Debug)]
-enum Call {
+enum ScriptCall {
     Charge(u32),
     Peek(u32),
     Adjust(u32, i64),
     Acquire(u32),
 }
 
-fn calls() -> impl Strategy<Value = Vec<Call>> {
+fn any_calls() -> impl Strategy<Value = Vec<ScriptCall>> {
     let at = prop_oneof![
         Just(-1_i64),
         (NOW - 70_000..NOW + 70_000).prop_map(u64::cast_signed),
@@ -139,10 +139,10 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     ];
     let cost = || prop_oneof![4 => 1_u32..9, 1 => any::<u32>()];
     let call = prop_oneof![
-        cost().prop_map(Call::Charge),
-        cost().prop_map(Call::Peek),
-        (cost(), at).prop_map(|(cost, at)| Call::Adjust(cost, at)),
-        (1..MAX_RESERVE).prop_map(Call::Acquire),
+        cost().prop_map(ScriptCall::Charge),
+        cost().prop_map(ScriptCall::Peek),
+        (cost(), at).prop_map(|(cost, at)| ScriptCall::Adjust(cost, at)),
+        (1..MAX_LEASED_TOKENS).prop_map(ScriptCall::Acquire),
     ];
     prop::collection::vec(call, 1..6)
 }
@@ -150,7 +150,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 impl Scripts {
     fn new(redis: &RedisServer) -> Self {
         let [charge, peek, adjust, acquire] =
-            [CHARGE, PEEK, ADJUST, ACQUIRE].map(|script| ScriptCaller::of(&redis.url(), script));
+            [CHARGE, PEEK, ADJUST, ACQUIRE].map(|script| ScriptCaller::new(&redis.url(), script));
         Self { charge, peek, adjust, acquire }
     }
 
@@ -160,17 +160,17 @@ impl Scripts {
         key: &str,
         (algorithm, quota): (Algorithm, u32),
         now: u64,
-        call: &Call,
+        call: &ScriptCall,
     ) -> Option<RedisResult<Vec<i64>>> {
         let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
         let option = if algorithm == Algorithm::LeakyBucket { 5_000 } else { 0 };
         let can_lease = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::FixedWindow);
         let (caller, cost, arguments) = match *call {
-            Call::Charge(cost) => (&mut self.charge, cost, vec![]),
-            Call::Peek(cost) => (&mut self.peek, cost, vec![]),
-            Call::Adjust(cost, at) => (&mut self.adjust, cost, vec![at]),
-            Call::Acquire(_) if !can_lease => return None,
-            Call::Acquire(extra) => (&mut self.acquire, 1, vec![1, extra.into(), 4, 0, 0]),
+            ScriptCall::Charge(cost) => (&mut self.charge, cost, vec![]),
+            ScriptCall::Peek(cost) => (&mut self.peek, cost, vec![]),
+            ScriptCall::Adjust(cost, at) => (&mut self.adjust, cost, vec![at]),
+            ScriptCall::Acquire(_) if !can_lease => return None,
+            ScriptCall::Acquire(extra) => (&mut self.acquire, 1, vec![1, extra.into(), 4, 0, 0]),
         };
         let mut command = caller.command();
         command.arg(1).arg(key).arg(now).arg(algorithm.tag()).arg(cost);
@@ -180,14 +180,14 @@ impl Scripts {
 }
 
 #[test]
-fn scripts_return_sane_replies_for_corrupt_records() {
+fn scripts_return_valid_replies_for_corrupt_records() {
     let redis = RedisServer::start();
     let scripts = std::cell::RefCell::new(Scripts::new(&redis));
     let number = std::cell::Cell::new(0);
     let algorithms = prop::sample::select(Algorithm::ALL.to_vec());
     let quotas = prop::sample::select(&QUOTAS[..]);
     let config = ProptestConfig { cases: 3_000, ..ProptestConfig::default() };
-    proptest!(config, |(foreign in foreign(), calls in calls(), algorithm in algorithms, quota in quotas)| {
+    proptest!(config, |(foreign in any_foreign_value(), calls in any_calls(), algorithm in algorithms, quota in quotas)| {
         let mut scripts = scripts.borrow_mut();
         number.set(number.get() + 1);
         let key = number.get().to_string();
@@ -205,7 +205,7 @@ fn scripts_return_sane_replies_for_corrupt_records() {
                 }
                 // A log with invalid blocks is removed once.
                 Err(error) => {
-                    let is_adjustment = matches!(call, Call::Adjust(..));
+                    let is_adjustment = matches!(call, ScriptCall::Adjust(..));
                     let removed = algorithm == Algorithm::SlidingLog && !is_adjustment && !failed;
                     prop_assert!(removed, "{call:?}: {error}");
                     failed = true;

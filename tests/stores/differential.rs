@@ -9,7 +9,7 @@ use tidegate::{
 };
 use tokio::runtime::Runtime;
 
-use crate::support::{NOW, limit, stores};
+use crate::support::{NOW, counter_store, limit};
 
 /// One step of a sequence.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ enum AdjustStep {
     Overdraw(u32),
 }
 
-fn limits() -> impl Strategy<Value = Vec<Limit>> {
+fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 12, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 333, 1_000, 10_000, 3_600_000]);
     let algorithms = prop::sample::select(Algorithm::ALL.to_vec());
@@ -48,8 +48,8 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
     prop::collection::vec(one, 1..5).prop_map(|all| {
         type One = (Algorithm, u32, u64, u32, u32, bool, bool);
         let compile = |(at, one): (usize, One)| {
-            let (algorithm, quota, s, resolution, max_wait, strict, enforce) = one;
-            let window = s * u64::from(resolution);
+            let (algorithm, quota, sub_window, resolution, max_wait, strict, enforce) = one;
+            let window = sub_window * u64::from(resolution);
             let resolution = if algorithm == Algorithm::SlidingWindow { resolution } else { 1 };
             let most = MAX_QUOTA_MILLIS / u64::max(window / u64::from(resolution), max_wait.into());
             let quota = u32::try_from(most).unwrap_or(u32::MAX).min(quota);
@@ -61,9 +61,9 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
     })
 }
 
-fn steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
+fn any_steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
     let count = limits.len();
-    let s = limits.iter().map(|limit| limit.quota.window / 7 + 1).max().unwrap_or(1);
+    let scale = limits.iter().map(|limit| limit.quota.window / 7 + 1).max().unwrap_or(1);
     let largest = limits.iter().map(|limit| limit.quota.limit).max().unwrap_or(1);
     let cost = prop_oneof![
         6 => Just(1_u32),
@@ -72,15 +72,15 @@ fn steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
         1 => Just(0_u32),
     ];
     let overdraw = prop_oneof![4 => 1_u32..6, 1 => any::<u32>()];
-    let corrections = prop_oneof![
+    let adjust_steps = prop_oneof![
         4 => (0_usize..4, 1_u32..6).prop_map(|(ago, cost)| AdjustStep::Refund(ago, cost)),
         6 => any::<usize>().prop_map(AdjustStep::RefundAdmitted),
-        2 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| AdjustStep::RefundUnmade(ago, cost)),
+        2 => (0..scale * 8, 1_u32..6).prop_map(|(ago, cost)| AdjustStep::RefundUnmade(ago, cost)),
         1 => overdraw.prop_map(AdjustStep::Overdraw),
     ];
     let charges = prop::collection::vec((0..count, 0_u128..2, cost), 1..4);
-    let adjustments = prop::collection::vec((0..count, 0_u128..2, corrections), 1..3);
-    let delay = || prop_oneof![3 => 0..=s / 3, 2 => 0..=s * 2, 1 => 0..=s * 20];
+    let adjustments = prop::collection::vec((0..count, 0_u128..2, adjust_steps), 1..3);
+    let delay = || prop_oneof![3 => 0..=scale / 3, 2 => 0..=scale * 2, 1 => 0..=scale * 20];
     let reload = (0..count, 1_u32..40, 0_u32..5_000, any::<bool>());
     prop::collection::vec(
         prop_oneof![
@@ -94,9 +94,9 @@ fn steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
     )
 }
 
-fn sequences() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
-    limits().prop_flat_map(|limits| {
-        let steps = steps(&limits);
+fn any_sequence() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
+    any_limits().prop_flat_map(|limits| {
+        let steps = any_steps(&limits);
         (Just(limits), steps)
     })
 }
@@ -106,8 +106,8 @@ struct StorePair<'a> {
     runtime: &'a Runtime,
     clock: &'a Clock,
     memory: Memory,
-    store: &'a StoreHandle,
-    stores: &'a CounterStore,
+    handle: &'a StoreHandle,
+    counter_store: &'a CounterStore,
     /// The first caller of this sequence: other sequences in the same Redis have others.
     first_caller: u128,
     now: u64,
@@ -125,10 +125,10 @@ impl StorePair<'_> {
         };
         let charges: Vec<Charge<'_>> = requested.iter().map(charge).collect();
         // Only decisions of Redis are compared.
-        self.stores.clear_deny_cache();
+        self.counter_store.clear_deny_cache();
         let in_memory = self.memory.charge(&charges, self.now);
         let in_redis =
-            self.runtime.block_on(self.store.charge(&charges, self.now)).expect("local limits");
+            self.runtime.block_on(self.handle.charge(&charges, self.now)).expect("local limits");
         prop_assert_eq!(&in_memory, &in_redis);
         if in_memory.admitted {
             for (&(at, caller, cost), outcome) in requested.iter().zip(&in_memory.outcomes) {
@@ -138,7 +138,7 @@ impl StorePair<'_> {
             }
         }
         let in_memory = self.memory.peek(&charges, self.now);
-        let in_redis = self.runtime.block_on(self.store.peek(&charges, self.now)).expect("Redis");
+        let in_redis = self.runtime.block_on(self.handle.peek(&charges, self.now)).expect("Redis");
         prop_assert_eq!(in_memory, in_redis);
         self.times.push(self.now);
         Ok(())
@@ -150,7 +150,8 @@ impl StorePair<'_> {
         requested: &[(usize, u128, AdjustStep)],
     ) -> TestCaseResult {
         let mut requested = requested.to_vec();
-        let change = |(at, caller, correction): &mut (usize, u128, AdjustStep)| match *correction {
+        let change = |(at, caller, adjust_step): &mut (usize, u128, AdjustStep)| match *adjust_step
+        {
             AdjustStep::RefundAdmitted(nth) if self.admitted.is_empty() => {
                 Change::Refund { charged_at: self.now, cost: nth as u32 % 5 }
             }
@@ -183,7 +184,7 @@ impl StorePair<'_> {
         let in_memory =
             adjustments.iter().map(|adjustment| self.memory.adjust(adjustment, self.now, 1));
         let in_memory: Vec<_> = in_memory.collect();
-        let adjusting = self.store.adjust(&adjustments, DecisionSource::Store, self.now);
+        let adjusting = self.handle.adjust(&adjustments, DecisionSource::Store, self.now);
         let in_redis = self.runtime.block_on(adjusting);
         prop_assert_eq!(in_memory, in_redis.decisions());
         Ok(())
@@ -216,22 +217,22 @@ fn rust_and_lua_decide_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Clock::manual(NOW);
-    let (stores, store) = runtime.block_on(async {
-        let stores = stores(&redis, clock.clone());
-        let store = stores.worker();
-        (stores, store)
+    let (counter_store, handle) = runtime.block_on(async {
+        let counter_store = counter_store(&redis, clock.clone());
+        let handle = counter_store.worker();
+        (counter_store, handle)
     });
     let caller = std::cell::Cell::new(0_u128);
     let config = ProptestConfig { cases: 600, ..ProptestConfig::default() };
-    proptest!(config, |((mut limits, steps) in sequences())| {
+    proptest!(config, |((mut limits, steps) in any_sequence())| {
         // Each sequence has its own callers, so that all share one Redis.
         caller.set(caller.get() + 2);
         let mut pair = StorePair {
             runtime: &runtime,
             clock: &clock,
             memory: Memory::new(1_000),
-            store: &store,
-            stores: &stores,
+            handle: &handle,
+            counter_store: &counter_store,
             first_caller: caller.get(),
             now: NOW + 1_000_000_000_000,
             times: Vec::new(),
@@ -239,7 +240,7 @@ fn rust_and_lua_decide_alike() {
         };
         pair.run(&mut limits, &steps)?;
     });
-    assert_eq!(stores.stats().failures, [0; 5], "every sequence was decided by Redis");
+    assert_eq!(counter_store.stats().failures, [0; 5], "every sequence was decided by Redis");
 }
 
 #[test]
@@ -248,8 +249,8 @@ fn the_largest_quotas_are_exact_in_lua() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let clock = Clock::manual(NOW);
-        let stores = stores(&redis, clock.clone());
-        let store = stores.worker();
+        let counter_store = counter_store(&redis, clock.clone());
+        let handle = counter_store.worker();
         let memory = Memory::new(1_000);
         for algorithm in Algorithm::ALL {
             for max_wait in [0, 7, (1 << 20) - 1] {
@@ -262,24 +263,47 @@ fn the_largest_quotas_are_exact_in_lua() {
                 {
                     clock.set(clock.now() + step);
                     let charges = [Charge { limit: &limit, key: Key(1), cost }];
-                    let in_redis = store.charge(&charges, 0).await.unwrap();
+                    let in_redis = handle.charge(&charges, 0).await.unwrap();
                     assert_eq!(memory.charge(&charges, clock.now()), in_redis);
                     let change = Change::Overdraw { cost: u32::MAX };
                     let adjustments = [Adjustment { limit: &limit, key: Key(2), change }];
-                    let in_redis = store.adjust(&adjustments, DecisionSource::Store, 0).await;
+                    let in_redis = handle.adjust(&adjustments, DecisionSource::Store, 0).await;
                     let in_memory = memory.adjust(&adjustments[0], clock.now(), 1);
                     assert_eq!(in_memory, in_redis.decision(0));
                 }
             }
         }
-        assert_eq!(stores.stats().failures, [0; 5]);
+        assert_eq!(counter_store.stats().failures, [0; 5]);
     });
 }
 
-/// Steps for a long record: (delay in ms, kind, amount).
-fn long_steps() -> impl Strategy<Value = Vec<(u64, u8, u32)>> {
+/// A step for a long record, with its amount.
+#[derive(Clone, Copy, Debug)]
+enum LongStep {
+    /// A refund of some of an earlier charge.
+    Refund,
+    /// A refund of one unit of a recent charge.
+    RefundOne,
+    Overdraw,
+    /// One request charges the same limit twice: a large cost and one unit.
+    TwoCharges,
+    RefundAdmitted,
+    Charge,
+}
+
+/// Steps for a long record: (delay in ms, step, amount).
+fn any_long_steps() -> impl Strategy<Value = Vec<(u64, LongStep, u32)>> {
+    use LongStep::{Charge, Overdraw, Refund, RefundAdmitted, RefundOne, TwoCharges};
+    let step = prop_oneof![
+        1 => Just(Refund),
+        1 => Just(RefundOne),
+        1 => Just(Overdraw),
+        1 => Just(TwoCharges),
+        5 => Just(RefundAdmitted),
+        11 => Just(Charge),
+    ];
     let delay = prop_oneof![30 => 0_u64..3, 1 => 0_u64..1_500, 1 => 2_900_u64..3_100];
-    prop::collection::vec((delay, 0_u8..20, 1_u32..4), 1_500..2_500)
+    prop::collection::vec((delay, step, 1_u32..4), 1_500..2_500)
 }
 
 #[test]
@@ -287,13 +311,13 @@ fn long_records_decide_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Clock::manual(NOW);
-    let stores = runtime.block_on(async { stores(&redis, clock.clone()) });
-    let store = runtime.block_on(async { stores.worker() });
+    let counter_store = runtime.block_on(async { counter_store(&redis, clock.clone()) });
+    let handle = runtime.block_on(async { counter_store.worker() });
     let caller = std::cell::Cell::new(0_u128);
     let config = ProptestConfig { cases: 8, max_shrink_iters: 200, ..ProptestConfig::default() };
     let long = vec![Algorithm::SlidingLog, Algorithm::Concurrency, Algorithm::LeakyBucket];
     let long = prop::sample::select(long);
-    proptest!(config, |(steps in long_steps(), quota in 200_u32..4_000, algorithm in long)| {
+    proptest!(config, |(steps in any_long_steps(), quota in 200_u32..4_000, algorithm in long)| {
         caller.set(caller.get() + 1);
         let max_wait = if algorithm == Algorithm::LeakyBucket { 2_000 } else { 0 };
         let quota = Quota { max_wait, ..Quota::new(quota, 3_000, 1) };
@@ -302,24 +326,24 @@ fn long_records_decide_alike() {
             runtime: &runtime,
             clock: &clock,
             memory: Memory::new(1_000),
-            store: &store,
-            stores: &stores,
+            handle: &handle,
+            counter_store: &counter_store,
             first_caller: caller.get(),
             now: NOW + 1_000_000_000_000,
             times: Vec::new(),
             admitted: Vec::new(),
         };
-        for (delay, kind, amount) in steps {
+        for (delay, step, amount) in steps {
             pair.now += delay;
             clock.set(pair.now);
             let ago = (delay as usize + 1) * 97 * amount as usize;
-            match kind {
-                0 => pair.adjust(&limits, &[(0, 0, AdjustStep::Refund(ago, amount))])?,
-                1 => pair.adjust(&limits, &[(0, 0, AdjustStep::Refund(amount as usize, 1))])?,
-                2 => pair.adjust(&limits, &[(0, 0, AdjustStep::Overdraw(amount))])?,
-                3 => pair.request(&limits, &[(0, 0, amount * 100), (0, 0, 1)])?,
-                5..=9 => pair.adjust(&limits, &[(0, 0, AdjustStep::RefundAdmitted(ago))])?,
-                _ => pair.request(&limits, &[(0, 0, amount)])?,
+            match step {
+                LongStep::Refund => pair.adjust(&limits, &[(0, 0, AdjustStep::Refund(ago, amount))])?,
+                LongStep::RefundOne => pair.adjust(&limits, &[(0, 0, AdjustStep::Refund(amount as usize, 1))])?,
+                LongStep::Overdraw => pair.adjust(&limits, &[(0, 0, AdjustStep::Overdraw(amount))])?,
+                LongStep::TwoCharges => pair.request(&limits, &[(0, 0, amount * 100), (0, 0, 1)])?,
+                LongStep::RefundAdmitted => pair.adjust(&limits, &[(0, 0, AdjustStep::RefundAdmitted(ago))])?,
+                LongStep::Charge => pair.request(&limits, &[(0, 0, amount)])?,
             }
         }
     });

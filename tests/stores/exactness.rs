@@ -1,6 +1,9 @@
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
-use testkit::{redis_server::RedisServer, verdict::VerdictExt as _, wait::eventually_async};
+use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Limit, Quota},
@@ -9,10 +12,10 @@ use tidegate::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{charge, gateway, limit, options, stores};
+use crate::support::{charge, clock, counter_store, eventually, gateway, limit, options};
 
 /// A limit whose window does not end during a test.
-fn long(name: &str, quota: u32) -> Limit {
+fn daily_limit(name: &str, quota: u32) -> Limit {
     let day = 86_400_000;
     Limit { quota: Quota::new(quota, day, 1), ..limit(name, quota) }
 }
@@ -23,7 +26,7 @@ fn two_gateways_on_one_redis_admit_the_quota_exactly() {
     for algorithm in Algorithm::ALL {
         // The 800th slot is within the longest wait; the next one, 108 s later, is not.
         let max_wait = if algorithm == Algorithm::LeakyBucket { 86_292_000 } else { 0 };
-        let mut limit = Limit { algorithm, ..long(algorithm.tag(), QUOTA) };
+        let mut limit = Limit { algorithm, ..daily_limit(algorithm.tag(), QUOTA) };
         limit.quota.max_wait = max_wait;
         assert_eq!(admitted_by_two_gateways(&redis, &limit), QUOTA, "{}", algorithm.tag());
     }
@@ -42,14 +45,14 @@ fn admitted_by_two_gateways(redis: &RedisServer, limit: &Limit) -> u32 {
                     .build()
                     .expect("a runtime");
                 runtime.block_on(async {
-                    let (stores, store) = gateway(redis);
+                    let (counter_store, handle) = gateway(redis);
                     let charges = [charge(limit, 1)];
                     for _ in 0..QUOTA / 2 + 200 {
                         let is_admitted =
-                            store.charge(&charges, 0).await.is_ok_and(|verdict| verdict.admitted);
+                            handle.charge(&charges, 0).await.is_ok_and(|verdict| verdict.admitted);
                         admitted.fetch_add(u32::from(is_admitted), Ordering::Relaxed);
                     }
-                    assert_eq!(stores.stats().failures, [0; 5]);
+                    assert_eq!(counter_store.stats().failures, [0; 5]);
                 });
             });
         }
@@ -60,18 +63,20 @@ fn admitted_by_two_gateways(redis: &RedisServer, limit: &Limit) -> u32 {
 #[tokio::test]
 async fn a_refusal_by_one_limit_charges_none() {
     let redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
-    let (narrow, broad) = (long("narrow", 1), long("broad", 1_000));
+    let (counter_store, handle) = gateway(&redis);
+    let (narrow, broad) = (daily_limit("narrow", 1), daily_limit("broad", 1_000));
     let both = [charge(&broad, 1), charge(&narrow, 1)];
-    assert!(store.charge(&both, 0).await.unwrap().admitted);
+    assert!(handle.charge(&both, 0).await.unwrap().admitted);
     for _ in 0..100 {
-        stores.clear_deny_cache();
-        let verdict = store.charge(&both, 0).await.unwrap();
+        counter_store.clear_deny_cache();
+        // A refusal of the same ms is not trusted.
+        clock().advance(Duration::from_millis(1));
+        let verdict = handle.charge(&both, 0).await.unwrap();
         assert!(!verdict.admitted);
         assert_eq!(verdict.decision(0).remaining, 999);
     }
     // The cached refusal is reported, and no decision of the other limit.
-    let verdict = store.charge(&both, 0).await.unwrap();
+    let verdict = handle.charge(&both, 0).await.unwrap();
     assert!(!verdict.admitted && verdict.decided(0).is_none());
     assert_eq!(verdict.decision(1).remaining, 0);
 }
@@ -79,9 +84,9 @@ async fn a_refusal_by_one_limit_charges_none() {
 #[tokio::test]
 async fn redis_time_is_used_and_returned() {
     let redis = RedisServer::start();
-    let (_stores, store) = gateway(&redis);
+    let handle = counter_store(&redis, Clock::system()).worker();
     let limit = limit("a", 10);
-    let verdict = store.charge(&[charge(&limit, 1)], 5).await.unwrap();
+    let verdict = handle.charge(&[charge(&limit, 1)], 5).await.unwrap();
     let difference = verdict.decided_at().abs_diff(Clock::system().now());
     assert!(difference < 5_000, "{difference} ms");
     assert!(verdict.decision(0).reset_at > verdict.decided_at());
@@ -90,17 +95,17 @@ async fn redis_time_is_used_and_returned() {
 #[tokio::test]
 async fn every_key_in_redis_expires_and_has_the_specified_form() {
     let redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
+    let (counter_store, handle) = gateway(&redis);
     let stop = CancellationToken::new();
-    let control = tokio::spawn(stores.clone().run(stop.clone()));
-    eventually_async("the gateway has reported", async || {
+    let control = tokio::spawn(counter_store.clone().run(stop.clone()));
+    eventually("the gateway has reported", async || {
         redis.command::<bool>(&["EXISTS", "tidegate:gateways"])
     })
     .await;
     let (one, other) = (limit("one", 3), limit("other", 100));
     for key in 0..20 {
         for _ in 0..5 {
-            store.charge(&[charge(&one, key), charge(&other, key)], 0).await.unwrap();
+            handle.charge(&[charge(&one, key), charge(&other, key)], 0).await.unwrap();
         }
     }
     let keys: Vec<String> = redis.command(&["KEYS", "*"]);
@@ -123,17 +128,17 @@ async fn every_key_in_redis_expires_and_has_the_specified_form() {
 #[tokio::test]
 async fn gateways_count_each_other_under_the_secret_of_their_configuration() {
     let redis = RedisServer::start();
-    let (one, other) = (stores(&redis, Clock::system()), stores(&redis, Clock::system()));
+    let (one, other) = (counter_store(&redis, clock()), counter_store(&redis, clock()));
     assert_eq!(one.key_secret(), other.key_secret());
     let (stop_one, stop_other) = (CancellationToken::new(), CancellationToken::new());
     tokio::spawn(one.clone().run(stop_one.clone()));
     let other_control = tokio::spawn(other.clone().run(stop_other.clone()));
-    for stores in [&one, &other] {
-        eventually_async("each counts both", async || stores.status().gateways == 2).await;
-        assert_eq!(stores.status().other_secrets, 0);
+    for counter_store in [&one, &other] {
+        eventually("each counts both", async || counter_store.status().gateways == 2).await;
+        assert_eq!(counter_store.status().other_secrets, 0);
     }
     let _: String = redis.command(&["FLUSHALL"]);
-    eventually_async("they report again", async || {
+    eventually("they report again", async || {
         redis.command::<u64>(&["ZCARD", "tidegate:gateways"]) == 2
     })
     .await;
@@ -141,7 +146,7 @@ async fn gateways_count_each_other_under_the_secret_of_their_configuration() {
     stop_other.cancel();
     other_control.await.unwrap();
     // The count decreases only after 5 s of successful reports.
-    eventually_async("the other has left", async || one.status().gateways == 1).await;
+    eventually("the other has left", async || one.status().gateways == 1).await;
     stop_one.cancel();
 }
 
@@ -152,24 +157,22 @@ async fn a_secret_mismatch_is_detected_by_all() {
     let secret = SharedSecret::from_text("0123456789abcdef", "tidegate");
     let with = |secret| {
         let options = RedisOptions { secret, ..options(&redis) };
-        CounterStore::redis(options, Clock::system(), 100).expect("usable options")
+        CounterStore::redis(options, clock(), 100).expect("usable options")
     };
-    let fleet = [stores(&redis, Clock::system()), with(secret), with(secret)];
+    let fleet = [counter_store(&redis, clock()), with(secret), with(secret)];
     assert_ne!(fleet[0].key_secret(), fleet[1].key_secret());
     assert_eq!(fleet[1].key_secret(), fleet[2].key_secret());
     let stop = CancellationToken::new();
     let stop_first = CancellationToken::new();
     let first = tokio::spawn(fleet[0].clone().run(stop_first.clone()));
-    for stores in &fleet[1..] {
-        tokio::spawn(stores.clone().run(stop.clone()));
+    for counter_store in &fleet[1..] {
+        tokio::spawn(counter_store.clone().run(stop.clone()));
     }
-    let others = || fleet.each_ref().map(|stores| stores.status().other_secrets);
-    eventually_async("the first counts two, and each of them the first", async || {
-        others() == [2, 1, 1]
-    })
-    .await;
+    let others = || fleet.each_ref().map(|counter_store| counter_store.status().other_secrets);
+    eventually("the first counts two, and each of them the first", async || others() == [2, 1, 1])
+        .await;
     stop_first.cancel();
     first.await.unwrap();
-    eventually_async("it has left", async || others()[1..] == [0, 0]).await;
+    eventually("it has left", async || others()[1..] == [0, 0]).await;
     stop.cancel();
 }

@@ -9,13 +9,13 @@ use crate::support::{NOW, limit};
 
 /// A demand, after a delay in ms; the tokens that it returns were charged `ago` ms before.
 #[derive(Clone, Debug)]
-struct Call {
+struct AcquireCall {
     delay: u64,
     demand: TokenDemand,
     ago: u64,
 }
 
-fn limits() -> impl Strategy<Value = Limit> {
+fn any_limit() -> impl Strategy<Value = Limit> {
     let leasable = [Algorithm::SlidingWindow, Algorithm::FixedWindow];
     let one = (
         prop::sample::select(leasable.to_vec()),
@@ -24,26 +24,27 @@ fn limits() -> impl Strategy<Value = Limit> {
         prop::sample::select(vec![1_u32, 2, 6, 60]),
         any::<bool>(),
     );
-    one.prop_map(|(algorithm, quota, s, k, strict)| {
-        let window = s * u64::from(k);
-        let resolution = if algorithm == Algorithm::SlidingWindow { k } else { 1 };
+    one.prop_map(|(algorithm, quota, sub_window, resolution, strict)| {
+        let window = sub_window * u64::from(resolution);
+        let resolution = if algorithm == Algorithm::SlidingWindow { resolution } else { 1 };
         let quota = Quota { strict, ..Quota::new(quota, window, resolution) };
         Limit { algorithm, quota, ..limit("leased", 1) }
     })
 }
 
-fn calls(limit: &Limit) -> impl Strategy<Value = Vec<Call>> + use<> {
-    let (s, quota) = (limit.quota.sub_window(), limit.quota.limit);
-    let delay = prop_oneof![3 => 0..=s / 3, 2 => 0..=s * 2, 1 => 0..=s * 70];
+fn any_calls(limit: &Limit) -> impl Strategy<Value = Vec<AcquireCall>> + use<> {
+    let (sub_window, quota) = (limit.quota.sub_window(), limit.quota.limit);
+    let delay =
+        prop_oneof![3 => 0..=sub_window / 3, 2 => 0..=sub_window * 2, 1 => 0..=sub_window * 70];
     let minimum = prop_oneof![5 => Just(1_u32), 2 => 1_u32..8, 1 => 1..=quota.saturating_add(2)];
     let more = prop_oneof![2 => Just(0_u32), 2 => 0_u32..20, 1 => 0..=quota];
     let extra = prop_oneof![1 => Just(0_u32), 2 => 0_u32..40, 1 => 0..=quota];
     let back = prop_oneof![3 => Just(0_u32), 1 => 1_u32..20];
-    let call = (delay, minimum, more, extra, 1_u32..12, back, 0..s * 9).prop_map(
+    let call = (delay, minimum, more, extra, 1_u32..12, back, 0..sub_window * 9).prop_map(
         |(delay, minimum, more, extra, extra_divisor, tokens, ago)| {
             let back = TokenReturn { charged_at: 0, tokens };
             let needed = minimum.saturating_add(more);
-            Call {
+            AcquireCall {
                 delay,
                 demand: TokenDemand { minimum, needed, extra, extra_divisor, returned: back },
                 ago,
@@ -53,9 +54,9 @@ fn calls(limit: &Limit) -> impl Strategy<Value = Vec<Call>> + use<> {
     prop::collection::vec(call, 1..40)
 }
 
-fn sequences() -> impl Strategy<Value = (Limit, Vec<Call>)> {
-    limits().prop_flat_map(|limit| {
-        let calls = calls(&limit);
+fn any_sequence() -> impl Strategy<Value = (Limit, Vec<AcquireCall>)> {
+    any_limit().prop_flat_map(|limit| {
+        let calls = any_calls(&limit);
         (Just(limit), calls)
     })
 }
@@ -94,18 +95,23 @@ fn grant_in_rust(state: &mut State, limit: &Limit, now: u64, demand: &TokenDeman
 #[test]
 fn rust_and_lua_grant_alike() {
     let redis = RedisServer::start();
-    let caller = std::cell::RefCell::new(ScriptCaller::of(&redis.url(), ACQUIRE));
+    let caller = std::cell::RefCell::new(ScriptCaller::new(&redis.url(), ACQUIRE));
     let run = std::cell::Cell::new(0);
     let config = ProptestConfig { cases: 600, ..ProptestConfig::default() };
-    proptest!(config, |((limit, calls) in sequences())| {
+    proptest!(config, |((limit, calls) in any_sequence())| {
         run.set(run.get() + 1);
-        check(&mut caller.borrow_mut(), run.get(), &limit, &calls)?;
+        assert_same_grants(&mut caller.borrow_mut(), run.get(), &limit, &calls)?;
     });
 }
 
-fn check(caller: &mut ScriptCaller, run: u64, limit: &Limit, calls: &[Call]) -> TestCaseResult {
+fn assert_same_grants(
+    caller: &mut ScriptCaller,
+    run: u64,
+    limit: &Limit,
+    calls: &[AcquireCall],
+) -> TestCaseResult {
     let (mut state, mut now) = (State::fresh(limit.algorithm), NOW);
-    for Call { delay, demand, ago } in calls {
+    for AcquireCall { delay, demand, ago } in calls {
         now += delay;
         let demand = TokenDemand {
             returned: TokenReturn { charged_at: now - ago, ..demand.returned },

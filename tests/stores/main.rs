@@ -1,4 +1,4 @@
-//! The stores against each other and against a real Redis.
+//! The memory store compared with Redis, and the store of a gateway with real Redis servers.
 //!
 //! Needs `redis-server` on the path.
 #![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]

@@ -1,14 +1,8 @@
 use futures_util::future::join_all;
-use testkit::{
-    override_proxy::OverrideProxy, redis_server::RedisServer, verdict::VerdictExt as _,
-    wait::eventually_async,
-};
-use tidegate::{
-    clock::Clock,
-    store::{CounterStore, Failure, RedisOptions, Topology},
-};
+use testkit::{override_proxy::OverrideProxy, redis_server::RedisServer, verdict::VerdictExt as _};
+use tidegate::store::{CounterStore, Failure, RedisOptions, Topology};
 
-use crate::support::{charge, gateway, limit, options};
+use crate::support::{charge, clock, eventually, gateway, limit, options};
 
 /// Replies that are not valid for the call, as RESP.
 const REPLIES: [&str; 14] = [
@@ -29,19 +23,19 @@ const REPLIES: [&str; 14] = [
 ];
 
 /// Checks that the breaker opens at this reply, and that Redis decides again after it.
-async fn check_recovery(redis: &RedisServer, number: usize, reply: &str) {
+async fn assert_recovery(redis: &RedisServer, number: usize, reply: &str) {
     let proxy = OverrideProxy::start(&redis.url());
     let topology = Topology::one(proxy.url());
     let options = RedisOptions { topology, ..options(redis) };
-    let stores = CounterStore::redis(options, Clock::system(), 1_000).expect("usable options");
-    let store = stores.worker();
+    let counter_store = CounterStore::redis(options, clock(), 1_000).expect("usable options");
+    let handle = counter_store.worker();
     let limit = limit(&format!("fault-{number}"), 1_000);
-    let decide = async || store.charge(&[charge(&limit, 1)], 0).await.expect("a local policy");
-    eventually_async("Redis decides", async || !decide().await.is_fallback()).await;
+    let decide = async || handle.charge(&[charge(&limit, 1)], 0).await.expect("a local policy");
+    eventually("Redis decides", async || !decide().await.is_fallback()).await;
     let used = decide().await.decision(0).used;
 
     proxy.reply_with(reply);
-    let timeouts = || stores.stats().failures[Failure::Timeout.index()];
+    let timeouts = || counter_store.stats().failures[Failure::Timeout.index()];
     let before = timeouts();
     let verdict = decide().await;
     assert!(verdict.is_fallback() && verdict.admitted, "{reply}: {verdict:?}");
@@ -51,8 +45,8 @@ async fn check_recovery(redis: &RedisServer, number: usize, reply: &str) {
     assert_eq!(timeouts(), before, "{reply}: no request waits");
 
     proxy.forward();
-    eventually_async("Redis decides again", async || !decide().await.is_fallback()).await;
-    eventually_async("admissions during the outage are merged", async || {
+    eventually("Redis decides again", async || !decide().await.is_fallback()).await;
+    eventually("admissions during the outage are merged", async || {
         // After a reply that is no error, Redis may have charged already: nothing is checked.
         let is_merged = decide().await.decision(0).used > used + 100;
         is_merged || !reply.starts_with('-')
@@ -64,16 +58,16 @@ async fn check_recovery(redis: &RedisServer, number: usize, reply: &str) {
 async fn malformed_replies_delay_nothing_and_redis_recovers() {
     let redis = RedisServer::start();
     let all =
-        REPLIES.iter().enumerate().map(|(number, reply)| check_recovery(&redis, number, reply));
+        REPLIES.iter().enumerate().map(|(number, reply)| assert_recovery(&redis, number, reply));
     join_all(all).await;
 }
 
 #[tokio::test]
 async fn an_evicted_record_equals_a_new_one() {
     let redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
+    let (counter_store, handle) = gateway(&redis);
     let limit = limit("evicted", 3);
-    let decide = async || store.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
+    let decide = async || handle.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
     for left in [2, 1] {
         assert_eq!(decide().await.decision(0).remaining, left);
     }
@@ -84,5 +78,5 @@ async fn an_evicted_record_equals_a_new_one() {
     let decision = verdict.decision(0);
     assert_eq!((decision.remaining, decision.used), (2, 1));
     assert!(decision.reset_at > verdict.decided_at(), "a new window");
-    assert_eq!(stores.stats().failures, [0; 5]);
+    assert_eq!(counter_store.stats().failures, [0; 5]);
 }

@@ -1,4 +1,4 @@
-use testkit::{redis_server::RedisServer, verdict::VerdictExt as _, wait::eventually_async};
+use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
     limit::{Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, Quota},
     store::{CounterStore, Failure, StoreHandle},
@@ -6,7 +6,7 @@ use tidegate::{
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    charge, gateway, limit, now, of_each_algorithm, short_timeout_gateway, wait_for_outage,
+    charge, eventually, gateway, limit, limits_of_each_algorithm, now, wait_for_outage,
 };
 
 /// The algorithms whose usage is merged after an outage.
@@ -18,48 +18,54 @@ const MERGED: [Algorithm; 4] = [
 ];
 
 /// Charges `count` units one after the other, in Redis or locally.
-async fn spend(store: &StoreHandle, limit: &Limit, count: u32) {
+async fn spend(handle: &StoreHandle, limit: &Limit, count: u32) {
     for _ in 0..count {
-        assert!(store.charge(&[charge(limit, 1)], now()).await.expect("a local policy").admitted);
+        assert!(handle.charge(&[charge(limit, 1)], now()).await.expect("a local policy").admitted);
     }
 }
 
 /// Sends requests of another limit until Redis decides again and everything is merged.
-async fn wait_for_merge(stores: &CounterStore, store: &StoreHandle) {
+async fn wait_for_merge(counter_store: &CounterStore, handle: &StoreHandle) {
     let other = limit("other", 1_000_000);
-    eventually_async("the usage is merged", async || {
-        let verdict = store.charge(&[charge(&other, 98)], now()).await.expect("a local policy");
-        !verdict.is_fallback() && stores.stats().unmerged == 0
+    eventually("the usage is merged", async || {
+        let verdict = handle.charge(&[charge(&other, 98)], now()).await.expect("a local policy");
+        !verdict.is_fallback() && counter_store.stats().unmerged == 0
     })
     .await;
 }
 
-async fn used(stores: &CounterStore, limit: &Limit) -> u64 {
-    let peeked = stores.peek(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
+async fn used(counter_store: &CounterStore, limit: &Limit) -> u64 {
+    let peeked =
+        counter_store.peek(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
     peeked.decision(0).used
 }
 
 #[tokio::test]
 async fn usage_during_a_hang_is_merged() {
     let redis = RedisServer::start();
-    let (stores, store) = short_timeout_gateway(&redis).await;
-    let limits = of_each_algorithm();
+    let (counter_store, handle) = gateway(&redis);
+    let limits = limits_of_each_algorithm();
     for limit in &limits {
-        spend(&store, limit, 3).await;
+        spend(&handle, limit, 3).await;
     }
     redis.suspend();
-    wait_for_outage(&stores, &store).await;
+    wait_for_outage(&counter_store, &handle).await;
     for limit in &limits {
-        spend(&store, limit, 7).await;
+        spend(&handle, limit, 7).await;
     }
     redis.resume();
-    wait_for_merge(&stores, &store).await;
+    wait_for_merge(&counter_store, &handle).await;
     for limit in &limits {
         let is_merged = MERGED.contains(&limit.algorithm);
-        assert_eq!(used(&stores, limit).await, if is_merged { 10 } else { 3 }, "{}", limit.name);
+        assert_eq!(
+            used(&counter_store, limit).await,
+            if is_merged { 10 } else { 3 },
+            "{}",
+            limit.name
+        );
     }
-    let stats = stores.stats();
-    assert_eq!(stats.merge_drops, 0, "{stats:?}");
+    let stats = counter_store.stats();
+    assert_eq!(stats.dropped_corrections, 0, "{stats:?}");
     assert!(stats.merged >= 4, "{stats:?}");
 }
 
@@ -67,79 +73,84 @@ async fn usage_during_a_hang_is_merged() {
 #[tokio::test]
 async fn a_refusal_from_before_the_outage_is_not_reported() {
     let redis = RedisServer::start();
-    let (stores, store) = short_timeout_gateway(&redis).await;
+    let (counter_store, handle) = gateway(&redis);
     let quota = Quota::new(100, 6_000_000, 1);
     let limit = Limit { algorithm: Algorithm::TokenBucket, quota, ..limit("bucket", 100) };
-    spend(&store, &limit, 98).await;
+    spend(&handle, &limit, 98).await;
     let expensive = [Charge { cost: 5, ..charge(&limit, 1) }];
     let retry_at = async || {
-        let verdict = store.charge(&expensive, now()).await.expect("a local policy");
+        let verdict = handle.charge(&expensive, now()).await.expect("a local policy");
         verdict.decision(0).retry_at.expect("a refusal")
     };
     let before = retry_at().await;
     redis.suspend();
-    wait_for_outage(&stores, &store).await;
-    spend(&store, &limit, 2).await;
+    wait_for_outage(&counter_store, &handle).await;
+    spend(&handle, &limit, 2).await;
     assert_eq!(retry_at().await, before, "the cached refusal holds without Redis");
     redis.resume();
-    wait_for_merge(&stores, &store).await;
+    wait_for_merge(&counter_store, &handle).await;
     assert!(retry_at().await > before + 60_000, "two more, a minute each");
 }
 
 #[tokio::test]
 async fn usage_is_merged_once_into_an_empty_redis() {
     let mut redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
-    let limits = of_each_algorithm();
+    let (counter_store, handle) = gateway(&redis);
+    let limits = limits_of_each_algorithm();
     for limit in &limits {
-        spend(&store, limit, 3).await;
+        spend(&handle, limit, 3).await;
     }
     redis.kill();
-    wait_for_outage(&stores, &store).await;
+    wait_for_outage(&counter_store, &handle).await;
     for limit in &limits {
-        spend(&store, limit, 7).await;
+        spend(&handle, limit, 7).await;
         let charged_at = now();
         let change = Change::Refund { charged_at, cost: 2 };
         let adjustments = [Adjustment { limit, key: Key(1), change }];
-        store.adjust(&adjustments, DecisionSource::Fallback, charged_at).await;
+        handle.adjust(&adjustments, DecisionSource::Fallback, charged_at).await;
     }
     redis.restart();
-    wait_for_merge(&stores, &store).await;
+    wait_for_merge(&counter_store, &handle).await;
     for limit in &limits {
         let is_merged = MERGED.contains(&limit.algorithm);
-        assert_eq!(used(&stores, limit).await, if is_merged { 5 } else { 0 }, "{}", limit.name);
+        assert_eq!(
+            used(&counter_store, limit).await,
+            if is_merged { 5 } else { 0 },
+            "{}",
+            limit.name
+        );
     }
-    wait_for_merge(&stores, &store).await;
-    assert_eq!(used(&stores, &limits[0]).await, 5, "merged once");
+    wait_for_merge(&counter_store, &handle).await;
+    assert_eq!(used(&counter_store, &limits[0]).await, 5, "merged once");
 }
 
 /// The requests end, and are refunded, after the merge.
 #[tokio::test]
 async fn refunds_of_merged_usage_are_made_in_redis() {
     let redis = RedisServer::start();
-    let (stores, store) = short_timeout_gateway(&redis).await;
-    let limits = of_each_algorithm();
+    let (counter_store, handle) = gateway(&redis);
+    let limits = limits_of_each_algorithm();
     let merged_limits: Vec<&Limit> =
         limits.iter().filter(|limit| MERGED.contains(&limit.algorithm)).collect();
     redis.suspend();
-    wait_for_outage(&stores, &store).await;
+    wait_for_outage(&counter_store, &handle).await;
     let charged_at = now();
     for limit in &merged_limits {
-        spend(&store, limit, 7).await;
+        spend(&handle, limit, 7).await;
     }
     redis.resume();
-    wait_for_merge(&stores, &store).await;
+    wait_for_merge(&counter_store, &handle).await;
     for limit in merged_limits {
-        assert_eq!(used(&stores, limit).await, 7, "{}", limit.name);
-        spend(&store, limit, 1).await;
+        assert_eq!(used(&counter_store, limit).await, 7, "{}", limit.name);
+        spend(&handle, limit, 1).await;
         let change = Change::Refund { charged_at, cost: 1 };
         let adjustment = Adjustment { limit, key: Key(1), change };
         // One more than was charged locally: the last has nothing to refund.
         for _ in 0..8 {
-            store.adjust(&[adjustment], DecisionSource::Fallback, now()).await;
+            handle.adjust(&[adjustment], DecisionSource::Fallback, now()).await;
         }
-        eventually_async("only the local charges are refunded", async || {
-            used(&stores, limit).await == 1
+        eventually("only the local charges are refunded", async || {
+            used(&counter_store, limit).await == 1
         })
         .await;
     }
@@ -149,18 +160,18 @@ async fn refunds_of_merged_usage_are_made_in_redis() {
 async fn every_gateway_merges_its_usage() {
     let mut redis = RedisServer::start();
     let (one, two) = (gateway(&redis), gateway(&redis));
-    let limits = of_each_algorithm();
+    let limits = limits_of_each_algorithm();
     redis.kill();
-    for (stores, store) in [&one, &two] {
-        wait_for_outage(stores, store).await;
+    for (counter_store, handle) in [&one, &two] {
+        wait_for_outage(counter_store, handle).await;
         for limit in &limits {
-            spend(store, limit, 20).await;
+            spend(handle, limit, 20).await;
         }
     }
     redis.restart();
     // The gateway that detected the outage last merges first.
-    for (stores, store) in [&two, &one] {
-        wait_for_merge(stores, store).await;
+    for (counter_store, handle) in [&two, &one] {
+        wait_for_merge(counter_store, handle).await;
     }
     for limit in limits.iter().filter(|limit| MERGED.contains(&limit.algorithm)) {
         assert_eq!(used(&one.0, limit).await, 40, "{}", limit.name);
@@ -170,18 +181,18 @@ async fn every_gateway_merges_its_usage() {
 #[tokio::test]
 async fn merges_are_sent_in_bounded_calls() {
     let mut redis = RedisServer::not_started();
-    let (stores, store) = gateway(&redis);
+    let (counter_store, handle) = gateway(&redis);
     let limit = limit("many", 100);
-    wait_for_outage(&stores, &store).await;
+    wait_for_outage(&counter_store, &handle).await;
     for key in 1_000..3_000 {
-        store.charge(&[charge(&limit, key << 64)], now()).await.unwrap();
+        handle.charge(&[charge(&limit, key << 64)], now()).await.unwrap();
     }
-    assert!(stores.stats().unmerged >= 2_000);
+    assert!(counter_store.stats().unmerged >= 2_000);
     redis.restart();
-    wait_for_merge(&stores, &store).await;
-    let stats = stores.stats();
-    assert!(stats.merged >= 2_000 && stats.merge_drops == 0, "{stats:?}");
-    let peeked = stores.peek(&[charge(&limit, 2_999 << 64)]).await.unwrap();
+    wait_for_merge(&counter_store, &handle).await;
+    let stats = counter_store.stats();
+    assert!(stats.merged >= 2_000 && stats.dropped_corrections == 0, "{stats:?}");
+    let peeked = counter_store.peek(&[charge(&limit, 2_999 << 64)]).await.unwrap();
     assert_eq!(peeked.decision(0).used, 1);
     assert_eq!(stats.failures[Failure::Timeout.index()], 0);
 }
@@ -189,15 +200,15 @@ async fn merges_are_sent_in_bounded_calls() {
 #[tokio::test]
 async fn an_idle_gateway_merges_its_usage() {
     let mut redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
+    let (counter_store, handle) = gateway(&redis);
     let stop = CancellationToken::new();
-    tokio::spawn(stores.clone().run(stop.clone()));
+    tokio::spawn(counter_store.clone().run(stop.clone()));
     let limit = limit("idle", 100);
     redis.kill();
-    wait_for_outage(&stores, &store).await;
-    spend(&store, &limit, 7).await;
+    wait_for_outage(&counter_store, &handle).await;
+    spend(&handle, &limit, 7).await;
     redis.restart();
-    eventually_async("the usage is merged", async || stores.stats().unmerged == 0).await;
-    assert_eq!(used(&stores, &limit).await, 7);
+    eventually("the usage is merged", async || counter_store.stats().unmerged == 0).await;
+    assert_eq!(used(&counter_store, &limit).await, 7);
     stop.cancel();
 }

@@ -34,7 +34,7 @@ fn assert_cheaper(max_micros: u64, what: &str, measure: impl FnMut(usize) -> Cos
 #[test]
 fn a_full_log_of_100_000_never_blocks_redis() {
     let redis = RedisServer::start();
-    let mut script_caller = ScriptCaller::new(&redis.url());
+    let mut script_caller = ScriptCaller::for_charges(&redis.url());
     let caller = &mut script_caller;
     let (log, quota) = (Algorithm::SlidingLog, Quota::new(QUOTA, 200_000, 1));
     // One charge per ms: the largest number of entries.
@@ -89,16 +89,34 @@ fn a_full_log_of_100_000_never_blocks_redis() {
     });
 }
 
+#[test]
+fn refunds_leave_no_entries_of_a_log_behind() {
+    let redis = RedisServer::start();
+    let mut charges = ScriptCaller::for_charges(&redis.url());
+    let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
+    let (log, quota) = (Algorithm::SlidingLog, Quota::new(1_000, 60_000, 1));
+    // One charge per ms, each refunded while later ones are in flight: more than a block of the record has.
+    for in_flight in [0, 1, 300] {
+        let key = format!("log-{in_flight}");
+        for now in NOW..NOW + 3_000 {
+            assert_eq!(charges.charge(&key, log, &quota, &[(now, 1)]), 1);
+            refunds.refund(&key, log, &quota, now, &[(now - in_flight, 1)]);
+        }
+        let memory = charges.memory_usage(&key);
+        assert!(memory < 500 + in_flight * 9, "{memory} bytes for {in_flight} entries");
+    }
+}
+
 /// Charges, and as many refunds, per measurement.
 const SLOT_CHARGES: usize = 500;
 
 #[test]
 fn the_cost_of_a_slot_is_independent_of_the_slots_held() {
     let redis = RedisServer::start();
-    let mut charges = ScriptCaller::new(&redis.url());
-    let mut refunds = ScriptCaller::of(&redis.url(), ADJUST);
+    let mut charges = ScriptCaller::for_charges(&redis.url());
+    let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
     let (slots, quota) = (Algorithm::Concurrency, Quota::new(QUOTA, 30_000, 1));
-    let mut cost_with_held = |key: &str, held: u64| {
+    let mut cost_with_slots_held = |key: &str, held: u64| {
         let taken: Vec<_> = (0..held).map(|n| (NOW + n, 1)).collect();
         assert_eq!(charges.charge(key, slots, &quota, &taken), held);
         let (mut now, mut shortest) = (NOW + held, u64::MAX);
@@ -113,8 +131,8 @@ fn the_cost_of_a_slot_is_independent_of_the_slots_held() {
         }
         (shortest, charges.memory_usage(key))
     };
-    let (alone, _) = cost_with_held("alone", 0);
-    let (with_held, bytes) = cost_with_held("held", 10_000);
-    assert!(with_held < alone * 4, "{alone} us alone, {with_held} us with 10,000 held");
+    let (alone, _) = cost_with_slots_held("alone", 0);
+    let (with_slots_held, bytes) = cost_with_slots_held("held", 10_000);
+    assert!(with_slots_held < alone * 4, "{alone} us alone, {with_slots_held} us with 10,000 held");
     assert!(bytes < 1_024, "{bytes} bytes for 10,000 slots");
 }

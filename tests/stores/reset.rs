@@ -1,33 +1,35 @@
-use testkit::{redis_server::RedisServer, verdict::VerdictExt as _, wait::eventually_async};
+use testkit::{redis_server::RedisServer, verdict::VerdictExt as _, wait::while_clock_advances};
 use tidegate::{
-    clock::Clock,
-    limit::{Key, Limit, Quota, Reserve},
+    limit::{Key, LeaseSize, Limit, Quota},
+    store::CounterStore,
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{charge, limit, now, short_timeout_gateway, stores, wait_for_outage};
+use crate::support::{
+    charge, clock, counter_store, eventually, limit, now, short_timeout_options, wait_for_outage,
+};
 
 /// A limit of 20 a day, so that nothing expires.
-fn daily(name: &str, reserve: Reserve) -> Limit {
-    Limit { quota: Quota::new(20, 86_400_000, 1), reserve, ..limit(name, 1) }
+fn daily_limit(name: &str, lease_size: LeaseSize) -> Limit {
+    Limit { quota: Quota::new(20, 86_400_000, 1), lease_size, ..limit(name, 1) }
 }
 
 #[tokio::test]
 async fn a_reset_reaches_every_gateway() {
     let redis = RedisServer::start();
-    let fleet = [stores(&redis, Clock::system()), stores(&redis, Clock::system())];
+    let fleet = [counter_store(&redis, clock()), counter_store(&redis, clock())];
     let stop = CancellationToken::new();
-    for stores in &fleet {
-        tokio::spawn(stores.clone().run(stop.clone()));
+    for counter_store in &fleet {
+        tokio::spawn(counter_store.clone().run(stop.clone()));
     }
-    eventually_async("each counts both", async || fleet.iter().all(|of| of.status().gateways == 2))
-        .await;
+    eventually("each counts both", async || fleet.iter().all(|of| of.status().gateways == 2)).await;
     let handles = [fleet[0].worker(), fleet[1].worker()];
-    for limit in [daily("plain", Reserve::Off), daily("leased", Reserve::Tokens(5))] {
+    for limit in [daily_limit("plain", LeaseSize::Off), daily_limit("leased", LeaseSize::Tokens(5))]
+    {
         let (one, other) = (charge(&limit, 1), charge(&limit, 2));
         for handle in &handles {
             let decide = async |charge| handle.charge(&[charge], 0).await.expect("Redis decides");
-            eventually_async("both callers are refused", async || {
+            eventually("both callers are refused", async || {
                 !decide(one).await.admitted & !decide(other).await.admitted
             })
             .await;
@@ -41,7 +43,7 @@ async fn a_reset_reaches_every_gateway() {
             handles[0].charge(&[one], 0).await.unwrap().admitted,
             "at once where the reset was requested"
         );
-        eventually_async("the reset reaches the other gateway", async || {
+        eventually("the reset reaches the other gateway", async || {
             handles[1].charge(&[one], 0).await.expect("Redis decides").admitted
         })
         .await;
@@ -56,7 +58,7 @@ async fn a_reset_reaches_every_gateway() {
 #[tokio::test]
 async fn a_gateway_that_missed_resets_clears_its_deny_cache() {
     let redis = RedisServer::start();
-    let fleet = [stores(&redis, Clock::system()), stores(&redis, Clock::system())];
+    let fleet = [counter_store(&redis, clock()), counter_store(&redis, clock())];
     let handle = fleet[1].worker();
     let limit = Limit { quota: Quota::new(1, 86_400_000, 1), ..limit("daily", 1) };
     let decide = async || handle.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
@@ -68,35 +70,40 @@ async fn a_gateway_that_missed_resets_clears_its_deny_cache() {
     assert!(!decide().await.admitted, "the reset is unknown there");
     let stop = CancellationToken::new();
     tokio::spawn(fleet[1].clone().run(stop.clone()));
-    eventually_async("the caller is admitted", async || decide().await.admitted).await;
+    eventually("the caller is admitted", async || decide().await.admitted).await;
     stop.cancel();
 }
 
 #[tokio::test]
 async fn an_unanswered_reset_changes_nothing_locally() {
     let redis = RedisServer::start();
-    let (stores, store) = short_timeout_gateway(&redis).await;
-    let (blocked, leased) = (daily("blocked", Reserve::Off), daily("leased", Reserve::Tokens(10)));
+    let made = CounterStore::redis(short_timeout_options(&redis), clock(), 10_000);
+    let counter_store = made.expect("usable options");
+    let handle = counter_store.worker();
+    let (blocked, leased) =
+        (daily_limit("blocked", LeaseSize::Off), daily_limit("leased", LeaseSize::Tokens(10)));
     let counted = limit("counted", 1_000);
     let admits = async |limit| {
-        store.charge(&[charge(limit, 1)], now()).await.expect("a local policy").admitted
+        handle.charge(&[charge(limit, 1)], now()).await.expect("a local policy").admitted
     };
     while admits(&blocked).await {}
     assert!(admits(&leased).await);
-    let outstanding = stores.stats().tokens.outstanding;
+    let outstanding = counter_store.stats().tokens.outstanding;
     assert!(outstanding > 0);
     redis.suspend();
-    wait_for_outage(&stores, &store).await;
+    wait_for_outage(&counter_store, &handle).await;
     assert!(admits(&counted).await);
 
     let all = [&blocked, &leased, &counted];
-    assert!(stores.reset(&all, Key(1)).await.is_err());
+    let reset = counter_store.reset(&all, Key(1));
+    assert!(while_clock_advances(&clock(), reset).await.0.is_err());
     assert!(!admits(&blocked).await, "Redis had refused it");
-    assert_eq!(stores.stats().tokens.outstanding, outstanding);
+    assert_eq!(counter_store.stats().tokens.outstanding, outstanding);
     redis.resume();
-    eventually_async("local charges are merged", async || {
-        let peeked = stores.peek(&[charge(&counted, 1)]).await;
-        peeked.is_ok_and(|verdict| verdict.decision(0).used == 1) && stores.stats().unmerged == 0
+    eventually("local charges are merged", async || {
+        let peeked = counter_store.peek(&[charge(&counted, 1)]).await;
+        peeked.is_ok_and(|verdict| verdict.decision(0).used == 1)
+            && counter_store.stats().unmerged == 0
     })
     .await;
 }

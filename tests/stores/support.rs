@@ -1,17 +1,15 @@
 use std::{sync::Arc, time::Duration};
 
 use testkit::{
-    options::redis_options, redis_server::RedisServer, verdict::VerdictExt as _,
-    wait::eventually_async,
+    options::redis_options,
+    redis_server::RedisServer,
+    wait::{eventually_async, while_clock_advances},
 };
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, Reserve},
+    limit::{Algorithm, Charge, Key, LeaseSize, Limit, OnFailure, Quota},
     store::{CounterStore, RedisOptions, StoreHandle, Topology},
 };
-
-/// The response timeout for tests that make Redis hang.
-const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A time in 2023, on a whole second, in ms since the Unix epoch.
 pub(crate) const NOW: u64 = 1_700_000_000_000;
@@ -25,14 +23,14 @@ pub(crate) fn limit(name: &str, quota: u32) -> Limit {
         quota: Quota::new(quota, 60_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
-        reserve: Reserve::Off,
+        lease_size: LeaseSize::Off,
         enforce: true,
         index: 0,
     }
 }
 
 /// A limit of each algorithm, with windows so long that nothing expires meanwhile.
-pub(crate) fn of_each_algorithm() -> Vec<Limit> {
+pub(crate) fn limits_of_each_algorithm() -> Vec<Limit> {
     let compile = |algorithm: Algorithm| {
         let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
         let quota = Quota { max_wait: 2_400_000, ..Quota::new(100, 6_000_000, resolution) };
@@ -41,9 +39,25 @@ pub(crate) fn of_each_algorithm() -> Vec<Limit> {
     Algorithm::ALL.into_iter().map(compile).collect()
 }
 
-/// The system's time.
+thread_local! {
+    /// Of the test that this thread runs.
+    static CLOCK: Clock = Clock::simulated(NOW);
+}
+
+/// The test's clock, by which timeouts, probes, pauses and windows pass. It stands still, except in
+/// [`eventually`] and [`while_clock_advances`].
+pub(crate) fn clock() -> Clock {
+    CLOCK.with(Clock::clone)
+}
+
+/// The time of [`clock`].
 pub(crate) fn now() -> u64 {
-    Clock::system().now()
+    clock().now()
+}
+
+/// Waits until `condition` holds, while [`clock`] advances.
+pub(crate) async fn eventually(what: &str, condition: impl AsyncFnMut() -> bool) {
+    while_clock_advances(&clock(), eventually_async(what, condition)).await;
 }
 
 pub(crate) fn charge(limit: &Limit, key: u128) -> Charge<'_> {
@@ -54,43 +68,36 @@ pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
     redis_options(Topology::one(redis.url()))
 }
 
-/// Options for a test that makes Redis hang.
+/// Options for a test on [`clock`] that makes Redis hang: the timeout ends before leased tokens are idle.
 pub(crate) fn short_timeout_options(redis: &RedisServer) -> RedisOptions {
-    RedisOptions { response_timeout: SHORT_TIMEOUT, ..options(redis) }
+    RedisOptions { response_timeout: Duration::from_millis(500), ..options(redis) }
 }
 
-pub(crate) fn stores(redis: &RedisServer, clock: Clock) -> Arc<CounterStore> {
+pub(crate) fn counter_store(redis: &RedisServer, clock: Clock) -> Arc<CounterStore> {
     CounterStore::redis(options(redis), clock, 10_000).expect("usable options")
 }
 
-/// One gateway with one worker, on the system's clock.
+/// One gateway with one worker, on [`clock`].
 pub(crate) fn gateway(redis: &RedisServer) -> (Arc<CounterStore>, StoreHandle) {
-    let stores = stores(redis, Clock::system());
-    let store = stores.worker();
-    (stores, store)
-}
-
-/// As [`gateway`], for a test that makes Redis hang. Returns after Redis has decided once, because
-/// connecting may take longer than the response timeout.
-pub(crate) async fn short_timeout_gateway(redis: &RedisServer) -> (Arc<CounterStore>, StoreHandle) {
-    let made = CounterStore::redis(short_timeout_options(redis), Clock::system(), 10_000);
-    let stores = made.expect("usable options");
-    let store = stores.worker();
-    let limit = limit("warm-up", 1_000_000);
-    eventually_async("Redis decides", async || {
-        let charged = store.charge(&[charge(&limit, 97)], Clock::system().now()).await;
-        !charged.expect("a local policy").is_fallback() && stores.stats().unmerged == 0
-    })
-    .await;
-    (stores, store)
+    let counter_store = counter_store(redis, clock());
+    let handle = counter_store.worker();
+    (counter_store, handle)
 }
 
 /// Sends requests of another limit until the outage is detected.
-pub(crate) async fn wait_for_outage(stores: &CounterStore, store: &StoreHandle) {
+pub(crate) async fn wait_for_outage(counter_store: &CounterStore, handle: &StoreHandle) {
     let other = limit("other", 1_000_000);
-    eventually_async("Redis is lost", async || {
-        store.charge(&[charge(&other, 99)], now()).await.expect("a local policy");
-        stores.status().lost == 1
+    eventually("Redis is lost", async || {
+        handle.charge(&[charge(&other, 99)], now()).await.expect("a local policy");
+        counter_store.status().lost_workers == 1
     })
     .await;
+}
+
+/// How often a server has rejected `SET`, by which the store probes it.
+pub(crate) fn rejected_writes(server: &RedisServer) -> u32 {
+    let stats: String = server.command(&["INFO", "commandstats"]);
+    let set = stats.lines().find_map(|line| line.strip_prefix("cmdstat_set:"));
+    let rejected = set.and_then(|line| line.split("rejected_calls=").nth(1)?.split(',').next());
+    rejected.map_or(0, |count| count.parse().expect("a number"))
 }

@@ -22,30 +22,30 @@ use testkit::{
 };
 use tidegate::{
     clock::Clock,
-    limit::{Adjustment, Change, Charge, Decision, DecisionSource, Key, Limit, Reserve, Verdict},
+    limit::{Adjustment, Change, Charge, Decision, DecisionSource, Key, LeaseSize, Limit, Verdict},
     store::{CounterStore, StoreHandle},
 };
 
-use crate::support::{NOW, charge, limit, stores};
+use crate::support::{NOW, charge, counter_store, limit};
 
 /// A gateway with one worker, usually on a manual clock.
-struct Gateway {
-    stores: Arc<CounterStore>,
-    store: StoreHandle,
+struct LeaseGateway {
+    counter_store: Arc<CounterStore>,
+    handle: StoreHandle,
 }
 
-impl Gateway {
+impl LeaseGateway {
     fn new(redis: &RedisServer, clock: &Clock) -> Self {
-        Self::on(stores(redis, clock.clone()))
+        Self::on(counter_store(redis, clock.clone()))
     }
 
-    fn on(stores: Arc<CounterStore>) -> Self {
-        let store = stores.worker();
-        Self { stores, store }
+    fn on(counter_store: Arc<CounterStore>) -> Self {
+        let handle = counter_store.worker();
+        Self { counter_store, handle }
     }
 
     async fn decide(&self, charges: &[Charge<'_>]) -> Verdict {
-        self.store.charge(charges, NOW).await.expect("no `closed` policy")
+        self.handle.charge(charges, NOW).await.expect("no `closed` policy")
     }
 
     /// Charges caller 1 one unit.
@@ -62,7 +62,7 @@ impl Gateway {
     async fn refund(&self, limit: &Limit, charged_at: u64) -> Decision {
         let change = Change::Refund { charged_at, cost: 1 };
         let adjustment = Adjustment { limit, key: Key(1), change };
-        self.store.adjust(&[adjustment], DecisionSource::Store, NOW).await.decision(0)
+        self.handle.adjust(&[adjustment], DecisionSource::Store, NOW).await.decision(0)
     }
 
     /// The usage of caller 1 in Redis.
@@ -72,19 +72,19 @@ impl Gateway {
 
     async fn used_by(&self, limit: &Limit, key: u128) -> u64 {
         // With `reserve`, a peek counts local tokens as remaining.
-        let plain = Limit { reserve: Reserve::Off, ..limit.clone() };
-        let peeked = self.stores.peek(&[charge(&plain, key)]).await.expect("a Redis");
+        let plain = Limit { lease_size: LeaseSize::Off, ..limit.clone() };
+        let peeked = self.counter_store.peek(&[charge(&plain, key)]).await.expect("a Redis");
         peeked.decision(0).used
     }
 
     /// The number of tokens leased to the gateway.
     fn outstanding(&self) -> u64 {
-        self.stores.stats().tokens.outstanding
+        self.counter_store.stats().tokens.outstanding
     }
 }
 
 /// Advances the clock until all leased tokens are returned as idle.
-async fn return_idle(gateway: &Gateway, clock: &Clock) {
+async fn return_idle(gateway: &LeaseGateway, clock: &Clock) {
     eventually_async("the tokens are returned", async || {
         clock.set(clock.now() + 100);
         gateway.outstanding() == 0
@@ -94,8 +94,8 @@ async fn return_idle(gateway: &Gateway, clock: &Clock) {
 
 /// A limit with a reserve of `tokens`; without one if that is 0.
 fn leased_limit(name: &str, quota: u32, tokens: u32) -> Limit {
-    let reserve = if tokens > 0 { Reserve::Tokens(tokens) } else { Reserve::Off };
-    Limit { reserve, ..limit(name, quota) }
+    let lease_size = if tokens > 0 { LeaseSize::Tokens(tokens) } else { LeaseSize::Off };
+    Limit { lease_size, ..limit(name, quota) }
 }
 
 /// The number of script calls at Redis, peeks included.

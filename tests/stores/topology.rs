@@ -1,16 +1,13 @@
 use std::sync::Arc;
 
-use testkit::{
-    options::redis_options, redis_server::RedisServer, verdict::VerdictExt as _,
-    wait::eventually_async,
-};
+use testkit::{options::redis_options, redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Charge, Key, Limit, Verdict},
+    limit::{Algorithm, Charge, Limit, Verdict},
     store::{CounterStore, ShardUrls, StoreHandle, Topology},
 };
 
-use crate::support::{charge, now};
+use crate::support::{charge, clock, eventually, now};
 
 /// A Cluster: slots that migrate, primaries that are killed.
 mod cluster;
@@ -29,27 +26,33 @@ fn shards(servers: &[&RedisServer]) -> Topology {
     Topology::Shards(servers.iter().map(shard).collect())
 }
 
-fn stores(topology: Topology) -> Arc<CounterStore> {
-    CounterStore::redis(redis_options(topology), Clock::system(), 10_000).expect("usable options")
+fn counter_store(topology: Topology) -> Arc<CounterStore> {
+    counter_store_on(clock(), topology)
 }
 
-async fn decide(store: &StoreHandle, charges: &[Charge<'_>]) -> Verdict {
-    store.charge(charges, now()).await.expect("no `closed` policy")
+fn counter_store_on(clock: Clock, topology: Topology) -> Arc<CounterStore> {
+    CounterStore::redis(redis_options(topology), clock, 10_000).expect("usable options")
+}
+
+async fn decide(handle: &StoreHandle, charges: &[Charge<'_>]) -> Verdict {
+    handle.charge(charges, now()).await.expect("no `closed` policy")
 }
 
 /// Waits until Redis decides for the key.
-async fn wait_for_redis(what: &str, store: &StoreHandle, limit: &Limit, key: u128) {
-    eventually_async(what, async || !decide(store, &[charge(limit, key)]).await.is_fallback())
-        .await;
+async fn wait_for_redis(what: &str, handle: &StoreHandle, limit: &Limit, key: u128) {
+    eventually(what, async || !decide(handle, &[charge(limit, key)]).await.is_fallback()).await;
 }
 
 /// For each of the servers, the lowest key that it stores.
-async fn keys_on<const N: usize>(store: &StoreHandle, servers: [&RedisServer; N]) -> [u128; N] {
-    let limit = crate::support::limit("home", 1_000);
+async fn key_on_each_server<const N: usize>(
+    handle: &StoreHandle,
+    servers: [&RedisServer; N],
+) -> [u128; N] {
+    let limit = crate::support::limit("placement", 1_000);
     let mut keys = [0; N];
     for key in 1..200 {
-        wait_for_redis("every shard decides", store, &limit, key).await;
-        let name = format!("tidegate:{{{key:032x}}}:home:*");
+        wait_for_redis("every shard decides", handle, &limit, key).await;
+        let name = format!("tidegate:{{{key:032x}}}:placement:*");
         let has_record =
             |server: &&RedisServer| !server.command::<Vec<String>>(&["KEYS", &name]).is_empty();
         let at = servers.iter().position(has_record).expect("a server with the record");
@@ -64,11 +67,11 @@ async fn keys_on<const N: usize>(store: &StoreHandle, servers: [&RedisServer; N]
 }
 
 /// Checks for each algorithm that exactly the capacity is admitted.
-async fn check_every_algorithm(store: &StoreHandle, key: u128) {
+async fn assert_every_algorithm(handle: &StoreHandle, key: u128) {
     for algorithm in Algorithm::ALL {
         let limit = Limit { algorithm, ..crate::support::limit(algorithm.tag(), 5) };
         for turn in 0..=limit.capacity() {
-            let verdict = decide(store, &[charge(&limit, key)]).await;
+            let verdict = decide(handle, &[charge(&limit, key)]).await;
             assert!(!verdict.is_fallback(), "{algorithm:?}");
             assert_eq!(verdict.admitted, turn < limit.capacity(), "{algorithm:?} at {turn}");
         }
@@ -76,22 +79,22 @@ async fn check_every_algorithm(store: &StoreHandle, key: u128) {
 }
 
 /// Checks that of eight concurrent charges per key and gateway exactly the quota of five is admitted.
-async fn check_exactness(gateways: &[Arc<CounterStore>], keys: std::ops::Range<u128>) {
+async fn assert_exactness(gateways: &[Arc<CounterStore>], keys: std::ops::Range<u128>) {
     let limit = Arc::new(crate::support::limit("exact", 5));
     let mut tasks = Vec::new();
-    for stores in gateways {
-        let store = std::rc::Rc::new(stores.worker());
+    for counter_store in gateways {
+        let handle = std::rc::Rc::new(counter_store.worker());
         for key in keys.clone() {
             wait_for_redis(
                 "every shard decides",
-                &store,
+                &handle,
                 &crate::support::limit("warm", 1_000),
                 key,
             )
             .await;
             for _ in 0..8 {
-                let (store, limit) = (store.clone(), Arc::clone(&limit));
-                tasks.push((key, async move { decide(&store, &[charge(&limit, key)]).await }));
+                let (handle, limit) = (handle.clone(), Arc::clone(&limit));
+                tasks.push((key, async move { decide(&handle, &[charge(&limit, key)]).await }));
             }
         }
     }
@@ -102,8 +105,4 @@ async fn check_exactness(gateways: &[Arc<CounterStore>], keys: std::ops::Range<u
         *admitted.entry(key).or_default() += u32::from(verdict.admitted);
     }
     assert!(admitted.values().all(|&count| count == 5), "{admitted:?}");
-}
-
-fn key(key: u128) -> Key {
-    Key(key)
 }

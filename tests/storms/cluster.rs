@@ -15,9 +15,9 @@ fn start_storm(cluster: &RedisCluster, namespace: &str) -> Storm {
     Storm::start(&format!("cluster: [{urls}], namespace: {namespace}"), &primaries)
 }
 
-/// The indices of the primary that stores the limit `few`, and of its replica.
-fn nodes_of_few(cluster: &RedisCluster, namespace: &str) -> [usize; 2] {
-    let pattern = format!("{namespace}:*:few:*");
+/// The indices of the primary that stores the limit `small_quota`, and of its replica.
+fn nodes_of_small_quota(cluster: &RedisCluster, namespace: &str) -> [usize; 2] {
+    let pattern = format!("{namespace}:*:small_quota:*");
     let find = |primary: bool| {
         let matches =
             |node: &RedisServer| is_primary(node) == primary && !keys(node, &pattern).is_empty();
@@ -60,7 +60,7 @@ fn script_flush_resharding_and_failover_lose_no_charge() {
         },
         |_| {},
     );
-    assert!(figures.is_undisturbed(), "{figures:?}");
+    assert!(figures.is_unaffected(), "{figures:?}");
 
     let figures = start_storm(&cluster, "slots").run(
         "Cluster: slots moved under load (ASK, MOVED)",
@@ -68,7 +68,7 @@ fn script_flush_resharding_and_failover_lose_no_charge() {
         |storm| migrate_slots(&cluster, storm),
         |_| {},
     );
-    assert!(figures.is_undisturbed(), "{figures:?}");
+    assert!(figures.is_unaffected(), "{figures:?}");
 
     let storm = start_storm(&cluster, "planned");
     storm.run(
@@ -76,20 +76,20 @@ fn script_flush_resharding_and_failover_lose_no_charge() {
         DataLoss::Nothing,
         |_| {},
         |_| {
-            let [_, replica] = nodes_of_few(&cluster, "planned");
+            let [_, replica] = nodes_of_small_quota(&cluster, "planned");
             let _: String = cluster.nodes[replica].command(&["CLUSTER", "FAILOVER"]);
             eventually("the replica takes over", || is_primary(&cluster.nodes[replica]));
         },
     );
 }
 
-/// Migrates the slot of the limit `few`, and the slots of some callers.
+/// Migrates the slot of the limit `small_quota`, and the slots of some callers.
 fn migrate_slots(cluster: &RedisCluster, storm: &Storm) {
-    let [from, _] = nodes_of_few(cluster, "slots");
+    let [from, _] = nodes_of_small_quota(cluster, "slots");
     let to = (from + 1) % 3;
     let node = &cluster.nodes[from];
     let callers = keys(node, "slots:*:open:*").into_iter().take(4);
-    let names = keys(node, "slots:*:few:*").into_iter().chain(callers);
+    let names = keys(node, "slots:*:small_quota:*").into_iter().chain(callers);
     let slots: Vec<String> =
         names.map(|name| node.command::<u16>(&["CLUSTER", "KEYSLOT", &name]).to_string()).collect();
     for slot in &slots {
@@ -119,7 +119,7 @@ fn a_lost_primary_loses_only_unreplicated_charges() {
         DataLoss::Lag,
         |_| {},
         |storm| {
-            let [primary, replica] = nodes_of_few(&cluster.borrow(), "hung");
+            let [primary, replica] = nodes_of_small_quota(&cluster.borrow(), "hung");
             hung.replace(primary);
             cluster.borrow().nodes[primary].suspend();
             storm.wait_detected();
@@ -135,7 +135,7 @@ fn a_lost_primary_loses_only_unreplicated_charges() {
         DataLoss::Lag,
         |_| {},
         |storm| {
-            let [primary, replica] = nodes_of_few(&cluster.borrow(), "killed");
+            let [primary, replica] = nodes_of_small_quota(&cluster.borrow(), "killed");
             cluster.borrow_mut().nodes[primary].kill();
             storm.wait_detected();
             wait_takeover(replica);

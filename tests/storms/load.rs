@@ -23,13 +23,14 @@ const REQUEST_INTERVAL: Duration = Duration::from_millis(10);
 /// The minimum number of requests in each phase.
 const MIN_REQUESTS: u64 = 400;
 
-/// Consecutive refusals of `/few` after which its quota counts as exhausted.
+/// Consecutive refusals of `/small_quota` after which its quota counts as exhausted.
 const MIN_REFUSALS: u64 = 200;
 
-/// Each client requests one of these continuously; two clients per gateway request `/few`.
-pub(crate) const PATHS: [&str; 6] = ["/local", "/open", "/reserved", "/both", "/few", "/few"];
+/// Each client requests one of these continuously; two clients per gateway request `/small_quota`.
+pub(crate) const PATHS: [&str; 6] =
+    ["/local", "/open", "/reserved", "/both", "/small_quota", "/small_quota"];
 
-/// The phase of a storm: before the fault, until everything is merged again, and after that.
+/// The phase of a storm: before the fault, from the fault until everything is merged, and after that.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Phase {
     Before,
@@ -39,7 +40,7 @@ pub(crate) enum Phase {
 
 /// The state that the clients share: the phase, and what they observe.
 #[derive(Default)]
-pub(crate) struct Load {
+pub(crate) struct StormLoad {
     phase: AtomicUsize,
     pub(crate) stop: AtomicBool,
     sent: AtomicU64,
@@ -53,7 +54,7 @@ pub(crate) struct Load {
     latencies: [Mutex<Vec<u64>>; 3],
 }
 
-impl Load {
+impl StormLoad {
     /// Sends the requests of one client until the load stops.
     pub(crate) fn client(&self, address: SocketAddr, path: &str) {
         let mut client = Client::connect(address);
@@ -73,8 +74,8 @@ impl Load {
             }
             lock(&self.latencies[phase]).push(start.elapsed().as_micros() as u64);
             self.sent.fetch_add(1, Relaxed);
-            // The rest of the quota is exhausted as fast as possible.
-            if path == "/few" && phase == Phase::After as usize {
+            // After the fault, the rest of the quota is exhausted as fast as possible.
+            if path == "/small_quota" && phase == Phase::After as usize {
                 continue;
             }
             // A delayed client does not catch up: that would change the load.
@@ -85,11 +86,11 @@ impl Load {
 
     fn record(&self, path: &str, caller: usize, response: &Response) {
         match (path, response.status) {
-            ("/few", 200) => {
+            ("/small_quota", 200) => {
                 self.admitted.fetch_add(1, Relaxed);
                 self.consecutive_refusals.store(0, Relaxed);
             }
-            ("/few", 429) => {
+            ("/small_quota", 429) => {
                 self.consecutive_refusals.fetch_add(1, Relaxed);
             }
             ("/open", 200) if !was_decided_by_redis(response) => {
@@ -115,7 +116,7 @@ impl Load {
         eventually("requests continue", || self.sent() >= before + MIN_REQUESTS);
     }
 
-    /// Waits until `/few` admits no more.
+    /// Waits until `/small_quota` admits no more.
     pub(crate) fn wait_exhausted(&self) {
         let refused = || self.consecutive_refusals.load(Relaxed);
         eventually("the quota is exhausted", || refused() >= MIN_REFUSALS);
@@ -126,7 +127,7 @@ impl Load {
         self.sent.load(Relaxed)
     }
 
-    /// Admissions of `/few`.
+    /// Admissions of `/small_quota`.
     pub(crate) fn admitted(&self) -> u64 {
         self.admitted.load(Relaxed)
     }
@@ -156,7 +157,7 @@ impl Load {
     }
 }
 
-/// A client's request.
+/// The bytes of a client's request.
 pub(crate) fn request(path: &str, caller: usize) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: gateway.test\r\nX-Caller: {caller}\r\n\r\n")
 }

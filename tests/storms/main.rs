@@ -1,9 +1,9 @@
 //! Load while Redis fails: what clients notice, how much is admitted beyond the quota, and how
-//! long it takes until limits are shared again. Each storm prints its figures, a row of a table:
+//! long it takes until every worker uses Redis again. Each storm prints its figures as a row of a table:
 //! `cargo test --test storms -- --nocapture --test-threads 1`.
 //!
 //! Needs `redis-server` on `PATH`.
-#![allow(missing_docs, reason = "a test says in its name what it shows")]
+#![allow(missing_docs, reason = "a test's name says what it asserts")]
 #![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
 
 /// Six nodes of a Redis Cluster.

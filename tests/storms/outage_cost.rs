@@ -19,7 +19,7 @@ use tidegate::clock::instant;
 
 use crate::load::{CALLERS, request};
 
-/// Time over which connection attempts are counted.
+/// Time over which connection attempts are counted: real time, since the real rate is under test.
 const MIN_OBSERVATION: Duration = Duration::from_secs(4);
 
 /// Callers during the outage. Each has two limits: more entries than the outage ledger holds.
@@ -49,10 +49,10 @@ fn gateway(redis: &str) -> Gateway {
 store: {{memory: {{max_keys: 1000}}, redis: {{{redis}, response_timeout: 150ms}}}}
 upstreams: {{hello: {{respond: {{body: hello}}}}}}
 limits:
-  few: {{quota: 5, window: 24h, resolution: 1, key: ['header:x-caller']}}
+  small_quota: {{quota: 5, window: 24h, resolution: 1, key: ['header:x-caller']}}
   leased: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller'], reserve: auto}}
 throttle: {{max_active: 1000000}}
-routes: [{{name: all, match: {{path: /}}, upstream: hello, limits: [few, leased]}}]
+routes: [{{name: all, match: {{path: /}}, upstream: hello, limits: [small_quota, leased]}}]
 "
     ))
 }
@@ -131,8 +131,8 @@ fn memory_is_bounded_in_a_flood_during_an_outage() {
     assert_eq!(before + drops(), 2 * FLOOD_CALLERS);
 
     proxy.forward();
-    let workers_without = "tidegate_store_workers_without";
-    eventually("every worker uses Redis again", || gateway.metric(workers_without) == 0);
+    let workers_without_redis = "tidegate_store_workers_without_redis";
+    eventually("every worker uses Redis again", || gateway.metric(workers_without_redis) == 0);
     eventually("everything is merged", || {
         client.send(request("/", 0)).read_response();
         unmerged() == 0

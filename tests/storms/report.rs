@@ -1,18 +1,18 @@
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::storm::{FEW_QUOTA, MAX_LATENCY};
+use crate::storm::{MAX_LATENCY, SMALL_QUOTA};
 
-/// The most charges of `/few` that replication lag may lose: those of a quarter of a second. A replica
+/// The most charges of `/small_quota` that replication lag may lose: those of a quarter of a second. A replica
 /// on the same machine never lags more.
-const LAG: u64 = 100;
+const MAX_LAG_CHARGES: u64 = 100;
 
-/// The charges that a fault may make Redis lose.
+/// The charges that Redis may lose by a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DataLoss {
     Nothing,
     /// The last charges before the death of a primary: replication is asynchronous.
     Lag,
-    /// Charges since the promotion: the old primary makes them until the gateways detect it.
+    /// Charges since the promotion: until the gateways detect it, they charge at the old primary.
     SinceFault,
     /// Charges from the fault until every gateway has detected it, and the lag.
     UntilDetected,
@@ -29,7 +29,7 @@ pub(crate) struct Figures {
     pub(crate) p99_before: Duration,
     pub(crate) p99_during: Duration,
     pub(crate) slowest: Duration,
-    /// Admissions of `/few`: before the fault, until its detection, until everything was
+    /// Admissions of `/small_quota`: before the fault, until its detection, until everything was
     /// merged, and in total.
     pub(crate) admitted: [u64; 4],
     /// Calls that timed out.
@@ -52,18 +52,18 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Admissions beyond the quota of `/few`.
+    /// Admissions beyond the quota of `/small_quota`.
     pub(crate) fn excess(&self) -> u64 {
-        self.admitted[3].saturating_sub(FEW_QUOTA)
+        self.admitted[3].saturating_sub(SMALL_QUOTA)
     }
 
     /// Calls in flight at the fault: it is unknown whether Redis has charged them.
-    fn uncertain(&self) -> u64 {
+    fn unknown_outcomes(&self) -> u64 {
         self.timeouts + self.broken
     }
 
     /// Whether no client was affected; with slack for timeouts on a busy machine.
-    pub(crate) fn is_undisturbed(&self) -> bool {
+    pub(crate) fn is_unaffected(&self) -> bool {
         self.refused == 0 && self.broken == 0 && (self.fallbacks == 0 || self.timeouts > 0)
     }
 
@@ -74,28 +74,31 @@ impl Figures {
     }
 
     /// Asserts the documented bounds of admission and latency.
-    pub(crate) fn assert_promises(&self, name: &str, data_loss: DataLoss) {
+    pub(crate) fn assert_documented_bounds(&self, name: &str, data_loss: DataLoss) {
         assert!(self.failed.is_empty(), "{name}: {:?}", &self.failed[..self.failed.len().min(3)]);
         assert!(self.slowest < MAX_LATENCY, "{name}: {self:?}");
         let [before, detected, merged, end] = self.admitted;
         let lost = match data_loss {
             DataLoss::Nothing => 0,
-            DataLoss::Lag => LAG,
+            DataLoss::Lag => MAX_LAG_CHARGES,
             DataLoss::SinceFault => merged - before,
-            DataLoss::UntilDetected => detected - before + LAG,
+            DataLoss::UntilDetected => detected - before + MAX_LAG_CHARGES,
             DataLoss::AllBefore => detected,
         };
         // A call in flight at the fault is decided locally and not merged, since Redis may have charged
         // it: each may exceed the quota by one. An interrupted merge drops many such charges.
-        let unmerged = if self.dropped == 0 { self.uncertain() } else { merged - before };
+        let unmerged = if self.dropped == 0 { self.unknown_outcomes() } else { merged - before };
         // After the merge Redis admits only the rest of the quota; fallbacks may add to it.
-        let bound = FEW_QUOTA.max(merged) + unmerged + lost + self.late_fallbacks;
+        let bound = SMALL_QUOTA.max(merged) + unmerged + lost + self.late_fallbacks;
         assert!(end <= bound, "{name}: {end} of {bound}: {self:?}");
         // The local shares of the gateways add up to at most one more quota.
-        let most = 2 * FEW_QUOTA + self.uncertain() + lost;
+        let most = 2 * SMALL_QUOTA + self.unknown_outcomes() + lost;
         assert!(end <= most, "{name}: {end} of {most}: {self:?}");
         // No charge is counted twice, except calls with an unknown outcome.
-        assert!(end + self.uncertain() >= FEW_QUOTA, "{name}: {end} of {FEW_QUOTA}: {self:?}");
+        assert!(
+            end + self.unknown_outcomes() >= SMALL_QUOTA,
+            "{name}: {end} of {SMALL_QUOTA}: {self:?}"
+        );
     }
 
     /// One row of the table of storms.

@@ -1,11 +1,11 @@
 use std::cell::RefCell;
 
-use testkit::{redis_server::RedisServer, redis_topology::SentinelTrio, wait::eventually};
+use testkit::{redis_server::RedisServer, redis_topology::SentinelTopology, wait::eventually};
 
 use crate::{report::DataLoss, storm::Storm};
 
-fn start_storm(trio: &SentinelTrio, namespace: &str) -> Storm {
-    let nodes: Vec<_> = trio.sentinels.iter().map(|s| format!("'{}'", s.url())).collect();
+fn start_storm(topology: &SentinelTopology, namespace: &str) -> Storm {
+    let nodes: Vec<_> = topology.sentinels.iter().map(|s| format!("'{}'", s.url())).collect();
     let nodes = nodes.join(", ");
     Storm::start(
         &format!("sentinel: {{master: main, nodes: [{nodes}]}}, namespace: {namespace}"),
@@ -23,36 +23,38 @@ fn charges(server: &RedisServer) -> u64 {
 
 #[test]
 fn a_sentinel_failover_loses_only_the_old_primarys_last_charges() {
-    let trio = RefCell::new(SentinelTrio::start());
-    let storm = start_storm(&trio.borrow(), "planned");
+    let topology = RefCell::new(SentinelTopology::start());
+    let storm = start_storm(&topology.borrow(), "planned");
     storm.run(
         "Sentinel: SENTINEL FAILOVER",
         // Sentinel promotes first, and reports the new primary and the old one a second later.
         DataLoss::SinceFault,
         |_| {},
         |storm| {
-            let trio = trio.borrow();
-            let _: String = trio.sentinels[0].command(&["SENTINEL", "FAILOVER", "main"]);
-            eventually("Sentinel reports the other primary", || trio.primary() == Some(1));
+            let topology = topology.borrow();
+            let _: String = topology.sentinels[0].command(&["SENTINEL", "FAILOVER", "main"]);
+            eventually("Sentinel reports the other primary", || topology.primary() == Some(1));
             // The old primary keeps answering until the gateways learn of the new one.
             eventually("only the new primary receives charges", || {
-                let before = charges(&trio.servers[0]);
+                let before = charges(&topology.servers[0]);
                 storm.wait_for_traffic();
-                charges(&trio.servers[0]) == before && charges(&trio.servers[1]) > 0
+                charges(&topology.servers[0]) == before && charges(&topology.servers[1]) > 0
             });
         },
     );
-    trio.borrow().wait_ready_for_failover();
+    topology.borrow().wait_ready_for_failover();
 
-    let storm = start_storm(&trio.borrow(), "killed");
+    let storm = start_storm(&topology.borrow(), "killed");
     storm.run(
         "Sentinel: primary killed",
         DataLoss::Lag,
         |_| {},
         |storm| {
-            trio.borrow_mut().servers[1].kill();
+            topology.borrow_mut().servers[1].kill();
             storm.wait_detected();
-            eventually("Sentinel reports the first primary", || trio.borrow().primary() == Some(0));
+            eventually("Sentinel reports the first primary", || {
+                topology.borrow().primary() == Some(0)
+            });
         },
     );
 }

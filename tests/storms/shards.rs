@@ -29,65 +29,65 @@ fn start_storm_at(urls: [&str; 2], servers: &[RedisServer; 4]) -> Storm {
     Storm::start(&format!("shards: [{}, {}]", shard(0), shard(1)), &[&servers[0], &servers[1]])
 }
 
-/// Whether a server has the record of the limit `few`.
-fn has_few(server: &RedisServer) -> bool {
-    !keys(server, "*:few:*").is_empty()
+/// Whether a server has the record of the limit `small_quota`.
+fn has_small_quota(server: &RedisServer) -> bool {
+    !keys(server, "*:small_quota:*").is_empty()
 }
 
-/// The index of the primary that stores the limit `few`.
-fn primary_of_few(servers: &[RedisServer; 4]) -> usize {
-    servers[..2].iter().position(has_few).expect("it was charged somewhere")
+/// The index of the primary that stores the limit `small_quota`.
+fn primary_of_small_quota(servers: &[RedisServer; 4]) -> usize {
+    servers[..2].iter().position(has_small_quota).expect("it was charged somewhere")
 }
 
 #[test]
 fn a_killed_primary_affects_only_its_callers() {
     let servers = RefCell::new(servers());
     let storm = start_storm(&servers.borrow());
-    let homes = [0, 1].map(|at| storm.callers_of(at));
-    let home = RefCell::new(0);
+    let callers = [0, 1].map(|at| storm.callers_of(at));
+    let server = RefCell::new(0);
     let figures = storm.run(
         "2 shards: one primary killed, started again empty",
         DataLoss::AllBefore,
         |storm| {
-            home.replace(primary_of_few(&servers.borrow()));
-            servers.borrow_mut()[*home.borrow()].kill();
+            server.replace(primary_of_small_quota(&servers.borrow()));
+            servers.borrow_mut()[*server.borrow()].kill();
             storm.wait_detected();
         },
-        |_| servers.borrow_mut()[*home.borrow()].restart(),
+        |_| servers.borrow_mut()[*server.borrow()].restart(),
     );
-    assert!(figures.affected_only(&homes[home.into_inner()]), "{figures:?}");
+    assert!(figures.affected_only(&callers[server.into_inner()]), "{figures:?}");
 }
 
 #[test]
 fn a_swapped_primary_affects_only_its_callers() {
     let servers = servers();
     let storm = start_storm(&servers);
-    let homes = [0, 1].map(|at| storm.callers_of(at));
-    let home = RefCell::new(0);
+    let callers = [0, 1].map(|at| storm.callers_of(at));
+    let server = RefCell::new(0);
     let figures = storm.run(
         "2 shards: primary and replica change places, and back",
         // The old primary charges until it becomes a replica, and then loads the data of the new one.
         DataLoss::UntilDetected,
         |storm| {
-            let at = primary_of_few(&servers);
-            home.replace(at);
-            eventually("the replica has the record", || has_few(&servers[at + 2]));
+            let at = primary_of_small_quota(&servers);
+            server.replace(at);
+            eventually("the replica has the record", || has_small_quota(&servers[at + 2]));
             let _: String = servers[at + 2].command(&["REPLICAOF", "NO", "ONE"]);
             replicate(&servers[at], &servers[at + 2]);
             storm.wait_detected();
         },
         |_| {
-            let at = *home.borrow();
+            let at = *server.borrow();
             // A replica in its first sync is empty, and stays empty as a primary.
-            eventually("the old primary has the record", || has_few(&servers[at]));
+            eventually("the old primary has the record", || has_small_quota(&servers[at]));
             let _: String = servers[at].command(&["REPLICAOF", "NO", "ONE"]);
         },
     );
-    assert!(figures.affected_only(&homes[home.into_inner()]), "{figures:?}");
+    assert!(figures.affected_only(&callers[server.into_inner()]), "{figures:?}");
 }
 
 #[test]
-fn a_hung_replica_disturbs_no_client() {
+fn a_hung_replica_affects_no_client() {
     let servers = servers();
     let figures = start_storm(&servers).run(
         "2 shards: a replica hangs",
@@ -98,7 +98,7 @@ fn a_hung_replica_disturbs_no_client() {
         },
         |_| servers[2].resume(),
     );
-    assert!(figures.is_undisturbed(), "{figures:?}");
+    assert!(figures.is_unaffected(), "{figures:?}");
 }
 
 #[test]
@@ -107,17 +107,17 @@ fn truncated_replies_of_one_shard_affect_only_its_callers() {
     let proxies = [0, 1].map(|at| TruncatingProxy::start(servers[at].port()));
     let urls = proxies.each_ref().map(TruncatingProxy::url);
     let storm = start_storm_at([&urls[0], &urls[1]], &servers);
-    let homes = [0, 1].map(|at| storm.callers_of(at));
-    let home = RefCell::new(0);
+    let callers = [0, 1].map(|at| storm.callers_of(at));
+    let server = RefCell::new(0);
     let figures = storm.run(
         "2 shards: replies of one cut in half",
         DataLoss::Nothing,
         |storm| {
-            home.replace(primary_of_few(&servers));
-            proxies[*home.borrow()].truncate();
+            server.replace(primary_of_small_quota(&servers));
+            proxies[*server.borrow()].truncate();
             storm.wait_detected();
         },
-        |_| proxies[*home.borrow()].forward(),
+        |_| proxies[*server.borrow()].forward(),
     );
-    assert!(figures.affected_only(&homes[home.into_inner()]), "{figures:?}");
+    assert!(figures.affected_only(&callers[server.into_inner()]), "{figures:?}");
 }

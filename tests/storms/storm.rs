@@ -9,23 +9,20 @@ use testkit::{
     client::{Client, get},
     gateway::Gateway,
     redis_server::RedisServer,
-    wait::{eventually, sleep},
+    wait::eventually,
 };
 use tidegate::clock::instant;
 
 use crate::{
-    load::{CALLERS, Load, PATHS, Phase, lock, request, was_decided_by_redis},
+    load::{CALLERS, PATHS, Phase, StormLoad, lock, request, was_decided_by_redis},
     report::{DataLoss, Figures},
 };
 
 /// The highest permitted latency: the response timeout of 150 ms, plus slack for a busy machine.
 pub(crate) const MAX_LATENCY: Duration = Duration::from_millis(1_650);
 
-/// The shared daily quota of `/few`.
-pub(crate) const FEW_QUOTA: u64 = 1_500;
-
-/// The longest permitted time until every worker uses Redis again.
-const MAX_RECOVERY: Duration = Duration::from_secs(30);
+/// The shared daily quota of `/small_quota`.
+pub(crate) const SMALL_QUOTA: u64 = 1_500;
 
 /// One storm at a time: they would distort each other's figures.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -33,16 +30,16 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Two gateways under load.
 pub(crate) struct Storm {
     gateways: [Gateway; 2],
-    load: Load,
+    load: StormLoad,
     /// Decisions by `on_failure` before the fault.
     fallbacks: [u64; 2],
     /// The index of the server that stores each caller.
-    homes: Vec<usize>,
+    server_of_caller: Vec<usize>,
     _exclusive: MutexGuard<'static, ()>,
 }
 
 impl Storm {
-    /// Two gateways with this `store.redis` section (without its braces). If it has several
+    /// Starts two gateways with this `store.redis` section (without its braces). If there are several
     /// `servers`, each must have some callers.
     pub(crate) fn start(redis: &str, servers: &[&RedisServer]) -> Self {
         let exclusive = lock(&ONE_AT_A_TIME);
@@ -53,55 +50,62 @@ limits:
   local: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller']}}
   open: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller'], on_failure: open}}
   reserved: {{quota: 50000000, window: 24h, resolution: 1, key: [], reserve: auto}}
-  few: {{quota: {FEW_QUOTA}, window: 24h, resolution: 1, key: []}}
+  small_quota: {{quota: {SMALL_QUOTA}, window: 24h, resolution: 1, key: []}}
 routes:
   - {{name: local, match: {{path: /local}}, upstream: hello, limits: [local]}}
   - {{name: open, match: {{path: /open}}, upstream: hello, limits: [open]}}
   - {{name: reserved, match: {{path: /reserved}}, upstream: hello, limits: [reserved]}}
   - {{name: both, match: {{path: /both}}, upstream: hello, limits: [local, reserved]}}
-  - {{name: few, match: {{path: /few}}, upstream: hello, limits: [few]}}
+  - {{name: small_quota, match: {{path: /small_quota}}, upstream: hello, limits: [small_quota]}}
 "
         );
         let gateways = [Gateway::start(&yaml), Gateway::start(&yaml)];
         eventually("both gateways are registered", || {
             gateways.iter().all(|gateway| store(gateway)["gateways"] == 2)
         });
-        let (load, fallbacks) = (Load::default(), [0; 2]);
-        let storm = Self { gateways, load, fallbacks, homes: Vec::new(), _exclusive: exclusive };
-        let homes = storm.assign_callers(servers);
+        let (load, fallbacks) = (StormLoad::default(), [0; 2]);
+        let storm =
+            Self { gateways, load, fallbacks, server_of_caller: Vec::new(), _exclusive: exclusive };
+        let server_of_caller = storm.assign_callers(servers);
         for server in 0..servers.len() {
-            assert!(homes.iter().filter(|&&home| home == server).count() > 2, "{homes:?}");
+            assert!(
+                server_of_caller.iter().filter(|&&of_caller| of_caller == server).count() > 2,
+                "{server_of_caller:?}"
+            );
         }
-        Self { fallbacks: storm.count_fallbacks(), homes, ..storm }
+        Self { fallbacks: storm.count_fallbacks(), server_of_caller, ..storm }
     }
 
     /// Makes both gateways charge each caller in Redis. Returns the index of each caller's server.
     fn assign_callers(&self, servers: &[&RedisServer]) -> Vec<usize> {
-        let known = || servers.iter().map(|s| keys(s, "*:open:*").len()).collect::<Vec<_>>();
-        let mut before = known();
-        let homes = (0..CALLERS).filter_map(|caller| {
+        let key_counts = || servers.iter().map(|s| keys(s, "*:open:*").len()).collect::<Vec<_>>();
+        let mut before = key_counts();
+        let server_of_caller = (0..CALLERS).filter_map(|caller| {
             for gateway in &self.gateways {
                 let mut client = Client::connect(gateway.address());
                 eventually("Redis decides", || {
                     was_decided_by_redis(&client.send(request("/open", caller)).read_response())
                 });
             }
-            let now = known();
-            let home = (0..servers.len()).find(|&at| now[at] != before[at]);
+            let now = key_counts();
+            let server = (0..servers.len()).find(|&at| now[at] != before[at]);
             before = now;
-            home
+            server
         });
-        homes.collect()
+        server_of_caller.collect()
     }
 
     /// The callers on a server.
     pub(crate) fn callers_of(&self, server: usize) -> BTreeSet<usize> {
-        let homes = self.homes.iter().enumerate();
-        homes.filter(|(_, home)| **home == server).map(|(caller, _)| caller).collect()
+        let server_of_caller = self.server_of_caller.iter().enumerate();
+        server_of_caller
+            .filter(|(_, of_caller)| **of_caller == server)
+            .map(|(caller, _)| caller)
+            .collect()
     }
 
     /// Runs a load while `inject` causes the fault and `repair` ends it, with some requests before,
-    /// between and after; asserts the promises.
+    /// between and after; asserts the documented bounds.
     pub(crate) fn run(
         self,
         name: &str,
@@ -124,10 +128,10 @@ routes:
             inject(&self);
             let detected = self.load.admitted();
             self.wait_for_traffic();
-            let mended = instant();
+            let repaired_at = instant();
             repair(&self);
-            self.wait_shared();
-            let recovered = mended.elapsed();
+            self.wait_recovered();
+            let recovered = repaired_at.elapsed();
             self.wait_merged();
             let fallbacks_at_merge: u64 = self.count_fallbacks().iter().sum();
             let merged = self.load.admitted();
@@ -138,7 +142,7 @@ routes:
         let mut figures = self.figures(recovered, admitted);
         figures.late_fallbacks = self.count_fallbacks().iter().sum::<u64>() - fallbacks_at_merge;
         figures.print_row(name);
-        figures.assert_promises(name, data_loss);
+        figures.assert_documented_bounds(name, data_loss);
         figures
     }
 
@@ -156,21 +160,14 @@ routes:
     }
 
     /// Waits until every worker uses Redis again.
-    fn wait_shared(&self) {
-        let start = instant();
-        let shares = |gateway: &Gateway| {
+    fn wait_recovered(&self) {
+        let has_recovered = |gateway: &Gateway| {
             let store = store(gateway);
             store["healthy"] == true
-                && store["workers_without"] == 0
+                && store["workers_without_redis"] == 0
                 && store["lost_shards"].as_array().is_some_and(Vec::is_empty)
         };
-        while !self.gateways.iter().all(shares) {
-            assert!(
-                start.elapsed() < MAX_RECOVERY,
-                "not every worker uses Redis within {MAX_RECOVERY:?}"
-            );
-            sleep(Duration::from_millis(20));
-        }
+        eventually("every worker uses Redis again", || self.gateways.iter().all(has_recovered));
     }
 
     /// Waits until everything is merged and no more fallbacks occur.
@@ -213,7 +210,7 @@ routes:
     }
 }
 
-struct StopOnDrop<'a>(&'a Load);
+struct StopOnDrop<'a>(&'a StormLoad);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {

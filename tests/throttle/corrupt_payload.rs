@@ -5,19 +5,19 @@ use testkit::redis_server::RedisServer;
 use tidegate::{
     clock::Clock,
     throttle::{
-        Geometry, Seed,
+        Geometry, HashKeys,
         payload::{self, PayloadError},
     },
 };
 
-use crate::support::{Gateway, MINUTE, NOW, geometry, key, other_seed, seed};
+use crate::support::{FilterGateway, MINUTE, NOW, geometry, hash_keys, key, other_hash_keys};
 
-/// A corrupt value in a minute's key.
+/// How the value under a minute's key is corrupted.
 enum Corruption {
     /// Only the value is changed.
     Value(Vec<u8>),
     /// The value and the timestamp are changed.
-    ValueAndTs(String, Vec<u8>),
+    ValueAndTimestamp(String, Vec<u8>),
     /// Commands, with the placeholder `KEY` for the key.
     Commands(Vec<Vec<String>>),
 }
@@ -33,14 +33,14 @@ fn short_geometry() -> Geometry {
     geometry(1_000, 8)
 }
 
-async fn loaded(redis: &RedisServer, clock: &Clock) -> Gateway {
-    let mut gateway = Gateway::with(redis, clock, short_geometry(), seed());
+async fn loaded(redis: &RedisServer, clock: &Clock) -> FilterGateway {
+    let mut gateway = FilterGateway::with(redis, clock, short_geometry(), hash_keys());
     assert!(gateway.load().await.is_ok());
     gateway
 }
 
-fn valid() -> Vec<u8> {
-    payload::encode(&short_geometry(), &seed(), &vec![0; short_geometry().bits / 8])
+fn valid_payload() -> Vec<u8> {
+    payload::encode(&short_geometry(), &hash_keys(), &vec![0; short_geometry().bits / 8])
 }
 
 fn compressed(bytes: usize) -> Vec<u8> {
@@ -52,14 +52,15 @@ fn compressed(bytes: usize) -> Vec<u8> {
 
 /// A plain payload of the tests' geometry with these bits.
 fn plain(bits: &[u8]) -> Vec<u8> {
-    let full = payload::encode(&short_geometry(), &seed(), &vec![0x55; short_geometry().bits / 8]);
+    let full =
+        payload::encode(&short_geometry(), &hash_keys(), &vec![0x55; short_geometry().bits / 8]);
     let header = full.len() - short_geometry().bits / 8;
     [&full[..header], bits].concat()
 }
 
-fn foreign(capacity: u64, seed: &Seed) -> Vec<u8> {
+fn foreign(capacity: u64, hash_keys: &HashKeys) -> Vec<u8> {
     let geometry = geometry(capacity, 8);
-    payload::encode(&geometry, seed, &vec![0x11; geometry.bits / 8])
+    payload::encode(&geometry, hash_keys, &vec![0x11; geometry.bits / 8])
 }
 
 fn commands(lines: &[&str]) -> Corruption {
@@ -68,15 +69,17 @@ fn commands(lines: &[&str]) -> Corruption {
 }
 
 fn cases() -> Vec<Case> {
-    use PayloadError::{Malformed, Saturated, TooLong, Type};
+    use PayloadError::{Malformed, Saturated, TooLong, WrongType};
     let bytes = short_geometry().bits / 8;
     let case = |name, corruption, error| Case { name, corruption, error };
     let value = |name, value, error| case(name, Corruption::Value(value), error);
-    let hostile = |name, ts: &str| case(name, Corruption::ValueAndTs(ts.to_owned(), valid()), Type);
+    let bad_timestamp = |name, ts: &str| {
+        case(name, Corruption::ValueAndTimestamp(ts.to_owned(), valid_payload()), WrongType)
+    };
     let bomb = compressed(1 << 20);
     assert!(bomb.len() < payload::max_len(&short_geometry()));
     vec![
-        value("cut off", valid()[..valid().len() / 2].to_vec(), Malformed),
+        value("cut off", valid_payload()[..valid_payload().len() / 2].to_vec(), Malformed),
         value("cut off, plain", plain(&vec![1; bytes - 1]), Malformed),
         value("empty", Vec::new(), Malformed),
         value("no flag", vec![9; 100], Malformed),
@@ -84,28 +87,28 @@ fn cases() -> Vec<Case> {
         value("a byte too long", plain(&vec![1; bytes + 1]), TooLong),
         value("64 MB", vec![1; 64 << 20], TooLong),
         value("all ones", plain(&vec![0xff; bytes]), Saturated),
-        value("other sizes", foreign(500, &seed()), PayloadError::Geometry),
-        value("another seed", foreign(1_000, &other_seed()), PayloadError::Seed),
-        case("a string", commands(&["DEL KEY", "SET KEY x"]), Type),
-        case("a list", commands(&["DEL KEY", "RPUSH KEY x"]), Type),
-        case("no value", commands(&["HDEL KEY value"]), Type),
-        case("no timestamp", commands(&["HDEL KEY ts"]), Type),
-        case("other fields", commands(&["DEL KEY", "HSET KEY a b"]), Type),
-        hostile("text", "soon"),
-        hostile("a negative number", "-1"),
-        hostile("zero", "0"),
-        hostile("a fraction", "1.5"),
-        hostile("an exponent", "1e12"),
-        hostile("hexadecimal", "0x10"),
-        hostile("infinite", "inf"),
-        hostile("2^53 - 1", "9007199254740991"),
-        hostile("twenty digits", "99999999999999999999"),
-        hostile("with a space", "1 "),
-        hostile("empty timestamp", ""),
+        value("other sizes", foreign(500, &hash_keys()), PayloadError::Geometry),
+        value("another seed", foreign(1_000, &other_hash_keys()), PayloadError::Seed),
+        case("a string", commands(&["DEL KEY", "SET KEY x"]), WrongType),
+        case("a list", commands(&["DEL KEY", "RPUSH KEY x"]), WrongType),
+        case("no value", commands(&["HDEL KEY value"]), WrongType),
+        case("no timestamp", commands(&["HDEL KEY ts"]), WrongType),
+        case("other fields", commands(&["DEL KEY", "HSET KEY a b"]), WrongType),
+        bad_timestamp("text", "soon"),
+        bad_timestamp("a negative number", "-1"),
+        bad_timestamp("zero", "0"),
+        bad_timestamp("a fraction", "1.5"),
+        bad_timestamp("an exponent", "1e12"),
+        bad_timestamp("hexadecimal", "0x10"),
+        bad_timestamp("infinite", "inf"),
+        bad_timestamp("2^53 - 1", "9007199254740991"),
+        bad_timestamp("twenty digits", "99999999999999999999"),
+        bad_timestamp("with a space", "1 "),
+        bad_timestamp("empty timestamp", ""),
     ]
 }
 
-fn put(redis: &RedisServer, index: u64, corruption: &Corruption) {
+fn corrupt(redis: &RedisServer, index: u64, corruption: &Corruption) {
     let client = redis::Client::open(redis.url()).expect("its URL");
     let mut connection = client.get_connection().expect("the test's Redis");
     let mut pipe = redis::pipe();
@@ -114,7 +117,7 @@ fn put(redis: &RedisServer, index: u64, corruption: &Corruption) {
         Corruption::Value(value) => {
             pipe.cmd("HSET").arg(&key).arg("value").arg(value);
         }
-        Corruption::ValueAndTs(ts, value) => {
+        Corruption::ValueAndTimestamp(ts, value) => {
             pipe.cmd("HSET").arg(&key).arg("value").arg(value).arg("ts").arg(ts);
         }
         Corruption::Commands(commands) => {
@@ -137,13 +140,13 @@ fn is_foreign(error: PayloadError) -> bool {
     matches!(error, PayloadError::Geometry | PayloadError::Seed)
 }
 
-fn unusable(gateway: &Gateway) -> Vec<(PayloadError, u64)> {
+fn unusable(gateway: &FilterGateway) -> Vec<(PayloadError, u64)> {
     let counts = PayloadError::ALL.map(|error| (error, gateway.stats.unusable(error)));
     counts.into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
 /// A gateway that has written four minutes, and the index of the first.
-async fn writer(redis: &RedisServer, clock: &Clock) -> (Gateway, u64) {
+async fn writer(redis: &RedisServer, clock: &Clock) -> (FilterGateway, u64) {
     clock.set(NOW);
     let mut gateway = loaded(redis, clock).await;
     let first = gateway.current();
@@ -164,7 +167,7 @@ async fn a_corrupt_payload_at_load_is_rejected_and_repaired() {
     for Case { name, corruption, error } in cases() {
         let _: String = redis.command(&["FLUSHALL"]);
         let (mut old, first) = writer(&redis, &clock).await;
-        put(&redis, first + 1, &corruption);
+        corrupt(&redis, first + 1, &corruption);
         let before = dump(&redis, first + 1);
         let mut fresh = loaded(&redis, &clock).await;
         assert_eq!(unusable(&fresh), [(error, 1)], "{name}");
@@ -209,7 +212,7 @@ async fn a_corrupt_payload_while_running_is_rejected_and_repaired() {
             let _: String = redis.command(&["FLUSHALL"]);
             let (mut old, first) = writer(&redis, &clock).await;
             let index = first + minute;
-            put(&redis, index, &corruption);
+            corrupt(&redis, index, &corruption);
             let before = dump(&redis, index);
             old.ticks(ticks).await;
             assert_eq!(unusable(&old), [(error, 1)], "{name}");
@@ -238,7 +241,11 @@ async fn a_corrupt_payload_while_running_is_rejected_and_repaired() {
 async fn a_foreign_minute_is_left_alone_and_ours_stays_pending() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (mut gateway, first) = writer(&redis, &clock).await;
-    put(&redis, first + 3, &Corruption::ValueAndTs("5".to_owned(), foreign(500, &seed())));
+    corrupt(
+        &redis,
+        first + 3,
+        &Corruption::ValueAndTimestamp("5".to_owned(), foreign(500, &hash_keys())),
+    );
     let before = dump(&redis, first + 3);
     gateway.record(100..110);
     gateway.ticks(5).await;
@@ -259,7 +266,7 @@ async fn a_new_gateway_makes_the_others_repair_damage() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (mut old, first) = writer(&redis, &clock).await;
     let length: usize = redis.command(&["HSTRLEN", &key(first), "value"]);
-    put(&redis, first, &Corruption::Value(vec![9; length]));
+    corrupt(&redis, first, &Corruption::Value(vec![9; length]));
     old.ticks(9).await;
     assert_eq!(unusable(&old), []);
     let mut fresh = loaded(&redis, &clock).await;
@@ -283,7 +290,7 @@ async fn a_saturated_minute_is_not_rewritten() {
         gateway.record(1_000..31_000);
     }
     let ones = plain(&vec![0xff; short_geometry().bits / 8]);
-    put(&redis, first + 3, &Corruption::ValueAndTs("5".to_owned(), ones));
+    corrupt(&redis, first + 3, &Corruption::ValueAndTimestamp("5".to_owned(), ones));
     let before = dump(&redis, first + 3);
     for _ in 0..10 {
         a.ticks(1).await;

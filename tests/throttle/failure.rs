@@ -1,13 +1,13 @@
 use std::time::Duration;
 
-use testkit::redis_server::RedisServer;
+use testkit::{redis_server::RedisServer, wait::while_clock_advances};
 use tidegate::{clock::Clock, store::Failure};
 
-use crate::support::{Gateway, MINUTE, NOW};
+use crate::support::{FilterGateway, MINUTE, NOW};
 
 /// A gateway that has recorded one token in each of `minutes` minutes. The token is the minute's number.
-async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> Gateway {
-    let mut gateway = Gateway::loaded(redis, clock).await;
+async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> FilterGateway {
+    let mut gateway = FilterGateway::loaded(redis, clock).await;
     for minute in 0..minutes {
         clock.set(NOW + minute * MINUTE);
         gateway.filter.rotate(clock.now());
@@ -17,8 +17,8 @@ async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> Gateway {
     gateway
 }
 
-/// Ticks until nothing is pending; returns the number of ticks.
-async fn tick_until_written(gateway: &mut Gateway) -> usize {
+/// Ticks until nothing is pending. Returns the number of ticks.
+async fn tick_until_written(gateway: &mut FilterGateway) -> usize {
     for tick in 1..40 {
         gateway.clock.set(gateway.clock.now() + 1_000);
         let commits = gateway.stats.commits.get();
@@ -32,9 +32,9 @@ async fn tick_until_written(gateway: &mut Gateway) -> usize {
 }
 
 /// Ticks until nothing is pending and, after a detected loss, all live minutes have been checked.
-async fn tick_until_caught_up(gateway: &mut Gateway) {
+async fn tick_until_all_checked(gateway: &mut FilterGateway) {
     let mut took = tick_until_written(gateway).await;
-    while gateway.sync.is_behind() {
+    while gateway.sync.has_unchecked_minutes() {
         took += tick_until_written(gateway).await;
     }
     assert!(took <= 24, "{took} ticks");
@@ -44,46 +44,50 @@ async fn tick_until_caught_up(gateway: &mut Gateway) {
 async fn an_emptied_redis_is_refilled() {
     let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut a = writer(&redis, &clock, 25).await;
-    let mut b = Gateway::loaded(&redis, &clock).await;
+    let mut b = FilterGateway::loaded(&redis, &clock).await;
     redis.kill();
     for minute in 25..30 {
         clock.set(NOW + minute * MINUTE);
         for gateway in [&mut a, &mut b] {
             assert_eq!(gateway.tick().await, Err(Failure::Io));
-            assert!(gateway.sync.is_behind());
+            assert!(gateway.sync.has_unchecked_minutes());
         }
         a.record([minute]);
         b.record([100 + minute]);
     }
     assert_eq!(a.stats.failures(Failure::Io), 5);
     redis.restart();
-    tick_until_caught_up(&mut a).await;
-    tick_until_caught_up(&mut b).await;
+    tick_until_all_checked(&mut a).await;
+    tick_until_all_checked(&mut b).await;
     tick_until_written(&mut a).await;
-    let c = Gateway::loaded(&redis, &clock).await;
+    let c = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(c.missing((0..30).chain(125..130)), [0; 0]);
     assert!(c.is_complete());
     a.ticks(31).await;
     b.ticks(31).await;
     for gateway in [&a, &b] {
-        assert!(!gateway.sync.is_behind() && gateway.is_complete());
+        assert!(!gateway.sync.has_unchecked_minutes() && gateway.is_complete());
         assert_eq!(gateway.missing((0..30).chain(125..130)), [0; 0]);
     }
 }
 
 #[tokio::test]
 async fn a_gateway_loads_when_redis_becomes_reachable() {
-    let (mut redis, clock) = (RedisServer::not_started(), Clock::manual(NOW));
-    let mut gateway = Gateway::new(&redis, &clock);
-    assert_eq!(gateway.load().await, Err(Failure::Io));
-    assert_eq!(gateway.load().await, Err(Failure::Io));
+    let (mut redis, clock) = (RedisServer::not_started(), Clock::simulated(NOW));
+    let mut gateway = FilterGateway::new(&redis, &clock);
+    gateway.store = gateway.store.with_timeout(Duration::from_mins(1));
+    // Each waits for a probe.
+    for _ in 0..2 {
+        let (loaded, _) = while_clock_advances(&clock, gateway.load()).await;
+        assert_eq!(loaded, Err(Failure::Io));
+    }
     gateway.record([1]);
     assert!(!gateway.is_complete());
     redis.restart();
-    assert!(gateway.load().await.is_ok());
+    assert!(while_clock_advances(&clock, gateway.load()).await.0.is_ok());
     assert!(gateway.is_complete());
     tick_until_written(&mut gateway).await;
-    let fresh = Gateway::loaded(&redis, &clock).await;
+    let fresh = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(fresh.missing([1]), [0; 0], "what it recorded meanwhile is shared");
 }
 
@@ -102,29 +106,29 @@ async fn flushed_scripts_are_reloaded() {
 
 #[tokio::test]
 async fn a_pause_is_waited_out_and_a_hang_times_out() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let (redis, clock) = (RedisServer::start(), Clock::simulated(NOW));
     let mut gateway = writer(&redis, &clock, 2).await;
     gateway.record([10]);
     let _: String = redis.command(&["CLIENT", "PAUSE", "200", "ALL"]);
     gateway.ticks(1).await;
 
-    gateway.store = gateway.store.with_timeout(Duration::from_millis(100));
     gateway.record([11]);
     redis.suspend();
-    assert_eq!(gateway.tick().await, Err(Failure::Timeout));
-    // The next tick reconnects and times out as well.
-    assert_eq!(gateway.tick().await, Err(Failure::Timeout));
+    // The second tick reconnects and times out as well.
+    for _ in 0..2 {
+        let (ticked, _) = while_clock_advances(&clock, gateway.tick()).await;
+        assert_eq!(ticked, Err(Failure::Timeout));
+    }
     redis.resume();
-    gateway.store = gateway.store.with_timeout(Duration::from_secs(1));
     tick_until_written(&mut gateway).await;
     assert_eq!(gateway.stats.failures(Failure::Timeout), 2);
-    let fresh = Gateway::loaded(&redis, &clock).await;
+    let fresh = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(fresh.missing([0, 1, 10, 11]), [0; 0]);
 }
 
 #[tokio::test]
 async fn a_read_only_redis_is_still_read() {
-    for (break_it, mend_it) in [
+    for (break_command, repair_command) in [
         (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
         (
             ["CONFIG", "SET", "min-replicas-to-write", "1"],
@@ -134,25 +138,25 @@ async fn a_read_only_redis_is_still_read() {
         let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
         let clock = Clock::manual(NOW);
         let mut a = writer(&redis, &clock, 3).await;
-        let mut b = Gateway::loaded(&redis, &clock).await;
+        let mut b = FilterGateway::loaded(&redis, &clock).await;
         a.record([10]);
         a.ticks(1).await;
-        let _: String = redis.command(&break_it);
+        let _: String = redis.command(&break_command);
         // The failing write of a tick precedes its reads.
         clock.set(NOW + 3 * MINUTE);
         a.filter.rotate(clock.now());
         b.filter.rotate(clock.now());
         a.record([11]);
         b.record([12]);
-        assert_eq!(a.tick().await, Err(Failure::Server), "{break_it:?}");
-        assert_eq!(b.tick().await, Err(Failure::Server), "{break_it:?}");
+        assert_eq!(a.tick().await, Err(Failure::Server), "{break_command:?}");
+        assert_eq!(b.tick().await, Err(Failure::Server), "{break_command:?}");
         assert_eq!(b.missing([10]), [0; 0], "Redis is still read");
-        let c = Gateway::loaded(&redis, &clock).await;
+        let c = FilterGateway::loaded(&redis, &clock).await;
         assert_eq!(c.missing([0, 1, 2, 10]), [0; 0], "Redis is still loaded from");
-        let _: String = redis.command(&mend_it);
+        let _: String = redis.command(&repair_command);
         tick_until_written(&mut a).await;
         tick_until_written(&mut b).await;
-        let c = Gateway::loaded(&redis, &clock).await;
+        let c = FilterGateway::loaded(&redis, &clock).await;
         assert_eq!(c.missing([0, 1, 2, 10, 11, 12]), [0; 0]);
     }
 }
@@ -179,6 +183,6 @@ async fn a_cancelled_tick_loses_nothing() {
         let _ = tokio::time::timeout(cancel_after, gateway.tick()).await;
     }
     tick_until_written(&mut gateway).await;
-    let fresh = Gateway::loaded(&redis, &clock).await;
+    let fresh = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(fresh.missing((0..3_000).step_by(100).map(|micros| 1_000 + micros)), [0; 0]);
 }

@@ -8,7 +8,7 @@ use tidegate::{
     },
 };
 
-use crate::support::{Gateway, MINUTE, NOW, geometry, key, other_seed};
+use crate::support::{FilterGateway, MINUTE, NOW, geometry, key, other_hash_keys};
 
 /// The number of script calls at Redis.
 fn scripts_run(redis: &RedisServer) -> u64 {
@@ -20,16 +20,16 @@ fn scripts_run(redis: &RedisServer) -> u64 {
     runs.sum()
 }
 
-fn ts(redis: &RedisServer, index: u64) -> u64 {
+fn timestamp(redis: &RedisServer, index: u64) -> u64 {
     redis.command(&["HGET", &key(index), "ts"])
 }
 
 #[tokio::test]
 async fn activity_reaches_all_three_gateways() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let mut a = Gateway::loaded(&redis, &clock).await;
-    let mut b = Gateway::loaded(&redis, &clock).await;
-    let mut c = Gateway::loaded(&redis, &clock).await;
+    let mut a = FilterGateway::loaded(&redis, &clock).await;
+    let mut b = FilterGateway::loaded(&redis, &clock).await;
+    let mut c = FilterGateway::loaded(&redis, &clock).await;
     let mut next = 0;
     while a.stats.conflicts.get() + b.stats.conflicts.get() + c.stats.conflicts.get() < 10 {
         a.record(next..next + 3);
@@ -48,7 +48,7 @@ async fn activity_reaches_all_three_gateways() {
     for gateway in [&mut a, &mut b, &mut c] {
         gateway.ticks(1).await;
         assert_eq!(gateway.tick_pending().await, 0);
-        assert!(gateway.is_complete() && !gateway.sync.is_behind());
+        assert!(gateway.is_complete() && !gateway.sync.has_unchecked_minutes());
         assert_eq!(gateway.missing(0..next), [0; 0]);
     }
     for key in redis.command::<Vec<String>>(&["KEYS", "tidegate:{*"]) {
@@ -61,7 +61,7 @@ async fn activity_reaches_all_three_gateways() {
 #[tokio::test]
 async fn a_later_gateway_loads_the_whole_memory() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let mut a = Gateway::loaded(&redis, &clock).await;
+    let mut a = FilterGateway::loaded(&redis, &clock).await;
     for minute in 0..40 {
         clock.set(NOW + minute * MINUTE);
         a.filter.rotate(clock.now());
@@ -69,7 +69,7 @@ async fn a_later_gateway_loads_the_whole_memory() {
         a.ticks(1).await;
     }
     a.ticks(3).await;
-    let b = Gateway::loaded(&redis, &clock).await;
+    let b = FilterGateway::loaded(&redis, &clock).await;
     assert!(b.is_complete());
     assert_eq!(b.missing(9..40), [0; 0], "30 minutes and the current one");
     assert_eq!(b.missing(0..9).len(), 9, "and no earlier one");
@@ -79,19 +79,19 @@ async fn a_later_gateway_loads_the_whole_memory() {
 #[tokio::test]
 async fn the_timestamp_grows_whatever_the_clocks_do() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let mut a = Gateway::loaded(&redis, &clock).await;
+    let mut a = FilterGateway::loaded(&redis, &clock).await;
     let index = a.current();
     let mut last = 0;
     for (token, now) in [(1, NOW + 500), (2, NOW + 500), (3, NOW + 100), (4, NOW + 90_000)] {
         clock.set(now);
         a.record([token]);
         assert_eq!(a.tick_pending().await, 0);
-        let ts = ts(&redis, index);
+        let ts = timestamp(&redis, index);
         assert!(ts > last && ts >= now.min(NOW + 500), "{ts} after {last} at {now}");
         last = ts;
     }
     // Far in the future, as a wrong clock may leave it.
-    let mut b = Gateway::loaded(&redis, &clock).await;
+    let mut b = FilterGateway::loaded(&redis, &clock).await;
     let index = b.current();
     let future = 9_007_199_254_740_000_u64;
     a.record([5]);
@@ -100,15 +100,15 @@ async fn the_timestamp_grows_whatever_the_clocks_do() {
     for step in 1..5 {
         b.record([10 + step]);
         assert_eq!(b.tick_pending().await, 0);
-        assert_eq!(ts(&redis, index), future + step);
+        assert_eq!(timestamp(&redis, index), future + step);
     }
-    assert_eq!(b.stats.unusable(PayloadError::Type), 0);
+    assert_eq!(b.stats.unusable(PayloadError::WrongType), 0);
 }
 
 #[tokio::test]
 async fn the_clock_of_redis_is_used() {
     let (redis, clock) = (RedisServer::start(), Clock::system());
-    let mut a = Gateway::loaded(&redis, &clock).await;
+    let mut a = FilterGateway::loaded(&redis, &clock).await;
     let before = clock.now();
     a.record([1]);
     // A new minute may begin before the tick.
@@ -117,16 +117,16 @@ async fn the_clock_of_redis_is_used() {
     assert_eq!(pending, 0);
     assert!(now >= before && now <= clock.now(), "one machine, one clock");
     assert!(clock_offset.abs() < 1_000, "{clock_offset} ms");
-    assert!((before..=clock.now()).contains(&ts(&redis, index)));
-    assert!((before..=clock.now()).contains(&a.stats.last_success()));
+    assert!((before..=clock.now()).contains(&timestamp(&redis, index)));
+    assert!((before..=clock.now()).contains(&a.stats.last_success().unwrap()));
 }
 
 /// Ticks with the same tokens, each recorded `times` times; returns the calls and the bytes in both
 /// directions.
 async fn cost(times: usize) -> (u64, u64) {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let mut a = Gateway::loaded(&redis, &clock).await;
-    let mut b = Gateway::loaded(&redis, &clock).await;
+    let mut a = FilterGateway::loaded(&redis, &clock).await;
+    let mut b = FilterGateway::loaded(&redis, &clock).await;
     a.ticks(2).await;
     b.ticks(2).await;
     let _: String = redis.command(&["CONFIG", "RESETSTAT"]);
@@ -140,8 +140,9 @@ async fn cost(times: usize) -> (u64, u64) {
         assert!(scripts_run(&redis) - before <= MAX_CALLS_PER_TICK as u64);
         b.ticks(1).await;
     }
-    let bytes =
-        |gateway: &Gateway| gateway.stats.bytes_read.get() + gateway.stats.bytes_written.get();
+    let bytes = |gateway: &FilterGateway| {
+        gateway.stats.bytes_read.get() + gateway.stats.bytes_written.get()
+    };
     (scripts_run(&redis), bytes(&a) + bytes(&b))
 }
 
@@ -160,7 +161,7 @@ async fn a_hundred_times_the_traffic_costs_redis_the_same() {
 #[tokio::test]
 async fn a_tick_with_nothing_new_downloads_and_writes_nothing() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let mut a = Gateway::loaded(&redis, &clock).await;
+    let mut a = FilterGateway::loaded(&redis, &clock).await;
     a.record(0..100);
     a.ticks(10).await;
     let before = [&a.stats.bytes_read, &a.stats.bytes_written].map(Counter::get);
@@ -175,7 +176,7 @@ async fn a_tick_with_nothing_new_downloads_and_writes_nothing() {
 #[tokio::test]
 async fn an_evicted_minute_is_restored() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let mut a = Gateway::loaded(&redis, &clock).await;
+    let mut a = FilterGateway::loaded(&redis, &clock).await;
     for minute in 0..20 {
         clock.set(NOW + minute * MINUTE);
         a.filter.rotate(clock.now());
@@ -187,14 +188,14 @@ async fn an_evicted_minute_is_restored() {
     let _: u64 = redis.command(&["DEL", &key(first + 3)]);
     let _: u64 = redis.command(&["DEL", &key(first + 12)]);
     a.ticks(31).await;
-    let b = Gateway::loaded(&redis, &clock).await;
+    let b = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(b.missing(0..20), [0; 0]);
 }
 
 #[tokio::test]
 async fn a_gateway_that_loads_from_an_emptied_redis_catches_up() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let mut a = Gateway::loaded(&redis, &clock).await;
+    let mut a = FilterGateway::loaded(&redis, &clock).await;
     for minute in 0..30 {
         clock.set(NOW + minute * MINUTE);
         a.filter.rotate(clock.now());
@@ -202,10 +203,10 @@ async fn a_gateway_that_loads_from_an_emptied_redis_catches_up() {
         a.ticks(1).await;
     }
     let _: String = redis.command(&["FLUSHALL"]);
-    let mut b = Gateway::loaded(&redis, &clock).await;
+    let mut b = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(b.missing(0..30).len(), 30);
     a.ticks(22).await;
-    assert!(!a.sync.is_behind(), "it has checked every minute");
+    assert!(!a.sync.has_unchecked_minutes(), "it has checked every minute");
     b.ticks(30).await;
     assert_eq!(b.missing(1..30), [0; 0], "all minutes that have not expired");
 }
@@ -214,12 +215,12 @@ async fn a_gateway_that_loads_from_an_emptied_redis_catches_up() {
 #[tokio::test]
 async fn filters_under_another_secret_are_left_alone() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let mut a = Gateway::loaded(&redis, &clock).await;
+    let mut a = FilterGateway::loaded(&redis, &clock).await;
     a.record([1]);
     a.ticks(1).await;
     let index = a.current();
     let before: Vec<u8> = redis.command(&["HGET", &key(index), "value"]);
-    let mut b = Gateway::with(&redis, &clock, geometry(1_000, 30), other_seed());
+    let mut b = FilterGateway::with(&redis, &clock, geometry(1_000, 30), other_hash_keys());
     assert!(b.load().await.is_ok());
     assert!(!b.is_complete(), "the other's minutes may contain tokens");
     b.record([2]);

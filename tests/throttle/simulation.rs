@@ -1,6 +1,6 @@
 mod arbitrary_link;
 mod fake_link;
-mod world;
+mod virtual_time;
 
 use std::{
     cell::{Cell, RefCell},
@@ -22,11 +22,11 @@ use tidegate::{
 use self::{
     arbitrary_link::ArbitraryLink,
     fake_link::{FakeLink, FakeStore, Faults},
-    world::{Task, World},
+    virtual_time::{Task, VirtualTime},
 };
-use crate::support::{self, MINUTE, NOW, geometry, seed};
+use crate::support::{self, MINUTE, NOW, geometry, hash_keys};
 
-/// The parameters of a run.
+/// The parameters of a simulation.
 #[derive(Clone, Copy)]
 struct Plan {
     gateways: usize,
@@ -43,13 +43,13 @@ struct Plan {
     flush_at: u64,
     /// Whether minutes are evicted at random.
     evictions: bool,
-    /// Whether gateways run the article's first protocol instead, see [`naive_tick`].
-    naive: bool,
+    /// Whether gateways run a simpler protocol instead, see [`single_minute_tick`].
+    single_minute: bool,
     seed: u64,
 }
 
 impl Plan {
-    fn calm(gateways: usize, seed: u64) -> Self {
+    fn without_faults(gateways: usize, seed: u64) -> Self {
         Self {
             gateways,
             late: 0,
@@ -59,15 +59,15 @@ impl Plan {
             faults: Faults::default(),
             flush_at: 0,
             evictions: false,
-            naive: false,
+            single_minute: false,
             seed,
         }
     }
 }
 
-/// The outcome of a run.
+/// The outcome of a simulation.
 #[derive(Default)]
-struct Outcome {
+struct SimulationResult {
     /// Live tokens missing from a gateway's filter at the end, over all gateways.
     lost: usize,
     recorded: usize,
@@ -86,9 +86,9 @@ struct RecordedToken {
     at: u64,
 }
 
-struct Run<'a> {
+struct Simulation<'a> {
     plan: Plan,
-    world: &'a World,
+    time: &'a VirtualTime,
     store: &'a FakeStore<'a>,
     filters: &'a [Filter],
     recorded_tokens: RefCell<Vec<RecordedToken>>,
@@ -98,9 +98,9 @@ struct Run<'a> {
     serving: Cell<usize>,
 }
 
-impl Run<'_> {
+impl Simulation<'_> {
     async fn gateway(&self, id: usize) {
-        let (filter, world) = (&self.filters[id], self.world);
+        let (filter, time) = (&self.filters[id], self.time);
         let mut link = FakeLink {
             store: self.store,
             gateway: id as u64,
@@ -109,25 +109,25 @@ impl Run<'_> {
             most_calls: 0,
         };
         let late = (id + 1).saturating_sub(self.plan.gateways) as u64;
-        world.sleep(late * MINUTE * 1_000 + link.rng.below(1_000_000)).await;
-        filter.rotate(world.now());
+        time.sleep(late * MINUTE * 1_000 + link.rng.below(1_000_000)).await;
+        filter.rotate(time.now());
         let mut sync = FilterSync::new(Arc::new(SyncStats::default()));
         while sync.load(filter, &mut link).await.is_err() {
-            world.sleep(1_000_000).await;
-            filter.rotate(world.now());
+            time.sleep(1_000_000).await;
+            filter.rotate(time.now());
         }
         assert!(sync.is_complete(filter));
         (link.calls, link.most_calls) = (0, 0);
         self.serving.set(self.serving.get() + 1);
         let mut seen = self.recorded_tokens.borrow().len();
         let mut awaited = Vec::new();
-        let mut slot = world.now() / 1_000;
+        let mut slot = time.now() / 1_000;
         loop {
-            slot = (slot + 1).max(world.now() / 1_000);
-            world.sleep_until(tick_time(slot, link.rng.next_u64() as u32) * 1_000).await;
-            filter.rotate(world.now());
-            let outcome = if self.plan.naive {
-                naive_tick(filter, &mut link).await
+            slot = (slot + 1).max(time.now() / 1_000);
+            time.sleep_until(tick_time(slot, link.rng.next_u64() as u32) * 1_000).await;
+            filter.rotate(time.now());
+            let outcome = if self.plan.single_minute {
+                single_minute_tick(filter, &mut link).await
             } else {
                 sync.tick(filter, &mut link).await.map(drop)
             };
@@ -138,8 +138,8 @@ impl Run<'_> {
             awaited.retain(|&index| {
                 let RecordedToken { token, at, .. } = self.recorded_tokens.borrow()[index];
                 let known = filter.contains(token);
-                if known && world.now() > at {
-                    self.propagation.borrow_mut().push(world.now() - at);
+                if known && time.now() > at {
+                    self.propagation.borrow_mut().push(time.now() - at);
                 }
                 !known
             });
@@ -149,9 +149,9 @@ impl Run<'_> {
     /// Records new tokens at random gateways.
     async fn send_requests(&self) {
         let mut rng = SplitMix64(self.plan.seed ^ 0xfeed);
-        let end = self.world.now() + self.plan.duration;
-        while self.world.now() < end {
-            self.world.sleep(rng.below(self.plan.mean_interval * 2)).await;
+        let end = self.time.now() + self.plan.duration;
+        while self.time.now() < end {
+            self.time.sleep(rng.below(self.plan.mean_interval * 2)).await;
             // Gateways load at different times: no token is recorded until `gateways` of them serve.
             let serving = self.serving.get();
             if serving < self.plan.gateways {
@@ -159,9 +159,9 @@ impl Run<'_> {
             }
             let at = rng.below(self.plan.gateways as u64) as usize;
             let (filter, token) = (&self.filters[at], rng.next_u64());
-            let generation = *filter.live().end();
+            let generation = *filter.live_generations().end();
             if filter.record(token) {
-                let at = self.world.now();
+                let at = self.time.now();
                 self.recorded_tokens.borrow_mut().push(RecordedToken { token, generation, at });
             }
         }
@@ -170,9 +170,9 @@ impl Run<'_> {
 
     async fn inject_faults(&self) {
         let mut rng = SplitMix64(self.plan.seed ^ 0xdead);
-        let start = self.world.now();
+        let start = self.time.now();
         for second in 1..self.plan.duration / 1_000 {
-            self.world.sleep_until((start + second * 1_000) * 1_000).await;
+            self.time.sleep_until((start + second * 1_000) * 1_000).await;
             if second * 1_000 == self.plan.flush_at {
                 self.store.flush();
             }
@@ -183,35 +183,35 @@ impl Run<'_> {
     }
 }
 
-/// A tick of the article's protocol: only the current minute, and conflicting commits are abandoned.
-async fn naive_tick(filter: &Filter, store: &mut impl FilterStore) -> Result<(), Failure> {
+/// A tick of a simpler protocol: only the current minute is exchanged, and conflicting commits are abandoned.
+async fn single_minute_tick(filter: &Filter, store: &mut impl FilterStore) -> Result<(), Failure> {
     store.time().await?;
-    let (geometry, index) = (filter.geometry(), *filter.live().end());
+    let (geometry, index) = (filter.geometry(), *filter.live_generations().end());
     let minute = geometry.minute(index);
     let expected = match store.read(minute, None, usize::MAX).await? {
         ReadOutcome::Value(version, payload) => {
-            let bits = payload::decode(geometry, filter.seed(), &payload).expect("a payload");
+            let bits = payload::decode(geometry, filter.hash_keys(), &payload).expect("a payload");
             filter.merge(index, &bits);
-            Some(version.ts)
+            Some(version.timestamp)
         }
         _ => None,
     };
     let Some(bits) = filter.export(index) else { return Ok(()) };
-    let payload = payload::encode(geometry, filter.seed(), &bits);
+    let payload = payload::encode(geometry, filter.hash_keys(), &bits);
     let _: CommitOutcome =
         store.commit(minute, expected, &payload, std::time::Duration::ZERO).await?;
     Ok(())
 }
 
-fn run(plan: Plan) -> Outcome {
-    let world = World::new(NOW);
-    let store = FakeStore::new(&world, plan.faults);
+fn simulate(plan: Plan) -> SimulationResult {
+    let time = VirtualTime::new(NOW);
+    let store = FakeStore::new(&time, plan.faults);
     let filters: Vec<Filter> = (0..plan.gateways + plan.late)
-        .map(|_| Filter::new(geometry(300, 5), seed(), world.now()))
+        .map(|_| Filter::new(geometry(300, 5), hash_keys(), time.now()))
         .collect();
-    let run = Run {
+    let simulation = Simulation {
         plan,
-        world: &world,
+        time: &time,
         store: &store,
         filters: &filters,
         recorded_tokens: RefCell::default(),
@@ -220,21 +220,21 @@ fn run(plan: Plan) -> Outcome {
         serving: Cell::new(0),
     };
     let mut tasks: Vec<Task<'_>> =
-        vec![Box::pin(run.send_requests()), Box::pin(run.inject_faults())];
+        vec![Box::pin(simulation.send_requests()), Box::pin(simulation.inject_faults())];
     for id in 0..filters.len() {
-        tasks.push(Box::pin(run.gateway(id)));
+        tasks.push(Box::pin(simulation.gateway(id)));
     }
-    world.run(tasks, NOW + plan.duration + plan.recovery);
-    let recorded_tokens = run.recorded_tokens.take();
-    let mut outcome = Outcome {
+    time.run(tasks, NOW + plan.duration + plan.recovery);
+    let recorded_tokens = simulation.recorded_tokens.take();
+    let mut outcome = SimulationResult {
         recorded: recorded_tokens.len(),
         conflicts: store.conflicts.get(),
-        propagation: run.propagation.take(),
-        most_calls: run.most_calls.get(),
-        ..Outcome::default()
+        propagation: simulation.propagation.take(),
+        most_calls: simulation.most_calls.get(),
+        ..SimulationResult::default()
     };
     for filter in &filters {
-        let live = filter.live();
+        let live = filter.live_generations();
         let within = recorded_tokens.iter().filter(|token| live.contains(&token.generation));
         outcome.lost += within.filter(|recorded| !filter.contains(recorded.token)).count();
     }
@@ -253,8 +253,8 @@ fn percentile(sorted: &[u64], share: usize) -> u64 {
         .unwrap_or(0)
 }
 
-fn assert_nothing_lost(plan: Plan) -> Outcome {
-    let outcome = run(plan);
+fn assert_no_token_lost(plan: Plan) -> SimulationResult {
+    let outcome = simulate(plan);
     let seed = plan.seed;
     assert!(outcome.recorded > 100, "{} tokens, seed {seed}", outcome.recorded);
     assert_eq!(outcome.lost, 0, "tokens lost of {}, seed {seed}", outcome.recorded);
@@ -263,24 +263,25 @@ fn assert_nothing_lost(plan: Plan) -> Outcome {
 }
 
 /// Commits that conflict until their minute ends, failing calls, and lost replies.
-const HARSH_FAULTS: Faults = Faults { lost_calls: 50, lost_replies: 50, jammed: 3, outage: (0, 0) };
+const ALL_FAULTS: Faults =
+    Faults { lost_calls: 50, lost_replies: 50, conflicting: 3, outage: (0, 0) };
 
 #[test]
 fn twenty_gateways_lose_no_token_in_concurrent_writes() {
-    let outcome = assert_nothing_lost(Plan::calm(20, 1));
+    let outcome = assert_no_token_lost(Plan::without_faults(20, 1));
     assert!(outcome.conflicts > 0, "no commit conflicted");
 }
 
 #[test]
 fn twenty_gateways_lose_no_token_under_all_faults() {
     let outage = (NOW + MINUTE + 20_000, NOW + 3 * MINUTE);
-    assert_nothing_lost(Plan {
+    assert_no_token_lost(Plan {
         late: 2,
         duration: 5 * MINUTE,
-        faults: Faults { outage, ..HARSH_FAULTS },
+        faults: Faults { outage, ..ALL_FAULTS },
         flush_at: 4 * MINUTE - 10_000,
         evictions: true,
-        ..Plan::calm(20, 2)
+        ..Plan::without_faults(20, 2)
     });
 }
 
@@ -290,15 +291,15 @@ fn few_gateways_lose_no_token_in_many_runs() {
         let mut rng = SplitMix64(seed);
         let start = NOW + rng.below(4) * 45_000;
         let outage = (start, start + rng.below(2) * 100_000);
-        assert_nothing_lost(Plan {
+        assert_no_token_lost(Plan {
             gateways: 2 + rng.below(3) as usize,
             late: rng.below(2) as usize,
             duration: 4 * MINUTE,
             mean_interval: 500_000,
-            faults: Faults { outage, ..HARSH_FAULTS },
+            faults: Faults { outage, ..ALL_FAULTS },
             flush_at: rng.below(4) * 50_000,
             evictions: rng.one_in(2),
-            ..Plan::calm(0, seed)
+            ..Plan::without_faults(0, seed)
         });
     }
 }
@@ -306,29 +307,32 @@ fn few_gateways_lose_no_token_in_many_runs() {
 /// A gateway that starts after a flush receives the tokens that others recorded before.
 #[test]
 fn activity_before_a_flush_reaches_later_gateways() {
-    assert_nothing_lost(Plan {
+    assert_no_token_lost(Plan {
         late: 3,
         duration: 3 * MINUTE + 30_000,
         flush_at: 2 * MINUTE + 55_000,
-        ..Plan::calm(3, 3)
+        ..Plan::without_faults(3, 3)
     });
 }
 
 /// The simulation detects losses.
 #[test]
-fn the_articles_protocol_loses_concurrent_writes_at_a_minutes_end() {
-    let outcome = run(Plan { faults: HARSH_FAULTS, naive: true, ..Plan::calm(5, 4) });
+fn a_single_minute_protocol_loses_concurrent_writes_at_a_minutes_end() {
+    let outcome =
+        simulate(Plan { faults: ALL_FAULTS, single_minute: true, ..Plan::without_faults(5, 4) });
     assert!(outcome.lost > 0, "of {}", outcome.recorded);
-    assert_nothing_lost(Plan { faults: HARSH_FAULTS, ..Plan::calm(5, 4) });
+    assert_no_token_lost(Plan { faults: ALL_FAULTS, ..Plan::without_faults(5, 4) });
 }
 
 #[test]
 #[expect(clippy::print_stderr, reason = "figures for the reader of the output")]
 fn tokens_reach_every_gateway_within_seconds() {
     for gateways in [2, 5, 20] {
-        let outcome =
-            assert_nothing_lost(Plan { mean_interval: 100_000, ..Plan::calm(gateways, 5) });
-        let Outcome { propagation, commit_intervals, conflicts, recorded, .. } = &outcome;
+        let outcome = assert_no_token_lost(Plan {
+            mean_interval: 100_000,
+            ..Plan::without_faults(gateways, 5)
+        });
+        let SimulationResult { propagation, commit_intervals, conflicts, recorded, .. } = &outcome;
         let [p50, p99] = [50, 99].map(|share| percentile(propagation, share));
         let (longest, commits) = (commit_intervals.last().unwrap(), commit_intervals.len());
         eprintln!(
@@ -340,9 +344,10 @@ fn tokens_reach_every_gateway_within_seconds() {
     }
 }
 
-/// Syncs a filter with arbitrary replies, then with a correct store, and checks it and another filter.
-async fn check_arbitrary_replies(
-    world: &World,
+/// Syncs a filter with arbitrary replies, then with a correct store. Asserts that it and the filter of a
+/// new gateway have every token.
+async fn assert_arbitrary_replies_lose_no_token(
+    time: &VirtualTime,
     store: &FakeStore<'_>,
     filters: &[Filter; 2],
     seed: u64,
@@ -352,8 +357,8 @@ async fn check_arbitrary_replies(
     let mut sync = FilterSync::new(stats());
     let _ = sync.load(&filters[0], &mut link).await;
     for token in 0..200_u64 {
-        world.sleep(1_000_000).await;
-        filters[0].rotate(world.now());
+        time.sleep(1_000_000).await;
+        filters[0].rotate(time.now());
         filters[0].record(token << 32);
         link.calls = 0;
         let _ = sync.tick(&filters[0], &mut link).await;
@@ -362,15 +367,15 @@ async fn check_arbitrary_replies(
     let rng = SplitMix64(seed);
     let mut link = FakeLink { store, gateway: 0, rng, calls: 0, most_calls: 0 };
     for _ in 0..20 {
-        world.sleep(1_000_000).await;
-        filters[0].rotate(world.now());
+        time.sleep(1_000_000).await;
+        filters[0].rotate(time.now());
         let _ = sync.tick(&filters[0], &mut link).await;
     }
-    filters[1].rotate(world.now());
+    filters[1].rotate(time.now());
     let mut other = FilterSync::new(stats());
     let report = other.load(&filters[1], &mut link).await;
     assert!(report.is_ok(), "{report:?}");
-    let live = filters[0].live();
+    let live = filters[0].live_generations();
     for token in 0..200_u64 {
         if live.contains(&((NOW / 1_000 + token + 1) / 60)) {
             assert!(filters[0].contains(token << 32), "{token} was forgotten, seed {seed}");
@@ -382,13 +387,13 @@ async fn check_arbitrary_replies(
 #[test]
 fn arbitrary_replies_lose_no_token() {
     for seed in 0..12 {
-        let world = World::new(NOW);
-        let store = FakeStore::new(&world, Faults::default());
-        let filters = [(); 2].map(|()| Filter::new(geometry(300, 5), support::seed(), NOW));
-        world.run(
-            vec![Box::pin(check_arbitrary_replies(&world, &store, &filters, seed))],
+        let time = VirtualTime::new(NOW);
+        let store = FakeStore::new(&time, Faults::default());
+        let filters = [(); 2].map(|()| Filter::new(geometry(300, 5), support::hash_keys(), NOW));
+        time.run(
+            vec![Box::pin(assert_arbitrary_replies_lose_no_token(&time, &store, &filters, seed))],
             NOW + 300_000,
         );
-        assert!(world.now() >= NOW + 220_000, "the run is complete");
+        assert!(time.now() >= NOW + 220_000, "the run is complete");
     }
 }

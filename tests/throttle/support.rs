@@ -1,12 +1,11 @@
 use std::{sync::Arc, time::Duration};
 
-use testkit::{random::SplitMix64, redis_server::RedisServer};
+use testkit::{options::redis_options, random::SplitMix64, redis_server::RedisServer};
 use tidegate::{
     clock::Clock,
-    secret::SharedSecret,
-    store::{CounterStore, Credentials, Failure, RedisOptions, Topology},
+    store::{CounterStore, Failure, Topology},
     throttle::{
-        Filter, Geometry, Seed,
+        Filter, Geometry, HashKeys,
         geometry::Sizing,
         redis::RedisFilterStore,
         sync::{FilterSync, SyncReport, SyncStats},
@@ -25,14 +24,14 @@ pub(crate) fn geometry(capacity: u64, minutes: u64) -> Geometry {
     Geometry::new(&Sizing { capacity, false_positive: 0.001, memory }).expect("sizes that fit")
 }
 
-/// The seed that the gateways share.
-pub(crate) fn seed() -> Seed {
-    Seed { token_key: (1, 2), positions: [7; 32] }
+/// The hash keys that the gateways share.
+pub(crate) fn hash_keys() -> HashKeys {
+    HashKeys { token_key: (1, 2), positions: [7; 32] }
 }
 
-/// A different seed.
-pub(crate) fn other_seed() -> Seed {
-    Seed { token_key: (3, 4), positions: [8; 32] }
+/// Different hash keys.
+pub(crate) fn other_hash_keys() -> HashKeys {
+    HashKeys { token_key: (3, 4), positions: [8; 32] }
 }
 
 /// The Redis key of a minute, as the specification defines it.
@@ -41,7 +40,7 @@ pub(crate) fn key(index: u64) -> String {
 }
 
 /// The filter of one gateway and its synchronisation with Redis.
-pub(crate) struct Gateway {
+pub(crate) struct FilterGateway {
     pub(crate) filter: Filter,
     pub(crate) sync: FilterSync,
     pub(crate) store: RedisFilterStore,
@@ -49,27 +48,25 @@ pub(crate) struct Gateway {
     pub(crate) clock: Clock,
 }
 
-impl Gateway {
+impl FilterGateway {
     /// A gateway that has not loaded the filter. It and the scripts use `clock`.
     pub(crate) fn new(redis: &RedisServer, clock: &Clock) -> Self {
-        Self::with(redis, clock, geometry(1_000, 30), seed())
+        Self::with(redis, clock, geometry(1_000, 30), hash_keys())
     }
 
-    pub(crate) fn with(redis: &RedisServer, clock: &Clock, geometry: Geometry, seed: Seed) -> Self {
-        let options = RedisOptions {
-            topology: Topology::one(redis.url()),
-            credentials: Credentials::default(),
-            tls_ca: None,
-            namespace: "tidegate".into(),
-            secret: SharedSecret::from_namespace("tidegate"),
-            connect_timeout: Duration::from_millis(500),
-            response_timeout: Duration::from_millis(50),
-        };
-        let stores = CounterStore::redis(options, clock.clone(), 10).expect("usable options");
+    pub(crate) fn with(
+        redis: &RedisServer,
+        clock: &Clock,
+        geometry: Geometry,
+        hash_keys: HashKeys,
+    ) -> Self {
+        let options = redis_options(Topology::one(redis.url()));
+        let counter_store =
+            CounterStore::redis(options, clock.clone(), 10).expect("usable options");
         let stats = Arc::new(SyncStats::default());
-        let connector = stores.connector().expect("a Redis");
+        let connector = counter_store.connector().expect("a Redis");
         Self {
-            filter: Filter::new(geometry, seed, clock.now()),
+            filter: Filter::new(geometry, hash_keys, clock.now()),
             sync: FilterSync::new(Arc::clone(&stats)),
             store: RedisFilterStore::new(connector, "active", clock.clone(), Arc::clone(&stats))
                 .with_timeout(Duration::from_secs(1)),
@@ -125,7 +122,7 @@ impl Gateway {
 
     /// The index of the current generation.
     pub(crate) fn current(&self) -> u64 {
-        *self.filter.live().end()
+        *self.filter.live_generations().end()
     }
 }
 

@@ -8,12 +8,21 @@ use super::*;
 
 const SHORT: Duration = Duration::from_millis(200);
 
-fn bounds() -> Bounds {
-    Bounds { connections: 4, head: SHORT, request: SHORT, write: SHORT, body: 64 }
+fn bounds() -> ConnectionBounds {
+    ConnectionBounds {
+        connections: 4,
+        head_timeout: SHORT,
+        request_timeout: SHORT,
+        write_timeout: SHORT,
+        max_body: 64,
+    }
 }
 
 /// Runs `test` against a server with these bounds.
-async fn with_server<T>(bounds: Bounds, test: impl AsyncFnOnce(std::net::SocketAddr) -> T) -> T {
+async fn with_server<T>(
+    bounds: ConnectionBounds,
+    test: impl AsyncFnOnce(std::net::SocketAddr) -> T,
+) -> T {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let large = Bytes::from(vec![b'x'; 32 * 1024 * 1024]);
@@ -109,7 +118,7 @@ async fn a_client_that_does_not_read_is_closed() {
 #[tokio::test]
 async fn the_connection_with_the_least_recent_request_is_evicted() {
     let long = Duration::from_mins(1);
-    let bounds = Bounds { head: long, request: long, ..bounds() };
+    let bounds = ConnectionBounds { head_timeout: long, request_timeout: long, ..bounds() };
     with_server(bounds, async |address| {
         let hello = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         let mut regular = send(address, hello).await;

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::request::Request;
 use crate::error::GatewayError;
-use crate::framing::{Fields, Length, RequestHead};
-use crate::identity::{AddressSource, Caller, KeyValues, Secret, Subject};
+use crate::framing::{BodyLength, Fields, RequestHead};
+use crate::identity::{AddressSource, Caller, KeySecret, KeyValues, Subject};
 use crate::limit::{Admission, Charge, Key, Millis, Outcome};
 use crate::plan::{self, MatchedRoute, RequestAttributes};
 use crate::respond::{self, LimitReport};
@@ -17,7 +17,7 @@ use crate::store::memory::Memory;
 use crate::upstream::UpstreamKind;
 
 /// A fixed secret: no hash leaves this process.
-const SECRET: Secret = Secret(0, 0);
+const SECRET: KeySecret = KeySecret(0, 0);
 
 /// What would happen to a request. The field names are those of the JSON: a stable interface.
 #[derive(Default, Serialize)]
@@ -39,7 +39,7 @@ pub(super) struct Explanation {
     /// True if the throttle applies.
     throttle: bool,
     /// The decision for a caller with unused quotas: `admitted`, `refused`, `none` without limits, or
-    /// `unasked` if the request ends before its limits are charged.
+    /// `not_checked` if the request ends before its limits are charged.
     decision: &'static str,
     /// The status of the gateway's own response; `None` if an upstream responds.
     status: Option<u16>,
@@ -84,7 +84,7 @@ struct KeyPartValue {
 impl Explanation {
     /// What the gateway would do with `request` at `now`, in ms since the epoch.
     pub(super) fn new(snapshot: &Snapshot, request: &Request, now: Millis) -> Self {
-        let mut explanation = Self { decision: Admission::Unasked.label(), ..Self::default() };
+        let mut explanation = Self { decision: Admission::NotChecked.label(), ..Self::default() };
         if let Err(error) = explanation.trace(snapshot, request, now) {
             explanation.set_refusal(&error, &[]);
         }
@@ -100,7 +100,7 @@ impl Explanation {
     ) -> Result<(), GatewayError> {
         let head = &request.read(snapshot.http.head)?;
         self.method = head.method.to_string();
-        plan::check_supported(head)?;
+        plan::check_method_and_expect(head)?;
         if head.is_asterisk_form() {
             self.decision = Admission::Unlimited.label();
             self.status = Some(200);
@@ -146,8 +146,8 @@ impl Explanation {
         let path = plan::forwarded_path(&self.path, route.strip_prefix.as_deref());
         let forwarded =
             head.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
-        if matches!(head.length, Length::Known(length) if length > route.max_body) {
-            return Err(GatewayError::BodyTooLong);
+        if matches!(head.length, BodyLength::Known(length) if length > route.max_body) {
+            return Err(GatewayError::BodyTooLong(route.max_body));
         }
         self.decision = Admission::Unlimited.label();
         if !limits.is_empty() {
@@ -234,6 +234,7 @@ impl Explanation {
         }
         for (index, (name, value)) in self.headers.iter().enumerate() {
             let label = if index == 0 { "headers" } else { "" };
+            let value = if value.is_empty() { "(empty)" } else { value };
             writeln!(out, "{label:11}{name}: {value}")?;
         }
         if let (Some(upstream), Some(target)) = (&self.upstream, &self.forwarded) {
@@ -266,7 +267,7 @@ fn limit_charges<'s>(
     let mut limits = Vec::new();
     for request in plan::limit_requests(route, subject, SECRET)? {
         let Some(charge) = plan::charge_for(route, &request) else { continue };
-        let key = &route.limits[usize::from(request.limit)].policy.key;
+        let key = &route.limits[usize::from(request.limit_index)].key;
         for subject in key.subjects(subject).map_err(GatewayError::Ambiguous)? {
             let hashed = key.key(&subject, SECRET).map_err(GatewayError::Ambiguous)?;
             if Key(hashed) == request.key {

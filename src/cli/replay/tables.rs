@@ -9,8 +9,13 @@ use crate::replay::report::{ConfigResult, Difference, Report, Row};
 /// Prints a report as text.
 pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for file in &report.files {
-        let format = file.format.unwrap_or("unknown format");
-        writeln!(out, "{}: {format}, {}", file.name, count(file.lines, "line"))?;
+        match (file.format, file.lines) {
+            (None, 0) => writeln!(out, "{}: empty", file.name),
+            (format, lines) => {
+                let format = format.unwrap_or("unknown format");
+                writeln!(out, "{}: {format}, {}", file.name, count(lines, "line"))
+            }
+        }?;
         if let Some(broken) = &file.broken {
             writeln!(out, "  reading failed after that: {broken}")?;
         }
@@ -19,7 +24,11 @@ pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     if let (Some(from), Some(to)) = (&report.from, &report.to) {
         write!(out, " from {from} to {to}")?;
     }
-    writeln!(out, "; {}", count(report.malformed, "malformed line"))?;
+    write!(out, "; {}", count(report.malformed, "malformed line"))?;
+    if report.process_lines > 0 {
+        write!(out, "; {} of the process log", count(report.process_lines, "line"))?;
+    }
+    writeln!(out)?;
     for malformed in &report.first_malformed {
         writeln!(out, "  {}: {}", malformed.at, malformed.fault)?;
     }

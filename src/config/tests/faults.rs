@@ -2,32 +2,40 @@
 
 use super::{GOOD, faults, parse};
 
+/// The syntax and range of a duration.
+const DURATION: &str = "a duration such as 250ms, 10s, 30m or 1h, from 1ms to 8784h";
+
 fn with_limit(line: &str) -> String {
     GOOD.replace("    quota: 5\n", &format!("    quota: 5\n    {line}\n"))
 }
 
 #[test]
 fn a_faulty_value_is_located() {
-    let duration = "expected a duration such as 250ms, 10s, 30m or 1h";
     let cases: &[(&str, &str)] = &[
-        ("reserve: maybe", "6:14: `maybe`, expected off, auto or a whole number from 1"),
-        ("cost: 0", "6:11: `0`, expected a whole number from 1, header:NAME or response:NAME"),
-        ("cost: [1]", "6:5: a list, expected a whole number from 1, header:NAME or response:NAME"),
+        ("reserve: maybe", "6:14: `maybe`, expected off, auto or a whole number from 1 to 1048576"),
+        (
+            "cost: 0",
+            "6:11: `0`, expected a whole number from 1 to 4294967295, header:NAME or response:NAME",
+        ),
+        (
+            "cost: [1]",
+            "6:5: a list, expected a whole number from 1 to 4294967295, header:NAME or response:NAME",
+        ),
         ("enforce: yes", "6:14: `yes`, expected true or false"),
-        ("enforce: \"true\"", "6:14: `true`, expected true or false"),
+        (
+            "enforce: \"true\"",
+            "6:14: `true` in quotes, which is text, expected true or false, without quotes",
+        ),
         ("refund: 304", "6:13: `304`, expected a list, such as [304]"),
-        ("refund: [304, 99]", "6:19: `99`, expected a status from 200 to 599"),
+        ("refund: [304, 99]", "6:19: `99`, expected a whole number from 200 to 599"),
         ("on_failure: panic", "6:17: `panic`, expected local, open or closed"),
         (
             "algorithm: {a: 1}",
             "6:5: a mapping, expected sliding_window, sliding_log, fixed_window, \
           token_bucket, leaky_bucket or concurrency",
         ),
-        ("resolution: -1", "6:17: `-1`, expected a whole number from 0 to 4294967295"),
-        (
-            "resolution: 4294967296",
-            "6:17: `4294967296`, expected a whole number from 0 to 4294967295",
-        ),
+        ("resolution: -1", "6:17: `-1`, expected a whole number from 1 to 60"),
+        ("resolution: 61", "6:17: `61`, expected a whole number from 1 to 60"),
         (
             "qouta: 6",
             "6:5: unknown key `qouta`, expected `quota` (valid keys: algorithm, quota, \
@@ -39,16 +47,136 @@ fn a_faulty_value_is_located() {
     for (line, expected) in cases {
         assert_eq!(faults(&with_limit(line)), [*expected], "{line}");
     }
-    for window in ["10", "10 s", "s", "10d", "-1s", "1.5s", "99999999999999999999s", "9000h", "ß"]
+    for window in ["10", "s", "-1s", "99999999999999999999s", "9000h", "0s", "ß", "10x", "1.0005s"]
     {
         let text = GOOD.replace("window: 10s", &format!("window: {window}"));
-        assert_eq!(faults(&text), [format!("6:13: `{window}`, {duration}")]);
+        assert_eq!(faults(&text), [format!("6:13: `{window}`, expected {DURATION}")]);
+    }
+}
+
+#[test]
+fn a_duration_or_size_in_another_notation_is_corrected() {
+    for (window, meant) in
+        [("10 s", "10s"), ("10d", "240h"), ("1m30s", "90s"), ("1.5s", "1500ms"), ("5Min", "5m")]
+    {
+        let text = GOOD.replace("window: 10s", &format!("window: {window}"));
+        assert_eq!(faults(&text), [format!("6:13: `{window}`, expected `{meant}`: {DURATION}")]);
+    }
+    for (size, meant) in
+        [("10MB", "10MiB"), ("64kb", "64KiB"), ("1.5GiB", "1536MiB"), ("1k", "1KiB")]
+    {
+        let text = GOOD.replace("    upstream", &format!("    max_body: {size}\n    upstream"));
+        let expected = format!(
+            "11:15: `{size}`, expected `{meant}`: a size such as 512B, 64KiB, 10MiB or 1GiB"
+        );
+        assert_eq!(faults(&text), [expected]);
+    }
+}
+
+#[test]
+fn a_fault_names_the_range_of_its_key() {
+    let number = |min: u64, max: u64| format!("expected a whole number from {min} to {max}");
+    let off = "expected off, or a whole number from 1 to 4294967295";
+    let trillion = 1_000_000_000_000;
+    for (line, expected) in [
+        ("workers: 1025", number(0, 1024)),
+        ("http: {max_headers: 0}", number(1, 1024)),
+        ("http: {max_connections: 0}", number(1, u32::MAX.into())),
+        ("http: {max_connections_per_client: 0}", off.to_owned()),
+        ("http: {max_head: 1KiB}", "from 8KiB to 1MiB".to_owned()),
+        ("http: {idle_timeout: 0s}", format!("expected off, or {DURATION}")),
+        ("client: {ipv6_prefix: 129}", number(1, 128)),
+        ("store: {memory: {max_keys: 0}}", number(1, trillion)),
+        (
+            "store: {redis: {cluster: ['redis://a'], connect_timeout: 0s}}",
+            format!("expected {DURATION}"),
+        ),
+        ("throttle: {max_active: 0}", number(1, trillion)),
+        ("throttle: {max_active: 5, resume_below: 0}", number(1, trillion)),
+        ("throttle: {max_active: 5, capacity: 0}", number(1, 1_000_000_000)),
+        ("throttle: {max_active: 5, memory: 721h}", "from 1m to 720h".to_owned()),
+        (
+            "throttle: {max_active: 5, false_positive: .nan}",
+            "expected a number from 0.000000001 to 0.5".to_owned(),
+        ),
+    ] {
+        let found = faults(&format!("{line}\n{GOOD}"));
+        let [fault] = &found[..] else { panic!("{line}: {found:#?}") };
+        assert!(fault.ends_with(&expected), "{line}: {fault}");
+    }
+    for (line, expected) in [
+        ("resolution: 0", number(1, 60)),
+        ("max_cost: 0", number(1, u32::MAX.into())),
+        ("max_wait: 1194h", "from 0ms to 1193h".to_owned()),
+        ("candidate: {quota: 0}", number(1, u32::MAX.into())),
+        (
+            "max_cost: 08",
+            number(1, u32::MAX.into()) + ", without the leading zero: YAML 1.1 reads it as octal",
+        ),
+        (
+            "cost: 08",
+            "expected a whole number from 1 to 4294967295, header:NAME or response:NAME".to_owned(),
+        ),
+        ("max_cost: '8'", number(1, u32::MAX.into()) + ", without quotes"),
+        ("cost: '8'", "header:NAME or response:NAME, without quotes".to_owned()),
+    ] {
+        let found = faults(&with_limit(line));
+        let [fault] = &found[..] else { panic!("{line}: {found:#?}") };
+        assert!(fault.ends_with(&expected), "{line}: {fault}");
+    }
+}
+
+#[test]
+fn only_what_this_version_supports_is_expected() {
+    let upstream = |key: &str| {
+        GOOD.replace("{respond: {body: hi}}", &format!("{{targets: [http://h:1], {key}}}"))
+    };
+    let listen = |key: &str| format!("listen: [{{address: 127.0.0.1:80, {key}}}]\n{GOOD}");
+    for (text, fault) in [
+        (listen("tls: {}"), "`tls` is not supported in this version, expected no `tls`"),
+        (
+            listen("proxy_protocol: true"),
+            "`proxy_protocol` is not supported in this version, expected no `proxy_protocol`",
+        ),
+        (listen("tsl: {}"), "unknown key `tsl`, expected one of address"),
+        (upstream("health: {}"), "`health` is not supported in this version, expected no `health`"),
+        (upstream("balance: hash"), "`hash`, expected round_robin"),
+        (upstream("protocol: http2"), "`http2`, expected http1"),
+    ] {
+        let found = faults(&text);
+        assert!(found.len() == 1 && found[0].ends_with(fault), "{text}: {found:#?}");
+    }
+}
+
+#[test]
+fn unprintable_characters_are_escaped() {
+    for (written, shown) in [
+        ("\"\\e[31mquota\"", "unknown key `\\u{1b}[31mquota`"),
+        ("\"a\\r\\n\\0b\"", "unknown key `a\\r\\n\\0b`"),
+        ("\"qu\u{202e}ota\"", "unknown key `qu\\u{202e}ota`"),
+    ] {
+        let text = with_limit(&format!("{written}: 1"));
+        let found = parse("t\u{1b}.yaml", &text).unwrap_err().to_string();
+        assert!(found.starts_with(&format!("t\\u{{1b}}.yaml:6:5: {shown}, ")), "{found}");
+        assert!(!found.contains(['\u{1b}', '\r', '\0', '\u{202e}']), "{found:?}");
+    }
+}
+
+#[test]
+fn an_unquoted_path_with_braces_is_explained() {
+    for path in ["{*rest}", "/{*rest}", "/items/{id}"] {
+        let found = faults(&GOOD.replace("path: /x", &format!("path: {path}")));
+        assert!(
+            found[0].ends_with("a path with braces needs quotes, such as \"/{*rest}\""),
+            "{found:?}"
+        );
     }
 }
 
 #[test]
 fn faults_in_every_section_are_located() {
-    let url = "expected http://host:port, https://host:port or unix:/path, and nothing after it";
+    let url = "expected http://host:port, and nothing after it (https:// and unix: are not supported in this \
+               version)";
     let redis = "expected a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
     let part = "expected client_ip, token, host, method, route, path, path:NAME, header:NAME, \
                 cookie:NAME or query:NAME";
@@ -65,6 +193,8 @@ fn faults_in_every_section_are_located() {
         "ftp://h",
         "http://h?q",
         "unix:app.sock",
+        "unix:/app.sock",
+        "https://h:443",
         "http://[::1",
         "http://a b",
     ] {
@@ -83,7 +213,7 @@ fn faults_in_every_section_are_located() {
         ),
         (
             top("workers: many"),
-            format!("1:10: `many`, expected a whole number from 0 to {}", u64::MAX),
+            "1:10: `many`, expected a whole number from 0 to 1024".to_owned(),
         ),
         (
             top("admin: {}"),
@@ -96,7 +226,8 @@ fn faults_in_every_section_are_located() {
         ),
         (
             top("http: {max_head: 64kb}"),
-            "1:18: `64kb`, expected a size such as 512B, 64KiB, 10MiB or 1GiB".to_owned(),
+            "1:18: `64kb`, expected `64KiB`: a size such as 512B, 64KiB, 10MiB or 1GiB, from 8KiB to 1MiB"
+                .to_owned(),
         ),
         (
             top("client: {trusted_proxies: [all]}"),
@@ -132,7 +263,7 @@ fn faults_in_every_section_are_located() {
         ),
         (
             GOOD.replace("quota: 5", "quota:"),
-            format!("5:5: nothing, expected a whole number from 0 to {}", u64::MAX),
+            "5:5: nothing, expected a whole number from 1 to 4294967295".to_owned(),
         ),
     ];
     for (text, expected) in &cases {
@@ -164,8 +295,8 @@ routes:
         format!("1:1: unknown key `upstream`, expected `upstreams` (valid keys: {top})"),
         format!("3:3: missing key `window`, {}", line("window")),
         format!("3:9: unknown key `qouta`, expected `quota` (valid keys: {keys})"),
-        format!("4:16: `x`, expected a whole number from 0 to {}", u64::MAX),
-        "4:27: `y`, expected a duration such as 250ms, 10s, 30m or 1h".to_owned(),
+        "4:16: `x`, expected a whole number from 1 to 4294967295".to_owned(),
+        format!("4:27: `y`, expected {DURATION}"),
         format!("4:36: `a`, expected {part}"),
         format!("4:46: `b`, expected {part}"),
         format!("6:5: missing key `match`, {}", line("match")),
@@ -183,7 +314,7 @@ fn a_fault_quotes_its_line() {
     let faults =
         parse("t.yaml", &GOOD.replace("quota: 5", "quota: five # per caller")).unwrap_err();
     let expected = "\
-t.yaml:5:12: `five`, expected a whole number from 0 to 18446744073709551615
+t.yaml:5:12: `five`, expected a whole number from 1 to 4294967295
   |
 5 |     quota: five # per caller
   |            ^^^^

@@ -38,9 +38,13 @@ fn only_a_single_plain_document_is_accepted() {
 #[test]
 fn text_that_another_parser_reads_differently_is_refused() {
     // Parsers read it as an octal number, as text, or as 7.
-    let octal = GOOD.replace("quota: 5", "quota: 007");
-    let found = faults(&octal);
-    assert!(found[0].contains("another YAML parser") && found[0].starts_with("5:"), "{found:?}");
+    let found = faults(&GOOD.replace("quota: 5", "quota: 007"));
+    let expected = "5:12: `007`, expected a whole number from 1 to 4294967295, without the leading zero: YAML 1.1 \
+                    reads it as octal";
+    assert_eq!(found, [expected]);
+    // An entry without a space after its colon; YAML 1.2 allows it.
+    let found = faults(&GOOD.replace("{path: /x}", "{path: /x, host:}"));
+    assert!(found[0].starts_with("10:") && found[0].contains("not YAML 1.1 ("), "{found:?}");
     // `~` is a value, not an empty section.
     let found = faults(&format!("http: ~\n{GOOD}"));
     assert!(found[0].starts_with("1:1: `~`, expected a mapping"), "{found:?}");
@@ -83,7 +87,10 @@ fn deep_nesting_is_refused() {
 
 #[test]
 fn nul_is_refused_and_large_values_are_parsed() {
-    assert!(parse("t.yaml", &GOOD.replace("hi", "h\0i")).is_err());
+    for (text, at) in [(GOOD.replace("hi", "h\0i"), "2:28"), (format!("{GOOD}\0"), "13:1")] {
+        let found = faults(&text);
+        assert!(found[0].starts_with(&format!("{at}: the control character `\\0`")), "{found:?}");
+    }
     let body = "x".repeat(1 << 20);
     let config = parse("t.yaml", &GOOD.replace("body: hi", &format!("body: {body}"))).unwrap();
     let upstream = config.config.upstreams.values().next().unwrap();
@@ -96,8 +103,10 @@ fn nul_is_refused_and_large_values_are_parsed() {
 fn a_missing_large_or_binary_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("c.yaml");
-    assert!(load(&file).unwrap_err().to_string().contains("expected a file that can be read"));
-    assert!(load(folder.path()).unwrap_err().to_string().contains("a file that can be read"));
+    assert!(load(&file).unwrap_err().to_string().contains("expected the path of a file"));
+    assert!(
+        load(folder.path()).unwrap_err().to_string().contains("expected a file that can be read")
+    );
     std::fs::write(&file, b"a: 1\nb: \xff").unwrap();
     let fault = load(&file).unwrap_err().faults.iter().next().unwrap().clone();
     assert_eq!((fault.location.line, fault.location.column), (2, 4));

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 const BOUNDS: HeadBounds = HeadBounds { bytes: 1 << 20, headers: 100 };
 
-fn request(head: &str) -> Result<Length, FramingError> {
+fn request(head: &str) -> Result<BodyLength, FramingError> {
     let (read, end) = RequestHead::read(head.as_bytes(), BOUNDS)?.expect("a complete head");
     assert_eq!(end, head.len());
     Ok(read.length)
@@ -23,14 +23,14 @@ fn in_pieces(head: &[u8], step: usize) -> Result<Option<(RequestHead, usize)>, F
 #[test]
 fn well_formed_requests_are_accepted() {
     for (head, length) in [
-        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Length::Known(0)),
-        ("GET / HTTP/1.0\r\n\r\n", Length::Known(0)),
-        ("POST /a?b HTTP/1.1\r\nHOST:a:80\r\ncontent-length: 12\r\n\r\n", Length::Known(12)),
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", BodyLength::Known(0)),
+        ("GET / HTTP/1.0\r\n\r\n", BodyLength::Known(0)),
+        ("POST /a?b HTTP/1.1\r\nHOST:a:80\r\ncontent-length: 12\r\n\r\n", BodyLength::Known(12)),
         (
             "POST / HTTP/1.1\r\nHost: [::1]:80\r\nTransfer-Encoding: Chunked \r\n\r\n",
-            Length::Chunked,
+            BodyLength::Chunked,
         ),
-        ("GET http://a/ HTTP/1.1\r\nHost: a\r\nX:\r\nY: \tz\u{e9}\r\n\r\n", Length::Known(0)),
+        ("GET http://a/ HTTP/1.1\r\nHost: a\r\nX:\r\nY: \tz\u{e9}\r\n\r\n", BodyLength::Known(0)),
     ] {
         assert_eq!(request(head), Ok(length), "{head:?}");
     }
@@ -93,14 +93,21 @@ fn heads_are_bounded_in_fields_and_bytes() {
         RequestHead::read(head.as_bytes(), bounds).map(|read| read.map(|(_, length)| length))
     };
     assert_eq!(bounded(head.len(), 100), Ok(Some(head.len())));
-    assert_eq!(bounded(head.len(), 99), Err(FramingError::HeadTooLarge));
-    assert_eq!(bounded(head.len() - 1, 100), Err(FramingError::HeadTooLarge));
-    assert_eq!(bounded(10, 100), Err(FramingError::TargetTooLong));
+    assert_eq!(bounded(head.len(), 99), Err(FramingError::TooManyFields(99)));
+    assert_eq!(bounded(head.len() - 1, 100), Err(FramingError::HeadTooLarge(head.len() - 1)));
+    assert_eq!(bounded(10, 100), Err(FramingError::TargetTooLong(10)));
+    for (error, text) in [
+        (FramingError::TooManyFields(99), "the head has more than 99 header fields"),
+        (FramingError::HeadTooLarge(8192), "the head is larger than 8192 bytes"),
+        (FramingError::TargetTooLong(10), "the request line is longer than 10 bytes"),
+    ] {
+        assert_eq!(error.to_string(), text, "a client reads the bound");
+    }
     let unfinished = HeadBounds { bytes: 20, headers: 100 };
     for (sent, error) in [
         ("GET /", None),
-        ("GET /aaaaaaaaaaaaaaaaaaaaa", Some(FramingError::TargetTooLong)),
-        ("GET / HTTP/1.1\r\nA: bbbbbbb", Some(FramingError::HeadTooLarge)),
+        ("GET /aaaaaaaaaaaaaaaaaaaaa", Some(FramingError::TargetTooLong(20))),
+        ("GET / HTTP/1.1\r\nA: bbbbbbb", Some(FramingError::HeadTooLarge(20))),
     ] {
         assert_eq!(RequestHead::read(sent.as_bytes(), unfinished).err(), error, "{sent}");
     }
@@ -114,7 +121,10 @@ fn head_is_the_same_however_its_bytes_are_split() {
     for step in 1..head.len() {
         let (read, length) = in_pieces(head, step).unwrap().expect("a complete head");
         assert_eq!(length, head.len() - 3, "step {step}");
-        assert_eq!((read.path(), read.query(), read.length), ("/a", Some("b"), Length::Known(3)));
+        assert_eq!(
+            (read.path(), read.query(), read.length),
+            ("/a", Some("b"), BodyLength::Known(3))
+        );
         assert_eq!(read.fields.get_all("X-A").collect::<Vec<_>>(), [b"1", b"2"]);
         let connection = ConnectionOptions { close: true, keep_alive: false, lists_fields: true };
         assert_eq!((read.connection, read.has_expect), (connection, true));
@@ -188,7 +198,7 @@ proptest! {
         let head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
         prop_assert!(RequestHead::read(&head[..end], BOUNDS).unwrap().is_none());
         let (read, length) = RequestHead::read(head, BOUNDS).unwrap().unwrap();
-        prop_assert_eq!((length, read.length), (47, Length::Known(3)));
+        prop_assert_eq!((length, read.length), (47, BodyLength::Known(3)));
     }
 
     #[test]
@@ -208,7 +218,7 @@ proptest! {
             let lengths = lower.matches("content-length").count();
             let codings = lower.matches("transfer-encoding").count();
             prop_assert!(lengths + codings <= 1);
-            prop_assert_eq!(head.length == Length::Chunked, codings == 1);
+            prop_assert_eq!(head.length == BodyLength::Chunked, codings == 1);
         }
     }
 }

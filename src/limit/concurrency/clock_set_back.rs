@@ -1,4 +1,4 @@
-//! Clocks that are set back: the slots of a live request count exactly once.
+//! Clocks that are set back: the permits of a live request count exactly once.
 
 use proptest::prelude::*;
 
@@ -20,15 +20,15 @@ enum Step {
     SetBack(Millis),
 }
 
-/// The slots of one request: when they were charged, by the clock and in elapsed time (ms).
+/// The permits of one request: when they were charged, by the clock and in elapsed time (ms).
 #[derive(Clone, Copy, Debug)]
-struct HeldSlots {
+struct HeldPermits {
     charged_at: Millis,
     since: Millis,
-    slots: u32,
+    permits: u32,
 }
 
-/// A record, its clock, and the slots that it should count.
+/// A record, its clock, and the permits that it should count.
 struct Simulation {
     quota: Quota,
     state: State,
@@ -37,8 +37,8 @@ struct Simulation {
     clock: Millis,
     /// The elapsed time at which the clock was last set back, in ms.
     set_back_at: Millis,
-    held: Vec<HeldSlots>,
-    lost: Vec<HeldSlots>,
+    held: Vec<HeldPermits>,
+    lost: Vec<HeldPermits>,
 }
 
 impl Simulation {
@@ -54,29 +54,29 @@ impl Simulation {
             && self.held[due].since + WINDOW / 3 <= end
         {
             self.advance((self.held[due].since + WINDOW / 3).saturating_sub(self.monotonic));
-            let HeldSlots { charged_at, slots, .. } = self.held[due];
-            charge(&mut self.state, &self.quota, self.clock, slots);
-            refund(&mut self.state, &self.quota, self.clock, charged_at, slots);
-            self.held[due] = HeldSlots { charged_at: self.clock, since: self.monotonic, slots };
+            let HeldPermits { charged_at, permits, .. } = self.held[due];
+            charge(&mut self.state, &self.quota, self.clock, permits);
+            refund(&mut self.state, &self.quota, self.clock, charged_at, permits);
+            self.held[due] = HeldPermits { charged_at: self.clock, since: self.monotonic, permits };
         }
         self.advance(end - self.monotonic);
     }
 
     fn step(&mut self, step: &Step) -> Option<Decision> {
-        let pick = |at: usize, held: &[HeldSlots]| at.checked_rem(held.len());
+        let pick = |at: usize, held: &[HeldPermits]| at.checked_rem(held.len());
         match *step {
-            Step::Request(slots) => {
-                let decision = admit(&mut self.state, &self.quota, self.clock, slots);
+            Step::Request(permits) => {
+                let decision = admit(&mut self.state, &self.quota, self.clock, permits);
                 if decision.admitted {
                     let (charged_at, since) = (self.clock, self.monotonic);
-                    self.held.push(HeldSlots { charged_at, since, slots });
+                    self.held.push(HeldPermits { charged_at, since, permits });
                 }
                 return Some(decision);
             }
             Step::End(at) => {
                 if let Some(at) = pick(at, &self.held) {
-                    let HeldSlots { charged_at, slots, .. } = self.held.swap_remove(at);
-                    refund(&mut self.state, &self.quota, self.clock, charged_at, slots);
+                    let HeldPermits { charged_at, permits, .. } = self.held.swap_remove(at);
+                    refund(&mut self.state, &self.quota, self.clock, charged_at, permits);
                 }
             }
             Step::Die(at) => {
@@ -92,10 +92,11 @@ impl Simulation {
         None
     }
 
-    /// Slots of leases that are no longer renewed and may not have ended.
+    /// Permits of leases that are no longer renewed and may not have ended.
     fn lost(&self) -> u64 {
-        let lasts = |held: &&HeldSlots| held.since.max(self.set_back_at) + LONGEST > self.monotonic;
-        self.lost.iter().filter(lasts).map(|held| u64::from(held.slots)).sum()
+        let lasts =
+            |held: &&HeldPermits| held.since.max(self.set_back_at) + LONGEST > self.monotonic;
+        self.lost.iter().filter(lasts).map(|held| u64::from(held.permits)).sum()
     }
 
     fn used(&mut self) -> u64 {
@@ -103,8 +104,8 @@ impl Simulation {
     }
 }
 
-fn slots(held: &[HeldSlots]) -> u64 {
-    held.iter().map(|held| u64::from(held.slots)).sum()
+fn permits(held: &[HeldPermits]) -> u64 {
+    held.iter().map(|held| u64::from(held.permits)).sum()
 }
 
 fn steps() -> impl Strategy<Value = Vec<(Millis, Step)>> {
@@ -143,10 +144,10 @@ proptest! {
             simulation.advance_renewing(later);
             let before = simulation.used();
             if let Some(decision) = simulation.step(&step) {
-                let Step::Request(slots) = step else { unreachable!("only requests are decided") };
-                prop_assert_eq!(decision.admitted, before + u64::from(slots) <= u64::from(limit));
+                let Step::Request(permits) = step else { unreachable!("only requests are decided") };
+                prop_assert_eq!(decision.admitted, before + u64::from(permits) <= u64::from(limit));
             }
-            let (used, held, lost) = (simulation.used(), slots(&simulation.held), simulation.lost());
+            let (used, held, lost) = (simulation.used(), permits(&simulation.held), simulation.lost());
             prop_assert!(held <= u64::from(limit));
             prop_assert!(used >= held, "{used} of {held} count: {:?}", simulation.state);
             prop_assert!(used <= held + lost, "{used} of {held} and {lost}: {:?}", simulation.state);
@@ -156,7 +157,7 @@ proptest! {
         while !simulation.held.is_empty() {
             simulation.step(&Step::End(0));
         }
-        prop_assert!(simulation.used() <= simulation.lost(), "all live slots were refunded");
+        prop_assert!(simulation.used() <= simulation.lost(), "all live permits were refunded");
         simulation.advance_renewing(LONGEST);
         prop_assert_eq!(simulation.used(), 0, "lost leases have ended");
     }

@@ -1,4 +1,4 @@
-//! Slots: never more than the quota, released once, and free again when their lease ends.
+//! Permits: never more than the quota, released once, and free again when their lease ends.
 
 use proptest::prelude::*;
 
@@ -35,12 +35,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn used_slots_are_those_of_leases_that_have_not_ended(
-        slots in 1_u32..20, steps in steps()
+    fn used_permits_are_those_of_leases_that_have_not_ended(
+        permits in 1_u32..20, steps in steps()
     ) {
-        let quota = Quota { limit: slots, ..quota() };
+        let quota = Quota { limit: permits, ..quota() };
         let (mut state, mut now) = (State::default(), NOW);
-        // Leases of live gateways, and of dead ones: (taken at, slots).
+        // Leases of live gateways, and of dead ones: (taken at, permits).
         let (mut held, mut lost) = (Vec::<(Millis, u32)>::new(), Vec::<(Millis, u32)>::new());
         for (later, step) in steps {
             now += later;
@@ -54,7 +54,7 @@ proptest! {
                 Step::Request(cost) => {
                     let before = live(&held) + live(&lost);
                     let decision = admit(&mut state, &quota, now, cost);
-                    prop_assert_eq!(decision.admitted, before + cost <= slots);
+                    prop_assert_eq!(decision.admitted, before + cost <= permits);
                     if decision.admitted {
                         held.push((now, cost));
                     }
@@ -75,8 +75,8 @@ proptest! {
             }
             let used = decide(&mut state, &quota, now, 0).used;
             prop_assert_eq!(used, u64::from(live(&held) + live(&lost)));
-            prop_assert!(used <= u64::from(slots));
-            prop_assert!(state.groups.len() <= slots as usize);
+            prop_assert!(used <= u64::from(permits));
+            prop_assert!(state.groups.len() <= permits as usize);
         }
         now += quota.window + quota.window / ROUNDING_DIVISOR + 1;
         prop_assert_eq!(decide(&mut state, &quota, now, 0).used, 0, "all leases have ended");
@@ -84,7 +84,7 @@ proptest! {
 }
 
 #[test]
-fn a_slot_is_refunded_once_and_only_before_its_lease_ends() {
+fn a_permit_is_refunded_once_and_only_before_its_lease_ends() {
     let (quota, mut state) = (quota(), State::default());
     assert!(admit(&mut state, &quota, NOW, 1).admitted);
     assert!(admit(&mut state, &quota, NOW + 500, 1).admitted);
@@ -113,7 +113,7 @@ fn a_lease_lasts_the_window_rounded_up() {
 }
 
 #[test]
-fn charges_out_of_order_lose_no_slot() {
+fn charges_out_of_order_lose_no_permit() {
     let (quota, mut state) = (quota(), State::default());
     for at in [NOW + 1, NOW, NOW + 2] {
         assert!(admit(&mut state, &quota, at, 1).admitted);

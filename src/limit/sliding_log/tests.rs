@@ -86,6 +86,19 @@ fn entries_are_bounded_by_the_quota_and_expired_memory_is_freed() {
 }
 
 #[test]
+fn refunds_leave_no_entries_behind() {
+    for in_flight in [1, 2, 500] {
+        let (mut state, quota) = (State::default(), Quota::new(1_000, 60_000, 1));
+        let start = 1_700_000_000_000;
+        for now in start..start + 10_000 {
+            assert!(admit(&mut state, &quota, now, 1).admitted);
+            refund(&mut state, &quota, now, now + 1 - in_flight, 1);
+            assert!(state.entries.len() as u64 <= in_flight, "{}", state.entries.len());
+        }
+    }
+}
+
+#[test]
 fn a_refund_is_limited_to_the_maximum_depth() {
     let (mut state, quota) = (State::default(), Quota::new(u32::MAX, 60_000, 1));
     let start = 1_700_000_000_000;

@@ -12,7 +12,7 @@ fn a_route_has_exactly_one_action() {
         ),
         (
             replaced("upstream: app", "upstream: app, status: [one]"),
-            "8:5: both `upstream` and `status`, expected one of them",
+            "8:49: both `upstream` and `status`, expected one of them",
         ),
         (replaced("upstream: app", "status: []"), "8:34: no limit, expected at least one"),
         (replaced("upstream: app", "status: [on]"), "8:43: unknown limit `on`, expected `one`"),

@@ -76,7 +76,7 @@ fn long_values_are_truncated_in_faults() {
 #[test]
 fn a_pattern_that_no_request_can_match_is_located() {
     for (value, fault) in [
-        ("\"/a\\0\"", "8:29: `/a\0` (`\\0` must be written as %00)"),
+        ("\"/a\\0\"", "8:29: `/a\\0` (`\\0` must be written as %00)"),
         ("'/a b'", "8:29: `/a b` (` ` must be written as %20)"),
         ("'/{*rest}/b'", "8:29: `/{*rest}/b` (`{*name}` must be at the end)"),
         ("'/{id}/{id}'", "8:29: `/{id}/{id}` (parameter `id` is used twice)"),

@@ -1,7 +1,7 @@
 //! Which limits may lease tokens from Redis.
 
 use super::{GOOD, compile};
-use crate::limit::Reserve;
+use crate::limit::LeaseSize;
 
 const REDIS: &str = "store: {redis: {shards: [{primary: 'redis://h'}], secret: env:S}}\n";
 
@@ -12,13 +12,13 @@ fn with(limit: &str) -> String {
 #[test]
 fn window_counters_may_lease_tokens() {
     for (limit, expected) in [
-        ("{quota: 5, window: 10s}", Reserve::Off),
-        ("{quota: 5, window: 10s, reserve: auto}", Reserve::Auto),
-        ("{quota: 5, window: 10s, strict: true, reserve: 5}", Reserve::Tokens(5)),
-        ("{quota: 5, window: 10s, algorithm: fixed_window, reserve: 1}", Reserve::Tokens(1)),
+        ("{quota: 5, window: 10s}", LeaseSize::Off),
+        ("{quota: 5, window: 10s, reserve: auto}", LeaseSize::Auto),
+        ("{quota: 5, window: 10s, strict: true, reserve: 5}", LeaseSize::Tokens(5)),
+        ("{quota: 5, window: 10s, algorithm: fixed_window, reserve: 1}", LeaseSize::Tokens(1)),
     ] {
         let snapshot = compile(&with(limit)).unwrap();
-        assert_eq!(snapshot.limits[0].limit.reserve, expected, "{limit}");
+        assert_eq!(snapshot.limits[0].limit.lease_size, expected, "{limit}");
         assert!(snapshot.notes.is_empty());
     }
 }
@@ -59,7 +59,7 @@ fn a_cost_from_the_response_excludes_leases() {
     let off = compile(&with("{quota: 5, window: 10s, cost: 'response:X-Cost', reserve: off}"));
     assert!(off.is_ok());
     let known = compile(&with("{quota: 5, window: 10s, cost: 'header:X-Cost', reserve: auto}"));
-    assert_eq!(known.unwrap().limits[0].limit.reserve, Reserve::Auto);
+    assert_eq!(known.unwrap().limits[0].limit.lease_size, LeaseSize::Auto);
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub(super) const MAX_SENDERS: usize = 16;
 
 /// The reason for a correction; it decides how the correction is counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::store) enum CorrectionSource {
+pub(in crate::store) enum CorrectionReason {
     /// A request that is over, or whose call timed out.
     Request,
     /// Tokens of a lease that were not spent.
@@ -36,8 +36,8 @@ pub(super) struct PendingCorrection {
     pub(super) limit: Arc<Limit>,
     pub(super) key: Key,
     pub(super) change: Change,
-    pub(super) source: CorrectionSource,
-    /// The tick at which it was pushed.
+    pub(super) reason: CorrectionReason,
+    /// The monotonic time at which it was pushed.
     pub(super) pushed_at: u64,
     /// Whether Redis has refused it once.
     pub(super) is_retry: bool,
@@ -49,20 +49,20 @@ impl PendingCorrection {
     }
 
     /// Whether the charge no longer counts, so that the correction has no effect.
-    fn is_expired(&self, ticks: u64) -> bool {
-        self.pushed_at.saturating_add(self.limit.correction_window()) <= ticks
+    fn is_expired(&self, monotonic_ms: u64) -> bool {
+        self.pushed_at.saturating_add(self.limit.correction_window()) <= monotonic_ms
     }
 
     /// Adds another correction of the same record and time to this one. Returns false if it cannot be
     /// added.
-    fn merge(&mut self, other: &Self) -> bool {
+    fn try_coalesce(&mut self, other: &Self) -> bool {
         let is_same = self.key == other.key
-            && (self.source, self.is_retry) == (other.source, other.is_retry)
+            && (self.reason, self.is_retry) == (other.reason, other.is_retry)
             && self.limit.quota == other.limit.quota
             && self.limit.identity() == other.limit.identity();
         let sum = self.change.cost().checked_add(other.change.cost());
         let (Some(cost), true) = (sum, is_same) else { return false };
-        let merged = match (self.change, other.change) {
+        let coalesced = match (self.change, other.change) {
             // Two slots of a leaky bucket that begin in the same ms are not one slot.
             (Change::Refund { charged_at, .. }, Change::Refund { charged_at: at, .. })
                 if charged_at == at && self.limit.algorithm != Algorithm::LeakyBucket =>
@@ -72,7 +72,7 @@ impl PendingCorrection {
             (Change::Overdraw { .. }, Change::Overdraw { .. }) => Change::Overdraw { cost },
             _ => return false,
         };
-        (self.change, self.pushed_at) = (merged, other.pushed_at);
+        (self.change, self.pushed_at) = (coalesced, other.pushed_at);
         true
     }
 }
@@ -99,7 +99,7 @@ enum QueueState {
 pub(super) enum PushOutcome {
     Queued,
     /// Added to the last correction in the queue.
-    Merged,
+    Coalesced,
     /// Queued, and this one was dropped for lack of room.
     Evicted(PendingCorrection),
 }
@@ -130,9 +130,9 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
     /// of the longest queue.
     pub(super) fn push(&mut self, shard: S, pending: PendingCorrection) -> PushOutcome {
         if let Some(last) = self.queues.get_mut(&shard).and_then(|queue| queue.waiting.back_mut())
-            && last.merge(&pending)
+            && last.try_coalesce(&pending)
         {
-            return PushOutcome::Merged;
+            return PushOutcome::Coalesced;
         }
         let evicted = if self.waiting >= CAPACITY { self.evict_oldest() } else { None };
         let queue = self.queues.entry(shard).or_insert_with(|| {
@@ -163,7 +163,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
     /// The next batch for a sender; `None` ends the sender. Moves expired corrections to `expired`.
     pub(super) fn take_batch(
         &mut self,
-        ticks: u64,
+        monotonic_ms: u64,
         expired: &mut Vec<PendingCorrection>,
     ) -> Option<(S, Vec<PendingCorrection>)> {
         while let Some(shard) = self.ready.pop_front() {
@@ -173,7 +173,8 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
                 && let Some(pending) = queue.waiting.pop_front()
             {
                 self.waiting -= 1;
-                let list = if pending.is_expired(ticks) { &mut *expired } else { &mut batch };
+                let list =
+                    if pending.is_expired(monotonic_ms) { &mut *expired } else { &mut batch };
                 list.push(pending);
             }
             if batch.is_empty() {

@@ -1,9 +1,9 @@
 //! What happens to a batch by its outcome, and how it is counted.
 
 use super::*;
-use crate::limit::{OnFailure, Quota, Reserve};
+use crate::limit::{LeaseSize, OnFailure, Quota};
 
-fn pending(source: CorrectionSource, key: u128) -> PendingCorrection {
+fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
     let limit = Limit {
         name: "corrected".into(),
         fingerprint: 7,
@@ -11,13 +11,13 @@ fn pending(source: CorrectionSource, key: u128) -> PendingCorrection {
         quota: Quota::new(100, 60_000, 1),
         cost: 1,
         on_failure: OnFailure::Local,
-        reserve: Reserve::Off,
+        lease_size: LeaseSize::Off,
         enforce: true,
         index: 0,
     };
-    let change = match source {
-        CorrectionSource::Outage => Change::Overdraw { cost: 5 },
-        CorrectionSource::Request | CorrectionSource::Tokens => {
+    let change = match reason {
+        CorrectionReason::Outage => Change::Overdraw { cost: 5 },
+        CorrectionReason::Request | CorrectionReason::Tokens => {
             Change::Refund { charged_at: 1, cost: 5 }
         }
     };
@@ -25,7 +25,7 @@ fn pending(source: CorrectionSource, key: u128) -> PendingCorrection {
         limit: Arc::new(limit),
         key: Key(key),
         change,
-        source,
+        reason,
         pushed_at: 0,
         is_retry: false,
     }
@@ -33,10 +33,10 @@ fn pending(source: CorrectionSource, key: u128) -> PendingCorrection {
 
 fn queue() -> CorrectionQueue {
     let queue = CorrectionQueue::new(Arc::default(), Clock::manual(0));
-    for (key, source) in
-        (0..).zip([CorrectionSource::Request, CorrectionSource::Tokens, CorrectionSource::Outage])
+    for (key, reason) in
+        (0..).zip([CorrectionReason::Request, CorrectionReason::Tokens, CorrectionReason::Outage])
     {
-        queue.push(ShardId::ONLY, pending(source, key));
+        queue.push(ShardId::ONLY, pending(reason, key));
     }
     queue
 }
@@ -79,7 +79,7 @@ fn refused_corrections_are_sent_once_more() {
     let queue = queue();
     assert_eq!(send(&queue, Err(Failure::Server)), 3);
     assert_eq!(queue.stats(), QueueStats { unmerged: 1, ..QueueStats::default() });
-    queue.push(ShardId::ONLY, pending(CorrectionSource::Outage, 9));
+    queue.push(ShardId::ONLY, pending(CorrectionReason::Outage, 9));
     assert_eq!((send(&queue, Err(Failure::Server)), queue.stats().dropped), (4, 2));
     assert_eq!((send(&queue, Ok(())), send(&queue, Ok(()))), (1, 0));
     assert_eq!(queue.stats(), QueueStats { merged: 1, ..LOST });
@@ -91,7 +91,7 @@ fn corrections_of_unknown_outcome_are_lost_and_later_ones_are_sent() {
         let queue = queue();
         assert!(queue.shards.lock().start_sender());
         let (shard, batch) = queue.take_batch().expect("three corrections wait");
-        queue.push(ShardId::ONLY, pending(CorrectionSource::Outage, 9));
+        queue.push(ShardId::ONLY, pending(CorrectionReason::Outage, 9));
         queue.finish(shard, batch, Err(failure));
         assert_eq!(queue.stats(), QueueStats { unmerged: 1, ..LOST });
         assert!(

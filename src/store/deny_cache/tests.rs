@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    limit::{Key, OnFailure, Quota, Reserve, State},
+    limit::{Key, LeaseSize, OnFailure, Quota, State},
     store::record_id::record_id,
 };
 
@@ -20,7 +20,7 @@ fn limit_of(quota: u32) -> Limit {
         quota: Quota::new(quota, 60_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
-        reserve: Reserve::Off,
+        lease_size: LeaseSize::Off,
         enforce: true,
         index: 0,
     }
@@ -39,7 +39,7 @@ fn refusal(limit: u32, used: u64, retry_at: Millis) -> Decision {
 }
 
 fn at(sent: u64) -> ReplyTiming {
-    ReplyTiming { sent, received: sent, now: NOW + sent }
+    ReplyTiming { sent, received: sent, decided_at: NOW + sent }
 }
 
 fn charge(limit: &Limit, key: u128, cost: u32) -> Charge<'_> {
@@ -51,7 +51,11 @@ fn a_denial_applies_to_its_record_quota_and_cost_until_its_retry_time() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
     assert_eq!(cache.get(&charge(&limit, 1, 2), 0), None);
     let denial = refusal(10, 10, NOW + 1_000);
-    cache.insert(&charge(&limit, 1, 2), &denial, ReplyTiming { sent: 5, received: 25, now: NOW });
+    cache.insert(
+        &charge(&limit, 1, 2),
+        &denial,
+        ReplyTiming { sent: 5, received: 25, decided_at: NOW },
+    );
     let found = cache.get(&charge(&limit, 1, 2), 25).unwrap();
     assert_eq!(found, Denial { decision: denial, now: NOW });
     assert_eq!(cache.get(&charge(&limit, 1, 2), 1_003).unwrap().now, NOW + 977);
@@ -92,8 +96,8 @@ fn only_denials_in_force_are_cached() {
     cache.insert(&charge(&limit, 1, 1), &denial, late);
     let dry_run = Limit { enforce: false, ..limit.clone() };
     cache.insert(&charge(&dry_run, 1, 1), &denial, at(0));
-    let slots = Limit { algorithm: Algorithm::Concurrency, ..limit.clone() };
-    cache.insert(&charge(&slots, 1, 1), &denial, at(0));
+    let concurrency = Limit { algorithm: Algorithm::Concurrency, ..limit.clone() };
+    cache.insert(&charge(&concurrency, 1, 1), &denial, at(0));
     assert_eq!(cache.stats(0).entries, 0);
     cache.insert(&charge(&limit, 1, 1), &denial, at(0));
     assert_eq!(cache.get(&charge(&dry_run, 1, 1), 0), None, "does not enforce");
@@ -104,8 +108,8 @@ fn only_denials_in_force_are_cached() {
 #[test]
 fn a_denial_is_trusted_briefly_and_reports_the_whole_wait() {
     let (cache, denial) = (DenyCache::default(), refusal(10, 10, NOW + 3_600_000));
-    for reserve in [Reserve::Off, Reserve::Auto, Reserve::Tokens(10)] {
-        let limit = Limit { reserve, ..limit_of(10) };
+    for lease_size in [LeaseSize::Off, LeaseSize::Auto, LeaseSize::Tokens(10)] {
+        let limit = Limit { lease_size, ..limit_of(10) };
         cache.insert(&charge(&limit, 1, 1), &denial, at(5));
         let found = cache.get(&charge(&limit, 1, 1), 5 + INITIAL_TRUST - 1).unwrap();
         assert_eq!(found.decision, denial);
@@ -180,6 +184,19 @@ fn remove_drops_every_quota_and_cost_of_a_record() {
 }
 
 #[test]
+fn a_reply_to_a_call_from_before_a_clear_is_not_cached() {
+    let (cache, limit) = (DenyCache::default(), limit_of(10));
+    let (charge, denial) = (charge(&limit, 1, 1), refusal(10, 10, NOW + 60_000));
+    cache.insert(&charge, &denial, at(0));
+    cache.clear(5);
+    assert_eq!(cache.get(&charge, 6), None);
+    cache.insert(&charge, &denial, ReplyTiming { received: 7, ..at(5) });
+    assert_eq!(cache.get_stale(&charge, 7), None);
+    cache.insert(&charge, &denial, at(6));
+    assert!(cache.get(&charge, 7).is_some());
+}
+
+#[test]
 fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
     assert!(cache.shards.iter().all(|shard| shard.table.lock().sets.is_empty()), "unused");
@@ -207,13 +224,24 @@ fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
 
 #[test]
 fn the_entry_that_expires_first_is_replaced() {
+    let entry = |expires| Entry {
+        quota_id: 1,
+        expires,
+        trusted_until: 0,
+        trust: INITIAL_TRUST,
+        received: 0,
+        decided_at: NOW,
+        decision: refusal(10, 10, NOW),
+        cost: 1,
+    };
     let mut set = CacheSet::EMPTY;
-    for (entry, expires) in set.entries.iter_mut().zip([400, 200, 300, 500]) {
-        entry.expires = expires;
-    }
+    set.entries = [400, 200, 300, 500].map(|expires| Some(entry(expires)));
     assert_eq!(set.victim(0), 1);
-    set.entries[3].expires = 90;
+    set.entries[3] = Some(entry(90));
     assert_eq!(set.victim(100), 3);
+    set.entries[2] = None;
+    assert_eq!(set.victim(0), 2, "an empty one first");
+    assert_eq!(size_of::<Option<Entry>>(), size_of::<Entry>());
 }
 
 #[derive(Clone, Debug)]
@@ -241,33 +269,33 @@ proptest! {
     fn answers_match_an_unbounded_cache(steps in steps()) {
         let (cache, quotas) = (DenyCache::default(), [limit_of(2), limit_of(20)]);
         let mut model = BTreeMap::<(u128, usize, u32), (u64, ReplyTiming, Decision)>::new();
-        let (mut ticks, mut hits) = (100, 0);
+        let (mut monotonic_ms, mut hits) = (100, 0);
         for (serial, (later, step)) in steps.into_iter().enumerate() {
-            ticks += later;
+            monotonic_ms += later;
             match step {
                 Step::Insert(key, quota, cost, took, wait) => {
-                    let timing = ReplyTiming { sent: ticks - took, received: ticks, now: NOW + ticks };
-                    let denial = refusal(quotas[quota].quota.limit, serial as u64, timing.now + wait);
+                    let timing = ReplyTiming { sent: monotonic_ms - took, received: monotonic_ms, decided_at: NOW + monotonic_ms };
+                    let denial = refusal(quotas[quota].quota.limit, serial as u64, timing.decided_at + wait);
                     cache.insert(&charge(&quotas[quota], key, cost), &denial, timing);
                     let expires = timing.sent + wait.saturating_sub(1);
-                    if expires > ticks {
+                    if expires > monotonic_ms {
                         model.insert((key, quota, cost), (expires, timing, denial));
                     }
                 }
                 Step::Get(key, quota, cost) => {
-                    let found = cache.get(&charge(&quotas[quota], key, cost), ticks);
+                    let found = cache.get(&charge(&quotas[quota], key, cost), monotonic_ms);
                     hits += u64::from(found.is_some());
-                    let cached = model.get(&(key, quota, cost)).filter(|cached| ticks < cached.0);
+                    let cached = model.get(&(key, quota, cost)).filter(|cached| monotonic_ms < cached.0);
                     if quota == 0 && cost > 2 {
                         let any = (1..3).any(|cost| {
-                            model.get(&(key, quota, cost)).is_some_and(|cached| ticks < cached.0)
+                            model.get(&(key, quota, cost)).is_some_and(|cached| monotonic_ms < cached.0)
                         });
                         prop_assert_eq!(found.is_some(), any);
                         prop_assert!(found.is_none_or(|found| found.decision.retry_at.is_none()));
                     } else if let Some((_, timing, denial)) = cached {
                         let found = found.unwrap();
                         prop_assert_eq!(found.decision, *denial, "the newest");
-                        prop_assert!(found.now <= timing.now + (ticks - timing.received));
+                        prop_assert!(found.now <= timing.decided_at + (monotonic_ms - timing.received));
                     } else {
                         prop_assert_eq!(found, None);
                     }
@@ -277,8 +305,8 @@ proptest! {
                     model.retain(|cached, _| cached.0 != key);
                 }
             }
-            let held = model.values().filter(|cached| ticks < cached.0).count();
-            prop_assert_eq!(cache.stats(ticks), DenyStats { hits, entries: held });
+            let held = model.values().filter(|cached| monotonic_ms < cached.0).count();
+            prop_assert_eq!(cache.stats(monotonic_ms), DenyStats { hits, entries: held });
         }
     }
 
@@ -295,7 +323,7 @@ proptest! {
         let limit = Limit { algorithm, quota: Quota::new(6, 12_000, 1), ..limit_of(6) };
         let quota = Quota { max_wait: 5_000, ..limit.quota };
         let limit = Limit { quota, ..limit };
-        let (store_time, tick) = (|t: u64| NOW + (t + phases.0) / 1_000, |t: u64| (t + phases.1) / 1_000);
+        let (store_time, monotonic_ms) = (|t: u64| NOW + (t + phases.0) / 1_000, |t: u64| (t + phases.1) / 1_000);
         let (mut state, mut t) = (State::fresh(algorithm), 0);
         for (later, cost) in charges {
             t += later;
@@ -306,10 +334,10 @@ proptest! {
         let denial = state.decide(&quota, now, cost);
         let cache = DenyCache::default();
         let request = charge(&limit, 1, cost);
-        cache.insert(&request, &denial, ReplyTiming { sent: tick(t), received: tick(received), now });
+        cache.insert(&request, &denial, ReplyTiming { sent: monotonic_ms(t), received: monotonic_ms(received), decided_at: now });
         for after in lookups {
             let t = received + after;
-            let Some(found) = cache.get(&request, tick(t)) else { continue };
+            let Some(found) = cache.get(&request, monotonic_ms(t)) else { continue };
             let real = state.decide(&quota, store_time(t), cost);
             prop_assert!(!real.admitted, "refused for too long");
             prop_assert!(found.now <= store_time(t));

@@ -21,7 +21,8 @@ pub(super) struct RecordUsage(u32);
 /// The eviction order: the lowest rank is evicted first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct EvictionRank {
-    used: u32,
+    /// The number of charges times the used share of the quota.
+    score: u32,
     age: u32,
 }
 
@@ -41,16 +42,16 @@ impl RecordUsage {
         self.with(self.charges(), share(decision))
     }
 
-    /// The usage of a concurrency limit's record after a charge or an adjustment. While slots are held it has
+    /// The usage of a concurrency limit's record after a charge or an adjustment. While permits are held it has
     /// the highest rank; there are no more such records than connections.
-    pub(super) fn with_held_slots(self, decision: &Decision) -> Self {
+    pub(super) fn with_held_permits(self, decision: &Decision) -> Self {
         let level = if decision.used > 0 { MAX_LEVEL } else { 0 };
         self.with(level, level)
     }
 
     pub(super) fn rank(self, now: u32) -> EvictionRank {
         let share = self.0 >> 24 & MAX_LEVEL;
-        EvictionRank { used: self.charges() * share, age: now.wrapping_sub(self.0) & AGE_MASK }
+        EvictionRank { score: self.charges() * share, age: now.wrapping_sub(self.0) & AGE_MASK }
     }
 
     fn charges(self) -> u32 {

@@ -193,7 +193,7 @@ fn usage_update(
     cost: u32,
 ) -> impl FnOnce(RecordUsage, &Decision) -> RecordUsage {
     move |usage, decision| match algorithm {
-        Algorithm::Concurrency => usage.with_held_slots(decision),
+        Algorithm::Concurrency => usage.with_held_permits(decision),
         _ if cost > 0 => usage.with_charge(decision),
         _ => usage.with_adjustment(decision),
     }

@@ -11,7 +11,7 @@ use std::sync::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::{Algorithm, OnFailure, Quota, Reserve};
+use crate::limit::{Algorithm, LeaseSize, OnFailure, Quota};
 
 const NOW: Millis = 1_700_000_000_000;
 
@@ -23,7 +23,7 @@ fn limit(name: &str, quota: u32) -> Limit {
         quota: Quota::new(quota, 60_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
-        reserve: Reserve::Off,
+        lease_size: LeaseSize::Off,
         enforce: true,
         index: 0,
     }

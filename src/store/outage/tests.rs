@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::{Millis, OnFailure, Quota, Reserve, State};
+use crate::limit::{LeaseSize, Millis, OnFailure, Quota, State};
 
-/// The store's time at tick 0.
+/// The store's time at the monotonic time 0.
 const NOW: Millis = 1_700_000_000_000;
 
 fn limit_of(algorithm: Algorithm) -> Limit {
@@ -19,14 +19,14 @@ fn limit_of(algorithm: Algorithm) -> Limit {
         quota: Quota::new(100, 6_000, resolution),
         cost: 1,
         on_failure: OnFailure::Local,
-        reserve: Reserve::Off,
+        lease_size: LeaseSize::Off,
         enforce: true,
         index: 0,
     }
 }
 
-fn record_charge(ledger: &OutageLedger, limit: &Limit, key: u128, cost: u32, ticks: u64) {
-    OutageRecorder { ledger, ticks }.record_charge(&Charge { limit, key: Key(key), cost });
+fn record_charge(ledger: &OutageLedger, limit: &Limit, key: u128, cost: u32, monotonic_ms: u64) {
+    OutageRecorder { ledger, monotonic_ms }.record_charge(&Charge { limit, key: Key(key), cost });
 }
 
 /// The `n`-th of a sequence of keys as random as hashed ones.
@@ -34,9 +34,9 @@ fn spread(n: u64) -> u128 {
     u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
 }
 
-fn take_all(ledger: &OutageLedger, ticks: u64) -> Vec<(u128, u32)> {
+fn take_all(ledger: &OutageLedger, monotonic_ms: u64) -> Vec<(u128, u32)> {
     let mut all = Vec::new();
-    ledger.take(ticks, |_| true, |sum| all.push((sum.key.0, sum.cost)));
+    ledger.take(monotonic_ms, |_| true, |sum| all.push((sum.key.0, sum.cost)));
     all.sort_unstable();
     all
 }
@@ -44,8 +44,8 @@ fn take_all(ledger: &OutageLedger, ticks: u64) -> Vec<(u128, u32)> {
 #[test]
 fn charges_of_a_record_form_one_sum_that_is_taken_once() {
     let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::SlidingLog));
-    for (ticks, cost) in [(1_500, 2), (2_200, 3), (6_300, 4), (7_600, 5)] {
-        record_charge(&ledger, &limit, 1, cost, ticks);
+    for (monotonic_ms, cost) in [(1_500, 2), (2_200, 3), (6_300, 4), (7_600, 5)] {
+        record_charge(&ledger, &limit, 1, cost, monotonic_ms);
     }
     record_charge(&ledger, &limit, 2, 9, 1_000);
     assert_eq!(ledger.len(), 2);
@@ -56,8 +56,8 @@ fn charges_of_a_record_form_one_sum_that_is_taken_once() {
 #[test]
 fn a_sum_is_never_above_the_quota() {
     let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::TokenBucket));
-    for ticks in 0..3_000 {
-        record_charge(&ledger, &limit, 1, 1, ticks);
+    for monotonic_ms in 0..3_000 {
+        record_charge(&ledger, &limit, 1, 1, monotonic_ms);
     }
     record_charge(&ledger, &limit, 2, u32::MAX, 2_000);
     record_charge(&ledger, &limit, 2, u32::MAX, 2_000);
@@ -78,7 +78,7 @@ fn local_refunds_are_deducted() {
     let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::SlidingWindow));
     record_charge(&ledger, &limit, 1, 5, 1_000);
     record_charge(&ledger, &limit, 1, 5, 8_500);
-    let recorder = OutageRecorder { ledger: &ledger, ticks: 9_000 };
+    let recorder = OutageRecorder { ledger: &ledger, monotonic_ms: 9_000 };
     let adjust = |key, change| {
         recorder.record_adjustment(&Adjustment { limit: &limit, key: Key(key), change })
     };
@@ -197,22 +197,22 @@ proptest! {
         let share = Quota { limit: limit.quota.limit / 2, ..limit.quota };
         let ledgers = [OutageLedger::default(), OutageLedger::default()];
         let mut local = [State::fresh(algorithm), State::fresh(algorithm)];
-        let (mut all, mut ticks) = (State::fresh(algorithm), 0);
+        let (mut all, mut monotonic_ms) = (State::fresh(algorithm), 0);
         for (wait, at, cost) in charges {
-            ticks += wait;
-            if local[at].admit(&share, NOW + ticks, cost).admitted {
-                all.charge(&limit.quota, NOW + ticks, cost);
-                record_charge(&ledgers[at], &limit, 1, cost, ticks);
+            monotonic_ms += wait;
+            if local[at].admit(&share, NOW + monotonic_ms, cost).admitted {
+                all.charge(&limit.quota, NOW + monotonic_ms, cost);
+                record_charge(&ledgers[at], &limit, 1, cost, monotonic_ms);
             }
         }
-        ticks += later;
+        monotonic_ms += later;
         let mut merged = State::fresh(algorithm);
         for ledger in &ledgers {
-            for (_, cost) in take_all(ledger, ticks) {
-                merged.adjust(&limit.quota, NOW + ticks, Change::Overdraw { cost });
+            for (_, cost) in take_all(ledger, monotonic_ms) {
+                merged.adjust(&limit.quota, NOW + monotonic_ms, Change::Overdraw { cost });
             }
         }
-        let used = |state: &mut State| state.decide(&limit.quota, NOW + ticks, 0).used;
+        let used = |state: &mut State| state.decide(&limit.quota, NOW + monotonic_ms, 0).used;
         prop_assert!(used(&mut merged) >= used(&mut all));
     }
 }

@@ -3,30 +3,29 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, FromRedisValue, RedisError};
-use tokio::time;
 
 use super::{
     Failure, RedisOptions, Topology,
-    background::BackgroundThread,
     call::run,
     cluster::Cluster,
     connect,
+    context::Context,
     node::{Node, NodeConnection},
     presence_keys::PresenceKeys,
-    probe::background_timeout,
     script::{self, ScriptRef, Scripts},
     sentinel::Sentinel,
     sentinel_watch::SentinelWatch,
     shard_id::{self, ShardId},
 };
 use crate::{
+    clock::{Clock, Elapsed},
     limit::{Charge, Key, Limit, Millis, Verdict},
     store::{SetupError, record_id::shared_record_id},
 };
 
 /// The part of the Redis store that the process's workers share.
 pub(in crate::store) struct RedisBackend {
-    pub(super) options: Arc<RedisOptions>,
+    pub(super) context: Arc<Context>,
     pub(super) layout: Layout,
     pub(super) scripts: Scripts,
     sentinel: Option<Arc<Sentinel>>,
@@ -61,13 +60,13 @@ impl RedisBackend {
     /// # Errors
     ///
     /// If a URL or the certificates are malformed, there is no URL, or the thread cannot be started.
-    pub(in crate::store) fn new(options: RedisOptions) -> Result<Self, SetupError> {
-        let options = Arc::new(options);
-        let background = Arc::new(BackgroundThread::start()?);
+    pub(in crate::store) fn new(options: RedisOptions, clock: Clock) -> Result<Self, SetupError> {
+        let context = Arc::new(Context::new(options, clock)?);
+        let options = &context.options;
         let (mut sentinel, ca) = (None, options.tls_ca.as_deref());
         let node = |url: &str| -> Result<_, SetupError> {
             let client = connect::client_for_url(url, &options.credentials, ca)?;
-            Ok(Arc::new(Node::fixed(client, Arc::clone(&options), Arc::clone(&background))))
+            Ok(Arc::new(Node::fixed(client, Arc::clone(&context))))
         };
         let no_server = SetupError::Url("expected at least one server");
         let layout = match &options.topology {
@@ -87,8 +86,7 @@ impl RedisBackend {
                 let first = connect::client_for_url(first, &options.credentials, ca)?;
                 let seeds = urls.iter().map(|url| node(url)).collect::<Result<_, _>>()?;
                 let template = first.get_connection_info().clone();
-                let (options, background) = (Arc::clone(&options), Arc::clone(&background));
-                Layout::Cluster(Arc::new(Cluster::new(options, template, seeds, background)))
+                Layout::Cluster(Arc::new(Cluster::new(Arc::clone(&context), template, seeds)))
             }
             Topology::Sentinel { master, nodes: urls, credentials } => {
                 let clients = urls.iter().map(|url| connect::client_for_url(url, credentials, ca));
@@ -99,12 +97,11 @@ impl RedisBackend {
                 let template = primary.get_connection_info().clone();
                 let watched = Arc::new(Sentinel::new(master.clone(), clients, template));
                 sentinel = Some(Arc::clone(&watched));
-                let (options, background) = (Arc::clone(&options), Arc::clone(&background));
-                let primary = Arc::new(Node::behind_sentinel(watched, options, background));
+                let primary = Arc::new(Node::behind_sentinel(watched, Arc::clone(&context)));
                 Layout::Fixed([Shard { primary, replicas: Box::default() }].into())
             }
         };
-        Ok(Self { scripts: Scripts::new(&options.namespace), layout, sentinel, options })
+        Ok(Self { scripts: Scripts::new(&options.namespace), layout, sentinel, context })
     }
 
     /// The shard of a caller's records.
@@ -201,7 +198,7 @@ impl RedisBackend {
             self.refresh_cluster();
         }
         if let Some(watch) = watch {
-            watch.check(&self.options).await;
+            watch.check(&self.context).await;
         }
     }
 
@@ -263,9 +260,9 @@ impl RedisBackend {
         key: Key,
     ) -> Result<(), Failure> {
         let records: Vec<u128> = limits.iter().map(|limit| shared_record_id(limit, key)).collect();
-        let keys = PresenceKeys::new(&self.options.namespace, self.is_cluster());
+        let keys = PresenceKeys::new(&self.context.options.namespace, self.is_cluster());
         // Gateways report to every configured shard, so any will do; in a Cluster, to one server only.
-        let presence_shard = || self.shard_of_tag(keys.tag.as_bytes());
+        let presence_shard = || self.shard_of_tag(keys.hash_tag.as_bytes());
         let shard = if self.is_cluster() { presence_shard() } else { self.shard_of(key) };
         self.call_shard(shard, |_| keys.record_deletions(&records)).await
     }
@@ -288,7 +285,7 @@ impl RedisBackend {
         let (node, redirect) = cluster.redirect(&error, &node).ok_or(failure)?;
         let mut connection = node.open_connection().await?;
         let reply = run(&mut connection, command, Some(redirect));
-        match time::timeout(self.options.response_timeout, reply).await {
+        match self.within_response_timeout(reply).await {
             Ok(reply) => reply.map_err(|error| Failure::classify(&error)),
             Err(_) => Err(Failure::Timeout),
         }
@@ -302,7 +299,7 @@ impl RedisBackend {
         let mut connection =
             node.open_connection().await.map_err(|failure| NodeError { failure, error: None })?;
         let reply = run(&mut connection, command, None);
-        match time::timeout(self.options.response_timeout, reply).await {
+        match self.within_response_timeout(reply).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(error)) => {
                 Err(NodeError { failure: Failure::classify(&error), error: Some(error) })
@@ -311,12 +308,18 @@ impl RedisBackend {
         }
     }
 
+    async fn within_response_timeout<F: Future>(&self, reply: F) -> Result<F::Output, Elapsed> {
+        let Context { options, clock, .. } = &*self.context;
+        clock.timeout(options.response_timeout, reply).await
+    }
+
     /// Upper bound of the duration of a call, connecting included.
     pub(in crate::store) fn max_call_duration(&self) -> Duration {
         // Connecting, the probe's write and script loads, and the call. In a Cluster, reading the map first
         // may take as long again.
-        let timeouts = self.options.connect_timeout + 2 * self.options.response_timeout;
-        let call = timeouts + background_timeout(&self.options);
+        let options = &self.context.options;
+        let timeouts = options.connect_timeout + 2 * options.response_timeout;
+        let call = timeouts + self.context.background_timeout();
         if self.is_cluster() { 2 * call } else { call }
     }
 }
@@ -340,7 +343,7 @@ impl Connector {
 
     /// The prefix of every key.
     pub(crate) fn namespace(&self) -> &str {
-        &self.backend.options.namespace
+        &self.backend.context.options.namespace
     }
 
     /// Connects, within the connect timeout, to the server of the keys with this hash tag, even if it

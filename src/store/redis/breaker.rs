@@ -12,7 +12,6 @@ use redis::aio::MultiplexedConnection;
 use tokio::{
     sync::{Notify, watch},
     task::AbortHandle,
-    time,
 };
 
 use super::{
@@ -45,7 +44,7 @@ enum State {
 /// One worker's connection to a node, with its breaker.
 pub(super) struct BreakerConnection {
     breaker: Arc<Breaker>,
-    connector: AbortHandle,
+    connect_task: AbortHandle,
 }
 
 struct Breaker {
@@ -56,7 +55,7 @@ struct Breaker {
 }
 
 /// Why a connection is no longer used.
-enum ServeEnd {
+enum ConnectionEnd {
     /// It has ended and is to be replaced.
     Ended,
     /// The server counts as down.
@@ -71,8 +70,8 @@ impl BreakerConnection {
             ended: Notify::new(),
             node,
         });
-        let connector = tokio::spawn(stay_connected(Arc::clone(&breaker))).abort_handle();
-        Self { breaker, connector }
+        let connect_task = tokio::spawn(stay_connected(Arc::clone(&breaker))).abort_handle();
+        Self { breaker, connect_task }
     }
 
     pub(super) fn node(&self) -> &Arc<Node> {
@@ -141,7 +140,7 @@ impl BreakerConnection {
 
 impl Drop for BreakerConnection {
     fn drop(&mut self) {
-        self.connector.abort();
+        self.connect_task.abort();
         // The task holds no borrow of the state across an await, so the state no longer changes.
         if matches!(self.breaker.state.send_replace(State::Connecting), State::Open) {
             self.breaker.node.open_breaker_dropped();
@@ -188,20 +187,20 @@ impl Breaker {
 
     /// Closes the breaker with a new connection. Returns when the connection has ended, a ping fails, or the
     /// server's epoch is over.
-    async fn serve(
+    async fn use_until_end(
         &self,
         live: LiveConnection,
         reachability: &mut watch::Receiver<Reachability>,
-    ) -> ServeEnd {
+    ) -> ConnectionEnd {
         let (epoch, number) = (live.epoch, live.number);
         let connection = live.connection.clone();
         self.close(live);
         tokio::select! {
-            () = self.ended.notified() => ServeEnd::Ended,
-            failure = self.ping_until_failure(connection, number) => ServeEnd::Down(failure),
+            () = self.ended.notified() => ConnectionEnd::Ended,
+            failure = self.ping_until_failure(connection, number) => ConnectionEnd::Down(failure),
             now = reachability.wait_for(|now| *now != Reachability::Up(epoch)) => match now.as_deref() {
-                Ok(Reachability::Down(failure)) => ServeEnd::Down(*failure),
-                _ => ServeEnd::Down(Failure::Open),
+                Ok(Reachability::Down(failure)) => ConnectionEnd::Down(*failure),
+                _ => ConnectionEnd::Down(Failure::Open),
             },
         }
     }
@@ -213,7 +212,7 @@ impl Breaker {
         number: u64,
     ) -> Failure {
         loop {
-            time::sleep(PING_INTERVAL).await;
+            self.node.clock().sleep(PING_INTERVAL).await;
             match self.node.ping(&mut connection).await {
                 Ok(()) => {}
                 Err(Failure::Io) => self.replace(number),
@@ -241,8 +240,8 @@ async fn stay_connected(breaker: Arc<Breaker>) {
                     Ok(connection) => {
                         number += 1;
                         let live = LiveConnection { connection, epoch, number };
-                        let end = breaker.serve(live, &mut reachability).await;
-                        if let ServeEnd::Down(failure) = end {
+                        let end = breaker.use_until_end(live, &mut reachability).await;
+                        if let ConnectionEnd::Down(failure) = end {
                             breaker.node.health.report_failure(epoch, failure);
                             breaker.open(failure, |_| true);
                         }

@@ -1,10 +1,6 @@
 //! One worker's part of the Redis store: a connection and a breaker for each node, and the calls of requests.
 
-use std::{
-    sync::Arc,
-    task::Poll,
-    time::{Duration, Instant},
-};
+use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -22,7 +18,7 @@ use super::{
     shard_id::ShardId,
 };
 use crate::{
-    clock::{self, Clock},
+    clock::Clock,
     limit::{Acquisition, Adjustment, Charge, Grant, Key, Millis, Verdict},
 };
 
@@ -33,7 +29,6 @@ const RECOVERY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 pub(in crate::store) struct RedisClient {
     backend: Arc<RedisBackend>,
     connections: Arc<Connections>,
-    clock: Clock,
     /// Opens connections as the Cluster's map changes, before requests need them.
     map_follower: Option<AbortHandle>,
 }
@@ -42,7 +37,7 @@ pub(in crate::store) struct RedisClient {
 struct Connections {
     cluster: Option<Arc<Cluster>>,
     current: ArcSwap<ConnectionSet>,
-    replacing: Mutex<()>,
+    update_lock: Mutex<()>,
 }
 
 /// The connections for one map.
@@ -65,7 +60,7 @@ struct Attempt {
 
 impl RedisClient {
     /// Starts connecting in the background of the current runtime.
-    pub(in crate::store) fn new(backend: Arc<RedisBackend>, clock: Clock) -> Self {
+    pub(in crate::store) fn new(backend: Arc<RedisBackend>) -> Self {
         let (cluster, nodes) = match &backend.layout {
             Layout::Fixed(shards) => (None, shards.iter().map(|shard| &shard.primary).collect()),
             Layout::Cluster(cluster) => (Some(Arc::clone(cluster)), Vec::new()),
@@ -75,12 +70,16 @@ impl RedisClient {
             .map(|node| Arc::new(BreakerConnection::new(Arc::clone(node))))
             .collect();
         let current = ArcSwap::from_pointee(ConnectionSet { map: None, connections });
-        let connections = Arc::new(Connections { cluster, current, replacing: Mutex::new(()) });
+        let connections = Arc::new(Connections { cluster, current, update_lock: Mutex::new(()) });
         let map_follower = connections.cluster.as_ref().map(|cluster| {
             cluster.refresh();
             tokio::spawn(follow_map(Arc::clone(&connections), Arc::clone(cluster))).abort_handle()
         });
-        Self { backend, connections, clock, map_follower }
+        Self { backend, connections, map_follower }
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.backend.context.clock
     }
 
     /// The shard of a caller's records. Hashes nothing if there is one server.
@@ -90,7 +89,7 @@ impl RedisClient {
 
     /// The longest time that a request waits for its decision.
     pub(in crate::store) fn response_timeout(&self) -> Duration {
-        self.backend.options.response_timeout
+        self.backend.context.options.response_timeout
     }
 
     /// Whether a call would be sent at once: there is a connection, and its breaker is closed.
@@ -99,7 +98,7 @@ impl RedisClient {
     }
 
     /// Charges all or none in one script call. The keys must be on `shard`. Waits no longer than the
-    /// response timeout, nor beyond `deadline`; not at all while the breaker is open.
+    /// response timeout, nor beyond `deadline` (by [`Clock::uptime`]); not at all while the breaker is open.
     ///
     /// # Errors
     ///
@@ -109,7 +108,7 @@ impl RedisClient {
         &self,
         shard: ShardId,
         charges: &[Charge<'_>],
-        deadline: Option<Instant>,
+        deadline: Option<Duration>,
     ) -> Result<Verdict, CallError> {
         let command = |script, now| self.backend.scripts.charge(script, charges, now);
         let limits = || charges.iter().map(|charge| charge.limit);
@@ -163,7 +162,8 @@ impl RedisClient {
             if let Some(LateReply(reply)) = late {
                 // Keeps the connection open: once it is closed, a Redis that hangs does not execute its
                 // commands later.
-                tokio::spawn(tokio::time::timeout(LATE_REPLY_TIMEOUT, reply));
+                let clock = self.clock().clone();
+                tokio::spawn(async move { clock.timeout(LATE_REPLY_TIMEOUT, reply).await });
             }
             failure
         })
@@ -207,11 +207,11 @@ impl RedisClient {
     async fn wait_for_recovery(&self, shard: ShardId) {
         let recovery = async {
             while !self.is_live(shard) {
-                tokio::time::sleep(RECOVERY_POLL_INTERVAL).await;
+                self.clock().sleep(RECOVERY_POLL_INTERVAL).await;
             }
         };
-        let _ = tokio::time::timeout(LATE_REPLY_TIMEOUT, recovery).await;
-        tokio::time::sleep(RECOVERY_POLL_INTERVAL).await;
+        let _ = self.clock().timeout(LATE_REPLY_TIMEOUT, recovery).await;
+        self.clock().sleep(RECOVERY_POLL_INTERVAL).await;
     }
 
     /// Calls a script on records of `shard`: `command` makes the command, with the time that replaces the
@@ -222,19 +222,23 @@ impl RedisClient {
         shard: ShardId,
         command: impl Fn(ScriptRef, Option<Millis>) -> Cmd,
         parse: impl FnOnce(&[i64]) -> Option<T>,
-        deadline: Option<Instant>,
+        deadline: Option<Duration>,
     ) -> Result<T, CallError> {
         let connection = self.connections.get(shard);
         if connection.as_ref().is_some_and(|connection| connection.is_open()) {
             self.connections.refresh_cluster();
             return Err(CallError { failure: Failure::Open, late: None });
         }
-        let now = self.clock.manual_now();
+        let now = self.clock().manual_now();
         let mut attempt = None;
-        let reply = self.attempt(shard, connection, |script| command(script, now), &mut attempt);
-        let timeout_at = clock::instant() + self.backend.options.response_timeout;
+        let timeout_at = self.clock().uptime() + self.response_timeout();
         let timeout_at = deadline.map_or(timeout_at, |deadline| deadline.min(timeout_at));
-        let outcome = tokio::time::timeout_at(timeout_at.into(), reply).await;
+        let outcome = {
+            let command = |script| command(script, now);
+            // Pinned, so that the timeout's state does not hold it a second time.
+            let reply = pin!(self.attempt(shard, connection, command, &mut attempt));
+            self.clock().timeout_at(timeout_at, reply).await
+        };
         let outcome = outcome.unwrap_or_else(|_| {
             if attempt.is_some() {
                 return Err(Failure::Timeout.into());
@@ -390,7 +394,7 @@ impl Connections {
 
     /// Makes the connections for the current map; existing ones are kept.
     fn update(&self, cluster: &Arc<Cluster>) -> Arc<ConnectionSet> {
-        let _replacing = self.replacing.lock();
+        let _update = self.update_lock.lock();
         let map = Arc::clone(&cluster.map());
         let set = self.current.load_full();
         if set.map.as_ref().is_some_and(|current| Arc::ptr_eq(current, &map)) {

@@ -8,20 +8,18 @@ use std::{
 
 use arc_swap::ArcSwap;
 use redis::{ConnectionInfo, Value};
-use tokio::{
-    sync::{Notify, watch},
-    time,
-};
+use tokio::sync::{Notify, watch};
 
 use super::{
-    Failure, RedisOptions,
-    background::BackgroundThread,
+    Failure,
     call::Redirect,
     connect,
+    context::Context,
     health::Reachability,
     node::Node,
     shard_id::{SLOTS, ShardId},
 };
+use crate::clock::Clock;
 
 /// Shortest interval between two reads of the map.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -90,14 +88,13 @@ pub(super) struct MapStatus {
 
 /// The Cluster, shared by all threads.
 pub(super) struct Cluster {
-    options: Arc<RedisOptions>,
+    context: Arc<Context>,
     /// The credentials and TLS settings of every server; the address is the first seed's.
     template: ConnectionInfo,
     /// The configured servers.
     seeds: Box<[Arc<Node>]>,
     map: ArcSwap<SlotMap>,
     status: watch::Sender<MapStatus>,
-    background: Arc<BackgroundThread>,
     /// Starts the task that reads the map.
     refresher: Once,
     /// Notified when a read is requested.
@@ -107,18 +104,16 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Connects nothing yet.
     pub(super) fn new(
-        options: Arc<RedisOptions>,
+        context: Arc<Context>,
         template: ConnectionInfo,
         seeds: Box<[Arc<Node>]>,
-        background: Arc<BackgroundThread>,
     ) -> Self {
         Self {
-            options,
+            context,
             template,
             seeds,
             map: ArcSwap::from_pointee(SlotMap::empty()),
             status: watch::Sender::default(),
-            background,
             refresher: Once::new(),
             requested: Arc::default(),
         }
@@ -149,7 +144,9 @@ impl Cluster {
     pub(super) fn refresh(self: &Arc<Self>) {
         self.refresher.call_once(|| {
             let requested = Arc::clone(&self.requested);
-            self.background.spawn(refresh_on_request(Arc::downgrade(self), requested));
+            let clock = self.context.clock.clone();
+            let refresher = refresh_on_request(Arc::downgrade(self), requested, clock);
+            self.context.background.spawn(refresher);
         });
         self.requested.notify_one();
     }
@@ -184,8 +181,7 @@ impl Cluster {
     /// The node at an address: the existing one, or a new one.
     fn node_at(&self, host: &str, port: u16) -> Option<Arc<Node>> {
         let client = connect::client_at(&self.template, host, port)?;
-        let (options, background) = (Arc::clone(&self.options), Arc::clone(&self.background));
-        let new = Node::fixed(client, options, background);
+        let new = Node::fixed(client, Arc::clone(&self.context));
         let map = self.map();
         let existing = map.nodes.iter().chain(&self.seeds).find(|node| node.name == new.name);
         Some(existing.map_or_else(|| Arc::new(new), Arc::clone))
@@ -231,7 +227,8 @@ impl Cluster {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let reply = command.query_async::<Value>(&mut connection);
-        let reply = match time::timeout(self.options.connect_timeout, reply).await {
+        let Context { options, clock, .. } = &*self.context;
+        let reply = match clock.timeout(options.connect_timeout, reply).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(error)) => return Err(Failure::classify(&error)),
             Err(_) => return Err(Failure::Timeout),
@@ -251,14 +248,14 @@ impl Cluster {
 }
 
 /// Reads the map on request, at most once a second. Ends when the Cluster is dropped.
-async fn refresh_on_request(cluster: Weak<Cluster>, requested: Arc<Notify>) {
+async fn refresh_on_request(cluster: Weak<Cluster>, requested: Arc<Notify>, clock: Clock) {
     loop {
         requested.notified().await;
         let Some(cluster) = cluster.upgrade() else { return };
-        let pause = time::sleep(MIN_REFRESH_INTERVAL);
+        let next = clock.uptime() + MIN_REFRESH_INTERVAL;
         cluster.read_map().await;
         drop(cluster);
-        pause.await;
+        clock.sleep_until(next).await;
     }
 }
 
@@ -303,7 +300,8 @@ fn parse_u16(value: &Value) -> Option<u16> {
 mod tests {
     use super::{
         super::{
-            Connector, Credentials, Presence, RedisBackend, Reporter, Topology, backend::Layout,
+            Connector, Credentials, Presence, RedisBackend, RedisOptions, Reporter, Topology,
+            backend::Layout,
         },
         *,
     };
@@ -344,7 +342,7 @@ mod tests {
     #[tokio::test]
     async fn a_failed_connection_refreshes_the_map() {
         for is_throttle in [true, false] {
-            let backend = Arc::new(RedisBackend::new(options()).unwrap());
+            let backend = Arc::new(RedisBackend::new(options(), Clock::system()).unwrap());
             let Layout::Cluster(cluster) = &backend.layout else { panic!("not a Cluster") };
             let mut map = SlotMap::empty();
             let dead = &cluster.seeds[0];
@@ -357,21 +355,23 @@ mod tests {
             if is_throttle {
                 assert!(Connector::new(Arc::clone(&backend)).connect("t").await.is_err());
             } else {
-                Reporter::new(&Presence::new(&backend.options.secret, 0), &backend).report().await;
+                Reporter::new(&Presence::new(&backend.context.options.secret, 0), &backend)
+                    .report()
+                    .await;
             }
-            let read = time::timeout(Duration::from_secs(5), cluster.wait_for_first_read());
+            let read = tokio::time::timeout(Duration::from_secs(5), cluster.wait_for_first_read());
             assert!(read.await.is_ok(), "throttle: {is_throttle}");
         }
     }
 
     #[tokio::test]
     async fn a_redirect_to_an_unknown_host_refreshes_the_map() {
-        let options = Arc::new(options());
-        let client = connect::client_for_url("redis://seed:1", &options.credentials, None).unwrap();
+        let context = Arc::new(Context::new(options(), Clock::system()).unwrap());
+        let credentials = &context.options.credentials;
+        let client = connect::client_for_url("redis://seed:1", credentials, None).unwrap();
         let template = client.get_connection_info().clone();
-        let background = Arc::new(BackgroundThread::start().unwrap());
-        let sender = Node::fixed(client, Arc::clone(&options), Arc::clone(&background));
-        let cluster = Arc::new(Cluster::new(options, template, [].into(), background));
+        let sender = Node::fixed(client, Arc::clone(&context));
+        let cluster = Arc::new(Cluster::new(context, template, [].into()));
         let moved = |to: &str| -> redis::RedisError {
             let error = format!("-MOVED 1 {to}:7000\r\n");
             let reply = redis::parse_redis_value(error.as_bytes()).unwrap();
@@ -379,7 +379,7 @@ mod tests {
         };
         assert!(cluster.redirect(&moved("?"), &sender).is_none());
         assert!(cluster.map().nodes.is_empty(), "the placeholder is not a host");
-        let read = time::timeout(Duration::from_secs(5), cluster.wait_for_first_read());
+        let read = tokio::time::timeout(Duration::from_secs(5), cluster.wait_for_first_read());
         assert!(read.await.is_ok(), "the map is read");
         let (node, redirect) = cluster.redirect(&moved("there"), &sender).unwrap();
         assert_eq!((&*node.name, redirect), ("there:7000", Redirect::Moved));

@@ -1,14 +1,11 @@
 //! Makes clients of the `redis` crate, from a URL or for another address, and connects them within a timeout.
 
-use std::time::Duration;
-
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     TlsCertificates, aio::MultiplexedConnection,
 };
-use tokio::time;
 
-use super::{Credentials, Failure, error_code};
+use super::{Credentials, Failure, context::Context, error_code};
 use crate::store::SetupError;
 
 /// Commands that may wait in a connection's write buffer; later ones wait within their own timeout.
@@ -38,22 +35,24 @@ pub(super) fn is_redirect(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK"))
 }
 
-/// Connects to one server. Commands on the connection have no timeout of their own.
+/// Connects to one server, within the connect timeout. Commands on the connection have no timeout of
+/// their own.
 ///
 /// # Errors
 ///
-/// Also [`Failure::Timeout`], if connecting takes longer than `timeout`.
+/// Also [`Failure::Timeout`].
 pub(super) async fn open(
     client: &Client,
-    timeout: Duration,
+    context: &Context,
 ) -> Result<MultiplexedConnection, ConnectError> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(timeout))
+        .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_pipeline_buffer_size(PIPELINE_BUFFER);
     let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    // The crate's timeout may not cover name resolution; this one does.
-    let error = match time::timeout(timeout, connecting).await {
+    // Not the crate's timeout: it goes by another clock.
+    let timeout = context.options.connect_timeout;
+    let error = match context.clock.timeout(timeout, connecting).await {
         Ok(Ok(connection)) => return Ok(connection),
         Ok(Err(error)) => error,
         Err(_) => return Err(Failure::Timeout.into()),

@@ -3,9 +3,10 @@
 
 use std::{sync::Weak, time::Duration};
 
-use tokio::{sync::watch, time};
+use tokio::sync::watch;
 
 use super::Failure;
+use crate::clock::Clock;
 
 /// Shortest interval between the starts of two probes.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -85,12 +86,12 @@ pub(super) trait Probe: Send + Sync + 'static {
 
 /// Probes the node while it is not up, at once if the last probe began at least `interval` (and a jitter)
 /// ago. Ends when the node is dropped.
-pub(super) async fn monitor(node: Weak<impl Probe>, interval: Duration) {
+pub(super) async fn monitor(node: Weak<impl Probe>, interval: Duration, clock: Clock) {
     let Some(mut state) = node.upgrade().map(|node| node.health().subscribe()) else { return };
     let mut epoch = 0;
     while state.wait_for(|state| !matches!(state, Reachability::Up(_))).await.is_ok() {
         let Some(node) = node.upgrade() else { return };
-        let pause = time::sleep(interval + jitter(interval));
+        let next = clock.uptime() + interval + jitter(interval);
         let found = match node.probe().await {
             Ok(()) => {
                 epoch += 1;
@@ -101,7 +102,7 @@ pub(super) async fn monitor(node: Weak<impl Probe>, interval: Duration) {
         // Notifies of an unchanged result as well: some callers wait for the next result.
         node.health().0.send_replace(found);
         drop(node);
-        pause.await;
+        clock.sleep_until(next).await;
     }
 }
 
@@ -118,12 +119,15 @@ mod tests {
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     };
 
-    use tokio::task::JoinHandle;
+    use tokio::task::{JoinHandle, yield_now};
 
     use super::*;
-    use crate::clock::instant;
 
-    const SHORT: Duration = Duration::from_millis(20);
+    /// Just less than the interval: no second probe may begin.
+    const TOO_SOON: Duration = Duration::from_millis(999);
+
+    /// From [`TOO_SOON`] to the end of the interval and the longest jitter.
+    const REST: Duration = Duration::from_millis(251);
 
     struct FakeNode {
         health: NodeHealth,
@@ -142,67 +146,80 @@ mod tests {
         }
     }
 
-    fn start_monitor(is_up: bool, interval: Duration) -> (Arc<FakeNode>, JoinHandle<()>) {
-        let (is_up, probes) = (AtomicBool::new(is_up), AtomicU64::new(0));
-        let node = Arc::new(FakeNode { health: NodeHealth::new(), is_up, probes });
-        let task = tokio::spawn(monitor(Arc::downgrade(&node), interval));
-        (node, task)
+    /// A monitored node, on a simulated clock.
+    struct Monitored {
+        node: Arc<FakeNode>,
+        clock: Clock,
+        task: JoinHandle<()>,
     }
 
-    async fn expect_state(node: &FakeNode, state: Reachability) {
-        let mut changes = node.health.subscribe();
-        let reached = changes.wait_for(|now| *now == state);
-        let in_time = time::timeout(Duration::from_secs(10), reached).await;
-        assert!(in_time.is_ok(), "{state:?}, not {:?}", node.health.reachability());
+    impl Monitored {
+        async fn start(is_up: bool) -> Self {
+            let (is_up, probes) = (AtomicBool::new(is_up), AtomicU64::new(0));
+            let node = Arc::new(FakeNode { health: NodeHealth::new(), is_up, probes });
+            let clock = Clock::simulated(0);
+            let task = tokio::spawn(monitor(Arc::downgrade(&node), PROBE_INTERVAL, clock.clone()));
+            let monitored = Self { node, clock, task };
+            monitored.after(Duration::ZERO).await;
+            monitored
+        }
+
+        /// Advances the clock, and lets the monitor do all that is then due. Returns the state, and the
+        /// number of probes so far.
+        async fn after(&self, time: Duration) -> (Reachability, u64) {
+            self.clock.advance(time);
+            for _ in 0..8 {
+                yield_now().await;
+            }
+            (self.node.health.reachability(), self.node.probes.load(Relaxed))
+        }
     }
 
     #[tokio::test]
     async fn a_down_server_is_probed_at_most_once_an_interval_and_an_up_server_never() {
-        let (start, (node, _task)) = (instant(), start_monitor(false, SHORT));
-        time::sleep(20 * SHORT).await;
-        let probes = || node.probes.load(Relaxed);
-        let count = probes();
-        let most = instant().duration_since(start).div_duration_f64(SHORT) as u64 + 1;
-        assert!((2..=most).contains(&count), "{count} probes, expected 2 to {most}");
-        node.is_up.store(true, Relaxed);
-        expect_state(&node, Reachability::Up(Epoch(1))).await;
-        let before = probes();
-        time::sleep(5 * SHORT).await;
-        assert_eq!(probes(), before, "no probe while it is up");
+        let monitored = Monitored::start(false).await;
+        let down = Reachability::Down(Failure::Io);
+        for probes in 1..=5 {
+            assert_eq!(monitored.after(TOO_SOON).await, (down, probes));
+            assert_eq!(monitored.after(REST).await, (down, probes + 1));
+        }
+        monitored.node.is_up.store(true, Relaxed);
+        let up = Reachability::Up(Epoch(1));
+        assert_eq!(monitored.after(TOO_SOON + REST).await, (up, 7));
+        assert_eq!(
+            monitored.after(Duration::from_hours(1)).await,
+            (up, 7),
+            "no probe while it is up"
+        );
     }
 
     #[tokio::test]
     async fn a_failed_connection_causes_a_probe_at_once_unless_one_was_just_made() {
-        let (node, _task) = start_monitor(true, SHORT);
-        expect_state(&node, Reachability::Up(Epoch(1))).await;
-        time::sleep(2 * SHORT).await;
-        node.health.report_failure(Epoch(1), Failure::Timeout);
-        assert_eq!(node.health.reachability(), Reachability::Down(Failure::Timeout));
-        expect_state(&node, Reachability::Up(Epoch(2))).await;
-        node.health.report_failure(Epoch(1), Failure::Io);
-        assert_eq!(
-            node.health.reachability(),
-            Reachability::Up(Epoch(2)),
-            "a failure of an earlier epoch"
-        );
-        node.health.invalidate();
-        expect_state(&node, Reachability::Up(Epoch(3))).await;
+        let monitored = Monitored::start(true).await;
+        let (health, now) = (&monitored.node.health, Duration::ZERO);
+        assert_eq!(monitored.after(TOO_SOON + REST).await, (Reachability::Up(Epoch(1)), 1));
+        health.report_failure(Epoch(1), Failure::Timeout);
+        assert_eq!(health.reachability(), Reachability::Down(Failure::Timeout));
+        let up = Reachability::Up(Epoch(2));
+        assert_eq!(monitored.after(now).await, (up, 2), "at once");
+        health.report_failure(Epoch(1), Failure::Io);
+        assert_eq!(monitored.after(now).await, (up, 2), "a failure of an earlier epoch");
 
-        let (node, _task) = start_monitor(true, Duration::from_hours(1));
-        expect_state(&node, Reachability::Up(Epoch(1))).await;
-        node.health.report_failure(Epoch(1), Failure::Server);
-        time::sleep(5 * SHORT).await;
-        assert_eq!(node.health.reachability(), Reachability::Down(Failure::Server));
-        assert_eq!(node.probes.load(Relaxed), 1);
+        health.invalidate();
+        let down = Reachability::Down(Failure::Server);
+        assert_eq!(monitored.after(TOO_SOON).await, (down, 2), "one was just made");
+        assert_eq!(monitored.after(REST).await, (Reachability::Up(Epoch(3)), 3));
     }
 
     #[tokio::test]
     async fn a_monitor_ends_with_its_node() {
         for is_up in [true, false] {
-            let (node, task) = start_monitor(is_up, SHORT);
-            time::sleep(2 * SHORT).await;
+            let Monitored { node, clock, task } = Monitored::start(is_up).await;
             drop(node);
-            assert!(time::timeout(Duration::from_secs(10), task).await.is_ok(), "{is_up}");
+            clock.advance(TOO_SOON + REST);
+            // Only a monitor that does not end takes that long.
+            let ended = tokio::time::timeout(Duration::from_secs(10), task).await;
+            assert!(ended.is_ok(), "{is_up}");
         }
     }
 }

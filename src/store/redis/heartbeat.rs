@@ -1,15 +1,12 @@
 //! The connection over which a gateway reports to one server that it is alive.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
-use tokio::time;
 
 use super::{
     Failure, RedisBackend,
+    context::Context,
     node::{Node, NodeConnection},
     presence_keys::{DELETION_LIFETIME, PresenceKeys, REPORT_LIFETIME},
 };
@@ -24,17 +21,17 @@ pub(super) struct HeartbeatConnection {
     streak: ReportStreak,
 }
 
-/// The start of the current series of reports without a failure.
+/// The start of the current series of reports without a failure, by [`Clock::uptime`](crate::clock::Clock::uptime).
 #[derive(Default)]
-struct ReportStreak(Option<Instant>);
+struct ReportStreak(Option<Duration>);
 
 impl ReportStreak {
     /// Extends the streak by a report, or ends it. Returns whether it has lasted [`REPORT_LIFETIME`]: then
     /// every gateway that is alive has reported during it, too.
-    fn record(&mut self, is_ok: bool, now: Instant) -> bool {
+    fn record(&mut self, is_ok: bool, now: Duration) -> bool {
         self.0 = is_ok.then(|| self.0.unwrap_or(now));
         self.0.is_some_and(|start| {
-            now.duration_since(start) >= Duration::from_millis(REPORT_LIFETIME)
+            now.saturating_sub(start) >= Duration::from_millis(REPORT_LIFETIME)
         })
     }
 }
@@ -42,7 +39,7 @@ impl ReportStreak {
 /// The records that the operator has deleted since the last report.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(in crate::store) struct Deletions {
-    /// Names as [`shared_record_id`](crate::store::record_id::shared_record_id) makes them.
+    /// Their shared ids: [`shared_record_id`](crate::store::record_id::shared_record_id).
     pub(in crate::store) records: Vec<u128>,
     /// Some records may be missing: the last report is older than deletions are kept, or the server's clock
     /// was set back to before it.
@@ -67,7 +64,7 @@ impl HeartbeatConnection {
         Self { node, connection: None, reported_at: 0, streak: ReportStreak::default() }
     }
 
-    /// Reports at the time `now`.
+    /// Reports at the time `now`, by [`Clock::uptime`](crate::clock::Clock::uptime).
     ///
     /// # Errors
     ///
@@ -77,7 +74,7 @@ impl HeartbeatConnection {
         backend: &RedisBackend,
         member: &str,
         keys: &PresenceKeys,
-        now: Instant,
+        now: Duration,
     ) -> Result<HeartbeatReply, Failure> {
         let reply = self.try_report(backend, member, keys).await;
         let is_complete = self.streak.record(reply.is_ok(), now);
@@ -114,8 +111,8 @@ impl HeartbeatConnection {
         };
         let connection = &mut self.connection.insert(usable).connection;
         let reply = report.query_async(connection);
-        let reply = time::timeout(backend.options.response_timeout, reply);
-        let failure = match reply.await {
+        let Context { options, clock, .. } = &*backend.context;
+        let failure = match clock.timeout(options.response_timeout, reply).await {
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) if error.code() == Some("WRONGTYPE") => return Err(Failure::Reply),
             Ok(Err(error)) => Failure::classify(&error),
@@ -133,7 +130,7 @@ impl HeartbeatConnection {
     ) -> Result<NodeConnection, Failure> {
         let node = match &self.node {
             Some(node) => Arc::clone(node),
-            None => backend.node_of_tag(&keys.tag).await?,
+            None => backend.node_of_tag(&keys.hash_tag).await?,
         };
         node.connect_if_up().await.inspect_err(|_| backend.refresh_cluster())
     }
@@ -142,12 +139,10 @@ impl HeartbeatConnection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
 
     #[test]
     fn a_streak_is_complete_after_the_lifetime_of_a_report() {
-        let (start, mut streak) = (clock::instant(), ReportStreak::default());
-        let at = |second| start + Duration::from_secs(second);
+        let (at, mut streak) = (Duration::from_secs, ReportStreak::default());
         for second in 0..5 {
             assert!(!streak.record(true, at(second)), "after {second} s");
         }

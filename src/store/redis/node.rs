@@ -5,23 +5,23 @@ use std::{
         Arc, Once,
         atomic::{AtomicU32, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 use redis::{Client, aio::MultiplexedConnection};
-use tokio::{sync::watch, time};
+use tokio::sync::watch;
 
 use super::{
-    Failure, RedisOptions,
-    background::BackgroundThread,
+    Failure,
     connect::{self, ConnectError},
+    context::Context,
     health::{self, NodeHealth, Probe, Reachability},
-    probe::{background_timeout, probe},
+    probe::probe,
     sentinel::Sentinel,
     shard_id::tag_of_slot,
 };
-use crate::clock;
+use crate::clock::Clock;
 
 /// [`Node::slot`] of a server that is not in a Cluster, or serves no slot.
 const NO_SLOT: u32 = u32::MAX;
@@ -29,13 +29,15 @@ const NO_SLOT: u32 = u32::MAX;
 /// Shortest interval between two warnings with the same reason.
 const WARNING_INTERVAL: Duration = Duration::from_mins(1);
 
+/// The most error codes of refused calls that are logged in one [`WARNING_INTERVAL`].
+const MAX_LOGGED_CODES: usize = 8;
+
 /// A shard's primary, a replica, a Cluster's server, or the primary that Sentinel names.
 pub(super) struct Node {
     /// `host:port`, or Sentinel's name for the primary.
     pub(super) name: Box<str>,
     address: Address,
-    options: Arc<RedisOptions>,
-    background: Arc<BackgroundThread>,
+    context: Arc<Context>,
     pub(super) health: NodeHealth,
     /// Starts the health monitor.
     monitor: Once,
@@ -47,8 +49,25 @@ pub(super) struct Node {
     connect_error: Mutex<String>,
     /// The last logged reason for a failed probe; empty while probes succeed.
     probe_error: Mutex<String>,
-    /// The last logged reason for a refused call, and when it was logged.
-    refusal: Mutex<Option<(String, Instant)>>,
+    /// The error codes of refused calls that were logged recently.
+    refusals: Mutex<LoggedCodes>,
+}
+
+/// Error codes, and when each was logged, by [`Clock::uptime`].
+#[derive(Default)]
+struct LoggedCodes(Vec<(String, Duration)>);
+
+impl LoggedCodes {
+    /// Whether to log `code` now: each code once, and at most [`MAX_LOGGED_CODES`], in [`WARNING_INTERVAL`].
+    fn should_log(&mut self, code: &str, now: Duration) -> bool {
+        self.0.retain(|(_, at)| now < *at + WARNING_INTERVAL);
+        let is_logged = self.0.iter().any(|(logged, _)| logged == code);
+        if is_logged || self.0.len() >= MAX_LOGGED_CODES {
+            return false;
+        }
+        self.0.push((code.to_owned(), now));
+        true
+    }
 }
 
 /// How the server's address is found.
@@ -76,43 +95,33 @@ impl NodeConnection {
 
 impl Node {
     /// The server at a client's address. Connects nothing.
-    pub(super) fn fixed(
-        client: Client,
-        options: Arc<RedisOptions>,
-        background: Arc<BackgroundThread>,
-    ) -> Self {
+    pub(super) fn fixed(client: Client, context: Arc<Context>) -> Self {
         let name = client.get_connection_info().addr().to_string().to_ascii_lowercase();
-        Self::new(name.into(), Address::Fixed(Box::new(client)), options, background)
+        Self::new(name.into(), Address::Fixed(Box::new(client)), context)
     }
 
     /// The primary that Sentinel names. Connects nothing.
-    pub(super) fn behind_sentinel(
-        sentinel: Arc<Sentinel>,
-        options: Arc<RedisOptions>,
-        background: Arc<BackgroundThread>,
-    ) -> Self {
-        Self::new(sentinel.master.clone(), Address::Sentinel(sentinel), options, background)
+    pub(super) fn behind_sentinel(sentinel: Arc<Sentinel>, context: Arc<Context>) -> Self {
+        Self::new(sentinel.master.clone(), Address::Sentinel(sentinel), context)
     }
 
-    fn new(
-        name: Box<str>,
-        address: Address,
-        options: Arc<RedisOptions>,
-        background: Arc<BackgroundThread>,
-    ) -> Self {
+    fn new(name: Box<str>, address: Address, context: Arc<Context>) -> Self {
         Self {
             name,
             address,
-            options,
-            background,
+            context,
             health: NodeHealth::new(),
             monitor: Once::new(),
             open_breakers: AtomicUsize::new(0),
             slot: AtomicU32::new(NO_SLOT),
             connect_error: Mutex::default(),
             probe_error: Mutex::default(),
-            refusal: Mutex::default(),
+            refusals: Mutex::default(),
         }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.context.clock
     }
 
     /// The host, where the address is fixed.
@@ -163,7 +172,9 @@ impl Node {
     /// The server's reachability; the first call starts the health monitor.
     pub(super) fn watch_health(self: &Arc<Self>) -> watch::Receiver<Reachability> {
         self.monitor.call_once(|| {
-            self.background.spawn(health::monitor(Arc::downgrade(self), health::PROBE_INTERVAL));
+            let (node, clock) = (Arc::downgrade(self), self.clock().clone());
+            let monitor = health::monitor(node, health::PROBE_INTERVAL, clock);
+            self.context.background.spawn(monitor);
         });
         self.health.subscribe()
     }
@@ -178,7 +189,7 @@ impl Node {
         // Cannot fail: `self` owns the sender.
         let found = changes.wait_for(|found| *found != Reachability::Unknown).await;
         match found.map(|found| *found) {
-            Ok(found @ Reachability::Up(_)) => self.connect_recording(found).await,
+            Ok(found @ Reachability::Up(_)) => self.connect_with_reachability(found).await,
             _ => Err(Failure::Open),
         }
     }
@@ -199,11 +210,11 @@ impl Node {
         }
         match found {
             Reachability::Down(failure) if !found.is_responding() => Err(failure),
-            _ => self.connect_recording(found).await,
+            _ => self.connect_with_reachability(found).await,
         }
     }
 
-    async fn connect_recording(
+    async fn connect_with_reachability(
         self: &Arc<Self>,
         reachability: Reachability,
     ) -> Result<NodeConnection, Failure> {
@@ -219,8 +230,8 @@ impl Node {
     /// The failure to connect, which is logged.
     pub(super) async fn open_connection(&self) -> Result<MultiplexedConnection, Failure> {
         let opened = match &self.address {
-            Address::Fixed(client) => connect::open(client, self.options.connect_timeout).await,
-            Address::Sentinel(sentinel) => sentinel.open(&self.options).await,
+            Address::Fixed(client) => connect::open(client, &self.context).await,
+            Address::Sentinel(sentinel) => sentinel.open(&self.context).await,
         };
         self.log_error(&self.connect_error, "cannot connect to Redis", opened)
     }
@@ -250,12 +261,8 @@ impl Node {
     /// Logs the error code with which the server refused a call; a repeated code once a minute. A probe may
     /// succeed all the same.
     pub(super) fn log_refusal(&self, code: &str) {
-        let (mut logged, now) = (self.refusal.lock(), clock::instant());
-        let is_recent =
-            |(last, at): &(String, Instant)| last == code && now < *at + WARNING_INTERVAL;
-        if !logged.as_ref().is_some_and(is_recent) {
+        if self.refusals.lock().should_log(code, self.clock().uptime()) {
             tracing::warn!(shard = &*self.name, why = code, "Redis refuses script calls");
-            *logged = Some((code.to_owned(), now));
         }
     }
 
@@ -268,7 +275,7 @@ impl Node {
     pub(super) async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
         let ping = redis::cmd("PING");
         let reply = ping.exec_async(connection);
-        match time::timeout(background_timeout(&self.options), reply).await {
+        match self.clock().timeout(self.context.background_timeout(), reply).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => match Failure::classify(&error) {
                 Failure::Server | Failure::Reply => Ok(()),
@@ -291,16 +298,43 @@ impl Probe for Node {
             sentinel.invalidate();
         }
         let mut connection = self.open_connection().await?;
-        let namespace = &self.options.namespace;
+        let namespace = &self.context.options.namespace;
         let key = match u16::try_from(self.slot.load(Ordering::Relaxed)) {
             Ok(slot) => format!("{namespace}:{{{}}}:probe", tag_of_slot(slot)),
             Err(_) => format!("{namespace}:probe"),
         };
-        let probed = probe(&mut connection, &key, &self.options).await;
+        let probed = probe(&mut connection, &key, &self.context).await;
         self.log_error(
             &self.probe_error,
             "Redis responds, but refuses the writes or scripts of limits",
             probed,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_that_alternate_are_logged_once_a_minute_each() {
+        let mut codes = LoggedCodes::default();
+        let mut logged_at = |second: u64| {
+            let now = Duration::from_secs(second);
+            ["OOM", "READONLY", "OOM"].map(|code| codes.should_log(code, now))
+        };
+        assert_eq!(logged_at(0), [true, true, false]);
+        assert_eq!(logged_at(59), [false; 3]);
+        assert_eq!(logged_at(60), [true, true, false]);
+    }
+
+    #[test]
+    fn the_number_of_logged_codes_is_bounded() {
+        let mut codes = LoggedCodes::default();
+        let mut logged_in = |minute: u64| {
+            let now = Duration::from_mins(minute);
+            (0..1_000).filter(|n| codes.should_log(&n.to_string(), now)).count()
+        };
+        assert_eq!([logged_in(0), logged_in(1)], [MAX_LOGGED_CODES; 2]);
     }
 }

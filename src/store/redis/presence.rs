@@ -7,14 +7,14 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tokio::time;
 
 use super::{
     Failure, RedisBackend,
+    context::Context,
     heartbeat::{Deletions, HeartbeatConnection, HeartbeatReply},
     presence_keys::PresenceKeys,
 };
-use crate::{clock, secret::SharedSecret};
+use crate::secret::SharedSecret;
 
 /// Upper bound of the timeout of the command that removes this gateway when it stops.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -24,9 +24,9 @@ pub(in crate::store) struct Presence {
     /// This gateway's name: a random id of the process, and the tag of its secret.
     member: String,
     /// The suffix of the names of gateways with the same secret.
-    tag: String,
+    secret_suffix: String,
     gateways: AtomicU32,
-    /// How many of `gateways` hash under another secret.
+    /// How many of `gateways` use another secret.
     other_secrets: AtomicU32,
     /// Whether the last report succeeded at every server; true before the first.
     is_reporting: AtomicBool,
@@ -35,10 +35,10 @@ pub(in crate::store) struct Presence {
 impl Presence {
     /// Counts only this gateway, until the first report. `id` is random.
     pub(in crate::store) fn new(secret: &SharedSecret, id: u64) -> Self {
-        let tag = format!(":{:016x}", secret.tag());
+        let secret_suffix = format!(":{:016x}", secret.tag());
         Self {
-            member: format!("{id:016x}{tag}"),
-            tag,
+            member: format!("{id:016x}{secret_suffix}"),
+            secret_suffix,
             gateways: AtomicU32::new(1),
             other_secrets: AtomicU32::new(0),
             is_reporting: AtomicBool::new(true),
@@ -55,29 +55,29 @@ impl Presence {
         self.is_reporting.load(Ordering::Relaxed)
     }
 
-    /// How many of the gateways hash under another secret, and so count under other keys.
+    /// How many of the gateways use another secret, and so count under other keys.
     pub(in crate::store) fn other_secrets(&self) -> u32 {
         self.other_secrets.load(Ordering::Relaxed)
     }
 
-    /// Sets how many gateways hash under another secret. Logs the first one, and when there is none again.
+    /// Sets how many gateways use another secret. Logs the first one, and when there is none again.
     fn set_other_secrets(&self, others: u32) {
         let before = self.other_secrets.swap(others, Ordering::Relaxed);
         if before == 0 && others > 0 {
             tracing::warn!(
                 gateways = others,
-                "gateways in this namespace hash under another secret, so their limits and throttle \
+                "other gateways in this namespace use a different `store.redis.secret`, so their limits and throttle \
                  are counted separately: set the same `store.redis.secret` at all of them, or \
                  another namespace"
             );
         } else if before > 0 && others == 0 {
-            tracing::info!("all gateways in this namespace hash under the same secret");
+            tracing::info!("all gateways in this namespace use the same `store.redis.secret`");
         }
     }
 
-    /// How many of these members hash under another secret.
-    fn count_others(&self, members: &[String]) -> u32 {
-        members.iter().filter(|member| !member.ends_with(&self.tag)).count() as u32
+    /// How many of these members use another secret.
+    fn count_other_secrets(&self, members: &[String]) -> u32 {
+        members.iter().filter(|member| !member.ends_with(&self.secret_suffix)).count() as u32
     }
 }
 
@@ -117,7 +117,7 @@ impl<'a> Reporter<'a> {
         } else {
             backend.nodes().into_iter().map(|node| HeartbeatConnection::new(Some(node))).collect()
         };
-        let keys = PresenceKeys::new(&backend.options.namespace, backend.is_cluster());
+        let keys = PresenceKeys::new(&backend.context.options.namespace, backend.is_cluster());
         Self { presence, backend, keys, connections }
     }
 
@@ -125,7 +125,7 @@ impl<'a> Reporter<'a> {
     /// what requests do. Returns what the operator has deleted since the last report.
     pub(in crate::store) async fn report(&mut self) -> Deletions {
         let Self { presence, backend, keys, connections } = self;
-        let now = clock::instant();
+        let now = backend.context.clock.uptime();
         let replies = connections
             .iter_mut()
             .map(|heartbeat| heartbeat.report(backend, &presence.member, keys, now));
@@ -146,7 +146,8 @@ impl<'a> Reporter<'a> {
         if presence.gateways.swap(gateways, Ordering::Relaxed) != gateways {
             tracing::info!(gateways, "the number of gateways on this Redis has changed");
         }
-        let others = replies.iter().flatten().map(|reply| presence.count_others(&reply.members));
+        let others =
+            replies.iter().flatten().map(|reply| presence.count_other_secrets(&reply.members));
         if let Some(others) = others.max() {
             presence.set_other_secrets(others);
         }
@@ -167,8 +168,9 @@ impl<'a> Reporter<'a> {
                 let mut connection = node_connection.connection;
                 let command = keys.leave(&presence.member);
                 let reply = command.exec_async(&mut connection);
-                let timeout = backend.options.response_timeout.min(LEAVE_TIMEOUT);
-                let _ = time::timeout(timeout, reply).await;
+                let Context { options, clock, .. } = &*backend.context;
+                let timeout = options.response_timeout.min(LEAVE_TIMEOUT);
+                let _ = clock.timeout(timeout, reply).await;
             },
         );
         join_all(commands).await;
@@ -184,9 +186,9 @@ mod tests {
         let [one, same, other] = [("a", 1), ("a", 2), ("b", 3)]
             .map(|(name, id)| Presence::new(&SharedSecret::from_namespace(name), id));
         let members = [&one, &same, &other].map(|presence| presence.member.clone());
-        assert_eq!([&one, &same, &other].map(|of| of.count_others(&members)), [1, 1, 2]);
+        assert_eq!([&one, &same, &other].map(|of| of.count_other_secrets(&members)), [1, 1, 2]);
         let older = ["0123456789abcdef".to_owned()];
-        assert_eq!(one.count_others(&older), 1, "an older version's name has no tag");
+        assert_eq!(one.count_other_secrets(&older), 1, "an older version's name has no tag");
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(super) struct PresenceKeys {
     gateways: String,
     resets: String,
     /// The hash tag of the keys in a Cluster.
-    pub(super) tag: String,
+    pub(super) hash_tag: String,
 }
 
 impl PresenceKeys {
@@ -23,7 +23,7 @@ impl PresenceKeys {
         Self {
             gateways: format!("{prefix}:gateways"),
             resets: format!("{prefix}:resets"),
-            tag: namespace.to_owned(),
+            hash_tag: namespace.to_owned(),
         }
     }
 

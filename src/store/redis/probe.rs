@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use redis::{RedisResult, Value, aio::MultiplexedConnection};
-use tokio::time;
 
 use super::{
-    Failure, RedisOptions,
+    Failure,
     connect::{ConnectError, is_redirect},
+    context::Context,
     script::Scripts,
 };
+use crate::clock::Clock;
 
 /// Expiry of the key that is written, in ms.
 const PROBE_KEY_TTL: u64 = 1_000;
@@ -23,13 +24,14 @@ const PROBE_KEY_TTL: u64 = 1_000;
 pub(super) async fn probe(
     connection: &mut MultiplexedConnection,
     key: &str,
-    options: &RedisOptions,
+    context: &Context,
 ) -> Result<(), ConnectError> {
     let mut checks = redis::pipe();
     checks.ignore_errors().add_command(Scripts::exists_command());
     checks.cmd("SET").arg(key).arg(1).arg("PX").arg(PROBE_KEY_TTL);
     let checks = checks.query_async::<(RedisResult<Vec<bool>>, RedisResult<Value>)>(connection);
-    let (loaded, written) = with_timeout(options.response_timeout, checks).await?;
+    let timeout = context.options.response_timeout;
+    let (loaded, written) = with_timeout(&context.clock, timeout, checks).await?;
     match written {
         // A Cluster's server that serves other slots, or none, redirects the write and is healthy.
         Err(error) if !is_redirect(&error) => return Err(ConnectError::from(&error)),
@@ -40,19 +42,15 @@ pub(super) async fn probe(
     if loads.is_empty() {
         return Ok(());
     }
-    with_timeout(background_timeout(options), loads.exec_async(connection)).await
-}
-
-/// Timeout of commands that no request waits for: loading scripts, and PING.
-pub(super) fn background_timeout(options: &RedisOptions) -> Duration {
-    options.connect_timeout.max(options.response_timeout)
+    with_timeout(&context.clock, context.background_timeout(), loads.exec_async(connection)).await
 }
 
 async fn with_timeout<T>(
+    clock: &Clock,
     timeout: Duration,
     reply: impl Future<Output = RedisResult<T>>,
 ) -> Result<T, ConnectError> {
-    match time::timeout(timeout, reply).await {
+    match clock.timeout(timeout, reply).await {
         Ok(Ok(reply)) => Ok(reply),
         Ok(Err(error)) => Err(ConnectError::from(&error)),
         Err(_) => Err(Failure::Timeout.into()),

@@ -1,44 +1,14 @@
-//! The scripts' text, the commands that call them, and the parsing of their replies.
+//! The commands that call the scripts, and the parsing of their replies.
 
 use std::sync::LazyLock;
 
 use redis::{Cmd, Pipeline};
 
+use super::script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK};
 use crate::limit::{
     Acquisition, Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Grant, Key,
     Limit, Millis, Quota, StoreDecision, Verdict,
 };
-
-/// Prepends to a script the algorithms and the reading and writing of records. A new algorithm is one line
-/// here.
-macro_rules! with_records {
-    ($($script:literal),+) => {
-        concat!(
-            include_str!("../../../lua/prelude.lua"),
-            include_str!("../../../lua/sliding_window.lua"),
-            include_str!("../../../lua/sliding_log.lua"),
-            include_str!("../../../lua/fixed_window.lua"),
-            include_str!("../../../lua/token_bucket.lua"),
-            include_str!("../../../lua/leaky_bucket.lua"),
-            include_str!("../../../lua/free_slots.lua"),
-            include_str!("../../../lua/concurrency.lua"),
-            include_str!("../../../lua/record.lua"),
-            $(include_str!($script)),+,
-        )
-    };
-}
-
-/// Charges all limits of a request, or none.
-const CHARGE: &str = with_records!("../../../lua/charge.lua");
-
-/// Charges tokens for a lease.
-const ACQUIRE: &str = with_records!("../../../lua/acquire.lua");
-
-/// Decides without charging.
-const PEEK: &str = with_records!("../../../lua/peek.lua");
-
-/// Adjusts what requests were charged.
-const ADJUST: &str = with_records!("../../../lua/adjust.lua");
 
 /// The scripts that workers call.
 const TEXTS: [&str; 4] = [CHARGE, ACQUIRE, PEEK, ADJUST];

@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::{Client, ConnectionInfo, aio::MultiplexedConnection};
-use tokio::time;
 
 use super::{
-    Failure, RedisOptions,
+    Failure,
     connect::{self, ConnectError},
+    context::Context,
 };
 
 /// The sentinels, and the primary that they monitor.
@@ -50,23 +50,20 @@ impl Sentinel {
     /// No sentinel names a primary, or the server that they name cannot be reached or is not a primary.
     pub(super) async fn open(
         &self,
-        options: &RedisOptions,
+        context: &Context,
     ) -> Result<MultiplexedConnection, ConnectError> {
         match self.address() {
-            Some(address) => self.open_at(&address, options).await,
-            None => self.discover(options).await,
+            Some(address) => self.open_at(&address, context).await,
+            None => self.discover(context).await,
         }
     }
 
     /// Connects to the address that most sentinels name, if the server there is a primary; in a tie, to the
     /// first such server.
-    async fn discover(
-        &self,
-        options: &RedisOptions,
-    ) -> Result<MultiplexedConnection, ConnectError> {
+    async fn discover(&self, context: &Context) -> Result<MultiplexedConnection, ConnectError> {
         let replies = self.sentinels.iter().map(async |sentinel| {
-            let mut connection = connect::open(sentinel, options.connect_timeout).await?;
-            self.query_address(&mut connection, options).await
+            let mut connection = connect::open(sentinel, context).await?;
+            self.query_address(&mut connection, context).await
         });
         let (mut addresses, mut sentinel_error) = (Vec::new(), None);
         for reply in join_all(replies).await {
@@ -80,7 +77,7 @@ impl Sentinel {
         let most = ranked.first().map_or(0, |&(_, votes)| votes);
         // An address with fewer votes may be a former primary, which would count separately.
         for (address, _) in ranked.into_iter().take_while(|&(_, votes)| votes == most) {
-            match self.open_at(address, options).await {
+            match self.open_at(address, context).await {
                 Ok(connection) => {
                     *self.address.lock() = Some(address.clone());
                     return Ok(connection);
@@ -104,12 +101,12 @@ impl Sentinel {
     pub(super) async fn open_at(
         &self,
         (host, port): &(String, u16),
-        options: &RedisOptions,
+        context: &Context,
     ) -> Result<MultiplexedConnection, ConnectError> {
         let client = connect::client_at(&self.template, host, *port);
         let client = client.ok_or(ConnectError::from(Failure::Reply))?;
-        let mut connection = connect::open(&client, options.connect_timeout).await?;
-        if is_primary(&mut connection, options).await? {
+        let mut connection = connect::open(&client, context).await?;
+        if is_primary(&mut connection, context).await? {
             return Ok(connection);
         }
         let reason = format!("{host}:{port} is not the primary yet");
@@ -124,12 +121,12 @@ impl Sentinel {
     pub(super) async fn query_address(
         &self,
         connection: &mut MultiplexedConnection,
-        options: &RedisOptions,
+        context: &Context,
     ) -> Result<(String, u16), ConnectError> {
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.master);
         let reply = command.query_async::<Option<(String, u16)>>(connection);
-        match time::timeout(options.connect_timeout, reply).await {
+        match context.clock.timeout(context.options.connect_timeout, reply).await {
             Ok(Ok(address)) => address.ok_or(Failure::Reply.into()),
             Ok(Err(error)) => Err(ConnectError::from(&error)),
             Err(_) => Err(Failure::Timeout.into()),
@@ -139,11 +136,11 @@ impl Sentinel {
 
 async fn is_primary(
     connection: &mut MultiplexedConnection,
-    options: &RedisOptions,
+    context: &Context,
 ) -> Result<bool, ConnectError> {
     let command = redis::cmd("ROLE");
     let reply = command.query_async::<Vec<redis::Value>>(connection);
-    let role = match time::timeout(options.connect_timeout, reply).await {
+    let role = match context.clock.timeout(context.options.connect_timeout, reply).await {
         Ok(Ok(role)) => role,
         Ok(Err(error)) => return Err(ConnectError::from(&error)),
         Err(_) => return Err(Failure::Timeout.into()),

@@ -6,7 +6,8 @@ use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 
 use super::{
-    RedisOptions, connect,
+    connect,
+    context::Context,
     node::Node,
     sentinel::{Sentinel, rank_by_votes},
 };
@@ -27,23 +28,23 @@ impl SentinelWatch {
 
     /// Asks once. If more sentinels name another address than the one in use, and the server there is a
     /// primary, all connections are replaced.
-    pub(super) async fn check(&mut self, options: &RedisOptions) {
+    pub(super) async fn check(&mut self, context: &Context) {
         let Some(current) = self.sentinel.address() else { return };
         let sentinel = &self.sentinel;
         let replies =
             sentinel.sentinels.iter().zip(&mut self.connections).map(async |(client, cached)| {
                 let mut connection = match cached.take() {
                     Some(connection) => connection,
-                    None => connect::open(client, options.connect_timeout).await.ok()?,
+                    None => connect::open(client, context).await.ok()?,
                 };
-                let address = sentinel.query_address(&mut connection, options).await.ok()?;
+                let address = sentinel.query_address(&mut connection, context).await.ok()?;
                 *cached = Some(connection);
                 Some(address)
             });
         let addresses: Vec<_> = join_all(replies).await.into_iter().flatten().collect();
         let Some(address) = newly_elected(&addresses, &current) else { return };
         // A working primary is kept rather than replaced by an unusable server.
-        if sentinel.open_at(address, options).await.is_err() {
+        if sentinel.open_at(address, context).await.is_err() {
             return;
         }
         sentinel.invalidate();

@@ -5,7 +5,7 @@
 //! few requests the chunk is 0: each request calls the store, and no token is held. The store bounds what a
 //! gateway holds, by a fraction of what is left ([`crate::limit::TokenDemand::extra_divisor`]).
 
-use crate::limit::Reserve;
+use crate::limit::LeaseSize;
 
 /// A chunk that lasts less than this (ms) grows.
 pub(super) const GROW_BELOW: u64 = 250;
@@ -14,47 +14,47 @@ pub(super) const GROW_BELOW: u64 = 250;
 pub(super) const SHRINK_ABOVE: u64 = 1_000;
 
 /// The largest chunk, in tokens.
-pub(super) const MAX_EXTRA: u32 = 1 << 20;
+pub(super) const MAX_CHUNK: u32 = 1 << 20;
 
 /// The chunk size of one lease.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct ChunkSizer {
-    extra: u32,
-    /// The tick of the last reply; `None` if the store granted less than was asked for.
+    chunk: u32,
+    /// The monotonic time of the last reply; `None` if the store granted less than was asked for.
     replied_at: Option<u64>,
 }
 
 impl ChunkSizer {
-    /// Records a reply at `ticks`; `is_complete` if everything asked for was granted.
-    pub(super) fn record_reply(&mut self, ticks: u64, is_complete: bool) {
-        self.replied_at = is_complete.then_some(ticks);
+    /// Records a reply at `monotonic_ms`; `is_complete` if everything asked for was granted.
+    pub(super) fn record_reply(&mut self, monotonic_ms: u64, is_complete: bool) {
+        self.replied_at = is_complete.then_some(monotonic_ms);
     }
 
-    /// The tokens to ask for beyond what is needed, in a fetch that begins at `ticks` because the last
+    /// The tokens to ask for beyond what is needed, in a fetch that begins at `monotonic_ms` because the last
     /// chunk is used up or its sub-window has ended.
-    pub(super) fn next_extra(&mut self, ticks: u64, reserve: Reserve) -> u32 {
-        match reserve {
-            Reserve::Off => 0,
-            Reserve::Tokens(count) => count.min(MAX_EXTRA),
-            Reserve::Auto => {
-                match self.replied_at.take().map(|at| ticks.saturating_sub(at)) {
+    pub(super) fn next_chunk(&mut self, monotonic_ms: u64, lease_size: LeaseSize) -> u32 {
+        match lease_size {
+            LeaseSize::Off => 0,
+            LeaseSize::Tokens(count) => count.min(MAX_CHUNK),
+            LeaseSize::Auto => {
+                match self.replied_at.take().map(|at| monotonic_ms.saturating_sub(at)) {
                     Some(duration) if duration < GROW_BELOW => self.grow(),
                     Some(duration) if duration > SHRINK_ABOVE => self.shrink(),
                     _ => {}
                 }
-                self.extra
+                self.chunk
             }
         }
     }
 
     /// Halves the chunk. Called also when tokens are returned unspent.
     pub(super) fn shrink(&mut self) {
-        self.extra /= 2;
+        self.chunk /= 2;
         self.replied_at = None;
     }
 
     fn grow(&mut self) {
-        self.extra = (self.extra + self.extra / 2).max(self.extra + 1).min(MAX_EXTRA);
+        self.chunk = (self.chunk + self.chunk / 2).max(self.chunk + 1).min(MAX_CHUNK);
     }
 }
 
@@ -66,16 +66,16 @@ mod tests {
     fn chunk_after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u32 {
         for _ in 0..count {
             sizer.record_reply(0, true);
-            sizer.next_extra(duration, Reserve::Auto);
+            sizer.next_chunk(duration, LeaseSize::Auto);
         }
-        sizer.extra
+        sizer.chunk
     }
 
     #[test]
     fn chunk_grows_by_half_and_shrinks_by_half() {
         let mut sizer = ChunkSizer::default();
         assert_eq!(
-            sizer.next_extra(0, Reserve::Auto),
+            sizer.next_chunk(0, LeaseSize::Auto),
             0,
             "the first fetch asks only for what it needs"
         );
@@ -85,9 +85,9 @@ mod tests {
         assert_eq!(chunk_after(&mut sizer, 3, SHRINK_ABOVE), 9);
         assert_eq!(chunk_after(&mut sizer, 1, SHRINK_ABOVE + 1), 4);
         sizer.shrink();
-        assert_eq!(sizer.extra, 2);
+        assert_eq!(sizer.chunk, 2);
         assert_eq!(chunk_after(&mut sizer, 5, SHRINK_ABOVE + 1), 0);
-        assert_eq!(chunk_after(&mut sizer, 100, 0), MAX_EXTRA);
+        assert_eq!(chunk_after(&mut sizer, 100, 0), MAX_CHUNK);
     }
 
     #[test]
@@ -95,16 +95,16 @@ mod tests {
         let mut sizer = ChunkSizer::default();
         chunk_after(&mut sizer, 6, 0);
         sizer.record_reply(0, false);
-        assert_eq!(sizer.next_extra(1, Reserve::Auto), 9);
-        assert_eq!(sizer.next_extra(5_000, Reserve::Auto), 9);
+        assert_eq!(sizer.next_chunk(1, LeaseSize::Auto), 9);
+        assert_eq!(sizer.next_chunk(5_000, LeaseSize::Auto), 9);
     }
 
     #[test]
     fn a_configured_chunk_does_not_change() {
         let mut sizer = ChunkSizer::default();
         sizer.record_reply(0, true);
-        assert_eq!(sizer.next_extra(1, Reserve::Tokens(100)), 100);
-        assert_eq!(sizer.next_extra(1, Reserve::Tokens(u32::MAX)), MAX_EXTRA);
-        assert_eq!(sizer.next_extra(1, Reserve::Off), 0);
+        assert_eq!(sizer.next_chunk(1, LeaseSize::Tokens(100)), 100);
+        assert_eq!(sizer.next_chunk(1, LeaseSize::Tokens(u32::MAX)), MAX_CHUNK);
+        assert_eq!(sizer.next_chunk(1, LeaseSize::Off), 0);
     }
 }

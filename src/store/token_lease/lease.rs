@@ -35,23 +35,23 @@ const MAX_HOLD: u64 = 60_000;
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct TokenCell {
     count: u32,
-    /// The tick from which none may be spent.
+    /// The monotonic time from which none may be spent.
     deadline: u64,
     /// The end of the sub-window, in ms by the store's clock; 0 before the first grant.
     end: Millis,
 }
 
 impl TokenCell {
-    /// The tokens that may be spent at `ticks`.
-    fn live(&self, ticks: u64) -> u32 {
-        if ticks < self.deadline { self.count } else { 0 }
+    /// The tokens that may be spent at `monotonic_ms`.
+    fn live(&self, monotonic_ms: u64) -> u32 {
+        if monotonic_ms < self.deadline { self.count } else { 0 }
     }
 
     /// Whether a charge at `charged_at`, by the store's clock, is in these tokens' sub-window, which has not
-    /// ended at `ticks`.
-    fn covers(&self, quota: &Quota, charged_at: Millis, ticks: u64) -> bool {
+    /// ended at `monotonic_ms`.
+    fn covers(&self, quota: &Quota, charged_at: Millis, monotonic_ms: u64) -> bool {
         let start = self.end.saturating_sub(quota.sub_window());
-        (start..self.end).contains(&charged_at) && ticks < self.deadline
+        (start..self.end).contains(&charged_at) && monotonic_ms < self.deadline
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Lease<W> {
     /// Tokens that are to be returned to the store.
     unspent: SmallVec<[TokenReturn; 2]>,
     sizer: ChunkSizer,
-    /// The tick of the last request or fetch.
+    /// The monotonic time of the last request or fetch.
     used_at: u64,
 }
 
@@ -109,7 +109,7 @@ struct InFlight {
 }
 
 impl<W: Waiter> Lease<W> {
-    pub(super) fn new(limit: Arc<Limit>, key: Key, ticks: u64) -> Self {
+    pub(super) fn new(limit: Arc<Limit>, key: Key, monotonic_ms: u64) -> Self {
         Self {
             limit,
             key,
@@ -119,7 +119,7 @@ impl<W: Waiter> Lease<W> {
             fetch: None,
             unspent: SmallVec::new(),
             sizer: ChunkSizer::default(),
-            used_at: ticks,
+            used_at: monotonic_ms,
         }
     }
 
@@ -141,21 +141,21 @@ impl<W: Waiter> Lease<W> {
         unspent.sum::<u64>() + u64::from(self.tokens.count)
     }
 
-    /// The tokens that can be spent at `ticks`.
-    pub(super) fn spendable(&self, ticks: u64) -> u32 {
-        self.tokens.live(ticks)
+    /// The tokens that can be spent at `monotonic_ms`.
+    pub(super) fn spendable(&self, monotonic_ms: u64) -> u32 {
+        self.tokens.live(monotonic_ms)
     }
 
-    /// Takes `cost` tokens at `ticks`, if they are here and no fetch is in flight.
+    /// Takes `cost` tokens at `monotonic_ms`, if they are here and no fetch is in flight.
     #[inline]
-    pub(super) fn take(&mut self, cost: u32, ticks: u64) -> Option<LeaseCharge> {
+    pub(super) fn take(&mut self, cost: u32, monotonic_ms: u64) -> Option<LeaseCharge> {
         if self.fetch.is_some() {
             return None;
         }
-        let rest = self.tokens.live(ticks).checked_sub(cost)?;
+        let rest = self.tokens.live(monotonic_ms).checked_sub(cost)?;
         self.tokens.count = rest;
-        self.used_at = ticks;
-        Some(self.snapshot.charge(ticks, rest))
+        self.used_at = monotonic_ms;
+        Some(self.snapshot.charge(monotonic_ms, rest))
     }
 
     /// Puts back `cost` tokens that were charged at `charged_at`, if their sub-window has not ended. Returns
@@ -164,13 +164,13 @@ impl<W: Waiter> Lease<W> {
         &mut self,
         charged_at: Millis,
         cost: u32,
-        ticks: u64,
+        monotonic_ms: u64,
     ) -> Option<LeaseCharge> {
-        if !self.tokens.covers(&self.limit.quota, charged_at, ticks) {
+        if !self.tokens.covers(&self.limit.quota, charged_at, monotonic_ms) {
             return None;
         }
         self.tokens.count = self.tokens.count.saturating_add(cost);
-        Some(self.snapshot.charge(ticks, self.tokens.count))
+        Some(self.snapshot.charge(monotonic_ms, self.tokens.count))
     }
 
     /// Keeps tokens to be returned with the next fetch or sweep. Returns false if the operator has deleted
@@ -188,29 +188,34 @@ impl<W: Waiter> Lease<W> {
         true
     }
 
-    /// Adds a request at `ticks`, after [`Self::take`] returned none.
-    pub(super) fn enqueue(&mut self, waiter: W, ticks: u64, extra_divisor: u32) -> EnqueueOutcome {
-        self.used_at = ticks;
+    /// Adds a request at `monotonic_ms`, after [`Self::take`] returned none.
+    pub(super) fn enqueue(
+        &mut self,
+        waiter: W,
+        monotonic_ms: u64,
+        extra_divisor: u32,
+    ) -> EnqueueOutcome {
+        self.used_at = monotonic_ms;
         if self.fetch.is_some() {
             self.queue.push(waiter);
             return EnqueueOutcome::Waiting;
         }
-        self.expire(ticks);
+        self.expire(monotonic_ms);
         if let Some(rest) = self.tokens.count.checked_sub(waiter.cost()) {
-            if waiter.serve(WaiterOutcome::Granted(self.snapshot.charge(ticks, rest))) {
+            if waiter.serve(WaiterOutcome::Granted(self.snapshot.charge(monotonic_ms, rest))) {
                 self.tokens.count = rest;
             }
             return EnqueueOutcome::Served;
         }
         self.queue.push(waiter);
-        EnqueueOutcome::Fetch(self.begin_fetch(ticks, extra_divisor))
+        EnqueueOutcome::Fetch(self.begin_fetch(monotonic_ms, extra_divisor))
     }
 
-    /// Begins a fetch at `ticks` for the requests that wait.
-    fn begin_fetch(&mut self, ticks: u64, extra_divisor: u32) -> FetchRequest {
-        self.expire(ticks);
+    /// Begins a fetch at `monotonic_ms` for the requests that wait.
+    fn begin_fetch(&mut self, monotonic_ms: u64, extra_divisor: u32) -> FetchRequest {
+        self.expire(monotonic_ms);
         self.fetch = Some(InFlight { waiters: self.queue.len(), is_discarded: false });
-        let extra = self.sizer.next_extra(ticks, self.limit.reserve);
+        let extra = self.sizer.next_chunk(monotonic_ms, self.limit.lease_size);
         let returned = self.unspent.pop().unwrap_or_default();
         let (cheapest, all) = self.queue.costs();
         let minimum = cheapest.saturating_sub(self.tokens.count).max(1);
@@ -227,7 +232,7 @@ impl<W: Waiter> Lease<W> {
         reply: &FetchReply,
         extra_divisor: u32,
     ) -> (Option<FetchRequest>, u32) {
-        let FetchReply { grant, now, received, .. } = reply;
+        let FetchReply { grant, decided_at: now, received, .. } = reply;
         let TokenDemand { minimum, needed, extra, .. } = request.demand;
         let decision = grant.decision;
         let is_partial = grant.tokens < needed;
@@ -249,7 +254,7 @@ impl<W: Waiter> Lease<W> {
         }
         if is_partial {
             let decision = Decision { admitted: false, ..decision };
-            let refused = WaiterOutcome::Refused { decision, now: *now };
+            let refused = WaiterOutcome::Refused { decision, decided_at: *now };
             let queue = mem::take(&mut self.queue);
             queue.end(|cost| if cost == minimum { refused } else { WaiterOutcome::CallStore });
         }
@@ -270,8 +275,8 @@ impl<W: Waiter> Lease<W> {
         (next, discarded)
     }
 
-    /// Ends a fetch that failed at a tick, or was abandoned (`None`) at an unknown time. The lease's tokens
-    /// serve the requests that wait as far as they reach, and the others fail.
+    /// Ends a fetch that failed at a known time, or was abandoned (`None`) at an unknown time. The lease's
+    /// tokens serve the requests that wait as far as they reach, and the others fail.
     pub(super) fn fail(
         &mut self,
         request: &FetchRequest,
@@ -286,8 +291,10 @@ impl<W: Waiter> Lease<W> {
         } else {
             FailedFetch::Discarded(returned.tokens)
         };
-        if let Some((_, ticks)) = failure.filter(|&(_, ticks)| ticks < self.tokens.deadline) {
-            self.grant(ticks);
+        if let Some((_, monotonic_ms)) =
+            failure.filter(|&(_, monotonic_ms)| monotonic_ms < self.tokens.deadline)
+        {
+            self.grant(monotonic_ms);
         }
         self.fetch = None;
         let failure = failure.map(|(failure, _)| failure);
@@ -296,16 +303,18 @@ impl<W: Waiter> Lease<W> {
     }
 
     /// Spends tokens for the requests that wait.
-    fn grant(&mut self, ticks: u64) {
+    fn grant(&mut self, monotonic_ms: u64) {
         let Self { queue, tokens, snapshot, .. } = self;
-        queue.grant(&mut tokens.count, |rest| WaiterOutcome::Granted(snapshot.charge(ticks, rest)));
+        queue.grant(&mut tokens.count, |rest| {
+            WaiterOutcome::Granted(snapshot.charge(monotonic_ms, rest))
+        });
     }
 
     /// Adds the granted tokens, after setting aside those of another sub-window.
     fn receive(&mut self, reply: &FetchReply) {
         let grant = &reply.grant;
         let is_other_sub_window = grant.tokens > 0 && grant.spendable_until != self.tokens.end;
-        if reply.now >= self.tokens.end || is_other_sub_window {
+        if reply.decided_at >= self.tokens.end || is_other_sub_window {
             self.set_aside_all();
         }
         if grant.tokens == 0 {
@@ -316,13 +325,13 @@ impl<W: Waiter> Lease<W> {
             // One ms early, because the ms of the two clocks do not begin together; bounded, because the
             // clocks drift apart.
             deadline: reply.sent
-                + grant.spendable_until.saturating_sub(reply.now + 1).min(MAX_HOLD),
+                + grant.spendable_until.saturating_sub(reply.decided_at + 1).min(MAX_HOLD),
             end: grant.spendable_until,
         };
     }
 
-    fn expire(&mut self, ticks: u64) {
-        if ticks >= self.tokens.deadline {
+    fn expire(&mut self, monotonic_ms: u64) {
+        if monotonic_ms >= self.tokens.deadline {
             self.set_aside_all();
         }
     }
@@ -353,11 +362,12 @@ impl<W: Waiter> Lease<W> {
     /// store cannot be reached. Returns whether to remove the lease.
     pub(super) fn sweep(
         &mut self,
-        ticks: u64,
+        monotonic_ms: u64,
         is_reachable: impl FnOnce(Key) -> bool,
         out: &mut Vec<TokenReturn>,
     ) -> bool {
-        let unused = if self.fetch.is_some() { 0 } else { ticks.saturating_sub(self.used_at) };
+        let unused =
+            if self.fetch.is_some() { 0 } else { monotonic_ms.saturating_sub(self.used_at) };
         if unused < IDLE_TIMEOUT && self.unspent.is_empty() {
             return false;
         }

@@ -14,7 +14,7 @@ use super::{
     waiter::{FetchReply, Waiter},
 };
 use crate::{
-    limit::{Change, Key, Limit, Millis, Reserve, TokenReturn},
+    limit::{Change, Key, LeaseSize, Limit, Millis, TokenReturn},
     store::{Failure, record_id::record_id},
 };
 
@@ -34,22 +34,22 @@ pub struct LeaseKey {
     pub record: u128,
     /// The record under one quota, `reserve` and `enforce`: tokens that were charged under one are never
     /// spent under another, after a reload or in another tier.
-    pub id: u128,
+    pub lease_id: u128,
 }
 
 impl LeaseKey {
     /// The lease of `key` under `limit`.
     pub fn of(limit: &Limit, key: Key) -> Self {
         let record = record_id(limit, key);
-        let reserve = match limit.reserve {
-            Reserve::Off => 0,
-            Reserve::Auto => 1,
-            Reserve::Tokens(count) => u64::from(count) + 2,
+        let lease_size = match limit.lease_size {
+            LeaseSize::Off => 0,
+            LeaseSize::Auto => 1,
+            LeaseSize::Tokens(count) => u64::from(count) + 2,
         };
         let flags = u64::from(limit.quota.strict) << 1 | u64::from(limit.enforce);
         let quota = u64::from(limit.quota.limit) << 2 | flags;
-        let low = mix(quota) ^ mix(!reserve);
-        Self { record, id: record ^ u128::from(low) ^ u128::from(mix(low)) << 64 }
+        let low = mix(quota) ^ mix(!lease_size);
+        Self { record, lease_id: record ^ u128::from(low) ^ u128::from(mix(low)) << 64 }
     }
 }
 
@@ -88,7 +88,7 @@ pub struct LeaseStats {
     /// Granted by the store since the process began.
     pub granted: u64,
     /// Returned to the store, with a fetch or by the sweep.
-    pub given_back: u64,
+    pub returned: u64,
     /// At most this many lost: with fetches and returns whose outcome is unknown, and after the registry was
     /// closed.
     pub lost: u64,
@@ -98,7 +98,7 @@ pub struct LeaseStats {
 
 /// The leases behind one lock.
 struct Stripe<W> {
-    /// By [`LeaseKey::id`].
+    /// By [`LeaseKey::lease_id`].
     leases: HashMap<u128, Lease<W>>,
     /// The counters; `entries` and `outstanding` are 0 here.
     stats: LeaseStats,
@@ -141,12 +141,18 @@ impl<W: Waiter> LeaseRegistry<W> {
         self.gateways.store(gateways, Relaxed);
     }
 
-    /// Takes `cost` tokens (at least 1) of `key` under `limit` at `ticks`, if they are here and no
+    /// Takes `cost` tokens (at least 1) of `key` under `limit` at `monotonic_ms`, if they are here and no
     /// request waits for them.
     #[inline]
-    pub fn take(&self, limit: &Limit, key: Key, cost: u32, ticks: u64) -> Option<LeaseCharge> {
-        let LeaseKey { record, id } = LeaseKey::of(limit, key);
-        self.stripe(record).lock().leases.get_mut(&id)?.take(cost, ticks)
+    pub fn take(
+        &self,
+        limit: &Limit,
+        key: Key,
+        cost: u32,
+        monotonic_ms: u64,
+    ) -> Option<LeaseCharge> {
+        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
+        self.stripe(record).lock().leases.get_mut(&lease_id)?.take(cost, monotonic_ms)
     }
 
     /// Puts back `cost` tokens that were taken here at `charged_at` ([`LeaseCharge::now`]), to be taken
@@ -159,10 +165,10 @@ impl<W: Waiter> LeaseRegistry<W> {
         key: Key,
         charged_at: Millis,
         cost: u32,
-        ticks: u64,
+        monotonic_ms: u64,
     ) -> Option<LeaseCharge> {
-        let LeaseKey { record, id } = LeaseKey::of(limit, key);
-        self.stripe(record).lock().leases.get_mut(&id)?.refund(charged_at, cost, ticks)
+        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
+        self.stripe(record).lock().leases.get_mut(&lease_id)?.refund(charged_at, cost, monotonic_ms)
     }
 
     /// As [`Self::refund`], but tokens whose sub-window has ended are returned to the store with the next
@@ -173,11 +179,12 @@ impl<W: Waiter> LeaseRegistry<W> {
         key: Key,
         charged_at: Millis,
         cost: u32,
-        ticks: u64,
+        monotonic_ms: u64,
     ) -> bool {
-        let refunded = self.with_lease(limit, key, ticks, |lease, stats| {
+        let refunded = self.with_lease(limit, key, monotonic_ms, |lease, stats| {
             let to_return = TokenReturn { charged_at, tokens: cost };
-            if lease.refund(charged_at, cost, ticks).is_none() && !lease.set_aside(to_return) {
+            if lease.refund(charged_at, cost, monotonic_ms).is_none() && !lease.set_aside(to_return)
+            {
                 stats.discarded += u64::from(cost);
             }
         });
@@ -194,11 +201,11 @@ impl<W: Waiter> LeaseRegistry<W> {
         limit: &Limit,
         key: Key,
         waiter: W,
-        ticks: u64,
+        monotonic_ms: u64,
     ) -> Result<EnqueueOutcome, W> {
         let (mut waiter, extra_divisor) = (Some(waiter), self.extra_divisor());
-        let outcome = self.with_lease(limit, key, ticks, |lease, _| {
-            waiter.take().map(|waiter| lease.enqueue(waiter, ticks, extra_divisor))
+        let outcome = self.with_lease(limit, key, monotonic_ms, |lease, _| {
+            waiter.take().map(|waiter| lease.enqueue(waiter, monotonic_ms, extra_divisor))
         });
         match (outcome.flatten(), waiter) {
             (Some(outcome), _) => Ok(outcome),
@@ -210,16 +217,16 @@ impl<W: Waiter> LeaseRegistry<W> {
     /// Completes a fetch with its reply. Returns the next one, if requests still wait.
     pub(super) fn complete(
         &self,
-        LeaseKey { record, id }: LeaseKey,
+        LeaseKey { record, lease_id }: LeaseKey,
         request: &FetchRequest,
         reply: &FetchReply,
     ) -> Option<FetchRequest> {
         let (extra_divisor, mut stripe) = (self.extra_divisor(), self.stripe(record).lock());
         let Stripe { leases, stats } = &mut *stripe;
         stats.granted += u64::from(reply.grant.tokens);
-        stats.given_back += u64::from(request.demand.returned.tokens);
+        stats.returned += u64::from(request.demand.returned.tokens);
         // A lease with a fetch in flight is never removed.
-        let (next, discarded) = leases.get_mut(&id)?.complete(request, reply, extra_divisor);
+        let (next, discarded) = leases.get_mut(&lease_id)?.complete(request, reply, extra_divisor);
         stats.discarded += u64::from(discarded);
         next
     }
@@ -227,39 +234,39 @@ impl<W: Waiter> LeaseRegistry<W> {
     /// Ends a fetch that failed, as [`Lease::fail`].
     pub(super) fn fail(
         &self,
-        LeaseKey { record, id }: LeaseKey,
+        LeaseKey { record, lease_id }: LeaseKey,
         request: &FetchRequest,
         failure: Option<(Failure, u64)>,
     ) {
         let mut stripe = self.stripe(record).lock();
         let Stripe { leases, stats } = &mut *stripe;
-        match leases.get_mut(&id).map(|lease| lease.fail(request, failure)) {
+        match leases.get_mut(&lease_id).map(|lease| lease.fail(request, failure)) {
             Some(FailedFetch::Lost(tokens)) => stats.lost += tokens,
             Some(FailedFetch::Discarded(tokens)) => stats.discarded += u64::from(tokens),
             Some(FailedFetch::Kept) | None => {}
         }
     }
 
-    /// Tokens of `key` under `limit` that can be spent here at `ticks`.
-    pub fn spendable(&self, limit: &Limit, key: Key, ticks: u64) -> u32 {
-        let LeaseKey { record, id } = LeaseKey::of(limit, key);
+    /// Tokens of `key` under `limit` that can be spent here at `monotonic_ms`.
+    pub fn spendable(&self, limit: &Limit, key: Key, monotonic_ms: u64) -> u32 {
+        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
         let stripe = self.stripe(record).lock();
-        stripe.leases.get(&id).map_or(0, |lease| lease.spendable(ticks))
+        stripe.leases.get(&lease_id).map_or(0, |lease| lease.spendable(monotonic_ms))
     }
 
     /// The store's last reply for `key` under `limit`.
     pub fn snapshot(&self, limit: &Limit, key: Key) -> Option<LeaseSnapshot> {
-        let LeaseKey { record, id } = LeaseKey::of(limit, key);
-        self.stripe(record).lock().leases.get(&id).map(Lease::snapshot)
+        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
+        self.stripe(record).lock().leases.get(&lease_id).map(Lease::snapshot)
     }
 
-    /// Sweeps a part of the leases at `ticks`; to be called a few times a second. Adds to `out` the tokens
-    /// to be returned: those whose sub-window has ended, and those of leases without a request for
-    /// [`super::IDLE_TIMEOUT`]. Removes leases without a request for [`super::REMOVAL_TIMEOUT`]. Tokens
-    /// whose key's shard is not reachable stay, and so do their leases.
+    /// Sweeps a part of the leases at `monotonic_ms`; to be called a few times a second. Adds to `out` the
+    /// tokens to be returned: those whose sub-window has ended, and those of leases without a request for
+    /// [`super::IDLE_TIMEOUT`]. Removes leases without a request for [`super::REMOVAL_TIMEOUT`]. Tokens whose
+    /// key's shard is not reachable stay, and so do their leases.
     pub fn sweep(
         &self,
-        ticks: u64,
+        monotonic_ms: u64,
         is_reachable: impl Fn(Key) -> bool,
         out: &mut Vec<UnspentTokens>,
     ) {
@@ -267,7 +274,7 @@ impl<W: Waiter> LeaseRegistry<W> {
         for _ in 0..self.stripes.len() {
             let index = self.sweep_cursor.fetch_add(1, Relaxed) % self.stripes.len();
             visited += self.remove_where(index, out, |lease, returns| {
-                lease.sweep(ticks, &is_reachable, returns)
+                lease.sweep(monotonic_ms, &is_reachable, returns)
             });
             if visited >= SWEEP_BATCH {
                 return;
@@ -298,7 +305,7 @@ impl<W: Waiter> LeaseRegistry<W> {
         leases.retain(|_, lease| {
             let is_removed = visit(lease, &mut returns);
             for to_return in returns.drain(..) {
-                stats.given_back += u64::from(to_return.tokens);
+                stats.returned += u64::from(to_return.tokens);
                 out.push(UnspentTokens {
                     limit: Arc::clone(lease.limit()),
                     key: lease.key(),
@@ -340,7 +347,7 @@ impl<W: Waiter> LeaseRegistry<W> {
             total.entries += leases.len();
             total.outstanding += leases.values().map(Lease::outstanding).sum::<u64>();
             total.granted += stats.granted;
-            total.given_back += stats.given_back;
+            total.returned += stats.returned;
             total.lost += stats.lost;
             total.discarded += stats.discarded;
         }
@@ -359,19 +366,19 @@ impl<W: Waiter> LeaseRegistry<W> {
         &self,
         limit: &Limit,
         key: Key,
-        ticks: u64,
+        monotonic_ms: u64,
         act: impl FnOnce(&mut Lease<W>, &mut LeaseStats) -> R,
     ) -> Option<R> {
-        let LeaseKey { record, id } = LeaseKey::of(limit, key);
+        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
         let mut stripe = self.stripe(record).lock();
         let Stripe { leases, stats } = &mut *stripe;
-        if !leases.contains_key(&id) {
+        if !leases.contains_key(&lease_id) {
             if leases.len() >= self.stripe_capacity || self.is_closed.load(Relaxed) {
                 return None;
             }
-            leases.insert(id, Lease::new(Arc::new(limit.clone()), key, ticks));
+            leases.insert(lease_id, Lease::new(Arc::new(limit.clone()), key, monotonic_ms));
         }
-        leases.get_mut(&id).map(|lease| act(lease, stats))
+        leases.get_mut(&lease_id).map(|lease| act(lease, stats))
     }
 
     /// The stripe that holds the leases of a record under every quota.

@@ -25,16 +25,16 @@ pub enum JoinOutcome<W: Waiter> {
 }
 
 impl<W: Waiter> LeaseRegistry<W> {
-    /// Adds a request for tokens of `key` under `limit` to the queue of their lease at `ticks`, after
+    /// Adds a request for tokens of `key` under `limit` to the queue of their lease at `monotonic_ms`, after
     /// [`Self::take`] returned none.
     pub fn join(
         self: &Arc<Self>,
         limit: &Limit,
         key: Key,
         waiter: W,
-        ticks: u64,
+        monotonic_ms: u64,
     ) -> JoinOutcome<W> {
-        match self.enqueue(limit, key, waiter, ticks) {
+        match self.enqueue(limit, key, waiter, monotonic_ms) {
             Ok(EnqueueOutcome::Served) => JoinOutcome::Served,
             Ok(EnqueueOutcome::Waiting) => JoinOutcome::Waiting,
             Ok(EnqueueOutcome::Fetch(request)) => JoinOutcome::Fetch(LeaseFetch {
@@ -90,10 +90,10 @@ impl<W: Waiter> LeaseFetch<W> {
         next.map(|request| Self { registry, limit, key: self.key, request, is_over: false })
     }
 
-    /// Ends the fetch without a reply, at `ticks`: the tokens of the lease serve the requests that wait as
-    /// far as they reach, and the others fail.
-    pub fn fail(mut self, failure: Failure, ticks: u64) {
-        self.registry.fail(self.lease_key(), &self.request, Some((failure, ticks)));
+    /// Ends the fetch without a reply, at `monotonic_ms`: the tokens of the lease serve the requests that
+    /// wait as far as they reach, and the others fail.
+    pub fn fail(mut self, failure: Failure, monotonic_ms: u64) {
+        self.registry.fail(self.lease_key(), &self.request, Some((failure, monotonic_ms)));
         self.is_over = true;
     }
 

@@ -14,22 +14,22 @@ pub struct LeaseSnapshot {
     pub reset_at: Millis,
     /// The time of the decision, in ms by the store's clock.
     pub charged_at: Millis,
-    /// The store's time minus ticks (modulo 2^64), too small by the delay of the reply.
+    /// The store's time minus the monotonic time (modulo 2^64), too small by the delay of the reply.
     pub offset: u64,
 }
 
 impl LeaseSnapshot {
-    /// The store's time at `ticks`, or slightly earlier: never before the charge, and inside the
+    /// The store's time at `monotonic_ms`, or slightly earlier: never before the charge, and inside the
     /// sub-window.
-    pub fn now(&self, ticks: u64) -> Millis {
-        let now = ticks.wrapping_add(self.offset);
+    pub fn now(&self, monotonic_ms: u64) -> Millis {
+        let now = monotonic_ms.wrapping_add(self.offset);
         now.max(self.charged_at).min(self.end.saturating_sub(1))
     }
 
-    /// A charge at `ticks` that leaves `left` tokens in the lease.
-    pub fn charge(&self, ticks: u64, left: u32) -> LeaseCharge {
+    /// A charge at `monotonic_ms` that leaves `left` tokens in the lease.
+    pub fn charge(&self, monotonic_ms: u64, left: u32) -> LeaseCharge {
         LeaseCharge {
-            now: self.now(ticks),
+            charged_at: self.now(monotonic_ms),
             remaining: self.remaining + u64::from(left),
             reset_at: self.reset_at,
         }
@@ -41,7 +41,7 @@ impl LeaseSnapshot {
 pub struct LeaseCharge {
     /// The time of the charge, in ms by the store's clock or slightly earlier, inside the tokens'
     /// sub-window. A refund names it.
-    pub now: Millis,
+    pub charged_at: Millis,
     /// The units of cost that are left: at the store by its last reply, plus in the lease.
     pub remaining: u64,
     /// The reset time of the store's last reply, in ms by the store's clock.
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(SNAPSHOT.now(900), 1_000_499);
         let behind =
             LeaseSnapshot { offset: 5_u64.wrapping_neg(), charged_at: 0, end: 100, ..SNAPSHOT };
-        assert_eq!(behind.now(50), 45, "the store's clock is behind the ticks");
+        assert_eq!(behind.now(50), 45, "the store's clock is behind the monotonic_ms");
     }
 
     #[test]

@@ -11,18 +11,18 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::{
-    limit::{Algorithm, Decision, Grant, Key, Limit, Millis, OnFailure, Quota, Reserve},
+    limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, Millis, OnFailure, Quota},
     store::Failure,
 };
 
-/// The store's clock at tick 0, on a whole second.
+/// The store's clock at the monotonic time 0, on a whole second.
 const START: Millis = 1_700_000_000_000;
 
 /// The key of most tests.
 const KEY: Key = Key(7);
 
 /// 100 units in 6 s, in sub-windows of 1 s.
-fn limit(reserve: Reserve) -> Limit {
+fn limit(lease_size: LeaseSize) -> Limit {
     Limit {
         name: "test".into(),
         fingerprint: 1,
@@ -30,7 +30,7 @@ fn limit(reserve: Reserve) -> Limit {
         quota: Quota::new(100, 6_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
-        reserve,
+        lease_size,
         enforce: true,
         index: 0,
     }
@@ -89,19 +89,19 @@ struct TestLease {
 }
 
 impl TestLease {
-    fn take(&self, cost: u32, ticks: u64) -> Option<LeaseCharge> {
-        self.registry.take(&self.limit, self.key, cost, ticks)
+    fn take(&self, cost: u32, monotonic_ms: u64) -> Option<LeaseCharge> {
+        self.registry.take(&self.limit, self.key, cost, monotonic_ms)
     }
 
-    fn join(&self, waiter: TestWaiter, ticks: u64) -> JoinOutcome<TestWaiter> {
-        self.registry.join(&self.limit, self.key, waiter, ticks)
+    fn join(&self, waiter: TestWaiter, monotonic_ms: u64) -> JoinOutcome<TestWaiter> {
+        self.registry.join(&self.limit, self.key, waiter, monotonic_ms)
     }
 
-    fn refund(&self, now: Millis, cost: u32, ticks: u64) -> bool {
-        self.registry.refund(&self.limit, self.key, now, cost, ticks).is_some()
+    fn refund(&self, now: Millis, cost: u32, monotonic_ms: u64) -> bool {
+        self.registry.refund(&self.limit, self.key, now, cost, monotonic_ms).is_some()
     }
 
-    /// Puts `tokens` into the lease at tick 100, by a fetch for a request of cost 1.
+    /// Puts `tokens` into the lease at 100 ms, by a fetch for a request of cost 1.
     fn stock(self, tokens: u32) -> Self {
         let fetch = expect_fetch(self.join(TestWaiter::of(1), 100));
         assert!(fetch.complete(&reply(1 + tokens, 50, 100)).is_none());
@@ -113,9 +113,10 @@ fn lease(registry: &Registry, limit: &Limit, key: Key) -> TestLease {
     TestLease { registry: Arc::clone(registry), limit: limit.clone(), key }
 }
 
-/// The reply of a store whose clock is [`START`] plus ticks: decided at `ticks`, without delay.
-fn reply(tokens: u32, remaining: u64, ticks: u64) -> FetchReply {
-    let now = START + ticks;
+/// The reply of a store whose clock is [`START`] plus the monotonic time: decided at `monotonic_ms`, without
+/// delay.
+fn reply(tokens: u32, remaining: u64, monotonic_ms: u64) -> FetchReply {
+    let decided_at = START + monotonic_ms;
     let decision = Decision {
         admitted: tokens > 0,
         limit: 100,
@@ -125,12 +126,12 @@ fn reply(tokens: u32, remaining: u64, ticks: u64) -> FetchReply {
         retry_at: (tokens == 0).then_some(START + 6_000),
         wait: 0,
     };
-    let end = if tokens > 0 { (now / 1_000 + 1) * 1_000 } else { 0 };
+    let end = if tokens > 0 { (decided_at / 1_000 + 1) * 1_000 } else { 0 };
     FetchReply {
         grant: Grant { tokens, spendable_until: end, decision },
-        now,
-        sent: ticks,
-        received: ticks,
+        decided_at,
+        sent: monotonic_ms,
+        received: monotonic_ms,
     }
 }
 
@@ -151,7 +152,7 @@ fn registry() -> Registry {
 /// A client that has the secret that keys are hashed under can choose keys with equal bits.
 #[test]
 fn chosen_keys_do_not_fill_one_stripe() {
-    let (registry, limit) = (registry(), limit(Reserve::Auto));
+    let (registry, limit) = (registry(), limit(LeaseSize::Auto));
     let joined = (0..2_000).map(|n| registry.join(&limit, Key(n), TestWaiter::of(1), 1));
     assert!(joined.into_iter().all(|joined| !matches!(joined, JoinOutcome::Unavailable(_))));
 }

@@ -26,7 +26,7 @@ pub enum WaiterOutcome {
         /// The store's decision on this cost.
         decision: Decision,
         /// The time of the decision, in ms by the store's clock.
-        now: Millis,
+        decided_at: Millis,
     },
     /// The store refused a smaller cost, so the refusal's times do not apply: the request has to call the
     /// store itself.
@@ -41,9 +41,9 @@ pub struct FetchReply {
     /// The tokens that were charged, and the decision.
     pub grant: Grant,
     /// The time of the decision, in ms by the store's clock.
-    pub now: Millis,
-    /// The tick at which the call was sent, or earlier.
+    pub decided_at: Millis,
+    /// The monotonic time at which the call was sent, or earlier.
     pub sent: u64,
-    /// The tick at which the reply was received, or later.
+    /// The monotonic time at which the reply was received, or later.
     pub received: u64,
 }

@@ -25,8 +25,8 @@ fn line(path: &str) -> AccessLine<'_> {
     }
 }
 
-fn open(sink: &FakeSink, limit: usize) -> (AccessLog, AccessLogGuard) {
-    AccessLog::with_sink(Box::new(sink.clone()), limit).unwrap()
+fn open(sink: &FakeSink, max_bytes: usize) -> (AccessLog, AccessLogGuard) {
+    AccessLog::with_sink(Box::new(sink.clone()), max_bytes).unwrap()
 }
 
 fn read(path: &Path) -> String {

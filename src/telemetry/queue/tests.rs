@@ -66,8 +66,8 @@ impl Sink for FakeSink {
     }
 }
 
-fn start(sink: &FakeSink, limit: usize) -> (LogQueue, LogThread) {
-    LogQueue::start("test", Box::new(sink.clone()), limit, 1024).unwrap()
+fn start(sink: &FakeSink, max_bytes: usize) -> (LogQueue, LogThread) {
+    LogQueue::start("test", Box::new(sink.clone()), max_bytes, 1024).unwrap()
 }
 
 fn push(queue: &LogQueue, text: &str) {

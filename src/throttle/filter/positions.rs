@@ -2,12 +2,12 @@
 
 use siphasher::sip::SipHasher13;
 
-use super::{Geometry, Seed};
+use super::{Geometry, HashKeys};
 
 /// The largest prime below 2^64: the modulus of the crate's derived hashes.
 const PRIME: u64 = 0xffff_ffff_ffff_ffc5;
 
-/// Computes positions in filters of one size and seed.
+/// Computes positions in filters of one size with the same hash keys.
 pub(super) struct PositionHasher {
     hashers: [SipHasher13; 2],
     bits: Divisor,
@@ -21,8 +21,8 @@ pub(super) struct TokenPositions<'a> {
 }
 
 impl PositionHasher {
-    pub(super) fn new(geometry: &Geometry, seed: &Seed) -> Self {
-        Self { hashers: seed.hashers(), bits: Divisor::new(geometry.bits as u64) }
+    pub(super) fn new(geometry: &Geometry, hash_keys: &HashKeys) -> Self {
+        Self { hashers: hash_keys.hashers(), bits: Divisor::new(geometry.bits as u64) }
     }
 
     #[inline]

@@ -11,7 +11,7 @@ const STEPS: usize = 20;
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     /// Slots of live generations that may have bits.
-    pub(super) used: u32,
+    pub(super) slots_with_bits: u32,
     /// Slots that the current pass clears.
     clearing: u32,
     /// Positions below this are cleared by the current pass.

@@ -19,8 +19,8 @@ pub(super) fn sized(capacity: u64, false_positive: f64, minutes: u64) -> Geometr
     Geometry::new(&Sizing { capacity, false_positive, memory: minutes * MINUTE }).unwrap()
 }
 
-pub(super) fn seed(number: u8) -> Seed {
-    Seed {
+pub(super) fn hash_keys(number: u8) -> HashKeys {
+    HashKeys {
         token_key: (1, 2),
         positions: std::array::from_fn(|i| number.wrapping_mul(31) ^ i as u8),
     }
@@ -39,9 +39,9 @@ proptest! {
         others in prop::collection::vec(any::<u64>(), 100),
     ) {
         let geometry = sized(capacity, false_positive, minutes);
-        let seed = seed(number);
-        let ours = Filter::new(geometry, seed, START);
-        let empty = payload::header(&geometry, &seed).into_iter().chain(vec![0; geometry.bits / 8]);
+        let hash_keys = hash_keys(number);
+        let ours = Filter::new(geometry, hash_keys, START);
+        let empty = payload::header(&geometry, &hash_keys).into_iter().chain(vec![0; geometry.bits / 8]);
         let mut theirs = Bloom::<u64>::from_bytes(empty.collect()).unwrap();
         for token in &tokens {
             prop_assert_eq!(ours.record(*token), !theirs.check_and_set(token));
@@ -51,7 +51,7 @@ proptest! {
         }
         let exported = ours.export(geometry.index(START)).unwrap();
         prop_assert_eq!(&exported, &theirs.as_slice()[payload::HEADER_LEN..]);
-        let written = [&payload::header(&geometry, &seed)[..], &exported].concat();
+        let written = [&payload::header(&geometry, &hash_keys)[..], &exported].concat();
         prop_assert_eq!(&written, theirs.as_slice());
     }
 }
@@ -64,7 +64,7 @@ fn the_false_positive_rate_is_as_configured() {
     {
         let capacity = 2_000;
         let geometry = sized(capacity, false_positive, minutes);
-        let filter = Filter::new(geometry, seed(3), START);
+        let filter = Filter::new(geometry, hash_keys(3), START);
         let mut token = 0;
         for minute in 0..=minutes {
             filter.rotate(START + minute * MINUTE + GRACE);
@@ -73,7 +73,7 @@ fn the_false_positive_rate_is_as_configured() {
                 filter.record(token);
             }
         }
-        assert_eq!(filter.live().count() as u64, minutes + 1);
+        assert_eq!(filter.live_generations().count() as u64, minutes + 1);
         assert!((1..=token).all(|token| filter.contains(token)));
         let wrong = (1..=lookups).filter(|other| filter.contains(token + other)).count();
         let rate = wrong as f64 / lookups as f64;
@@ -87,10 +87,10 @@ fn the_false_positive_rate_is_as_configured() {
 
 #[test]
 fn generations_that_are_not_live_cannot_be_read_or_changed() {
-    let filter = Filter::new(sized(100, 0.001, 3), seed(4), START + GRACE);
+    let filter = Filter::new(sized(100, 0.001, 3), hash_keys(4), START + GRACE);
     filter.record(1);
-    let current = *filter.live().end();
-    assert_eq!(filter.live(), current - 3..=current);
+    let current = *filter.live_generations().end();
+    assert_eq!(filter.live_generations(), current - 3..=current);
     let bits = filter.export(current).unwrap();
     for index in [0, current - 32, current - 4, current + 1, current + 32, u64::MAX] {
         assert!(!filter.take_changed(index));
@@ -109,11 +109,11 @@ fn generations_that_are_not_live_cannot_be_read_or_changed() {
 #[test]
 fn a_merge_counts_what_each_side_was_missing() {
     let [ours, theirs] = [1, 2].map(|token| {
-        let filter = Filter::new(sized(100, 0.001, 30), seed(5), START);
+        let filter = Filter::new(sized(100, 0.001, 30), hash_keys(5), START);
         assert!(filter.record(token));
         filter
     });
-    let index = *ours.live().end();
+    let index = *ours.live_generations().end();
     let hashes = u64::from(ours.geometry().hashes);
     assert!(ours.take_changed(index));
     let bits = theirs.export(index).unwrap();
@@ -134,7 +134,7 @@ fn a_merge_counts_what_each_side_was_missing() {
 /// A slot is cleared in steps before it is reused, or at once if the clock jumps.
 #[test]
 fn a_slot_is_cleared_within_twenty_steps() {
-    let filter = Filter::new(sized(100, 0.01, 30), seed(6), START);
+    let filter = Filter::new(sized(100, 0.01, 30), hash_keys(6), START);
     (0..100).for_each(|token| assert!(filter.record(token)));
     let has_bits = |filter: &Filter| filter.words.iter().any(|word| word.load(Relaxed) != 0);
     filter.rotate(START + 30 * MINUTE);
@@ -156,15 +156,15 @@ fn a_slot_is_cleared_within_twenty_steps() {
     filter.rotate(START + 10_000 * MINUTE);
     assert!(!filter.contains(1));
     filter.rotate(START);
-    assert_eq!(*filter.live().end(), START / MINUTE + 10_000);
+    assert_eq!(*filter.live_generations().end(), START / MINUTE + 10_000);
     filter.rotate(Millis::MAX);
-    assert_eq!(filter.live(), u64::from(u32::MAX) - 30..=u64::from(u32::MAX));
+    assert_eq!(filter.live_generations(), u64::from(u32::MAX) - 30..=u64::from(u32::MAX));
 }
 
 /// A thread that was suspended while it recorded marks a slot that is no longer live.
 #[test]
 fn a_slot_marked_late_is_cleared_before_it_is_reused() {
-    let filter = Filter::new(sized(100, 0.01, 1), seed(7), START);
+    let filter = Filter::new(sized(100, 0.01, 1), hash_keys(7), START);
     filter.rotate(START + 10 * MINUTE);
     let slot = Filter::<Native>::slot_mask(START / MINUTE);
     filter.words.iter().for_each(|word| _ = word.fetch_or(slot, Relaxed));

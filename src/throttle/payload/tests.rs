@@ -10,8 +10,8 @@ fn geometry() -> Geometry {
     Geometry::new(&Sizing { capacity: 500, false_positive: 0.001, memory: 30 * 60_000 }).unwrap()
 }
 
-fn seed() -> Seed {
-    Seed { token_key: (1, 2), positions: std::array::from_fn(|i| i as u8) }
+fn hash_keys() -> HashKeys {
+    HashKeys { token_key: (1, 2), positions: std::array::from_fn(|i| i as u8) }
 }
 
 fn gzipped(parts: &[&[u8]]) -> Vec<u8> {
@@ -23,7 +23,7 @@ fn gzipped(parts: &[&[u8]]) -> Vec<u8> {
 }
 
 fn read(payload: &[u8]) -> Result<Vec<u8>, PayloadError> {
-    decode(&geometry(), &seed(), payload)
+    decode(&geometry(), &hash_keys(), payload)
 }
 
 /// The bytes in the crate's format, with any flag.
@@ -44,13 +44,13 @@ proptest! {
         tokens in prop::collection::hash_set(any::<u64>(), 0..600),
         others in prop::collection::vec(any::<u64>(), 200),
     ) {
-        let (geometry, seed) = (geometry(), seed());
-        let filter = Filter::new(geometry, seed, NOW);
+        let (geometry, hash_keys) = (geometry(), hash_keys());
+        let filter = Filter::new(geometry, hash_keys, NOW);
         for token in &tokens {
             filter.record(*token);
         }
         let bits = filter.export(geometry.index(NOW)).unwrap();
-        let payload = encode(&geometry, &seed, &bits);
+        let payload = encode(&geometry, &hash_keys, &bits);
         prop_assert!(payload.len() <= max_len(&geometry));
         prop_assert_eq!(read(&payload), Ok(bits));
         let theirs = Bloom::<u64>::from_bytes(crate_bytes(&payload)).unwrap();
@@ -61,9 +61,9 @@ proptest! {
 
     #[test]
     fn payloads_of_the_crate_are_decoded(tokens in prop::collection::vec(any::<u64>(), 0..600)) {
-        let (geometry, seed) = (geometry(), seed());
+        let (geometry, hash_keys) = (geometry(), hash_keys());
         let mut theirs =
-            Bloom::<u64>::new_with_seed(geometry.bits / 8, 500, &seed.positions).unwrap();
+            Bloom::<u64>::new_with_seed(geometry.bits / 8, 500, &hash_keys.positions).unwrap();
         for token in &tokens {
             theirs.set(token);
         }
@@ -71,7 +71,7 @@ proptest! {
         let packed = gzipped(&[theirs.as_slice()]);
         let short = packed.len() <= max_len(&geometry);
         prop_assert_eq!(read(&packed), if short { Ok(bits.clone()) } else { Err(PayloadError::TooLong) });
-        let filter = Filter::new(geometry, seed, NOW);
+        let filter = Filter::new(geometry, hash_keys, NOW);
         filter.merge(geometry.index(NOW), &bits).unwrap();
         prop_assert!(tokens.iter().all(|token| filter.contains(*token)));
     }
@@ -88,7 +88,7 @@ proptest! {
         let _ = read(&bytes);
         let _ = read(&[&[flag], &bytes[..]].concat());
         let bits = vec![if sparse { 1 } else { 0x55 }; geometry().bits / 8];
-        let mut payload = encode(&geometry(), &seed(), &bits);
+        let mut payload = encode(&geometry(), &hash_keys(), &bits);
         for (at, byte) in &changes {
             let at = at.index(payload.len());
             payload[at] = *byte;
@@ -106,17 +106,17 @@ proptest! {
 #[test]
 fn only_sparse_filters_are_compressed() {
     let bytes = geometry().bits / 8;
-    let sparse = encode(&geometry(), &seed(), &vec![0; bytes]);
+    let sparse = encode(&geometry(), &hash_keys(), &vec![0; bytes]);
     assert_eq!((sparse[0], sparse.len() < 200), (GZIP, true));
-    let dense = encode(&geometry(), &seed(), &vec![0x11; bytes]);
+    let dense = encode(&geometry(), &hash_keys(), &vec![0x11; bytes]);
     assert_eq!((dense[0], dense.len()), (PLAIN, max_len(&geometry())));
 }
 
 #[test]
 fn unusable_payloads_are_rejected_with_their_reason() {
-    let (geometry, seed) = (geometry(), seed());
+    let (geometry, hash_keys) = (geometry(), hash_keys());
     let bits = vec![3; geometry.bits / 8];
-    let good = [&header(&geometry, &seed)[..], &bits].concat();
+    let good = [&header(&geometry, &hash_keys)[..], &bits].concat();
     let plain = |bytes: &[u8]| [&[PLAIN], bytes].concat();
     assert_eq!(read(&plain(&good)).as_ref(), Ok(&bits));
     assert_eq!(read(&gzipped(&[&good])).as_ref(), Ok(&bits));
@@ -167,8 +167,8 @@ fn unusable_payloads_are_rejected_with_their_reason() {
 fn a_saturated_filter_is_rejected() {
     let geometry = geometry();
     let mut bits = vec![0xff; geometry.bits / 8];
-    assert_eq!(read(&encode(&geometry, &seed(), &bits)), Err(PayloadError::Saturated));
+    assert_eq!(read(&encode(&geometry, &hash_keys(), &bits)), Err(PayloadError::Saturated));
     // About eight times the tokens that it is sized for: just below the limit.
     bits.iter_mut().step_by(16).for_each(|byte| *byte = 0xfc);
-    assert!(read(&encode(&geometry, &seed(), &bits)).is_ok());
+    assert!(read(&encode(&geometry, &hash_keys(), &bits)).is_ok());
 }

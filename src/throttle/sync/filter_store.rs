@@ -58,7 +58,7 @@ pub struct ServerTime {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PayloadVersion {
     /// The time stamp, which grows with each commit. Above 0, below 2^53 - 1.
-    pub ts: u64,
+    pub timestamp: u64,
     /// Length of the payload in bytes, to detect a truncated one.
     pub len: u64,
 }
@@ -80,7 +80,7 @@ pub enum ReadOutcome {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CommitOutcome {
     /// Written, with this time stamp.
-    Done(u64),
+    Committed(u64),
     /// Another gateway wrote first: nothing was written.
     Conflict,
 }

@@ -15,7 +15,7 @@ pub(super) struct GenerationState {
     /// The payload in Redis was written by gateways of another configuration, and is not replaced.
     pub(super) foreign: bool,
     /// The payload could not be read during the load, so the filter here may lack tokens.
-    pub(super) missing: bool,
+    pub(super) load_failed: bool,
     /// The tick of the last attempt to write it since it became dirty.
     pub(super) last_attempt: u64,
 }

@@ -21,6 +21,7 @@ pub struct SyncStats {
     pub conflicts: Counter,
     failures: [Counter; Failure::ALL.len()],
     unusable: [Counter; PayloadError::ALL.len()],
+    /// 0: none so far.
     last_success: AtomicU64,
 }
 
@@ -35,9 +36,9 @@ impl SyncStats {
         self.unusable[error as usize].get()
     }
 
-    /// The time of the last complete tick or load, in ms since the Unix epoch by Redis' clock; 0: never.
-    pub fn last_success(&self) -> u64 {
-        self.last_success.load(Ordering::Relaxed)
+    /// The time of the last complete tick or load, in ms since the Unix epoch by Redis' clock.
+    pub fn last_success(&self) -> Option<u64> {
+        Some(self.last_success.load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
     pub(super) fn count_failure(&self, failure: Failure) {

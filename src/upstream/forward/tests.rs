@@ -77,3 +77,9 @@ fn at_most_a_fifth_of_the_requests_are_retried() {
     }
     assert_eq!(spent, 200);
 }
+
+#[test]
+fn an_unsent_request_opens_at_most_two_new_connections() {
+    let opened = (1..10).find(|opened| !may_reconnect(*opened));
+    assert_eq!(opened, Some(MAX_NEW_CONNECTIONS));
+}

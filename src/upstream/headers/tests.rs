@@ -37,7 +37,7 @@ fn hop_by_hop_headers_are_dropped_and_protected_ones_kept() {
     let lines = written(
         &[
             ("connection", "close, X-Private, Authorization, X-Api-Key, Host"),
-            ("connection", "x-forwarded-for"),
+            ("connection", "x-forwarded-for, x-real-ip"),
             ("x-private", "1"),
             ("authorization", "a"),
             ("x-api-key", "k"),
@@ -78,6 +78,7 @@ fn aliases_of_gateway_headers_are_dropped() {
         ("x-forwarded_proto", "https"),
         ("x_forwarded_host", "evil"),
         ("x_request_id", "claimed"),
+        ("x_real_ip", "6.6.6.6"),
         ("content_length", "5"),
         ("transfer_encoding", "chunked"),
         ("X.Forwarded.For", "6.6.6.6"),
@@ -102,13 +103,14 @@ fn aliases_of_gateway_headers_are_dropped() {
 }
 
 /// Headers of a client that claims to be a proxy.
-const CLAIMED: [(&str, &str); 9] = [
+const CLAIMED: [(&str, &str); 10] = [
     ("host", "api.example.com"),
     ("x-forwarded-for", "6.6.6.6"),
     ("x-forwarded-proto", "https"),
     ("x-forwarded-host", "outer"),
     ("X-Forwarded-Port", "444"),
     ("x-forwarded-client-cert", "evil"),
+    ("X-Real-IP", "6.6.6.6"),
     ("forwarded", "for=6.6.6.6"),
     ("via", "1.1 outer"),
     ("x-request-id", "claimed"),
@@ -136,6 +138,7 @@ fn forwarding_headers_of_a_trusted_proxy_are_extended() {
         written(&CLAIMED, "2001:db8::1", true),
         [
             "X-Forwarded-Port: 444",
+            "X-Real-IP: 6.6.6.6",
             "forwarded: for=6.6.6.6, for=\"[2001:db8::1]\";proto=http",
             "host: api.example.com",
             "via: 1.1 outer",
@@ -173,6 +176,7 @@ fn trailers_for_framing_identity_and_limits_are_dropped() {
         "X-Api-Key",
         "x_api_key",
         "X-Forwarded-For",
+        "X-Real-IP",
         "x_forwarded_host",
         "x-forwarded-user",
         "forwarded",

@@ -14,7 +14,7 @@ const BOUNDS: HeadBounds = HeadBounds { bytes: 1 << 16, headers: 100 };
 /// A client whose whole body has arrived.
 struct FakeClient {
     state: StateCell,
-    length: Length,
+    length: BodyLength,
     pieces: RefCell<VecDeque<Vec<u8>>>,
     trailers: RefCell<Option<Box<Fields>>>,
 }
@@ -24,7 +24,7 @@ impl ClientStream for FakeClient {
         &self.state
     }
 
-    fn length(&self) -> Length {
+    fn length(&self) -> BodyLength {
         self.length
     }
 
@@ -48,7 +48,11 @@ impl ClientStream for FakeClient {
     fn send_interim(&self, _: u16, _: &mut dyn FnMut(&mut Vec<u8>)) {}
 }
 
-fn client(length: Length, pieces: &[Vec<u8>], trailers: Option<Fields>) -> Rc<dyn ClientStream> {
+fn client(
+    length: BodyLength,
+    pieces: &[Vec<u8>],
+    trailers: Option<Fields>,
+) -> Rc<dyn ClientStream> {
     Rc::new(FakeClient {
         state: StateCell::new(Rc::default()),
         length,
@@ -99,7 +103,7 @@ fn length_zero_is_declared_for_methods_with_a_body() {
         [("POST", true), ("PUT", true), ("PATCH", true), ("GET", false), ("DELETE", false)]
     {
         let head = head(&format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"));
-        let bytes = sent(outgoing(&head, false, &client(Length::Known(0), &[], None))).unwrap();
+        let bytes = sent(outgoing(&head, false, &client(BodyLength::Known(0), &[], None))).unwrap();
         let text = String::from_utf8(bytes).unwrap();
         assert_eq!(text.contains("\r\ncontent-length: 0\r\n"), declared, "{text}");
     }
@@ -108,7 +112,7 @@ fn length_zero_is_declared_for_methods_with_a_body() {
 #[test]
 fn body_over_the_limit_is_an_error() {
     let head = head("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
-    let client = client(Length::Chunked, &[vec![b'x'; 11]], None);
+    let client = client(BodyLength::Chunked, &[vec![b'x'; 11]], None);
     let mut outgoing = outgoing(&head, false, &client);
     outgoing.body.as_mut().expect("a body").remaining = 10;
     assert_eq!(sent(outgoing), Err(BodyError::TooLong));
@@ -167,10 +171,10 @@ proptest! {
         let lines = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
         let lines = lines.collect::<String>();
         let request = head(&format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n{lines}\r\n"));
-        let bytes = sent(outgoing(&request, trusted, &client(Length::Known(0), &[], None))).unwrap();
+        let bytes = sent(outgoing(&request, trusted, &client(BodyLength::Known(0), &[], None))).unwrap();
 
         let (own, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a complete head");
-        prop_assert_eq!((length, own.length), (bytes.len(), Length::Known(0)));
+        prop_assert_eq!((length, own.length), (bytes.len(), BodyLength::Known(0)));
         let mut parsed = vec![httparse::EMPTY_HEADER; 100];
         let mut other = httparse::Request::new(&mut parsed);
         prop_assert_eq!(other.parse(&bytes), Ok(httparse::Status::Complete(bytes.len())));
@@ -210,9 +214,9 @@ proptest! {
         let trailers = trailer.as_ref().map(|value| {
             [("x-sum", value.as_str()), ("X-Cost", "9"), ("x_cost", "9")].into_iter().collect()
         });
-        let bytes = sent(outgoing(&head, false, &client(Length::Chunked, &pieces, trailers))).unwrap();
+        let bytes = sent(outgoing(&head, false, &client(BodyLength::Chunked, &pieces, trailers))).unwrap();
         let (read, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a complete head");
-        prop_assert_eq!(read.length, Length::Chunked);
+        prop_assert_eq!(read.length, BodyLength::Chunked);
         let (mut decoder, mut data) = (BodyDecoder::new(Some(read.length)), Vec::new());
         prop_assert_eq!(decoder.decode(&bytes[length..], &mut data), Ok(bytes.len() - length));
         prop_assert!(decoder.is_done());

@@ -37,7 +37,7 @@ fn used(gateway: &Gateway, target: &str) -> Option<u64> {
 }
 
 /// The first in the queue disconnects; the next two move up, and a later request queues behind them.
-fn check_disconnect(backend: &Backend, kind: &str, more: &str, body: usize) {
+fn assert_slot_goes_to_the_next(backend: &Backend, kind: &str, more: &str, body: usize) {
     let clock = Clock::simulated(NOW);
     let arrivals = Arrivals::new(&clock);
     let upstream = arrivals.upstream();
@@ -47,13 +47,13 @@ fn check_disconnect(backend: &Backend, kind: &str, more: &str, body: usize) {
     let start = clock.uptime();
     let who = format!("X-Who: {kind}\r\n");
     assert_eq!(Client::connect(gateway.address()).get("/a", &who).status, 200);
-    let mut gone = queue_request(gateway, kind, "/b", more);
-    gone.send(vec![b'x'; body]);
+    let mut disconnected = queue_request(gateway, kind, "/b", more);
+    disconnected.send(vec![b'x'; body]);
     let mut others: Vec<_> =
         ["/c", "/d"].iter().map(|path| queue_request(gateway, kind, path, "")).collect();
     let caller = format!("?key={}", kind.replace(' ', "+"));
     assert_eq!(used(gateway, &caller), Some(4), "{kind}");
-    drop(gone);
+    drop(disconnected);
     // If unread bytes precede the close, only the workers' sweep detects the disconnect.
     eventually("it leaves the queue", || {
         clock.advance(Duration::from_millis(100));
@@ -69,11 +69,11 @@ fn check_disconnect(backend: &Backend, kind: &str, more: &str, body: usize) {
     });
     assert!(arrivals.of("/b", start).is_empty(), "{kind}");
     for (slot, path) in [(1, "/c"), (2, "/d"), (3, "/e")] {
-        let [came] = arrivals.of(path, start)[..] else {
+        let [arrived] = arrivals.of(path, start)[..] else {
             panic!("{kind} {path}: not forwarded exactly once")
         };
         let slot = SLOT * slot;
-        assert!(came >= slot && came < slot + SLOT * 29 / 30, "{kind} {path} {came:?}");
+        assert!(arrived >= slot && arrived < slot + SLOT * 29 / 30, "{kind} {path} {arrived:?}");
     }
 }
 
@@ -89,7 +89,7 @@ fn an_abandoned_slot_goes_to_the_next_in_the_queue() {
                 ("much of a body", long, 100_000),
                 ("whole body", "Content-Length: 5\r\n", 5),
             ] {
-                scope.spawn(move || check_disconnect(backend, kind, more, body));
+                scope.spawn(move || assert_slot_goes_to_the_next(backend, kind, more, body));
             }
         });
     });
@@ -97,7 +97,7 @@ fn an_abandoned_slot_goes_to_the_next_in_the_queue() {
 
 /// Fifty requests of one bucket arrive and disconnect together, after or before all are delayed. Redis hangs
 /// meanwhile, so that the order of updates differs from the order of the disconnects.
-fn check_simultaneous_disconnects(workers: usize, held: bool) {
+fn assert_slots_released_after_disconnects(workers: usize, is_delayed: bool) {
     const CROWD: u64 = 50;
     let redis = RedisServer::start();
     let upstream = Upstream::hello();
@@ -110,18 +110,18 @@ fn check_simultaneous_disconnects(workers: usize, held: bool) {
     let gateway = Gateway::start(&limited(&upstream, limit, ", request_timeout: 7200s", &more));
     assert_eq!(get(gateway.address(), "/first", "").status, 200);
     let mut clients: Vec<_> = (0..CROWD).map(|_| Client::connect(gateway.address())).collect();
-    let calls = gateway.metric("tidegate_store_calls_total");
-    if !held {
+    let calls = gateway.metric("tidegate_store_requests_total");
+    if !is_delayed {
         redis.suspend();
     }
     for client in &mut clients {
         client.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    if held {
+    if is_delayed {
         gateway.wait_for_metric("tidegate_limit_waiting ", CROWD);
         redis.suspend();
     } else {
-        gateway.wait_for_metric("tidegate_store_calls_total", calls + CROWD);
+        gateway.wait_for_metric("tidegate_store_requests_total", calls + CROWD);
     }
     drop(clients);
     gateway.wait_for_metric("tidegate_connections ", 0);
@@ -135,14 +135,14 @@ fn check_simultaneous_disconnects(workers: usize, held: bool) {
 #[test]
 fn slots_of_clients_that_disconnect_together_are_released() {
     for workers in [1, 4] {
-        check_simultaneous_disconnects(workers, true);
+        assert_slots_released_after_disconnects(workers, true);
     }
 }
 
 #[test]
 fn slots_of_clients_that_disconnect_before_the_delay_are_released() {
     for workers in [1, 4] {
-        check_simultaneous_disconnects(workers, false);
+        assert_slots_released_after_disconnects(workers, false);
     }
 }
 
@@ -155,12 +155,12 @@ fn requests_cut_by_the_drain_release_their_slots() {
     let fleet = backend.start(&yaml, &Clock::system());
     let [stopping, staying] = &fleet.gateways[..] else { panic!("two gateways") };
     assert_eq!(fleet.get("/a", "").status, 200);
-    let mut held: Vec<_> =
+    let mut delayed: Vec<_> =
         ["/b", "/c"].iter().map(|path| queue_request(stopping, "", path, "")).collect();
     // All three slots. No request may be refused before this: the deny cache would keep refusing.
     assert_eq!(used(staying, ""), Some(3));
     stopping.stop();
-    assert!(held.iter_mut().all(|client| client.try_read_response().is_none()));
+    assert!(delayed.iter_mut().all(|client| client.try_read_response().is_none()));
     eventually("the slots are released", || used(staying, "") == Some(1));
     queue_request(staying, "", "/e", "");
     assert_eq!(upstream.request_count(), 1);
@@ -176,9 +176,9 @@ fn an_earlier_slot_is_used_once() {
     let [one, other] = &fleet.gateways[..] else { panic!("two gateways") };
     let start = clock.uptime();
     assert_eq!(Client::connect(one.address()).get("/a", "X-Who: me\r\n").status, 200);
-    let gone = queue_request(one, "me", "/b", "");
+    let disconnected = queue_request(one, "me", "/b", "");
     let mut next = queue_request(other, "me", "/c", "");
-    drop(gone);
+    drop(disconnected);
     one.wait_for_metric("tidegate_limit_waiting ", 0);
     eventually("Redis has released the slot", || used(other, "?key=me") == Some(2));
     let mut second = queue_request(one, "me", "/d", "");
@@ -188,11 +188,11 @@ fn an_earlier_slot_is_used_once() {
     });
     assert_eq!(statuses, [200; 3]);
     for (slot, path) in [(1, "/d"), (2, "/c"), (3, "/e")] {
-        let [came] = arrivals.of(path, start)[..] else {
+        let [arrived] = arrivals.of(path, start)[..] else {
             panic!("{path}: not forwarded exactly once")
         };
-        assert!(came >= SLOT * slot, "{path} {came:?}");
-        assert!(came < SLOT * slot + SLOT / 2, "{path} {came:?}");
+        assert!(arrived >= SLOT * slot, "{path} {arrived:?}");
+        assert!(arrived < SLOT * slot + SLOT / 2, "{path} {arrived:?}");
     }
 }
 
@@ -206,7 +206,7 @@ fn a_timeout_during_the_delay_is_a_503_and_releases_the_slot() {
     let upstream = Upstream::hello();
     let limit = "algorithm: leaky_bucket, quota: 1, window: 3s, key: []";
     let yaml = limited(&upstream, limit, ", request_timeout: 4s", &store);
-    // The clock is manual, so slots pass only by the test; the waiting itself is in real time.
+    // A manual clock: slots pass only when the test sets it, and the timeout is in real time.
     let clock = Clock::manual(NOW);
     let gateway = Gateway::start_at(&yaml, clock.clone());
     let mut clients = [Client::connect(gateway.address()), Client::connect(gateway.address())];
@@ -220,6 +220,7 @@ fn a_timeout_during_the_delay_is_a_503_and_releases_the_slot() {
     for client in &mut clients {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     }
+    // In real time: a simulated clock would also time out the calls that Redis has not answered.
     sleep(Duration::from_secs(2));
     redis.resume();
     let mut statuses = clients.each_mut().map(|client| client.read_response().status);
@@ -245,12 +246,12 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [dai
         upstream.target()
     ));
     assert_eq!(get(gateway.address(), "/a", "").status, 200);
-    let mut held = Client::connect(gateway.address());
-    held.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut delayed = Client::connect(gateway.address());
+    delayed.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
     gateway.wait_for_metric("tidegate_limit_waiting ", 1);
     let used = || get(gateway.admin(), "/api/limits/daily", "").json()["used"].as_u64();
     assert_eq!(used(), Some(2));
-    drop(held);
+    drop(delayed);
     testkit::wait::eventually("the slot is released", || used() == Some(1));
     assert_eq!(upstream.request_count(), 1);
 }

@@ -132,14 +132,14 @@ fn delayed_requests_are_released_during_the_drain() {
     let upstream = Upstream::hello();
     let gateway = Arc::new(start(&upstream, "", "drain_timeout: 20s"));
     assert_eq!(get(gateway.address(), "/a", "").status, 200);
-    let mut held = Client::connect(gateway.address());
-    held.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut delayed = Client::connect(gateway.address());
+    delayed.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
     gateway.wait_for_metric("tidegate_limit_waiting ", 1);
     let stopping = thread::spawn({
         let gateway = gateway.clone();
         move || gateway.stop()
     });
-    let response = held.read_response();
+    let response = delayed.read_response();
     assert_eq!((response.status, response.header("connection")), (200, Some("close")));
     assert!(stopping.join().expect("it stops") >= MIN_DELAY);
 }
@@ -147,8 +147,8 @@ fn delayed_requests_are_released_during_the_drain() {
 #[test]
 fn the_access_line_contains_the_delay() {
     let upstream = Upstream::hello();
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("access.log");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("access.log");
     let limit = "algorithm: leaky_bucket, quota: 2, window: 2s, key: []";
     let log = format!("access_log: {}\nworkers: 1", file.display());
     let gateway = Gateway::start_at(&limited(&upstream, limit, "", &log), clock());

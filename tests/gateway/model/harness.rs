@@ -21,7 +21,8 @@ pub(crate) struct Harness {
     _upstream: Upstream,
     /// By request id: its position in the order of arrival at the upstream, and its body.
     pub(crate) received: Arc<Mutex<HashMap<usize, (usize, String)>>>,
-    pub(crate) next: AtomicUsize,
+    /// The id of the next request.
+    pub(crate) next_id: AtomicUsize,
 }
 
 pub(crate) static HARNESS: LazyLock<Harness> = LazyLock::new(Harness::start);
@@ -29,15 +30,15 @@ pub(crate) static HARNESS: LazyLock<Harness> = LazyLock::new(Harness::start);
 impl Harness {
     fn start() -> Self {
         let received = Arc::<Mutex<HashMap<usize, (usize, String)>>>::default();
-        let (kept, count) = (received.clone(), AtomicUsize::new(0));
-        let upstream = Upstream::with(move |request, socket| {
+        let (recorded, count) = (received.clone(), AtomicUsize::new(0));
+        let upstream = Upstream::with_handler(move |request, socket| {
             let text = String::from_utf8_lossy(request).into_owned();
             let mut path = text.split(' ').nth(1).unwrap_or_default().split('/').skip(2);
             let Some(id) = path.next().and_then(|id| id.parse::<usize>().ok()) else {
                 return false;
             };
             let turn = count.fetch_add(1, Ordering::SeqCst);
-            kept.lock().expect("not poisoned").insert(id, (turn, body_of(&text)));
+            recorded.lock().expect("not poisoned").insert(id, (turn, body_of(&text)));
             let body = if text.starts_with("HEAD") { String::new() } else { response_body(id) };
             let length = response_body(id).len();
             let answer = match path.next().unwrap_or_default() {
@@ -74,7 +75,7 @@ routes:
         ));
         // This exhausts the limit.
         Client::connect(gateway.address()).send("GET /limited HTTP/1.0\r\n\r\n").read_head();
-        Self { gateway, _upstream: upstream, received, next: AtomicUsize::new(0) }
+        Self { gateway, _upstream: upstream, received, next_id: AtomicUsize::new(0) }
     }
 }
 

@@ -139,12 +139,12 @@ impl Request {
 
     /// Whether the response has no body because of HEAD. An invalid head is answered with a body.
     pub(crate) fn gets_head_response(&self) -> bool {
-        let broken = matches!(self.fault, Some(fault) if fault != Fault::ChunkSize);
-        self.method == "HEAD" && !broken
+        let is_invalid = matches!(self.fault, Some(fault) if fault != Fault::ChunkSize);
+        self.method == "HEAD" && !is_invalid
     }
 }
 
-fn body() -> impl Strategy<Value = Body> {
+fn any_body() -> impl Strategy<Value = Body> {
     let data = "[a-z]{0,30}";
     let chunks = prop::collection::vec("[a-z]{1,12}", 0..4);
     prop_oneof![
@@ -156,7 +156,7 @@ fn body() -> impl Strategy<Value = Body> {
     ]
 }
 
-fn route() -> impl Strategy<Value = Route> {
+fn any_route() -> impl Strategy<Value = Route> {
     use UpstreamResponse::{Chunked, Close, Interim, Length, NoContent, NotModified};
     let answers = vec![Length, Chunked, Close, Interim, NoContent, NotModified];
     prop_oneof![
@@ -168,7 +168,7 @@ fn route() -> impl Strategy<Value = Route> {
     ]
 }
 
-pub(crate) fn request() -> impl Strategy<Value = Request> {
+pub(crate) fn any_request() -> impl Strategy<Value = Request> {
     use Fault::{BareLf, ChunkSize, SpaceBeforeColon, TwoLengths, Version};
     let faults = vec![SpaceBeforeColon, TwoLengths, BareLf, Version, ChunkSize];
     let one_in = |parts: u32| prop::bool::weighted(1.0 / f64::from(parts));
@@ -177,8 +177,8 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         prop::sample::select(vec!["GET", "POST", "HEAD", "PUT", "PURGE"]),
         (one_in(8), one_in(6), one_in(6)),
         prop::sample::select(options),
-        body(),
-        route(),
+        any_body(),
+        any_route(),
         prop::option::weighted(0.08, prop::sample::select(faults)),
     )
         .prop_map(|(method, (http10, absolute, expects), connection, body, route, fault)| {

@@ -6,7 +6,7 @@ use testkit::{
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, one_limit, statuses};
+use super::{NOW, one_limit, status_upstream};
 
 /// Every algorithm whose charges a response can adjust.
 const LIMITS: [&str; 6] = [
@@ -36,7 +36,7 @@ fn assert_headers_match_status(fleet: &Fleet, response: &Response, what: &str) {
 
 #[test]
 fn headers_of_a_refunded_response_match_the_store() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     on_every_topology(|backend| {
         for limit in LIMITS {
             let limit = format!("{limit}, quota: 10, window: 12s, key: [], refund: [304]");
@@ -62,7 +62,7 @@ fn headers_of_a_refunded_response_match_the_store() {
 
 #[test]
 fn reset_of_an_adjusted_response_admits() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     on_every_topology(|backend| {
         let all = LIMITS[..5].iter().flat_map(|limit| [10, 7, 4].map(|cost| (limit, cost)));
         for (hour, (limit, cost)) in (0..).zip(all) {
@@ -90,7 +90,7 @@ fn assert_reset_admits(upstream: &Upstream, backend: &Backend, limit: &str, cost
 /// Each request needs the refund of the one before, whichever gateway charged it.
 #[test]
 fn a_refund_is_visible_to_the_next_request() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     on_every_topology(|backend| {
         let reserves = ["", ", reserve: auto", ", reserve: 1"];
         let all = LIMITS.iter().flat_map(|limit| reserves.map(|reserve| (limit, reserve)));
@@ -129,7 +129,7 @@ fn assert_refunds_are_visible(
 
 #[test]
 fn the_status_route_reports_numbers() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     let yaml = with_status(&one_limit(&upstream, "quota: 10, window: 10s, key: []"));
     on_every_topology(|backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));

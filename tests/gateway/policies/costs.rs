@@ -4,7 +4,7 @@ use testkit::{
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, one_limit, statuses};
+use super::{NOW, one_limit, status_upstream};
 
 fn ask(fleet: &Fleet, cost: &str) -> Response {
     fleet.get("/200", &format!("X-Cost: {cost}\r\n"))
@@ -12,7 +12,7 @@ fn ask(fleet: &Fleet, cost: &str) -> Response {
 
 #[test]
 fn request_costs_are_bounded() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     let yaml =
         one_limit(&upstream, "quota: 100, window: 1h, key: [], cost: header:X-Cost, max_cost: 20");
     on_every_store(|backend| {
@@ -35,8 +35,8 @@ fn request_costs_are_bounded() {
         assert_eq!(stripped.number("x-ratelimit-remaining"), 52, "Connection strips no cost");
         // Some servers treat `_` as `-`; the gateway reads one spelling, so only that one is forwarded.
         fleet.get("/200", "X_Cost: 20\r\nX-Cost: 1\r\n");
-        let seen = upstream.request_texts().pop().unwrap_or_default().to_ascii_lowercase();
-        assert!(seen.contains("x-cost: 1") && !seen.contains("x_cost"), "{seen}");
+        let received = upstream.request_texts().pop().unwrap_or_default().to_ascii_lowercase();
+        assert!(received.contains("x-cost: 1") && !received.contains("x_cost"), "{received}");
         for left in [31, 11] {
             assert_eq!(ask(&fleet, "20").number("x-ratelimit-remaining"), left);
         }
@@ -48,7 +48,7 @@ fn request_costs_are_bounded() {
 
 #[test]
 fn response_costs_are_charged() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     let limit = "quota: 100, window: 1h, key: [], cost: response:X-Cost, max_cost: 50";
     let yaml = one_limit(&upstream, limit);
     on_every_store(|backend| {

@@ -4,7 +4,7 @@ use testkit::{
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, one_limit, statuses};
+use super::{NOW, one_limit, status_upstream};
 
 const LIMITS: [&str; 4] = ["sliding_window", "sliding_log", "fixed_window", "token_bucket"];
 
@@ -14,7 +14,7 @@ fn get_as(fleet: &Fleet, token: &str, path: &str) -> Response {
 
 #[test]
 fn a_refunded_response_restores_remaining() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     on_every_topology(|backend| {
         for algorithm in LIMITS {
             let limit = format!(
@@ -48,29 +48,29 @@ fn a_refunded_response_restores_remaining() {
 fn upstream_failures_are_refunded_where_listed() {
     let yaml = "upstreams: {gone: {targets: ['http://127.0.0.1:1'], retries: 0}}
 limits:
-  given: {quota: 5, window: 1h, key: [], refund: [502]}
-  kept: {quota: 5, window: 1h, key: []}
+  refunded: {quota: 5, window: 1h, key: [], refund: [502]}
+  charged: {quota: 5, window: 1h, key: []}
 routes:
-  - {name: given, match: {path: /given}, upstream: gone, limits: [given]}
-  - {name: kept, match: {path: /kept}, upstream: gone, limits: [kept]}
+  - {name: refunded, match: {path: /refunded}, upstream: gone, limits: [refunded]}
+  - {name: charged, match: {path: /charged}, upstream: gone, limits: [charged]}
 ";
     on_every_topology(|backend| {
         let fleet = backend.start(yaml, &Clock::manual(NOW));
         for _ in 0..10 {
-            let response = fleet.get_in_order("/given", "");
+            let response = fleet.get_in_order("/refunded", "");
             assert_eq!((response.status, response.number("x-ratelimit-remaining")), (502, 5));
         }
         for left in (0..5).rev() {
-            let response = fleet.get_in_order("/kept", "");
+            let response = fleet.get_in_order("/charged", "");
             assert_eq!((response.status, response.number("x-ratelimit-remaining")), (502, left));
         }
-        assert_eq!(fleet.get_in_order("/kept", "").status, 429);
+        assert_eq!(fleet.get_in_order("/charged", "").status, 429);
     });
 }
 
 #[test]
 fn refused_requests_are_not_refunded() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     let limit = "quota: 3, window: 1h, key: [], refund: [429, 304]";
     let yaml = one_limit(&upstream, limit);
     on_every_topology(|backend| {
@@ -87,7 +87,7 @@ fn refused_requests_are_not_refunded() {
 
 #[test]
 fn a_late_refund_is_not_credited_to_another_window() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     let limit = "quota: 5, window: 60s, resolution: 6, key: [], refund: [304]";
     let yaml = one_limit(&upstream, limit);
     on_every_topology(|backend| {

@@ -1,7 +1,7 @@
 use testkit::backend::{Fleet, on_every_store};
 use tidegate::clock::Clock;
 
-use super::{NOW, one_limit, statuses};
+use super::{NOW, one_limit, status_upstream};
 
 fn decided(fleet: &Fleet, limit: &str, decision: &str) -> u64 {
     let line = format!(
@@ -12,7 +12,7 @@ fn decided(fleet: &Fleet, limit: &str, decision: &str) -> u64 {
 
 #[test]
 fn shadow_limits_count_and_refuse_nothing() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     let yaml =
         one_limit(&upstream, "quota: 3, window: 1h, key: [], enforce: false, on_failure: closed");
     on_every_store(|backend| {
@@ -33,7 +33,7 @@ fn shadow_limits_count_and_refuse_nothing() {
 
 #[test]
 fn a_shadow_limit_runs_beside_the_enforced_one() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     let yaml = one_limit(&upstream, "quota: 5, window: 1h, key: [], candidate: {quota: 2}");
     on_every_store(|backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
@@ -54,7 +54,7 @@ fn a_shadow_limit_runs_beside_the_enforced_one() {
 
 #[test]
 fn a_higher_shadow_quota_shows_what_would_pass() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     let yaml = one_limit(&upstream, "quota: 2, window: 1h, key: [], candidate: {quota: 4}");
     on_every_store(|backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));

@@ -1,7 +1,7 @@
 use testkit::backend::on_every_store;
 use tidegate::clock::Clock;
 
-use super::{NOW, one_limit, statuses};
+use super::{NOW, one_limit, status_upstream};
 
 const TIERS: &str = "quota: 3, window: 1h, key: [token], tiers: [
     {match: {part: 'header:x-plan', values: [gold, platinum]}, quota: 10},
@@ -10,7 +10,7 @@ const TIERS: &str = "quota: 3, window: 1h, key: [token], tiers: [
 
 #[test]
 fn tiers_raise_the_quota() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     let yaml = one_limit(&upstream, TIERS);
     let yaml = yaml.replace("client: {", "client: {trusted_proxies: [127.0.0.0/8], ");
     on_every_store(|backend| {
@@ -39,7 +39,7 @@ fn tiers_raise_the_quota() {
 
 #[test]
 fn a_change_of_tier_keeps_the_usage() {
-    let upstream = statuses();
+    let upstream = status_upstream();
     let yaml = one_limit(&upstream, TIERS);
     on_every_store(|backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));

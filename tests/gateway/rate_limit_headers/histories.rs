@@ -8,7 +8,7 @@ use testkit::{
 };
 use tidegate::clock::Clock;
 
-use super::{Advertised, NOW, advertised, route, rules};
+use super::{AdvertisedLimit, NOW, advertised, route, rules};
 
 /// Limits as quota, window, resolution and cost. Each has its own path, and one shared with another limit.
 const SHAPES: [(u32, &str, u32, u32); 8] = [
@@ -113,7 +113,7 @@ fn reset_moves_forward_only_with_a_charge() {
         if !path.starts_with("/p") {
             return;
         }
-        let mut last: Option<Advertised> = None;
+        let mut last: Option<AdvertisedLimit> = None;
         for _ in 0..80 {
             advance(clock, rng);
             let now = advertised(&fleet.get_as(caller, path));

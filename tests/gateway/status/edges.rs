@@ -12,7 +12,7 @@ use crate::tidegate_command;
 #[test]
 fn no_token_is_reported_or_logged() {
     let redis = RedisServer::start();
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let yaml = with_status_route("quota: 3, window: 1h, key: [token]");
     let yaml = format!(
         "listen: [{{address: \"127.0.0.1:0\"}}]
@@ -22,9 +22,11 @@ store: {{redis: {{shards: [{{primary: \"{}\"}}], response_timeout: 5s}}}}
 {yaml}",
         redis.url()
     );
-    fs::write(folder.path().join("t.yaml"), yaml).expect("a file");
-    let mut process =
-        Process::start(tidegate_command(folder.path(), &["--config", "t.yaml", "--log", "trace"]));
+    fs::write(directory.path().join("t.yaml"), yaml).expect("a file");
+    let mut process = Process::start(tidegate_command(
+        directory.path(),
+        &["--config", "t.yaml", "--log", "trace"],
+    ));
     let mut texts = Vec::new();
     for path in ["/x", "/rate_limit?tok-77e1"] {
         let response = get(process.address, path, "Authorization: Bearer tok-77e1\r\n");
@@ -78,7 +80,7 @@ routes:
     redis.kill();
     eventually("every worker has an open breaker", || {
         get(gateway.address(), "/numbers", "");
-        get(gateway.admin(), "/readyz", "").json()["store"]["workers_without"] == 2
+        get(gateway.admin(), "/readyz", "").json()["store"]["workers_without_redis"] == 2
     });
     assert_eq!(status_of(&get(gateway.address(), "/numbers", ""))[..3], [5, 5, 0]);
     assert_eq!(get(gateway.address(), "/x", "").number("x-ratelimit-used"), 1);
@@ -98,7 +100,10 @@ routes:
     }
     assert_eq!(status_of(&get(gateway.address(), "/numbers", ""))[2], 1, "nothing was reset here");
     let ready = get(gateway.admin(), "/readyz", "").json();
-    assert_eq!(ready["store"]["workers_without"], 2, "the admin API uses no worker's connection");
+    assert_eq!(
+        ready["store"]["workers_without_redis"], 2,
+        "the admin API uses no worker's connection"
+    );
     redis.restart();
     eventually("the admin API answers again", || {
         admin(&gateway, "GET", "/calls", "").status == 200
@@ -112,7 +117,7 @@ fn the_status_route_records_no_activity() {
     let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
     let as_one = "Authorization: one\r\n";
     assert_eq!(get(gateway.address(), "/rate_limit", as_one).status, 200);
-    let remembered = || gateway.metric("tidegate_throttle_remembered_total");
+    let remembered = || gateway.metric("tidegate_throttle_recorded_total");
     assert_eq!(remembered(), 0);
     assert_eq!(get(gateway.address(), "/x", as_one).status, 200);
     assert_eq!(remembered(), 1);

@@ -1,32 +1,32 @@
 use testkit::{gateway::Gateway, redis_server::RedisServer, wait::eventually};
 
-use super::{Fleet, MINUTE, assert_refusal, operator::put_mode, tokens};
+use super::{MINUTE, ThrottleFleet, assert_throttled_response, operator::put_mode, tokens};
 
 const SETTINGS: &str = "max_active: 60, resume_below: 54, capacity: 1000";
 
 /// Sends every token to every gateway: one round per gateway, each shifted by one.
-fn ask_everywhere(fleet: &Fleet, name: &str, count: u64) {
+fn ask_at_every_gateway(fleet: &ThrottleFleet, name: &str, count: u64) {
     for shift in 0..fleet.gateways.len() {
         let shifted = std::iter::repeat_n(format!("{name}-0"), shift);
         fleet.ask_all(shifted.chain(tokens(name, count)), 200);
     }
 }
 
-fn assert_unknown_tokens_refused(fleet: &Fleet) {
+fn assert_unknown_tokens_refused(fleet: &ThrottleFleet) {
     for at in 0..fleet.gateways.len() {
         let now = fleet.clock.now();
-        assert_refusal(&fleet.ask(at, "newcomer", "/a"), 60, now);
-        assert_refusal(&fleet.ask(at, "", "/a"), 60, now);
+        assert_throttled_response(&fleet.ask(at, "newcomer", "/a"), 60, now);
+        assert_throttled_response(&fleet.ask(at, "", "/a"), 60, now);
     }
 }
 
 #[test]
 fn activity_at_one_gateway_is_known_to_three() {
     let redis = RedisServer::start();
-    let fleet = Fleet::start(3, Some(&redis), SETTINGS);
+    let fleet = ThrottleFleet::start(3, Some(&redis), SETTINGS);
     fleet.fill("user", 65);
     assert_unknown_tokens_refused(&fleet);
-    ask_everywhere(&fleet, "user", 65);
+    ask_at_every_gateway(&fleet, "user", 65);
     let resets: Vec<u64> =
         (0..3).map(|at| fleet.ask(at, "newcomer", "/a").number("X-RateLimit-Reset")).collect();
     assert!(resets.iter().all(|reset| reset.abs_diff(resets[0]) <= 1), "{resets:?}");
@@ -35,7 +35,7 @@ fn activity_at_one_gateway_is_known_to_three() {
 #[test]
 fn active_users_are_never_refused_and_idle_users_expire() {
     let redis = RedisServer::start();
-    let fleet = Fleet::start(3, Some(&redis), SETTINGS);
+    let fleet = ThrottleFleet::start(3, Some(&redis), SETTINGS);
     fleet.fill("user", 65);
     for gateway in &fleet.gateways {
         put_mode(gateway, "on");
@@ -57,11 +57,11 @@ fn active_users_are_never_refused_and_idle_users_expire() {
 #[test]
 fn a_new_gateway_is_not_ready_until_it_has_loaded_the_filter() {
     let redis = RedisServer::start();
-    let mut fleet = Fleet::start(2, Some(&redis), SETTINGS);
+    let mut fleet = ThrottleFleet::start(2, Some(&redis), SETTINGS);
     fleet.fill("user", 65);
     // Some tokens in an older minute, some in the current one.
     fleet.advance(3 * MINUTE);
-    ask_everywhere(&fleet, "user", 40);
+    ask_at_every_gateway(&fleet, "user", 40);
     fleet.tick();
     drop(fleet.gateways.remove(0));
     redis.suspend();
@@ -77,7 +77,7 @@ fn a_new_gateway_is_not_ready_until_it_has_loaded_the_filter() {
     assert_eq!(fleet.ask(1, "bad-newcomer", "/free").status, 401, "even in mode `on`");
     redis.resume();
     eventually("it is ready", || fleet.is_ready(1));
-    ask_everywhere(&fleet, "user", 65);
+    ask_at_every_gateway(&fleet, "user", 65);
     assert_eq!(fleet.ask(1, "stranger", "/free").status, 429);
     assert_eq!(fleet.state(1)["complete"], true);
 }
@@ -85,7 +85,7 @@ fn a_new_gateway_is_not_ready_until_it_has_loaded_the_filter() {
 #[test]
 fn activity_before_the_first_load_reaches_all() {
     let redis = RedisServer::start();
-    let mut fleet = Fleet::start(1, Some(&redis), SETTINGS);
+    let mut fleet = ThrottleFleet::start(1, Some(&redis), SETTINGS);
     assert_eq!(fleet.ask(0, "user", "/free").status, 200);
     fleet.tick();
     redis.suspend();
@@ -108,7 +108,7 @@ fn activity_before_the_first_load_reaches_all() {
 #[test]
 fn without_redis_gateways_use_local_filters_and_merge_later() {
     let mut redis = RedisServer::start();
-    let fleet = Fleet::start(3, Some(&redis), SETTINGS);
+    let fleet = ThrottleFleet::start(3, Some(&redis), SETTINGS);
     fleet.fill("user", 65);
     redis.kill();
     for _ in 0..3 {
@@ -142,7 +142,7 @@ fn without_redis_gateways_use_local_filters_and_merge_later() {
         fleet.tick();
     }
     fleet.gateways.clear();
-    fleet.join();
+    fleet.add_gateway();
     put_mode(&fleet.gateways[0], "on");
     for token in tokens("user", 65) {
         assert_eq!(fleet.ask(0, &token, "/free").status, 200, "{token} is not in Redis");
@@ -152,11 +152,11 @@ fn without_redis_gateways_use_local_filters_and_merge_later() {
 #[test]
 fn corrupt_filters_in_redis_are_ignored_and_counted() {
     let redis = RedisServer::start();
-    let fleet = Fleet::start(2, Some(&redis), SETTINGS);
+    let fleet = ThrottleFleet::start(2, Some(&redis), SETTINGS);
     fleet.fill("user", 65);
     let minutes: Vec<String> = redis.command(&["KEYS", "tidegate:{throttle}:[0-9]*"]);
     assert!(!minutes.is_empty());
-    for (poison, reason) in [
+    for (corruption, reason) in [
         (vec!["HSET", "KEY", "value", ""], "malformed"),
         (vec!["HSET", "KEY", "value", "\u{1}\u{1f}\u{8b}"], "malformed"),
         (vec!["SET", "KEY", "no hash"], "type"),
@@ -166,7 +166,7 @@ fn corrupt_filters_in_redis_are_ignored_and_counted() {
         let count = || -> u64 { fleet.gateways.iter().map(|g| g.metric(&refused)).sum() };
         let before = count();
         for key in &minutes {
-            let command: Vec<&str> = poison
+            let command: Vec<&str> = corruption
                 .iter()
                 .map(|&part| if part == "KEY" { key.as_str() } else { part })
                 .collect();
@@ -178,8 +178,8 @@ fn corrupt_filters_in_redis_are_ignored_and_counted() {
                 break;
             }
         }
-        assert!(count() > before, "{poison:?} was not detected");
-        ask_everywhere(&fleet, "user", 65);
+        assert!(count() > before, "{corruption:?} was not detected");
+        ask_at_every_gateway(&fleet, "user", 65);
         assert_unknown_tokens_refused(&fleet);
     }
 }
@@ -187,7 +187,7 @@ fn corrupt_filters_in_redis_are_ignored_and_counted() {
 #[test]
 fn redis_stores_no_token() {
     let redis = RedisServer::start();
-    let fleet = Fleet::start(1, Some(&redis), SETTINGS);
+    let fleet = ThrottleFleet::start(1, Some(&redis), SETTINGS);
     let secret = "a-secret-that-is-long-enough-to-be-found";
     assert_eq!(fleet.ask(0, secret, "/free").status, 200);
     fleet.tick();

@@ -3,7 +3,7 @@ use testkit::{
     gateway::Gateway,
 };
 
-use super::{Fleet, assert_refusal, tokens};
+use super::{ThrottleFleet, assert_throttled_response, tokens};
 use crate::tidegate_command;
 
 /// Sets the throttle's mode through the admin API.
@@ -29,12 +29,12 @@ const SETTINGS: &str = "max_active: 20, capacity: 1000";
 
 #[test]
 fn the_operator_switches_the_mode_at_once() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     assert_eq!(fleet.ask(0, "user", "/a").status, 200);
     let gateway = &fleet.gateways[0];
     put_mode(gateway, "on");
     assert_eq!(fleet.state(0)["throttling"], true);
-    assert_refusal(&fleet.ask(0, "newcomer", "/a"), 20, fleet.clock.now());
+    assert_throttled_response(&fleet.ask(0, "newcomer", "/a"), 20, fleet.clock.now());
     assert_eq!(fleet.ask(0, "user", "/a").status, 200);
     put_mode(gateway, "off");
     assert_eq!(fleet.ask(0, "newcomer", "/a").status, 200);
@@ -49,13 +49,13 @@ fn the_operator_switches_the_mode_at_once() {
 
 #[test]
 fn retry_after_of_a_forced_throttle_is_sound() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     put_mode(&fleet.gateways[0], "on");
     let (mut last, mut waits) = (0, Vec::new());
     for _ in 0..10 {
         fleet.advance(super::MINUTE);
         let response = fleet.ask(0, "newcomer", "/a");
-        assert_refusal(&response, 20, fleet.clock.now());
+        assert_throttled_response(&response, 20, fleet.clock.now());
         let reset = response.number("X-RateLimit-Reset");
         assert!(reset >= last, "a reset moved back: {last}, then {reset}");
         last = reset;
@@ -66,7 +66,7 @@ fn retry_after_of_a_forced_throttle_is_sound() {
 
 #[test]
 fn invalid_modes_and_cross_origin_requests_are_refused() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     let gateway = &fleet.gateways[0];
     for body in ["", "{}", "{\"mode\": \"open\"}", "{\"mode\": \"on\", \"x\": 1}", "on"] {
         let (status, text) = put(gateway, body, "");
@@ -85,7 +85,7 @@ fn invalid_modes_and_cross_origin_requests_are_refused() {
 
 #[test]
 fn metrics_report_mode_estimate_and_error() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     fleet.fill("user", 25);
     let state = fleet.state(0);
     let (active, error) = (state["active"].as_u64().unwrap(), state["error"].as_u64().unwrap());
@@ -105,7 +105,7 @@ fn metrics_report_mode_estimate_and_error() {
         ("tidegate_throttle_decisions_total{decision=\"known\"", 25),
         ("tidegate_throttle_decisions_total{decision=\"unknown\"", 7),
         ("tidegate_throttle_decisions_total{decision=\"missing\"", 1),
-        ("tidegate_throttle_remembered_total ", 25),
+        ("tidegate_throttle_recorded_total ", 25),
     ] {
         assert_eq!(gateway.metric(metric), value, "{metric}");
     }
@@ -113,12 +113,12 @@ fn metrics_report_mode_estimate_and_error() {
 
 #[test]
 fn a_reload_changes_the_thresholds_and_keeps_the_filter() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     fleet.fill("user", 25);
     let gateway = &fleet.gateways[0];
     let lower = fleet.yaml.replace("max_active: 20", "max_active: 10");
     gateway.reload(&lower).expect("it reloads");
-    assert_refusal(&fleet.ask(0, "newcomer", "/a"), 10, fleet.clock.now());
+    assert_throttled_response(&fleet.ask(0, "newcomer", "/a"), 10, fleet.clock.now());
     fleet.ask_all(tokens("user", 25), 200);
     let off = lower.replace("capacity: 1000", "capacity: 1000, mode: 'off'");
     gateway.reload(&off).expect("it reloads");
@@ -145,9 +145,9 @@ fn a_reload_changes_the_thresholds_and_keeps_the_filter() {
 fn each_mode_change_is_logged_once() {
     // The log belongs to the process: only a child process's log can be read in isolation.
     let upstream = super::api();
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(
-        folder.path().join("t.yaml"),
+        directory.path().join("t.yaml"),
         format!(
             "listen: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0', hosts: [gateway.test]}}\nworkers: 1\n\
              client: {{token: [header:authorization]}}\n\
@@ -158,8 +158,10 @@ fn each_mode_change_is_logged_once() {
         ),
     )
     .expect("a file");
-    let process =
-        testkit::process::Process::start(tidegate_command(folder.path(), &["--config", "t.yaml"]));
+    let process = testkit::process::Process::start(tidegate_command(
+        directory.path(),
+        &["--config", "t.yaml"],
+    ));
     for token in tokens("user", 6) {
         let headers = format!("Authorization: Bearer {token}\r\n");
         assert_eq!(get(process.address, "/", &headers).status, 200);
@@ -170,9 +172,9 @@ fn each_mode_change_is_logged_once() {
     let headers = "Authorization: Bearer newcomer-secret\r\n";
     assert_eq!(get(process.address, "/", headers).status, 429);
     testkit::wait::eventually("it is logged", || process.log_line("throttling started").is_some());
-    let said = process.log();
-    assert_eq!(said.matches("throttling started").count(), 1, "{said}");
+    let log = process.log();
+    assert_eq!(log.matches("throttling started").count(), 1, "{log}");
     for secret in ["user-1", "newcomer-secret"] {
-        assert!(!said.contains(secret), "a token in the log: {said}");
+        assert!(!log.contains(secret), "a token in the log: {log}");
     }
 }

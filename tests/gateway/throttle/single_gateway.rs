@@ -2,19 +2,19 @@ use std::io::Write;
 
 use testkit::{client::Client, upstream::Upstream, wait::eventually};
 
-use super::{Fleet, MINUTE, assert_refusal, operator::put_mode, tokens};
+use super::{MINUTE, ThrottleFleet, assert_throttled_response, operator::put_mode, tokens};
 
 const SETTINGS: &str = "max_active: 20, resume_below: 18, capacity: 1000";
 
 #[test]
 fn active_users_are_admitted_and_new_users_refused() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     fleet.fill("user", 25);
     fleet.ask_all(tokens("user", 25), 200);
     let before = fleet.upstream.request_count();
     let refused = fleet.ask(0, "newcomer", "/a");
-    assert_refusal(&refused, 20, fleet.clock.now());
-    assert_refusal(&fleet.ask(0, "", "/a"), 20, fleet.clock.now());
+    assert_throttled_response(&refused, 20, fleet.clock.now());
+    assert_throttled_response(&fleet.ask(0, "", "/a"), 20, fleet.clock.now());
     assert_eq!(fleet.upstream.request_count(), before, "the upstream receives no denied request");
     assert_eq!(fleet.ask(0, "newcomer", "/health").status, 200, "a route that opted out");
     assert_eq!(fleet.ask(0, "newcomer", "/a").status, 429, "a denied request records no activity");
@@ -22,7 +22,7 @@ fn active_users_are_admitted_and_new_users_refused() {
 
 #[test]
 fn few_users_are_never_throttled() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     fleet.ask_all(tokens("user", 20), 200);
     for _ in 0..10 {
         fleet.tick();
@@ -33,7 +33,8 @@ fn few_users_are_never_throttled() {
 
 #[test]
 fn idle_tokens_expire_and_busy_ones_do_not() {
-    let fleet = Fleet::start(1, None, "max_active: 20, memory: 30m, capacity: 1000, mode: 'on'");
+    let fleet =
+        ThrottleFleet::start(1, None, "max_active: 20, memory: 30m, capacity: 1000, mode: 'on'");
     put_mode(&fleet.gateways[0], "off");
     fleet.ask_all(["busy", "idle", "late"].map(str::to_owned).into_iter(), 200);
     put_mode(&fleet.gateways[0], "on");
@@ -56,7 +57,7 @@ fn idle_tokens_expire_and_busy_ones_do_not() {
 
 #[test]
 fn a_token_is_active_until_the_end_of_its_memory() {
-    let fleet = Fleet::start(1, None, "max_active: 20, memory: 5m, capacity: 1000");
+    let fleet = ThrottleFleet::start(1, None, "max_active: 20, memory: 5m, capacity: 1000");
     for (idle, status) in [(5 * MINUTE - 1, 200), (5 * MINUTE, 200), (6 * MINUTE + 3_000, 429)] {
         put_mode(&fleet.gateways[0], "off");
         fleet.advance(20 * MINUTE);
@@ -69,7 +70,7 @@ fn a_token_is_active_until_the_end_of_its_memory() {
 
 #[test]
 fn invalid_tokens_beside_a_valid_one_record_no_activity() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     let mut client = Client::connect(fleet.gateways[0].address());
     let mut ask = |headers: String| client.get("/a", &headers).status;
     for index in 0..300 {
@@ -90,7 +91,7 @@ fn invalid_tokens_beside_a_valid_one_record_no_activity() {
 
 #[test]
 fn invalid_tokens_neither_count_nor_pass() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     fleet.ask_all(tokens("user", 10), 200);
     fleet.tick();
     let before = fleet.state(0);
@@ -101,7 +102,7 @@ fn invalid_tokens_neither_count_nor_pass() {
     }
     assert_eq!(fleet.state(0)["active"], before["active"]);
     assert_eq!(fleet.state(0)["throttling"], false);
-    assert_eq!(fleet.gateways[0].metric("tidegate_throttle_remembered_total"), 10);
+    assert_eq!(fleet.gateways[0].metric("tidegate_throttle_recorded_total"), 10);
     fleet.fill("user", 30);
     let asked = fleet.upstream.request_count();
     fleet.ask_all(tokens("bad", 100), 429);
@@ -111,7 +112,7 @@ fn invalid_tokens_neither_count_nor_pass() {
 
 #[test]
 fn a_denied_token_is_not_admitted_by_earlier_activity() {
-    let fleet = Fleet::start(1, None, "max_active: 1, capacity: 1000");
+    let fleet = ThrottleFleet::start(1, None, "max_active: 1, capacity: 1000");
     // A token that the upstream accepts at first, as if it were revoked later.
     assert_eq!(fleet.ask(0, "revoked", "/a").status, 200);
     assert_eq!(fleet.ask(0, "revoked", "/bad-").status, 401);
@@ -130,7 +131,7 @@ fn a_denied_token_is_not_admitted_by_earlier_activity() {
 
 #[test]
 fn denied_users_retry_and_get_the_same_response() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     fleet.fill("user", 25);
     let mut resets: Vec<u64> = Vec::new();
     for token in tokens("newcomer", 200) {
@@ -147,8 +148,11 @@ fn denied_users_retry_and_get_the_same_response() {
 
 #[test]
 fn admission_reopens_below_the_resume_threshold() {
-    let fleet =
-        Fleet::start(1, None, "max_active: 20, resume_below: 18, memory: 2m, capacity: 1000");
+    let fleet = ThrottleFleet::start(
+        1,
+        None,
+        "max_active: 20, resume_below: 18, memory: 2m, capacity: 1000",
+    );
     fleet.fill("user", 25);
     let retry_at = fleet.ask(0, "newcomer", "/a").number("X-RateLimit-Reset");
     let mut reopened_at = None;
@@ -166,7 +170,7 @@ fn admission_reopens_below_the_resume_threshold() {
 
 #[test]
 fn active_users_are_still_rate_limited() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     fleet.fill("user", 25);
     let response = fleet.ask(0, "user-3", "/a");
     assert_eq!(response.header("X-RateLimit-Resource"), Some("each"));
@@ -182,10 +186,10 @@ fn active_users_are_still_rate_limited() {
 
 #[test]
 fn a_response_that_lasts_an_hour_keeps_its_user_active() {
-    let mut fleet = Fleet::start(1, None, "max_active: 20, capacity: 1000, mode: 'off'");
+    let mut fleet = ThrottleFleet::start(1, None, "max_active: 20, capacity: 1000, mode: 'off'");
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let ended = std::sync::Mutex::new(ended);
-    let slow = Upstream::with(move |_, socket| {
+    let slow = Upstream::with_handler(move |_, socket| {
         let began = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab").is_ok();
         let _ = ended.lock().expect("not poisoned").recv();
         began && socket.write_all(b"cd").is_ok()
@@ -209,7 +213,7 @@ fn a_response_that_lasts_an_hour_keeps_its_user_active() {
 
 #[test]
 fn a_rejected_token_denies_its_user_only_briefly() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     fleet.fill("user", 25);
     assert_eq!(fleet.ask(0, "user-1", "/bad-").status, 401);
     assert_eq!(fleet.ask(0, "user-1", "/a").status, 429, "it may have been revoked");
@@ -219,7 +223,7 @@ fn a_rejected_token_denies_its_user_only_briefly() {
 
 #[test]
 fn a_token_sent_twice_is_ambiguous() {
-    let fleet = Fleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
     let twice = "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n";
     let response = testkit::client::get(fleet.gateways[0].address(), "/a", twice);
     assert_eq!(response.status, 400, "{}", response.head);

@@ -16,7 +16,7 @@ use crate::{
     client::{Client, Response},
     gateway::Gateway,
     redis_server::RedisServer,
-    redis_topology::{RedisCluster, SentinelTrio},
+    redis_topology::{RedisCluster, SentinelTopology},
 };
 
 /// Where the counters are.
@@ -28,19 +28,19 @@ pub enum Backend {
     /// In two independent Redis servers.
     Shards([RedisServer; 2]),
     /// In a Cluster of three primaries.
-    Cluster(Shared<RedisCluster>),
+    Cluster(SharedServers<RedisCluster>),
     /// In the primary that sentinels report.
-    Sentinel(Shared<SentinelTrio>),
+    Sentinel(SharedServers<SentinelTopology>),
 }
 
 /// Servers that are slow to start, shared by tests that run at the same time. Each test has a
 /// namespace of its own.
-pub struct Shared<T> {
+pub struct SharedServers<T> {
     servers: Arc<T>,
     namespace: String,
 }
 
-impl<T> Shared<T> {
+impl<T> SharedServers<T> {
     /// Takes the running servers, or starts new ones. They stop with the last test that uses them.
     fn new(running: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Self {
         static NAMESPACES: AtomicU32 = AtomicU32::new(0);
@@ -74,15 +74,17 @@ pub fn on_every_store(test: impl Fn(&Backend)) {
 /// Runs a test body in memory and on every Redis topology, concurrently.
 pub fn on_every_topology(test: impl Fn(&Backend) + Sync) {
     static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
-    static SENTINEL: Mutex<Weak<SentinelTrio>> = Mutex::new(Weak::new());
+    static SENTINEL: Mutex<Weak<SentinelTopology>> = Mutex::new(Weak::new());
     if is_memory_only() {
         return test(&Backend::Memory);
     }
     thread::scope(|scope| {
         scope.spawn(|| on_every_store(&test));
         scope.spawn(|| test(&Backend::Shards([RedisServer::start(), RedisServer::start()])));
-        scope.spawn(|| test(&Backend::Cluster(Shared::new(&CLUSTER, RedisCluster::start))));
-        scope.spawn(|| test(&Backend::Sentinel(Shared::new(&SENTINEL, SentinelTrio::start))));
+        scope.spawn(|| test(&Backend::Cluster(SharedServers::new(&CLUSTER, RedisCluster::start))));
+        scope.spawn(|| {
+            test(&Backend::Sentinel(SharedServers::new(&SENTINEL, SentinelTopology::start)));
+        });
     });
 }
 
@@ -114,17 +116,17 @@ impl Backend {
             Self::Memory => return String::new(),
             Self::Redis(redis) => format!("shards: [{}]", primary(redis)),
             Self::Shards([a, b]) => format!("shards: [{}, {}]", primary(a), primary(b)),
-            Self::Cluster(Shared { servers, namespace }) => {
+            Self::Cluster(SharedServers { servers, namespace }) => {
                 let nodes: Vec<String> = servers.urls().iter().map(|url| quoted(url)).collect();
                 format!("cluster: [{}], namespace: {namespace}", nodes.join(", "))
             }
-            Self::Sentinel(Shared { servers, namespace }) => {
+            Self::Sentinel(SharedServers { servers, namespace }) => {
                 let nodes = servers.sentinels.iter().map(|sentinel| quoted(&sentinel.url()));
                 let nodes = nodes.collect::<Vec<_>>().join(", ");
                 format!("sentinel: {{master: main, nodes: [{nodes}]}}, namespace: {namespace}")
             }
         };
-        format!("store: {{redis: {{{servers}, connect_timeout: 5s, response_timeout: 5s}}}}\n")
+        format!("store: {{redis: {{{servers}, connect_timeout: 5s, response_timeout: 30s}}}}\n")
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Limit, OnFailure, Quota, Reserve},
+    limit::{Algorithm, LeaseSize, Limit, OnFailure, Quota},
     store::{CounterStore, Topology},
 };
 
@@ -14,7 +14,7 @@ use crate::{options::redis_options, redis_server::RedisServer};
 const WINDOW: u64 = 3_600_000;
 
 /// A sliding-window limit of one hour.
-pub fn limit(quota: u32, reserve: Reserve) -> Limit {
+pub fn limit(quota: u32, lease_size: LeaseSize) -> Limit {
     Limit {
         name: "hourly".into(),
         fingerprint: 1,
@@ -22,14 +22,14 @@ pub fn limit(quota: u32, reserve: Reserve) -> Limit {
         quota: Quota::new(quota, WINDOW, 6),
         cost: 1,
         on_failure: OnFailure::Closed,
-        reserve,
+        lease_size,
         enforce: true,
         index: 0,
     }
 }
 
 /// The store of one gateway on `redis`, with timeouts longer than any measurement.
-pub fn stores(redis: &RedisServer) -> Arc<CounterStore> {
+pub fn counter_store(redis: &RedisServer) -> Arc<CounterStore> {
     let options = redis_options(Topology::one(redis.url()));
     CounterStore::redis(options, Clock::system(), 1_000).expect("a store")
 }

@@ -16,7 +16,26 @@ use tidegate::{
     server::Server,
 };
 
-use crate::wait::{TIMEOUT, sleep};
+use crate::{
+    redis_server::RedisServer,
+    wait::{TIMEOUT, eventually, sleep},
+};
+
+/// Waits until the gateways have reported to `redis`, which empties their deny caches, and moves a manual
+/// clock on by 1 ms: replies to calls of the same ms are not cached.
+pub fn wait_for_first_reports(redis: &RedisServer, gateways: &[&Gateway]) {
+    eventually("the gateways report to Redis", || {
+        let reported: usize = redis.command(&["ZCARD", "tidegate:gateways"]);
+        reported == gateways.len()
+    });
+    for gateway in gateways {
+        // The thread that answers also reads the reply to the report, which has arrived by now.
+        gateway.metric("");
+        gateway.metric("");
+    }
+    let Some(gateway) = gateways.first() else { return };
+    gateway.clock.set(gateway.clock.now() + 1);
+}
 
 /// How far [`Gateway::while_time_passes`] advances a simulated clock at a time.
 const STEP: Duration = Duration::from_millis(20);
@@ -118,7 +137,7 @@ impl Gateway {
     /// The faults of `yaml`.
     pub fn reload(&self, yaml: &str) -> Result<u64, String> {
         self.write_configuration(yaml);
-        self.server.reloader.reload().map_err(|faults| faults.to_string())
+        self.server.reloader.reload_blocking().map_err(|error| error.to_string())
     }
 }
 

@@ -15,7 +15,7 @@ use crate::wait::eventually;
 
 /// A command that runs `binary` in `directory` without standard input. Cargo gives the binary's
 /// path only to integration tests and benchmarks: `env!("CARGO_BIN_EXE_tidegate")`.
-pub fn command(binary: &str, directory: &Path, arguments: &[&str]) -> Command {
+pub fn gateway_command(binary: &str, directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary);
     command.args(arguments).current_dir(directory).stdin(Stdio::null());
     command

@@ -157,7 +157,7 @@ impl RedisCluster {
 }
 
 /// A primary, its replica, and three sentinels that watch it under the name `main`.
-pub struct SentinelTrio {
+pub struct SentinelTopology {
     /// The primary and the replica; a failover swaps their roles.
     pub servers: [RedisServer; 2],
     /// The sentinels.
@@ -165,7 +165,7 @@ pub struct SentinelTrio {
     _directory: TempDir,
 }
 
-impl SentinelTrio {
+impl SentinelTopology {
     /// Starts all five and waits until a failover is possible.
     pub fn start() -> Self {
         let directory = TempDir::new().expect("a directory");
@@ -185,10 +185,10 @@ impl SentinelTrio {
             sentinel.spawn();
             sentinels.push(sentinel);
         }
-        let trio = Self { servers: [first, second], sentinels, _directory: directory };
-        trio.sentinels.iter().for_each(RedisServer::wait_ready);
-        trio.wait_ready_for_failover();
-        trio
+        let topology = Self { servers: [first, second], sentinels, _directory: directory };
+        topology.sentinels.iter().for_each(RedisServer::wait_ready);
+        topology.wait_ready_for_failover();
+        topology
     }
 
     /// Waits until the sentinels have found each other and a replica that is in sync.

@@ -3,35 +3,10 @@
 use redis::{Connection, Pipeline};
 use tidegate::limit::{Algorithm, Quota};
 
-/// The parts of a script in the order in which the store puts them together.
-macro_rules! with_records {
-    ($($script:literal),+) => {
-        concat!(
-            include_str!("../../../lua/prelude.lua"),
-            include_str!("../../../lua/sliding_window.lua"),
-            include_str!("../../../lua/sliding_log.lua"),
-            include_str!("../../../lua/fixed_window.lua"),
-            include_str!("../../../lua/token_bucket.lua"),
-            include_str!("../../../lua/leaky_bucket.lua"),
-            include_str!("../../../lua/free_slots.lua"),
-            include_str!("../../../lua/concurrency.lua"),
-            include_str!("../../../lua/record.lua"),
-            $(include_str!($script)),+,
-        )
-    };
-}
+#[path = "../../../src/store/redis/script_texts.rs"]
+mod script_texts;
 
-/// Charges one record.
-pub const CHARGE: &str = with_records!("../../../lua/charge.lua");
-
-/// Leases tokens.
-pub const ACQUIRE: &str = with_records!("../../../lua/acquire.lua");
-
-/// Reads a record without changing it.
-pub const PEEK: &str = with_records!("../../../lua/peek.lua");
-
-/// Adjusts a charge.
-pub const ADJUST: &str = with_records!("../../../lua/adjust.lua");
+pub use self::script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK};
 
 /// Commands in one pipeline.
 const BATCH: usize = 500;
@@ -61,12 +36,12 @@ impl std::ops::AddAssign for Cost {
 
 impl ScriptCaller {
     /// Loads [`CHARGE`].
-    pub fn new(url: &str) -> Self {
-        Self::of(url, CHARGE)
+    pub fn for_charges(url: &str) -> Self {
+        Self::new(url, CHARGE)
     }
 
     /// Loads `script`.
-    pub fn of(url: &str, script: &str) -> Self {
+    pub fn new(url: &str, script: &str) -> Self {
         let client = redis::Client::open(url).expect("a URL");
         let mut connection = client.get_connection().expect("the test's Redis");
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut connection);
@@ -95,7 +70,7 @@ impl ScriptCaller {
         admitted
     }
 
-    /// Refunds each `(charged_at, cost)` at `now`, with a call each. The script must be [`ADJUST`].
+    /// Refunds each `(charged_at, cost)` at `now`, with one call each. The script must be [`ADJUST`].
     /// Times are in ms.
     pub fn refund(
         &mut self,

@@ -1,10 +1,11 @@
 //! An upstream on raw sockets: records the bytes of each request and responds as the test says.
 
 use std::{
+    collections::BTreeSet,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -18,6 +19,17 @@ type Requests = Arc<Mutex<Vec<Vec<u8>>>>;
 /// the connection.
 type Handler = dyn Fn(&[u8], &mut TcpStream) -> bool + Send + Sync;
 
+/// How long a response is held back at most: a failing test must not wait for ever.
+const MAX_HOLD: Duration = Duration::from_secs(20);
+
+/// Holds the responses of an upstream back until it is opened.
+#[derive(Clone, Default)]
+pub struct ResponseGate(Arc<(Mutex<bool>, Condvar)>);
+
+/// Holds the responses of an upstream back, each until its path is released.
+#[derive(Clone, Default)]
+pub struct ResponseLatch(Arc<(Mutex<BTreeSet<String>>, Condvar)>);
+
 /// An upstream on a free port. It lives as long as the test process.
 pub struct Upstream {
     /// Where it listens.
@@ -30,17 +42,19 @@ pub struct Upstream {
 impl Upstream {
     /// Answers every request with `200` and `hello`, and keeps the connection.
     pub fn hello() -> Self {
-        Self::responding("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        Self::with_response("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
     }
 
     /// Answers every request with the same bytes, and keeps the connection.
-    pub fn responding(response: &'static str) -> Self {
-        Self::with(move |_, socket| socket.write_all(response.as_bytes()).is_ok())
+    pub fn with_response(response: &'static str) -> Self {
+        Self::with_handler(move |_, socket| socket.write_all(response.as_bytes()).is_ok())
     }
 
     /// Passes each request, head and body, to `handler`, which may read more from the socket and
     /// writes a response. Returning false closes the connection.
-    pub fn with(handler: impl Fn(&[u8], &mut TcpStream) -> bool + Send + Sync + 'static) -> Self {
+    pub fn with_handler(
+        handler: impl Fn(&[u8], &mut TcpStream) -> bool + Send + Sync + 'static,
+    ) -> Self {
         Self::on_each_socket(move |socket, requests, bytes| {
             serve(socket, &handler, requests, bytes);
         })
@@ -183,4 +197,33 @@ fn fill(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<()> {
     let count = socket.read(&mut chunk).ok().filter(|count| *count > 0)?;
     buffer.extend_from_slice(&chunk[..count]);
     Some(())
+}
+
+impl ResponseGate {
+    /// Lets all responses pass, now and from now on.
+    pub fn open(&self) {
+        *self.0.0.lock().expect("no panic") = true;
+        self.0.1.notify_all();
+    }
+
+    /// Blocks a handler until the gate is open.
+    pub fn wait(&self) {
+        let open = self.0.0.lock().expect("no panic");
+        drop(self.0.1.wait_timeout_while(open, MAX_HOLD, |open| !*open).expect("no panic"));
+    }
+}
+
+impl ResponseLatch {
+    /// Lets the responses to `path` pass, now and from now on.
+    pub fn release(&self, path: &str) {
+        self.0.0.lock().expect("no panic").insert(path.to_owned());
+        self.0.1.notify_all();
+    }
+
+    /// Blocks a handler until `path` is released.
+    pub fn wait(&self, path: &str) {
+        let released = self.0.0.lock().expect("no panic");
+        let is_held = |released: &mut BTreeSet<String>| !released.contains(path);
+        drop(self.0.1.wait_timeout_while(released, MAX_HOLD, is_held).expect("no panic"));
+    }
 }

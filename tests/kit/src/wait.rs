@@ -1,14 +1,20 @@
 //! Waiting for events outside the test's control: another thread, another process, the wall clock.
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
-use tidegate::clock;
+use tidegate::clock::{self, Clock};
 
 /// How long [`eventually`] waits. Only a failing test waits that long.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval between two evaluations of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How far [`while_clock_advances`] advances the clock at a time.
+pub const STEP: Duration = Duration::from_millis(50);
 
 /// Waits until `condition` holds, and fails the test after [`TIMEOUT`].
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -25,6 +31,25 @@ pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bo
     while !condition().await {
         assert!(start.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Drives `future` while a simulated clock advances: [`STEP`] each ms, so that seconds of timeouts and pauses
+/// take milliseconds, and a server in another process still has time to answer. Returns the output, and
+/// how much time passed by the clock. Fails the test after [`TIMEOUT`].
+pub async fn while_clock_advances<T>(
+    clock: &Clock,
+    future: impl Future<Output = T>,
+) -> (T, Duration) {
+    let (start, limit): (_, Instant) = (clock.uptime(), clock::instant() + TIMEOUT);
+    let mut future = pin!(future);
+    loop {
+        let step = tokio::time::timeout(Duration::from_millis(1), future.as_mut());
+        if let Ok(output) = step.await {
+            return (output, clock.uptime().saturating_sub(start));
+        }
+        assert!(clock::instant() < limit, "not within {TIMEOUT:?}");
+        clock.advance(STEP);
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate::{
-    limit::{Algorithm, Key, Limit, Millis, OnFailure, Quota, Reserve, State},
+    limit::{Algorithm, Key, LeaseSize, Limit, Millis, OnFailure, Quota, State},
     store::token_lease::{
         FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, Waiter, WaiterOutcome,
     },
 };
 
-/// The store's time at tick 0: the start of a window.
+/// The store's time at the monotonic time 0: the start of a window.
 pub(super) const START: Millis = 1_699_999_980_000;
 
 /// A window, in ms.
@@ -61,12 +61,12 @@ impl Store {
     }
 
     /// The immediate reply to a fetch.
-    pub(super) fn reply(&mut self, fetch: &Fetch, ticks: u64) -> FetchReply {
+    pub(super) fn reply(&mut self, fetch: &Fetch, monotonic_ms: u64) -> FetchReply {
         self.calls += 1;
-        let now = START + ticks;
+        let now = START + monotonic_ms;
         let grant = self.state.acquire(&self.quota, now, fetch.demand());
         self.charged += grant.tokens;
-        FetchReply { grant, now, sent: ticks, received: ticks }
+        FetchReply { grant, decided_at: now, sent: monotonic_ms, received: monotonic_ms }
     }
 }
 
@@ -97,38 +97,38 @@ impl Gateway {
             quota: Quota::new(quota, WINDOW, 1),
             cost: 1,
             on_failure: OnFailure::Local,
-            reserve: Reserve::Tokens(batch),
+            lease_size: LeaseSize::Tokens(batch),
             enforce: true,
             index: 0,
         };
         Self { leases, limit }
     }
 
-    pub(super) fn take(&self, key: u128, cost: u32, ticks: u64) -> Option<LeaseCharge> {
-        self.leases.take(&self.limit, Key(key), cost, ticks)
+    pub(super) fn take(&self, key: u128, cost: u32, monotonic_ms: u64) -> Option<LeaseCharge> {
+        self.leases.take(&self.limit, Key(key), cost, monotonic_ms)
     }
 
-    pub(super) fn enter(&self, key: u128, cost: u32, ticks: u64) -> EntryOutcome {
-        if let Some(taken) = self.take(key, cost, ticks) {
+    pub(super) fn enter(&self, key: u128, cost: u32, monotonic_ms: u64) -> EntryOutcome {
+        if let Some(taken) = self.take(key, cost, monotonic_ms) {
             return EntryOutcome::Admitted(taken);
         }
         let thread = Thread { cost, ..Thread::default() };
-        match self.leases.join(&self.limit, Key(key), thread.clone(), ticks) {
+        match self.leases.join(&self.limit, Key(key), thread.clone(), monotonic_ms) {
             JoinOutcome::Fetch(fetch) => EntryOutcome::Fetches(thread, fetch),
             JoinOutcome::Waiting | JoinOutcome::Served => EntryOutcome::Waits(thread),
             JoinOutcome::Unavailable(_) => panic!("the registry is full or closed"),
         }
     }
 
-    pub(super) fn expect_fetch(&self, cost: u32, ticks: u64) -> (Thread, Fetch) {
-        match self.enter(1, cost, ticks) {
+    pub(super) fn expect_fetch(&self, cost: u32, monotonic_ms: u64) -> (Thread, Fetch) {
+        match self.enter(1, cost, monotonic_ms) {
             EntryOutcome::Fetches(thread, fetch) => (thread, fetch),
             EntryOutcome::Admitted(_) | EntryOutcome::Waits(_) => panic!("expected a fetch"),
         }
     }
 
-    pub(super) fn expect_wait(&self, cost: u32, ticks: u64) -> Thread {
-        match self.enter(1, cost, ticks) {
+    pub(super) fn expect_wait(&self, cost: u32, monotonic_ms: u64) -> Thread {
+        match self.enter(1, cost, monotonic_ms) {
             EntryOutcome::Waits(thread) => thread,
             EntryOutcome::Admitted(_) | EntryOutcome::Fetches(..) => {
                 panic!("expected a wait for a fetch in flight")
@@ -137,12 +137,12 @@ impl Gateway {
     }
 
     /// Runs one thread alone. Returns whether it is admitted.
-    pub(super) fn run_alone(&self, store: &mut Store, cost: u32, ticks: u64) -> bool {
-        match self.enter(1, cost, ticks) {
+    pub(super) fn run_alone(&self, store: &mut Store, cost: u32, monotonic_ms: u64) -> bool {
+        match self.enter(1, cost, monotonic_ms) {
             EntryOutcome::Admitted(_) => true,
             EntryOutcome::Waits(_) => panic!("there is no other thread"),
             EntryOutcome::Fetches(thread, fetch) => {
-                complete_all(store, fetch, ticks);
+                complete_all(store, fetch, monotonic_ms);
                 thread.is_admitted()
             }
         }
@@ -150,10 +150,10 @@ impl Gateway {
 }
 
 /// Completes this fetch and those after it, until no thread waits.
-pub(super) fn complete_all(store: &mut Store, fetch: Fetch, ticks: u64) {
+pub(super) fn complete_all(store: &mut Store, fetch: Fetch, monotonic_ms: u64) {
     let mut next = Some(fetch);
     while let Some(fetch) = next {
-        let reply = store.reply(&fetch, ticks);
+        let reply = store.reply(&fetch, monotonic_ms);
         next = fetch.complete(&reply);
     }
 }

@@ -4,15 +4,15 @@ use tidegate::limit::{Algorithm, Millis};
 
 use super::world::{Admission, World};
 
-/// Checks all bounds of the run's algorithm, for each key.
-pub(super) fn check(world: &World) {
+/// Asserts all bounds of the run's algorithm, for each key.
+pub(super) fn assert_bounds(world: &World) {
     for key in 0..world.plan.keys {
         let admissions = world.admitted.iter().flatten().filter(|admission| admission.key == key);
         let mut admissions: Vec<Admission> = admissions.copied().collect();
         admissions.sort_by_key(|admission| admission.at);
         match world.plan.limit.algorithm {
-            Algorithm::FixedWindow => check_fixed_window(world, &admissions, &world.ends[key]),
-            _ => check_sliding_window(world, &admissions),
+            Algorithm::FixedWindow => assert_fixed_window(world, &admissions, &world.ends[key]),
+            _ => assert_sliding_window(world, &admissions),
         }
     }
 }
@@ -24,8 +24,8 @@ fn sum(admissions: &[Admission], from: Millis, to: Millis) -> u64 {
     admissions[first..last.max(first)].iter().map(|admission| u64::from(admission.cost)).sum()
 }
 
-/// Checks that at most the quota is admitted in each window of the store.
-fn check_fixed_window(world: &World, admissions: &[Admission], ends: &[Millis]) {
+/// Asserts that at most the quota is admitted in each window of the store.
+fn assert_fixed_window(world: &World, admissions: &[Admission], ends: &[Millis]) {
     let quota = world.plan.limit.quota;
     for end in ends {
         let used = sum(admissions, end - quota.window, *end);
@@ -37,24 +37,24 @@ fn check_fixed_window(world: &World, admissions: &[Admission], ends: &[Millis]) 
     assert!(admissions.iter().all(in_a_window), "admitted in no window");
 }
 
-/// Checks the bounds that `src/limit/sliding_window.rs` states. Only intervals that begin with a charge
+/// Asserts the bounds that `src/limit/sliding_window.rs` states. Only intervals that begin with a charge
 /// matter.
-fn check_sliding_window(world: &World, admissions: &[Admission]) {
+fn assert_sliding_window(world: &World, admissions: &[Admission]) {
     let quota = world.plan.limit.quota;
-    let (limit, s, window) = (u64::from(quota.limit), quota.sub_window(), quota.window);
+    let (limit, sub_window, window) = (u64::from(quota.limit), quota.sub_window(), quota.window);
     for admission in admissions {
         let from = admission.at;
-        let aligned = from / s * s;
+        let aligned = from / sub_window * sub_window;
         let used = sum(admissions, aligned, aligned + window);
         assert!(used <= limit, "{used} in the sub-windows from {aligned}");
-        let used = sum(admissions, from, from + window - s);
+        let used = sum(admissions, from, from + window - sub_window);
         assert!(used <= limit, "{used} in less than a window from {from}");
         let used = sum(admissions, from, from + window);
         if quota.strict {
             assert!(used <= limit, "{used} in a window from {from}");
         }
-        let old = sum(admissions, aligned, aligned + s);
-        let bound = limit + (old * (from - aligned)).div_ceil(s);
+        let old = sum(admissions, aligned, aligned + sub_window);
+        let bound = limit + (old * (from - aligned)).div_ceil(sub_window);
         assert!(used <= bound, "{used} of {bound} in a window from {from}");
     }
 }

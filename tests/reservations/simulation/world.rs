@@ -74,11 +74,11 @@ pub(super) struct Admission {
 struct Gateway {
     leases: Arc<LeaseRegistry<Caller>>,
     limit: Limit,
-    /// The run's time at tick 0 of the gateway's clock.
+    /// The run's time at the monotonic time 0 of the gateway's clock.
     started_at: u64,
     /// The number of restarts.
     incarnation: u32,
-    /// By (key, cost): the tick until which requests are refused without a call.
+    /// By (key, cost): the monotonic time until which requests are refused without a call.
     denied: BTreeMap<(usize, u32), u64>,
     spent: u64,
     /// Tokens charged for a fetch that has got no reply.
@@ -219,7 +219,7 @@ impl World {
         START + self.now - 1_000
     }
 
-    fn ticks(&self, gateway: usize) -> u64 {
+    fn monotonic_ms(&self, gateway: usize) -> u64 {
         self.now - self.gateways[gateway].started_at
     }
 
@@ -242,7 +242,7 @@ impl World {
         }
         self.advance_to(start + duration + 2_000);
         assert!(self.pending.is_empty(), "{} requests hang", self.pending.len());
-        self.check_balance();
+        self.assert_balance();
         self
     }
 
@@ -273,7 +273,7 @@ impl World {
             }
             Event::Sweep(gateway) => {
                 let mut out = Vec::new();
-                self.gateways[gateway].leases.sweep(self.ticks(gateway), |_| true, &mut out);
+                self.gateways[gateway].leases.sweep(self.monotonic_ms(gateway), |_| true, &mut out);
                 self.return_tokens(gateway, out);
                 self.schedule(SWEEP_INTERVAL, Event::Sweep(gateway));
             }
@@ -317,10 +317,10 @@ impl World {
         let gateway = self.any_gateway();
         let key = self.rng.below(self.plan.keys as u64) as usize;
         let cost = 1 + self.rng.below(u64::from(self.plan.max_cost)) as u32;
-        let (id, ticks) = (self.requests.len(), self.ticks(gateway));
+        let (id, monotonic_ms) = (self.requests.len(), self.monotonic_ms(gateway));
         self.requests.push(Request { gateway, key, cost });
         let at = &mut self.gateways[gateway];
-        if at.denied.get(&(key, cost)).is_some_and(|&until| ticks < until) {
+        if at.denied.get(&(key, cost)).is_some_and(|&until| monotonic_ms < until) {
             return;
         }
         at.denied.remove(&(key, cost));
@@ -329,15 +329,15 @@ impl World {
             return self.call_directly(id);
         }
         let at = &self.gateways[gateway];
-        if let Some(taken) = at.leases.take(&at.limit, Key(key as u128), cost, ticks) {
+        if let Some(taken) = at.leases.take(&at.limit, Key(key as u128), cost, monotonic_ms) {
             self.gateways[gateway].spent += u64::from(cost);
-            self.check_local_charge(&taken, key);
-            return self.admit(id, self.store_now(), taken.now, true);
+            self.assert_local_charge(&taken, key);
+            return self.admit(id, self.store_now(), taken.charged_at, true);
         }
         let is_cancelled = self.rng.one_in(self.plan.failures);
         let caller = Caller { id, cost, mailbox: Arc::clone(&self.mailbox), is_cancelled };
         let at = &self.gateways[gateway];
-        match at.leases.join(&at.limit, Key(key as u128), caller, ticks) {
+        match at.leases.join(&at.limit, Key(key as u128), caller, monotonic_ms) {
             JoinOutcome::Served | JoinOutcome::Waiting => {}
             JoinOutcome::Fetch(fetch) => {
                 self.send_call(gateway, key, *fetch.demand(), Some(fetch), None);
@@ -347,18 +347,18 @@ impl World {
         self.deliver();
     }
 
-    /// Checks that local tokens are spent in the sub-window that they were charged to.
-    fn check_local_charge(&self, taken: &LeaseCharge, key: usize) {
-        let (real, s) = (self.store_now(), self.plan.limit.quota.sub_window());
-        assert!(taken.now <= real, "the reported time is ahead of the store's");
+    /// Asserts that local tokens are spent in the sub-window that they were charged to.
+    fn assert_local_charge(&self, taken: &LeaseCharge, key: usize) {
+        let (real, sub_window) = (self.store_now(), self.plan.limit.quota.sub_window());
+        assert!(taken.charged_at <= real, "the reported time is ahead of the store's");
         let same = match self.plan.limit.algorithm {
             Algorithm::FixedWindow => {
                 let window = |at| self.ends[key].partition_point(|&end| end <= at);
-                window(taken.now) == window(real)
+                window(taken.charged_at) == window(real)
             }
-            _ => taken.now / s == real / s,
+            _ => taken.charged_at / sub_window == real / sub_window,
         };
-        assert!(same, "spent at {real}, charged at {}", taken.now);
+        assert!(same, "spent at {real}, charged at {}", taken.charged_at);
     }
 
     /// Admits a request at `at`, by a charge at `now`; `is_local` if from leased tokens.
@@ -378,11 +378,11 @@ impl World {
     /// Refunds an admitted request to its lease, unless the gateway was restarted.
     fn refund(&mut self, gateway: usize, incarnation: u32, admission: usize, now: Millis) {
         let Some(Admission { key, cost, .. }) = self.admitted[admission] else { return };
-        let (ticks, at) = (self.ticks(gateway), &mut self.gateways[gateway]);
+        let (monotonic_ms, at) = (self.monotonic_ms(gateway), &mut self.gateways[gateway]);
         if at.incarnation != incarnation {
             return;
         }
-        if at.leases.refund(&at.limit, Key(key as u128), now, cost, ticks).is_some() {
+        if at.leases.refund(&at.limit, Key(key as u128), now, cost, monotonic_ms).is_some() {
             at.spent -= u64::from(cost);
             self.admitted[admission] = None;
             self.admitted_cost -= u64::from(cost);

@@ -7,18 +7,18 @@ use futures_util::future::join_all;
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _, wait::eventually_async};
 use tidegate::{
     clock::Clock,
-    limit::{Charge, Limit, Quota, Reserve},
+    limit::{Charge, LeaseSize, Limit, Quota},
     store::deny_cache::INITIAL_TRUST,
 };
 use tokio::sync::Barrier;
 
-use super::{Gateway, calls, leased_limit, return_idle};
-use crate::support::{NOW, charge, stores};
+use super::{LeaseGateway, calls, leased_limit, return_idle};
+use crate::support::{NOW, charge, counter_store};
 
 #[tokio::test]
 async fn nine_thousand_charges_take_a_hundred_calls_with_exact_headers() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let limit = leased_limit("leased", 10_000, 100);
     let mut reset_at = 0;
     for spent in 1..=9_000 {
@@ -31,7 +31,7 @@ async fn nine_thousand_charges_take_a_hundred_calls_with_exact_headers() {
     }
     let redis_calls = calls(&redis);
     assert!((80..=95).contains(&redis_calls), "{redis_calls} calls");
-    let stats = gateway.stores.stats();
+    let stats = gateway.counter_store.stats();
     assert_eq!(
         (stats.requests, stats.store_calls, stats.leased_charges),
         (9_000, redis_calls, 9_000 - redis_calls)
@@ -43,8 +43,8 @@ async fn nine_thousand_charges_take_a_hundred_calls_with_exact_headers() {
 #[tokio::test]
 async fn an_auto_reserve_adapts_to_demand() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
-    let limit = Limit { reserve: Reserve::Auto, ..leased_limit("auto", 100_000, 0) };
+    let gateway = LeaseGateway::new(&redis, &clock);
+    let limit = Limit { lease_size: LeaseSize::Auto, ..leased_limit("auto", 100_000, 0) };
     for spent in 1..=9_000 {
         assert_eq!(gateway.charge_one(&limit).await.remaining, 100_000 - spent);
     }
@@ -53,7 +53,7 @@ async fn an_auto_reserve_adapts_to_demand() {
 }
 
 /// Charges until the first refusal. Returns the sum of admitted costs.
-async fn exhaust(gateway: &Gateway, limit: &Limit, cost: u32) -> u64 {
+async fn exhaust(gateway: &LeaseGateway, limit: &Limit, cost: u32) -> u64 {
     let mut admitted = 0;
     while gateway.charge_cost(limit, cost).await.admitted {
         admitted += u64::from(cost);
@@ -66,17 +66,17 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     for (name, tokens) in [("ten", 10), ("many", 5_000), ("one", 1)] {
         let limit = leased_limit(name, 2_000, tokens);
-        let gateways = [0, 1].map(|_| stores(&redis, clock.clone()));
+        let gateways = [0, 1].map(|_| counter_store(&redis, clock.clone()));
         let (barrier, admitted) = (Barrier::new(4), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for number in 0..4 {
-                let (stores, limit, clock) = (&gateways[number % 2], &limit, &clock);
+                let (counter_store, limit, clock) = (&gateways[number % 2], &limit, &clock);
                 let (barrier, admitted) = (&barrier, &admitted);
                 scope.spawn(move || {
                     let mut builder = tokio::runtime::Builder::new_current_thread();
                     let runtime = builder.enable_all().build().expect("a runtime");
                     runtime.block_on(async {
-                        let gateway = Gateway::on(stores.clone());
+                        let gateway = LeaseGateway::on(counter_store.clone());
                         let sums = join_all((0..16).map(|_| exhaust(&gateway, limit, 1)));
                         admitted.fetch_add(sums.await.into_iter().sum(), Relaxed);
                         // A fetch may serve waiters of the gateway's other worker.
@@ -99,8 +99,8 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
             }
         });
         assert_eq!(admitted.into_inner(), 2_000, "{name}");
-        for stores in gateways {
-            let (failures, tokens) = (stores.stats().failures, stores.stats().tokens);
+        for counter_store in gateways {
+            let (failures, tokens) = (counter_store.stats().failures, counter_store.stats().tokens);
             assert_eq!((failures, tokens.outstanding, tokens.lost), ([0; 5], 0, 0), "{tokens:?}");
         }
     }
@@ -109,8 +109,8 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
 #[tokio::test]
 async fn sixty_four_concurrent_charges_share_one_fetch() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
-    let limit = Limit { reserve: Reserve::Tokens(0), ..leased_limit("leased", 100, 0) };
+    let gateway = LeaseGateway::new(&redis, &clock);
+    let limit = Limit { lease_size: LeaseSize::Tokens(0), ..leased_limit("leased", 100, 0) };
     let decisions = join_all((0..64).map(|_| gateway.charge_one(&limit))).await;
     assert!(decisions.iter().all(|decision| decision.admitted));
     let mut remaining: Vec<u64> = decisions.iter().map(|decision| decision.remaining).collect();
@@ -125,7 +125,7 @@ async fn sixty_four_concurrent_charges_share_one_fetch() {
 #[tokio::test]
 async fn a_quota_of_ten_is_exact_with_any_number_of_gateways() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateways: Vec<Gateway> = (0..6).map(|_| Gateway::new(&redis, &clock)).collect();
+    let gateways: Vec<LeaseGateway> = (0..6).map(|_| LeaseGateway::new(&redis, &clock)).collect();
     for (name, tokens) in [("leased", 100), ("one", 1)] {
         let limit = leased_limit(name, 10, tokens);
         let mut admitted = 0;
@@ -139,7 +139,7 @@ async fn a_quota_of_ten_is_exact_with_any_number_of_gateways() {
 #[tokio::test]
 async fn mixed_costs_use_exactly_the_quota() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateways = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let gateways = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let limit = leased_limit("leased", 500, 20);
     let mut spent = 0;
     for turn in 0_u32..400 {
@@ -149,15 +149,16 @@ async fn mixed_costs_use_exactly_the_quota() {
             spent += u64::from(cost);
         }
         if turn % 50 == 0 {
-            let here: u64 = gateways.iter().map(Gateway::outstanding).sum();
-            assert_eq!(gateway.used(&limit).await, spent + here);
+            let outstanding: u64 = gateways.iter().map(LeaseGateway::outstanding).sum();
+            assert_eq!(gateway.used(&limit).await, spent + outstanding);
         }
     }
     for gateway in &gateways {
         spent += exhaust(gateway, &limit, 1).await;
     }
     assert_eq!(spent, 500);
-    let all = gateways[0].charge_cost(&Limit { reserve: Reserve::Off, ..limit.clone() }, 501).await;
+    let all =
+        gateways[0].charge_cost(&Limit { lease_size: LeaseSize::Off, ..limit.clone() }, 501).await;
     assert!(!all.admitted && all.retry_at.is_none(), "more than the quota, at any time");
     let above = gateways[0].charge_cost(&leased_limit("fresh", 500, 20), 501).await;
     assert!(!above.admitted && above.retry_at.is_none(), "the same with a reserve");
@@ -166,7 +167,7 @@ async fn mixed_costs_use_exactly_the_quota() {
 #[tokio::test]
 async fn a_peek_counts_local_tokens_as_remaining() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let limit = Limit { quota: Quota::new(10, 60_000, 6), ..leased_limit("leased", 10, 10) };
     assert!(here.charge_one(&limit).await.admitted);
     let outstanding = here.outstanding();
@@ -175,8 +176,8 @@ async fn a_peek_counts_local_tokens_as_remaining() {
     for cost in [1, 5] {
         let charges = [Charge { cost, ..one[0] }];
         let peeks = [
-            here.store.peek(&charges, NOW).await.expect("Redis"),
-            here.stores.peek(&charges).await.expect("Redis"),
+            here.handle.peek(&charges, NOW).await.expect("Redis"),
+            here.counter_store.peek(&charges).await.expect("Redis"),
         ];
         for verdict in peeks {
             let peeked = verdict.decision(0);
@@ -189,10 +190,10 @@ async fn a_peek_counts_local_tokens_as_remaining() {
             );
         }
     }
-    let at_other = other.store.peek(&one, NOW).await.expect("Redis").decision(0);
+    let at_other = other.handle.peek(&one, NOW).await.expect("Redis").decision(0);
     assert_eq!((at_other.used, at_other.admitted), (10, false));
     assert!(here.charge_one(&limit).await.admitted);
-    let after = here.stores.peek(&one).await.expect("Redis").decision(0);
+    let after = here.counter_store.peek(&one).await.expect("Redis").decision(0);
     assert_eq!(after.used, 11 - outstanding);
 }
 
@@ -201,9 +202,9 @@ async fn a_peek_counts_local_tokens_as_remaining() {
 #[tokio::test]
 async fn a_refused_expensive_request_does_not_refuse_others() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     for (name, expensive) in [("below", 7_000), ("above", 12_000)] {
-        let limit = Limit { reserve: Reserve::Auto, ..leased_limit(name, 10_000, 0) };
+        let limit = Limit { lease_size: LeaseSize::Auto, ..leased_limit(name, 10_000, 0) };
         assert!(other.charge_cost(&limit, 4_000).await.admitted);
         // The first fetch is for one request, the next for two.
         let (first, second, refused) = tokio::join!(
@@ -222,7 +223,7 @@ async fn a_refused_expensive_request_does_not_refuse_others() {
 #[tokio::test]
 async fn a_refusal_counts_local_tokens_as_remaining() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let limit = leased_limit("mixed", 20, 5);
     for cost in [1, 7, 7] {
         assert!(gateway.charge_cost(&limit, cost).await.admitted);
@@ -237,7 +238,7 @@ async fn a_refusal_counts_local_tokens_as_remaining() {
 #[tokio::test]
 async fn a_cancelled_waiter_is_not_charged() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let limit = leased_limit("leased", 100, 10);
     assert!(gateway.charge_one(&limit).await.admitted);
     for _ in 0..10 {
@@ -247,7 +248,7 @@ async fn a_cancelled_waiter_is_not_charged() {
     redis.suspend();
     let charges = [Charge { cost: 3, ..charge(&limit, 1) }];
     let charge_and_cancel = async || {
-        let charging = gateway.store.charge(&charges, NOW);
+        let charging = gateway.handle.charge(&charges, NOW);
         assert!(tokio::time::timeout(Duration::from_millis(20), charging).await.is_err());
     };
     tokio::join!(charge_and_cancel(), charge_and_cancel());
@@ -255,13 +256,13 @@ async fn a_cancelled_waiter_is_not_charged() {
     eventually_async("the fetch is over", async || gateway.outstanding() > 0).await;
     assert_eq!(gateway.used(&limit).await, 11 + gateway.outstanding());
     assert_eq!(gateway.charge_one(&limit).await.remaining, 88);
-    assert_eq!(gateway.stores.stats().failures, [0; 5]);
+    assert_eq!(gateway.counter_store.stats().failures, [0; 5]);
 }
 
 #[tokio::test]
 async fn leased_tokens_are_not_spent_under_another_quota() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let old = leased_limit("leased", 1_000, 100);
     assert!(gateway.charge_one(&old).await.admitted);
     assert_eq!(gateway.outstanding(), 100);
@@ -284,7 +285,7 @@ async fn leased_tokens_are_not_spent_under_another_quota() {
 #[tokio::test]
 async fn enabling_enforcement_costs_no_extra_calls() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let enforced = leased_limit("leased", 3, 10);
     let shadow = Limit { enforce: false, ..enforced.clone() };
     for _ in 0..10 {

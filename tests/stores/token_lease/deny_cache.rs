@@ -8,11 +8,11 @@ use tidegate::{
     store::deny_cache::INITIAL_TRUST,
 };
 
-use super::{Gateway, calls, leased_limit};
+use super::{LeaseGateway, calls, leased_limit};
 use crate::support::{NOW, charge, limit};
 
 /// Charges until the first refusal. Returns its `retry_at`.
-async fn exhaust(gateway: &Gateway, limit: &Limit) -> u64 {
+async fn exhaust(gateway: &LeaseGateway, limit: &Limit) -> u64 {
     loop {
         let decision = gateway.charge_one(limit).await;
         if !decision.admitted {
@@ -29,7 +29,7 @@ fn revalidations(wait: u64) -> u64 {
 #[tokio::test]
 async fn a_blocked_caller_costs_redis_few_calls() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     for algorithm in Algorithm::ALL.into_iter().filter(|kind| *kind != Algorithm::Concurrency) {
         clock.set(clock.now() + 600_000);
         let begin = clock.now();
@@ -61,13 +61,13 @@ async fn a_blocked_caller_costs_redis_few_calls() {
             assert_eq!((again, calls(&redis)), (calls_before + 2, calls_before + 2));
         }
     }
-    assert!(gateway.stores.stats().denials.hits >= 4_950);
+    assert!(gateway.counter_store.stats().denials.hits >= 4_950);
 }
 
 #[tokio::test]
 async fn a_blocked_caller_stays_refused_when_redis_is_lost() {
     let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let limit = limit("few", 2);
     let retry_at = exhaust(&gateway, &limit).await;
     redis.kill();
@@ -77,8 +77,14 @@ async fn a_blocked_caller_stays_refused_when_redis_is_lost() {
         assert!(!verdict.admitted && !verdict.is_fallback(), "not decided locally");
         assert_eq!(verdict.decision(0).retry_at, Some(retry_at));
     }
-    let failures = gateway.stores.stats().failures.iter().sum::<u64>();
+    let failures = gateway.counter_store.stats().failures.iter().sum::<u64>();
     assert_eq!(failures, 80, "every call after the first 2 s");
+    // Also where nothing is charged.
+    let fresh = crate::support::limit("fresh", 2);
+    let charges = [charge(&fresh, 1), charge(&limit, 1)];
+    let peeked = gateway.handle.peek(&charges, clock.now()).await.unwrap();
+    assert!(!peeked.admitted && peeked.decision(0).remaining == 2);
+    assert_eq!(peeked.decision(1).retry_at, Some(retry_at));
     // Also with several limits.
     let broad = crate::support::limit("broad", 2);
     let both = gateway.decide(&[charge(&broad, 1), charge(&limit, 1)]).await;
@@ -88,7 +94,7 @@ async fn a_blocked_caller_stays_refused_when_redis_is_lost() {
 #[tokio::test]
 async fn a_raised_quota_admits_a_blocked_caller_at_once() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let limit = limit("few", 2);
     exhaust(&gateway, &limit).await;
     let raised = Limit { quota: Quota { limit: 3, ..limit.quota }, ..limit.clone() };
@@ -99,10 +105,10 @@ async fn a_raised_quota_admits_a_blocked_caller_at_once() {
 #[tokio::test]
 async fn a_reset_admits_a_blocked_caller_at_once() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     for limit in [limit("few", 2), leased_limit("leased", 2, 10)] {
         exhaust(&gateway, &limit).await;
-        gateway.stores.reset(&[&limit], Key(1)).await.expect("Redis");
+        gateway.counter_store.reset(&[&limit], Key(1)).await.expect("Redis");
         assert_eq!(gateway.charge_one(&limit).await.remaining, 1);
     }
 }
@@ -110,7 +116,7 @@ async fn a_reset_admits_a_blocked_caller_at_once() {
 #[tokio::test]
 async fn a_refund_admits_a_blocked_caller_at_once() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     for limit in [limit("few", 2), leased_limit("leased", 2, 10)] {
         exhaust(&gateway, &limit).await;
         gateway.refund(&limit, NOW).await;
@@ -123,13 +129,13 @@ async fn a_refund_admits_a_blocked_caller_at_once() {
 #[tokio::test]
 async fn an_overdraw_delays_the_cached_retry_at() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let limit = Limit { algorithm: Algorithm::TokenBucket, ..limit("bucket", 2) };
     let retry_at = exhaust(&gateway, &limit).await;
     assert_eq!(gateway.charge_one(&limit).await.retry_at, Some(retry_at));
     let change = Change::Overdraw { cost: 5 };
     let adjustment = Adjustment { limit: &limit, key: Key(1), change };
-    assert!(gateway.store.adjust(&[adjustment], DecisionSource::Store, NOW).await.are_made()[0]);
+    assert!(gateway.handle.adjust(&[adjustment], DecisionSource::Store, NOW).await.are_made()[0]);
     let decision = gateway.charge_one(&limit).await.retry_at;
     assert_eq!(decision, Some(retry_at + 5 * 30_000));
 }
@@ -138,7 +144,7 @@ async fn an_overdraw_delays_the_cached_retry_at() {
 #[tokio::test]
 async fn a_reply_from_before_the_refund_is_not_cached() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let limit = limit("few", 2);
     assert!(gateway.charge_one(&limit).await.admitted && gateway.charge_one(&limit).await.admitted);
     // Both are sent together, the charge first.
@@ -150,7 +156,7 @@ async fn a_reply_from_before_the_refund_is_not_cached() {
 #[tokio::test]
 async fn an_admitted_cheaper_charge_invalidates_the_refusal_of_a_higher_cost() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let limit = limit("ten", 10);
     assert!(gateway.charge_cost(&limit, 6).await.admitted);
     let first = gateway.charge_cost(&limit, 5).await;
@@ -167,7 +173,7 @@ async fn an_admitted_cheaper_charge_invalidates_the_refusal_of_a_higher_cost() {
 #[tokio::test]
 async fn slots_and_shadow_limits_are_never_cached() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let slots = Limit { algorithm: Algorithm::Concurrency, ..limit("slots", 2) };
     let shadow = Limit { enforce: false, ..limit("shadow", 2) };
     for limit in [slots, shadow] {
@@ -178,19 +184,20 @@ async fn slots_and_shadow_limits_are_never_cached() {
         }
         assert_eq!(calls(&redis), calls_before + 10, "{}", limit.name);
     }
-    assert_eq!(gateway.stores.stats().denials.entries, 0);
+    assert_eq!(gateway.counter_store.stats().denials.entries, 0);
 }
 
 #[tokio::test]
 async fn one_cached_refusal_of_several_limits_costs_no_call_and_no_charge() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let narrow = limit("narrow", 2);
     exhaust(&gateway, &narrow).await;
     for broad in [limit("broad", 100), leased_limit("leased", 100, 10)] {
         assert!(gateway.charge_one(&broad).await.admitted);
         let (used, outstanding) = (gateway.used(&broad).await, gateway.outstanding());
-        let (calls_before, leased_charges) = (calls(&redis), gateway.stores.stats().leased_charges);
+        let (calls_before, leased_charges) =
+            (calls(&redis), gateway.counter_store.stats().leased_charges);
         for at in [0, 1] {
             let mut both = [charge(&broad, 1), charge(&narrow, 1)];
             both.rotate_left(at);
@@ -204,14 +211,18 @@ async fn one_cached_refusal_of_several_limits_costs_no_call_and_no_charge() {
         }
         assert_eq!(calls(&redis), calls_before);
         assert_eq!((gateway.used(&broad).await, gateway.outstanding()), (used, outstanding));
-        assert_eq!(gateway.stores.stats().leased_charges, leased_charges, "no token was spent");
+        assert_eq!(
+            gateway.counter_store.stats().leased_charges,
+            leased_charges,
+            "no token was spent"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_shadow_limit_counts_what_another_limit_refuses() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let shadow = Limit { enforce: false, ..limit("shadow", 100) };
     for narrow in [limit("narrow", 2), leased_limit("leased", 2, 1)] {
         exhaust(&gateway, &narrow).await;
@@ -225,14 +236,17 @@ async fn a_shadow_limit_counts_what_another_limit_refuses() {
 #[tokio::test]
 async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let (gateway, other) = (Gateway::new(&redis, &clock), Gateway::new(&redis, &clock));
+    let (gateway, other) = (LeaseGateway::new(&redis, &clock), LeaseGateway::new(&redis, &clock));
     let limit = leased_limit("leased", 20, 3);
     assert!(gateway.charge_one(&limit).await.admitted);
     assert_eq!(gateway.outstanding(), 3);
     // 15 of the remaining 16.
     assert!(
         other
-            .charge_cost(&Limit { reserve: tidegate::limit::Reserve::Off, ..limit.clone() }, 15)
+            .charge_cost(
+                &Limit { lease_size: tidegate::limit::LeaseSize::Off, ..limit.clone() },
+                15
+            )
             .await
             .admitted
     );
@@ -246,7 +260,7 @@ async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
 #[tokio::test]
 async fn a_refund_at_another_gateway_takes_effect_within_two_seconds() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
         if algorithm == Algorithm::Concurrency {
             continue;

@@ -3,7 +3,7 @@ use std::time::Duration;
 use testkit::{
     redis_server::RedisServer,
     verdict::VerdictExt as _,
-    wait::{TIMEOUT, eventually_async},
+    wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
 use tidegate::{
     clock::Clock,
@@ -11,24 +11,25 @@ use tidegate::{
     store::{CounterStore, RedisOptions, ShardUrls, Topology},
 };
 
-use super::{Gateway, leased_limit};
+use super::{LeaseGateway, leased_limit};
 use crate::support::{NOW, charge, limit, options, short_timeout_options};
 
 /// A gateway with several shards, and the first key on each.
 pub(super) async fn sharded_gateway(
     servers: &[&RedisServer],
     clock: &Clock,
-) -> (Gateway, Vec<u128>) {
+) -> (LeaseGateway, Vec<u128>) {
     let shard =
         |server: &&RedisServer| ShardUrls { primary: server.url().into(), replicas: vec![] };
     let topology = Topology::Shards(servers.iter().map(shard).collect());
     let options = RedisOptions { topology, ..options(servers[0]) };
-    let stores = CounterStore::redis(options, clock.clone(), 10_000).expect("usable options");
-    let gateway = Gateway::on(stores);
-    let (home, mut keys) = (limit("home", 1_000), vec![0; servers.len()]);
+    let counter_store =
+        CounterStore::redis(options, clock.clone(), 10_000).expect("usable options");
+    let gateway = LeaseGateway::on(counter_store);
+    let (placement, mut keys) = (limit("placement", 1_000), vec![0; servers.len()]);
     for key in 1..100 {
-        assert!(!gateway.decide(&[charge(&home, key)]).await.is_fallback());
-        let name = format!("tidegate:{{{key:032x}}}:home:*");
+        assert!(!gateway.decide(&[charge(&placement, key)]).await.is_fallback());
+        let name = format!("tidegate:{{{key:032x}}}:placement:*");
         let has =
             |server: &&RedisServer| !server.command::<Vec<String>>(&["KEYS", &name]).is_empty();
         let at = servers.iter().position(has).expect("a server with the record");
@@ -41,21 +42,21 @@ pub(super) async fn sharded_gateway(
 
 /// Charges a broad and a narrow limit together, in both orders, far more often than the narrow quota.
 /// Checks that both limits have counted exactly the admitted requests.
-async fn check_all_or_none(gateway: &Gateway, broad: (&Limit, u128), narrow: (&Limit, u128)) {
+async fn assert_all_or_none(gateway: &LeaseGateway, broad: (&Limit, u128), narrow: (&Limit, u128)) {
     let (mut admitted, before) = (0, gateway.outstanding());
     for turn in 0..40 {
         let mut both = [charge(broad.0, broad.1), charge(narrow.0, narrow.1)];
         both.rotate_left(turn % 2);
         admitted += u64::from(gateway.decide(&both).await.admitted);
         if turn % 3 == 0 {
-            gateway.stores.clear_deny_cache();
+            gateway.counter_store.clear_deny_cache();
         }
     }
     assert_eq!(admitted, 5, "{} {}", broad.0.name, narrow.0.name);
     let counted = async || {
-        let here = gateway.outstanding() - before;
+        let outstanding = gateway.outstanding() - before;
         let used = gateway.used_by(broad.0, broad.1).await;
-        used + gateway.used_by(narrow.0, narrow.1).await == 10 + here
+        used + gateway.used_by(narrow.0, narrow.1).await == 10 + outstanding
     };
     eventually_async("refused requests are not charged", counted).await;
 }
@@ -64,11 +65,11 @@ async fn check_all_or_none(gateway: &Gateway, broad: (&Limit, u128), narrow: (&L
 async fn all_are_charged_or_none_on_one_server() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     for (number, (broad, narrow)) in [(100, 0), (0, 100), (100, 100)].into_iter().enumerate() {
-        let gateway = Gateway::new(&redis, &clock);
+        let gateway = LeaseGateway::new(&redis, &clock);
         let broad = leased_limit(&format!("broad{number}"), 200, broad);
         let narrow = leased_limit(&format!("narrow{number}"), 5, narrow);
-        check_all_or_none(&gateway, (&broad, 1), (&narrow, 1)).await;
-        gateway.store.shut_down(TIMEOUT).await;
+        assert_all_or_none(&gateway, (&broad, 1), (&narrow, 1)).await;
+        gateway.handle.shut_down(TIMEOUT).await;
         assert_eq!((gateway.used(&broad).await, gateway.used(&narrow).await), (5, 5));
     }
 }
@@ -80,16 +81,16 @@ async fn all_are_charged_or_none_on_two_servers() {
     for (number, (broad, narrow)) in [(100, 0), (0, 100), (100, 100)].into_iter().enumerate() {
         let broad = leased_limit(&format!("broad{number}"), 200, broad);
         let narrow = leased_limit(&format!("narrow{number}"), 5, narrow);
-        check_all_or_none(&gateway, (&broad, keys[0]), (&narrow, keys[1])).await;
+        assert_all_or_none(&gateway, (&broad, keys[0]), (&narrow, keys[1])).await;
     }
-    gateway.store.shut_down(TIMEOUT).await;
-    assert_eq!(gateway.stores.stats().failures, [0; 5]);
+    gateway.handle.shut_down(TIMEOUT).await;
+    assert_eq!(gateway.counter_store.stats().failures, [0; 5]);
 }
 
 #[tokio::test]
 async fn two_gateways_admit_the_narrower_quota_exactly() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateways = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let gateways = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let (broad, narrow) = (leased_limit("broad", 500, 40), leased_limit("narrow", 100, 10));
     let mut admitted = 0;
     for turn in 0..400 {
@@ -100,16 +101,16 @@ async fn two_gateways_admit_the_narrower_quota_exactly() {
         admitted += u64::from(one.admitted) + u64::from(other.admitted);
     }
     assert_eq!(admitted, 100);
-    let here: u64 = gateways.iter().map(Gateway::outstanding).sum();
-    assert_eq!(gateways[0].used(&broad).await + gateways[0].used(&narrow).await, 200 + here);
+    let outstanding: u64 = gateways.iter().map(LeaseGateway::outstanding).sum();
+    assert_eq!(gateways[0].used(&broad).await + gateways[0].used(&narrow).await, 200 + outstanding);
 }
 
 /// Checks a request with two limits while Redis is lost: the first has leased tokens, the second falls back.
-async fn check_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: bool) {
-    let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+async fn assert_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: bool) {
+    let (mut redis, clock) = (RedisServer::start(), Clock::simulated(NOW));
     let options = if hangs { short_timeout_options(&redis) } else { options(&redis) };
-    let stores = CounterStore::redis(options, clock.clone(), 1_000).expect("usable options");
-    let gateway = Gateway::on(stores);
+    let counter_store = CounterStore::redis(options, clock.clone(), 1_000).expect("usable options");
+    let gateway = LeaseGateway::on(counter_store);
     let first = leased_limit("first", 1_000, 50);
     let second = if has_reserve { leased_limit("second", 2, 10) } else { limit("second", 2) };
     let second = Limit { on_failure: policy, index: 1, ..second };
@@ -127,7 +128,8 @@ async fn check_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: b
     let case = format!("hangs {hangs}, {policy:?}, has_reserve {has_reserve}");
     let mut admitted = 0;
     for _ in 0..5 {
-        match gateway.store.charge(&both, NOW).await {
+        let charging = gateway.handle.charge(&both, NOW);
+        match while_clock_advances(&clock, charging).await.0 {
             Ok(verdict) => {
                 let is_shared =
                     |at| verdict.decided(at).is_some_and(|d| d.source == DecisionSource::Store);
@@ -159,7 +161,7 @@ async fn an_unreachable_limit_follows_its_policy_and_the_others_keep_their_token
     for hangs in [false, true] {
         for policy in [OnFailure::Local, OnFailure::Open, OnFailure::Closed] {
             for has_reserve in [false, true] {
-                check_fallback_of_second(hangs, policy, has_reserve).await;
+                assert_fallback_of_second(hangs, policy, has_reserve).await;
             }
         }
     }
@@ -168,14 +170,14 @@ async fn an_unreachable_limit_follows_its_policy_and_the_others_keep_their_token
 #[tokio::test]
 async fn a_caller_cancelled_during_the_second_fetch_spends_no_token_of_the_first() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let (first, second) = (leased_limit("first", 1_000, 50), limit("second", 100));
     assert!(
         gateway.charge_one(&first).await.admitted && gateway.charge_one(&second).await.admitted
     );
     redis.suspend();
     let both: [Charge<'_>; 2] = [charge(&first, 1), charge(&second, 1)];
-    let charging = gateway.store.charge(&both, NOW);
+    let charging = gateway.handle.charge(&both, NOW);
     assert!(tokio::time::timeout(Duration::from_millis(20), charging).await.is_err());
     assert_eq!(gateway.outstanding(), 50);
     redis.resume();
@@ -232,7 +234,7 @@ async fn a_refund_at_another_gateway_takes_effect_across_two_servers() {
     let change = Change::Refund { charged_at: NOW, cost: 1 };
     let adjustment = Adjustment { limit: &narrow, key: both[1].key, change };
     assert!(
-        other.store.adjust(&[adjustment], DecisionSource::Store, NOW).await[0].decided().is_some()
+        other.handle.adjust(&[adjustment], DecisionSource::Store, NOW).await[0].decided().is_some()
     );
     clock.set(NOW + 1_999);
     assert!(!here.decide(&both).await.admitted, "the cached refusal is trusted");

@@ -1,35 +1,34 @@
 use testkit::{
     redis_server::RedisServer,
     verdict::VerdictExt as _,
-    wait::{TIMEOUT, eventually_async},
+    wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
 use tidegate::{
-    clock::Clock,
     limit::{Limit, OnFailure, Quota},
     store::{CounterStore, Failure, RedisOptions, StoreError},
 };
 
-use super::{Gateway, leased_limit, multi_limit::sharded_gateway};
-use crate::support::{NOW, charge, limit, options, short_timeout_options};
+use super::{LeaseGateway, leased_limit, multi_limit::sharded_gateway};
+use crate::support::{NOW, charge, clock, eventually, limit, options, short_timeout_options};
 
 /// A gateway with 50 leased tokens of `limit`, and the number of its charges.
-async fn gateway_with_tokens(options: RedisOptions, limit: &Limit) -> (Gateway, u64) {
-    let clock = Clock::manual(NOW);
-    let stores = CounterStore::redis(options, clock, 1_000).expect("usable options");
-    let gateway = Gateway::on(stores);
+async fn gateway_with_tokens(options: RedisOptions, limit: &Limit) -> (LeaseGateway, u64) {
+    let counter_store = CounterStore::redis(options, clock(), 1_000).expect("usable options");
+    let gateway = LeaseGateway::on(counter_store);
     let mut charged = 0;
-    eventually_async("50 tokens are leased", async || {
-        let here = gateway.outstanding();
-        charged +=
-            u64::from(here != 50 && !gateway.decide(&[charge(limit, 1)]).await.is_fallback());
-        here == 50
+    eventually("50 tokens are leased", async || {
+        let outstanding = gateway.outstanding();
+        charged += u64::from(
+            outstanding != 50 && !gateway.decide(&[charge(limit, 1)]).await.is_fallback(),
+        );
+        outstanding == 50
     })
     .await;
     (gateway, charged)
 }
 
 /// A limit with a reserve of 50, whose sub-window does not end during a test.
-fn daily(policy: OnFailure) -> Limit {
+fn daily_limit(policy: OnFailure) -> Limit {
     let limit = leased_limit("daily", 1_000, 50);
     Limit { on_failure: policy, quota: Quota::new(1_000, 86_400_000, 1), ..limit }
 }
@@ -37,7 +36,7 @@ fn daily(policy: OnFailure) -> Limit {
 #[tokio::test]
 async fn local_tokens_are_spent_before_the_outage_policy_applies() {
     for policy in [OnFailure::Local, OnFailure::Open, OnFailure::Closed] {
-        let (mut redis, limit) = (RedisServer::start(), daily(policy));
+        let (mut redis, limit) = (RedisServer::start(), daily_limit(policy));
         let (gateway, mut charged) = gateway_with_tokens(options(&redis), &limit).await;
         redis.kill();
         for _ in 0..50 {
@@ -46,18 +45,18 @@ async fn local_tokens_are_spent_before_the_outage_policy_applies() {
             assert!(verdict.admitted && !verdict.is_fallback());
             assert_eq!(verdict.decision(0).used, charged);
         }
-        let stats = gateway.stores.stats();
+        let stats = gateway.counter_store.stats();
         assert_eq!((stats.failures[Failure::Open.index()], stats.fallbacks(policy)), (0, 0));
-        let outcome = gateway.store.charge(&[charge(&limit, 1)], NOW).await;
+        let outcome = gateway.handle.charge(&[charge(&limit, 1)], NOW).await;
         match policy {
             OnFailure::Closed => assert_eq!(outcome, Err(StoreError::Unavailable { limit: 0 })),
             OnFailure::Open => assert!(outcome.unwrap().decided(0).is_none()),
             OnFailure::Local => assert_eq!(outcome.unwrap().decision(0).used, 1),
         }
-        assert_eq!(gateway.stores.stats().fallbacks(policy), 1);
+        assert_eq!(gateway.counter_store.stats().fallbacks(policy), 1);
         redis.restart();
-        eventually_async("Redis decides again", async || {
-            let outcome = gateway.store.charge(&[charge(&limit, 1)], NOW).await;
+        eventually("Redis decides again", async || {
+            let outcome = gateway.handle.charge(&[charge(&limit, 1)], NOW).await;
             outcome.is_ok_and(|verdict| !verdict.is_fallback())
         })
         .await;
@@ -67,26 +66,27 @@ async fn local_tokens_are_spent_before_the_outage_policy_applies() {
 
 #[tokio::test]
 async fn tokens_of_an_unanswered_fetch_are_counted_as_lost() {
-    let (redis, limit) = (RedisServer::start(), daily(OnFailure::Local));
+    let (redis, limit) = (RedisServer::start(), daily_limit(OnFailure::Local));
     let (gateway, _) = gateway_with_tokens(short_timeout_options(&redis), &limit).await;
-    let lost = || gateway.stores.stats().tokens.lost;
+    let lost = || gateway.counter_store.stats().tokens.lost;
     assert_eq!(lost(), 0);
     redis.suspend();
     for _ in 0..50 {
         assert!(!gateway.decide(&[charge(&limit, 1)]).await.is_fallback());
     }
-    assert!(gateway.decide(&[charge(&limit, 1)]).await.is_fallback());
+    let charges = [charge(&limit, 1)];
+    let (verdict, _) = while_clock_advances(&clock(), gateway.decide(&charges)).await;
+    assert!(verdict.is_fallback());
     // A waiter may time out slightly before its fetch.
-    eventually_async("the needed token and the 50 of the reserve are lost", async || lost() == 51)
-        .await;
+    eventually("the needed token and the 50 of the reserve are lost", async || lost() == 51).await;
     assert!(gateway.decide(&[charge(&limit, 1)]).await.is_fallback());
     assert_eq!(lost(), 51, "an unsent fetch loses nothing");
     redis.resume();
-    eventually_async("Redis decides again", async || {
+    eventually("Redis decides again", async || {
         !gateway.decide(&[charge(&limit, 1)]).await.is_fallback()
     })
     .await;
-    let tokens = gateway.stores.stats().tokens;
+    let tokens = gateway.counter_store.stats().tokens;
     let used = gateway.used(&limit).await;
     assert!(used <= tokens.granted + tokens.lost, "{used} of {tokens:?}");
 }
@@ -95,16 +95,16 @@ async fn tokens_of_an_unanswered_fetch_are_counted_as_lost() {
 #[tokio::test]
 async fn idle_tokens_are_kept_while_their_server_is_lost() {
     let (here, mut lost) = (RedisServer::start(), RedisServer::start());
-    let clock = Clock::manual(NOW);
+    let clock = clock();
     let (gateway, keys) = sharded_gateway(&[&here, &lost], &clock).await;
-    let (limit, other) = (daily(OnFailure::Local), limit("other", 1_000));
+    let (limit, other) = (daily_limit(OnFailure::Local), limit("other", 1_000));
     for &key in &keys {
         assert!(gateway.decide(&[charge(&limit, key)]).await.admitted);
     }
     assert_eq!(gateway.outstanding(), 100);
     lost.kill();
     let is_lost = async || gateway.decide(&[charge(&other, keys[1])]).await.is_fallback();
-    eventually_async("the outage is detected", is_lost).await;
+    eventually("the outage is detected", is_lost).await;
     let wait_for_returns = async |left: u64| {
         eventually_async("the other tokens are returned", async || {
             clock.set(clock.now() + 100);
@@ -116,17 +116,17 @@ async fn idle_tokens_are_kept_while_their_server_is_lost() {
     assert!(!gateway.decide(&[charge(&limit, keys[1])]).await.is_fallback(), "a leased token");
     lost.restart();
     wait_for_returns(0).await;
-    gateway.store.shut_down(TIMEOUT).await;
-    let tokens = gateway.stores.stats().tokens;
-    assert_eq!((tokens.given_back, tokens.lost), (99, 0), "{tokens:?}");
+    while_clock_advances(&clock, gateway.handle.shut_down(TIMEOUT)).await;
+    let tokens = gateway.counter_store.stats().tokens;
+    assert_eq!((tokens.returned, tokens.lost), (99, 0), "{tokens:?}");
 }
 
 #[tokio::test]
 async fn unreturnable_tokens_are_counted_as_lost() {
-    let (mut redis, limit) = (RedisServer::start(), daily(OnFailure::Local));
+    let (mut redis, limit) = (RedisServer::start(), daily_limit(OnFailure::Local));
     let (gateway, _) = gateway_with_tokens(options(&redis), &limit).await;
     redis.kill();
-    gateway.store.shut_down(TIMEOUT).await;
-    let tokens = gateway.stores.stats().tokens;
-    assert_eq!((tokens.given_back, tokens.lost), (0, 50), "{tokens:?}");
+    while_clock_advances(&clock(), gateway.handle.shut_down(TIMEOUT)).await;
+    let tokens = gateway.counter_store.stats().tokens;
+    assert_eq!((tokens.returned, tokens.lost), (0, 50), "{tokens:?}");
 }

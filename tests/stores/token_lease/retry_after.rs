@@ -4,11 +4,11 @@ use tidegate::{
     limit::{Algorithm, Limit, Quota},
 };
 
-use super::{Gateway, leased_limit};
+use super::{LeaseGateway, leased_limit};
 use crate::support::{NOW, charge};
 
 /// A limit of one request per window.
-fn single(name: &str, window: u64, tokens: u32) -> Limit {
+fn one_per_window(name: &str, window: u64, tokens: u32) -> Limit {
     let quota = Quota::new(1, window, 1);
     Limit { algorithm: Algorithm::FixedWindow, quota, ..leased_limit(name, 1, tokens) }
 }
@@ -17,8 +17,9 @@ fn single(name: &str, window: u64, tokens: u32) -> Limit {
 async fn the_longest_retry_at_of_several_limits_admits() {
     for tokens in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-        let gateway = Gateway::new(&redis, &clock);
-        let (short, long) = (single("short", 2_000, tokens.0), single("long", 60_000, tokens.1));
+        let gateway = LeaseGateway::new(&redis, &clock);
+        let (short, long) =
+            (one_per_window("short", 2_000, tokens.0), one_per_window("long", 60_000, tokens.1));
         for both in [[&short, &long], [&long, &short]] {
             let charges = both.map(|limit| charge(limit, 1));
             assert!(gateway.decide(&charges).await.admitted, "{tokens:?}");

@@ -9,12 +9,12 @@ use tidegate::{
     store::deny_cache::INITIAL_TRUST,
 };
 
-use super::{Gateway, calls, leased_limit, return_idle};
+use super::{LeaseGateway, calls, leased_limit, return_idle};
 use crate::support::{NOW, charge, limit};
 
 /// A gateway that has spent 3 of its leased tokens of `limit`.
-async fn spent_three(redis: &RedisServer, clock: &Clock) -> (Gateway, Limit) {
-    let gateway = Gateway::new(redis, clock);
+async fn spent_three(redis: &RedisServer, clock: &Clock) -> (LeaseGateway, Limit) {
+    let gateway = LeaseGateway::new(redis, clock);
     let limit = leased_limit("leased", 1_000, 100);
     for _ in 0..3 {
         assert!(gateway.charge_one(&limit).await.admitted);
@@ -32,7 +32,7 @@ async fn idle_tokens_are_returned_after_a_second() {
     return_idle(&gateway, &clock).await;
     assert!(clock.now() >= NOW + 1_999, "returned too early");
     eventually_async("Redis has counted them", async || gateway.used(&limit).await == 4).await;
-    assert_eq!(gateway.stores.stats().tokens.given_back, 97);
+    assert_eq!(gateway.counter_store.stats().tokens.returned, 97);
     assert_eq!(
         gateway.charge_one(&limit).await.remaining,
         995,
@@ -52,7 +52,7 @@ async fn tokens_are_returned_at_the_end_of_their_sub_window() {
     assert_eq!(decision.remaining, 995, "the fetch returns the old tokens");
     assert_eq!(
         calls(&redis),
-        calls_before + 1 + u64::from(gateway.stores.stats().tokens.given_back > 97)
+        calls_before + 1 + u64::from(gateway.counter_store.stats().tokens.returned > 97)
     );
     eventually_async("Redis has counted them", async || {
         gateway.used(&limit).await == 5 + gateway.outstanding()
@@ -61,11 +61,11 @@ async fn tokens_are_returned_at_the_end_of_their_sub_window() {
 }
 
 #[tokio::test]
-async fn a_leaving_gateway_returns_all_tokens() {
+async fn a_stopping_gateway_returns_all_tokens() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
-    let second = gateway.stores.worker();
-    gateway.store.shut_down(TIMEOUT).await;
+    let second = gateway.counter_store.worker();
+    gateway.handle.shut_down(TIMEOUT).await;
     assert_eq!((gateway.outstanding(), gateway.used(&limit).await), (0, 3));
     // A worker that is still running sends each charge to Redis.
     let verdict = second.charge(&[charge(&limit, 1)], NOW).await.expect("Redis");
@@ -75,22 +75,22 @@ async fn a_leaving_gateway_returns_all_tokens() {
 }
 
 #[tokio::test]
-async fn a_leaving_gateway_waits_for_pending_fetches() {
+async fn a_stopping_gateway_waits_for_pending_fetches() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
     let other = leased_limit("other", 1_000, 100);
     redis.suspend();
     let charges = [charge(&other, 1)];
-    let cancel_and_leave = async {
-        let charging = gateway.store.charge(&charges, NOW);
+    let cancel_and_stop = async {
+        let charging = gateway.handle.charge(&charges, NOW);
         let pause = std::time::Duration::from_millis(20);
         assert!(tokio::time::timeout(pause, charging).await.is_err(), "the request is cancelled");
-        tokio::join!(gateway.store.shut_down(TIMEOUT), async {
+        tokio::join!(gateway.handle.shut_down(TIMEOUT), async {
             tokio::time::sleep(pause).await;
             redis.resume();
         });
     };
-    cancel_and_leave.await;
+    cancel_and_stop.await;
     assert_eq!(gateway.outstanding(), 0);
     assert_eq!((gateway.used(&limit).await, gateway.used(&other).await), (3, 0));
 }
@@ -120,7 +120,7 @@ async fn a_refund_within_the_sub_window_costs_no_call() {
 #[tokio::test]
 async fn a_refused_caller_is_admitted_after_tokens_are_returned() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
+    let gateway = LeaseGateway::new(&redis, &clock);
     let (leased, plain) = (leased_limit("leased", 10, 100), limit("leased", 10));
     assert_eq!(leased.identity(), plain.identity());
     assert!(gateway.charge_one(&leased).await.admitted);
@@ -144,7 +144,7 @@ async fn a_refused_caller_is_admitted_after_tokens_are_returned() {
 #[tokio::test]
 async fn a_refused_caller_is_admitted_after_another_gateway_returns_tokens() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let quota = Quota::new(10, 3_600_000, 1);
     let limit =
         Limit { algorithm: Algorithm::FixedWindow, quota, ..leased_limit("leased", 10, 10) };

@@ -1,9 +1,6 @@
 use std::sync::Arc;
 
-use testkit::{
-    redis_server::RedisServer, redis_topology::RedisCluster, verdict::VerdictExt as _,
-    wait::eventually_async,
-};
+use testkit::{redis_server::RedisServer, redis_topology::RedisCluster, verdict::VerdictExt as _};
 use tidegate::{
     clock::Clock,
     store::{CounterStore, Failure, Topology},
@@ -11,27 +8,33 @@ use tidegate::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{check_every_algorithm, check_exactness, decide, now, stores, wait_for_redis};
-use crate::support::{charge, limit};
+use super::{
+    assert_every_algorithm, assert_exactness, counter_store, counter_store_on, decide, now,
+    wait_for_redis,
+};
+use crate::support::{charge, clock, eventually, limit};
 
 /// For each of the first three nodes, the lowest key that it stores.
-fn keys(cluster: &RedisCluster) -> [u128; 3] {
+fn key_on_each_node(cluster: &RedisCluster) -> [u128; 3] {
     let mut keys = [0; 3];
     for key in 1..100 {
-        let (_, home) = cluster.slot_of(&format!("{key:032x}"));
-        if keys[home] == 0 {
-            keys[home] = key;
+        let (_, node_index) = cluster.slot_of(&format!("{key:032x}"));
+        if keys[node_index] == 0 {
+            keys[node_index] = key;
         }
     }
     keys
 }
 
 /// A throttle's filter store under a name whose slot is on the first node.
-fn filter_store(cluster: &RedisCluster, stores: &CounterStore) -> (RedisFilterStore, String) {
+fn filter_store(
+    cluster: &RedisCluster,
+    counter_store: &CounterStore,
+) -> (RedisFilterStore, String) {
     let names = (0..100).map(|number| format!("throttle-{number}"));
     let name = names.into_iter().find(|name| cluster.slot_of(name).1 == 0).expect("a name");
-    let connector = stores.connector().expect("a Redis");
-    (RedisFilterStore::new(connector, &name, Clock::system(), Arc::default()), name)
+    let connector = counter_store.connector().expect("a Redis");
+    (RedisFilterStore::new(connector, &name, clock(), Arc::default()), name)
 }
 
 /// Reads the time and one minute, as at the start of a tick.
@@ -43,54 +46,57 @@ async fn exchange(filters: &mut RedisFilterStore) -> Result<(), Failure> {
 #[tokio::test]
 async fn quotas_are_exact_while_slots_migrate() {
     let cluster = RedisCluster::start();
-    let gateways = [0, 1].map(|_| stores(Topology::Cluster(cluster.urls())));
-    check_exactness(&gateways, 0..12).await;
+    let gateways = [0, 1].map(|_| counter_store(Topology::Cluster(cluster.urls())));
+    assert_exactness(&gateways, 0..12).await;
 
-    let store = gateways[0].worker();
-    let keys = keys(&cluster);
+    let handle = gateways[0].worker();
+    let keys = key_on_each_node(&cluster);
     let (broad, narrow) = (limit("broad", 100), limit("narrow", 1));
     let all = [charge(&broad, keys[0]), charge(&narrow, keys[1]), charge(&broad, keys[2])];
     for key in keys {
-        wait_for_redis("the Cluster decides", &store, &limit("warm", 1_000), key).await;
-        check_every_algorithm(&store, key).await;
+        wait_for_redis("the Cluster decides", &handle, &limit("warm", 1_000), key).await;
+        assert_every_algorithm(&handle, key).await;
     }
-    let verdict = decide(&store, &all).await;
+    let verdict = decide(&handle, &all).await;
     assert!(verdict.admitted, "{verdict:?}");
-    assert!(!decide(&store, &all).await.admitted);
-    eventually_async("refused charges are refunded", async || {
-        let peeked = store.peek(&all, now()).await.unwrap();
+    assert!(!decide(&handle, &all).await.admitted);
+    eventually("refused charges are refunded", async || {
+        let peeked = handle.peek(&all, now()).await.unwrap();
         peeked.decision(0).remaining == 99 && peeked.decision(2).remaining == 99
     })
     .await;
 
     // A slot migrates from the first node to the second, with an existing record and a new one.
     let failures = gateways[0].stats().failures;
-    let moving = keys[0];
-    let (slot, from) = cluster.slot_of(&format!("{moving:032x}"));
+    let migrating_key = keys[0];
+    let (slot, from) = cluster.slot_of(&format!("{migrating_key:032x}"));
     let to = (from + 1) % 3;
     let new = limit("new", 100);
     let mut used = 1;
-    let mut check_remaining = async |step: &str| {
-        let verdict = decide(&store, &[charge(&broad, moving)]).await;
+    let mut assert_remaining = async |step: &str| {
+        let verdict = decide(&handle, &[charge(&broad, migrating_key)]).await;
         assert!(verdict.admitted && !verdict.is_fallback(), "{step}");
         used += 1;
         assert_eq!(verdict.decision(0).remaining, 100 - used, "{step}");
     };
     cluster.begin_migration(&slot, from, to);
-    check_remaining("the record has not moved").await;
+    assert_remaining("the record has not moved").await;
     let _: String = cluster.nodes[to].command(&["SCRIPT", "FLUSH"]);
-    assert_eq!(decide(&store, &[charge(&new, moving)]).await.decision(0).remaining, 99);
-    assert_eq!(decide(&store, &[charge(&new, moving)]).await.decision(0).remaining, 98);
+    assert_eq!(decide(&handle, &[charge(&new, migrating_key)]).await.decision(0).remaining, 99);
+    assert_eq!(decide(&handle, &[charge(&new, migrating_key)]).await.decision(0).remaining, 98);
     cluster.migrate_keys(&slot, from, to);
-    check_remaining("redirected by ASK").await;
-    assert_eq!(gateways[0].peek(&[charge(&new, moving)]).await.unwrap().decision(0).remaining, 98);
+    assert_remaining("redirected by ASK").await;
+    assert_eq!(
+        gateways[0].peek(&[charge(&new, migrating_key)]).await.unwrap().decision(0).remaining,
+        98
+    );
     cluster.end_migration(&slot, to);
-    check_remaining("redirected by MOVED").await;
-    check_remaining("called directly").await;
-    let peeked = gateways[1].peek(&[charge(&broad, moving)]).await.unwrap();
+    assert_remaining("redirected by MOVED").await;
+    assert_remaining("called directly").await;
+    let peeked = gateways[1].peek(&[charge(&broad, migrating_key)]).await.unwrap();
     assert_eq!(peeked.decision(0).remaining, 100 - used);
-    gateways[1].reset(&[&broad], charge(&broad, moving).key).await.unwrap();
-    assert_eq!(decide(&store, &[charge(&broad, moving)]).await.decision(0).remaining, 99);
+    gateways[1].reset(&[&broad], charge(&broad, migrating_key).key).await.unwrap();
+    assert_eq!(decide(&handle, &[charge(&broad, migrating_key)]).await.decision(0).remaining, 99);
     assert_eq!(gateways[0].stats().failures, failures, "no call failed during the migration");
 
     let (mut filters, name) = filter_store(&cluster, &gateways[1]);
@@ -98,7 +104,7 @@ async fn quotas_are_exact_while_slots_migrate() {
     let (slot, from) = cluster.slot_of(&name);
     cluster.end_migration(&slot, (from + 1) % 3);
     assert_eq!(exchange(&mut filters).await.err(), Some(Failure::Io));
-    eventually_async("the next connection is to the new owner", async || {
+    eventually("the next connection is to the new owner", async || {
         exchange(&mut filters).await.is_ok()
     })
     .await;
@@ -107,64 +113,65 @@ async fn quotas_are_exact_while_slots_migrate() {
 #[tokio::test]
 async fn a_promoted_replica_is_followed() {
     let mut cluster = RedisCluster::start();
-    let stores = stores(Topology::Cluster(cluster.urls()));
+    // In real time, like the replica's election.
+    let counter_store = counter_store_on(Clock::system(), Topology::Cluster(cluster.urls()));
     let stop = CancellationToken::new();
-    tokio::spawn(stores.clone().run(stop.clone()));
-    let store = stores.worker();
+    tokio::spawn(counter_store.clone().run(stop.clone()));
+    let handle = counter_store.worker();
     let limit = limit("over", 1_000_000);
-    let keys = keys(&cluster);
+    let keys = key_on_each_node(&cluster);
     for key in keys {
-        wait_for_redis("every node decides", &store, &limit, key).await;
+        wait_for_redis("every node decides", &handle, &limit, key).await;
     }
-    assert_eq!(stores.shards().len(), 3);
-    let (mut filters, _) = filter_store(&cluster, &stores);
+    assert_eq!(counter_store.shards().len(), 3);
+    let (mut filters, _) = filter_store(&cluster, &counter_store);
     exchange(&mut filters).await.unwrap();
     let lost = cluster.nodes[0].address();
     cluster.nodes[0].kill();
-    assert!(decide(&store, &[charge(&limit, keys[0])]).await.is_fallback());
-    assert!(stores.shards().iter().any(|shard| *shard.name == *lost && !shard.is_up));
+    assert!(decide(&handle, &[charge(&limit, keys[0])]).await.is_fallback());
+    assert!(counter_store.shards().iter().any(|shard| *shard.name == *lost && !shard.is_up));
     assert!(
-        !decide(&store, &[charge(&limit, keys[1])]).await.is_fallback(),
+        !decide(&handle, &[charge(&limit, keys[1])]).await.is_fallback(),
         "the other nodes decide"
     );
-    wait_for_redis("the replica has taken over", &store, &limit, keys[0]).await;
+    wait_for_redis("the replica has taken over", &handle, &limit, keys[0]).await;
     let has_records = |node: &RedisServer| node.command::<u64>(&["DBSIZE"]) > 0;
     assert!(has_records(&cluster.nodes[3]));
-    eventually_async("all are up, and the dead one is not in the map", async || {
-        let shards = stores.shards();
+    eventually("all are up, and the dead one is not in the map", async || {
+        let shards = counter_store.shards();
         shards.iter().all(|shard| shard.is_up && *shard.name != *lost)
-            && stores.status().is_healthy()
+            && counter_store.status().is_healthy()
     })
     .await;
-    eventually_async("the throttle follows as well", async || exchange(&mut filters).await.is_ok())
-        .await;
+    eventually("the throttle follows as well", async || exchange(&mut filters).await.is_ok()).await;
     stop.cancel();
 }
 
 #[tokio::test]
 async fn a_promoted_replica_is_followed_without_requests() {
     let mut cluster = RedisCluster::start();
-    let stores = stores(Topology::Cluster(cluster.urls()));
+    // In real time, like the replica's election.
+    let counter_store = counter_store_on(Clock::system(), Topology::Cluster(cluster.urls()));
     let stop = CancellationToken::new();
-    tokio::spawn(stores.clone().run(stop.clone()));
-    let store = stores.worker();
+    tokio::spawn(counter_store.clone().run(stop.clone()));
+    let handle = counter_store.worker();
     let limit = limit("silent", 1_000_000);
     // Not the node that receives the gateways' reports once a second.
-    let home = (cluster.slot_of("tidegate").1 + 1) % 3;
-    let key = keys(&cluster)[home];
-    wait_for_redis("the Cluster decides", &store, &limit, key).await;
-    let lost = cluster.nodes[home].address();
-    cluster.nodes[home].kill();
+    let node_index = (cluster.slot_of("tidegate").1 + 1) % 3;
+    let key = key_on_each_node(&cluster)[node_index];
+    wait_for_redis("the Cluster decides", &handle, &limit, key).await;
+    let lost = cluster.nodes[node_index].address();
+    cluster.nodes[node_index].kill();
     // Only the second is merged: Redis may have charged the first.
     for _ in 0..2 {
-        assert!(decide(&store, &[charge(&limit, key)]).await.is_fallback());
+        assert!(decide(&handle, &[charge(&limit, key)]).await.is_fallback());
     }
-    assert_eq!(stores.stats().unmerged, 1);
-    eventually_async("local charges are merged into its successor", async || {
-        stores.status().is_healthy() && stores.stats().unmerged == 0
+    assert_eq!(counter_store.stats().unmerged, 1);
+    eventually("local charges are merged into its successor", async || {
+        counter_store.status().is_healthy() && counter_store.stats().unmerged == 0
     })
     .await;
-    assert!(stores.shards().iter().all(|shard| *shard.name != *lost));
+    assert!(counter_store.shards().iter().all(|shard| *shard.name != *lost));
     stop.cancel();
 }
 
@@ -172,20 +179,20 @@ async fn a_promoted_replica_is_followed_without_requests() {
 #[tokio::test]
 async fn a_local_reset_takes_effect_without_notification() {
     let cluster = RedisCluster::start();
-    let (slot, home) = cluster.slot_of("tidegate");
+    let (slot, node_index) = cluster.slot_of("tidegate");
     // The slot's owner first: it would announce its ownership to the others again.
     for at in 0..6 {
-        let node = &cluster.nodes[(home + 3 * at + at / 2) % 6];
+        let node = &cluster.nodes[(node_index + 3 * at + at / 2) % 6];
         let any: String = node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
         let unserved: String = node.command(&["CLUSTER", "DELSLOTS", &slot]);
         assert_eq!((&*any, &*unserved), ("OK", "OK"));
     }
-    let stores = stores(Topology::Cluster(cluster.urls()));
-    let (store, key) = (stores.worker(), keys(&cluster)[0]);
-    wait_for_redis("the Cluster decides", &store, &limit("warm", 1_000), key).await;
+    let counter_store = counter_store(Topology::Cluster(cluster.urls()));
+    let (handle, key) = (counter_store.worker(), key_on_each_node(&cluster)[0]);
+    wait_for_redis("the Cluster decides", &handle, &limit("warm", 1_000), key).await;
     let once = limit("once", 1);
-    assert!(decide(&store, &[charge(&once, key)]).await.admitted);
-    assert!(!decide(&store, &[charge(&once, key)]).await.admitted);
-    assert!(stores.reset(&[&once], charge(&once, key).key).await.is_err());
-    assert!(decide(&store, &[charge(&once, key)]).await.admitted);
+    assert!(decide(&handle, &[charge(&once, key)]).await.admitted);
+    assert!(!decide(&handle, &[charge(&once, key)]).await.admitted);
+    assert!(counter_store.reset(&[&once], charge(&once, key).key).await.is_err());
+    assert!(decide(&handle, &[charge(&once, key)]).await.admitted);
 }

@@ -22,12 +22,12 @@ use tidegate::{
 use tokio_util::sync::CancellationToken;
 
 use super::{decide, shards, wait_for_redis};
-use crate::support::{charge, limit};
+use crate::support::{charge, clock, eventually, limit, rejected_writes};
 
 fn gateway(options: RedisOptions) -> (Arc<CounterStore>, StoreHandle) {
-    let stores = CounterStore::redis(options, Clock::system(), 100).expect("usable options");
-    let store = stores.worker();
-    (stores, store)
+    let counter_store = CounterStore::redis(options, clock(), 100).expect("usable options");
+    let handle = counter_store.worker();
+    (counter_store, handle)
 }
 
 fn credentials(username: Option<&str>, password: &str) -> Credentials {
@@ -35,7 +35,7 @@ fn credentials(username: Option<&str>, password: &str) -> Credentials {
 }
 
 /// Writes a CA's certificate, and a server's certificate and key, in PEM. Returns the CA's certificate.
-fn certificates(folder: &Path) -> String {
+fn certificates(directory: &Path) -> String {
     let mut params = CertificateParams::new(vec![]).expect("certificates");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority =
@@ -44,17 +44,17 @@ fn certificates(folder: &Path) -> String {
     let key = KeyPair::generate().expect("certificates");
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("certificates");
     let server = params.signed_by(&key, &authority).expect("certificates");
-    std::fs::write(folder.join("ca.pem"), authority.pem()).expect("certificates");
-    std::fs::write(folder.join("server.pem"), server.pem()).expect("certificates");
-    std::fs::write(folder.join("server.key"), key.serialize_pem()).expect("certificates");
+    std::fs::write(directory.join("ca.pem"), authority.pem()).expect("certificates");
+    std::fs::write(directory.join("server.pem"), server.pem()).expect("certificates");
+    std::fs::write(directory.join("server.key"), key.serialize_pem()).expect("certificates");
     authority.pem()
 }
 
 #[tokio::test]
 async fn tls_is_verified_against_the_configured_ca() {
-    let folder = TempDir::new().unwrap();
-    let ca = certificates(folder.path());
-    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let directory = TempDir::new().unwrap();
+    let ca = certificates(directory.path());
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let port = free_port().to_string();
     let _server = RedisServer::start_with(&[
         "--tls-port",
@@ -75,18 +75,18 @@ async fn tls_is_verified_against_the_configured_ca() {
         RedisOptions { tls_ca, ..redis_options(topology) }
     };
     let limit = limit("tls", 1_000);
-    let (stores, store) = gateway(to(Some(&ca)));
-    wait_for_redis("the certificate is trusted", &store, &limit, 1).await;
-    assert!(stores.peek(&[charge(&limit, 1)]).await.is_ok());
+    let (counter_store, handle) = gateway(to(Some(&ca)));
+    wait_for_redis("the certificate is trusted", &handle, &limit, 1).await;
+    assert!(counter_store.peek(&[charge(&limit, 1)]).await.is_ok());
 
     let other = certificates(TempDir::new().unwrap().path());
     for wrong in [Some(&*other), None] {
-        let (stores, store) = gateway(to(wrong));
-        assert!(decide(&store, &[charge(&limit, 1)]).await.is_fallback());
-        assert!(stores.peek(&[charge(&limit, 1)]).await.is_err());
+        let (counter_store, handle) = gateway(to(wrong));
+        assert!(decide(&handle, &[charge(&limit, 1)]).await.is_fallback());
+        assert!(counter_store.peek(&[charge(&limit, 1)]).await.is_err());
     }
     let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-    let made = CounterStore::redis(to(Some(nonsense)), Clock::system(), 100);
+    let made = CounterStore::redis(to(Some(nonsense)), clock(), 100);
     assert!(matches!(made, Err(SetupError::Ca)));
 }
 
@@ -98,22 +98,22 @@ async fn the_configured_password_applies_to_urls_without_one() {
     let _: String = server.command(&["ACL", "SETUSER", "gateway", "on", ">hash", "~*", "+@all"]);
     let limit = limit("secret", 1_000);
     for right in [credentials(None, "hush"), credentials(Some("gateway"), "hash")] {
-        let (_stores, store) =
+        let (_stores, handle) =
             gateway(RedisOptions { credentials: right, ..redis_options(shards(&[&server])) });
-        wait_for_redis("the right password", &store, &limit, 1).await;
+        wait_for_redis("the right password", &handle, &limit, 1).await;
     }
     // The URL takes precedence.
     let url = format!("redis://:hush@{}", server.address()).into();
     let topology = Topology::Shards(vec![ShardUrls { primary: url, replicas: vec![] }]);
     let wrong = credentials(None, "wrong");
-    let (_stores, store) =
+    let (_stores, handle) =
         gateway(RedisOptions { credentials: wrong.clone(), ..redis_options(topology) });
-    wait_for_redis("the URL's password", &store, &limit, 1).await;
+    wait_for_redis("the URL's password", &handle, &limit, 1).await;
 
-    let (stores, store) =
+    let (counter_store, handle) =
         gateway(RedisOptions { credentials: wrong, ..redis_options(shards(&[&server])) });
-    assert!(decide(&store, &[charge(&limit, 1)]).await.is_fallback());
-    eventually_async("the outage is detected", async || !stores.shards()[0].is_up).await;
+    assert!(decide(&handle, &[charge(&limit, 1)]).await.is_fallback());
+    eventually("the outage is detected", async || !counter_store.shards()[0].is_up).await;
 }
 
 #[tokio::test]
@@ -129,8 +129,8 @@ async fn user_and_password_are_taken_from_url_or_configuration() {
             username: Some("gateway".into()).filter(|_| login.starts_with(':')),
             password: Some(if login.starts_with(':') { "wrong" } else { "hash" }.into()),
         };
-        let (_stores, store) = gateway(RedisOptions { credentials, ..redis_options(topology) });
-        wait_for_redis(login, &store, &limit, 1).await;
+        let (_stores, handle) = gateway(RedisOptions { credentials, ..redis_options(topology) });
+        wait_for_redis(login, &handle, &limit, 1).await;
     }
 }
 
@@ -174,21 +174,14 @@ async fn the_error_code_of_an_unusable_server_is_logged_once() {
     let anonymous = Credentials::default();
     for (login, code) in [(credentials(Some("gateway"), "hash"), "NOPERM"), (anonymous, "NOAUTH")] {
         LazyLock::force(&LOG);
-        let (stores, store) =
+        let (counter_store, handle) =
             gateway(RedisOptions { credentials: login, ..redis_options(shards(&[&server])) });
         let stop = CancellationToken::new();
-        tokio::spawn(stores.clone().run(stop.clone()));
-        assert!(decide(&store, &[charge(&limit("refused", 9), 1)]).await.is_fallback());
-        let rejected = || -> u32 {
-            let stats: String = server.command(&["INFO", "commandstats"]);
-            let set = stats.lines().find(|line| line.starts_with("cmdstat_set:"));
-            set.and_then(|line| {
-                line.split("rejected_calls=").nth(1)?.split(',').next()?.parse().ok()
-            })
-            .unwrap_or(0)
-        };
-        let before = rejected();
-        eventually_async("the server is probed again", async || rejected() > before + 1).await;
+        tokio::spawn(counter_store.clone().run(stop.clone()));
+        assert!(decide(&handle, &[charge(&limit("refused", 9), 1)]).await.is_fallback());
+        let before = rejected_writes(&server);
+        eventually("the server is probed again", async || rejected_writes(&server) > before + 1)
+            .await;
         let lines = LOG.of(&server);
         assert_eq!(lines.matches(code).count(), 1, "{lines}");
         assert!(!lines.contains("hash") && !lines.contains("gateway:"), "{lines}");
@@ -201,8 +194,8 @@ async fn a_sentinel_and_its_primary_have_their_own_passwords() {
     let mut server = RedisServer::not_started_with(&["--requirepass", "hush"]);
     server.login = Some(":hush".to_owned());
     server.restart();
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("sentinel.conf");
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("sentinel.conf");
     let rules = format!(
         "requirepass watch\nsentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main hush\n",
         server.port()
@@ -221,11 +214,11 @@ async fn a_sentinel_and_its_primary_have_their_own_passwords() {
         credentials: credentials(None, "hush"),
         ..redis_options(topology(password))
     };
-    let (_stores, store) = gateway(to("watch"));
-    wait_for_redis("both passwords are right", &store, &limit, 1).await;
-    let (_stores, store) = gateway(to("hush"));
+    let (_stores, handle) = gateway(to("watch"));
+    wait_for_redis("both passwords are right", &handle, &limit, 1).await;
+    let (_stores, handle) = gateway(to("hush"));
     assert!(
-        decide(&store, &[charge(&limit, 1)]).await.is_fallback(),
+        decide(&handle, &[charge(&limit, 1)]).await.is_fallback(),
         "the primary's password is not Sentinel's"
     );
 }
@@ -235,9 +228,9 @@ async fn a_missing_secret_is_reported_at_the_start() {
     let mut redis = RedisServer::not_started_with(&["--requirepass", "hush"]);
     redis.login = Some(":hush".to_owned());
     redis.restart();
-    let folder = TempDir::new().unwrap();
-    let secret = folder.path().join("secret");
-    let config = folder.path().join("tidegate.yaml");
+    let directory = TempDir::new().unwrap();
+    let secret = directory.path().join("secret");
+    let config = directory.path().join("tidegate.yaml");
     let start = |more: &str| {
         let text = format!(
             "listen: [{{address: 127.0.0.1:0}}]\nworkers: 1\nstore: {{redis: {{shards: \
@@ -248,8 +241,8 @@ async fn a_missing_secret_is_reported_at_the_start() {
         );
         std::fs::write(&config, text).unwrap();
         let variables = |name: &str| match name {
-            "HERE" => Some("hush".to_owned()),
-            "LONG" => Some("hush".repeat(4)),
+            "HERE" => Some("hush".into()),
+            "LONG" => Some("hush".repeat(4).into()),
             _ => None,
         };
         Server::start_with(&config, Clock::system(), &variables)
@@ -268,7 +261,12 @@ async fn a_missing_secret_is_reported_at_the_start() {
     // The secret under which keys are hashed is checked as well.
     assert!(fault("password: env:HERE, secret: env:GONE").contains("variable GONE is not set"));
     let short = fault("password: env:HERE, secret: env:HERE");
-    assert!(short.contains("env:HERE has 4 bytes, fewer than 16"), "{short}");
+    assert!(short.contains("env:HERE is shorter than 16 bytes: 4"), "{short}");
+    let place = short.split(": the secret").next().unwrap();
+    assert!(
+        place.rsplit(':').next().is_some_and(|column| column.parse::<u32>().is_ok()),
+        "{short}"
+    );
     let secrets = ["", ", secret: env:LONG", ", namespace: other"].map(|more| {
         let server = start(&format!("password: env:HERE{more}"));
         server.unwrap_or_else(|error| panic!("{more}: {error}")).shared.store.key_secret()
@@ -286,19 +284,22 @@ async fn a_rejected_connection_does_not_refuse_requests() {
     server.login = Some("default:one".to_owned());
     server.restart();
     let topology = shards(&[&server]);
-    let (stores, store) =
+    let (counter_store, handle) =
         gateway(RedisOptions { credentials: credentials(None, "one"), ..redis_options(topology) });
     let stop = CancellationToken::new();
-    tokio::spawn(stores.clone().run(stop.clone()));
+    tokio::spawn(counter_store.clone().run(stop.clone()));
     let limit = limit("l", 100);
-    wait_for_redis("the password is right", &store, &limit, 1).await;
+    wait_for_redis("the password is right", &handle, &limit, 1).await;
 
     server.command::<()>(&["CONFIG", "SET", "requirepass", "two"]);
-    let connector = stores.connector().expect("Redis");
-    let mut filters = RedisFilterStore::new(connector, "throttle", Clock::system(), Arc::default());
+    let connector = counter_store.connector().expect("Redis");
+    let mut filters = RedisFilterStore::new(connector, "throttle", clock(), Arc::default());
     assert!(filters.time().await.is_err());
-    assert!(stores.shards().iter().all(|shard| shard.is_up), "existing connections stay open");
-    assert!(!decide(&store, &[charge(&limit, 1)]).await.is_fallback());
+    assert!(
+        counter_store.shards().iter().all(|shard| shard.is_up),
+        "existing connections stay open"
+    );
+    assert!(!decide(&handle, &[charge(&limit, 1)]).await.is_fallback());
     server.login = Some("default:two".to_owned());
     server.command::<()>(&["CONFIG", "SET", "requirepass", "one"]);
     assert!(filters.time().await.is_ok());

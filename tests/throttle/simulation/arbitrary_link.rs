@@ -11,7 +11,7 @@ use tidegate::{
     },
 };
 
-use crate::support::{geometry, seed};
+use crate::support::{geometry, hash_keys};
 
 pub(crate) struct ArbitraryLink {
     pub(crate) rng: SplitMix64,
@@ -22,7 +22,7 @@ impl ArbitraryLink {
     fn version(&mut self) -> PayloadVersion {
         let all = [0, 1, 45, 1_700_000_000_000, 9_007_199_254_740_990, u64::MAX];
         let mut one = || all[self.rng.below(all.len() as u64) as usize];
-        PayloadVersion { ts: one(), len: one() }
+        PayloadVersion { timestamp: one(), len: one() }
     }
 
     fn failure(&mut self) -> Failure {
@@ -37,7 +37,7 @@ impl ArbitraryLink {
             let at = self.rng.below(bits.len() as u64) as usize;
             bits[at] |= 1 << self.rng.below(8);
         }
-        let mut payload = payload::encode(&sizes, &seed(), &bits);
+        let mut payload = payload::encode(&sizes, &hash_keys(), &bits);
         if self.rng.one_in(2) {
             let at = self.rng.below(payload.len() as u64) as usize;
             payload[at] ^= 1 << self.rng.below(8);
@@ -87,7 +87,7 @@ impl FilterStore for ArbitraryLink {
         Ok(match self.rng.below(4) {
             0 => return Err(self.failure()),
             1 => CommitOutcome::Conflict,
-            _ => CommitOutcome::Done(self.version().ts),
+            _ => CommitOutcome::Committed(self.version().timestamp),
         })
     }
 }

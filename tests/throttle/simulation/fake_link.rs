@@ -12,7 +12,7 @@ use tidegate::{
     throttle::sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
 };
 
-use super::world::World;
+use super::virtual_time::VirtualTime;
 
 /// The configured faults.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,15 +21,15 @@ pub(crate) struct Faults {
     pub(crate) lost_calls: u64,
     /// One call in `lost_replies` is executed and its reply is lost; 0: none.
     pub(crate) lost_replies: u64,
-    /// One in `jammed` pairs of gateway and minute is jammed: until the minute ends, each of
-    /// its commits conflicts; 0: none.
-    pub(crate) jammed: u64,
+    /// One in `conflicting` pairs of gateway and minute is affected: until the minute ends, each of its
+    /// commits conflicts; 0: none.
+    pub(crate) conflicting: u64,
     /// Redis is unreachable between these two times, in ms.
     pub(crate) outage: (u64, u64),
 }
 
 pub(crate) struct FakeStore<'a> {
-    pub(crate) world: &'a World,
+    pub(crate) time: &'a VirtualTime,
     pub(crate) faults: Cell<Faults>,
     pub(crate) commits: RefCell<Vec<u64>>,
     pub(crate) conflicts: Cell<u64>,
@@ -37,9 +37,9 @@ pub(crate) struct FakeStore<'a> {
 }
 
 impl<'a> FakeStore<'a> {
-    pub(crate) fn new(world: &'a World, faults: Faults) -> Self {
+    pub(crate) fn new(time: &'a VirtualTime, faults: Faults) -> Self {
         Self {
-            world,
+            time,
             faults: Cell::new(faults),
             commits: RefCell::default(),
             conflicts: Cell::new(0),
@@ -74,39 +74,39 @@ pub(crate) struct FakeLink<'a> {
 
 impl FakeLink<'_> {
     /// One network latency, 0.5 to 4 ms.
-    async fn travel(&mut self) {
-        let time = 500 + self.rng.below(3_500);
-        self.store.world.sleep(time).await;
+    async fn sleep_latency(&mut self) {
+        let latency = 500 + self.rng.below(3_500);
+        self.store.time.sleep(latency).await;
     }
 
     async fn call<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Failure> {
         self.calls += 1;
         self.most_calls = self.most_calls.max(self.calls);
-        self.travel().await;
+        self.sleep_latency().await;
         let faults = self.store.faults.get();
-        let out = (faults.outage.0..faults.outage.1).contains(&self.store.world.now());
+        let out = (faults.outage.0..faults.outage.1).contains(&self.store.time.now());
         if out || self.rng.one_in(faults.lost_calls) {
             return Err(Failure::Io);
         }
         let reply = work(self);
-        self.travel().await;
+        self.sleep_latency().await;
         if self.rng.one_in(faults.lost_replies) {
             return Err(Failure::Timeout);
         }
         Ok(reply)
     }
 
-    fn is_jammed(&self, minute: u64) -> bool {
-        let jammed = self.store.faults.get().jammed;
+    fn is_conflicting(&self, minute: u64) -> bool {
+        let conflicting = self.store.faults.get().conflicting;
         let over = (minute + 1) * 60_000;
-        self.store.world.now() < over && SplitMix64(self.gateway ^ minute << 8).one_in(jammed)
+        self.store.time.now() < over && SplitMix64(self.gateway ^ minute << 8).one_in(conflicting)
     }
 }
 
 impl FilterStore for FakeLink<'_> {
     async fn time(&mut self) -> Result<ServerTime, Failure> {
         self.calls = 0;
-        self.call(|link| ServerTime { now: link.store.world.now(), clock_offset: 0 }).await
+        self.call(|link| ServerTime { now: link.store.time.now(), clock_offset: 0 }).await
     }
 
     async fn read(
@@ -118,7 +118,7 @@ impl FilterStore for FakeLink<'_> {
         self.call(|link| match link.store.minutes.borrow().get(&minute) {
             None => ReadOutcome::Absent,
             Some((ts, payload)) => {
-                let version = PayloadVersion { ts: *ts, len: payload.len() as u64 };
+                let version = PayloadVersion { timestamp: *ts, len: payload.len() as u64 };
                 let is_known = known == Some(version);
                 if is_known {
                     ReadOutcome::Unchanged
@@ -141,14 +141,14 @@ impl FilterStore for FakeLink<'_> {
             let store = link.store;
             let mut minutes = store.minutes.borrow_mut();
             let current = minutes.get(&minute).map(|(ts, _)| *ts);
-            if current != expected || link.is_jammed(minute) {
+            if current != expected || link.is_conflicting(minute) {
                 store.conflicts.set(store.conflicts.get() + 1);
                 return CommitOutcome::Conflict;
             }
-            let ts = store.world.now().max(current.unwrap_or(0) + 1);
+            let ts = store.time.now().max(current.unwrap_or(0) + 1);
             minutes.insert(minute, (ts, payload.to_vec()));
-            store.commits.borrow_mut().push(store.world.now());
-            CommitOutcome::Done(ts)
+            store.commits.borrow_mut().push(store.time.now());
+            CommitOutcome::Committed(ts)
         })
         .await
     }

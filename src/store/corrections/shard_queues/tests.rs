@@ -1,7 +1,7 @@
 //! Order, capacity, and the ends of batches.
 
 use super::*;
-use crate::limit::{Millis, OnFailure, Quota, Reserve};
+use crate::limit::{LeaseSize, Millis, OnFailure, Quota};
 
 fn limit(algorithm: Algorithm) -> Arc<Limit> {
     Arc::new(Limit {
@@ -11,7 +11,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         quota: Quota { max_wait: 5_000, ..Quota::new(100, 1_000, 1) },
         cost: 1,
         on_failure: OnFailure::Local,
-        reserve: Reserve::Off,
+        lease_size: LeaseSize::Off,
         enforce: true,
         index: 0,
     })
@@ -23,7 +23,7 @@ fn pending(limit: &Arc<Limit>, key: u128, change: Change) -> PendingCorrection {
         limit,
         key,
         change,
-        source: CorrectionSource::Request,
+        reason: CorrectionReason::Request,
         pushed_at: 0,
         is_retry: false,
     }
@@ -120,7 +120,7 @@ fn corrections_of_one_record_and_time_are_merged() {
     let mut queues = ShardQueues::default();
     let (window, bucket) = (limit(Algorithm::FixedWindow), limit(Algorithm::LeakyBucket));
     let mut push = |limit, key, change| {
-        matches!(queues.push(1, pending(limit, key, change)), PushOutcome::Merged)
+        matches!(queues.push(1, pending(limit, key, change)), PushOutcome::Coalesced)
     };
     let most = Change::Refund { charged_at: 5, cost: u32::MAX - 1 };
     let pushed = [

@@ -35,11 +35,11 @@ enum CallOutcome {
 impl Gateway {
     fn new() -> Self {
         let registry = Arc::new(LeaseRegistry::with_capacity(1));
-        let lease = lease(&registry, &limit(Reserve::Off), KEY);
+        let lease = lease(&registry, &limit(LeaseSize::Off), KEY);
         Self { lease, in_flight: Arc::default() }
     }
 
-    /// A gateway that has `tokens` at tick 1, after one was spent.
+    /// A gateway that has `tokens` at 1 ms, after one was spent.
     fn stocked(tokens: u32) -> Self {
         let gateway = Self::new();
         let first = expect_fetch(gateway.lease.join(TestWaiter::of(1), 1));
@@ -210,7 +210,7 @@ fn removing_a_lease_loses_no_token() {
         registry.drain(&mut out);
         let back: u64 = out.iter().map(|unspent| u64::from(unspent.to_return.tokens)).sum();
         let stats = registry.stats();
-        assert_eq!((stats.entries, stats.outstanding, stats.given_back), (0, 0, back));
+        assert_eq!((stats.entries, stats.outstanding, stats.returned), (0, 0, back));
         // Both requests spent one token, and at most one was refunded.
         assert_eq!(stats.granted, 2 - u64::from(refunded) + back, "{outcome:?} {refunded}");
     });

@@ -4,16 +4,16 @@ use super::*;
 use crate::limit::TokenReturn;
 
 fn test_lease(registry: &Registry) -> TestLease {
-    lease(registry, &limit(Reserve::Tokens(10)), KEY)
+    lease(registry, &limit(LeaseSize::Tokens(10)), KEY)
 }
 
-fn join_queue(lease: &TestLease, cost: u32, ticks: u64) -> TestWaiter {
+fn join_queue(lease: &TestLease, cost: u32, monotonic_ms: u64) -> TestWaiter {
     let waiter = TestWaiter::of(cost);
-    assert!(matches!(lease.join(waiter.clone(), ticks), JoinOutcome::Waiting));
+    assert!(matches!(lease.join(waiter.clone(), monotonic_ms), JoinOutcome::Waiting));
     waiter
 }
 
-/// A lease with `tokens` at tick 100.
+/// A lease with `tokens` at 100 ms.
 fn stocked(registry: &Registry, tokens: u32) -> TestLease {
     test_lease(registry).stock(tokens)
 }
@@ -101,11 +101,11 @@ fn a_refused_request_gets_the_stores_own_decision() {
     let first = TestWaiter::of(2);
     let fetch = expect_fetch(lease.join(first.clone(), 100));
     assert!(fetch.complete(&reply(0, 1, 102)).is_none());
-    let Some(WaiterOutcome::Refused { decision, now }) = first.outcome() else {
+    let Some(WaiterOutcome::Refused { decision, decided_at }) = first.outcome() else {
         panic!("{:?}", first.outcome())
     };
     assert_eq!((decision.admitted, decision.remaining), (false, 1));
-    assert_eq!((decision.retry_at, now), (Some(START + 6_000), START + 102));
+    assert_eq!((decision.retry_at, decided_at), (Some(START + 6_000), START + 102));
     assert!(matches!(lease.join(TestWaiter::of(2), 103), JoinOutcome::Fetch(_)));
 }
 
@@ -165,7 +165,7 @@ fn a_late_reply_serves_the_requests_of_its_fetch() {
     let late = FetchReply { received: 1_010, ..reply(5, 50, 990) };
     let fetch = fetch.complete(&late).expect("the remaining tokens have expired");
     assert!(
-        matches!(first.outcome(), Some(WaiterOutcome::Granted(taken)) if taken.now == START + 990)
+        matches!(first.outcome(), Some(WaiterOutcome::Granted(taken)) if taken.charged_at == START + 990)
     );
     assert!(later.outcome().is_none());
     assert_eq!(fetch.demand().returned.tokens, 4);
@@ -176,8 +176,8 @@ fn a_late_reply_serves_the_requests_of_its_fetch() {
 fn after_a_failure_the_leases_tokens_serve_the_queue() {
     let registry = registry();
     let lease = stocked(&registry, 3);
-    let waiters = [5, 2, 2, 1];
-    let fetch = expect_fetch(lease.join(TestWaiter::of(waiters[0]), 101));
+    let first_cost = 5;
+    let fetch = expect_fetch(lease.join(TestWaiter::of(first_cost), 101));
     let others = [2, 2, 1].map(|cost| join_queue(&lease, cost, 101));
     fetch.fail(Failure::Timeout, 102);
     let outcomes = others.map(|waiter| waiter.outcome().unwrap());

@@ -6,15 +6,15 @@ fn stocked(registry: &Registry, limit: &Limit, key: Key, tokens: u32) -> TestLea
     lease(registry, limit, key).stock(tokens)
 }
 
-fn sweep(registry: &Registry, ticks: u64) -> Vec<(u32, Millis)> {
+fn sweep(registry: &Registry, monotonic_ms: u64) -> Vec<(u32, Millis)> {
     let mut out = Vec::new();
-    registry.sweep(ticks, |_| true, &mut out);
+    registry.sweep(monotonic_ms, |_| true, &mut out);
     out.iter().map(|unspent| (unspent.to_return.tokens, unspent.to_return.charged_at)).collect()
 }
 
 #[test]
 fn idle_tokens_are_returned_before_their_window_ends() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     let limit = Limit { quota: Quota::new(100, 60_000, 1), ..limit };
     let lease = stocked(&registry, &limit, KEY, 5);
     assert_eq!(sweep(&registry, 100), []);
@@ -24,17 +24,17 @@ fn idle_tokens_are_returned_before_their_window_ends() {
     assert_eq!(sweep(&registry, 700 + IDLE_TIMEOUT - 1), []);
     assert_eq!(sweep(&registry, 700 + IDLE_TIMEOUT), [(4, START + 999)], "the window ends at 60 s");
     assert_eq!(lease.take(1, 701), None);
-    assert_eq!(registry.stats().given_back, 4);
+    assert_eq!(registry.stats().returned, 4);
 }
 
 #[test]
 fn tokens_of_an_unreachable_shard_stay_spendable() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     stocked(&registry, &limit, Key(8), 3);
     let mut out = Vec::new();
-    for ticks in [100, 100 + IDLE_TIMEOUT, 100 + REMOVAL_TIMEOUT] {
-        registry.sweep(ticks, |key| key != KEY, &mut out);
+    for monotonic_ms in [100, 100 + IDLE_TIMEOUT, 100 + REMOVAL_TIMEOUT] {
+        registry.sweep(monotonic_ms, |key| key != KEY, &mut out);
     }
     let returned: Vec<_> =
         out.iter().map(|unspent| (unspent.key, unspent.to_return.tokens)).collect();
@@ -47,12 +47,15 @@ fn tokens_of_an_unreachable_shard_stay_spendable() {
 
 #[test]
 fn spendable_counts_tokens_until_their_sub_window_ends() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
-    assert_eq!([101, 998, 999].map(|ticks| registry.spendable(&limit, KEY, ticks)), [5, 5, 0]);
+    assert_eq!(
+        [101, 998, 999].map(|monotonic_ms| registry.spendable(&limit, KEY, monotonic_ms)),
+        [5, 5, 0]
+    );
     let waiting = expect_fetch(lease.join(TestWaiter::of(9), 200));
     assert_eq!(
-        [201, 999].map(|ticks| registry.spendable(&limit, KEY, ticks)),
+        [201, 999].map(|monotonic_ms| registry.spendable(&limit, KEY, monotonic_ms)),
         [5, 0],
         "with a fetch in flight"
     );
@@ -63,13 +66,13 @@ fn spendable_counts_tokens_until_their_sub_window_ends() {
 
 #[test]
 fn unused_leases_are_removed() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     sweep(&registry, 100);
     sweep(&registry, 100 + IDLE_TIMEOUT);
     assert_eq!(registry.stats().entries, 1);
     sweep(&registry, 100 + REMOVAL_TIMEOUT);
-    assert_eq!(registry.stats(), LeaseStats { granted: 6, given_back: 5, ..LeaseStats::default() });
+    assert_eq!(registry.stats(), LeaseStats { granted: 6, returned: 5, ..LeaseStats::default() });
     assert!(!lease.refund(START + 100, 1, 101));
     assert_eq!(lease.take(1, 101), None);
     let fetch = expect_fetch(lease.join(TestWaiter::of(1), 20_000));
@@ -81,27 +84,27 @@ fn unused_leases_are_removed() {
 /// A request may be refused by another limit long after it took tokens.
 #[test]
 fn tokens_refunded_after_the_lease_was_removed_are_returned() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     let taken = stocked(&registry, &limit, KEY, 1).take(1, 101).unwrap();
     sweep(&registry, 101 + REMOVAL_TIMEOUT);
     assert_eq!(registry.stats().entries, 0);
-    assert!(registry.refund_or_set_aside(&limit, KEY, taken.now, 1, 102 + REMOVAL_TIMEOUT));
-    assert_eq!(sweep(&registry, 102 + REMOVAL_TIMEOUT), [(1, taken.now)]);
+    assert!(registry.refund_or_set_aside(&limit, KEY, taken.charged_at, 1, 102 + REMOVAL_TIMEOUT));
+    assert_eq!(sweep(&registry, 102 + REMOVAL_TIMEOUT), [(1, taken.charged_at)]);
     registry.drain(&mut Vec::new());
     assert!(
-        !registry.refund_or_set_aside(&limit, Key(8), taken.now, 1, 103 + REMOVAL_TIMEOUT),
+        !registry.refund_or_set_aside(&limit, Key(8), taken.charged_at, 1, 103 + REMOVAL_TIMEOUT),
         "the registry is closed"
     );
 }
 
 #[test]
 fn an_empty_lease_is_removed_while_the_store_is_lost() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     stocked(&registry, &limit, KEY, 5);
     stocked(&registry, &limit, Key(KEY.0 + 1), 0);
-    for ticks in [100, 100 + REMOVAL_TIMEOUT] {
+    for monotonic_ms in [100, 100 + REMOVAL_TIMEOUT] {
         let mut out = Vec::new();
-        registry.sweep(ticks, |_| false, &mut out);
+        registry.sweep(monotonic_ms, |_| false, &mut out);
         assert!(out.is_empty());
     }
     assert_eq!(registry.stats().entries, 1);
@@ -112,7 +115,7 @@ fn an_empty_lease_is_removed_while_the_store_is_lost() {
 /// After a reload or in another tier, a record may have another quota.
 #[test]
 fn tokens_of_one_quota_are_not_spent_under_another() {
-    let (registry, old) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, old) = (registry(), limit(LeaseSize::Tokens(10)));
     stocked(&registry, &old, KEY, 5);
     let strict = Quota { strict: true, ..old.quota };
     for quota in [Quota::new(10, 6_000, 6), Quota::new(101, 6_000, 6), strict] {
@@ -127,7 +130,7 @@ fn tokens_of_one_quota_are_not_spent_under_another() {
 #[test]
 fn registry_capacity_is_bounded() {
     let registry = Arc::new(LeaseRegistry::<TestWaiter>::with_capacity(3));
-    let limit = limit(Reserve::Auto);
+    let limit = limit(LeaseSize::Auto);
     let join = |key| registry.join(&limit, Key(key << 96), TestWaiter::of(1), 100);
     let outcomes: Vec<_> = (0..100_u128).map(join).collect();
     let refused =
@@ -143,7 +146,7 @@ fn registry_capacity_is_bounded() {
 fn sweeps_visit_every_lease() {
     const LEASES: usize = 30_000;
     let registry = registry();
-    let limit = limit(Reserve::Tokens(10));
+    let limit = limit(LeaseSize::Tokens(10));
     for key in 0..LEASES as u128 {
         stocked(&registry, &limit, Key(key << 96), 2);
     }
@@ -156,7 +159,7 @@ fn sweeps_visit_every_lease() {
 
 #[test]
 fn drain_returns_all_tokens() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     stocked(&registry, &limit, KEY, 5);
     let busy = stocked(&registry, &limit, Key(8), 3);
     let fetch = expect_fetch(busy.join(TestWaiter::of(4), 101));
@@ -172,7 +175,7 @@ fn drain_returns_all_tokens() {
 
 #[test]
 fn tokens_of_a_deleted_record_are_discarded() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     let other = stocked(&registry, &limit, Key(8), 5);
     let raised = Limit { quota: Quota::new(200, 6_000, 6), ..limit.clone() };
@@ -195,19 +198,19 @@ fn tokens_of_a_deleted_record_are_discarded() {
 
 #[test]
 fn a_refunded_token_can_be_spent_while_its_sub_window_lasts() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     let lease = stocked(&registry, &limit, KEY, 1);
     let taken = lease.take(1, 200).unwrap();
-    assert_eq!((taken.now, taken.remaining), (START + 200, 50));
+    assert_eq!((taken.charged_at, taken.remaining), (START + 200, 50));
     assert_eq!(lease.take(1, 201), None);
-    assert!(lease.refund(taken.now, 1, 300));
+    assert!(lease.refund(taken.charged_at, 1, 300));
     assert!(lease.take(1, 301).is_some());
-    assert!(!lease.refund(taken.now, 1, 1_000), "its sub-window has ended");
+    assert!(!lease.refund(taken.charged_at, 1, 1_000), "its sub-window has ended");
     assert!(!lease.refund(START - 1, 1, 301), "charged in an earlier sub-window");
     // During a fetch, a refunded token is kept for the queue.
     let waiter = TestWaiter::of(1);
     let fetch = expect_fetch(lease.join(waiter.clone(), 302));
-    assert!(lease.refund(taken.now, 1, 303));
+    assert!(lease.refund(taken.charged_at, 1, 303));
     fetch.fail(Failure::Timeout, 304);
     assert!(waiter.is_granted());
 }
@@ -215,7 +218,7 @@ fn a_refunded_token_can_be_spent_while_its_sub_window_lasts() {
 /// A refund may come after the sweep has returned the other tokens.
 #[test]
 fn a_refund_after_the_idle_return_adds_one_token() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     let limit = Limit { quota: Quota::new(100, 60_000, 1), ..limit };
     let lease = lease(&registry, &limit, KEY);
     let mut granted = reply(6, 50, 100);
@@ -223,20 +226,22 @@ fn a_refund_after_the_idle_return_adds_one_token() {
     assert!(expect_fetch(lease.join(TestWaiter::of(1), 100)).complete(&granted).is_none());
     let taken = lease.take(1, 101).expect("5 tokens are left");
     assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT).iter().map(|back| back.0).sum::<u32>(), 4);
-    let ticks = 102 + IDLE_TIMEOUT;
-    let back = registry.refund(&limit, KEY, taken.now, 1, ticks).expect("its sub-window lasts");
+    let monotonic_ms = 102 + IDLE_TIMEOUT;
+    let back = registry
+        .refund(&limit, KEY, taken.charged_at, 1, monotonic_ms)
+        .expect("its sub-window lasts");
     assert_eq!(back.remaining, taken.remaining + 1);
-    assert_eq!(lease.take(1, ticks).map(|taken| taken.remaining), Some(taken.remaining));
+    assert_eq!(lease.take(1, monotonic_ms).map(|taken| taken.remaining), Some(taken.remaining));
 }
 
 #[test]
 fn a_token_is_not_refunded_into_the_next_sub_window() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
     let lease = stocked(&registry, &limit, KEY, 1);
     let taken = lease.take(1, 998).unwrap();
     let fetch = expect_fetch(lease.join(TestWaiter::of(1), 1_001));
     assert!(fetch.complete(&reply(3, 50, 1_001)).is_none());
-    assert!(!lease.refund(taken.now, 1, 1_002));
+    assert!(!lease.refund(taken.charged_at, 1, 1_002));
     let snapshot = registry.snapshot(&limit, KEY).unwrap();
     assert_eq!((snapshot.end, snapshot.remaining), (START + 2_000, 50));
     assert!(lease.take(1, 1_998).is_some());

@@ -53,12 +53,12 @@ const SMALL: Geometry =
 const FIRST: u64 = START / MINUTE;
 
 fn small() -> Arc<Filter<LoomAtomics>> {
-    Arc::new(Filter::with_atomics(SMALL, seed(1), START))
+    Arc::new(Filter::with_atomics(SMALL, hash_keys(1), START))
 }
 
 /// Two tokens without a common position.
 fn disjoint_tokens() -> [u64; 2] {
-    let positions = PositionHasher::new(&SMALL, &seed(1));
+    let positions = PositionHasher::new(&SMALL, &hash_keys(1));
     let of = |token| [0, 1].map(|i| positions.of(token).at(i));
     let other = (1..1_000).find(|other| of(*other).iter().all(|at| !of(0).contains(at)));
     [0, other.unwrap()]
@@ -124,7 +124,7 @@ fn a_reused_slot_shows_no_old_token() {
         let reader = thread::spawn({
             let filter = filter.clone();
             move || {
-                let oldest = *filter.live().start();
+                let oldest = *filter.live_generations().start();
                 assert!(oldest <= FIRST || !filter.contains(7));
             }
         });
@@ -144,7 +144,7 @@ fn clearing_removes_no_new_bit() {
         let recorder = thread::spawn({
             let filter = filter.clone();
             move || {
-                let now = *filter.live().end();
+                let now = *filter.live_generations().end();
                 // The slot has all bits of the expired minute, or none.
                 let is_new = filter.record(new);
                 (now == FIRST + 32).then(|| assert!(is_new));

@@ -41,7 +41,7 @@ fn memory_of(geometry: &Geometry) -> Millis {
 
 fn merge_from_other(filter: &Filter, token: u64, index: u64) -> Recording {
     let geometry = *filter.geometry();
-    let other = Filter::new(geometry, *filter.seed(), index * geometry.generation_length);
+    let other = Filter::new(geometry, *filter.hash_keys(), index * geometry.generation_length);
     other.record(token);
     filter.merge(index, &other.export(index).unwrap()).unwrap();
     let end = (index + 1) * geometry.generation_length + memory_of(&geometry);
@@ -60,7 +60,7 @@ proptest! {
         // A rate so low that no false positive occurs.
         let geometry = sized(20, 1e-12, minutes);
         let (mut now, mut rotated) = (START + offset, START + offset);
-        let filter = Filter::new(geometry, seed(8), now);
+        let filter = Filter::new(geometry, hash_keys(8), now);
         let mut recordings: Vec<Recording> = Vec::new();
         for step in steps {
             match step {
@@ -92,7 +92,7 @@ proptest! {
                     recordings.push((token, until, until + geometry.generation_length + GRACE));
                 }
                 Step::Merge(token, at) => {
-                    let live = filter.live();
+                    let live = filter.live_generations();
                     let index = (live.start() + at).min(*live.end());
                     recordings.push(merge_from_other(&filter, token, index));
                 }

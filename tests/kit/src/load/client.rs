@@ -66,7 +66,7 @@ impl Load {
         ensure!(self.target.ip().is_loopback(), "loopback only");
         thread::scope(|scope| {
             let driver = scope.spawn(|| {
-                cpu::pin(cpu::HARNESS);
+                cpu::pin(cpu::LOAD_CPU);
                 self.drive()
             });
             driver.join().map_err(|_| anyhow!("the load generator panicked"))?
@@ -82,7 +82,7 @@ impl Load {
     pub fn run_at(&self, rate: f64) -> Result<Vec<Duration>> {
         thread::scope(|scope| {
             let driver = scope.spawn(|| {
-                cpu::pin(cpu::HARNESS);
+                cpu::pin(cpu::LOAD_CPU);
                 self.drive_at(rate)
             });
             driver.join().map_err(|_| anyhow!("the load generator panicked"))?

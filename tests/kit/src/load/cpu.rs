@@ -3,9 +3,9 @@
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// The core of the process under test, and of the main thread, from which it inherits the affinity.
-pub const SUBJECT: usize = 0;
+pub const TESTED_CPU: usize = 0;
 /// The core of the load generator and the upstream.
-pub const HARNESS: usize = 1;
+pub const LOAD_CPU: usize = 1;
 
 /// Pins the calling thread to `cpu`. Prints a warning if the machine has no such core.
 pub fn pin(cpu: usize) {

@@ -67,7 +67,7 @@ impl Origin {
         let answered = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&answered);
         thread::spawn(move || {
-            cpu::pin(cpu::HARNESS);
+            cpu::pin(cpu::LOAD_CPU);
             let served = Server::new(listener, counted).and_then(|mut server| server.serve());
             #[expect(clippy::print_stderr, reason = "a benchmark's output")]
             if let Err(error) = served {

@@ -16,7 +16,7 @@ impl World {
         if !self.plan.has_bound {
             demand.extra_divisor = 1;
         }
-        let (sent, incarnation) = (self.ticks(gateway), self.gateways[gateway].incarnation);
+        let (sent, incarnation) = (self.monotonic_ms(gateway), self.gateways[gateway].incarnation);
         let limit = fetch.as_ref().map(|fetch| Limit::clone(fetch.limit()));
         let limit = limit.unwrap_or_else(|| self.gateways[gateway].limit.clone());
         let call = self.calls.len();
@@ -68,8 +68,8 @@ impl World {
     /// The leased tokens of a key that gateways can spend now; the store counts them as used.
     fn spendable(&self, key: usize) -> u64 {
         let of = |(at, gateway): (usize, &Gateway)| {
-            let ticks = self.ticks(at);
-            u64::from(gateway.leases.spendable(&gateway.limit, Key(key as u128), ticks))
+            let monotonic_ms = self.monotonic_ms(at);
+            u64::from(gateway.leases.spendable(&gateway.limit, Key(key as u128), monotonic_ms))
         };
         self.gateways.iter().enumerate().map(of).sum()
     }
@@ -81,12 +81,14 @@ impl World {
         if is_over {
             return;
         }
-        let received = self.ticks(gateway);
+        let received = self.monotonic_ms(gateway);
         let fetch = self.calls[call].fetch.take();
         self.calls[call].is_over = true;
         if let Some(fetch) = fetch {
             self.gateways[gateway].unreplied -= u64::from(grant.tokens);
-            if let Some(next) = fetch.complete(&FetchReply { grant, now, sent, received }) {
+            if let Some(next) =
+                fetch.complete(&FetchReply { grant, decided_at: now, sent, received })
+            {
                 let key = self.calls[call].key;
                 self.send_call(gateway, key, *next.demand(), Some(next), None);
             }
@@ -106,13 +108,13 @@ impl World {
             return;
         }
         self.calls[call].is_over = true;
-        let ticks = self.ticks(gateway);
+        let monotonic_ms = self.monotonic_ms(gateway);
         if let Some(fetch) = self.calls[call].fetch.take() {
             self.gateways[gateway].unconfirmed += u64::from(demand.returned.tokens);
             if self.rng.one_in(4) {
                 drop(fetch);
             } else {
-                fetch.fail(Failure::Timeout, ticks);
+                fetch.fail(Failure::Timeout, monotonic_ms);
             }
         }
         if let Some(id) = direct {
@@ -125,9 +127,9 @@ impl World {
         let Request { gateway, key, cost } = self.requests[id];
         assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
         assert!(left < u64::from(cost), "refused {cost} of {left}");
-        let ticks = self.ticks(gateway);
-        let until =
-            ticks + retry_at.map_or(INITIAL_TRUST, |at| at.saturating_sub(now).min(INITIAL_TRUST));
+        let monotonic_ms = self.monotonic_ms(gateway);
+        let until = monotonic_ms
+            + retry_at.map_or(INITIAL_TRUST, |at| at.saturating_sub(now).min(INITIAL_TRUST));
         self.gateways[gateway].denied.insert((key, cost), until);
     }
 
@@ -144,14 +146,20 @@ impl World {
                     WaiterOutcome::Granted(taken) => {
                         self.gateways[gateway].spent += u64::from(cost);
                         let (now, arrived) = (self.store_now(), self.pending.get(&id).copied());
-                        assert!(taken.now <= now);
+                        assert!(taken.charged_at <= now);
                         // A request that arrived after the store's decision was not decided there.
-                        let is_later = arrived.is_some_and(|at| START + at - 1_000 > taken.now);
-                        self.admit(id, if is_later { now } else { taken.now }, taken.now, true);
+                        let is_later =
+                            arrived.is_some_and(|at| START + at - 1_000 > taken.charged_at);
+                        self.admit(
+                            id,
+                            if is_later { now } else { taken.charged_at },
+                            taken.charged_at,
+                            true,
+                        );
                     }
-                    WaiterOutcome::Refused { decision, now } => {
+                    WaiterOutcome::Refused { decision, decided_at } => {
                         assert!(!decision.admitted);
-                        self.refuse(id, decision.remaining, decision.retry_at, now);
+                        self.refuse(id, decision.remaining, decision.retry_at, decided_at);
                     }
                     WaiterOutcome::CallStore => self.call_directly(id),
                     WaiterOutcome::Failed(_) => {
@@ -162,15 +170,15 @@ impl World {
         }
     }
 
-    /// Checks that every charged token is spent, held, returned, or lost.
-    pub(super) fn check_balance(&mut self) {
+    /// Asserts that every charged token is spent, held, returned, or lost.
+    pub(super) fn assert_balance(&mut self) {
         for at in &self.gateways {
             for drained in [false, true] {
                 if drained {
                     at.leases.drain(&mut Vec::new());
                 }
                 let stats = at.leases.stats();
-                let used = at.spent + stats.outstanding + stats.given_back + at.unconfirmed;
+                let used = at.spent + stats.outstanding + stats.returned + at.unconfirmed;
                 assert_eq!(stats.granted, used, "{stats:?}, spent {}", at.spent);
                 assert!(stats.lost >= at.unconfirmed + at.unreplied, "{stats:?}");
                 assert!(!drained || (stats.entries, stats.outstanding) == (0, 0));

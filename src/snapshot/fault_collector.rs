@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::{Duration, Fault, MAX_FAULTS, Source, Timeout, suggest};
+use crate::config::{ConfigSource, Fault, MAX_FAULTS, suggest};
 
 /// Maximum number of names that a fault lists.
 const MAX_NAMES: usize = 20;
@@ -11,20 +11,20 @@ const MAX_COMPARED: usize = 1_000;
 
 /// Collects the faults of a configuration while it is compiled: at most [`MAX_FAULTS`] faults and as many
 /// notes, because locating each one walks the whole file.
-pub(super) struct Check<'a> {
-    source: &'a Source,
+pub(super) struct FaultCollector<'a> {
+    source: &'a ConfigSource,
     pub(super) faults: Vec<Fault>,
     pub(super) notes: Vec<Fault>,
 }
 
-impl<'a> Check<'a> {
-    pub(super) fn new(source: &'a Source) -> Self {
+impl<'a> FaultCollector<'a> {
+    pub(super) fn new(source: &'a ConfigSource) -> Self {
         Self { source, faults: Vec::new(), notes: Vec::new() }
     }
 
     /// Reports a fault of the value at `path`, unless the value could not be read and has a fault already.
     pub(super) fn fault(&mut self, path: &str, what: impl Into<String>, expected: &str) {
-        if self.is_full() || self.source.is_skipped(path) {
+        if self.is_full() || self.source.is_unreadable(path) {
             return;
         }
         self.faults.push(self.source.fault(path, what, expected));
@@ -35,9 +35,10 @@ impl<'a> Check<'a> {
         self.faults.len() >= MAX_FAULTS
     }
 
-    /// True if the value at `path` could not be read.
-    pub(super) fn is_skipped(&self, path: &str) -> bool {
-        self.source.is_skipped(path)
+    /// True if the values of `keys` in `section` could be read. A check of several values needs it, because
+    /// a value that could not be read has a default or a placeholder in its place.
+    pub(super) fn can_read(&self, section: &str, keys: &[&str]) -> bool {
+        !keys.iter().any(|key| self.source.is_unreadable(&format!("{section}.{key}")))
     }
 
     /// Reports a valid setting that the operator may not intend.
@@ -54,32 +55,22 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Reports that this version does not support the value at `path` yet.
-    pub(super) fn unsupported(&mut self, path: &str, what: &str, expected: &str) {
-        self.fault(path, format!("{what} is not supported in this version"), expected);
-    }
-
     /// The line number of the value at `path`, from 1.
     pub(super) fn line(&self, path: &str) -> usize {
         self.source.fault(path, "", "").location.line
     }
 
-    /// Reports a duration of zero.
-    pub(super) fn ensure_positive_duration(&mut self, path: &str, duration: Duration) {
-        let expected = "a duration of at least 1ms";
-        self.ensure(duration.millis() > 0, path, &format!("`{duration}`"), expected);
-    }
-
-    /// Reports a timeout of zero; `off` is valid.
-    pub(super) fn ensure_positive_timeout(&mut self, path: &str, timeout: Timeout) {
-        let expected = "a duration of at least 1ms, or off";
-        self.ensure(timeout.millis() != Some(0), path, &format!("`{timeout}`"), expected);
-    }
-
     /// Reports an invalid name, which is the key at `path`. Names appear in headers, metrics and Redis keys.
     pub(super) fn ensure_key_name(&mut self, path: &str, name: &str) {
-        if !is_name(name) && !self.is_full() {
-            self.faults.push(self.source.fault_at_key(path, format!("`{name}`"), NAME_SYNTAX));
+        if !is_name(name) {
+            self.fault_at_key(path, format!("`{name}`"), NAME_SYNTAX);
+        }
+    }
+
+    /// Reports a fault of the key at `path`.
+    pub(super) fn fault_at_key(&mut self, path: &str, what: impl Into<String>, expected: &str) {
+        if !self.is_full() {
+            self.faults.push(self.source.fault_at_key(path, what, expected));
         }
     }
 
@@ -101,7 +92,8 @@ impl<'a> Check<'a> {
             return;
         }
         let section = format!("{kind}s");
-        if self.source.names(&section).any(|defined| defined == name) {
+        let is_defined = self.source.names(&section).any(|defined| defined == name);
+        if is_defined || self.source.is_absent(&section) {
             return;
         }
         let names = || known.keys().map(String::as_str);

@@ -15,13 +15,13 @@ use std::{
 pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// The time in µs since the Unix epoch, and the sleeping tasks.
-pub(crate) struct World {
+pub(crate) struct VirtualTime {
     now: Cell<u64>,
     current: Cell<usize>,
     sleepers: RefCell<BinaryHeap<Reverse<(u64, usize)>>>,
 }
 
-impl World {
+impl VirtualTime {
     /// Starts at `start` ms.
     pub(crate) fn new(start: u64) -> Self {
         let now = Cell::new(start * 1_000);

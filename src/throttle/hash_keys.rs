@@ -9,7 +9,7 @@ use crate::secret::SharedSecret;
 /// The key of the hash of tokens (16 bytes) and that of the positions in the filters (32 bytes). Filters
 /// have only hashes of tokens, never tokens.
 #[derive(Clone, Copy, Eq, PartialEq)]
-pub struct Seed {
+pub struct HashKeys {
     /// The key of the hash of tokens.
     pub token_key: (u64, u64),
     /// The seed of the `bloomfilter` crate. Each payload's header contains it, so filters with
@@ -17,14 +17,14 @@ pub struct Seed {
     pub positions: [u8; 32],
 }
 
-impl fmt::Debug for Seed {
+impl fmt::Debug for HashKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seed(..)")
+        f.write_str("HashKeys(..)")
     }
 }
 
-impl Seed {
-    /// The seed of all gateways with this secret.
+impl HashKeys {
+    /// The keys of all gateways with this secret.
     pub fn of(secret: &SharedSecret) -> Self {
         Self { token_key: secret.for_tokens(), positions: secret.for_filters() }
     }
@@ -41,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_derived_from_the_secret_and_is_not_printed() {
+    fn hash_keys_are_derived_from_the_secret_and_not_printed() {
         let [one, same, other] = ["one", "one", "other"].map(SharedSecret::from_namespace);
-        let [one, same, other] = [one, same, other].map(|secret| Seed::of(&secret));
+        let [one, same, other] = [one, same, other].map(|secret| HashKeys::of(&secret));
         assert!(
             one == same && one.token_key != other.token_key && one.positions != other.positions
         );
-        assert_eq!(format!("{one:?}"), "Seed(..)");
+        assert_eq!(format!("{one:?}"), "HashKeys(..)");
         assert_ne!(one.hashers()[0].key(), one.hashers()[1].key());
     }
 }

@@ -14,8 +14,8 @@ fn run(directory: &Path, line: &str) -> Output {
     Command::new("sh").args(["-c", &line]).current_dir(directory).output().expect("a shell")
 }
 
-/// Checks every block in `language`, completed by `complete`, with the program `check`.
-fn accepts(language: &str, complete: impl Fn(&str) -> String, check: &str) {
+/// Asserts that the command line `check` accepts every block in `language`, completed by `complete`.
+fn assert_accepted(language: &str, complete: impl Fn(&str) -> String, check: &str) {
     let pages = all();
     let blocks = pages.iter().flat_map(Page::blocks).filter(|block| block.language == language);
     let mut count = 0;
@@ -37,11 +37,11 @@ fn nginx_accepts_its_configurations() {
             "pid nginx.pid;\nerror_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{block}}}\n"
         )
     };
-    accepts("nginx", complete, "nginx -t -q -p . -c file");
+    assert_accepted("nginx", complete, "nginx -t -q -p . -c file");
 }
 
 #[test]
 fn haproxy_accepts_its_configurations() {
     let timeouts = "defaults\n  timeout client 5s\n  timeout server 5s\n  timeout connect 5s\n";
-    accepts("haproxy", |block| timeouts.to_owned() + block, "haproxy -c -f file");
+    assert_accepted("haproxy", |block| timeouts.to_owned() + block, "haproxy -c -f file");
 }

@@ -19,7 +19,7 @@ use std::{
 
 use tempfile::TempDir;
 use testkit::{
-    process::{Process, command},
+    process::{Process, gateway_command},
     redis_server::RedisServer,
     upstream::Upstream,
 };
@@ -31,10 +31,10 @@ const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
 /// The environment variable that `secret: env:TIDEGATE_SECRET` reads, and its value.
 const SECRET: (&str, &str) = ("TIDEGATE_SECRET", "a secret of the documentation's tests");
 
-/// The name of a configuration for which the page gives none.
+/// The file name of a configuration for which the page gives none.
 const FILE: &str = "api.yaml";
 
-pub(crate) struct Stage {
+pub(crate) struct PageEnvironment {
     directory: TempDir,
     configuration: Option<String>,
     gateway: Option<Process>,
@@ -42,7 +42,7 @@ pub(crate) struct Stage {
     upstream: Option<Upstream>,
 }
 
-impl Stage {
+impl PageEnvironment {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         symlink(root().join("config"), directory.path().join("config")).expect("a link");
@@ -128,7 +128,7 @@ impl Stage {
             }
         }
         self.write("served.yaml", &yaml);
-        let mut command = command(BINARY, self.path(), &["--config", "served.yaml"]);
+        let mut command = gateway_command(BINARY, self.path(), &["--config", "served.yaml"]);
         command.env(SECRET.0, SECRET.1);
         self.gateway = Some(Process::start(command));
     }
@@ -136,7 +136,7 @@ impl Stage {
 
 /// An upstream that answers with the head of the request that it received.
 fn mirror() -> Upstream {
-    Upstream::with(|request, socket| {
+    Upstream::with_handler(|request, socket| {
         let text = String::from_utf8_lossy(request);
         let head = text.split("\r\n\r\n").next().unwrap_or_default().replace("\r\n", "\n");
         let length = head.len() + 1;

@@ -1,4 +1,4 @@
-//! Rule: no files of a room import each other in a circle.
+//! Rule: no files of a top-level module import each other in a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,11 +22,11 @@ fn absolute(path: &str, module: &[String]) -> Option<Vec<String>> {
     Some(absolute)
 }
 
-/// For each file the files of its room that it imports from. Parents and children are left out: a parent
-/// declares its children, and they share what it declares.
-fn imports(files: &[Source]) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+/// For each file, the files of its top-level module that it imports from. Parents and children are left
+/// out: a parent declares its children, and they share its declarations.
+fn imports_by_file(files: &[Source]) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
     let modules: BTreeSet<Vec<String>> = files.iter().map(Source::module).collect();
-    let mut imports = BTreeMap::new();
+    let mut imports_by_file = BTreeMap::new();
     for file in files {
         let module = file.module();
         let mut targets = BTreeSet::new();
@@ -36,26 +36,30 @@ fn imports(files: &[Source]) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
             let Some(target) = prefixes.into_iter().find(|prefix| modules.contains(prefix)) else {
                 continue;
             };
-            let is_relative = module.starts_with(&target) || target.starts_with(&module);
-            if target.first() == module.first() && !is_relative {
+            let is_ancestor_or_descendant =
+                module.starts_with(&target) || target.starts_with(&module);
+            if target.first() == module.first() && !is_ancestor_or_descendant {
                 targets.insert(target);
             }
         }
-        imports.insert(module, targets);
+        imports_by_file.insert(module, targets);
     }
-    imports
+    imports_by_file
 }
 
-/// Every file that is imported, over any number of steps, by a file that it imports.
-fn circles(files: &[Source]) -> Vec<String> {
-    let imports = imports(files);
+/// A message for each file that imports itself through other files.
+fn import_cycles(files: &[Source]) -> Vec<String> {
+    let imports_by_file = imports_by_file(files);
     let mut found = Vec::new();
-    for start in imports.keys() {
+    for start in imports_by_file.keys() {
         let (mut visited, mut pending) = (BTreeSet::new(), vec![start]);
         while let Some(module) = pending.pop() {
-            for target in imports.get(module).into_iter().flatten() {
+            for target in imports_by_file.get(module).into_iter().flatten() {
                 if target == start {
-                    found.push(format!("{} is imported by what it imports", start.join("::")));
+                    found.push(format!(
+                        "{} imports itself through other files_by_file",
+                        start.join("::")
+                    ));
                     pending.clear();
                     break;
                 }
@@ -69,12 +73,12 @@ fn circles(files: &[Source]) -> Vec<String> {
 }
 
 #[test]
-fn files_of_a_room_import_in_one_direction() {
-    crate::assert_none(&circles(&all("src", ".rs")));
+fn files_of_a_module_import_in_one_direction() {
+    crate::assert_none(&import_cycles(&all("src", ".rs")));
 }
 
 #[test]
-fn a_circle_is_found_and_a_tree_is_none() {
+fn a_cycle_is_found_and_a_tree_has_none() {
     let file = |path: &str, text: &str| Source::new(path, text);
     let parent = "mod b; mod c; pub use self::b::X;";
     let tree = [
@@ -82,11 +86,11 @@ fn a_circle_is_found_and_a_tree_is_none() {
         file("src/a/b.rs", "use super::c::Y;"),
         file("src/a/c.rs", "use super::Z;\n#[cfg(test)]\nmod tests { use super::super::b::X; }"),
     ];
-    let back = [
+    let cyclic = [
         file("src/a.rs", parent),
         file("src/a/b.rs", "use super::{c::Y, Z};"),
         file("src/a/c.rs", "fn f() { crate::a::b::g() }"),
     ];
-    assert_eq!(circles(&tree), Vec::<String>::new());
-    assert_eq!(circles(&back).len(), 2);
+    assert_eq!(import_cycles(&tree), Vec::<String>::new());
+    assert_eq!(import_cycles(&cyclic).len(), 2);
 }

@@ -1,0 +1,175 @@
+//! Reads the files that an operator names: the configuration, secrets, certificates. With a deadline,
+//! because opening a FIFO without a writer, or a file of a network file system whose server is gone, never
+//! returns.
+
+use std::{
+    fs::{self, File, FileType, OpenOptions},
+    io::{self, Read},
+    os::unix::fs::{FileTypeExt, OpenOptionsExt},
+    path::Path,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
+
+use rustix::fs::OFlags;
+
+/// Maximum time to read a file while the gateway starts, and for each secret.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system's error.
+    #[error("{}", describe(.0))]
+    Io(#[from] io::Error),
+    /// Something else than a regular file, such as a FIFO, where only that can be read.
+    #[error("the file is {0}")]
+    NotRegular(&'static str),
+    /// An earlier read of the same file was left behind and has not ended.
+    #[error("an earlier read of the file has not ended")]
+    Pending,
+    /// The end of the file was not reached in time.
+    #[error("the file could not be read within {0:?}")]
+    Timeout(Duration),
+}
+
+impl FileError {
+    /// What was expected instead, for a fault.
+    pub fn expected(&self) -> &'static str {
+        match self {
+            Self::Io(error) if error.kind() == io::ErrorKind::NotFound => "the path of a file",
+            Self::Io(_) => "a file that can be read",
+            Self::NotRegular(_) => "a regular file",
+            Self::Pending => "a file system that replies",
+            Self::Timeout(_) => "a file system that replies, or a pipe that is written and closed",
+        }
+    }
+
+    /// As the system's error.
+    pub fn into_io(self) -> io::Error {
+        match self {
+            Self::Io(error) => error,
+            Self::NotRegular(_) => io::Error::new(io::ErrorKind::InvalidInput, self.to_string()),
+            Self::Pending | Self::Timeout(_) => {
+                io::Error::new(io::ErrorKind::TimedOut, self.to_string())
+            }
+        }
+    }
+}
+
+fn describe(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "the file does not exist".to_owned(),
+        _ => format!("the file cannot be read: {error}"),
+    }
+}
+
+/// Reads at most `max` bytes of a file of any kind. May block for ever; see [`within`].
+///
+/// # Errors
+///
+/// The system's.
+pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
+    Ok(read_open(File::open(path)?, max)?)
+}
+
+/// Reads at most `max` bytes of a regular file.
+///
+/// # Errors
+///
+/// The system's, or the file is not a regular one: a FIFO or a device can be read only once, or never ends.
+pub fn read_regular(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
+    // Before it is opened, because opening a device may have effects; and again afterwards, because another
+    // file may be in its place by then. Opening a FIFO without `NONBLOCK` waits for its writer.
+    ensure_regular(fs::metadata(path)?.file_type())?;
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    ensure_regular(file.metadata()?.file_type())?;
+    Ok(read_open(file, max)?)
+}
+
+/// The result of `read`, which runs on a thread of its own. After `timeout` the thread is left behind: a
+/// system call that hangs cannot be ended.
+///
+/// # Errors
+///
+/// Those of `read`, [`FileError::Timeout`], or no thread can be started.
+pub fn within<T: Send + 'static>(
+    timeout: Duration,
+    read: impl FnOnce() -> Result<T, FileError> + Send + 'static,
+) -> Result<T, FileError> {
+    let (sender, result) = mpsc::sync_channel(1);
+    let send = move || {
+        // The receiver is gone after a timeout.
+        let _ = sender.send(read());
+    };
+    thread::Builder::new().name("read-file".to_owned()).spawn(send)?;
+    result.recv_timeout(timeout).unwrap_or_else(|error| match error {
+        RecvTimeoutError::Timeout => Err(FileError::Timeout(timeout)),
+        RecvTimeoutError::Disconnected => Err(io::Error::other("reading it panicked").into()),
+    })
+}
+
+fn read_open(file: File, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(max).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn ensure_regular(kind: FileType) -> Result<(), FileError> {
+    let kind = match kind {
+        _ if kind.is_file() => return Ok(()),
+        _ if kind.is_dir() => "a directory",
+        _ if kind.is_fifo() => "a FIFO",
+        _ if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(FileError::NotRegular(kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fifo(folder: &Path) -> std::path::PathBuf {
+        let path = folder.join("fifo");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        path
+    }
+
+    #[test]
+    fn only_a_regular_file_is_read_where_one_is_required() {
+        let folder = tempfile::tempdir().unwrap();
+        let message = |path: &Path| {
+            let error = read_regular(path, 10).unwrap_err();
+            format!("{error}, expected {}", error.expected())
+        };
+        assert_eq!(message(&fifo(folder.path())), "the file is a FIFO, expected a regular file");
+        assert_eq!(message(folder.path()), "the file is a directory, expected a regular file");
+        assert_eq!(message("/dev/zero".as_ref()), "the file is a device, expected a regular file");
+        let missing = "the file does not exist, expected the path of a file";
+        assert_eq!(message("/nowhere/at/all".as_ref()), missing);
+        let file = folder.path().join("file");
+        fs::write(&file, "0123456789abc").unwrap();
+        assert_eq!(read_regular(&file, 10).unwrap(), b"0123456789");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(read_regular(&link, 20).unwrap(), b"0123456789abc");
+    }
+
+    #[test]
+    fn a_read_that_never_ends_is_left_behind_at_its_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = fifo(folder.path());
+        let timeout = Duration::from_millis(20);
+        let hung = path.clone();
+        let error = within(timeout, move || read(&hung, 10)).unwrap_err();
+        assert!(matches!(error, FileError::Timeout(_)), "{error}");
+        assert_eq!(error.to_string(), "the file could not be read within 20ms");
+        // The thread that was left behind ends with a writer.
+        fs::write(&path, "late").unwrap();
+        assert_eq!(within(READ_TIMEOUT, || Ok(5)).unwrap(), 5);
+    }
+}

@@ -1,0 +1,114 @@
+//! What the JSON Schema says of one value of the configuration: its keys and its range.
+
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+use crate::config::units::amount;
+
+static SCHEMA: LazyLock<Value> = LazyLock::new(|| crate::config::schema().to_value());
+
+/// The schema of one value.
+#[derive(Clone, Copy)]
+pub(super) struct ValueSchema {
+    /// Where the value is used: it may narrow the definition's range.
+    usage: &'static Value,
+    /// The definition that `usage` refers to; without a reference, `usage` itself.
+    definition: &'static Value,
+}
+
+impl ValueSchema {
+    /// The schema of the whole configuration.
+    pub(super) fn root() -> Self {
+        Self::new(&SCHEMA)
+    }
+
+    fn new(usage: &'static Value) -> Self {
+        // An optional value is either of a type or null.
+        let choices = usage["anyOf"].as_array().into_iter().flatten();
+        let present = choices.into_iter().find(|choice| choice["type"] != "null").unwrap_or(usage);
+        let name = present["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
+        let definition = name.map_or(present, |name| &SCHEMA["$defs"][name]);
+        Self { usage, definition }
+    }
+
+    /// The schema of the value of `key`.
+    pub(super) fn property(self, key: &str) -> Self {
+        Self::new(&self.definition["properties"][key])
+    }
+
+    /// The schema of a list's items.
+    pub(super) fn items(self) -> Self {
+        Self::new(&self.definition["items"])
+    }
+
+    /// The schema of the values of a mapping of names.
+    pub(super) fn values(self) -> Self {
+        Self::new(&self.definition["additionalProperties"])
+    }
+
+    /// The keys that a section must have.
+    pub(super) fn required(self) -> impl Iterator<Item = &'static str> {
+        let keys = self.definition["required"].as_array();
+        keys.into_iter().flatten().filter_map(Value::as_str)
+    }
+
+    /// True if the value may be a number or a boolean, which quotes would make text.
+    pub(super) fn accepts_unquoted(self) -> bool {
+        let choices = self.definition["oneOf"].as_array().into_iter().flatten();
+        choices.chain([self.definition]).any(|schema| {
+            let has_type = |wanted: &str| match &schema["type"] {
+                Value::Array(types) => types.iter().any(|own| own == wanted),
+                own => own == wanted,
+            };
+            ["integer", "number", "boolean"].into_iter().any(has_type)
+        })
+    }
+
+    /// A number's bound, `minimum` or `maximum`.
+    pub(super) fn bound(self, keyword: &str) -> Option<&'static serde_json::Number> {
+        match self.keyword(keyword) {
+            Some(Value::Number(bound)) => Some(bound),
+            _ => None,
+        }
+    }
+
+    /// What the value's type accepts.
+    pub(super) fn description(self) -> &'static str {
+        self.definition["description"].as_str().unwrap_or_default()
+    }
+
+    /// The range of a duration or size, as it is written in faults; `None` without bounds.
+    pub(super) fn amounts(self) -> Option<(&'static str, &'static str)> {
+        let bound = |keyword| self.keyword(keyword).and_then(Value::as_str);
+        Some((bound("x-minimum")?, bound("x-maximum")?))
+    }
+
+    /// False if `text` is a duration or size outside of its range.
+    pub(super) fn includes_amount(self, text: &str) -> bool {
+        let Some((minimum, maximum)) = self.amounts() else { return true };
+        let range = amount(minimum)..=amount(maximum);
+        amount(text).is_none_or(|amount| range.contains(&Some(amount)))
+    }
+
+    fn keyword(self, name: &str) -> Option<&'static Value> {
+        self.usage.get(name).or_else(|| self.definition.get(name))
+    }
+
+    /// A valid value, in place of a required one that is missing or faulty: with it, the rest of the file
+    /// can be checked.
+    pub(super) fn placeholder(self) -> Value {
+        if let Some(example) = self.definition["examples"].get(0) {
+            return example.clone();
+        }
+        match self.definition["type"].as_str() {
+            Some("integer" | "number") => self.bound("minimum").cloned().into(),
+            Some("array") => Value::Array(Vec::new()),
+            Some("object") => {
+                let key = |key: &str| (key.to_owned(), self.property(key).placeholder());
+                Value::Object(self.required().map(key).collect::<Map<_, _>>())
+            }
+            _ => Value::String("x".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Rules: which top-level module may import which, and what only some files may name.
+
+use crate::{
+    assert_breaks, assert_none,
+    source::{Source, all, read},
+};
+
+/// Modules that are independent of the path of a request: each can be read and tested alone.
+const LEAVES: [&str; 8] =
+    ["config", "framing", "identity", "limit", "route", "store", "throttle", "upstream"];
+
+/// The imports that leaves are allowed, each with its reason.
+const ALLOWED: [(&str, &str, &str); 14] = [
+    ("config", "escape", "faults quote what the file has"),
+    ("identity", "escape", "errors quote what the request has"),
+    ("identity", "framing", "it reads the header fields that the framing has parsed"),
+    ("store", "limit", "a store calls the algorithms and keeps their records"),
+    ("store", "counter", "it counts its calls as everything else is counted"),
+    ("store", "mix", "its tables are keyed by process-local ids"),
+    ("store", "secret", "keys are hashed under what gateways of one store share"),
+    ("store", "clock", "its control task expires records, and reconnecting to Redis waits"),
+    ("throttle", "clock", "it ticks once a second; tests set its clock"),
+    ("throttle", "mix", "its tables are keyed by process-local ids"),
+    ("throttle", "secret", "tokens are hashed under what gateways of one store share"),
+    ("throttle", "counter", "it counts its calls as everything else is counted"),
+    ("throttle", "store", "it opens its own connections as the store does: `Connector`, `Failure`"),
+    ("upstream", "framing", "responses are read as strictly as requests, with the same deadlines"),
+];
+
+/// What the other modules may import. A module that is not in the list of another is above or beside it.
+const MAY_IMPORT: [(&str, &[&str]); 19] = [
+    ("clock", &[]),
+    ("counter", &[]),
+    ("escape", &[]),
+    ("mix", &[]),
+    ("secret", &[]),
+    ("metrics", &["counter"]),
+    // Losses are reported at most once a minute: a deadline that several threads check.
+    ("telemetry", &["clock"]),
+    ("error", &["framing", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
+    ("snapshot", &["config", "framing", "identity", "limit", "route", "throttle", "upstream"]),
+    ("respond", &["error", "framing", "limit", "snapshot", "throttle", "upstream"]),
+    // What is decided before anything is charged. A request, `explain` and `replay` share it, so it
+    // stands below all three, and above the leaves that it calls one after the other.
+    ("plan", &["error", "framing", "identity", "limit", "route", "snapshot"]),
+    // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
+    (
+        "replay",
+        &["error", "escape", "framing", "identity", "limit", "plan", "route", "snapshot", "store"],
+    ),
+    ("live", &["snapshot"]),
+    ("reload", &["config", "gateway", "snapshot"]),
+    (
+        "gateway",
+        &[
+            "clock",
+            "error",
+            "framing",
+            "identity",
+            "limit",
+            "live",
+            "metrics",
+            "plan",
+            "respond",
+            "snapshot",
+            "store",
+            "telemetry",
+            "throttle",
+            "upstream",
+        ],
+    ),
+    ("connection", &["framing", "gateway", "telemetry", "upstream"]),
+    ("worker", &["clock", "connection", "framing", "gateway", "identity", "metrics", "upstream"]),
+    (
+        "admin",
+        &[
+            "gateway",
+            "identity",
+            "limit",
+            "metrics",
+            "reload",
+            "snapshot",
+            "store",
+            "telemetry",
+            "throttle",
+        ],
+    ),
+    (
+        "server",
+        &[
+            "admin",
+            "clock",
+            "config",
+            "gateway",
+            "live",
+            "metrics",
+            "reload",
+            "secret",
+            "snapshot",
+            "store",
+            "telemetry",
+            "throttle",
+            "worker",
+        ],
+    ),
+];
+
+/// The commands: above everything but the binary.
+const CLI: (&str, &[&str]) = (
+    "cli",
+    &[
+        "clock",
+        "config",
+        "error",
+        "framing",
+        "identity",
+        "limit",
+        "plan",
+        "replay",
+        "respond",
+        "secret",
+        "server",
+        "snapshot",
+        "store",
+        "telemetry",
+        "throttle",
+        "upstream",
+    ],
+);
+
+fn may_import(module: &str, other: &str) -> bool {
+    if LEAVES.contains(&module) {
+        return ALLOWED.iter().any(|(from, to, _)| (*from, *to) == (module, other));
+    }
+    let rows = MAY_IMPORT.iter().chain([&CLI]);
+    rows.filter(|(from, _)| *from == module).any(|(_, to)| to.contains(&other))
+}
+
+/// The names of the top-level modules: the public ones of `lib.rs`.
+fn top_level_modules() -> Vec<String> {
+    let items = read("src/lib.rs").syntax().items.into_iter();
+    let modules = items.filter_map(|item| match item {
+        syn::Item::Mod(module) if matches!(module.vis, syn::Visibility::Public(_)) => Some(module),
+        _ => None,
+    });
+    modules.map(|module| module.ident.to_string()).collect()
+}
+
+/// Rule: which top-level module may import which.
+fn forbidden_imports(files: &[Source]) -> Vec<String> {
+    let modules = top_level_modules();
+    let mut violations = Vec::new();
+    for file in files.iter().filter(|file| file.path != "src/lib.rs") {
+        let module = file.top_level_module();
+        // In the file of a top-level module, `super` is the crate.
+        let is_top_level = file.module().len() == 1;
+        for path in file.paths() {
+            let mut steps = path.split("::");
+            let other = match steps.next() {
+                Some("crate" | "tidegate") => steps.next(),
+                Some("super") if is_top_level => steps.next(),
+                _ => continue,
+            };
+            let Some(other) = other.filter(|name| modules.iter().any(|module| module == name))
+            else {
+                continue;
+            };
+            let is_main = module == "main" && other == "cli";
+            if other != module && !is_main && !may_import(&module, other) {
+                violations.push(format!("{}: {module} must not import {other}", file.path));
+            }
+        }
+    }
+    violations
+}
+
+/// A crate, or a part of one, that only some files may name.
+struct Reserved {
+    /// This path and the paths below it; with a leading `::`, every path that ends in it.
+    path: &'static str,
+    /// Only files whose paths begin with one of these may name it.
+    only: &'static [&'static str],
+    why: &'static str,
+}
+
+const RESERVED: [Reserved; 12] = [
+    Reserved {
+        path: "redis",
+        only: &["src/store/redis/", "src/throttle/redis.rs"],
+        why: "only two files use the Redis client: one for decisions, one for bulk transfers",
+    },
+    Reserved { path: "axum", only: &["src/admin"], why: "no middleware on the path of a request" },
+    Reserved { path: "::Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },
+    Reserved { path: "::SystemTime::now", only: &["src/clock.rs"], why: "time is a parameter" },
+    Reserved { path: "Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },
+    Reserved { path: "SystemTime::now", only: &["src/clock.rs"], why: "time is a parameter" },
+    Reserved { path: "std::env", only: &["src/main.rs"], why: "the environment is an input" },
+    Reserved { path: "env", only: &["src/main.rs"], why: "the environment is an input" },
+    Reserved {
+        path: "std::process::exit",
+        only: &["src/main.rs"],
+        why: "only main.rs may end the process",
+    },
+    Reserved {
+        path: "std::process::abort",
+        only: &["src/main.rs"],
+        why: "only main.rs may end the process",
+    },
+    Reserved {
+        path: "process::exit",
+        only: &["src/main.rs"],
+        why: "only main.rs may end the process",
+    },
+    Reserved {
+        path: "process::abort",
+        only: &["src/main.rs"],
+        why: "only main.rs may end the process",
+    },
+];
+
+/// Rule: what only some files may name.
+fn forbidden_paths(files: &[Source]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for file in files {
+        for path in file.paths() {
+            for Reserved { path: wanted, only, why } in &RESERVED {
+                let is_named = path == *wanted
+                    || (wanted.starts_with("::") && path.ends_with(wanted))
+                    || path.strip_prefix(wanted).is_some_and(|rest| rest.starts_with("::"));
+                if is_named && !only.iter().any(|only| file.path.starts_with(only)) {
+                    violations.push(format!("{}: {path}, though {why}", file.path));
+                }
+            }
+        }
+        if file.path != "src/clock.rs" && file.has_identifier("elapsed") {
+            violations.push(format!("{}: elapsed() reads a clock", file.path));
+        }
+    }
+    violations
+}
+
+/// The files that wait in real time, each with its reason. All others wait on the clock that they are given.
+const REAL_TIME: [(&str, &str); 5] = [
+    ("src/clock.rs", "the clock itself"),
+    ("src/admin/connections.rs", "connections of the operator"),
+    ("src/gateway/charging.rs", "polls other threads while the gateway drains"),
+    ("src/reload.rs", "waits for changes of a file to end"),
+    ("src/upstream/pool.rs", "connects to upstreams"),
+];
+
+/// Rule: only [`REAL_TIME`] waits with tokio's timers.
+fn real_time_waits(files: &[Source]) -> Vec<String> {
+    let is_exempt = |file: &&Source| {
+        file.path.contains("/tests") || REAL_TIME.iter().any(|(path, _)| file.path == *path)
+    };
+    let files = files.iter().filter(|file| !is_exempt(file));
+    let waits = files.flat_map(|file| {
+        let paths = file.production_paths().into_iter();
+        let waits = paths.filter(|path| path.starts_with("tokio::time"));
+        waits.map(|path| format!("{}: {path}, though waits go by a Clock", file.path))
+    });
+    waits.collect()
+}
+
+#[test]
+fn production_code_waits_on_the_clock_that_it_is_given() {
+    assert_none(&real_time_waits(&all("src", ".rs")));
+    assert_breaks(
+        real_time_waits,
+        "src/store/redis/a.rs",
+        "fn a() { tokio::time::sleep(b) }",
+        "src/clock.rs",
+    );
+    assert_breaks(
+        real_time_waits,
+        "src/throttle/a.rs",
+        "use tokio::{net, time::timeout};",
+        "src/upstream/pool.rs",
+    );
+}
+
+#[test]
+fn every_module_has_an_import_rule() {
+    for module in top_level_modules() {
+        let has_rule = MAY_IMPORT.iter().chain([&CLI]).any(|(from, _)| *from == module);
+        assert!(has_rule || LEAVES.contains(&&*module), "no rule says what {module} may import");
+    }
+    for (from, _, why) in ALLOWED {
+        assert!(LEAVES.contains(&from) && !why.is_empty());
+    }
+}
+
+#[test]
+fn modules_import_only_modules_below_them() {
+    assert_none(&forbidden_imports(&all("src", ".rs")));
+    assert_breaks(
+        forbidden_imports,
+        "src/route/table.rs",
+        "use crate::limit::Key;",
+        "src/limit.rs",
+    );
+    assert_breaks(
+        forbidden_imports,
+        "src/limit/a.rs",
+        "use crate::{limit::Key, store::Store};",
+        "src/store/a.rs",
+    );
+    assert_breaks(
+        forbidden_imports,
+        "src/upstream/a.rs",
+        "fn a() { crate::gateway::b() }",
+        "src/worker.rs",
+    );
+    assert_breaks(
+        forbidden_imports,
+        "src/identity.rs",
+        "use super::{route::Table};",
+        "src/identity/key.rs",
+    );
+    assert_breaks(
+        forbidden_imports,
+        "src/main.rs",
+        "fn main() { tidegate::server::run() }",
+        "src/cli/serve.rs",
+    );
+}
+
+#[test]
+fn reserved_crates_and_functions_are_used_in_their_place_only() {
+    assert_none(&forbidden_paths(&all("src", ".rs")));
+    assert_breaks(
+        forbidden_paths,
+        "src/gateway.rs",
+        "use redis::Client;",
+        "src/store/redis/link.rs",
+    );
+    assert_breaks(
+        forbidden_paths,
+        "src/store/memory.rs",
+        "fn a() { redis::cmd(b) }",
+        "src/throttle/redis.rs",
+    );
+    assert_breaks(
+        forbidden_paths,
+        "src/server.rs",
+        "use {axum::Router, bytes::Bytes};",
+        "src/admin.rs",
+    );
+    assert_breaks(
+        forbidden_paths,
+        "src/worker.rs",
+        "fn a() { std::time::Instant::now(); }",
+        "src/clock.rs",
+    );
+    assert_breaks(forbidden_paths, "src/limit.rs", "fn a() { Instant::now(); }", "src/clock.rs");
+    assert_breaks(forbidden_paths, "src/limit.rs", "fn a() { started.elapsed(); }", "src/clock.rs");
+    assert_breaks(forbidden_paths, "src/cli.rs", "use std::{env, io};", "src/main.rs");
+    assert_breaks(forbidden_paths, "src/cli.rs", "fn a() { std::process::exit(1) }", "src/main.rs");
+}
