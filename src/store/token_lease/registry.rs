@@ -155,7 +155,7 @@ impl<W: Waiter> LeaseRegistry<W> {
         self.stripe(record).lock().leases.get_mut(&lease_id)?.take(cost, monotonic_ms)
     }
 
-    /// Puts back `cost` tokens that were taken here at `charged_at` ([`LeaseCharge::now`]), to be taken
+    /// Puts back `cost` tokens that were taken here at [`LeaseCharge::charged_at`], to be taken
     /// again, without a call to the store. Returns the time and what is left after that; `None` if their
     /// sub-window has ended or the lease is gone: then the caller has to refund them at the store, with the
     /// same `charged_at`.
