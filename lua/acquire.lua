@@ -5,7 +5,7 @@
 -- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
 -- ARGV[2+]  algorithm (its tag), minimum (tokens), quota, window (ms), resolution, option (see
 --           prelude.lua), needed (tokens, at least `minimum`), extra (tokens wanted beyond `needed`),
---           extra_divisor (at most what is left beyond `needed`, divided by it, is extra), returned
+--           extra_divisor (at most the tokens left beyond `needed`, divided by this, are extra), returned
 --           (tokens to refund), charged_at (ms: when those were charged)
 -- Returns   a flat array of integers: now (ms), admitted (1 or 0), remaining, used, reset_at (ms), retry_at
 --           for `minimum` (ms; -1: all of `needed` was granted, or minimum above the quota), wait (0),

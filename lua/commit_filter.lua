@@ -1,6 +1,6 @@
--- Writes one minute of a throttle's filter, unless another gateway has written it since it was read.
+-- Writes one generation of a throttle's filter, unless another gateway has written it since it was read.
 --
--- KEYS[1]  the minute: a hash with `ts`, a whole number above 0 and below 2^53 - 1, and `value`
+-- KEYS[1]  the generation: a hash with `ts`, a whole number above 0 and below 2^53 - 1, and `value`
 -- ARGV[1]  the ts that was read; 0: none or malformed
 -- ARGV[2]  the value
 -- ARGV[3]  the TTL, in s
@@ -8,7 +8,7 @@
 -- Returns  an array of two: whether the value was written (1 or 0), and the ts that is now stored (0: none or
 --          malformed)
 --
--- The ts grows with each write, even if the clock is set back. A malformed minute is replaced.
+-- The ts grows with each write, even if the clock is set back. A malformed generation is replaced.
 local call = redis.call
 
 local kind = call('TYPE', KEYS[1]).ok

@@ -104,8 +104,8 @@ algorithms.concurrency = function()
     local to = first_ending_after(view, ends_at)
     local from, permits = to, cost
     if to > 0 then
-      local last, held = group(view, to - 1)
-      if last == ends_at then from, permits = to - 1, held + cost end
+      local group_end, held = group(view, to - 1)
+      if group_end == ends_at then from, permits = to - 1, held + cost end
     end
     replace(view, from, to, ends_at, permits)
     set_usage(view, used + cost)
@@ -118,8 +118,8 @@ algorithms.concurrency = function()
   local function release(view, ends_at, cost)
     local at = first_ending_after(view, ends_at) - 1
     if at < view.first then return 0 end
-    local last, permits = group(view, at)
-    if last ~= ends_at then return 0 end
+    local group_end, permits = group(view, at)
+    if group_end ~= ends_at then return 0 end
     local released = cost < permits and cost or permits
     replace(view, at, at + 1, ends_at, permits - released)
     set_usage(view, view.used - released)

@@ -67,9 +67,9 @@ algorithms.free_slots = function()
     return sum
   end
 
-  -- The position of the first `cost` adjacent slots that begin from now on, if any. If `latest`, the last
-  -- position at which the request may begin, is within the next ms, no run is used: times are sent in whole
-  -- ms, so the run could have passed when the client retries.
+  -- The position of the first `cost` adjacent slots that begin from now on, if any. None if `latest`, the
+  -- last position at which the request may begin, is less than 1 ms from now: times are sent in whole ms, so
+  -- the slots could have passed when the client retries.
   local function first_fit(runs, cost, latest, rate, window)
     if latest < rate then return end
     for i = 1, #runs, 2 do

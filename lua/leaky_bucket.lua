@@ -42,6 +42,7 @@ algorithms.leaky_bucket = function()
       end
     end
     local max_delay = max_wait * quota
+    -- `library`: the functions of free_slots.lua, made when they are first needed.
     local view = {
       limit = (max_delay - max_delay % window) / window + 1, quota = quota, window = window, now = now,
       max_delay = max_delay, updated_at = updated_at, reset_at = reset, at = at, fraction = fraction,
@@ -71,7 +72,8 @@ algorithms.leaky_bucket = function()
     return view.library.first_fit(view.free_slots, cost, latest, view.quota, view.window)
   end
 
-  -- The last position at which the first of `cost` slots may begin for the last to begin within max_wait.
+  -- The last position at which the first of `cost` adjacent slots may begin, so that the last of them begins
+  -- within max_wait.
   local function latest_start(view, cost)
     return view.max_delay - (cost > 0 and cost - 1 or 0) * view.window
   end
@@ -135,8 +137,8 @@ algorithms.leaky_bucket = function()
     if slot_position > max / 2 or slot_position < -max / 2 then return end
     local same_rate, last = view.rate == rate, backlog - length
     local begins = last
-    -- A change of the quota rounded the end of the slots up to a ms: of the slots taken before it, only the
-    -- last can be identified.
+    -- When the quota changed, the end of the taken slots was rounded up to a ms. Of the slots that were taken
+    -- before the change, only the last can be identified.
     if last > (same_rate and slot_position or slot_position + rate - 1) then
       -- The last slot that begins at or before `slot_position`.
       local back = backlog - slot_position

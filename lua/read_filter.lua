@@ -1,6 +1,6 @@
--- Reads one minute of a throttle's filter, unless the gateway has it already.
+-- Reads one generation of a throttle's filter, unless the gateway has it already.
 --
--- KEYS[1]  the minute: a hash with `ts`, a whole number above 0 and below 2^53 - 1, and `value`
+-- KEYS[1]  the generation: a hash with `ts`, a whole number above 0 and below 2^53 - 1, and `value`
 -- ARGV[1]  the ts of the gateway's copy; 0: it has none
 -- ARGV[2]  the length of the gateway's copy, in bytes
 -- ARGV[3]  the longest value to return, in bytes

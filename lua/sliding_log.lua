@@ -8,7 +8,8 @@
 --
 -- So a call reads and writes a few blocks of 2 KB, however long the log is: a binary search over the blocks
 -- and then in one block finds the oldest live entry; expired blocks are trimmed off the list; a refund
--- changes the bases of the blocks after it, and moves their entries up if it empties its entry.
+-- changes the bases of the blocks after its entry. If it removes the entry, the first entry of each block
+-- after it moves to the block before.
 algorithms.sliding_log = function()
   -- Four blocks fill a node of Redis's list, which has 8 KB.
   local MODULUS, BLOCK, decode = 4294967296, 254, struct.unpack
@@ -90,6 +91,7 @@ algorithms.sliding_log = function()
   end
 
   local function read(raw, now, limit, window, _, _, key)
+    -- `i` and `e`: the oldest live entry: its block, its index there. `clock`: now, as entries store times.
     local view = {
       limit = limit, window = window, now = now, key = key, newest_at = 0, reset_at = 0, total = 0, n = 0,
       blocks = {}, i = 0, e = 1, clock = now % MODULUS, exists = raw, live = false, dirty = false,
@@ -183,6 +185,7 @@ algorithms.sliding_log = function()
     local size, last = (#block(view, i) - 4) / 8, (#blocks[n] - 4) / 8
     if e > size then i, e, size = i + 1, 1, i + 1 < n and BLOCK or last end
     if i > n or distance(view, i, e, view.clock) ~= age then return end
+    -- A refund rewrites at most 4,096 entries: its own and those after it.
     if (i == n and 0 or last + BLOCK * (n - i - 1)) + size - e + 1 > 4096 then return end
     local charged, after = distance(view, i, e, view.total, true), 0
     if e < size then
@@ -196,7 +199,7 @@ algorithms.sliding_log = function()
     local _, reset = decide(view, 0)
     view.reset_at = reset
 
-    -- An entry without charges is removed. The newest stays: the times of the others are relative to its time.
+    -- An empty entry is removed. The newest stays: the times of the others are relative to its time.
     local removed = cost == charged - after and (i < n or e < size)
     local kept = string.sub(blocks[i], 1, removed and 8 * e - 4 or 8 * e + 4)
     if e < size then

@@ -76,6 +76,7 @@ algorithms.sliding_window = function()
     if shift > 0 then
       for age = k, 0, -1 do counts[age + 3] = age >= shift and counts[age + 3 - shift] or 0 end
     end
+    -- `full`: the sum of all counts but the oldest; `old`: the oldest; `weighted`: its part that counts.
     local full, start, old, weighted = 0, now - now % s, counts[k + 3], counts[k + 3]
     for at = 3, k + 2 do full = full + counts[at] end
     if option == 0 then

@@ -167,7 +167,7 @@ pub fn run_with<A: Into<OsString> + Clone>(
     }
 }
 
-/// Adds what to write instead to the error for options of `serve` before another command.
+/// Adds a tip to the error for options that stand before a command: where they belong.
 fn add_tip(message: &mut clap::Error) {
     if let Some(ContextValue::String(command)) = message.get(ContextKind::InvalidSubcommand)
         && message.kind() == ErrorKind::ArgumentConflict

@@ -150,10 +150,12 @@ impl Clock {
         let mut state = manual.state.lock();
         state.now += by.as_millis() as u64;
         manual.moved.notify_waiters();
-        let ticks = state.now.saturating_sub(manual.start);
+        let monotonic_ms = state.now.saturating_sub(manual.start);
         manual.settled.wait_while_for(
             &mut state,
-            |state| state.intervals.values().any(|next| next.is_none_or(|next| next <= ticks)),
+            |state| {
+                state.intervals.values().any(|next| next.is_none_or(|next| next <= monotonic_ms))
+            },
             SETTLE_TIMEOUT,
         );
     }
@@ -192,7 +194,7 @@ impl Clock {
         time: Duration,
         future: F,
     ) -> Result<F::Output, Elapsed> {
-        // Pinned here, so that the state holds the future no more often than it must.
+        // Passed on by reference: each call that took it by value would hold a copy of its size.
         let future = pin!(future);
         if self.is_simulated() {
             return self.simulated_timeout(self.uptime() + time, future).await;
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_a_manual_clock_moves_its_time_and_no_wait() {
+    fn setting_a_manual_clock_does_not_shorten_waits() {
         let clock = Clock::manual(START);
         clock.set(START + 90_000);
         assert_eq!((clock.now(), clock.monotonic_ms()), (START + 90_000, 90_000));

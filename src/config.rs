@@ -58,7 +58,7 @@ use serde::{Deserialize, Serialize};
 pub use admin::{AccessLog, Admin, HostName};
 pub use client::{Client, TokenSource};
 pub use fault::{Fault, Faults, Location};
-pub use file::{FileError, READ_TIMEOUT, read as read_file, read_regular, within};
+pub use file::{FileError, READ_TIMEOUT, read as read_file, read_regular, read_within};
 pub use headers::{Headers, StandardHeaders};
 pub use key_part::KeyPart;
 pub use limits::{Algorithm, Cost, Limit, OnFailure, Reserve};
@@ -218,13 +218,13 @@ pub fn parse(name: &str, text: &str) -> Result<LoadedConfig, ReadError> {
     match verified {
         Some((Ok(config), loaded)) if faults.is_empty() => Ok(LoadedConfig { config, ..loaded }),
         verified => {
-            let (other, partial) = verified.unzip();
-            // The faults found above make the other parser fail, too, unless it cannot parse the text at all.
+            let (check, partial) = verified.unzip();
+            // After a fault above, the other parser fails as well: of its faults, only one of syntax is new.
             faults.extend(
-                other
+                check
                     .and_then(Result::err)
-                    .filter(|other| faults.is_empty() || other.is_syntax)
-                    .map(|other| other.fault),
+                    .filter(|disagreement| faults.is_empty() || disagreement.is_syntax)
+                    .map(|disagreement| disagreement.fault),
             );
             let none = || file_fault(name, "", "no configuration", "a YAML document");
             let faults = Faults::new(faults).unwrap_or_else(none);

@@ -272,6 +272,7 @@ mod tests {
         let metrics = Metrics::default();
         for worker in [metrics.add_worker(), metrics.add_worker()] {
             worker.route("items").responses[1].add(2);
+            // Looked up again, as after a reload.
             worker.route("items").responses[1].add(1);
             worker.limit("items", "per-caller").refused.add(5);
         }

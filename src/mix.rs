@@ -5,10 +5,10 @@
 //! with a certain caller's, and evict that caller's entries.
 //!
 //! A Feistel network of four rounds. Each round xors one half of the id with a mask: a 64 by 64 bit
-//! product of the other half and the secret, with the product's halves xored. One product maps
-//! consecutive ids to a regular pattern, so every bit of the result depends on two. Ids that agree in some
-//! bits, or differ by a chosen amount, then collide as rarely as any others. Every round is invertible, so
-//! different ids stay different.
+//! product of the other half and the secret, with the product's halves xored. Every bit of the result
+//! depends on two products, because one alone maps consecutive ids to a regular pattern. So ids that agree
+//! in some bits, or differ by a chosen amount, collide as rarely as any others. Every round is invertible,
+//! so different ids stay different.
 
 use std::{
     collections::hash_map::RandomState,
@@ -25,7 +25,7 @@ static SECRET: LazyLock<[RoundKey; 4]> = LazyLock::new(|| {
     std::array::from_fn(|_| (random(), random() | 1))
 });
 
-/// The process-local id of the record whose shared id, the same at all gateways, is `record`. Different
+/// The process-local id of a record. `record` is its shared id, which is the same at all gateways. Different
 /// records have different local ids.
 #[inline]
 pub fn local_id(record: u128) -> u128 {

@@ -147,7 +147,7 @@ impl Reloader {
         }
         let reading = ClearOnDrop(Arc::clone(&self.is_reading));
         let (path, read) = (self.path.clone(), self.read);
-        config::within(self.timeout, move || {
+        config::read_within(self.timeout, move || {
             let _reading = reading;
             read(&path, config::MAX_READ)
         })

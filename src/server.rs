@@ -249,7 +249,8 @@ impl Drop for Server {
 fn read_configuration(path: &Path) -> Result<Vec<u8>, Faults> {
     let file = path.to_owned();
     let read = move || config::read_file(&file, config::MAX_READ);
-    config::within(config::READ_TIMEOUT, read).map_err(|error| config::unreadable(path, &error))
+    config::read_within(config::READ_TIMEOUT, read)
+        .map_err(|error| config::unreadable(path, &error))
 }
 
 /// Starts the control thread, which runs everything that must not delay requests.
@@ -400,7 +401,7 @@ fn redis_options(
     let tls_ca = redis.tls_ca.as_ref().map(|path| {
         let file = path.clone();
         let read = move || config::read_file(&file, u64::MAX);
-        let read = config::within(config::READ_TIMEOUT, read).map(Vec::into_boxed_slice);
+        let read = config::read_within(config::READ_TIMEOUT, read).map(Vec::into_boxed_slice);
         read.map_err(|error| StartError::Certificates {
             path: path.display().to_string(),
             error: error.into_io(),

@@ -6,8 +6,8 @@
 //!
 //! `compile` assembles the parts; `listen`, `store`, `upstreams`, `limits`, `routes` and `throttle` each
 //! compile one section; `quota`, `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts;
-//! `fault_collector` collects the faults, `notes` finds what is valid and rarely meant; `load` reads a file;
-//! `policy` is the compiled limit.
+//! `fault_collector` collects the faults, `notes` finds valid settings that are rarely intended; `load`
+//! reads a file; `policy` is the compiled limit.
 //!
 //! ```
 //! use tidegate::{config, snapshot::Snapshot};

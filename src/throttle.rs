@@ -5,7 +5,7 @@
 //!
 //! - A token (a keyed 64-bit hash) stays active for the configured memory after its last good response.
 //! - A request neither waits nor locks for the decision.
-//! - Memory is fixed: Bloom filters of a size computed from the configuration.
+//! - The RAM used is fixed: Bloom filters of a size computed from the configuration.
 //! - At capacity, the configured share of unknown tokens is mistaken for active ones (false positives).
 //! - While a gateway may have lost activity (filters not loaded, unreadable values, a stepped clock), it
 //!   denies no request.
@@ -115,7 +115,7 @@ pub struct ThrottleStatus {
     pub estimate: Estimate,
     /// Whether the shared filters were loaded; always true without a shared store.
     pub loaded: bool,
-    /// Whether the filters hold all activity within memory. If not, no request is denied.
+    /// Whether the filters hold all activity of the configured memory. If not, no request is denied.
     pub complete: bool,
     /// The earliest time at which an unknown token may be admitted, in ms since the epoch by the
     /// filters' clock.

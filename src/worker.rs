@@ -139,7 +139,7 @@ fn serve(
         if clock.timeout(drain_timeout, worker.drain()).await.is_err() {
             let connections = worker.tasks.len();
             tracing::warn!(connections, "connections were cut off: drain_timeout has passed");
-            // Aborts their requests, so that their delayed charges and slots are returned.
+            // Aborts their requests, which returns slots in leaky buckets and concurrency permits.
             worker.close_connections(CloseMode::Immediate);
         }
         // Before the runtime ends: calls to Redis go over this worker's connection.
@@ -247,7 +247,7 @@ impl Worker {
             }
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {
-                // For example no free file descriptor. It persists, so the warning is rate-limited.
+                // For example no free file descriptor. The error persists, so its warning is rate-limited.
                 self.warn(|| tracing::warn!(%error, "cannot accept connections"));
                 self.shared.clock.sleep(ACCEPT_RETRY_DELAY).await;
             }

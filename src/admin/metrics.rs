@@ -275,6 +275,6 @@ fn encode_leases_and_denials(
         stats.tokens.returned,
     )?;
     let help =
-        "Leased tokens lost, at most: their call got no reply, or they could not be returned";
+        "Upper bound of leased tokens lost: their call got no reply, or they could not be returned";
     write_counter(&mut start_counters(encoder, "store_tokens_lost", help)?, &[], stats.tokens.lost)
 }

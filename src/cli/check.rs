@@ -11,8 +11,8 @@ use crate::secret::MIN_LEN;
 use crate::snapshot::Snapshot;
 use crate::throttle::ThrottleSettings;
 
-/// Ends a note on something that is missing on this machine.
-const HERE: &str = "(on this machine; the gateway needs it to start)";
+/// The end of a note on a file, folder or secret that is missing.
+const ON_THIS_MACHINE: &str = "(on this machine; the gateway needs it to start)";
 
 /// Loads the configuration at `path`, and prints every fault, or a summary.
 ///
@@ -86,18 +86,18 @@ fn print_missing_secrets_and_files(
         && !folder.is_dir()
     {
         let folder = folder.display();
-        writeln!(out, "\nnote: no folder {folder} for the access log {HERE}")?;
+        writeln!(out, "\nnote: no folder {folder} for the access log {ON_THIS_MACHINE}")?;
     }
     let Some(redis) = &config.store.redis else { return Ok(()) };
     let sentinel = redis.sentinel.as_ref().and_then(|sentinel| sentinel.password.as_ref());
     for secret in redis.password.iter().chain(sentinel).chain(&redis.secret) {
         if let Err(error) = secret.reveal(env) {
-            writeln!(out, "\nnote: {error} {HERE}")?;
+            writeln!(out, "\nnote: {error} {ON_THIS_MACHINE}")?;
         }
     }
     if let Some(path) = redis.tls_ca.as_ref().filter(|path| !path.is_file()) {
         let path = path.display();
-        writeln!(out, "\nnote: no file {path} {HERE}")?;
+        writeln!(out, "\nnote: no file {path} {ON_THIS_MACHINE}")?;
     }
     Ok(())
 }

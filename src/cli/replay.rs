@@ -145,7 +145,7 @@ fn print_malformed(report: &Report) {
     }
 }
 
-/// Prints the read errors of the files, and whether nothing could be read.
+/// Prints the read errors of the files, and an error if every line is malformed.
 fn print_read_errors(report: &Report) -> Exit {
     let mut exit = Exit::Ok;
     for file in &report.files {
@@ -156,8 +156,8 @@ fn print_read_errors(report: &Report) -> Exit {
             ));
         }
     }
-    let nothing_read = report.requests == 0 && report.malformed > 0;
-    if nothing_read { print_error(&"tidegate: every line of the log is malformed") } else { exit }
+    let all_malformed = report.requests == 0 && report.malformed > 0;
+    if all_malformed { print_error(&"tidegate: every line of the log is malformed") } else { exit }
 }
 
 /// A progress bar by bytes read, on standard error; hidden if that is not a terminal.

@@ -194,7 +194,7 @@ fn an_output_that_cannot_be_written_is_no_internal_error() {
 }
 
 #[test]
-fn check_notes_what_is_valid_but_rarely_meant() {
+fn check_notes_valid_settings_that_are_rarely_intended() {
     let (_folder, path) = file(
         "listen: [{address: '0.0.0.0:8123'}]
 admin: {address: '10.0.0.1:9900'}
@@ -236,9 +236,10 @@ routes:
     assert_eq!(notes.len(), expected.len(), "{printed}");
     assert!(printed.ends_with('\n'), "a note ends its line");
     let lines: Vec<&str> = printed.lines().collect();
-    let is_apart =
+    // An empty line precedes each note.
+    let is_separated =
         |(at, line): (usize, &&str)| !line.starts_with("note: ") || lines[at - 1].is_empty();
-    assert!(lines.iter().enumerate().all(is_apart), "{printed}");
+    assert!(lines.iter().enumerate().all(is_separated), "{printed}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(super) fn verify(loaded: &LoadedConfig) -> Result<Config, Box<Disagreement>>
 
 /// The fault of a text that the other parser refuses with `error`.
 fn refusal(source: &ConfigSource, error: &serde_yaml::Error) -> Disagreement {
-    // The message of a syntax error does not quote values, which may be secret; others may.
+    // Only the message of a syntax error is reported: other messages may quote values, which may be secret.
     let syntax = serde_yaml::from_str::<IgnoredAny>(&source.text).err();
     let (what, expected) = match &syntax {
         Some(error) => {

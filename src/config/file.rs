@@ -65,7 +65,7 @@ fn describe(error: &io::Error) -> String {
     }
 }
 
-/// Reads at most `max` bytes of a file of any kind. May block for ever; see [`within`].
+/// Reads at most `max` bytes of a file of any kind. May block for ever; see [`read_within`].
 ///
 /// # Errors
 ///
@@ -80,8 +80,8 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
 ///
 /// The system's, or the file is not a regular one: a FIFO or a device can be read only once, or never ends.
 pub fn read_regular(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
-    // Before it is opened, because opening a device may have effects; and again afterwards, because another
-    // file may be in its place by then. Opening a FIFO without `NONBLOCK` waits for its writer.
+    // Checked before opening, because opening a device may have effects; and again afterwards, because
+    // another file may be in its place by then. Opening a FIFO without `NONBLOCK` waits for its writer.
     ensure_regular(fs::metadata(path)?.file_type())?;
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -95,7 +95,7 @@ pub fn read_regular(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
 /// # Errors
 ///
 /// Those of `read`, [`FileError::Timeout`], or no thread can be started.
-pub fn within<T: Send + 'static>(
+pub fn read_within<T: Send + 'static>(
     timeout: Duration,
     read: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, FileError> {
@@ -165,11 +165,11 @@ mod tests {
         let path = fifo(folder.path());
         let timeout = Duration::from_millis(20);
         let hung = path.clone();
-        let error = within(timeout, move || read(&hung, 10)).unwrap_err();
+        let error = read_within(timeout, move || read(&hung, 10)).unwrap_err();
         assert!(matches!(error, FileError::Timeout(_)), "{error}");
         assert_eq!(error.to_string(), "the file could not be read within 20ms");
         // The thread that was left behind ends with a writer.
         fs::write(&path, "late").unwrap();
-        assert_eq!(within(READ_TIMEOUT, || Ok(5)).unwrap(), 5);
+        assert_eq!(read_within(READ_TIMEOUT, || Ok(5)).unwrap(), 5);
     }
 }

@@ -25,7 +25,7 @@ use super::source::Unreadable;
 use super::suggest::suggest;
 use super::{Config, MAX_FAULTS};
 
-/// Keys and values that the documentation announces, but that no version accepts yet.
+/// Keys that the documentation announces, but that no version accepts yet, each with its section's type.
 const PLANNED_KEYS: [(&str, &str); 3] =
     [("Listener", "tls"), ("Listener", "proxy_protocol"), ("Upstream", "health")];
 
@@ -179,14 +179,14 @@ impl NodeDeserializer<'_> {
         }
     }
 
-    /// Adds what the value's type cannot say: the range of its key, and that it is quoted.
+    /// Adds what the type's own message lacks: the range of the key, and that the value is in quotes.
     fn explain(&self, mut mismatch: Mismatch) -> Mismatch {
         let NodeKind::Scalar { text, plain } = &self.node.kind else { return mismatch };
-        if let Some((min, max)) = self.schema.amounts() {
+        if let Some((min, max)) = self.schema.amount_range() {
             let _ = write!(mismatch.expected, ", from {min} to {max}");
         }
-        let is_unquoted_type = text.parse::<u64>().is_ok() || text.parse::<bool>().is_ok();
-        if !plain && is_unquoted_type && self.schema.accepts_unquoted() {
+        let is_number_or_flag = text.parse::<u64>().is_ok() || text.parse::<bool>().is_ok();
+        if !plain && is_number_or_flag && self.schema.accepts_unquoted() {
             mismatch.what.push_str(" in quotes, which is text");
             mismatch.expected.push_str(", without quotes");
         }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::file::{FileError, READ_TIMEOUT, read, within};
+use super::file::{FileError, READ_TIMEOUT, read, read_within};
 use super::scalar::{ScalarValue, impl_scalar};
 
 /// The longest secret that is read from a file, in bytes.
@@ -109,7 +109,7 @@ impl SecretReference {
 
 fn read_file(path: &Path) -> io::Result<String> {
     let file = path.to_owned();
-    let bytes = within(READ_TIMEOUT, move || read(&file, MAX_SECRET + 1));
+    let bytes = read_within(READ_TIMEOUT, move || read(&file, MAX_SECRET + 1));
     let bytes = bytes.map_err(FileError::into_io)?;
     if bytes.len() as u64 > MAX_SECRET {
         let what = format!("longer than {MAX_SECRET} bytes");

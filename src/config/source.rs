@@ -51,6 +51,7 @@ impl Unreadable {
                 // Indices count only the items that could be read.
                 let (faulty, readable): (Vec<_>, Vec<_>) =
                     items.iter().partition(|item| self.nodes.contains(&item.id));
+                // One path for all faulty items, below the list's own; no readable item has it.
                 self.paths.extend(faulty.first().map(|_| format!("{path}[]")));
                 for (index, item) in readable.into_iter().enumerate() {
                     self.locate_below(item, &format!("{path}[{index}]"));
@@ -107,7 +108,7 @@ impl ConfigSource {
         self.is_absent(path) || paths.iter().any(|faulty| is_within(faulty, path))
     }
 
-    /// True if the value at `path` could not be read at all; its parts may be faulty.
+    /// True if nothing of the value at `path` could be read; false if only parts of it could not be.
     pub fn is_absent(&self, path: &str) -> bool {
         self.unreadable.paths.iter().any(|faulty| is_within(path, faulty))
     }

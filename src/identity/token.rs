@@ -20,7 +20,7 @@ pub enum TokenSource {
     Header(HeaderName),
     /// In the cookie of this name.
     Cookie(String),
-    /// In no request: this is the token, from a log.
+    /// This token, read from a log; requests are not searched.
     Recorded(String),
 }
 

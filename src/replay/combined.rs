@@ -109,9 +109,9 @@ fn days_in(month: u64, year: u64) -> u64 {
 /// Days from the epoch to a date in 1970 or later; 0 for an invalid date.
 fn days_before(year: u64, month: u64, day: u64) -> u64 {
     const BEFORE_MONTH: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
-    let leaps_before = |year: u64| year / 4 - year / 100 + year / 400;
+    let leap_years_until = |last: u64| last / 4 - last / 100 + last / 400;
     let past = year.saturating_sub(1);
-    let leaps = leaps_before(past).saturating_sub(leaps_before(1969));
+    let leaps = leap_years_until(past).saturating_sub(leap_years_until(1969));
     let leap_day = u64::from(month > 2 && is_leap(year));
     let month = usize::try_from(month - 1).unwrap_or(0).min(11);
     let days = year.saturating_sub(1970) * 365 + leaps + BEFORE_MONTH[month] + leap_day + day;

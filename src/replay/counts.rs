@@ -133,7 +133,7 @@ impl CallerTable {
         let mut weights: Vec<_> = self.table.values().map(CallerCounts::weight).collect();
         let middle = weights.len() / 2;
         let (below, &mut median, _) = weights.select_nth_unstable(middle);
-        // Of the callers with the median weight, only as many are evicted as half of the table needs.
+        // Of the callers with the median weight, only as many are evicted as it takes to reach the half.
         let mut at_median = 1 + below.iter().filter(|weight| **weight == median).count();
         let before = self.table.len();
         self.table.retain(|_, counts| {

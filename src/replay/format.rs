@@ -1,4 +1,4 @@
-//! The formats of access logs: detection, and parsing by the right parser.
+//! The formats of access logs: detects the format of a line, and passes lines to the parser of their format.
 
 use super::line::{LineError, LogLine, MAX_LINE};
 use super::{combined, json};

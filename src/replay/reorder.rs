@@ -11,7 +11,8 @@ use std::{
 
 use crate::limit::Millis;
 
-/// Maximum distance from the queue's end at which a late line is inserted; a later one goes into the heap.
+/// Maximum distance from the queue's end at which a late line is inserted; one that belongs further from
+/// the end goes into the heap.
 const MAX_INSERT_DISTANCE: usize = 1_024;
 
 /// Time in ms, sequence number of arrival, and index of the slot.
@@ -21,7 +22,7 @@ type SortKey = (Millis, u64, u32);
 pub(super) struct ReorderBuffer<T> {
     /// Sorted by key. Most lines belong at or near its end, where insertion is cheaper than in a heap.
     queue: VecDeque<SortKey>,
-    /// Lines that are too late to be inserted into the queue.
+    /// Lines that belong too far from the queue's end to be inserted into it.
     heap: BinaryHeap<Reverse<SortKey>>,
     /// The items, stored apart from their keys because they are large and keys are moved.
     slots: Vec<Option<T>>,
@@ -97,7 +98,7 @@ mod tests {
     }
 
     proptest! {
-        /// Lines that are at most `size` places late come out in stable order.
+        /// Lines of the same time keep their order.
         #[test]
         fn lines_that_are_late_by_less_than_the_size_are_sorted(
             times in prop::collection::vec(0_u64..50, 0..200),

@@ -20,8 +20,8 @@ pub(super) fn check(collector: &mut FaultCollector<'_>, config: &Config) {
     }
 }
 
-/// True if one of the `listeners`, the first ones of the file, has the address. Port 0 binds a different free
-/// port each time.
+/// True if one of `listeners` has the address. Their indices must be those of `listen`. Port 0 is never
+/// taken: it binds a different free port each time.
 fn is_taken(collector: &FaultCollector<'_>, listeners: &[Listener], address: Address) -> bool {
     let mut listeners = listeners.iter().enumerate();
     listeners.any(|(index, listener)| {

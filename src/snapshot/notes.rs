@@ -1,5 +1,5 @@
-//! Notes on valid settings that rarely do what was meant: rules that match nothing, requests that come
-//! back, an admin API that others can reach.
+//! Notes on valid settings that are rarely intended: rules that match nothing, targets that lead back to
+//! the gateway, an admin API that other machines can reach.
 
 use std::net::IpAddr;
 
@@ -78,7 +78,7 @@ fn is_same_server(target: &Target, listener: Address) -> bool {
     is_same_address && server.port == listener.0.port()
 }
 
-/// Notes a `*` that is no part of `{*name}`: other gateways write wildcards so.
+/// Notes a `*` outside of `{*name}`: it is a wildcard in other gateways, but not here.
 fn note_path(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
     let pattern = &*route.matches.path;
     if pattern.replace("{*", "{").contains('*') {
@@ -104,7 +104,7 @@ fn note_methods(collector: &mut FaultCollector<'_>, path: &str, route: &config::
 
 fn note_strip_prefix(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
     let Some(prefix) = &route.strip_prefix else { return };
-    // Their faults are reported elsewhere.
+    // The fault of an invalid pattern is reported by `routes`.
     let Ok(pattern) = PathPattern::parse(&route.matches.path) else { return };
     if !pattern.can_start_with(prefix) {
         let what = format!(

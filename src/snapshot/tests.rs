@@ -103,7 +103,7 @@ fn max_queue_bounds_the_number_of_slots() {
         assert_eq!(leaky_bucket::capacity(&quota), most + 1, "{quota:?}");
     }
     let fast = of("quota: 10000, window: 1s, max_queue: 25");
-    assert_eq!(leaky_bucket::capacity(&fast), 20 + 1, "whole ms, and never more");
+    assert_eq!(leaky_bucket::capacity(&fast), 20 + 1, "rounded down to whole ms");
     assert_eq!(of("quota: 5, window: 10s").max_wait, 10_000, "as long as the window");
     assert_eq!(of("quota: 5, window: 10s, max_wait: 3s, max_queue: 100").max_wait, 3_000);
 }

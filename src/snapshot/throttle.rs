@@ -100,8 +100,8 @@ fn sizing(collector: &mut FaultCollector<'_>, configured: &config::Throttle) -> 
     is_valid.then_some(Sizing { capacity, false_positive, memory })
 }
 
-/// Reports filters that take more than three eighths of this machine's memory: while they are rebuilt
-/// because this machine's clock is ahead of that of Redis, old and new filters exist at once.
+/// Reports filters that take more than three eighths of this machine's memory. Old and new filters exist
+/// at once while they are rebuilt, which happens if this machine's clock is ahead of that of Redis.
 fn check_memory(collector: &mut FaultCollector<'_>, geometry: &Geometry) {
     let (needed, Some(available)) = (geometry.bytes(), crate::throttle::machine_memory::usable())
     else {
@@ -178,7 +178,7 @@ routes:
     }
 
     #[test]
-    fn a_token_source_and_the_policy_name_are_required() {
+    fn a_token_source_is_required_and_the_policy_name_is_reserved() {
         let faults = compile("max_active: 10}\nclient: {token: []").unwrap_err();
         assert!(faults.contains("`client.token`"), "{faults}");
         let limits = "max_active: 10}\nlimits: {active-users: {quota: 1, window: 1s}";

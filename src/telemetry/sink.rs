@@ -59,7 +59,7 @@ pub(super) struct FileSink {
 impl FileSink {
     /// Opens the destination. Never waits for the reader of a FIFO.
     pub(super) fn open(destination: &Destination<'_>) -> io::Result<Self> {
-        // Unbuffered: each write has many lines already.
+        // Unbuffered: the access log's lines already arrive in buffers.
         let (file, path) = match destination {
             Destination::Stderr => (io::stderr().as_fd().try_clone_to_owned()?.into(), None),
             Destination::Stdout => (io::stdout().as_fd().try_clone_to_owned()?.into(), None),

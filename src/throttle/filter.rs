@@ -13,7 +13,8 @@
 //! - The words are read and changed with `Relaxed`. The bits of a slot are independent and are only added
 //!   while the slot is live, and setting and clearing are read-modify-writes, so no update is lost.
 //! - `changed` is set by a read-modify-write with `Release` after the bits, and taken by one with
-//!   `Acquire` before the bits are read. Either the reader sees what was recorded, or its mark remains.
+//!   `Acquire` before the bits are read. Either the reader sees the bits of a recording, or the recording
+//!   marks the slot again afterwards.
 //!   (Setting the mark only if it is missing would need a full fence between setting the bits and testing
 //!   the mark, and would save nothing: only new tokens set it.)
 //!
@@ -48,11 +49,11 @@ mod positions;
 mod scan;
 mod sweep;
 
-/// How long a generation stays live beyond its memory, in ms. So a token that a late rotation left in the
-/// previous generation is still active for its whole memory, if the rotation was late by less than this.
+/// How long a generation stays live after the memory has passed since its end, in ms.
 ///
-/// The throttle's thread rotates the filters at least once a second; until it does, tokens are recorded in
-/// the previous generation.
+/// Until the throttle's thread rotates the filters, which it does at least once a second, tokens are
+/// recorded in the previous generation. They stay active for the whole memory if the rotation is late by
+/// less than this.
 pub const GRACE: Millis = 2_000;
 
 /// Number of positions that are read before the result is tested, so that their cache misses overlap.

@@ -77,7 +77,7 @@ impl Hysteresis {
         let is_calm = self.calm_since.is_some_and(|since| now.saturating_sub(since) >= CALM_PERIOD);
         let before = self.over_threshold;
         self.over_threshold = if before { !is_calm } else { self.ticks_above >= TRIGGER_TICKS };
-        // While `over_threshold` is false, only mode `on` denies, and no calm period ends it.
+        // While `over_threshold` is false, only mode `on` denies, and a calm period does not end that.
         let calm_since = self.calm_since.filter(|_| self.over_threshold);
         let retry_at = calm_since.unwrap_or(next_expiry) + CALM_PERIOD;
         self.retry_at =

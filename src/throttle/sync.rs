@@ -29,9 +29,9 @@ use super::{
 };
 use crate::store::Failure;
 
-/// Maximum number of dirty generations, older than the previous one, that a tick synchronizes. It also reads
-/// one other generation, round-robin. The bound is low because a payload can be several MB long: a gateway
-/// catches up slowly after an outage.
+/// Maximum number of dirty generations that a tick synchronizes beside the current and the previous one. It
+/// also reads at least one that is not dirty, round-robin. The bound is low because a payload can be several
+/// MB long: a gateway catches up slowly after an outage.
 const MAX_OLDER: usize = 2;
 
 /// Maximum number of generations that a tick writes.
@@ -113,7 +113,7 @@ impl FilterSync {
 
     /// Whether payloads in Redis may have unread changes because of a failure: the last tick failed, or the
     /// following pass over all generations is not complete.
-    pub fn has_unchecked_minutes(&self) -> bool {
+    pub fn has_unread_generations(&self) -> bool {
         self.is_failing || self.unread_generations > 0
     }
 
@@ -298,13 +298,13 @@ impl FilterSync {
     /// configuration are not replaced.
     fn reject(&mut self, index: u64, error: PayloadError, version: Option<PayloadVersion>) {
         self.stats.count_unusable(error);
-        let is_missing = !self.loaded;
+        let is_loading = !self.loaded;
         let state = self.generations.entry(index);
         let foreign = matches!(error, PayloadError::Geometry | PayloadError::Seed);
-        // The bits that this gateway had written are gone.
+        // A foreign payload that has replaced a usable one: Redis has lost the bits of that one.
         state.dirty |= !foreign || (state.known.is_some() && !state.foreign);
         (state.known, state.foreign) = (version, foreign);
-        state.load_failed |= is_missing;
+        state.load_failed |= is_loading;
     }
 
     /// Counts the outcome of a tick or load. Logs the first failure and the first success after it.

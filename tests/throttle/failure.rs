@@ -34,7 +34,7 @@ async fn tick_until_written(gateway: &mut FilterGateway) -> usize {
 /// Ticks until nothing is pending and, after a detected loss, all live minutes have been checked.
 async fn tick_until_all_checked(gateway: &mut FilterGateway) {
     let mut took = tick_until_written(gateway).await;
-    while gateway.sync.has_unchecked_minutes() {
+    while gateway.sync.has_unread_generations() {
         took += tick_until_written(gateway).await;
     }
     assert!(took <= 24, "{took} ticks");
@@ -50,7 +50,7 @@ async fn an_emptied_redis_is_refilled() {
         clock.set(NOW + minute * MINUTE);
         for gateway in [&mut a, &mut b] {
             assert_eq!(gateway.tick().await, Err(Failure::Io));
-            assert!(gateway.sync.has_unchecked_minutes());
+            assert!(gateway.sync.has_unread_generations());
         }
         a.record([minute]);
         b.record([100 + minute]);
@@ -66,7 +66,7 @@ async fn an_emptied_redis_is_refilled() {
     a.ticks(31).await;
     b.ticks(31).await;
     for gateway in [&a, &b] {
-        assert!(!gateway.sync.has_unchecked_minutes() && gateway.is_complete());
+        assert!(!gateway.sync.has_unread_generations() && gateway.is_complete());
         assert_eq!(gateway.missing((0..30).chain(125..130)), [0; 0]);
     }
 }

@@ -48,7 +48,7 @@ async fn activity_reaches_all_three_gateways() {
     for gateway in [&mut a, &mut b, &mut c] {
         gateway.ticks(1).await;
         assert_eq!(gateway.tick_pending().await, 0);
-        assert!(gateway.is_complete() && !gateway.sync.has_unchecked_minutes());
+        assert!(gateway.is_complete() && !gateway.sync.has_unread_generations());
         assert_eq!(gateway.missing(0..next), [0; 0]);
     }
     for key in redis.command::<Vec<String>>(&["KEYS", "tidegate:{*"]) {
@@ -206,7 +206,7 @@ async fn a_gateway_that_loads_from_an_emptied_redis_catches_up() {
     let mut b = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(b.missing(0..30).len(), 30);
     a.ticks(22).await;
-    assert!(!a.sync.has_unchecked_minutes(), "it has checked every minute");
+    assert!(!a.sync.has_unread_generations(), "it has checked every minute");
     b.ticks(30).await;
     assert_eq!(b.missing(1..30), [0; 0], "all minutes that have not expired");
 }

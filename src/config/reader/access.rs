@@ -39,8 +39,8 @@ impl<'t> NodeDeserializer<'t> {
             let entries = entries(self.node).iter();
             let mut named = entries.filter(|entry| entry.name() == name);
             let entry = named.find(|entry| !self.reader.is_unreadable(&entry.value));
-            let is_given = entry.is_some() || required.contains(&name);
-            is_given.then(|| Field { name, entry, schema: self.schema.property(name) })
+            let is_included = entry.is_some() || required.contains(&name);
+            is_included.then(|| Field { name, entry, schema: self.schema.property(name) })
         });
         Fields { reader: self.reader, rest: fields.collect::<Vec<_>>().into_iter(), value: None }
     }

@@ -79,14 +79,14 @@ impl ValueSchema {
     }
 
     /// The range of a duration or size, as it is written in faults; `None` without bounds.
-    pub(super) fn amounts(self) -> Option<(&'static str, &'static str)> {
+    pub(super) fn amount_range(self) -> Option<(&'static str, &'static str)> {
         let bound = |keyword| self.keyword(keyword).and_then(Value::as_str);
         Some((bound("x-minimum")?, bound("x-maximum")?))
     }
 
     /// False if `text` is a duration or size outside of its range.
     pub(super) fn includes_amount(self, text: &str) -> bool {
-        let Some((minimum, maximum)) = self.amounts() else { return true };
+        let Some((minimum, maximum)) = self.amount_range() else { return true };
         let range = amount(minimum)..=amount(maximum);
         amount(text).is_none_or(|amount| range.contains(&Some(amount)))
     }

@@ -36,9 +36,9 @@ fn matches_are_found_in_the_order_of_specificity() {
         "/{*rest}",
     ];
     for order in [patterns, {
-        let mut last = patterns;
-        last.reverse();
-        last
+        let mut reversed = patterns;
+        reversed.reverse();
+        reversed
     }] {
         let (found, _) = matching(&tree(&order), "/files/a.json");
         let found: Vec<_> = found.into_iter().map(|route| order[route]).collect();

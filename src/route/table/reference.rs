@@ -13,13 +13,13 @@ type Rank = (u8, usize, bool, usize);
 type ParamValues<'p> = Vec<(String, &'p str)>;
 
 #[derive(Clone, Debug)]
-struct Reference {
+struct ReferenceRule {
     host: String,
     path: String,
     methods: Vec<Method>,
 }
 
-impl Reference {
+impl ReferenceRule {
     fn rule(&self) -> Rule {
         Rule {
             host: HostPattern::parse(&self.host).unwrap(),
@@ -77,7 +77,7 @@ impl Reference {
 
 /// The expected result: the route and its values, or the methods of the path.
 fn expected<'p>(
-    rules: &[Reference],
+    rules: &[ReferenceRule],
     host: &str,
     path: &'p str,
     method: &Method,
@@ -127,9 +127,9 @@ fn patterns() -> impl Strategy<Value = String> {
     })
 }
 
-fn rules() -> impl Strategy<Value = Vec<Reference>> {
+fn rules() -> impl Strategy<Value = Vec<ReferenceRule>> {
     let rule = (hosts(), patterns(), methods());
-    let rule = rule.prop_map(|(host, path, methods)| Reference { host, path, methods });
+    let rule = rule.prop_map(|(host, path, methods)| ReferenceRule { host, path, methods });
     prop::collection::vec(rule, 1..30)
 }
 
@@ -145,7 +145,7 @@ proptest! {
         ),
     ) {
         let table = loop {
-            let written: Vec<Rule> = rules.iter().map(Reference::rule).collect();
+            let written: Vec<Rule> = rules.iter().map(ReferenceRule::rule).collect();
             match RouteTable::build(&written) {
                 Ok(table) => break table,
                 // Drops the conflicting rule and builds again.
@@ -173,7 +173,7 @@ proptest! {
 
     #[test]
     fn arbitrary_lookups_do_not_panic(rules in rules(), host in "\\PC{0,20}", path in "\\PC{0,20}|/[ab/\u{e9}]{0,20}") {
-        let rules: Vec<Rule> = rules.iter().map(Reference::rule).collect();
+        let rules: Vec<Rule> = rules.iter().map(ReferenceRule::rule).collect();
         if let Ok(table) = RouteTable::build(&rules) {
             let _ = table.find(&host, &path, &Method::GET);
         }

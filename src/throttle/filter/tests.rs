@@ -1,4 +1,4 @@
-//! The filter against the `bloomfilter` crate, against a model with exact sets, and in all interleavings.
+//! The filter compared with the `bloomfilter` crate and with a list of recordings, and in all interleavings.
 
 use std::sync::atomic::Ordering;
 

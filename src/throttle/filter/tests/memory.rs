@@ -1,4 +1,4 @@
-//! How long a token is held, over any sequence of rotations, against a list of recordings.
+//! How long the filter holds a token under random rotations, compared with a list of all recordings.
 
 use super::*;
 
