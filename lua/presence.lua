@@ -11,6 +11,11 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local lifetime = tonumber(ARGV[2])
 
+-- A key that something else has overwritten is started anew.
+for _, key in ipairs(KEYS) do
+  local type = redis.call('TYPE', key).ok
+  if type ~= 'zset' and type ~= 'none' then redis.call('DEL', key) end
+end
 if lifetime == 0 then
   redis.call('ZREM', KEYS[1], ARGV[1])
 else

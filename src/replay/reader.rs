@@ -22,6 +22,9 @@ pub enum RawLine<'b> {
     TooLong,
 }
 
+/// What some programs write before the first line.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Splits the bytes of a reader into lines.
 pub struct LineReader<R> {
     reader: R,
@@ -33,6 +36,8 @@ pub struct LineReader<R> {
     /// True while the rest of a line that is too long is being skipped.
     is_skipping: bool,
     is_at_end: bool,
+    /// Whether the first line was read.
+    has_begun: bool,
 }
 
 /// Opens a log. It is decompressed if it starts with the magic number of gzip, whatever its name is.
@@ -63,7 +68,15 @@ impl<R: Read> LineReader<R> {
     /// A reader of the lines of `reader`.
     pub fn new(reader: R) -> Self {
         let buffer = vec![0; BUFFER_SIZE].into_boxed_slice();
-        Self { reader, buffer, unread: 0..0, searched: 0, is_skipping: false, is_at_end: false }
+        Self {
+            reader,
+            buffer,
+            unread: 0..0,
+            searched: 0,
+            is_skipping: false,
+            is_at_end: false,
+            has_begun: false,
+        }
     }
 
     /// The next line; `None` at the end.
@@ -93,6 +106,9 @@ impl<R: Read> LineReader<R> {
         };
         (self.unread.start, self.searched) = (next, 0);
         let line = &self.buffer[line];
+        let has_begun = std::mem::replace(&mut self.has_begun, true);
+        let line =
+            if has_begun { line } else { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) };
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let too_long = std::mem::take(&mut self.is_skipping) || line.len() > MAX_LINE;
         Ok(Some(if too_long { RawLine::TooLong } else { RawLine::Line(line) }))

@@ -14,6 +14,23 @@ fn the_readme_is_short() {
     assert!(lines <= 200, "README.md has {lines} lines, more than 200; move details to docs/src");
 }
 
+#[test]
+fn the_access_page_names_every_command_of_the_scripts() {
+    let page = Page::read("docs/src/redis/access.md").text;
+    let mut missing = Vec::new();
+    for entry in fs::read_dir(root().join("lua")).expect("the scripts") {
+        let script = fs::read_to_string(entry.expect("an entry").path()).expect("a script");
+        for call in script.split("call('").chain(script.split("try('")).skip(1) {
+            let command = call.split('\'').next().unwrap_or_default();
+            let is_command = !command.is_empty() && command.bytes().all(|b| b.is_ascii_uppercase());
+            if is_command && !page.contains(&format!("`{command}`")) {
+                missing.push(command.to_owned());
+            }
+        }
+    }
+    assert_none(&missing);
+}
+
 /// The names of metrics in the code that registers them: the first text after `encoder,` or
 /// `encoder.encode_descriptor(`.
 fn metrics() -> Vec<String> {

@@ -444,6 +444,14 @@ fn lines_of_the_process_log_are_skipped() {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_part_of_the_first_line() {
+    let replay = ReplayDirectory::new();
+    let log = format!("\u{feff}{}{}", json(1, "t", "/a"), json(2, "t", "/a"));
+    let (_, report) = replay.report(log.as_bytes(), &[]);
+    assert_eq!((&report["requests"], &report["malformed"]), (&2.into(), &0.into()), "{report}");
+}
+
+#[test]
 fn an_empty_log_is_called_empty() {
     let (exit, text) = ReplayDirectory::new().replay(b"", &[]);
     assert_eq!(exit, Exit::Ok);

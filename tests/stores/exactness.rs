@@ -137,11 +137,16 @@ async fn gateways_count_each_other_under_the_secret_of_their_configuration() {
         eventually("each counts both", async || counter_store.status().gateways == 2).await;
         assert_eq!(counter_store.status().other_secrets, 0);
     }
+    let reported = async || {
+        redis
+            .try_command(&["ZCARD", "tidegate:gateways"])
+            .is_ok_and(|count| count == redis::Value::Int(2))
+    };
     let _: String = redis.command(&["FLUSHALL"]);
-    eventually("they report again", async || {
-        redis.command::<u64>(&["ZCARD", "tidegate:gateways"]) == 2
-    })
-    .await;
+    eventually("they report again", reported).await;
+    let _: String = redis.command(&["SET", "tidegate:gateways", "overwritten"]);
+    let _: String = redis.command(&["SET", "tidegate:resets", "overwritten"]);
+    eventually("they replace keys of another type", reported).await;
 
     stop_other.cancel();
     other_control.await.unwrap();
