@@ -193,6 +193,12 @@ impl Throttle {
         **self.status.load()
     }
 
+    /// Whether workers deny inactive users. [`Self::status`] changes first, because a denial needs its
+    /// figures.
+    pub fn is_throttling(&self) -> bool {
+        self.throttling.load(Ordering::Relaxed)
+    }
+
     /// The current settings.
     pub fn settings(&self) -> Arc<ThrottleSettings> {
         self.settings.load_full()

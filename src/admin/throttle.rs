@@ -61,7 +61,7 @@ fn describe(throttle: &Arc<Throttle>) -> Value {
     let (status, settings) = (throttle.status(), throttle.settings());
     json!({
         "mode": status.mode.label(),
-        "throttling": status.is_throttling(),
+        "throttling": throttle.is_throttling(),
         "active": status.estimate.tokens,
         "error": status.estimate.error,
         "saturated": status.estimate.saturated,

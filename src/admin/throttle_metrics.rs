@@ -17,7 +17,7 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
     let Some(throttle) = &shared.throttle else { return Ok(()) };
     let (status, settings) = (throttle.status(), throttle.settings());
     let help = "1 while unknown tokens are denied";
-    write_gauge(encoder, "throttle_throttling", help, u64::from(status.is_throttling()))?;
+    write_gauge(encoder, "throttle_throttling", help, u64::from(throttle.is_throttling()))?;
     let help = "Estimated number of active users: distinct tokens within memory";
     write_gauge(encoder, "throttle_active", help, status.estimate.tokens)?;
     let help = "Half the width of the estimate's 95 % confidence interval";
