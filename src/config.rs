@@ -58,7 +58,7 @@ use serde::{Deserialize, Serialize};
 pub use admin::{AccessLog, Admin, HostName};
 pub use client::{Client, TokenSource};
 pub use fault::{Fault, Faults, Location};
-pub use file::{FileError, READ_TIMEOUT, read as read_file, read_regular, read_within};
+pub use file::{FileError, READ_TIMEOUT, read as read_file, read_regular, read_whole, read_within};
 pub use headers::{Headers, StandardHeaders};
 pub use key_part::KeyPart;
 pub use limits::{Algorithm, Cost, Limit, OnFailure, Reserve};

@@ -2,6 +2,10 @@
 //!
 //! Its threads: one for each worker; one for control, with the admin API, the store's maintenance
 //! and the configuration watch; and one for the throttle, if it is configured.
+//!
+//! `open_store` reads the secrets that the store needs and opens it.
+
+mod open_store;
 
 use std::{
     io,
@@ -15,20 +19,17 @@ use std::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use self::open_store::open_store;
 use crate::{
     admin::{self, AllowedHosts},
     clock::Clock,
-    config::{
-        self, Config, ConfigSource, EnvLookup, Fault, Faults, LoadedConfig, SecretError,
-        SecretReference,
-    },
+    config::{self, Config, EnvLookup, Fault, Faults},
     gateway::{DelayQueues, Shared, Via},
     live::LiveSnapshot,
     metrics::Metrics,
     reload::Reloader,
-    secret::{self, SharedSecret},
     snapshot::{LoadError, Snapshot},
-    store::{CounterStore, Credentials, RedisOptions, SetupError, ShardUrls, Topology},
+    store::SetupError,
     telemetry::{AccessLog, AccessLogGuard, Destination},
     throttle::{Throttle, redis::RedisFilterStore},
     worker::{self, Shutdown},
@@ -347,88 +348,6 @@ fn open_access_log(config: &Config) -> Result<Option<(AccessLog, AccessLogGuard)
         };
         StartError::AccessLog { path, error }
     })
-}
-
-fn open_store(
-    loaded: &LoadedConfig,
-    clock: Clock,
-    variables: EnvLookup<'_>,
-) -> Result<Arc<CounterStore>, StartError> {
-    let config = &loaded.config;
-    let max_keys = usize::try_from(config.store.memory.max_keys).unwrap_or(usize::MAX);
-    Ok(match &config.store.redis {
-        Some(redis) => {
-            CounterStore::redis(redis_options(redis, &loaded.source, variables)?, clock, max_keys)?
-        }
-        None => CounterStore::memory(clock, max_keys)?,
-    })
-}
-
-fn redis_options(
-    redis: &config::Redis,
-    source: &ConfigSource,
-    variables: EnvLookup<'_>,
-) -> Result<RedisOptions, StartError> {
-    let fault = |path: &str, error: SecretError| {
-        let expected = "a secret that the gateway can read when it starts";
-        StartError::Faults(source.fault(path, error.to_string(), expected).into())
-    };
-    let url = |url: &config::RedisUrl| Box::<str>::from(url.expose_secret());
-    let credentials = |path, username: &Option<String>, password: &Option<SecretReference>| {
-        let password = password.as_ref().map(|password| password.reveal(variables)).transpose();
-        let password = password.map_err(|error| fault(path, error))?;
-        Ok::<_, StartError>(Credentials { username: username.as_deref().map(Box::from), password })
-    };
-    let shard = |shard: &config::Shard| ShardUrls {
-        primary: url(&shard.primary),
-        replicas: shard.replicas.iter().map(url).collect(),
-    };
-    let topology = match &redis.sentinel {
-        Some(sentinel) => Topology::Sentinel {
-            master: sentinel.master.as_str().into(),
-            nodes: sentinel.nodes.iter().map(url).collect(),
-            credentials: credentials(
-                "store.redis.sentinel.password",
-                &sentinel.username,
-                &sentinel.password,
-            )?,
-        },
-        None if redis.cluster.is_empty() => {
-            Topology::Shards(redis.shards.iter().map(shard).collect())
-        }
-        None => Topology::Cluster(redis.cluster.iter().map(url).collect()),
-    };
-    let tls_ca = redis.tls_ca.as_ref().map(|path| {
-        let file = path.clone();
-        let read = move || config::read_file(&file, u64::MAX);
-        let read = config::read_within(config::READ_TIMEOUT, read).map(Vec::into_boxed_slice);
-        read.map_err(|error| StartError::Certificates {
-            path: path.display().to_string(),
-            error: error.into_io(),
-        })
-    });
-    Ok(RedisOptions {
-        topology,
-        credentials: credentials("store.redis.password", &redis.username, &redis.password)?,
-        tls_ca: tls_ca.transpose()?,
-        namespace: redis.namespace.as_str().into(),
-        secret: shared_secret(redis, variables)
-            .map_err(|error| fault("store.redis.secret", error))?,
-        connect_timeout: redis.connect_timeout.0,
-        response_timeout: redis.response_timeout.0,
-    })
-}
-
-/// The secret that keys are hashed with: the configured one, or one derived from the namespace.
-fn shared_secret(
-    redis: &config::Redis,
-    variables: EnvLookup<'_>,
-) -> Result<SharedSecret, SecretError> {
-    let Some(configured) = &redis.secret else {
-        return Ok(SharedSecret::from_namespace(&redis.namespace));
-    };
-    let text = configured.reveal_at_least(secret::MIN_LEN, variables)?;
-    Ok(SharedSecret::from_text(&text, &redis.namespace))
 }
 
 #[cfg(test)]

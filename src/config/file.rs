@@ -29,6 +29,9 @@ pub enum FileError {
     /// An earlier read of the same file was left behind and has not ended.
     #[error("an earlier read of the file has not ended")]
     Pending,
+    /// The file is longer than this many bytes.
+    #[error("the file is longer than {0} bytes")]
+    TooLong(u64),
     /// The end of the file was not reached in time.
     #[error("the file could not be read within {0:?}")]
     Timeout(Duration),
@@ -42,6 +45,7 @@ impl FileError {
             Self::Io(_) => "a file that can be read",
             Self::NotRegular(_) => "a regular file",
             Self::Pending => "a file system that replies",
+            Self::TooLong(_) => "a shorter file",
             Self::Timeout(_) => "a file system that replies, or a pipe that is written and closed",
         }
     }
@@ -51,6 +55,7 @@ impl FileError {
         match self {
             Self::Io(error) => error,
             Self::NotRegular(_) => io::Error::new(io::ErrorKind::InvalidInput, self.to_string()),
+            Self::TooLong(_) => io::Error::new(io::ErrorKind::FileTooLarge, self.to_string()),
             Self::Pending | Self::Timeout(_) => {
                 io::Error::new(io::ErrorKind::TimedOut, self.to_string())
             }
@@ -72,6 +77,17 @@ fn describe(error: &io::Error) -> String {
 /// The system's.
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
     Ok(read_open(File::open(path)?, max)?)
+}
+
+/// Reads a whole file of any kind, which may be a pipe, within [`READ_TIMEOUT`].
+///
+/// # Errors
+///
+/// The system's, the file is longer than `max` bytes, or its end was not reached in time.
+pub fn read_whole(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
+    let file = path.to_owned();
+    let bytes = read_within(READ_TIMEOUT, move || read(&file, max + 1))?;
+    if bytes.len() as u64 > max { Err(FileError::TooLong(max)) } else { Ok(bytes) }
 }
 
 /// Reads at most `max` bytes of a regular file.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::file::{FileError, READ_TIMEOUT, read, read_within};
+use super::file::{FileError, read_whole};
 use super::scalar::{ScalarValue, impl_scalar};
 
 /// The longest secret that is read from a file, in bytes.
@@ -108,13 +108,7 @@ impl SecretReference {
 }
 
 fn read_file(path: &Path) -> io::Result<String> {
-    let file = path.to_owned();
-    let bytes = read_within(READ_TIMEOUT, move || read(&file, MAX_SECRET + 1));
-    let bytes = bytes.map_err(FileError::into_io)?;
-    if bytes.len() as u64 > MAX_SECRET {
-        let what = format!("longer than {MAX_SECRET} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
-    }
+    let bytes = read_whole(path, MAX_SECRET).map_err(FileError::into_io)?;
     let invalid = |_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8");
     String::from_utf8(bytes).map_err(invalid)
 }

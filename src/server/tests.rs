@@ -180,3 +180,15 @@ async fn a_panic_in_a_reload_does_not_end_the_watch() {
     watching.await.unwrap();
     gateway.server.stop();
 }
+
+#[test]
+fn a_certificate_file_without_end_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.yaml");
+    let store = "store: {redis: {shards: [{primary: 'rediss://127.0.0.1:1'}], tls_ca: /dev/zero}}";
+    std::fs::write(&path, format!("{}{store}\n", yaml_with_route("one"))).unwrap();
+    let error = Server::start(&path, Clock::system()).err().unwrap().to_string();
+    let expected =
+        "cannot read the certificates in /dev/zero: the file is longer than 1048576 bytes";
+    assert_eq!(error, expected);
+}

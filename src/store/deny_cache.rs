@@ -1,9 +1,9 @@
 //! Caches denials of Redis, so that a refused caller costs no call until its retry time.
 //!
 //! A denial applies to its record, quota and cost only. A larger cost would be refused too, but its retry
-//! time is unknown, and a client that waits for exactly `Retry-After` must be admitted if no other
-//! request has charged its key meanwhile. A cost above the quota is the exception: it is always refused, so any denial
-//! of the record answers it, without a `Retry-After`.
+//! time is unknown, and a client that waits for exactly `Retry-After` must be admitted if no other request
+//! has charged its key meanwhile. A cost above the quota is the exception: it is always refused, so any
+//! denial of the record answers it, without a `Retry-After`.
 //!
 //! A denial ends no later than at its own retry time. The time until then is counted from when the call was
 //! sent, less 1 ms, because two clocks in whole ms may differ by that much. The time that a denial reports

@@ -21,7 +21,7 @@
 //! | `shard_id`, `cluster`, `sentinel`, `sentinel_watch` | which server holds a key |
 //! | `node`, `health`, `probe`, `background` | whether a server can be used |
 //! | `connect`, `breaker` | how connections are opened and replaced |
-//! | `script`, `script_texts`, `call`, `late_reply`, `failure` | commands, replies, replies after the timeout, errors |
+//! | `script`, `script_texts`, `call`, `late_reply`, `failure` | commands, replies, late replies, errors |
 //! | `presence`, `presence_keys`, `heartbeat` | which gateways are alive |
 
 mod backend;

@@ -112,7 +112,8 @@ impl<'f> ListedFields<'f> {
 ///
 /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped, including those that `Connection` lists unless they are
 /// `protected`. The forwarding fields of a trusted peer are kept and extended, those of any other peer are
-/// replaced, or dropped if the gateway has no such field of its own, as `X-Real-IP`. `Forwarded` is only extended, never added: it would repeat `X-Forwarded-For`.
+/// replaced, or dropped if the gateway writes no such field itself, such as `X-Real-IP`. `Forwarded` is only
+/// extended, never added: it would repeat `X-Forwarded-For`.
 pub(super) fn write_request_fields(
     out: &mut Vec<u8>,
     head: &RequestHead,

@@ -1,6 +1,6 @@
-//! Tidegate compared with nginx and HAProxy (Debian's packages): the same bytes to each, with the same kind of
-//! upstream, and what the client and the upstream observe. The differences are listed in [`differences::all`], each
-//! with its reason; a missing or outdated entry fails.
+//! Tidegate compared with nginx and HAProxy (Debian's packages): the same bytes to each, with the same kind
+//! of upstream, and what the client and the upstream observe. The differences are listed in
+//! [`differences::all`], each with its reason; a missing or outdated entry fails.
 #![allow(missing_docs, reason = "a test's name says what it asserts")]
 #![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
 #![allow(clippy::doc_markdown, reason = "HAProxy is a name")]

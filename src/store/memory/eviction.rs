@@ -42,8 +42,8 @@ impl RecordUsage {
         self.with(self.charges(), share(decision))
     }
 
-    /// The usage of a concurrency limit's record after a charge or an adjustment. While permits are held it has
-    /// the highest rank; there are no more such records than connections.
+    /// The usage of a concurrency limit's record after a charge or an adjustment. While permits are held it
+    /// has the highest rank; there are no more such records than connections.
     pub(super) fn with_held_permits(self, decision: &Decision) -> Self {
         let level = if decision.used > 0 { MAX_LEVEL } else { 0 };
         self.with(level, level)

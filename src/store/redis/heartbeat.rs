@@ -21,7 +21,8 @@ pub(super) struct HeartbeatConnection {
     streak: ReportStreak,
 }
 
-/// The start of the current series of reports without a failure, by [`Clock::uptime`](crate::clock::Clock::uptime).
+/// The start of the current series of reports without a failure, by
+/// [`Clock::uptime`](crate::clock::Clock::uptime).
 #[derive(Default)]
 struct ReportStreak(Option<Duration>);
 
