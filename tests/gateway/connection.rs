@@ -253,24 +253,29 @@ fn disabled_timeouts_never_fire() {
 
 #[test]
 fn event_streams_may_outlast_the_request_timeout() {
+    const EVENT: &[u8] = b"9\r\ndata: x\n\n\r\n";
     let clock = Clock::simulated(1_700_000_000_000);
-    let upstream_clock = clock.clone();
+    let (next, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
     let upstream = Upstream::with_handler(move |_, socket| {
         let _ = socket.write_all(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
         );
-        for _ in 0..12 {
-            upstream_clock.advance(Duration::from_millis(100));
-            if socket.write_all(b"9\r\ndata: x\n\n\r\n").is_err() {
-                return false;
-            }
-        }
-        socket.write_all(b"0\r\n\r\n").is_ok()
+        let wait = wait.lock().expect("not poisoned");
+        (0..12).all(|_| wait.recv().is_ok() && socket.write_all(EVENT).is_ok())
+            && socket.write_all(b"0\r\n\r\n").is_ok()
     });
     let route = ", request_timeout: 300ms, answer_idle_timeout: 900ms";
     let gateway = start_at("", &upstream, route, clock.clone());
-    let response = get(gateway.address(), "/", "");
-    assert_eq!((response.status, response.body.len()), (200, 12 * 9));
+    let mut client = Client::connect(gateway.address());
+    client.send("GET / HTTP/1.1\r\nHost: gateway.test\r\n\r\n");
+    assert_eq!(client.read_head().expect("a head").0, 200);
+    for _ in 0..12 {
+        clock.advance(Duration::from_millis(100));
+        next.send(()).expect("the upstream waits");
+        assert_eq!(client.read_exact(EVENT.len()).expect("an event"), EVENT);
+    }
+    assert_eq!(client.read_exact(5).expect("the end"), b"0\r\n\r\n");
     assert!(clock.uptime() > Duration::from_secs(1), "longer than the request timeout");
 }
 
