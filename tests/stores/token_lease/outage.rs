@@ -16,7 +16,8 @@ async fn gateway_with_tokens(options: RedisOptions, limit: &Limit) -> (LeaseGate
     let counter_store = CounterStore::redis(options, clock(), 1_000).expect("usable options");
     let gateway = LeaseGateway::on(counter_store);
     let mut charged = 0;
-    eventually("50 tokens are leased", async || {
+    // The clock stands still, so that no call of a busy machine times out.
+    eventually_async("50 tokens are leased", async || {
         let outstanding = gateway.outstanding();
         charged += u64::from(
             outstanding != 50 && !gateway.decide(&[charge(limit, 1)]).await.is_fallback(),
