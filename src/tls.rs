@@ -1,0 +1,129 @@
+//! TLS: certificates and the rules of handshakes, towards clients and upstreams.
+//!
+//! Everything is read and checked when a configuration is loaded, so a handshake only looks a name up.
+//!
+//! | file | content |
+//! |---|---|
+//! | `certificate` | [`Certificate`]: one chain and its key; its names and its expiry |
+//! | `server` | [`ServerNames`]: which certificate a client gets |
+//! | `client` | [`ClientTls`]: the handshake with an upstream |
+//! | `pinned` | verifies an upstream's certificate against the listed ones |
+//! | `pem` | reads PEM files |
+//! | `file` | [`TlsFile`]: a file that was read, and whether it has changed |
+
+mod certificate;
+pub mod client;
+mod file;
+mod pem;
+mod pinned;
+pub mod server;
+
+pub use certificate::{Certificate, Validity, ValidityProblem};
+pub use client::ClientTls;
+pub use file::TlsFile;
+pub use server::{SelectedName, ServerNames};
+
+use std::{path::Path, sync::Arc};
+
+use rustls::crypto::CryptoProvider;
+
+use crate::config::FileError;
+
+/// The protocol name of HTTP/2 in ALPN.
+pub const ALPN_HTTP2: &[u8] = b"h2";
+/// The protocol name of HTTP/1.1 in ALPN.
+pub const ALPN_HTTP1: &[u8] = b"http/1.1";
+
+/// Why a certificate, a key or a list of authorities cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The file cannot be read.
+    #[error("`{path}`: {error}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// The system's error.
+        error: FileError,
+    },
+    /// The file has no PEM section of the expected kind, or a damaged one.
+    #[error("`{path}`: {what}")]
+    Pem {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// A certificate is malformed.
+    #[error("`{path}`: the certificate is malformed: {what}")]
+    Malformed {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The certificate has no name that a client could ask for.
+    #[error("`{path}`: the certificate names no host (no subject alternative name)")]
+    Nameless {
+        /// The file.
+        path: String,
+    },
+    /// The private key is not that of the certificate.
+    #[error("the key in `{key}` is not the key of the certificate in `{cert}`")]
+    KeyMismatch {
+        /// The certificate's file.
+        cert: String,
+        /// The key's file.
+        key: String,
+    },
+    /// The TLS library refuses the key or the authorities.
+    #[error("`{path}` cannot be used: {error}")]
+    Refused {
+        /// The file.
+        path: String,
+        /// The library's error.
+        error: rustls::Error,
+    },
+}
+
+impl TlsError {
+    /// Whether the error is about the file at `path`.
+    pub fn concerns(&self, path: &Path) -> bool {
+        let own = match self {
+            Self::Unreadable { path, .. }
+            | Self::Pem { path, .. }
+            | Self::Malformed { path, .. }
+            | Self::Nameless { path }
+            | Self::Refused { path, .. } => path,
+            Self::KeyMismatch { key, .. } => key,
+        };
+        Path::new(own) == path
+    }
+
+    /// Whether the error of a certificate is about its key. Both may be in one file.
+    pub fn is_about_key(&self, cert: &Path, key: &Path) -> bool {
+        match self {
+            Self::Pem { what, .. } if cert == key => what.contains("private key"),
+            _ => self.concerns(key),
+        }
+    }
+
+    /// What was expected instead, for a fault.
+    pub fn expected(&self) -> &'static str {
+        match self {
+            Self::Unreadable { error, .. } => error.expected(),
+            Self::Pem { what, .. } if what.contains("encrypted") => {
+                "a private key without a passphrase"
+            }
+            Self::Pem { .. } | Self::Malformed { .. } => "a file in PEM",
+            Self::Nameless { .. } => "a certificate with subject alternative names",
+            Self::KeyMismatch { .. } => "the private key of the certificate",
+            Self::Refused { .. } => "a certificate and a key that TLS 1.2 and 1.3 can use",
+        }
+    }
+}
+
+/// The cryptography of all TLS of the process.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: std::sync::OnceLock<Arc<CryptoProvider>> = std::sync::OnceLock::new();
+    Arc::clone(PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider())))
+}

@@ -1,0 +1,184 @@
+//! Which certificate a client gets, the rules of its handshake, and the hosts that it may then ask for.
+
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+
+use ahash::RandomState;
+use hashbrown::HashMap;
+use rustls::{
+    ServerConfig,
+    server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier},
+    sign::SingleCertAndKey,
+};
+
+use super::{ALPN_HTTP1, ALPN_HTTP2, Certificate, TlsError, TlsFile, file::shown, pem, provider};
+
+/// The indexes of certificates, by name.
+type Names = HashMap<Box<str>, usize, RandomState>;
+
+/// The certificates of a listener, by the name that a client asks for.
+#[derive(Debug)]
+pub struct ServerNames {
+    /// At least one. The first is used for clients that name no host, or an unknown one.
+    entries: Box<[Arc<ServerName>]>,
+    /// The indexes of exact names.
+    exact: Names,
+    /// The indexes of wildcards, without `*.`.
+    wildcards: Names,
+    /// Whether clients of some names need a certificate.
+    has_client_auth: bool,
+}
+
+/// One certificate and the rules of its handshakes.
+#[derive(Debug)]
+pub struct ServerName {
+    /// The certificate.
+    pub certificate: Certificate,
+    /// The rules, for the TLS library.
+    pub config: Arc<ServerConfig>,
+    /// The file of the authorities of which clients need a certificate; `None`: they need none.
+    client_ca: Option<TlsFile>,
+}
+
+/// The certificate that was selected for a connection, among those of its listener at that time.
+#[derive(Clone, Debug)]
+pub struct SelectedName {
+    names: Arc<ServerNames>,
+    index: usize,
+}
+
+impl SelectedName {
+    /// The certificate and the rules of its handshakes.
+    pub fn name(&self) -> &ServerName {
+        &self.names.entries[self.index]
+    }
+
+    /// Whether the connection may carry requests for `host`, in lower case and without a port: its
+    /// certificate is valid for it, and the client has shown a certificate if `host` requires one. A
+    /// request without a host may be for any.
+    pub fn serves(&self, host: &str) -> bool {
+        host.is_empty()
+            || self.name().certificate.covers(host)
+                && !(self.names.has_client_auth && self.avoids_client_auth(host))
+    }
+
+    /// Whether a connection for `host` would have required a client certificate that this one has not.
+    fn avoids_client_auth(&self, host: &str) -> bool {
+        let index = self.names.index_of(host);
+        index != self.index && self.names.entries[index].client_ca.is_some()
+    }
+}
+
+impl ServerName {
+    /// Builds the rules of handshakes with `certificate`. With `client_ca`, clients need a certificate of
+    /// one of the authorities in that file.
+    ///
+    /// # Errors
+    ///
+    /// The certificate names no host, or the authorities cannot be read or used.
+    pub fn new(
+        certificate: Certificate,
+        client_ca: Option<&Path>,
+        http2: bool,
+    ) -> Result<Self, TlsError> {
+        if !certificate.names_a_host() {
+            return Err(TlsError::Nameless { path: shown(certificate.files[0].path()) });
+        }
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(|error| TlsError::Refused { path: "TLS".to_owned(), error })?;
+        let resolver = Arc::new(SingleCertAndKey::from(Arc::clone(&certificate.key)));
+        let mut client_ca_file = None;
+        let mut config = match client_ca {
+            None => {
+                let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
+                config.ticketer = ticketer()?;
+                config
+            }
+            Some(path) => {
+                let (file, roots, _) = pem::authorities(path)?;
+                client_ca_file = Some(file);
+                let roots = Arc::new(roots);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+                    .build()
+                    .map_err(|error| TlsError::Refused {
+                        path: shown(path),
+                        error: rustls::Error::General(error.to_string()),
+                    })?;
+                let mut config =
+                    builder.with_client_cert_verifier(verifier).with_cert_resolver(resolver);
+                // A resumed session would skip the check of the client's certificate.
+                config.send_tls13_tickets = 0;
+                config.session_storage = Arc::new(NoServerSessionStorage {});
+                config
+            }
+        };
+        let offered = if http2 { &[ALPN_HTTP2, ALPN_HTTP1][..] } else { &[ALPN_HTTP1] };
+        config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok(Self { certificate, config: Arc::new(config), client_ca: client_ca_file })
+    }
+
+    /// The files that it was read from.
+    pub fn files(&self) -> impl Iterator<Item = &TlsFile> {
+        self.certificate.files.iter().chain(&self.client_ca)
+    }
+}
+
+impl ServerNames {
+    /// Indexes `entries`. If a name is in two of them, returns the name and the indexes of both.
+    ///
+    /// # Errors
+    ///
+    /// A name is in two certificates, so which one a client gets would be an accident.
+    pub fn new(entries: Vec<Arc<ServerName>>) -> Result<Self, (Box<str>, usize, usize)> {
+        let (mut exact, mut wildcards) = (Names::default(), Names::default());
+        for (index, entry) in entries.iter().enumerate() {
+            for name in entry.certificate.names() {
+                let earlier = match name.strip_prefix("*.") {
+                    Some(parent) => wildcards.insert(parent.into(), index),
+                    None => exact.insert(name.into(), index),
+                };
+                if let Some(earlier) = earlier.filter(|earlier| *earlier != index) {
+                    return Err((name.into(), earlier, index));
+                }
+            }
+        }
+        let has_client_auth = entries.iter().any(|entry| entry.client_ca.is_some());
+        Ok(Self { entries: entries.into(), exact, wildcards, has_client_auth })
+    }
+
+    /// Selects the certificate for a client that asks for `name`: the exact name, then a wildcard, then
+    /// the first.
+    pub fn select(self: &Arc<Self>, name: Option<&str>) -> SelectedName {
+        let index = name.map_or(0, |name| {
+            let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+            self.index_of(&name)
+        });
+        SelectedName { names: Arc::clone(self), index }
+    }
+
+    /// The index of the certificate for `name`, in lower case.
+    fn index_of(&self, name: &str) -> usize {
+        let wildcard = || self.wildcards.get(name.split_once('.')?.1);
+        self.exact.get(name).or_else(wildcard).copied().unwrap_or(0)
+    }
+
+    /// The certificates, in the configuration's order.
+    pub fn entries(&self) -> &[Arc<ServerName>] {
+        &self.entries
+    }
+}
+
+/// The key of all session tickets. One for the process, so that a session resumes at any worker and after
+/// a reload.
+fn ticketer() -> Result<Arc<dyn ProducesTickets>, TlsError> {
+    static TICKETER: OnceLock<Arc<dyn ProducesTickets>> = OnceLock::new();
+    if let Some(ticketer) = TICKETER.get() {
+        return Ok(Arc::clone(ticketer));
+    }
+    let ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()
+        .map_err(|error| TlsError::Refused { path: "session tickets".to_owned(), error })?;
+    Ok(Arc::clone(TICKETER.get_or_init(|| ticketer)))
+}
