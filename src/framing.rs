@@ -12,7 +12,9 @@
 //! | `body`, `chunked` | [`BodyDecoder`] and [`BodyEncoder`]: `Content-Length`, chunked and close-delimited bodies |
 //! | `error` | [`FramingError`] and its status code |
 //! | `client` | [`ClientStream`]: the interface between a client connection and the gateway |
-//! | `socket`, `buffer` | [`SharedSocket`], [`ReadBuffer`] and the worker's buffer pools |
+//! | `transport`, `socket`, `buffer` | [`Transport`]: TCP, Unix or TLS; [`SharedSocket`], [`ReadBuffer`] and the worker's buffer pools |
+//! | `receiver` | [`Http2Receiver`]: the data of a stream of HTTP/2 |
+//! | `upgrade`, `tunnel` | which requests ask for another protocol; [`Tunnel`]: the bytes of that protocol |
 //! | `state` | [`ConnectionState`]: what a connection waits for, and its deadlines |
 //!
 //! ```
@@ -37,20 +39,32 @@ pub mod chunked;
 pub mod client;
 pub mod error;
 pub mod fields;
+mod frame_counter;
 pub mod head;
+pub mod header_map;
 pub mod host;
+pub mod receiver;
+pub mod rewound;
 pub mod socket;
 pub mod start_line;
 pub mod state;
 mod target;
+pub mod transport;
+pub mod tunnel;
+pub mod upgrade;
 
 pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::{Buffer, ReadBuffer};
 pub use client::{BodyError, ClientStream};
 pub use error::FramingError;
 pub use fields::Fields;
+pub use frame_counter::FrameCounts;
 pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead};
+pub use receiver::Http2Receiver;
+pub use rewound::{ReadTurn, Rewound};
 pub use socket::SharedSocket;
 pub use start_line::Version;
 pub use state::{ClientTimeouts, ConnectionState, StateCell, Timeout};
 pub use target::is_origin_form;
+pub use transport::{RawSocket, Transport};
+pub use tunnel::{Tunnel, TunnelEnd, TunnelOutcome};

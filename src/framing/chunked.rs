@@ -8,7 +8,7 @@ use super::{characters::is_token_byte, error::FramingError, head::split_field};
 /// The maximum length of one chunk's extensions, in bytes.
 const MAX_EXTENSION: u32 = 1024;
 /// The maximum length of all trailers together, in bytes.
-const MAX_TRAILERS: usize = 8 * 1024;
+pub(super) const MAX_TRAILERS: usize = 8 * 1024;
 
 /// The position of the next byte.
 #[derive(Debug)]

@@ -47,8 +47,8 @@ pub enum FramingError {
     /// No `Host`, or an empty one.
     #[error("Host is missing or empty")]
     HostMissing,
-    /// `Host` is sent more than once.
-    #[error("Host is sent more than once")]
+    /// `Host` is sent more than once, or contradicts `:authority`.
+    #[error("Host is sent more than once, or contradicts :authority")]
     HostRepeated,
     /// `Host` is not a host name or address, with an optional port.
     #[error(
@@ -59,6 +59,9 @@ pub enum FramingError {
     /// bounded.
     #[error("Connection has too many options; expected at most 64")]
     ConnectionOptions,
+    /// A field of an HTTP/1 connection in an HTTP/2 message: RFC 9113, 8.2.2.
+    #[error("a header concerns an HTTP/1 connection; HTTP/2 has no such header")]
+    ConnectionField,
     /// The first line alone exceeds the bound of the head, in bytes.
     #[error("the request line is longer than {0} bytes")]
     TargetTooLong(usize),
@@ -92,8 +95,8 @@ pub enum FramingError {
     /// The upstream sent too many 1xx responses.
     #[error("too many interim responses")]
     TooManyInterim,
-    /// The upstream answered 101, although the gateway never sends `Upgrade`.
-    #[error("unexpected 101 Switching Protocols: the request had no Upgrade")]
+    /// The upstream answered 101 to a request that did not ask for it.
+    #[error("unexpected 101 Switching Protocols: the request did not ask for this upgrade")]
     UnexpectedUpgrade,
 }
 

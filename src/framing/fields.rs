@@ -48,12 +48,17 @@ impl Fields {
         Self { bytes: Buffer::with_capacity(256), spans }
     }
 
+    /// An empty list behind the bytes that `bytes` already has.
+    pub(super) fn starting_with(bytes: Buffer) -> Self {
+        Self { bytes, spans: FieldSpans::with_capacity(INITIAL_FIELDS) }
+    }
+
     pub(super) fn from_parts(bytes: Buffer, spans: FieldSpans) -> Self {
         Self { bytes, spans }
     }
 
     /// The buffer that contains the fields.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 

@@ -4,6 +4,8 @@
 //! stricter where the RFC lets a recipient repair a message. The parser is incremental: it continues where
 //! it stopped, so a head costs one pass however its bytes are split.
 
+mod http2;
+
 use std::{num::NonZeroU32, ops::Range};
 
 use http::Method;
@@ -18,7 +20,7 @@ use super::{
 };
 
 /// The maximum number of fields of a response: the largest bound that can be configured for requests.
-const MAX_RESPONSE_FIELDS: usize = 1024;
+pub const MAX_RESPONSE_FIELDS: usize = 1024;
 /// The longest head of a response, in bytes.
 const MAX_RESPONSE_HEAD: usize = 64 * 1024;
 /// The maximum number of options in `Connection`.
@@ -64,11 +66,14 @@ pub struct RequestHead {
 
 /// The connection options of a message: RFC 9110, 7.6.1.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct ConnectionOptions {
     /// `close`.
     pub close: bool,
     /// `keep-alive`.
     pub keep_alive: bool,
+    /// `upgrade`.
+    pub upgrade: bool,
     /// Whether there are other options: the names of hop-by-hop fields.
     pub lists_fields: bool,
 }
@@ -248,9 +253,18 @@ impl HeadParser<StatusLine> {
     /// # Errors
     /// The body's length is ambiguous, or the status is 101.
     pub fn finish(self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
+        let head = self.finish_upgrade(bytes)?;
+        if head.status == 101 { Err(FramingError::UnexpectedUpgrade) } else { Ok(head) }
+    }
+
+    /// As [`Self::finish`], for the response to a request for an upgrade: a 101 without a body is accepted.
+    ///
+    /// # Errors
+    /// The body's length is ambiguous, or a 101 declares one.
+    pub fn finish_upgrade(self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
         let StatusLine { status, version } = self.start.ok_or(FramingError::StatusLine)?;
         let length = self.summary.body_length(version)?;
-        if status == 101 {
+        if status == 101 && (length.is_some() || version != Version::Http11) {
             return Err(FramingError::UnexpectedUpgrade);
         }
         let fields = Fields::from_parts(Buffer::copy_of(bytes), self.spans);
@@ -299,6 +313,7 @@ impl RequestHead {
         match self.version {
             Version::Http11 => !self.connection.close,
             Version::Http10 => self.connection.keep_alive && !self.connection.close,
+            Version::Http2 => true,
         }
     }
 }
@@ -372,6 +387,8 @@ impl ConnectionOptions {
             self.close = true;
         } else if option.eq_ignore_ascii_case(b"keep-alive") {
             self.keep_alive = true;
+        } else if option.eq_ignore_ascii_case(b"upgrade") {
+            self.upgrade = true;
         } else if !option.is_empty() {
             self.lists_fields = true;
         }

@@ -6,28 +6,30 @@ use std::{
     io,
     pin::{Pin, pin},
     task::{Context, Poll},
-    time::Duration,
 };
 
-use socket2::SockRef;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::transport::Transport;
 
 /// Schedules the task behind other runnable tasks and pending I/O. The caller must then return `Pending`.
 pub fn yield_turn(cx: &mut Context<'_>) {
     let _ = pin!(tokio::task::yield_now()).poll(cx);
 }
 
-/// A connected socket whose two directions are used through `&self`.
+/// A connected stream whose two directions are used through `&self`.
 #[derive(Debug)]
-pub struct SharedSocket(RefCell<TcpStream>);
+pub struct SharedSocket(RefCell<Transport>);
 
 impl SharedSocket {
-    /// Takes ownership of a connected socket.
-    pub fn new(stream: TcpStream) -> Self {
-        Self(RefCell::new(stream))
+    /// Takes ownership of a connected stream.
+    pub fn new(transport: impl Into<Transport>) -> Self {
+        Self(RefCell::new(transport.into()))
+    }
+
+    /// Returns the stream.
+    pub fn into_transport(self) -> Transport {
+        self.0.into_inner()
     }
 
     /// Reads the bytes that have arrived. Ready without bytes at the end of the stream.
@@ -38,7 +40,8 @@ impl SharedSocket {
         Pin::new(&mut *self.0.borrow_mut()).poll_read(cx, buf)
     }
 
-    /// Writes as much of `bytes` as the kernel accepts, and returns the number of bytes.
+    /// Writes as much of `bytes` as the stream accepts, and returns the number of bytes. With TLS, some
+    /// of them may still be buffered: see [`Self::poll_flush`].
     ///
     /// # Errors
     /// The write failed.
@@ -46,36 +49,79 @@ impl SharedSocket {
         Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, bytes)
     }
 
+    /// As [`Self::poll_write`], from several slices.
+    pub(super) fn poll_write_vectored(
+        &self,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_write_vectored(cx, slices)
+    }
+
+    /// Whether [`Self::poll_write_vectored`] writes more than the first slice.
+    pub(super) fn is_write_vectored(&self) -> bool {
+        self.0.borrow().is_write_vectored()
+    }
+
+    /// Closes the writing side once everything was written. With TLS, the session ends first.
+    ///
+    /// # Errors
+    /// The write failed.
+    pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_shutdown(cx)
+    }
+
+    /// Ready when the kernel has accepted everything that was written.
+    ///
+    /// # Errors
+    /// The write failed.
+    pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_flush(cx)
+    }
+
     /// Whether the socket is readable: bytes, the end of the stream or an error. Otherwise the task is
     /// woken when it becomes readable.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> bool {
-        self.0.borrow().poll_read_ready(cx).is_ready()
+        self.0.borrow().poll_readable(cx)
     }
 
     /// Whether the runtime was notified that the peer closed its side or the connection failed, even if
     /// bytes before the end are unread. The task is not woken when this changes.
     pub fn is_read_closed(&self, cx: &mut Context<'_>) -> bool {
-        let stream = self.0.borrow();
-        let ready = pin!(stream.ready(Interest::READABLE)).poll(cx);
-        matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+        self.0.borrow().is_read_closed(cx)
     }
 
-    /// Whether the peer has neither closed the connection nor sent bytes. Costs no system call while
-    /// nothing has arrived.
+    /// Whether the connection has failed, even if bytes before that are unread. A system call.
+    ///
+    /// # Errors
+    /// It has failed.
+    pub fn check_error(&self) -> io::Result<()> {
+        self.0.borrow().check_error()
+    }
+
+    /// Whether the peer has neither closed the connection nor sent bytes. In clear, this costs no system
+    /// call while nothing has arrived.
     pub fn is_quiet(&self) -> bool {
-        let read = self.0.borrow().try_read(&mut [0]);
-        read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        self.0.borrow_mut().is_quiet()
+    }
+
+    /// Lets the kernel find out that the peer is gone, for a connection that may be silent for long.
+    pub fn keep_alive(&self) {
+        self.0.borrow().keep_alive();
     }
 
     /// Closes the writing side: the peer reads the end of the stream.
     pub fn shutdown(&self) {
-        // Fails only on a connection that is already closed.
-        let _ = SockRef::from(&*self.0.borrow()).shutdown(std::net::Shutdown::Write);
+        self.0.borrow_mut().shutdown();
+    }
+
+    /// Ends the TLS session, if there is one: what was sent before is complete.
+    pub fn send_close_notify(&self) {
+        self.0.borrow_mut().send_close_notify();
     }
 
     /// Makes the drop of the socket send RST instead of FIN.
     pub fn reset_on_close(&self) {
-        // If this fails, the connection is closed with FIN.
-        let _ = SockRef::from(&*self.0.borrow()).set_linger(Some(Duration::ZERO));
+        self.0.borrow().reset_on_close();
     }
 }

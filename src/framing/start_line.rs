@@ -11,6 +11,31 @@ pub enum Version {
     Http10,
     /// HTTP/1.1.
     Http11,
+    /// HTTP/2.
+    Http2,
+}
+
+impl Version {
+    /// All of them, in the order of their values.
+    pub const ALL: [Self; 3] = [Self::Http10, Self::Http11, Self::Http2];
+
+    /// The name as in `Via`: `1.0`, `1.1` or `2`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http10 => "1.0",
+            Self::Http11 => "1.1",
+            Self::Http2 => "2",
+        }
+    }
+
+    /// The name in logs and metrics: `HTTP/1.0`, `HTTP/1.1` or `HTTP/2`.
+    pub fn protocol(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+            Self::Http2 => "HTTP/2",
+        }
+    }
 }
 
 /// The first line of a head.

@@ -43,6 +43,13 @@ pub enum ConnectionState {
         /// The deadline.
         deadline: u64,
     },
+    /// Bytes of either side of a tunnel, after an upgrade.
+    Tunnel {
+        /// The last byte that was moved.
+        since: u64,
+        /// The longest time without a byte, in ms. `None`: unlimited.
+        idle_timeout: Option<u64>,
+    },
     /// The client's close, after the gateway has shut down its own side. Received bytes are discarded.
     Linger {
         /// The last received byte.
@@ -95,6 +102,8 @@ pub enum Timeout {
     ResponseIdle,
     /// The whole response took too long.
     Response,
+    /// A tunnel was idle.
+    Tunnel,
     /// The rest of a body did not arrive, or the client did not close.
     Close,
 }
@@ -152,6 +161,9 @@ impl ConnectionState {
                 Wait::Gateway => None,
             },
             Self::Drain { deadline } => (now > deadline).then_some(Timeout::Close),
+            Self::Tunnel { since, idle_timeout } => {
+                gap_exceeded(since, idle_timeout).then_some(Timeout::Tunnel)
+            }
             Self::Linger { since, deadline } => {
                 (now > deadline || gap_exceeded(since, Some(LINGER_GAP))).then_some(Timeout::Close)
             }
@@ -179,6 +191,8 @@ pub struct StateCell {
     state: Cell<ConnectionState>,
     timeout: Cell<Option<Timeout>>,
     close_mode: Cell<CloseMode>,
+    /// See [`Self::set_swept`].
+    is_swept: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -187,7 +201,8 @@ impl StateCell {
     pub fn new(coarse_clock: Rc<Cell<u64>>) -> Self {
         let state = Cell::new(ConnectionState::Head { since: coarse_clock.get() });
         let (timeout, close_mode) = (Cell::new(None), Cell::new(CloseMode::KeepOpen));
-        Self { coarse_clock, state, timeout, close_mode, waker: RefCell::new(None) }
+        let (is_swept, waker) = (Cell::new(false), RefCell::new(None));
+        Self { coarse_clock, state, timeout, close_mode, is_swept, waker }
     }
 
     /// The worker's coarse time, in ms.
@@ -224,6 +239,18 @@ impl StateCell {
     pub fn begin_response(&self, idle_timeout: Option<u64>, timeout: Option<u64>) {
         let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
         self.enter(ConnectionState::Response { deadline, idle_timeout, wait: Wait::Gateway });
+    }
+
+    /// Enters [`ConnectionState::Tunnel`]. `idle_timeout` bounds the time without a byte, in ms.
+    pub fn begin_tunnel(&self, idle_timeout: Option<u64>) {
+        self.enter(ConnectionState::Tunnel { since: self.now(), idle_timeout });
+    }
+
+    /// Records that a tunnel has moved a byte.
+    pub fn mark_tunnel_progress(&self) {
+        if let ConnectionState::Tunnel { idle_timeout, .. } = self.state.get() {
+            self.begin_tunnel(idle_timeout);
+        }
     }
 
     /// Sets what the current request or response waits for.
@@ -290,6 +317,16 @@ impl StateCell {
     pub fn request_close(&self, mode: CloseMode) {
         self.close_mode.set(self.close_mode.get().max(mode));
         self.wake();
+    }
+
+    /// Whether each sweep wakes the connection's task, for what the runtime does not report.
+    pub fn set_swept(&self, is_swept: bool) {
+        self.is_swept.set(is_swept);
+    }
+
+    /// See [`Self::set_swept`].
+    pub fn is_swept(&self) -> bool {
+        self.is_swept.get()
     }
 
     /// Wakes the connection's task.
@@ -383,6 +420,18 @@ mod tests {
         assert_eq!((due(&cell, 2500), due(&cell, 2501)), (None, Some(Timeout::Close)));
         cell.enter(ConnectionState::Linger { since: 29_900, deadline: 30_000 });
         assert_eq!(due(&cell, 30_001), Some(Timeout::Close));
+    }
+
+    #[test]
+    fn tunnel_ends_when_it_is_idle() {
+        let (cell, clock) = cell(1000);
+        cell.begin_tunnel(Some(300));
+        assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::Tunnel)));
+        clock.set(1300);
+        cell.mark_tunnel_progress();
+        assert_eq!((due(&cell, 1600), due(&cell, 1601)), (None, Some(Timeout::Tunnel)));
+        cell.begin_tunnel(None);
+        assert_eq!(due(&cell, 1 << 40), None);
     }
 
     #[test]

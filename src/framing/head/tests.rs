@@ -126,7 +126,8 @@ fn head_is_the_same_however_its_bytes_are_split() {
             ("/a", Some("b"), BodyLength::Known(3))
         );
         assert_eq!(read.fields.get_all("X-A").collect::<Vec<_>>(), [b"1", b"2"]);
-        let connection = ConnectionOptions { close: true, keep_alive: false, lists_fields: true };
+        let connection =
+            ConnectionOptions { close: true, lists_fields: true, ..ConnectionOptions::default() };
         assert_eq!((read.connection, read.has_expect), (connection, true));
     }
 }

@@ -1,0 +1,75 @@
+//! Header fields as lines of HTTP/1, and as the map that the HTTP/2 library takes. Pure.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{chunked::MAX_TRAILERS, error::FramingError, fields::Fields};
+
+/// The fields that `lines` contains: `name: value` and CR LF, as [`Fields::write_to`] writes them. A field
+/// that HTTP/2 cannot carry is left out, as are those beyond the most that the map can hold.
+pub fn from_lines(lines: &[u8]) -> HeaderMap {
+    // The values share one copy of the lines.
+    let shared = Bytes::copy_from_slice(lines);
+    let mut map = HeaderMap::with_capacity(24);
+    let mut rest = &shared[..];
+    while let Some(end) = memchr::memchr(b'\n', rest) {
+        let line = &rest[..end.saturating_sub(1)];
+        rest = &rest[end + 1..];
+        let Some(colon) = memchr::memchr(b':', line) else { continue };
+        let name = HeaderName::from_bytes(&line[..colon]);
+        let value = shared.slice_ref(line[colon + 1..].trim_ascii());
+        let value = HeaderValue::from_maybe_shared(value);
+        if let (Ok(name), Ok(value)) = (name, value) {
+            let _ = map.try_append(name, value);
+        }
+    }
+    map
+}
+
+/// The fields of `map`. A value that HTTP/1 could not carry unchanged is left out.
+pub fn to_fields(map: &HeaderMap) -> Fields {
+    let is_plain =
+        |value: &[u8]| !value.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t');
+    let all = map.iter().map(|(name, value)| (name.as_str(), value.as_bytes().trim_ascii()));
+    all.filter(|(_, value)| is_plain(value)).collect()
+}
+
+/// The trailers in `map`, as [`to_fields`].
+///
+/// # Errors
+///
+/// They are longer than trailers of HTTP/1 may be.
+pub fn to_trailers(map: &HeaderMap) -> Result<Fields, FramingError> {
+    let line = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 4;
+    if map.iter().map(line).sum::<usize>() > MAX_TRAILERS {
+        return Err(FramingError::TrailersTooLong);
+    }
+    Ok(to_fields(map))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailers_are_bounded_by_their_lines() {
+        let value = |length: usize| HeaderValue::from_maybe_shared("x".repeat(length)).unwrap();
+        let mut map = HeaderMap::new();
+        map.insert("a", value(MAX_TRAILERS - 5));
+        assert_eq!(to_trailers(&map).unwrap().len(), 1);
+        map.insert("b", value(0));
+        assert_eq!(to_trailers(&map).err(), Some(FramingError::TrailersTooLong));
+    }
+
+    #[test]
+    fn lines_are_read_as_a_map_and_back() {
+        let lines = b"X-One: 1\r\nset-cookie: a=b: c\r\nset-cookie: d\r\nbad name: x\r\n";
+        let map = from_lines(lines);
+        assert_eq!(map.get("x-one").unwrap(), "1");
+        let cookies: Vec<_> = map.get_all("set-cookie").iter().collect();
+        assert_eq!(cookies, ["a=b: c", "d"]);
+        let fields = to_fields(&map);
+        assert_eq!(fields.len(), 3);
+        assert_eq!(fields.get_all("set-cookie").collect::<Vec<_>>(), [&b"a=b: c"[..], b"d"]);
+    }
+}

@@ -1,0 +1,90 @@
+//! The receiving side of a stream of HTTP/2.
+
+use std::task::{Context, Poll, ready};
+
+use h2::RecvStream;
+use http::HeaderMap;
+
+/// Reads the data of one stream in order. Data returns to the sender's windows when it is read.
+///
+/// What arrives while the reader waits for something else should be taken with [`Self::read_ahead`]. The
+/// library counts small frames that are unread over all streams of a connection, and closes the connection if
+/// there are too many; the windows alone bound the bytes that are read ahead.
+#[derive(Debug)]
+pub struct Http2Receiver {
+    stream: RecvStream,
+    /// Data that was read ahead. It is not yet returned to the windows.
+    ahead: Vec<u8>,
+}
+
+impl Http2Receiver {
+    /// Nothing must have been read from `stream`.
+    pub fn new(stream: RecvStream) -> Self {
+        Self { stream, ahead: Vec::new() }
+    }
+
+    /// Calls `take` with the next bytes. Ready with their number; 0 at the end of the data.
+    ///
+    /// # Errors
+    /// The stream or the connection failed.
+    pub fn poll_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&[u8]),
+    ) -> Poll<Result<usize, h2::Error>> {
+        if !self.ahead.is_empty() {
+            let ahead = std::mem::take(&mut self.ahead);
+            take(&ahead);
+            self.release(ahead.len());
+            return Poll::Ready(Ok(ahead.len()));
+        }
+        loop {
+            match ready!(self.stream.poll_data(cx)) {
+                Some(Ok(data)) if data.is_empty() => {}
+                Some(Ok(data)) => {
+                    take(&data);
+                    self.release(data.len());
+                    return Poll::Ready(Ok(data.len()));
+                }
+                Some(Err(error)) => return Poll::Ready(Err(error)),
+                None => return Poll::Ready(Ok(0)),
+            }
+        }
+    }
+
+    /// Takes the data that has arrived out of the library's queue. The task is woken when more arrives.
+    ///
+    /// # Errors
+    /// The stream or the connection failed. The next read fails, too.
+    pub fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), h2::Error> {
+        loop {
+            match self.stream.poll_data(cx) {
+                Poll::Ready(Some(Ok(data))) => self.ahead.extend_from_slice(&data),
+                Poll::Ready(Some(Err(error))) => return Err(error),
+                // An end is returned again by the next read.
+                Poll::Ready(None) | Poll::Pending => return Ok(()),
+            }
+        }
+    }
+
+    /// The trailers, after the end of the data.
+    ///
+    /// # Errors
+    /// The stream or the connection failed.
+    pub fn poll_trailers(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<HeaderMap>, h2::Error>> {
+        self.stream.poll_trailers(cx)
+    }
+
+    /// Whether nothing is left to read: no data and no trailers.
+    pub fn is_end_stream(&self) -> bool {
+        self.ahead.is_empty() && self.stream.is_end_stream()
+    }
+
+    fn release(&mut self, count: usize) {
+        // Fails only if the stream is over.
+        let _ = self.stream.flow_control().release_capacity(count);
+    }
+}

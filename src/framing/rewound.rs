@@ -1,0 +1,132 @@
+//! A stream of which some bytes were read before its protocol was known.
+
+use std::{
+    cell::Cell,
+    io,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{
+    buffer::ReadBuffer,
+    frame_counter::{FrameCounter, FrameCounts},
+    socket::{SharedSocket, yield_turn},
+    transport::Transport,
+};
+
+/// Bytes after which a task yields to others.
+const MAX_TURN_BYTES: usize = 32 * 1024;
+/// The same after a turn of control frames, each of which costs more than a byte of a body.
+const MAX_CONTROL_TURN_BYTES: usize = 4 * 1024;
+
+/// A client's stream of which some bytes, or none, were read already. Once much was read in a turn, the next read
+/// yields, so that a flood of small frames does not delay others.
+#[derive(Debug)]
+pub struct Rewound {
+    before: ReadBuffer,
+    socket: Rc<SharedSocket>,
+    counter: FrameCounter,
+    turn: Rc<ReadTurn>,
+}
+
+/// What a task has read from its connection since it was polled.
+#[derive(Debug)]
+pub struct ReadTurn {
+    frames: Cell<FrameCounts>,
+    /// Bytes that may still be read.
+    left: Cell<usize>,
+}
+
+impl Default for ReadTurn {
+    fn default() -> Self {
+        Self { frames: Cell::default(), left: Cell::new(MAX_TURN_BYTES) }
+    }
+}
+
+impl ReadTurn {
+    /// Begins a turn. Returns the frames of the last one.
+    pub fn begin(&self) -> FrameCounts {
+        let frames = self.frames.take();
+        let is_control = frames.control > frames.content;
+        self.left.set(if is_control { MAX_CONTROL_TURN_BYTES } else { MAX_TURN_BYTES });
+        frames
+    }
+}
+
+impl Rewound {
+    /// The stream that first returns `before`.
+    pub fn new(before: ReadBuffer, transport: Transport) -> Self {
+        let socket = Rc::new(SharedSocket::new(transport));
+        Self { before, socket, counter: FrameCounter::default(), turn: Rc::default() }
+    }
+
+    /// The turn, which the task that reads has to begin at each poll.
+    pub fn turn(&self) -> Rc<ReadTurn> {
+        Rc::clone(&self.turn)
+    }
+
+    /// The stream behind the bytes, for use after this value was dropped.
+    pub fn socket(&self) -> Rc<SharedSocket> {
+        Rc::clone(&self.socket)
+    }
+}
+
+impl AsyncRead for Rewound {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let filled = buf.filled().len();
+        if this.before.is_empty() {
+            let left = this.turn.left.get();
+            if left == 0 {
+                yield_turn(cx);
+                return Poll::Pending;
+            }
+            ready!(this.socket.poll_read(cx, buf))?;
+            this.turn.left.set(left.saturating_sub(buf.filled().len() - filled));
+        } else {
+            let count = this.before.bytes().len().min(buf.remaining());
+            buf.put_slice(&this.before.bytes()[..count]);
+            this.before.consume(count);
+        }
+        let frames = this.counter.count(&buf.filled()[filled..]);
+        this.turn.frames.set(this.turn.frames.get() + frames);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Rewound {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.socket.poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.socket.poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_shutdown(cx)
+    }
+}

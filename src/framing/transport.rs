@@ -1,0 +1,312 @@
+//! The byte stream beneath HTTP: TCP, a Unix socket, or TLS over either.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use rustls::{CommonState, ConnectionCommon};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
+    net::{TcpStream, UnixStream},
+};
+use tokio_rustls::TlsStream;
+
+/// A connected stream socket.
+#[derive(Debug)]
+pub enum RawSocket {
+    /// TCP.
+    Tcp(TcpStream),
+    /// A Unix domain socket.
+    Unix(UnixStream),
+}
+
+/// A connected byte stream.
+#[derive(Debug)]
+pub enum Transport {
+    /// In clear.
+    Plain(RawSocket),
+    /// With TLS, after the handshake.
+    Tls(Box<TlsStream<RawSocket>>),
+}
+
+impl From<TcpStream> for Transport {
+    fn from(stream: TcpStream) -> Self {
+        Self::Plain(RawSocket::Tcp(stream))
+    }
+}
+
+impl From<TlsStream<RawSocket>> for Transport {
+    fn from(stream: TlsStream<RawSocket>) -> Self {
+        Self::Tls(Box::new(stream))
+    }
+}
+
+impl RawSocket {
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(cx),
+            Self::Unix(stream) => stream.poll_read_ready(cx),
+        }
+    }
+
+    fn is_read_closed(&self, cx: &mut Context<'_>) -> bool {
+        let ready = match self {
+            Self::Tcp(stream) => pin!(stream.ready(Interest::READABLE)).poll(cx),
+            Self::Unix(stream) => pin!(stream.ready(Interest::READABLE)).poll(cx),
+        };
+        matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+    }
+
+    fn check_error(&self) -> io::Result<()> {
+        let error = match self {
+            Self::Tcp(stream) => stream.take_error()?,
+            Self::Unix(stream) => stream.take_error()?,
+        };
+        error.map_or(Ok(()), Err)
+    }
+
+    fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read(bytes),
+            Self::Unix(stream) => stream.try_read(bytes),
+        }
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_write(bytes),
+            Self::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+}
+
+impl AsFd for RawSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl AsyncRead for RawSocket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for RawSocket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The kernel has what was written.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+impl Transport {
+    /// The socket beneath TLS, if there is TLS.
+    pub fn socket(&self) -> &RawSocket {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// The state of the TLS session.
+    pub fn session(&self) -> Option<&CommonState> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => Some(stream.get_ref().1),
+        }
+    }
+
+    /// Whether the socket is readable: bytes, the end of the stream or an error. Otherwise the task is
+    /// woken when it becomes readable.
+    pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> bool {
+        self.socket().poll_read_ready(cx).is_ready()
+    }
+
+    /// An error if the connection has failed, even if bytes before that are unread.
+    pub(super) fn check_error(&self) -> io::Result<()> {
+        self.socket().check_error()
+    }
+
+    /// Whether the runtime was notified that the peer closed its side or the connection failed.
+    pub(super) fn is_read_closed(&self, cx: &mut Context<'_>) -> bool {
+        self.socket().is_read_closed(cx)
+    }
+
+    /// Whether the peer has neither closed the connection nor sent bytes for HTTP. Records of TLS
+    /// itself, such as session tickets, are processed.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        match self {
+            Self::Plain(socket) => socket
+                .try_read(&mut [0])
+                .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
+            Self::Tls(stream) => {
+                let mut byte = [0];
+                let mut context = Context::from_waker(Waker::noop());
+                Pin::new(stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
+            }
+        }
+    }
+
+    /// Closes the writing side: the peer reads the end of the stream. With TLS, `close_notify` is sent
+    /// first, as far as the kernel accepts it.
+    pub(super) fn shutdown(&mut self) {
+        self.send_close_notify();
+        // Fails only on a connection that is already closed.
+        let _ = SockRef::from(self.socket()).shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Ends the TLS session, if there is one: what was sent before is complete.
+    pub(super) fn send_close_notify(&mut self) {
+        if let Self::Tls(stream) = self {
+            match &mut **stream {
+                TlsStream::Client(stream) => {
+                    let (socket, session) = stream.get_mut();
+                    send_close_notify(socket, session);
+                }
+                TlsStream::Server(stream) => {
+                    let (socket, session) = stream.get_mut();
+                    send_close_notify(socket, session);
+                }
+            }
+        }
+    }
+
+    /// Lets the kernel find out that the peer is gone, about two minutes after its last byte, even if nothing is
+    /// sent to it.
+    pub(crate) fn keep_alive(&self) {
+        let probes = TcpKeepalive::new()
+            .with_time(Duration::from_mins(1))
+            .with_interval(Duration::from_secs(20))
+            .with_retries(3);
+        // Fails for a Unix socket, whose peer cannot vanish.
+        let _ = SockRef::from(self.socket()).set_tcp_keepalive(&probes);
+    }
+
+    /// Makes the drop of the socket send RST instead of FIN.
+    pub(super) fn reset_on_close(&self) {
+        // If this fails, the connection is closed with FIN.
+        let _ = SockRef::from(self.socket()).set_linger(Some(Duration::ZERO));
+    }
+}
+
+fn send_close_notify<T>(socket: &RawSocket, session: &mut ConnectionCommon<T>) {
+    session.send_close_notify();
+    let mut socket = TryWrite(socket);
+    while session.wants_write() && session.write_tls(&mut socket).is_ok_and(|sent| sent > 0) {}
+}
+
+/// Writes without waiting.
+struct TryWrite<'a>(&'a RawSocket);
+
+impl io::Write for TryWrite<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsyncRead for Transport {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! A tunnel: bytes in both directions between a client and an upstream, after an upgrade.
+//!
+//! Each direction has one buffer, and reads again only when it is written: a slow reader stops the sender. The
+//! buffer has at most one read of a socket, or a window of a stream of HTTP/2. The end of one direction closes
+//! only that direction.
+
+use std::{
+    io,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use h2::{Reason, SendStream};
+
+use super::{
+    buffer::{Buffer, ReadBuffer, poll_read},
+    receiver::Http2Receiver,
+    socket::{SharedSocket, yield_turn},
+    state::StateCell,
+};
+
+/// Most reads and writes of one direction in one poll; then the task yields to others.
+const MAX_ROUNDS: usize = 16;
+
+/// One end of a tunnel.
+pub trait TunnelEnd {
+    /// Appends bytes that have arrived to `out`. Ready with their number; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// The connection failed.
+    fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<usize>>;
+
+    /// Called when what was read cannot be written: see [`Http2Receiver::read_ahead`].
+    ///
+    /// # Errors
+    /// The connection failed, which a read would report only behind what is unread.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()>;
+
+    /// Writes as much of `bytes`, which are not empty, as is accepted now. Ready with the number of bytes.
+    ///
+    /// # Errors
+    /// The connection failed.
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// Ready when nothing that was written is held back on this side.
+    ///
+    /// # Errors
+    /// The connection failed.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Closes the writing side; the reading side stays open.
+    ///
+    /// # Errors
+    /// The connection failed.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Makes the other side see a failed connection instead of an orderly end.
+    fn abort(&mut self);
+}
+
+/// How a tunnel ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum TunnelOutcome {
+    /// Both sides closed, or the upstream did and has received no more.
+    Complete,
+    /// The client's connection failed.
+    ClientFailed,
+    /// The upstream's connection failed.
+    UpstreamFailed,
+    /// Neither side sent anything for the idle timeout.
+    TimedOut,
+}
+
+/// A tunnel between a client `C` and an upstream `U`.
+pub struct Tunnel<C, U> {
+    client: C,
+    upstream: U,
+    upload: Flow,
+    download: Flow,
+    /// The length of the response's head, which is written before the first byte of the tunnel.
+    head_length: u64,
+}
+
+/// One direction of a tunnel.
+#[derive(Default)]
+struct Flow {
+    bytes: Buffer,
+    /// The number of bytes written of `bytes`.
+    written: usize,
+    phase: Phase,
+    /// Bytes written to the target so far.
+    sent: u64,
+    /// Reads and writes so far.
+    steps: u64,
+}
+
+/// The phase of one direction.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Phase {
+    #[default]
+    Open,
+    /// The source has ended; the target is closed after the last byte.
+    SourceEnded,
+    /// The source failed. Nothing that was read of it is unsent.
+    SourceFailed,
+    /// The target was closed after the last byte.
+    Ended,
+    /// The target failed.
+    TargetFailed,
+}
+
+impl Flow {
+    fn has_unsent(&self) -> bool {
+        self.written < self.bytes.len()
+    }
+
+    /// Moves bytes from `source` to `target` until one of them is not ready.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut impl TunnelEnd,
+        target: &mut impl TunnelEnd,
+    ) {
+        for _ in 0..MAX_ROUNDS {
+            if self.has_unsent() {
+                match target.poll_write(cx, &self.bytes[self.written..]) {
+                    Poll::Pending => {
+                        if source.read_ahead(cx).is_err() {
+                            // The target may never take what is left.
+                            self.discard(Phase::SourceFailed);
+                        }
+                        return;
+                    }
+                    Poll::Ready(Ok(count)) if count > 0 => {
+                        self.written += count;
+                        self.sent += count as u64;
+                        self.steps += 1;
+                    }
+                    Poll::Ready(_) => return self.discard(Phase::TargetFailed),
+                }
+                continue;
+            }
+            self.bytes.clear();
+            self.written = 0;
+            match self.phase {
+                Phase::Open => match source.poll_read(cx, &mut self.bytes) {
+                    Poll::Pending => {
+                        // An idle tunnel holds no buffer.
+                        self.bytes = Buffer::default();
+                        if let Poll::Ready(Err(_)) = target.poll_flush(cx) {
+                            self.discard(Phase::TargetFailed);
+                        }
+                        return;
+                    }
+                    Poll::Ready(Ok(0)) => self.phase = Phase::SourceEnded,
+                    Poll::Ready(Ok(_)) => self.steps += 1,
+                    Poll::Ready(Err(_)) => self.phase = Phase::SourceFailed,
+                },
+                Phase::SourceEnded => match target.poll_close(cx) {
+                    Poll::Pending => return,
+                    Poll::Ready(Ok(())) => self.phase = Phase::Ended,
+                    Poll::Ready(Err(_)) => return self.discard(Phase::TargetFailed),
+                },
+                Phase::SourceFailed | Phase::Ended | Phase::TargetFailed => return,
+            }
+        }
+        yield_turn(cx);
+    }
+
+    /// Ends the direction without its unsent bytes.
+    fn discard(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.bytes = Buffer::default();
+        self.written = 0;
+    }
+}
+
+impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
+    /// A tunnel that first writes `head` to the client.
+    pub fn new(client: C, upstream: U, head: Buffer) -> Self {
+        let head_length = head.len() as u64;
+        let download = Flow { bytes: head, ..Flow::default() };
+        Self { client, upstream, upload: Flow::default(), download, head_length }
+    }
+
+    /// The bytes that were written to the client, and to the upstream.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.download.sent.saturating_sub(self.head_length), self.upload.sent)
+    }
+
+    /// Moves bytes in both directions. Ready when the tunnel has ended. `state` has its idle timeout.
+    pub fn poll(&mut self, cx: &mut Context<'_>, state: &StateCell) -> Poll<TunnelOutcome> {
+        let steps = self.upload.steps + self.download.steps;
+        self.upload.poll(cx, &mut self.client, &mut self.upstream);
+        self.download.poll(cx, &mut self.upstream, &mut self.client);
+        if self.upload.steps + self.download.steps > steps {
+            state.mark_tunnel_progress();
+        }
+        let outcome = match self.outcome() {
+            Some(outcome) => outcome,
+            None if state.timeout().is_some() => TunnelOutcome::TimedOut,
+            None => {
+                // Nothing wakes the task if a source fails that is not read because its target is slow.
+                state.set_swept(self.upload.has_unsent() || self.download.has_unsent());
+                return Poll::Pending;
+            }
+        };
+        if outcome != TunnelOutcome::Complete {
+            self.client.abort();
+            self.upstream.abort();
+        }
+        Poll::Ready(outcome)
+    }
+
+    /// How the tunnel ended; `None` while it has not.
+    fn outcome(&self) -> Option<TunnelOutcome> {
+        let Self { upload, download, .. } = self;
+        if download.phase == Phase::SourceFailed {
+            return Some(TunnelOutcome::UpstreamFailed);
+        }
+        if upload.phase == Phase::SourceFailed {
+            return Some(TunnelOutcome::ClientFailed);
+        }
+        // If a write failed, what the other side has sent before is still read to its end.
+        match (upload.phase, download.phase) {
+            (Phase::Ended | Phase::TargetFailed, Phase::Ended) => Some(TunnelOutcome::Complete),
+            (Phase::Ended, Phase::TargetFailed) => Some(TunnelOutcome::ClientFailed),
+            (Phase::TargetFailed, Phase::TargetFailed) => Some(TunnelOutcome::UpstreamFailed),
+            _ => None,
+        }
+    }
+}
+
+/// Reads for a [`TunnelEnd`] over a socket: first `before`, which was read before the tunnel began.
+pub fn poll_read_socket(
+    before: &mut ReadBuffer,
+    socket: &SharedSocket,
+    cx: &mut Context<'_>,
+    out: &mut Vec<u8>,
+) -> Poll<io::Result<usize>> {
+    if before.is_empty() {
+        return poll_read(socket, cx, |bytes| {
+            out.extend_from_slice(bytes);
+            bytes.len()
+        });
+    }
+    let count = before.bytes().len();
+    out.extend_from_slice(before.bytes());
+    before.consume(count);
+    Poll::Ready(Ok(count))
+}
+
+/// An end of a tunnel that is a stream of HTTP/2: RFC 8441, 5.
+pub struct Http2End {
+    send: SendStream<Bytes>,
+    receive: Http2Receiver,
+}
+
+impl Http2End {
+    /// The end with both directions of one stream.
+    pub fn new(send: SendStream<Bytes>, receive: Http2Receiver) -> Self {
+        Self { send, receive }
+    }
+}
+
+impl TunnelEnd for Http2End {
+    fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        self.receive.poll_data(cx, |data| out.extend_from_slice(data)).map_err(io::Error::other)
+    }
+
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.receive.read_ahead(cx).map_err(io::Error::other)
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        check_reset(&self.send.poll_reset(cx))?;
+        let count = ready!(poll_capacity(&mut self.send, cx, bytes.len()))?;
+        let sent = self.send.send_data(Bytes::copy_from_slice(&bytes[..count]), false);
+        Poll::Ready(sent.map(|()| count).map_err(io::Error::other))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(check_reset(&self.send.poll_reset(cx)))
+    }
+
+    fn poll_close(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.send.send_data(Bytes::new(), true).map_err(io::Error::other))
+    }
+
+    fn abort(&mut self) {
+        self.send.send_reset(Reason::CANCEL);
+    }
+}
+
+/// Ready with the number of bytes that may be sent now, 1 to `wanted`.
+///
+/// # Errors
+/// The stream is over.
+pub fn poll_capacity(
+    send: &mut SendStream<Bytes>,
+    cx: &mut Context<'_>,
+    wanted: usize,
+) -> Poll<io::Result<usize>> {
+    send.reserve_capacity(wanted);
+    let mut allowed = send.capacity();
+    while allowed == 0 {
+        // Reports changes only, and also those that leave nothing.
+        allowed = match ready!(send.poll_capacity(cx)) {
+            Some(Ok(allowed)) => allowed,
+            Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
+            None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        };
+    }
+    Poll::Ready(Ok(allowed.min(wanted)))
+}
+
+/// An error if the other side has reset the stream.
+fn check_reset(reset: &Poll<Result<Reason, h2::Error>>) -> io::Result<()> {
+    match reset {
+        Poll::Pending => Ok(()),
+        Poll::Ready(_) => Err(io::ErrorKind::ConnectionReset.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
