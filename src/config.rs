@@ -35,6 +35,7 @@ mod limits;
 mod listen;
 mod located;
 mod reader;
+mod redirect;
 mod routes;
 mod scalar;
 mod secret;
@@ -62,7 +63,8 @@ pub use file::{FileError, READ_TIMEOUT, read as read_file, read_regular, read_wh
 pub use headers::{Headers, StandardHeaders};
 pub use key_part::KeyPart;
 pub use limits::{Algorithm, Cost, Limit, OnFailure, Reserve};
-pub use listen::{Http, Listener};
+pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
+pub use redirect::RedirectHttps;
 pub use routes::{Method, Route, RouteMatch};
 pub use secret::{EnvLookup, SecretError, SecretReference};
 pub use source::ConfigSource;
@@ -71,7 +73,9 @@ pub use suggest::suggest;
 pub use throttle::{Mode, Throttle};
 pub use tiers::{Candidate, Tier, TierMatch};
 pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, parse_network};
-pub use upstreams::{Balance, FixedResponse, HostPort, Protocol, Target, Upstream};
+pub use upstreams::{
+    Balance, FixedResponse, HostPort, Protocol, ProxyVersion, Target, Upstream, UpstreamTls,
+};
 
 use fault::Mismatch;
 

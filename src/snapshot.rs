@@ -7,7 +7,7 @@
 //! `compile` assembles the parts; `listen`, `store`, `upstreams`, `limits`, `routes` and `throttle` each
 //! compile one section; `quota`, `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts;
 //! `fault_collector` collects the faults, `notes` finds valid settings that are rarely intended; `load`
-//! reads a file; `policy` is the compiled limit.
+//! reads a file; `policy` is the compiled limit, `certificates` finds the certificates that expire.
 //!
 //! ```
 //! use tidegate::{config, snapshot::Snapshot};
@@ -25,6 +25,7 @@
 //! ```
 
 mod algorithm;
+mod certificates;
 mod compile;
 mod fault_collector;
 mod limits;
@@ -47,6 +48,7 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
+pub use self::certificates::CertificateUse;
 pub use self::load::LoadError;
 pub(crate) use self::load::catch_panic;
 pub use self::policy::{Cost, LimitPolicy, LimitRequest, LimitRequestError, Tier, TierMatch};
@@ -57,6 +59,7 @@ use crate::{
     identity::{TokenSource, TrustedProxies},
     route::RouteTable,
     throttle::ThrottleSettings,
+    tls::ServerNames,
     upstream::Upstream,
 };
 
@@ -77,11 +80,35 @@ pub struct Snapshot {
     pub headers: RateHeaders,
     /// Bounds of client connections. A connection keeps the head bounds that it was accepted with.
     pub http: HttpRules,
+    /// How connections of each listener begin, in the configuration's order.
+    pub listeners: Vec<Arc<ListenerRules>>,
     /// Active-user admission control; `None` admits all users.
     pub throttle: Option<ThrottleSettings>,
     /// Notes on valid settings that the operator may not intend. `check` prints them, `serve` logs them as
     /// warnings.
     pub notes: Vec<Fault>,
+}
+
+/// How connections of one listener begin.
+#[derive(Debug, Default)]
+pub struct ListenerRules {
+    /// Its address as configured, for metrics.
+    pub address: Box<str>,
+    /// The certificates; `None` in clear.
+    pub tls: Option<Arc<ServerNames>>,
+    /// Whether clients may begin HTTP/2 in clear, without an upgrade. With TLS, the handshake decides.
+    pub http2: bool,
+    /// The peers that send the PROXY protocol's header; `None`: none does.
+    pub proxy_protocol: Option<TrustedProxies>,
+    /// Redirect every request to `https`, with this port if it is not 443; `None`: serve requests.
+    pub redirect_https: Option<u16>,
+}
+
+impl ListenerRules {
+    /// Whether a connection begins with its first HTTP/1 request.
+    pub fn is_plain_http1(&self) -> bool {
+        self.tls.is_none() && !self.http2 && self.proxy_protocol.is_none()
+    }
 }
 
 /// Bounds of client connections.
@@ -139,6 +166,8 @@ pub struct Route {
     pub answer_idle_timeout: Option<Duration>,
     /// Maximum time from the response's head to its last byte; `None`: no bound.
     pub answer_timeout: Option<Duration>,
+    /// Maximum time without a byte in a tunnel; `None`: no bound.
+    pub tunnel_idle_timeout: Option<Duration>,
     /// Maximum size of a request's body, in bytes.
     pub max_body: u64,
 }

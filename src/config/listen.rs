@@ -1,9 +1,12 @@
 //! `listen` and `http`: the client listeners and the bounds of a client connection.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::units::{Address, Maximum, Size, Timeout};
+use super::redirect::RedirectHttps;
+use super::units::{Address, Cidr, Maximum, Size, Timeout};
 
 /// A listener for client connections.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -11,13 +14,58 @@ use super::units::{Address, Maximum, Size, Timeout};
 pub struct Listener {
     /// IP address and port to listen on. Port 0 binds a free port, which the start is logged with.
     pub address: Address,
+    /// TLS on this listener. Without it, connections are in clear.
+    pub tls: Option<Tls>,
+    /// Accept HTTP/2. With TLS the handshake chooses it (ALPN), and the default is `true`. In clear, a client
+    /// begins with it (prior knowledge), and the default is `false`.
+    pub http2: Option<bool>,
+    /// Which peers send a PROXY protocol header, version 1 or 2, before the first byte of each connection.
+    /// If left out, none does.
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// Answer every request with a redirect to `https://`: with `true`, to the port of the first listener with
+    /// `tls`; with a number, to that port, for example `443` if clients reach the gateway through a port mapping.
+    #[serde(default)]
+    pub redirect_https: RedirectHttps,
+}
+
+/// TLS of a listener.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The certificates. A client gets the one whose subject alternative names match the name that it asks
+    /// for (SNI); the first, if none matches or it asks for no name. The files are read again at each reload.
+    pub certificates: Vec<CertificateFiles>,
+}
+
+/// The files of a certificate.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateFiles {
+    /// Path of the certificate chain, in PEM, the server's certificate first.
+    pub cert: PathBuf,
+    /// Path of the private key, in PEM, without a passphrase.
+    pub key: PathBuf,
+    /// Path of the certificate authorities, in PEM, of which clients need a certificate (mTLS). If left out,
+    /// clients need none.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// The peers that send a PROXY protocol header.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProxyProtocol {
+    /// Networks of the load balancers. Each of their connections must begin with a header; the address in it
+    /// is the client's. Connections of other peers have none.
+    pub from: Vec<Cidr>,
 }
 
 impl Listener {
     /// The listeners of a configuration without `listen`.
     pub(super) fn default_listeners() -> Vec<Self> {
         let address = Address(([127, 0, 0, 1], 8080).into());
-        vec![Self { address }]
+        let (tls, http2, proxy_protocol) = (None, None, None);
+        let redirect_https = RedirectHttps::Off;
+        vec![Self { address, tls, http2, proxy_protocol, redirect_https }]
     }
 }
 

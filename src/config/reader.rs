@@ -26,8 +26,7 @@ use super::suggest::suggest;
 use super::{Config, MAX_FAULTS};
 
 /// Keys that the documentation announces, but that no version accepts yet, each with its section's type.
-const PLANNED_KEYS: [(&str, &str); 3] =
-    [("Listener", "tls"), ("Listener", "proxy_protocol"), ("Upstream", "health")];
+const PLANNED_KEYS: [(&str, &str); 1] = [("Upstream", "health")];
 
 /// What was read from a tree.
 pub(super) struct Reading {

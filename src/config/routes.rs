@@ -43,6 +43,10 @@ pub struct Route {
     /// Maximum time from a response's head to its last byte; then it is cut off.
     #[serde(default = "Route::default_answer_timeout")]
     pub answer_timeout: Timeout,
+    /// Maximum time without a byte in either direction after an upgrade to another protocol, such as
+    /// WebSocket; then the connection is cut off.
+    #[serde(default = "Route::default_tunnel_idle_timeout")]
+    pub tunnel_idle_timeout: Timeout,
     /// Maximum size of a request body; beyond it, 413.
     #[serde(default = "Route::default_max_body")]
     pub max_body: Size,
@@ -63,6 +67,10 @@ impl Route {
 
     fn default_answer_timeout() -> Timeout {
         Timeout(None)
+    }
+
+    fn default_tunnel_idle_timeout() -> Timeout {
+        Timeout::from_secs(3600)
     }
 
     fn default_max_body() -> Size {

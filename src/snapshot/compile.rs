@@ -15,6 +15,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let config = &loaded.config;
     let mut collector = FaultCollector::new(&loaded.source);
     listen::check(&mut collector, config);
+    let listeners = listen::listeners(&mut collector, config);
     store::check(&mut collector, &config.store);
     let upstreams = upstreams::compile(&mut collector, &config.upstreams);
     let identity = identity(&mut collector, &config.client);
@@ -35,6 +36,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
                 draft_11: config.headers.standard == StandardHeaders::Draft11,
             },
             http: listen::http_rules(&config.http),
+            listeners,
             throttle,
             notes: collector.notes,
         }),

@@ -1,9 +1,13 @@
-//! Checks `listen` and `admin`, and compiles the bounds of client connections.
+//! Checks `listen` and `admin`, and compiles how client connections begin, and their bounds.
 
-use super::HttpRules;
+use std::sync::Arc;
+
 use super::fault_collector::FaultCollector;
-use crate::config::{Address, Config, Http, Listener};
+use super::{HttpRules, ListenerRules};
+use crate::config::{Address, CertificateFiles, Config, Http, Listener, RedirectHttps};
 use crate::framing::{ClientTimeouts, HeadBounds};
+use crate::identity::TrustedProxies;
+use crate::tls::{Certificate, ServerNames, TlsError, server::ServerName};
 
 pub(super) fn check(collector: &mut FaultCollector<'_>, config: &Config) {
     collector.ensure(!config.listen.is_empty(), "listen", "no listener", "at least one address");
@@ -28,6 +32,105 @@ fn is_taken(collector: &FaultCollector<'_>, listeners: &[Listener], address: Add
         let is_same = listener.address == address && address.0.port() != 0;
         is_same && collector.can_read(&format!("listen[{index}]"), &["address"])
     })
+}
+
+/// Compiles how connections of each listener begin.
+pub(super) fn listeners(
+    collector: &mut FaultCollector<'_>,
+    config: &Config,
+) -> Vec<Arc<ListenerRules>> {
+    let tls_port = config.listen.iter().find(|listener| listener.tls.is_some());
+    let tls_port = tls_port.map(|listener| listener.address.0.port());
+    let listeners = config.listen.iter().enumerate();
+    listeners.map(|(index, listener)| rules(collector, index, listener, tls_port).into()).collect()
+}
+
+fn rules(
+    collector: &mut FaultCollector<'_>,
+    index: usize,
+    listener: &Listener,
+    tls_port: Option<u16>,
+) -> ListenerRules {
+    let path = format!("listen[{index}]");
+    let http2 = listener.http2.unwrap_or(listener.tls.is_some());
+    let tls = listener.tls.as_ref().and_then(|tls| {
+        let expected = "at least one certificate";
+        let (path, names) = (format!("{path}.tls.certificates"), &tls.certificates);
+        collector.ensure(!names.is_empty(), &path, "no certificate", expected);
+        server_names(collector, &path, names, http2)
+    });
+    let redirect = format!("{path}.redirect_https");
+    let redirects = listener.redirect_https != RedirectHttps::Off;
+    if redirects && listener.tls.is_some() {
+        let what =
+            "`redirect_https` on a listener with `tls`: requests would be redirected to themselves";
+        collector.fault(&redirect, what, "it on a listener in clear");
+    } else if listener.redirect_https == RedirectHttps::Listener && tls_port.is_none() {
+        let what = "`redirect_https: true` without a listener with `tls`";
+        let expected = "one, or the port of the server that has it: `redirect_https: 443`";
+        collector.note(&redirect, what, expected);
+    } else if listener.redirect_https == RedirectHttps::Listener && tls_port == Some(0) {
+        let what = "`redirect_https: true`, but the listener with `tls` binds a free port";
+        collector.fault(&redirect, what, "the port that clients use: `redirect_https: 443`");
+    }
+    let proxy_protocol = listener.proxy_protocol.as_ref().map(|proxy| {
+        let is_valid = !proxy.from.is_empty();
+        let path = format!("{path}.proxy_protocol.from");
+        collector.ensure(is_valid, &path, "no network", "the networks of the load balancers");
+        TrustedProxies::new(proxy.from.iter().map(|network| network.0).collect())
+    });
+    let redirect_https = match listener.redirect_https {
+        RedirectHttps::Off => None,
+        RedirectHttps::Listener => Some(tls_port.unwrap_or(443)),
+        RedirectHttps::Port(port) => Some(port),
+    };
+    let address = listener.address.to_string().into();
+    ListenerRules { address, tls, http2, proxy_protocol, redirect_https }
+}
+
+fn server_names(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    files: &[CertificateFiles],
+    http2: bool,
+) -> Option<Arc<ServerNames>> {
+    let mut entries = Vec::new();
+    for (index, files) in files.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        if !collector.can_read(&path, &["cert", "key", "client_ca"]) {
+            continue;
+        }
+        let name = Certificate::load(&files.cert, &files.key).and_then(|certificate| {
+            ServerName::new(certificate, files.client_ca.as_deref(), http2)
+        });
+        match name {
+            Ok(name) => entries.push(Arc::new(name)),
+            Err(error) => {
+                let key = if error.is_about_key(&files.cert, &files.key) {
+                    "key"
+                } else if files.client_ca.as_deref().is_some_and(|path| error.concerns(path)) {
+                    "client_ca"
+                } else {
+                    "cert"
+                };
+                tls_fault(collector, &format!("{path}.{key}"), &error);
+            }
+        }
+    }
+    if entries.len() < files.len() || entries.is_empty() {
+        return None;
+    }
+    let names = ServerNames::new(entries).map_err(|(name, first, second)| {
+        let what = format!("the name `{name}` is also in the certificate of `{path}[{first}]`");
+        let expected = "each name in one certificate";
+        collector.fault(&format!("{path}[{second}].cert"), what, expected);
+    });
+    names.ok().map(Arc::new)
+}
+
+/// Reports why a file cannot be used for TLS.
+pub(super) fn tls_fault(collector: &mut FaultCollector<'_>, path: &str, error: &TlsError) {
+    collector.fault(path, error.to_string(), error.expected());
 }
 
 /// Compiles the bounds of client connections.

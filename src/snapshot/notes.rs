@@ -14,7 +14,9 @@ use crate::route::PathPattern;
 pub(super) fn add(collector: &mut FaultCollector<'_>, config: &Config) {
     note_admin(collector, config);
     for (name, upstream) in &config.upstreams {
-        note_targets(collector, &format!("upstreams.{name}.targets"), &upstream.targets, config);
+        let path = format!("upstreams.{name}");
+        note_targets(collector, &format!("{path}.targets"), &upstream.targets, config);
+        note_protocol(collector, &format!("{path}.protocol"), upstream);
     }
     for (index, route) in config.routes.iter().enumerate() {
         let path = format!("routes[{index}]");
@@ -63,10 +65,19 @@ fn note_targets(
     }
 }
 
+/// Notes `auto` where no handshake chooses the protocol.
+fn note_protocol(collector: &mut FaultCollector<'_>, path: &str, upstream: &config::Upstream) {
+    let is_tls = |target: &Target| matches!(target, Target::Https(_));
+    if upstream.protocol == config::Protocol::Auto && !upstream.targets.iter().any(is_tls) {
+        let what = "`auto` is HTTP/1.1 with targets in clear";
+        collector.note(path, what, "targets with https://, `http1` or `http2`");
+    }
+}
+
 /// Whether a connection to `target` reaches a listener of this process, as far as the configuration shows
 /// it: names other than `localhost` are not resolved.
 fn is_same_server(target: &Target, listener: Address) -> bool {
-    let server = &target.0;
+    let (Target::Http(server) | Target::Https(server)) = target else { return false };
     let own = listener.0.ip().to_canonical();
     let is_same_address = match server.host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
         Ok(ip) => ip == own || own.is_unspecified() && ip.is_loopback(),

@@ -66,6 +66,7 @@ pub(super) fn compile(
             request_timeout: route.request_timeout.duration(),
             answer_idle_timeout: route.answer_idle_timeout.duration(),
             answer_timeout: route.answer_timeout.duration(),
+            tunnel_idle_timeout: route.tunnel_idle_timeout.duration(),
             max_body: route.max_body.0,
         }));
     }

@@ -1,14 +1,24 @@
 //! Compiles the `upstreams` section.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
+use rustls::pki_types::ServerName;
 
 use super::fault_collector::FaultCollector;
+use super::listen::tls_fault;
 use crate::config;
-use crate::upstream::{FixedResponse, ServerAddress, Servers, Upstream, UpstreamKind};
+use crate::tls::{Certificate, ClientTls, TlsError, client::Offer};
+use crate::upstream::{
+    FixedResponse, Protocol, ProxyVersion, ServerAddress, Servers, Target, TargetTls, Upstream,
+    UpstreamKind,
+};
+
+/// The longest path of a Unix socket, in bytes: `sun_path` of unix(7), without its final NUL.
+const MAX_SOCKET_PATH: usize = 107;
 
 /// Compiles the upstreams in the order of their names. A faulty upstream is reported and keeps its index.
 pub(super) fn compile(
@@ -42,24 +52,147 @@ fn kind(
     }
     match &upstream.respond {
         Some(respond) => {
+            ensure_no_connection_keys(collector, path, upstream);
             UpstreamKind::Fixed(self::respond(collector, &format!("{path}.respond"), respond))
         }
-        None => UpstreamKind::Servers(servers(upstream)),
+        None => UpstreamKind::Servers(servers(collector, path, upstream)),
     }
 }
 
-fn servers(upstream: &config::Upstream) -> Servers {
-    let address = |config::Target(server): &config::Target| ServerAddress {
-        host: server.host.as_str().into(),
-        port: server.port,
-    };
+/// Reports keys of connections to targets in an upstream that has a fixed response.
+fn ensure_no_connection_keys(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    upstream: &config::Upstream,
+) {
+    let keys = [
+        ("protocol", upstream.protocol != config::Protocol::Http1),
+        ("tls", upstream.tls != config::UpstreamTls::default()),
+        ("send_proxy", upstream.send_proxy.is_some()),
+    ];
+    for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set) {
+        let what = format!("`{key}` with `respond`, which connects to no server");
+        collector.fault_at_key(&format!("{path}.{key}"), what, "`targets`, or no such key");
+    }
+}
+
+fn servers(collector: &mut FaultCollector<'_>, path: &str, upstream: &config::Upstream) -> Servers {
     Servers {
-        addresses: upstream.targets.iter().map(address).collect(),
+        targets: targets(collector, path, upstream),
         connect_timeout: upstream.connect_timeout.0,
         response_timeout: upstream.response_timeout.0,
         idle_timeout: upstream.idle_timeout.0,
         retries: upstream.retries,
     }
+}
+
+fn targets(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    upstream: &config::Upstream,
+) -> Vec<Target> {
+    let (protocol, offer) = match upstream.protocol {
+        config::Protocol::Http1 => (Protocol::Http1, Offer::Http1),
+        config::Protocol::Http2 => (Protocol::Http2, Offer::Http2),
+        config::Protocol::Auto => (Protocol::Auto, Offer::Either),
+    };
+    let send_proxy = upstream.send_proxy.map(|version| match version {
+        config::ProxyVersion::V1 => ProxyVersion::V1,
+        config::ProxyVersion::V2 => ProxyVersion::V2,
+    });
+    if send_proxy.is_some() && protocol != Protocol::Http1 {
+        let expected = "`protocol: http1`: a connection of HTTP/2 carries requests of many clients";
+        collector.fault(&format!("{path}.send_proxy"), "`send_proxy` with HTTP/2", expected);
+    }
+    let is_tls = |target: &config::Target| matches!(target, config::Target::Https(_));
+    let rules = if upstream.targets.iter().any(is_tls) {
+        client_tls(collector, &format!("{path}.tls"), &upstream.tls, offer)
+    } else {
+        if upstream.tls != config::UpstreamTls::default() {
+            let expected = "targets with https://, or no `tls`";
+            collector.fault(&format!("{path}.tls"), "`tls` without an https target", expected);
+        }
+        None
+    };
+    let mut compiled = Vec::new();
+    for (index, target) in upstream.targets.iter().enumerate() {
+        let path = format!("{path}.targets[{index}]");
+        if is_tls(target) != is_tls(&upstream.targets[0]) {
+            let what = "targets with and without https in one upstream";
+            collector.fault(&path, what, "the same for all targets");
+        }
+        let tcp = |server: &config::HostPort| ServerAddress::Tcp {
+            host: server.host.as_str().into(),
+            port: server.port,
+        };
+        if let config::Target::Unix(socket) = target {
+            let (bytes, expected) = (socket.as_os_str().as_bytes(), "a path of at most 107 bytes");
+            let is_valid = bytes.len() <= MAX_SOCKET_PATH && !bytes.contains(&0);
+            collector.ensure(is_valid, &path, &format!("`{target}`"), expected);
+        }
+        let address = match target {
+            config::Target::Http(server) | config::Target::Https(server) => tcp(server),
+            config::Target::Unix(path) => ServerAddress::Unix(path.as_path().into()),
+        };
+        let tls = match (target, &rules) {
+            (config::Target::Https(server), Some(rules)) => {
+                // A faulty `tls.name` is reported once, in `client_tls`.
+                let name = match &upstream.tls.name {
+                    Some(name) => ClientTls::server_name(name).ok(),
+                    None => server_name(collector, &path, &server.host),
+                };
+                name.map(|name| TargetTls { rules: rules.clone(), name })
+            }
+            _ => None,
+        };
+        compiled.push(Target { address, protocol, tls, send_proxy });
+    }
+    compiled
+}
+
+/// The name that a certificate must have, from the configuration's value at `path`.
+fn server_name(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    name: &str,
+) -> Option<ServerName<'static>> {
+    let parsed = ClientTls::server_name(name);
+    let expected = "a DNS name or an address";
+    collector.ensure(parsed.is_ok(), path, &format!("`{name}`"), expected);
+    parsed.ok()
+}
+
+/// The rules of handshakes with the targets.
+fn client_tls(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    tls: &config::UpstreamTls,
+    offer: Offer,
+) -> Option<ClientTls> {
+    let certificate = match (&tls.cert, &tls.key) {
+        (None, None) => None,
+        (Some(cert), Some(key)) => {
+            let loaded = Certificate::load(cert, key);
+            let reported = |error: TlsError| {
+                let key = if error.is_about_key(cert, key) { "key" } else { "cert" };
+                tls_fault(collector, &format!("{path}.{key}"), &error);
+            };
+            Some(loaded.map_err(reported).ok()?)
+        }
+        (Some(_), None) => {
+            collector.fault(path, "`cert` without `key`", "both or none");
+            return None;
+        }
+        (None, Some(_)) => {
+            collector.fault(path, "`key` without `cert`", "both or none");
+            return None;
+        }
+    };
+    if let Some(name) = &tls.name {
+        server_name(collector, &format!("{path}.name"), name)?;
+    }
+    let rules = ClientTls::new(tls.ca.as_deref(), certificate, offer);
+    rules.map_err(|error| tls_fault(collector, &format!("{path}.ca"), &error)).ok()
 }
 
 fn respond(

@@ -133,15 +133,29 @@ fn only_what_this_version_supports_is_expected() {
     };
     let listen = |key: &str| format!("listen: [{{address: 127.0.0.1:80, {key}}}]\n{GOOD}");
     for (text, fault) in [
-        (listen("tls: {}"), "`tls` is not supported in this version, expected no `tls`"),
         (
-            listen("proxy_protocol: true"),
-            "`proxy_protocol` is not supported in this version, expected no `proxy_protocol`",
+            listen("tls: {}"),
+            "missing key `certificates`, expected a line `certificates: ...` in this section",
         ),
-        (listen("tsl: {}"), "unknown key `tsl`, expected one of address"),
+        (
+            listen("proxy_protocol: {}"),
+            "missing key `from`, expected a line `from: ...` in this section",
+        ),
+        (
+            listen("redirect_https: 0"),
+            "`0`, expected true, false, or the port that clients use, from 1 to 65535",
+        ),
+        (
+            listen("redirect_https: off"),
+            "`off`, expected true, false, or the port that clients use, from 1 to 65535",
+        ),
+        (
+            listen("tsl: {}"),
+            "unknown key `tsl`, expected `tls` (valid keys: address, tls, http2, proxy_protocol, redirect_https)",
+        ),
         (upstream("health: {}"), "`health` is not supported in this version, expected no `health`"),
         (upstream("balance: hash"), "`hash`, expected round_robin"),
-        (upstream("protocol: http2"), "`http2`, expected http1"),
+        (upstream("protocol: http3"), "`http3`, expected http1, http2 or auto"),
     ] {
         let found = faults(&text);
         assert!(found.len() == 1 && found[0].ends_with(fault), "{text}: {found:#?}");
@@ -175,8 +189,7 @@ fn an_unquoted_path_with_braces_is_explained() {
 
 #[test]
 fn faults_in_every_section_are_located() {
-    let url = "expected http://host:port, and nothing after it (https:// and unix: are not supported in this \
-               version)";
+    let url = "expected http://host:port, https://host:port or unix:/path, and nothing after it";
     let redis = "expected a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
     let part = "expected client_ip, token, host, method, route, path, path:NAME, header:NAME, \
                 cookie:NAME or query:NAME";
@@ -193,8 +206,9 @@ fn faults_in_every_section_are_located() {
         "ftp://h",
         "http://h?q",
         "unix:app.sock",
-        "unix:/app.sock",
-        "https://h:443",
+        "unix:",
+        "https://h:443/a",
+        "HTTPS://h",
         "http://[::1",
         "http://a b",
     ] {
@@ -289,7 +303,7 @@ routes:
                 query:NAME";
     let top = "listen, workers, admin, drain_timeout, access_log, http, client, headers, store, \
                upstreams, limits, throttle, routes";
-    let route = "name, match, upstream, status, limits, throttle, strip_prefix, request_timeout, answer_idle_timeout, answer_timeout, max_body";
+    let route = "name, match, upstream, status, limits, throttle, strip_prefix, request_timeout, answer_idle_timeout, answer_timeout, tunnel_idle_timeout, max_body";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");
     let expected = [
         format!("1:1: unknown key `upstream`, expected `upstreams` (valid keys: {top})"),

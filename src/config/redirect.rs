@@ -1,0 +1,75 @@
+//! [`RedirectHttps`]: the value of `redirect_https`.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// Whether a listener redirects to `https://`, and to which port.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum RedirectHttps {
+    /// It serves requests.
+    #[default]
+    Off,
+    /// To the port of the first listener with TLS.
+    Listener,
+    /// To this port, which clients reach through a port mapping or another server.
+    Port(u16),
+}
+
+/// The accepted values, for faults and the schema.
+const SYNTAX: &str = "true, false, or the port that clients use, from 1 to 65535";
+
+impl<'de> Deserialize<'de> for RedirectHttps {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct RedirectVisitor;
+
+        impl Visitor<'_> for RedirectVisitor {
+            type Value = RedirectHttps;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(SYNTAX)
+            }
+
+            fn visit_bool<E: Error>(self, redirects: bool) -> Result<RedirectHttps, E> {
+                Ok(if redirects { RedirectHttps::Listener } else { RedirectHttps::Off })
+            }
+
+            fn visit_u64<E: Error>(self, port: u64) -> Result<RedirectHttps, E> {
+                let fits = u16::try_from(port).ok().filter(|&port| port > 0);
+                let invalid = || E::invalid_value(Unexpected::Unsigned(port), &self);
+                fits.map(RedirectHttps::Port).ok_or_else(invalid)
+            }
+        }
+
+        deserializer.deserialize_any(RedirectVisitor)
+    }
+}
+
+impl Serialize for RedirectHttps {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => serializer.serialize_bool(false),
+            Self::Listener => serializer.serialize_bool(true),
+            Self::Port(port) => serializer.serialize_u16(*port),
+        }
+    }
+}
+
+impl JsonSchema for RedirectHttps {
+    fn schema_name() -> Cow<'static, str> {
+        "RedirectHttps".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": SYNTAX,
+            "oneOf": [
+                {"type": "boolean"},
+                {"type": "integer", "minimum": 1, "maximum": u16::MAX},
+            ],
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! The certificates that a snapshot uses: their files, and those that expire.
+
+use std::fmt;
+
+use super::Snapshot;
+use crate::{
+    config::{ConfigSource, Fault},
+    tls::{TlsFile, Validity, ValidityProblem},
+    upstream::UpstreamKind,
+};
+
+/// A certificate of the gateway, towards clients or upstreams.
+#[derive(Debug)]
+pub struct CertificateUse<'a> {
+    /// The key of its file in the configuration, such as `listen[0].tls.certificates[1].cert`.
+    pub key: String,
+    /// The address of its listener, as configured; `None` towards upstreams.
+    pub listener: Option<&'a str>,
+    /// Its first name; towards upstreams, the upstream's name.
+    pub name: String,
+    /// When it is valid.
+    pub validity: Validity,
+}
+
+/// Why a certificate needs the operator's attention.
+struct Problem<'a> {
+    certificate: CertificateUse<'a>,
+    problem: ValidityProblem,
+}
+
+impl fmt::Display for Problem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the certificate of `{}` {}", self.certificate.name, self.problem)
+    }
+}
+
+impl Snapshot {
+    /// The certificates, towards clients and towards upstreams.
+    pub fn certificates(&self) -> impl Iterator<Item = CertificateUse<'_>> {
+        let listeners = self.listeners.iter().enumerate().flat_map(|(listener, rules)| {
+            let entries = rules.tls.iter().flat_map(|names| names.entries().iter().enumerate());
+            entries.map(move |(index, entry)| CertificateUse {
+                key: format!("listen[{listener}].tls.certificates[{index}].cert"),
+                listener: Some(&*rules.address),
+                name: entry.certificate.label(),
+                validity: entry.certificate.validity,
+            })
+        });
+        let upstreams = self.upstreams.iter().filter_map(|upstream| {
+            let UpstreamKind::Servers(servers) = &upstream.kind else { return None };
+            let tls = servers.targets.first()?.tls.as_ref()?;
+            Some(CertificateUse {
+                key: format!("upstreams.{}.tls.cert", upstream.name),
+                listener: None,
+                name: upstream.name.to_string(),
+                validity: tls.rules.validity?,
+            })
+        });
+        listeners.chain(upstreams)
+    }
+
+    /// The files of certificates, keys and authorities, as they were read.
+    pub fn tls_files(&self) -> Vec<TlsFile> {
+        let names = self.listeners.iter().filter_map(|rules| rules.tls.as_ref());
+        let names = names.flat_map(|names| names.entries()).flat_map(|name| name.files());
+        let mut files: Vec<TlsFile> = names.cloned().collect();
+        for upstream in &self.upstreams {
+            let UpstreamKind::Servers(servers) = &upstream.kind else { continue };
+            let tls = servers.targets.first().and_then(|target| target.tls.as_ref());
+            files.extend(tls.into_iter().flat_map(|tls| tls.rules.files.iter().cloned()));
+        }
+        files
+    }
+
+    fn certificate_problems(&self, now: u64) -> impl Iterator<Item = Problem<'_>> {
+        self.certificates().filter_map(move |certificate| {
+            let problem = certificate.validity.problem(now / 1000)?;
+            Some(Problem { certificate, problem })
+        })
+    }
+
+    /// A note for each certificate that is not valid at `now`, in ms since the epoch, or expires within 14
+    /// days. `source` is the configuration's text.
+    pub fn certificate_notes(&self, source: &ConfigSource, now: u64) -> Vec<Fault> {
+        let problems = self.certificate_problems(now);
+        let expected = "a certificate that is valid for more than 14 days";
+        problems
+            .map(|problem| source.fault(&problem.certificate.key, problem.to_string(), expected))
+            .collect()
+    }
+
+    /// Logs a warning for each certificate that is not valid at `now`, in ms since the epoch, or expires
+    /// within 14 days.
+    pub fn log_certificates(&self, now: u64) {
+        for problem in self.certificate_problems(now) {
+            let key = &problem.certificate.key;
+            tracing::warn!(key, problem = %problem, "a certificate must be renewed");
+        }
+    }
+}
