@@ -7,7 +7,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use super::request::{OutgoingRequest, SendError};
+use super::{
+    request::{OutgoingRequest, SendError},
+    upgrade::UpgradeRequest,
+};
 use crate::framing::{
     BodyError, ClientStream, FramingError, HeadParser, ReadBuffer, ResponseHead, SharedSocket,
     Timeout, Version, buffer::poll_read, head::resume_parse, start_line::StatusLine, state::Wait,
@@ -31,6 +34,8 @@ pub(super) struct UpstreamConnection {
     pub(super) idle_since: u64,
     /// Whether the connection has carried an exchange before.
     pub(super) is_reused: bool,
+    /// Whether a 101 has ended HTTP on it.
+    pub(super) is_upgraded: bool,
 }
 
 /// Why an exchange has no response.
@@ -40,8 +45,12 @@ pub(super) enum ExchangeError {
     Expired,
     /// The client's body failed.
     Body(BodyError),
+    /// HTTP/2 cannot carry the request.
+    Request(FramingError),
     /// The connection failed, or the response was malformed.
     Failed(io::Error),
+    /// The server does not allow upgrades over HTTP/2.
+    UpgradeUnsupported,
 }
 
 impl UpstreamConnection {
@@ -55,6 +64,7 @@ impl UpstreamConnection {
             response_started: false,
             idle_since: 0,
             is_reused: false,
+            is_upgraded: false,
         }
     }
 
@@ -102,7 +112,7 @@ impl UpstreamConnection {
             }
             // An upstream may respond and close without reading the whole request. If the write fails but
             // a response was received, the response is used.
-            match (self.poll_response(cx, client), sending) {
+            match (self.poll_response(cx, client, outgoing), sending) {
                 (Poll::Ready(response), Poll::Ready(Err(SendError::Io(error)))) => {
                     Poll::Ready(response.map_err(|_| ExchangeError::Failed(error)))
                 }
@@ -120,12 +130,16 @@ impl UpstreamConnection {
         .await
     }
 
-    /// Reads until the final response's head is complete.
+    /// Reads until the final response's head is complete, or that of a 101 to the upgrade that `outgoing`
+    /// asks for.
     fn poll_response(
         &mut self,
         cx: &mut Context<'_>,
         client: &dyn ClientStream,
+        outgoing: &OutgoingRequest,
     ) -> Poll<io::Result<ResponseHead>> {
+        // A 101 before the end of the request answers something else.
+        let upgrade = outgoing.upgrade().filter(|_| outgoing.is_fully_sent());
         loop {
             let Self { socket, buffer, head, response_started, .. } = self;
             let read = ready!(poll_read(socket, cx, |bytes| {
@@ -133,18 +147,23 @@ impl UpstreamConnection {
                 if bytes.is_empty() {
                     Err(FramingError::Incomplete)
                 } else if buffer.is_empty() {
-                    let (found, used) = read_head(head, bytes)?;
+                    let (found, used) = read_head(head, bytes, upgrade)?;
                     buffer.push(&bytes[used..]);
                     Ok(found)
                 } else {
                     buffer.push(bytes);
-                    let (found, used) = read_head(head, buffer.bytes())?;
+                    let (found, used) = read_head(head, buffer.bytes(), upgrade)?;
                     buffer.consume(used);
                     Ok(found)
                 }
             }))?;
             let mut found = read.map_err(io::Error::from)?;
-            while let Some(response) = found {
+            while let Some(mut response) = found {
+                if let Some(upgrade) = upgrade.filter(|_| response.status == 101) {
+                    upgrade.accept_http1(&mut response)?;
+                    self.is_upgraded = true;
+                    return Poll::Ready(Ok(response));
+                }
                 if response.status >= 200 {
                     return Poll::Ready(Ok(response));
                 }
@@ -161,7 +180,7 @@ impl UpstreamConnection {
                         );
                     });
                 }
-                let (next, used) = read_head(&mut self.head, self.buffer.bytes())?;
+                let (next, used) = read_head(&mut self.head, self.buffer.bytes(), upgrade)?;
                 self.buffer.consume(used);
                 found = next;
             }
@@ -169,20 +188,26 @@ impl UpstreamConnection {
     }
 }
 
-/// Parses a head at the start of `bytes`, and continues with `parser` if it is set.
+/// Parses a head at the start of `bytes`, and continues with `parser` if it is set. A 101 is malformed
+/// unless the request has asked for an `upgrade`.
 fn read_head(
     parser: &mut Option<Box<HeadParser<StatusLine>>>,
     bytes: &[u8],
+    upgrade: Option<&UpgradeRequest>,
 ) -> Result<(Option<ResponseHead>, usize), FramingError> {
     if bytes.is_empty() {
         return Ok((None, 0));
     }
-    resume_parse(parser, bytes, HeadParser::response, HeadParser::<StatusLine>::finish)
+    let finish = match upgrade {
+        Some(_) => HeadParser::<StatusLine>::finish_upgrade,
+        None => HeadParser::<StatusLine>::finish,
+    };
+    resume_parse(parser, bytes, HeadParser::response, finish)
 }
 
 /// Whether a field of an interim response is forwarded. Fields that the gateway writes to the final
 /// response are not.
-fn is_interim_field_forwarded(name: &[u8]) -> bool {
+pub(super) fn is_interim_field_forwarded(name: &[u8]) -> bool {
     let starts = |prefix: &[u8]| {
         name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
     };

@@ -13,21 +13,24 @@ use crate::framing::{Fields, RequestHead, ResponseHead, head::ConnectionOptions}
 pub struct PeerAddress {
     address: Box<str>,
     is_v6: bool,
+    /// `http` or `https`.
+    scheme: &'static str,
 }
 
 impl PeerAddress {
-    /// Formats `address`.
-    pub fn new(address: IpAddr) -> Self {
-        Self { address: address.to_string().into(), is_v6: address.is_ipv6() }
+    /// Formats `address`. `is_tls`: the connection is encrypted.
+    pub fn new(address: IpAddr, is_tls: bool) -> Self {
+        let scheme = if is_tls { "https" } else { "http" };
+        Self { address: address.to_string().into(), is_v6: address.is_ipv6(), scheme }
     }
 
     /// The element that is added to `Forwarded`: RFC 7239, 4.
     fn forwarded_element(&self) -> String {
-        let address = &self.address;
-        if self.is_v6 {
-            format!("for=\"[{address}]\";proto=http")
+        let Self { address, is_v6, scheme } = self;
+        if *is_v6 {
+            format!("for=\"[{address}]\";proto={scheme}")
         } else {
-            format!("for={address};proto=http")
+            format!("for={address};proto={scheme}")
         }
     }
 }
@@ -143,7 +146,7 @@ pub(super) fn write_request_fields(
         write_field(out, "x-forwarded-for", added.peer.address.as_bytes());
     }
     if !proto {
-        out.extend_from_slice(b"x-forwarded-proto: http\r\n");
+        write_field(out, "x-forwarded-proto", added.peer.scheme.as_bytes());
     }
     write_host(out, fields, added.server, host);
     write_field(out, "via", added.via.as_bytes());

@@ -7,13 +7,29 @@ use std::{
     time::Duration,
 };
 
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpStream, UnixStream},
+    sync::Notify,
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, TlsStream};
 
-use super::{ServerAddress, connection::UpstreamConnection};
-use crate::framing::SharedSocket;
+use super::{
+    Protocol, ProxiedClient, ServerAddress, Target, TargetTls,
+    connection::UpstreamConnection,
+    http2::{Http2Connections, Http2Slot},
+};
+use crate::{
+    framing::{RawSocket, SharedSocket, Transport},
+    tls::ALPN_HTTP2,
+};
 
 /// The maximum number of idle connections; a further one is closed.
 const MAX_IDLE: usize = 512;
+/// The maximum number of requests that wait for one connection of HTTP/2 that is being opened. Servers usually
+/// allow about 100 streams.
+const MAX_WAITING: usize = 100;
 /// The number of failures without a response in between that ejects a server.
 const MAX_FAILURES: u32 = 5;
 /// The duration of the first ejection, in ms. It doubles with each further one.
@@ -23,8 +39,18 @@ const MAX_EJECTION: u64 = 300_000;
 
 /// One worker's connections to one server. The most recently used idle connection is taken first.
 pub struct Pool {
-    address: ServerAddress,
-    authority: Box<str>,
+    target: Target,
+    /// The server's address for logs: `host:port` or `unix:/path`.
+    name: Box<str>,
+    /// Whether the server speaks HTTP/2; `None` before the first handshake with [`Protocol::Auto`].
+    is_http2: Cell<Option<bool>>,
+    http2: Http2Connections,
+    /// The number of connections that are being opened.
+    openings: Cell<usize>,
+    /// The number of requests that wait for one of them.
+    waiting: Cell<usize>,
+    /// Wakes those that wait.
+    opened: Notify,
     idle: RefCell<Vec<UpstreamConnection>>,
     coarse_clock: Rc<Cell<u64>>,
     /// Failures since the last response.
@@ -45,52 +71,224 @@ pub(super) enum Failure {
     Exchange,
 }
 
+/// A connection on which an exchange may start.
+pub(super) enum Link {
+    /// Of HTTP/1.1.
+    Http1(UpstreamConnection),
+    /// A place on one of HTTP/2.
+    Http2(Http2Slot),
+}
+
+/// What a request needs of its connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinkChoice {
+    /// Whether the request asks for an upgrade.
+    pub(super) is_upgrade: bool,
+    /// Whether the last connection of HTTP/1 had been closed by the server while it was idle.
+    pub(super) is_fresh: bool,
+    /// The client, for the PROXY protocol.
+    pub(super) proxied: ProxiedClient,
+}
+
+impl Link {
+    /// Whether the connection has carried an exchange before.
+    pub(super) fn is_reused(&self) -> bool {
+        match self {
+            Self::Http1(connection) => connection.is_reused,
+            Self::Http2(slot) => slot.is_reused,
+        }
+    }
+}
+
+/// Counts a connection that is being opened; wakes those that wait for it when it is dropped.
+struct Opening<'a>(&'a Pool);
+
+impl<'a> Opening<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        pool.openings.set(pool.openings.get() + 1);
+        Self(pool)
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.openings.set(self.0.openings.get() - 1);
+        self.0.opened.notify_waiters();
+    }
+}
+
+/// Counts a request that waits for a connection that is being opened.
+struct Waiting<'a>(&'a Pool);
+
+impl<'a> Waiting<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        pool.waiting.set(pool.waiting.get() + 1);
+        Self(pool)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get() - 1);
+    }
+}
+
+/// Performs the handshake. `is_http1`: HTTP/1.1 alone is offered.
+async fn handshake(
+    tls: &TargetTls,
+    is_http1: bool,
+    socket: RawSocket,
+) -> io::Result<TlsStream<RawSocket>> {
+    let rules = &tls.rules;
+    let config = if is_http1 { &rules.http1_config } else { &rules.config };
+    let connector = TlsConnector::from(std::sync::Arc::clone(config));
+    Ok(TlsStream::Client(connector.connect(tls.name.clone(), socket).await?))
+}
+
 impl Pool {
     /// An empty pool. `coarse_clock` is the worker's coarse clock, in ms.
-    pub fn new(address: ServerAddress, coarse_clock: Rc<Cell<u64>>) -> Rc<Self> {
-        let (authority, idle) = (address.authority().into(), RefCell::default());
-        let (failures, ejections, ejected_until) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        Rc::new(Self { address, authority, idle, coarse_clock, failures, ejections, ejected_until })
+    pub fn new(target: Target, coarse_clock: Rc<Cell<u64>>) -> Rc<Self> {
+        let is_http2 = match target.protocol {
+            Protocol::Http1 => Some(false),
+            Protocol::Http2 => Some(true),
+            Protocol::Auto if target.tls.is_none() => Some(false),
+            Protocol::Auto => None,
+        };
+        Rc::new(Self {
+            name: target.address.to_string().into(),
+            target,
+            is_http2: Cell::new(is_http2),
+            http2: Http2Connections::default(),
+            openings: Cell::new(0),
+            waiting: Cell::new(0),
+            opened: Notify::new(),
+            idle: RefCell::default(),
+            coarse_clock,
+            failures: Cell::new(0),
+            ejections: Cell::new(0),
+            ejected_until: Cell::new(0),
+        })
     }
 
-    /// The server's address.
-    pub fn address(&self) -> &ServerAddress {
-        &self.address
+    /// The server, and how it is spoken to.
+    pub fn target(&self) -> &Target {
+        &self.target
     }
 
-    /// The server's address as text: `host:port`.
-    pub fn authority(&self) -> &str {
-        &self.authority
+    /// The server's address as text: `host:port` or `unix:/path`.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Takes an idle connection. Connections that the server has closed are dropped.
-    pub(super) fn take(&self) -> Option<UpstreamConnection> {
+    /// The scheme of requests to the server.
+    pub(super) fn scheme(&self) -> &'static str {
+        if self.target.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Whether the server speaks HTTP/2 for such a request; `None` before the first handshake that chooses it.
+    fn is_http2(&self, choice: LinkChoice) -> Option<bool> {
+        if self.upgrades_over_http1(choice) { Some(false) } else { self.is_http2.get() }
+    }
+
+    /// Whether HTTP/1.1 is chosen for an upgrade: few servers accept one over HTTP/2.
+    fn upgrades_over_http1(&self, choice: LinkChoice) -> bool {
+        choice.is_upgrade && self.target.protocol == Protocol::Auto
+    }
+
+    /// Takes an idle connection, or a place on one of HTTP/2. Connections that the server has closed are
+    /// dropped.
+    pub(super) fn take(&self, choice: LinkChoice) -> Option<Link> {
+        let is_http2 = self.is_http2(choice);
+        if is_http2 != Some(false) {
+            let slot = self.http2.take(&self.coarse_clock);
+            if slot.is_some() || is_http2 == Some(true) {
+                return slot.map(Link::Http2);
+            }
+        }
+        if choice.is_fresh {
+            return None;
+        }
         let mut idle = self.idle.borrow_mut();
         loop {
             let connection = idle.pop()?;
             if connection.is_reusable() {
-                return Some(connection);
+                return Some(Link::Http1(connection));
             }
         }
     }
 
-    /// Opens a connection within `connect_timeout`.
+    /// Opens a connection within `connect_timeout`, handshakes included.
+    ///
+    /// One connection of HTTP/2 is opened for up to [`MAX_WAITING`] requests, which share it.
     pub(super) async fn connect(
         &self,
         connect_timeout: Duration,
-    ) -> io::Result<UpstreamConnection> {
-        let stream =
-            timeout(connect_timeout, TcpStream::connect((&*self.address.host, self.address.port)))
-                .await
-                .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        stream.set_nodelay(true)?;
-        Ok(UpstreamConnection::new(SharedSocket::new(stream)))
+        choice: LinkChoice,
+    ) -> io::Result<Link> {
+        let connecting = async {
+            while self.is_http2(choice) != Some(false)
+                && self.waiting.get() < self.openings.get() * MAX_WAITING
+            {
+                let waiting = Waiting::new(self);
+                self.opened.notified().await;
+                drop(waiting);
+                if let Some(link) = self.take(choice) {
+                    return Ok(link);
+                }
+            }
+            let _opening = Opening::new(self);
+            self.open(choice).await
+        };
+        let timed_out = |_| Err(io::ErrorKind::TimedOut.into());
+        timeout(connect_timeout, connecting).await.unwrap_or_else(timed_out)
+    }
+
+    async fn open(&self, choice: LinkChoice) -> io::Result<Link> {
+        let is_http1 = self.upgrades_over_http1(choice);
+        let socket = self.connect_socket(choice.proxied).await?;
+        let transport = match &self.target.tls {
+            None => Transport::Plain(socket),
+            Some(tls) => {
+                let stream = handshake(tls, is_http1, socket).await?;
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
+                match self.target.protocol {
+                    _ if is_http1 => {}
+                    Protocol::Auto => self.is_http2.set(Some(is_http2)),
+                    Protocol::Http2 if !is_http2 => {
+                        return Err(io::Error::other("the server does not speak HTTP/2"));
+                    }
+                    _ => {}
+                }
+                stream.into()
+            }
+        };
+        if self.is_http2(choice) == Some(true) {
+            return self.http2.open(transport, &self.coarse_clock).await.map(Link::Http2);
+        }
+        Ok(Link::Http1(UpstreamConnection::new(SharedSocket::new(transport))))
+    }
+
+    async fn connect_socket(&self, client: ProxiedClient) -> io::Result<RawSocket> {
+        let mut socket = match &self.target.address {
+            ServerAddress::Tcp { host, port } => {
+                let stream = TcpStream::connect((&**host, *port)).await?;
+                stream.set_nodelay(true)?;
+                RawSocket::Tcp(stream)
+            }
+            ServerAddress::Unix(path) => RawSocket::Unix(UnixStream::connect(path).await?),
+        };
+        if let Some(version) = self.target.send_proxy {
+            socket.write_all(&client.header(version)?).await?;
+        }
+        Ok(socket)
     }
 
     /// Returns a connection to the pool, or closes it if it cannot be reused.
     pub(super) fn put(&self, mut connection: UpstreamConnection) {
         let mut idle = self.idle.borrow_mut();
-        if connection.is_reusable() && idle.len() < MAX_IDLE {
+        // Behind the PROXY protocol, a connection belongs to one client.
+        let is_shared = self.target.send_proxy.is_none();
+        if is_shared && connection.is_reusable() && idle.len() < MAX_IDLE {
             connection.mark_idle(self.coarse_clock.get());
             idle.push(connection);
         }
@@ -99,6 +297,7 @@ impl Pool {
     /// Closes the connections that have been idle for longer than `limit` ms.
     pub fn sweep(&self, limit: u64) {
         let now = self.coarse_clock.get();
+        self.http2.sweep(now, limit);
         self.idle
             .borrow_mut()
             .retain(|connection| now.saturating_sub(connection.idle_since) <= limit);
@@ -106,7 +305,7 @@ impl Pool {
 
     /// The number of idle connections.
     pub fn idle_count(&self) -> usize {
-        self.idle.borrow().len()
+        self.idle.borrow().len() + self.http2.idle_count()
     }
 
     /// Whether other servers are preferred to this one.
@@ -119,7 +318,7 @@ impl Pool {
         self.failures.set(0);
         if self.ejections.replace(0) > 0 {
             self.ejected_until.set(0);
-            tracing::info!(server = self.authority(), "upstream server responds again");
+            tracing::info!(server = self.name(), "upstream server responds again");
         }
     }
 
@@ -139,7 +338,7 @@ impl Pool {
             Failure::Exchange => "no_response",
         };
         tracing::warn!(
-            server = self.authority(),
+            server = self.name(),
             reason,
             ejected_ms = duration,
             "upstream server ejected: other servers of the upstream are preferred"

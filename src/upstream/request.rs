@@ -2,21 +2,29 @@
 //! fields are left out, and forwarding fields are added.
 
 use std::{
+    borrow::Cow,
     io,
     rc::Rc,
     task::{Context, Poll, ready},
 };
 
-use http::Method;
+use h2::ext::Protocol;
+use http::{HeaderValue, Method, header};
 
-use super::headers::{AddedHeaders, ProtectedHeaders, is_trailer_allowed, write_request_fields};
+use super::{
+    headers::{AddedHeaders, ProtectedHeaders, is_trailer_allowed, write_request_fields},
+    upgrade::UpgradeRequest,
+};
 use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, RequestHead, SharedSocket,
-    socket::yield_turn, state::Wait,
+    BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, FramingError, RequestHead,
+    SharedSocket, header_map::from_lines, socket::yield_turn, state::Wait,
 };
 
 /// The number of body bytes that are collected before a write.
 const BODY_CHUNK: usize = 16 * 1024;
+
+/// The longest target that [`http::Uri`] accepts, in bytes.
+const MAX_URI: usize = 65_534;
 
 /// The maximum number of body writes in one poll; then the task yields.
 const MAX_WRITES_PER_POLL: usize = 8;
@@ -34,6 +42,8 @@ pub(super) enum SendError {
 pub struct OutgoingRequest {
     /// The head, later the current part of the body.
     bytes: Buffer,
+    /// The length of the head, in bytes.
+    head_length: usize,
     /// The number of bytes written of `bytes`.
     written: usize,
     /// The body, until its end was read.
@@ -43,6 +53,10 @@ pub struct OutgoingRequest {
     /// Whether a byte was written to a socket.
     send_started: bool,
     idempotent: bool,
+    /// `TE` for HTTP/2: `trailers` if the client accepts them, as gRPC requires.
+    te: Option<&'static str>,
+    /// The protocol that the client asks to switch to.
+    upgrade: Option<Box<UpgradeRequest>>,
 }
 
 /// The unread rest of a body.
@@ -78,6 +92,10 @@ impl OutgoingRequest {
         }
         bytes.extend_from_slice(b" HTTP/1.1\r\n");
         write_request_fields(&mut bytes, head, added, protected);
+        let upgrade = UpgradeRequest::of(head);
+        if let Some(upgrade) = &upgrade {
+            upgrade.write_fields(&mut bytes);
+        }
         let encoder = match client.length() {
             BodyLength::Chunked => {
                 bytes.extend_from_slice(b"transfer-encoding: chunked\r\n");
@@ -101,7 +119,21 @@ impl OutgoingRequest {
             protected: protected.clone(),
         });
         let idempotent = head.method.is_idempotent();
-        Self { bytes, written: 0, body, body_started: false, send_started: false, idempotent }
+        let mut codings = head.fields.get_all("te").flat_map(|te| te.split(|byte| *byte == b','));
+        let te = codings
+            .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+            .then_some("trailers");
+        Self {
+            head_length: bytes.len(),
+            bytes,
+            written: 0,
+            body,
+            body_started: false,
+            send_started: false,
+            idempotent,
+            te,
+            upgrade,
+        }
     }
 
     /// Whether the request may be sent again although the upstream may have received it: idempotent
@@ -126,6 +158,109 @@ impl OutgoingRequest {
             && self.written == self.bytes.len()
     }
 
+    /// Whether a part of the body was read.
+    pub(super) fn has_body_started(&self) -> bool {
+        self.body_started
+    }
+
+    /// The protocol that the client asks to switch to.
+    pub(super) fn upgrade(&self) -> Option<&UpgradeRequest> {
+        self.upgrade.as_deref()
+    }
+
+    /// As [`Self::upgrade`], if HTTP/2 can carry it.
+    pub(super) fn http2_upgrade(&self) -> Option<&UpgradeRequest> {
+        self.upgrade().filter(|upgrade| upgrade.fits_http2())
+    }
+
+    /// Whether a part of the body is still to be read.
+    pub(super) fn has_body(&self) -> bool {
+        self.body.is_some()
+    }
+
+    /// The head for HTTP/2, with `scheme` as its `:scheme`. A part of the body that is in the buffer is not in
+    /// it.
+    ///
+    /// # Errors
+    /// The target is longer than the library accepts.
+    pub(super) fn http2_head(
+        &self,
+        scheme: &'static str,
+    ) -> Result<http::Request<()>, FramingError> {
+        let head = &self.bytes[..self.head_length];
+        let line = memchr::memchr(b'\n', head).map_or(0, |end| end + 1);
+        let mut headers = from_lines(&head[line..]);
+        headers.remove(header::TRANSFER_ENCODING);
+        if self.upgrade.is_some() {
+            for name in [header::CONNECTION, header::UPGRADE, header::SEC_WEBSOCKET_KEY] {
+                headers.remove(name);
+            }
+        }
+        if let Some(te) = self.te {
+            headers.insert(header::TE, HeaderValue::from_static(te));
+        }
+        let authority = headers.remove(header::HOST);
+        let authority = authority.as_ref().map_or(&b""[..], HeaderValue::as_bytes);
+        let mut parts = head[..line].split(|byte| *byte == b' ');
+        let (method, target) = (parts.next(), parts.next());
+        let target = uri_target(target.unwrap_or_default());
+        if target.len() > MAX_URI {
+            return Err(FramingError::TargetTooLong(MAX_URI));
+        }
+        let uri = http::Uri::builder().scheme(scheme).authority(authority).path_and_query(&*target);
+        let uri = uri.build().map_err(|_| FramingError::Target)?;
+        let mut request = http::Request::new(());
+        *request.method_mut() = Method::from_bytes(method.unwrap_or_default())
+            .map_err(|_| FramingError::RequestLine)?;
+        *request.uri_mut() = uri;
+        *request.version_mut() = http::Version::HTTP_2;
+        *request.headers_mut() = headers;
+        if let Some(upgrade) = self.http2_upgrade() {
+            *request.method_mut() = Method::CONNECT;
+            request.extensions_mut().insert(Protocol::from(upgrade.protocol()));
+        }
+        Ok(request)
+    }
+
+    /// Appends the next bytes of the body to `out`, without the framing of HTTP/1. Ready with their number;
+    /// 0 at the end of the body.
+    pub(super) fn poll_plain_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<usize, SendError>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(Ok(0)) };
+        let polled = body.client.poll_body(cx, BodyEncoder::Plain, out);
+        body.client_pending = polled.is_pending();
+        let count = ready!(polled).map_err(SendError::Body)?;
+        self.body_started = true;
+        let remaining = body.remaining.checked_sub(count as u64);
+        body.remaining = remaining.ok_or(SendError::Body(BodyError::TooLong))?;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Ends a body that [`Self::poll_plain_body`] has read, and takes its trailers.
+    pub(super) fn take_trailers(&mut self) -> Option<http::HeaderMap> {
+        let body = self.body.take()?;
+        let trailers = body.client.take_trailers()?;
+        let mut lines = Vec::new();
+        trailers.write_to(&mut lines, |name, _| is_trailer_allowed(name, &body.protected));
+        Some(from_lines(&lines)).filter(|trailers| !trailers.is_empty())
+    }
+
+    /// Records that the head was sent.
+    pub(super) fn mark_send_started(&mut self) {
+        self.send_started = true;
+        self.written = self.bytes.len();
+    }
+
+    /// Records that the server took a part of the body: the next wait starts now.
+    pub(super) fn mark_progress(&self) {
+        if let Some(body) = &self.body {
+            body.client.state().set_wait(Wait::Gateway);
+        }
+    }
+
     /// Starts again with the first byte.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
@@ -138,7 +273,7 @@ impl OutgoingRequest {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
         if self.is_fully_sent() {
-            return Poll::Ready(Ok(()));
+            return socket.poll_flush(cx).map_err(SendError::Io);
         }
         for _ in 0..MAX_WRITES_PER_POLL {
             // A body that has arrived is written together with the head.
@@ -155,8 +290,9 @@ impl OutgoingRequest {
                     body.client.state().set_wait(Wait::Gateway);
                 }
             }
+            let flushed = socket.poll_flush(cx).map_err(SendError::Io)?;
             if self.body.is_none() {
-                return Poll::Ready(Ok(()));
+                return flushed.map(Ok);
             }
             ready!(read);
         }
@@ -208,6 +344,14 @@ impl OutgoingRequest {
             }
         });
     }
+}
+
+/// `target` with the one character percent-encoded that [`http::Uri`] refuses and a target may have.
+fn uri_target(target: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b'`', target).is_none() {
+        return Cow::Borrowed(target);
+    }
+    target.split(|byte| *byte == b'`').collect::<Vec<_>>().join(&b"%60"[..]).into()
 }
 
 /// Whether a request of this method declares a length of 0: RFC 9110, 8.6.

@@ -11,21 +11,34 @@ use http::Method;
 use super::{
     connection::UpstreamConnection,
     headers::{ProtectedHeaders, is_trailer_allowed},
+    http2::Http2Body,
     pool::Pool,
-    request::OutgoingRequest,
+    request::{OutgoingRequest, SendError},
 };
 use crate::framing::{
-    BodyDecoder, BodyEncoder, BodyLength, FramingError, ResponseHead, buffer::poll_read,
+    BodyDecoder, BodyEncoder, BodyLength, Fields, FramingError, ResponseHead, buffer::poll_read,
 };
 
 /// The streamed body of an upstream's response. Dropping it returns the connection to the pool if the
 /// connection can be reused, and closes it otherwise.
-pub struct ResponseBody {
+pub struct ResponseBody(Source);
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most responses are of HTTP/1; a box would be an allocation"
+)]
+enum Source {
+    Http1(Http1Body),
+    Http2(Box<Http2Body>, Option<u64>),
+}
+
+/// The body of a response of HTTP/1.
+struct Http1Body {
     connection: Option<UpstreamConnection>,
     /// The request, while it is not completely sent.
     outgoing: Option<OutgoingRequest>,
     decoder: BodyDecoder,
-    /// See [`Self::declared_length`].
+    /// See [`ResponseBody::declared_length`].
     declared_length: Option<u64>,
     /// Whether the connection can be reused after the body.
     persistent: bool,
@@ -33,8 +46,102 @@ pub struct ResponseBody {
 }
 
 impl ResponseBody {
-    /// The body that follows `head`, the response to a request with `method`.
-    pub(super) fn new(
+    /// The body that follows `head`, the response of HTTP/1 to a request with `method`.
+    pub(super) fn http1(
+        head: &ResponseHead,
+        method: &Method,
+        connection: UpstreamConnection,
+        outgoing: OutgoingRequest,
+        pool: Rc<Pool>,
+    ) -> Self {
+        Self(Source::Http1(Http1Body::new(head, method, connection, outgoing, pool)))
+    }
+
+    /// The body that follows `head`, the response of HTTP/2 to a request with `method`.
+    pub(super) fn http2(head: &ResponseHead, method: &Method, body: Http2Body) -> Self {
+        let has_no_body = *method == Method::HEAD || matches!(head.status, 204 | 304);
+        let length = match head.length {
+            Some(BodyLength::Known(length)) if head.status != 204 => Some(length),
+            // The head has ended the stream.
+            _ if body.is_done() && !has_no_body => Some(0),
+            _ => None,
+        };
+        Self(Source::Http2(Box::new(body), length))
+    }
+
+    /// The `Content-Length` of the head, in bytes; also without a body, as for HEAD.
+    pub fn declared_length(&self) -> Option<u64> {
+        match &self.0 {
+            Source::Http1(body) => body.declared_length,
+            Source::Http2(_, length) => *length,
+        }
+    }
+
+    /// Whether the request's body is still being sent to the upstream.
+    pub fn is_sending_request(&self) -> bool {
+        match &self.0 {
+            Source::Http1(body) => body.outgoing.is_some(),
+            Source::Http2(body, _) => body.is_sending_request(),
+        }
+    }
+
+    /// Whether the body was read to its end.
+    pub fn is_done(&self) -> bool {
+        match &self.0 {
+            Source::Http1(body) => body.decoder.is_done(),
+            Source::Http2(body, _) => body.is_done(),
+        }
+    }
+
+    /// Appends the body bytes that have arrived to `out`, encoded by `encoder`, and at the end of a chunked
+    /// body its trailers. Ready with the number of body bytes; 0 at the end.
+    ///
+    /// # Errors
+    /// The connection failed, or the body is malformed or incomplete.
+    pub fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        encoder: BodyEncoder,
+        out: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        let added = match &mut self.0 {
+            Source::Http1(body) => ready!(body.poll_body(cx, encoder, out)),
+            Source::Http2(body, _) => ready!(encoder.write(out, |out| body.poll_body(cx, out))),
+        };
+        if encoder == BodyEncoder::Chunked && self.is_done() {
+            let trailers = self.take_trailers();
+            encoder.finish(out, |out| {
+                if let Some(trailers) = trailers {
+                    trailers.write_to(out, |_, _| true);
+                }
+            });
+        }
+        Poll::Ready(added)
+    }
+
+    /// Called when what was read cannot be sent to the client yet: see
+    /// [`Http2Receiver::read_ahead`](crate::framing::Http2Receiver::read_ahead).
+    pub fn read_ahead(&mut self, cx: &mut Context<'_>) {
+        if let Source::Http2(body, _) = &mut self.0 {
+            body.read_ahead(cx);
+        }
+    }
+
+    /// Takes the trailers of a body that was read to its end, if its encoder has not written them.
+    pub fn take_trailers(&mut self) -> Option<Fields> {
+        let trailers = match &mut self.0 {
+            Source::Http1(body) => *body.decoder.take_trailers()?,
+            Source::Http2(body, _) => body.take_trailers()?,
+        };
+        let protected = ProtectedHeaders::default();
+        let kept = trailers.iter().filter(|(name, _)| is_trailer_allowed(name, &protected));
+        let kept = kept.map(|(name, value)| (String::from_utf8_lossy(name), value));
+        Some(kept.collect()).filter(|kept: &Fields| !kept.is_empty())
+    }
+}
+
+impl Http1Body {
+    fn new(
         head: &ResponseHead,
         method: &Method,
         connection: UpstreamConnection,
@@ -55,27 +162,8 @@ impl ResponseBody {
         Self { connection: Some(connection), outgoing, decoder, declared_length, persistent, pool }
     }
 
-    /// The `Content-Length` of the head, in bytes; also without a body, as for HEAD.
-    pub fn declared_length(&self) -> Option<u64> {
-        self.declared_length
-    }
-
-    /// Whether the request's body is still being sent to the upstream.
-    pub fn is_sending_request(&self) -> bool {
-        self.outgoing.is_some()
-    }
-
-    /// Whether the body was read to its end.
-    pub fn is_done(&self) -> bool {
-        self.decoder.is_done()
-    }
-
-    /// Appends the body bytes that have arrived to `out`, encoded by `encoder`, and the trailers at the
-    /// end of the body. Ready with the number of body bytes; 0 at the end.
-    ///
-    /// # Errors
-    /// The connection failed, or the body is malformed or incomplete.
-    pub fn poll_body(
+    /// Appends the body bytes that have arrived to `out`, encoded by `encoder`.
+    fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
         encoder: BodyEncoder,
@@ -86,16 +174,6 @@ impl ResponseBody {
         if added.is_err() {
             // The bytes that follow cannot be delimited.
             self.connection = None;
-        }
-        if self.is_done() {
-            let trailers = self.decoder.take_trailers();
-            encoder.finish(out, |out| {
-                if let Some(trailers) = trailers {
-                    trailers.write_to(out, |name, _| {
-                        is_trailer_allowed(name, &ProtectedHeaders::default())
-                    });
-                }
-            });
         }
         Poll::Ready(added)
     }
@@ -139,13 +217,17 @@ impl ResponseBody {
         }
     }
 
-    /// Continues to send the request. A failure only prevents the reuse of the connection: the response may
-    /// still be complete.
+    /// Continues to send the request. A failure of the connection only prevents its reuse: the response may
+    /// still be complete. If the client's body failed, the upstream reads the end of the stream, or it would
+    /// wait for the rest.
     fn continue_sending(&mut self, cx: &mut Context<'_>) {
         if let (Some(outgoing), Some(connection)) = (&mut self.outgoing, &self.connection) {
             match outgoing.poll_send(&connection.socket, cx) {
                 Poll::Ready(Ok(())) => self.outgoing = None,
-                Poll::Ready(Err(_)) => {
+                Poll::Ready(Err(error)) => {
+                    if let SendError::Body(_) = error {
+                        connection.socket.shutdown();
+                    }
                     self.outgoing = None;
                     self.persistent = false;
                 }
@@ -155,9 +237,9 @@ impl ResponseBody {
     }
 }
 
-impl Drop for ResponseBody {
+impl Drop for Http1Body {
     fn drop(&mut self) {
-        let reusable = self.is_done() && self.persistent && self.outgoing.is_none();
+        let reusable = self.decoder.is_done() && self.persistent && self.outgoing.is_none();
         if let Some(connection) = self.connection.take().filter(|_| reusable) {
             self.pool.put(connection);
         }

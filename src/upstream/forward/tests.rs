@@ -1,10 +1,11 @@
 use super::*;
-use crate::upstream::ServerAddress;
+use crate::upstream::{Protocol, ServerAddress, Target};
 
 fn load_balancer(count: usize) -> (LoadBalancer, Rc<Cell<u64>>) {
     let clock = Rc::new(Cell::new(0));
     let pools = (0..count).map(|at| {
-        let target = ServerAddress { host: format!("s{at}").into(), port: 80 };
+        let address = ServerAddress::Tcp { host: format!("s{at}").into(), port: 80 };
+        let target = Target { address, protocol: Protocol::Http1, tls: None, send_proxy: None };
         Pool::new(target, Rc::clone(&clock))
     });
     (LoadBalancer::new(pools.collect()), clock)

@@ -15,8 +15,8 @@ fn protected() -> ProtectedHeaders {
 }
 
 fn written(lines: &[(&str, &str)], peer: &str, trusted: bool) -> Vec<String> {
-    let peer = PeerAddress::new(peer.parse().unwrap());
-    let server = ServerAddress { host: "origin.test".into(), port: 8080 };
+    let peer = PeerAddress::new(peer.parse().unwrap(), false);
+    let server = ServerAddress::Tcp { host: "origin.test".into(), port: 8080 };
     let added = AddedHeaders {
         peer: &peer,
         trusted,

@@ -62,8 +62,8 @@ fn client(
 }
 
 fn outgoing(head: &RequestHead, trusted: bool, client: &Rc<dyn ClientStream>) -> OutgoingRequest {
-    let peer = PeerAddress::new("192.0.2.1".parse().unwrap());
-    let server = ServerAddress { host: "origin.test".into(), port: 8080 };
+    let peer = PeerAddress::new("192.0.2.1".parse().unwrap(), false);
+    let server = ServerAddress::Tcp { host: "origin.test".into(), port: 8080 };
     let added = AddedHeaders {
         peer: &peer,
         trusted,
@@ -107,6 +107,43 @@ fn length_zero_is_declared_for_methods_with_a_body() {
         let text = String::from_utf8(bytes).unwrap();
         assert_eq!(text.contains("\r\ncontent-length: 0\r\n"), declared, "{text}");
     }
+}
+
+#[test]
+fn te_trailers_reaches_http2_and_other_codings_do_not() {
+    for (te, expected) in [
+        ("TE: trailers\r\n", Some("trailers")),
+        ("TE: deflate, Trailers\r\n", Some("trailers")),
+        ("TE: deflate\r\nTE: trailers\r\n", Some("trailers")),
+        ("TE: deflate\r\n", None),
+        ("", None),
+    ] {
+        let head = head(&format!(
+            "POST /a.B/C HTTP/1.1\r\nHost: a\r\n{te}grpc-timeout: 5S\r\nTransfer-Encoding: chunked\r\n\r\n"
+        ));
+        let outgoing = outgoing(&head, false, &client(BodyLength::Chunked, &[], None));
+        let sent = outgoing.http2_head("http").unwrap();
+        let value = sent.headers().get(header::TE).map(|value| value.to_str().unwrap());
+        assert_eq!(value, expected, "{te}");
+        assert_eq!(sent.headers()["grpc-timeout"], "5S");
+        assert!(!sent.headers().contains_key(header::TRANSFER_ENCODING));
+        assert!(!String::from_utf8_lossy(&outgoing.bytes).to_lowercase().contains("\r\nte:"));
+    }
+}
+
+#[test]
+fn body_in_the_buffer_is_no_header_of_http2() {
+    let head = head("POST /a`b HTTP/1.1\r\nHost: a\r\nContent-Length: 13\r\n\r\n");
+    let body = b"x-admin: yes\n".to_vec();
+    let mut outgoing = outgoing(&head, false, &client(BodyLength::Known(13), &[body], None));
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    assert!(outgoing.poll_read_body(&mut cx).is_ready() && outgoing.has_body_started());
+    let sent = outgoing.http2_head("http").unwrap();
+    assert_eq!(
+        (sent.uri().path(), &sent.headers()["content-length"]),
+        ("/a%60b", &HeaderValue::from_static("13"))
+    );
+    assert!(!sent.headers().contains_key("x-admin"));
 }
 
 #[test]
@@ -236,5 +273,95 @@ proptest! {
         prop_assert!(bytes.ends_with(&piece));
         let (read, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a complete head");
         prop_assert_eq!((read.length, bytes.len() - length), (head.length, piece.len()));
+    }
+}
+
+/// The parts of an HTTP/2 request; `None` if its library would reject them.
+fn http2_parts(
+    method: &str,
+    target: &[u8],
+    authority: Option<&str>,
+    fields: &[(String, Vec<u8>)],
+) -> Option<http::request::Parts> {
+    let mut uri = http::uri::Parts::default();
+    uri.path_and_query = Some(target.try_into().ok()?);
+    if let Some(authority) = authority {
+        uri.authority = Some(authority.parse().ok()?);
+        uri.scheme = Some(http::uri::Scheme::HTTPS);
+    }
+    let mut request = http::Request::builder().method(method).uri(http::Uri::from_parts(uri).ok()?);
+    for (name, value) in fields {
+        let name = HeaderName::from_lowercase(name.as_bytes()).ok()?;
+        request = request.header(name, HeaderValue::from_bytes(value).ok()?);
+    }
+    Some(request.body(()).ok()?.into_parts().0)
+}
+
+/// Fields of HTTP/2, with bytes that HTTP/1 would read as something else.
+fn http2_fields() -> impl Strategy<Value = Vec<(String, Vec<u8>)>> {
+    let name = prop_oneof![
+        4 => "[a-z][a-z0-9_-]{0,12}",
+        2 => prop::sample::select(vec![
+            "cookie", "host", "te", "content-length", "expect", "connection", "transfer-encoding",
+            "x-forwarded-for", "x-cost", "x_cost", "forwarded", "via",
+        ]).prop_map(str::to_owned),
+        1 => "[ -~]{0,4}",
+    ];
+    let value = prop_oneof![
+        4 => "[!-~]{0,12}".prop_map(String::into_bytes),
+        1 => prop::sample::select(vec!["trailers", "5", "a.test", "b.test", ""])
+            .prop_map(|value| value.as_bytes().to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..8),
+    ];
+    prop::collection::vec((name, value), 0..8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// No part of an HTTP/2 request becomes another field, or another request, in HTTP/1.
+    #[test]
+    fn an_http2_request_is_the_same_in_http1(
+        method in prop::sample::select(vec!["GET", "POST", "PUT", "get", "M-SEARCH"]),
+        target in prop_oneof![
+            4 => "/[!-~]{0,20}".prop_map(String::into_bytes),
+            1 => "[ -~]{0,20}".prop_map(String::into_bytes),
+            1 => prop::collection::vec(any::<u8>(), 1..12),
+        ],
+        authority in proptest::option::weighted(0.9, prop_oneof![
+            3 => prop::sample::select(vec!["a.test", "A.test:81", "[::1]:8080", "127.0.0.1"])
+                .prop_map(str::to_owned),
+            1 => "[!-~]{1,12}",
+        ]),
+        fields in http2_fields(),
+        is_bodiless in any::<bool>(),
+    ) {
+        let parts = http2_parts(method, &target, authority.as_deref(), &fields);
+        let read = parts.map(|parts| RequestHead::from_http2(&parts, is_bodiless, BOUNDS));
+        let Some(Ok(head)) = read else { return Ok(()) };
+        let client = client(head.length, &[], None);
+        let outgoing = outgoing(&head, false, &client);
+        let bytes = &outgoing.bytes;
+
+        let (read, length) = RequestHead::read(bytes, BOUNDS).unwrap().expect("a complete head");
+        prop_assert_eq!(length, bytes.len());
+        let mut parsed = vec![httparse::EMPTY_HEADER; 100];
+        let mut other = httparse::Request::new(&mut parsed);
+        prop_assert_eq!(other.parse(bytes), Ok(httparse::Status::Complete(bytes.len())));
+        prop_assert_eq!(&read.method, &head.method);
+        prop_assert_eq!((read.path(), read.query()), (head.path(), head.query()));
+        prop_assert_eq!(read.length, head.length);
+        prop_assert_eq!(read.fields.get("host"), head.fields.get("host"));
+        let forwarded = |head: &RequestHead| {
+            let own = |name: &[u8]| {
+                let dashed = String::from_utf8_lossy(name).replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+                let is_alias = dashed.as_bytes() != name && dashed == "x-cost";
+                is_alias || GATEWAY_FIELDS.contains(&&*dashed) || dashed.starts_with("x-forwarded")
+                    || dashed == "x-real-ip" || dashed == "trailer"
+            };
+            let all = head.fields.iter().filter(|(name, _)| !own(name));
+            all.map(|(name, value)| (name.to_vec(), value.to_vec())).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(forwarded(&read), forwarded(&head));
     }
 }

@@ -1,0 +1,272 @@
+//! Connections of HTTP/2 to one server, shared by the requests of a worker.
+//!
+//! - `http2.rs`: the connections, and the places on them.
+//! - `exchange.rs`: one exchange: the request, and the head of its response.
+//! - `body.rs`: the bodies of the request and of the response.
+
+mod body;
+mod exchange;
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    pin::Pin,
+    rc::{Rc, Weak},
+    task::Poll,
+};
+
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use tokio::task::AbortHandle;
+
+pub use self::body::RequestLost;
+pub(super) use self::{
+    body::Http2Body,
+    exchange::{Http2Response, is_connection_lost, max_resends},
+};
+use crate::framing::Transport;
+
+/// Most bytes that a server may send ahead on one stream.
+const STREAM_WINDOW: u32 = 128 * 1024;
+/// Most bytes that a server may send ahead on all streams of a connection. Enough for all of them, so that
+/// clients that do not read never hold up the responses of others.
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
+/// Most bytes of a request's body that wait for the server, on one stream.
+const SEND_BUFFER: usize = 64 * 1024;
+/// Most bytes by which unread DATA frames of less than 256 bytes may fall short of that size, on all streams of a
+/// connection. They are read as soon as their tasks run: about 130,000 in between, of which each stream's
+/// window allows 13,000 of ten bytes.
+const SMALL_FRAME_BUDGET: usize = 32 * 1024 * 1024;
+/// Most cancelled exchanges of the last second whose late frames are ignored.
+const MAX_REMEMBERED_RESETS: usize = 1024;
+/// Most bytes of a response's header list.
+const MAX_HEADER_LIST: u32 = 64 * 1024;
+/// Most streams of one connection, whatever the server allows.
+const MAX_STREAMS: usize = 128;
+/// Longest time to send the last frames of a connection that has no exchange left, in ms. A server that hangs does
+/// not read them.
+const CLOSE_TIMEOUT: u64 = 5_000;
+
+/// The connections of HTTP/2 to one server.
+#[derive(Default)]
+pub(super) struct Http2Connections {
+    open: RefCell<Vec<Rc<Http2Connection>>>,
+    closing: RefCell<Vec<Closing>>,
+}
+
+/// A connection that takes no further exchanges, and is closed after those in flight.
+struct Closing {
+    connection: Weak<Http2Connection>,
+    driver: AbortHandle,
+    /// When it was found without exchanges, in ms of the worker's coarse clock.
+    since: Option<u64>,
+}
+
+/// One connection. A task of its own drives it.
+struct Http2Connection {
+    send: SendRequest<Bytes>,
+    /// The open exchanges on it.
+    streams: Cell<usize>,
+    /// Whether it takes no further exchanges: it has failed or is closing, or a response was late.
+    is_retired: Cell<bool>,
+    /// When the last exchange ended, in ms of the worker's coarse clock.
+    idle_since: Cell<u64>,
+    driver: AbortHandle,
+}
+
+/// A place for one exchange on a connection.
+pub(super) struct Http2Slot {
+    connection: Rc<Http2Connection>,
+    coarse_clock: Rc<Cell<u64>>,
+    /// Whether the connection has carried an exchange before.
+    pub(super) is_reused: bool,
+    /// Whether an interim response has been passed on.
+    pub(super) response_started: Cell<bool>,
+}
+
+impl Http2Connections {
+    /// A place on a connection that has room for another exchange.
+    pub(super) fn take(&self, coarse_clock: &Rc<Cell<u64>>) -> Option<Http2Slot> {
+        let connections = self.open.borrow();
+        let connection = connections.iter().find(|connection| connection.has_room())?;
+        Some(Http2Slot::new(Rc::clone(connection), coarse_clock, true))
+    }
+
+    /// Begins HTTP/2 on `transport`, and waits for the server's settings: they say how many streams it
+    /// allows, and show that it speaks HTTP/2.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(super) async fn open(
+        &self,
+        transport: Transport,
+        coarse_clock: &Rc<Cell<u64>>,
+    ) -> io::Result<Http2Slot> {
+        // A stream may be a tunnel.
+        transport.keep_alive();
+        let handshake = Builder::new()
+            .enable_push(false)
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buffer_size(SEND_BUFFER)
+            .max_header_list_size(MAX_HEADER_LIST)
+            .data_frame_budget(SMALL_FRAME_BUDGET)
+            .max_concurrent_reset_streams(MAX_REMEMBERED_RESETS)
+            // Frames of a stream that is forgotten count here. They are no reason to end the others.
+            .max_local_error_reset_streams(None)
+            // Until the server's settings arrive.
+            .initial_max_send_streams(0)
+            .handshake::<_, Bytes>(transport);
+        let (send, mut driver) = handshake.await.map_err(|error| opening_error(&error))?;
+        std::future::poll_fn(|cx| match Pin::new(&mut driver).poll(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(opening_error(&error))),
+            Poll::Ready(Ok(())) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+            Poll::Pending if send.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
+            Poll::Pending => Poll::Pending,
+        })
+        .await?;
+        let connection = Rc::new_cyclic(|driven: &Weak<Http2Connection>| {
+            let driven = driven.clone();
+            let driving = tokio::task::spawn_local(async move {
+                // Its exchanges learn of a failure themselves.
+                let _ = driver.await;
+                if let Some(connection) = driven.upgrade() {
+                    connection.is_retired.set(true);
+                }
+            });
+            Http2Connection {
+                send,
+                streams: Cell::new(0),
+                is_retired: Cell::new(false),
+                idle_since: Cell::new(coarse_clock.get()),
+                driver: driving.abort_handle(),
+            }
+        });
+        self.open.borrow_mut().push(Rc::clone(&connection));
+        Ok(Http2Slot::new(connection, coarse_clock, false))
+    }
+
+    /// Closes the connections that are retired, or have been idle for longer than `limit` ms.
+    pub(super) fn sweep(&self, now: u64, limit: u64) {
+        let mut closing = self.closing.borrow_mut();
+        self.open.borrow_mut().retain(|connection| {
+            let is_idle = connection.streams.get() == 0;
+            let idle_time = now.saturating_sub(connection.idle_since.get());
+            let closes = connection.is_retired.get() || is_idle && idle_time > limit;
+            if closes {
+                let driver = connection.driver.clone();
+                let connection = Rc::downgrade(connection);
+                closing.push(Closing { connection, driver, since: None });
+            }
+            !closes
+        });
+        closing.retain_mut(|closing| !closing.is_over(now));
+    }
+
+    /// The number of connections without an exchange.
+    pub(super) fn idle_count(&self) -> usize {
+        self.open.borrow().iter().filter(|connection| connection.streams.get() == 0).count()
+    }
+}
+
+impl Closing {
+    /// Whether the connection is closed; closes it at once if it is late.
+    fn is_over(&mut self, now: u64) -> bool {
+        if self.driver.is_finished() || self.connection.strong_count() > 0 {
+            return self.driver.is_finished();
+        }
+        let is_late = now.saturating_sub(*self.since.get_or_insert(now)) > CLOSE_TIMEOUT;
+        if is_late {
+            self.driver.abort();
+        }
+        is_late
+    }
+}
+
+impl Http2Connection {
+    fn has_room(&self) -> bool {
+        let bound = self.send.current_max_send_streams().min(MAX_STREAMS);
+        !self.is_retired.get() && self.streams.get() < bound
+    }
+}
+
+impl Drop for Http2Slot {
+    fn drop(&mut self) {
+        self.connection.streams.set(self.connection.streams.get() - 1);
+        self.connection.idle_since.set(self.coarse_clock.get());
+    }
+}
+
+impl Http2Slot {
+    fn new(connection: Rc<Http2Connection>, coarse_clock: &Rc<Cell<u64>>, is_reused: bool) -> Self {
+        connection.streams.set(connection.streams.get() + 1);
+        let coarse_clock = Rc::clone(coarse_clock);
+        Self { connection, coarse_clock, is_reused, response_started: Cell::new(false) }
+    }
+}
+
+fn io_error(error: h2::Error) -> io::Error {
+    if error.is_io() {
+        return error.into_io().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
+    }
+    io::Error::other(error)
+}
+
+/// The error of a connection on which no settings arrived.
+fn opening_error(error: &h2::Error) -> io::Error {
+    let kind = error.get_io().map_or(io::ErrorKind::Other, io::Error::kind);
+    io::Error::new(kind, format!("the server does not speak HTTP/2: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncWriteExt, net::UnixStream, runtime::LocalOptions};
+
+    use super::*;
+    use crate::framing::{RawSocket, tunnel::poll_capacity};
+
+    /// SETTINGS with the largest window for each stream, and as much for the connection.
+    const SERVER: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff\
+                            \0\0\x04\x08\0\0\0\0\0\x7f\0\0\0";
+
+    #[test]
+    fn a_connection_that_its_server_no_longer_reads_is_closed_in_time() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build_local(LocalOptions::default()).unwrap();
+        runtime.block_on(async {
+            let (near, mut server) = UnixStream::pair().unwrap();
+            server.write_all(SERVER).await.unwrap();
+            let (connections, clock) = (Http2Connections::default(), Rc::new(Cell::new(0)));
+            let transport = Transport::Plain(RawSocket::Unix(near));
+            let slot = connections.open(transport, &clock).await.unwrap();
+            let driver = slot.connection.driver.clone();
+            let (response, mut stream) = slot
+                .connection
+                .send
+                .clone()
+                .send_request(http::Request::post("http://a/").body(()).unwrap(), false)
+                .unwrap();
+            // Until neither the kernel nor the library takes more.
+            let mut rounds_without_capacity = 0;
+            while rounds_without_capacity < 100 {
+                let capacity = std::future::poll_fn(|cx| {
+                    Poll::Ready(poll_capacity(&mut stream, cx, 16 * 1024))
+                });
+                rounds_without_capacity += 1;
+                if let Poll::Ready(count) = capacity.await {
+                    stream.send_data(vec![0; count.unwrap()].into(), false).unwrap();
+                    rounds_without_capacity = 0;
+                }
+                tokio::task::yield_now().await;
+            }
+            slot.connection.is_retired.set(true);
+            drop((slot, stream, response));
+            for (now, is_closed) in [(0, false), (5_000, false), (5_001, true)] {
+                connections.sweep(now, 60_000);
+                tokio::task::yield_now().await;
+                assert_eq!(driver.is_finished(), is_closed, "{now}");
+            }
+            assert!(connections.closing.borrow().is_empty());
+        });
+    }
+}

@@ -1,0 +1,156 @@
+//! The bodies of an exchange of HTTP/2: the request's on its way to the server, and the response's.
+
+use std::{
+    io,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use h2::{Reason, SendStream};
+
+use super::{Http2Slot, io_error};
+use crate::{
+    framing::{Fields, Http2Receiver, header_map::to_trailers, tunnel::poll_capacity},
+    upstream::request::{OutgoingRequest, SendError},
+};
+
+/// Most writes of a body in one poll; then the task yields to others.
+const MAX_WRITES_PER_POLL: usize = 8;
+
+/// A request's body on its way to the server.
+pub(in crate::upstream) struct Upload {
+    stream: SendStream<Bytes>,
+    /// Bytes that the server has not yet allowed to send.
+    unsent: Bytes,
+}
+
+/// The body of a response of HTTP/2.
+pub(in crate::upstream) struct Http2Body {
+    stream: Http2Receiver,
+    trailers: Option<Fields>,
+    is_done: bool,
+    /// The rest of the request, while it is not completely sent.
+    upload: Option<(Upload, OutgoingRequest)>,
+    /// Whether the client's body failed.
+    is_request_lost: bool,
+    _slot: Http2Slot,
+}
+
+/// Why a response is not received to its end: the client did not send the rest of its request.
+#[derive(Debug, thiserror::Error)]
+#[error("the client did not send the rest of its request")]
+pub struct RequestLost;
+
+impl Http2Body {
+    /// The body that `stream` carries. `upload`: the rest of the request.
+    pub(in crate::upstream) fn new(
+        stream: Http2Receiver,
+        is_done: bool,
+        upload: Option<(Upload, OutgoingRequest)>,
+        slot: Http2Slot,
+    ) -> Self {
+        Self { stream, trailers: None, is_done, upload, is_request_lost: false, _slot: slot }
+    }
+
+    /// Whether the body was read to its end.
+    pub(in crate::upstream) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// Whether the request's body is still being sent.
+    pub(in crate::upstream) fn is_sending_request(&self) -> bool {
+        self.upload.is_some()
+    }
+
+    /// Takes the trailers of a body that was read to its end.
+    pub(in crate::upstream) fn take_trailers(&mut self) -> Option<Fields> {
+        self.trailers.take()
+    }
+
+    /// See [`Http2Receiver::read_ahead`].
+    pub(in crate::upstream) fn read_ahead(&mut self, cx: &mut Context<'_>) {
+        // The next read returns an error again.
+        let _ = self.stream.read_ahead(cx);
+    }
+
+    /// Appends body bytes to `out`, and continues to send the request. Ready with the number of bytes; 0 at
+    /// the end.
+    ///
+    /// # Errors
+    /// The stream failed.
+    pub(in crate::upstream) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        if let Some((upload, outgoing)) = &mut self.upload
+            && let Poll::Ready(sent) = upload.poll_send(outgoing, cx)
+        {
+            // The server would wait for the rest. Another failure leaves the response, which may be complete.
+            self.is_request_lost = matches!(sent, Err(SendError::Body(_)));
+            if self.is_request_lost {
+                upload.stream.send_reset(Reason::CANCEL);
+            }
+            self.upload = None;
+        }
+        if self.is_done {
+            return Poll::Ready(Ok(0));
+        }
+        if self.is_request_lost {
+            return Poll::Ready(Err(io::Error::other(RequestLost)));
+        }
+        let count = self.stream.poll_data(cx, |data| out.extend_from_slice(data));
+        match ready!(count).map_err(io_error)? {
+            0 => {}
+            count => return Poll::Ready(Ok(count)),
+        }
+        let trailers = ready!(self.stream.poll_trailers(cx)).map_err(io_error)?;
+        self.trailers = trailers.as_ref().map(to_trailers).transpose()?;
+        self.is_done = true;
+        Poll::Ready(Ok(0))
+    }
+}
+
+impl Upload {
+    /// A body of which nothing was sent.
+    pub(in crate::upstream) fn new(stream: SendStream<Bytes>) -> Self {
+        Self { stream, unsent: Bytes::new() }
+    }
+
+    /// The stream that it is sent on.
+    pub(in crate::upstream) fn stream(&mut self) -> &mut SendStream<Bytes> {
+        &mut self.stream
+    }
+
+    /// Sends as much of the body as possible. Ready when it was sent to its end.
+    pub(in crate::upstream) fn poll_send(
+        &mut self,
+        outgoing: &mut OutgoingRequest,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
+        for _ in 0..MAX_WRITES_PER_POLL {
+            if self.stream.poll_reset(cx).is_ready() {
+                return Poll::Ready(Err(SendError::Io(io::ErrorKind::ConnectionReset.into())));
+            }
+            if self.unsent.is_empty() {
+                let mut bytes = Vec::new();
+                if ready!(outgoing.poll_plain_body(cx, &mut bytes))? == 0 {
+                    let end = match outgoing.take_trailers() {
+                        Some(trailers) => self.stream.send_trailers(trailers),
+                        None => self.stream.send_data(Bytes::new(), true),
+                    };
+                    return Poll::Ready(end.map_err(|error| SendError::Io(io_error(error))));
+                }
+                self.unsent = bytes.into();
+            }
+            let allowed = ready!(poll_capacity(&mut self.stream, cx, self.unsent.len()));
+            let allowed = allowed.map_err(SendError::Io)?;
+            let data = self.unsent.split_to(allowed);
+            let sent = self.stream.send_data(data, false);
+            sent.map_err(|error| SendError::Io(io_error(error)))?;
+            outgoing.mark_progress();
+        }
+        crate::framing::socket::yield_turn(cx);
+        Poll::Pending
+    }
+}

@@ -1,0 +1,285 @@
+//! One exchange on a connection of HTTP/2: sends the request, and waits for the head of its response.
+
+use std::{
+    io,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use h2::{Reason, SendStream, client::ResponseFuture};
+use http::StatusCode;
+
+use super::{
+    Http2Slot,
+    body::{Http2Body, Upload},
+    io_error,
+};
+use crate::{
+    framing::{
+        BodyError, BodyLength, ClientStream, FramingError, Http2Receiver, ResponseHead, Timeout,
+        Version,
+        head::{ConnectionOptions, MAX_RESPONSE_FIELDS},
+        header_map::to_fields,
+        state::Wait,
+        tunnel::Http2End,
+    },
+    upstream::{
+        connection::{ExchangeError, is_interim_field_forwarded},
+        headers::write_response_fields,
+        request::{OutgoingRequest, SendError},
+    },
+};
+
+/// Most interim (1xx) responses before the final one.
+const MAX_INTERIM_RESPONSES: usize = 32;
+
+/// Most times that a request is sent again because the server refused its stream. Without a bound, a server that
+/// refuses everything would get it in a loop.
+const MAX_REFUSALS: u32 = 2;
+/// Most times that a request is sent again because the server has ended the connection for requests after another
+/// one: servers do so after a number of requests that they do not tell.
+const MAX_ENDED_CONNECTIONS: u32 = 8;
+
+impl Http2Slot {
+    /// Sends `outgoing` and waits for the response's head, at most `response_timeout` ms after the last
+    /// progress. A response that arrives before the body is sent is returned at once; [`Http2Body`] sends
+    /// the rest. Interim responses are forwarded to `client`.
+    ///
+    /// # Errors
+    /// A deadline has passed, the client's body failed, or the connection or the response failed.
+    pub(in crate::upstream) async fn exchange(
+        &self,
+        outgoing: &mut OutgoingRequest,
+        scheme: &'static str,
+        client: &dyn ClientStream,
+        response_timeout: Option<u64>,
+    ) -> Result<Http2Response, ExchangeError> {
+        let state = client.state();
+        state.set_wait(Wait::Gateway);
+        let mut send = self.connection.send.clone();
+        std::future::poll_fn(|cx| match state.timeout() {
+            Some(Timeout::Upstream | Timeout::Request) => Poll::Ready(Err(ExchangeError::Expired)),
+            _ => match send.poll_ready(cx) {
+                Poll::Ready(ready) => Poll::Ready(ready.map_err(failed)),
+                Poll::Pending => {
+                    state.begin_upstream_wait(response_timeout);
+                    Poll::Pending
+                }
+            },
+        })
+        .await
+        .inspect_err(|_| self.connection.is_retired.set(true))?;
+        let is_upgrade = outgoing.http2_upgrade().is_some();
+        if is_upgrade && !send.is_extended_connect_protocol_enabled() {
+            return Err(ExchangeError::UpgradeUnsupported);
+        }
+        let ends = !outgoing.has_body() && !is_upgrade;
+        let head = outgoing.http2_head(scheme).map_err(ExchangeError::Request)?;
+        let sent = send.send_request(head, ends).map_err(failed);
+        // The connection has no further stream identifier, or has just failed.
+        let (mut response, stream) = sent.inspect_err(|_| self.connection.is_retired.set(true))?;
+        outgoing.mark_send_started();
+        let (mut upload, mut tunnel) = (None, None);
+        if is_upgrade {
+            tunnel = Some(stream);
+        } else if !ends {
+            upload = Some(Upload::new(stream));
+        }
+        let mut interim_responses = 0;
+        let result = std::future::poll_fn(|cx| {
+            match state.timeout() {
+                Some(Timeout::Upstream | Timeout::Request) => {
+                    return Poll::Ready(Err(ExchangeError::Expired));
+                }
+                Some(Timeout::ClientBody) => {
+                    return Poll::Ready(Err(ExchangeError::Body(BodyError::TimedOut)));
+                }
+                _ => {}
+            }
+            if let Some(sending) = &mut upload {
+                match sending.poll_send(outgoing, cx) {
+                    Poll::Ready(Err(SendError::Body(error))) => {
+                        return Poll::Ready(Err(ExchangeError::Body(error)));
+                    }
+                    // An error: the server may have answered without reading the whole body.
+                    Poll::Ready(Ok(()) | Err(SendError::Io(_))) => upload = None,
+                    Poll::Pending => {}
+                }
+            }
+            while let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
+                interim_responses += 1;
+                let error = if interim.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    // RFC 9113, 8.6.
+                    FramingError::UnexpectedUpgrade
+                } else if interim_responses > MAX_INTERIM_RESPONSES {
+                    FramingError::TooManyInterim
+                } else {
+                    self.response_started.set(true);
+                    send_interim(client, &interim);
+                    continue;
+                };
+                return Poll::Ready(Err(ExchangeError::Failed(error.into())));
+            }
+            match poll_head(&mut response, cx) {
+                Poll::Ready(head) => Poll::Ready(head.map_err(failed)),
+                Poll::Pending => {
+                    if upload.is_some() && outgoing.waits_for_client() {
+                        state.begin_client_body_wait();
+                    } else {
+                        state.begin_upstream_wait(response_timeout);
+                    }
+                    Poll::Pending
+                }
+            }
+        })
+        .await;
+        self.conclude(result, upload, tunnel)
+    }
+
+    /// The response, if its head is within its bounds, or the error of an exchange. After an error the rest of
+    /// the request is not sent.
+    fn conclude(
+        &self,
+        result: Result<(ResponseHead, Http2Receiver), ExchangeError>,
+        mut upload: Option<Upload>,
+        mut tunnel: Option<SendStream<Bytes>>,
+    ) -> Result<Http2Response, ExchangeError> {
+        let result = result.and_then(|(head, stream)| {
+            if head.fields.len() > MAX_RESPONSE_FIELDS {
+                let error = FramingError::TooManyFields(MAX_RESPONSE_FIELDS);
+                return Err(ExchangeError::Failed(error.into()));
+            }
+            Ok((head, stream))
+        });
+        match result {
+            Ok((head, stream)) => {
+                if let Some(unused) = tunnel.as_mut().filter(|_| !(200..300).contains(&head.status))
+                {
+                    // Refused: an ordinary response. An error would show with its body.
+                    let _ = unused.send_data(Bytes::new(), true);
+                    tunnel = None;
+                }
+                Ok(Http2Response { head, stream, upload, tunnel })
+            }
+            Err(error) => {
+                if retires(&error) {
+                    self.connection.is_retired.set(true);
+                }
+                let upload = upload.as_mut().map(Upload::stream);
+                if let Some(stream) = upload.or(tunnel.as_mut()) {
+                    stream.send_reset(Reason::CANCEL);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The response to one exchange.
+pub(in crate::upstream) struct Http2Response {
+    pub(in crate::upstream) head: ResponseHead,
+    stream: Http2Receiver,
+    upload: Option<Upload>,
+    /// The sending side of a stream on which another protocol begins.
+    tunnel: Option<SendStream<Bytes>>,
+}
+
+impl Http2Response {
+    /// Takes the sending side of a stream on which another protocol begins.
+    pub(in crate::upstream) fn take_tunnel(&mut self) -> Option<SendStream<Bytes>> {
+        self.tunnel.take()
+    }
+
+    /// The head, and the stream whose sending side is `send`.
+    pub(in crate::upstream) fn into_tunnel(
+        self,
+        send: SendStream<Bytes>,
+    ) -> (ResponseHead, Http2End) {
+        (self.head, Http2End::new(send, self.stream))
+    }
+
+    /// The body, which also sends the rest of `outgoing`.
+    pub(in crate::upstream) fn into_body(
+        self,
+        outgoing: OutgoingRequest,
+        slot: Http2Slot,
+    ) -> (ResponseHead, Http2Body) {
+        let is_done = self.stream.is_end_stream();
+        let upload = self.upload.map(|upload| (upload, outgoing));
+        let stream = self.stream;
+        (self.head, Http2Body::new(stream, is_done, upload, slot))
+    }
+}
+
+/// Waits for the head of the final response.
+fn poll_head(
+    response: &mut ResponseFuture,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(ResponseHead, Http2Receiver), h2::Error>> {
+    let response = ready!(std::pin::Pin::new(response).poll(cx))?;
+    let (parts, stream) = response.into_parts();
+    let head = response_head(parts.status, &parts.headers);
+    Poll::Ready(Ok((head, Http2Receiver::new(stream))))
+}
+
+fn response_head(status: StatusCode, headers: &http::HeaderMap) -> ResponseHead {
+    let length = headers.get(http::header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse().ok()).map(BodyLength::Known);
+    ResponseHead {
+        status: status.as_u16(),
+        version: Version::Http2,
+        fields: to_fields(headers),
+        length,
+        connection: ConnectionOptions::default(),
+    }
+}
+
+/// Forwards an interim response, unless it is a `100 Continue`, which the gateway sends itself.
+fn send_interim(client: &dyn ClientStream, interim: &http::Response<()>) {
+    let status = interim.status().as_u16();
+    if status == 100 {
+        return;
+    }
+    let head = response_head(interim.status(), interim.headers());
+    client.send_interim(status, &mut |out| {
+        write_response_fields(&head, out, is_interim_field_forwarded);
+    });
+}
+
+/// Whether an exchange that failed so ends the use of its connection. A server that hangs keeps its
+/// connections open; one that resets a stream goes on with the others.
+fn retires(error: &ExchangeError) -> bool {
+    match error {
+        ExchangeError::Expired => true,
+        ExchangeError::Failed(error) => !h2_error(error).is_some_and(h2::Error::is_reset),
+        ExchangeError::Body(_) | ExchangeError::Request(_) | ExchangeError::UpgradeUnsupported => {
+            false
+        }
+    }
+}
+
+/// Whether the exchange failed because its connection did, not because of this response.
+pub(in crate::upstream) fn is_connection_lost(error: &ExchangeError) -> bool {
+    let ExchangeError::Failed(error) = error else { return false };
+    let malformed = error.get_ref().and_then(|error| error.downcast_ref::<FramingError>());
+    malformed.is_none() && !h2_error(error).is_some_and(h2::Error::is_reset)
+}
+
+fn h2_error(error: &io::Error) -> Option<&h2::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+fn failed(error: h2::Error) -> ExchangeError {
+    ExchangeError::Failed(io_error(error))
+}
+
+/// The number of times that a request may be sent because of such an error: more than 0 if the server has
+/// certainly not processed it (RFC 9113, 8.7).
+pub(in crate::upstream) fn max_resends(error: &io::Error) -> u32 {
+    let Some(error) = h2_error(error).filter(|error| error.is_remote()) else { return 0 };
+    match error.reason() {
+        Some(Reason::REFUSED_STREAM) => MAX_REFUSALS,
+        Some(Reason::NO_ERROR) if error.is_go_away() => MAX_ENDED_CONNECTIONS,
+        _ => 0,
+    }
+}

@@ -1,0 +1,111 @@
+//! The upstream's end of a tunnel, over either version of HTTP.
+
+use std::{
+    io,
+    task::{Context, Poll},
+};
+
+use super::{
+    connection::UpstreamConnection, http2::Http2Slot, request::OutgoingRequest,
+    response::ResponseBody, upgrade::UpgradeRequest,
+};
+use crate::framing::{
+    ResponseHead,
+    tunnel::{Http2End, TunnelEnd, poll_read_socket},
+};
+
+/// What follows the head of an upstream's response.
+#[expect(clippy::large_enum_variant, reason = "one for each request; a box would be an allocation")]
+pub enum UpstreamContent {
+    /// A body.
+    Body(ResponseBody),
+    /// Another protocol.
+    Tunnel(Box<UpstreamTunnel>),
+}
+
+/// The upstream's end of a tunnel. Its connection is not reused.
+pub struct UpstreamTunnel {
+    /// The protocol, as the client asked for it.
+    pub protocol: Box<str>,
+    end: End,
+}
+
+enum End {
+    Http1(UpstreamConnection),
+    /// A stream, and its place on the connection.
+    Http2 {
+        end: Http2End,
+        _slot: Http2Slot,
+    },
+}
+
+impl UpstreamTunnel {
+    /// The tunnel that begins behind the 101 on `connection`.
+    pub(super) fn http1(outgoing: &OutgoingRequest, connection: UpstreamConnection) -> Self {
+        connection.socket.keep_alive();
+        Self { protocol: protocol_of(outgoing), end: End::Http1(connection) }
+    }
+
+    /// The tunnel that a 2xx on a stream begins. `head` becomes the response for the client.
+    pub(super) fn http2(
+        outgoing: &OutgoingRequest,
+        head: &mut ResponseHead,
+        end: Http2End,
+        slot: Http2Slot,
+    ) -> Self {
+        if let Some(upgrade) = outgoing.upgrade() {
+            upgrade.accept_http2(head);
+        }
+        Self { protocol: protocol_of(outgoing), end: End::Http2 { end, _slot: slot } }
+    }
+}
+
+fn protocol_of(outgoing: &OutgoingRequest) -> Box<str> {
+    outgoing.upgrade().map(UpgradeRequest::protocol).unwrap_or_default().into()
+}
+
+impl TunnelEnd for UpstreamTunnel {
+    fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        match &mut self.end {
+            End::Http1(connection) => {
+                poll_read_socket(&mut connection.buffer, &connection.socket, cx, out)
+            }
+            End::Http2 { end, .. } => end.poll_read(cx, out),
+        }
+    }
+
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match &mut self.end {
+            End::Http1(connection) => connection.socket.check_error(),
+            End::Http2 { end, .. } => end.read_ahead(cx),
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.end {
+            End::Http1(connection) => connection.socket.poll_write(cx, bytes),
+            End::Http2 { end, .. } => end.poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.end {
+            End::Http1(connection) => connection.socket.poll_flush(cx),
+            End::Http2 { end, .. } => end.poll_flush(cx),
+        }
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.end {
+            End::Http1(connection) => connection.socket.poll_shutdown(cx),
+            End::Http2 { end, .. } => end.poll_close(cx),
+        }
+    }
+
+    fn abort(&mut self) {
+        match &mut self.end {
+            End::Http1(connection) => connection.socket.reset_on_close(),
+            End::Http2 { end, .. } => end.abort(),
+        }
+    }
+}

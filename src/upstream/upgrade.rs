@@ -1,0 +1,117 @@
+//! A request's upgrade to another protocol, towards an upstream of either version of HTTP.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use http::Method;
+
+use crate::framing::{
+    Fields, FramingError, RequestHead, ResponseHead, Version,
+    upgrade::{is_websocket, requested_protocol, websocket_accept},
+};
+
+/// An upgrade that a request asks for.
+#[derive(Clone, Debug)]
+pub(super) struct UpgradeRequest {
+    protocol: Box<str>,
+    key: WebSocketKey,
+    /// Whether the method is GET. Only then can HTTP/2 carry the upgrade.
+    is_get: bool,
+    /// Whether the client speaks HTTP/2.
+    is_from_http2: bool,
+}
+
+/// The value of `Sec-WebSocket-Key`, which only HTTP/1 has.
+#[derive(Clone, Debug)]
+enum WebSocketKey {
+    /// The protocol is another one, or the client sent none.
+    None,
+    /// The client sent it, and checks the response.
+    Client(Box<[u8]>),
+    /// Made for an upstream of HTTP/1, because the client speaks HTTP/2.
+    Made(Box<str>),
+}
+
+impl UpgradeRequest {
+    /// The upgrade that `head` asks for.
+    pub(super) fn of(head: &RequestHead) -> Option<Box<Self>> {
+        let protocol = requested_protocol(head)?;
+        let is_from_http2 = head.version == Version::Http2;
+        let key = match head.fields.get("sec-websocket-key") {
+            _ if !is_websocket(protocol) => WebSocketKey::None,
+            _ if is_from_http2 => WebSocketKey::Made(random_key()),
+            Some(key) => WebSocketKey::Client(key.into()),
+            None => WebSocketKey::None,
+        };
+        let is_get = head.method == Method::GET;
+        Some(Box::new(Self { protocol: protocol.into(), key, is_get, is_from_http2 }))
+    }
+
+    /// The protocol, as the client sent it.
+    pub(super) fn protocol(&self) -> &str {
+        &self.protocol
+    }
+
+    /// Whether it can be asked for by an extended CONNECT, which has no method of its own.
+    pub(super) fn fits_http2(&self) -> bool {
+        self.is_get
+    }
+
+    /// Writes the header fields that ask for it, each as a line with CR LF.
+    pub(super) fn write_fields(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"connection: upgrade\r\nupgrade: ");
+        out.extend_from_slice(self.protocol.as_bytes());
+        out.extend_from_slice(b"\r\n");
+        if let WebSocketKey::Made(key) = &self.key {
+            out.extend_from_slice(b"sec-websocket-key: ");
+            out.extend_from_slice(key.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Checks a 101 of HTTP/1, and makes it the response for the client.
+    ///
+    /// # Errors
+    /// It names another protocol, or does not answer the key.
+    pub(super) fn accept_http1(&self, head: &mut ResponseHead) -> Result<(), FramingError> {
+        let mut answered = head.fields.get_all("upgrade");
+        let is_asked_for = answered
+            .next()
+            .is_some_and(|value| value.eq_ignore_ascii_case(self.protocol.as_bytes()));
+        let mut is_accepted = is_asked_for && answered.next().is_none();
+        drop(answered);
+        if let WebSocketKey::Made(key) = &self.key {
+            let expected = websocket_accept(key.as_bytes());
+            is_accepted &= head.fields.get("sec-websocket-accept") == Some(expected.as_bytes());
+            head.fields = without(&head.fields, "sec-websocket-accept");
+        }
+        self.set_status(head);
+        if is_accepted { Ok(()) } else { Err(FramingError::UnexpectedUpgrade) }
+    }
+
+    /// Makes the 2xx of HTTP/2 to an extended CONNECT the response for the client.
+    pub(super) fn accept_http2(&self, head: &mut ResponseHead) {
+        head.length = None;
+        head.fields = without(&head.fields, "sec-websocket-accept");
+        if let WebSocketKey::Client(key) = &self.key {
+            head.fields.push("sec-websocket-accept", websocket_accept(key));
+        }
+        self.set_status(head);
+    }
+
+    /// The status of success is 101 in HTTP/1, and 200 in HTTP/2.
+    fn set_status(&self, head: &mut ResponseHead) {
+        head.status = if self.is_from_http2 { 200 } else { 101 };
+    }
+}
+
+/// A key of 16 random bytes: RFC 6455, 4.1.
+fn random_key() -> Box<str> {
+    let mut key = [0; 16];
+    // The key is no secret: it shows that the server understands WebSocket.
+    let _ = getrandom::fill(&mut key);
+    BASE64_STANDARD.encode(key).into()
+}
+
+fn without(fields: &Fields, name: &str) -> Fields {
+    let kept = fields.iter().filter(|(other, _)| !other.eq_ignore_ascii_case(name.as_bytes()));
+    kept.map(|(name, value)| (String::from_utf8_lossy(name), value)).collect()
+}
