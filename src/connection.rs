@@ -10,9 +10,16 @@
 //! - `connection.rs`: the life of a connection: receive, respond, drain, linger.
 //! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::framing::ClientStream).
 //! - `output.rs`: writes a response, with back-pressure.
+//! - `tunnel.rs`: the bytes of another protocol, after an upgrade.
+//! - `opening.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
+//! - `http2.rs`: a connection of HTTP/2.
 
+mod http2;
 mod input;
+mod opening;
 mod output;
+pub mod proxy_protocol;
+mod tunnel;
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,14 +28,14 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::net::TcpStream;
-
+pub use self::http2::Http2Connection;
 use self::input::{Input, ReceiveOutcome};
+pub use self::opening::{Opened, Opening, OpeningError};
 
 use crate::{
     framing::{
-        ConnectionState, HeadBounds, SharedSocket, StateCell, Timeout, buffer::poll_read,
-        state::CloseMode,
+        ClientTimeouts, ConnectionState, HeadBounds, ReadBuffer, SharedSocket, StateCell, Timeout,
+        Transport, buffer::poll_read, socket::yield_turn, state::CloseMode,
     },
     gateway::{Gateway, Peer},
 };
@@ -39,6 +46,9 @@ const MAX_DRAINED: u64 = 64 * 1024;
 const DRAIN_TIMEOUT: u64 = 10_000;
 /// Longest time to read from a client that still sends after the last response, in ms.
 const LINGER_TIMEOUT: u64 = 30_000;
+
+/// Most reads of such a client in one poll; then the task yields to others.
+const MAX_DISCARDS_PER_POLL: usize = 2;
 
 /// One client connection.
 pub struct Connection {
@@ -65,13 +75,48 @@ enum Disposition {
     Abort,
 }
 
+/// What the worker's sweep does to a connection, whatever its protocol.
+pub trait Swept {
+    /// Expires the deadlines that have passed at `now`, in ms of the worker's coarse clock.
+    fn sweep(&self, now: u64, timeouts: &ClientTimeouts);
+
+    /// Closes the connection as `mode` says.
+    fn request_close(&self, mode: CloseMode);
+}
+
+/// Expires the deadline of `state` if it has passed.
+fn sweep_state(state: &StateCell, now: u64, timeouts: &ClientTimeouts) {
+    match state.get().overdue(now, timeouts) {
+        Some(timeout) => state.expire(timeout),
+        None if state.is_swept() => state.wake(),
+        None => {}
+    }
+}
+
+impl Swept for Connection {
+    fn sweep(&self, now: u64, timeouts: &ClientTimeouts) {
+        // With unread bytes, the runtime does not wake the task when the client closes.
+        if self.has_unread.get() {
+            self.state.wake();
+        }
+        sweep_state(&self.state, now, timeouts);
+    }
+
+    fn request_close(&self, mode: CloseMode) {
+        self.state.request_close(mode);
+    }
+}
+
 /// Serves a connection until it closes.
 pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
     connection.register().await;
     let mut disposition = Disposition::Reuse;
     while disposition == Disposition::Reuse {
         disposition = match connection.receive().await {
-            ReceiveOutcome::Closed => Disposition::Abort,
+            ReceiveOutcome::Closed => {
+                connection.socket.send_close_notify();
+                Disposition::Abort
+            }
             // Boxed, so that an idle connection does not carry a request's state.
             received => {
                 let exchange = Box::pin(connection.clone().respond(gateway, received));
@@ -85,19 +130,20 @@ pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
 }
 
 impl Connection {
-    /// A connection that was just accepted. `coarse_clock` is the worker's, in ms. `max_requests` is
-    /// the most requests that it may carry; `None` is unlimited.
+    /// A connection over `transport`, of which `before` was read already. `coarse_clock` is the worker's,
+    /// in ms. `max_requests` is the most requests that it may carry; `None` is unlimited.
     pub fn new(
-        stream: TcpStream,
+        transport: Transport,
+        before: ReadBuffer,
         peer: Peer,
         coarse_clock: Rc<Cell<u64>>,
         bounds: HeadBounds,
         max_requests: Option<u32>,
     ) -> Rc<Self> {
         Rc::new(Self {
-            socket: SharedSocket::new(stream),
+            socket: SharedSocket::new(transport),
             state: StateCell::new(coarse_clock),
-            input: RefCell::default(),
+            input: RefCell::new(Input::new(before)),
             peer,
             bounds,
             requests_left: Cell::new(max_requests),
@@ -105,14 +151,9 @@ impl Connection {
         })
     }
 
-    /// The state and its deadline, for the worker's sweep.
-    pub fn state(&self) -> &StateCell {
-        &self.state
-    }
-
-    /// Whether the sweep must wake the task so that it notices a closed client.
-    pub fn needs_close_check(&self) -> bool {
-        self.has_unread.get()
+    /// Lets the deadline of the first head count from `accepted_at`, in ms of the coarse clock.
+    pub fn continue_deadline(&self, accepted_at: u64) {
+        self.state.enter(ConnectionState::Head { since: accepted_at });
     }
 
     /// Registers the current task as the one that the sweep wakes.
@@ -133,6 +174,10 @@ impl Connection {
             }
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));
+            }
+            // In a tunnel, the client may close one direction only.
+            if let ConnectionState::Tunnel { .. } = self.state.get() {
+                return Poll::Pending;
             }
             let open = self.poll_interim(cx).is_ok() && !self.is_client_closed(cx);
             if open { Poll::Pending } else { Poll::Ready(None) }
@@ -183,31 +228,40 @@ impl Connection {
         Disposition::Reuse
     }
 
-    /// Shuts down the write side and discards what the client still sends (RFC 9112, 9.6): a close
-    /// with unread bytes resets the connection, and the client could lose the response.
     async fn linger(&self) {
-        self.socket.shutdown();
         *self.input.borrow_mut() = Input::default();
-        let deadline = self.state.now() + LINGER_TIMEOUT;
-        self.state.enter(ConnectionState::Linger { since: self.state.now(), deadline });
-        std::future::poll_fn(|cx| {
-            loop {
-                if self.state.timeout().is_some() || self.state.close_mode() == CloseMode::Immediate
-                {
-                    return Poll::Ready(());
-                }
-                match poll_read(&self.socket, cx, <[u8]>::len) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
-                    Poll::Ready(Ok(_)) => {
-                        self.state
-                            .enter(ConnectionState::Linger { since: self.state.now(), deadline });
-                    }
+        linger(&self.socket, &self.state, u64::MAX).await;
+    }
+}
+
+/// Shuts down the write side and discards what the client still sends (RFC 9112, 9.6), at most `max` bytes: a
+/// close with unread bytes resets the connection, and the client could lose the response.
+async fn linger(socket: &SharedSocket, state: &StateCell, max: u64) {
+    socket.shutdown();
+    let deadline = state.now() + LINGER_TIMEOUT;
+    state.enter(ConnectionState::Linger { since: state.now(), deadline });
+    let mut discarded = 0;
+    std::future::poll_fn(|cx| {
+        for _ in 0..MAX_DISCARDS_PER_POLL {
+            if discarded > max
+                || state.timeout().is_some()
+                || state.close_mode() == CloseMode::Immediate
+            {
+                return Poll::Ready(());
+            }
+            match poll_read(socket, cx, <[u8]>::len) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(count)) => {
+                    discarded += count as u64;
+                    state.enter(ConnectionState::Linger { since: state.now(), deadline });
                 }
             }
-        })
-        .await;
-    }
+        }
+        yield_turn(cx);
+        Poll::Pending
+    })
+    .await;
 }
 
 #[cfg(test)]

@@ -1,19 +1,18 @@
 //! A worker thread: accepts and serves connections, checks their deadlines, and drains at the end.
 //!
 //! A worker has its own runtime, listeners (the kernel spreads connections over them:
-//! `SO_REUSEPORT`), upstream connections and counters, so that requests need no locks. TLS and
-//! HTTP/2 would go into `Worker::serve`, between accept and [`Connection`].
+//! `SO_REUSEPORT`), upstream connections and counters, so that requests need no locks.
 
 use std::{
     cell::{Cell, RefCell},
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     rc::{Rc, Weak},
     sync::{Arc, atomic::Ordering, mpsc::Sender},
     time::Duration,
 };
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::LocalOptions,
@@ -21,16 +20,19 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    connection::{self, Connection},
-    framing::state::CloseMode,
+    connection::{self, Connection, Http2Connection, Opened, Opening, OpeningError, Swept},
+    framing::{Rewound, state::CloseMode},
     gateway::{ConnectionPermit, Gateway, Peer, Shared},
     identity::client,
-    metrics::WorkerMetrics,
-    upstream::PeerAddress,
+    metrics::{ConnectionProtocol, OpeningFailure, WorkerMetrics},
+    snapshot::ListenerRules,
+    upstream::{PeerAddress, ProxiedClient},
 };
 
 /// Interval between two sweeps, which check deadlines and set the coarse clock.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Bytes of a client connection that the kernel has and may not send yet, from which it takes no more.
+const MAX_UNSENT: u32 = 128 * 1024;
 /// Sweeps from one removal of idle upstream connections to the next.
 const SWEEPS_PER_POOL_SWEEP: u32 = 10;
 /// Delay after a failed accept, for example for lack of a file descriptor. While `max_connections`
@@ -121,9 +123,10 @@ fn serve(
     let served = runtime.block_on(async move {
         let worker = Rc::new(Worker::new(shared, shutdown));
         let mut accepting = Vec::new();
-        for listener in listeners {
+        for (index, listener) in listeners.into_iter().enumerate() {
             let listener = TcpListener::from_std(listener)?;
-            accepting.push(tokio::task::spawn_local(worker.clone().accept(listener)));
+            let origin = Origin { listener: index, address: listener.local_addr()? };
+            accepting.push(tokio::task::spawn_local(worker.clone().accept(origin, listener)));
         }
         worker.shared.accepting_workers.fetch_add(1, Ordering::AcqRel);
         on_ready();
@@ -155,13 +158,21 @@ fn serve(
     served
 }
 
+/// The listener that accepted a connection.
+#[derive(Clone, Copy)]
+struct Origin {
+    /// Its index in the configuration.
+    listener: usize,
+    address: SocketAddr,
+}
+
 struct Worker {
     shared: Arc<Shared>,
     gateway: Gateway,
     shutdown: Shutdown,
     /// The coarse clock, set by each sweep: ms since an arbitrary start.
     coarse_clock: Rc<Cell<u64>>,
-    connections: RefCell<Vec<Weak<Connection>>>,
+    connections: RefCell<Vec<Weak<dyn Swept>>>,
     /// The tasks of the connections.
     tasks: TaskTracker,
     /// How connections close while the worker drains; new connections start in this mode.
@@ -197,16 +208,13 @@ impl Worker {
     fn close_connections(&self, mode: CloseMode) {
         self.close_mode.set(mode);
         let connections = self.connections.borrow();
-        connections
-            .iter()
-            .filter_map(Weak::upgrade)
-            .for_each(|open| open.state().request_close(mode));
+        connections.iter().filter_map(Weak::upgrade).for_each(|open| open.request_close(mode));
     }
 
-    async fn accept(self: Rc<Self>, listener: TcpListener) {
+    async fn accept(self: Rc<Self>, origin: Origin, listener: TcpListener) {
         let drain = self.shutdown.drain.clone();
         while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
-            let handled = self.handle_accepted(accepted);
+            let handled = self.handle_accepted(origin, accepted);
             if drain.run_until_cancelled(handled).await.is_none() {
                 break;
             }
@@ -224,26 +232,31 @@ impl Worker {
             let bound = self.shared.live.snapshot().http.max_connections;
             let permit = self.shared.connection_limit.try_acquire(bound);
             if let (Ok(socket), Some(permit)) = (into_tokio(socket), permit) {
-                self.spawn_connection(socket, address, permit);
+                self.spawn_connection(origin, socket, address, permit);
             }
         }
     }
 
     fn spawn_connection(
         self: &Rc<Self>,
+        origin: Origin,
         socket: TcpStream,
         address: SocketAddr,
         permit: ConnectionPermit,
     ) {
-        let serve = self.clone().serve(socket, address, permit);
+        let serve = self.clone().serve(origin, socket, address, permit);
         tokio::task::spawn_local(self.tasks.track_future(serve));
     }
 
-    async fn handle_accepted(self: &Rc<Self>, accepted: io::Result<(TcpStream, SocketAddr)>) {
+    async fn handle_accepted(
+        self: &Rc<Self>,
+        origin: Origin,
+        accepted: io::Result<(TcpStream, SocketAddr)>,
+    ) {
         match accepted {
             Ok((socket, address)) => {
                 let permit = self.acquire_permit().await;
-                self.spawn_connection(socket, address, permit);
+                self.spawn_connection(origin, socket, address, permit);
             }
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {
@@ -281,38 +294,114 @@ impl Worker {
 
     async fn serve(
         self: Rc<Self>,
+        origin: Origin,
         socket: TcpStream,
         address: SocketAddr,
         mut permit: ConnectionPermit,
     ) {
-        let ip = client::canonical_address(address.ip());
-        let snapshot = self.shared.live.snapshot();
-        let (http, identity) = (snapshot.http, &snapshot.identity);
-        // Not for a trusted proxy: its connections carry many clients.
-        let client_bound =
-            http.max_connections_per_client.filter(|_| !identity.trusted_proxies.contains(ip));
-        if let Some(bound) = client_bound
-            && !permit.assign_client(client::mask_address(ip, identity.ipv6_prefix), bound)
-        {
-            self.gateway.metrics().connections_refused.add(1);
-            self.warn(|| {
-                tracing::warn!(
-                    client = %ip, bound, "connection refused: http.max_connections_per_client is reached"
-                );
-            });
+        let peer = client::canonical_address(address.ip());
+        let rules = self.listener_rules(origin.listener);
+        let http = self.shared.live.snapshot().http;
+        // The PROXY protocol tells the client behind a load balancer only later.
+        let is_balancer = rules.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
+        if !is_balancer && !self.admit_client(&mut permit, peer) {
             return;
         }
-        drop(snapshot);
         // If this fails, responses may be slower, but they are correct.
         let _ = socket.set_nodelay(true);
-        let peer = Peer { address: ip, forwarding: PeerAddress::new(ip) };
-        let max_requests = http.max_requests_per_connection;
-        let connection =
-            Connection::new(socket, peer, self.coarse_clock.clone(), http.head, max_requests);
-        connection.state().request_close(self.close_mode.get());
-        self.connections.borrow_mut().push(Rc::downgrade(&connection));
+        // Or a client that does not read costs the kernel megabytes, and the time to copy them.
+        let _ = SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT);
         let _open = OpenConnection::new(self.gateway.metrics());
-        connection::serve(connection, &self.gateway).await;
+        let accepted_at = self.coarse_clock.get();
+        let destination = local_address(&socket, origin.address);
+        let opened = if rules.is_plain_http1() {
+            Opened::plain(socket)
+        } else {
+            let opening = Opening::new(self.coarse_clock.clone());
+            self.register(&opening);
+            let admit = is_balancer
+                .then_some(|ip| self.admit_client(&mut permit, client::canonical_address(ip)));
+            match Box::pin(opening.open(socket, admit, &rules)).await {
+                Ok(opened) => opened,
+                Err(error) => return self.count_opening_error(peer, &error),
+            }
+        };
+        let Opened { transport, before, is_http2, proxied, certificate } = opened;
+        let mut addresses = proxied.unwrap_or(ProxiedClient { source: address, destination });
+        let ip = client::canonical_address(addresses.source.ip());
+        addresses.source.set_ip(ip);
+        let is_tls = certificate.is_some();
+        self.gateway.metrics().count_opened(ConnectionProtocol { is_http2, is_tls });
+        let forwarding = PeerAddress::new(ip, is_tls);
+        let redirect_https = rules.redirect_https;
+        drop(rules);
+        let peer =
+            Peer { address: ip, proxied: addresses, forwarding, certificate, redirect_https };
+        let (clock, max_requests) = (self.coarse_clock.clone(), http.max_requests_per_connection);
+        if is_http2 {
+            let connection = Http2Connection::new(peer, clock, http.head, max_requests);
+            connection.continue_deadline(accepted_at);
+            self.register(&connection);
+            let transport = Rewound::new(before, transport);
+            Box::pin(connection.serve(transport, &self.gateway)).await;
+        } else {
+            let connection =
+                Connection::new(transport, before, peer, clock, http.head, max_requests);
+            connection.continue_deadline(accepted_at);
+            self.register(&connection);
+            connection::serve(connection, &self.gateway).await;
+        }
+    }
+
+    /// Counts and logs a connection that ended before HTTP.
+    fn count_opening_error(&self, peer: IpAddr, error: &OpeningError) {
+        let failure = match error {
+            OpeningError::ProxyProtocol => OpeningFailure::ProxyProtocol,
+            OpeningError::NotTls | OpeningError::Handshake(_) => OpeningFailure::Tls,
+            OpeningError::Timeout => OpeningFailure::Timeout,
+            OpeningError::Closed(_) => OpeningFailure::Closed,
+            // Counted by `admit_client`.
+            OpeningError::Refused | OpeningError::Stopping => return,
+        };
+        self.gateway.metrics().count_opening_failure(failure);
+        tracing::debug!(client = %peer, %error, "a connection ended before its first request");
+    }
+
+    /// Counts the connection for its client. Returns whether the client may have another one.
+    fn admit_client(&self, permit: &mut ConnectionPermit, ip: IpAddr) -> bool {
+        let snapshot = self.shared.live.snapshot();
+        let identity = &snapshot.identity;
+        // Not for a trusted proxy: its connections carry many clients.
+        let bound = snapshot.http.max_connections_per_client;
+        let Some(bound) = bound.filter(|_| !identity.trusted_proxies.contains(ip)) else {
+            return true;
+        };
+        if permit.assign_client(client::mask_address(ip, identity.ipv6_prefix), bound) {
+            return true;
+        }
+        self.gateway.metrics().connections_refused.add(1);
+        self.warn(|| {
+            tracing::warn!(
+                client = %ip, bound, "connection refused: http.max_connections_per_client is reached"
+            );
+        });
+        false
+    }
+
+    /// Lets the sweep see a connection, and the drain close it.
+    fn register<C: Swept + 'static>(&self, connection: &Rc<C>) {
+        connection.request_close(match self.close_mode.get() {
+            // It was being opened, and its first request may be on the way.
+            CloseMode::WhenIdle => CloseMode::AfterRequest,
+            mode => mode,
+        });
+        let connection: Weak<C> = Rc::downgrade(connection);
+        self.connections.borrow_mut().push(connection);
+    }
+
+    /// How connections of a listener begin.
+    fn listener_rules(&self, listener: usize) -> Arc<ListenerRules> {
+        self.shared.live.snapshot().listeners.get(listener).cloned().unwrap_or_default()
     }
 
     /// Periodically sets the coarse clock, expires deadlines, renews leases and flushes the access
@@ -328,12 +417,7 @@ impl Worker {
             let deadlines = self.shared.live.snapshot().http.timeouts;
             self.connections.borrow_mut().retain(|connection| {
                 let Some(connection) = connection.upgrade() else { return false };
-                let state = connection.state();
-                if let Some(timeout) = state.get().overdue(now, &deadlines) {
-                    state.expire(timeout);
-                } else if connection.needs_close_check() {
-                    state.wake();
-                }
+                connection.sweep(now, &deadlines);
                 true
             });
             self.gateway.renew_leases();
@@ -360,6 +444,17 @@ impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
         self.0.connections.decrement();
     }
+}
+
+/// The address that the client connected to. `listener` is that of the listener, which may stand for all
+/// addresses of the machine.
+fn local_address(socket: &TcpStream, listener: SocketAddr) -> SocketAddr {
+    if !listener.ip().is_unspecified() {
+        return listener;
+    }
+    let mut address = socket.local_addr().unwrap_or(listener);
+    address.set_ip(client::canonical_address(address.ip()));
+    address
 }
 
 /// Registers a socket that was accepted with the standard library.

@@ -59,6 +59,13 @@ impl Default for Input {
     }
 }
 
+impl Input {
+    /// The input that begins with `buffer`.
+    pub(super) fn new(buffer: ReadBuffer) -> Self {
+        Self { buffer, ..Self::default() }
+    }
+}
+
 impl Connection {
     /// Waits for the next request.
     pub(super) async fn receive(&self) -> ReceiveOutcome {
@@ -128,7 +135,11 @@ impl Connection {
                 Poll::Ready(_) => return Err(()),
             }
         }
-        Ok(())
+        // A part may be left in a TLS session.
+        match self.socket.poll_flush(cx) {
+            Poll::Ready(Err(_)) => Err(()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -210,6 +221,11 @@ impl Input {
     /// Takes the pending interim responses.
     pub(super) fn take_interim(&mut self) -> Buffer {
         std::mem::take(&mut self.interim)
+    }
+
+    /// Takes the bytes that were read and not parsed.
+    pub(super) fn take_unread(&mut self) -> ReadBuffer {
+        std::mem::take(&mut self.buffer)
     }
 
     /// Reads and discards the rest of the body. Ready with true if its end was reached.

@@ -28,17 +28,19 @@ struct ResponseWriter<'a> {
     stream: Option<ResponseBody>,
     encoder: BodyEncoder,
     context: Box<RequestContext>,
-    /// Whether the upstream broke the body off.
-    upstream_broken: bool,
+    /// Whether the body ends with the connection.
+    until_close: bool,
+    /// Why the body has no end.
+    cut_reason: Option<CutReason>,
 }
 
 /// How a response's body is delimited (RFC 9112, 6.3).
-struct ResponseFraming {
+pub(super) struct ResponseFraming {
     encoder: BodyEncoder,
     /// Whether a body follows the head.
-    has_body: bool,
+    pub(super) has_body: bool,
     /// The value of `Content-Length`, in bytes.
-    length: Option<u64>,
+    pub(super) length: Option<u64>,
     chunked: bool,
     /// Whether the body ends with the connection.
     until_close: bool,
@@ -47,6 +49,10 @@ struct ResponseFraming {
 impl Connection {
     /// Writes `response`; returns what then happens to the connection.
     pub(super) async fn write(&self, response: Response) -> Disposition {
+        if let Content::Tunnel(_) = response.content {
+            // Boxed, so that other responses do not carry its state.
+            return Box::pin(self.tunnel(response)).await;
+        }
         let (method, version) = response.method_and_version();
         let framing = ResponseFraming::of(&response, &method, version);
         let closes = framing.until_close || !self.keep_alive(&response);
@@ -74,7 +80,8 @@ impl Connection {
             stream,
             encoder,
             context,
-            upstream_broken: false,
+            until_close: framing.until_close,
+            cut_reason: None,
         };
         let result = std::future::poll_fn(|cx| writer.poll(cx)).await;
         match result {
@@ -164,21 +171,43 @@ impl ResponseWriter<'_> {
                     Poll::Ready(_) => return Poll::Ready(Err(CutReason::ClientClosed)),
                     Poll::Pending => {
                         state.begin_client_read_wait();
+                        if let Some(stream) = &mut self.stream {
+                            stream.read_ahead(cx);
+                        }
                         return Poll::Pending;
                     }
                 }
             }
-            if self.upstream_broken {
-                return Poll::Ready(Err(CutReason::UpstreamBroken));
+            if let Some(reason) = self.cut_reason {
+                return Poll::Ready(Err(reason));
             }
             if self.stream.is_none() {
-                return Poll::Ready(Ok(()));
+                return self.poll_end(cx);
+            }
+            // What is left in a TLS session must not wait for the upstream.
+            if let Poll::Ready(Err(_)) = self.connection.socket.poll_flush(cx) {
+                return Poll::Ready(Err(CutReason::ClientClosed));
             }
             state.begin_upstream_wait(None);
             return Poll::Pending;
         }
         yield_turn(cx);
         Poll::Pending
+    }
+
+    /// Ready when the kernel has all of the response. With TLS it may still be in the session, and so may the
+    /// session's end, without which a body that ends with the connection is incomplete.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
+        let socket = &self.connection.socket;
+        let polled =
+            if self.until_close { socket.poll_shutdown(cx) } else { socket.poll_flush(cx) };
+        match polled {
+            Poll::Ready(ended) => Poll::Ready(ended.map_err(|_| CutReason::ClientClosed)),
+            Poll::Pending => {
+                self.connection.state.begin_client_read_wait();
+                Poll::Pending
+            }
+        }
     }
 
     /// Reads from the body into the buffer; returns whether more may be ready.
@@ -194,8 +223,7 @@ impl ResponseWriter<'_> {
                 self.stream.is_some()
             }
             Poll::Ready(Err(error)) => {
-                self.context.mark_upstream_broken(&error);
-                self.upstream_broken = true;
+                self.cut_reason = Some(self.context.mark_body_failed(&error));
                 self.stream = None;
                 false
             }
@@ -205,7 +233,7 @@ impl ResponseWriter<'_> {
 
 impl ResponseFraming {
     /// `method` and `version` are those of the request.
-    fn of(response: &Response, method: &Method, version: Version) -> Self {
+    pub(super) fn of(response: &Response, method: &Method, version: Version) -> Self {
         let is_bodiless = *method == Method::HEAD || matches!(response.status.as_u16(), 204 | 304);
         let mut framing = Self {
             encoder: BodyEncoder::Plain,
@@ -222,11 +250,12 @@ impl ResponseFraming {
                     _ => Some(bytes.len() as u64),
                 };
             }
+            Content::Tunnel(_) => framing.has_body = false,
             Content::Stream(stream) => {
                 framing.length = stream.declared_length();
                 if framing.has_body && framing.length.is_none() {
                     framing.chunked = version == Version::Http11;
-                    framing.until_close = !framing.chunked;
+                    framing.until_close = version == Version::Http10;
                 }
             }
         }

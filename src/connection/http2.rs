@@ -1,0 +1,323 @@
+//! A client connection of HTTP/2 (RFC 9113): accepts streams and drives them.
+//!
+//! One task drives the connection and all of its streams, so nothing is locked or sent between tasks
+//! of the gateway. Each stream is one request with a state and deadlines of its own: `stream.rs`. The
+//! frames and their bounds are those of the `h2` crate; what it does not bound is bounded here: resets
+//! by the client, control frames, the bytes of a turn, and the time of every phase.
+
+mod flood;
+mod output;
+mod stream;
+mod tunnel;
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::{Rc, Weak},
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use h2::{Reason, server};
+
+use self::{flood::FloodDetector, stream::Http2Stream};
+use super::{LINGER_TIMEOUT, MAX_DRAINED, Swept, linger, sweep_state};
+use crate::{
+    framing::{
+        ClientStream, ClientTimeouts, ConnectionState, HeadBounds, ReadTurn, Rewound, StateCell,
+        socket::yield_turn, state::CloseMode,
+    },
+    gateway::{Content, Gateway, Peer, Response},
+};
+
+/// Most streams that are open at once.
+const MAX_STREAMS: u32 = 100;
+/// Most bytes that a client may send ahead on one stream.
+const STREAM_WINDOW: u32 = 128 * 1024;
+/// Most bytes that a client may send ahead on all streams of a connection.
+const CONNECTION_WINDOW: u32 = 512 * 1024;
+/// Most bytes by which unread DATA frames of less than 256 bytes may fall short of that size. They are read as
+/// soon as their streams are polled; it is enough for a stream's window in messages of ten bytes.
+const SMALL_FRAME_BUDGET: usize = 4 * 1024 * 1024;
+/// Most bytes of a response that wait for the client, on one stream.
+const SEND_BUFFER: usize = 64 * 1024;
+/// Most streams that the client may reset before they are accepted, at one time. Ordinary clients that
+/// cancel calls reach the crate's default of 20; [`FloodDetector`] bounds the rate.
+const MAX_PENDING_RESETS: usize = 500;
+/// Most streams that the library resets because the client broke the protocol, over the life of a
+/// connection. A client can so provoke resets of requests that were forwarded (CVE-2025-8671).
+const MAX_ERROR_RESETS: usize = 200;
+/// Most streams of the last second, reset by the gateway, whose late frames are ignored: those of refused uploads.
+const MAX_REMEMBERED_RESETS: usize = 1024;
+/// Longest time in ms that the client has to acknowledge a GOAWAY. Streams that it opens later are refused, and
+/// an idle connection is closed.
+const GOAWAY_TIMEOUT: u64 = 1_000;
+/// Most bytes of the heads of all open streams. By references to the compression's table, a client sends a
+/// long head in few bytes.
+const MAX_HEAD_BYTES: usize = 1024 * 1024;
+/// Most streams that are accepted in one poll; then the task yields.
+const MAX_ACCEPTS_PER_POLL: usize = 64;
+
+type Http2Server = server::Connection<Rewound, Bytes>;
+
+/// A client connection of HTTP/2.
+pub struct Http2Connection {
+    state: StateCell,
+    coarse_clock: Rc<Cell<u64>>,
+    /// The open streams, for the sweep.
+    streams: RefCell<Vec<Weak<Http2Stream>>>,
+    peer: Peer,
+    bounds: HeadBounds,
+    /// Requests that the connection may still carry; `None` is unlimited.
+    requests_left: Cell<Option<u32>>,
+    flood: FloodDetector,
+    /// When the client was told to open no further streams, in ms of the coarse clock.
+    closing_since: Cell<Option<u64>>,
+    /// Bytes of the heads of the open streams.
+    head_bytes: Cell<usize>,
+}
+
+/// The client broke the protocol, or floods the gateway with frames. Little of what it still sends is read.
+struct Abuse;
+
+impl Swept for Http2Connection {
+    fn sweep(&self, now: u64, timeouts: &ClientTimeouts) {
+        sweep_state(&self.state, now, timeouts);
+        self.streams.borrow_mut().retain(|stream| {
+            let Some(stream) = stream.upgrade() else { return false };
+            sweep_state(stream.state(), now, timeouts);
+            true
+        });
+    }
+
+    fn request_close(&self, mode: CloseMode) {
+        self.state.request_close(mode);
+        for stream in self.streams.borrow().iter().filter_map(Weak::upgrade) {
+            stream.state().request_close(mode);
+        }
+    }
+}
+
+impl Http2Connection {
+    /// A connection that was just accepted; see `Connection::new`.
+    pub fn new(
+        peer: Peer,
+        coarse_clock: Rc<Cell<u64>>,
+        bounds: HeadBounds,
+        max_requests: Option<u32>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            state: StateCell::new(coarse_clock.clone()),
+            coarse_clock,
+            streams: RefCell::default(),
+            peer,
+            bounds,
+            requests_left: Cell::new(max_requests),
+            flood: FloodDetector::default(),
+            closing_since: Cell::new(None),
+            head_bytes: Cell::new(0),
+        })
+    }
+
+    /// Lets the deadline of the first request count from `accepted_at`, in ms of the coarse clock.
+    pub fn continue_deadline(&self, accepted_at: u64) {
+        self.state.enter(ConnectionState::Head { since: accepted_at });
+    }
+
+    /// Serves the connection over `transport` until it closes.
+    pub async fn serve(self: Rc<Self>, transport: Rewound, gateway: &Gateway) {
+        let (socket, turn) = (transport.socket(), transport.turn());
+        // A stream may be a tunnel.
+        socket.keep_alive();
+        let mut is_abuse = false;
+        if let Some(server) = self.handshake(transport, &turn).await {
+            is_abuse = self.serve_streams(server, &turn, gateway).await.is_err();
+        }
+        if self.state.close_mode() < CloseMode::Immediate {
+            // The frames that the client still sends would reset the connection, and it could lose the
+            // last responses.
+            let max = if is_abuse { MAX_DRAINED } else { u64::MAX };
+            linger(&socket, &self.state, max).await;
+        }
+    }
+
+    /// Serves streams until the connection must close, and writes the last frames. An error: the client broke the
+    /// protocol or floods.
+    async fn serve_streams(
+        self: &Rc<Self>,
+        mut server: Http2Server,
+        turn: &ReadTurn,
+        gateway: &Gateway,
+    ) -> Result<(), Abuse> {
+        let mut streams = FuturesUnordered::new();
+        let (mut is_over, mut is_flood) = (false, false);
+        std::future::poll_fn(|cx| {
+            self.state.register(cx.waker());
+            self.flood.count_frames(self.coarse_clock.get(), turn.begin());
+            for _ in 0..MAX_ACCEPTS_PER_POLL {
+                if !is_over && self.close_if_asked(&mut server) {
+                    (is_over, is_flood) = (true, self.flood.is_detected());
+                    streams.clear();
+                    let (since, deadline) = (self.state.now(), self.state.now() + LINGER_TIMEOUT);
+                    self.state.enter(ConnectionState::Linger { since, deadline });
+                }
+                if is_over {
+                    let closed = server.poll_closed(cx).is_ready();
+                    let is_late = self.state.timeout().is_some()
+                        || self.state.close_mode() == CloseMode::Immediate;
+                    return match closed || is_late {
+                        false => Poll::Pending,
+                        true if is_flood => Poll::Ready(Err(Abuse)),
+                        true => Poll::Ready(Ok(())),
+                    };
+                }
+                match server.poll_accept(cx) {
+                    Poll::Ready(Some(Ok((_, mut respond)))) if self.is_past_goaway() => {
+                        respond.send_reset(Reason::REFUSED_STREAM);
+                    }
+                    Poll::Ready(Some(Ok((request, respond)))) => {
+                        let stream = self.accept();
+                        streams.push(stream.serve(gateway, request, respond));
+                        self.state.begin_request();
+                    }
+                    Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Abuse)),
+                    Poll::Ready(None) => return Poll::Ready(Ok(())),
+                    Poll::Pending => {
+                        self.poll_streams(cx, &mut streams);
+                        if !self.must_close(&server) {
+                            return Poll::Pending;
+                        }
+                    }
+                }
+            }
+            self.poll_streams(cx, &mut streams);
+            yield_turn(cx);
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Exchanges the settings, within the deadline of a first head.
+    async fn handshake(&self, transport: Rewound, turn: &ReadTurn) -> Option<Http2Server> {
+        let mut handshake = std::pin::pin!(
+            server::Builder::new()
+                .max_concurrent_streams(MAX_STREAMS)
+                .max_header_list_size(max_header_list(self.bounds))
+                .initial_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .max_send_buffer_size(SEND_BUFFER)
+                .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+                .max_local_error_reset_streams(Some(MAX_ERROR_RESETS))
+                .max_concurrent_reset_streams(MAX_REMEMBERED_RESETS)
+                .data_frame_budget(SMALL_FRAME_BUDGET)
+                .enable_connect_protocol()
+                .handshake::<_, Bytes>(transport)
+        );
+        std::future::poll_fn(|cx| {
+            self.state.register(cx.waker());
+            turn.begin();
+            let is_over =
+                self.state.timeout().is_some() || self.state.close_mode() >= CloseMode::WhenIdle;
+            match handshake.as_mut().poll(cx) {
+                Poll::Ready(server) => Poll::Ready(server.ok()),
+                Poll::Pending if is_over => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Whether the connection ends now, with its streams.
+    fn must_close(&self, server: &Http2Server) -> bool {
+        if self.closing_since.get().is_some() && !server.has_streams() {
+            self.begin_goaway_wait();
+        }
+        self.state.close_mode() == CloseMode::Immediate
+            || self.state.timeout().is_some()
+            || self.flood.is_detected()
+    }
+
+    /// Whether the client had the time to acknowledge a GOAWAY.
+    fn is_past_goaway(&self) -> bool {
+        self.closing_since.get().is_some_and(|since| self.state.now() > since + GOAWAY_TIMEOUT)
+    }
+
+    /// Counts the bytes of a stream's head. Returns whether there is room for them: a single head always
+    /// has it.
+    fn reserve_head(&self, bytes: usize) -> bool {
+        let before = self.head_bytes.get();
+        let has_room = before == 0 || before + bytes <= MAX_HEAD_BYTES;
+        if has_room {
+            self.head_bytes.set(before + bytes);
+        }
+        has_room
+    }
+
+    /// Bounds the time of an idle connection. The library ends it once the client has acknowledged.
+    fn begin_goaway_wait(&self) {
+        let state = self.state.get();
+        if !matches!(state, ConnectionState::Request { .. } | ConnectionState::Linger { .. }) {
+            let (since, deadline) = (self.state.now(), self.state.now() + GOAWAY_TIMEOUT);
+            self.state.enter(ConnectionState::Linger { since, deadline });
+        }
+    }
+
+    /// Begins to close the connection if it must be. Returns whether it ends now, with its streams.
+    fn close_if_asked(&self, server: &mut Http2Server) -> bool {
+        if self.must_close(server) {
+            let is_abuse = self.flood.is_detected();
+            server.abrupt_shutdown(if is_abuse {
+                Reason::ENHANCE_YOUR_CALM
+            } else {
+                Reason::NO_ERROR
+            });
+            return true;
+        }
+        let mode = self.state.close_mode();
+        let is_used_up = self.requests_left.get() == Some(0);
+        if (mode > CloseMode::KeepOpen || is_used_up) && self.closing_since.get().is_none() {
+            self.closing_since.set(Some(self.state.now()));
+            server.graceful_shutdown();
+        }
+        false
+    }
+
+    /// Registers a new stream.
+    fn accept(self: &Rc<Self>) -> Rc<Http2Stream> {
+        self.flood.count_accepted(self.coarse_clock.get());
+        self.requests_left.set(self.requests_left.get().map(|left| left.saturating_sub(1)));
+        let stream = Http2Stream::new(Rc::clone(self));
+        stream.state().request_close(self.state.close_mode());
+        self.streams.borrow_mut().push(Rc::downgrade(&stream));
+        stream
+    }
+
+    /// Drives the streams, and starts the idle time if none is left.
+    fn poll_streams<F: Future<Output = ()>>(
+        &self,
+        cx: &mut Context<'_>,
+        streams: &mut FuturesUnordered<F>,
+    ) {
+        while let Poll::Ready(Some(())) = streams.poll_next_unpin(cx) {}
+        let is_busy = matches!(self.state.get(), ConnectionState::Request { .. });
+        if streams.is_empty() && is_busy {
+            self.state.enter(ConnectionState::Idle { since: self.state.now() });
+        }
+    }
+}
+
+/// The most bytes of a header list, by the count of RFC 9113, 6.5.2, which adds 32 to each field. A head
+/// that exceeds `bounds` by little is within it, and so gets the gateway's own 431.
+fn max_header_list(bounds: HeadBounds) -> u32 {
+    (bounds.bytes + 32 * (bounds.headers + 16)) as u32
+}
+
+/// Writes `response` to `stream`, or begins its tunnel.
+async fn write(stream: &Http2Stream, response: Response) {
+    if let Content::Tunnel(_) = response.content {
+        // Boxed, so that other responses do not carry its state.
+        Box::pin(tunnel::tunnel(stream, response)).await;
+    } else {
+        output::write(stream, response).await;
+    }
+}

@@ -1,0 +1,106 @@
+//! Detects a client of HTTP/2 that makes the gateway work and asks for little: RFC 9113, 10.5.
+
+use std::cell::Cell;
+
+use crate::framing::FrameCounts;
+
+/// Least number of streams in a second from which their resets are a flood.
+const MIN_STREAMS: u32 = 500;
+/// Number of control frames in a second that no content has to explain.
+const MIN_CONTROL_FRAMES: u64 = 1000;
+/// Most control frames for each frame of a head or a body that the client sends.
+const MAX_CONTROL_PER_CONTENT: u64 = 10;
+/// Bytes of bodies, sent to the client, that explain one control frame. Clients return their windows for many
+/// bytes at a time.
+const BYTES_PER_CONTROL: u64 = 64;
+
+/// What one client did in the current second.
+#[derive(Default)]
+pub(super) struct FloodDetector {
+    second: Cell<u64>,
+    accepted: Cell<u32>,
+    reset: Cell<u32>,
+    received: Cell<FrameCounts>,
+    sent: Cell<u64>,
+}
+
+impl FloodDetector {
+    fn enter_second(&self, now: u64) {
+        if self.second.replace(now / 1000) != now / 1000 {
+            self.accepted.set(0);
+            self.reset.set(0);
+            self.received.set(FrameCounts::default());
+            self.sent.set(0);
+        }
+    }
+
+    /// Counts a stream that the client opened. `now` is in ms.
+    pub(super) fn count_accepted(&self, now: u64) {
+        self.enter_second(now);
+        self.accepted.set(self.accepted.get() + 1);
+    }
+
+    /// Counts a stream that the client reset.
+    pub(super) fn count_reset(&self, now: u64) {
+        self.enter_second(now);
+        self.reset.set(self.reset.get() + 1);
+    }
+
+    /// Counts frames that the client sent.
+    pub(super) fn count_frames(&self, now: u64, frames: FrameCounts) {
+        self.enter_second(now);
+        let FrameCounts { content, control } = self.received.get();
+        let (content, control) = (content + frames.content, control + frames.control);
+        self.received.set(FrameCounts { content, control });
+    }
+
+    /// Counts bytes of a body that were sent to the client.
+    pub(super) fn count_sent(&self, now: u64, bytes: u64) {
+        self.enter_second(now);
+        self.sent.set(self.sent.get() + bytes);
+    }
+
+    /// Whether the client reset more than half of its streams (CVE-2023-44487), or sent control frames that
+    /// nothing explains (CVE-2019-9511, 9512, 9513, 9515).
+    pub(super) fn is_detected(&self) -> bool {
+        let (accepted, reset) = (self.accepted.get(), self.reset.get());
+        let FrameCounts { content, control } = self.received.get();
+        let explained = content * MAX_CONTROL_PER_CONTENT + self.sent.get() / BYTES_PER_CONTROL;
+        accepted >= MIN_STREAMS && reset > accepted / 2 || control > explained + MIN_CONTROL_FRAMES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_many_resets_within_a_second_are_a_flood() {
+        let flood = FloodDetector::default();
+        let count = |now, accepted, reset| {
+            (0..accepted).for_each(|_| flood.count_accepted(now));
+            (0..reset).for_each(|_| flood.count_reset(now));
+            flood.is_detected()
+        };
+        assert!(!count(1000, 499, 499), "too few");
+        assert!(!count(2000, 500, 250), "half of them");
+        assert!(count(2999, 0, 1), "more than half");
+        assert!(!count(3000, 10, 10), "another second");
+    }
+
+    #[test]
+    fn only_many_control_frames_within_a_second_are_a_flood() {
+        let flood = FloodDetector::default();
+        let count = |now, control, content, sent| {
+            flood.count_frames(now, FrameCounts { content, control });
+            flood.count_sent(now, sent);
+            flood.is_detected()
+        };
+        assert!(!count(1000, 1000, 0, 0), "too few");
+        assert!(count(1999, 1, 0, 0), "too many");
+        assert!(!count(2000, 1, 0, 0), "another second");
+        assert!(!count(3000, 1010, 1, 0), "a head explains ten");
+        assert!(count(3000, 1, 0, 63), "too little is sent");
+        assert!(!count(3000, 0, 0, 1), "64 bytes that were sent explain one");
+    }
+}

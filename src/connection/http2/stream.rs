@@ -1,0 +1,306 @@
+//! One stream of an HTTP/2 connection: a request, and its body.
+
+use std::{
+    cell::{Cell, RefCell},
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use h2::{Reason, RecvStream, server::SendResponse};
+use http::{Request, StatusCode};
+
+use super::Http2Connection;
+use crate::{
+    framing::{
+        BodyEncoder, BodyError, BodyLength, ClientStream, ConnectionState, Fields, FramingError,
+        Http2Receiver, RequestHead, StateCell,
+        header_map::{from_lines, to_trailers},
+        state::CloseMode,
+        upgrade::requested_protocol,
+    },
+    gateway::Gateway,
+};
+
+use super::super::{DRAIN_TIMEOUT, MAX_DRAINED};
+
+/// Most interim (1xx) responses that are forwarded on one stream; further ones are dropped.
+const MAX_INTERIM_RESPONSES: u32 = 32;
+
+/// One stream, which carries one request.
+pub(super) struct Http2Stream {
+    connection: Rc<Http2Connection>,
+    state: StateCell,
+    body: RefCell<Body>,
+    /// The client's side of an extended CONNECT, until its tunnel begins.
+    tunnel: RefCell<Option<Http2Receiver>>,
+    /// The response's side, until its head is sent.
+    pub(super) respond: RefCell<Option<SendResponse<Bytes>>>,
+    interim_responses: Cell<u32>,
+    /// Bytes of the head that the connection has counted.
+    head_bytes: Cell<usize>,
+}
+
+impl Drop for Http2Stream {
+    fn drop(&mut self) {
+        let all = &self.connection.head_bytes;
+        all.set(all.get() - self.head_bytes.get());
+    }
+}
+
+/// The request's body.
+struct Body {
+    stream: Option<Http2Receiver>,
+    length: BodyLength,
+    trailers: Option<Box<Fields>>,
+    /// Whether the client waits for `100 Continue` before it sends the body.
+    expects_continue: bool,
+}
+
+impl Http2Stream {
+    pub(super) fn new(connection: Rc<Http2Connection>) -> Rc<Self> {
+        let state = StateCell::new(connection.coarse_clock.clone());
+        let body = Body {
+            stream: None,
+            length: BodyLength::Known(0),
+            trailers: None,
+            expects_continue: false,
+        };
+        Rc::new(Self {
+            connection,
+            state,
+            body: RefCell::new(body),
+            tunnel: RefCell::new(None),
+            respond: RefCell::new(None),
+            interim_responses: Cell::new(0),
+            head_bytes: Cell::new(0),
+        })
+    }
+
+    /// Answers the request. Ends early if the client resets the stream.
+    pub(super) async fn serve(
+        self: Rc<Self>,
+        gateway: &Gateway,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+    ) {
+        std::future::poll_fn(|cx| {
+            self.state.register(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
+        let is_reset = std::future::poll_fn(|cx| Poll::Ready(respond.poll_reset(cx).is_ready()));
+        if is_reset.await {
+            // Reset before it was accepted: nothing is begun for it.
+            return self.count_reset();
+        }
+        *self.respond.borrow_mut() = Some(respond);
+        // Boxed, so that the state of a request is moved once.
+        let exchange = Box::pin(self.clone().exchange(gateway, request));
+        if self.while_open(exchange).await.is_none() {
+            self.count_reset();
+        }
+    }
+
+    /// Whether the connection has room for a head of `bytes`.
+    fn reserve_head(&self, bytes: usize) -> bool {
+        let has_room = self.connection.reserve_head(bytes);
+        self.head_bytes.set(if has_room { bytes } else { 0 });
+        has_room
+    }
+
+    async fn exchange(self: Rc<Self>, gateway: &Gateway, request: Request<RecvStream>) {
+        self.state.begin_request();
+        let (parts, body) = request.into_parts();
+        let is_bodiless = body.is_end_stream();
+        let body = Http2Receiver::new(body);
+        let head = RequestHead::from_http2(&parts, is_bodiless, self.connection.bounds);
+        drop(parts);
+        if head.as_ref().is_ok_and(|head| !self.reserve_head(head.fields.bytes().len())) {
+            if let Some(mut respond) = self.respond.borrow_mut().take() {
+                respond.send_reset(Reason::REFUSED_STREAM);
+            }
+            return;
+        }
+        let peer = &self.connection.peer;
+        let response = match head {
+            Ok(head) if requested_protocol(&head).is_some() => {
+                *self.tunnel.borrow_mut() = Some(body);
+                gateway.handle(peer, Box::new(head), self.clone()).await
+            }
+            Ok(head) => {
+                let body = Body {
+                    stream: (!is_bodiless).then_some(body),
+                    length: head.length,
+                    trailers: None,
+                    expects_continue: !is_bodiless && expects_continue(&head),
+                };
+                *self.body.borrow_mut() = body;
+                gateway.handle(peer, Box::new(head), self.clone()).await
+            }
+            Err(error) => gateway.refuse_malformed(peer, error, self.clone()),
+        };
+        super::write(&self, response).await;
+        if let Some(refused) = self.take_tunnel() {
+            // What the client sends to a tunnel that did not begin is discarded like a body.
+            self.body.borrow_mut().stream = Some(refused);
+        }
+        self.drain_body().await;
+    }
+
+    /// Drives `work` to its end; `None` if the client resets the stream first, or the worker closes the
+    /// connection with [`CloseMode::Immediate`].
+    async fn while_open<T>(&self, mut work: Pin<Box<impl Future<Output = T>>>) -> Option<T> {
+        std::future::poll_fn(|cx| {
+            if self.state.close_mode() == CloseMode::Immediate {
+                return Poll::Ready(None);
+            }
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(done));
+            }
+            if let Some(body) = &mut self.body.borrow_mut().stream {
+                // The next read returns an error again.
+                let _ = body.read_ahead(cx);
+            }
+            // Once the head is sent, the writer notices a reset.
+            match &mut *self.respond.borrow_mut() {
+                Some(respond) => respond.poll_reset(cx).map(|_| None),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Counts a stream that the client reset.
+    pub(super) fn count_reset(&self) {
+        self.connection.flood.count_reset(self.connection.coarse_clock.get());
+    }
+
+    /// Counts bytes of a body that were sent to the client.
+    pub(super) fn count_sent(&self, bytes: u64) {
+        self.connection.flood.count_sent(self.connection.coarse_clock.get(), bytes);
+    }
+
+    /// Takes the client's side of an extended CONNECT.
+    pub(super) fn take_tunnel(&self) -> Option<Http2Receiver> {
+        self.tunnel.borrow_mut().take()
+    }
+
+    /// Reads and discards the rest of the request's body, if it is at most [`MAX_DRAINED`] long. A stream
+    /// that is dropped before its end is reset, and some clients then lose the response.
+    async fn drain_body(&self) {
+        if !is_drainable(&self.body.borrow()) {
+            return;
+        }
+        self.state.enter(ConnectionState::Drain { deadline: self.state.now() + DRAIN_TIMEOUT });
+        let mut drained = 0;
+        std::future::poll_fn(|cx| {
+            let mut body = self.body.borrow_mut();
+            let Some(stream) = &mut body.stream else { return Poll::Ready(()) };
+            while self.state.timeout().is_none() && drained <= MAX_DRAINED {
+                match ready!(stream.poll_data(cx, |_| {})) {
+                    Ok(0) | Err(_) => break,
+                    Ok(count) => drained += count as u64,
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
+}
+
+/// Whether the body is short enough to be drained, as far as is known.
+fn is_drainable(body: &Body) -> bool {
+    let is_short = match body.length {
+        BodyLength::Known(length) => length <= MAX_DRAINED,
+        BodyLength::Chunked => true,
+    };
+    // A client that waits for `100 Continue` does not send the body.
+    body.stream.is_some() && is_short && !body.expects_continue
+}
+
+/// Whether the client waits for `100 Continue`. Other expectations are refused by the gateway.
+fn expects_continue(head: &RequestHead) -> bool {
+    head.has_expect
+        && head
+            .fields
+            .get("expect")
+            .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"))
+}
+
+impl ClientStream for Http2Stream {
+    fn state(&self) -> &StateCell {
+        &self.state
+    }
+
+    fn length(&self) -> BodyLength {
+        self.body.borrow().length
+    }
+
+    fn poll_body(
+        &self,
+        cx: &mut Context<'_>,
+        encoder: BodyEncoder,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<usize, BodyError>> {
+        let body = &mut *self.body.borrow_mut();
+        if std::mem::take(&mut body.expects_continue)
+            && let Some(respond) = &mut *self.respond.borrow_mut()
+        {
+            let mut response = http::Response::new(());
+            *response.status_mut() = StatusCode::CONTINUE;
+            // Fails only if the stream is over, which the next read reports.
+            let _ = respond.send_informational(response);
+        }
+        let Some(stream) = &mut body.stream else { return Poll::Ready(Ok(0)) };
+        let take = |data: &[u8]| encoder.write(out, |out| out.extend_from_slice(data));
+        match ready!(stream.poll_data(cx, take)) {
+            Ok(0) => {}
+            Ok(count) => return Poll::Ready(Ok(count)),
+            Err(error) => return Poll::Ready(Err(body_error(&error))),
+        }
+        match ready!(stream.poll_trailers(cx)) {
+            Ok(Some(map)) => {
+                body.trailers = Some(Box::new(to_trailers(&map).map_err(BodyError::Malformed)?));
+            }
+            Ok(None) => {}
+            Err(error) => return Poll::Ready(Err(body_error(&error))),
+        }
+        body.stream = None;
+        Poll::Ready(Ok(0))
+    }
+
+    fn abandon_body(&self) {
+        self.body.borrow_mut().stream = None;
+    }
+
+    fn take_trailers(&self) -> Option<Box<Fields>> {
+        self.body.borrow_mut().trailers.take()
+    }
+
+    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
+        let count = self.interim_responses.get();
+        self.interim_responses.set(count + 1);
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::PROCESSING);
+        if let Some(respond) = &mut *self.respond.borrow_mut()
+            && count < MAX_INTERIM_RESPONSES
+        {
+            let mut lines = Vec::new();
+            fields(&mut lines);
+            let mut response = http::Response::new(());
+            *response.status_mut() = status;
+            *response.headers_mut() = from_lines(&lines);
+            let _ = respond.send_informational(response);
+        }
+    }
+}
+
+fn body_error(error: &h2::Error) -> BodyError {
+    // The library resets a stream whose body contradicts its Content-Length.
+    if error.is_library() {
+        BodyError::Malformed(FramingError::LengthMalformed)
+    } else {
+        BodyError::ClientClosed
+    }
+}

@@ -1,0 +1,48 @@
+//! The client's end of a tunnel over HTTP/2 (RFC 8441): begins it with the 200, and drives it to its end.
+
+use crate::{
+    framing::{
+        Buffer, ClientStream, Tunnel, TunnelOutcome, header_map::from_lines, tunnel::Http2End,
+    },
+    gateway::{Content, Response},
+    telemetry::CutReason,
+};
+
+use super::stream::Http2Stream;
+
+/// Sends the head of `response`, and moves bytes in both directions until the tunnel ends.
+pub(super) async fn tunnel(stream: &Http2Stream, response: Response) {
+    let mut lines = Buffer::with_capacity(512);
+    response.write_fields(&mut lines);
+    let mut head = http::Response::new(());
+    *head.status_mut() = response.status;
+    *head.headers_mut() = from_lines(&lines);
+    drop(lines);
+    let Response { content: Content::Tunnel(upstream), mut context, timeouts, .. } = response
+    else {
+        return;
+    };
+    let respond = stream.respond.borrow_mut().take();
+    let sent = respond.map(|mut respond| respond.send_response(head, false));
+    let (Some(Ok(send)), Some(receive)) = (sent, stream.take_tunnel()) else {
+        stream.count_reset();
+        return context.mark_cut(CutReason::ClientClosed);
+    };
+    stream.state().begin_tunnel(timeouts.tunnel_idle);
+    let client = Http2End::new(send, receive);
+    let mut tunnel = Tunnel::new(client, *upstream, Buffer::default());
+    let outcome = std::future::poll_fn(|cx| {
+        let before = tunnel.bytes();
+        let outcome = tunnel.poll(cx, stream.state());
+        let bytes = tunnel.bytes();
+        stream.count_sent(bytes.0 - before.0);
+        // The future may be dropped at any time.
+        context.set_tunnel_bytes(bytes);
+        outcome
+    });
+    let outcome = outcome.await;
+    if outcome == TunnelOutcome::ClientFailed {
+        stream.count_reset();
+    }
+    context.mark_tunnel_end(outcome);
+}

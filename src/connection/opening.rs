@@ -1,0 +1,244 @@
+//! The beginning of a client connection, before HTTP: the PROXY protocol, the TLS handshake, and the
+//! choice between HTTP/1 and HTTP/2. All of it, and the first head, share one deadline.
+
+use std::{cell::Cell, io, net::IpAddr, pin::pin, rc::Rc, sync::Arc, task::Poll};
+
+use rustls::server::Acceptor;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
+
+use super::{Swept, proxy_protocol::read_header, sweep_state};
+use crate::{
+    framing::{
+        ClientTimeouts, ConnectionState, RawSocket, ReadBuffer, StateCell, Transport,
+        state::CloseMode,
+    },
+    snapshot::ListenerRules,
+    tls::{ALPN_HTTP2, SelectedName, ServerNames},
+    upstream::ProxiedClient,
+};
+
+/// The first bytes of a client of HTTP/2: RFC 9113, 3.4.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The response to a request in clear on a listener with TLS.
+const PLAIN_ON_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
+    content-length: 40\r\nconnection: close\r\n\r\n\
+    this listener expects TLS: use https://\n";
+/// Most bytes of such a request that are discarded before the connection is closed.
+const MAX_DISCARDED: u64 = 64 * 1024;
+
+/// A connection whose HTTP version is known.
+pub struct Opened {
+    /// The stream.
+    pub transport: Transport,
+    /// Bytes that were read to find out the version.
+    pub before: ReadBuffer,
+    /// Whether the client speaks HTTP/2.
+    pub is_http2: bool,
+    /// The addresses that the PROXY protocol tells, if it does.
+    pub proxied: Option<ProxiedClient>,
+    /// The certificate of the connection, with TLS.
+    pub certificate: Option<SelectedName>,
+}
+
+/// Why a connection was closed before HTTP began.
+#[derive(Debug, thiserror::Error)]
+pub enum OpeningError {
+    /// The PROXY protocol's header is missing or malformed.
+    #[error("the PROXY protocol header is missing or malformed")]
+    ProxyProtocol,
+    /// The client sent a request in clear where the listener expects TLS.
+    #[error("a request in clear, but the listener expects TLS")]
+    NotTls,
+    /// The handshake failed.
+    #[error("the TLS handshake failed: {0}")]
+    Handshake(io::Error),
+    /// The deadline has passed.
+    #[error("it was not opened within http.head_timeout")]
+    Timeout,
+    /// The client closed the connection.
+    #[error("the client closed it: {0}")]
+    Closed(io::Error),
+    /// The worker stops.
+    #[error("the gateway stops")]
+    Stopping,
+    /// The client behind a load balancer has too many connections.
+    #[error("the client has too many connections")]
+    Refused,
+}
+
+impl OpeningError {
+    /// An error of the socket, or what `otherwise` makes of it.
+    fn of_io(error: io::Error, otherwise: impl FnOnce(io::Error) -> Self) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, UnexpectedEof};
+        match error.kind() {
+            BrokenPipe | ConnectionReset | NotConnected | UnexpectedEof => Self::Closed(error),
+            _ => otherwise(error),
+        }
+    }
+}
+
+impl Opened {
+    /// A connection that begins with HTTP/1.
+    pub fn plain(socket: TcpStream) -> Self {
+        let (transport, before) = (socket.into(), ReadBuffer::default());
+        Self { transport, before, is_http2: false, proxied: None, certificate: None }
+    }
+}
+
+/// A connection that is being opened, for the worker's sweep.
+pub struct Opening {
+    state: StateCell,
+    /// Whether a byte has arrived.
+    has_begun: Cell<bool>,
+}
+
+impl Swept for Opening {
+    fn sweep(&self, now: u64, timeouts: &ClientTimeouts) {
+        sweep_state(&self.state, now, timeouts);
+    }
+
+    fn request_close(&self, mode: CloseMode) {
+        self.state.request_close(mode);
+    }
+}
+
+impl Opening {
+    /// A connection that was just accepted. `coarse_clock` is the worker's, in ms.
+    pub fn new(coarse_clock: Rc<Cell<u64>>) -> Rc<Self> {
+        Rc::new(Self { state: StateCell::new(coarse_clock), has_begun: Cell::new(false) })
+    }
+
+    /// When the connection was accepted, in ms of the worker's coarse clock.
+    pub fn accepted_at(&self) -> u64 {
+        match self.state.get() {
+            ConnectionState::Head { since } => since,
+            _ => self.state.now(),
+        }
+    }
+
+    /// Opens the connection. With `admit`, it begins with the PROXY protocol's header, and `admit` says
+    /// whether the client in it may have a connection. While the worker drains, a connection on which a byte has
+    /// arrived is still opened, as a head that has begun is read.
+    ///
+    /// # Errors
+    ///
+    /// The client sends something else, closes the connection, or exceeds the deadline of a head.
+    pub async fn open(
+        &self,
+        socket: TcpStream,
+        admit: Option<impl FnOnce(IpAddr) -> bool>,
+        rules: &ListenerRules,
+    ) -> Result<Opened, OpeningError> {
+        let mut opening = pin!(open(socket, admit, rules, &self.has_begun));
+        std::future::poll_fn(|cx| {
+            self.state.register(cx.waker());
+            if let Poll::Ready(opened) = opening.as_mut().poll(cx) {
+                return Poll::Ready(opened);
+            }
+            if self.state.timeout().is_some() {
+                return Poll::Ready(Err(OpeningError::Timeout));
+            }
+            let is_idle = !self.has_begun.get();
+            let mode = self.state.close_mode();
+            if mode == CloseMode::Immediate || mode == CloseMode::WhenIdle && is_idle {
+                return Poll::Ready(Err(OpeningError::Stopping));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+async fn open(
+    mut socket: TcpStream,
+    admit: Option<impl FnOnce(IpAddr) -> bool>,
+    rules: &ListenerRules,
+    has_begun: &Cell<bool>,
+) -> Result<Opened, OpeningError> {
+    has_begun.set(socket.peek(&mut [0]).await.map_err(OpeningError::Closed)? > 0);
+    let mut proxied = None;
+    if let Some(admit) = admit {
+        let header = read_header(&mut socket).await;
+        proxied =
+            header.map_err(|error| OpeningError::of_io(error, |_| OpeningError::ProxyProtocol))?;
+        // Before the handshake, which costs more than the connection.
+        if proxied.as_ref().is_some_and(|client| !admit(client.source.ip())) {
+            return Err(OpeningError::Refused);
+        }
+    }
+    if let Some(names) = &rules.tls {
+        let (stream, name) = handshake(socket, names).await?;
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
+        let transport = Transport::from(tokio_rustls::TlsStream::Server(stream));
+        let (before, certificate) = (ReadBuffer::default(), Some(name));
+        return Ok(Opened { transport, before, is_http2, proxied, certificate });
+    }
+    let (mut before, mut is_http2) = (ReadBuffer::default(), false);
+    if rules.http2 {
+        let preface = read_preface(&mut socket, &mut before).await;
+        is_http2 = preface.map_err(OpeningError::Closed)?;
+    }
+    Ok(Opened { transport: socket.into(), before, is_http2, proxied, certificate: None })
+}
+
+/// Reads until the bytes are the preface of HTTP/2 or differ from it. Returns whether they are the
+/// preface.
+async fn read_preface(socket: &mut TcpStream, before: &mut ReadBuffer) -> io::Result<bool> {
+    let mut bytes = [0; PREFACE.len()];
+    loop {
+        let length = before.bytes().len();
+        if length == PREFACE.len() {
+            return Ok(true);
+        }
+        let count = socket.read(&mut bytes[length..]).await?;
+        before.push(&bytes[length..length + count]);
+        let is_preface = PREFACE.starts_with(before.bytes());
+        if count == 0 || !is_preface {
+            return Ok(false);
+        }
+    }
+}
+
+/// Performs the handshake with the certificate for the name that the client asks for.
+async fn handshake(
+    mut socket: TcpStream,
+    names: &Arc<ServerNames>,
+) -> Result<(TlsStream<RawSocket>, SelectedName), OpeningError> {
+    let failed = |error| OpeningError::of_io(error, OpeningError::Handshake);
+    let mut first = [0];
+    // The first byte of a handshake is 22, that of a request a letter.
+    if socket.peek(&mut first).await.map_err(failed)? == 1 && first[0].is_ascii_uppercase() {
+        refuse_clear(&mut socket).await.map_err(failed)?;
+        return Err(OpeningError::NotTls);
+    }
+    let accepting = LazyConfigAcceptor::new(Acceptor::default(), RawSocket::Tcp(socket));
+    let hello = accepting.await.map_err(failed)?;
+    let selected = names.select(hello.client_hello().server_name());
+    let accepting = hello.into_stream(Arc::clone(&selected.name().config)).into_fallible();
+    match accepting.await {
+        Ok(stream) => Ok((stream, selected)),
+        Err((error, mut socket)) => {
+            // With TLS 1.3 the client sends requests before it learns that its certificate is refused.
+            let _ = end(&mut socket).await;
+            Err(failed(error))
+        }
+    }
+}
+
+/// Answers a request in clear.
+async fn refuse_clear(socket: &mut TcpStream) -> io::Result<()> {
+    socket.write_all(PLAIN_ON_TLS).await?;
+    end(socket).await
+}
+
+/// Reads what the client sends until it closes: a close with unread bytes resets the connection, and the
+/// client could lose what was sent to it.
+async fn end(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
+    socket.shutdown().await?;
+    tokio::io::copy(&mut socket.take(MAX_DISCARDED), &mut tokio::io::sink()).await?;
+    Ok(())
+}
