@@ -36,6 +36,10 @@ pub enum GatewayError {
     /// `Via` shows that the request has passed this gateway before.
     #[error("the request has passed this gateway before: an upstream leads back to it")]
     LoopDetected,
+    /// The connection's certificate is not valid for the requested host, or the host requires a client
+    /// certificate that the connection was opened without.
+    #[error("this connection was opened for another host: send the request over a new one")]
+    Misdirected,
     /// No route matches the host and path.
     #[error("no route matches this host and path")]
     NoRoute,
@@ -83,12 +87,14 @@ impl GatewayError {
                 StatusCode::METHOD_NOT_ALLOWED
             }
             Self::LoopDetected => StatusCode::LOOP_DETECTED,
+            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::BodyTooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::LimitExceeded | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreUnavailable | Self::DelayTimeout => StatusCode::SERVICE_UNAVAILABLE,
             Self::Upstream(UpstreamError::Timeout) => StatusCode::GATEWAY_TIMEOUT,
+            Self::Upstream(UpstreamError::UpgradeUnsupported) => StatusCode::NOT_IMPLEMENTED,
             Self::Upstream(_) => StatusCode::BAD_GATEWAY,
         }
     }

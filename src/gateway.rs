@@ -52,9 +52,9 @@ use self::{
     background::Background,
     charged_limit::ChargedLimit,
     concurrency_lease::LeaseTable,
-    context::AccessLogger,
+    context::{AccessLogger, OpenTunnel},
     date::DateCache,
-    draft_response::DraftResponse,
+    draft_response::{DraftResponse, is_extended_connect},
     request_id::RequestIds,
     rules::{RulesCache, WorkerRules},
 };
@@ -68,18 +68,19 @@ pub use self::{
 use crate::{
     clock::Clock,
     error::GatewayError,
-    framing::{BodyLength, ClientStream, Fields, FramingError, RequestHead},
+    framing::{BodyLength, ClientStream, Fields, FramingError, RequestHead, Version},
     identity::KeySecret,
     limit::Admission,
     live::LiveSnapshot,
     metrics::{Metrics, RouteCounters, WorkerMetrics},
-    plan::check_method_and_expect,
+    plan::{check_method_and_expect, https_location},
     respond,
     snapshot::{Action, Route},
     store::{CounterStore, StoreHandle},
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
-    upstream::PeerAddress,
+    tls::SelectedName,
+    upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError},
 };
 
 /// The state that all threads of a process share.
@@ -119,8 +120,14 @@ impl Shared {
 pub struct Peer {
     /// Its address, with IPv4-mapped IPv6 as IPv4.
     pub address: IpAddr,
+    /// Its address and the listener's, as the PROXY protocol tells them.
+    pub proxied: ProxiedClient,
     /// Its address as forwarding headers show it.
     pub forwarding: PeerAddress,
+    /// The certificate of the connection; `None` in clear.
+    pub certificate: Option<SelectedName>,
+    /// See [`ListenerRules::redirect_https`](crate::snapshot::ListenerRules).
+    pub redirect_https: Option<u16>,
 }
 
 /// A worker's gateway: it answers the requests of all of the worker's connections.
@@ -228,6 +235,9 @@ impl Gateway {
         let rules = self.cache.get(&self.shared.live, &self.metrics);
         let counters = self.unrouted.clone();
         let stopwatch = self.shared.clock.stopwatch();
+        if let Some(head) = &head {
+            self.metrics.requests_by_version[head.version as usize].add(1);
+        }
         let context =
             RequestContext::new(rules, peer, head, client, counters, &self.ids, stopwatch);
         // Boxed: it is moved many times with the response.
@@ -257,6 +267,11 @@ impl Gateway {
         if head.is_asterisk_form() {
             context.admission = Admission::Unlimited;
             return Ok(DraftResponse::Local(respond::options_reply()));
+        }
+        if let Some(port) = peer.redirect_https {
+            let location = https_location(head, port).ok_or(GatewayError::MalformedTarget)?;
+            context.admission = Admission::Unlimited;
+            return Ok(DraftResponse::Local(respond::redirect_reply(&location)));
         }
         let length = head.length;
         let plan = self.plan(rules, peer, context)?;
@@ -292,6 +307,10 @@ impl Gateway {
     ) -> DraftResponse {
         let rules = Rc::clone(&context.rules);
         match outcome {
+            Ok(draft) if draft.is_mistaken_for_tunnel(context.head()) => {
+                let error = GatewayError::Upstream(UpstreamError::UpgradeUnsupported);
+                DraftResponse::Local(error_reply(&rules, context, error))
+            }
             Ok(draft) => {
                 self.record_activity(&rules, context, draft.status());
                 draft
@@ -308,8 +327,12 @@ impl Gateway {
         let mut suppressed = respond::SuppressedHeaders::default();
         let (upstream, mut fields, content) = match draft {
             DraftResponse::Local(reply) => (None, reply.fields, Content::Whole(reply.body)),
-            DraftResponse::Upstream(head, stream) => {
+            DraftResponse::Upstream(head, UpstreamContent::Body(stream)) => {
                 (Some(head), Fields::new(), Content::Stream(stream))
+            }
+            DraftResponse::Upstream(head, UpstreamContent::Tunnel(tunnel)) => {
+                context.tunnel = Some(OpenTunnel::new(&self.metrics));
+                (Some(head), Fields::new(), Content::Tunnel(tunnel))
             }
         };
         let mut timeouts = ResponseTimeouts::default();
@@ -324,12 +347,14 @@ impl Gateway {
             let millis = |bound: Option<std::time::Duration>| bound.map(|b| b.as_millis() as u64);
             timeouts.idle = millis(route.answer_idle_timeout);
             timeouts.total = millis(route.answer_timeout);
+            timeouts.tunnel_idle = millis(route.tunnel_idle_timeout);
         }
         fields.push("x-request-id", context.request_id.as_bytes());
         if !upstream.as_ref().is_some_and(|head| head.fields.contains("date")) {
             self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
         }
         context.record_status(status);
+        let status = if context.is_grpc_refusal { respond::GRPC_HTTP_STATUS } else { status };
         Response { status, content, timeouts, context, upstream, fields, suppressed }
     }
 }
@@ -362,7 +387,16 @@ fn error_reply(
     context: &mut RequestContext,
     error: GatewayError,
 ) -> respond::LocalReply {
-    let mut reply = respond::problem(&error, context.reports(), context.request_id.as_str());
+    context.is_grpc_refusal = context.head.as_ref().is_some_and(|head| {
+        // The status of gRPC is 200, which would begin a tunnel.
+        let is_http2 = head.version == Version::Http2;
+        is_http2 && respond::is_grpc(&head.fields) && !is_extended_connect(head)
+    });
+    let mut reply = if context.is_grpc_refusal {
+        respond::grpc_refusal(&error, context.reports())
+    } else {
+        respond::problem(&error, context.reports(), context.request_id.as_str())
+    };
     match error {
         GatewayError::Throttled(denied) => {
             let (families, cross_origin) = (rules.snapshot.headers, is_cross_origin(context));

@@ -2,7 +2,7 @@
 //! route, the keys and costs for its limits, and the path to forward.
 //!
 //! Pure and stateless. The gateway, `explain` and `replay` share it, so a simulated request is decided
-//! like a real one. `target` reads the host and the path to forward.
+//! like a real one. `target` reads the host, the path to forward and the URL to redirect to.
 //!
 //! ```
 //! use tidegate::{framing::Fields, plan};
@@ -19,13 +19,16 @@ use std::{borrow::Cow, net::IpAddr};
 use http::Method;
 use smallvec::SmallVec;
 
-pub use self::target::{forwarded_path, host};
+pub use self::target::{forwarded_path, host, https_location};
 use crate::{
     error::GatewayError,
     framing::{Fields, RequestHead},
     identity::{ClientAddress, KeySecret, Subject, TokenSource},
     limit::Charge,
-    route::{Lookup, Params, normalize::normalize},
+    route::{
+        Lookup, Params,
+        normalize::{normalize, without_parameters},
+    },
     snapshot::{Action, LimitRequest, Route, Snapshot},
 };
 
@@ -57,6 +60,14 @@ pub fn check_method(method: &Method) -> Result<(), GatewayError> {
     Ok(())
 }
 
+/// The form of the normal `path` that routes and keys use, if it differs: see [`without_parameters`].
+pub fn routed_path(path: &str, merge_slashes: bool) -> Option<Box<str>> {
+    match without_parameters(path, merge_slashes) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(routed) => Some(routed.into_boxed_str()),
+    }
+}
+
 /// The attributes of a request that routes and keys use.
 #[derive(Clone, Debug)]
 pub struct RequestAttributes<'r> {
@@ -64,8 +75,10 @@ pub struct RequestAttributes<'r> {
     pub client: ClientAddress,
     /// The requested host: lower case, without port.
     pub host: Cow<'r, str>,
-    /// The path in normal form.
+    /// The path in normal form, as it is forwarded.
     pub path: Cow<'r, str>,
+    /// The form that routes and keys use, if it differs: see [`routed_path`].
+    pub routed_path: Option<Box<str>>,
     /// The method.
     pub method: &'r Method,
     /// The query, without the question mark.
@@ -99,16 +112,23 @@ impl<'r> RequestAttributes<'r> {
         peer: IpAddr,
         head: &'r RequestHead,
     ) -> Result<Self, GatewayError> {
-        let path = normalize(head.path(), snapshot.http.merge_slashes);
+        let merge_slashes = snapshot.http.merge_slashes;
+        let path = normalize(head.path(), merge_slashes).map_err(GatewayError::Path)?;
         Ok(Self {
             client: snapshot.identity.trusted_proxies.client(peer, &head.fields),
             host: host(&head.fields),
-            path: path.map_err(GatewayError::Path)?,
+            routed_path: routed_path(&path, merge_slashes),
+            path,
             method: &head.method,
             query: head.query(),
             headers: &head.fields,
             token_sources: &snapshot.identity.token,
         })
+    }
+
+    /// The path as routes and keys see it.
+    pub fn routed_path(&self) -> &str {
+        self.routed_path.as_deref().unwrap_or(&self.path)
     }
 
     /// Finds the most specific route that matches.
@@ -120,7 +140,7 @@ impl<'r> RequestAttributes<'r> {
         &'a self,
         snapshot: &'a Snapshot,
     ) -> Result<MatchedRoute<'a>, GatewayError> {
-        match snapshot.table.find(&self.host, &self.path, self.method) {
+        match snapshot.table.find(&self.host, self.routed_path(), self.method) {
             Lookup::Found(found) => Ok(MatchedRoute {
                 index: found.route,
                 route: &snapshot.routes[found.route],
@@ -144,7 +164,7 @@ impl MatchedRoute<'_> {
             host: &request.host,
             method: request.method,
             route: &self.route.name,
-            path: &request.path,
+            path: request.routed_path(),
             param: &|name| self.params.get(name),
             query: request.query,
             headers: request.headers,

@@ -5,6 +5,7 @@
 //!
 //! - `respond.rs`: the `X-RateLimit-*` and `RateLimit*` headers, `Retry-After`, fixed responses.
 //! - `problem.rs`: the problem document (RFC 9457) of a request that was refused or failed.
+//! - `grpc.rs`: the response of gRPC to such a request.
 //! - `quota_status.rs`: the JSON of a route that reports quotas.
 //! - `limit_report.rs`: one limit and its outcome, and whether responses show it.
 //!
@@ -16,6 +17,7 @@
 //! assert_eq!(reply.fields.get("content-type"), Some(&b"application/problem+json"[..]));
 //! ```
 
+mod grpc;
 mod limit_report;
 mod problem;
 mod quota_status;
@@ -26,7 +28,12 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use self::limit_report::AdvertisedLimit;
-pub use self::{limit_report::LimitReport, problem::problem, quota_status::quota_status};
+pub use self::{
+    grpc::{GRPC_HTTP_STATUS, grpc_refusal, is_grpc},
+    limit_report::LimitReport,
+    problem::problem,
+    quota_status::quota_status,
+};
 use crate::{
     framing::Fields,
     limit::{Algorithm, Decision, Millis},
@@ -222,6 +229,13 @@ pub fn fixed_reply(fixed: &FixedResponse) -> LocalReply {
         fields.push("content-type", &fixed.content_type);
     }
     LocalReply { status: fixed.status, fields, body: fixed.body.clone() }
+}
+
+/// The response that redirects a client to `location`, with the same method and body.
+pub fn redirect_reply(location: &str) -> LocalReply {
+    let mut fields = Fields::new();
+    fields.push("location", location);
+    LocalReply { status: StatusCode::PERMANENT_REDIRECT, fields, body: Bytes::new() }
 }
 
 /// The response to `OPTIONS *` (RFC 9110, 9.3.7): the methods that the gateway supports.

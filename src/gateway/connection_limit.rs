@@ -15,8 +15,10 @@ use tokio::sync::Notify;
 
 /// The open client connections of a process, over all workers. The bounds are parameters, because a
 /// reload may change them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ConnectionLimit {
+    /// Most connections that the limit of open files allows.
+    max: usize,
     open: AtomicUsize,
     released: Notify,
     clients: Mutex<HashMap<IpAddr, u32, RandomState>>,
@@ -30,9 +32,36 @@ pub struct ConnectionPermit {
     client: Option<IpAddr>,
 }
 
+/// Least number of file descriptors that client connections never take: for logs, workers, Redis, the admin API
+/// and reloads.
+const MIN_RESERVED_FILES: u64 = 128;
+/// The part of the file descriptors that is kept at least for upstream connections: one in so many.
+const UPSTREAM_SHARE: u64 = 8;
+
 impl ConnectionLimit {
+    /// A limit of at most `max` connections, whatever the bounds.
+    fn new(max: usize) -> Self {
+        let (open, clients) = (AtomicUsize::new(0), Mutex::default());
+        Self { max, open, released: Notify::new(), clients }
+    }
+
+    /// The limit of a process with this limit of open files; `None`: unlimited.
+    pub fn for_open_files(open_files: Option<u64>) -> Self {
+        let free = open_files.map(|files| {
+            let reserved = MIN_RESERVED_FILES.max(files / UPSTREAM_SHARE);
+            files.saturating_sub(reserved).max(1)
+        });
+        Self::new(free.map_or(usize::MAX, |free| free as usize))
+    }
+
+    /// Most connections that the limit of open files allows.
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
     /// A permit for one more connection; `None` while `bound` are open.
     pub fn try_acquire(self: &Arc<Self>, bound: usize) -> Option<ConnectionPermit> {
+        let bound = bound.min(self.max);
         let more = |open: usize| (open < bound).then_some(open + 1);
         self.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(ConnectionPermit { limit: Arc::clone(self), client: None })
@@ -86,7 +115,7 @@ mod tests {
 
     #[test]
     fn connections_never_exceed_the_bound() {
-        let limit = Arc::new(ConnectionLimit::default());
+        let limit = Arc::new(ConnectionLimit::new(10));
         let permits: Vec<_> = (0..3).filter_map(|_| limit.try_acquire(2)).collect();
         assert_eq!((permits.len(), limit.open()), (2, 2));
         drop(permits);
@@ -95,8 +124,20 @@ mod tests {
     }
 
     #[test]
+    fn open_files_bound_the_connections() {
+        for (files, max) in
+            [(Some(10), 1), (Some(160), 32), (Some(20_000), 17_500), (None, usize::MAX)]
+        {
+            assert_eq!(ConnectionLimit::for_open_files(files).max(), max, "{files:?}");
+        }
+        let limit = Arc::new(ConnectionLimit::new(1));
+        let _permit = limit.try_acquire(5).unwrap();
+        assert!(limit.try_acquire(5).is_none());
+    }
+
+    #[test]
     fn a_client_is_bounded_and_its_count_removed_with_its_last_connection() {
-        let limit = Arc::new(ConnectionLimit::default());
+        let limit = Arc::new(ConnectionLimit::new(10));
         let client = "192.0.2.1".parse().unwrap();
         let mut permits: Vec<_> = (0..3).filter_map(|_| limit.try_acquire(10)).collect();
         let admitted: Vec<_> =

@@ -1,6 +1,6 @@
 //! [`RequestContext`]: everything about one request, from its head to its access log line.
 
-use std::{cell::Cell, net::IpAddr, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::Cell, error::Error, net::IpAddr, rc::Rc, sync::Arc, time::Duration};
 
 use crossbeam_utils::CachePadded;
 use http::StatusCode;
@@ -16,14 +16,14 @@ use super::{
 };
 use crate::{
     clock::Stopwatch,
-    framing::{ClientStream, RequestHead, state::CloseMode},
+    framing::{ClientStream, RequestHead, TunnelOutcome, state::CloseMode},
     identity::{Caller, KeySecret, token_hash},
     limit::Admission,
-    metrics::RouteCounters,
+    metrics::{RouteCounters, WorkerMetrics},
     plan,
     respond::LimitReport,
     telemetry::{AccessLine, AccessWriter, CutReason},
-    upstream::Attempts,
+    upstream::{Attempts, RequestLost},
 };
 
 /// The status that is logged and counted if the client closes before the response (nginx's code).
@@ -56,25 +56,31 @@ pub struct RequestContext {
     /// Whether the peer is a trusted proxy, so that its `X-Forwarded-*` are used.
     pub(super) from_trusted_proxy: bool,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
-    /// The response's status, once there is one.
+    /// The response's status, once there is one. Of a refusal to gRPC, its meaning in HTTP.
     status: Option<u16>,
+    /// Whether the gateway itself answers in gRPC, so that the status is in a header field.
+    pub(super) is_grpc_refusal: bool,
     /// What the limits and the throttle decided.
     pub(super) admission: Admission,
     /// How long leaky buckets delayed the request.
     pub(super) delay: Cell<Duration>,
     pub(super) attempts: Attempts,
-    /// The time from the first attempt to the response's head, or to the failure.
+    /// The time from the first attempt to the response's head; `None` without a response.
     pub(super) upstream_time: Option<Duration>,
     /// Keeps the caller active for the throttle until the response ends.
     pub(super) activity: Option<ActivityGuard>,
     /// The concurrency permits that the request holds until the response ends.
     pub(super) permits: Option<ConcurrencyPermits>,
+    /// Counts the request as an open tunnel.
+    pub(super) tunnel: Option<OpenTunnel>,
     pub(super) access_logger: Option<AccessLogger>,
     /// The arrival, in ms since the epoch; only set if there is an access log.
     pub(super) arrived_at: u64,
     stopwatch: Stopwatch,
     /// Body bytes of the response that were buffered for sending.
     bytes_sent: u64,
+    /// Bytes of the client that were sent to the upstream through a tunnel.
+    bytes_received: u64,
     is_complete: bool,
     cut_reason: Option<CutReason>,
 }
@@ -106,16 +112,19 @@ impl RequestContext {
             from_trusted_proxy,
             counters,
             status: None,
+            is_grpc_refusal: false,
             admission: Admission::NotChecked,
             delay: Cell::default(),
             attempts: Attempts::default(),
             upstream_time: None,
             activity: None,
             permits: None,
+            tunnel: None,
             access_logger: None,
             arrived_at: 0,
             stopwatch,
             bytes_sent: 0,
+            bytes_received: 0,
             is_complete: false,
             cut_reason: None,
             head,
@@ -163,6 +172,22 @@ impl RequestContext {
         self.bytes_sent += bytes as u64;
     }
 
+    /// Records the bytes of a tunnel so far: to the client, and to the upstream.
+    pub fn set_tunnel_bytes(&mut self, (sent, received): (u64, u64)) {
+        self.bytes_sent = sent;
+        self.bytes_received = received;
+    }
+
+    /// Records how a tunnel ended.
+    pub fn mark_tunnel_end(&mut self, outcome: TunnelOutcome) {
+        match outcome {
+            TunnelOutcome::Complete => self.mark_complete(),
+            TunnelOutcome::ClientFailed => self.mark_cut(CutReason::ClientClosed),
+            TunnelOutcome::UpstreamFailed => self.mark_cut(CutReason::UpstreamBroken),
+            TunnelOutcome::TimedOut => self.mark_cut(CutReason::TunnelIdle),
+        }
+    }
+
     /// Records that the response was written to its end.
     pub fn mark_complete(&mut self) {
         self.is_complete = true;
@@ -173,17 +198,24 @@ impl RequestContext {
         self.cut_reason = Some(reason);
     }
 
-    /// Records, counts and logs that the upstream broke off its response.
+    /// Records why the response's body has no end. That the upstream broke it off is counted and logged.
     #[cold]
-    pub fn mark_upstream_broken(&mut self, error: &std::io::Error) {
-        self.cut_reason = Some(CutReason::UpstreamBroken);
+    pub fn mark_body_failed(&mut self, error: &std::io::Error) -> CutReason {
+        let is_request_lost =
+            error.get_ref().is_some_and(<dyn Error + Send + Sync>::is::<RequestLost>);
+        if is_request_lost {
+            self.mark_cut(CutReason::ClientClosed);
+            return CutReason::ClientClosed;
+        }
+        self.mark_cut(CutReason::UpstreamBroken);
         if let Some(route) = self.route {
             if let Some(counters) = &self.rules.routes[route].upstream {
                 counters.broken.add(1);
             }
-            let server = self.attempts.server.as_ref().map_or("", |server| server.authority());
+            let server = self.attempts.server.as_ref().map_or("", |server| server.name());
             tracing::debug!(server, %error, "the upstream broke off its response");
         }
+        CutReason::UpstreamBroken
     }
 
     fn write_access_line(&self, logger: &AccessLogger, duration: Duration) {
@@ -203,19 +235,37 @@ impl RequestContext {
             method: head.map_or("", |head| head.method.as_str()).as_bytes(),
             host: host.as_bytes(),
             path: self.path().as_bytes(),
+            protocol: head.map_or("", |head| head.version.protocol()),
             route: route.unwrap_or_default(),
             status: self.status.unwrap_or(STATUS_CLIENT_CLOSED),
             bytes: self.bytes_sent,
+            received: self.tunnel.as_ref().map(|_| self.bytes_received),
             duration,
             delay: self.delay.get(),
             limit: self.admission.label(),
-            upstream: self.attempts.server.as_ref().map_or("", |server| server.authority()),
+            upstream: self.attempts.server.as_ref().map_or("", |server| server.name()),
             upstream_time: self.upstream_time,
             attempts: self.attempts.count,
             cut: if self.is_complete { None } else { Some(self.cut_reason.unwrap_or(default_cut)) },
             complete: self.is_complete,
             request_id: self.request_id.as_bytes(),
         });
+    }
+}
+
+/// Counts an open tunnel in the metrics until it is dropped.
+pub(super) struct OpenTunnel(Arc<WorkerMetrics>);
+
+impl OpenTunnel {
+    pub(super) fn new(metrics: &Arc<WorkerMetrics>) -> Self {
+        metrics.tunnels.add(1);
+        Self(Arc::clone(metrics))
+    }
+}
+
+impl Drop for OpenTunnel {
+    fn drop(&mut self) {
+        self.0.tunnels.decrement();
     }
 }
 

@@ -3,9 +3,9 @@
 use http::StatusCode;
 
 use crate::{
-    framing::{Fields, ResponseHead},
+    framing::{Fields, RequestHead, ResponseHead, Version, upgrade::requested_protocol},
     respond::LocalReply,
-    upstream::ResponseBody,
+    upstream::UpstreamContent,
 };
 
 /// A response without the fields that every response has.
@@ -14,7 +14,7 @@ pub(super) enum DraftResponse {
     /// Made by the gateway.
     Local(LocalReply),
     /// The upstream's.
-    Upstream(ResponseHead, ResponseBody),
+    Upstream(ResponseHead, UpstreamContent),
 }
 
 impl DraftResponse {
@@ -27,6 +27,13 @@ impl DraftResponse {
         }
     }
 
+    /// Whether a client of HTTP/2 would take the response for the beginning of the tunnel that `head` asks
+    /// for: to a CONNECT, any 2xx is.
+    pub(super) fn is_mistaken_for_tunnel(&self, head: Option<&RequestHead>) -> bool {
+        let begins_tunnel = matches!(self, Self::Upstream(_, UpstreamContent::Tunnel(_)));
+        self.status().is_success() && !begins_tunnel && head.is_some_and(is_extended_connect)
+    }
+
     /// The upstream's header fields; `None` if the gateway made the response.
     pub(super) fn upstream_fields(&self) -> Option<&Fields> {
         match self {
@@ -34,4 +41,9 @@ impl DraftResponse {
             Self::Upstream(head, _) => Some(&head.fields),
         }
     }
+}
+
+/// Whether the request is an extended CONNECT of HTTP/2 (RFC 8441).
+pub(super) fn is_extended_connect(head: &RequestHead) -> bool {
+    head.version == Version::Http2 && requested_protocol(head).is_some()
 }

@@ -44,8 +44,10 @@ impl Gateway {
         };
         let stopwatch = self.shared.clock.stopwatch();
         let balancer = &rules.load_balancers[upstream.index];
-        let result = balancer.forward(servers, outgoing, &head.method, &**client, attempts).await;
-        context.upstream_time = Some(stopwatch.read());
+        let result = balancer
+            .forward(servers, outgoing, &head.method, &**client, peer.proxied, attempts)
+            .await;
+        context.upstream_time = result.is_ok().then(|| stopwatch.read());
         if let Some(counters) = &rules.routes[route].upstream {
             let retries = context.attempts.count.saturating_sub(1);
             if retries > 0 {
@@ -53,10 +55,11 @@ impl Gateway {
             }
         }
         match result {
-            Ok((head, stream)) => Ok(DraftResponse::Upstream(head, stream)),
+            Ok((head, content)) => Ok(DraftResponse::Upstream(head, content)),
             Err(ForwardError::Upstream(error)) => {
                 Err(self.upstream_error(rules, route, upstream, context, error))
             }
+            Err(ForwardError::Request(error)) => Err(GatewayError::Framing(error)),
             Err(ForwardError::Body(error)) => {
                 context.client.abandon_body();
                 Err(match error {
@@ -80,6 +83,7 @@ impl Gateway {
         peer: &Peer,
         context: &RequestContext,
     ) -> Option<OutgoingRequest> {
+        let head = context.head.as_ref()?;
         let state = &rules.routes[route];
         let route = &rules.snapshot.routes[route];
         let path = forwarded_path(context.path(), route.strip_prefix.as_deref());
@@ -87,10 +91,9 @@ impl Gateway {
             peer: &peer.forwarding,
             trusted: context.from_trusted_proxy,
             request_id: context.request_id.as_bytes(),
-            server: &servers.addresses[0],
-            via: &self.shared.via.value,
+            server: &servers.targets[0].address,
+            via: self.shared.via.entry(head.version),
         };
-        let head = context.head.as_ref()?;
         let client = &context.client;
         Some(OutgoingRequest::new(
             head,
@@ -113,17 +116,18 @@ impl Gateway {
         error: UpstreamError,
     ) -> GatewayError {
         if let Some(counters) = &rules.routes[route].upstream {
-            let counter = match &error {
-                UpstreamError::Connect(_) => &counters.connect,
-                UpstreamError::Timeout => &counters.timeout,
-                UpstreamError::Failed(_) => &counters.broken,
-            };
-            counter.add(1);
+            match &error {
+                UpstreamError::Connect(_) => counters.connect.add(1),
+                UpstreamError::Timeout => counters.timeout.add(1),
+                UpstreamError::Failed(_) => counters.broken.add(1),
+                // The server works; it lacks a feature.
+                UpstreamError::UpgradeUnsupported => {}
+            }
         }
         let now = self.coarse_clock.get();
         if now.saturating_sub(self.warned_at.get()) >= WARNING_INTERVAL {
             self.warned_at.set(now);
-            let server = context.attempts.server.as_ref().map_or("", |server| server.authority());
+            let server = context.attempts.server.as_ref().map_or("", |server| server.name());
             let (upstream, attempts) = (&upstream.name, context.attempts.count);
             tracing::warn!(%upstream, server, attempts, %error, "the upstream failed");
         }

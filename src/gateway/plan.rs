@@ -23,8 +23,8 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// The path cannot be normalized, the host is malformed, no route matches, or a key or cost
-    /// cannot be read.
+    /// The path cannot be normalized, the host is malformed or not one of the connection's certificate,
+    /// no route matches, or a key or cost cannot be read.
     pub(super) fn plan(
         &self,
         rules: &WorkerRules,
@@ -36,6 +36,9 @@ impl Gateway {
         context.client_ip = attributes.client.ip;
         if let std::borrow::Cow::Owned(path) = &attributes.path {
             context.path = Some(path.as_str().into());
+        }
+        if peer.certificate.as_ref().is_some_and(|name| !name.serves(&attributes.host)) {
+            return Err(GatewayError::Misdirected);
         }
         let matched = attributes.find_route(&rules.snapshot)?;
         let (index, route) = (matched.index, matched.route);

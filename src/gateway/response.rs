@@ -7,7 +7,7 @@ use super::context::RequestContext;
 use crate::{
     framing::{Fields, ResponseHead, Version},
     respond::SuppressedHeaders,
-    upstream::{ResponseBody, write_response_fields},
+    upstream::{ResponseBody, UpstreamTunnel, write_response_fields},
 };
 
 /// The response to a request, independent of the protocol version.
@@ -35,6 +35,8 @@ pub enum Content {
     Whole(Bytes),
     /// The upstream's body, streamed.
     Stream(ResponseBody),
+    /// Another protocol, which begins behind the head.
+    Tunnel(Box<UpstreamTunnel>),
 }
 
 /// The timeouts of a response, in ms; `None` is unlimited.
@@ -44,6 +46,8 @@ pub struct ResponseTimeouts {
     pub idle: Option<u64>,
     /// Longest time from the head to the last byte.
     pub total: Option<u64>,
+    /// Longest time without a byte in a tunnel.
+    pub tunnel_idle: Option<u64>,
 }
 
 impl Response {
@@ -58,6 +62,12 @@ impl Response {
             });
         }
         self.fields.write_to(out, |_, _| true);
+    }
+
+    /// Whether the head is a trailers-only response of gRPC, whose fields a client reads as metadata.
+    pub fn is_trailers_only(&self) -> bool {
+        let fields = self.upstream.as_ref().map_or(&self.fields, |head| &head.fields);
+        fields.contains("grpc-status")
     }
 
     /// The request's method and version; `GET` and HTTP/1.1 if it was malformed.

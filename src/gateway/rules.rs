@@ -18,7 +18,7 @@ use crate::{
     live::LiveSnapshot,
     metrics::{LimitCounters, RouteCounters, UpstreamCounters, WorkerMetrics},
     snapshot::{Action, Cost, LimitPolicy, Route, Snapshot, TierMatch},
-    upstream::{LoadBalancer, Pool, ProtectedHeaders, ServerAddress, UpstreamKind},
+    upstream::{LoadBalancer, Pool, ProtectedHeaders, Target, UpstreamKind},
 };
 
 /// A snapshot with a worker's state. A request uses the same one to its end, even across a reload.
@@ -51,7 +51,7 @@ pub(super) struct RouteState {
 pub(super) struct RulesCache {
     generation: Cell<u64>,
     rules: RefCell<Rc<WorkerRules>>,
-    pools: RefCell<HashMap<ServerAddress, Rc<Pool>, RandomState>>,
+    pools: RefCell<HashMap<Target, Rc<Pool>, RandomState>>,
     /// The worker's coarse clock, in ms.
     coarse_clock: Rc<Cell<u64>>,
 }
@@ -102,7 +102,7 @@ impl WorkerRules {
     fn new(
         snapshot: Arc<Snapshot>,
         metrics: &WorkerMetrics,
-        pools: &RefCell<HashMap<ServerAddress, Rc<Pool>, RandomState>>,
+        pools: &RefCell<HashMap<Target, Rc<Pool>, RandomState>>,
         coarse_clock: &Rc<Cell<u64>>,
     ) -> Self {
         let routes = snapshot.routes.iter().map(|route| RouteState {
@@ -125,7 +125,7 @@ impl WorkerRules {
                 Action::Status(_) => None,
             },
         });
-        let pool_of = |target: &ServerAddress| {
+        let pool_of = |target: &Target| {
             let mut pools = pools.borrow_mut();
             pools
                 .entry(target.clone())
@@ -134,7 +134,7 @@ impl WorkerRules {
         };
         let load_balancers = snapshot.upstreams.iter().map(|upstream| match &upstream.kind {
             UpstreamKind::Servers(servers) => {
-                LoadBalancer::new(servers.addresses.iter().map(pool_of).collect())
+                LoadBalancer::new(servers.targets.iter().map(pool_of).collect())
             }
             UpstreamKind::Fixed(_) => LoadBalancer::new(Vec::new()),
         });

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, net::Ipv6Addr};
 
-use crate::framing::Fields;
+use crate::framing::{Fields, RequestHead};
 
 /// The requested host in the form that routes and keys use: lower case, without port and trailing dot, an
 /// IPv6 address in its shortest form. Empty for an HTTP/1.0 request without `Host`.
@@ -23,19 +23,62 @@ pub fn host(fields: &Fields) -> Cow<'_, str> {
     }
 }
 
-/// The path to forward: the normalized `path` without the route's `strip_prefix`.
-pub fn forwarded_path<'p>(path: &'p str, strip_prefix: Option<&str>) -> &'p str {
-    match strip_prefix.and_then(|prefix| path.strip_prefix(prefix)) {
-        Some("") => "/",
-        Some(rest) if rest.starts_with('/') => rest,
-        // The prefix ends within a segment, so it does not match.
-        Some(_) | None => path,
+/// The URL of the same resource at an `https` listener on `port`: the host without its port, and the path
+/// and query as they were sent. `None` for a request without a host.
+pub fn https_location(head: &RequestHead, port: u16) -> Option<String> {
+    let host = host(&head.fields);
+    if host.is_empty() {
+        return None;
     }
+    let mut location = format!("https://{host}");
+    if port != 443 {
+        location.push(':');
+        location += itoa::Buffer::new().format(port);
+    }
+    location += head.path();
+    if let Some(query) = head.query() {
+        location.push('?');
+        location += query;
+    }
+    Some(location)
+}
+
+/// The path to forward: the normalized `path` without the segments of the route's `strip_prefix`, whose
+/// parameters (`;v=1`) are stripped with them.
+pub fn forwarded_path<'p>(path: &'p str, strip_prefix: Option<&str>) -> &'p str {
+    match strip_prefix.and_then(|prefix| strip_segments(path, prefix)) {
+        Some("") => "/",
+        Some(rest) => rest,
+        None => path,
+    }
+}
+
+fn strip_segments<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+    let mut rest = path;
+    for expected in prefix.split('/').skip(1) {
+        let mut segment;
+        loop {
+            rest = rest.strip_prefix('/')?;
+            let end = memchr::memchr(b'/', rest.as_bytes()).unwrap_or(rest.len());
+            (segment, rest) = rest.split_at(end);
+            // Without its parameters it is empty, and `//` is `/`.
+            if !segment.starts_with(';') {
+                break;
+            }
+        }
+        if segment.split(';').next() != Some(expected) {
+            return None;
+        }
+    }
+    Some(rest)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::route::normalize::{normalize, without_parameters};
 
     #[test]
     fn host_is_normalized() {
@@ -58,9 +101,29 @@ mod tests {
             ("/v1/items", Some("/v1"), "/items"),
             ("/v1", Some("/v1"), "/"),
             ("/v10/items", Some("/v1"), "/v10/items"),
+            ("/v1;a=b/items;c", Some("/v1"), "/items;c"),
+            ("/a/v1;/x", Some("/a/v1"), "/x"),
+            ("/;a/v1/x", Some("/v1"), "/x"),
+            ("/a/;b/;c/v1/;d/x", Some("/a/v1"), "/;d/x"),
             ("/items", None, "/items"),
         ] {
             assert_eq!(forwarded_path(path, prefix), wanted);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_prefix_that_is_routed_is_stripped(path in "/[ab.;=/]{0,24}") {
+            let Ok(path) = normalize(&path, true) else { return Ok(()) };
+            let routed = without_parameters(&path, true);
+            for prefix in ["/a", "/a/b", "/aa"] {
+                let Some(rest) = routed.strip_prefix(prefix) else { continue };
+                if rest.is_empty() || rest.starts_with('/') {
+                    let forwarded = forwarded_path(&path, Some(prefix));
+                    let rest = if rest.is_empty() { "/" } else { rest };
+                    prop_assert_eq!(without_parameters(forwarded, true), rest);
+                }
+            }
         }
     }
 }

@@ -23,30 +23,24 @@ pub fn problem<'a>(
 ) -> LocalReply {
     let mut fields = Fields::new();
     let status = error.status();
+    let retry_after = refused_retry_after(error, limits.clone());
     let mut json = Json(Vec::with_capacity(CAPACITY));
     match error {
         GatewayError::LimitExceeded => {
-            let retry_after = retry_after(limits.clone());
             json.begin(QUOTA_EXCEEDED, "Quota exceeded", status.as_u16());
             json.refusal(limits, retry_after);
-            if let Some(seconds) = retry_after {
-                fields.push_number("retry-after", seconds);
-            }
         }
-        GatewayError::Throttled(denied) => {
-            let seconds = throttle_retry_after(denied);
+        GatewayError::Throttled(_) => {
             json.begin(REDUCED_CAPACITY, "Temporary reduced capacity", status.as_u16());
             json.member("detail", &error.detail());
             json.raw(",\"violated-policies\":[");
             json.string(POLICY);
-            json.raw("],\"retry-after\":");
-            json.number(seconds);
-            fields.push_number("retry-after", seconds);
+            json.raw("]");
+            json.retry_after(retry_after);
         }
         GatewayError::StoreUnavailable => {
             json.begin(STORE_UNAVAILABLE, "Store unavailable", status.as_u16());
             json.member("detail", &error.detail());
-            fields.push_number("retry-after", 1);
         }
         _ => {
             let title = status.canonical_reason().unwrap_or("Error");
@@ -55,13 +49,60 @@ pub fn problem<'a>(
             if let Some(allow) = allow(error) {
                 fields.push("allow", allow);
             }
-            if let GatewayError::DelayTimeout = error {
-                fields.push_number("retry-after", 1);
-            }
         }
+    }
+    if let Some(seconds) = retry_after {
+        fields.push_number("retry-after", seconds);
     }
     fields.push("content-type", PROBLEM);
     LocalReply { status, fields, body: json.end(request_id) }
+}
+
+/// `Retry-After` of a request that was refused or failed, in seconds; `None` if it has none.
+pub(super) fn refused_retry_after<'a>(
+    error: &GatewayError,
+    limits: impl Iterator<Item = LimitReport<'a>>,
+) -> Option<u64> {
+    match error {
+        GatewayError::LimitExceeded => retry_after(limits),
+        GatewayError::Throttled(denied) => Some(throttle_retry_after(denied)),
+        GatewayError::StoreUnavailable | GatewayError::DelayTimeout => Some(1),
+        _ => None,
+    }
+}
+
+/// The names of the limits that refused, each once.
+pub(super) fn refused_limits<'a>(
+    limits: impl Iterator<Item = LimitReport<'a>>,
+) -> SmallVec<[&'a str; 4]> {
+    let mut names = SmallVec::new();
+    for name in limits.filter_map(LimitReport::refusal).map(|refusal| &*refusal.limit.name) {
+        // A limit that refuses under several keys is listed once.
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Passes to `push`, in pieces, the text that tells a client which limits refused.
+pub(super) fn describe_refusal(
+    names: &[&str],
+    retry_after: Option<u64>,
+    mut push: impl FnMut(&str),
+) {
+    for (index, name) in names.iter().enumerate() {
+        push(if index == 0 { "" } else { ", " });
+        push(name);
+    }
+    match retry_after {
+        Some(seconds) => {
+            push(" exceeded; retry in ");
+            push(itoa::Buffer::new().format(seconds));
+            push(" s");
+        }
+        None => push(" exceeded; the request costs more than the quota; retrying will not help"),
+    }
 }
 
 /// The value of `Allow`, which a 405 must have (RFC 9110, 15.5.6).
@@ -94,39 +135,21 @@ impl Json {
         limits: impl Iterator<Item = LimitReport<'a>> + Clone,
         retry_after: Option<u64>,
     ) {
-        let refused = limits.filter_map(LimitReport::refusal).map(|refusal| &*refusal.limit.name);
-        let mut names: SmallVec<[&str; 4]> = SmallVec::new();
-        for name in refused {
-            // A limit that refuses under several keys is listed once.
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
+        let names = refused_limits(limits);
         // A limit's name has no characters that JSON escapes.
         self.raw(",\"detail\":\"");
-        for (index, name) in names.iter().enumerate() {
-            self.raw(if index == 0 { "" } else { ", " });
-            self.raw(name);
-        }
-        match retry_after {
-            Some(seconds) => {
-                self.raw(" exceeded; retry in ");
-                self.number(seconds);
-                self.raw(" s\"");
-            }
-            None => {
-                self.raw(
-                    " exceeded; the request costs more than the quota; retrying will not help\"",
-                );
-            }
-        }
-        self.raw(",\"violated-policies\":[");
+        describe_refusal(&names, retry_after, |piece| self.raw(piece));
+        self.raw("\",\"violated-policies\":[");
         for (index, name) in names.iter().enumerate() {
             self.raw(if index == 0 { "" } else { "," });
             self.string(name);
         }
         self.raw("]");
-        if let Some(seconds) = retry_after {
+        self.retry_after(retry_after);
+    }
+
+    fn retry_after(&mut self, seconds: Option<u64>) {
+        if let Some(seconds) = seconds {
             self.raw(",\"retry-after\":");
             self.number(seconds);
         }

@@ -1,0 +1,208 @@
+//! Responses of gRPC to requests that were refused or failed: trailers-only responses, whose status is in
+//! `grpc-status` and whose text is in `grpc-message` (gRPC over HTTP/2, "Responses").
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use super::{
+    LimitReport, LocalReply,
+    problem::{describe_refusal, refused_limits, refused_retry_after},
+};
+use crate::{
+    error::GatewayError,
+    framing::{Fields, FramingError},
+    upstream::UpstreamError,
+};
+
+const MEDIA_TYPE: &str = "application/grpc";
+/// Longest message, in bytes before it is encoded. Clients bound the header list, some at 8 KiB.
+const MAX_MESSAGE: usize = 1024;
+
+/// The status codes of gRPC that the gateway sends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum GrpcStatus {
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    ResourceExhausted = 8,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+}
+
+impl GrpcStatus {
+    fn of(error: &GatewayError) -> Self {
+        match error {
+            GatewayError::LimitExceeded
+            | GatewayError::Throttled(_)
+            | GatewayError::BodyTooLong(_) => Self::ResourceExhausted,
+            GatewayError::Upstream(UpstreamError::Timeout)
+            | GatewayError::BodyTimeout
+            | GatewayError::DelayTimeout
+            | GatewayError::Framing(FramingError::HeadTimeout) => Self::DeadlineExceeded,
+            GatewayError::Upstream(_)
+            | GatewayError::StoreUnavailable
+            | GatewayError::Misdirected => Self::Unavailable,
+            GatewayError::NoRoute
+            | GatewayError::MethodNotAllowed(_)
+            | GatewayError::MethodNotSupported(_) => Self::Unimplemented,
+            GatewayError::Path(_)
+            | GatewayError::MalformedTarget
+            | GatewayError::Ambiguous(_)
+            | GatewayError::LimitRequest(_)
+            | GatewayError::UnsupportedExpectation => Self::InvalidArgument,
+            GatewayError::Framing(_)
+            | GatewayError::BodyIncomplete
+            | GatewayError::LoopDetected => Self::Internal,
+        }
+    }
+}
+
+/// Whether a request with these fields is of gRPC: its `Content-Type` is `application/grpc`, alone or with a
+/// suffix such as `+proto`. gRPC-Web is not: its clients read the status of HTTP.
+pub fn is_grpc(fields: &Fields) -> bool {
+    let Some(value) = fields.get("content-type") else { return false };
+    let Some((start, rest)) = value.split_at_checked(MEDIA_TYPE.len()) else { return false };
+    start.eq_ignore_ascii_case(MEDIA_TYPE.as_bytes())
+        && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
+}
+
+/// The trailers-only response to a request of gRPC that was refused or failed. `limits` are the limits of
+/// the request.
+///
+/// The reply's status is what the error means in HTTP, for limits, log and metrics. What is sent must be
+/// [`GRPC_HTTP_STATUS`].
+pub fn grpc_refusal<'a>(
+    error: &GatewayError,
+    limits: impl Iterator<Item = LimitReport<'a>> + Clone,
+) -> LocalReply {
+    let mut fields = Fields::new();
+    fields.push("content-type", MEDIA_TYPE);
+    fields.push_number("grpc-status", GrpcStatus::of(error) as u64);
+    let retry_after = refused_retry_after(error, limits.clone());
+    let message = match error {
+        GatewayError::LimitExceeded => {
+            let mut text = String::new();
+            describe_refusal(&refused_limits(limits), retry_after, |piece| text.push_str(piece));
+            text
+        }
+        _ => error.detail(),
+    };
+    fields.push("grpc-message", percent_encode(&message));
+    if let Some(seconds) = retry_after {
+        fields.push_number("retry-after", seconds);
+    }
+    LocalReply { status: error.status(), fields, body: Bytes::new() }
+}
+
+/// The status of HTTP that every response of gRPC has.
+pub const GRPC_HTTP_STATUS: StatusCode = StatusCode::OK;
+
+/// `text` as a value of `grpc-message`: percent-encoded UTF-8, in which printable ASCII other than `%` stands
+/// for itself. Text beyond [`MAX_MESSAGE`] is left out.
+fn percent_encode(text: &str) -> String {
+    let text = &text[..text.floor_char_boundary(MAX_MESSAGE)];
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if matches!(byte, b' '..=b'~') && byte != b'%' {
+            encoded.push(byte.into());
+        } else {
+            let digit = |value: u8| char::from(b"0123456789ABCDEF"[usize::from(value)]);
+            encoded.extend(['%', digit(byte >> 4), digit(byte & 15)]);
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use http::Method;
+
+    use super::*;
+    use crate::throttle::{AdmissionDenied, DenyReason};
+
+    fn text<'f>(fields: &'f Fields, name: &str) -> Option<&'f str> {
+        fields.get(name).map(|value| std::str::from_utf8(value).unwrap())
+    }
+
+    #[test]
+    fn gateway_errors_have_a_status_of_grpc() {
+        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        for (error, status, http) in [
+            (GatewayError::LimitExceeded, "8", 429),
+            (GatewayError::BodyTooLong(5), "8", 413),
+            (GatewayError::Upstream(UpstreamError::Timeout), "4", 504),
+            (GatewayError::BodyTimeout, "4", 408),
+            (GatewayError::DelayTimeout, "4", 503),
+            (GatewayError::Upstream(UpstreamError::Connect(refused())), "14", 502),
+            (GatewayError::Upstream(UpstreamError::Failed(refused())), "14", 502),
+            (GatewayError::StoreUnavailable, "14", 503),
+            (GatewayError::Misdirected, "14", 421),
+            (GatewayError::NoRoute, "12", 404),
+            (GatewayError::MethodNotAllowed(vec![Method::GET]), "12", 405),
+            (GatewayError::MethodNotSupported(Method::TRACE), "12", 405),
+            (GatewayError::MalformedTarget, "3", 400),
+            (GatewayError::UnsupportedExpectation, "3", 417),
+            (GatewayError::Framing(FramingError::LengthMalformed), "13", 400),
+            (GatewayError::BodyIncomplete, "13", 400),
+            (GatewayError::LoopDetected, "13", 508),
+        ] {
+            let reply = grpc_refusal(&error, std::iter::empty());
+            assert_eq!(text(&reply.fields, "grpc-status"), Some(status), "{error}");
+            assert_eq!(text(&reply.fields, "content-type"), Some("application/grpc"));
+            assert_eq!((reply.status.as_u16(), reply.body.len()), (http, 0), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_message_says_what_a_problem_document_says() {
+        let reply = grpc_refusal(&GatewayError::NoRoute, std::iter::empty());
+        let message = text(&reply.fields, "grpc-message").unwrap();
+        assert_eq!(message, GatewayError::NoRoute.detail());
+        assert!(!reply.fields.contains("retry-after") && !reply.fields.contains("allow"));
+        let reply = grpc_refusal(&GatewayError::StoreUnavailable, std::iter::empty());
+        assert_eq!(text(&reply.fields, "retry-after"), Some("1"));
+        let denied = AdmissionDenied {
+            reason: DenyReason::Unknown,
+            max_active: 10,
+            active: 12,
+            memory: 60_000,
+            now: 1_000,
+            reset_at: 3_500,
+        };
+        let throttled = GatewayError::Throttled(Box::new(denied));
+        let reply = grpc_refusal(&throttled, std::iter::empty());
+        assert_eq!(text(&reply.fields, "grpc-status"), Some("8"));
+        assert_eq!(text(&reply.fields, "retry-after"), Some("3"));
+    }
+
+    #[test]
+    fn only_media_types_of_grpc_are_grpc() {
+        for (value, expected) in [
+            ("application/grpc", true),
+            ("Application/GRPC", true),
+            ("application/grpc+proto", true),
+            ("application/grpc; charset=utf-8", true),
+            ("application/grpc-web", false),
+            ("application/grpc-web+proto", false),
+            ("application/grpcx", false),
+            ("application/grp", false),
+            ("application/json", false),
+            ("", false),
+        ] {
+            let fields: Fields = [("Content-Type", value)].into_iter().collect();
+            assert_eq!(is_grpc(&fields), expected, "{value}");
+        }
+        assert!(!is_grpc(&Fields::default()));
+    }
+
+    #[test]
+    fn messages_are_percent_encoded_and_bounded() {
+        assert_eq!(percent_encode("a b~: 100%"), "a b~: 100%25");
+        assert_eq!(percent_encode("\u{e9}\r\n\u{7f}"), "%C3%A9%0D%0A%7F");
+        assert_eq!(percent_encode(&"\u{e9}".repeat(MAX_MESSAGE)).len(), 3 * MAX_MESSAGE);
+        let odd = format!("a{}", "\u{e9}".repeat(MAX_MESSAGE));
+        assert_eq!(percent_encode(&odd).len(), 1 + 3 * (MAX_MESSAGE - 2));
+    }
+}
