@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use ring::hmac::{self, HMAC_SHA256};
+use aws_lc_rs::hmac::{self, HMAC_SHA256};
 
 /// Part of every derived key, and so of the record format in Redis: a new version changes all keys.
 const VERSION: &str = "tidegate 1";

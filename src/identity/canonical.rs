@@ -126,21 +126,27 @@ pub(super) fn strip_matrix_params(path: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The canonical form of a cookie's value, as sent; `None` if upstreams could read it in different ways.
+/// The canonical form of a cookie's value, as sent; `None` if upstreams could read it in different ways. A space, a
+/// comma or a quote ends the value for some of them, and what follows is another cookie: RFC 6265, 4.1.1, allows
+/// none of these.
 pub(super) fn canonical_cookie_value(sent: &[u8]) -> Option<Cow<'_, [u8]>> {
     let value = trim(sent);
     let bare = match value.strip_prefix(b"\"") {
         None => value,
         Some(rest) => {
-            let inside = rest.strip_suffix(b"\"")?;
-            // Some upstreams read a backslash as an escape, others as a character.
-            if memchr::memchr2(b'\\', b'"', inside).is_some() {
-                return None;
-            }
-            inside
+            // Some upstreams read a backslash in quotes as an escape, others as a character.
+            rest.strip_suffix(b"\"").filter(|inside| !inside.contains(&b'\\'))?
         }
     };
+    if bare.iter().any(|byte| *byte == b'"' || is_cookie_separator(*byte)) {
+        return None;
+    }
     Some(decoded_cookie_value(percent_decode(bare).into()))
+}
+
+/// Whether some upstreams begin another cookie after this byte, as all do after `;`.
+pub(super) fn is_cookie_separator(byte: u8) -> bool {
+    byte == b',' || byte == 0x0b || byte.is_ascii_whitespace()
 }
 
 /// The canonical form of a decoded cookie value. Some upstreams read `+` as a space.

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use http::{HeaderName, header};
 
 use super::canonical::{
-    NameMatch, canonical_cookie_value, canonical_query_value, compare_names, decode_form, trim,
+    NameMatch, canonical_cookie_value, canonical_query_value, compare_names, decode_form,
+    is_cookie_separator, trim,
 };
 use crate::{escape::escape, framing::Fields};
 
@@ -84,6 +85,9 @@ pub(super) fn single_cookie<'r>(
         for pair in line.split(|byte| *byte == b';') {
             count_pair(&mut pairs, || format!("cookie {name}"))?;
             let Some(equals) = memchr::memchr(b'=', pair) else { continue };
+            if hides_cookie(&pair[equals + 1..], name) {
+                return Err(AmbiguousValue::Repeated(format!("cookie {name}")));
+            }
             match compare_names(trim(&pair[..equals]), name.as_bytes()) {
                 NameMatch::Same => {}
                 NameMatch::Alias => return Err(alias("cookie", trim(&pair[..equals]), name)),
@@ -92,7 +96,7 @@ pub(super) fn single_cookie<'r>(
             let value = canonical_cookie_value(&pair[equals + 1..]).ok_or_else(|| {
                 AmbiguousValue::NotCanonical {
                     name: format!("cookie {name}"),
-                    expected: "a value without quotes and backslashes",
+                    expected: "a value without spaces, commas, quotes and backslashes",
                 }
             })?;
             insert_single(&mut found, value)
@@ -100,6 +104,21 @@ pub(super) fn single_cookie<'r>(
         }
     }
     Ok(found)
+}
+
+/// Whether some upstreams read another cookie of this name in the `value` of a cookie.
+fn hides_cookie(value: &[u8], name: &str) -> bool {
+    let mut pieces = value.split(|byte| is_cookie_separator(*byte)).skip(1).peekable();
+    while let Some(piece) = pieces.next() {
+        let end = memchr::memchr(b'=', piece);
+        // `name = value` has spaces around it.
+        let is_name = end.is_some() || pieces.peek().is_some_and(|next| next.starts_with(b"="));
+        let found = compare_names(&piece[..end.unwrap_or(piece.len())], name.as_bytes());
+        if is_name && found != NameMatch::Other {
+            return true;
+        }
+    }
+    false
 }
 
 /// The single value of a query parameter, in its canonical form.
@@ -187,6 +206,24 @@ mod tests {
                 "query parameter `{sent}` can be taken for `k`, by which requests are counted; send only `k`"
             );
             assert_eq!(error.to_string(), expected);
+        }
+        for (text, is_ambiguous) in [
+            ("k=1 k=2", true),
+            ("k=1\tk=2", true),
+            ("k=1, k=2", true),
+            ("k=1,2", true),
+            ("k=1 2", true),
+            ("k=\"1 2\"", true),
+            ("k=1\"2", true),
+            ("x=1 k=2", true),
+            ("x=1, k =2", true),
+            ("x=1 k[]=2", true),
+            ("x=1 2, 3", false),
+            ("x=1 kk=2; k=3", false),
+            ("x=\"k\"; k=3", false),
+        ] {
+            let cookies = [("cookie", text)].into_iter().collect();
+            assert_eq!(single_cookie(&cookies, "k").is_err(), is_ambiguous, "{text}");
         }
         let cookies = [("cookie", "k[]=1")].into_iter().collect();
         let error = single_cookie(&cookies, "k").unwrap_err().to_string();

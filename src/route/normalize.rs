@@ -21,6 +21,9 @@ pub enum PathError {
     /// `..` segments lead above the root.
     #[error("the path leads above the root")]
     AboveRoot,
+    /// `.` or `..` with a parameter, as in `/..;/`: some upstreams resolve it, others do not.
+    #[error("a . or .. segment of the path must not have a parameter (;)")]
+    DotParameter,
 }
 
 /// Returns the normal form of `path`, borrowed if `path` already is normal. `merge_slashes` replaces `//` by
@@ -37,6 +40,29 @@ pub fn normalize(path: &str, merge_slashes: bool) -> Result<Cow<'_, str>, PathEr
     }
     let decoded = decode_unreserved(path)?;
     remove_dot_segments(&decoded, merge_slashes).map(Cow::Owned)
+}
+
+/// The form of a normal path that routes and keys use: without the parameters of its segments (`;v=1`), which
+/// some upstreams ignore. The path is forwarded with them.
+///
+/// ```
+/// use tidegate::route::normalize::without_parameters;
+///
+/// assert_eq!(without_parameters("/items;v=1/7;x", true), "/items/7");
+/// assert_eq!(without_parameters("/;v=1/items", true), "/items");
+/// ```
+pub fn without_parameters(path: &str, merge_slashes: bool) -> Cow<'_, str> {
+    if memchr::memchr(b';', path.as_bytes()).is_none() {
+        return Cow::Borrowed(path);
+    }
+    let mut out = String::with_capacity(path.len());
+    for (index, segment) in path.split('/').enumerate() {
+        if index > 0 && !(merge_slashes && out.ends_with('/')) {
+            out.push('/');
+        }
+        out.push_str(segment.split(';').next().unwrap_or_default());
+    }
+    Cow::Owned(out)
 }
 
 fn is_normal(path: &[u8], merge_slashes: bool) -> bool {
@@ -85,6 +111,9 @@ fn remove_dot_segments(path: &str, merge_slashes: bool) -> Result<String, PathEr
     let mut kept: Vec<&str> = Vec::new();
     let mut ends_in_directory = false;
     for segment in path[1..].split('/') {
+        if let Some((".." | ".", _)) = segment.split_once(';') {
+            return Err(PathError::DotParameter);
+        }
         let skipped = matches!(segment, "." | "..") || (segment.is_empty() && merge_slashes);
         ends_in_directory = skipped;
         if segment == ".." {
@@ -154,12 +183,41 @@ mod tests {
             ("/..", PathError::AboveRoot),
             ("/a/../..", PathError::AboveRoot),
             ("/%2e%2e/etc", PathError::AboveRoot),
+            ("/a/..;/b", PathError::DotParameter),
+            ("/.;x=1", PathError::DotParameter),
+            ("/%2e%2E;", PathError::DotParameter),
         ] {
             assert_eq!(normalize(given, true), Err(error), "{given}");
         }
     }
 
+    #[test]
+    fn parameters_are_removed_from_every_segment() {
+        for (path, merged, kept) in [
+            ("/", "/", "/"),
+            ("/a;v=1/b", "/a/b", "/a/b"),
+            ("/a/b;v=1;w", "/a/b", "/a/b"),
+            ("/;v=1", "/", "/"),
+            ("/;v=1/a", "/a", "//a"),
+            ("/a/;v=1/b", "/a/b", "/a//b"),
+            ("/a/;v=1", "/a/", "/a/"),
+            ("/a%3Bv=1", "/a%3Bv=1", "/a%3Bv=1"),
+        ] {
+            assert_eq!(without_parameters(path, true), merged, "{path}");
+            assert_eq!(without_parameters(path, false), kept, "{path}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn without_parameters_is_normal(path in "/[a.;=/]{0,24}", merge: bool) {
+            if let Ok(path) = normalize(&path, merge) {
+                let routed = without_parameters(&path, merge);
+                prop_assert!(!routed.contains(';'));
+                prop_assert_eq!(normalize(&routed, merge), Ok(Cow::Borrowed(&*routed)));
+            }
+        }
+
         #[test]
         fn normalize_is_idempotent(path in "/[a-z%./0-9A-F]{0,24}", merge: bool) {
             if let Ok(once) = normalize(&path, merge) {

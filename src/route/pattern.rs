@@ -196,6 +196,10 @@ fn parse_path(text: &str) -> Result<PathPattern, String> {
         }
         return Err(format!("`{}` must be written as {escaped}", other.escape_debug()));
     }
+    if example.contains(';') {
+        let what = "no request matches `;`: parameters of a request's path are ignored";
+        return Err(what.to_owned());
+    }
     check_normal(&example)?;
     Ok(PathPattern { text: text.to_owned(), segments, params })
 }

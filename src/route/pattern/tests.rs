@@ -77,6 +77,7 @@ fn impossible_paths_are_rejected() {
         ("/a\0", "`\\0` must be written as %00"),
         ("/a/../b", "no request matches `.` and `..`: they are resolved in a request's path"),
         ("/a/./b", "no request matches `.` and `..`: they are resolved in a request's path"),
+        ("/a;v=1", "no request matches `;`: parameters of a request's path are ignored"),
         ("//a", "no request matches `//`: a request's path has `/` instead"),
         ("/%61", escape),
         ("/a%2fb", escape),
