@@ -1,8 +1,11 @@
 //! [`Reloader`]: replaces the running configuration with the file's current content.
 //!
-//! A reload is all or nothing: on any fault the running snapshot stays. A change of the file
-//! triggers it, or a call of [`Reloader::reload`]. It runs on a thread of its own, because a large file
-//! takes seconds and a file system may hang, and neither may stop the admin API or a signal.
+//! A reload is all or nothing: on any fault the running snapshot stays. Certificates and keys are read
+//! again with the configuration. A change of one of these files triggers it (`watch.rs`), or a call of
+//! [`Reloader::reload`]. It runs on a thread of its own, because a large file takes seconds and a file
+//! system may hang, and neither may stop the admin API or a signal.
+
+mod watch;
 
 use std::{
     fs, io,
@@ -15,15 +18,14 @@ use std::{
     time::Duration,
 };
 
-use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Notify, oneshot};
 
 use crate::{
     config::{self, Config, Faults, FileError, LoadedConfig},
     gateway::Shared,
     snapshot::{LoadError, Snapshot, catch_panic},
+    tls::TlsFile,
 };
 
 /// Reads at most a number of bytes of a file.
@@ -34,9 +36,6 @@ pub(crate) type Loader = fn(&Path, &[u8]) -> Result<(LoadedConfig, Snapshot), Lo
 
 /// Maximum time to read the file, and to wait for another reload to end.
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Delay before a changed file is read: an editor writes a file in several steps.
-const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Why a reload changed nothing.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +59,10 @@ pub struct Reloader {
     /// The configuration that the process was started with: some keys cannot change on reload.
     initial: Config,
     shared: Arc<Shared>,
-    /// The file's content at the last reload, or why it could not be read. Locked while a reload
-    /// runs.
-    last_read: Mutex<Result<Vec<u8>, String>>,
+    /// What the last reload read. Locked while a reload runs.
+    last_read: Mutex<LastRead>,
+    /// Notified when other files may have to be watched.
+    replaced: Notify,
     /// True while a thread reads the file. The thread outlasts a reload whose time is over.
     is_reading: Arc<AtomicBool>,
     /// [`config::read_regular`], [`Snapshot::load_bytes`] and [`TIMEOUT`]; tests replace them.
@@ -70,6 +70,17 @@ pub struct Reloader {
     load: Loader,
     timeout: Duration,
 }
+
+/// The files as a reload read them.
+struct LastRead {
+    /// The configuration file's content, or why it could not be read.
+    config: Result<Vec<u8>, String>,
+    /// The files of certificates and keys.
+    tls_files: Vec<TlsFile>,
+}
+
+/// What a reload reads: the configuration file, and the files of certificates that it knows.
+type ReadFiles = Result<(Vec<u8>, Vec<TlsFile>), FileError>;
 
 /// Sets a flag to false when it is dropped.
 struct ClearOnDrop(Arc<AtomicBool>);
@@ -83,12 +94,17 @@ impl Drop for ClearOnDrop {
 impl Reloader {
     /// A reloader of `path`, for a gateway that was started with `initial`.
     pub fn new(path: PathBuf, initial: &LoadedConfig, shared: Arc<Shared>) -> Self {
+        let last_read = LastRead {
+            config: Ok(initial.source.text().as_bytes().to_vec()),
+            tls_files: shared.live.snapshot().tls_files(),
+        };
         Self {
             is_regular: fs::metadata(&path).is_ok_and(|file| file.is_file()),
             path,
             initial: initial.config.clone(),
             shared,
-            last_read: Mutex::new(Ok(initial.source.text().as_bytes().to_vec())),
+            last_read: Mutex::new(last_read),
+            replaced: Notify::new(),
             is_reading: Arc::default(),
             read: config::read_regular,
             load: Snapshot::load_bytes,
@@ -127,12 +143,12 @@ impl Reloader {
     /// makes the compiler panic. Or another reload is in progress. The running snapshot stays.
     pub fn reload_blocking(&self) -> Result<u64, ReloadError> {
         let mut last_read = self.lock()?;
-        let read = self.read_file();
+        let read = self.read_files(&last_read.tls_files);
         Ok(self.replace(&mut last_read, read)?)
     }
 
     /// Waits for another reload to end.
-    fn lock(&self) -> Result<MutexGuard<'_, Result<Vec<u8>, String>>, ReloadError> {
+    fn lock(&self) -> Result<MutexGuard<'_, LastRead>, ReloadError> {
         self.last_read.try_lock_for(self.timeout).ok_or_else(|| {
             let path = self.path.display();
             tracing::error!(%path, "no reload: another one is in progress");
@@ -140,30 +156,31 @@ impl Reloader {
         })
     }
 
-    /// Reads the file within [`TIMEOUT`]. At most one thread hangs in it.
-    fn read_file(&self) -> Result<Vec<u8>, FileError> {
+    /// Reads the configuration file, and `tls_files` again, within [`TIMEOUT`]. At most one thread hangs
+    /// in it.
+    fn read_files(&self, tls_files: &[TlsFile]) -> ReadFiles {
         if self.is_reading.swap(true, Ordering::Acquire) {
             return Err(FileError::Pending);
         }
         let reading = ClearOnDrop(Arc::clone(&self.is_reading));
-        let (path, read) = (self.path.clone(), self.read);
+        let (path, read, tls_files) = (self.path.clone(), self.read, tls_files.to_vec());
         config::read_within(self.timeout, move || {
             let _reading = reading;
-            read(&path, config::MAX_READ)
+            let config = read(&path, config::MAX_READ)?;
+            Ok((config, tls_files.iter().map(TlsFile::read_again).collect()))
         })
     }
 
     /// Compiles what was read and replaces the snapshot; returns the new generation.
-    fn replace(
-        &self,
-        last_read: &mut Result<Vec<u8>, String>,
-        read: Result<Vec<u8>, FileError>,
-    ) -> Result<u64, Faults> {
+    fn replace(&self, last_read: &mut LastRead, read: ReadFiles) -> Result<u64, Faults> {
         let compiled = match &read {
-            Ok(bytes) => self.compile(bytes),
+            Ok((config, _)) => self.compile(config),
             Err(error) => Err(config::unreadable(&self.path, error).into()),
         };
-        *last_read = read.map_err(|error| error.to_string());
+        match read {
+            Ok((config, tls_files)) => *last_read = LastRead { config: Ok(config), tls_files },
+            Err(error) => last_read.config = Err(error.to_string()),
+        }
         let path = self.path.display();
         match compiled {
             Ok(snapshot) => {
@@ -172,7 +189,10 @@ impl Reloader {
                 {
                     throttle.configure(settings);
                 }
+                // As they were compiled: they may have changed since they were read here.
+                last_read.tls_files = snapshot.tls_files();
                 let generation = self.shared.live.replace(snapshot);
+                self.replaced.notify_one();
                 self.shared.metrics.reloads.fetch_add(1, Ordering::Relaxed);
                 self.shared.reopen_logs();
                 tracing::info!(%path, generation, "the configuration was reloaded");
@@ -195,6 +215,7 @@ impl Reloader {
         catch_panic(&self.path, || {
             let (loaded, snapshot) = (self.load)(&self.path, bytes)?;
             snapshot.log_notes();
+            snapshot.log_certificates(self.shared.clock.now());
             self.restart_only_faults(&loaded).map_or(Ok(snapshot), |faults| Err(faults.into()))
         })
     }
@@ -202,8 +223,11 @@ impl Reloader {
     /// A fault for each changed key that takes effect only on restart; `None` if there is none.
     fn restart_only_faults(&self, loaded: &LoadedConfig) -> Option<Faults> {
         let (old, new) = (&self.initial, &loaded.config);
+        let addresses =
+            |config: &Config| config.listen.iter().map(|own| own.address).collect::<Vec<_>>();
         let changed = [
-            ("listen", old.listen != new.listen),
+            // Only its addresses: how connections begin is decided when they are accepted.
+            ("listen", addresses(old) != addresses(new)),
             ("workers", old.workers != new.workers),
             ("admin", old.admin != new.admin),
             ("access_log", old.access_log != new.access_log),
@@ -223,92 +247,15 @@ impl Reloader {
         });
         let changed = changed.into_iter().chain(throttle_keys.into_iter().flatten());
         let faults = changed.filter(|(_, changed)| *changed).map(|(key, _)| {
-            let expected =
-                "the value that the gateway was started with; restart the gateway to change it";
+            let expected = if key == "listen" {
+                "the addresses that the gateway was started with; restart the gateway to change them"
+            } else {
+                "the value that the gateway was started with; restart the gateway to change it"
+            };
             loaded.source.fault(key, format!("`{key}` cannot change on reload"), expected)
         });
         Faults::new(faults.collect())
     }
-
-    /// Reloads whenever the file's content changes, until `stop` is cancelled. Watches the folder,
-    /// not the file: editors and mounted configuration volumes replace the file.
-    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        let path = self.path.display().to_string();
-        if !self.is_regular {
-            tracing::info!(%path, "the configuration is not a regular file and cannot be reloaded");
-            return;
-        }
-        let (changed, mut pending) = mpsc::channel::<()>(1);
-        let reloader = Arc::clone(&self);
-        let watcher = on_own_thread(move || reloader.watcher(changed)).await;
-        let _watcher = match watcher.map_err(notify::Error::io).flatten() {
-            Ok(watcher) => watcher,
-            Err(error) => {
-                tracing::warn!(
-                    %path, %error, "cannot watch the configuration's folder; its changes are not reloaded"
-                );
-                return;
-            }
-        };
-        loop {
-            // The first check finds changes from before the watcher existed.
-            let reloader = Arc::clone(&self);
-            if let Err(error) = on_own_thread(move || reloader.reload_if_changed()).await {
-                tracing::error!(%path, %error, "a reload could not run; the file is still watched");
-            }
-            match stop.run_until_cancelled(pending.recv()).await {
-                Some(Some(())) => {}
-                Some(None) => {
-                    tracing::error!(%path, "the configuration is no longer watched: the watcher ended");
-                    return;
-                }
-                None => return,
-            }
-            tokio::time::sleep(DEBOUNCE).await;
-            let _ = pending.try_recv();
-        }
-    }
-
-    /// Reloads if the file's content is not that of the last reload. A file that is missing, as while it
-    /// is replaced, is no change.
-    fn reload_if_changed(&self) {
-        let Ok(mut last_read) = self.lock() else { return };
-        let read = self.read_file();
-        if matches!(&read, Err(FileError::Io(error)) if error.kind() == io::ErrorKind::NotFound) {
-            return;
-        }
-        if read.as_ref().map_err(ToString::to_string) != last_read.as_ref().map_err(Clone::clone) {
-            // It logs its result.
-            let _ = self.replace(&mut last_read, read);
-        }
-    }
-
-    /// Watches the file's folder and, if the file is a symbolic link, the folder of its target.
-    fn watcher(&self, changed: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
-        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            if let Err(error) = &event {
-                tracing::warn!(%error, "the file watcher failed; a configuration change may be missed");
-            }
-            // An error counts as a change: events may have been lost.
-            if event.is_ok_and(|event| event.kind.is_access()) {
-                return;
-            }
-            // If the channel is full, the pending notification covers this change too.
-            let _ = changed.try_send(());
-        })?;
-        let folder = folder(&self.path);
-        watcher.watch(folder, RecursiveMode::NonRecursive)?;
-        if let Ok(real) = self.path.canonicalize()
-            && folder.canonicalize().is_ok_and(|folder| Some(&*folder) != real.parent())
-        {
-            watcher.watch(self::folder(&real), RecursiveMode::NonRecursive)?;
-        }
-        Ok(watcher)
-    }
-}
-
-fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
 }
 
 /// The result of `work`, which runs on a thread of its own. A blocking task of the runtime would delay the

@@ -24,7 +24,7 @@ use crate::{
     admin::{self, AllowedHosts},
     clock::Clock,
     config::{self, Config, EnvLookup, Fault, Faults},
-    gateway::{DelayQueues, Shared, Via},
+    gateway::{ConnectionLimit, DelayQueues, Shared, Via},
     live::LiveSnapshot,
     metrics::Metrics,
     reload::Reloader,
@@ -34,6 +34,9 @@ use crate::{
     throttle::{Throttle, redis::RedisFilterStore},
     worker::{self, Shutdown},
 };
+
+/// Interval at which certificates that expire soon are logged.
+const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_hours(24);
 
 /// Why a gateway could not start.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +143,7 @@ impl Server {
     ) -> Result<Self, StartError> {
         let (loaded, snapshot) = Snapshot::load_bytes(path, &read_configuration(path)?)?;
         snapshot.log_notes();
+        snapshot.log_certificates(clock.now());
         let config = &loaded.config;
         let listeners = open_listeners(config)?;
         let (access_log, access_log_guard) = open_access_log(config)?.unzip();
@@ -158,7 +162,7 @@ impl Server {
             access_log,
             delay_queues: DelayQueues::default(),
             accepting_workers: AtomicU64::new(0),
-            connection_limit: Arc::default(),
+            connection_limit: connection_limit(config).into(),
             via: Via::default(),
         });
         let reloader = Arc::new(Reloader::new(path.to_owned(), &loaded, shared.clone()));
@@ -267,17 +271,27 @@ fn spawn_control(
         runtime.block_on(async move {
             let maintenance = tokio::spawn(shared.store.clone().run(stop.clone()));
             let watch = tokio::spawn(reloader.clone().watch(stop.clone()));
+            let certificates = tokio::spawn(log_certificates(shared.clone()));
             let admin_api = admin.map(|(listener, hosts)| {
                 let router = admin::router(shared.clone(), reloader.clone(), hosts);
                 tokio::spawn(admin::serve(listener, router, stop.clone()))
             });
             let _ = maintenance.await;
             watch.abort();
+            certificates.abort();
             if let Some(admin_api) = admin_api {
                 let _ = admin_api.await;
             }
         });
     })
+}
+
+/// Logs the certificates that expire soon, once a day.
+async fn log_certificates(shared: Arc<Shared>) {
+    loop {
+        shared.clock.sleep(CERTIFICATE_CHECK_INTERVAL).await;
+        shared.live.snapshot().log_certificates(shared.clock.now());
+    }
 }
 
 /// The values of `Host` that the admin API accepts.
@@ -325,6 +339,23 @@ fn open_listeners(config: &Config) -> Result<Listeners, StartError> {
         admin::listen(address).map_err(|error| StartError::Listen { address, error })
     });
     Ok(Listeners { workers, addresses, admin: admin.transpose()? })
+}
+
+/// The bound on client connections that the limit of open files sets.
+fn connection_limit(config: &Config) -> ConnectionLimit {
+    use rustix::process::{Resource, getrlimit};
+    let open_files = getrlimit(Resource::Nofile).current;
+    let limit = ConnectionLimit::for_open_files(open_files);
+    let (configured, allowed) = (config.http.max_connections, limit.max());
+    if allowed < configured as usize {
+        tracing::warn!(
+            configured,
+            allowed,
+            open_files,
+            "the limit of open files allows fewer client connections than http.max_connections"
+        );
+    }
+    limit
 }
 
 fn worker_count(config: &Config) -> usize {

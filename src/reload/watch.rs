@@ -1,0 +1,185 @@
+//! Reloads when the configuration, or a file of a certificate, changes.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Reloader, on_own_thread};
+use crate::{config::FileError, tls::TlsFile};
+
+/// Delay before a changed file is read: an editor writes a file in several steps, and a certificate and its
+/// key are two files.
+const DEBOUNCE: Duration = Duration::from_millis(200);
+
+/// Time between two checks without a notification. Network file systems send none, and neither does the folder of
+/// a link to a folder.
+const CHECK_INTERVAL: Duration = Duration::from_mins(1);
+
+/// The folders whose changes are reported. Folders and not files, because editors, tools that renew
+/// certificates and mounted volumes replace the files.
+struct WatchedFolders {
+    watcher: RecommendedWatcher,
+    /// Their devices and inodes: a folder that was replaced is another one.
+    folders: BTreeMap<PathBuf, Option<(u64, u64)>>,
+}
+
+impl Reloader {
+    /// Reloads whenever the content of a file changes, until `stop` is cancelled.
+    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
+        let path = self.path.display().to_string();
+        if !self.is_regular {
+            tracing::info!(%path, "the configuration is not a regular file and cannot be reloaded");
+            return;
+        }
+        let (changed, mut pending) = mpsc::channel::<()>(1);
+        let reloader = Arc::clone(&self);
+        let watched = on_own_thread(move || reloader.watch_folders(changed)).await;
+        let watched = match watched.map_err(notify::Error::io).flatten() {
+            Ok(watched) => Arc::new(Mutex::new(watched)),
+            Err(error) => {
+                tracing::warn!(
+                    %path, %error, "cannot watch the configuration's folder; its changes are not reloaded"
+                );
+                return;
+            }
+        };
+        loop {
+            // The first check finds changes from before the watcher existed.
+            let (reloader, watched) = (Arc::clone(&self), Arc::clone(&watched));
+            let checked = on_own_thread(move || {
+                // Before the check: a change after it is then reported.
+                watched.lock().set(&reloader.folders());
+                reloader.reload_if_changed();
+            });
+            if let Err(error) = checked.await {
+                tracing::error!(%path, %error, "a reload could not run; the file is still watched");
+            }
+            let event = async {
+                tokio::select! {
+                    event = pending.recv() => event.is_some(),
+                    // Another reload may have brought other certificates.
+                    () = self.replaced.notified() => true,
+                    () = tokio::time::sleep(CHECK_INTERVAL) => true,
+                }
+            };
+            match stop.run_until_cancelled(event).await {
+                Some(true) => {}
+                Some(false) => {
+                    tracing::error!(%path, "the configuration is no longer watched: the watcher ended");
+                    return;
+                }
+                None => return,
+            }
+            tokio::time::sleep(DEBOUNCE).await;
+            let _ = pending.try_recv();
+        }
+    }
+
+    /// Reloads if the content of a file is not that of the last reload. A file that is missing, as while
+    /// it is replaced, is no change.
+    fn reload_if_changed(&self) {
+        let Ok(mut last_read) = self.lock() else { return };
+        let read = self.read_files(&last_read.tls_files);
+        let is_unchanged = match &read {
+            Err(FileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => true,
+            Err(error) => last_read.config.as_ref().is_err_and(|last| *last == error.to_string()),
+            Ok((config, tls_files)) => {
+                let mut files = last_read.tls_files.iter().zip(tls_files);
+                last_read.config.as_ref().is_ok_and(|last| last == config)
+                    && !files.any(|(last, now)| last.has_changed(now))
+            }
+        };
+        if !is_unchanged {
+            // It logs its result.
+            let _ = self.replace(&mut last_read, read);
+        }
+    }
+
+    /// Watches the folders of the files; `changed` gets a message for each change.
+    fn watch_folders(&self, changed: mpsc::Sender<()>) -> notify::Result<WatchedFolders> {
+        let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            if let Err(error) = &event {
+                tracing::warn!(%error, "the file watcher failed; a configuration change may be missed");
+            }
+            // An error counts as a change: events may have been lost.
+            if event.is_ok_and(|event| event.kind.is_access()) {
+                return;
+            }
+            // If the channel is full, the pending notification covers this change too.
+            let _ = changed.try_send(());
+        })?;
+        let mut watched = WatchedFolders { watcher, folders: BTreeMap::new() };
+        watched.add(folder(&self.path))?;
+        watched.set(&self.folders());
+        Ok(watched)
+    }
+
+    /// The folders of the configuration file and of the certificates' files and, of those that are symbolic
+    /// links, the folders of their targets.
+    fn folders(&self) -> HashSet<PathBuf> {
+        let tls_files = self.shared.live.snapshot().tls_files();
+        let files = tls_files.iter().map(TlsFile::path).chain([&*self.path]);
+        let mut folders = HashSet::new();
+        for path in files {
+            let own = folder(path);
+            folders.insert(own.to_owned());
+            if let Ok(real) = path.canonicalize()
+                && own.canonicalize().is_ok_and(|folder| Some(&*folder) != real.parent())
+            {
+                folders.insert(folder(&real).to_owned());
+            }
+        }
+        folders
+    }
+}
+
+impl WatchedFolders {
+    fn add(&mut self, folder: &Path) -> notify::Result<()> {
+        let inode = fs::metadata(folder).ok().map(|folder| (folder.dev(), folder.ino()));
+        let watched = self.folders.get(folder);
+        if watched.is_some_and(|watched| *watched == inode) {
+            return Ok(());
+        }
+        if watched.is_some() {
+            // Fails if the folder was removed, which ended the watch.
+            let _ = self.watcher.unwatch(folder);
+            self.folders.remove(folder);
+        }
+        self.watcher.watch(folder, RecursiveMode::NonRecursive)?;
+        self.folders.insert(folder.to_owned(), inode);
+        Ok(())
+    }
+
+    /// Watches `folders` and no others. One that cannot be watched is logged.
+    fn set(&mut self, folders: &HashSet<PathBuf>) {
+        for folder in folders {
+            if let Err(error) = self.add(folder) {
+                let folder = folder.display();
+                tracing::warn!(%folder, %error, "cannot watch a folder; its changes are not reloaded");
+            }
+        }
+        let watcher = &mut self.watcher;
+        self.folders.retain(|folder, _| {
+            let is_used = folders.contains(folder);
+            if !is_used {
+                // Fails if the folder was removed, which ended the watch.
+                let _ = watcher.unwatch(folder);
+            }
+            is_used
+        });
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
+}
