@@ -29,6 +29,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::clock::Clock;
 use crate::config::{Config, EnvLookup};
 use crate::snapshot::{LoadError, Snapshot};
 use crate::telemetry;
@@ -155,7 +156,7 @@ pub fn run_with<A: Into<OsString> + Clone>(
     };
     match arguments.command.unwrap_or(Command::Serve(arguments.serve)) {
         Command::Serve(serve) => serve::run(&serve.file.config, &serve.log, env),
-        Command::Check(file) => check::run(&file.config, env, out),
+        Command::Check(file) => check::run(&file.config, env, &Clock::system(), out),
         Command::Explain(explain) => explain::run(&explain, out),
         Command::Replay(replay) => replay::run(&replay, out),
         Command::Schema => schema::run(out),

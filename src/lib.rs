@@ -63,6 +63,7 @@
 //! - [`route`]: finds the route for a host, a path and a method.
 //! - [`store`]: the counters of limits, in this process or in Redis.
 //! - [`throttle`]: active-user admission control.
+//! - [`tls`]: certificates, and the rules of TLS handshakes.
 //! - [`upstream`]: the HTTP/1.1 client: connection pools, forwarding, header rules.
 //!
 //! # Configuration
@@ -104,5 +105,6 @@ pub mod snapshot;
 pub mod store;
 pub mod telemetry;
 pub mod throttle;
+pub mod tls;
 pub mod upstream;
 pub mod worker;

@@ -91,6 +91,61 @@ pub struct ThrottleCounters {
     pub recorded: Counter,
 }
 
+/// The protocols of a client connection.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionProtocol {
+    /// Whether it is HTTP/2; otherwise HTTP/1.
+    pub is_http2: bool,
+    /// Whether it has TLS.
+    pub is_tls: bool,
+}
+
+impl ConnectionProtocol {
+    const COUNT: usize = 4;
+
+    /// All combinations, by their indexes.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::COUNT).map(|index| Self { is_http2: index / 2 == 1, is_tls: index % 2 == 1 })
+    }
+
+    fn index(self) -> usize {
+        usize::from(self.is_http2) * 2 + usize::from(self.is_tls)
+    }
+
+    /// Its name in metrics, as in the access log. A connection of HTTP/1 may also carry HTTP/1.0.
+    pub fn label(self) -> &'static str {
+        if self.is_http2 { "HTTP/2" } else { "HTTP/1.1" }
+    }
+}
+
+/// Why a client connection ended before HTTP.
+#[derive(Clone, Copy, Debug)]
+pub enum OpeningFailure {
+    /// The client closed it.
+    Closed,
+    /// The PROXY protocol's header was missing or malformed.
+    ProxyProtocol,
+    /// It was not opened in time.
+    Timeout,
+    /// The TLS handshake failed, or the client spoke without TLS.
+    Tls,
+}
+
+impl OpeningFailure {
+    /// All failures, in the order of their counters.
+    pub const ALL: [Self; 4] = [Self::Closed, Self::ProxyProtocol, Self::Timeout, Self::Tls];
+
+    /// Its name in metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::ProxyProtocol => "proxy_protocol",
+            Self::Timeout => "timeout",
+            Self::Tls => "tls",
+        }
+    }
+}
+
 /// Counters by name.
 type CountersByName<K, T> = Mutex<BTreeMap<K, Arc<CachePadded<T>>>>;
 
@@ -103,10 +158,18 @@ pub struct WorkerMetrics {
     pub accepted: Counter,
     /// Client connections closed immediately, because their client had too many.
     pub connections_refused: Counter,
+    /// Client connections on which HTTP began, by `ConnectionProtocol::index`.
+    pub opened: [Counter; ConnectionProtocol::COUNT],
+    /// Client connections that ended before HTTP, by [`OpeningFailure`].
+    pub openings_failed: [Counter; OpeningFailure::ALL.len()],
+    /// Requests by version, in the order of [`crate::framing::Version::ALL`].
+    pub requests_by_version: [Counter; 3],
     /// Requests refused before routing: malformed or too slow.
     pub malformed: Counter,
     /// Requests that are being delayed.
     pub waiting: Counter,
+    /// Open tunnels: requests whose connection was upgraded to another protocol.
+    pub tunnels: Counter,
     /// The decisions of the throttle.
     pub throttle: CachePadded<ThrottleCounters>,
     routes: CountersByName<Box<str>, RouteCounters>,
@@ -115,6 +178,16 @@ pub struct WorkerMetrics {
 }
 
 impl WorkerMetrics {
+    /// Counts a client connection on which HTTP begins.
+    pub fn count_opened(&self, protocol: ConnectionProtocol) {
+        self.opened[protocol.index()].add(1);
+    }
+
+    /// Counts a client connection that ended before HTTP.
+    pub fn count_opening_failure(&self, failure: OpeningFailure) {
+        self.openings_failed[failure as usize].add(1);
+    }
+
     /// The counters of a route. Locks: call it once per reload, not per request.
     pub fn route(&self, name: &str) -> Arc<CachePadded<RouteCounters>> {
         self.routes.lock().entry(name.into()).or_default().clone()
@@ -179,6 +252,23 @@ impl Metrics {
         ]
     }
 
+    /// Client connections on which HTTP began, by protocol.
+    pub fn opened(&self) -> impl Iterator<Item = (ConnectionProtocol, u64)> {
+        ConnectionProtocol::all().map(|protocol| {
+            let workers = self.workers.lock();
+            (protocol, workers.iter().map(|worker| worker.opened[protocol.index()].get()).sum())
+        })
+    }
+
+    /// Client connections that ended before HTTP, by reason.
+    pub fn openings_failed(&self) -> impl Iterator<Item = (OpeningFailure, u64)> {
+        OpeningFailure::ALL.into_iter().map(|failure| {
+            let workers = self.workers.lock();
+            let counts = workers.iter().map(|worker| &worker.openings_failed[failure as usize]);
+            (failure, counts.map(Counter::get).sum())
+        })
+    }
+
     /// The decisions of the throttle: known, unknown, missing, rejected; and the tokens recorded as active.
     pub fn throttle(&self) -> [u64; 5] {
         let workers = self.workers.lock();
@@ -192,6 +282,14 @@ impl Metrics {
             sum(|t| &t.rejected),
             sum(|t| &t.recorded),
         ]
+    }
+
+    /// Requests whose head was read, by version.
+    pub fn requests_by_version(&self) -> [u64; 3] {
+        let workers = self.workers.lock();
+        std::array::from_fn(|index| {
+            workers.iter().map(|worker| worker.requests_by_version[index].get()).sum()
+        })
     }
 
     /// Responses by route and status class, `1xx` to `5xx`.
@@ -220,6 +318,11 @@ impl Metrics {
                 [admitted, refused, unknown, limit.would_refuse.get()]
             },
         )
+    }
+
+    /// Open tunnels.
+    pub fn tunnels(&self) -> u64 {
+        self.workers.lock().iter().map(|worker| worker.tunnels.get()).sum()
     }
 
     /// Requests that are being delayed.

@@ -1,6 +1,10 @@
 //! `GET /metrics`: all metrics in `OpenMetrics` text format, summed over the workers at each scrape.
 
-use std::{fmt, sync::Arc, sync::atomic::Ordering};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, atomic::Ordering},
+};
 
 use axum::{
     extract::State,
@@ -27,6 +31,7 @@ use crate::{
 };
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+const PROTOCOLS: [&str; 3] = ["HTTP/1.0", "HTTP/1.1", "HTTP/2"];
 const DECISIONS: [&str; 4] = ["admitted", "refused", "unknown", "would_refuse"];
 const UPSTREAM_FAILURES: [&str; 3] = ["connect", "timeout", "broken"];
 
@@ -71,6 +76,11 @@ impl MetricsCollector {
             for (class, count) in CLASSES.iter().zip(responses) {
                 write_counter(&mut family, &[("route", &route), ("status", class)], count)?;
             }
+        }
+        let help = "Requests whose head was read, by protocol";
+        let mut family = start_counters(encoder, "requests_by_protocol", help)?;
+        for (protocol, count) in PROTOCOLS.iter().zip(metrics.requests_by_version()) {
+            write_counter(&mut family, &[("protocol", protocol)], count)?;
         }
         let help = "Time from a request's head to its response's last byte, in seconds";
         let mut family = encoder.encode_descriptor(
@@ -200,11 +210,14 @@ impl MetricsCollector {
         let metrics = &self.0.metrics;
         let [open, accepted, refused, malformed] = metrics.connections();
         write_gauge(encoder, "connections", "Open client connections", open)?;
+        let help = "Open tunnels: requests whose connection was upgraded to another protocol";
+        write_gauge(encoder, "tunnels", help, metrics.tunnels())?;
         let help = "Accepted client connections";
         write_counter(&mut start_counters(encoder, "accepted_connections", help)?, &[], accepted)?;
         let help =
             "Client connections refused because their client had max_connections_per_client open";
         write_counter(&mut start_counters(encoder, "connections_refused", help)?, &[], refused)?;
+        self.encode_openings(encoder)?;
         let help = "Requests refused before routing: malformed or too slow";
         write_counter(&mut start_counters(encoder, "malformed_requests", help)?, &[], malformed)?;
         let help = "Reloads of the configuration, by outcome";
@@ -215,6 +228,43 @@ impl MetricsCollector {
         let help = "Generation of the configuration, counted from 1";
         write_gauge(encoder, "configuration_generation", help, self.0.live.generation())?;
         self.encode_logs(encoder)
+    }
+
+    /// Client connections by protocol, those that failed before HTTP, and the certificates.
+    fn encode_openings(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let metrics = &self.0.metrics;
+        let help = "Client connections on which HTTP began, by protocol";
+        let mut family = start_counters(encoder, "opened_connections", help)?;
+        for (protocol, count) in metrics.opened() {
+            let tls = if protocol.is_tls { "true" } else { "false" };
+            let labels = [("protocol", protocol.label()), ("tls", tls)];
+            write_counter(&mut family, &labels, count)?;
+        }
+        let help = "Client connections that ended before HTTP began, by reason";
+        let mut family = start_counters(encoder, "connections_failed", help)?;
+        for (failure, count) in metrics.openings_failed() {
+            write_counter(&mut family, &[("reason", failure.label())], count)?;
+        }
+        let help = "When the certificate expires, in seconds since the epoch";
+        let mut family = encoder.encode_descriptor(
+            "certificate_expiry_seconds",
+            help,
+            None,
+            MetricType::Gauge,
+        )?;
+        // Two certificates without DNS names may share an address.
+        let mut expiries = BTreeMap::new();
+        let snapshot = self.0.live.snapshot();
+        for certificate in snapshot.certificates() {
+            let listener = certificate.listener.unwrap_or_default().to_owned();
+            let expiry = expiries.entry((listener, certificate.name)).or_insert(u64::MAX);
+            *expiry = certificate.validity.not_after.min(*expiry);
+        }
+        for ((listener, name), expiry) in &expiries {
+            let labels = [("listener", &**listener), ("name", &**name)];
+            family.encode_family(&labels)?.encode_gauge(&expiry.cast_signed())?;
+        }
+        Ok(())
     }
 
     fn encode_logs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::{Exit, exit_after_write};
+use crate::clock::Clock;
 use crate::config::{
-    AccessLog, Config, EnvLookup, Faults, LoadedConfig, SecretError, SecretReference,
+    AccessLog, Config, EnvLookup, Fault, Faults, LoadedConfig, SecretError, SecretReference,
 };
 use crate::secret::MIN_LEN;
 use crate::snapshot::Snapshot;
@@ -17,14 +18,17 @@ const ON_THIS_MACHINE: &str = "(on this machine; the gateway needs it to start)"
 /// Loads the configuration at `path`, and prints every fault, or a summary.
 ///
 /// A missing secret is only a note, because the gateway may run on another machine that has it.
-pub(super) fn run(path: &Path, env: EnvLookup<'_>, out: &mut dyn Write) -> Exit {
+pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn Write) -> Exit {
     match Snapshot::load(path) {
         Ok((loaded, snapshot)) => {
             if let Some(faults) = secret_fault(&loaded, env) {
                 return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
             }
             let config = &loaded.config;
+            let certificates = snapshot.certificate_notes(&loaded.source, clock.now());
+            let notes = snapshot.notes.iter().chain(&certificates);
             let result = print_summary(path, config, &snapshot, out)
+                .and_then(|()| print_notes(notes, out))
                 .and_then(|()| print_missing_secrets_and_files(config, env, out));
             exit_after_write(result, Exit::Ok)
         }
@@ -32,7 +36,7 @@ pub(super) fn run(path: &Path, env: EnvLookup<'_>, out: &mut dyn Write) -> Exit 
     }
 }
 
-/// Prints the counts, routes, throttle and notes of a valid configuration.
+/// Prints the counts, routes and throttle of a valid configuration.
 fn print_summary(
     path: &Path,
     config: &Config,
@@ -60,7 +64,11 @@ fn print_summary(
     if let Some(throttle) = &snapshot.throttle {
         writeln!(out, "  throttle: {}", throttle_summary(throttle))?;
     }
-    for note in &snapshot.notes {
+    Ok(())
+}
+
+fn print_notes<'a>(notes: impl Iterator<Item = &'a Fault>, out: &mut dyn Write) -> io::Result<()> {
+    for note in notes {
         writeln!(out, "\nnote: {note}")?;
     }
     Ok(())

@@ -45,8 +45,14 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
     for entry in std::fs::read_dir("config/examples").unwrap() {
         let path = entry.unwrap().path();
         let (exit, printed) = output(&["check", "--config", path.to_str().unwrap()]);
-        assert_eq!(exit, Exit::Ok, "{printed}");
         count += 1;
+        if path.ends_with("tls.yaml") {
+            // Its certificates are on no machine. With them it loads: `examples_load` in tests/docs.
+            let faults = ["tls.yaml:19:18: `/etc/tidegate/certs/", "the file does not exist"];
+            assert!(faults.iter().all(|fault| printed.contains(fault)), "{printed}");
+            continue;
+        }
+        assert_eq!(exit, Exit::Ok, "{printed}");
     }
     assert!(count > 8);
     for (example, missing) in [
@@ -202,7 +208,7 @@ access_log: no-such-folder/access.log
 upstreams:
   a: {targets: ['http://b:1', 'http://c:1', 'http://b:1']}
   own: {targets: ['http://127.0.0.1:8123', 'http://localhost:8123', 'http://10.0.0.1:9900']}
-  fine: {targets: ['http://127.0.0.1:8124', 'http://example.com:8123']}
+  fine: {targets: ['http://127.0.0.1:8124', 'http://example.com:8123'], protocol: auto}
 routes:
   - {name: star, match: {path: '/api/*'}, upstream: a}
   - {name: inner, match: {path: '/a*/b'}, upstream: a}
@@ -222,6 +228,7 @@ routes:
         ":6:19: `http://127.0.0.1:8123` is this gateway's own listener (line 1)",
         ":6:44: `http://localhost:8123` is this gateway's own listener (line 1)",
         ":6:69: `http://10.0.0.1:9900` is the gateway's own admin API",
+        ":7:83: `auto` is HTTP/1.1 with targets in clear",
         ":9:32: `/api/*` matches only paths with the character `*`, expected `/api/{*rest}`",
         ":10:33: `/a*/b` matches only paths with the character `*`, expected `{name}`",
         ":11:53: `CONNECT` gets a 405 before any route is looked up",

@@ -219,10 +219,12 @@ impl ConfigReplay {
             None => (target, None),
         };
         let merge_slashes = self.snapshot.http.merge_slashes;
+        let path = normalize(path, merge_slashes).map_err(GatewayError::Path)?;
         let attributes = RequestAttributes {
             client: self.snapshot.identity.trusted_proxies.client_from_address(request.line.client),
             host: host.into(),
-            path: normalize(path, merge_slashes).map_err(GatewayError::Path)?,
+            routed_path: plan::routed_path(&path, merge_slashes),
+            path,
             method,
             query,
             headers: request.headers,

@@ -24,6 +24,8 @@ pub enum CutReason {
     UpstreamIdle,
     /// The response took longer than `answer_timeout`.
     AnswerTimeout,
+    /// A tunnel was without a byte for longer than `tunnel_idle_timeout`.
+    TunnelIdle,
     /// The gateway was stopped, and `drain_timeout` passed.
     DrainTimeout,
 }
@@ -37,6 +39,7 @@ impl CutReason {
             Self::UpstreamBroken => "upstream_broken",
             Self::UpstreamIdle => "upstream_idle",
             Self::AnswerTimeout => "answer_timeout",
+            Self::TunnelIdle => "tunnel_idle",
             Self::DrainTimeout => "drain_timeout",
         }
     }
@@ -55,6 +58,8 @@ pub struct AccessLine<'a> {
     pub host: &'a [u8],
     /// The normalized path, without query.
     pub path: &'a [u8],
+    /// The protocol and its version, such as `HTTP/1.1`; empty if the request could not be parsed.
+    pub protocol: &'static str,
     /// The response's status; 499 if the client closed before it.
     pub status: u16,
     /// The route's name; empty if there is none.
@@ -67,14 +72,16 @@ pub struct AccessLine<'a> {
     pub token: Option<u64>,
     /// Length of the response's body, in bytes.
     pub bytes: u64,
+    /// Bytes of the client that went through a tunnel to the upstream; `None` without a tunnel.
+    pub received: Option<u64>,
     /// Time from the request's head to the response's last byte.
     pub duration: Duration,
     /// Delay by a leaky bucket; a part of `duration`.
     pub delay: Duration,
     /// The server of the last attempt, as `host:port`; empty if there was none.
     pub upstream: &'a str,
-    /// Time from sending the request to that server to the head of its response; `None` without a
-    /// response.
+    /// Time from the start of forwarding, connects and retries included, to the head of the response; `None`
+    /// without a response.
     pub upstream_time: Option<Duration>,
     /// Number of attempts at upstream servers.
     pub attempts: u32,
@@ -128,6 +135,8 @@ impl LineFormatter {
         push_text(line.host, out);
         out.extend_from_slice(b"\",\"path\":\"");
         push_text(line.path, out);
+        out.extend_from_slice(b"\",\"protocol\":\"");
+        out.extend_from_slice(line.protocol.as_bytes());
         out.extend_from_slice(b"\",\"status\":");
         push_number(line.status.into(), out);
         out.extend_from_slice(b",\"route\":\"");
@@ -140,6 +149,10 @@ impl LineFormatter {
         }
         out.extend_from_slice(b"\",\"bytes\":");
         push_number(line.bytes, out);
+        if let Some(received) = line.received {
+            out.extend_from_slice(b",\"received\":");
+            push_number(received, out);
+        }
         out.extend_from_slice(b",\"duration_ms\":");
         push_millis(line.duration, out);
         out.extend_from_slice(b",\"delay_ms\":");

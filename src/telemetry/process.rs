@@ -25,19 +25,24 @@ static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
 /// Parses a filter of the process log, such as `info` or `tidegate=debug`.
 ///
-/// The file watcher (`notify`) is limited to `info` unless the filter names it: if the log is written into
-/// the watched folder, each line would otherwise cause another one.
+/// Some libraries are limited unless the filter names them. The file watcher (`notify`) logs at most at `info`:
+/// if the log is written into the watched folder, each line would otherwise cause another one. Those of
+/// HTTP/2 and TLS log nothing: they write a line for each frame or record of a client that is wrong.
 ///
 /// # Errors
 ///
 /// If `text` is not a filter of `tracing_subscriber`.
 pub fn parse_filter(text: &str) -> Result<EnvFilter, ParseError> {
-    let filter = EnvFilter::try_new(text)?;
+    let mut filter = EnvFilter::try_new(text)?;
     let is_verbose = filter.max_level_hint().is_none_or(|level| level > LevelFilter::INFO);
-    if text.contains("notify") || !is_verbose {
-        return Ok(filter);
+    for (library, limit) in [("notify", "notify=info"), ("h2", "h2=off"), ("rustls", "rustls=off")]
+    {
+        let is_limited = is_verbose || library != "notify";
+        if is_limited && !text.contains(library) {
+            filter = filter.add_directive(limit.parse()?);
+        }
     }
-    Ok(filter.add_directive("notify=info".parse()?))
+    Ok(filter)
 }
 
 /// Owns the process log's thread. Dropping it writes the queued lines; a stderr that accepts nothing for 2 s
@@ -106,12 +111,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_watcher_is_limited_to_info_unless_the_filter_names_it() {
+    fn libraries_are_limited_unless_the_filter_names_them() {
         for (text, shown) in [
-            ("trace", "notify=info,trace"),
-            ("notify=trace", "notify=trace"),
-            ("info", "info"),
-            ("off", "off"),
+            ("trace", "rustls=off,notify=info,h2=off,trace"),
+            ("notify=trace", "rustls=off,notify=trace,h2=off"),
+            ("info", "rustls=off,h2=off,info"),
+            ("info,h2=debug", "rustls=off,notify=info,h2=debug,info"),
+            ("off", "rustls=off,h2=off,off"),
         ] {
             assert_eq!(parse_filter(text).unwrap().to_string(), shown);
         }

@@ -10,11 +10,11 @@ use crate::error::GatewayError;
 use crate::framing::{BodyLength, Fields, RequestHead};
 use crate::identity::{AddressSource, Caller, KeySecret, KeyValues, Subject};
 use crate::limit::{Admission, Charge, Key, Millis, Outcome};
-use crate::plan::{self, MatchedRoute, RequestAttributes};
+use crate::plan::{self, MatchedRoute, RequestAttributes, https_location};
 use crate::respond::{self, LimitReport};
 use crate::snapshot::{Action, Route, Snapshot};
 use crate::store::memory::Memory;
-use crate::upstream::UpstreamKind;
+use crate::upstream::{Protocol, Target, UpstreamKind};
 
 /// A fixed secret: no hash leaves this process.
 const SECRET: KeySecret = KeySecret(0, 0);
@@ -41,7 +41,7 @@ pub(super) struct Explanation {
     /// The decision for a caller with unused quotas: `admitted`, `refused`, `none` without limits, or
     /// `not_checked` if the request ends before its limits are charged.
     decision: &'static str,
-    /// The status of the gateway's own response; `None` if an upstream responds.
+    /// The status of the gateway's own response, as in the access log; `None` if an upstream responds.
     status: Option<u16>,
     /// The reason for an error status.
     reason: Option<String>,
@@ -51,8 +51,22 @@ pub(super) struct Explanation {
     upstream: Option<String>,
     /// The upstream's servers; one of them gets the request.
     targets: Vec<String>,
+    /// Their protocol: `http1`, `http2`, or `auto` if the TLS handshake chooses it.
+    upstream_protocol: Option<UpstreamProtocol>,
     /// The request target that is forwarded.
     forwarded: Option<String>,
+    /// Whether the request is of gRPC.
+    #[serde(skip)]
+    is_grpc: bool,
+}
+
+/// The protocol that servers are spoken to.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum UpstreamProtocol {
+    Http1,
+    Http2,
+    Auto,
 }
 
 /// The decision of one limit.
@@ -100,10 +114,20 @@ impl Explanation {
     ) -> Result<(), GatewayError> {
         let head = &request.read(snapshot.http.head)?;
         self.method = head.method.to_string();
+        self.is_grpc = respond::is_grpc(&head.fields);
         plan::check_method_and_expect(head)?;
         if head.is_asterisk_form() {
             self.decision = Admission::Unlimited.label();
             self.status = Some(200);
+            return Ok(());
+        }
+        let listener = request.listener(snapshot);
+        if let Some(port) = listener.and_then(|listener| listener.redirect_https) {
+            let location = https_location(head, port).ok_or(GatewayError::MalformedTarget)?;
+            let reply = respond::redirect_reply(&location);
+            self.decision = Admission::Unlimited.label();
+            self.status = Some(reply.status.as_u16());
+            self.add_headers(&reply.fields);
             return Ok(());
         }
         let attributes = RequestAttributes::read(snapshot, request.peer, head)?;
@@ -111,6 +135,11 @@ impl Explanation {
         self.path = attributes.path.to_string();
         self.client = attributes.client.ip.to_string();
         self.client_source = attributes.client.source.label();
+        if let Some(names) = listener.and_then(|listener| listener.tls.as_ref())
+            && !names.select(Some(&attributes.host)).serves(&attributes.host)
+        {
+            return Err(GatewayError::Misdirected);
+        }
         let matched = attributes.find_route(snapshot).map_err(|error| {
             if matches!(error, GatewayError::NoRoute | GatewayError::MethodNotAllowed(_)) {
                 self.decision = Admission::Unlimited.label();
@@ -175,8 +204,8 @@ impl Explanation {
             UpstreamKind::Fixed(fixed) => self.status = Some(fixed.status.as_u16()),
             UpstreamKind::Servers(servers) => {
                 self.forwarded = Some(forwarded);
-                let targets = servers.addresses.iter();
-                self.targets = targets.map(|at| format!("http://{}", at.authority())).collect();
+                self.targets = servers.targets.iter().map(ToString::to_string).collect();
+                self.upstream_protocol = servers.targets.first().map(UpstreamProtocol::of);
             }
         }
         Ok(())
@@ -195,7 +224,12 @@ impl Explanation {
     }
 
     fn set_refusal(&mut self, error: &GatewayError, limits: &[LimitCharge<'_>]) {
-        let response = respond::problem(error, limits.iter().map(LimitCharge::report), "");
+        let reports = limits.iter().map(LimitCharge::report);
+        let response = if self.is_grpc {
+            respond::grpc_refusal(error, reports)
+        } else {
+            respond::problem(error, reports, "")
+        };
         self.status = Some(response.status.as_u16());
         self.reason = Some(error.detail());
         self.add_headers(&response.fields);
@@ -239,9 +273,25 @@ impl Explanation {
         }
         if let (Some(upstream), Some(target)) = (&self.upstream, &self.forwarded) {
             let targets = self.targets.join(", ");
-            writeln!(out, "forwarded  {method} {target} to {upstream}: {targets}")?;
+            let over = match self.upstream_protocol {
+                Some(UpstreamProtocol::Http2) => " over HTTP/2",
+                Some(UpstreamProtocol::Auto) => " over HTTP/2, if the server chooses it",
+                Some(UpstreamProtocol::Http1) | None => "",
+            };
+            writeln!(out, "forwarded  {method} {target} to {upstream}{over}: {targets}")?;
         }
         Ok(())
+    }
+}
+
+impl UpstreamProtocol {
+    fn of(target: &Target) -> Self {
+        match target.protocol {
+            Protocol::Http2 => Self::Http2,
+            Protocol::Auto if target.tls.is_some() => Self::Auto,
+            // In clear nothing is negotiated.
+            Protocol::Http1 | Protocol::Auto => Self::Http1,
+        }
     }
 }
 

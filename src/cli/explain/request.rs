@@ -4,12 +4,22 @@ use std::net::IpAddr;
 
 use crate::error::GatewayError;
 use crate::framing::{HeadBounds, RequestHead};
+use crate::snapshot::{ListenerRules, Snapshot};
 
 /// A request as a client would send it.
 pub(super) struct Request {
     /// The address of the connection.
     pub(super) peer: IpAddr,
+    /// The URL's scheme and port; `None` for a path alone.
+    origin: Option<Origin>,
     head: Vec<u8>,
+}
+
+/// Where a URL leads to.
+#[derive(Clone, Copy)]
+struct Origin {
+    is_https: bool,
+    port: u16,
 }
 
 /// An invalid URL.
@@ -36,7 +46,12 @@ impl Request {
         headers: &[String],
         peer: IpAddr,
     ) -> Result<Self, UrlError> {
-        let (authority, target) = split(url)?;
+        let (scheme, authority, target) = split(url)?;
+        let origin = scheme.map(|scheme| {
+            let is_https = scheme.starts_with("https");
+            let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+            Origin { is_https, port: port.unwrap_or(if is_https { 443 } else { 80 }) }
+        });
         let mut head = format!("{method} {target} HTTP/1.1\r\n");
         let is_host = |line: &String| {
             line.split_once(':').is_some_and(|(name, _)| name.eq_ignore_ascii_case("host"))
@@ -49,7 +64,17 @@ impl Request {
             head.push_str("\r\n");
         }
         head.push_str("\r\n");
-        Ok(Self { peer, head: head.into_bytes() })
+        Ok(Self { peer, origin, head: head.into_bytes() })
+    }
+
+    /// The listener that the URL leads to, if its scheme and port are those of one.
+    pub(super) fn listener<'s>(&self, snapshot: &'s Snapshot) -> Option<&'s ListenerRules> {
+        let origin = self.origin?;
+        let is_reached = |listener: &&ListenerRules| {
+            let port = listener.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+            port == Some(origin.port) && listener.tls.is_some() == origin.is_https
+        };
+        snapshot.listeners.iter().map(AsRef::as_ref).find(is_reached)
     }
 
     /// Parses the head like that of a connection.
@@ -64,18 +89,19 @@ impl Request {
     }
 }
 
-/// Splits a URL into its authority and the request target, both taken literally.
-fn split(url: &str) -> Result<(&str, String), UrlError> {
+/// Splits a URL into its scheme, its authority and the request target, all taken literally. A path has no
+/// scheme.
+fn split(url: &str) -> Result<(Option<&'static str>, &str, String), UrlError> {
     // A client does not send the fragment.
     let sent = url.split('#').next().unwrap_or_default();
     if sent.starts_with('/') {
-        return Ok(("localhost", sent.to_owned()));
+        return Ok((None, "localhost", sent.to_owned()));
     }
-    let rest = ["http://", "https://"].iter().find_map(|scheme| {
+    let split = ["http://", "https://"].into_iter().find_map(|scheme| {
         let (prefix, rest) = sent.split_at_checked(scheme.len())?;
-        prefix.eq_ignore_ascii_case(scheme).then_some(rest)
+        prefix.eq_ignore_ascii_case(scheme).then_some((scheme, rest))
     });
-    let rest = rest.ok_or_else(|| UrlError::Malformed(url.to_owned()))?;
+    let (scheme, rest) = split.ok_or_else(|| UrlError::Malformed(url.to_owned()))?;
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, target) = rest.split_at(end);
     if authority.is_empty() {
@@ -85,5 +111,5 @@ fn split(url: &str) -> Result<(&str, String), UrlError> {
         return Err(UrlError::UserInfo);
     }
     let root = if target.starts_with('/') { "" } else { "/" };
-    Ok((authority, format!("{root}{target}")))
+    Ok((Some(scheme), authority, format!("{root}{target}")))
 }

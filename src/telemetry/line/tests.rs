@@ -10,11 +10,13 @@ fn line() -> AccessLine<'static> {
         method: b"GET",
         host: b"a",
         path: b"/\"quoted\"\x01",
+        protocol: "HTTP/1.1",
         status: 200,
         route: "items",
         limit: "admitted",
         token: Some(0xabc),
         bytes: 5,
+        received: None,
         duration: Duration::from_micros(1500),
         delay: Duration::from_micros(5),
         upstream: "127.0.0.1:80",
@@ -31,8 +33,8 @@ fn a_line_has_its_fields_in_documented_order() {
     assert_eq!(
         line().json(),
         "{\"time\":\"2023-11-14T22:13:20.123Z\",\"client\":\"192.0.2.1\",\"method\":\"GET\",\
-         \"host\":\"a\",\"path\":\"/\\\"quoted\\\"\\u0001\",\"status\":200,\"route\":\"items\",\
-         \"limit\":\"admitted\",\"token\":\"0000000000000abc\",\"bytes\":5,\
+         \"host\":\"a\",\"path\":\"/\\\"quoted\\\"\\u0001\",\"protocol\":\"HTTP/1.1\",\
+         \"status\":200,\"route\":\"items\",\"limit\":\"admitted\",\"token\":\"0000000000000abc\",\"bytes\":5,\
          \"duration_ms\":1.500,\"delay_ms\":0.005,\"upstream\":\"127.0.0.1:80\",\
          \"upstream_ms\":1.000,\"attempts\":1,\"cut\":\"\",\"complete\":true,\
          \"request_id\":\"id\"}"
