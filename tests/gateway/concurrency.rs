@@ -8,6 +8,7 @@ use testkit::{
     backend::{Backend, Fleet, on_every_store},
     client::{Client, get},
     gateway::Gateway,
+    protocol::{AnyClient, PROTOCOLS, on_every_protocol},
     redis_server::RedisServer,
     upstream::{ResponseLatch, Upstream},
     wait::eventually,
@@ -67,12 +68,12 @@ fn wait_all_free(fleet: &Fleet) {
 
 /// Sends requests for these paths to the gateways in turn and waits until the upstream has them.
 /// First waits until no permit is in use.
-fn send_until_in_flight(fleet: &Fleet, upstream: &Upstream, paths: &[&str]) -> Vec<Client> {
+fn send_until_in_flight(fleet: &Fleet, upstream: &Upstream, paths: &[&str]) -> Vec<AnyClient> {
     wait_all_free(fleet);
     let before = upstream.request_count();
-    let each = paths.iter().zip(fleet.gateways.iter().cycle()).map(|(path, gateway)| {
-        let mut client = Client::connect(gateway.address());
-        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    let each = paths.iter().enumerate().map(|(n, path)| {
+        let mut client = fleet.connect(n);
+        client.start_get(path);
         client
     });
     let clients = each.collect();
@@ -96,8 +97,8 @@ fn requests_in_flight_are_bounded_by_the_slots() {
         let yaml = limited(&upstream, "quota: 3, window: 60s", "");
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let mut in_flight = send_until_in_flight(&fleet, &upstream, &["/a", "/half", "/c"]);
-        for gateway in &fleet.gateways {
-            let refused = Client::connect(gateway.address()).get("/now", "");
+        for n in 0..4 {
+            let refused = fleet.connect(n).get("/now", "");
             assert_eq!((refused.status, refused.number("retry-after")), (429, 1));
             assert_eq!(refused.header("x-ratelimit-resource"), Some("in_flight"));
             assert_eq!(refused.number("x-ratelimit-limit"), 3);
@@ -242,24 +243,27 @@ fn a_client_that_disconnects_during_the_charge_holds_no_slot() {
         "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, response_timeout: 5s}}}}",
         redis.url()
     );
-    let gateway = Gateway::start(&limited(&upstream, "quota: 2, window: 300s", &store));
-    let connect = || {
-        let mut client = Client::connect(gateway.address());
-        assert_eq!(client.get("/now", "").status, 200);
-        client
-    };
-    let mut clients: Vec<_> = (0..2).map(|_| connect()).collect();
-    eventually("both are free", || permits_in_use(&gateway, "in_flight") == Some(0));
-    let calls = gateway.metric("tidegate_store_requests_total");
-    redis.suspend();
-    for client in &mut clients {
-        client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
-    }
-    gateway.wait_for_metric("tidegate_store_requests_total", calls + 2);
-    drop(clients);
-    gateway.wait_for_metric("tidegate_connections ", 0);
-    redis.resume();
-    eventually("both are free", || permits_in_use(&gateway, "in_flight") == Some(0));
+    let gateway =
+        Gateway::for_every_protocol(&limited(&upstream, "quota: 2, window: 300s", &store));
+    on_every_protocol(|protocol| {
+        let connect = || {
+            let mut client = protocol.connect(&gateway);
+            assert_eq!(client.get("/now", "").status, 200);
+            client
+        };
+        let mut clients: Vec<_> = (0..2).map(|_| connect()).collect();
+        eventually("both are free", || permits_in_use(&gateway, "in_flight") == Some(0));
+        let calls = gateway.metric("tidegate_store_requests_total");
+        redis.suspend();
+        for client in &mut clients {
+            client.start_get("/never");
+        }
+        gateway.wait_for_metric("tidegate_store_requests_total", calls + 2);
+        drop(clients);
+        gateway.wait_for_metric("tidegate_connections ", 0);
+        redis.resume();
+        eventually("both are free", || permits_in_use(&gateway, "in_flight") == Some(0));
+    });
     assert!(upstream.request_texts().iter().all(|text| !text.contains("/never")));
 }
 
@@ -275,15 +279,16 @@ fn unsent_releases_are_made_after_an_outage() {
          response_timeout: 500ms}}}}",
         redis.url()
     );
-    let gateway = Gateway::start(&limited(&upstream, "quota: 9, window: 300s", &store));
-    let mut clients: Vec<_> = (0..3).map(|_| Client::connect(gateway.address())).collect();
+    let gateway =
+        Gateway::for_every_protocol(&limited(&upstream, "quota: 9, window: 300s", &store));
+    let mut clients = PROTOCOLS.map(|protocol| protocol.connect(&gateway));
     eventually("Redis decides", || {
         clients[0].get("/now", "").status == 200 && permits_in_use(&gateway, "in_flight") == Some(0)
     });
     for client in &mut clients {
-        client.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.start_get("/long");
     }
-    eventually("all are in flight", || permits_in_use(&gateway, "in_flight") == Some(3));
+    eventually("all are in flight", || permits_in_use(&gateway, "in_flight") == Some(4));
     redis.suspend();
     let breaker_open = "tidegate_store_failures_total{kind=\"open\"}";
     eventually("the breaker is open", || {
@@ -300,22 +305,24 @@ fn unsent_releases_are_made_after_an_outage() {
 #[test]
 fn requests_cut_by_the_drain_release_their_slots() {
     let backend = Backend::Redis(RedisServer::start());
-    let latch = ResponseLatch::default();
-    let upstream = latched_upstream(&latch);
-    let yaml = limited(&upstream, "quota: 2, window: 300s", "drain_timeout: 200ms");
-    let fleet = backend.start(&yaml, &Clock::system());
-    let [stopping, staying] = &fleet.gateways[..] else { panic!("two gateways") };
-    let mut in_flight: Vec<_> = ["/a", "/half"]
-        .iter()
-        .map(|path| {
-            let mut client = Client::connect(stopping.address());
-            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
-            client
-        })
-        .collect();
-    eventually("both are in flight", || upstream.request_count() == 2);
-    assert_eq!(status(staying), 429);
-    stopping.stop();
-    assert!(in_flight.iter_mut().all(|client| client.try_read_response().is_none()));
-    eventually("both are free", || permits_in_use(staying, "in_flight") == Some(0));
+    on_every_protocol(|protocol| {
+        let latch = ResponseLatch::default();
+        let upstream = latched_upstream(&latch);
+        let yaml = limited(&upstream, "quota: 2, window: 300s", "drain_timeout: 200ms");
+        let fleet = backend.start(&yaml, &Clock::system());
+        let [stopping, staying] = &fleet.gateways[..] else { panic!("two gateways") };
+        let mut in_flight: Vec<_> = ["/a", "/half"]
+            .iter()
+            .map(|path| {
+                let mut client = protocol.connect(stopping);
+                client.start_get(path);
+                client
+            })
+            .collect();
+        eventually("both are in flight", || upstream.request_count() == 2);
+        assert_eq!(status(staying), 429);
+        stopping.stop();
+        assert!(in_flight.iter_mut().all(|client| client.try_read_response().is_none()));
+        eventually("both are free", || permits_in_use(staying, "in_flight") == Some(0));
+    });
 }

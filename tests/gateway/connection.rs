@@ -127,20 +127,41 @@ fn head_answered_204_with_a_length_is_a_204_without_one() {
 #[test]
 fn a_loop_through_the_gateway_is_a_508() {
     let upstream = Upstream::hello();
-    let yaml = |target: &str| {
+    let yaml = |target: &str, protocol: &str| {
         format!(
-            "upstreams: {{origin: {{targets: ['{target}']}}}}
+            "listen: [{{address: '127.0.0.1:0', http2: true}}]
+upstreams: {{origin: {{targets: ['{target}'], protocol: {protocol}}}}}
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]"
         )
     };
-    let gateway = Gateway::start(&yaml(&upstream.target()));
+    let gateway = Gateway::start(&yaml(&upstream.target(), "http1"));
     assert_eq!(get(gateway.address(), "/", "Via: 1.0 other\r\n").status, 200);
     let text = upstream.request_texts()[0].clone();
     assert!(text.contains("Via: 1.0 other\r\n") && text.contains("\r\nvia: 1.1 tidegate-"));
-    gateway.reload(&yaml(&format!("http://{}", gateway.address()))).expect("sound rules");
-    let before = gateway.metric("tidegate_requests_total");
-    assert_eq!(get(gateway.address(), "/", "").status, 508);
-    gateway.wait_for_metric("tidegate_requests_total", before + 2);
+    for protocol in ["http1", "http2"] {
+        let target = format!("http://{}", gateway.address());
+        gateway.reload(&yaml(&target, protocol)).expect("sound rules");
+        let before = gateway.metric("tidegate_requests_total");
+        assert_eq!(get(gateway.address(), "/", "").status, 508, "{protocol}");
+        gateway.wait_for_metric("tidegate_requests_total", before + 2);
+    }
+}
+
+#[test]
+fn via_has_the_version_that_the_client_spoke() {
+    let upstream = Upstream::hello();
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{origin: {{targets: [{}]}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
+        upstream.target()
+    ));
+    for version in ["1.0", "1.1"] {
+        let mut client = Client::connect(gateway.address());
+        client.send(format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"));
+        assert_eq!(client.read_response().status, 200);
+        let received = upstream.request_texts().pop().expect("a request");
+        assert!(received.contains(&format!("\r\nvia: {version} tidegate-")), "{received}");
+    }
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::{
 };
 
 use testkit::{
-    client::{Client, get},
+    client::Client,
     gateway::Gateway,
+    protocol::{Protocol, on_every_protocol},
     upstream::{Upstream, read_until_closed},
     wait::{eventually, sleep},
 };
@@ -31,7 +32,7 @@ routes:
   - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{route}}}
   - {{name: hello, match: {{path: /hello}}, upstream: hello}}"
     );
-    Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000))
+    Gateway::for_every_protocol_at(&yaml, Clock::simulated(1_700_000_000_000))
 }
 
 /// Runs `act` and asserts that a timeout of about 1 s ended it.
@@ -94,58 +95,70 @@ fn a_head_in_single_bytes_is_a_408() {
 
 #[test]
 fn a_stalled_body_is_a_408_and_no_upstream_failure() {
-    let upstream = Upstream::hello();
-    let target = format!("targets: [{}], response_timeout: 30s", upstream.target());
-    let gateway = start("body_timeout: 1s", &target, "");
-    for body in ["Content-Length: 10\r\n\r\n12345", "Transfer-Encoding: chunked\r\n\r\n5\r\n123"] {
-        let (mut client, response) = assert_times_out(&gateway, || {
-            let mut client = Client::connect(gateway.address());
-            let response =
-                client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{body}")).read_response();
-            (client, response)
-        });
-        assert_eq!((response.status, response.header("connection")), (408, Some("close")));
-        assert!(client.is_closed_or_reset());
-    }
-    assert_eq!(upstream.request_count(), 0);
-    assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::hello();
+        let target = format!("targets: [{}], response_timeout: 30s", upstream.target());
+        let gateway = start("body_timeout: 1s", &target, "");
+        for length in ["Content-Length: 10\r\n", ""] {
+            let (mut client, response) = assert_times_out(&gateway, || {
+                let mut client = protocol.connect(&gateway);
+                let response =
+                    client.start("POST", "/", length, true).send("12345", false).read_response();
+                (client, response)
+            });
+            assert_eq!(
+                (response.status, &response.json()["title"]),
+                (408, &"Request Timeout".into())
+            );
+            if protocol.is_http2() {
+                assert_eq!(client.get("/hello", "").status, 200, "only the stream ends");
+            } else {
+                assert_eq!(response.header("connection"), Some("close"));
+                assert!(client.is_closed_or_reset());
+            }
+        }
+        assert_eq!(upstream.request_count(), 0);
+        assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
+    });
 }
 
 #[test]
 fn a_slow_upstream_is_not_a_client_timeout() {
-    // The upstream does not read for 2.5 s: the body exceeds every buffer on the way.
-    let (read, may_read) = mpsc::channel::<()>();
-    let may_read = Mutex::new(may_read);
-    let upstream = Upstream::on_connection(move |socket| {
-        let _ = may_read.lock().expect("no panic").recv();
-        let (mut all, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-        while !all.ends_with(b"END") {
-            match socket.read(&mut buffer) {
-                Ok(count) if count > 0 => all.extend_from_slice(&buffer[..count]),
-                _ => return,
+    on_every_protocol(|protocol| {
+        // The upstream does not read for 2.5 s: the body exceeds every buffer on the way.
+        let (read, may_read) = mpsc::channel::<()>();
+        let may_read = Mutex::new(may_read);
+        let upstream = Upstream::on_connection(move |socket| {
+            let _ = may_read.lock().expect("no panic").recv();
+            let (mut all, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+            while !all.ends_with(b"END") {
+                match socket.read(&mut buffer) {
+                    Ok(count) if count > 0 => all.extend_from_slice(&buffer[..count]),
+                    _ => return,
+                }
             }
-        }
-        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-        read_until_closed(socket);
-    });
-    let target = format!("targets: [{}], response_timeout: 30s", upstream.target());
-    let gateway = start("body_timeout: 900ms", &target, ", max_body: 100MiB");
-    let mut client = Client::connect(gateway.address());
-    let mut body = vec![b'x'; 20_000_000];
-    body.extend(b"END");
-    thread::scope(|scope| {
-        let status = scope.spawn(move || {
-            let length = body.len();
-            client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
-            client.send(&body).read_response().status
+            let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            read_until_closed(socket);
         });
-        eventually("the upstream is connected", || upstream.connections() == 1);
-        for _ in 0..25 {
-            gateway.clock.advance(Duration::from_millis(100));
-            sleep(Duration::from_millis(2));
-        }
-        read.send(()).expect("the upstream waits");
-        assert_eq!(status.join().expect("no panic"), 200);
+        let target = format!("targets: [{}], response_timeout: 30s", upstream.target());
+        let gateway = start("body_timeout: 900ms", &target, ", max_body: 100MiB");
+        let mut client = protocol.connect(&gateway);
+        let mut body = vec![b'x'; 20_000_000];
+        body.extend(b"END");
+        thread::scope(|scope| {
+            let status = scope.spawn(move || {
+                let length = body.len();
+                client.start("POST", "/", format!("Content-Length: {length}\r\n"), true);
+                client.send(&body, true).read_response().status
+            });
+            eventually("the upstream is connected", || upstream.connections() == 1);
+            for _ in 0..25 {
+                gateway.clock.advance(Duration::from_millis(100));
+                sleep(Duration::from_millis(20));
+            }
+            read.send(()).expect("the upstream waits");
+            assert_eq!(status.join().expect("no panic"), 200);
+        });
     });
 }
 
@@ -157,14 +170,16 @@ fn idle_connections_are_closed() {
         silent.local_addr().expect("an address")
     );
     let gateway = start("idle_timeout: 1s", &target, "");
-    for (path, status) in [("/hello", 200), ("//", 504)] {
-        let mut client = Client::connect(gateway.address());
-        assert_eq!(gateway.while_time_passes(|| client.get(path, "").status).0, status);
-        assert_times_out(&gateway, || {
-            assert_eq!(client.get(path, "").status, status);
-            assert!(client.is_closed(), "after {status}");
-        });
-    }
+    on_every_protocol(|protocol| {
+        for (path, status) in [("/hello", 200), ("//", 504)] {
+            let mut client = protocol.connect(&gateway);
+            assert_eq!(gateway.while_time_passes(|| client.get(path, "").status).0, status);
+            assert_times_out(&gateway, || {
+                assert_eq!(client.get(path, "").status, status);
+                assert!(client.is_closed(), "after {status}");
+            });
+        }
+    });
 }
 
 #[test]
@@ -174,15 +189,25 @@ fn slow_requests_within_the_timeouts_are_served() {
         "respond: {body: hi}",
         "",
     );
+    on_every_protocol(|protocol| {
+        let mut client = protocol.connect(&gateway);
+        // In total they take longer than the timeout.
+        for _ in 0..10 {
+            gateway.clock.advance(Duration::from_millis(200));
+            client.start("POST", "/", "Content-Length: 2\r\n", true);
+            gateway.clock.advance(Duration::from_millis(100));
+            client.send("1", false);
+            gateway.clock.advance(Duration::from_millis(100));
+            client.send("2", true);
+            assert_eq!(client.read_response().status, 200);
+        }
+    });
     let mut client = Client::connect(gateway.address());
-    // In total they take longer than the timeout.
     for _ in 0..6 {
         gateway.clock.advance(Duration::from_millis(200));
         client.send("POST / HTTP/1.1\r\nHost: a\r\n");
         gateway.clock.advance(Duration::from_millis(100));
-        client.send("Content-Length: 2\r\n\r\n1");
-        gateway.clock.advance(Duration::from_millis(100));
-        client.send("2");
+        client.send("Content-Length: 2\r\n\r\n12");
         assert_eq!(client.read_response().status, 200);
     }
 }
@@ -195,13 +220,20 @@ fn a_stalled_reader_is_cut() {
             && (0..100).all(|_| socket.write_all(&vec![b'x'; 1_000_000]).is_ok())
     });
     let target = format!("targets: [{}]", upstream.target());
-    let gateway = start("body_timeout: 300ms", &target, "");
-    let mut client = Client::connect(gateway.address());
-    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    let (status, _) = client.read_head().expect("a response");
-    assert_eq!(status, 200);
-    gateway.while_time_passes(|| gateway.wait_for_metric("tidegate_connections", 0));
-    assert!(client.read_to_end().map_or(0, |all| all.len()) < 100_000_000, "not complete");
+    on_every_protocol(|protocol| {
+        let gateway = start("body_timeout: 300ms", &target, "");
+        let mut client = protocol.connect(&gateway);
+        assert_eq!(client.start_get("/").read_head().status, 200);
+        gateway.while_time_passes(|| {
+            if protocol.is_http2() {
+                client.wait_reset();
+            } else {
+                gateway.wait_for_metric("tidegate_connections", 0);
+            }
+        });
+        let rest = client.read_rest();
+        assert!(rest.is_none_or(|rest| rest.len() < 100_000_000), "not complete");
+    });
 }
 
 #[test]
@@ -219,22 +251,21 @@ fn an_upstream_that_never_answers_is_a_504() {
     });
     thread::scope(|scope| {
         for upstream in [silent, half, interim] {
-            scope.spawn(move || assert_response_timeouts(&upstream));
+            scope.spawn(move || {
+                on_every_protocol(|protocol| assert_response_timeouts(&upstream, protocol));
+            });
         }
     });
 }
 
 /// Sends two requests over one connection to an `upstream` that never responds.
-fn assert_response_timeouts(upstream: &Upstream) {
+fn assert_response_timeouts(upstream: &Upstream, protocol: Protocol) {
     let target = format!("targets: [{}], response_timeout: 1s", upstream.target());
     let gateway = start("", &target, "");
-    let mut client = Client::connect(gateway.address());
-    for request in [
-        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
-    ] {
+    let mut client = protocol.connect(&gateway);
+    for (method, body) in [("GET", ""), ("POST", "hi")] {
         let response = assert_times_out(&gateway, || {
-            let first = client.send(request).read_response();
+            let first = client.ask(method, "/", "", body);
             if first.status == 103 { client.read_response() } else { first }
         });
         assert_eq!(response.status, 504, "{}", response.text());
@@ -250,33 +281,40 @@ fn an_active_request_body_defers_the_response_timeout() {
     let upstream = Upstream::hello();
     let target = format!("targets: [{}], response_timeout: 1s", upstream.target());
     let gateway = start("", &target, "");
-    let mut client = Client::connect(gateway.address());
-    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n");
-    for _ in 0..10 {
-        gateway.clock.advance(Duration::from_millis(150));
-        client.send("x");
-    }
-    assert_eq!(client.read_response().status, 200);
+    on_every_protocol(|protocol| {
+        let mut client = protocol.connect(&gateway);
+        client.start("POST", "/", "Content-Length: 10\r\n", true);
+        for sent in 1..=10 {
+            gateway.clock.advance(Duration::from_millis(150));
+            client.send("x", sent == 10);
+        }
+        assert_eq!(client.read_response().status, 200);
+    });
 }
 
 #[test]
 fn an_upstream_that_cannot_be_reached_is_a_502() {
-    // A port on which nothing listens.
-    let gateway = start("", "targets: ['http://127.0.0.1:1']", "");
-    let mut client = Client::connect(gateway.address());
-    let response = client.get("/", "");
-    assert_eq!((response.status, response.json()["title"].as_str()), (502, Some("Bad Gateway")));
-    assert!(!response.text().contains("127.0.0.1"), "{}", response.text());
-    assert_eq!(client.get("/", "").status, 502);
-    let failures = "tidegate_upstream_failures_total{upstream=\"origin\",kind=\"connect\"}";
-    assert_eq!(gateway.metric(failures), 2);
-    // One reachable server is enough.
-    let upstream = Upstream::hello();
-    let target = format!("targets: ['http://127.0.0.1:1', {}]", upstream.target());
-    let gateway = start("", &target, "");
-    for _ in 0..4 {
-        assert_eq!(get(gateway.address(), "/", "").status, 200);
-    }
+    on_every_protocol(|protocol| {
+        // A port on which nothing listens.
+        let gateway = start("", "targets: ['http://127.0.0.1:1']", "");
+        let mut client = protocol.connect(&gateway);
+        let response = client.get("/", "");
+        assert_eq!(
+            (response.status, response.json()["title"].as_str()),
+            (502, Some("Bad Gateway"))
+        );
+        assert!(!response.text().contains("127.0.0.1"), "{}", response.text());
+        assert_eq!(client.get("/", "").status, 502);
+        let failures = "tidegate_upstream_failures_total{upstream=\"origin\",kind=\"connect\"}";
+        assert_eq!(gateway.metric(failures), 2);
+        // One reachable server is enough.
+        let upstream = Upstream::hello();
+        let target = format!("targets: ['http://127.0.0.1:1', {}]", upstream.target());
+        let gateway = start("", &target, "");
+        for _ in 0..4 {
+            assert_eq!(protocol.get(&gateway, "/", "").status, 200);
+        }
+    });
 }
 
 #[test]
@@ -284,14 +322,13 @@ fn the_request_timeout_covers_the_whole_request() {
     let silent = Upstream::silent();
     let target = format!("targets: [{}], response_timeout: 30s", silent.target());
     let gateway = start("", &target, ", request_timeout: 1s");
-    let ask = |gateway: &Gateway| {
-        let mut client = Client::connect(gateway.address());
-        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").try_read_response()
+    let ask = |gateway: &Gateway, protocol: Protocol| {
+        protocol.connect(gateway).start_get("/").try_read_response()
     };
-    assert_eq!(
-        assert_times_out(&gateway, || ask(&gateway)).map(|response| response.status),
-        Some(504)
-    );
+    on_every_protocol(|protocol| {
+        let response = assert_times_out(&gateway, || ask(&gateway, protocol));
+        assert_eq!(response.map(|response| response.status), Some(504));
+    });
     // Once the response has begun, only `answer_timeout` applies, if it is set. The status is already
     // sent, so the response is truncated.
     let endless = Upstream::on_connection(|socket| {
@@ -303,7 +340,9 @@ fn the_request_timeout_covers_the_whole_request() {
     });
     let target = format!("targets: [{}]", endless.target());
     let gateway = start("", &target, ", request_timeout: 1s, answer_timeout: 1s");
-    assert!(assert_times_out(&gateway, || ask(&gateway)).is_none());
+    on_every_protocol(|protocol| {
+        assert!(assert_times_out(&gateway, || ask(&gateway, protocol)).is_none());
+    });
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
     assert!(

@@ -15,7 +15,7 @@ use std::{
 };
 
 use testkit::{
-    backend::{Backend, on_every_store},
+    backend::{Backend, on_every_store, on_every_store_once},
     client::{Client, get},
     gateway::Gateway,
     redis_server::RedisServer,
@@ -95,20 +95,16 @@ fn lateness(arrived: &[Duration]) -> Vec<Duration> {
 fn four_a_second_are_released_every_250_ms() {
     const BUCKETS: usize = 8;
     const COUNT: u32 = 9;
-    on_every_store(|backend| {
+    on_every_store_once(|backend| {
         let clock = Clock::system();
         let arrivals = Arrivals::new(&clock);
         let upstream = arrivals.upstream();
         let limit = "algorithm: leaky_bucket, quota: 4, window: 1s, max_wait: 10s, key: [path]";
         let fleet = backend.start(&limited(&upstream, limit, "", ""), &clock);
-        let gateways = fleet.gateways.iter().cycle();
-        let mut clients: Vec<_> = gateways
-            .take(BUCKETS * COUNT as usize)
-            .map(|gateway| Client::connect(gateway.address()))
-            .collect();
+        let mut clients: Vec<_> = (0..BUCKETS * COUNT as usize).map(|n| fleet.connect(n)).collect();
         let start = clock.uptime();
         for (at, client) in clients.iter_mut().enumerate() {
-            client.send(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", at / COUNT as usize));
+            client.start_get(&format!("/{}", at / COUNT as usize));
         }
         for client in &mut clients {
             assert_eq!(client.read_response().status, 200);
@@ -126,7 +122,7 @@ fn four_a_second_are_released_every_250_ms() {
         }
         late.sort_unstable();
         let (median, p99) = (late[late.len() / 2], late[late.len() * 99 / 100]);
-        let store = if matches!(backend, Backend::Memory) { "memory" } else { "redis" };
+        let store = if backend.is_memory() { "memory" } else { "redis" };
         println!("{store}: {} releases, late by {median:?} (median), {p99:?} (p99)", late.len());
         // An unused slot would add 250 ms.
         assert!(median < Duration::from_millis(150), "{late:?}");
@@ -212,10 +208,9 @@ fn delays_above_max_wait_are_refused() {
         assert_eq!((first.status, first.number("x-ratelimit-limit")), (200, 3));
         assert_eq!(first.header("RateLimit-Policy"), Some(r#""calls";q=1;w=10"#), "the quota");
         assert_eq!(first.number("x-ratelimit-remaining"), 2);
-        let mut delayed: Vec<_> =
-            (0..2).map(|_| Client::connect(fleet.gateways[0].address())).collect();
+        let mut delayed: Vec<_> = (0..2).map(|n| fleet.connect(n * fleet.gateways.len())).collect();
         for client in &mut delayed {
-            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.start_get("/");
         }
         fleet.gateways[0].wait_for_metric("tidegate_limit_waiting ", 2);
         for (later, seconds) in [(0, 5), (1_500, 4), (4_001, 1)] {
@@ -244,10 +239,9 @@ fn the_delay_queue_is_bounded() {
         let clock = Clock::manual(crate::policies::NOW);
         let fleet = backend.start(&limited(&upstream, limit, "", ""), &clock);
         assert_eq!(fleet.get("/", "").status, 200);
-        let ends = [&fleet.gateways[0], &fleet.gateways[fleet.gateways.len() - 1]];
-        let delayed = ends.map(|gateway| {
-            let mut client = Client::connect(gateway.address());
-            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let delayed = [0, 1].map(|n| {
+            let mut client = fleet.connect(n);
+            client.start_get("/");
             client
         });
         let waiting = || {

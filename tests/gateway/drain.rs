@@ -1,6 +1,6 @@
 use std::{
     io::{ErrorKind, Write},
-    net::{SocketAddr, TcpStream},
+    net::TcpStream,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering},
@@ -10,11 +10,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use testkit::{client::Client, gateway::Gateway, upstream::Upstream, wait::eventually};
+use testkit::{
+    gateway::Gateway,
+    protocol::{AnyClient, PROTOCOLS, Protocol, on_every_protocol},
+    upstream::Upstream,
+    wait::eventually,
+};
 use tidegate::clock;
 
 fn start(upstream: &Upstream, more: &str) -> Gateway {
-    Gateway::start(&format!(
+    Gateway::for_every_protocol(&format!(
         "{more}
 upstreams:
   origin: {{targets: [{}]}}
@@ -44,59 +49,64 @@ fn waiting_upstream() -> (Upstream, mpsc::Sender<()>) {
 
 #[test]
 fn requests_in_flight_are_finished_and_idle_connections_closed() {
-    let (upstream, release) = waiting_upstream();
-    let gateway = Arc::new(start(&upstream, "drain_timeout: 20s"));
-    let mut idle = Client::connect(gateway.address());
-    assert_eq!(idle.get("/hello", "").status, 200);
-    let mut fresh = Client::connect(gateway.address());
-    let mut clients: Vec<(Client, &str)> = Vec::new();
-    for path in ["/waiting", "/streaming", "/uploading"] {
-        let mut client = Client::connect(gateway.address());
-        if path == "/uploading" {
-            client.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12"));
-        } else {
-            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    on_every_protocol(|protocol| {
+        let (upstream, release) = waiting_upstream();
+        let gateway = Arc::new(start(&upstream, "drain_timeout: 20s"));
+        let mut idle = protocol.connect(&gateway);
+        assert_eq!(idle.get("/hello", "").status, 200);
+        let mut fresh = protocol.connect(&gateway);
+        let mut clients: Vec<(AnyClient, &str)> = Vec::new();
+        for path in ["/waiting", "/streaming", "/uploading"] {
+            let mut client = protocol.connect(&gateway);
+            if path == "/uploading" {
+                client.start("POST", path, "Content-Length: 5\r\n", true).send("12", false);
+            } else {
+                client.start_get(path);
+            }
+            clients.push((client, path));
         }
-        clients.push((client, path));
-    }
-    eventually("all are at the upstream", || {
-        upstream.request_count() >= 2 && upstream.connections() >= 3
-    });
-    let stopping = thread::spawn({
-        let gateway = gateway.clone();
-        move || gateway.stop()
-    });
-    assert!(idle.is_closed(), "an orderly close");
-    assert!(fresh.is_closed(), "an orderly close");
-    eventually("the listener is closed", || {
-        let refused = TcpStream::connect(gateway.address()).err();
-        refused.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-    });
-    assert!(!stopping.is_finished());
-    for _ in 0..3 {
-        release.send(()).expect("the upstream waits");
-    }
-    for (mut client, path) in clients {
-        if path == "/uploading" {
-            client.send("345");
+        eventually("all are at the upstream", || {
+            upstream.request_count() >= 2 && upstream.connections() >= 3
+        });
+        let stopping = thread::spawn({
+            let gateway = gateway.clone();
+            move || gateway.stop()
+        });
+        assert!(idle.is_closed(), "an orderly close");
+        assert!(fresh.is_closed(), "an orderly close");
+        eventually("the listener is closed", || {
+            let refused = TcpStream::connect(gateway.address()).err();
+            refused.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        });
+        assert!(!stopping.is_finished());
+        for _ in 0..3 {
+            release.send(()).expect("the upstream waits");
         }
-        let response = client.try_read_response().unwrap_or_else(|| panic!("no answer to {path}"));
-        assert_eq!((response.status, response.text().as_str()), (200, "hello"), "{path}");
-        assert!(client.is_closed(), "{path}");
-    }
-    stopping.join().expect("it stops");
+        for (mut client, path) in clients {
+            if path == "/uploading" {
+                client.send("345", true);
+            }
+            let response =
+                client.try_read_response().unwrap_or_else(|| panic!("no answer to {path}"));
+            assert_eq!((response.status, response.text().as_str()), (200, "hello"), "{path}");
+            assert!(client.is_closed(), "{path}");
+        }
+        stopping.join().expect("it stops");
+    });
 }
 
 #[test]
 fn requests_past_the_drain_timeout_are_cut() {
-    let (upstream, release) = waiting_upstream();
-    let gateway = start(&upstream, "drain_timeout: 300ms");
-    let mut client = Client::connect(gateway.address());
-    client.send("GET /waiting HTTP/1.1\r\nHost: a\r\n\r\n");
-    eventually("the request is at the upstream", || upstream.request_count() == 1);
-    gateway.stop();
-    assert!(client.try_read_response().is_none());
-    drop(release);
+    on_every_protocol(|protocol| {
+        let (upstream, release) = waiting_upstream();
+        let gateway = start(&upstream, "drain_timeout: 300ms");
+        let mut client = protocol.connect(&gateway);
+        client.start_get("/waiting");
+        eventually("the request is at the upstream", || upstream.request_count() == 1);
+        gateway.stop();
+        assert!(client.try_read_response().is_none());
+        drop(release);
+    });
 }
 
 /// What clients observed during the drain.
@@ -120,8 +130,8 @@ fn no_request_is_lost_while_stopping() {
         let load = Arc::<DrainClients>::default();
         let clients: Vec<_> = (0..8)
             .map(|n| {
-                let (load, address) = (load.clone(), gateway.address());
-                thread::spawn(move || load.ask(address, n % 2 == 0))
+                let (load, gateway) = (load.clone(), gateway.clone());
+                thread::spawn(move || load.ask(PROTOCOLS[n / 2], &gateway, n % 2 == 0))
             })
             .collect();
         let count = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
@@ -145,16 +155,17 @@ fn no_request_is_lost_while_stopping() {
 
 impl DrainClients {
     /// Sends requests until the gateway closes or stops accepting; panics if a response is missing.
-    fn ask(&self, address: SocketAddr, keep: bool) {
-        while let Ok(socket) = TcpStream::connect(address) {
-            let mut client = Client::from_socket(socket);
+    fn ask(&self, protocol: Protocol, gateway: &Gateway, keep: bool) {
+        while let Some(mut client) = AnyClient::try_connect(protocol, gateway) {
             let mut turn = 0;
             loop {
-                let sent = client.socket.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+                let is_sent = client.try_start("GET", "/", "", false);
                 let was_late = self.is_late();
-                let Some(response) = sent.ok().and_then(|()| client.try_read_response()) else {
-                    assert!(turn == 0 || was_late, "a request has no answer (keep: {keep})");
-                    self.unanswered.fetch_add(usize::from(turn == 0 && was_late), Ordering::SeqCst);
+                let response = if is_sent { client.try_read_response() } else { None };
+                let Some(response) = response else {
+                    let is_over = was_late || client.is_unprocessed();
+                    assert!(turn == 0 || is_over, "no answer over {protocol:?} (keep: {keep})");
+                    self.unanswered.fetch_add(usize::from(turn == 0 && is_over), Ordering::SeqCst);
                     return;
                 };
                 assert_eq!(response.status, 200);
@@ -169,6 +180,8 @@ impl DrainClients {
                 turn += 1;
             }
         }
+        // With TLS, the connection may have been accepted.
+        self.unanswered.fetch_add(usize::from(protocol.is_tls()), Ordering::SeqCst);
     }
 
     /// Whether a request sent now may be too late: the gateway reads for another 100 ms.

@@ -1,11 +1,23 @@
-use std::io::Write;
+use std::{
+    io::{Read, Write},
+    net::Shutdown,
+    sync::{Mutex, mpsc},
+    time::Duration,
+};
 
-use testkit::{client::Client, gateway::Gateway, upstream::Upstream};
+use h2::server::Builder;
+use testkit::{
+    client::Client,
+    gateway::Gateway,
+    http2_upstream::Http2Upstream,
+    protocol::{Protocol, on_every_protocol},
+    upstream::Upstream,
+};
 use tidegate::clock::Clock;
 
 /// A route with a quota of one, one that accepts only short bodies, and one without limits.
 fn start(upstream: &Upstream) -> Gateway {
-    Gateway::start(&format!(
+    Gateway::for_every_protocol(&format!(
         "upstreams: {{origin: {{targets: [{}]}}}}
 limits: {{once: {{algorithm: sliding_window, quota: 1, window: 1h, key: []}}}}
 routes:
@@ -78,14 +90,17 @@ fn a_long_or_chunked_unread_body_closes_the_connection() {
 fn a_client_that_keeps_sending_receives_the_refusal() {
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
-    assert_eq!(Client::connect(gateway.address()).get("/limited", "").status, 200);
-    let mut client = Client::connect(gateway.address());
-    client.send("POST /limited HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\n\r\n");
-    let mut sent = 0;
-    while sent < 4_000_000 && client.socket.write_all(&[b'x'; 10_000]).is_ok() {
-        sent += 10_000;
-    }
-    assert_eq!(client.try_read_response().map(|response| response.status), Some(429));
+    assert_eq!(Protocol::Http1.get(&gateway, "/limited", "").status, 200);
+    on_every_protocol(|protocol| {
+        let mut client = protocol.connect(&gateway);
+        client.start("POST", "/limited", "Content-Length: 4000000\r\n", true);
+        let mut sent = 0;
+        while sent < 4_000_000 && client.try_send([b'x'; 10_000], sent == 3_990_000) {
+            sent += 10_000;
+        }
+        assert_eq!(client.try_read_response().map(|response| response.status), Some(429));
+    });
+    assert_eq!(upstream.request_count(), 1);
 }
 
 #[test]
@@ -93,39 +108,44 @@ fn refused_requests_get_no_100_continue() {
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     assert_eq!(Client::connect(gateway.address()).get("/limited", "").status, 200);
-    for (path, status) in [("/limited", 429), ("/nowhere", 404), ("/short", 413)] {
-        for length in ["Content-Length: 50", "Content-Length: 1000000"] {
-            let mut client = Client::connect(gateway.address());
-            client.send(format!(
-                "POST {path} HTTP/1.1\r\nHost: a\r\n{length}\r\nExpect: 100-continue\r\n\r\n"
-            ));
-            let response = client.read_response();
-            assert_eq!((response.status, response.header("connection")), (status, Some("close")));
-            assert!(client.is_closed());
+    on_every_protocol(|protocol| {
+        for (path, status) in [("/limited", 429), ("/nowhere", 404), ("/short", 413)] {
+            for length in ["Content-Length: 50", "Content-Length: 1000000"] {
+                let mut client = protocol.connect(&gateway);
+                client.start("POST", path, format!("{length}\r\nExpect: 100-continue\r\n"), true);
+                let response = client.read_response();
+                assert_eq!(response.status, status);
+                if protocol.is_http2() {
+                    assert_eq!(client.get("/nowhere", "").status, 404, "only the stream ends");
+                } else {
+                    assert_eq!(response.header("connection"), Some("close"));
+                    assert!(client.is_closed());
+                }
+            }
         }
-    }
+    });
     assert_eq!(upstream.request_count(), 1);
 }
 
 #[test]
 fn continue_is_sent_once_and_the_connection_is_kept() {
-    let upstream = Upstream::hello();
-    let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    for body in ["Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"] {
-        client
-            .send(format!("POST /open HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\n{body}\r\n"));
-        assert_eq!(client.read_response().status, 100);
-        client.send(if body.starts_with('C') { "12345" } else { "5\r\n12345\r\n0\r\n\r\n" });
-        assert_eq!(client.read_response().status, 200);
-    }
-    let received = upstream.request_texts();
-    assert!(
-        received.iter().all(|text| !text.to_ascii_lowercase().contains("expect:")),
-        "{received:?}"
-    );
-    assert!(received.iter().all(|text| text.contains("12345")));
-    assert_eq!(received.len(), 2);
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::hello();
+        let gateway = start(&upstream);
+        let mut client = protocol.connect(&gateway);
+        for length in ["Content-Length: 5\r\n", ""] {
+            client.start("POST", "/open", format!("Expect: 100-Continue\r\n{length}"), true);
+            assert_eq!(client.read_interim().status, 100);
+            assert_eq!(client.send("12345", true).read_response().status, 200);
+        }
+        let received = upstream.request_texts();
+        assert!(
+            received.iter().all(|text| !text.to_ascii_lowercase().contains("expect:")),
+            "{received:?}"
+        );
+        assert!(received.iter().all(|text| text.contains("12345")));
+        assert_eq!(received.len(), 2);
+    });
 }
 
 #[test]
@@ -156,4 +176,66 @@ routes: [{{name: open, match: {{path: /open}}, upstream: origin}}]",
     client.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf");
     assert_eq!(client.read_response().status, 404);
     assert!(gateway.while_time_passes(|| client.is_closed_or_reset()).0);
+}
+
+/// Sends half of a body, reads the response's head, and lets `fail` prevent the rest. The upstream reports how
+/// its read of the body ends.
+fn assert_upstream_learns(is_http2: bool, fail: fn(&mut Client)) {
+    let (target, ended) = early_upstream(is_http2);
+    let gateway = Gateway::start_at(
+        &format!(
+            "upstreams: {{origin: {{targets: ['{target}'], protocol: {}}}}}
+routes: [{{name: open, match: {{path: /open}}, upstream: origin}}]",
+            if is_http2 { "http2" } else { "http1" }
+        ),
+        Clock::simulated(1_700_000_000_000),
+    );
+    let mut client = Client::connect(gateway.address());
+    client
+        .send("POST /open HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    let mut head = [0; 12];
+    client.socket.read_exact(&mut head).expect("the response's head");
+    assert_eq!(&head, b"HTTP/1.1 200");
+    fail(&mut client);
+    let is_whole = ended.recv_timeout(Duration::from_secs(10)).expect("the body's end");
+    assert!(!is_whole, "the body is passed as whole");
+}
+
+/// An upstream of HTTP/1 or HTTP/2 that responds before it reads the body, and waits for its end.
+fn early_upstream(is_http2: bool) -> (String, mpsc::Receiver<bool>) {
+    let (sender, ended) = mpsc::channel();
+    if is_http2 {
+        let upstream = Http2Upstream::with_handler(Builder::new(), move |mut exchange| {
+            let sender = sender.clone();
+            async move {
+                let mut stream = exchange.start(200, &[]);
+                let _ = stream.send_data("part".into(), false);
+                let _ = sender.send(exchange.read_body().await.is_ok());
+            }
+        });
+        return (upstream.target(), ended);
+    }
+    let sender = Mutex::new(sender);
+    let upstream = Upstream::on_connection(move |socket| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart";
+        let _ = socket.write_all(head.as_bytes());
+        let mut received = Vec::new();
+        let _ = socket.read_to_end(&mut received);
+        let _ = sender.lock().expect("no panic").send(received.ends_with(b"0\r\n\r\n"));
+    });
+    (upstream.target(), ended)
+}
+
+#[test]
+fn an_upstream_that_answered_early_learns_that_the_body_failed() {
+    for is_http2 in [false, true] {
+        let malformed: fn(&mut Client) = |client| {
+            client.send("no size\r\n");
+        };
+        let half_closed: fn(&mut Client) =
+            |client| client.socket.shutdown(Shutdown::Write).expect("open");
+        for fail in [malformed, half_closed] {
+            assert_upstream_learns(is_http2, fail);
+        }
+    }
 }

@@ -1,6 +1,9 @@
-use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex, thread};
+use std::{collections::BTreeSet, sync::Mutex, thread};
 
-use testkit::{backend::on_every_topology, client::Client, gateway::Gateway, wait::eventually};
+use testkit::{
+    backend::{Fleet, on_every_topology_once},
+    wait::eventually,
+};
 use tidegate::clock::Clock;
 
 const QUOTA: u64 = 500;
@@ -22,13 +25,13 @@ routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [small, more]}
 
 /// Sends more requests than the quota from all clients at once. Returns `remaining` of each admission,
 /// and the number of refusals.
-fn send_concurrently(addresses: &[SocketAddr]) -> (Vec<u64>, u64) {
+fn send_concurrently(fleet: &Fleet) -> (Vec<u64>, u64) {
     let (admitted, refused) = (Mutex::new(Vec::new()), Mutex::new(0));
     thread::scope(|scope| {
         for number in 0..CLIENTS as usize {
             let (admitted, refused) = (&admitted, &refused);
+            let mut client = fleet.connect(number);
             scope.spawn(move || {
-                let mut client = Client::connect(addresses[number % addresses.len()]);
                 for _ in 0..(QUOTA + EXCESS) / CLIENTS {
                     let response = client.get("/a", "Authorization: everyone\r\n");
                     match response.status {
@@ -48,12 +51,11 @@ fn send_concurrently(addresses: &[SocketAddr]) -> (Vec<u64>, u64) {
 
 #[test]
 fn concurrent_requests_admit_exactly_the_quota() {
-    on_every_topology(|backend| {
+    on_every_topology_once(|backend| {
         for cost in [1, 3] {
             let fleet =
                 backend.start(&rules(cost), &Clock::manual(1_700_000_000_000 + cost * 200_000_000));
-            let addresses: Vec<_> = fleet.gateways.iter().map(Gateway::address).collect();
-            let (admitted, refused) = send_concurrently(&addresses);
+            let (admitted, refused) = send_concurrently(&fleet);
             assert_eq!(admitted.len() as u64, QUOTA / cost);
             assert_eq!(refused, QUOTA + EXCESS - QUOTA / cost);
             // Each value of `remaining` occurs once.

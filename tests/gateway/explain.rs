@@ -1,9 +1,11 @@
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::{
     client::{Client, Response},
     gateway::Gateway,
+    protocol::Protocol,
+    tls::Authority,
     upstream::Upstream,
 };
 use tidegate::cli;
@@ -136,6 +138,21 @@ fn assert_explanation_matches(
     }
 }
 
+/// Whether a library of HTTP/2 sends this request.
+fn is_valid_in_http2(method: &str, url: &str, headers: &[&str]) -> bool {
+    let fields = headers.iter().all(|line| {
+        let (name, value) = line.split_once(':').unwrap_or((" ", ""));
+        http::HeaderName::from_bytes(name.as_bytes()).is_ok()
+            && http::HeaderValue::from_str(value.trim()).is_ok()
+            && name != "Transfer-Encoding"
+            // The name in `:authority`, which the library sends instead.
+            && !name.eq_ignore_ascii_case("host")
+    });
+    let authority = url.get(7..).unwrap_or_default().split(['/', '?']).next().unwrap_or_default();
+    let is_host = authority.parse::<http::uri::Authority>().is_ok();
+    fields && is_host && method.parse::<http::Method>().is_ok() && url.parse::<http::Uri>().is_ok()
+}
+
 #[test]
 fn explanation_matches_a_live_gateway() {
     let upstream = Upstream::hello();
@@ -143,14 +160,14 @@ fn explanation_matches_a_live_gateway() {
     let config = directory.path().join("tidegate.yaml");
     let config = config.to_str().expect("a path");
     fs::write(config, rules(&upstream)).expect("a file");
-    let long = format!("http://api.test/{}", "a".repeat(9_000));
-    let large = format!("a: {}", "a".repeat(9_000));
+    let long = format!("http://api.test/{}", "a".repeat(8_200));
+    let large = format!("a: {}", "a".repeat(8_200));
     let more: [(&str, &str, &[&str]); 2] =
         [("GET", &long, &[]), ("GET", "http://api.test/hello", &[&large])];
-    let mut routes = Vec::new();
+    let (mut routes, mut over_http2) = (Vec::new(), 0);
     for (number, (method, url, headers)) in REQUESTS.into_iter().chain(more).enumerate() {
         // A new gateway for each request, so that no counter has usage.
-        let gateway = Gateway::start(&rules(&upstream));
+        let gateway = Gateway::for_every_protocol(&rules(&upstream));
         let address = format!("X-Forwarded-For: 192.0.2.{number}");
         let has_room = headers.len() < 10;
         let own = ["Authorization: Bearer t", &*address].into_iter().filter(|_| has_room);
@@ -160,11 +177,24 @@ fn explanation_matches_a_live_gateway() {
         let mut client = Client::connect(gateway.address());
         let response = client.send(&text).read_response();
         assert_explanation_matches(&explanation, &response, &text, &upstream);
+        if is_valid_in_http2(method, url, &headers) {
+            // With the quotas unused again.
+            let gateway = Gateway::for_every_protocol(&rules(&upstream));
+            let lines: Vec<_> = headers.iter().map(|line| format!("{line}\r\n")).collect();
+            let url = url.split('#').next().unwrap_or_default();
+            // A length without a body is malformed: nothing of it is sent before the response.
+            let has_body = headers.iter().any(|line| line.starts_with("Content-Length"));
+            let mut client = Protocol::Http2.connect(&gateway);
+            let response = client.start(method, url, lines.concat(), has_body).read_response();
+            assert_explanation_matches(&explanation, &response, &text, &upstream);
+            over_http2 += 1;
+        }
         routes.push(explanation["route"].as_str().unwrap_or("none").to_owned());
     }
     for name in ["items", "write", "wide", "hello", "none"] {
         assert!(routes.iter().any(|route| route == name), "{name}: {routes:?}");
     }
+    assert!(over_http2 > 20, "{over_http2}");
 }
 
 #[test]
@@ -240,4 +270,92 @@ fn invalid_urls_are_reported() {
         let exit = cli::run(["tidegate", "explain", "-c", config, url], &mut out);
         assert_eq!((exit, out.is_empty()), (cli::Exit::BadInput, true), "{url}");
     }
+}
+
+#[test]
+fn targets_are_shown_with_their_scheme_and_protocol() {
+    let (config, _directory) = configuration(
+        "upstreams:
+  clear: {targets: ['http://a.test:81'], protocol: http2}
+  auto: {targets: ['http://a.test'], protocol: auto}
+  socket: {targets: ['unix:/run/app.sock']}
+  tls: {targets: ['https://a.test', 'https://[::1]:8443'], protocol: auto}
+routes:
+  - {name: clear, match: {path: /clear}, upstream: clear}
+  - {name: auto, match: {path: /auto}, upstream: auto}
+  - {name: socket, match: {path: /socket}, upstream: socket}
+  - {name: tls, match: {path: /tls}, upstream: tls}
+",
+    );
+    for (name, protocol, end) in [
+        ("clear", "http2", "clear over HTTP/2: http://a.test:81"),
+        ("auto", "http1", "auto: http://a.test:80"),
+        ("socket", "http1", "socket: unix:/run/app.sock"),
+        (
+            "tls",
+            "auto",
+            "tls over HTTP/2, if the server chooses it: https://a.test:443, https://[::1]:8443",
+        ),
+    ] {
+        let url = format!("/{name}");
+        let text = run(&["explain", "-c", &config, &url]);
+        assert!(text.ends_with(&format!("forwarded  GET /{name} to {end}\n")), "{text}");
+        let explanation = explained(&config, "GET", &url, &[]);
+        assert_eq!(explanation["upstream_protocol"], protocol, "{explanation}");
+    }
+}
+
+#[test]
+fn what_a_listener_decides_is_shown() {
+    let files = tempfile::tempdir().expect("a directory");
+    let certificate = Authority::new("tests").issue(&["a.test"]).write(files.path(), "a");
+    let (config, _directory) = configuration(&format!(
+        "listen:
+  - {{address: '127.0.0.1:81', redirect_https: true}}
+  - {{address: '127.0.0.1:8443', tls: {{certificates: [{{{}}}]}}}}
+upstreams: {{hello: {{respond: {{body: hello}}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello}}]
+",
+        certificate.entry()
+    ));
+    let redirected = explained(&config, "GET", "http://a.test:81/x?y", &[]);
+    assert_eq!(
+        (&redirected["status"], &redirected["headers"]["location"], &redirected["route"]),
+        (&json!(308), &json!("https://a.test:8443/x?y"), &Value::Null)
+    );
+    for (url, status) in [
+        ("https://a.test:8443/x", 200),
+        ("https://b.test:8443/x", 421),
+        // No listener of this process: as through another proxy.
+        ("https://b.test/x", 200),
+        ("http://a.test:8443/x", 200),
+        ("/x", 200),
+    ] {
+        assert_eq!(explained(&config, "GET", url, &[])["status"], status, "{url}");
+    }
+}
+
+#[test]
+fn refusals_of_grpc_are_shown_with_their_metadata() {
+    let (config, _directory) = configuration(
+        "upstreams: {hello: {respond: {}}}
+routes: [{name: one, match: {path: /one}, upstream: hello}]
+",
+    );
+    let headers = ["Content-Type: application/grpc"];
+    let explanation = explained(&config, "POST", "/tidegate.Test/Missing", &headers);
+    assert_eq!(explanation["status"], 404, "as in the access log");
+    let headers = &explanation["headers"];
+    assert_eq!(
+        (&headers["grpc-status"], &headers["grpc-message"]),
+        (&"12".into(), &explanation["reason"])
+    );
+}
+
+/// The path of a file with `text`, and the directory that it is in.
+fn configuration(text: &str) -> (String, tempfile::TempDir) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("tidegate.yaml");
+    fs::write(&file, text).expect("a file");
+    (file.to_str().expect("a path").to_owned(), directory)
 }

@@ -5,6 +5,7 @@ use testkit::{
     client::{Client, Response, get},
     gateway::Gateway,
     process::Process,
+    protocol::on_every_protocol,
     redis_server::RedisServer,
     upstream::Upstream,
     wait::eventually,
@@ -30,7 +31,7 @@ fn assert_status_and_id(response: &Response, status: u16) {
 #[test]
 fn every_response_has_a_request_id() {
     let (upstream, silent) = (Upstream::hello(), Upstream::silent());
-    let gateway = Gateway::start(&format!(
+    let gateway = Gateway::for_every_protocol(&format!(
         "http: {{max_head: 8KiB, head_timeout: 2s}}
 store: {{redis: {{shards: [{{primary: 'redis://127.0.0.1:1'}}]}}}}
 upstreams:
@@ -52,27 +53,41 @@ routes:
         silent.target()
     ));
     let long = "x".repeat(9000);
+    assert_eq!(get(gateway.address(), "/once", "").status, 200);
+    on_every_protocol(|protocol| {
+        for (method, path, fields, status) in [
+            ("GET", "/a", "", 200),
+            ("GET", "/once", "", 429),
+            ("GET", "/closed", "", 503),
+            ("GET", "/nowhere", "", 404),
+            ("PUT", "/a", "", 405),
+            ("TRACE", "/a", "", 405),
+            ("GET", "/%zz", "", 400),
+            ("POST", "/a", "Content-Length: 11\r\n", 413),
+            ("GET", "/a", "Expect: more\r\n", 417),
+            ("GET", "/a", &format!("X: {long}\r\n"), 431),
+            ("GET", &format!("/{long}"), "", 414),
+            ("GET", "/gone", "", 502),
+            ("GET", "/silent", "", 504),
+        ] {
+            let mut client = protocol.connect(&gateway);
+            let has_body = fields.starts_with("Content-Length");
+            assert_status_and_id(
+                &client.start(method, path, fields, has_body).read_response(),
+                status,
+            );
+        }
+        let response = protocol.get(&gateway, "/fixed", "");
+        assert_eq!((response.status, response.text().as_str()), (418, "tea"));
+        assert!(response.header("X-Request-Id").is_some());
+    });
     for (line, fields, status) in [
-        ("GET /a", "", 200),
-        ("GET /once", "", 200),
-        ("GET /once", "", 429),
-        ("GET /closed", "", 503),
-        ("GET /nowhere", "", 404),
-        ("PUT /a", "", 405),
-        ("TRACE /a", "", 405),
         ("OPTIONS *", "", 200),
-        ("GET /%zz", "", 400),
         ("GET /a b", "", 400),
         ("GET http://[/", "", 400),
-        ("POST /a", "Content-Length: 11\r\n", 413),
         ("POST /a", "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n", 400),
         ("POST /a", "Transfer-Encoding: gzip\r\n", 400),
-        ("GET /a", "Expect: more\r\n", 417),
         ("GET /a", "Broken : x\r\n", 400),
-        ("GET /a", &format!("X: {long}\r\n"), 431),
-        (&format!("GET /{long}"), "", 414),
-        ("GET /gone", "", 502),
-        ("GET /silent", "", 504),
     ] {
         let mut client = Client::connect(gateway.address());
         client.send(format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
@@ -88,29 +103,27 @@ routes:
         let mut client = Client::connect(gateway.address());
         assert_status_and_id(&client.send(sent).read_response(), status);
     }
-    let response = get(gateway.address(), "/fixed", "");
-    assert_eq!((response.status, response.text().as_str()), (418, "tea"));
-    assert!(response.header("X-Request-Id").is_some());
 }
 
 #[test]
 fn a_refused_head_request_gets_the_headers_of_get() {
-    let gateway = Gateway::start(
-        "upstreams: {hello: {respond: {body: hello}}}
+    on_every_protocol(|protocol| {
+        let gateway = Gateway::for_every_protocol(
+            "upstreams: {hello: {respond: {body: hello}}}
 limits: {small: {quota: 2, window: 1h}}
 routes: [{name: a, match: {path: /a}, upstream: hello, limits: [small]}]",
-    );
-    let mut client = Client::connect(gateway.address());
-    for (status, left) in [(200, "1"), (200, "0"), (429, "0"), (429, "0")] {
-        client.send("HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n");
-        let (actual, head) = client.read_head().expect("a response");
-        let response = Response { status: actual, head, body: Vec::new() };
-        assert_eq!((actual, response.header("X-RateLimit-Remaining")), (status, Some(left)));
-        assert_eq!(response.header("Retry-After").is_some(), status == 429);
-        assert!(response.number("Content-Length") > 0, "{}", response.head);
-    }
-    // The connection is in sync: no body was sent.
-    assert_eq!(client.get("/nowhere", "").status, 404);
+        );
+        let mut client = protocol.connect(&gateway);
+        for (status, left) in [(200, "1"), (200, "0"), (429, "0"), (429, "0")] {
+            let response = client.ask("HEAD", "/a", "", "");
+            let remaining = response.header("X-RateLimit-Remaining");
+            assert_eq!((response.status, remaining), (status, Some(left)));
+            assert_eq!(response.header("Retry-After").is_some(), status == 429);
+            assert!(response.number("Content-Length") > 0, "{}", response.head);
+        }
+        // The connection is in sync: no body was sent.
+        assert_eq!(client.get("/nowhere", "").status, 404);
+    });
 }
 
 #[test]

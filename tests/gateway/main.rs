@@ -14,6 +14,14 @@ mod forwarding;
 mod fragmentation;
 /// Invalid and ambiguous requests, of which nothing reaches an upstream.
 mod framing;
+/// HTTP/2 towards clients: what holds for HTTP/1 holds for it.
+mod http2;
+/// Requests that HTTP/2 cannot carry, or that a server of HTTP/2 refuses.
+mod http2_resend;
+/// Requests of HTTP/2 that HTTP/1 would read differently.
+mod http2_smuggling;
+/// HTTP/2 towards upstreams.
+mod http2_upstream;
 /// The keys of callers.
 mod identity;
 /// What holds for every response, listener and log.
@@ -28,6 +36,10 @@ mod pooling;
 mod rate_limit_headers;
 /// Hosts, paths, methods and headers.
 mod routing;
+/// Many small DATA frames of HTTP/2 that are not read.
+mod small_frames;
+/// Upgrades to other protocols.
+mod upgrade;
 /// Valid and invalid upstream responses.
 mod upstream_responses;
 
@@ -47,10 +59,24 @@ mod connection_memory;
 mod deadlines;
 /// The drain.
 mod drain;
+/// gRPC: grpcio's client and server, and the gateway's own responses.
+mod grpc;
+/// The drain while a connection is being opened.
+mod handshake_drain;
+/// HTTP/2 under hostile clients.
+mod http2_abuse;
+/// Timeouts, bounds and the drain of HTTP/2 connections.
+mod http2_bounds;
+mod http2_cancel;
+mod http2_flood;
+/// The PROXY protocol, from load balancers and to upstreams.
+mod proxy_protocol;
 /// Reloads under load, and their triggers.
 mod reload;
 /// Configurations that are no regular files.
 mod reload_files;
+/// TLS towards clients and upstreams.
+mod tls;
 
 // Limits.
 

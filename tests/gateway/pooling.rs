@@ -96,6 +96,17 @@ fn stale_connections_are_replaced_transparently() {
     }
 }
 
+#[test]
+fn closed_idle_connections_cost_no_retry_budget() {
+    let (upstream, _) = closing_upstream();
+    let gateway = start(&upstream, "");
+    let mut client = Client::connect(gateway.address());
+    // More than the budget of 20 retries allows.
+    for round in 0..100 {
+        assert_eq!(client.get("/", "").status, 200, "{round}");
+    }
+}
+
 /// An upstream that answers the first request of a connection and closes after it has read the
 /// second.
 fn closing_upstream() -> (Upstream, Arc<AtomicUsize>) {

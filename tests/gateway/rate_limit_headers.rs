@@ -1,5 +1,5 @@
 use testkit::{
-    backend::{Backend, Fleet, on_every_topology},
+    backend::{Backend, Fleet, on_every_topology, on_every_topology_once},
     client::Response,
     gateway::wait_for_first_reports,
     redis_server::RedisServer,
@@ -123,7 +123,7 @@ routes: [{name: a, match: {path: /a}, upstream: gone, limits: [small]}]
 
 #[test]
 fn several_limits_are_charged_all_or_none() {
-    on_every_topology(|backend| {
+    on_every_topology_once(|backend| {
         let limits = "broad: {quota: 5000, window: 1h}, narrow: {quota: 1, window: 1h}";
         let routes = [route("/both", "broad, narrow"), route("/broad", "broad")].join(", ");
         let fleet = backend.start(&rules(limits, &routes), &Clock::manual(NOW));
@@ -361,7 +361,7 @@ fn every_algorithm_advertises_exact_numbers() {
         "quota: 5, window: 10s, algorithm: fixed_window",
         "quota: 5, window: 10s, algorithm: token_bucket",
     ];
-    on_every_topology(|backend| {
+    on_every_topology_once(|backend| {
         let of = |n: usize| format!("l{n}: {{{}, key: [token]}}", SHAPES[n]);
         let limits: Vec<_> = (0..SHAPES.len()).map(of).collect();
         let routes: Vec<_> =
@@ -394,7 +394,7 @@ fn every_algorithm_advertises_exact_numbers() {
 
 #[test]
 fn retry_after_admits_in_real_time() {
-    on_every_topology(|backend| {
+    on_every_topology_once(|backend| {
         let limit = "small: {quota: 3, window: 1s, resolution: 2, key: [token]}";
         // The other tests wait by a manual clock; this one shows that real clocks agree with it.
         let clock = Clock::system();

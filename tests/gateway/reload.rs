@@ -8,10 +8,11 @@ use std::{
 
 use rustix::process::Signal;
 use testkit::{
-    backend::on_every_store,
+    backend::on_every_store_once,
     client::{Client, Response, get},
     gateway::Gateway,
     process::Process,
+    protocol::PROTOCOLS,
     upstream::{ResponseGate, Upstream},
     wait::{eventually, sleep},
 };
@@ -42,7 +43,7 @@ pub(crate) fn post_reload(admin: std::net::SocketAddr) -> Response {
 
 #[test]
 fn fifty_reloads_under_load_lose_no_request_and_no_counter() {
-    const CLIENTS: u64 = 6;
+    const CLIENTS: usize = 8;
     let upstream = Upstream::hello();
     let yaml = |round: u64| {
         let (quota, idle) = (1_000_000 + round, 10 + round % 3);
@@ -54,19 +55,21 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [many]}}]
             upstream.target()
         )
     };
-    on_every_store(|backend| {
+    on_every_store_once(|backend| {
         let fleet = backend.start(&yaml(0), &Clock::manual(1_700_000_000_000));
         let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
-            for number in 0..CLIENTS as usize {
-                let address = fleet.gateways[number % fleet.gateways.len()].address();
+            for number in 0..CLIENTS {
+                // The protocols in turn, also in memory.
+                let gateway = &fleet.gateways[number % fleet.gateways.len()];
+                let protocol = PROTOCOLS[number / 2];
                 let (stop, sent) = (&stop, &sent);
                 scope.spawn(move || {
-                    let mut persistent = Client::connect(address);
+                    let mut persistent = protocol.connect(gateway);
                     while !stop.load(Ordering::Relaxed) {
                         // One client in three reconnects for each request.
                         let response = match number % 3 {
-                            0 => get(address, "/a", "Connection: close\r\n"),
+                            0 => protocol.get(gateway, "/a", "Connection: close\r\n"),
                             _ => persistent.get("/a", ""),
                         };
                         assert_eq!((response.status, &*response.body), (200, &b"hello"[..]));
@@ -161,15 +164,16 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin}}]
             upstream.target()
         )
     };
-    let gateway = Gateway::start(&yaml(&old));
-    let mut waiting: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
+    let gateway = Gateway::for_every_protocol(&yaml(&old));
+    let mut waiting = PROTOCOLS.map(|protocol| protocol.connect(&gateway));
     for client in &mut waiting {
-        client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.start_get("/a");
     }
     eventually("all requests are at the upstream", || old.request_count() == 4);
     gateway.reload(&yaml(&new)).expect("no fault");
-    for _ in 0..4 {
-        assert_eq!(get(gateway.address(), "/a", "").text(), "hello", "new requests, new rules");
+    for protocol in PROTOCOLS {
+        let response = protocol.get(&gateway, "/a", "");
+        assert_eq!(response.text(), "hello", "new requests, new rules");
     }
     gate.open();
     for client in &mut waiting {

@@ -327,7 +327,7 @@ proptest! {
     ) {
         let line = AccessLine {
             time, client, token, method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
-            route: "r", status: 200, bytes: 5, duration: Duration::from_micros(7), delay: Duration::ZERO, limit,
+            protocol: "HTTP/2", route: "r", status: 200, bytes: 5, received: None, duration: Duration::from_micros(7), delay: Duration::ZERO, limit,
             upstream: "", upstream_time: None, attempts: 0, cut: None, complete: true, request_id: b"id",
         };
         let text = line.json();

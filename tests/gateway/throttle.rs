@@ -5,11 +5,12 @@ mod operator;
 /// One gateway: when it throttles, which users it admits, and what denied users receive.
 mod single_gateway;
 
-use std::io::Write;
+use std::{cell::Cell, io::Write};
 
 use testkit::{
-    client::{Client, Response, get},
+    client::{Response, get},
     gateway::Gateway,
+    protocol::{AnyClient, PROTOCOLS, Protocol},
     redis_server::RedisServer,
     upstream::Upstream,
     wait::eventually,
@@ -36,12 +37,14 @@ fn api() -> Upstream {
     })
 }
 
-/// Gateways that share an upstream, a clock and, optionally, a Redis.
+/// Gateways that share an upstream, a clock and, optionally, a Redis. The protocol is another one for each
+/// request.
 struct ThrottleFleet {
     gateways: Vec<Gateway>,
     clock: Clock,
     upstream: Upstream,
     yaml: String,
+    requests: Cell<usize>,
 }
 
 impl ThrottleFleet {
@@ -68,7 +71,8 @@ routes:
             upstream.target()
         );
         let clock = Clock::manual(START);
-        let mut fleet = Self { gateways: Vec::new(), clock, upstream, yaml };
+        let mut fleet =
+            Self { gateways: Vec::new(), clock, upstream, yaml, requests: Cell::default() };
         for _ in 0..count {
             fleet.add_gateway();
         }
@@ -77,7 +81,7 @@ routes:
 
     /// Starts a further gateway and waits until it is ready.
     fn add_gateway(&mut self) {
-        self.gateways.push(Gateway::start_at(&self.yaml, self.clock.clone()));
+        self.gateways.push(Gateway::for_every_protocol_at(&self.yaml, self.clock.clone()));
         let at = self.gateways.len() - 1;
         eventually("it is ready", || self.is_ready(at));
     }
@@ -92,17 +96,23 @@ routes:
             "" => String::new(),
             token => format!("Authorization: Bearer {token}\r\n"),
         };
-        get(self.gateways[at].address(), path, &headers)
+        self.next_protocol().get(&self.gateways[at], path, headers)
     }
 
-    /// Sends one request per token to the gateways in turn, over one connection each; every response must
-    /// have `status`.
+    fn next_protocol(&self) -> Protocol {
+        self.requests.set(self.requests.get() + 1);
+        PROTOCOLS[self.requests.get() % PROTOCOLS.len()]
+    }
+
+    /// Sends one request per token to the gateways in turn, over one connection of each protocol to each;
+    /// every response must have `status`.
     fn ask_all(&self, tokens: impl Iterator<Item = String>, status: u16) {
-        let connect = |gateway: &Gateway| Client::connect(gateway.address());
-        let mut clients: Vec<Client> = self.gateways.iter().map(connect).collect();
+        let each =
+            |protocol: Protocol| self.gateways.iter().map(move |gateway| protocol.connect(gateway));
+        let mut clients: Vec<AnyClient> = PROTOCOLS.into_iter().flat_map(each).collect();
         for (turn, token) in tokens.enumerate() {
             let client = turn % clients.len();
-            let response = clients[client].get("/a", &format!("Authorization: Bearer {token}\r\n"));
+            let response = clients[client].get("/a", format!("Authorization: Bearer {token}\r\n"));
             assert_eq!(response.status, status, "{token}: {}", response.head);
         }
     }

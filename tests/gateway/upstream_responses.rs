@@ -1,13 +1,14 @@
 use std::io::{Read, Write};
 
 use testkit::{
-    client::{Client, get},
+    client::Client,
     gateway::Gateway,
+    protocol::{PROTOCOLS, on_every_protocol},
     upstream::Upstream,
 };
 
 fn start(upstream: &Upstream) -> Gateway {
-    Gateway::start(&format!(
+    Gateway::for_every_protocol(&format!(
         "workers: 1
 upstreams: {{origin: {{targets: [{}], retries: 0}}}}
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
@@ -37,21 +38,29 @@ fn an_ambiguous_response_is_a_502() {
     ] {
         let upstream = Upstream::with_response(answer);
         let gateway = start(&upstream);
-        let mut client = Client::connect(gateway.address());
-        let response = client.get("/", "");
-        assert_eq!(response.status, 502, "{answer:?}");
-        assert_eq!(response.header("content-type"), Some("application/problem+json"));
-        assert_eq!(response.header("set-cookie"), None);
-        assert!(
-            !response.text().contains("127.0.0.1"),
-            "a client does not learn which server failed"
-        );
-        assert_eq!(
-            gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\",kind=\"broken\"}"),
-            1
-        );
-        assert_eq!(client.get("/", "").status, 502, "the client's connection is kept");
-        assert_eq!(upstream.connections(), 2, "the upstream's connection is closed");
+        for (turn, protocol) in (1..).zip(PROTOCOLS) {
+            let mut client = protocol.connect(&gateway);
+            let response = client.get("/", "");
+            assert_eq!(response.status, 502, "{answer:?} over {protocol:?}");
+            assert_eq!(response.header("content-type"), Some("application/problem+json"));
+            assert_eq!(response.header("set-cookie"), None);
+            assert!(
+                !response.text().contains("127.0.0.1"),
+                "a client does not learn which server failed"
+            );
+            assert_eq!(
+                gateway.metric(
+                    "tidegate_upstream_failures_total{upstream=\"origin\",kind=\"broken\"}"
+                ),
+                2 * turn - 1
+            );
+            assert_eq!(client.get("/", "").status, 502, "the client's connection is kept");
+            assert_eq!(
+                upstream.connections() as u64,
+                2 * turn,
+                "the upstream's connection is closed"
+            );
+        }
     }
 }
 
@@ -61,7 +70,9 @@ fn a_response_truncated_in_its_head_is_a_502() {
         let upstream =
             Upstream::with_handler(move |_, socket| socket.write_all(answer.as_bytes()).is_err());
         let gateway = start(&upstream);
-        assert_eq!(get(gateway.address(), "/", "").status, 502, "{answer:?}");
+        on_every_protocol(|protocol| {
+            assert_eq!(protocol.get(&gateway, "/", "").status, 502, "{answer:?}");
+        });
     }
 }
 
@@ -77,9 +88,10 @@ fn a_response_truncated_in_its_body_is_never_delimited_as_complete() {
         let upstream =
             Upstream::with_handler(move |_, socket| socket.write_all(answer.as_bytes()).is_err());
         let gateway = start(&upstream);
-        let mut client = Client::connect(gateway.address());
-        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert!(client.try_read_response().is_none(), "{answer:?}");
+        on_every_protocol(|protocol| {
+            let mut client = protocol.connect(&gateway);
+            assert!(client.start_get("/").try_read_response().is_none(), "{answer:?}");
+        });
         // HTTP/1.0 delimits by close: an orderly close would mark the body as complete.
         let mut client = Client::connect(gateway.address());
         client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
@@ -97,22 +109,24 @@ fn interim_responses_are_not_final() {
          HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
     );
     let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    for _ in 0..3 {
-        let interim = client.get("/", "");
-        assert_eq!(
-            (interim.status, interim.header("link")),
-            (103, Some("x")),
-            "interim responses are forwarded"
-        );
-        // Fields of the interim response must not reach the final one.
-        for name in ["x-ratelimit-remaining", "ratelimit", "x-request-id"] {
-            assert_eq!(interim.header(name), None, "{name}");
+    on_every_protocol(|protocol| {
+        let mut client = protocol.connect(&gateway);
+        for _ in 0..3 {
+            let interim = client.start_get("/").read_interim();
+            assert_eq!(
+                (interim.status, interim.header("link")),
+                (103, Some("x")),
+                "interim responses are forwarded"
+            );
+            // Fields of the interim response must not reach the final one.
+            for name in ["x-ratelimit-remaining", "ratelimit", "x-request-id"] {
+                assert_eq!(interim.header(name), None, "{name}");
+            }
+            let response = client.read_response();
+            assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+            assert_eq!(response.header("link"), None);
         }
-        let response = client.read_response();
-        assert_eq!((response.status, response.text().as_str()), (200, "hello"));
-        assert_eq!(response.header("link"), None);
-    }
+    });
     // HTTP/1.0 has no interim responses.
     let mut old = Client::connect(gateway.address());
     assert_eq!(old.send("GET / HTTP/1.0\r\n\r\n").read_response().status, 200);
@@ -132,18 +146,18 @@ fn bodyless_responses_keep_both_connections_in_sync() {
         socket.write_all(answer.as_bytes()).is_ok()
     });
     let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    for _ in 0..2 {
-        client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
-        let (status, head) = client.read_head().expect("a response");
-        assert_eq!(status, 200);
-        assert!(head.to_ascii_lowercase().contains("content-length: 5\r\n"), "{head}");
-        let response = client.get("/204", "");
-        assert_eq!((response.status, response.header("content-length")), (204, None));
-        let response = client.get("/304", "");
-        assert_eq!((response.status, response.header("etag")), (304, Some("\"1\"")));
-        assert_eq!(client.get("/", "").text(), "hello");
-    }
+    on_every_protocol(|protocol| {
+        let mut client = protocol.connect(&gateway);
+        for _ in 0..2 {
+            let head = client.ask("HEAD", "/", "", "");
+            assert_eq!((head.status, head.header("content-length")), (200, Some("5")));
+            let response = client.get("/204", "");
+            assert_eq!((response.status, response.header("content-length")), (204, None));
+            let response = client.get("/304", "");
+            assert_eq!((response.status, response.header("etag")), (304, Some("\"1\"")));
+            assert_eq!(client.get("/", "").text(), "hello");
+        }
+    });
     assert_eq!(upstream.connections(), 1);
 }
 
@@ -157,36 +171,39 @@ fn head_responses_keep_the_upstreams_length_headers() {
             socket.write_all(head.as_bytes()).is_ok()
         });
         let gateway = start(&upstream);
-        let mut client = Client::connect(gateway.address());
-        for _ in 0..2 {
-            client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
-            let (status, head) = client.read_head().expect("a response");
-            let head = head.to_ascii_lowercase();
-            let forwarded = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            assert_eq!((status, forwarded.unwrap_or_default()), (200, expected), "{head}");
-        }
+        on_every_protocol(|protocol| {
+            let mut client = protocol.connect(&gateway);
+            for _ in 0..2 {
+                let head = client.ask("HEAD", "/", "", "");
+                let forwarded = head.header("content-length").unwrap_or_default();
+                assert_eq!((head.status, forwarded), (200, expected), "{}", head.head);
+            }
+        });
         assert_eq!(upstream.connections(), 1);
     }
 }
 
 #[test]
 fn the_body_of_a_204_is_not_forwarded() {
-    let upstream =
-        Upstream::with_response("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nHTTP/");
-    let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    for _ in 0..3 {
-        let response = client.get("/", "");
-        assert_eq!((response.status, response.header("content-length")), (204, None));
-    }
-    // Also if the body arrives late: it would precede the next response.
-    let upstream = Upstream::with_response("HTTP/1.1 204 No Content\r\nContent-Length: 38\r\n\r\n");
-    let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    for connections in 1..=3 {
-        assert_eq!(client.get("/", "").status, 204);
-        assert_eq!(upstream.connections(), connections, "the connection is not reused");
-    }
+    on_every_protocol(|protocol| {
+        let upstream =
+            Upstream::with_response("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nHTTP/");
+        let gateway = start(&upstream);
+        let mut client = protocol.connect(&gateway);
+        for _ in 0..3 {
+            let response = client.get("/", "");
+            assert_eq!((response.status, response.header("content-length")), (204, None));
+        }
+        // Also if the body arrives late: it would precede the next response.
+        let upstream =
+            Upstream::with_response("HTTP/1.1 204 No Content\r\nContent-Length: 38\r\n\r\n");
+        let gateway = start(&upstream);
+        let mut client = protocol.connect(&gateway);
+        for connections in 1..=3 {
+            assert_eq!(client.get("/", "").status, 204);
+            assert_eq!(upstream.connections(), connections, "the connection is not reused");
+        }
+    });
 }
 
 #[test]
@@ -197,7 +214,11 @@ fn too_many_interim_responses_or_fields_are_a_502() {
             let flood = "HTTP/1.1 100 Continue\r\n\r\n".repeat(count) + FINAL;
             socket.write_all(flood.as_bytes()).is_ok()
         });
-        assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{count} interim");
+        let gateway = start(&upstream);
+        on_every_protocol(|protocol| {
+            let response = protocol.get(&gateway, "/", "");
+            assert_eq!(response.status, status, "{count} interim");
+        });
     }
     for (count, status) in [(1000, 200), (1100, 502), (13_000, 502)] {
         let upstream = Upstream::with_handler(move |_, socket| {
@@ -205,7 +226,11 @@ fn too_many_interim_responses_or_fields_are_a_502() {
             let head = FINAL.replace("\r\n\r\n", &format!("\r\n{}\r\n", fields.concat()));
             socket.write_all(head.as_bytes()).is_ok()
         });
-        assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{count} fields");
+        let gateway = start(&upstream);
+        on_every_protocol(|protocol| {
+            let response = protocol.get(&gateway, "/", "");
+            assert_eq!(response.status, status, "{count} fields");
+        });
     }
 }
 
@@ -217,12 +242,14 @@ fn a_response_head_in_single_bytes_is_parsed_alike() {
         answer.iter().all(|byte| socket.write_all(&[*byte]).is_ok())
     });
     let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    for _ in 0..3 {
-        assert_eq!(client.get("/", "").status, 103);
-        let response = client.read_response();
-        assert_eq!((response.status, response.text().as_str()), (200, "hello"));
-    }
+    on_every_protocol(|protocol| {
+        let mut client = protocol.connect(&gateway);
+        for _ in 0..3 {
+            assert_eq!(client.start_get("/").read_interim().status, 103);
+            let response = client.read_response();
+            assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+        }
+    });
     assert_eq!(upstream.connections(), 1);
 }
 
@@ -232,18 +259,20 @@ fn a_response_delimited_by_close_is_complete() {
         socket.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello").is_err()
     });
     let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    for _ in 0..2 {
-        let response = client.get("/", "");
-        assert_eq!((response.status, response.text().as_str()), (200, "hello"));
-        assert_eq!(response.header("connection"), None, "the close concerns only the upstream");
-    }
+    on_every_protocol(|protocol| {
+        let mut client = protocol.connect(&gateway);
+        for _ in 0..2 {
+            let response = client.get("/", "");
+            assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+            assert_eq!(response.header("connection"), None, "the close concerns only the upstream");
+        }
+    });
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.0\r\n\r\n");
     let whole = client.read_to_end().expect("an orderly end");
     assert!(whole.ends_with(b"\r\n\r\nhello"));
     let host = format!("host: {}\r\n", upstream.address);
-    assert!(upstream.request_texts()[2].contains(&host), "HTTP/1.1 without Host is no request");
+    assert!(upstream.request_texts()[8].contains(&host), "HTTP/1.1 without Host is no request");
 }
 
 #[test]
@@ -253,19 +282,16 @@ fn response_trailers_are_forwarded() {
          5;x=y\r\nhello\r\n0\r\nX-Sum: 1\r\nSet-Cookie: a=b\r\n\r\n",
     );
     let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    for _ in 0..2 {
-        client.send("GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\n\r\n");
-        let (status, head) = client.read_head().expect("a response");
-        assert_eq!(status, 200, "{head}");
-        let (body, trailers) = client.read_chunked().expect("a body");
-        assert_eq!(body, b"hello");
-        assert_eq!(
-            trailers.to_ascii_lowercase(),
-            "x-sum: 1\r\n",
-            "a cookie in the trailers is removed"
-        );
-    }
+    on_every_protocol(|protocol| {
+        let mut client = protocol.connect(&gateway);
+        for _ in 0..2 {
+            client.start("GET", "/", "TE: trailers\r\nConnection: TE\r\n", false);
+            assert_eq!(client.read_head().status, 200);
+            let (body, trailers) = client.read_chunked().expect("a body");
+            assert_eq!(body, b"hello");
+            assert_eq!(trailers, "x-sum: 1\r\n", "a cookie in the trailers is removed");
+        }
+    });
     assert_eq!(upstream.connections(), 1);
 }
 
@@ -291,47 +317,53 @@ fn bytes_after_a_response_are_discarded() {
                 sent
             });
             let gateway = start(&upstream);
-            let mut client = Client::connect(gateway.address());
-            assert_eq!(client.get("/1", "").text(), "hello");
-            all_sent.recv().expect("the upstream has sent everything");
-            for _ in 0..5 {
-                // Gives the event loop time to process everything that the upstream has sent.
-                for _ in 0..3 {
-                    assert_eq!(client.get("/../x", "").status, 400);
-                }
-                let response = client.get("/2", "");
-                // Bytes that arrive during a request may fail it; they must never alter its response.
-                assert!(matches!(response.status, 200 | 502), "{name}: {}", response.head);
-                assert!(
-                    response.status == 502 || response.text() == "hello",
-                    "{name}: {}",
-                    response.text()
-                );
-                assert_eq!(response.header("x-evil"), None, "{name}");
+            on_every_protocol(|protocol| {
+                let mut client = protocol.connect(&gateway);
+                assert_eq!(client.get("/1", "").text(), "hello");
                 all_sent.recv().expect("the upstream has sent everything");
-            }
+                for _ in 0..5 {
+                    // Gives the event loop time to process everything that the upstream has sent.
+                    for _ in 0..3 {
+                        assert_eq!(client.get("/../x", "").status, 400);
+                    }
+                    let response = client.get("/2", "");
+                    // Bytes that arrive during a request may fail it; they must never alter its response.
+                    assert!(matches!(response.status, 200 | 502), "{name}: {}", response.head);
+                    assert!(
+                        response.status == 502 || response.text() == "hello",
+                        "{name}: {}",
+                        response.text()
+                    );
+                    assert_eq!(response.header("x-evil"), None, "{name}");
+                    all_sent.recv().expect("the upstream has sent everything");
+                }
+            });
         }
     }
 }
 
 #[test]
 fn a_response_before_the_request_body_reaches_the_client() {
-    let upstream = Upstream::on_connection(|socket| {
-        let _ = socket.read(&mut [0; 100]);
-        let _ = socket.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno");
-        testkit::upstream::read_until_closed(socket);
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::on_connection(|socket| {
+            let _ = socket.read(&mut [0; 100]);
+            let _ = socket.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno");
+            testkit::upstream::read_until_closed(socket);
+        });
+        let gateway = start(&upstream);
+        let mut client = protocol.connect(&gateway);
+        client.start("POST", "/", "Content-Length: 1000000\r\n", true).send([b'x'; 1000], false);
+        let response = client.read_response();
+        assert_eq!((response.status, response.text().as_str()), (403, "no"));
+        if !protocol.is_http2() {
+            client.try_send(vec![b'x'; 100_000], false);
+            assert!(client.is_closed_or_reset(), "a connection with an incomplete body is closed");
+            client = protocol.connect(&gateway);
+        }
+        // The upstream connection carries half a request and is not reused.
+        assert_eq!(client.get("/", "").status, 403);
+        assert_eq!(upstream.connections(), 2);
     });
-    let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
-    client.send([b'x'; 1000]);
-    let response = client.read_response();
-    assert_eq!((response.status, response.text().as_str()), (403, "no"));
-    let _ = client.socket.write_all(&vec![b'x'; 100_000]);
-    assert!(client.is_closed_or_reset(), "a connection with an incomplete body is closed");
-    // The upstream connection carries half a request and is not reused.
-    assert_eq!(get(gateway.address(), "/", "").status, 403);
-    assert_eq!(upstream.connections(), 2);
 }
 
 #[test]
@@ -374,6 +406,9 @@ fn response_heads_pass_up_to_the_size_limit() {
             );
             socket.write_all(head.as_bytes()).is_ok()
         });
-        assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{length}");
+        let gateway = start(&upstream);
+        on_every_protocol(|protocol| {
+            assert_eq!(protocol.get(&gateway, "/", "").status, status, "{length}");
+        });
     }
 }

@@ -1,5 +1,5 @@
 use testkit::{
-    backend::{Fleet, on_every_topology},
+    backend::{Fleet, on_every_topology, on_every_topology_once},
     client::Response,
 };
 use tidegate::clock::Clock;
@@ -15,7 +15,7 @@ fn get_as(fleet: &Fleet, token: &str, path: &str) -> Response {
 #[test]
 fn a_refunded_response_restores_remaining() {
     let upstream = status_upstream();
-    on_every_topology(|backend| {
+    on_every_topology_once(|backend| {
         for algorithm in LIMITS {
             let limit = format!(
                 "algorithm: {algorithm}, quota: 10, window: 1h, key: [token], refund: [304, 500, 502]"

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use testkit::{
-    backend::{Fleet, on_every_topology},
+    backend::{Fleet, on_every_topology_once},
     random::SplitMix64,
 };
 use tidegate::clock::Clock;
@@ -46,7 +46,7 @@ fn shapes() -> (String, Vec<String>) {
 
 /// Runs `history` for each path, each with its own caller.
 fn for_all(history: impl Fn(&Fleet, &Clock, &str, &str, &mut SplitMix64) + Sync) {
-    on_every_topology(|backend| {
+    on_every_topology_once(|backend| {
         let clock = Clock::manual(NOW);
         let (yaml, paths) = shapes();
         let fleet = backend.start(&yaml, &clock);

@@ -65,7 +65,7 @@ fn a_new_gateway_is_not_ready_until_it_has_loaded_the_filter() {
     fleet.tick();
     drop(fleet.gateways.remove(0));
     redis.suspend();
-    let fresh = Gateway::start_at(&fleet.yaml, fleet.clock.clone());
+    let fresh = Gateway::for_every_protocol_at(&fleet.yaml, fleet.clock.clone());
     fleet.gateways.push(fresh);
     assert!(!fleet.is_ready(1), "it has loaded nothing");
     assert_eq!(
@@ -89,7 +89,7 @@ fn activity_before_the_first_load_reaches_all() {
     assert_eq!(fleet.ask(0, "user", "/free").status, 200);
     fleet.tick();
     redis.suspend();
-    fleet.gateways.push(Gateway::start_at(&fleet.yaml, fleet.clock.clone()));
+    fleet.gateways.push(Gateway::for_every_protocol_at(&fleet.yaml, fleet.clock.clone()));
     assert_eq!(fleet.ask(1, "early", "/free").status, 200);
     redis.resume();
     eventually("it is ready", || fleet.is_ready(1));

@@ -1,6 +1,10 @@
 use std::io::Write;
 
-use testkit::{client::Client, upstream::Upstream, wait::eventually};
+use testkit::{
+    protocol::{Protocol, on_every_protocol},
+    upstream::Upstream,
+    wait::eventually,
+};
 
 use super::{MINUTE, ThrottleFleet, assert_throttled_response, operator::put_mode, tokens};
 
@@ -71,7 +75,7 @@ fn a_token_is_active_until_the_end_of_its_memory() {
 #[test]
 fn invalid_tokens_beside_a_valid_one_record_no_activity() {
     let fleet = ThrottleFleet::start(1, None, SETTINGS);
-    let mut client = Client::connect(fleet.gateways[0].address());
+    let mut client = fleet.next_protocol().connect(&fleet.gateways[0]);
     let mut ask = |headers: String| client.get("/a", &headers).status;
     for index in 0..300 {
         assert_eq!(ask(format!("Authorization: good\r\nCookie: session=up{index}\r\n")), 200);
@@ -196,8 +200,8 @@ fn a_response_that_lasts_an_hour_keeps_its_user_active() {
     });
     let yaml = fleet.yaml.replace(&fleet.upstream.target(), &slow.target());
     fleet.gateways[0].reload(&yaml).expect("it reloads");
-    let mut client = Client::connect(fleet.gateways[0].address());
-    client.send("GET /a HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer listener\r\n\r\n");
+    let mut client = Protocol::Http2Tls.connect(&fleet.gateways[0]);
+    client.start("GET", "/a", "Authorization: Bearer listener\r\n", false);
     eventually("the request is at the upstream", || slow.request_count() == 1);
     fleet.tick_until("known", |state| state["active"] == 1);
     fleet.advance(60 * MINUTE);
@@ -225,7 +229,9 @@ fn a_rejected_token_denies_its_user_only_briefly() {
 fn a_token_sent_twice_is_ambiguous() {
     let fleet = ThrottleFleet::start(1, None, SETTINGS);
     let twice = "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n";
-    let response = testkit::client::get(fleet.gateways[0].address(), "/a", twice);
-    assert_eq!(response.status, 400, "{}", response.head);
+    on_every_protocol(|protocol| {
+        let response = protocol.get(&fleet.gateways[0], "/a", twice);
+        assert_eq!(response.status, 400, "{}", response.head);
+    });
     assert_eq!(fleet.upstream.request_count(), 0);
 }

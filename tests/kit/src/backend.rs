@@ -1,8 +1,9 @@
 //! The stores that a test body runs on: one gateway's memory, and every Redis topology, shared by
-//! two gateways.
+//! two gateways. The clients speak every protocol: one after another in memory, in turn on Redis.
 
 use std::{
     cell::{Cell, RefCell},
+    slice,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -13,16 +14,17 @@ use std::{
 use tidegate::clock::Clock;
 
 use crate::{
-    client::{Client, Response},
+    client::Response,
     gateway::Gateway,
+    protocol::{AnyClient, NameOnPanic, PROTOCOLS, Protocol},
     redis_server::RedisServer,
     redis_topology::{RedisCluster, SentinelTopology},
 };
 
 /// Where the counters are.
 pub enum Backend {
-    /// In the one gateway's memory.
-    Memory,
+    /// In the one gateway's memory. The clients speak these protocols.
+    Memory(&'static [Protocol]),
     /// In one Redis.
     Redis(RedisServer),
     /// In two independent Redis servers.
@@ -63,23 +65,55 @@ fn is_memory_only() -> bool {
     std::env::var(STORES_VARIABLE).is_ok_and(|stores| stores == "memory")
 }
 
-/// Runs a test body in memory and on one Redis.
+/// Runs a test body in memory, with each protocol, and on one Redis.
 pub fn on_every_store(test: impl Fn(&Backend)) {
-    test(&Backend::Memory);
+    for protocol in &PROTOCOLS {
+        let _name = NameOnPanic(*protocol);
+        test(&Backend::Memory(slice::from_ref(protocol)));
+    }
     if !is_memory_only() {
         test(&Backend::Redis(RedisServer::start()));
     }
 }
 
-/// Runs a test body in memory and on every Redis topology, concurrently.
+/// [`on_every_store`] for a slow test body: in memory, too, the clients speak the protocols in turn.
+pub fn on_every_store_once(test: impl Fn(&Backend)) {
+    test(&Backend::Memory(&PROTOCOLS));
+    if !is_memory_only() {
+        test(&Backend::Redis(RedisServer::start()));
+    }
+}
+
+/// Runs a test body in memory, with each protocol, and on every Redis topology, concurrently.
 pub fn on_every_topology(test: impl Fn(&Backend) + Sync) {
+    thread::scope(|scope| {
+        for protocol in &PROTOCOLS {
+            let test = &test;
+            scope.spawn(move || {
+                let _name = NameOnPanic(*protocol);
+                test(&Backend::Memory(slice::from_ref(protocol)));
+            });
+        }
+        on_redis_topologies(&test);
+    });
+}
+
+/// [`on_every_topology`] for a slow test body: in memory, too, the clients speak the protocols in turn.
+pub fn on_every_topology_once(test: impl Fn(&Backend) + Sync) {
+    thread::scope(|scope| {
+        scope.spawn(|| test(&Backend::Memory(&PROTOCOLS)));
+        on_redis_topologies(&test);
+    });
+}
+
+fn on_redis_topologies(test: &(impl Fn(&Backend) + Sync)) {
     static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
     static SENTINEL: Mutex<Weak<SentinelTopology>> = Mutex::new(Weak::new());
     if is_memory_only() {
-        return test(&Backend::Memory);
+        return;
     }
     thread::scope(|scope| {
-        scope.spawn(|| on_every_store(&test));
+        scope.spawn(|| test(&Backend::Redis(RedisServer::start())));
         scope.spawn(|| test(&Backend::Shards([RedisServer::start(), RedisServer::start()])));
         scope.spawn(|| test(&Backend::Cluster(SharedServers::new(&CLUSTER, RedisCluster::start))));
         scope.spawn(|| {
@@ -91,15 +125,33 @@ pub fn on_every_topology(test: impl Fn(&Backend) + Sync) {
 impl Backend {
     /// Starts gateways with `yaml` and a common clock: one in memory, two on Redis.
     pub fn start(&self, yaml: &str, clock: &Clock) -> Fleet {
-        let count = if matches!(self, Self::Memory) { 1 } else { 2 };
+        let count = if self.is_memory() { 1 } else { 2 };
         let store = self.store_section();
         let yaml = format!("{store}{yaml}");
-        let gateways: Vec<_> =
-            (0..count).map(|_| Gateway::start_at(&yaml, clock.clone())).collect();
-        // Two connections to each gateway, so that both of its workers may be used.
-        let connect = |gateway: &Gateway| RefCell::new(Client::connect(gateway.address()));
-        let clients = gateways.iter().chain(&gateways).map(connect).collect();
-        Fleet { gateways, clients, next: Cell::new(0), store }
+        let start = |_| Gateway::for_every_protocol_at(&yaml, clock.clone());
+        let gateways: Vec<_> = (0..count).map(start).collect();
+        let protocols = self.protocols();
+        let clients = (0..gateways.len() * protocols.len()).map(|_| RefCell::default()).collect();
+        Fleet { gateways, protocols, clients, next: Cell::new(0), store }
+    }
+
+    /// What the clients speak. The first speaks another protocol on each topology.
+    fn protocols(&self) -> Vec<Protocol> {
+        let mut all = PROTOCOLS;
+        match self {
+            // Two connections at least: the gateway has two workers.
+            Self::Memory(protocols) => return [*protocols, *protocols].concat(),
+            Self::Redis(_) => all.rotate_left(3),
+            Self::Shards(_) => all.rotate_left(2),
+            Self::Cluster(_) => all.rotate_left(1),
+            Self::Sentinel(_) => {}
+        }
+        all.to_vec()
+    }
+
+    /// Whether the counters are in the gateway's memory.
+    pub fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory(_))
     }
 
     /// Whether the records of one request may be spread over several servers.
@@ -113,7 +165,7 @@ impl Backend {
         let quoted = |url: &str| format!("\"{url}\"");
         let primary = |server: &RedisServer| format!("{{primary: {}}}", quoted(&server.url()));
         let servers = match self {
-            Self::Memory => return String::new(),
+            Self::Memory(_) => return String::new(),
             Self::Redis(redis) => format!("shards: [{}]", primary(redis)),
             Self::Shards([a, b]) => format!("shards: [{}, {}]", primary(a), primary(b)),
             Self::Cluster(SharedServers { servers, namespace }) => {
@@ -134,23 +186,38 @@ impl Backend {
 pub struct Fleet {
     /// The gateways.
     pub gateways: Vec<Gateway>,
-    clients: Vec<RefCell<Client>>,
+    protocols: Vec<Protocol>,
+    /// Connected at the first request: each gateway in turn for each protocol.
+    clients: Vec<RefCell<Option<AnyClient>>>,
     next: Cell<usize>,
     store: String,
 }
 
 impl Fleet {
-    /// Sends a GET to the next gateway. `headers` are whole lines, each with CR LF.
+    /// A further connection: of a test's clients, number `n`. They take the gateways and the protocols in turn.
+    pub fn connect(&self, n: usize) -> AnyClient {
+        let gateway = &self.gateways[n % self.gateways.len()];
+        AnyClient::connect(self.protocols[n % self.protocols.len()], gateway)
+    }
+
+    /// Sends a GET to the next gateway, on the next of its connections. `headers` are whole lines, each with
+    /// CR LF.
     pub fn get(&self, path: &str, headers: &str) -> Response {
         let turn = self.next.get();
         self.next.set(turn + 1);
-        self.clients[turn % self.clients.len()].borrow_mut().get(path, headers)
+        self.get_on(turn % self.clients.len(), path, headers)
     }
 
     /// Sends a GET over the same connection each time, so that each is processed after the previous
     /// response and its effects.
     pub fn get_in_order(&self, path: &str, headers: &str) -> Response {
-        self.clients[0].borrow_mut().get(path, headers)
+        self.get_on(0, path, headers)
+    }
+
+    fn get_on(&self, at: usize, path: &str, headers: &str) -> Response {
+        let (turn, gateway) = (at / self.gateways.len(), at % self.gateways.len());
+        let connect = || AnyClient::connect(self.protocols[turn], &self.gateways[gateway]);
+        self.clients[at].borrow_mut().get_or_insert_with(connect).get(path, headers)
     }
 
     /// Sends a GET with an access token.

@@ -1,8 +1,9 @@
-//! An HTTP/1.1 client on a raw socket: sends exactly the given bytes and parses the responses.
+//! An HTTP/1.1 client on a raw socket, or on TLS (`tls.rs`): sends exactly the given bytes and parses the
+//! responses.
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     time::Duration,
 };
 
@@ -10,11 +11,27 @@ use std::{
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One connection to a gateway.
-pub struct Client {
+pub struct Client<S = TcpStream> {
     /// The connection, for what the methods do not offer.
-    pub socket: TcpStream,
+    pub socket: S,
     /// Bytes that were received and not consumed yet.
     buffer: Vec<u8>,
+}
+
+/// What a client can be made of.
+pub trait Stream: Read + Write + Send {
+    /// Ends the writing direction: the gateway reads the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// The connection is closed or reset.
+    fn half_close(&mut self) -> std::io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn half_close(&mut self) -> std::io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
 }
 
 /// A response as it was received.
@@ -60,19 +77,43 @@ impl Response {
 impl Client {
     /// Connects. A read times out after 10 s.
     pub fn connect(address: SocketAddr) -> Self {
-        Self::from_socket(TcpStream::connect(address).expect("a connection"))
+        Self::try_connect(address).expect("a connection")
+    }
+
+    /// [`Self::connect`].
+    ///
+    /// # Errors
+    ///
+    /// The connection was refused.
+    pub fn try_connect(address: SocketAddr) -> std::io::Result<Self> {
+        TcpStream::connect(address).map(Self::from_socket)
     }
 
     /// Takes over an established connection.
     pub fn from_socket(socket: TcpStream) -> Self {
         socket.set_read_timeout(Some(READ_TIMEOUT)).expect("a timeout");
         socket.set_nodelay(true).expect("no delay");
+        Self::over(socket)
+    }
+}
+
+impl<S: Stream + 'static> Client<S> {
+    /// The same client, with a type that does not tell the stream's.
+    pub fn boxed(self) -> Client<Box<dyn Stream>> {
+        Client { socket: Box::new(self.socket), buffer: self.buffer }
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// A client on a stream whose reads time out.
+    pub fn over(socket: S) -> Self {
         Self { socket, buffer: Vec::new() }
     }
 
     /// Sends these bytes.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         self.socket.write_all(bytes.as_ref()).expect("the gateway reads");
+        self.socket.flush().expect("the gateway reads");
         self
     }
 
@@ -172,13 +213,15 @@ impl Client {
         self.socket.read_to_end(&mut all).map(|_| all)
     }
 
-    /// Waits for the end of the connection: true if it is closed or reset, false if a byte arrives
-    /// or the read times out.
+    /// Waits for the end of the connection: true if it is closed or reset, with TLS also without an end of
+    /// the session; false if a byte arrives or the read times out.
     pub fn is_closed_or_reset(&mut self) -> bool {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         match self.socket.read(&mut [0]) {
             Ok(count) => count == 0,
-            Err(error) => matches!(error.kind(), BrokenPipe | ConnectionReset),
+            Err(error) => {
+                matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use tidegate::{
 };
 
 use crate::{
+    protocol,
     redis_server::RedisServer,
     wait::{TIMEOUT, eventually, sleep},
 };
@@ -47,6 +48,8 @@ pub struct Gateway {
     /// Its clock; all clones move together.
     pub clock: Clock,
     file: PathBuf,
+    /// The key `listen` of a configuration that has none.
+    listen: String,
     _directory: TempDir,
 }
 
@@ -62,11 +65,29 @@ impl Gateway {
     /// [`Self::start`] on the given clock.
     pub fn start_at(yaml: &str, clock: Clock) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
+        let listen = "listen: [{address: \"127.0.0.1:0\"}]\n".to_owned();
+        Self::start_in(directory, yaml, listen, clock)
+    }
+
+    /// [`Self::start`] with a listener in clear, also for HTTP/2, and one with TLS: for clients of every
+    /// [`Protocol`](crate::protocol::Protocol).
+    pub fn for_every_protocol(yaml: &str) -> Self {
+        Self::for_every_protocol_at(yaml, Clock::system())
+    }
+
+    /// [`Self::for_every_protocol`] on the given clock.
+    pub fn for_every_protocol_at(yaml: &str, clock: Clock) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let listen = protocol::listen(directory.path());
+        Self::start_in(directory, yaml, listen, clock)
+    }
+
+    fn start_in(directory: TempDir, yaml: &str, listen: String, clock: Clock) -> Self {
         let file = directory.path().join("tidegate.yaml");
-        fs::write(&file, with_defaults(yaml)).expect("a file");
+        fs::write(&file, with_defaults(yaml, &listen)).expect("a file");
         let started = Server::start(&file, clock.clone());
         let server = started.unwrap_or_else(|error| panic!("{error}"));
-        Self { server, clock, file, _directory: directory }
+        Self { server, clock, file, listen, _directory: directory }
     }
 
     /// Runs `action` while time passes; returns its value, and how much time passed by the gateway's
@@ -127,7 +148,7 @@ impl Gateway {
     /// Replaces the configuration file, with defaults as at the start. Does not reload it;
     /// the file watcher may.
     pub fn write_configuration(&self, yaml: &str) {
-        fs::write(&self.file, with_defaults(yaml)).expect("a file");
+        fs::write(&self.file, with_defaults(yaml, &self.listen)).expect("a file");
     }
 
     /// Replaces the configuration file and reloads it; returns the configuration's generation.
@@ -157,10 +178,10 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 /// Adds the keys that `yaml` lacks.
-fn with_defaults(yaml: &str) -> String {
+fn with_defaults(yaml: &str, listen: &str) -> String {
     let mut text = String::new();
     for (key, line) in [
-        ("listen:", "listen: [{address: \"127.0.0.1:0\"}]\n"),
+        ("listen:", listen),
         ("admin:", "admin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\n"),
         ("workers:", "workers: 2\n"),
         ("access_log:", "access_log: off\n"),
