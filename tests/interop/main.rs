@@ -1,0 +1,19 @@
+//! Interoperability: Tidegate between clients and servers of other projects (Debian's packages), as real
+//! processes on free ports of the loopback interface. A tool that is not installed fails its tests.
+#![allow(missing_docs, reason = "a test's name says what it asserts")]
+#![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
+#![allow(clippy::doc_markdown, reason = "HAProxy and OpenSSL are names")]
+
+mod curl;
+mod edge;
+mod haproxy;
+mod hypercorn;
+mod nghttp2;
+mod nginx;
+mod openssl;
+mod reloads;
+mod restarts;
+mod server;
+mod sslscan;
+mod tools;
+mod websocket;

@@ -1,0 +1,134 @@
+//! WebSocket through the gateway: Python's websockets and h2 and Node.js' ws as clients, websockets, ws and
+//! Hypercorn as servers.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::{
+    edge::{Edge, Files, Listener, NAME, upstream_tls},
+    server::Server,
+    tools::{run, script},
+};
+
+/// The name of the servers' certificate.
+const SERVER: &str = "server.test";
+
+/// A gateway before a server, with a target of this scheme and this protocol.
+fn edge(files: &Files, server: SocketAddr, scheme: &str, protocol: &str) -> Edge {
+    Edge::start(&format!(
+        "upstreams:
+  echo:
+    targets: ['{scheme}://{server}']
+    protocol: {protocol}
+    {}
+routes: [{{name: chat, match: {{path: /chat}}, upstream: echo}}]
+",
+        upstream_tls(files, scheme, SERVER)
+    ))
+}
+
+/// What a client script saw of `server` over a listener.
+fn seen(edge: &Edge, server: &str, client: &str, listener: Listener, messages: u32) -> Value {
+    let mut command = script(client);
+    command.arg(edge.port(listener).to_string()).args([NAME, &messages.to_string()]);
+    if matches!(listener, Listener::Tls) {
+        command.arg(&edge.files.ca);
+    }
+    let output = run(&mut command).succeeded(&format!("{client}, {listener:?}, {server}"));
+    serde_json::from_str(&output.out).expect("JSON")
+}
+
+/// What both clients see of any server, and the answer to `ping` and to `version`.
+fn expected(pinged: &str, version: &str, last_close: &str) -> Value {
+    json!({
+        "subprotocol": "chat.v2",
+        "text": "hello \u{e9}",
+        "binary_is_equal": true,
+        "fragments": "one two three",
+        "ponged": true,
+        "pinged": pinged,
+        "version": version,
+        "messages_are_equal": true,
+        "own_close": "4001 by the client",
+        "last_close": last_close,
+        "their_close": "4002 by the server",
+    })
+}
+
+const HTTP1_CLIENT: &str = "websocket_client.py";
+const HTTP2_CLIENT: &str = "http2_websocket_client.py";
+const WS_CLIENT: &str = "ws_client.cjs";
+
+/// Runs both clients, in clear and over TLS, and compares what they saw of `server`.
+fn assert_all_see(edge: &Edge, server: &str, messages: u32, expected: &Value) {
+    let seen = |client, listener| seen(edge, server, client, listener, messages);
+    for listener in [Listener::Clear, Listener::Tls] {
+        let http1 = seen(HTTP1_CLIENT, listener);
+        assert_eq!(http1, *expected, "HTTP/1.1, {listener:?}, {server}");
+        let mut http2 = seen(HTTP2_CLIENT, listener);
+        let status = http2.as_object_mut().and_then(|seen| seen.remove("status"));
+        assert_eq!(status, Some(json!("200")), "HTTP/2, {listener:?}, {server}");
+        assert_eq!(http2, *expected, "HTTP/2, {listener:?}, {server}");
+    }
+}
+
+#[test]
+fn websocket_conversations_pass_to_a_server_of_http1() {
+    let (_server, address) = Server::script("echo.py", &[]);
+    let edge = edge(&Files::new(), address, "http", "http1");
+    let expected = expected("pong", "version", "4001 by the client");
+    assert_all_see(&edge, "websockets", 10_000, &expected);
+    edge.gateway.wait_for_metric("tidegate_tunnels ", 0);
+}
+
+#[test]
+fn websocket_conversations_pass_to_a_server_over_tls() {
+    let files = Files::new();
+    let own = files.issue("server", &[SERVER]);
+    let (_server, address) = Server::script("echo.py", &[&own.cert, &own.key]);
+    let edge = edge(&files, address, "https", "http1");
+    let expected = expected("pong", "version", "4001 by the client");
+    assert_all_see(&edge, "websockets over TLS", 100, &expected);
+    edge.gateway.wait_for_metric("tidegate_tunnels ", 0);
+}
+
+#[test]
+fn websocket_conversations_pass_to_a_server_of_http2() {
+    let files = Files::new();
+    let own = files.issue("server", &[SERVER]);
+    for (scheme, arguments) in [("http", vec![]), ("https", vec![&*own.cert, &*own.key])] {
+        let (_server, address) = Server::script("application.py", &arguments);
+        // For a WebSocket, `auto` chooses HTTP/1.1.
+        for (protocol, version) in [("http1", "1.1"), ("http2", "2"), ("auto", "1.1")] {
+            let edge = edge(&files, address, scheme, protocol);
+            let server = format!("Hypercorn, {scheme}, {protocol}");
+            assert_all_see(&edge, &server, 100, &expected("ping", version, "closed"));
+        }
+    }
+}
+
+#[test]
+fn websocket_conversations_pass_between_ws_and_websockets() {
+    let files = Files::new();
+    let own = files.issue("server", &[SERVER]);
+    for (scheme, arguments) in [("http", vec![]), ("https", vec![&*own.cert, &*own.key])] {
+        for (server, client) in
+            [("ws_echo.cjs", WS_CLIENT), ("echo.py", WS_CLIENT), ("ws_echo.cjs", HTTP1_CLIENT)]
+        {
+            let (_server, address) = Server::script(server, &arguments);
+            let edge = edge(&files, address, scheme, "http1");
+            let mut expected = expected("pong", "version", "4001 by the client");
+            if (server, client) == ("ws_echo.cjs", WS_CLIENT) {
+                // What either side sends after the other has ended its direction of the stream.
+                expected["after_own_end"] = json!("after the end");
+                expected["after_their_end"] = json!("after their end");
+            }
+            for listener in [Listener::Clear, Listener::Tls] {
+                let seen = seen(&edge, server, client, listener, 10_000);
+                assert_eq!(seen, expected, "{client}, {listener:?}, {server}, {scheme}");
+            }
+            edge.gateway.wait_for_metric("tidegate_tunnels ", 0);
+        }
+    }
+}
