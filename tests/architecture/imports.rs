@@ -6,11 +6,11 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 8] =
-    ["config", "framing", "identity", "limit", "route", "store", "throttle", "upstream"];
+const LEAVES: [&str; 9] =
+    ["config", "framing", "identity", "limit", "route", "store", "throttle", "tls", "upstream"];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 14] = [
+const ALLOWED: [(&str, &str, &str); 16] = [
     ("config", "escape", "faults quote what the file has"),
     ("identity", "escape", "errors quote what the request has"),
     ("identity", "framing", "it reads the header fields that the framing has parsed"),
@@ -24,6 +24,8 @@ const ALLOWED: [(&str, &str, &str); 14] = [
     ("throttle", "secret", "tokens are hashed under what gateways of one store share"),
     ("throttle", "counter", "it counts its calls as everything else is counted"),
     ("throttle", "store", "it opens its own connections as the store does: `Connector`, `Failure`"),
+    ("tls", "config", "its files are read as the configuration is: regular ones, and not for ever"),
+    ("upstream", "tls", "it performs the handshakes with its servers"),
     ("upstream", "framing", "responses are read as strictly as requests, with the same deadlines"),
 ];
 
@@ -38,7 +40,10 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
     // Losses are reported at most once a minute: a deadline that several threads check.
     ("telemetry", &["clock"]),
     ("error", &["framing", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
-    ("snapshot", &["config", "framing", "identity", "limit", "route", "throttle", "upstream"]),
+    (
+        "snapshot",
+        &["config", "framing", "identity", "limit", "route", "throttle", "tls", "upstream"],
+    ),
     ("respond", &["error", "framing", "limit", "snapshot", "throttle", "upstream"]),
     // What is decided before anything is charged. A request, `explain` and `replay` share it, so it
     // stands below all three, and above the leaves that it calls one after the other.
@@ -49,7 +54,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
         &["error", "escape", "framing", "identity", "limit", "plan", "route", "snapshot", "store"],
     ),
     ("live", &["snapshot"]),
-    ("reload", &["config", "gateway", "snapshot"]),
+    ("reload", &["config", "gateway", "snapshot", "tls"]),
     (
         "gateway",
         &[
@@ -66,11 +71,25 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "store",
             "telemetry",
             "throttle",
+            "tls",
             "upstream",
         ],
     ),
-    ("connection", &["framing", "gateway", "telemetry", "upstream"]),
-    ("worker", &["clock", "connection", "framing", "gateway", "identity", "metrics", "upstream"]),
+    // What precedes HTTP goes by the listener's rules.
+    ("connection", &["framing", "gateway", "snapshot", "telemetry", "tls", "upstream"]),
+    (
+        "worker",
+        &[
+            "clock",
+            "connection",
+            "framing",
+            "gateway",
+            "identity",
+            "metrics",
+            "snapshot",
+            "upstream",
+        ],
+    ),
     (
         "admin",
         &[
@@ -244,7 +263,7 @@ const REAL_TIME: [(&str, &str); 5] = [
     ("src/clock.rs", "the clock itself"),
     ("src/admin/connections.rs", "connections of the operator"),
     ("src/gateway/charging.rs", "polls other threads while the gateway drains"),
-    ("src/reload.rs", "waits for changes of a file to end"),
+    ("src/reload/watch.rs", "waits for changes of a file to end"),
     ("src/upstream/pool.rs", "connects to upstreams"),
 ];
 

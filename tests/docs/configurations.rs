@@ -9,6 +9,7 @@ use tidegate::{config, snapshot::Snapshot};
 
 use crate::{
     assert_none,
+    certificate_files::substitute,
     page::{Block, Page, all},
     root,
 };
@@ -37,6 +38,7 @@ fn fault(page: &Page, block: &Block) -> Option<String> {
         return parsed.err().map(|error| format!("{name}: {error}"));
     }
     let text = if block.has("fragment") { complete(&block.text) } else { block.text.clone() };
+    let (text, _files) = substitute(&text);
     match config::parse(&name, &text).map(|loaded| Snapshot::compile(&loaded)) {
         Err(fault) => Some(fault.to_string()),
         Ok(Err(faults)) => Some(faults.to_string()),
@@ -73,6 +75,19 @@ fn a_faulty_block_is_found() {
         let text = format!("```{info}\n{yaml}```\n");
         let page = Page { path: "a.md".to_owned(), text };
         assert_eq!(faulty_blocks(&page).len(), expected, "{info}: {yaml}");
+    }
+}
+
+/// Also those whose certificates are on no machine, for which `scripts/test` does not run `check`.
+#[test]
+fn examples_load() {
+    let files = std::fs::read_dir(root().join("config/examples")).expect("examples");
+    for file in files.map(|file| file.expect("a file").path()) {
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(&file).expect("readable");
+        let (text, _certificates) = substitute(&text);
+        let loaded = config::parse(&name, &text).unwrap_or_else(|faults| panic!("{faults}"));
+        Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
     }
 }
 

@@ -4,6 +4,8 @@
 //! console blocks anew.
 #![allow(missing_docs, reason = "a test's name says what it asserts")]
 
+/// Files for the certificates that configurations name.
+mod certificate_files;
 /// Every configuration in a page loads.
 mod configurations;
 /// Every command in a page is run and its output compared.

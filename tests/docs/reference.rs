@@ -35,17 +35,7 @@ struct UnsupportedKey {
     yaml: &'static str,
 }
 
-const UNSUPPORTED_KEYS: [UnsupportedKey; 6] = [
-    UnsupportedKey {
-        key: "listen[].tls",
-        values: &[],
-        yaml: "listen: [{address: \"127.0.0.1:0\", tls: {cert: a, key: b}}]",
-    },
-    UnsupportedKey {
-        key: "listen[].proxy_protocol",
-        values: &["true"],
-        yaml: "listen: [{address: \"127.0.0.1:0\", proxy_protocol: true}]",
-    },
+const UNSUPPORTED_KEYS: [UnsupportedKey; 2] = [
     UnsupportedKey {
         key: "upstreams.NAME.health",
         values: &[],
@@ -55,16 +45,6 @@ const UNSUPPORTED_KEYS: [UnsupportedKey; 6] = [
         key: "upstreams.NAME.balance",
         values: &["least_requests", "hash"],
         yaml: "upstreams: {app: {targets: [\"http://a:1\"], balance: hash}}",
-    },
-    UnsupportedKey {
-        key: "upstreams.NAME.protocol",
-        values: &["http2"],
-        yaml: "upstreams: {app: {targets: [\"http://a:1\"], protocol: http2}}",
-    },
-    UnsupportedKey {
-        key: "upstreams.NAME.targets",
-        values: &["https://host:port", "unix:/path"],
-        yaml: "upstreams: {app: {targets: [\"https://a:1\"]}}",
     },
 ];
 

@@ -109,7 +109,7 @@ trailer with a bare LF :: haproxy :: 200 200 closed | POST /a host=a chunked="" 
 trailer folded :: haproxy :: 200 200 closed | POST /a host=a chunked="" trailer="x: y   z" ; GET /end host=a :: obsolete, and recipients unfold it differently
 connection names a field :: haproxy :: 200 200 closed | GET /a host=a x-kept="y" ; GET /end host=a :: fields that Connection names are not forwarded: RFC 9110, 7.6.1
 te :: haproxy :: 200 200 closed | GET /a host=a te="trailers" ; GET /end host=a :: hop-by-hop: we do not announce `trailers` ourselves
-upgrade :: haproxy :: 200 200 closed | GET /a host=a upgrade="h2c" ; GET /end host=a :: we do not upgrade, so we do not forward the offer
+upgrade :: haproxy :: 200 200 closed | GET /a host=a upgrade="h2c" ; GET /end host=a :: an upgrade to HTTP/2 is not forwarded
 keep-alive and proxy-connection :: haproxy :: 200 200 closed | GET /a host=a keep-alive="timeout=5" proxy-connection="keep-alive" ; GET /end host=a :: both concern one connection only: RFC 9110, 7.6.1
 upstream closes :: haproxy :: 200 closed | GET /upstream-closes host=a :: the upstream's close concerns only its own connection
 HTTP/1.0 :: haproxy :: 200 closed | GET /a HTTP/1.0 host=a :: we forward with our own version: RFC 9110, 2.5
