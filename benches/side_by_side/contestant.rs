@@ -1,12 +1,12 @@
 //! Starts and stops the contestants, each as a child process tree in its own directory.
 
 use std::{
-    cell::Cell,
     fmt,
     fs::{self, File},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -14,10 +14,12 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use testkit::tls::{Authority, Identity};
 
 use crate::{
+    configuration::{self, CERTIFICATE_FILES, ConfigParams, PeerOptions},
     profile::Profile,
-    scenario::{self, ConfigParams, PeerOptions, Scenario},
+    scenario::Scenario,
 };
 
 /// Timeout until a contestant accepts connections; long for valgrind.
@@ -58,7 +60,7 @@ pub(crate) struct Contestant {
     address: SocketAddr,
     directory: TempDir,
     /// Number of profiles that callgrind has written.
-    dumps: Cell<u32>,
+    dumps: AtomicU32,
 }
 
 impl Gateway {
@@ -105,7 +107,31 @@ impl Program {
         let directory = TempDir::with_prefix("side_by_side-")?;
         let address = free_address()?;
         let params = ConfigParams { scenario, listen: address, origin, peers: self.peers };
-        let mut command = self.command(&params, mode, directory.path())?;
+        let command = self.command(&params, mode, directory.path())?;
+        self.spawn(command, directory, address)
+    }
+
+    /// Starts Tidegate with this configuration, in a directory that has its other files.
+    pub(crate) fn start_configured(
+        &self,
+        directory: TempDir,
+        address: SocketAddr,
+        configuration: &str,
+    ) -> Result<Contestant> {
+        let file = directory.path().join("contestant.conf");
+        fs::write(&file, configuration)?;
+        let mut command = Command::new(&self.path);
+        command.arg("serve").arg("--config").arg(file).current_dir(directory.path());
+        self.spawn(command, directory, address)
+    }
+
+    /// Runs the command and waits until it accepts connections at `address`.
+    fn spawn(
+        &self,
+        mut command: Command,
+        directory: TempDir,
+        address: SocketAddr,
+    ) -> Result<Contestant> {
         let output = File::create(directory.path().join("output.log"))?;
         let child = command
             .stdin(Stdio::null())
@@ -113,8 +139,13 @@ impl Program {
             .stderr(output)
             .spawn()
             .with_context(|| format!("{} does not start", self.gateway))?;
-        let mut contestant =
-            Contestant { gateway: self.gateway, child, address, directory, dumps: Cell::new(0) };
+        let mut contestant = Contestant {
+            gateway: self.gateway,
+            child,
+            address,
+            directory,
+            dumps: AtomicU32::new(0),
+        };
         contestant.wait_until_ready()?;
         Ok(contestant)
     }
@@ -123,12 +154,20 @@ impl Program {
     fn command(&self, params: &ConfigParams, mode: Mode, directory: &Path) -> Result<Command> {
         let file = directory.join("contestant.conf");
         let under_callgrind = mode == Mode::Callgrind;
+        if params.scenario.protocol.is_tls() {
+            let Identity { cert, key } =
+                Authority::new("side_by_side").issue(&["localhost", "127.0.0.1"]);
+            let contents = [&cert, &key, &format!("{cert}{key}")];
+            for (name, content) in CERTIFICATE_FILES.iter().zip(contents) {
+                fs::write(directory.join(name), content)?;
+            }
+        }
         fs::write(
             &file,
             match self.gateway {
-                Gateway::Nginx => scenario::nginx(params, under_callgrind),
-                Gateway::Haproxy => scenario::haproxy(params),
-                Gateway::Tidegate => scenario::tidegate(params),
+                Gateway::Nginx => configuration::nginx(params, under_callgrind),
+                Gateway::Haproxy => configuration::haproxy(params),
+                Gateway::Tidegate => configuration::tidegate(params),
             },
         )?;
         let mut command = if under_callgrind {
@@ -157,6 +196,11 @@ impl Contestant {
         self.address
     }
 
+    /// Its first process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its processes, the workers last.
     pub(crate) fn pids(&self) -> Result<Vec<u32>> {
         let mut pids = vec![self.child.id()];
@@ -171,7 +215,7 @@ impl Contestant {
 
     /// The counts of callgrind since the last call; only for [`Mode::Callgrind`].
     pub(crate) fn profile(&self) -> Result<Profile> {
-        let number = self.dumps.get() + 1;
+        let number = self.dumps.load(Ordering::Relaxed) + 1;
         let status = Command::new("vgdb")
             .arg(format!("--pid={}", self.child.id()))
             .arg("dump")
@@ -179,7 +223,7 @@ impl Contestant {
             .status()
             .context("vgdb, which is a part of valgrind, does not start")?;
         ensure!(status.success(), "callgrind wrote no profile{}", self.logs());
-        self.dumps.set(number);
+        self.dumps.store(number, Ordering::Relaxed);
         let text = fs::read_to_string(self.directory.path().join(format!("counted.{number}")))?;
         Profile::read(&text).with_context(|| format!("callgrind counted nothing{}", self.logs()))
     }
@@ -290,6 +334,6 @@ fn parent(pid: u32) -> Option<u32> {
 }
 
 /// An unused port on loopback.
-fn free_address() -> Result<SocketAddr> {
+pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! cargo bench --bench side_by_side [-- --rounds N --requests N --connections N --quick --bare-peers
 //!          --buffered-peer --without-peers
-//!          --only cpu|syscalls|instructions|routes|memory|latency|workers]
+//!          --only cpu|protocols|syscalls|instructions|routes|memory|latency|workers|abuse]
 //! ```
 //!
 //! `--profile fast` before the `--` builds faster, without link-time optimization, and so does not measure
@@ -18,8 +18,17 @@
 //!
 //! The output is a markdown table with targets; no test depends on it. The contestant runs on CPU 0; the load
 //! generator and the upstream run in this process, on CPU 1. Absolute figures vary with the state of the
-//! machine, so compare the ratios. Requirements: Linux, two cores, Debian's `nginx` and `haproxy`, `strace`
-//! and `valgrind` for the parts that use them, and for memory, 10,100 open files in each of two processes.
+//! machine, so compare the ratios. Requirements: Linux, two cores, Debian's `nginx` and `haproxy`, `strace`,
+//! `valgrind`, `h2load` (Debian's `nghttp2-client`) and `perf` for the parts that use them, and for memory,
+//! 10,100 open files in each of two processes.
+//!
+//! `--only protocols` measures what is not HTTP/1 in clear. h2load or clients of this program drive it, with
+//! HTTP/2 on 8 connections of 16 streams. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone, so the row of
+//! another upstream of HTTP/2 has no figure of it. A handshake's cost is that of a connection from its accept
+//! to its close, without a request.
+//!
+//! `--only abuse` attacks Tidegate, without the peers, with slow connections and floods, and measures another
+//! client meanwhile; see [`abuse`]. It takes about four minutes and needs 1,100 open files.
 //!
 //! [`Options`] select the measurements. [`parts`] runs them: each measurement of [`measure`] starts a
 //! [`contestant`] with the configuration of one scenario from [`scenario`], drives it with the load generator
@@ -31,13 +40,20 @@
     reason = "a benchmark reads the real clock, and its main thread may sleep"
 )]
 
+mod abuse;
+mod client;
+mod configuration;
 mod contestant;
+mod h2load;
 mod machine;
 mod measure;
+mod origins;
 mod parts;
 mod profile;
 mod report;
 mod scenario;
+
+use std::cell::OnceCell;
 
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
@@ -45,10 +61,10 @@ use clap::{Parser, ValueEnum};
 use testkit::load::{Origin, cpu};
 
 use crate::{
+    configuration::PeerOptions,
     contestant::{Gateway, Program},
     measure::Bench,
     parts::Run,
-    scenario::PeerOptions,
 };
 
 /// Measures Tidegate beside nginx and `HAProxy` and prints a markdown table.
@@ -70,6 +86,9 @@ struct Options {
     /// One part only.
     #[arg(long, value_enum)]
     only: Option<Part>,
+    /// Only attacks whose name contains this text, in the part `abuse`.
+    #[arg(long, default_value = "")]
+    attack: String,
     /// nginx and `HAProxy` add no headers; Tidegate adds all of its headers.
     #[arg(long)]
     bare_peers: bool,
@@ -89,6 +108,8 @@ struct Options {
 enum Part {
     /// CPU time from `/proc`.
     Cpu,
+    /// TLS, HTTP/2, gRPC and tunnels: `h2load`, and `perf` for system calls.
+    Protocols,
     /// `strace -f -c`.
     Syscalls,
     /// User instructions and allocations: `valgrind --tool=callgrind`.
@@ -101,6 +122,8 @@ enum Part {
     Latency,
     /// CPU time of two workers compared with one.
     Workers,
+    /// What clients that attack Tidegate cost another client, and memory.
+    Abuse,
 }
 
 fn main() -> Result<()> {
@@ -117,11 +140,18 @@ fn main() -> Result<()> {
     let programs = programs(&options)?;
     let heading = machine::describe(&programs, &options.describe());
     cpu::pin(cpu::TESTED_CPU);
-    let bench = Bench { origin: Origin::start()?, connections: options.connections.into() };
+    let bench = Bench {
+        origin: Origin::start()?,
+        origins: OnceCell::new(),
+        connections: options.connections.into(),
+    };
 
     let mut run = Run::new(&bench, &programs, &options);
     if options.runs(Part::Cpu) {
         run.cpu()?;
+    }
+    if options.runs(Part::Protocols) {
+        run.protocols()?;
     }
     if options.runs(Part::Workers) {
         run.workers()?;
@@ -142,6 +172,9 @@ fn main() -> Result<()> {
         run.routes()?;
     }
     println!("{heading}\n\n{}", run.figures.table());
+    if options.runs(Part::Abuse) {
+        println!("{}", run.abuse()?);
+    }
     Ok(())
 }
 

@@ -1,6 +1,10 @@
-//! The measurements. Each starts a new contestant and drives one scenario.
+//! The measurements. Each starts a new contestant and drives one scenario. Those over TLS, HTTP/2 and tunnels
+//! are in `protocols`.
+
+mod protocols;
 
 use std::{
+    cell::OnceCell,
     fs,
     io::{BufRead as _, BufReader},
     process::{Command, Stdio},
@@ -14,7 +18,9 @@ use testkit::load::{IdleConnections, Load, Origin, Tally};
 
 use crate::{
     contestant::{Contestant, Mode, Program, signal},
-    scenario::{Limit, Scenario},
+    h2load::H2load,
+    origins::Origins,
+    scenario::{ClientProtocol, Limit, Scenario},
 };
 
 /// Number of requests that open the connections, fill the pools and warm the caches.
@@ -38,13 +44,17 @@ pub(crate) enum Metric {
     User,
     /// Requests per second; only informative, because the load generator shares the machine.
     Rate,
+    /// Bytes of bodies or messages per second, in MiB; only informative.
+    Throughput,
     /// System calls per request.
     Syscalls { connections: usize },
+    /// System calls that send, to clients and upstreams, per request.
+    Writes,
     /// User instructions per request.
     Instructions,
     /// Calls of an allocator per request.
     Allocations,
-    /// Memory of one idle connection, in KiB.
+    /// Memory of one idle connection or tunnel, in KiB.
     Memory(History),
     /// The 99th percentile of the request duration, in ms, at a percentage of nginx' saturation.
     Tail { percent: u8 },
@@ -59,11 +69,15 @@ pub(crate) enum History {
     OneRequest,
     /// One request, with this many requests in flight at a time.
     Burst(usize),
+    /// The request for an upgrade, and one message through the tunnel.
+    Tunnel,
 }
 
 /// The environment of all measurements.
 pub(crate) struct Bench {
     pub(crate) origin: Origin,
+    /// The upstreams of the part `protocols`, which start when they are first needed.
+    pub(crate) origins: OnceCell<Origins>,
     /// Number of client connections, unless a measurement sets its own.
     pub(crate) connections: usize,
 }
@@ -114,16 +128,7 @@ impl Bench {
         let pids = contestant.pids()?;
         let before = Usage::of(&pids)?;
         let tally = self.drive(&contestant, scenario, self.connections, requests)?;
-        let after = Usage::of(&pids)?;
-
-        let total = (after.nanos - before.nanos) as f64 / 1e3 / requests as f64;
-        let user = (after.user_ticks - before.user_ticks) as f64;
-        let system = (after.system_ticks - before.system_ticks) as f64;
-        Ok(CpuTime {
-            total,
-            user: total * user / (user + system).max(1.0),
-            rate: requests as f64 / tally.took.as_secs_f64(),
-        })
+        Ok(Usage::of(&pids)?.since(&before).cpu_time(requests, tally.took))
     }
 
     /// System calls per request: the difference of two run lengths, so that opening connections is not
@@ -172,7 +177,7 @@ impl Bench {
         let before = contestant.memory()?;
         let concurrency = match history {
             History::Silent => 0,
-            History::OneRequest => 1,
+            History::OneRequest | History::Tunnel => 1,
             History::Burst(concurrency) => concurrency,
         };
         let forwarded = self.origin.answered();
@@ -219,11 +224,26 @@ impl Bench {
         connections: usize,
         requests: u64,
     ) -> Result<Tally> {
-        let forwarded = self.origin.answered();
-        let load =
-            Load { target: contestant.address(), connections, requests, within: RUN_TIMEOUT };
-        let tally = load.run().with_context(|| format!("{scenario}{}", contestant.logs()))?;
-        let forwarded = self.origin.answered() - forwarded;
+        self.checked(contestant, scenario, requests, || {
+            let (target, within) = (contestant.address(), RUN_TIMEOUT);
+            match scenario.protocol {
+                ClientProtocol::Http1 => Load { target, connections, requests, within }.run(),
+                _ => H2load { scenario, target, connections, requests, within }.run(),
+            }
+        })
+    }
+
+    /// Runs `drive`, which sends `requests`, and checks that the contestant did the work of the scenario.
+    fn checked(
+        &self,
+        contestant: &Contestant,
+        scenario: Scenario,
+        requests: u64,
+        drive: impl FnOnce() -> Result<Tally>,
+    ) -> Result<Tally> {
+        let forwarded = self.answered(scenario.work);
+        let tally = drive().with_context(|| format!("{scenario}{}", contestant.logs()))?;
+        let forwarded = self.answered(scenario.work) - forwarded;
 
         let matching = tally.statuses.get(&scenario.status()).copied().unwrap_or_default();
         let others = if scenario.limit == Limit::Refusing { MAX_ADMITTED } else { 0 };
@@ -243,6 +263,27 @@ impl Bench {
 }
 
 impl Usage {
+    /// What was used since `earlier`.
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            waited: self.waited - earlier.waited,
+            nanos: self.nanos - earlier.nanos,
+            user_ticks: self.user_ticks - earlier.user_ticks,
+            system_ticks: self.system_ticks - earlier.system_ticks,
+        }
+    }
+
+    /// The share of one of `requests`.
+    fn cpu_time(&self, requests: u64, took: Duration) -> CpuTime {
+        let total = self.nanos as f64 / 1e3 / requests as f64;
+        let (user, system) = (self.user_ticks as f64, self.system_ticks as f64);
+        CpuTime {
+            total,
+            user: total * user / (user + system).max(1.0),
+            rate: requests as f64 / took.as_secs_f64(),
+        }
+    }
+
     fn of(pids: &[u32]) -> Result<Self> {
         let mut usage = Self { waited: 0, nanos: 0, user_ticks: 0, system_ticks: 0 };
         for pid in pids {

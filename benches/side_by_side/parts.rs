@@ -1,12 +1,15 @@
-//! The parts of a run: which scenarios of which contestants are measured, and in which order.
+//! The parts of a run: which scenarios of which contestants are measured, and in which order. That of TLS,
+//! HTTP/2 and tunnels is in `protocols`.
+
+mod protocols;
 
 use anyhow::Result;
 use testkit::load::cpu;
 
 use crate::{
-    Options,
+    Options, abuse,
     contestant::{Gateway, Program},
-    measure::{Bench, History, Metric},
+    measure::{Bench, CpuTime, History, Metric},
     report::Figures,
     scenario::Scenario,
 };
@@ -72,10 +75,20 @@ impl<'a> Run<'a> {
         self.programs.iter().filter(|program| program.gateway == Gateway::Tidegate)
     }
 
+    /// What attacks on Tidegate cost another client: a table of its own.
+    pub(crate) fn abuse(&self) -> Result<String> {
+        self.tidegate().map(|program| abuse::table(program, &self.options.attack)).collect()
+    }
+
     fn measure_cpu(&mut self, program: &Program, scenario: Scenario, round: usize) -> Result<()> {
         let cpu_time = self.bench.cpu(program, scenario, self.options.requests)?;
+        self.add_cpu(program, scenario, round, &cpu_time);
+        Ok(())
+    }
+
+    fn add_cpu(&mut self, program: &Program, scenario: Scenario, round: usize, cpu_time: &CpuTime) {
         eprintln!(
-            "round {}/{}, {scenario}, {}: {:.2} us, of which user {:.2} us, {:.0} requests/s",
+            "round {}/{}, {scenario}, {}: {:.2} us, of which user {:.2} us, {:.0} a second",
             round + 1,
             self.options.rounds,
             program.gateway,
@@ -91,7 +104,10 @@ impl<'a> Run<'a> {
             add(Metric::User, cpu_time.user);
             add(Metric::Rate, cpu_time.rate);
         }
-        Ok(())
+        if scenario.work.bytes() > 0 {
+            let mebibytes = scenario.work.bytes() as f64 / f64::from(1 << 20);
+            add(Metric::Throughput, cpu_time.rate * mebibytes);
+        }
     }
 
     /// The 99th percentile of the request duration at shares of nginx' saturation, in rounds of rotating

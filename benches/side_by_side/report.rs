@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::{
     contestant::Gateway,
     measure::{History, Metric},
-    scenario::Scenario,
+    scenario::{ClientProtocol, Scenario, Work},
 };
 
 /// The index of Tidegate in [`Gateway::ALL`].
@@ -33,12 +33,23 @@ enum TargetOf {
     Own,
     /// Its ratio to nginx' figure.
     ToNginx,
+    /// Its ratio to the smaller figure of both peers.
+    ToBetterPeer,
 }
 
 /// Upper bounds of Tidegate's figures.
-const TARGETS: [(Metric, Scenario, TargetOf, f64); 9] = [
+const TARGETS: [(Metric, Scenario, TargetOf, f64); 13] = [
     (Metric::Cpu, Scenario::DEFAULT, TargetOf::ToNginx, 0.90),
     (Metric::Cpu, Scenario::UNLIMITED_UNLOGGED, TargetOf::ToNginx, 0.85),
+    (Metric::Cpu, Scenario::over(ClientProtocol::Http1Tls), TargetOf::ToBetterPeer, 1.10),
+    (Metric::Cpu, Scenario::over(ClientProtocol::Http2), TargetOf::ToBetterPeer, 1.10),
+    (Metric::Cpu, Scenario::over(ClientProtocol::Http2Tls), TargetOf::ToBetterPeer, 1.10),
+    (
+        Metric::Cpu,
+        Scenario::working_unlogged(Work::FullHandshake, ClientProtocol::Http1Tls),
+        TargetOf::ToBetterPeer,
+        1.0,
+    ),
     (Metric::Syscalls { connections: 16 }, Scenario::DEFAULT, TargetOf::Own, 4.3),
     (Metric::Instructions, Scenario::UNLOGGED, TargetOf::Own, 16e3),
     (Metric::Allocations, Scenario::DEFAULT, TargetOf::Own, 4.0),
@@ -166,6 +177,10 @@ impl Figures {
             TargetOf::ToNginx => {
                 target_text("/nginx ", median(ratios[0].iter().copied()), *at_most)
             }
+            TargetOf::ToBetterPeer => {
+                let medians = ratios.iter().filter_map(|ratios| median(ratios.iter().copied()));
+                target_text("/better ", medians.reduce(f64::max), *at_most)
+            }
         });
         let cells = medians.map(|value| value.map(|value| format_value(metric, value)));
         row(text, &title(metric, scenario), cells, ratios.map(|ratios| spread(&ratios)), &target);
@@ -232,12 +247,20 @@ fn title(metric: Metric, scenario: Scenario) -> String {
     match metric {
         Metric::Cpu => format!("CPU, {scenario}"),
         Metric::User => format!("user CPU, {scenario}"),
-        Metric::Rate => format!("requests per second (informative), {scenario}"),
+        Metric::Rate => format!("per second (informative), {scenario}"),
+        Metric::Throughput => format!("MiB per second (informative), {scenario}"),
         Metric::Syscalls { connections } => {
             format!("system calls, {scenario}, {connections} connections")
         }
+        Metric::Writes => format!("system calls that send, {scenario}"),
         Metric::Instructions => format!("user instructions, {scenario}"),
         Metric::Allocations => format!("heap allocations, {scenario}"),
+        Metric::Memory(History::OneRequest) if scenario.protocol != ClientProtocol::Http1 => {
+            format!("memory of an idle connection, after one request, {}", scenario.protocol)
+        }
+        Metric::Memory(History::Tunnel) => {
+            format!("memory of an idle tunnel, {}", scenario.protocol)
+        }
         Metric::Memory(History::Silent) => "memory of an idle connection, silent".to_owned(),
         Metric::Memory(History::OneRequest) => {
             "memory of an idle connection, after one request".to_owned()
@@ -253,7 +276,8 @@ fn format_value(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Cpu | Metric::User => format!("{value:.2} us"),
         Metric::Rate | Metric::Instructions => format!("{:.1}k", value / 1e3),
-        Metric::Syscalls { .. } | Metric::Allocations => format!("{value:.2}"),
+        Metric::Throughput => format!("{value:.0}"),
+        Metric::Syscalls { .. } | Metric::Writes | Metric::Allocations => format!("{value:.2}"),
         Metric::Memory(_) => format!("{value:.1} KiB"),
         Metric::Tail { .. } => format!("{value:.2} ms"),
     }

@@ -1,13 +1,6 @@
-//! The scenarios, and the configurations of the contestants, which make all of them do the same work.
-//!
-//! Each forwards to one upstream over persistent connections and sets `Host`, `X-Forwarded-For`,
-//! `X-Forwarded-Proto` and `X-Request-Id`. Tidegate also adds its `X-RateLimit` headers and the request's id
-//! to each response, and counts its metrics, as it always does; the peers do not.
-//!
-//! If they log, nginx writes its `combined` format to a file, one line at a time, as Debian configures it;
-//! `HAProxy` writes `httplog` to standard output, which is a file; Tidegate writes JSON to a file.
+//! The scenarios: what the contestants do in a measurement.
 
-use std::{fmt, net::SocketAddr};
+use std::fmt;
 
 /// What the contestants do in a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +14,73 @@ pub(crate) struct Scenario {
     pub(crate) both_cpus: bool,
     /// Number of routes; more than one only for Tidegate.
     pub(crate) routes: u16,
+    pub(crate) protocol: ClientProtocol,
+    pub(crate) work: Work,
+}
+
+/// What is measured once, of many times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// A GET with a response of 100 bytes.
+    Get,
+    /// A GET with a response of 1 MiB.
+    Download,
+    /// A POST of 1 MiB with a response of 100 bytes.
+    Upload,
+    /// A GET with a response of 100 bytes, from an upstream of HTTP/2 in clear.
+    Http2Upstream,
+    /// A unary call of gRPC, 100 bytes each way, to an upstream of HTTP/2 in clear.
+    Grpc,
+    /// A message of this many bytes and its echo through a tunnel.
+    Message(usize),
+    /// A connection without a request; a full handshake.
+    FullHandshake,
+    /// A connection without a request; its session is resumed by a ticket.
+    ResumedHandshake,
+}
+
+impl Work {
+    /// Whether the upstream gets HTTP/2; otherwise HTTP/1.1. In clear.
+    pub(crate) fn needs_http2_upstream(self) -> bool {
+        matches!(self, Self::Http2Upstream | Self::Grpc)
+    }
+
+    /// The path of the request. That of gRPC is a service and its method.
+    pub(crate) fn path(self) -> &'static str {
+        if self == Self::Grpc { "/items.Items/Get" } else { "/items/4711" }
+    }
+
+    /// Bytes of the body, in one direction or, of a message, in both.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::Download | Self::Upload => 1 << 20,
+            Self::Message(bytes) => 2 * bytes,
+            _ => 0,
+        }
+    }
+}
+
+/// What clients speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientProtocol {
+    /// HTTP/1.1 in clear.
+    Http1,
+    /// HTTP/1.1 over TLS.
+    Http1Tls,
+    /// HTTP/2 in clear, with prior knowledge.
+    Http2,
+    /// HTTP/2 over TLS.
+    Http2Tls,
+}
+
+impl ClientProtocol {
+    pub(crate) fn is_tls(self) -> bool {
+        matches!(self, Self::Http1Tls | Self::Http2Tls)
+    }
+
+    pub(crate) fn is_http2(self) -> bool {
+        matches!(self, Self::Http2 | Self::Http2Tls)
+    }
 }
 
 /// A limit by client address.
@@ -34,29 +94,17 @@ pub(crate) enum Limit {
     Refusing,
 }
 
-/// The parameters of a configuration.
-pub(crate) struct ConfigParams {
-    pub(crate) scenario: Scenario,
-    /// The address to listen on.
-    pub(crate) listen: SocketAddr,
-    /// The upstream's address.
-    pub(crate) origin: SocketAddr,
-    pub(crate) peers: PeerOptions,
-}
-
-/// Options that change the work of the peers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerOptions {
-    /// The peers add no headers: less work than Tidegate.
-    pub(crate) bare: bool,
-    /// nginx buffers log lines, as Tidegate does; not its default.
-    pub(crate) buffered: bool,
-}
-
 impl Scenario {
     /// Limit, metrics and access log, as Tidegate is configured by default.
-    pub(crate) const DEFAULT: Self =
-        Self { limit: Limit::On, log: true, workers: 1, both_cpus: false, routes: 1 };
+    pub(crate) const DEFAULT: Self = Self {
+        limit: Limit::On,
+        log: true,
+        workers: 1,
+        both_cpus: false,
+        routes: 1,
+        protocol: ClientProtocol::Http1,
+        work: Work::Get,
+    };
     pub(crate) const UNLOGGED: Self = Self { log: false, ..Self::DEFAULT };
     pub(crate) const UNLIMITED: Self = Self { limit: Limit::Off, ..Self::DEFAULT };
     pub(crate) const UNLIMITED_UNLOGGED: Self = Self { limit: Limit::Off, ..Self::UNLOGGED };
@@ -82,14 +130,45 @@ impl Scenario {
         Self { routes, ..Self::UNLOGGED }
     }
 
+    /// The default over another protocol.
+    pub(crate) const fn over(protocol: ClientProtocol) -> Self {
+        Self { protocol, ..Self::DEFAULT }
+    }
+
+    /// The default with other work over another protocol.
+    pub(crate) const fn working(work: Work, protocol: ClientProtocol) -> Self {
+        Self { protocol, work, ..Self::DEFAULT }
+    }
+
+    /// [`Self::working`] without a log.
+    pub(crate) const fn working_unlogged(work: Work, protocol: ClientProtocol) -> Self {
+        Self { protocol, work, ..Self::UNLOGGED }
+    }
+
     /// The status of all responses, except a few with [`Limit::Refusing`].
     pub(crate) fn status(self) -> u16 {
         if self.limit == Limit::Refusing { 429 } else { 200 }
     }
 }
 
+impl fmt::Display for ClientProtocol {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::Http1 => "HTTP/1.1 in clear",
+            Self::Http1Tls => "HTTP/1.1 over TLS",
+            Self::Http2 => "HTTP/2 in clear",
+            Self::Http2Tls => "HTTP/2 over TLS",
+        })
+    }
+}
+
 impl fmt::Display for Scenario {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.work {
+            Work::FullHandshake => return to.write_str("full handshake"),
+            Work::ResumedHandshake => return to.write_str("resumed handshake"),
+            _ => {}
+        }
         to.write_str(match (self.limit, self.log) {
             (Limit::Off, false) => "proxied, neither limit nor log",
             (Limit::Off, true) => "proxied, log",
@@ -104,169 +183,21 @@ impl fmt::Display for Scenario {
         if self.routes != 1 {
             write!(to, ", {} routes", self.routes)?;
         }
-        Ok(())
+        if self.protocol != ClientProtocol::Http1 {
+            write!(to, ", {}", self.protocol)?;
+        }
+        match self.work {
+            Work::Get | Work::FullHandshake | Work::ResumedHandshake => Ok(()),
+            Work::Download => to.write_str(", 1 MiB down"),
+            Work::Upload => to.write_str(", 1 MiB up"),
+            Work::Http2Upstream => to.write_str(", upstream of HTTP/2"),
+            Work::Grpc => to.write_str(", a unary call of gRPC"),
+            Work::Message(bytes) if bytes >= 1024 => {
+                write!(to, ", tunnel, a message of {} KiB and its echo", bytes / 1024)
+            }
+            Work::Message(bytes) => {
+                write!(to, ", tunnel, a message of {bytes} bytes and its echo")
+            }
+        }
     }
-}
-
-/// Maximum number of connections of a contestant: more than the idle ones of the memory part.
-const MAX_CONNECTIONS: u32 = 15_000;
-
-/// The configuration of nginx, with `limit_req`. `single` keeps master and worker in one process, for
-/// valgrind.
-pub(crate) fn nginx(params: &ConfigParams, single: bool) -> String {
-    let ConfigParams { scenario, listen, origin, peers } = params;
-    let (zone, limit) = match scenario.limit {
-        Limit::Off => ("", ""),
-        Limit::On => (
-            "limit_req_zone $binary_remote_addr zone=callers:10m rate=1000000r/s;",
-            "limit_req zone=callers burst=1000000 nodelay;",
-        ),
-        Limit::Refusing => (
-            "limit_req_zone $binary_remote_addr zone=callers:10m rate=1r/m;",
-            "limit_req zone=callers;",
-        ),
-    };
-    let headers = if peers.bare {
-        ""
-    } else {
-        "proxy_set_header Host $host;
-            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-            proxy_set_header X-Forwarded-Proto $scheme;
-            proxy_set_header X-Request-Id $request_id;"
-    };
-    let master = if single { "off" } else { "on" };
-    let log = match (scenario.log, peers.buffered) {
-        (true, true) => "access.log combined buffer=32k flush=1s",
-        (true, false) => "access.log combined",
-        (false, _) => "off",
-    };
-    // At `error` instead of `crit`, nginx would also log each refusal, which the others do not.
-    let files = MAX_CONNECTIONS;
-    format!(
-        "daemon off; master_process {master}; worker_processes 1;
-pid nginx.pid; error_log error.log crit;
-worker_rlimit_nofile {files};
-events {{ worker_connections {files}; }}
-http {{
-    access_log {log};
-    client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
-    uwsgi_temp_path uwsgi; scgi_temp_path scgi;
-    keepalive_requests 1000000000;
-    upstream origin {{ server {origin}; keepalive 128; keepalive_requests 1000000000; }}
-    {zone}
-    limit_req_status 429;
-    server {{
-        listen {listen};
-        location / {{
-            {limit}
-            proxy_pass http://origin;
-            proxy_http_version 1.1;
-            proxy_set_header Connection \"\";
-            {headers}
-        }}
-    }}
-}}
-"
-    )
-}
-
-/// The configuration of `HAProxy`, with a stick table.
-pub(crate) fn haproxy(params: &ConfigParams) -> String {
-    let ConfigParams { scenario, listen, origin, peers } = params;
-    let limit = |rate: u32| {
-        format!(
-            "stick-table type ip size 100k expire 1h store http_req_rate(1m)
-    http-request track-sc0 src
-    http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {rate} }}"
-        )
-    };
-    let limit = match scenario.limit {
-        Limit::Off => String::new(),
-        Limit::On => limit(4_000_000_000),
-        Limit::Refusing => limit(1),
-    };
-    let headers = if peers.bare {
-        ""
-    } else {
-        "option forwardfor
-    http-request set-header X-Forwarded-Proto http
-    http-request set-header X-Request-Id %[uuid]"
-    };
-    let (sink, log) = if scenario.log {
-        ("log stdout format raw local0", "log global\n    option httplog")
-    } else {
-        ("", "")
-    };
-    format!(
-        "global
-    nbthread 1
-    no strict-limits
-    maxconn {MAX_CONNECTIONS}
-    {sink}
-defaults
-    mode http
-    {log}
-    timeout connect 5s
-    timeout client 120s
-    timeout server 120s
-    option http-keep-alive
-    http-reuse always
-frontend gate
-    bind {listen}
-    {limit}
-    {headers}
-    default_backend origin
-backend origin
-    server origin {origin}
-"
-    )
-}
-
-/// The configuration of Tidegate, with `sliding_window`.
-pub(crate) fn tidegate(params: &ConfigParams) -> String {
-    let ConfigParams { scenario, listen, origin, peers: _ } = params;
-    let limit = |quota: u64| {
-        format!(
-            "limits:
-  per-caller:
-    algorithm: sliding_window
-    quota: {quota}
-    window: 1m
-    resolution: 6
-    key: [client_ip]
-"
-        )
-    };
-    let (limits, limited) = match scenario.limit {
-        Limit::Off => (String::new(), "[]"),
-        Limit::On => (limit(4_000_000_000), "[per-caller]"),
-        Limit::Refusing => (limit(1), "[per-caller]"),
-    };
-    let access_log = if scenario.log { "./access.log" } else { "off" };
-    // Further routes of an API, beside the requested one.
-    let other = |at| {
-        format!(
-            "  - {{name: other-{at}, match: {{path: \"/service-{at}/items/{{id}}\"}}, \
-             upstream: origin, limits: {limited}}}\n"
-        )
-    };
-    let others: String = (1..scenario.routes).map(other).collect();
-    let workers = scenario.workers;
-    format!(
-        "listen:
-  - address: {listen}
-workers: {workers}
-access_log: {access_log}
-http: {{max_connections: {MAX_CONNECTIONS}, max_connections_per_client: off}}
-headers: {{x_ratelimit: true}}
-upstreams:
-  origin:
-    targets: [\"http://{origin}\"]
-{limits}routes:
-{others}  - name: items
-    match: {{path: \"/items/{{id}}\"}}
-    upstream: origin
-    limits: {limited}
-"
-    )
 }
