@@ -56,7 +56,9 @@ const GOAWAY_TIMEOUT: u64 = 1_000;
 /// long head in few bytes.
 const MAX_HEAD_BYTES: usize = 1024 * 1024;
 /// Most streams that are accepted in one poll; then the task yields.
-const MAX_ACCEPTS_PER_POLL: usize = 64;
+const MAX_ACCEPTS_PER_POLL: usize = 16;
+/// Most streams that are driven in one poll; the others follow behind other tasks.
+const MAX_STREAMS_PER_POLL: u32 = 16;
 
 type Http2Server = server::Connection<Rewound, Bytes>;
 
@@ -75,6 +77,8 @@ pub struct Http2Connection {
     closing_since: Cell<Option<u64>>,
     /// Bytes of the heads of the open streams.
     head_bytes: Cell<usize>,
+    /// Streams that may still be driven in this poll.
+    streams_left: Cell<u32>,
 }
 
 /// The client broke the protocol, or floods the gateway with frames. Little of what it still sends is read.
@@ -116,6 +120,7 @@ impl Http2Connection {
             flood: FloodDetector::default(),
             closing_since: Cell::new(None),
             head_bytes: Cell::new(0),
+            streams_left: Cell::new(0),
         })
     }
 
@@ -154,6 +159,7 @@ impl Http2Connection {
         std::future::poll_fn(|cx| {
             self.state.register(cx.waker());
             self.flood.count_frames(self.coarse_clock.get(), turn.begin());
+            self.streams_left.set(MAX_STREAMS_PER_POLL);
             for _ in 0..MAX_ACCEPTS_PER_POLL {
                 if !is_over && self.close_if_asked(&mut server) {
                     (is_over, is_flood) = (true, self.flood.is_detected());
@@ -280,6 +286,13 @@ impl Http2Connection {
             server.graceful_shutdown();
         }
         false
+    }
+
+    /// Whether one more stream may be driven in this poll.
+    fn take_stream_turn(&self) -> bool {
+        let left = self.streams_left.get();
+        self.streams_left.set(left.saturating_sub(1));
+        left > 0
     }
 
     /// Registers a new stream.

@@ -19,8 +19,10 @@ use super::{
 
 /// Bytes after which a task yields to others.
 const MAX_TURN_BYTES: usize = 32 * 1024;
-/// The same after a turn of control frames, each of which costs more than a byte of a body.
-const MAX_CONTROL_TURN_BYTES: usize = 4 * 1024;
+/// The same in a first turn and after a turn of small frames, each of which costs more than a byte of a body.
+const MAX_SMALL_FRAME_TURN_BYTES: usize = 4 * 1024;
+/// Frames with fewer bytes than this, on average, are small.
+const SMALL_FRAME: usize = 256;
 
 /// A client's stream of which some bytes, or none, were read already. Once much was read in a turn, the next read
 /// yields, so that a flood of small frames does not delay others.
@@ -36,13 +38,16 @@ pub struct Rewound {
 #[derive(Debug)]
 pub struct ReadTurn {
     frames: Cell<FrameCounts>,
+    /// Most bytes of this turn.
+    max: Cell<usize>,
     /// Bytes that may still be read.
     left: Cell<usize>,
 }
 
 impl Default for ReadTurn {
     fn default() -> Self {
-        Self { frames: Cell::default(), left: Cell::new(MAX_TURN_BYTES) }
+        let max = MAX_SMALL_FRAME_TURN_BYTES;
+        Self { frames: Cell::default(), max: Cell::new(max), left: Cell::new(max) }
     }
 }
 
@@ -50,8 +55,12 @@ impl ReadTurn {
     /// Begins a turn. Returns the frames of the last one.
     pub fn begin(&self) -> FrameCounts {
         let frames = self.frames.take();
-        let is_control = frames.control > frames.content;
-        self.left.set(if is_control { MAX_CONTROL_TURN_BYTES } else { MAX_TURN_BYTES });
+        let read = self.max.get() - self.left.get();
+        if read > 0 {
+            let is_small = read < (frames.content + frames.control) as usize * SMALL_FRAME;
+            self.max.set(if is_small { MAX_SMALL_FRAME_TURN_BYTES } else { MAX_TURN_BYTES });
+        }
+        self.left.set(self.max.get());
         frames
     }
 }
@@ -128,5 +137,27 @@ impl AsyncWrite for Rewound {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_short_at_first_and_after_small_frames() {
+        let turn = ReadTurn::default();
+        let read = |bytes: usize, content| {
+            turn.left.set(turn.left.get().saturating_sub(bytes));
+            turn.frames.set(FrameCounts { content, control: 0 });
+            turn.begin();
+            turn.left.get()
+        };
+        assert_eq!(turn.left.get(), MAX_SMALL_FRAME_TURN_BYTES, "first");
+        assert_eq!(read(4_000, 1), MAX_TURN_BYTES, "large frames");
+        assert_eq!(read(0, 0), MAX_TURN_BYTES, "nothing was read");
+        assert_eq!(read(16_000, 0), MAX_TURN_BYTES, "within a frame");
+        assert_eq!(read(1_000, 10), MAX_SMALL_FRAME_TURN_BYTES, "small frames");
+        assert_eq!(read(0, 0), MAX_SMALL_FRAME_TURN_BYTES, "nothing was read");
     }
 }

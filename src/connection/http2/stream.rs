@@ -17,6 +17,7 @@ use crate::{
         BodyEncoder, BodyError, BodyLength, ClientStream, ConnectionState, Fields, FramingError,
         Http2Receiver, RequestHead, StateCell,
         header_map::{from_lines, to_trailers},
+        socket::yield_turn,
         state::CloseMode,
         upgrade::requested_protocol,
     },
@@ -155,6 +156,10 @@ impl Http2Stream {
         std::future::poll_fn(|cx| {
             if self.state.close_mode() == CloseMode::Immediate {
                 return Poll::Ready(None);
+            }
+            if !self.connection.take_stream_turn() {
+                yield_turn(cx);
+                return Poll::Pending;
             }
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));
