@@ -1,27 +1,49 @@
 //! The HTTP/1.1 client side: forwards requests to upstream servers.
 //!
 //! A request is retried only if that is safe. Headers that must not be forwarded are dropped, and a client
-//! cannot remove a header that limits count by. Idle connections are pooled per worker and server; a
-//! failing server is ejected: other servers are preferred to it for a time.
+//! cannot remove a header that limits count by. Idle connections are pooled per worker and endpoint. Load,
+//! health and the retry budget are those of the process: all workers know of a failing endpoint.
 //!
 //! | file | content |
 //! |---|---|
-//! | `forward` | [`LoadBalancer`]: round robin, retries and the retry budget |
-//! | `pool` | [`Pool`]: idle connections, and ejection of a failing server |
+//! | `forward` | [`LoadBalancer`]: a worker's attempts at the endpoints of an upstream, and their retries |
+//! | `registry` | [`UpstreamRegistry`]: the state of all upstreams, shared by the workers and kept over reloads |
+//! | `balance` | the choice of an endpoint: pure functions |
+//! | `target_health` | the health of an upstream's endpoints: a pure state machine |
+//! | `retry_budget`, `adaptive_concurrency` | bounds of retries, and of requests in flight: pure functions |
+//! | `endpoint_set`, `endpoint`, `endpoint_address` | [`EndpointSet`]: the endpoints at a time; [`EndpointState`]: the load and health of one |
+//! | `names` | resolves the names of targets, on the control thread |
+//! | `probes` | health checks of the targets, on the control thread |
+//! | `pending` | requests that wait for an endpoint with room |
+//! | `pool` | [`Pool`]: a worker's idle connections to one endpoint |
 //! | `connection` | one connection of HTTP/1.1 to a server, and one exchange on it |
 //! | `http2` | the connections of HTTP/2 to a server, and one exchange on one of them |
 //! | `request` | [`OutgoingRequest`]: the request's bytes and its streamed body |
 //! | `response` | [`ResponseBody`]: the response's streamed body |
 //! | `upgrade`, `tunnel` | a request's upgrade to another protocol; [`UpstreamTunnel`]: the upstream's end of the tunnel |
+//! | `settings` | [`Servers`]: the rules by which targets are chosen, checked and bounded |
 //! | `headers` | which header fields are forwarded, dropped or added |
 
+pub mod adaptive_concurrency;
+pub mod balance;
+mod compressed;
 mod connection;
+mod endpoint;
+mod endpoint_address;
+mod endpoint_set;
 pub mod forward;
 pub mod headers;
 mod http2;
+pub mod names;
+mod pending;
 pub mod pool;
+pub mod probes;
+pub mod registry;
 mod request;
 pub mod response;
+pub mod retry_budget;
+mod settings;
+pub mod target_health;
 pub mod tunnel;
 mod upgrade;
 
@@ -29,7 +51,7 @@ use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
-    time::Duration,
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -37,12 +59,19 @@ use http::{HeaderValue, StatusCode};
 use proxy_header::{ProxiedAddress, ProxyHeader};
 use rustls::pki_types::ServerName;
 
-pub use forward::{Attempts, ForwardError, LoadBalancer, UpstreamError};
-pub use headers::{AddedHeaders, PeerAddress, ProtectedHeaders, write_response_fields};
+pub use endpoint::{EndpointState, FAILURE_KINDS, InFlight, LastChange};
+pub use endpoint_address::EndpointAddress;
+pub use endpoint_set::{EndpointSet, Member};
+pub use forward::{
+    Attempts, ForwardError, ForwardInput, LoadBalancer, UpstreamError, retry_seconds,
+};
+pub use headers::{AddedHeaders, HostRule, PeerAddress, ProtectedHeaders, write_response_fields};
 pub use http2::RequestLost;
-pub use pool::Pool;
+pub use pool::{Pool, PoolTable};
+pub use registry::{UpstreamRegistry, UpstreamState};
 pub use request::OutgoingRequest;
 pub use response::ResponseBody;
+pub use settings::{Bounds, CheckSettings, RetryConditions, Servers, WeightedTarget};
 pub use tunnel::{UpstreamContent, UpstreamTunnel};
 
 use crate::tls::ClientTls;
@@ -62,24 +91,9 @@ pub struct Upstream {
 #[derive(Debug)]
 pub enum UpstreamKind {
     /// Servers that requests are forwarded to.
-    Servers(Servers),
+    Servers(Arc<Servers>),
     /// The gateway itself, with a fixed response.
     Fixed(FixedResponse),
-}
-
-/// Servers that requests are forwarded to.
-#[derive(Debug)]
-pub struct Servers {
-    /// The servers; at least one.
-    pub targets: Vec<Target>,
-    /// The timeout of one connect.
-    pub connect_timeout: Duration,
-    /// The longest time without progress until the response's head.
-    pub response_timeout: Duration,
-    /// The longest time that an idle connection is kept.
-    pub idle_timeout: Duration,
-    /// The maximum number of retries of one request. Only idempotent requests without a body are retried.
-    pub retries: u32,
 }
 
 /// A server and how it is spoken to. Connections are pooled by it, also across reloads.
@@ -91,8 +105,27 @@ pub struct Target {
     pub protocol: Protocol,
     /// TLS; `None` in clear.
     pub tls: Option<TargetTls>,
+    /// Whether the certificate's name is configured; otherwise it is the host.
+    pub has_own_name: bool,
+    /// The address that the host's name was resolved to; `None` for an IP address or a Unix socket.
+    pub resolved: Option<SocketAddr>,
     /// Send the PROXY protocol's header with the client's address. Connections are then not reused.
     pub send_proxy: Option<ProxyVersion>,
+}
+
+impl Target {
+    /// The value of `Host` for requests to it: without the default port of its scheme.
+    pub fn host(&self) -> String {
+        let authority = self.address.authority();
+        let default = if self.tls.is_some() { ":443" } else { ":80" };
+        authority.strip_suffix(default).map(str::to_owned).unwrap_or(authority)
+    }
+
+    /// Whether its address is a name.
+    pub fn needs_resolving(&self) -> bool {
+        let is_unix = matches!(self.address, ServerAddress::Unix(_));
+        !is_unix && self.socket_address().is_none()
+    }
 }
 
 /// As in the configuration: `http://host:port`, `https://host:port` or `unix:/path`.
@@ -100,6 +133,8 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.address, &self.tls) {
             (ServerAddress::Unix(_), _) => write!(f, "{}", self.address),
+            (ServerAddress::Service(name), None) => write!(f, "srv://{name}"),
+            (ServerAddress::Service(name), Some(_)) => write!(f, "srvs://{name}"),
             (address, None) => write!(f, "http://{address}"),
             (address, Some(_)) => write!(f, "https://{address}"),
         }
@@ -180,6 +215,8 @@ pub enum ServerAddress {
     },
     /// The path of a Unix domain socket.
     Unix(Box<Path>),
+    /// The name of an SRV record.
+    Service(Box<str>),
 }
 
 impl ServerAddress {
@@ -189,6 +226,7 @@ impl ServerAddress {
             Self::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
             Self::Tcp { host, port } => format!("{host}:{port}"),
             Self::Unix(_) => "localhost".to_owned(),
+            Self::Service(name) => name.to_string(),
         }
     }
 }
@@ -197,7 +235,7 @@ impl ServerAddress {
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { .. } => f.write_str(&self.authority()),
+            Self::Tcp { .. } | Self::Service(_) => f.write_str(&self.authority()),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{
+    endpoint::ConnectionGuard,
     request::{OutgoingRequest, SendError},
     upgrade::UpgradeRequest,
 };
@@ -27,7 +28,7 @@ pub(super) struct UpstreamConnection {
     /// The parser of an incomplete head.
     head: Option<Box<HeadParser<StatusLine>>>,
     /// The number of interim responses in this exchange.
-    interim_responses: usize,
+    pub(super) interim_responses: usize,
     /// Whether a byte of the response was received.
     pub(super) response_started: bool,
     /// When the connection was returned to the pool, in ms of the worker's coarse clock.
@@ -36,6 +37,8 @@ pub(super) struct UpstreamConnection {
     pub(super) is_reused: bool,
     /// Whether a 101 has ended HTTP on it.
     pub(super) is_upgraded: bool,
+    /// Counts it as open.
+    _guard: ConnectionGuard,
 }
 
 /// Why an exchange has no response.
@@ -54,10 +57,11 @@ pub(super) enum ExchangeError {
 }
 
 impl UpstreamConnection {
-    /// A connection over a connected socket.
-    pub(super) fn new(socket: SharedSocket) -> Self {
+    /// A connection over a connected socket, counted by `guard`.
+    pub(super) fn new(socket: SharedSocket, guard: ConnectionGuard) -> Self {
         Self {
             socket,
+            _guard: guard,
             buffer: ReadBuffer::default(),
             head: None,
             interim_responses: 0,

@@ -1,22 +1,35 @@
-//! Forwards one request: load balancing, retries and the retry budget.
+//! Forwards one request: attempts at the endpoints of an upstream, and their retries.
+//!
+//! `attempt` chooses an endpoint and connects to it; `exchange` performs the exchange.
 
-use std::{cell::Cell, io, rc::Rc, task::Poll, time::Duration};
+mod attempt;
+mod exchange;
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use http::Method;
-use smallvec::SmallVec;
 
+use self::{
+    attempt::{Attempt, Run},
+    exchange::{FailedExchange, exchange},
+};
 use super::{
-    ProxiedClient, Servers,
-    connection::{ExchangeError, UpstreamConnection},
-    http2::{Http2Response, Http2Slot, is_connection_lost, max_resends},
-    pool::{Failure, Link, LinkChoice, Pool},
+    EndpointSet, InFlight, ProxiedClient, RetryConditions, UpstreamState,
+    connection::ExchangeError,
+    http2::max_resends,
+    pool::{Link, Pool, PoolTable},
     request::OutgoingRequest,
-    response::ResponseBody,
-    tunnel::{UpstreamContent, UpstreamTunnel},
+    retry_budget::backoff,
+    target_health::Failure,
+    tunnel::UpstreamContent,
 };
-use crate::framing::{
-    BodyError, ClientStream, FramingError, ResponseHead, StateCell, Timeout, state::Wait,
-};
+use crate::framing::{BodyError, ClientStream, FramingError, ResponseHead, Timeout};
 
 /// Why an upstream did not respond.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +43,15 @@ pub enum UpstreamError {
     /// The connection failed, or the response was malformed.
     #[error("the upstream failed: {0}")]
     Failed(io::Error),
+    /// All servers are down or ejected.
+    #[error("all servers of the upstream are down; retry in {} s", retry_seconds(*.retry_after))]
+    Down {
+        /// The time until one may be tried, in ms.
+        retry_after: u64,
+    },
+    /// No server has room for another request, and as many as may wait do.
+    #[error("the upstream is overloaded: all its servers have as many requests as they may")]
+    Overloaded,
     /// An upgrade was asked for, and the server does not support upgrades: it speaks HTTP/2 without extended
     /// CONNECT, or answered a 2xx instead of a 101.
     #[error("the upstream does not accept this upgrade")]
@@ -47,296 +69,289 @@ pub enum ForwardError {
     Request(FramingError),
 }
 
+/// The time in `Retry-After`, in seconds, for one in ms: at least 1.
+pub fn retry_seconds(retry_after: u64) -> u64 {
+    retry_after.div_ceil(1000).max(1)
+}
+
 /// The attempts of one request.
 #[derive(Default)]
 pub struct Attempts {
     /// The number of attempts, failed connects included.
     pub count: u32,
-    /// The server of the last attempt.
+    /// The endpoint of the last attempt.
     pub server: Option<Rc<Pool>>,
+    /// The time from the first attempt's start to the response's head; `None` without a response.
+    pub time: Option<Duration>,
+    /// Counts the request at the endpoint until its response has ended.
+    in_flight: Option<InFlight>,
 }
 
-/// One worker's round-robin load balancer over the servers of one upstream.
+/// What a request is forwarded for.
+pub struct ForwardInput<'r> {
+    /// The method.
+    pub method: &'r Method,
+    /// The client's stream.
+    pub client: &'r dyn ClientStream,
+    /// The client's addresses, for the PROXY protocol.
+    pub proxied: ProxiedClient,
+    /// The hash of the request's parts that a target is chosen by; any number for other policies.
+    pub hash_key: u64,
+}
+
+/// One worker's attempts at the endpoints of one upstream.
 pub struct LoadBalancer {
-    pools: Vec<Rc<Pool>>,
-    next: Cell<usize>,
-    /// The retry budget: a request adds 1, a retry takes [`RETRY_COST`].
-    retry_budget: Cell<u32>,
+    state: Arc<UpstreamState>,
+    pools: Rc<PoolTable>,
+    current: RefCell<Rc<WorkerEndpoints>>,
+    /// The number of requests, which the rotation goes by.
+    turn: Cell<u64>,
+    random: Cell<u64>,
+    /// Requests that are not in the retry budget of the process yet.
+    unrecorded: Cell<u32>,
 }
 
-/// The cost of a retry in the budget. Five requests pay for one retry, so at most a fifth of the requests
-/// are retried in the long run.
-const RETRY_COST: u32 = 5;
+/// The endpoints at a time, with the worker's pools.
+struct WorkerEndpoints {
+    generation: u64,
+    set: Arc<EndpointSet>,
+    /// One for each endpoint of the set.
+    pools: Vec<Rc<Pool>>,
+}
+
 /// The maximum number of new connections for a request of which nothing was sent. Bounds the attempts at
 /// servers that accept connections and close them at once.
 const MAX_NEW_CONNECTIONS: u32 = 2;
-/// The largest budget: 20 retries.
-const MAX_RETRY_BUDGET: u32 = 20 * RETRY_COST;
+/// The number of requests that a worker adds to the retry budget at a time.
+const BUDGET_BATCH: u32 = 16;
 
 impl LoadBalancer {
-    /// A load balancer over `pools`, one for each server.
-    pub fn new(pools: Vec<Rc<Pool>>) -> Self {
-        Self { pools, next: Cell::new(0), retry_budget: Cell::new(MAX_RETRY_BUDGET) }
-    }
-
-    /// The pools, one for each server.
-    pub fn pools(&self) -> &[Rc<Pool>] {
-        &self.pools
-    }
-
-    /// Takes the next turn of the rotation. A retry keeps the turn of its request.
-    fn next_turn(&self) -> usize {
-        let turn = self.next.get();
-        self.next.set((turn + 1) % self.pools.len());
-        turn
-    }
-
-    /// The first server from `turn` on that is not in `tried`. Servers that are not ejected come first.
-    fn pick(&self, turn: usize, tried: &[usize]) -> Option<usize> {
-        let order = (0..self.pools.len()).map(|step| (turn + step) % self.pools.len());
-        let mut untried = order.filter(|server| !tried.contains(server)).peekable();
-        let first = untried.peek().copied();
-        untried.find(|server| !self.pools[*server].is_ejected()).or(first)
-    }
-
-    /// Records a failure of a server, which may eject it. A single server is never ejected.
-    fn record_failure(&self, server: usize, failure: Failure) {
-        if self.pools.len() > 1 {
-            self.pools[server].record_failure(failure);
+    /// A load balancer over the endpoints of `state`, with the worker's `pools`.
+    pub fn new(state: Arc<UpstreamState>, pools: Rc<PoolTable>) -> Self {
+        let current = RefCell::new(WorkerEndpoints::new(&state, &pools));
+        let seed = ahash::RandomState::new().hash_one(state.generation());
+        Self {
+            state,
+            pools,
+            current,
+            turn: Cell::new(0),
+            random: Cell::new(seed),
+            unrecorded: Cell::new(0),
         }
     }
 
+    /// The current endpoints; one atomic load unless they have changed.
+    fn endpoints(&self) -> Rc<WorkerEndpoints> {
+        let is_current = self.current.borrow().generation == self.state.generation();
+        if !is_current {
+            *self.current.borrow_mut() = WorkerEndpoints::new(&self.state, &self.pools);
+        }
+        Rc::clone(&self.current.borrow())
+    }
+
+    /// Closes the connections that have been idle for too long.
+    pub fn sweep(&self) {
+        let endpoints = self.endpoints();
+        let idle_timeout = endpoints.set.servers.idle_timeout.as_millis() as u64;
+        endpoints.pools.iter().for_each(|pool| pool.sweep(idle_timeout));
+    }
+
+    /// Fresh random bits: `SplitMix64`.
+    fn random(&self) -> u64 {
+        let state = self.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.random.set(state);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
     /// Adds a request to the retry budget.
-    fn earn_retry(&self) {
-        self.retry_budget.set((self.retry_budget.get() + 1).min(MAX_RETRY_BUDGET));
+    fn record_request(&self, now: u64) {
+        let count = self.unrecorded.get() + 1;
+        self.unrecorded.set(count);
+        if count >= BUDGET_BATCH {
+            self.state.record_requests(self.unrecorded.take(), now);
+        }
     }
 
     /// Takes a retry from the budget. Returns whether the budget allowed it.
-    fn spend_retry(&self) -> bool {
-        let left = self.retry_budget.get().checked_sub(RETRY_COST);
-        self.retry_budget.set(left.unwrap_or(self.retry_budget.get()));
-        left.is_some()
+    fn try_retry(&self) -> bool {
+        let now = self.state.now();
+        self.state.record_requests(self.unrecorded.take(), now);
+        self.state.try_retry(now)
     }
 
     /// Sends `outgoing` to one server and waits for the response's head.
     ///
     /// A request of which nothing was sent, or that the server has certainly not processed, is sent on another
-    /// connection. A request that the server may have seen is retried only if it is safe, at most `retries`
-    /// times, within the retry budget and on another server if there is one. After an idle connection that the
-    /// server has closed, a new one is opened, outside of the budget. `attempts` is updated at each attempt, so
-    /// it is valid even if this future is dropped.
+    /// connection. A request that the server may have seen is retried only if it is safe, for the failures and
+    /// as often as the upstream's settings say, within the retry budget and on another server if there is one.
+    /// After an idle connection that the server has closed, a new one is opened, outside of the budget.
+    /// `attempts` is updated at each attempt, so it is valid even if this future is dropped.
     ///
     /// # Errors
     /// No server responded, or the client's body failed.
     pub async fn forward(
         &self,
-        servers: &Servers,
         mut outgoing: OutgoingRequest,
-        method: &Method,
-        client: &dyn ClientStream,
-        proxied: ProxiedClient,
+        input: ForwardInput<'_>,
         attempts: &mut Attempts,
     ) -> Result<(ResponseHead, UpstreamContent), ForwardError> {
-        self.earn_retry();
-        let turn = self.next_turn();
+        let mut run = Run::new(self, &input, attempts, outgoing.upgrade().is_some());
+        let endpoints = Rc::clone(&run.endpoints);
+        let servers = &*endpoints.set.servers;
         let response_timeout = Some(servers.response_timeout.as_millis() as u64);
-        let (mut retries, mut new_connections, mut resends) = (servers.retries, 0, 0);
-        let mut tried: SmallVec<[usize; 4]> = SmallVec::new();
-        let is_upgrade = outgoing.upgrade().is_some();
-        let mut choice = LinkChoice { is_upgrade, is_fresh: false, proxied };
+        let mut retries = Retries { left: servers.retries, new_connections: 0, resends: 0 };
         loop {
-            let state = client.state();
-            let acquired = self.acquire(servers, turn, &mut tried, choice, state, attempts).await;
-            let (server, link) = acquired.map_err(ForwardError::Upstream)?;
-            let pool = &self.pools[server];
-            new_connections += u32::from(!link.is_reused());
+            let attempt = run.acquire().await.map_err(ForwardError::Upstream)?;
+            let Attempt { index, link, kind, start } = attempt;
+            let pool = &endpoints.pools[index];
+            let outcome = Outcome { index, kind, start };
+            retries.new_connections += u32::from(!link.is_reused());
             if outgoing.has_body_started() && matches!(link, Link::Http2(_)) {
                 // What was read of the body is framed for HTTP/1.
                 let error = io::ErrorKind::ConnectionReset.into();
                 return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
             }
-            let exchanged = exchange(link, pool, &mut outgoing, client, response_timeout).await;
+            outgoing.set_server(pool.target());
+            let exchanged =
+                exchange(link, pool, &mut outgoing, input.client, response_timeout).await;
             let failed = match exchanged {
                 Ok(exchanged) => {
-                    pool.record_success();
-                    return Ok(exchanged.into_response(method, outgoing, pool));
+                    let status = exchanged.status();
+                    if !servers.retry_on.statuses.contains(&status) {
+                        run.record_success(outcome);
+                        return Ok(exchanged.into_response(input.method, outgoing, pool));
+                    }
+                    run.record_failure(outcome, Failure::Status(status));
+                    let may_retry = outgoing.is_retryable() && !exchanged.has_sent_interim();
+                    if !(may_retry && retries.left > 0 && run.can_try_another(index)) {
+                        return Ok(exchanged.into_response(input.method, outgoing, pool));
+                    }
+                    // The response is discarded, with its connection.
+                    drop(exchanged);
+                    run.begin_retry(index, &mut retries, &mut outgoing).await?;
+                    continue;
                 }
                 Err(failed) => failed,
             };
-            match failed.error {
-                ExchangeError::Expired => {
-                    if client.state().timeout() == Some(Timeout::Upstream) {
-                        self.record_failure(server, Failure::Exchange);
-                    }
-                    return Err(ForwardError::Upstream(UpstreamError::Timeout));
-                }
-                ExchangeError::Body(error) => return Err(ForwardError::Body(error)),
-                ExchangeError::Request(error) => return Err(ForwardError::Request(error)),
-                ExchangeError::UpgradeUnsupported => {
-                    return Err(ForwardError::Upstream(UpstreamError::UpgradeUnsupported));
-                }
-                ExchangeError::Failed(error) => {
-                    // The server may close an idle connection at any time. That is not a failure.
-                    if !failed.is_stale {
-                        self.record_failure(server, Failure::Exchange);
-                    }
-                    let retryable =
-                        outgoing.is_retryable() && !failed.response_started && retries > 0;
-                    let is_unprocessed =
-                        resends < max_resends(&error) && !outgoing.has_body_started();
-                    resends += u32::from(is_unprocessed);
-                    let unsent =
-                        is_unprocessed || outgoing.is_unsent() && may_reconnect(new_connections);
-                    if !(unsent || retryable && (failed.is_stale || self.spend_retry())) {
-                        return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
-                    }
-                    retries -= u32::from(!unsent);
-                    // After a stale connection the same server is tried again; others may be stale, too.
-                    choice.is_fresh = failed.is_stale;
-                    if !failed.is_stale {
-                        tried.push(server);
-                    }
-                    outgoing.rewind();
-                }
-            }
+            run.handle(failed, outcome, &mut outgoing, &mut retries, &servers.retry_on).await?;
         }
     }
+}
 
-    /// An idle or new connection to the server picked for `turn`, or to the next one if the connect fails.
-    /// Servers that cannot be connected to are added to `tried`.
-    async fn acquire(
-        &self,
-        servers: &Servers,
-        turn: usize,
-        tried: &mut SmallVec<[usize; 4]>,
-        choice: LinkChoice,
-        state: &StateCell,
-        attempts: &mut Attempts,
-    ) -> Result<(usize, Link), UpstreamError> {
-        let mut failed = None;
-        if tried.len() >= self.pools.len() {
-            // All servers have failed; this attempt starts another round.
-            tried.clear();
-        }
-        while let Some(server) = self.pick(turn, tried) {
-            let pool = &self.pools[server];
-            attempts.count += 1;
-            attempts.server = Some(Rc::clone(pool));
-            if let Some(link) = pool.take(choice) {
-                return Ok((server, link));
-            }
-            match connect(pool, servers.connect_timeout, choice, state).await? {
-                Ok(link) => return Ok((server, link)),
-                Err(error) => {
-                    self.record_failure(server, Failure::Connect);
-                    tried.push(server);
-                    failed = Some(error);
+/// What a request may still do.
+struct Retries {
+    /// The retries left.
+    left: u32,
+    /// The new connections so far.
+    new_connections: u32,
+    /// The times that it was sent again because a server had certainly not processed it.
+    resends: u32,
+}
+
+/// An attempt whose result is recorded.
+#[derive(Clone, Copy)]
+struct Outcome {
+    index: usize,
+    kind: super::target_health::AttemptKind,
+    /// When it began, by the clock's uptime.
+    start: Duration,
+}
+
+impl Run<'_> {
+    /// Returns if the request is sent again after this failure.
+    async fn handle(
+        &mut self,
+        failed: FailedExchange,
+        outcome: Outcome,
+        outgoing: &mut OutgoingRequest,
+        retries: &mut Retries,
+        retry_on: &RetryConditions,
+    ) -> Result<(), ForwardError> {
+        let may_retry = outgoing.is_retryable() && !failed.has_sent_interim && retries.left > 0;
+        let index = outcome.index;
+        let error = match failed.error {
+            ExchangeError::Expired => {
+                let is_response_timeout = self.client.state().timeout() == Some(Timeout::Upstream);
+                if is_response_timeout {
+                    self.record_failure(outcome, Failure::Timeout);
+                    if retry_on.timeout && may_retry && self.can_try_another(index) {
+                        self.client.state().resume_request();
+                        return self.begin_retry(index, retries, outgoing).await;
+                    }
                 }
+                return Err(ForwardError::Upstream(UpstreamError::Timeout));
             }
+            ExchangeError::Body(error) => return Err(ForwardError::Body(error)),
+            ExchangeError::Request(error) => return Err(ForwardError::Request(error)),
+            ExchangeError::UpgradeUnsupported => {
+                return Err(ForwardError::Upstream(UpstreamError::UpgradeUnsupported));
+            }
+            ExchangeError::Failed(error) => error,
+        };
+        // The server may close an idle connection at any time. That is not a failure.
+        if !failed.is_stale {
+            let malformed = error.get_ref().and_then(|error| error.downcast_ref());
+            let failure = match malformed {
+                None | Some(FramingError::Incomplete) => Failure::Reset,
+                Some(_) => Failure::Malformed,
+            };
+            self.record_failure(outcome, failure);
         }
-        let error = failed.unwrap_or_else(|| io::ErrorKind::NotFound.into());
-        Err(UpstreamError::Connect(error))
+        let is_unprocessed = retries.resends < max_resends(&error) && !outgoing.has_body_started();
+        retries.resends += u32::from(is_unprocessed);
+        if is_unprocessed || outgoing.is_unsent() && may_reconnect(retries.new_connections) {
+            self.exclude(index, failed.is_stale);
+            outgoing.rewind();
+            return Ok(());
+        }
+        if may_retry && failed.is_stale {
+            retries.left -= 1;
+            self.exclude(index, true);
+            outgoing.rewind();
+            return Ok(());
+        }
+        if may_retry && retry_on.reset && self.balancer.try_retry() {
+            return self.begin_retry(index, retries, outgoing).await;
+        }
+        Err(ForwardError::Upstream(UpstreamError::Failed(error)))
+    }
+
+    /// Whether a retry may go to another endpoint, or to the only one, within the budget.
+    fn can_try_another(&mut self, index: usize) -> bool {
+        self.has_choice_without(index) && self.balancer.try_retry()
+    }
+
+    /// Prepares the next attempt of a request, which the budget has allowed, and waits a little.
+    async fn begin_retry(
+        &mut self,
+        index: usize,
+        retries: &mut Retries,
+        outgoing: &mut OutgoingRequest,
+    ) -> Result<(), ForwardError> {
+        retries.left -= 1;
+        self.exclude(index, false);
+        outgoing.rewind();
+        self.retry_count += 1;
+        let delay = backoff(self.retry_count, self.balancer.random());
+        self.wait(Duration::from_millis(delay)).await.map_err(ForwardError::Upstream)
+    }
+}
+
+impl WorkerEndpoints {
+    fn new(state: &UpstreamState, pools: &PoolTable) -> Rc<Self> {
+        // Before the set: if it is replaced in between, it is read again.
+        let generation = state.generation();
+        let set = state.endpoints();
+        let pools = set.members.iter().map(|member| pools.pool(&member.state)).collect();
+        Rc::new(Self { generation, set, pools })
     }
 }
 
 /// Whether a request of which nothing was sent may be sent on one more new connection, after this many.
 fn may_reconnect(new_connections: u32) -> bool {
     new_connections < MAX_NEW_CONNECTIONS
-}
-
-/// A response's head, and what its body is read from.
-enum Exchanged {
-    Http1(ResponseHead, UpstreamConnection),
-    Http2(Http2Response, Http2Slot),
-}
-
-/// An exchange without a response.
-struct FailedExchange {
-    error: ExchangeError,
-    /// Whether the connection was reused and received nothing: the server has closed it.
-    is_stale: bool,
-    response_started: bool,
-}
-
-impl Exchanged {
-    fn into_response(
-        self,
-        method: &Method,
-        outgoing: OutgoingRequest,
-        pool: &Rc<Pool>,
-    ) -> (ResponseHead, UpstreamContent) {
-        match self {
-            Self::Http1(head, connection) if connection.is_upgraded => {
-                let tunnel = UpstreamTunnel::http1(&outgoing, connection);
-                (head, UpstreamContent::Tunnel(Box::new(tunnel)))
-            }
-            Self::Http1(head, connection) => {
-                let body =
-                    ResponseBody::http1(&head, method, connection, outgoing, Rc::clone(pool));
-                (head, UpstreamContent::Body(body))
-            }
-            Self::Http2(mut response, slot) => {
-                if let Some(send) = response.take_tunnel() {
-                    let (mut head, end) = response.into_tunnel(send);
-                    let tunnel = UpstreamTunnel::http2(&outgoing, &mut head, end, slot);
-                    return (head, UpstreamContent::Tunnel(Box::new(tunnel)));
-                }
-                let (head, body) = response.into_body(outgoing, slot);
-                let body = ResponseBody::http2(&head, method, body);
-                (head, UpstreamContent::Body(body))
-            }
-        }
-    }
-}
-
-/// Performs one exchange on `link`.
-async fn exchange(
-    link: Link,
-    pool: &Pool,
-    outgoing: &mut OutgoingRequest,
-    client: &dyn ClientStream,
-    response_timeout: Option<u64>,
-) -> Result<Exchanged, FailedExchange> {
-    let failed = |error, is_reused: bool, response_started: bool| FailedExchange {
-        error,
-        is_stale: is_reused && !response_started,
-        response_started,
-    };
-    match link {
-        Link::Http1(mut connection) => {
-            match connection.exchange(outgoing, client, response_timeout).await {
-                Ok(head) => Ok(Exchanged::Http1(head, connection)),
-                Err(error) => Err(failed(error, connection.is_reused, connection.response_started)),
-            }
-        }
-        // Boxed, so that exchanges of HTTP/1 do not carry its state.
-        Link::Http2(slot) => {
-            let scheme = pool.scheme();
-            match Box::pin(slot.exchange(outgoing, scheme, client, response_timeout)).await {
-                Ok(response) => Ok(Exchanged::Http2(response, slot)),
-                Err(error) => {
-                    let is_reused = slot.is_reused && is_connection_lost(&error);
-                    Err(failed(error, is_reused, slot.response_started.get()))
-                }
-            }
-        }
-    }
-}
-
-/// Opens a connection. The outer error means that the request's own deadline has passed.
-async fn connect(
-    pool: &Pool,
-    connect_timeout: Duration,
-    choice: LinkChoice,
-    state: &StateCell,
-) -> Result<io::Result<Link>, UpstreamError> {
-    state.set_wait(Wait::Gateway);
-    let mut connecting = std::pin::pin!(pool.connect(connect_timeout, choice));
-    std::future::poll_fn(|cx| match state.timeout() {
-        Some(_) => Poll::Ready(Err(UpstreamError::Timeout)),
-        None => connecting.as_mut().poll(cx).map(Ok),
-    })
-    .await
 }
 
 #[cfg(test)]

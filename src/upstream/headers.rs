@@ -1,12 +1,18 @@
 //! Which header fields are forwarded, dropped or added: RFC 9110, 7.6.
 
-use std::{net::IpAddr, rc::Rc};
+use std::{net::IpAddr, ops::Range, rc::Rc};
 
 use http::HeaderName;
 use smallvec::SmallVec;
 
 use super::ServerAddress;
-use crate::framing::{Fields, RequestHead, ResponseHead, head::ConnectionOptions};
+use crate::{
+    framing::{Fields, RequestHead, ResponseHead, head::ConnectionOptions},
+    template::{HeaderRules, Values},
+};
+
+/// The prefix of the path that the client sees.
+const FORWARDED_PREFIX: &str = "x-forwarded-prefix";
 
 /// The address of a client connection's peer as text, formatted once per connection.
 #[derive(Clone, Debug)]
@@ -22,6 +28,11 @@ impl PeerAddress {
     pub fn new(address: IpAddr, is_tls: bool) -> Self {
         let scheme = if is_tls { "https" } else { "http" };
         Self { address: address.to_string().into(), is_v6: address.is_ipv6(), scheme }
+    }
+
+    /// `http` or `https`: that of the connection.
+    pub fn scheme(&self) -> &'static str {
+        self.scheme
     }
 
     /// The element that is added to `Forwarded`: RFC 7239, 4.
@@ -48,27 +59,67 @@ pub struct AddedHeaders<'a> {
     pub server: &'a ServerAddress,
     /// The value of `Via`.
     pub via: &'a str,
+    /// The prefix that was stripped from the path, for `X-Forwarded-Prefix`.
+    pub prefix: Option<&'a str>,
+    /// The value of `Host`.
+    pub host: &'a HostRule,
+    /// The route's changes, with the values of their variables.
+    pub changes: Option<(&'a HeaderRules, &'a Values<'a>)>,
+}
+
+/// The value of `Host` in forwarded requests.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum HostRule {
+    /// The client's.
+    #[default]
+    Preserve,
+    /// That of the chosen server.
+    Upstream,
+    /// This one.
+    Name(Box<str>),
+}
+
+impl AddedHeaders<'_> {
+    /// Whether the route's changes leave this field out. Upstreams may read `x_user` as `x-user`, so aliases
+    /// are left out, too.
+    fn drops(&self, name: &[u8]) -> bool {
+        self.changes.is_some_and(|(rules, _)| {
+            rules.drops(name) || can_be_alias(name) && rules.drops(&dashed_name(name))
+        })
+    }
 }
 
 /// The headers that a route reads a key, cost, tier or token from. A client can neither remove them with
 /// `Connection` nor add a second one under an alias.
 #[derive(Clone, Debug, Default)]
-pub struct ProtectedHeaders(Rc<[HeaderName]>);
+pub struct ProtectedHeaders {
+    own: Rc<[HeaderName]>,
+    /// Those that the conditions of all routes test.
+    tested: Rc<[HeaderName]>,
+}
 
 impl ProtectedHeaders {
     /// Protects the headers in `names`.
     pub fn new(names: &[HeaderName]) -> Self {
-        Self(names.into())
+        Self { own: names.into(), tested: Rc::default() }
+    }
+
+    /// Protects those in `tested`, too, which routes share.
+    #[must_use]
+    pub fn with_tested(self, tested: &Rc<[HeaderName]>) -> Self {
+        Self { tested: Rc::clone(tested), ..self }
     }
 
     fn contains(&self, name: &[u8]) -> bool {
-        self.0.iter().any(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()))
+        let mut all = self.own.iter().chain(&*self.tested);
+        all.any(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()))
     }
 
     /// Whether `name` is an alias of a protected header. CGI-like upstreams read `X_Cost` and `X.Cost` as
     /// `X-Cost`, so a client could send one cost to the gateway and another to the upstream.
     fn has_alias(&self, name: &[u8]) -> bool {
-        !self.0.is_empty() && can_be_alias(name) && self.contains(&dashed_name(name))
+        let is_empty = self.own.is_empty() && self.tested.is_empty();
+        !is_empty && can_be_alias(name) && self.contains(&dashed_name(name))
     }
 }
 
@@ -116,17 +167,26 @@ impl<'f> ListedFields<'f> {
 /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped, including those that `Connection` lists unless they are
 /// `protected`. The forwarding fields of a trusted peer are kept and extended, those of any other peer are
 /// replaced, or dropped if the gateway writes no such field itself, such as `X-Real-IP`. `Forwarded` is only
-/// extended, never added: it would repeat `X-Forwarded-For`.
+/// extended, never added: it would repeat `X-Forwarded-For`. The route's changes come last.
+///
+/// Returns the place of the value of `Host` in `out` if it depends on the chosen server.
 pub(super) fn write_request_fields(
     out: &mut Vec<u8>,
     head: &RequestHead,
     added: &AddedHeaders<'_>,
     protected: &ProtectedHeaders,
-) {
+) -> Option<Range<usize>> {
     let fields = &head.fields;
     let listed = ListedFields::of(fields, head.connection);
     let (mut proto, mut host) = (false, false);
+    let is_host_kept = *added.host == HostRule::Preserve;
     fields.write_to(out, |name, _| {
+        if !is_host_kept && name.eq_ignore_ascii_case(b"host") {
+            return false;
+        }
+        if added.prefix.is_some() && name.eq_ignore_ascii_case(FORWARDED_PREFIX.as_bytes()) {
+            return false;
+        }
         let kept = match FieldRule::of(name) {
             FieldRule::Forward => true,
             FieldRule::Drop => false,
@@ -135,22 +195,37 @@ pub(super) fn write_request_fields(
             FieldRule::Host => std::mem::replace(&mut host, added.trusted) != added.trusted,
         };
         let stripped = || listed.contains(name) && !protected.contains(name);
-        kept && !protected.has_alias(name) && (listed.0.is_empty() || !stripped())
+        let kept = kept && !protected.has_alias(name) && (listed.0.is_empty() || !stripped());
+        kept && !added.drops(name)
     });
-    if added.trusted {
+    if added.drops(b"x-forwarded-for") {
+        // The route's own, or none.
+    } else if added.trusted {
         write_list(out, fields, "x-forwarded-for", &added.peer.address);
-        if fields.contains("forwarded") {
-            write_list(out, fields, "forwarded", &added.peer.forwarded_element());
-        }
     } else {
         write_field(out, "x-forwarded-for", added.peer.address.as_bytes());
     }
-    if !proto {
+    if added.trusted && fields.contains("forwarded") && !added.drops(b"forwarded") {
+        write_list(out, fields, "forwarded", &added.peer.forwarded_element());
+    }
+    if !proto && !added.drops(b"x-forwarded-proto") {
         write_field(out, "x-forwarded-proto", added.peer.scheme.as_bytes());
     }
-    write_host(out, fields, added.server, host);
+    let host = write_host(out, fields, added, host);
+    if let Some(prefix) = added.prefix.filter(|_| !added.drops(FORWARDED_PREFIX.as_bytes())) {
+        let outer = fields.get(FORWARDED_PREFIX).filter(|_| added.trusted);
+        let outer = outer.filter(|outer| outer.starts_with(b"/")).unwrap_or_default();
+        let outer = outer.strip_suffix(b"/").unwrap_or(outer);
+        write_field(out, FORWARDED_PREFIX, &[outer, prefix.as_bytes()].concat());
+    }
     write_field(out, "via", added.via.as_bytes());
-    write_field(out, "x-request-id", added.request_id);
+    if !added.drops(b"x-request-id") {
+        write_field(out, "x-request-id", added.request_id);
+    }
+    if let Some((rules, values)) = added.changes {
+        rules.write(values, out);
+    }
+    host
 }
 
 /// Writes the end-to-end fields of an upstream's head for which `keep` returns true, each as a line with
@@ -211,15 +286,35 @@ impl FieldRule {
     }
 }
 
-/// Writes `X-Forwarded-Host` with the value of `Host`, unless a trusted peer's was forwarded
-/// (`is_forwarded`). An HTTP/1.0 request without `Host` gets a `Host` with the server's address, because
-/// the forwarded request is HTTP/1.1.
-fn write_host(out: &mut Vec<u8>, fields: &Fields, server: &ServerAddress, is_forwarded: bool) {
-    match fields.get("host") {
-        Some(host) if !is_forwarded => write_field(out, "x-forwarded-host", host),
-        Some(_) => {}
-        None => write_field(out, "host", server.authority().as_bytes()),
+/// Writes `X-Forwarded-Host` with the value of the client's `Host`, unless a trusted peer's was forwarded
+/// (`is_forwarded`), and `Host` if it is not the client's. An HTTP/1.0 request without `Host` gets a `Host` with
+/// the server's address, because the forwarded request is HTTP/1.1.
+///
+/// Returns the place of the value of `Host` if it is that of the chosen server.
+fn write_host(
+    out: &mut Vec<u8>,
+    fields: &Fields,
+    added: &AddedHeaders<'_>,
+    is_forwarded: bool,
+) -> Option<Range<usize>> {
+    let sent = fields.get("host");
+    if let Some(host) = sent.filter(|_| !is_forwarded && !added.drops(b"x-forwarded-host")) {
+        write_field(out, "x-forwarded-host", host);
     }
+    match added.host {
+        HostRule::Name(name) => write_field(out, "host", name.as_bytes()),
+        HostRule::Preserve if sent.is_some() => {}
+        HostRule::Preserve => write_field(out, "host", added.server.authority().as_bytes()),
+        HostRule::Upstream => {
+            out.extend_from_slice(b"host: ");
+            let start = out.len();
+            out.extend_from_slice(added.server.authority().as_bytes());
+            let place = start..out.len();
+            out.extend_from_slice(b"\r\n");
+            return Some(place);
+        }
+    }
+    None
 }
 
 /// Writes one field that lists all values of the header `name` and then `last`.

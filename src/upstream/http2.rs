@@ -24,6 +24,7 @@ pub(super) use self::{
     body::Http2Body,
     exchange::{Http2Response, is_connection_lost, max_resends},
 };
+use super::endpoint::ConnectionGuard;
 use crate::framing::Transport;
 
 /// Most bytes that a server may send ahead on one stream.
@@ -93,13 +94,14 @@ impl Http2Connections {
     }
 
     /// Begins HTTP/2 on `transport`, and waits for the server's settings: they say how many streams it
-    /// allows, and show that it speaks HTTP/2.
+    /// allows, and show that it speaks HTTP/2. `guard` counts it as open.
     ///
     /// # Errors
     /// The connection failed.
     pub(super) async fn open(
         &self,
         transport: Transport,
+        guard: ConnectionGuard,
         coarse_clock: &Rc<Cell<u64>>,
     ) -> io::Result<Http2Slot> {
         // A stream may be a tunnel.
@@ -130,6 +132,7 @@ impl Http2Connections {
             let driving = tokio::task::spawn_local(async move {
                 // Its exchanges learn of a failure themselves.
                 let _ = driver.await;
+                drop(guard);
                 if let Some(connection) = driven.upgrade() {
                     connection.is_retired.set(true);
                 }
@@ -224,6 +227,7 @@ mod tests {
 
     use super::*;
     use crate::framing::{RawSocket, tunnel::poll_capacity};
+    use crate::upstream::endpoint::EndpointState;
 
     /// SETTINGS with the largest window for each stream, and as much for the connection.
     const SERVER: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff\
@@ -238,7 +242,8 @@ mod tests {
             server.write_all(SERVER).await.unwrap();
             let (connections, clock) = (Http2Connections::default(), Rc::new(Cell::new(0)));
             let transport = Transport::Plain(RawSocket::Unix(near));
-            let slot = connections.open(transport, &clock).await.unwrap();
+            let guard = ConnectionGuard::open(&EndpointState::for_test("a"), None).unwrap();
+            let slot = connections.open(transport, guard, &clock).await.unwrap();
             let driver = slot.connection.driver.clone();
             let (response, mut stream) = slot
                 .connection

@@ -1,12 +1,15 @@
-//! One worker's idle connections to one server, and the server's ejection (outlier detection).
+//! One worker's idle connections to one endpoint.
 
 use std::{
     cell::{Cell, RefCell},
     io,
     rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
+use ahash::RandomState;
+use hashbrown::HashMap;
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpStream, UnixStream},
@@ -18,6 +21,7 @@ use tokio_rustls::{TlsConnector, TlsStream};
 use super::{
     Protocol, ProxiedClient, ServerAddress, Target, TargetTls,
     connection::UpstreamConnection,
+    endpoint::{ConnectionGuard, EndpointState},
     http2::{Http2Connections, Http2Slot},
 };
 use crate::{
@@ -30,18 +34,9 @@ const MAX_IDLE: usize = 512;
 /// The maximum number of requests that wait for one connection of HTTP/2 that is being opened. Servers usually
 /// allow about 100 streams.
 const MAX_WAITING: usize = 100;
-/// The number of failures without a response in between that ejects a server.
-const MAX_FAILURES: u32 = 5;
-/// The duration of the first ejection, in ms. It doubles with each further one.
-const BASE_EJECTION: u64 = 10_000;
-/// The longest duration of an ejection, in ms.
-const MAX_EJECTION: u64 = 300_000;
-
 /// One worker's connections to one server. The most recently used idle connection is taken first.
 pub struct Pool {
-    target: Target,
-    /// The server's address for logs: `host:port` or `unix:/path`.
-    name: Box<str>,
+    endpoint: Arc<EndpointState>,
     /// Whether the server speaks HTTP/2; `None` before the first handshake with [`Protocol::Auto`].
     is_http2: Cell<Option<bool>>,
     http2: Http2Connections,
@@ -53,22 +48,12 @@ pub struct Pool {
     opened: Notify,
     idle: RefCell<Vec<UpstreamConnection>>,
     coarse_clock: Rc<Cell<u64>>,
-    /// Failures since the last response.
-    failures: Cell<u32>,
-    /// Ejections since the last response.
-    ejections: Cell<u32>,
-    /// The end of the ejection, in ms of the worker's coarse clock. An ejected server is picked only if no
-    /// other one is left to try.
-    ejected_until: Cell<u64>,
 }
 
-/// How a server failed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Failure {
-    /// The connect failed.
-    Connect,
-    /// The server sent no response, or a malformed one.
-    Exchange,
+/// One worker's pools, by their endpoints. They outlive reloads.
+pub struct PoolTable {
+    pools: RefCell<HashMap<usize, Rc<Pool>, RandomState>>,
+    coarse_clock: Rc<Cell<u64>>,
 }
 
 /// A connection on which an exchange may start.
@@ -88,6 +73,8 @@ pub(super) struct LinkChoice {
     pub(super) is_fresh: bool,
     /// The client, for the PROXY protocol.
     pub(super) proxied: ProxiedClient,
+    /// The maximum number of connections to the endpoint, over all workers; `None`: unlimited.
+    pub(super) max_connections: Option<u32>,
 }
 
 impl Link {
@@ -107,6 +94,26 @@ impl<'a> Opening<'a> {
     fn new(pool: &'a Pool) -> Self {
         pool.openings.set(pool.openings.get() + 1);
         Self(pool)
+    }
+}
+
+impl PoolTable {
+    /// No pools. `coarse_clock` is the worker's coarse clock, in ms.
+    pub fn new(coarse_clock: Rc<Cell<u64>>) -> Rc<Self> {
+        Rc::new(Self { pools: RefCell::default(), coarse_clock })
+    }
+
+    /// The pool of an endpoint.
+    pub(super) fn pool(&self, endpoint: &Arc<EndpointState>) -> Rc<Pool> {
+        let new = || Pool::new(Arc::clone(endpoint), Rc::clone(&self.coarse_clock));
+        let mut pools = self.pools.borrow_mut();
+        // A pool keeps its endpoint, so the address is its own.
+        Rc::clone(pools.entry(Arc::as_ptr(endpoint).addr()).or_insert_with(new))
+    }
+
+    /// Removes the pools of endpoints that are no longer used.
+    pub fn sweep(&self) {
+        self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
     }
 }
 
@@ -134,20 +141,21 @@ impl Drop for Waiting<'_> {
 }
 
 /// Performs the handshake. `is_http1`: HTTP/1.1 alone is offered.
-async fn handshake(
+pub(super) async fn handshake(
     tls: &TargetTls,
     is_http1: bool,
     socket: RawSocket,
 ) -> io::Result<TlsStream<RawSocket>> {
     let rules = &tls.rules;
     let config = if is_http1 { &rules.http1_config } else { &rules.config };
-    let connector = TlsConnector::from(std::sync::Arc::clone(config));
+    let connector = TlsConnector::from(Arc::clone(config));
     Ok(TlsStream::Client(connector.connect(tls.name.clone(), socket).await?))
 }
 
 impl Pool {
     /// An empty pool. `coarse_clock` is the worker's coarse clock, in ms.
-    pub fn new(target: Target, coarse_clock: Rc<Cell<u64>>) -> Rc<Self> {
+    pub fn new(endpoint: Arc<EndpointState>, coarse_clock: Rc<Cell<u64>>) -> Rc<Self> {
+        let target = &endpoint.target;
         let is_http2 = match target.protocol {
             Protocol::Http1 => Some(false),
             Protocol::Http2 => Some(true),
@@ -155,8 +163,7 @@ impl Pool {
             Protocol::Auto => None,
         };
         Rc::new(Self {
-            name: target.address.to_string().into(),
-            target,
+            endpoint,
             is_http2: Cell::new(is_http2),
             http2: Http2Connections::default(),
             openings: Cell::new(0),
@@ -164,25 +171,27 @@ impl Pool {
             opened: Notify::new(),
             idle: RefCell::default(),
             coarse_clock,
-            failures: Cell::new(0),
-            ejections: Cell::new(0),
-            ejected_until: Cell::new(0),
         })
+    }
+
+    /// The endpoint, as all workers see it.
+    pub fn endpoint(&self) -> &Arc<EndpointState> {
+        &self.endpoint
     }
 
     /// The server, and how it is spoken to.
     pub fn target(&self) -> &Target {
-        &self.target
+        &self.endpoint.target
     }
 
-    /// The server's address as text: `host:port` or `unix:/path`.
+    /// The endpoint's address as text: `10.0.0.1:9000` or `unix:/path`.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.endpoint.name
     }
 
     /// The scheme of requests to the server.
     pub(super) fn scheme(&self) -> &'static str {
-        if self.target.tls.is_some() { "https" } else { "http" }
+        if self.target().tls.is_some() { "https" } else { "http" }
     }
 
     /// Whether the server speaks HTTP/2 for such a request; `None` before the first handshake that chooses it.
@@ -192,7 +201,7 @@ impl Pool {
 
     /// Whether HTTP/1.1 is chosen for an upgrade: few servers accept one over HTTP/2.
     fn upgrades_over_http1(&self, choice: LinkChoice) -> bool {
-        choice.is_upgrade && self.target.protocol == Protocol::Auto
+        choice.is_upgrade && self.target().protocol == Protocol::Auto
     }
 
     /// Takes an idle connection, or a place on one of HTTP/2. Connections that the server has closed are
@@ -245,13 +254,14 @@ impl Pool {
 
     async fn open(&self, choice: LinkChoice) -> io::Result<Link> {
         let is_http1 = self.upgrades_over_http1(choice);
+        let guard = ConnectionGuard::open(&self.endpoint, choice.max_connections)?;
         let socket = self.connect_socket(choice.proxied).await?;
-        let transport = match &self.target.tls {
+        let transport = match &self.target().tls {
             None => Transport::Plain(socket),
             Some(tls) => {
                 let stream = handshake(tls, is_http1, socket).await?;
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
-                match self.target.protocol {
+                match self.target().protocol {
                     _ if is_http1 => {}
                     Protocol::Auto => self.is_http2.set(Some(is_http2)),
                     Protocol::Http2 if !is_http2 => {
@@ -263,21 +273,23 @@ impl Pool {
             }
         };
         if self.is_http2(choice) == Some(true) {
-            return self.http2.open(transport, &self.coarse_clock).await.map(Link::Http2);
+            return self.http2.open(transport, guard, &self.coarse_clock).await.map(Link::Http2);
         }
-        Ok(Link::Http1(UpstreamConnection::new(SharedSocket::new(transport))))
+        Ok(Link::Http1(UpstreamConnection::new(SharedSocket::new(transport), guard)))
     }
 
     async fn connect_socket(&self, client: ProxiedClient) -> io::Result<RawSocket> {
-        let mut socket = match &self.target.address {
-            ServerAddress::Tcp { host, port } => {
-                let stream = TcpStream::connect((&**host, *port)).await?;
+        let mut socket = match &self.target().address {
+            ServerAddress::Tcp { .. } | ServerAddress::Service(_) => {
+                let unresolved = io::ErrorKind::AddrNotAvailable;
+                let address = self.target().socket_address().ok_or(unresolved)?;
+                let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
                 RawSocket::Tcp(stream)
             }
             ServerAddress::Unix(path) => RawSocket::Unix(UnixStream::connect(path).await?),
         };
-        if let Some(version) = self.target.send_proxy {
+        if let Some(version) = self.target().send_proxy {
             socket.write_all(&client.header(version)?).await?;
         }
         Ok(socket)
@@ -287,8 +299,10 @@ impl Pool {
     pub(super) fn put(&self, mut connection: UpstreamConnection) {
         let mut idle = self.idle.borrow_mut();
         // Behind the PROXY protocol, a connection belongs to one client.
-        let is_shared = self.target.send_proxy.is_none();
-        if is_shared && connection.is_reusable() && idle.len() < MAX_IDLE {
+        let is_shared = self.target().send_proxy.is_none();
+        // Another worker needs the place more than an idle connection does.
+        let is_kept = is_shared && !self.endpoint.is_starved();
+        if is_kept && connection.is_reusable() && idle.len() < MAX_IDLE {
             connection.mark_idle(self.coarse_clock.get());
             idle.push(connection);
         }
@@ -297,6 +311,7 @@ impl Pool {
     /// Closes the connections that have been idle for longer than `limit` ms.
     pub fn sweep(&self, limit: u64) {
         let now = self.coarse_clock.get();
+        let limit = if self.endpoint.is_starved() { 0 } else { limit };
         self.http2.sweep(now, limit);
         self.idle
             .borrow_mut()
@@ -306,42 +321,5 @@ impl Pool {
     /// The number of idle connections.
     pub fn idle_count(&self) -> usize {
         self.idle.borrow().len() + self.http2.idle_count()
-    }
-
-    /// Whether other servers are preferred to this one.
-    pub(super) fn is_ejected(&self) -> bool {
-        self.coarse_clock.get() < self.ejected_until.get()
-    }
-
-    /// Records a response, which ends an ejection.
-    pub(super) fn record_success(&self) {
-        self.failures.set(0);
-        if self.ejections.replace(0) > 0 {
-            self.ejected_until.set(0);
-            tracing::info!(server = self.name(), "upstream server responds again");
-        }
-    }
-
-    /// Records a failure. A failed connect ejects the server at once; a failed exchange ejects it once there
-    /// are [`MAX_FAILURES`] failures since the last response.
-    pub(super) fn record_failure(&self, failure: Failure) {
-        let failures = self.failures.get() + 1;
-        self.failures.set(failures);
-        if self.is_ejected() || (failure == Failure::Exchange && failures < MAX_FAILURES) {
-            return;
-        }
-        let earlier = self.ejections.replace(self.ejections.get().saturating_add(1));
-        let duration = BASE_EJECTION.saturating_mul(1 << earlier.min(5)).min(MAX_EJECTION);
-        self.ejected_until.set(self.coarse_clock.get() + duration);
-        let reason = match failure {
-            Failure::Connect => "connect",
-            Failure::Exchange => "no_response",
-        };
-        tracing::warn!(
-            server = self.name(),
-            reason,
-            ejected_ms = duration,
-            "upstream server ejected: other servers of the upstream are preferred"
-        );
     }
 }

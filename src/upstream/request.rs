@@ -4,6 +4,7 @@
 use std::{
     borrow::Cow,
     io,
+    ops::Range,
     rc::Rc,
     task::{Context, Poll, ready},
 };
@@ -12,6 +13,7 @@ use h2::ext::Protocol;
 use http::{HeaderValue, Method, header};
 
 use super::{
+    Target,
     headers::{AddedHeaders, ProtectedHeaders, is_trailer_allowed, write_request_fields},
     upgrade::UpgradeRequest,
 };
@@ -57,6 +59,8 @@ pub struct OutgoingRequest {
     te: Option<&'static str>,
     /// The protocol that the client asks to switch to.
     upgrade: Option<Box<UpgradeRequest>>,
+    /// The place of the value of `Host` in the head, if it is that of the chosen server.
+    host: Option<Range<usize>>,
 }
 
 /// The unread rest of a body.
@@ -91,7 +95,7 @@ impl OutgoingRequest {
             bytes.extend_from_slice(query.as_bytes());
         }
         bytes.extend_from_slice(b" HTTP/1.1\r\n");
-        write_request_fields(&mut bytes, head, added, protected);
+        let host = write_request_fields(&mut bytes, head, added, protected);
         let upgrade = UpgradeRequest::of(head);
         if let Some(upgrade) = &upgrade {
             upgrade.write_fields(&mut bytes);
@@ -133,7 +137,18 @@ impl OutgoingRequest {
             idempotent,
             te,
             upgrade,
+            host,
         }
+    }
+
+    /// Writes the host of `target`, which the request is sent to next, into the head. Call it before a byte is
+    /// sent to it.
+    pub(super) fn set_server(&mut self, target: &Target) {
+        let Some(place) = self.host.take() else { return };
+        let host = target.host();
+        self.host = Some(place.start..place.start + host.len());
+        self.head_length = self.head_length - place.len() + host.len();
+        self.bytes.splice(place, host.into_bytes());
     }
 
     /// Whether the request may be sent again although the upstream may have received it: idempotent

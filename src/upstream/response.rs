@@ -9,24 +9,22 @@ use std::{
 use http::Method;
 
 use super::{
+    compressed::Compressed,
     connection::UpstreamConnection,
     headers::{ProtectedHeaders, is_trailer_allowed},
     http2::Http2Body,
     pool::Pool,
     request::{OutgoingRequest, SendError},
 };
+use crate::compress::Compressor;
 use crate::framing::{
     BodyDecoder, BodyEncoder, BodyLength, Fields, FramingError, ResponseHead, buffer::poll_read,
 };
 
 /// The streamed body of an upstream's response. Dropping it returns the connection to the pool if the
 /// connection can be reused, and closes it otherwise.
-pub struct ResponseBody(Source);
+pub struct ResponseBody(Source, Option<Box<Compressed>>);
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most responses are of HTTP/1; a box would be an allocation"
-)]
 enum Source {
     Http1(Http1Body),
     Http2(Box<Http2Body>, Option<u64>),
@@ -36,7 +34,7 @@ enum Source {
 struct Http1Body {
     connection: Option<UpstreamConnection>,
     /// The request, while it is not completely sent.
-    outgoing: Option<OutgoingRequest>,
+    outgoing: Option<Box<OutgoingRequest>>,
     decoder: BodyDecoder,
     /// See [`ResponseBody::declared_length`].
     declared_length: Option<u64>,
@@ -54,7 +52,7 @@ impl ResponseBody {
         outgoing: OutgoingRequest,
         pool: Rc<Pool>,
     ) -> Self {
-        Self(Source::Http1(Http1Body::new(head, method, connection, outgoing, pool)))
+        Self(Source::Http1(Http1Body::new(head, method, connection, outgoing, pool)), None)
     }
 
     /// The body that follows `head`, the response of HTTP/2 to a request with `method`.
@@ -66,11 +64,20 @@ impl ResponseBody {
             _ if body.is_done() && !has_no_body => Some(0),
             _ => None,
         };
-        Self(Source::Http2(Box::new(body), length))
+        Self(Source::Http2(Box::new(body), length), None)
     }
 
-    /// The `Content-Length` of the head, in bytes; also without a body, as for HEAD.
+    /// Compresses the body from now on: nothing of it may have been read.
+    pub fn compress(&mut self, compressor: Compressor) {
+        self.1 = Some(Box::new(Compressed::new(compressor)));
+    }
+
+    /// The `Content-Length` of the head, in bytes; also without a body, as for HEAD. `None` if the body is
+    /// compressed.
     pub fn declared_length(&self) -> Option<u64> {
+        if self.1.is_some() {
+            return None;
+        }
         match &self.0 {
             Source::Http1(body) => body.declared_length,
             Source::Http2(_, length) => *length,
@@ -87,14 +94,12 @@ impl ResponseBody {
 
     /// Whether the body was read to its end.
     pub fn is_done(&self) -> bool {
-        match &self.0 {
-            Source::Http1(body) => body.decoder.is_done(),
-            Source::Http2(body, _) => body.is_done(),
-        }
+        self.0.is_done() && self.1.as_ref().is_none_or(|compressed| compressed.is_finished())
     }
 
     /// Appends the body bytes that have arrived to `out`, encoded by `encoder`, and at the end of a chunked
-    /// body its trailers. Ready with the number of body bytes; 0 at the end.
+    /// body its trailers. Ready with the number of body bytes; 0 at the end, or if a
+    /// compressor has taken what arrived.
     ///
     /// # Errors
     /// The connection failed, or the body is malformed or incomplete.
@@ -104,9 +109,16 @@ impl ResponseBody {
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        let added = match &mut self.0 {
-            Source::Http1(body) => ready!(body.poll_body(cx, encoder, out)),
-            Source::Http2(body, _) => ready!(encoder.write(out, |out| body.poll_body(cx, out))),
+        let Self(source, compressed) = self;
+        let added = match compressed {
+            None => ready!(source.poll_body(cx, encoder, out)),
+            Some(compressed) => {
+                let read = |cx: &mut Context<'_>, bytes: &mut Vec<u8>| {
+                    let read = source.poll_body(cx, BodyEncoder::Plain, bytes);
+                    read.map_ok(|_| source.is_done())
+                };
+                ready!(encoder.write(out, |out| compressed.poll_body(cx, out, read)))
+            }
         };
         if encoder == BodyEncoder::Chunked && self.is_done() {
             let trailers = self.take_trailers();
@@ -140,6 +152,29 @@ impl ResponseBody {
     }
 }
 
+impl Source {
+    /// Whether the body was read to its end.
+    fn is_done(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.decoder.is_done(),
+            Self::Http2(body, _) => body.is_done(),
+        }
+    }
+
+    /// Appends the body bytes that have arrived to `out`, encoded by `encoder`.
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        encoder: BodyEncoder,
+        out: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Http1(body) => body.poll_body(cx, encoder, out),
+            Self::Http2(body, _) => encoder.write(out, |out| body.poll_body(cx, out)),
+        }
+    }
+}
+
 impl Http1Body {
     fn new(
         head: &ResponseHead,
@@ -158,7 +193,7 @@ impl Http1Body {
             _ => None,
         };
         let persistent = head.is_persistent() && !ambiguous;
-        let outgoing = Some(outgoing).filter(|outgoing| !outgoing.is_fully_sent());
+        let outgoing = Some(outgoing).filter(|outgoing| !outgoing.is_fully_sent()).map(Box::new);
         Self { connection: Some(connection), outgoing, decoder, declared_length, persistent, pool }
     }
 

@@ -15,7 +15,6 @@ use crate::framing::{
 };
 
 /// What follows the head of an upstream's response.
-#[expect(clippy::large_enum_variant, reason = "one for each request; a box would be an allocation")]
 pub enum UpstreamContent {
     /// A body.
     Body(ResponseBody),

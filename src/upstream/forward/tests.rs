@@ -1,82 +1,141 @@
 use super::*;
-use crate::upstream::{Protocol, ServerAddress, Target};
+use crate::{
+    clock::Clock,
+    upstream::{
+        Bounds, Protocol, ServerAddress, Servers, Target, WeightedTarget,
+        balance::{ChoiceInput, Policy},
+        target_health::{AttemptKind, HealthSettings, UpstreamState as Health},
+    },
+};
 
-fn load_balancer(count: usize) -> (LoadBalancer, Rc<Cell<u64>>) {
-    let clock = Rc::new(Cell::new(0));
-    let pools = (0..count).map(|at| {
-        let address = ServerAddress::Tcp { host: format!("s{at}").into(), port: 80 };
-        let target = Target { address, protocol: Protocol::Http1, tls: None, send_proxy: None };
-        Pool::new(target, Rc::clone(&clock))
-    });
-    (LoadBalancer::new(pools.collect()), clock)
+fn servers(count: usize, policy: Policy, bounds: Bounds) -> Arc<Servers> {
+    let target = |index: usize| {
+        let address = ServerAddress::Tcp { host: format!("10.0.0.{index}").into(), port: 80 };
+        let target = Target {
+            address,
+            protocol: Protocol::Http1,
+            tls: None,
+            has_own_name: false,
+            resolved: None,
+            send_proxy: None,
+        };
+        WeightedTarget { target, weight: 1 }
+    };
+    Arc::new(Servers {
+        targets: (0..count).map(target).collect(),
+        policy,
+        health: HealthSettings {
+            failures: 5,
+            duration: 10_000,
+            max_duration: 300_000,
+            max_share: 50,
+            unhealthy_after: 1,
+            healthy_after: 1,
+            check_interval: 0,
+            slow_start: 0,
+        },
+        check: None,
+        bounds,
+        connect_timeout: Duration::from_secs(1),
+        response_timeout: Duration::from_secs(1),
+        idle_timeout: Duration::from_secs(1),
+        retries: 1,
+        retry_on: RetryConditions { connect: true, reset: true, ..RetryConditions::default() },
+        name_servers: Vec::new(),
+    })
+}
+
+fn balancer(count: usize, policy: Policy, bounds: Bounds) -> (LoadBalancer, Clock) {
+    let clock = Clock::simulated(1_700_000_000_000);
+    let servers = servers(count, policy, bounds);
+    let state = Arc::new(UpstreamState::new("app", &servers, clock.clone()));
+    (LoadBalancer::new(state, PoolTable::new(Rc::new(Cell::new(0)))), clock)
+}
+
+fn choose(balancer: &LoadBalancer, turn: u64, excluded: &[usize]) -> Option<usize> {
+    let input = ChoiceInput { turn, key: 0, random: balancer.random(), excluded };
+    let now = balancer.state.now();
+    balancer.endpoints().set.choose(&input, now).map(|choice| choice.index)
+}
+
+fn fail(balancer: &LoadBalancer, clock: &Clock, index: usize, failure: Failure) {
+    let (set, now) = (balancer.state.endpoints(), balancer.state.now());
+    set.record_failure(index, AttemptKind::Regular, failure, now, clock);
 }
 
 #[test]
-fn requests_rotate_and_retries_take_no_turn() {
-    let (load_balancer, _) = load_balancer(3);
-    for turn in [0, 1, 2, 0, 1] {
-        assert_eq!(load_balancer.next_turn(), turn);
-        assert_eq!(load_balancer.pick(turn, &[]), Some(turn));
-        assert_eq!(
-            load_balancer.pick(turn, &[turn]),
-            Some((turn + 1) % 3),
-            "a retry picks the next server"
-        );
-    }
-    assert_eq!(load_balancer.pick(0, &[0, 1, 2]), None);
+fn requests_rotate_and_retries_keep_their_turn() {
+    let (balancer, _) = balancer(3, Policy::RoundRobin, Bounds::default());
+    let turns: Vec<_> = (0..6).map(|turn| choose(&balancer, turn, &[]).unwrap()).collect();
+    assert_eq!(turns[..3], turns[3..], "in turn");
+    let retried = choose(&balancer, 0, &[turns[0]]).unwrap();
+    assert_ne!(retried, turns[0]);
+    assert_eq!(choose(&balancer, 0, &[0, 1, 2]), None);
 }
 
 #[test]
-fn server_that_refuses_connections_is_ejected_for_a_time() {
-    let (load_balancer, clock) = load_balancer(2);
-    load_balancer.pools[0].record_failure(Failure::Connect);
-    for turn in [0, 1] {
-        assert_eq!(load_balancer.pick(turn, &[]), Some(1), "server 0 is ejected");
+fn an_ejection_holds_for_all_workers() {
+    let (first, clock) = balancer(2, Policy::RoundRobin, Bounds::default());
+    let pools = PoolTable::new(Rc::new(Cell::new(0)));
+    let second = LoadBalancer::new(Arc::clone(&first.state), pools);
+    fail(&first, &clock, 0, Failure::Connect);
+    for turn in 0..4 {
+        assert_eq!(choose(&second, turn, &[]), Some(1), "the other worker saw the failure");
     }
-    clock.set(10_000);
-    assert_eq!(load_balancer.pick(0, &[]), Some(0), "the ejection has ended");
-    load_balancer.pools[0].record_failure(Failure::Connect);
-    clock.set(29_999);
-    assert_eq!(load_balancer.pick(0, &[]), Some(1), "twice as long the second time");
-    clock.set(30_000);
-    assert_eq!(load_balancer.pick(0, &[]), Some(0));
-    load_balancer.pools[0].record_success();
-    load_balancer.pools[0].record_failure(Failure::Connect);
-    clock.set(40_000);
-    assert_eq!(load_balancer.pick(0, &[]), Some(0), "a response resets the ejection time");
+    assert_eq!(first.state.endpoints().members[0].state.ejections(), 1);
+    clock.advance(Duration::from_secs(10));
+    // It is drawn with a tenth of its weight.
+    assert!((0..500).any(|turn| choose(&second, turn, &[]) == Some(0)), "a trial is due");
 }
 
 #[test]
-fn five_failed_exchanges_in_a_row_eject_a_server() {
-    let (load_balancer, _) = load_balancer(2);
-    for _ in 0..4 {
-        load_balancer.pools[0].record_failure(Failure::Exchange);
+fn all_down_tells_when_the_first_returns() {
+    let (balancer, clock) = balancer(1, Policy::LeastRequests, Bounds::default());
+    for _ in 0..5 {
+        fail(&balancer, &clock, 0, Failure::Reset);
     }
-    assert_eq!(load_balancer.pick(0, &[]), Some(0));
-    load_balancer.pools[0].record_failure(Failure::Exchange);
-    assert_eq!(load_balancer.pick(0, &[]), Some(1));
+    let health = balancer.state.endpoints().state(balancer.state.now());
+    assert!(matches!(health, Health::AllDown { retry_after: 1..=10_000 }), "{health:?}");
+    assert_eq!(choose(&balancer, 0, &[]), None);
 }
 
 #[test]
-fn rotation_continues_if_all_servers_are_ejected() {
-    let (load_balancer, _) = load_balancer(2);
-    for pool in load_balancer.pools() {
-        pool.record_failure(Failure::Connect);
-    }
-    assert_eq!((load_balancer.pick(0, &[]), load_balancer.pick(1, &[])), (Some(0), Some(1)));
-    assert_eq!(load_balancer.pick(0, &[0]), Some(1));
+fn a_full_endpoint_is_not_chosen_and_its_place_is_returned() {
+    let bounds = Bounds { max_requests: Some(1), ..Bounds::default() };
+    let (balancer, _) = balancer(2, Policy::RoundRobin, bounds);
+    let endpoints = balancer.endpoints();
+    let place = InFlight::begin(&endpoints.pools[0], &endpoints.set).unwrap();
+    assert!(InFlight::begin(&endpoints.pools[0], &endpoints.set).is_none(), "full");
+    assert!((0..4).all(|turn| choose(&balancer, turn, &[]) == Some(1)));
+    assert!(endpoints.set.has_full_endpoint(&[1], 0) && !endpoints.set.has_full_endpoint(&[0], 0));
+    drop(place);
+    assert!((0..4).any(|turn| choose(&balancer, turn, &[]) == Some(0)));
 }
 
 #[test]
-fn at_most_a_fifth_of_the_requests_are_retried() {
-    let (load_balancer, _) = load_balancer(1);
-    while load_balancer.spend_retry() {}
-    let mut spent = 0;
-    for _ in 0..1000 {
-        load_balancer.earn_retry();
-        spent += usize::from(load_balancer.spend_retry());
-    }
-    assert_eq!(spent, 200);
+fn health_and_load_outlive_a_reload() {
+    let (balancer, clock) = balancer(2, Policy::RoundRobin, Bounds::default());
+    let before = balancer.endpoints();
+    let place = InFlight::begin(&before.pools[1], &before.set);
+    fail(&balancer, &clock, 0, Failure::Connect);
+    let servers = servers(3, Policy::RoundRobin, Bounds::default());
+    let addresses = servers
+        .targets
+        .iter()
+        .map(|own| crate::upstream::EndpointAddress::of_target(&own.target, own.weight));
+    let addresses = addresses.collect();
+    assert!(!balancer.state.set_addresses(&servers, addresses), "of another configuration");
+    balancer.state.reconfigure(&servers);
+    let after = balancer.endpoints();
+    assert_eq!(after.pools.len(), 3);
+    assert!(Rc::ptr_eq(&before.pools[1], &after.pools[1]), "the pool stays");
+    assert_eq!(after.set.members[1].state.in_flight(), 1);
+    assert!((0..20).all(|turn| choose(&balancer, turn, &[]) != Some(0)), "still ejected");
+    // What the old set records no longer shows.
+    before.set.record_failure(1, AttemptKind::Regular, Failure::Connect, 0, &clock);
+    assert!((0..50).any(|turn| choose(&balancer, turn, &[]) == Some(1)));
+    drop(place);
+    assert_eq!(after.set.members[1].state.in_flight(), 0);
 }
 
 #[test]

@@ -15,6 +15,18 @@ fn protected() -> ProtectedHeaders {
 }
 
 fn written(lines: &[(&str, &str)], peer: &str, trusted: bool) -> Vec<String> {
+    written_with(lines, peer, trusted, &HostRule::Preserve, None, &HeaderRules::default())
+}
+
+/// The fields of a request on a route with these rules.
+fn written_with(
+    lines: &[(&str, &str)],
+    peer: &str,
+    trusted: bool,
+    host: &HostRule,
+    prefix: Option<&str>,
+    rules: &HeaderRules,
+) -> Vec<String> {
     let peer = PeerAddress::new(peer.parse().unwrap(), false);
     let server = ServerAddress::Tcp { host: "origin.test".into(), port: 8080 };
     let added = AddedHeaders {
@@ -23,6 +35,9 @@ fn written(lines: &[(&str, &str)], peer: &str, trusted: bool) -> Vec<String> {
         request_id: b"id",
         server: &server,
         via: "1.1 tidegate",
+        prefix,
+        host,
+        changes: Some((rules, &Values::default())),
     };
     let mut out = Vec::new();
     write_request_fields(&mut out, &head(lines), &added, &protected());
@@ -198,4 +213,63 @@ fn aliases_of_protected_headers_are_dropped() {
     let lines = written(&sent, "192.0.2.9", false);
     assert!(lines.contains(&"X-Api-Key: k".to_owned()), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("other")), "{lines:?}");
+}
+
+#[test]
+fn rules_of_a_route_replace_any_field() {
+    let name = |name: &str| name.parse::<HeaderName>().unwrap();
+    let field =
+        |field: &str, text: &str| (name(field), crate::template::Template::parse(text).unwrap());
+    let rules = HeaderRules::new(
+        vec![name("x-forwarded-host"), name("x-gone")],
+        vec![
+            field("x-forwarded-for", "fixed"),
+            field("x-request-id", "{host}"),
+            field("x-user", "u"),
+        ],
+        vec![field("x-api-key", "second")],
+    );
+    let lines = [
+        ("host", "h"),
+        ("X_User", "a"),
+        ("X-User", "b"),
+        ("x-gone", "c"),
+        ("x.gone", "d"),
+        ("x-api-key", "k"),
+    ];
+    for (trusted, claimed) in [(false, false), (true, false), (true, true)] {
+        let claims =
+            [("x-forwarded-for", "6.6.6.6"), ("x-forwarded-host", "outer"), ("x-request-id", "c")];
+        let lines = [&lines[..], if claimed { &claims } else { &[] }].concat();
+        assert_eq!(
+            written_with(&lines, "192.0.2.9", trusted, &HostRule::Name("n".into()), None, &rules),
+            [
+                "host: n",
+                "via: 1.1 tidegate",
+                "x-api-key: k",
+                "x-api-key: second",
+                "x-forwarded-for: fixed",
+                "x-forwarded-proto: http",
+                "x-user: u",
+            ]
+        );
+    }
+}
+
+#[test]
+fn the_stripped_prefix_follows_that_of_a_trusted_peer() {
+    for (sent, trusted, wanted) in [
+        (None, false, "/v1"),
+        (Some("/evil"), false, "/v1"),
+        (Some("/outer"), true, "/outer/v1"),
+        (Some("/outer/"), true, "/outer/v1"),
+        (Some("outer"), true, "/v1"),
+    ] {
+        let lines: Vec<_> = sent.map(|sent| ("x-forwarded-prefix", sent)).into_iter().collect();
+        let rules = HeaderRules::default();
+        let host = HostRule::Preserve;
+        let lines = written_with(&lines, "192.0.2.9", trusted, &host, Some("/v1"), &rules);
+        let prefix: Vec<_> = lines.iter().filter(|line| line.contains("prefix")).collect();
+        assert_eq!(prefix, [&format!("x-forwarded-prefix: {wanted}")], "{sent:?} {trusted}");
+    }
 }

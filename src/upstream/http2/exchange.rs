@@ -185,6 +185,11 @@ pub(in crate::upstream) struct Http2Response {
 }
 
 impl Http2Response {
+    /// The status.
+    pub(in crate::upstream) fn status(&self) -> u16 {
+        self.head.status
+    }
+
     /// Takes the sending side of a stream on which another protocol begins.
     pub(in crate::upstream) fn take_tunnel(&mut self) -> Option<SendStream<Bytes>> {
         self.tunnel.take()

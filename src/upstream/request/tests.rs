@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     framing::{BodyDecoder, Fields, HeadBounds, StateCell},
-    upstream::{PeerAddress, ServerAddress},
+    upstream::{HostRule, PeerAddress, Protocol, ServerAddress},
 };
 
 const BOUNDS: HeadBounds = HeadBounds { bytes: 1 << 16, headers: 100 };
@@ -62,6 +62,15 @@ fn client(
 }
 
 fn outgoing(head: &RequestHead, trusted: bool, client: &Rc<dyn ClientStream>) -> OutgoingRequest {
+    outgoing_to(&HostRule::Preserve, head, trusted, client)
+}
+
+fn outgoing_to(
+    host: &HostRule,
+    head: &RequestHead,
+    trusted: bool,
+    client: &Rc<dyn ClientStream>,
+) -> OutgoingRequest {
     let peer = PeerAddress::new("192.0.2.1".parse().unwrap(), false);
     let server = ServerAddress::Tcp { host: "origin.test".into(), port: 8080 };
     let added = AddedHeaders {
@@ -70,6 +79,9 @@ fn outgoing(head: &RequestHead, trusted: bool, client: &Rc<dyn ClientStream>) ->
         request_id: b"id",
         server: &server,
         via: "1.1 tidegate",
+        prefix: None,
+        host,
+        changes: None,
     };
     let protected = ProtectedHeaders::new(&[HeaderName::from_static("x-cost")]);
     OutgoingRequest::new(head, head.path(), &added, &protected, client, 1 << 20)
@@ -363,5 +375,42 @@ proptest! {
             all.map(|(name, value)| (name.to_vec(), value.to_vec())).collect::<Vec<_>>()
         };
         prop_assert_eq!(forwarded(&read), forwarded(&head));
+    }
+}
+
+#[test]
+fn the_host_of_each_chosen_server_is_written() {
+    let target = |host: &str, port: u16| {
+        let address = ServerAddress::Tcp { host: host.into(), port };
+        Target {
+            address,
+            protocol: Protocol::Http1,
+            tls: None,
+            has_own_name: false,
+            send_proxy: None,
+            resolved: None,
+        }
+    };
+    let head = head("POST /a HTTP/1.1\r\nHost: client.test\r\nX-A: 1\r\nContent-Length: 4\r\n\r\n");
+    let client = client(BodyLength::Known(4), &[b"body".to_vec()], None);
+    let mut outgoing = outgoing_to(&HostRule::Upstream, &head, false, &client);
+    // What was read of the body follows the head.
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    assert!(outgoing.poll_read_body(&mut cx).is_ready());
+    for (host, port, wanted) in [
+        ("a-long-name.of.a.server.test", 8080, "a-long-name.of.a.server.test:8080"),
+        ("b", 80, "b"),
+        ("::1", 81, "[::1]:81"),
+        ("client.test", 443, "client.test:443"),
+    ] {
+        outgoing.set_server(&target(host, port));
+        let text = String::from_utf8(outgoing.bytes.to_vec()).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!((body, head.len() + 4), ("body", outgoing.head_length), "{text}");
+        let hosts: Vec<_> = head.lines().filter(|line| line.starts_with("host: ")).collect();
+        assert_eq!(hosts, [format!("host: {wanted}")], "{text}");
+        assert!(!head.contains("Host: client") && head.contains("\r\nX-A: 1\r\n"), "{text}");
+        let sent = outgoing.http2_head("http").unwrap();
+        assert_eq!(sent.uri().authority().map(http::uri::Authority::as_str), Some(wanted));
     }
 }

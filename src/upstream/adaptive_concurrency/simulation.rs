@@ -1,0 +1,192 @@
+//! A simulated server with a queue, behind a limit of the requests in flight.
+//!
+//! Shared with `benches/balance.rs`, so it imports nothing of the crate.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
+
+/// A limit of the requests in flight.
+pub(crate) trait Limiter {
+    /// The limit.
+    fn limit(&self) -> u32;
+    /// Records a request that ended: its latency in us, the requests in flight at its start, whether it
+    /// timed out, and the time in ms.
+    fn record(&mut self, latency: u64, in_flight: u32, is_timeout: bool, now: u64);
+}
+
+/// A limit that never changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FixedLimit(pub(crate) u32);
+
+impl Limiter for FixedLimit {
+    fn limit(&self) -> u32 {
+        self.0
+    }
+
+    fn record(&mut self, _: u64, _: u32, _: bool, _: u64) {}
+}
+
+/// What the server can do from a time on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capacity {
+    /// The begin, in us.
+    pub(crate) from: u64,
+    /// The requests that it works on at once.
+    pub(crate) workers: u32,
+    /// The mean time that it works on one, in us; distributed exponentially.
+    pub(crate) service: u64,
+}
+
+/// A simulation.
+#[derive(Clone, Debug)]
+pub(crate) struct Simulation {
+    /// The seed of the random numbers.
+    pub(crate) seed: u64,
+    /// The mean time between requests, in us; distributed exponentially.
+    pub(crate) pause: u64,
+    /// The time after which a request is given up, in us. The server does not notice it.
+    pub(crate) timeout: u64,
+    /// The duration, in us.
+    pub(crate) duration: u64,
+    /// In ascending order, the first from 0.
+    pub(crate) capacities: Vec<Capacity>,
+}
+
+/// What became of the requests that started in one second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Second {
+    /// Answered in time.
+    pub(crate) answered: u64,
+    /// Refused at the limit.
+    pub(crate) refused: u64,
+    /// Given up.
+    pub(crate) timed_out: u64,
+    /// The sum of the latencies of those answered, in us.
+    pub(crate) latency: u64,
+    /// The limit at the end of the second.
+    pub(crate) limit: u32,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Event {
+    Arrival,
+    Completion(usize),
+    Timeout(usize),
+    /// The server's capacity changes.
+    Change,
+}
+
+struct Request {
+    started: u64,
+    in_flight: u32,
+    is_over: bool,
+}
+
+struct Run<'a> {
+    simulation: &'a Simulation,
+    random: u64,
+    events: BinaryHeap<Reverse<(u64, Event)>>,
+    requests: Vec<Request>,
+    queue: VecDeque<usize>,
+    busy: u32,
+    in_flight: u32,
+    seconds: Vec<Second>,
+}
+
+impl Simulation {
+    /// Runs it; returns what became of the requests of each second.
+    pub(crate) fn run(&self, limiter: &mut dyn Limiter) -> Vec<Second> {
+        let seconds = vec![Second::default(); self.duration.div_ceil(1_000_000) as usize];
+        let mut run = Run {
+            simulation: self,
+            random: self.seed,
+            events: BinaryHeap::new(),
+            requests: Vec::new(),
+            queue: VecDeque::new(),
+            busy: 0,
+            in_flight: 0,
+            seconds,
+        };
+        run.events.push(Reverse((0, Event::Arrival)));
+        for capacity in &self.capacities {
+            run.events.push(Reverse((capacity.from, Event::Change)));
+        }
+        while let Some(Reverse((now, event))) = run.events.pop() {
+            if now >= self.duration {
+                break;
+            }
+            match event {
+                Event::Arrival => run.arrive(now, limiter),
+                Event::Completion(request) => {
+                    run.busy -= 1;
+                    run.end(request, now, false, limiter);
+                }
+                Event::Timeout(request) => run.end(request, now, true, limiter),
+                Event::Change => {}
+            }
+            run.serve(now);
+            run.seconds[(now / 1_000_000) as usize].limit = limiter.limit();
+        }
+        run.seconds
+    }
+
+    fn capacity(&self, now: u64) -> Capacity {
+        let past = self.capacities.iter().rev().find(|capacity| capacity.from <= now);
+        *past.unwrap_or(&self.capacities[0])
+    }
+}
+
+impl Run<'_> {
+    /// A random time with an exponential distribution, in us.
+    fn exponential(&mut self, mean: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let uniform = ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;
+        (-(1.0 - uniform).ln() * mean as f64) as u64
+    }
+
+    fn arrive(&mut self, now: u64, limiter: &dyn Limiter) {
+        let next = now + self.exponential(self.simulation.pause);
+        self.events.push(Reverse((next, Event::Arrival)));
+        if self.in_flight >= limiter.limit() {
+            self.seconds[(now / 1_000_000) as usize].refused += 1;
+            return;
+        }
+        self.in_flight += 1;
+        let request = self.requests.len();
+        self.requests.push(Request { started: now, in_flight: self.in_flight, is_over: false });
+        self.queue.push_back(request);
+        self.events.push(Reverse((now + self.simulation.timeout, Event::Timeout(request))));
+    }
+
+    /// Starts queued requests at idle workers.
+    fn serve(&mut self, now: u64) {
+        let capacity = self.simulation.capacity(now);
+        while self.busy < capacity.workers {
+            let Some(request) = self.queue.pop_front() else { return };
+            self.busy += 1;
+            let end = now + self.exponential(capacity.service);
+            self.events.push(Reverse((end, Event::Completion(request))));
+        }
+    }
+
+    fn end(&mut self, request: usize, now: u64, is_timeout: bool, limiter: &mut dyn Limiter) {
+        let request = &mut self.requests[request];
+        if std::mem::replace(&mut request.is_over, true) {
+            return;
+        }
+        self.in_flight -= 1;
+        let latency = now - request.started;
+        let second = &mut self.seconds[(request.started / 1_000_000) as usize];
+        if is_timeout {
+            second.timed_out += 1;
+        } else {
+            second.answered += 1;
+            second.latency += latency;
+        }
+        limiter.record(latency, request.in_flight, is_timeout, now / 1_000);
+    }
+}

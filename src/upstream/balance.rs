@@ -1,0 +1,177 @@
+//! The choice of an endpoint for an attempt: pure functions of what the caller gives.
+//!
+//! | policy | choice | cost |
+//! |---|---|---|
+//! | `round_robin` | a precomputed schedule, in which each endpoint's turns are evenly spaced | one read |
+//! | `least_requests` | of two random endpoints the one with fewer requests in flight for its weight | constant |
+//! | `peak_ewma` | of two random endpoints the one with the lower latency times requests in flight | constant |
+//! | `hash` | the endpoint of the key on a ring, unless its load exceeds 1.25 times the mean | a binary search |
+//!
+//! Two random choices: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE
+//! Transactions on Parallel and Distributed Systems 12(10), 2001. Bounded loads: V. Mirrokni, M. Thorup and
+//! M. Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018.
+//!
+//! An endpoint that is drawn and not available is drawn again, in proportion to the weights, so that its
+//! share falls to all others and not to its neighbour. If few are available, all are inspected.
+
+mod alias;
+mod draw;
+mod peak_ewma;
+mod random;
+mod reason;
+mod ring;
+mod rotation;
+
+pub use peak_ewma::{FAILURE_LATENCY, PeakEwma};
+pub use reason::{Description, Reason, SkipCause};
+
+use self::{alias::AliasTable, draw::Draw, ring::Ring};
+
+/// The ramp of an endpoint that is not in slow start: its whole weight, in 1/1024.
+pub const FULL_RAMP: u32 = 1_024;
+
+/// How an endpoint is chosen.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Policy {
+    /// In turn, by weight.
+    RoundRobin,
+    /// The one of two random endpoints with fewer requests in flight.
+    LeastRequests,
+    /// The one of two random endpoints with the lower latency times requests in flight.
+    PeakEwma,
+    /// By the request's key.
+    Hash,
+}
+
+/// An endpoint as it is configured.
+#[derive(Clone, Copy, Debug)]
+pub struct Endpoint<'a> {
+    /// Its name, which determines its keys with [`Policy::Hash`]. The same at all gateways.
+    pub name: &'a str,
+    /// Its share of the requests, in relation to the other weights. With 0 it is never chosen.
+    pub weight: u32,
+}
+
+/// What a choice reads of the endpoints, by their index.
+pub trait EndpointView {
+    /// Whether the endpoint may be chosen: it is not ejected, not down and not full.
+    fn is_available(&self, index: usize) -> bool;
+
+    /// The share of its weight that the endpoint has in slow start, in 1/1024: 1 to [`FULL_RAMP`].
+    fn ramp(&self, index: usize) -> u32 {
+        let _ = index;
+        FULL_RAMP
+    }
+
+    /// The endpoint's requests in flight.
+    fn in_flight(&self, index: usize) -> u32;
+
+    /// [`PeakEwma::cost`] of the endpoint, in us; 0 before the first observation. Only [`Policy::PeakEwma`]
+    /// reads it.
+    fn cost(&self, index: usize) -> u64 {
+        let _ = index;
+        0
+    }
+
+    /// The requests in flight at all endpoints. Only [`Policy::Hash`] reads it.
+    fn total_in_flight(&self) -> u64;
+
+    /// The sum of the weights of the endpoints in service; `None` for all. Only [`Policy::Hash`] reads it.
+    fn weight_in_service(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// What a choice depends on beside the endpoints.
+#[derive(Clone, Copy, Debug)]
+pub struct ChoiceInput<'a> {
+    /// The number of the request in the rotation, the same for all its attempts.
+    pub turn: u64,
+    /// The hash of the request's key.
+    pub key: u64,
+    /// Random bits, other ones for each attempt.
+    pub random: u64,
+    /// The endpoints that are not chosen: they were tried before.
+    pub excluded: &'a [usize],
+}
+
+/// A chosen endpoint.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Choice {
+    /// Its index.
+    pub index: usize,
+    /// Why it was chosen.
+    pub reason: Reason,
+}
+
+/// Chooses among the endpoints of one upstream. It does not change; other endpoints or weights need another
+/// one.
+#[derive(Debug)]
+pub struct Balancer {
+    policy: Policy,
+    weights: Box<[u32]>,
+    total_weight: u64,
+    table: Table,
+}
+
+/// What is computed ahead for a policy.
+#[derive(Debug)]
+enum Table {
+    /// No endpoint has a weight.
+    Empty,
+    Rotation(Box<[u32]>),
+    Alias(AliasTable),
+    Ring(Ring),
+}
+
+impl Balancer {
+    /// A balancer over these endpoints, which are numbered from 0.
+    pub fn new(policy: Policy, endpoints: &[Endpoint<'_>]) -> Self {
+        let weights: Box<[u32]> = endpoints.iter().map(|endpoint| endpoint.weight).collect();
+        let total_weight = weights.iter().copied().map(u64::from).sum();
+        let table = match policy {
+            _ if total_weight == 0 => Table::Empty,
+            Policy::RoundRobin => Table::Rotation(rotation::schedule(&weights)),
+            Policy::LeastRequests | Policy::PeakEwma => {
+                AliasTable::new(&weights).map_or(Table::Empty, Table::Alias)
+            }
+            Policy::Hash => {
+                Table::Ring(Ring::new(endpoints.iter().map(|one| (one.name, one.weight))))
+            }
+        };
+        Self { policy, weights, total_weight, table }
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// The number of endpoints.
+    pub fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    /// Whether there is no endpoint.
+    pub fn is_empty(&self) -> bool {
+        self.weights.is_empty()
+    }
+
+    /// Chooses an endpoint; `None` if none is available that is not excluded.
+    pub fn choose(&self, input: &ChoiceInput<'_>, view: &impl EndpointView) -> Option<Choice> {
+        let mut draw = Draw::new(self, input, view);
+        if self.weights.len() == 1 {
+            let is_usable = self.weights[0] > 0 && draw.is_usable(0);
+            return is_usable.then_some(Choice { index: 0, reason: Reason::OnlyTarget });
+        }
+        match &self.table {
+            Table::Empty => None,
+            Table::Rotation(schedule) => draw.rotation(schedule),
+            Table::Alias(table) => draw.two_choices(table),
+            Table::Ring(ring) => draw.ring(ring),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

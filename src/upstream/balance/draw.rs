@@ -1,0 +1,216 @@
+//! One choice: draws endpoints until one can take the request.
+
+use std::cmp::Ordering;
+
+use super::{
+    Balancer, Choice, ChoiceInput, EndpointView, FULL_RAMP, Policy, Reason, SkipCause,
+    alias::AliasTable, random::SplitMix, ring::Ring,
+};
+
+/// The draws before all endpoints are inspected.
+const MAX_DRAWS: usize = 8;
+/// The points of the ring that are visited before all endpoints are inspected.
+const MAX_POINTS: usize = 64;
+/// The bound of consistent hashing: the load of an endpoint is at most 5/4 of the mean for its weight...
+const LOAD_BOUND: (u64, u64) = (5, 4);
+/// ...but a load of so few requests is never too high: a lower bound would scatter a caller's requests.
+const MIN_LOAD_BOUND: u64 = 4;
+
+/// The cost of an endpoint that has sent no response yet, while it has requests in flight: at first it gets
+/// one. As Finagle's penalty.
+const UNKNOWN_COST: f64 = 1e12;
+
+/// One choice.
+pub(super) struct Draw<'a, V> {
+    balancer: &'a Balancer,
+    input: &'a ChoiceInput<'a>,
+    view: &'a V,
+    random: SplitMix,
+}
+
+impl<'a, V: EndpointView> Draw<'a, V> {
+    /// A choice of `balancer`.
+    pub(super) fn new(balancer: &'a Balancer, input: &'a ChoiceInput<'a>, view: &'a V) -> Self {
+        Self { balancer, input, view, random: SplitMix::new(input.random) }
+    }
+
+    /// Whether the endpoint may be chosen.
+    #[inline]
+    pub(super) fn is_usable(&self, index: usize) -> bool {
+        !self.input.excluded.contains(&index) && self.view.is_available(index)
+    }
+
+    /// Whether an endpoint that was drawn by its weight may be chosen: in slow start only with the
+    /// probability of its ramp.
+    #[inline]
+    fn accept(&mut self, index: usize) -> bool {
+        if !self.is_usable(index) {
+            return false;
+        }
+        let ramp = self.view.ramp(index);
+        ramp >= FULL_RAMP || self.random.below(u64::from(FULL_RAMP)) < u64::from(ramp)
+    }
+
+    /// The endpoint's weight in 1/1024, slow start included.
+    #[inline]
+    fn weight(&self, index: usize) -> u64 {
+        let ramp = self.view.ramp(index).clamp(1, FULL_RAMP);
+        u64::from(self.balancer.weights[index]) * u64::from(ramp)
+    }
+
+    /// A random one of the usable endpoints but `without`, by weight. Inspects all.
+    fn scan(&mut self, without: Option<usize>) -> Option<usize> {
+        let (mut chosen, mut total) = (None, 0);
+        for index in 0..self.balancer.len() {
+            let weight = self.weight(index);
+            if weight > 0 && Some(index) != without && self.is_usable(index) {
+                total += weight;
+                if self.random.below(total) < weight {
+                    chosen = Some(index);
+                }
+            }
+        }
+        chosen
+    }
+
+    /// The endpoint whose turn it is, or a random one by weight.
+    pub(super) fn rotation(&mut self, schedule: &[u32]) -> Option<Choice> {
+        let turn_of = schedule[(self.input.turn % schedule.len() as u64) as usize] as usize;
+        if self.accept(turn_of) {
+            return Some(Choice { index: turn_of, reason: Reason::Rotation });
+        }
+        let reason = Reason::Redrawn { turn_of };
+        for _ in 0..MAX_DRAWS {
+            let index = schedule[self.random.below(schedule.len() as u64) as usize] as usize;
+            if self.accept(index) {
+                return Some(Choice { index, reason });
+            }
+        }
+        self.scan(None).map(|index| Choice { index, reason })
+    }
+
+    /// The better one of two random endpoints.
+    pub(super) fn two_choices(&mut self, table: &AliasTable) -> Option<Choice> {
+        let first = self.draw(table, None)?;
+        let Some(second) = self.draw(table, Some(first)) else {
+            return Some(Choice { index: first, reason: Reason::OnlyAvailable });
+        };
+        Some(match self.balancer.policy {
+            Policy::PeakEwma => self.lower_cost(first, second),
+            _ => self.fewer_requests(first, second),
+        })
+    }
+
+    /// A random usable endpoint but `without`, by weight.
+    fn draw(&mut self, table: &AliasTable, without: Option<usize>) -> Option<usize> {
+        for _ in 0..MAX_DRAWS {
+            let index = table.draw(self.random.next());
+            if Some(index) != without && self.accept(index) {
+                return Some(index);
+            }
+        }
+        self.scan(without)
+    }
+
+    fn fewer_requests(&self, first: usize, second: usize) -> Choice {
+        let (in_flight, other_in_flight) =
+            (self.view.in_flight(first), self.view.in_flight(second));
+        let load = u128::from(in_flight) * u128::from(self.weight(second));
+        let other_load = u128::from(other_in_flight) * u128::from(self.weight(first));
+        match load.cmp(&other_load) {
+            Ordering::Less => {
+                let reason = Reason::FewerRequests { in_flight, other: second, other_in_flight };
+                Choice { index: first, reason }
+            }
+            Ordering::Equal => {
+                let reason = Reason::EqualRequests { in_flight, other: second };
+                Choice { index: first, reason }
+            }
+            Ordering::Greater => {
+                let (own, others) = (other_in_flight, in_flight);
+                let reason =
+                    Reason::FewerRequests { in_flight: own, other: first, other_in_flight: others };
+                Choice { index: second, reason }
+            }
+        }
+    }
+
+    fn lower_cost(&self, first: usize, second: usize) -> Choice {
+        let (cost, other_cost) = (self.cost(first), self.cost(second));
+        let (index, cost, other, other_cost) = if other_cost < cost {
+            (second, other_cost, first, cost)
+        } else {
+            (first, cost, second, other_cost)
+        };
+        let reason = Reason::LowerCost { cost: cost as u64, other, other_cost: other_cost as u64 };
+        Choice { index, reason }
+    }
+
+    /// The latency times the requests in flight, in us; those count in relation to the endpoint's weight.
+    fn cost(&self, index: usize) -> f64 {
+        let (latency, in_flight) = (self.view.cost(index), self.view.in_flight(index));
+        if latency == 0 && in_flight > 0 {
+            return UNKNOWN_COST + f64::from(in_flight);
+        }
+        let mean = self.balancer.total_weight as f64 / self.balancer.len() as f64;
+        let share = self.weight(index) as f64 / (mean * f64::from(FULL_RAMP));
+        latency as f64 * (f64::from(in_flight) / share + 1.0)
+    }
+
+    /// The first endpoint from the key's point on that can take the request.
+    pub(super) fn ring(&self, ring: &Ring) -> Option<Choice> {
+        let key = self.input.key;
+        let (mut owner, mut previous) = (None, None);
+        for index in ring.walk(key).take(MAX_POINTS) {
+            if previous == Some(index) {
+                continue;
+            }
+            previous = Some(index);
+            match self.skip_cause(ring, index) {
+                None => return Some(Choice { index, reason: ring_reason(owner) }),
+                Some(cause) => owner = owner.or(Some((index, cause))),
+            }
+        }
+        self.scan_ring(ring).map(|index| Choice { index, reason: ring_reason(owner) })
+    }
+
+    /// Why the endpoint cannot take the key; `None` if it can.
+    fn skip_cause(&self, ring: &Ring, index: usize) -> Option<SkipCause> {
+        if self.input.excluded.contains(&index) {
+            return Some(SkipCause::Tried);
+        }
+        if !self.view.is_available(index) {
+            return Some(SkipCause::Unavailable);
+        }
+        // In slow start the keys come one after the other, each once.
+        let ramp = u64::from(self.view.ramp(index));
+        if ring.rank(index, self.input.key) % u64::from(FULL_RAMP) >= ramp {
+            return Some(SkipCause::SlowStart);
+        }
+        let (in_flight, bound) = (self.view.in_flight(index), self.load_bound(index));
+        (u64::from(in_flight) >= bound).then_some(SkipCause::Overloaded { in_flight, bound })
+    }
+
+    /// The most requests in flight that the endpoint may have, this one included.
+    fn load_bound(&self, index: usize) -> u64 {
+        let weight = self.view.weight_in_service().unwrap_or(self.balancer.total_weight).max(1);
+        let load = (self.view.total_in_flight() + 1) * u64::from(self.balancer.weights[index]);
+        (load * LOAD_BOUND.0).div_ceil(weight * LOAD_BOUND.1).max(MIN_LOAD_BOUND)
+    }
+
+    /// The usable endpoint with the highest rank for the key; those within the bound come first. Inspects
+    /// all.
+    fn scan_ring(&self, ring: &Ring) -> Option<usize> {
+        let indexes = 0..self.balancer.len();
+        let usable =
+            indexes.filter(|&index| self.balancer.weights[index] > 0 && self.is_usable(index));
+        usable.max_by_key(|&index| {
+            let is_within = u64::from(self.view.in_flight(index)) < self.load_bound(index);
+            (is_within, ring.rank(index, self.input.key))
+        })
+    }
+}
+
+fn ring_reason(owner: Option<(usize, SkipCause)>) -> Reason {
+    owner.map_or(Reason::KeyOwner, |(owner, cause)| Reason::KeySuccessor { owner, cause })
+}

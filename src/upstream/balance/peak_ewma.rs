@@ -1,0 +1,110 @@
+//! The latency of an endpoint as the policy `peak_ewma` reads it.
+//!
+//! As in Finagle (`com.twitter.finagle.loadbalancer.PeakEwma`) and linkerd: a moving average that decays
+//! exponentially over 10 s, but takes a higher value at once. So a slow endpoint is avoided after one
+//! response and trusted again only gradually.
+
+/// The time constant of the decay, in ms. After it, a peak's excess has fallen to 1/e.
+const DECAY: f32 = 10_000.0;
+
+/// The least latency to record for a failure, in us. An endpoint that fails quickly would look fast.
+pub const FAILURE_LATENCY: u64 = 1_000_000;
+
+/// The peak-sensitive moving average of one endpoint's latency, in 64 bits.
+///
+/// The default has observed nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PeakEwma {
+    /// In us; 0 before the first observation.
+    average: f32,
+    /// The last observation, in ms, modulo 2^32.
+    observed_at: u32,
+}
+
+impl PeakEwma {
+    /// The state that [`PeakEwma::to_bits`] packed.
+    #[inline]
+    pub fn from_bits(bits: u64) -> Self {
+        Self { average: f32::from_bits((bits >> 32) as u32), observed_at: bits as u32 }
+    }
+
+    /// The state in one word, for an atomic. 0 is the default.
+    #[inline]
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.average.to_bits()) << 32 | u64::from(self.observed_at)
+    }
+
+    /// The state after a response with this latency, in us, at `now`, in ms. A failure counts with at least
+    /// [`FAILURE_LATENCY`].
+    #[must_use]
+    pub fn observe(self, latency: u64, now: u64) -> Self {
+        // A latency of 0 would look as if nothing had been observed.
+        let latency = latency.max(1) as f32;
+        let kept = self.kept_share(now);
+        let average = latency.max(self.average * kept + latency * (1.0 - kept));
+        Self { average, observed_at: now as u32 }
+    }
+
+    /// The latency that a next request is expected to have, in us; 0 before the first observation.
+    ///
+    /// Without requests it decays, so that an endpoint that was once slow is tried again.
+    #[inline]
+    pub fn cost(self, now: u64) -> u64 {
+        (self.average * self.kept_share(now)) as u64
+    }
+
+    /// The share of the average that is left at `now`.
+    #[inline]
+    fn kept_share(self, now: u64) -> f32 {
+        // A step back of the clock counts as no time.
+        let age = (now as u32).wrapping_sub(self.observed_at);
+        if age > u32::MAX / 2 { 1.0 } else { (-(age as f32) / DECAY).exp() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    #[test]
+    fn a_peak_counts_at_once_and_decays_over_ten_seconds() {
+        let ewma = PeakEwma::default().observe(1_000, NOW).observe(50_000, NOW);
+        assert_eq!(ewma.cost(NOW), 50_000);
+        let share = |ms: u64| ewma.cost(NOW + ms) as f64 / 50_000.0;
+        assert!((share(10_000) - (-1.0_f64).exp()).abs() < 0.01, "{}", share(10_000));
+        assert!(share(60_000) < 0.01);
+        let mut recovering = ewma;
+        for second in 1..=10 {
+            recovering = recovering.observe(1_000, NOW + second * 1_000);
+        }
+        assert!((15_000..22_000).contains(&recovering.cost(NOW + 10_000)), "{recovering:?}");
+    }
+
+    #[test]
+    fn nothing_observed_costs_nothing() {
+        assert_eq!(PeakEwma::default().cost(NOW), 0);
+        assert_eq!(PeakEwma::default().to_bits(), 0);
+        assert!(PeakEwma::default().observe(0, NOW).cost(NOW) > 0);
+    }
+
+    proptest! {
+        /// The average stays between the lowest and the highest latency, at any step of the clock.
+        #[test]
+        fn the_average_is_between_the_extremes(
+            events in prop::collection::vec((1_u64..10_000_000, -5_000_i64..100_000), 1..50),
+        ) {
+            let (mut ewma, mut now) = (PeakEwma::default(), NOW);
+            for (latency, step) in &events {
+                now = now.saturating_add_signed(*step);
+                ewma = PeakEwma::from_bits(ewma.observe(*latency, now).to_bits());
+                prop_assert!(ewma.cost(now) + latency / 100_000 + 1 >= *latency);
+            }
+            let highest = events.iter().map(|(latency, _)| *latency).max().unwrap();
+            prop_assert!(ewma.cost(now) <= highest + highest / 100_000 + 1);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! A response's body that is compressed while it is read.
+
+use std::{
+    io,
+    task::{Context, Poll},
+};
+
+use crate::{
+    compress::Compressor,
+    framing::{buffer::READ_SIZE, socket::yield_turn},
+};
+
+/// How many bytes are compressed before the task yields to others.
+const BYTES_PER_TURN: usize = 4 * READ_SIZE;
+
+/// The state of a body that is compressed while it is read.
+pub(super) struct Compressed {
+    compressor: Compressor,
+    /// What was read, and is compressed at once.
+    read: Vec<u8>,
+    /// The number of bytes that were compressed in this turn.
+    turn: usize,
+}
+
+impl Compressed {
+    pub(super) fn new(compressor: Compressor) -> Self {
+        Self { compressor, read: Vec::new(), turn: 0 }
+    }
+
+    /// Whether the end of the compressed body was written.
+    pub(super) fn is_finished(&self) -> bool {
+        self.compressor.is_finished()
+    }
+
+    /// Reads once and appends to `out` what the compressor has ready; all of it if the upstream pauses. Ready
+    /// with the number of bytes appended. `read` appends what has arrived to its buffer and returns whether
+    /// the body is complete; only then is the end written.
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+        read: impl FnOnce(&mut Context<'_>, &mut Vec<u8>) -> Poll<io::Result<bool>>,
+    ) -> Poll<io::Result<usize>> {
+        if self.turn >= BYTES_PER_TURN {
+            self.turn = 0;
+            yield_turn(cx);
+            return Poll::Pending;
+        }
+        let before = out.len();
+        self.read.clear();
+        match read(cx, &mut self.read) {
+            Poll::Ready(Ok(is_complete)) => {
+                self.turn += self.read.len();
+                self.compressor.write(&self.read, out)?;
+                if is_complete {
+                    self.compressor.finish(out)?;
+                }
+            }
+            Poll::Ready(Err(error)) => {
+                // What precedes the failure is sent, as it is without compression.
+                self.compressor.flush(out)?;
+                return Poll::Ready(Err(error));
+            }
+            Poll::Pending => {
+                self.turn = 0;
+                self.compressor.flush(out)?;
+                if out.len() == before {
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(Ok(out.len() - before))
+    }
+}

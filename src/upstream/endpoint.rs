@@ -1,0 +1,322 @@
+//! [`EndpointState`]: one address of an upstream, as all workers of the process see it.
+
+use std::{
+    io,
+    net::SocketAddr,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+use super::{
+    EndpointSet, Pool, Target,
+    adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
+    balance::PeakEwma,
+    pending::PendingQueue,
+    target_health::{Failure, HealthView},
+};
+
+/// The limit of a target without adaptive concurrency.
+const NO_LIMIT: u32 = u32::MAX;
+
+/// What the endpoints of one upstream share.
+#[derive(Debug, Default)]
+pub(super) struct UpstreamLoad {
+    /// The requests in flight at all endpoints.
+    pub(super) in_flight: CachePadded<AtomicU64>,
+    /// The requests that wait for an endpoint with room.
+    pub(super) pending: PendingQueue,
+}
+
+/// One address of an upstream: its load, its latency and its health. Kept over reloads and DNS changes.
+#[derive(Debug)]
+pub struct EndpointState {
+    /// How it is spoken to, with its address.
+    pub target: Target,
+    /// Its address for logs and the hash ring: `10.0.0.1:9000` or `unix:/path`.
+    pub name: Box<str>,
+    pub(super) load: Arc<UpstreamLoad>,
+    in_flight: CachePadded<AtomicU32>,
+    connections: AtomicU32,
+    /// Whether the last connect was refused because `max_connections` were open.
+    is_starved: AtomicBool,
+    /// The view of its health, packed.
+    view: AtomicU64,
+    /// The peak EWMA of its latency, packed.
+    latency: AtomicU64,
+    /// The maximum of requests in flight that adaptive concurrency has found; [`NO_LIMIT`] without.
+    adaptive_limit: AtomicU32,
+    adaptive: Mutex<Option<(ConcurrencyBounds, AdaptiveLimit)>>,
+    counters: EndpointCounters,
+    change: Mutex<LastChange>,
+}
+
+/// The counters of an endpoint.
+#[derive(Debug, Default)]
+struct EndpointCounters {
+    requests: AtomicU64,
+    failures: [AtomicU64; FAILURE_KINDS.len()],
+    ejections: AtomicU64,
+}
+
+/// The kinds of failures, in the order of [`EndpointState::failures`].
+pub const FAILURE_KINDS: [&str; 4] = ["connect", "reset", "timeout", "status"];
+
+/// The last change of an endpoint's health.
+#[derive(Clone, Debug, Default)]
+pub struct LastChange {
+    /// When, in ms since the epoch; 0: never.
+    pub at: u64,
+    /// Why.
+    pub reason: String,
+}
+
+impl EndpointState {
+    /// An endpoint without load. `target` has an address, not a name.
+    pub(super) fn new(target: Target, load: Arc<UpstreamLoad>) -> Self {
+        let name = match target.socket_address() {
+            Some(address) => address.to_string(),
+            None => target.address.to_string(),
+        };
+        Self {
+            name: name.into(),
+            target,
+            load,
+            in_flight: CachePadded::default(),
+            connections: AtomicU32::new(0),
+            is_starved: AtomicBool::new(false),
+            view: AtomicU64::new(HealthView::default().to_bits()),
+            latency: AtomicU64::new(0),
+            adaptive_limit: AtomicU32::new(NO_LIMIT),
+            adaptive: Mutex::default(),
+            counters: EndpointCounters::default(),
+            change: Mutex::default(),
+        }
+    }
+
+    /// An endpoint for tests.
+    #[cfg(test)]
+    pub(super) fn for_test(name: &str) -> Arc<Self> {
+        use super::{Protocol, ServerAddress};
+        let address = ServerAddress::Tcp { host: name.into(), port: 80 };
+        let target = Target {
+            address,
+            protocol: Protocol::Http1,
+            tls: None,
+            has_own_name: false,
+            resolved: None,
+            send_proxy: None,
+        };
+        Arc::new(Self::new(target, Arc::default()))
+    }
+
+    /// The health as of its last change.
+    pub fn view(&self) -> HealthView {
+        HealthView::from_bits(self.view.load(Relaxed))
+    }
+
+    pub(super) fn publish(&self, view: HealthView) {
+        self.view.store(view.to_bits(), Relaxed);
+    }
+
+    /// The requests in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// The open connections, idle ones included.
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Relaxed)
+    }
+
+    /// Whether a connection was refused because as many as allowed are open. Idle ones are then closed.
+    pub(super) fn is_starved(&self) -> bool {
+        self.is_starved.load(Relaxed)
+    }
+
+    /// The peak EWMA of the latency at `now` (ms), in us; 0: none observed yet.
+    pub fn latency(&self, now: u64) -> u64 {
+        PeakEwma::from_bits(self.latency.load(Relaxed)).cost(now)
+    }
+
+    /// Records the time from an attempt's start to its end, in us. A lost update is harmless.
+    pub(super) fn observe_latency(&self, latency: u64, now: u64) {
+        let observed = PeakEwma::from_bits(self.latency.load(Relaxed)).observe(latency, now);
+        self.latency.store(observed.to_bits(), Relaxed);
+    }
+
+    /// The attempts since the start.
+    pub fn requests(&self) -> u64 {
+        self.counters.requests.load(Relaxed)
+    }
+
+    /// The failed attempts since the start, by [`FAILURE_KINDS`].
+    pub fn failures(&self) -> [u64; FAILURE_KINDS.len()] {
+        std::array::from_fn(|kind| self.counters.failures[kind].load(Relaxed))
+    }
+
+    pub(super) fn count_failure(&self, failure: Failure) {
+        let kind = match failure {
+            Failure::Connect => 0,
+            Failure::Reset | Failure::Malformed => 1,
+            Failure::Timeout => 2,
+            Failure::Status(_) => 3,
+        };
+        self.counters.failures[kind].fetch_add(1, Relaxed);
+    }
+
+    /// The ejections since the start.
+    pub fn ejections(&self) -> u64 {
+        self.counters.ejections.load(Relaxed)
+    }
+
+    pub(super) fn count_ejection(&self) {
+        self.counters.ejections.fetch_add(1, Relaxed);
+    }
+
+    /// The last change of its health.
+    pub fn last_change(&self) -> LastChange {
+        self.change.lock().clone()
+    }
+
+    pub(super) fn set_last_change(&self, change: LastChange) {
+        *self.change.lock() = change;
+    }
+
+    /// Sets the bounds of adaptive concurrency; a limit within the same bounds stays.
+    pub(super) fn set_adaptive(&self, bounds: Option<ConcurrencyBounds>, random: u64, now: u64) {
+        let mut adaptive = self.adaptive.lock();
+        if adaptive.as_ref().map(|(own, _)| *own) == bounds {
+            return;
+        }
+        *adaptive = bounds.map(|bounds| (bounds, AdaptiveLimit::new(bounds, random, now)));
+        let limit = adaptive.as_ref().map_or(NO_LIMIT, |(_, limit)| limit.limit());
+        self.adaptive_limit.store(limit, Relaxed);
+    }
+
+    /// The maximum of requests in flight that adaptive concurrency has found; `None` without it.
+    pub fn adaptive_limit(&self) -> Option<u32> {
+        Some(self.adaptive_limit.load(Relaxed)).filter(|limit| *limit != NO_LIMIT)
+    }
+
+    /// Records an attempt for adaptive concurrency. `in_flight` is the number at its start, with itself.
+    pub(super) fn record_sample(&self, latency: u64, in_flight: u32, is_dropped: bool, now: u64) {
+        let mut adaptive = self.adaptive.lock();
+        let Some((_, limit)) = adaptive.as_mut() else { return };
+        let outcome = if is_dropped { SampleOutcome::Dropped } else { SampleOutcome::Responded };
+        if let Some(limit) = limit.record(Sample { latency, in_flight, outcome }, now) {
+            self.adaptive_limit.store(limit, Relaxed);
+            self.load.pending.wake_next();
+        }
+    }
+
+    /// The maximum of requests in flight, from the configured one and adaptive concurrency.
+    fn request_limit(&self, max_requests: Option<u32>) -> u32 {
+        self.adaptive_limit.load(Relaxed).min(max_requests.unwrap_or(NO_LIMIT))
+    }
+
+    /// Whether another request fits.
+    pub(super) fn has_room(&self, max_requests: Option<u32>) -> bool {
+        self.in_flight() < self.request_limit(max_requests)
+    }
+
+    /// Counts a request in flight, unless as many as the limit are. Returns their number.
+    fn begin(&self, limit: u32) -> Option<u32> {
+        if limit == NO_LIMIT {
+            return Some(self.in_flight.fetch_add(1, Relaxed) + 1);
+        }
+        let add = |count| (count < limit).then_some(count + 1);
+        self.in_flight.fetch_update(Relaxed, Relaxed, add).ok().map(|count| count + 1)
+    }
+}
+
+impl Target {
+    /// The address that connections are opened to; `None` for a Unix socket or a name that is not resolved.
+    pub fn socket_address(&self) -> Option<SocketAddr> {
+        if self.resolved.is_some() {
+            return self.resolved;
+        }
+        match &self.address {
+            super::ServerAddress::Tcp { host, port } => {
+                Some(SocketAddr::new(host.parse().ok()?, *port))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Counts a request in flight at an endpoint until it is dropped.
+pub struct InFlight {
+    pool: Rc<Pool>,
+    /// The number of requests in flight when this one began, with itself.
+    pub(super) count: u32,
+    wakes_pending: bool,
+    is_totalled: bool,
+}
+
+impl InFlight {
+    /// Begins a request at the endpoint of `pool`, which is in `set`. `None`: it has no room.
+    pub(super) fn begin(pool: &Rc<Pool>, set: &EndpointSet) -> Option<Self> {
+        let bounds = &set.servers.bounds;
+        let (max_requests, is_bounded) = (bounds.max_requests, bounds.bounds_requests());
+        let is_totalled = set.counts_total();
+        let endpoint = pool.endpoint();
+        let limit = if is_bounded { endpoint.request_limit(max_requests) } else { NO_LIMIT };
+        let count = endpoint.begin(limit)?;
+        endpoint.counters.requests.fetch_add(1, Relaxed);
+        if is_totalled {
+            endpoint.load.in_flight.fetch_add(1, Relaxed);
+        }
+        let wakes_pending = bounds.max_pending > 0;
+        Some(Self { pool: Rc::clone(pool), count, wakes_pending, is_totalled })
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let endpoint = self.pool.endpoint();
+        endpoint.in_flight.fetch_sub(1, Relaxed);
+        if self.is_totalled {
+            endpoint.load.in_flight.fetch_sub(1, Relaxed);
+        }
+        if self.wakes_pending {
+            endpoint.load.pending.wake_next();
+        }
+    }
+}
+
+/// Counts an open connection to an endpoint until it is dropped.
+#[derive(Debug)]
+pub(super) struct ConnectionGuard(Arc<EndpointState>);
+
+impl ConnectionGuard {
+    /// Counts a connection.
+    ///
+    /// # Errors
+    /// As many as `max_connections` are open.
+    pub(super) fn open(
+        endpoint: &Arc<EndpointState>,
+        max_connections: Option<u32>,
+    ) -> io::Result<Self> {
+        let limit = max_connections.unwrap_or(u32::MAX);
+        let add = |count| (count < limit).then_some(count + 1);
+        let added = endpoint.connections.fetch_update(Relaxed, Relaxed, add);
+        endpoint.is_starved.store(added.is_err(), Relaxed);
+        match added {
+            Ok(_) => Ok(Self(Arc::clone(endpoint))),
+            Err(_) => Err(io::ErrorKind::QuotaExceeded.into()),
+        }
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
+        self.0.load.pending.wake_next();
+    }
+}

@@ -1,0 +1,383 @@
+//! [`EndpointSet`]: the endpoints of an upstream at a time, with their health and the choice among them.
+
+use std::{
+    fmt::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    Servers, Target,
+    balance::{Balancer, Choice, ChoiceInput, Endpoint, EndpointView, Policy},
+    endpoint::{EndpointState, LastChange, UpstreamLoad},
+    endpoint_address::EndpointAddress,
+    target_health::{
+        AttemptKind, Availability, Changes, CheckFailure, Failure, HealthChange, HealthEvent,
+        HealthView, TargetHealth, UpstreamHealth, UpstreamState as Health,
+    },
+};
+use crate::clock::Clock;
+
+/// The endpoints of an upstream. A reload or a name server replaces the whole set.
+#[derive(Debug)]
+pub struct EndpointSet {
+    /// The settings that it was built from.
+    pub servers: Arc<Servers>,
+    /// The endpoints, each once, in a stable order.
+    pub members: Vec<Member>,
+    /// What the set was built from.
+    pub(super) addresses: Vec<EndpointAddress>,
+    upstream: Box<str>,
+    /// One for each priority, the lowest number first.
+    tiers: Vec<Tier>,
+    health: Mutex<SetHealth>,
+    load: Arc<UpstreamLoad>,
+}
+
+/// An endpoint of a set.
+#[derive(Debug)]
+pub struct Member {
+    /// Its state.
+    pub state: Arc<EndpointState>,
+    /// Its weight; 0: it gets no requests.
+    pub weight: u32,
+    /// See [`EndpointAddress::priority`].
+    pub priority: u16,
+}
+
+/// The endpoints of one priority.
+#[derive(Debug)]
+struct Tier {
+    priority: u16,
+    /// Over all endpoints of the set; those of other priorities have weight 0 in it.
+    balancer: Balancer,
+    /// The weight of its endpoints that are in service.
+    weight_in_service: AtomicU64,
+}
+
+#[derive(Debug)]
+struct SetHealth {
+    machine: UpstreamHealth,
+    /// Whether another set has taken over: what is recorded here would overwrite its views.
+    is_replaced: bool,
+}
+
+impl EndpointSet {
+    pub(super) fn first(
+        upstream: &str,
+        servers: &Arc<Servers>,
+        addresses: Vec<EndpointAddress>,
+        load: &Arc<UpstreamLoad>,
+        now: u64,
+    ) -> Self {
+        let new = |target: &Target| Arc::new(EndpointState::new(target.clone(), Arc::clone(load)));
+        let health = |_: &Arc<EndpointState>| TargetHealth::new();
+        Self::build(upstream, servers, addresses, load, new, health, now)
+    }
+
+    /// The set that follows this one, with the state of the endpoints that stay.
+    pub(super) fn replaced_by(
+        &self,
+        servers: &Arc<Servers>,
+        addresses: Vec<EndpointAddress>,
+        load: &Arc<UpstreamLoad>,
+        now: u64,
+    ) -> Self {
+        let mut health = self.health.lock();
+        health.is_replaced = true;
+        let own = |target: &Target| self.members.iter().find(|own| own.state.target == *target);
+        let state = |target: &Target| match own(target) {
+            Some(own) => Arc::clone(&own.state),
+            None => Arc::new(EndpointState::new(target.clone(), Arc::clone(load))),
+        };
+        let health_of = |state: &Arc<EndpointState>| {
+            let is_own = |own: &Member| Arc::ptr_eq(&own.state, state);
+            match self.members.iter().position(is_own) {
+                Some(index) => health.machine.targets()[index].clone(),
+                // The first endpoints of a name take its whole load.
+                None if self.members.is_empty() => TargetHealth::new(),
+                None => TargetHealth::appearing(now),
+            }
+        };
+        Self::build(&self.upstream, servers, addresses, load, state, health_of, now)
+    }
+
+    fn build(
+        upstream: &str,
+        servers: &Arc<Servers>,
+        addresses: Vec<EndpointAddress>,
+        load: &Arc<UpstreamLoad>,
+        state: impl Fn(&Target) -> Arc<EndpointState>,
+        health: impl Fn(&Arc<EndpointState>) -> TargetHealth,
+        now: u64,
+    ) -> Self {
+        let mut members: Vec<Member> = Vec::new();
+        for EndpointAddress { target, weight, priority, .. } in &addresses {
+            // A target that is listed twice gets a share for each entry.
+            match members.iter_mut().find(|member| member.state.target == *target) {
+                Some(member) => member.weight = member.weight.saturating_add(*weight),
+                None => members.push(Member {
+                    state: state(target),
+                    weight: *weight,
+                    priority: *priority,
+                }),
+            }
+        }
+        let random = ahash::RandomState::new().hash_one(now);
+        for (index, member) in members.iter().enumerate() {
+            // Not all are to be measured at the same time.
+            let random = random.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            member.state.set_adaptive(servers.bounds.adaptive, random, now);
+        }
+        let targets =
+            members.iter().map(|own| health(&own.state).with_drained(own.weight == 0)).collect();
+        let machine = UpstreamHealth::new(servers.health, targets, now);
+        for (index, member) in members.iter().enumerate() {
+            member.state.publish(machine.view(index));
+        }
+        let mut priorities: Vec<u16> =
+            members.iter().filter(|own| own.weight > 0).map(|own| own.priority).collect();
+        priorities.sort_unstable();
+        priorities.dedup();
+        let tiers = priorities.into_iter().map(|priority| {
+            let weight = |own: &Member| if own.priority == priority { own.weight } else { 0 };
+            let endpoints: Vec<Endpoint<'_>> = members
+                .iter()
+                .map(|own| Endpoint { name: &own.state.name, weight: weight(own) })
+                .collect();
+            let balancer = Balancer::new(servers.policy, &endpoints);
+            Tier { priority, balancer, weight_in_service: AtomicU64::new(0) }
+        });
+        let set = Self {
+            servers: Arc::clone(servers),
+            tiers: tiers.collect(),
+            members,
+            addresses,
+            upstream: upstream.into(),
+            health: Mutex::new(SetHealth { machine, is_replaced: false }),
+            load: Arc::clone(load),
+        };
+        set.sum_weights(now);
+        set
+    }
+
+    /// Sums the weights in service, after a change of health.
+    fn sum_weights(&self, now: u64) {
+        for tier in &self.tiers {
+            let members = self.members.iter().filter(|own| {
+                own.priority == tier.priority
+                    && own.state.view().availability(now) == Availability::Available
+            });
+            let sum = members.map(|own| u64::from(own.weight)).sum();
+            tier.weight_in_service.store(sum, Relaxed);
+        }
+    }
+
+    /// The requests in flight at all endpoints are counted for this policy only.
+    pub(super) fn counts_total(&self) -> bool {
+        self.servers.policy == Policy::Hash
+    }
+
+    /// Chooses an endpoint for an attempt at `now`, in ms of the health's clock. `None`: all that `input`
+    /// does not exclude are down, ejected or full.
+    pub fn choose(&self, input: &ChoiceInput<'_>, now: u64) -> Option<Choice> {
+        self.tiers.iter().find_map(|tier| {
+            let view = View { set: self, tier, now };
+            tier.balancer.choose(input, &view)
+        })
+    }
+
+    /// Whether an endpoint outside of `excluded` is in service, but full.
+    pub(super) fn has_full_endpoint(&self, excluded: &[usize], now: u64) -> bool {
+        let bounds = &self.servers.bounds;
+        if !bounds.bounds_requests() {
+            return false;
+        }
+        self.members.iter().enumerate().any(|(index, own)| {
+            own.weight > 0
+                && !excluded.contains(&index)
+                && own.state.view().availability(now) == Availability::Available
+                && !own.state.has_room(bounds.max_requests)
+        })
+    }
+
+    /// Whether any endpoint is in service, from the published views.
+    pub fn state(&self, now: u64) -> Health {
+        let views = self.members.iter().map(|own| own.state.view());
+        Health::of(views, now, self.servers.health.check_interval)
+    }
+
+    /// An endpoint of the other address family of the same name, that is in service.
+    pub(super) fn sibling(&self, index: usize, now: u64) -> Option<usize> {
+        let own = &self.members[index].state.target;
+        let address = own.resolved?;
+        self.members.iter().position(|other| {
+            let target = &other.state.target;
+            other.weight > 0
+                && target.address == own.address
+                && target.resolved.is_some_and(|other| other.is_ipv4() != address.is_ipv4())
+                && other.state.view().availability(now) == Availability::Available
+        })
+    }
+
+    /// Claims the trial of an endpoint whose ejection has ended. False: another attempt has it.
+    pub(super) fn begin_trial(&self, index: usize, now: u64) -> bool {
+        let mut health = self.health.lock();
+        let is_claimed = health.machine.begin_trial(index, now);
+        if !health.is_replaced {
+            self.members[index].state.publish(health.machine.view(index));
+        }
+        is_claimed
+    }
+
+    /// Records a response.
+    pub(super) fn record_success(&self, index: usize, kind: AttemptKind, now: u64, clock: &Clock) {
+        // Without failures before it, a success changes nothing.
+        if kind == AttemptKind::Regular && !self.members[index].state.view().has_failures() {
+            return;
+        }
+        self.record(index, clock, |machine| machine.record_success(index, kind, now));
+    }
+
+    /// Records a failed attempt.
+    #[cold]
+    pub(super) fn record_failure(
+        &self,
+        index: usize,
+        kind: AttemptKind,
+        failure: Failure,
+        now: u64,
+        clock: &Clock,
+    ) {
+        self.members[index].state.count_failure(failure);
+        self.record(index, clock, |machine| machine.record_failure(index, kind, failure, now));
+    }
+
+    /// Records a health check of `endpoint`.
+    pub fn record_check(
+        &self,
+        endpoint: &Arc<EndpointState>,
+        result: Result<(), CheckFailure>,
+        now: u64,
+        clock: &Clock,
+    ) {
+        let is_own = |own: &Member| Arc::ptr_eq(&own.state, endpoint);
+        if let Some(index) = self.members.iter().position(is_own) {
+            self.record(index, clock, |machine| machine.record_check(index, result, now));
+        }
+    }
+
+    fn record(
+        &self,
+        index: usize,
+        clock: &Clock,
+        event: impl FnOnce(&mut UpstreamHealth) -> Changes,
+    ) {
+        let changes = {
+            let mut health = self.health.lock();
+            if health.is_replaced {
+                return;
+            }
+            let changes = event(&mut health.machine);
+            if changes.is_empty() {
+                self.members[index].state.publish(health.machine.view(index));
+            } else {
+                for (index, member) in self.members.iter().enumerate() {
+                    member.state.publish(health.machine.view(index));
+                }
+                self.sum_weights(clock.uptime().as_millis() as u64);
+            }
+            changes
+        };
+        for change in &changes {
+            self.log(change, clock);
+        }
+        if !changes.is_empty() {
+            self.load.pending.wake_next();
+        }
+    }
+
+    /// Logs a change of health, one line each.
+    #[cold]
+    fn log(&self, change: &HealthChange, clock: &Clock) {
+        let endpoint = &self.members[change.index].state;
+        let mut reason = String::new();
+        // Writing to a `String` cannot fail.
+        let _ = write!(reason, "{change}");
+        let (upstream, server, event) = (&*self.upstream, &*endpoint.name, change.event.as_str());
+        match change.event {
+            HealthEvent::Returned(_) | HealthEvent::Up { .. } => {
+                tracing::info!(upstream, server, event, reason, "upstream server is in service");
+            }
+            HealthEvent::Ejected { duration, .. } => {
+                endpoint.count_ejection();
+                let ejected_ms = duration;
+                tracing::warn!(
+                    upstream,
+                    server,
+                    event,
+                    reason,
+                    ejected_ms,
+                    "upstream server ejected"
+                );
+            }
+            HealthEvent::AllDown => {
+                tracing::error!(upstream, event, reason, "no server of the upstream is in service");
+                return;
+            }
+            HealthEvent::KeptInService { .. } => {
+                tracing::warn!(upstream, server, event, reason, "upstream server fails");
+            }
+            HealthEvent::Down { .. } => {
+                tracing::warn!(upstream, server, event, reason, "upstream server is down");
+            }
+        }
+        endpoint.set_last_change(LastChange { at: clock.now(), reason });
+    }
+}
+
+/// What a choice reads of the endpoints at a time.
+struct View<'a> {
+    set: &'a EndpointSet,
+    tier: &'a Tier,
+    now: u64,
+}
+
+impl View<'_> {
+    fn health(&self, index: usize) -> HealthView {
+        self.set.members[index].state.view()
+    }
+}
+
+impl EndpointView for View<'_> {
+    fn is_available(&self, index: usize) -> bool {
+        let bounds = &self.set.servers.bounds;
+        self.health(index).availability(self.now) != Availability::Unavailable
+            && (!bounds.bounds_requests()
+                || self.set.members[index].state.has_room(bounds.max_requests))
+    }
+
+    fn ramp(&self, index: usize) -> u32 {
+        self.health(index).ramp(self.now, self.set.servers.health.slow_start)
+    }
+
+    fn in_flight(&self, index: usize) -> u32 {
+        self.set.members[index].state.in_flight()
+    }
+
+    fn cost(&self, index: usize) -> u64 {
+        self.set.members[index].state.latency(self.now)
+    }
+
+    fn total_in_flight(&self) -> u64 {
+        self.set.load.in_flight.load(Relaxed)
+    }
+
+    fn weight_in_service(&self) -> Option<u64> {
+        Some(self.tier.weight_in_service.load(Relaxed)).filter(|weight| *weight > 0)
+    }
+}

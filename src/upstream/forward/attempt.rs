@@ -1,0 +1,399 @@
+//! The choice of an endpoint for an attempt, and the connection to it.
+
+use std::{io, pin::pin, rc::Rc, sync::atomic::Ordering::Relaxed, task::Poll, time::Duration};
+
+use futures_util::future::{Either, select};
+use smallvec::SmallVec;
+
+use super::{Attempts, ForwardInput, LoadBalancer, Outcome, UpstreamError, WorkerEndpoints};
+use crate::{
+    clock::Clock,
+    framing::{ClientStream, state::Wait},
+    upstream::{
+        InFlight,
+        balance::{Choice, ChoiceInput, FAILURE_LATENCY},
+        pending::PendingPlace,
+        pool::{Link, LinkChoice},
+        target_health::{AttemptKind, Availability, Failure, UpstreamState as Health},
+    },
+};
+
+/// The time after which a connect is raced with one over the other address family (RFC 8305, section 8).
+const FAMILY_DELAY: Duration = Duration::from_millis(250);
+/// The longest time until a request that waits for room looks for it again.
+const PENDING_CHECK: Duration = Duration::from_millis(100);
+/// `Retry-After` of an upstream whose names have not been resolved, or whose trial another request makes, in
+/// ms.
+const SHORT_RETRY: u64 = 1_000;
+
+/// The attempts of one request at the endpoints of a set.
+pub(super) struct Run<'r> {
+    pub(super) balancer: &'r LoadBalancer,
+    pub(super) endpoints: Rc<WorkerEndpoints>,
+    pub(super) client: &'r dyn ClientStream,
+    attempts: &'r mut Attempts,
+    choice: LinkChoice,
+    turn: u64,
+    hash_key: u64,
+    /// The endpoints that are not chosen: first those that have failed, then those passed over.
+    excluded: SmallVec<[usize; 4]>,
+    /// The number of those that have failed.
+    failed: usize,
+    /// The retries so far.
+    pub(super) retry_count: u32,
+    started: Duration,
+    has_begun: bool,
+}
+
+/// A connection on which an exchange may start.
+pub(super) struct Attempt {
+    /// The endpoint's index.
+    pub(super) index: usize,
+    pub(super) kind: AttemptKind,
+    pub(super) link: Link,
+    /// When it began, by the clock's uptime.
+    pub(super) start: Duration,
+}
+
+/// An endpoint that was chosen.
+struct Chosen {
+    index: usize,
+    kind: AttemptKind,
+    start: Duration,
+}
+
+/// The result of a connect.
+struct Connected {
+    /// The endpoint, which may be of another address family than the chosen one.
+    index: usize,
+    link: Link,
+}
+
+fn millis(time: Duration) -> u64 {
+    time.as_millis() as u64
+}
+
+impl<'r> Run<'r> {
+    pub(super) fn new(
+        balancer: &'r LoadBalancer,
+        input: &ForwardInput<'r>,
+        attempts: &'r mut Attempts,
+        is_upgrade: bool,
+    ) -> Self {
+        let endpoints = balancer.endpoints();
+        let started = balancer.state.clock().uptime();
+        balancer.record_request(millis(started));
+        let turn = balancer.turn.get();
+        balancer.turn.set(turn.wrapping_add(1));
+        let max_connections = endpoints.set.servers.bounds.max_connections;
+        let proxied = input.proxied;
+        Self {
+            balancer,
+            endpoints,
+            client: input.client,
+            attempts,
+            choice: LinkChoice { is_upgrade, is_fresh: false, proxied, max_connections },
+            turn,
+            hash_key: input.hash_key,
+            excluded: SmallVec::new(),
+            failed: 0,
+            retry_count: 0,
+            started,
+            has_begun: false,
+        }
+    }
+
+    fn clock(&self) -> &'r Clock {
+        self.balancer.state.clock()
+    }
+
+    fn choose(&self, now: u64) -> Option<Choice> {
+        let input = ChoiceInput {
+            turn: self.turn,
+            key: self.hash_key,
+            random: self.balancer.random(),
+            excluded: &self.excluded,
+        };
+        self.endpoints.set.choose(&input, now)
+    }
+
+    /// Does not choose an endpoint again that has failed; after a stale connection it is tried again.
+    pub(super) fn exclude(&mut self, index: usize, is_stale: bool) {
+        self.choice.is_fresh = is_stale;
+        if !is_stale {
+            self.excluded.truncate(self.failed);
+            self.excluded.push(index);
+            self.failed = self.excluded.len();
+        }
+    }
+
+    /// Whether an endpoint could be chosen if this one is excluded, too; a single one may be tried again.
+    pub(super) fn has_choice_without(&mut self, index: usize) -> bool {
+        let now = self.balancer.state.now();
+        self.excluded.push(index);
+        let has_other = self.choose(now).is_some();
+        self.excluded.pop();
+        has_other || self.endpoints.pools.len() == 1 && self.choose(now).is_some()
+    }
+
+    /// An idle or new connection to an endpoint; to the next one if the connect fails.
+    pub(super) async fn acquire(&mut self) -> Result<Attempt, UpstreamError> {
+        self.excluded.truncate(self.failed);
+        if self.failed > 0 && self.choose(self.balancer.state.now()).is_none() {
+            // All others are out of service or have failed; this attempt starts another round.
+            self.excluded.clear();
+            self.failed = 0;
+        }
+        let (mut last_error, mut failed_connects) = (None, 0);
+        loop {
+            let Chosen { index, kind, start } = match last_error.take() {
+                None => self.next().await?,
+                Some(error) => match self.next().await {
+                    Ok(chosen) => chosen,
+                    Err(UpstreamError::Timeout) => return Err(UpstreamError::Timeout),
+                    Err(_) => return Err(UpstreamError::Connect(error)),
+                },
+            };
+            let pool = &self.endpoints.pools[index];
+            self.attempts.count += 1;
+            self.attempts.server = Some(Rc::clone(pool));
+            // An idle connection from before the ejection tells nothing of the target now.
+            let is_fresh = self.choice.is_fresh || kind == AttemptKind::Trial;
+            if let Some(link) = pool.take(LinkChoice { is_fresh, ..self.choice }) {
+                return Ok(Attempt { index, kind, link, start });
+            }
+            match self.connect(index).await? {
+                Ok(Connected { index: connected, link }) => {
+                    let kind = if connected == index { kind } else { AttemptKind::Regular };
+                    return Ok(Attempt { index: connected, kind, link, start });
+                }
+                Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
+                    self.attempts.count -= 1;
+                    self.attempts.in_flight = None;
+                    self.wait_for_connection(index).await?;
+                }
+                Err(error) => {
+                    self.record_failure(Outcome { index, kind, start }, Failure::Connect);
+                    if !self.endpoints.set.servers.retry_on.connect {
+                        return Err(UpstreamError::Connect(error));
+                    }
+                    self.exclude(index, false);
+                    // The first one goes to another target without the budget, which a single failed
+                    // connect does not load.
+                    failed_connects += 1;
+                    if failed_connects > 1 && !self.balancer.try_retry() {
+                        return Err(UpstreamError::Connect(error));
+                    }
+                    last_error = Some(error);
+                }
+            }
+        }
+    }
+
+    /// The next endpoint with room. Waits for one if requests may wait.
+    async fn next(&mut self) -> Result<Chosen, UpstreamError> {
+        let state = &*self.balancer.state;
+        let max_pending = self.endpoints.set.servers.bounds.max_pending;
+        let mut place: Option<PendingPlace<'_>> = None;
+        loop {
+            // Those that wait come first.
+            let waits = max_pending > 0
+                && match &place {
+                    Some(place) => !place.is_first(),
+                    None => !state.load.pending.is_empty(),
+                };
+            // The first attempt begins with the request; reading the clock costs as much as the choice.
+            let is_first = !std::mem::replace(&mut self.has_begun, true);
+            let start = if is_first { self.started } else { self.clock().uptime() };
+            if !waits && let Some(chosen) = self.try_next(start)? {
+                return Ok(chosen);
+            }
+            let place = match &mut place {
+                Some(place) => place,
+                none => none.insert(self.enter_queue(max_pending)?),
+            };
+            self.wait_in_queue(place).await?;
+        }
+    }
+
+    /// `None`: endpoints are in service, but full.
+    fn try_next(&mut self, start: Duration) -> Result<Option<Chosen>, UpstreamError> {
+        let (now, endpoints) = (millis(start), Rc::clone(&self.endpoints));
+        let mut has_lost_race = false;
+        while let Some(choice) = self.choose(now) {
+            let index = choice.index;
+            let view = endpoints.set.members[index].state.view();
+            let mut kind = AttemptKind::Regular;
+            if view.availability(now) == Availability::Trial {
+                if !endpoints.set.begin_trial(index, now) {
+                    self.excluded.push(index);
+                    continue;
+                }
+                kind = AttemptKind::Trial;
+            }
+            // The place of the last attempt first: it may be the only one.
+            self.attempts.in_flight = None;
+            let in_flight = InFlight::begin(&endpoints.pools[index], &endpoints.set);
+            if in_flight.is_some() {
+                self.attempts.in_flight = in_flight;
+                return Ok(Some(Chosen { index, kind, start }));
+            }
+            has_lost_race = true;
+            self.excluded.push(index);
+        }
+        self.excluded.truncate(self.failed);
+        if has_lost_race || endpoints.set.has_full_endpoint(&self.excluded, now) {
+            return Ok(None);
+        }
+        let retry_after = match endpoints.set.state(now) {
+            // Without an endpoint, the names have not been resolved.
+            _ if endpoints.pools.is_empty() => SHORT_RETRY,
+            Health::AllDown { retry_after } => retry_after,
+            // Another request makes the trial, or all that are in service have failed this request.
+            Health::Serving => SHORT_RETRY,
+        };
+        if self.attempts.count == 0 {
+            self.balancer.state.refused_down.fetch_add(1, Relaxed);
+        }
+        Err(UpstreamError::Down { retry_after })
+    }
+
+    fn enter_queue(&self, max_pending: u32) -> Result<PendingPlace<'r>, UpstreamError> {
+        let state = &*self.balancer.state;
+        state.load.pending.enter(max_pending).ok_or_else(|| self.overloaded())
+    }
+
+    fn overloaded(&self) -> UpstreamError {
+        self.balancer.state.overloaded.fetch_add(1, Relaxed);
+        UpstreamError::Overloaded
+    }
+
+    /// Returns when there may be room.
+    async fn wait_in_queue(&self, place: &PendingPlace<'_>) -> Result<(), UpstreamError> {
+        let woken = self.clock().timeout(PENDING_CHECK, place.woken());
+        match self.until_deadline(woken).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.overloaded()),
+        }
+    }
+
+    /// After `max_connections` are open to an endpoint: waits for a place, or passes the endpoint over.
+    async fn wait_for_connection(&mut self, index: usize) -> Result<(), UpstreamError> {
+        self.excluded.push(index);
+        let now = self.balancer.state.now();
+        if self.choose(now).is_some() {
+            return Ok(());
+        }
+        let max_pending = self.endpoints.set.servers.bounds.max_pending;
+        let place = self.enter_queue(max_pending)?;
+        self.wait_in_queue(&place).await?;
+        self.excluded.truncate(self.failed);
+        Ok(())
+    }
+
+    /// Waits for `time`, or until the request's deadline.
+    pub(super) async fn wait(&self, time: Duration) -> Result<(), UpstreamError> {
+        self.until_deadline(self.clock().sleep(time)).await
+    }
+
+    /// Drives `future` until the request's own deadline has passed, which is the error.
+    async fn until_deadline<F: Future>(&self, future: F) -> Result<F::Output, UpstreamError> {
+        let state = self.client.state();
+        state.set_wait(Wait::Gateway);
+        let mut future = pin!(future);
+        std::future::poll_fn(|cx| match state.timeout() {
+            Some(_) => Poll::Ready(Err(UpstreamError::Timeout)),
+            None => future.as_mut().poll(cx).map(Ok),
+        })
+        .await
+    }
+
+    /// Opens a connection to the endpoint. If it takes long and its name has an address of the other family,
+    /// both are tried, and the first one wins. The outer error means that the request's deadline has passed.
+    async fn connect(&mut self, index: usize) -> Result<io::Result<Connected>, UpstreamError> {
+        let endpoints = Rc::clone(&self.endpoints);
+        let timeout = endpoints.set.servers.connect_timeout;
+        let connect = async |index: usize| {
+            let link = endpoints.pools[index].connect(timeout, self.choice).await?;
+            io::Result::Ok(Connected { index, link })
+        };
+        let has_family = endpoints.set.members[index].state.target.resolved.is_some();
+        let sibling =
+            if has_family { endpoints.set.sibling(index, self.balancer.state.now()) } else { None };
+        let Some(sibling) = sibling.filter(|sibling| !self.excluded.contains(sibling)) else {
+            return self.until_deadline(connect(index)).await;
+        };
+        let clock = self.clock();
+        let race = async {
+            let mut first = pin!(connect(index));
+            let delay = pin!(clock.sleep(FAMILY_DELAY));
+            if let Either::Left((connected, _)) = select(first.as_mut(), delay).await {
+                return connected;
+            }
+            match select(first, pin!(connect(sibling))).await {
+                Either::Left((Ok(connected), _)) | Either::Right((Ok(connected), _)) => {
+                    Ok(connected)
+                }
+                Either::Left((Err(_), second)) => second.await,
+                Either::Right((Err(_), first)) => first.await,
+            }
+        };
+        let connected = self.until_deadline(race).await?;
+        if let Ok(Connected { index: winner, .. }) = &connected
+            && *winner == sibling
+        {
+            let pool = &endpoints.pools[sibling];
+            // It may be full: then this request is one more.
+            self.attempts.in_flight = InFlight::begin(pool, &endpoints.set);
+            self.attempts.server = Some(Rc::clone(pool));
+            self.attempts.count += 1;
+            let now = self.balancer.state.now();
+            let (kind, failure) = (AttemptKind::Regular, Failure::Connect);
+            endpoints.set.record_failure(index, kind, failure, now, clock);
+        }
+        Ok(connected)
+    }
+
+    /// Records a response.
+    pub(super) fn record_success(&mut self, outcome: Outcome) {
+        let Outcome { index, kind, start } = outcome;
+        let (set, clock) = (&self.endpoints.set, self.clock());
+        let uptime = clock.uptime();
+        self.attempts.time = Some(uptime.saturating_sub(self.started));
+        let (now, latency) = (millis(uptime), uptime.saturating_sub(start).as_micros() as u64);
+        set.members[index].state.observe_latency(latency, now);
+        set.record_success(index, kind, now, clock);
+        self.record_sample(index, latency, false, now);
+    }
+
+    /// Records a failure of an endpoint.
+    #[cold]
+    pub(super) fn record_failure(&mut self, outcome: Outcome, failure: Failure) {
+        let Outcome { index, kind, start } = outcome;
+        let (set, clock) = (&self.endpoints.set, self.clock());
+        let uptime = clock.uptime();
+        if let Failure::Status(_) = failure {
+            self.attempts.time = Some(uptime.saturating_sub(self.started));
+        }
+        let (now, latency) = (millis(uptime), uptime.saturating_sub(start).as_micros() as u64);
+        set.members[index].state.observe_latency(latency.max(FAILURE_LATENCY), now);
+        set.record_failure(index, kind, failure, now, clock);
+        // A connection that fails tells nothing of the load.
+        if matches!(failure, Failure::Timeout | Failure::Status(_)) {
+            let is_dropped = matches!(failure, Failure::Timeout | Failure::Status(503));
+            self.record_sample(index, latency, is_dropped, now);
+        }
+    }
+
+    /// Records the attempt for adaptive concurrency.
+    fn record_sample(&self, index: usize, latency: u64, is_dropped: bool, now: u64) {
+        let set = &self.endpoints.set;
+        if set.servers.bounds.adaptive.is_none() {
+            return;
+        }
+        if let Some(in_flight) = &self.attempts.in_flight {
+            let endpoint = &set.members[index].state;
+            endpoint.record_sample(latency, in_flight.count, is_dropped, now);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Resolves the names of targets in the background: all addresses of a name are endpoints.
+//!
+//! A name is resolved again at the TTL of its records. While it cannot be resolved, the last answer is kept.
+//! Nothing of this runs on a worker.
+
+mod lookup;
+
+use std::{sync::Arc, sync::mpsc::Sender, time::Duration};
+
+use tokio::task::JoinSet;
+
+use self::lookup::Lookup;
+use super::{
+    ServerAddress, Servers, Target, TargetTls,
+    endpoint_address::EndpointAddress,
+    registry::{UpstreamRegistry, UpstreamState},
+};
+use crate::tls::ClientTls;
+
+/// The shortest time after which a name is resolved again.
+const MIN_TTL: Duration = Duration::from_secs(5);
+/// The longest time after which a name is resolved again.
+const MAX_TTL: Duration = Duration::from_mins(5);
+/// The time after which a name that could not be resolved is tried again.
+const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// The most endpoints of one upstream; further addresses of names are not used.
+const MAX_ENDPOINTS: usize = 1024;
+
+/// Resolves the names of all upstreams, also of those that a reload adds. `resolved` is dropped when the names
+/// of the first configuration have been tried once. Ends when it is dropped.
+pub async fn resolve(registry: Arc<UpstreamRegistry>, resolved: Sender<()>) {
+    let (mut tasks, mut first) = (JoinSet::new(), Some(resolved));
+    let mut running: Vec<Arc<UpstreamState>> = Vec::new();
+    loop {
+        // Created before the upstreams are read, so that a change in between is not missed.
+        let changed = registry.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        running.retain(|state| !state.is_removed());
+        for state in registry.all() {
+            if !running.iter().any(|own| Arc::ptr_eq(own, &state)) {
+                running.push(Arc::clone(&state));
+                tasks.spawn(resolve_upstream(state, Arc::clone(&registry), first.clone()));
+            }
+        }
+        first = None;
+        while tasks.try_join_next().is_some() {}
+        changed.await;
+    }
+}
+
+/// Resolves the names of one upstream until it is removed.
+async fn resolve_upstream(
+    state: Arc<UpstreamState>,
+    registry: Arc<UpstreamRegistry>,
+    mut first: Option<Sender<()>>,
+) {
+    let mut last_error = None;
+    while !state.is_removed() {
+        let changed = registry.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        let servers = Arc::clone(&state.endpoints().servers);
+        let wait = if servers.targets.iter().any(|own| own.target.needs_resolving()) {
+            Some(resolve_once(&state, &servers, &mut last_error).await)
+        } else {
+            None
+        };
+        first = None;
+        match wait {
+            Some(wait) => {
+                let _ = state.clock().timeout(wait, changed).await;
+            }
+            None => changed.await,
+        }
+    }
+    drop(first);
+}
+
+/// Resolves all names of an upstream once. Returns the time until the next time.
+async fn resolve_once(
+    state: &UpstreamState,
+    servers: &Arc<Servers>,
+    last_error: &mut Option<String>,
+) -> Duration {
+    let lookup = Lookup::new(&servers.name_servers);
+    let known = state.endpoints();
+    let (mut addresses, mut ttl, mut error) = (Vec::new(), MAX_TTL, None);
+    for configured in &servers.targets {
+        let (target, weight) = (&configured.target, configured.weight);
+        if !target.needs_resolving() {
+            addresses.push(EndpointAddress::of_target(target, weight));
+            continue;
+        }
+        match resolve_target(&lookup, target, weight).await {
+            Ok(answer) => {
+                ttl = ttl.min(answer.ttl);
+                addresses.extend(answer.addresses);
+            }
+            Err(failed) => {
+                ttl = ttl.min(RETRY_AFTER_FAILURE);
+                error = Some(format!("{}: {failed}", target.address));
+                // The last good answer stays.
+                let kept = known.addresses.iter();
+                addresses.extend(kept.filter_map(|known| known.adapted_to(target, weight)));
+            }
+        }
+    }
+    log_error(state, last_error, error);
+    addresses.truncate(MAX_ENDPOINTS);
+    let before = known.addresses.clone();
+    if before != addresses && state.set_addresses(servers, addresses.clone()) {
+        let names = |list: &[EndpointAddress]| -> Vec<String> {
+            let addresses = list.iter().filter_map(|one| one.target.socket_address());
+            addresses.map(|address| address.to_string()).collect()
+        };
+        let (upstream, addresses) = (&*state.name, names(&addresses));
+        tracing::info!(upstream, ?addresses, "the addresses of the upstream have changed");
+    }
+    ttl.clamp(MIN_TTL, MAX_TTL)
+}
+
+/// Logs an error when it first occurs, and the first answer after it.
+fn log_error(state: &UpstreamState, last: &mut Option<String>, error: Option<String>) {
+    let upstream = &*state.name;
+    if *last == error {
+        return;
+    }
+    if let Some(error) = &error {
+        tracing::warn!(upstream, error, "a name cannot be resolved; its last addresses are kept");
+    } else {
+        tracing::info!(upstream, "all names are resolved again");
+    }
+    *last = error;
+}
+
+/// The endpoints of a name.
+struct Answer {
+    addresses: Vec<EndpointAddress>,
+    ttl: Duration,
+}
+
+async fn resolve_target(lookup: &Lookup, target: &Target, weight: u32) -> Result<Answer, String> {
+    let mut answer = Answer { addresses: Vec::new(), ttl: MAX_TTL };
+    match &target.address {
+        ServerAddress::Tcp { host, port } => {
+            let found = lookup.addresses(host).await?;
+            answer.ttl = found.ttl;
+            for ip in found.addresses {
+                let mut resolved = target.clone();
+                resolved.resolved = Some((ip, *port).into());
+                answer.addresses.push(EndpointAddress {
+                    source: target.clone(),
+                    target: resolved,
+                    weight,
+                    priority: 0,
+                });
+            }
+        }
+        ServerAddress::Service(name) => {
+            let found = lookup.services(name).await?;
+            answer.ttl = found.ttl;
+            let mut error = None;
+            for service in found.services {
+                match lookup.addresses(&service.host).await {
+                    Ok(found) => {
+                        answer.ttl = answer.ttl.min(found.ttl);
+                        let weight = weight.saturating_mul(service.weight);
+                        let (port, priority) = (service.port, service.priority);
+                        for ip in found.addresses {
+                            let mut resolved = service_target(target, &service.host, port);
+                            resolved.resolved = Some((ip, port).into());
+                            answer.addresses.push(EndpointAddress {
+                                source: target.clone(),
+                                target: resolved,
+                                weight,
+                                priority,
+                            });
+                        }
+                    }
+                    Err(failed) => error = Some(failed),
+                }
+            }
+            if let Some(error) = error.filter(|_| answer.addresses.is_empty()) {
+                return Err(error);
+            }
+        }
+        ServerAddress::Unix(_) => {}
+    }
+    Ok(answer)
+}
+
+/// The server of an SRV record. Unless a name is configured, its certificate has the server's own.
+fn service_target(target: &Target, host: &str, port: u16) -> Target {
+    let mut server = target.clone();
+    server.address = ServerAddress::Tcp { host: host.into(), port };
+    if let Some(tls) = server.tls.as_mut().filter(|_| !target.has_own_name)
+        && let Ok(name) = ClientTls::server_name(host)
+    {
+        *tls = TargetTls { rules: tls.rules.clone(), name };
+    }
+    server
+}

@@ -1,0 +1,203 @@
+//! Health checks of targets (active health), in the background: each target is asked for a path, and its
+//! status must be one of those expected.
+//!
+//! A check has a connection of its own, by the upstream's rules of TLS and version of HTTP. Its result goes to
+//! the state that all workers share. Nothing of this runs on a worker.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Version, header};
+use http_body_util::Empty;
+use hyper::client::conn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use proxy_header::ProxyHeader;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
+    net::{TcpStream, UnixStream},
+    task::{AbortHandle, JoinSet},
+};
+
+use super::{
+    CheckSettings, EndpointState, Protocol, ProxyVersion, ServerAddress,
+    pool::handshake,
+    registry::{UpstreamRegistry, UpstreamState},
+    target_health::CheckFailure,
+};
+use crate::{framing::RawSocket, tls::ALPN_HTTP2};
+
+/// Checks the targets of all upstreams, also of those that a reload or a name server adds. Ends when it is
+/// dropped.
+pub async fn run(registry: Arc<UpstreamRegistry>) {
+    let mut tasks = JoinSet::new();
+    let mut running: Vec<Arc<UpstreamState>> = Vec::new();
+    loop {
+        // Created before the upstreams are read, so that a change in between is not missed.
+        let changed = registry.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        running.retain(|state| !state.is_removed());
+        for state in registry.all() {
+            if !running.iter().any(|own| Arc::ptr_eq(own, &state)) {
+                running.push(Arc::clone(&state));
+                tasks.spawn(check_upstream(state, Arc::clone(&registry)));
+            }
+        }
+        while tasks.try_join_next().is_some() {}
+        changed.await;
+    }
+}
+
+/// A running check of an endpoint.
+struct RunningCheck {
+    endpoint: Arc<EndpointState>,
+    settings: CheckSettings,
+    task: AbortHandle,
+}
+
+/// Checks the endpoints of one upstream until it is removed.
+async fn check_upstream(state: Arc<UpstreamState>, registry: Arc<UpstreamRegistry>) {
+    let (mut tasks, mut running) = (JoinSet::new(), Vec::<RunningCheck>::new());
+    while !state.is_removed() {
+        let (changed, replaced) = (registry.changed.notified(), state.replaced.notified());
+        tokio::pin!(changed, replaced);
+        changed.as_mut().enable();
+        replaced.as_mut().enable();
+        let set = state.endpoints();
+        let check = set.servers.check.as_ref();
+        running.retain(|own| {
+            let is_member =
+                set.members.iter().any(|member| Arc::ptr_eq(&member.state, &own.endpoint));
+            let stays = is_member && check == Some(&own.settings);
+            if !stays {
+                own.task.abort();
+            }
+            stays
+        });
+        for member in &set.members {
+            let Some(settings) = check else { break };
+            if running.iter().any(|own| Arc::ptr_eq(&own.endpoint, &member.state)) {
+                continue;
+            }
+            let (endpoint, settings) = (Arc::clone(&member.state), settings.clone());
+            let checking =
+                check_endpoint(Arc::clone(&state), Arc::clone(&endpoint), settings.clone());
+            running.push(RunningCheck { endpoint, settings, task: tasks.spawn(checking) });
+        }
+        drop(set);
+        while tasks.try_join_next().is_some() {}
+        futures_util::future::select(changed, replaced).await;
+    }
+}
+
+/// Checks one endpoint at each interval.
+async fn check_endpoint(
+    state: Arc<UpstreamState>,
+    endpoint: Arc<EndpointState>,
+    settings: CheckSettings,
+) {
+    let clock = state.clock();
+    let random = ahash::RandomState::new();
+    for round in 0_u64.. {
+        let probing = Box::pin(probe(&endpoint, &settings));
+        let probed = clock.timeout(settings.timeout, probing).await;
+        let result = match probed {
+            Ok(Ok(status)) if settings.statuses.iter().any(|range| range.contains(&status)) => {
+                Ok(())
+            }
+            Ok(Ok(status)) => Err(CheckFailure::Status(status)),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(CheckFailure::Timeout),
+        };
+        state.endpoints().record_check(&endpoint, result, state.now(), clock);
+        clock.sleep(varied(settings.interval, random.hash_one(round))).await;
+    }
+}
+
+/// `interval`, a tenth longer or shorter at most: gateways that start together do not check together.
+fn varied(interval: Duration, random: u64) -> Duration {
+    let thousandths = 900 + (random % 201) as u32;
+    interval * thousandths / 1000
+}
+
+/// Asks the endpoint once. Returns the status.
+async fn probe(endpoint: &EndpointState, settings: &CheckSettings) -> Result<u16, CheckFailure> {
+    let target = &endpoint.target;
+    let mut socket = match &target.address {
+        ServerAddress::Unix(path) => UnixStream::connect(path).await.map(RawSocket::Unix),
+        ServerAddress::Tcp { .. } | ServerAddress::Service(_) => {
+            let address = target.socket_address().ok_or(CheckFailure::Connect)?;
+            TcpStream::connect(address).await.map(RawSocket::Tcp)
+        }
+    }
+    .map_err(|_| CheckFailure::Connect)?;
+    if let Some(version) = target.send_proxy {
+        // The check is the gateway's own request, not a client's.
+        let header = ProxyHeader::with_local();
+        let mut encoded = Vec::new();
+        let written = match version {
+            ProxyVersion::V1 => header.encode_v1(&mut encoded),
+            ProxyVersion::V2 => header.encode_v2(&mut encoded),
+        };
+        written.map_err(|_| CheckFailure::Exchange)?;
+        socket.write_all(&encoded).await.map_err(|_| CheckFailure::Exchange)?;
+    }
+    let Some(tls) = &target.tls else {
+        let is_http2 = target.protocol == Protocol::Http2;
+        return exchange(endpoint, settings, socket, is_http2).await;
+    };
+    let stream = handshake(tls, false, socket).await.map_err(|_| CheckFailure::Connect)?;
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
+    exchange(endpoint, settings, stream, is_http2).await
+}
+
+/// Sends the request on a new connection and reads the head of its response.
+async fn exchange(
+    endpoint: &EndpointState,
+    settings: &CheckSettings,
+    socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    is_http2: bool,
+) -> Result<u16, CheckFailure> {
+    let target = &endpoint.target;
+    let authority = match &settings.host {
+        Some(host) => host.to_string(),
+        None => target.address.authority(),
+    };
+    let request = Request::get(&*settings.path).header(header::USER_AGENT, "tidegate-health-check");
+    let failed = |_| CheckFailure::Exchange;
+    let socket = TokioIo::new(socket);
+    // The connection is dropped, and with it closed, when this function returns.
+    let mut driver = JoinSet::new();
+    let response = if is_http2 {
+        let scheme = if target.tls.is_some() { "https" } else { "http" };
+        let uri = http::Uri::builder().scheme(scheme).authority(authority);
+        let uri = uri.path_and_query(&*settings.path).build();
+        let uri = uri.map_err(|_| CheckFailure::Exchange)?;
+        let request = request.uri(uri).version(Version::HTTP_2).body(Empty::<Bytes>::new());
+        let request = request.map_err(|_| CheckFailure::Exchange)?;
+        let connected = conn::http2::handshake(TokioExecutor::new(), socket).await;
+        let (mut sender, connection) = connected.map_err(failed)?;
+        driver.spawn(async move { drop(connection.await) });
+        sender.send_request(request).await.map_err(failed)?
+    } else {
+        let request = request.header(header::HOST, authority).header(header::CONNECTION, "close");
+        let request = request.body(Empty::<Bytes>::new()).map_err(|_| CheckFailure::Exchange)?;
+        let (mut sender, connection) = conn::http1::handshake(socket).await.map_err(failed)?;
+        driver.spawn(async move { drop(connection.await) });
+        sender.send_request(request).await.map_err(failed)?
+    };
+    Ok(response.status().as_u16())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_varies_by_a_tenth() {
+        let interval = Duration::from_secs(10);
+        let varied = (0..1000).map(|random| varied(interval, random));
+        let (least, most) = (varied.clone().min().unwrap(), varied.max().unwrap());
+        assert_eq!((least, most), (Duration::from_secs(9), Duration::from_secs(11)));
+    }
+}

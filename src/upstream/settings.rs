@@ -1,0 +1,91 @@
+//! [`Servers`]: the targets of an upstream and the rules by which they are chosen, checked and bounded.
+
+use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
+
+use super::{
+    Target, adaptive_concurrency::ConcurrencyBounds, balance::Policy, target_health::HealthSettings,
+};
+
+/// Servers that requests are forwarded to.
+#[derive(Debug)]
+pub struct Servers {
+    /// The targets as configured, names not resolved; at least one.
+    pub targets: Vec<WeightedTarget>,
+    /// How a target is chosen for an attempt.
+    pub policy: Policy,
+    /// When targets are ejected or down.
+    pub health: HealthSettings,
+    /// The health checks; `None`: none.
+    pub check: Option<CheckSettings>,
+    /// The bounds of each target's load.
+    pub bounds: Bounds,
+    /// The timeout of one connect.
+    pub connect_timeout: Duration,
+    /// The longest time without progress until the response's head, of each attempt.
+    pub response_timeout: Duration,
+    /// The longest time that an idle connection is kept.
+    pub idle_timeout: Duration,
+    /// The maximum number of retries of one request. Only idempotent requests without a body are retried.
+    pub retries: u32,
+    /// The failures after which a request is retried.
+    pub retry_on: RetryConditions,
+    /// The DNS servers for names; empty: those of the system.
+    pub name_servers: Vec<SocketAddr>,
+}
+
+/// A target and its weight.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct WeightedTarget {
+    /// The target, whose address may be a name.
+    pub target: Target,
+    /// Its share of the requests, relative to the others. 0: it gets none.
+    pub weight: u32,
+}
+
+/// The failures after which a request is retried.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RetryConditions {
+    /// No connection could be opened.
+    pub connect: bool,
+    /// The connection failed, or the response was malformed, before the head was complete.
+    pub reset: bool,
+    /// No head arrived in time.
+    pub timeout: bool,
+    /// These statuses. They count as failures of the target.
+    pub statuses: Vec<u16>,
+}
+
+/// The bounds of each target's load.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Bounds {
+    /// The maximum number of open connections; `None`: unlimited.
+    pub max_connections: Option<u32>,
+    /// The maximum number of requests in flight; `None`: unlimited.
+    pub max_requests: Option<u32>,
+    /// The maximum number of requests that wait for a target, over the upstream.
+    pub max_pending: u32,
+    /// The bounds of a maximum that follows the latency; `None`: it does not.
+    pub adaptive: Option<ConcurrencyBounds>,
+}
+
+impl Bounds {
+    /// Whether the requests in flight at a target are bounded.
+    pub fn bounds_requests(&self) -> bool {
+        self.max_requests.is_some() || self.adaptive.is_some()
+    }
+}
+
+/// The health checks of an upstream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CheckSettings {
+    /// The path that is asked for, with its query.
+    pub path: Box<str>,
+    /// The value of `Host`; `None`: the target's authority.
+    pub host: Option<Box<str>>,
+    /// The time from one check to the next.
+    pub interval: Duration,
+    /// The timeout of one check.
+    pub timeout: Duration,
+    /// The statuses that pass.
+    pub statuses: Vec<RangeInclusive<u16>>,
+}

@@ -1,0 +1,312 @@
+//! The health of an upstream's targets: a state machine of attempts and health checks.
+//!
+//! ```text
+//!                 failures                 the ejection ends
+//!   in service ───────────────▶ ejected ───────────────────────▶ trial
+//!       ▲  ▲                       ▲                            │    │
+//!       │  │                       └──── fails: twice as long ──┘    │
+//!       │  └──────────────── succeeds: slow start ───────────────────┘
+//!       │
+//!       └── health checks: `unhealthy_after` failed in a row ──▶ down,
+//!           until `healthy_after` passed in a row: slow start
+//! ```
+//!
+//! - **Passive**: a number of failures in a row ejects a target, and one failed connect at once. A success
+//!   resets the count. If a target fails again soon after its return, its ejection takes twice as long.
+//! - **Bound**: a target is ejected on suspicion, and the suspicion may be wrong: the fault may be the
+//!   network's or the requests'. So at most a share of the targets is ejected, and the last one in service
+//!   only after a full number of failures in a row, of each target. Then all are down, and each is tried once
+//!   a second.
+//! - **Active**: a target that is down by its health checks has been measured, not suspected, and is outside of
+//!   the share. Health checks that pass end an ejection early, with a trial.
+//!
+//! Envoy's outlier detection has the same parts. Times are in ms of any clock that only goes forward.
+
+mod change;
+mod failure;
+mod target;
+mod view;
+
+pub use change::{Changes, EjectionCause, HealthChange, HealthEvent, ReturnCause};
+pub use failure::{CheckFailure, Failure};
+pub use target::TargetHealth;
+pub use view::{Availability, HealthView, TargetStatus, UpstreamState};
+
+use self::target::State;
+
+/// The time between trials of a target while all are down, in ms.
+pub const ALL_DOWN_TRIAL_INTERVAL: u64 = 1_000;
+
+/// When targets are ejected, and what health checks decide. All times are in ms.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct HealthSettings {
+    /// The failures in a row that eject a target.
+    pub failures: u32,
+    /// The duration of the first ejection. It doubles with each further one.
+    pub duration: u64,
+    /// The longest duration of an ejection.
+    pub max_duration: u64,
+    /// The largest share of the targets that is ejected while one works, in per cent. With 0 none is ever.
+    pub max_share: u32,
+    /// The failed health checks in a row after which a target is down.
+    pub unhealthy_after: u32,
+    /// The passed health checks in a row after which it is up.
+    pub healthy_after: u32,
+    /// The time between health checks; 0 without them.
+    pub check_interval: u64,
+    /// The duration of slow start; 0 without it.
+    pub slow_start: u64,
+}
+
+/// The kind of an attempt that has ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AttemptKind {
+    /// At a target in service.
+    Regular,
+    /// At a target whose ejection had ended: [`UpstreamHealth::begin_trial`] permitted it.
+    Trial,
+}
+
+/// The health of all targets of one upstream.
+///
+/// After each call that changes it, the view of the target concerned is to be published; if there were
+/// [`Changes`], those of all targets. Under the same lock as the call, so that no older view follows.
+#[derive(Clone, Debug)]
+pub struct UpstreamHealth {
+    settings: HealthSettings,
+    targets: Vec<TargetHealth>,
+}
+
+impl UpstreamHealth {
+    /// The health of these targets at `now`. If targets have gone, some that are ejected may return.
+    pub fn new(settings: HealthSettings, targets: Vec<TargetHealth>, now: u64) -> Self {
+        let mut health = Self { settings, targets };
+        health.release_excess(now, &mut Changes::new());
+        health
+    }
+
+    /// The targets.
+    pub fn targets(&self) -> &[TargetHealth] {
+        &self.targets
+    }
+
+    /// What the choice reads of a target.
+    pub fn view(&self, index: usize) -> HealthView {
+        self.targets[index].view()
+    }
+
+    /// Whether the upstream can take requests at `now`.
+    pub fn state(&self, now: u64) -> UpstreamState {
+        let views = self.targets.iter().map(TargetHealth::view);
+        UpstreamState::of(views, now, self.settings.check_interval)
+    }
+
+    /// Claims the trial of a target whose ejection has ended. `false`: another attempt has it. If its result
+    /// is not recorded, the next trial may begin after the time of a first ejection.
+    pub fn begin_trial(&mut self, index: usize, now: u64) -> bool {
+        let lease = if self.is_all_down() {
+            self.settings.duration.min(ALL_DOWN_TRIAL_INTERVAL)
+        } else {
+            self.settings.duration
+        };
+        let target = &mut self.targets[index];
+        match &mut target.state {
+            _ if target.is_down => false,
+            State::InService | State::SlowStart(_) => true,
+            State::Ejected { until, .. } if *until <= now => {
+                *until = now.saturating_add(lease.max(1));
+                true
+            }
+            State::Ejected { .. } => false,
+        }
+    }
+
+    /// Records an attempt that succeeded.
+    pub fn record_success(&mut self, index: usize, kind: AttemptKind, now: u64) -> Changes {
+        let mut changes = Changes::new();
+        let target = &mut self.targets[index];
+        if !target.is_ejected() {
+            target.failures = 0;
+            target.is_kept = false;
+        } else if kind == AttemptKind::Trial {
+            target.return_to_service(&self.settings, now);
+            if !target.is_down {
+                let event = HealthEvent::Returned(ReturnCause::Trial);
+                changes.push(HealthChange { index, event });
+            }
+            self.release_excess(now, &mut changes);
+        }
+        // Others succeed that were sent before the ejection.
+        changes
+    }
+
+    /// Records an attempt that failed.
+    pub fn record_failure(
+        &mut self,
+        index: usize,
+        kind: AttemptKind,
+        failure: Failure,
+        now: u64,
+    ) -> Changes {
+        let target = &mut self.targets[index];
+        if self.settings.max_share == 0 || target.is_down || !target.is_member() {
+            return Changes::new();
+        }
+        if target.is_ejected() {
+            // Others fail that were sent before the ejection.
+            return match kind {
+                AttemptKind::Trial => self.fail_trial(index, failure, now),
+                AttemptKind::Regular => Changes::new(),
+            };
+        }
+        target.count_failure();
+        if !target.is_suspected(failure, &self.settings) {
+            return Changes::new();
+        }
+        let cause = EjectionCause::Failures { count: target.failures, last: failure };
+        self.suspect(index, cause, now)
+    }
+
+    /// Records a health check.
+    pub fn record_check(
+        &mut self,
+        index: usize,
+        result: Result<(), CheckFailure>,
+        now: u64,
+    ) -> Changes {
+        let mut changes = Changes::new();
+        let target = &mut self.targets[index];
+        match result {
+            Ok(()) => {
+                target.failed_checks = 0;
+                target.passed_checks = target.passed_checks.saturating_add(1);
+                if target.passed_checks < self.settings.healthy_after {
+                    return changes;
+                }
+                if target.is_down {
+                    target.is_down = false;
+                    target.return_to_service(&self.settings, now);
+                    let event = HealthEvent::Up { checks: target.passed_checks };
+                    changes.push(HealthChange { index, event });
+                    self.release_excess(now, &mut changes);
+                } else if target.passed_checks == self.settings.healthy_after.max(1) {
+                    target.shorten_ejection(now);
+                }
+            }
+            Err(failure) => {
+                target.passed_checks = 0;
+                target.failed_checks = target.failed_checks.saturating_add(1);
+                if target.is_down || target.failed_checks < self.settings.unhealthy_after {
+                    return changes;
+                }
+                let was_serving = target.is_in_service();
+                target.is_down = true;
+                let event = HealthEvent::Down { checks: target.failed_checks, failure };
+                changes.push(HealthChange { index, event });
+                if was_serving && self.is_all_down() {
+                    changes.push(HealthChange { index, event: HealthEvent::AllDown });
+                    self.hasten_trials(now);
+                }
+            }
+        }
+        changes
+    }
+
+    /// Decides about a target in service that is suspected to fail.
+    fn suspect(&mut self, index: usize, cause: EjectionCause, now: u64) -> Changes {
+        let settings = self.settings;
+        let works = |(other, target): (usize, &TargetHealth)| {
+            other != index && target.is_in_service() && !target.has_failed(&settings)
+        };
+        let mut changes = Changes::new();
+        if !self.targets.iter().enumerate().any(works) {
+            // The last one that works is ejected after the full number of failures.
+            if self.targets[index].has_failed(&settings) {
+                self.eject_all(index, cause, now, &mut changes);
+            }
+        } else if self.suspects() < self.max_suspects() {
+            let duration = self.targets[index].eject(&settings, now);
+            changes.push(HealthChange { index, event: HealthEvent::Ejected { cause, duration } });
+        } else if !std::mem::replace(&mut self.targets[index].is_kept, true) {
+            changes.push(HealthChange { index, event: HealthEvent::KeptInService { cause } });
+        }
+        changes
+    }
+
+    /// Ejects again a target whose trial failed. While all are down, that is no change.
+    fn fail_trial(&mut self, index: usize, failure: Failure, now: u64) -> Changes {
+        let is_all_down = self.is_all_down();
+        let settings = self.settings;
+        let target = &mut self.targets[index];
+        let mut changes = Changes::new();
+        if is_all_down {
+            let wait = target.last_duration.min(ALL_DOWN_TRIAL_INTERVAL);
+            target.state = State::Ejected { since: now, until: now.saturating_add(wait) };
+        } else {
+            // A failed trial always follows its ejection.
+            target.returned_at = now;
+            let duration = target.eject(&settings, now);
+            let cause = EjectionCause::Trial(failure);
+            changes.push(HealthChange { index, event: HealthEvent::Ejected { cause, duration } });
+        }
+        changes
+    }
+
+    /// Ejects all that are in service: each has failed as often as is needed.
+    fn eject_all(&mut self, last: usize, cause: EjectionCause, now: u64, changes: &mut Changes) {
+        for target in self.targets.iter_mut().filter(|target| target.is_in_service()) {
+            target.eject(&self.settings, now);
+        }
+        self.hasten_trials(now);
+        let duration = self.settings.duration.min(ALL_DOWN_TRIAL_INTERVAL);
+        let event = HealthEvent::Ejected { cause, duration };
+        changes.push(HealthChange { index: last, event });
+        changes.push(HealthChange { index: last, event: HealthEvent::AllDown });
+    }
+
+    /// While all are down, an ejection ends after [`ALL_DOWN_TRIAL_INTERVAL`].
+    fn hasten_trials(&mut self, now: u64) {
+        for target in &mut self.targets {
+            if let State::Ejected { since, .. } = target.state {
+                target.shorten_ejection(now.max(since.saturating_add(ALL_DOWN_TRIAL_INTERVAL)));
+            }
+        }
+    }
+
+    /// If one works again after all were down, lets targets return until no more than the share is ejected:
+    /// first those whose ejection would end first.
+    fn release_excess(&mut self, now: u64, changes: &mut Changes) {
+        if self.is_all_down() {
+            return;
+        }
+        let excess = self.suspects().saturating_sub(self.max_suspects());
+        for _ in 0..excess {
+            let suspects = self.targets.iter().enumerate().filter(|(_, one)| one.is_suspect());
+            let Some((index, _)) = suspects.min_by_key(|(_, one)| one.ejected_until()) else {
+                break;
+            };
+            self.targets[index].return_to_service(&self.settings, now);
+            let event = HealthEvent::Returned(ReturnCause::MaxShare);
+            changes.push(HealthChange { index, event });
+        }
+    }
+
+    /// Whether no target is in service.
+    fn is_all_down(&self) -> bool {
+        !self.targets.iter().any(TargetHealth::is_in_service)
+    }
+
+    /// The number of targets that are ejected.
+    fn suspects(&self) -> usize {
+        self.targets.iter().filter(|target| target.is_suspect()).count()
+    }
+
+    /// The most that may be.
+    fn max_suspects(&self) -> usize {
+        let members = self.targets.iter().filter(|target| target.is_member()).count();
+        members * self.settings.max_share.min(100) as usize / 100
+    }
+}
+
+#[cfg(test)]
+mod tests;

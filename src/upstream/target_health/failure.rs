@@ -1,0 +1,54 @@
+//! What counts against a target: failed attempts and failed health checks.
+
+use std::fmt;
+
+/// Why an attempt failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Failure {
+    /// No connection was established.
+    Connect,
+    /// The connection failed before the response's head.
+    Reset,
+    /// No response arrived in time.
+    Timeout,
+    /// The response was malformed.
+    Malformed,
+    /// A status code that tells of a failure.
+    Status(u16),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect => f.write_str("connect failed"),
+            Self::Reset => f.write_str("connection lost"),
+            Self::Timeout => f.write_str("no response in time"),
+            Self::Malformed => f.write_str("malformed response"),
+            Self::Status(status) => write!(f, "status {status}"),
+        }
+    }
+}
+
+/// Why a health check failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CheckFailure {
+    /// No connection was established.
+    Connect,
+    /// No response arrived within the check's timeout.
+    Timeout,
+    /// A status code that is not expected.
+    Status(u16),
+    /// The connection failed, or the response was malformed.
+    Exchange,
+}
+
+impl fmt::Display for CheckFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect => f.write_str("connect failed"),
+            Self::Timeout => f.write_str("no response in time"),
+            Self::Status(status) => write!(f, "status {status}"),
+            Self::Exchange => f.write_str("connection lost or malformed response"),
+        }
+    }
+}

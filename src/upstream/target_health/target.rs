@@ -1,0 +1,153 @@
+//! The state of one target.
+
+use super::{
+    Failure, HealthSettings,
+    view::{HealthView, ViewKind},
+};
+
+/// The health of one target: failures since the last success, its ejection, and its health checks.
+///
+/// The rules that consider the other targets, too, are those of [`UpstreamHealth`](super::UpstreamHealth).
+#[derive(Clone, Debug, Default)]
+pub struct TargetHealth {
+    pub(super) state: State,
+    /// Failures since the last success.
+    pub(super) failures: u32,
+    /// Whether the target would be ejected, but for the maximum share.
+    pub(super) is_kept: bool,
+    /// The duration of the last ejection, in ms; 0 before the first.
+    pub(super) last_duration: u64,
+    /// The end of the last ejection, in ms.
+    pub(super) returned_at: u64,
+    /// Failed health checks since the last passed one.
+    pub(super) failed_checks: u32,
+    /// Passed health checks since the last failed one or the last ejection.
+    pub(super) passed_checks: u32,
+    /// Whether it is down by its health checks.
+    pub(super) is_down: bool,
+    /// Whether its weight is 0.
+    is_drained: bool,
+}
+
+/// A target's state as attempts determine it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum State {
+    /// It takes requests.
+    #[default]
+    InService,
+    /// It takes requests, with slow start since this time in ms.
+    SlowStart(u64),
+    /// It takes no requests, and at the end one trial.
+    Ejected {
+        /// The begin, in ms.
+        since: u64,
+        /// The end, in ms. During a trial, the time when the next one may begin.
+        until: u64,
+    },
+}
+
+impl TargetHealth {
+    /// A target of an upstream that starts: in service with its whole weight.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A target that appears at `now`, in ms, in an upstream that has others: in service with slow start.
+    pub fn appearing(now: u64) -> Self {
+        Self { state: State::SlowStart(now), ..Self::default() }
+    }
+
+    /// The same target with a weight of 0 or not. With 0 it is no part of the targets of which a share may be
+    /// ejected, or of which one must be in service.
+    #[must_use]
+    pub fn with_drained(self, is_drained: bool) -> Self {
+        Self { is_drained, ..self }
+    }
+
+    /// What the choice reads.
+    pub(super) fn view(&self) -> HealthView {
+        let has_failures = self.failures > 0;
+        match self.state {
+            _ if self.is_drained => HealthView::new(ViewKind::Drained, 0, has_failures),
+            _ if self.is_down => HealthView::new(ViewKind::Down, 0, has_failures),
+            State::InService => HealthView::new(ViewKind::InService, 0, has_failures),
+            State::SlowStart(since) => HealthView::new(ViewKind::SlowStart, since, has_failures),
+            State::Ejected { until, .. } => HealthView::new(ViewKind::Ejected, until, false),
+        }
+    }
+
+    /// Whether the target counts among those that requests may be sent to.
+    pub(super) fn is_member(&self) -> bool {
+        !self.is_drained
+    }
+
+    /// Whether the target takes requests.
+    pub(super) fn is_in_service(&self) -> bool {
+        !self.is_drained && !self.is_down && !self.is_ejected()
+    }
+
+    /// Whether the target is ejected because its attempts failed, a trial included.
+    pub(super) fn is_ejected(&self) -> bool {
+        matches!(self.state, State::Ejected { .. })
+    }
+
+    /// Whether the target is held back only because its attempts failed.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.is_member() && !self.is_down && self.is_ejected()
+    }
+
+    /// The end of the ejection, in ms.
+    pub(super) fn ejected_until(&self) -> Option<u64> {
+        match self.state {
+            State::Ejected { until, .. } => Some(until),
+            State::InService | State::SlowStart(_) => None,
+        }
+    }
+
+    /// Starts an ejection; returns its duration in ms. It doubles if the target failed again within the
+    /// duration of the last ejection after its return.
+    pub(super) fn eject(&mut self, settings: &HealthSettings, now: u64) -> u64 {
+        let is_repeated =
+            self.last_duration > 0 && now.saturating_sub(self.returned_at) <= self.last_duration;
+        let doubled = self.last_duration.saturating_mul(2).min(settings.max_duration);
+        let duration = if is_repeated { doubled } else { settings.duration };
+        self.last_duration = duration.max(1);
+        self.state = State::Ejected { since: now, until: now.saturating_add(self.last_duration) };
+        self.failures = 0;
+        self.is_kept = false;
+        self.passed_checks = 0;
+        self.last_duration
+    }
+
+    /// Ends an ejection, or the time that the target was down.
+    pub(super) fn return_to_service(&mut self, settings: &HealthSettings, now: u64) {
+        if self.is_ejected() {
+            self.returned_at = now;
+        }
+        self.state = if settings.slow_start > 0 { State::SlowStart(now) } else { State::InService };
+        self.failures = 0;
+        self.is_kept = false;
+    }
+
+    /// Lets the ejection end at `limit`, in ms, if it would end later.
+    pub(super) fn shorten_ejection(&mut self, limit: u64) {
+        if let State::Ejected { until, .. } = &mut self.state {
+            *until = (*until).min(limit);
+        }
+    }
+
+    /// Records a failed attempt while the target is in service.
+    pub(super) fn count_failure(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Whether the failures suffice for an ejection without regard to other targets.
+    pub(super) fn has_failed(&self, settings: &HealthSettings) -> bool {
+        self.failures >= settings.failures.max(1)
+    }
+
+    /// Whether one failure more is enough if another target works: connects that fail count at once.
+    pub(super) fn is_suspected(&self, failure: Failure, settings: &HealthSettings) -> bool {
+        self.has_failed(settings) || failure == Failure::Connect
+    }
+}
