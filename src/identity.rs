@@ -13,6 +13,7 @@
 //! | `canonical` | the canonical form of each kind of value |
 //! | `key` | [`KeyPlan`], [`Subject`]: a request's key, as a keyed hash of its parts |
 //! | `key_input` | [`KeyInput`]: the key of values that an operator enters |
+//! | `condition` | the values that the conditions of routes test |
 //! | `caller` | [`Caller`]: the hash that identifies a caller to the throttle |
 //! | `values` | [`KeyValues`]: a key's parts for display, with secrets masked |
 //!
@@ -40,6 +41,7 @@
 mod caller;
 mod canonical;
 pub mod client;
+mod condition;
 mod credentials;
 mod extract;
 pub mod key;
@@ -50,6 +52,7 @@ mod values;
 pub use caller::{Caller, token_hash};
 pub use canonical::trim;
 pub use client::{AddressSource, ClientAddress, TrustedProxies};
+pub use condition::{caller_percentile, header_value, query_value};
 pub use extract::AmbiguousValue;
 pub use key::{KeyPlan, KeySecret, Part, Subject};
 pub use key_input::{KeyInput, KeyInputError};

@@ -2,7 +2,9 @@
 //! route, the keys and costs for its limits, and the path to forward.
 //!
 //! Pure and stateless. The gateway, `explain` and `replay` share it, so a simulated request is decided
-//! like a real one. `target` reads the host, the path to forward and the URL to redirect to.
+//! like a real one. `target` reads the host, the path to forward and the URL to redirect to; `condition`
+//! decides the conditions of routes; `route_values` has the values that routes write into messages, and
+//! `location` changes an upstream's locations back. `preflight` finds the routes of CORS preflights.
 //!
 //! ```
 //! use tidegate::{framing::Fields, plan};
@@ -12,6 +14,10 @@
 //! assert_eq!(plan::forwarded_path("/v1/items", Some("/v1")), "/items");
 //! ```
 
+mod condition;
+mod location;
+mod preflight;
+mod route_values;
 mod target;
 
 use std::{borrow::Cow, net::IpAddr};
@@ -19,14 +25,19 @@ use std::{borrow::Cow, net::IpAddr};
 use http::Method;
 use smallvec::SmallVec;
 
-pub use self::target::{forwarded_path, host, https_location};
+pub use self::{
+    condition::CallerShare,
+    location::PublicUrl,
+    route_values::RoutedRequest,
+    target::{forwarded_path, host, https_location},
+};
 use crate::{
     error::GatewayError,
     framing::{Fields, RequestHead},
-    identity::{ClientAddress, KeySecret, Subject, TokenSource},
+    identity::{ClientAddress, KeyPlan, KeySecret, Subject, TokenSource},
     limit::Charge,
     route::{
-        Lookup, Params,
+        ConditionalRoute, Lookup, Params, Verdict,
         normalize::{normalize, without_parameters},
     },
     snapshot::{Action, LimitRequest, Route, Snapshot},
@@ -131,16 +142,58 @@ impl<'r> RequestAttributes<'r> {
         self.routed_path.as_deref().unwrap_or(&self.path)
     }
 
-    /// Finds the most specific route that matches.
+    /// Finds the most specific route that matches. `share` decides the share of callers that a route's weight is
+    /// for.
     ///
     /// # Errors
-    /// No route matches the host and path, or none of them allows the method.
+    /// No route matches the host and path, none of them allows the method, or a value that a condition tests
+    /// can be read in more than one way.
     #[inline]
     pub fn find_route<'a>(
         &'a self,
         snapshot: &'a Snapshot,
+        share: CallerShare,
     ) -> Result<MatchedRoute<'a>, GatewayError> {
-        match snapshot.table.find(&self.host, self.routed_path(), self.method) {
+        let mut ambiguous = None;
+        let decide = |route: &ConditionalRoute| match self.meets(snapshot, route, share) {
+            Ok(true) => Verdict::Met,
+            Ok(false) => Verdict::Unmet,
+            Err(error) => {
+                ambiguous = Some(error);
+                Verdict::Unknown
+            }
+        };
+        let (host, path) = (&self.host, self.routed_path());
+        let found = snapshot.table.find_where(host, path, self.method, decide);
+        self.matched(snapshot, found, ambiguous)
+    }
+
+    /// As [`Self::find_route`], for a request of a log. `None` if a condition decides its route that the log
+    /// does not show; its queries are known only if `has_query`.
+    ///
+    /// # Errors
+    /// No route matches the host and path, or none of them allows the method.
+    pub fn find_recorded_route<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+        has_query: bool,
+    ) -> Result<Option<MatchedRoute<'a>>, GatewayError> {
+        let decide = |route: &ConditionalRoute| self.recorded_verdict(route, has_query);
+        let (host, path) = (&self.host, self.routed_path());
+        match snapshot.table.find_where(host, path, self.method, decide) {
+            Lookup::Undecided(_) => Ok(None),
+            found => self.matched(snapshot, found, None).map(Some),
+        }
+    }
+
+    #[inline]
+    fn matched<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+        found: Lookup<'a>,
+        ambiguous: Option<GatewayError>,
+    ) -> Result<MatchedRoute<'a>, GatewayError> {
+        match found {
             Lookup::Found(found) => Ok(MatchedRoute {
                 index: found.route,
                 route: &snapshot.routes[found.route],
@@ -148,6 +201,7 @@ impl<'r> RequestAttributes<'r> {
                 params: found.params,
                 ipv6_prefix: snapshot.identity.ipv6_prefix,
             }),
+            Lookup::Undecided(_) => Err(ambiguous.unwrap_or(GatewayError::NoRoute)),
             Lookup::MethodNotAllowed(methods) => Err(GatewayError::MethodNotAllowed(methods)),
             Lookup::NotFound => Err(GatewayError::NoRoute),
         }
@@ -155,6 +209,15 @@ impl<'r> RequestAttributes<'r> {
 }
 
 impl MatchedRoute<'_> {
+    /// Checks that the route's `allow` and `deny` admit the client.
+    ///
+    /// # Errors
+    /// They do not.
+    #[inline]
+    pub fn check_access(&self) -> Result<(), GatewayError> {
+        check_access(self.route, self.request.client)
+    }
+
     /// Calls `read` with the subject that keys are read from.
     #[inline]
     pub fn with_subject<T>(&self, read: impl FnOnce(&Subject<'_>) -> T) -> T {
@@ -171,6 +234,18 @@ impl MatchedRoute<'_> {
             token_sources: request.token_sources,
             ipv6_prefix: self.ipv6_prefix,
         })
+    }
+}
+
+/// Checks that `allow` and `deny` of `route` admit `client`.
+///
+/// # Errors
+/// They do not.
+#[inline]
+pub fn check_access(route: &Route, client: ClientAddress) -> Result<(), GatewayError> {
+    match &route.access {
+        Some(access) if !access.admits(client) => Err(GatewayError::AccessDenied),
+        _ => Ok(()),
     }
 }
 
@@ -215,6 +290,12 @@ pub fn status_requests(
         }
     }
     Ok(requests)
+}
+
+/// The hash that a target is chosen by: the same on all gateways. 0 if the parts are ambiguous.
+pub fn target_key(plan: &KeyPlan, subject: &Subject<'_>) -> u64 {
+    // Not a secret: a caller that chooses its target gains nothing.
+    plan.key(subject, KeySecret(0, 0)).map_or(0, |key| key as u64)
 }
 
 /// The charge of `request`: its limit in the caller's tier, its key and its cost. `None`: the route has no

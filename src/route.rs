@@ -8,18 +8,20 @@
 //! |---|---|
 //! | `normalize` | [`normalize::normalize`]: the normal form of a path |
 //! | `pattern` | [`HostPattern`], [`PathPattern`]: the syntax of patterns |
+//! | `condition` | [`Conditions`]: headers, query parameters and the share of callers of a route |
 //! | `table` | [`RouteTable`]: all routes, by host |
 //! | `tree` | the trie of one host's paths |
 //! | `search` | the search for a path in a trie |
 //!
 //! ```
 //! use http::Method;
-//! use tidegate::route::{HostPattern, Lookup, PathPattern, RouteTable, Rule, normalize::normalize};
+//! use tidegate::route::{Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule, normalize::normalize};
 //!
 //! let rule = |path: &str| Rule {
 //!     host: HostPattern::Any,
 //!     path: PathPattern::parse(path).unwrap(),
 //!     methods: vec![],
+//!     conditions: Conditions::default(),
 //! };
 //! let table = RouteTable::build(&[rule("/{*rest}"), rule("/items/{id}")]).unwrap();
 //! let path = normalize("/items/x/../%37", true).unwrap();
@@ -29,11 +31,15 @@
 //! assert_eq!((found.route, found.params.get("id")), (1, Some("7")));
 //! ```
 
+pub mod condition;
 pub mod normalize;
 pub mod pattern;
 mod search;
 pub mod table;
 mod tree;
 
+pub use condition::{
+    Condition, ConditionalRoute, Conditions, ConflictKind, ValueSource, ValueTest, Verdict,
+};
 pub use pattern::{HostPattern, PathPattern, PatternError};
 pub use table::{Lookup, Params, RouteConflict, RouteTable, Rule, TableMatch};

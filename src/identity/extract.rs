@@ -14,11 +14,11 @@ use crate::{escape::escape, framing::Fields};
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AmbiguousValue {
     /// A second value was sent.
-    #[error("{0} must be sent at most once: requests are counted by it")]
+    #[error("{0} must be sent at most once: requests are counted or routed by it")]
     Repeated(String),
     /// A value was sent under another name that some upstreams read as the same.
     #[error(
-        "{kind} `{sent}` can be taken for `{name}`, by which requests are counted; send only `{name}`"
+        "{kind} `{sent}` can be taken for `{name}`, by which requests are counted or routed; send only `{name}`"
     )]
     Alias {
         /// `cookie` or `query parameter`.
@@ -30,7 +30,7 @@ pub enum AmbiguousValue {
     },
     /// The value has no canonical form.
     #[error(
-        "{name} can be read in more than one way, and requests are counted by it; expected {expected}"
+        "{name} can be read in more than one way, and requests are counted or routed by it; expected {expected}"
     )]
     NotCanonical {
         /// The part.
@@ -203,7 +203,7 @@ mod tests {
         for (text, sent) in [("k=1&k[]=2", "k[]"), ("k%1b=1", "k"), ("k%00%1b=1", "k\\0\\u{1b}")] {
             let Err(error) = single_query_param(text, "k") else { continue };
             let expected = format!(
-                "query parameter `{sent}` can be taken for `k`, by which requests are counted; send only `k`"
+                "query parameter `{sent}` can be taken for `k`, by which requests are counted or routed; send only `k`"
             );
             assert_eq!(error.to_string(), expected);
         }

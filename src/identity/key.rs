@@ -132,6 +132,8 @@ pub(super) const FALLBACK_TAG: u8 = 0;
 pub(super) const ADDRESS_TAG: u8 = 1;
 pub(super) const TOKEN_TAG: u8 = 2;
 pub(super) const SCHEME_TAG: u8 = 11;
+/// The tag of the hash that a route's weight divides callers by.
+pub(super) const SHARE_TAG: u8 = 12;
 
 impl KeyPlan {
     /// The key of `subject`. A missing part counts as empty. If all parts are empty, the client's address

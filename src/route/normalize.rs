@@ -24,6 +24,11 @@ pub enum PathError {
     /// `.` or `..` with a parameter, as in `/..;/`: some upstreams resolve it, others do not.
     #[error("a . or .. segment of the path must not have a parameter (;)")]
     DotParameter,
+    /// A part of the path that a route's `rewrite` inserts would change the shape of the new path.
+    #[error(
+        "a part of the path cannot be inserted into another path: it is . or .., or a part of an escape"
+    )]
+    Capture,
 }
 
 /// Returns the normal form of `path`, borrowed if `path` already is normal. `merge_slashes` replaces `//` by

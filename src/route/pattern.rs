@@ -2,6 +2,8 @@
 
 use std::{fmt::Write, net::Ipv6Addr};
 
+use smallvec::SmallVec;
+
 use super::normalize::normalize;
 
 /// The longest host name, in bytes. RFC 1035, 2.3.4.
@@ -96,8 +98,8 @@ fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The paths of a route: `/items/{id}`, `/files/{*rest}`.
-#[derive(Clone, Debug, Eq, PartialEq)]
+/// The paths of a route: `/items/{id}`, `/files/{*rest}`. The default matches none.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PathPattern {
     text: String,
     segments: Vec<Segment>,
@@ -157,6 +159,45 @@ impl PathPattern {
             rest = after;
         }
         true
+    }
+
+    /// The names and values of the parameters in `path`, which the pattern matches. An empty `{*name}` is left
+    /// out.
+    pub fn captures<'p>(&'p self, path: &'p str) -> SmallVec<[(&'p str, &'p str); 4]> {
+        let mut captures = SmallVec::new();
+        let (mut names, mut rest) = (self.params.iter(), path.strip_prefix('/'));
+        for segment in &self.segments {
+            let Some(from) = rest else { break };
+            let (text, after) = match from.split_once('/') {
+                Some((text, after)) => (text, Some(after)),
+                None => (from, None),
+            };
+            let value = match segment {
+                Segment::Fixed(_) => None,
+                Segment::Param { prefix, suffix } => {
+                    text.strip_prefix(&**prefix).and_then(|text| text.strip_suffix(&**suffix))
+                }
+                Segment::Rest { prefix } => {
+                    from.strip_prefix(&**prefix).filter(|value| !value.is_empty())
+                }
+            };
+            if !matches!(segment, Segment::Fixed(_)) {
+                let name = names.next();
+                captures.extend(name.zip(value).map(|(name, value)| (name.as_str(), value)));
+            }
+            rest = after;
+        }
+        captures
+    }
+
+    /// Whether it differs from `other` by the names of parameters only.
+    pub fn has_shape_of(&self, other: &Self) -> bool {
+        self.segments == other.segments
+    }
+
+    /// A path that matches. The value of each parameter is `x`.
+    pub fn example(&self) -> String {
+        example_path(&self.segments)
     }
 
     pub(super) fn segments(&self) -> &[Segment] {

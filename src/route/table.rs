@@ -7,15 +7,20 @@
 //!
 //! A route that does not allow the request's method does not match, however specific it is. If no matching
 //! route allows it, the lookup returns the methods that they allow.
+//!
+//! Routes of one pattern and method may differ by their [`Conditions`]: those with more tests come first, then
+//! those with a weight, then those in the order of the configuration, and last the one without conditions. A
+//! route whose conditions are not met does not match.
 
 use ahash::RandomState;
 use hashbrown::{HashMap, HashSet};
 use http::Method;
 use smallvec::SmallVec;
 
+use super::condition::{ConditionalRoute, Conditions, ConflictKind, Verdict};
 use super::pattern::{HostPattern, PathPattern};
 use super::search::{Search, Values};
-use super::tree::Tree;
+use super::tree::{Leaf, Tree};
 
 /// The requests that a route matches.
 #[derive(Clone, Debug)]
@@ -26,15 +31,19 @@ pub struct Rule {
     pub path: PathPattern,
     /// The methods. An empty list allows all.
     pub methods: Vec<Method>,
+    /// The further conditions.
+    pub conditions: Conditions,
 }
 
-/// Two routes that match the same requests.
+/// Two routes that exclude each other.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RouteConflict {
     /// The index of the first route.
     pub first: usize,
     /// The index of the second route.
     pub second: usize,
+    /// Why they do.
+    pub kind: ConflictKind,
 }
 
 /// The route that matches a request.
@@ -72,6 +81,8 @@ impl<'a> Params<'a> {
 pub enum Lookup<'a> {
     /// The most specific route.
     Found(TableMatch<'a>),
+    /// The most specific route is this one or another: its conditions could not be decided.
+    Undecided(usize),
     /// The path exists, but only for these methods.
     MethodNotAllowed(Vec<Method>),
     /// No route matches the host and path.
@@ -86,6 +97,8 @@ pub struct RouteTable {
     /// The largest number of labels of a name in `wildcards`.
     max_labels: usize,
     any: Tree,
+    /// Whether a route has conditions.
+    has_conditions: bool,
     /// The parameter names of each route.
     params: Vec<Box<[String]>>,
 }
@@ -102,16 +115,27 @@ impl RouteTable {
     /// Builds the table.
     ///
     /// # Errors
-    /// All pairs of routes that match the same requests.
+    /// All pairs of routes that match the same requests, or whose weights exceed 100 together.
     pub fn build(rules: &[Rule]) -> Result<Self, Vec<RouteConflict>> {
         let mut table = Self::default();
         let mut errors = Vec::new();
         for (second, rule) in rules.iter().enumerate() {
-            let conflict = |first| errors.push(RouteConflict { first, second });
-            table.tree_mut(&rule.host).leaf_mut(&rule.path).add(second, &rule.methods, conflict);
+            let kind = ConflictKind::SameRequests;
+            let conflict = |first| errors.push(RouteConflict { first, second, kind });
+            let leaf = table.tree_mut(&rule.host).leaf_mut(&rule.path);
+            if rule.conditions.is_empty() {
+                leaf.add(second, &rule.methods, conflict);
+            } else {
+                leaf.add_conditional(second, &rule.methods, &rule.conditions);
+                table.has_conditions = true;
+            }
             table.params.push(rule.path.params().into());
         }
-        errors.sort_by_key(|error| (error.second, error.first));
+        let trees = table.exact.trees.values_mut().chain(table.wildcards.trees.values_mut());
+        for leaf in trees.chain([&mut table.any]).flat_map(|tree| &mut tree.leaves) {
+            leaf.arrange(|first, second, kind| errors.push(RouteConflict { first, second, kind }));
+        }
+        errors.sort_by_key(|error| (error.second, error.first, error.kind));
         errors.dedup();
         if errors.is_empty() { Ok(table) } else { Err(errors) }
     }
@@ -128,16 +152,65 @@ impl RouteTable {
         }
     }
 
-    /// Finds the route of a request. `host` must be in lower case without port, `path` in normal form.
+    /// Finds the route of a request that meets no conditions. `host` must be in lower case without port,
+    /// `path` in normal form.
     pub fn find<'a>(&'a self, host: &str, path: &'a str, method: &Method) -> Lookup<'a> {
-        let exact = self.exact.get(host).and_then(|tree| self.find_in(tree, path, method));
-        let found = exact
-            .or_else(|| self.wildcards(host).find_map(|tree| self.find_in(tree, path, method)))
-            .or_else(|| self.find_in(&self.any, path, method));
-        match found {
-            Some(found) => Lookup::Found(found),
-            None => self.other_methods(host, path),
+        self.find_where(host, path, method, |_| Verdict::Unmet)
+    }
+
+    /// Finds the route of a request, as [`Self::find`]. `decide` says whether the request meets a route's
+    /// conditions; it is called for the routes of matching patterns only.
+    #[inline]
+    pub fn find_where<'a>(
+        &'a self,
+        host: &str,
+        path: &'a str,
+        method: &Method,
+        decide: impl FnMut(&ConditionalRoute) -> Verdict,
+    ) -> Lookup<'a> {
+        if self.has_conditions {
+            return self.find_conditional(host, path, method, decide);
         }
+        match self.find_by(host, path, &mut |leaf| leaf.route(method)) {
+            Some(found) => Lookup::Found(found),
+            None => self.other_methods(host, path, &mut |_| Verdict::Unmet),
+        }
+    }
+
+    /// As [`Self::find_where`], apart from it, so that a lookup in a table without conditions stays small.
+    #[inline(never)]
+    fn find_conditional<'a>(
+        &'a self,
+        host: &str,
+        path: &'a str,
+        method: &Method,
+        mut decide: impl FnMut(&ConditionalRoute) -> Verdict,
+    ) -> Lookup<'a> {
+        let mut is_undecided = false;
+        let found = self.find_by(host, path, &mut |leaf| {
+            let choice = leaf.route_where(method, &mut decide)?;
+            is_undecided = choice.is_undecided;
+            Some(choice.route)
+        });
+        match found {
+            Some(found) if is_undecided => Lookup::Undecided(found.route),
+            Some(found) => Lookup::Found(found),
+            None => self.other_methods(host, path, &mut decide),
+        }
+    }
+
+    /// The first route that `pick` takes from a matching leaf, the most specific leaf first.
+    #[inline]
+    fn find_by<'a>(
+        &'a self,
+        host: &str,
+        path: &'a str,
+        pick: &mut impl FnMut(&Leaf) -> Option<usize>,
+    ) -> Option<TableMatch<'a>> {
+        let exact = self.exact.get(host).and_then(|tree| self.find_in(tree, path, pick));
+        exact
+            .or_else(|| self.wildcards(host).find_map(|tree| self.find_in(tree, path, pick)))
+            .or_else(|| self.find_in(&self.any, path, pick))
     }
 
     #[inline]
@@ -145,10 +218,10 @@ impl RouteTable {
         &'a self,
         tree: &Tree,
         path: &'a str,
-        method: &Method,
+        pick: &mut impl FnMut(&Leaf) -> Option<usize>,
     ) -> Option<TableMatch<'a>> {
         let mut search = Search::new(tree, path);
-        let route = search.run(|leaf| leaf.route(method))?;
+        let route = search.run(pick)?;
         Some(TableMatch {
             route,
             params: Params { names: &self.params[route], values: search.into_values() },
@@ -167,7 +240,12 @@ impl RouteTable {
 
     /// The result for a request without a route: the methods that the path's routes allow, if any.
     #[cold]
-    fn other_methods<'a>(&self, host: &str, path: &str) -> Lookup<'a> {
+    fn other_methods<'a>(
+        &self,
+        host: &str,
+        path: &str,
+        decide: &mut impl FnMut(&ConditionalRoute) -> Verdict,
+    ) -> Lookup<'a> {
         let mut methods: Vec<Method> = Vec::new();
         // Allocated lazily: most paths without a route have no methods.
         let mut seen = None::<HashSet<&Method, RandomState>>;
@@ -175,7 +253,7 @@ impl RouteTable {
         for tree in exact.chain(self.wildcards(host)).chain([&self.any]) {
             let mut listed = Vec::new();
             Search::new(tree, path).run(|leaf| {
-                listed.extend(leaf.methods());
+                listed.extend(leaf.methods(decide));
                 None::<()>
             });
             listed.sort_by_key(|(route, _)| *route);
@@ -208,6 +286,8 @@ fn suffixes(host: &str, labels: usize, longest: usize) -> impl Iterator<Item = &
     dots.map(|dot| &host[dot + 1..]).take_while(move |suffix| suffix.len() <= longest)
 }
 
+#[cfg(test)]
+mod conditional;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]

@@ -6,6 +6,7 @@ use ahash::RandomState;
 use hashbrown::{Equivalent, HashMap};
 use http::Method;
 
+use super::condition::{ConditionalRoute, Conditions, ConflictKind, Verdict, arrange};
 use super::pattern::{PathPattern, Segment};
 
 /// The maximum number of keys that are searched linearly.
@@ -89,6 +90,16 @@ pub(super) struct Leaf {
     by_method: SmallMap<Method, MethodRoute>,
     /// The route for all other methods.
     any: Option<usize>,
+    /// The routes with conditions, the most specific first.
+    conditional: Vec<ConditionalRoute>,
+}
+
+/// The route of a leaf for a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    pub(super) route: usize,
+    /// Whether it may be another one: the conditions of this one could not be decided.
+    pub(super) is_undecided: bool,
 }
 
 /// A route that lists a method.
@@ -276,14 +287,78 @@ impl Leaf {
         }
     }
 
-    /// The route for `method`: one that lists it, otherwise one for all methods.
-    #[inline]
-    pub(super) fn route(&self, method: &Method) -> Option<usize> {
-        self.by_method.get(method).map(|entry| entry.route).or(self.any)
+    /// Adds `route`, which has conditions. [`Self::arrange`] finds its conflicts.
+    pub(super) fn add_conditional(
+        &mut self,
+        route: usize,
+        methods: &[Method],
+        conditions: &Conditions,
+    ) {
+        self.conditional.push(ConditionalRoute::new(route, methods, conditions.clone()));
     }
 
-    /// The listed methods and their routes.
-    pub(super) fn methods(&self) -> impl Iterator<Item = (MethodRoute, &Method)> {
-        self.by_method.iter().map(|(method, entry)| (*entry, method))
+    /// Orders the routes with conditions, after all have been added. Calls `conflict` with the indices of
+    /// each two that exclude each other.
+    pub(super) fn arrange(&mut self, conflict: impl FnMut(usize, usize, ConflictKind)) {
+        arrange(&mut self.conditional, conflict);
+    }
+
+    /// The route for `method`: one that lists it, otherwise one for all methods. Of those without conditions.
+    #[inline]
+    pub(super) fn route(&self, method: &Method) -> Option<usize> {
+        self.listed(method).or(self.any)
+    }
+
+    /// The route for `method`: one that lists it, otherwise one for all methods; of these, those whose
+    /// conditions are met come first.
+    pub(super) fn route_where(
+        &self,
+        method: &Method,
+        decide: &mut impl FnMut(&ConditionalRoute) -> Verdict,
+    ) -> Option<Choice> {
+        let decided = |route| Choice { route, is_undecided: false };
+        let listed = self.choose(|route| route.methods.contains(method), decide);
+        listed
+            .or_else(|| self.listed(method).map(decided))
+            .or_else(|| self.choose(|route| route.methods.is_empty(), decide))
+            .or(self.any.map(decided))
+    }
+
+    /// The route without conditions that lists `method`.
+    #[inline]
+    fn listed(&self, method: &Method) -> Option<usize> {
+        self.by_method.get(method).map(|entry| entry.route)
+    }
+
+    /// The first of the routes with conditions that is a candidate and is not excluded by its conditions.
+    fn choose(
+        &self,
+        is_candidate: impl Fn(&ConditionalRoute) -> bool,
+        decide: &mut impl FnMut(&ConditionalRoute) -> Verdict,
+    ) -> Option<Choice> {
+        let mut candidates = self.conditional.iter().filter(|route| is_candidate(route));
+        candidates.find_map(|route| {
+            let verdict = decide(route);
+            let is_undecided = verdict == Verdict::Unknown;
+            (verdict != Verdict::Unmet).then_some(Choice { route: route.route, is_undecided })
+        })
+    }
+
+    /// The listed methods and their routes, of those whose conditions are met.
+    pub(super) fn methods<'l>(
+        &'l self,
+        decide: &mut impl FnMut(&ConditionalRoute) -> Verdict,
+    ) -> Vec<(MethodRoute, &'l Method)> {
+        let listed = self.by_method.iter().map(|(method, entry)| (*entry, method));
+        let mut listed: Vec<_> = listed.collect();
+        for conditional in &self.conditional {
+            if !conditional.methods.is_empty() && decide(conditional) == Verdict::Met {
+                let route = conditional.route;
+                let methods = conditional.methods.iter().enumerate();
+                listed
+                    .extend(methods.map(|(index, method)| (MethodRoute { route, index }, method)));
+            }
+        }
+        listed
     }
 }

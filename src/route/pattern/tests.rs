@@ -124,3 +124,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn captures_are_the_values_of_a_lookup() {
+    for (pattern, path, wanted) in [
+        ("/items", "/items", &[][..]),
+        ("/{a}/x/{b}", "/1/x/2", &[("a", "1"), ("b", "2")]),
+        ("/v{a}.json", "/v7.json", &[("a", "7")]),
+        ("/a/{*rest}", "/a/b//c/", &[("rest", "b//c/")]),
+        ("/a/{*rest}", "/a/", &[]),
+        ("/{id}/a{*rest}", "/1/ab/c", &[("id", "1"), ("rest", "b/c")]),
+    ] {
+        let pattern = PathPattern::parse(pattern).unwrap();
+        assert_eq!(&*pattern.captures(path), wanted, "{pattern:?}");
+        assert!(pattern.has_shape_of(&pattern));
+    }
+    assert!(PathPattern::default().captures("/a").is_empty());
+    let shape = |text: &str| PathPattern::parse(text).unwrap();
+    assert!(shape("/{a}/{*b}").has_shape_of(&shape("/{c}/{*d}")));
+    assert!(!shape("/{a}").has_shape_of(&shape("/x")));
+}

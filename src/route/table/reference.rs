@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use proptest::prelude::*;
 
 use super::*;
+use crate::route::condition::{Condition, ValueSource, ValueTest};
 
 /// The specificity of a pattern's segment: its kind, the number of fixed bytes, whether it is `{name}` and
 /// not `{*name}`, and the number of fixed bytes before the parameter.
@@ -17,6 +18,19 @@ struct ReferenceRule {
     host: String,
     path: String,
     methods: Vec<Method>,
+    /// Tests of the parameters `0` and `1`.
+    tests: Vec<(usize, ValueTest)>,
+}
+
+/// The values of the parameters `0` and `1`.
+type Values = [Option<u8>; 2];
+
+fn is_met(test: &ValueTest, value: Option<u8>) -> bool {
+    match test {
+        ValueTest::Equals(wanted) => value.is_some_and(|value| **wanted == [value]),
+        ValueTest::Present => value.is_some(),
+        ValueTest::Absent => value.is_none(),
+    }
 }
 
 impl ReferenceRule {
@@ -25,7 +39,21 @@ impl ReferenceRule {
             host: HostPattern::parse(&self.host).unwrap(),
             path: PathPattern::parse(&self.path).unwrap(),
             methods: self.methods.clone(),
+            conditions: Conditions::new(
+                self.tests
+                    .iter()
+                    .map(|(name, test)| Condition {
+                        source: ValueSource::Query(name.to_string().into()),
+                        test: test.clone(),
+                    })
+                    .collect(),
+                None,
+            ),
         }
+    }
+
+    fn is_met(&self, values: Values) -> bool {
+        self.tests.iter().all(|(name, test)| is_met(test, values[*name]))
     }
 
     /// The specificity of the host's match.
@@ -81,8 +109,10 @@ fn expected<'p>(
     host: &str,
     path: &'p str,
     method: &Method,
+    values: Values,
 ) -> Result<(usize, ParamValues<'p>), Vec<String>> {
-    let matching = rules.iter().enumerate().filter_map(|(index, rule)| {
+    let met = rules.iter().enumerate().filter(|(_, rule)| rule.is_met(values));
+    let matching = met.filter_map(|(index, rule)| {
         let (ranks, values) = rule.path(path)?;
         Some((index, rule, rule.host(host)?, ranks, values))
     });
@@ -91,7 +121,7 @@ fn expected<'p>(
         .iter()
         .filter(|(_, rule, ..)| rule.methods.is_empty() || rule.methods.contains(method));
     let best = allowed.max_by_key(|(index, rule, host, ranks, _)| {
-        (host, ranks, !rule.methods.is_empty(), Reverse(index))
+        (host, ranks, !rule.methods.is_empty(), rule.tests.len(), Reverse(index))
     });
     if let Some((index, .., values)) = best {
         return Ok((*index, values.clone()));
@@ -127,9 +157,28 @@ fn patterns() -> impl Strategy<Value = String> {
     })
 }
 
+fn tests() -> impl Strategy<Value = Vec<(usize, ValueTest)>> {
+    let test = prop::sample::select(vec![
+        None,
+        None,
+        Some(ValueTest::Equals(b"a".as_slice().into())),
+        Some(ValueTest::Equals(b"b".as_slice().into())),
+        Some(ValueTest::Present),
+        Some(ValueTest::Absent),
+    ]);
+    (test.clone(), test).prop_map(|(one, other)| {
+        [one, other]
+            .into_iter()
+            .enumerate()
+            .filter_map(|(name, test)| Some((name, test?)))
+            .collect()
+    })
+}
+
 fn rules() -> impl Strategy<Value = Vec<ReferenceRule>> {
-    let rule = (hosts(), patterns(), methods());
-    let rule = rule.prop_map(|(host, path, methods)| ReferenceRule { host, path, methods });
+    let rule = (hosts(), patterns(), methods(), tests());
+    let rule =
+        rule.prop_map(|(host, path, methods, tests)| ReferenceRule { host, path, methods, tests });
     prop::collection::vec(rule, 1..30)
 }
 
@@ -140,7 +189,13 @@ proptest! {
     fn table_agrees_with_the_reference(
         mut rules in rules(),
         requests in prop::collection::vec(
-            ("(a|b|c|\\.){1,4}|a\\.b|a\\.a\\.b|c\\.a\\.b", "(/(a|b|aab|ab|aaab|c|)){0,5}", 0usize..3),
+            (
+                "(a|b|c|\\.){1,4}|a\\.b|a\\.a\\.b|c\\.a\\.b",
+                "(/(a|b|aab|ab|aaab|c|)){0,5}",
+                0usize..3,
+                prop::sample::select(vec![None, Some(b'a'), Some(b'b')]),
+                prop::sample::select(vec![None, Some(b'a')]),
+            ),
             1..20,
         ),
     ) {
@@ -153,11 +208,17 @@ proptest! {
             }
         };
         let methods = [Method::GET, Method::PUT, Method::DELETE];
-        for (host, path, method) in &requests {
-            let method = &methods[*method];
-            let expected = expected(&rules, host, path, method);
-            let found = match table.find(host, path, method) {
+        for (host, path, method, first, second) in &requests {
+            let (method, values) = (&methods[*method], [*first, *second]);
+            let expected = expected(&rules, host, path, method, values);
+            let decide = |route: &ConditionalRoute| {
+                if rules[route.route].is_met(values) { Verdict::Met } else { Verdict::Unmet }
+            };
+            let found = match table.find_where(host, path, method, decide) {
                 Lookup::Found(TableMatch { route, params }) => {
+                    let pattern = rules[route].rule().path;
+                    let captures: Vec<_> = params.iter().collect();
+                    prop_assert_eq!(&*pattern.captures(path), &*captures);
                     Ok((route, params.iter().map(|(name, value)| (name.to_owned(), value)).collect()))
                 }
                 Lookup::MethodNotAllowed(methods) => {
@@ -165,7 +226,7 @@ proptest! {
                     methods.sort();
                     Err(methods)
                 }
-                Lookup::NotFound => Err(Vec::new()),
+                Lookup::NotFound | Lookup::Undecided(_) => Err(Vec::new()),
             };
             prop_assert_eq!(found, expected, "{} {} {}", method, host, path);
         }

@@ -1,3 +1,4 @@
+use super::ConflictKind::SameRequests;
 use super::*;
 
 fn rule(host: &str, path: &str, methods: &[Method]) -> Rule {
@@ -5,6 +6,7 @@ fn rule(host: &str, path: &str, methods: &[Method]) -> Rule {
         host: HostPattern::parse(host).unwrap(),
         path: PathPattern::parse(path).unwrap(),
         methods: methods.to_vec(),
+        conditions: Conditions::default(),
     }
 }
 
@@ -79,7 +81,7 @@ fn routes_for_the_same_requests_conflict() {
     .unwrap_err();
     assert_eq!(
         errors,
-        [RouteConflict { first: 0, second: 1 }, RouteConflict { first: 2, second: 3 }]
+        [(0, 1), (2, 3)].map(|(first, second)| RouteConflict { first, second, kind: SameRequests })
     );
 }
 
@@ -179,6 +181,7 @@ fn all_conflicts_are_reported() {
         .map(|path| rule("*", &path, &[]))
         .collect();
     let errors = RouteTable::build(&rules).unwrap_err();
-    let pairs = (0..5_000).map(|n| RouteConflict { first: 2 * n, second: 2 * n + 1 });
+    let kind = SameRequests;
+    let pairs = (0..5_000).map(|n| RouteConflict { first: 2 * n, second: 2 * n + 1, kind });
     assert!(errors.into_iter().eq(pairs));
 }

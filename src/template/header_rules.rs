@@ -1,0 +1,83 @@
+//! [`HeaderRules`]: the header fields that a route removes, sets and adds.
+
+use http::HeaderName;
+
+use super::{Template, Values};
+
+/// The header fields that a route removes, sets and adds, on requests or on responses.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct HeaderRules {
+    /// The names that are removed or set.
+    dropped: Box<[HeaderName]>,
+    /// The fields that are set or added, in their order.
+    written: Box<[(HeaderName, Template)]>,
+}
+
+impl HeaderRules {
+    /// Rules that remove the fields in `remove`, replace those in `set`, and append those in `add`.
+    pub fn new(
+        remove: Vec<HeaderName>,
+        set: Vec<(HeaderName, Template)>,
+        add: Vec<(HeaderName, Template)>,
+    ) -> Self {
+        let mut dropped = remove;
+        dropped.extend(set.iter().map(|(name, _)| name.clone()));
+        Self { dropped: dropped.into(), written: set.into_iter().chain(add).collect() }
+    }
+
+    /// Whether there is no rule.
+    pub fn is_empty(&self) -> bool {
+        self.dropped.is_empty() && self.written.is_empty()
+    }
+
+    /// The names of the fields that are removed or replaced.
+    pub fn dropped(&self) -> &[HeaderName] {
+        &self.dropped
+    }
+
+    /// Whether the message's own field of this name is left out. Ignores case.
+    pub fn drops(&self, name: &[u8]) -> bool {
+        self.dropped.iter().any(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()))
+    }
+
+    /// Appends the fields that are set and added, each as a line with CR LF. A field whose value is empty is
+    /// left out.
+    pub fn write(&self, values: &Values<'_>, out: &mut Vec<u8>) {
+        for (name, template) in &self.written {
+            let start = out.len();
+            out.extend_from_slice(name.as_str().as_bytes());
+            out.extend_from_slice(b": ");
+            let value = out.len();
+            template.write_value(values, out);
+            if out[value..].trim_ascii().is_empty() {
+                out.truncate(start);
+            } else {
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+}
+
+/// Whether a field frames the message, concerns the connection, or is the gateway's own means against
+/// loops: no rule may change it.
+pub fn is_framing_field(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "content-length"
+            | "expect"
+            | "host"
+            | "http2-settings"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "sec-websocket-accept"
+            | "sec-websocket-key"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+            | "via"
+    )
+}
