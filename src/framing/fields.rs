@@ -110,6 +110,13 @@ impl Fields {
         }
     }
 
+    /// Removes all fields of this name.
+    pub fn remove(&mut self, name: &str) {
+        while let Some(found) = self.spans.iter().position(|span| self.is_named(span, name)) {
+            self.spans.remove(found);
+        }
+    }
+
     /// The names and values, in their order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
         self.spans.iter().map(|span| (self.name(span), self.value(span)))

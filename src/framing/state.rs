@@ -253,6 +253,13 @@ impl StateCell {
         }
     }
 
+    /// Goes on with a request after a timeout of the upstream, to the same deadline.
+    pub fn resume_request(&self) {
+        if let ConnectionState::Request { deadline, .. } = self.state.get() {
+            self.enter(ConnectionState::Request { deadline, wait: Wait::Gateway });
+        }
+    }
+
     /// Sets what the current request or response waits for.
     pub fn set_wait(&self, wait: Wait) {
         self.state.set(match self.state.get() {
