@@ -25,8 +25,12 @@
 //! ```
 
 mod admin;
+mod balance;
 mod client;
+mod compress;
+mod cors;
 mod cross_check;
+mod error_bodies;
 mod fault;
 mod file;
 mod headers;
@@ -34,14 +38,17 @@ mod key_part;
 mod limits;
 mod listen;
 mod located;
+mod method;
 mod reader;
 mod redirect;
+mod route_actions;
 mod routes;
 mod scalar;
 mod secret;
 mod source;
 mod store;
 mod suggest;
+mod target;
 #[cfg(test)]
 mod tests;
 mod throttle;
@@ -57,25 +64,32 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use admin::{AccessLog, Admin, HostName};
+pub use balance::{
+    AdaptiveConcurrency, Balance, Ejection, HealthCheck, RetryCondition, StatusRange,
+};
 pub use client::{Client, TokenSource};
+pub use compress::{Compress, CompressLevel, Encoding};
+pub use cors::{Cors, CorsOrigin};
+pub use error_bodies::ErrorBody;
 pub use fault::{Fault, Faults, Location};
 pub use file::{FileError, READ_TIMEOUT, read as read_file, read_regular, read_whole, read_within};
 pub use headers::{Headers, StandardHeaders};
 pub use key_part::KeyPart;
 pub use limits::{Algorithm, Cost, Limit, OnFailure, Reserve};
 pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
+pub use method::Method;
 pub use redirect::RedirectHttps;
-pub use routes::{Method, Route, RouteMatch};
+pub use route_actions::{HeaderRules, HostHeader, MatchValue, Redirect, RouteHeaders};
+pub use routes::{Route, RouteMatch};
 pub use secret::{EnvLookup, SecretError, SecretReference};
 pub use source::ConfigSource;
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use suggest::suggest;
+pub use target::{HostPort, Target, WeightedTarget};
 pub use throttle::{Mode, Throttle};
 pub use tiers::{Candidate, Tier, TierMatch};
 pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, parse_network};
-pub use upstreams::{
-    Balance, FixedResponse, HostPort, Protocol, ProxyVersion, Target, Upstream, UpstreamTls,
-};
+pub use upstreams::{FixedResponse, Protocol, ProxyVersion, Upstream, UpstreamTls};
 
 use fault::Mismatch;
 

@@ -5,7 +5,9 @@
 //! the configuration, and reports all faults at once.
 //!
 //! `compile` assembles the parts; `listen`, `store`, `upstreams`, `limits`, `routes` and `throttle` each
-//! compile one section; `quota`, `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts;
+//! compile one section; `balance` compiles how an upstream's targets are chosen and checked; `route_match`,
+//! `route_edits`, `redirect`, `access`, `cors`, `origins` and `error_bodies` compile a route's parts; `quota`,
+//! `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts;
 //! `fault_collector` collects the faults, `notes` finds valid settings that are rarely intended; `load`
 //! reads a file; `policy` is the compiled limit, `certificates` finds the certificates that expire.
 //!
@@ -24,18 +26,27 @@
 //! assert!(faults.contains("unknown limit `per-calle`, expected `per-caller`"));
 //! ```
 
+mod access;
 mod algorithm;
+mod balance;
 mod certificates;
 mod compile;
+mod compress;
+mod cors;
+mod error_bodies;
 mod fault_collector;
 mod limits;
 mod listen;
 mod load;
 mod notes;
+mod origins;
 mod parts;
 mod policy;
 mod quota;
+mod redirect;
 mod reserve;
+mod route_edits;
+mod route_match;
 mod routes;
 mod store;
 #[cfg(test)]
@@ -46,21 +57,28 @@ mod upstreams;
 
 use std::{sync::Arc, time::Duration};
 
+use http::{HeaderName, StatusCode};
 use smallvec::SmallVec;
 
+pub use self::access::AccessRules;
 pub use self::certificates::CertificateUse;
+pub use self::cors::{CorsPolicy, EXPOSED_HEADERS};
+pub use self::error_bodies::{ErrorBodies, ErrorBody};
 pub use self::load::LoadError;
 pub(crate) use self::load::catch_panic;
+pub use self::origins::OriginMatcher;
 pub use self::policy::{Cost, LimitPolicy, LimitRequest, LimitRequestError, Tier, TierMatch};
 
 use crate::{
+    compress::CompressRules,
     config::{Fault, Faults, LoadedConfig},
     framing::{ClientTimeouts, HeadBounds},
-    identity::{TokenSource, TrustedProxies},
-    route::RouteTable,
+    identity::{KeyPlan, Part, TokenSource, TrustedProxies},
+    route::{Conditions, PathPattern, RouteTable},
+    template::{HeaderRules, PathTemplate, UrlTemplate},
     throttle::ThrottleSettings,
     tls::ServerNames,
-    upstream::Upstream,
+    upstream::{FixedResponse, HostRule, Upstream},
 };
 
 /// The rules that requests are decided by.
@@ -154,12 +172,16 @@ pub struct Route {
     pub name: Box<str>,
     /// What answers its requests.
     pub action: Action,
+    /// The parts of a request that its upstream chooses a target by; `None` for other policies.
+    pub hash_key: Option<KeyPlan>,
     /// The limits that requests are charged to; all must admit a request.
     pub limits: SmallVec<[Arc<LimitPolicy>; 4]>,
     /// True if the throttle applies.
     pub throttle: bool,
     /// The prefix that is removed from the path before forwarding; without a slash at its end.
     pub strip_prefix: Option<Box<str>>,
+    /// What it changes on messages, and its conditions.
+    pub edits: RouteEdits,
     /// Maximum time from the request's head to the response's head; `None`: no bound.
     pub request_timeout: Option<Duration>,
     /// Maximum time without progress in a response's body; `None`: no bound.
@@ -170,6 +192,14 @@ pub struct Route {
     pub tunnel_idle_timeout: Option<Duration>,
     /// Maximum size of a request's body, in bytes.
     pub max_body: u64,
+    /// The networks whose clients may use the route; `None` for all.
+    pub access: Option<AccessRules>,
+    /// Cross-origin resource sharing; `None` leaves it to the upstream.
+    pub cors: Option<CorsPolicy>,
+    /// Bodies for errors that the gateway makes; `None`: problem documents.
+    pub error_bodies: Option<ErrorBodies>,
+    /// How bodies of responses are compressed; `None`: not at all.
+    pub compress: Option<Box<CompressRules>>,
 }
 
 /// What answers the requests of a route.
@@ -179,6 +209,72 @@ pub enum Action {
     Upstream(Arc<Upstream>),
     /// The gateway, with the caller's state of these limits, which are not charged.
     Status(Vec<Arc<LimitPolicy>>),
+    /// The gateway, with a redirect.
+    Redirect(Redirect),
+    /// The gateway, with a fixed response.
+    Respond(FixedResponse),
+}
+
+/// A redirect of clients.
+#[derive(Debug)]
+pub struct Redirect {
+    /// The location.
+    pub to: UrlTemplate,
+    /// The status code.
+    pub status: StatusCode,
+}
+
+/// What a route changes on messages, and the conditions that it matches by.
+#[derive(Debug)]
+pub struct RouteEdits {
+    /// The path pattern, whose parameters are variables.
+    pub pattern: PathPattern,
+    /// The conditions beyond host, path and method.
+    pub conditions: Conditions,
+    /// The `Host` of forwarded requests.
+    pub host: HostRule,
+    /// The path of forwarded requests, instead of the requested one.
+    pub rewrite: Option<PathTemplate>,
+    /// Changes of forwarded requests.
+    pub request_headers: Option<HeaderRules>,
+    /// Changes of responses.
+    pub response_headers: Option<HeaderRules>,
+}
+
+impl Route {
+    /// Whether `Location` of an upstream's response is changed back: the upstream sees another path or host.
+    pub fn restores_location(&self) -> bool {
+        self.strip_prefix.is_some() || self.edits.host != HostRule::Preserve
+    }
+}
+
+/// The headers that `limits` read keys, costs or tiers from, and those that carry tokens. Sorted, without
+/// duplicates.
+pub fn counted_headers(limits: &[Arc<LimitPolicy>], tokens: &[TokenSource]) -> Vec<HeaderName> {
+    let header = |part: &Part| match part {
+        Part::Header(name) => Some(name.clone()),
+        Part::Cookie(_) => Some(http::header::COOKIE),
+        _ => None,
+    };
+    let mut names = Vec::new();
+    for policy in limits {
+        names.extend(policy.key.0.iter().filter_map(header));
+        if let Cost::Header { name, .. } = &policy.cost {
+            names.push(name.clone());
+        }
+        names.extend(policy.tiers.iter().filter_map(|tier| match &tier.matches {
+            TierMatch::Part(part, _) => header(part),
+            TierMatch::Networks(_) => None,
+        }));
+    }
+    names.extend(tokens.iter().filter_map(|source| match source {
+        TokenSource::Header(name) => Some(name.clone()),
+        TokenSource::Cookie(_) => Some(http::header::COOKIE),
+        TokenSource::Recorded(_) => None,
+    }));
+    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    names.dedup();
+    names
 }
 
 /// How the client's address and tokens are determined.

@@ -25,9 +25,6 @@ use super::source::Unreadable;
 use super::suggest::suggest;
 use super::{Config, MAX_FAULTS};
 
-/// Keys that the documentation announces, but that no version accepts yet, each with its section's type.
-const PLANNED_KEYS: [(&str, &str); 1] = [("Upstream", "health")];
-
 /// What was read from a tree.
 pub(super) struct Reading {
     /// The configuration, with placeholders for the required values that could not be read; `None` if the
@@ -94,13 +91,8 @@ impl Reader {
         })
     }
 
-    /// Reports the unknown and the missing keys of the section `name`.
-    fn check_keys(
-        &self,
-        name: &str,
-        known: &'static [&'static str],
-        section: NodeDeserializer<'_>,
-    ) {
+    /// Reports the unknown and the missing keys of a section.
+    fn check_keys(&self, known: &'static [&'static str], section: NodeDeserializer<'_>) {
         let node = section.node;
         if !self.checked.borrow_mut().insert(node.id) {
             return;
@@ -110,22 +102,15 @@ impl Reader {
         let unknown = entries.iter().filter(|entry| !known.contains(&entry.name()));
         for entry in unknown.take(MAX_FAULTS) {
             let key = quote_value(entry.name());
-            let mismatch = if PLANNED_KEYS.contains(&(name, entry.name())) {
-                Mismatch::new(
-                    format!("`{key}` is not supported in this version"),
-                    format!("no `{key}`"),
-                )
-            } else {
-                let all = known.join(", ");
-                let expected = match suggest(entry.name(), known.iter().copied()) {
-                    Some(near) => {
-                        absent.push(near);
-                        format!("`{near}` (valid keys: {all})")
-                    }
-                    None => format!("one of {all}"),
-                };
-                Mismatch::new(format!("unknown key `{key}`"), expected)
+            let all = known.join(", ");
+            let expected = match suggest(entry.name(), known.iter().copied()) {
+                Some(near) => {
+                    absent.push(near);
+                    format!("`{near}` (valid keys: {all})")
+                }
+                None => format!("one of {all}"),
             };
+            let mismatch = Mismatch::new(format!("unknown key `{key}`"), expected);
             self.add_fault(entry.key.location, mismatch);
         }
         for key in section.schema.required() {
@@ -320,14 +305,14 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        name: &'static str,
+        _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
         if !matches!(self.node.kind, NodeKind::Map(_)) && !self.node.is_empty() {
             return self.refuse(format!("a mapping with the keys {}", fields.join(", ")));
         }
-        self.reader.check_keys(name, fields, self);
+        self.reader.check_keys(fields, self);
         visitor.visit_map(self.keys(fields))
     }
 

@@ -1,12 +1,17 @@
 //! `routes`: which requests are sent to which upstream, under which limits.
 
-use std::fmt;
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{ScalarValue, impl_scalar};
-use super::units::{Size, Timeout};
+use super::compress::Compress;
+use super::cors::Cors;
+use super::error_bodies::ErrorBody;
+use super::method::Method;
+use super::route_actions::{HostHeader, MatchValue, Redirect, RouteHeaders};
+use super::units::{Cidr, Size, Timeout};
+use super::upstreams::FixedResponse;
 
 /// A route: which requests it matches, what answers them, and the limits that apply.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -19,8 +24,13 @@ pub struct Route {
     /// Requests that the route matches. If several routes match, the most specific one is used.
     #[serde(rename = "match")]
     pub matches: RouteMatch,
-    /// Name of the upstream that requests are sent to. A route has either `upstream` or `status`.
+    /// Name of the upstream that requests are sent to. A route has exactly one of `upstream`, `redirect`,
+    /// `respond` and `status`.
     pub upstream: Option<String>,
+    /// Redirect clients to another URL.
+    pub redirect: Option<Redirect>,
+    /// Fixed response that the gateway sends itself.
+    pub respond: Option<FixedResponse>,
     /// Names of the limits whose state is reported to the caller, as JSON from the gateway itself instead
     /// of from an upstream. The reported limits are not charged.
     pub status: Option<Vec<String>>,
@@ -31,8 +41,20 @@ pub struct Route {
     /// Apply the `throttle` section to this route.
     #[serde(default = "Route::default_throttle")]
     pub throttle: bool,
-    /// Path prefix that is removed before the request is forwarded.
+    /// Path prefix that is removed before the request is forwarded. The upstream receives it in
+    /// `X-Forwarded-Prefix`, and it is put back into `Location` and `Content-Location` of responses.
     pub strip_prefix: Option<String>,
+    /// Path that the request is forwarded with, such as `/v2/things/{path.id}`, instead of `strip_prefix`.
+    /// `{path.NAME}` is a parameter of `match.path`, `{path}` the whole path. The query is kept.
+    #[schemars(regex(pattern = "^/"))]
+    pub rewrite: Option<String>,
+    /// `Host` of the forwarded request: `preserve` is the client's, `upstream` that of the chosen target, and
+    /// any other text is the host itself.
+    #[serde(default)]
+    pub host: HostHeader,
+    /// Header fields that are set, added and removed.
+    #[serde(default)]
+    pub headers: RouteHeaders,
     /// Maximum time from the end of the request's head to the response's head, including delays by
     /// limits, connecting and retries. Then 504, or 408 if the gateway was waiting for the client's body.
     #[serde(default = "Route::default_request_timeout")]
@@ -50,6 +72,23 @@ pub struct Route {
     /// Maximum size of a request body; beyond it, 413.
     #[serde(default = "Route::default_max_body")]
     pub max_body: Size,
+    /// Networks whose clients may use the route; others get a 403. The client's address is that behind
+    /// `client.trusted_proxies`. If left out, all networks.
+    pub allow: Option<Vec<Cidr>>,
+    /// Networks whose clients get a 403, even if `allow` has them, too.
+    #[serde(default)]
+    pub deny: Vec<Cidr>,
+    /// Cross-origin resource sharing. If left out, the upstream's own headers stay, and preflights are requests
+    /// like others.
+    pub cors: Option<Cors>,
+    /// Bodies for errors that the gateway makes on this route, by status (`503`) or class (`4xx`, `5xx`), instead
+    /// of problem documents. Status and other headers stay. Refusals to gRPC have none.
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = {"pattern": "^[45](xx|[0-9][0-9])$"}))]
+    pub error_bodies: BTreeMap<String, ErrorBody>,
+    /// Compress the bodies of the upstream's responses for clients that accept it; `{}` is all defaults. Left
+    /// out: not compressed.
+    pub compress: Option<Compress>,
 }
 
 impl Route {
@@ -91,28 +130,15 @@ pub struct RouteMatch {
     /// Methods, in capitals. Default: any.
     #[serde(default)]
     pub methods: Vec<Method>,
+    /// Headers, by name: the exact value, `true` if the header must be sent, or `false` if it must not be
+    /// sent. All must match.
+    #[serde(default)]
+    pub headers: BTreeMap<String, MatchValue>,
+    /// Query parameters, by name, decoded; as `headers`.
+    #[serde(default)]
+    pub query: BTreeMap<String, MatchValue>,
+    /// Share of the callers that the route is for, in per cent. A caller, by its first token or else its
+    /// address, keeps its route. Default: all callers.
+    #[schemars(range(max = 100))]
+    pub weight: Option<u8>,
 }
-
-/// A request method, in capitals.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Method(pub String);
-
-impl ScalarValue for Method {
-    const EXPECTED: &'static str = "a method in capitals such as GET";
-    const PATTERN: &'static str = "^[A-Z][A-Z0-9_-]*$";
-    const EXAMPLE: &'static str = "GET";
-
-    fn parse(text: &str) -> Option<Self> {
-        let starts_with_letter = text.bytes().next()?.is_ascii_uppercase();
-        let is_allowed = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b"_-".contains(&b);
-        (starts_with_letter && text.bytes().all(is_allowed)).then(|| Self(text.to_owned()))
-    }
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl_scalar!(Method);

@@ -1,25 +1,41 @@
 //! `upstreams`: servers that requests are forwarded to, and fixed responses.
 
-use std::{fmt, path::PathBuf};
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{ScalarValue, impl_scalar};
-use super::units::{Duration, Status};
+use super::balance::{AdaptiveConcurrency, Balance, Ejection, HealthCheck, RetryCondition};
+use super::key_part::KeyPart;
+use super::target::WeightedTarget;
+use super::units::{Address, Duration, Status};
 
 /// A group of equivalent servers, or a fixed response.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Upstream {
     /// Servers that requests are forwarded to: `http://host:port` (port 80 if none is given),
-    /// `https://host:port` (443) or `unix:/path/of/socket`; either all or none of them with `https`. An
-    /// upstream has either `targets` or `respond`.
-    pub targets: Vec<Target>,
+    /// `https://host:port` (443), `unix:/path/of/socket`, or the name of an SRV record as `srv://name` or,
+    /// with TLS, `srvs://name`; either all or none of them with TLS. Each is text, or `{url, weight}` with a
+    /// weight of 0 to 1000 (1 if left out); a target with weight 0 gets no requests. All addresses of a name
+    /// are targets. An upstream has either `targets` or `respond`.
+    pub targets: Vec<WeightedTarget>,
     /// Fixed response that the gateway sends itself, instead of forwarding the request.
     pub respond: Option<FixedResponse>,
     /// Load-balancing policy.
     pub balance: Balance,
+    /// Parts of the request that `hash` maps to a target, as in a limit's `key`. Required for `hash`.
+    pub hash_key: Vec<KeyPart>,
+    /// Health checks of the targets. If left out, only failed requests show that a target fails.
+    pub health: Option<HealthCheck>,
+    /// Ejection of targets that fail requests.
+    pub ejection: Ejection,
+    /// Time in which a target's share of the requests rises from a tenth to all after its ejection, or after
+    /// it was added while others were in service. `0ms` gives it its whole share at once.
+    #[schemars(extend("x-minimum" = "0ms", "x-maximum" = "1h"))]
+    pub slow_start: Duration,
+    /// DNS servers that resolve the names of `targets`. If left out, those of the system.
+    pub name_servers: Vec<Address>,
     /// HTTP version used with the targets.
     pub protocol: Protocol,
     /// TLS to `https` targets.
@@ -37,6 +53,24 @@ pub struct Upstream {
     /// are retried, and only while nothing of the response has been sent to the client.
     #[schemars(range(max = 10))]
     pub retries: u32,
+    /// Failures after which a request is sent to another target, as far as `retries` allows: `connect`,
+    /// `reset`, `timeout`, `502`, `503` and `504`. Retries are at most a fifth of the upstream's requests,
+    /// and 10 a second.
+    pub retry_on: Vec<RetryCondition>,
+    /// Maximum number of open connections to each target, idle ones included. If left out, there is no
+    /// bound.
+    #[schemars(range(min = 1))]
+    pub max_connections: Option<u32>,
+    /// Maximum number of requests in flight at each target. If left out, there is no bound.
+    #[schemars(range(min = 1))]
+    pub max_requests: Option<u32>,
+    /// Maximum number of requests that wait until a target has room, when all of them have `max_requests`
+    /// in flight or `max_connections` open. More get a 503.
+    #[schemars(range(max = 1_000_000))]
+    pub max_pending: u32,
+    /// Adapts the maximum number of requests in flight at each target to its latency. If left out, only
+    /// `max_requests` bounds them.
+    pub adaptive_concurrency: Option<AdaptiveConcurrency>,
 }
 
 impl Default for Upstream {
@@ -44,7 +78,12 @@ impl Default for Upstream {
         Self {
             targets: Vec::new(),
             respond: None,
-            balance: Balance::RoundRobin,
+            balance: Balance::default(),
+            hash_key: Vec::new(),
+            health: None,
+            ejection: Ejection::default(),
+            slow_start: Duration::from_secs(30),
+            name_servers: Vec::new(),
             protocol: Protocol::Http1,
             tls: UpstreamTls::default(),
             send_proxy: None,
@@ -52,6 +91,11 @@ impl Default for Upstream {
             response_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             retries: 1,
+            retry_on: vec![RetryCondition::Connect, RetryCondition::Reset],
+            max_connections: None,
+            max_requests: None,
+            max_pending: 0,
+            adaptive_concurrency: None,
         }
     }
 }
@@ -73,14 +117,6 @@ impl Default for FixedResponse {
         let content_type = "text/plain; charset=utf-8".to_owned();
         Self { status: Status(200), body: String::new(), content_type }
     }
-}
-
-/// Load-balancing policy: how a target is chosen for a request.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Balance {
-    /// Each target in turn.
-    RoundRobin,
 }
 
 /// HTTP version used with the targets.
@@ -119,85 +155,3 @@ pub enum ProxyVersion {
     /// Version 2: binary.
     V2,
 }
-
-/// The address of one server of an upstream.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub enum Target {
-    /// `http://host:port`.
-    Http(HostPort),
-    /// `https://host:port`.
-    Https(HostPort),
-    /// `unix:/path/of/socket`.
-    Unix(PathBuf),
-}
-
-/// A host and a port.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub struct HostPort {
-    /// A name or an IP address; IPv6 without brackets.
-    pub host: String,
-    /// The port; the scheme's default if the URL has none.
-    pub port: u16,
-}
-
-impl ScalarValue for Target {
-    const EXPECTED: &'static str =
-        "http://host:port, https://host:port or unix:/path, and nothing after it";
-    const PATTERN: &'static str =
-        "^(https?://(\\[[0-9A-Fa-f:.]+\\]|[^/?#@:]+)(:[0-9]+)?/?|unix:/.+)$";
-    const EXAMPLE: &'static str = "http://127.0.0.1:9000";
-
-    fn parse(text: &str) -> Option<Self> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            return path.starts_with('/').then(|| Self::Unix(path.into()));
-        }
-        let (scheme, rest) = text.split_once("://")?;
-        let authority = rest.strip_suffix('/').unwrap_or(rest);
-        match scheme {
-            "http" => HostPort::parse(authority, 80).map(Self::Http),
-            "https" => HostPort::parse(authority, 443).map(Self::Https),
-            _ => None,
-        }
-    }
-}
-
-impl HostPort {
-    fn parse(text: &str, default_port: u16) -> Option<Self> {
-        if let Some((address, port)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
-            address.parse::<std::net::Ipv6Addr>().ok()?;
-            return Some(Self { host: address.to_owned(), port: port_after(port, default_port)? });
-        }
-        let (host, port) = text.split_at(text.find(':').unwrap_or(text.len()));
-        let is_name_byte = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-        let is_valid = !host.is_empty() && host.bytes().all(is_name_byte);
-        is_valid.then_some(Self { host: host.to_owned(), port: port_after(port, default_port)? })
-    }
-}
-
-/// The port in `:port`; `default_port` for an empty text.
-fn port_after(text: &str, default_port: u16) -> Option<u16> {
-    if text.is_empty() {
-        return Some(default_port);
-    }
-    let digits = text.strip_prefix(':').filter(|port| port.bytes().all(|b| b.is_ascii_digit()))?;
-    digits.parse().ok().filter(|&port| port > 0)
-}
-
-impl fmt::Display for HostPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Http(server) => write!(f, "http://{server}"),
-            Self::Https(server) => write!(f, "https://{server}"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-impl_scalar!(Target);

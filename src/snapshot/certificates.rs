@@ -48,7 +48,7 @@ impl Snapshot {
         });
         let upstreams = self.upstreams.iter().filter_map(|upstream| {
             let UpstreamKind::Servers(servers) = &upstream.kind else { return None };
-            let tls = servers.targets.first()?.tls.as_ref()?;
+            let tls = servers.targets.first()?.target.tls.as_ref()?;
             Some(CertificateUse {
                 key: format!("upstreams.{}.tls.cert", upstream.name),
                 listener: None,
@@ -66,7 +66,7 @@ impl Snapshot {
         let mut files: Vec<TlsFile> = names.cloned().collect();
         for upstream in &self.upstreams {
             let UpstreamKind::Servers(servers) = &upstream.kind else { continue };
-            let tls = servers.targets.first().and_then(|target| target.tls.as_ref());
+            let tls = servers.targets.first().and_then(|weighted| weighted.target.tls.as_ref());
             files.extend(tls.into_iter().flat_map(|tls| tls.rules.files.iter().cloned()));
         }
         files

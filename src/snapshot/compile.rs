@@ -20,7 +20,8 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let upstreams = upstreams::compile(&mut collector, &config.upstreams);
     let identity = identity(&mut collector, &config.client);
     let limits = limits::compile(&mut collector, config, &identity.token);
-    let (table, routes) = routes::compile(&mut collector, config, &upstreams, &limits);
+    let (table, routes) =
+        routes::compile(&mut collector, config, &upstreams, &limits, &identity.token);
     let throttle = throttle::compile(&mut collector, config);
     notes::add(&mut collector, config);
     match Faults::new(collector.faults) {

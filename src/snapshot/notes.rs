@@ -39,11 +39,11 @@ fn note_admin(collector: &mut FaultCollector<'_>, config: &Config) {
 fn note_targets(
     collector: &mut FaultCollector<'_>,
     path: &str,
-    targets: &[Target],
+    targets: &[config::WeightedTarget],
     config: &Config,
 ) {
     let mut seen = HashSet::<&Target, RandomState>::default();
-    for (index, target) in targets.iter().enumerate() {
+    for (index, target) in targets.iter().map(|target| &target.url).enumerate() {
         let path = format!("{path}[{index}]");
         if !seen.insert(target) {
             let what = format!("duplicate target `{target}`, which gets a share for each entry");
@@ -67,8 +67,8 @@ fn note_targets(
 
 /// Notes `auto` where no handshake chooses the protocol.
 fn note_protocol(collector: &mut FaultCollector<'_>, path: &str, upstream: &config::Upstream) {
-    let is_tls = |target: &Target| matches!(target, Target::Https(_));
-    if upstream.protocol == config::Protocol::Auto && !upstream.targets.iter().any(is_tls) {
+    let has_tls = upstream.targets.iter().any(|target| target.url.is_tls());
+    if upstream.protocol == config::Protocol::Auto && !has_tls {
         let what = "`auto` is HTTP/1.1 with targets in clear";
         collector.note(path, what, "targets with https://, `http1` or `http2`");
     }

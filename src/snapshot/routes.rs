@@ -5,14 +5,19 @@ use std::sync::Arc;
 use ahash::RandomState;
 use hashbrown::{HashMap, HashSet};
 use http::Method;
+use smallvec::SmallVec;
 
+use super::balance;
 use super::fault_collector::FaultCollector;
 use super::quota::QUOTA_KEYS;
-use super::{Action, LimitPolicy, Route};
+use super::{
+    Action, LimitPolicy, Route, access, cors, counted_headers, error_bodies, redirect, route_edits,
+    route_match,
+};
 use crate::config::{self, Config, Duration, KeyPart, MAX_FAULTS};
-use crate::identity::Part;
+use crate::identity::{Part, TokenSource};
 use crate::route::normalize::normalize;
-use crate::route::{HostPattern, PathPattern, PatternError, RouteTable, Rule};
+use crate::route::{ConflictKind, HostPattern, PathPattern, PatternError, RouteTable, Rule};
 use crate::upstream::Upstream;
 
 /// Compiles the table and its routes. Reports the faults of each route; a route without a valid action or
@@ -22,6 +27,7 @@ pub(super) fn compile(
     config: &Config,
     upstreams: &[Arc<Upstream>],
     limits: &[Arc<LimitPolicy>],
+    tokens: &[TokenSource],
 ) -> (RouteTable, Vec<Route>) {
     collector.ensure(!config.routes.is_empty(), "routes", "no route", "at least one");
     let definitions = Definitions::new(upstreams, limits);
@@ -53,24 +59,41 @@ pub(super) fn compile(
         };
         let (charged, reported) = (named("limits", &route.limits), named("status", status(route)));
         check_delays(collector, &path, route, &definitions);
+        let access = access::compile(collector, &path, route);
         let strip_prefix = strip_prefix(collector, &path, route);
-        let action = action(collector, &path, route, &definitions, reported);
+        let action = action(collector, &path, route, &definitions, reported, rule.as_ref());
+        let limits: SmallVec<_> = charged.iter().flat_map(with_candidate).collect();
+        let counted = counted_headers(&limits, tokens);
+        let edits = route_edits::compile(collector, &path, route, rule.as_ref(), &counted);
+        let hash_key = balance::hash_key(collector, &path, route, rule.as_ref(), config);
+        let compress = super::compress::compile(collector, &path, route, config);
         let rule = rule.filter(|_| collector.can_read(&path, &["match"]));
         rules.extend(rule.map(|rule| (index, rule)));
         routes.extend(action.map(|action| Route {
             name: route.name.as_str().into(),
             action,
-            limits: charged.iter().flat_map(with_candidate).collect(),
+            limits,
+            hash_key,
             throttle: route.throttle,
             strip_prefix,
+            edits,
             request_timeout: route.request_timeout.duration(),
             answer_idle_timeout: route.answer_idle_timeout.duration(),
             answer_timeout: route.answer_timeout.duration(),
             tunnel_idle_timeout: route.tunnel_idle_timeout.duration(),
             max_body: route.max_body.0,
+            access,
+            cors: cors::compile(collector, &path, route),
+            error_bodies: error_bodies::compile(collector, &path, route),
+            compress,
         }));
     }
-    (table(collector, config, rules), routes)
+    route_match::note_weights(collector, &rules);
+    let table = table(collector, config, rules);
+    if collector.faults.is_empty() {
+        redirect::check_loops(collector, config, &table, &routes);
+    }
+    (table, routes)
 }
 
 /// The upstreams and limits that routes refer to, by name.
@@ -136,31 +159,45 @@ fn action(
     route: &config::Route,
     definitions: &Definitions<'_>,
     reported: Vec<Arc<LimitPolicy>>,
+    rule: Option<&Rule>,
 ) -> Option<Action> {
-    match (&route.upstream, &route.status) {
-        (Some(name), None) => {
-            let upstream = definitions.upstreams.get(name.as_str());
-            upstream.map(|upstream| Action::Upstream(Arc::clone(upstream)))
+    let set = [
+        ("upstream", route.upstream.is_some()),
+        ("redirect", route.redirect.is_some()),
+        ("respond", route.respond.is_some()),
+        ("status", route.status.is_some()),
+    ];
+    let mut set = set.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key);
+    let Some(first) = set.next() else {
+        if collector.can_read(path, &["upstream", "redirect", "respond", "status"]) {
+            let what = "no action";
+            let expected = "`upstream`, `redirect`, `respond` or `status`";
+            collector.fault(&format!("{path}.upstream"), what, expected);
         }
-        (None, Some(names)) => {
-            let path = format!("{path}.status");
-            collector.ensure(!names.is_empty(), &path, "no limit", "at least one");
-            check_reported(collector, &path, &reported);
-            Some(Action::Status(reported))
-        }
-        (Some(_), Some(_)) => {
-            let path = format!("{path}.status");
-            collector.fault(&path, "both `upstream` and `status`", "one of them");
-            None
-        }
-        (None, None) => {
-            if collector.can_read(path, &["upstream", "status"]) {
-                let path = format!("{path}.upstream");
-                collector.fault(&path, "neither `upstream` nor `status`", "one of them");
-            }
-            None
-        }
+        return None;
+    };
+    if let Some(second) = set.next() {
+        let what = format!("both `{first}` and `{second}`");
+        collector.fault(&format!("{path}.{second}"), what, "one of them");
+        return None;
     }
+    let pattern = rule.map(|rule| &rule.path);
+    if let Some(name) = &route.upstream {
+        let upstream = definitions.upstreams.get(name.as_str());
+        return upstream.map(|upstream| Action::Upstream(Arc::clone(upstream)));
+    }
+    if let Some(redirect) = &route.redirect {
+        let path = format!("{path}.redirect");
+        return redirect::compile(collector, &path, redirect, pattern).map(Action::Redirect);
+    }
+    if let Some(fixed) = &route.respond {
+        let fixed = super::upstreams::respond(collector, &format!("{path}.respond"), fixed);
+        return Some(Action::Respond(fixed));
+    }
+    let path = format!("{path}.status");
+    collector.ensure(!status(route).is_empty(), &path, "no limit", "at least one");
+    check_reported(collector, &path, &reported);
+    Some(Action::Status(reported))
 }
 
 /// Reports a limit that may delay a request for its whole `request_timeout`.
@@ -223,7 +260,8 @@ fn rule(
             }
         }
     }
-    Some(Rule { host: host?, path: pattern?, methods })
+    let conditions = route_match::conditions(collector, &format!("{path}.match"), matches);
+    Some(Rule { host: host?, path: pattern?, methods, conditions })
 }
 
 fn report_pattern_error(collector: &mut FaultCollector<'_>, path: &str, error: PatternError) {
@@ -304,15 +342,34 @@ fn table(
     RouteTable::build(&rules).unwrap_or_else(|errors| {
         for error in errors.into_iter().take(MAX_FAULTS) {
             let (first, second) = (indices[error.first], indices[error.second]);
-            let other = &config.routes[first];
-            let what = format!(
-                "`{}` matches the same requests as route `{}` (line {})",
-                config.routes[second].matches.path,
-                other.name,
-                collector.line(&format!("routes[{first}]")),
-            );
-            let expected = "another host, path or method";
-            collector.fault(&format!("routes[{second}].match.path"), what, expected);
+            let (name, configured) = (&config.routes[first].name, &config.routes[second].matches);
+            let line = collector.line(&format!("routes[{first}]"));
+            let path = format!("routes[{second}].match");
+            match error.kind {
+                ConflictKind::SameRequests => {
+                    let what = format!(
+                        "`{}` matches the same requests as route `{name}` (line {line})",
+                        configured.path
+                    );
+                    let expected = "another host, path or method";
+                    let expected = if rules[error.second].conditions.is_empty() {
+                        expected.to_owned()
+                    } else {
+                        format!("{expected}, or other conditions")
+                    };
+                    collector.fault(&format!("{path}.path"), what, &expected);
+                }
+                ConflictKind::Weights => {
+                    let what = format!(
+                        "the weights up to this one, after route `{name}` (line {line}), exceed 100"
+                    );
+                    collector.fault(
+                        &format!("{path}.weight"),
+                        what,
+                        "at most 100 per cent together",
+                    );
+                }
+            }
         }
         RouteTable::default()
     })

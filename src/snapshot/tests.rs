@@ -1,8 +1,15 @@
 //! Compilation: rules, faults and their locations.
 
+mod access;
 mod actions;
+mod balance;
+mod compress;
+mod cors;
+mod error_bodies;
 mod hostile;
 mod reserve;
+mod route_edits;
+mod route_match;
 
 use proptest::prelude::*;
 

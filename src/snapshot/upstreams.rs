@@ -8,13 +8,14 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use rustls::pki_types::ServerName;
 
+use super::balance;
 use super::fault_collector::FaultCollector;
 use super::listen::tls_fault;
 use crate::config;
 use crate::tls::{Certificate, ClientTls, TlsError, client::Offer};
 use crate::upstream::{
     FixedResponse, Protocol, ProxyVersion, ServerAddress, Servers, Target, TargetTls, Upstream,
-    UpstreamKind,
+    UpstreamKind, WeightedTarget,
 };
 
 /// The longest path of a Unix socket, in bytes: `sun_path` of unix(7), without its final NUL.
@@ -55,7 +56,7 @@ fn kind(
             ensure_no_connection_keys(collector, path, upstream);
             UpstreamKind::Fixed(self::respond(collector, &format!("{path}.respond"), respond))
         }
-        None => UpstreamKind::Servers(servers(collector, path, upstream)),
+        None => UpstreamKind::Servers(Arc::new(servers(collector, path, upstream))),
     }
 }
 
@@ -70,7 +71,8 @@ fn ensure_no_connection_keys(
         ("tls", upstream.tls != config::UpstreamTls::default()),
         ("send_proxy", upstream.send_proxy.is_some()),
     ];
-    for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set) {
+    let keys = keys.into_iter().chain(balance::keys_in_use(upstream));
+    for (key, _) in keys.filter(|(_, is_set)| *is_set) {
         let what = format!("`{key}` with `respond`, which connects to no server");
         collector.fault_at_key(&format!("{path}.{key}"), what, "`targets`, or no such key");
     }
@@ -79,6 +81,12 @@ fn ensure_no_connection_keys(
 fn servers(collector: &mut FaultCollector<'_>, path: &str, upstream: &config::Upstream) -> Servers {
     Servers {
         targets: targets(collector, path, upstream),
+        policy: balance::policy(collector, path, upstream),
+        health: balance::health(collector, path, upstream),
+        check: balance::check(collector, path, upstream),
+        bounds: balance::bounds(collector, path, upstream),
+        retry_on: balance::retry_on(upstream),
+        name_servers: upstream.name_servers.iter().map(|address| address.0).collect(),
         connect_timeout: upstream.connect_timeout.0,
         response_timeout: upstream.response_timeout.0,
         idle_timeout: upstream.idle_timeout.0,
@@ -90,7 +98,7 @@ fn targets(
     collector: &mut FaultCollector<'_>,
     path: &str,
     upstream: &config::Upstream,
-) -> Vec<Target> {
+) -> Vec<WeightedTarget> {
     let (protocol, offer) = match upstream.protocol {
         config::Protocol::Http1 => (Protocol::Http1, Offer::Http1),
         config::Protocol::Http2 => (Protocol::Http2, Offer::Http2),
@@ -104,8 +112,8 @@ fn targets(
         let expected = "`protocol: http1`: a connection of HTTP/2 carries requests of many clients";
         collector.fault(&format!("{path}.send_proxy"), "`send_proxy` with HTTP/2", expected);
     }
-    let is_tls = |target: &config::Target| matches!(target, config::Target::Https(_));
-    let rules = if upstream.targets.iter().any(is_tls) {
+    balance::ensure_weights(collector, path, upstream);
+    let rules = if upstream.targets.iter().any(|target| target.url.is_tls()) {
         client_tls(collector, &format!("{path}.tls"), &upstream.tls, offer)
     } else {
         if upstream.tls != config::UpstreamTls::default() {
@@ -115,9 +123,10 @@ fn targets(
         None
     };
     let mut compiled = Vec::new();
-    for (index, target) in upstream.targets.iter().enumerate() {
+    for (index, weighted) in upstream.targets.iter().enumerate() {
+        let target = &weighted.url;
         let path = format!("{path}.targets[{index}]");
-        if is_tls(target) != is_tls(&upstream.targets[0]) {
+        if target.is_tls() != upstream.targets[0].url.is_tls() {
             let what = "targets with and without https in one upstream";
             collector.fault(&path, what, "the same for all targets");
         }
@@ -133,6 +142,9 @@ fn targets(
         let address = match target {
             config::Target::Http(server) | config::Target::Https(server) => tcp(server),
             config::Target::Unix(path) => ServerAddress::Unix(path.as_path().into()),
+            config::Target::Srv(name) | config::Target::Srvs(name) => {
+                ServerAddress::Service(name.as_str().into())
+            }
         };
         let tls = match (target, &rules) {
             (config::Target::Https(server), Some(rules)) => {
@@ -143,9 +155,18 @@ fn targets(
                 };
                 name.map(|name| TargetTls { rules: rules.clone(), name })
             }
+            (config::Target::Srvs(_), Some(rules)) => {
+                // Without `tls.name`, each server's certificate has the server's own name, which is set when
+                // the record is resolved.
+                let name = upstream.tls.name.as_deref().unwrap_or("srv.invalid");
+                let name = ClientTls::server_name(name).ok();
+                name.map(|name| TargetTls { rules: rules.clone(), name })
+            }
             _ => None,
         };
-        compiled.push(Target { address, protocol, tls, send_proxy });
+        let has_own_name = upstream.tls.name.is_some();
+        let target = Target { address, protocol, tls, has_own_name, send_proxy, resolved: None };
+        compiled.push(WeightedTarget { target, weight: weighted.weight });
     }
     compiled
 }
@@ -195,7 +216,7 @@ fn client_tls(
     rules.map_err(|error| tls_fault(collector, &format!("{path}.ca"), &error)).ok()
 }
 
-fn respond(
+pub(super) fn respond(
     collector: &mut FaultCollector<'_>,
     path: &str,
     respond: &config::FixedResponse,

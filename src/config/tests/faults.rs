@@ -153,8 +153,18 @@ fn only_what_this_version_supports_is_expected() {
             listen("tsl: {}"),
             "unknown key `tsl`, expected `tls` (valid keys: address, tls, http2, proxy_protocol, redirect_https)",
         ),
-        (upstream("health: {}"), "`health` is not supported in this version, expected no `health`"),
-        (upstream("balance: hash"), "`hash`, expected round_robin"),
+        (
+            upstream("balance: random"),
+            "`random`, expected round_robin, least_requests, peak_ewma or hash",
+        ),
+        (
+            upstream("retry_on: [refused]"),
+            "`refused`, expected connect, reset, timeout, 502, 503 or 504",
+        ),
+        (
+            upstream("health: {status: [299-200]}"),
+            "`299-200`, expected a status from 100 to 599, or a range such as 200-299",
+        ),
         (upstream("protocol: http3"), "`http3`, expected http1, http2 or auto"),
     ] {
         let found = faults(&text);
@@ -189,7 +199,7 @@ fn an_unquoted_path_with_braces_is_explained() {
 
 #[test]
 fn faults_in_every_section_are_located() {
-    let url = "expected http://host:port, https://host:port or unix:/path, and nothing after it";
+    let url = "expected http://host:port, https://host:port, unix:/path, srv://name or srvs://name, and nothing after it; or {url: URL, weight: NUMBER}";
     let redis = "expected a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
     let part = "expected client_ip, token, host, method, route, path, path:NAME, header:NAME, \
                 cookie:NAME or query:NAME";
@@ -303,7 +313,9 @@ routes:
                 query:NAME";
     let top = "listen, workers, admin, drain_timeout, access_log, http, client, headers, store, \
                upstreams, limits, throttle, routes";
-    let route = "name, match, upstream, status, limits, throttle, strip_prefix, request_timeout, answer_idle_timeout, answer_timeout, tunnel_idle_timeout, max_body";
+    let route = "name, match, upstream, redirect, respond, status, limits, throttle, strip_prefix, rewrite, host, \
+                 headers, request_timeout, answer_idle_timeout, answer_timeout, tunnel_idle_timeout, max_body, allow, deny, cors, \
+                 error_bodies, compress";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");
     let expected = [
         format!("1:1: unknown key `upstream`, expected `upstreams` (valid keys: {top})"),

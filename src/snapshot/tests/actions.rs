@@ -1,4 +1,4 @@
-//! The action of a route: an upstream or a status report.
+//! The action of a route: exactly one of its four.
 
 use super::*;
 
@@ -8,11 +8,19 @@ fn a_route_has_exactly_one_action() {
     let cases = [
         (
             replaced(", upstream: app", ""),
-            "8:5: neither `upstream` nor `status`, expected one of them",
+            "8:5: no action, expected `upstream`, `redirect`, `respond` or `status`",
         ),
         (
             replaced("upstream: app", "upstream: app, status: [one]"),
             "8:49: both `upstream` and `status`, expected one of them",
+        ),
+        (
+            replaced("upstream: app", "upstream: app, redirect: {to: /b}"),
+            "8:49: both `upstream` and `redirect`, expected one of them",
+        ),
+        (
+            replaced("upstream: app", "respond: {}, status: [one]"),
+            "8:47: both `respond` and `status`, expected one of them",
         ),
         (replaced("upstream: app", "status: []"), "8:34: no limit, expected at least one"),
         (replaced("upstream: app", "status: [on]"), "8:43: unknown limit `on`, expected `one`"),

@@ -1,0 +1,192 @@
+//! How an upstream's targets are chosen, checked, ejected, retried and bounded.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::scalar::{ScalarValue, impl_scalar};
+use super::units::Duration;
+
+/// Load-balancing policy: how a target is chosen for a request.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Balance {
+    /// Each target in turn, in proportion to the weights.
+    RoundRobin,
+    /// Of two random targets, the one with fewer requests in flight.
+    #[default]
+    LeastRequests,
+    /// Of two random targets, the one with the lower product of latency and requests in flight.
+    PeakEwma,
+    /// The target that `hash_key` is mapped to: the same for the same key, as long as it is in service and
+    /// not overloaded.
+    Hash,
+}
+
+/// Health checks of the targets (active health): the gateway asks each one for a path.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HealthCheck {
+    /// Path, with or without a query, that each target is asked for with GET.
+    pub path: String,
+    /// Time from one check of a target to the next, varied by a tenth.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    pub interval: Duration,
+    /// Maximum time for a check, from the connect to the head of its response.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1m"))]
+    pub timeout: Duration,
+    /// Number of failed checks in a row after which a target is down, 1 to 100.
+    #[schemars(range(min = 1, max = 100))]
+    pub unhealthy_after: u32,
+    /// Number of passed checks in a row after which a target that was down is up, 1 to 100.
+    #[schemars(range(min = 1, max = 100))]
+    pub healthy_after: u32,
+    /// Statuses that pass a check, each alone or as a range.
+    pub status: Vec<StatusRange>,
+    /// Value of `Host` in a check. If left out, the target's host and port.
+    pub host: Option<String>,
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        Self {
+            path: "/".to_owned(),
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(1),
+            unhealthy_after: 3,
+            healthy_after: 2,
+            status: vec![StatusRange { first: 200, last: 299 }],
+            host: None,
+        }
+    }
+}
+
+/// Ejection of targets that fail requests (passive health).
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ejection {
+    /// Number of failures in a row that eject a target, 1 to 1000. A failed connect ejects it at once.
+    #[schemars(range(min = 1, max = 1000))]
+    pub failures: u32,
+    /// Duration of the first ejection. It doubles each time that a target fails again after it.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "24h"))]
+    pub duration: Duration,
+    /// Longest duration of an ejection.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "24h"))]
+    pub max_duration: Duration,
+    /// Largest share of the targets, in per cent, that is ejected at a time while others are in service, 0
+    /// to 100. 0 ejects none.
+    #[schemars(range(max = 100))]
+    pub max_share: u32,
+}
+
+impl Default for Ejection {
+    fn default() -> Self {
+        Self {
+            failures: 5,
+            duration: Duration::from_secs(10),
+            max_duration: Duration::from_secs(300),
+            max_share: 50,
+        }
+    }
+}
+
+/// Bounds of the requests in flight at a target, within which its latency sets the maximum.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdaptiveConcurrency {
+    /// Smallest maximum, 1 to 100000.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub min: u32,
+    /// Largest maximum, 1 to 100000.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max: u32,
+}
+
+impl Default for AdaptiveConcurrency {
+    fn default() -> Self {
+        Self { min: 4, max: 1000 }
+    }
+}
+
+/// A failure after which a request may be sent to another target.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum RetryCondition {
+    /// `connect`: no connection could be opened.
+    Connect,
+    /// `reset`: the connection broke, or the response was malformed, before the head was complete.
+    Reset,
+    /// `timeout`: no head arrived within `response_timeout`.
+    Timeout,
+    /// A response with status 502, 503 or 504.
+    Status(u16),
+}
+
+impl ScalarValue for RetryCondition {
+    const EXPECTED: &'static str = "connect, reset, timeout, 502, 503 or 504";
+    const PATTERN: &'static str = "^(connect|reset|timeout|502|503|504)$";
+    const EXAMPLE: &'static str = "connect";
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "connect" => Self::Connect,
+            "reset" => Self::Reset,
+            "timeout" => Self::Timeout,
+            "502" => Self::Status(502),
+            "503" => Self::Status(503),
+            "504" => Self::Status(504),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for RetryCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect => f.write_str("connect"),
+            Self::Reset => f.write_str("reset"),
+            Self::Timeout => f.write_str("timeout"),
+            Self::Status(status) => status.fmt(f),
+        }
+    }
+}
+
+impl_scalar!(RetryCondition);
+
+/// A status code or a range of them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct StatusRange {
+    /// The first status.
+    pub first: u16,
+    /// The last status.
+    pub last: u16,
+}
+
+impl ScalarValue for StatusRange {
+    const EXPECTED: &'static str = "a status from 100 to 599, or a range such as 200-299";
+    const PATTERN: &'static str = "^[1-5][0-9][0-9](-[1-5][0-9][0-9])?$";
+    const EXAMPLE: &'static str = "200-299";
+
+    fn parse(text: &str) -> Option<Self> {
+        let status = |text: &str| {
+            let is_code = text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit());
+            let code = text.parse().ok().filter(|_| is_code)?;
+            (100..=599).contains(&code).then_some(code)
+        };
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let range = Self { first: status(first)?, last: status(last)? };
+        (range.first <= range.last).then_some(range)
+    }
+}
+
+impl fmt::Display for StatusRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            return self.first.fmt(f);
+        }
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+impl_scalar!(StatusRange);

@@ -1,0 +1,93 @@
+//! `compress`: compressed bodies of responses.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::units::Size;
+
+/// Which responses of an upstream are compressed, and how. Never compressed are responses that have a
+/// `Content-Encoding`, a range, a digest or `Cache-Control: no-transform`, event streams, gRPC, and upgrades.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compress {
+    /// Encodings, the preferred one first: it decides where a client prefers neither.
+    #[serde(default = "Compress::default_encodings")]
+    pub encodings: Vec<Encoding>,
+    /// Minimum `Content-Length` of a body. A body of unknown length is compressed.
+    #[serde(default = "Compress::default_min_size")]
+    pub min_size: Size,
+    /// Media types that are compressed, without parameters, such as `application/json` or `text/*`.
+    #[serde(default = "Compress::default_types")]
+    pub types: Vec<String>,
+    /// Level of each encoding: more costs more CPU time and gives smaller bodies.
+    #[serde(default)]
+    pub level: CompressLevel,
+}
+
+impl Compress {
+    fn default_encodings() -> Vec<Encoding> {
+        vec![Encoding::Zstd, Encoding::Gzip]
+    }
+
+    fn default_min_size() -> Size {
+        Size(1 << 10)
+    }
+
+    fn default_types() -> Vec<String> {
+        let types = [
+            "text/*",
+            "application/javascript",
+            "application/json",
+            "application/ld+json",
+            "application/manifest+json",
+            "application/problem+json",
+            "application/wasm",
+            "application/xml",
+            "application/xhtml+xml",
+            "application/atom+xml",
+            "application/rss+xml",
+            "image/svg+xml",
+        ];
+        types.map(str::to_owned).to_vec()
+    }
+}
+
+/// A content coding.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Encoding {
+    /// gzip, which all clients support.
+    Gzip,
+    /// Zstandard: smaller and faster than gzip.
+    Zstd,
+}
+
+/// The levels of compression.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompressLevel {
+    /// Level of gzip, 1 to 9.
+    #[serde(default = "CompressLevel::default_gzip")]
+    #[schemars(range(min = 1, max = 9))]
+    pub gzip: u8,
+    /// Level of zstd, 1 to 12.
+    #[serde(default = "CompressLevel::default_zstd")]
+    #[schemars(range(min = 1, max = 12))]
+    pub zstd: u8,
+}
+
+impl CompressLevel {
+    fn default_gzip() -> u8 {
+        5
+    }
+
+    fn default_zstd() -> u8 {
+        3
+    }
+}
+
+impl Default for CompressLevel {
+    fn default() -> Self {
+        Self { gzip: Self::default_gzip(), zstd: Self::default_zstd() }
+    }
+}

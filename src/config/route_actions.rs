@@ -1,0 +1,152 @@
+//! The values of a route that match headers, redirect, and change messages.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, Error, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::scalar::{ScalarValue, impl_scalar};
+use super::units::Status;
+
+/// Redirect of clients to another URL.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Redirect {
+    /// URL, such as `https://new.example.com/items/{path.id}`, or a path. Variables are those of `headers`.
+    pub to: String,
+    /// Status code: 301, 302, 303, 307 or 308.
+    #[serde(default = "Redirect::default_status")]
+    pub status: Status,
+}
+
+impl Redirect {
+    fn default_status() -> Status {
+        Status(308)
+    }
+}
+
+/// Header fields that a route changes.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouteHeaders {
+    /// Changes of the request that is forwarded to the upstream.
+    pub request: HeaderRules,
+    /// Changes of the response that is sent to the client, also of one by the gateway itself.
+    pub response: HeaderRules,
+}
+
+/// Header fields that are set, added and removed. Values may contain the variables `{client_ip}`, `{host}`,
+/// `{method}`, `{scheme}`, `{request_id}`, `{route}`, `{path}`, `{query}`, `{path.NAME}` and `{header.NAME}`
+/// of the request; `{{` and `}}` are literal braces. A field with an empty value is not written.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HeaderRules {
+    /// Fields that replace all fields of the same name, with their values, which may contain variables such as
+    /// `{client_ip}`.
+    pub set: BTreeMap<String, String>,
+    /// Fields that are added to those of the same name, with their values.
+    pub add: BTreeMap<String, String>,
+    /// Names of fields that are removed.
+    pub remove: Vec<String>,
+}
+
+/// `Host` of a forwarded request.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum HostHeader {
+    /// `preserve`: the client's.
+    #[default]
+    Preserve,
+    /// `upstream`: that of the chosen target.
+    Upstream,
+    /// This one.
+    Name(String),
+}
+
+impl ScalarValue for HostHeader {
+    const EXPECTED: &'static str = "preserve, upstream, or a host such as api.example.com";
+    const PATTERN: &'static str = "^[A-Za-z0-9_.:\\[\\]-]+$";
+    const EXAMPLE: &'static str = "preserve";
+
+    fn parse(text: &str) -> Option<Self> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
+        match text {
+            "preserve" => Some(Self::Preserve),
+            "upstream" => Some(Self::Upstream),
+            _ if text.is_empty() || !text.bytes().all(is_allowed) => None,
+            _ => Some(Self::Name(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for HostHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Preserve => "preserve",
+            Self::Upstream => "upstream",
+            Self::Name(name) => name,
+        })
+    }
+}
+
+impl_scalar!(HostHeader);
+
+/// The value of a header or query parameter that a route matches.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum MatchValue {
+    /// Exactly this text.
+    Text(String),
+    /// Whether it must be sent, with any value.
+    Sent(bool),
+}
+
+/// The accepted values, for faults and the schema.
+const MATCH_SYNTAX: &str = "text, in quotes if it is a number such as \"2\"; true if it must be sent, false if it must not be";
+
+impl<'de> Deserialize<'de> for MatchValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MatchVisitor;
+
+        impl Visitor<'_> for MatchVisitor {
+            type Value = MatchValue;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(MATCH_SYNTAX)
+            }
+
+            fn visit_bool<E: Error>(self, is_sent: bool) -> Result<MatchValue, E> {
+                Ok(MatchValue::Sent(is_sent))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<MatchValue, E> {
+                Ok(MatchValue::Text(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_any(MatchVisitor)
+    }
+}
+
+impl Serialize for MatchValue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Sent(is_sent) => serializer.serialize_bool(*is_sent),
+        }
+    }
+}
+
+impl JsonSchema for MatchValue {
+    fn schema_name() -> Cow<'static, str> {
+        "MatchValue".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": MATCH_SYNTAX,
+            "oneOf": [{"type": "boolean"}, {"type": "string"}],
+        })
+    }
+}

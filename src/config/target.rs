@@ -1,0 +1,204 @@
+//! The targets of an upstream, as URLs, with their weights.
+
+use std::{borrow::Cow, fmt, path::PathBuf};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::scalar::{ScalarValue, impl_scalar};
+
+/// A target and its weight: text, or `{url, weight}`.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct WeightedTarget {
+    /// The target.
+    pub url: Target,
+    /// Its share of the requests, relative to the other targets; 0 to 1000. 0 drains it.
+    pub weight: u32,
+}
+
+/// The weight of a target that is written as text.
+const DEFAULT_WEIGHT: u32 = 1;
+
+impl fmt::Display for WeightedTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.url.fmt(f)
+    }
+}
+
+/// The form of a map.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct TargetMap {
+    url: Target,
+    #[serde(default = "default_weight")]
+    weight: u32,
+}
+
+fn default_weight() -> u32 {
+    DEFAULT_WEIGHT
+}
+
+impl<'de> Deserialize<'de> for WeightedTarget {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TargetVisitor;
+
+        impl<'de> Visitor<'de> for TargetVisitor {
+            type Value = WeightedTarget;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}; or {{url: URL, weight: NUMBER}}", Target::EXPECTED)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<WeightedTarget, E> {
+                let invalid = || E::invalid_value(de::Unexpected::Str(text), &self);
+                let url = Target::parse(text).ok_or_else(invalid)?;
+                Ok(WeightedTarget { url, weight: DEFAULT_WEIGHT })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<WeightedTarget, A::Error> {
+                let map = TargetMap::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(WeightedTarget { url: map.url, weight: map.weight })
+            }
+        }
+
+        deserializer.deserialize_any(TargetVisitor)
+    }
+}
+
+impl Serialize for WeightedTarget {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.weight == DEFAULT_WEIGHT {
+            return serializer.collect_str(&self.url);
+        }
+        TargetMap { url: self.url.clone(), weight: self.weight }.serialize(serializer)
+    }
+}
+
+impl JsonSchema for WeightedTarget {
+    fn schema_name() -> Cow<'static, str> {
+        "WeightedTarget".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let target = generator.subschema_for::<Target>();
+        json_schema!({
+            "description": format!("{}; or {{url: URL, weight: NUMBER}}", Target::EXPECTED),
+            "examples": [Target::EXAMPLE],
+            "oneOf": [
+                target,
+                {
+                    "type": "object",
+                    "properties": {
+                        "url": target,
+                        "weight": {"type": "integer", "minimum": 0, "maximum": 1000},
+                    },
+                    "required": ["url"],
+                    "additionalProperties": false,
+                },
+            ],
+        })
+    }
+}
+
+/// The address of one server of an upstream.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum Target {
+    /// `http://host:port`.
+    Http(HostPort),
+    /// `https://host:port`.
+    Https(HostPort),
+    /// `unix:/path/of/socket`.
+    Unix(PathBuf),
+    /// `srv://name`: the servers of an SRV record.
+    Srv(String),
+    /// `srvs://name`: the same, with TLS.
+    Srvs(String),
+}
+
+impl Target {
+    /// Whether it is spoken to with TLS.
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::Https(_) | Self::Srvs(_))
+    }
+}
+
+/// A host and a port.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct HostPort {
+    /// A name or an IP address; IPv6 without brackets.
+    pub host: String,
+    /// The port; the scheme's default if the URL has none.
+    pub port: u16,
+}
+
+impl ScalarValue for Target {
+    const EXPECTED: &'static str = "http://host:port, https://host:port, unix:/path, srv://name or srvs://name, and nothing after it";
+    const PATTERN: &'static str =
+        "^(https?://(\\[[0-9A-Fa-f:.]+\\]|[^/?#@:]+)(:[0-9]+)?/?|unix:/.+|srvs?://[^/?#@:]+/?)$";
+    const EXAMPLE: &'static str = "http://127.0.0.1:9000";
+
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return path.starts_with('/').then(|| Self::Unix(path.into()));
+        }
+        let (scheme, rest) = text.split_once("://")?;
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        match scheme {
+            "http" => HostPort::parse(authority, 80).map(Self::Http),
+            "https" => HostPort::parse(authority, 443).map(Self::Https),
+            "srv" => service_name(authority).map(Self::Srv),
+            "srvs" => service_name(authority).map(Self::Srvs),
+            _ => None,
+        }
+    }
+}
+
+/// The name of an SRV record: without a port.
+fn service_name(text: &str) -> Option<String> {
+    let parsed = HostPort::parse(text, 1)?;
+    (parsed.host == text && text.contains('.')).then_some(parsed.host)
+}
+
+impl HostPort {
+    fn parse(text: &str, default_port: u16) -> Option<Self> {
+        if let Some((address, port)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
+            address.parse::<std::net::Ipv6Addr>().ok()?;
+            return Some(Self { host: address.to_owned(), port: port_after(port, default_port)? });
+        }
+        let (host, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+        let is_name_byte = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+        let is_valid = !host.is_empty() && host.bytes().all(is_name_byte);
+        is_valid.then_some(Self { host: host.to_owned(), port: port_after(port, default_port)? })
+    }
+}
+
+/// The port in `:port`; `default_port` for an empty text.
+fn port_after(text: &str, default_port: u16) -> Option<u16> {
+    if text.is_empty() {
+        return Some(default_port);
+    }
+    let digits = text.strip_prefix(':').filter(|port| port.bytes().all(|b| b.is_ascii_digit()))?;
+    digits.parse().ok().filter(|&port| port > 0)
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http(server) => write!(f, "http://{server}"),
+            Self::Https(server) => write!(f, "https://{server}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Srv(name) => write!(f, "srv://{name}"),
+            Self::Srvs(name) => write!(f, "srvs://{name}"),
+        }
+    }
+}
+
+impl_scalar!(Target);

@@ -1,0 +1,163 @@
+//! [`AccessRules`]: the networks whose clients may use a route.
+
+use ipnet::{IpNet, Ipv4Net};
+
+use super::fault_collector::FaultCollector;
+use crate::config::{self, Cidr};
+use crate::identity::ClientAddress;
+
+/// The prefix length, in bits, of the IPv4-mapped addresses `::ffff:0:0/96`.
+const MAPPED_PREFIX: u8 = 96;
+
+/// The networks whose clients may use a route: its `allow` and `deny`.
+#[derive(Debug)]
+pub struct AccessRules {
+    /// `None` allows all.
+    allow: Option<Box<[IpNet]>>,
+    deny: Box<[IpNet]>,
+}
+
+impl AccessRules {
+    /// Whether `client` may use the route: it is in no network of `deny` and, with `allow`, in one of its
+    /// networks. A client whose address is not verified may not, because a client can make a proxy drop its
+    /// address.
+    pub fn admits(&self, client: ClientAddress) -> bool {
+        let contains = |networks: &[IpNet]| {
+            let address = client.ip.to_canonical();
+            networks.iter().any(|network| network.contains(&address))
+        };
+        client.is_verified() && !contains(&self.deny) && self.allow.as_deref().is_none_or(contains)
+    }
+}
+
+/// Compiles a route's `allow` and `deny`; `None` if it has neither.
+pub(super) fn compile(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+) -> Option<AccessRules> {
+    let is_empty = route.allow.as_ref().is_some_and(Vec::is_empty);
+    let expected = "at least one; without `allow`, all clients may use the route";
+    collector.ensure(!is_empty, &format!("{path}.allow"), "no network", expected);
+    let deny: Box<[IpNet]> = route.deny.iter().map(canonical_network).collect();
+    let allow = route.allow.as_ref();
+    let allow: Option<Box<[IpNet]>> = allow.map(|all| all.iter().map(canonical_network).collect());
+    note_duplicates(collector, &format!("{path}.deny"), &deny);
+    if let Some(allow) = &allow {
+        note_duplicates(collector, &format!("{path}.allow"), allow);
+        note_denied(collector, &format!("{path}.allow"), allow, &deny);
+    }
+    (allow.is_some() || !deny.is_empty()).then_some(AccessRules { allow, deny })
+}
+
+/// Notes networks that an earlier entry of the same list contains.
+fn note_duplicates(collector: &mut FaultCollector<'_>, path: &str, networks: &[IpNet]) {
+    for (index, network) in networks.iter().enumerate() {
+        if let Some(first) = networks[..index].iter().find(|first| first.contains(network)) {
+            let what = format!("`{network}` is within `{first}`, which is listed before it");
+            collector.note(&format!("{path}[{index}]"), what, "each network once");
+        }
+    }
+}
+
+/// Notes allowed networks of which `deny` leaves nothing.
+fn note_denied(collector: &mut FaultCollector<'_>, path: &str, allow: &[IpNet], deny: &[IpNet]) {
+    for (index, network) in allow.iter().enumerate() {
+        if let Some(denied) = deny.iter().find(|denied| denied.contains(network)) {
+            let what = format!("`{network}` is allowed, but `deny` has `{denied}`, which wins");
+            let expected = "a network that is not denied as a whole";
+            collector.note(&format!("{path}[{index}]"), what, expected);
+        }
+    }
+}
+
+/// A network of IPv4-mapped addresses as that of IPv4: clients' addresses have no other form.
+fn canonical_network(network: &Cidr) -> IpNet {
+    let IpNet::V6(v6) = network.0 else { return network.0 };
+    let mapped = v6.prefix_len().checked_sub(MAPPED_PREFIX).zip(v6.network().to_ipv4_mapped());
+    match mapped {
+        Some((prefix, address)) => Ipv4Net::new(address, prefix).map_or(network.0, IpNet::V4),
+        None => network.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framing::Fields;
+    use crate::identity::client::{AddressSource, TrustedProxies};
+    use proptest::prelude::*;
+
+    fn rules(allow: Option<&[&str]>, deny: &[&str]) -> AccessRules {
+        let network = |text: &&str| canonical_network(&Cidr(text.parse().unwrap()));
+        AccessRules {
+            allow: allow.map(|all| all.iter().map(network).collect()),
+            deny: deny.iter().map(network).collect(),
+        }
+    }
+
+    fn admits(rules: &AccessRules, address: &str) -> bool {
+        // As of a connection: IPv4-mapped addresses are IPv4.
+        let client = TrustedProxies::default().client(address.parse().unwrap(), &Fields::default());
+        rules.admits(client)
+    }
+
+    #[test]
+    fn deny_wins_over_allow() {
+        let both = rules(Some(&["10.0.0.0/8", "2001:db8::/32"]), &["10.1.0.0/16"]);
+        for (address, expected) in [
+            ("10.0.0.1", true),
+            ("10.1.0.1", false),
+            ("10.2.0.1", true),
+            ("::ffff:10.0.0.1", true),
+            ("::ffff:10.1.0.1", false),
+            ("11.0.0.1", false),
+            ("2001:db8::1", true),
+            ("2001:db9::1", false),
+            // Not IPv4-mapped, but IPv4-compatible.
+            ("::10.0.0.1", false),
+        ] {
+            assert_eq!(admits(&both, address), expected, "{address}");
+        }
+        let only_deny = rules(None, &["10.1.0.0/16"]);
+        assert!(admits(&only_deny, "192.0.2.1") && !admits(&only_deny, "10.1.2.3"));
+    }
+
+    #[test]
+    fn mapped_networks_are_those_of_ipv4() {
+        let mapped = rules(Some(&["::ffff:10.0.0.0/104"]), &["::ffff:10.1.0.0/112"]);
+        for (address, expected) in [("10.0.0.1", true), ("10.1.0.1", false), ("11.0.0.1", false)] {
+            assert_eq!(admits(&mapped, address), expected, "{address}");
+        }
+        // A network that has all mapped addresses and others.
+        let wide = rules(Some(&["::/0"]), &[]);
+        assert!(admits(&wide, "2001:db8::1") && !admits(&wide, "10.0.0.1"));
+    }
+
+    #[test]
+    fn clients_that_are_not_known_are_refused() {
+        let client =
+            ClientAddress { ip: "10.0.0.1".parse().unwrap(), source: AddressSource::Unverified };
+        assert!(!rules(Some(&["10.0.0.0/8"]), &[]).admits(client));
+        assert!(!rules(None, &["192.0.2.0/24"]).admits(client));
+    }
+
+    proptest! {
+        #[test]
+        fn a_denied_client_is_never_admitted(
+            address: std::net::Ipv4Addr,
+            (allow, deny) in (0..=32_u8, 0..=32_u8),
+            mapped: bool,
+        ) {
+            let network = |prefix| IpNet::new(address.into(), prefix).unwrap().trunc();
+            let rules = AccessRules {
+                allow: Some([network(allow)].into()),
+                deny: [network(deny)].into(),
+            };
+            let ip = if mapped { address.to_ipv6_mapped().into() } else { address.into() };
+            prop_assert!(!rules.admits(ClientAddress::of_peer(ip)));
+            let rules = AccessRules { deny: [].into(), ..rules };
+            prop_assert!(rules.admits(ClientAddress::of_peer(ip)));
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Compiles how an upstream's targets are chosen, checked, ejected, retried and bounded.
+
+use super::fault_collector::FaultCollector;
+use super::parts::part;
+use crate::config::{self, Config, KeyPart, RetryCondition};
+use crate::identity::KeyPlan;
+use crate::route::Rule;
+use crate::upstream::adaptive_concurrency::ConcurrencyBounds;
+use crate::upstream::balance::Policy;
+use crate::upstream::target_health::HealthSettings;
+use crate::upstream::{Bounds, CheckSettings, RetryConditions};
+
+/// The largest weight of a target.
+const MAX_WEIGHT: u32 = 1000;
+
+/// The keys of this module, each with whether it is set.
+pub(super) fn keys_in_use(
+    upstream: &config::Upstream,
+) -> impl Iterator<Item = (&'static str, bool)> {
+    let default = config::Upstream::default();
+    [
+        ("balance", upstream.balance != default.balance),
+        ("hash_key", !upstream.hash_key.is_empty()),
+        ("health", upstream.health.is_some()),
+        ("ejection", upstream.ejection != default.ejection),
+        ("slow_start", upstream.slow_start != default.slow_start),
+        ("name_servers", !upstream.name_servers.is_empty()),
+        ("retry_on", upstream.retry_on != default.retry_on),
+        ("max_connections", upstream.max_connections.is_some()),
+        ("max_requests", upstream.max_requests.is_some()),
+        ("max_pending", upstream.max_pending != default.max_pending),
+        ("adaptive_concurrency", upstream.adaptive_concurrency.is_some()),
+    ]
+    .into_iter()
+}
+
+/// Reports weights that are out of range, and targets of which none gets requests.
+pub(super) fn ensure_weights(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    upstream: &config::Upstream,
+) {
+    for (index, target) in upstream.targets.iter().enumerate() {
+        let path = format!("{path}.targets[{index}]");
+        let what = format!("weight {} of `{target}`", target.weight);
+        collector.ensure(target.weight <= MAX_WEIGHT, &path, &what, "a weight of 0 to 1000");
+    }
+    let is_drained = upstream.targets.iter().all(|target| target.weight == 0);
+    if is_drained && !upstream.targets.is_empty() && collector.can_read(path, &["targets"]) {
+        let expected = "at least one target with a weight of 1 or more";
+        collector.fault(&format!("{path}.targets"), "the weights of all targets are 0", expected);
+    }
+}
+
+/// The policy. Reports `hash` without a key and a key without `hash`.
+pub(super) fn policy(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    upstream: &config::Upstream,
+) -> Policy {
+    let policy = match upstream.balance {
+        config::Balance::RoundRobin => Policy::RoundRobin,
+        config::Balance::LeastRequests => Policy::LeastRequests,
+        config::Balance::PeakEwma => Policy::PeakEwma,
+        config::Balance::Hash => Policy::Hash,
+    };
+    if !collector.can_read(path, &["balance", "hash_key"]) {
+        return policy;
+    }
+    if policy == Policy::Hash && upstream.hash_key.is_empty() {
+        let path = format!("{path}.balance");
+        let expected = "`hash_key` with the parts of a request to choose by, such as [client_ip]";
+        collector.fault(&path, "`hash` without `hash_key`", expected);
+    }
+    if policy != Policy::Hash && !upstream.hash_key.is_empty() {
+        let path = format!("{path}.hash_key");
+        collector.fault_at_key(&path, "`hash_key` without `balance: hash`", "both or none");
+    }
+    for (index, hashed) in upstream.hash_key.iter().enumerate() {
+        part(collector, &format!("{path}.hash_key[{index}]"), hashed);
+    }
+    policy
+}
+
+/// The parts that `route` chooses a target by. Reports parts that its path does not have.
+pub(super) fn hash_key(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+    rule: Option<&Rule>,
+    config: &Config,
+) -> Option<KeyPlan> {
+    let name = route.upstream.as_ref()?;
+    let upstream = config.upstreams.get(name)?;
+    if upstream.hash_key.is_empty() {
+        return None;
+    }
+    for part in &upstream.hash_key {
+        let (KeyPart::PathParam(param), Some(rule)) = (part, rule) else { continue };
+        if !rule.path.params().contains(param) {
+            let what = format!(
+                "`{name}` chooses a target by `{part}`, which `{}` does not have",
+                rule.path.as_str()
+            );
+            let expected = format!("a path with `{{{param}}}`");
+            collector.fault(&format!("{path}.upstream"), what, &expected);
+        }
+    }
+    // A faulty header name is reported once, with the upstream.
+    let faults = collector.faults.len();
+    let parts = upstream.hash_key.iter().filter_map(|hashed| part(collector, path, hashed));
+    let plan = KeyPlan(parts.collect());
+    collector.faults.truncate(faults);
+    Some(plan)
+}
+
+/// When targets are ejected or down.
+pub(super) fn health(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    upstream: &config::Upstream,
+) -> HealthSettings {
+    let ejection = &upstream.ejection;
+    let section = format!("{path}.ejection");
+    if ejection.duration > ejection.max_duration
+        && collector.can_read(&section, &["duration", "max_duration"])
+    {
+        let what = format!(
+            "`duration` {} is longer than `max_duration` {}",
+            ejection.duration, ejection.max_duration
+        );
+        collector.fault(&format!("{section}.duration"), what, "at most `max_duration`");
+    }
+    let check = upstream.health.as_ref();
+    HealthSettings {
+        failures: ejection.failures,
+        duration: ejection.duration.millis(),
+        max_duration: ejection.max_duration.millis(),
+        max_share: ejection.max_share,
+        unhealthy_after: check.map_or(1, |check| check.unhealthy_after),
+        healthy_after: check.map_or(1, |check| check.healthy_after),
+        check_interval: check.map_or(0, |check| check.interval.millis()),
+        slow_start: upstream.slow_start.millis(),
+    }
+}
+
+/// The health checks.
+pub(super) fn check(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    upstream: &config::Upstream,
+) -> Option<CheckSettings> {
+    let check = upstream.health.as_ref()?;
+    let path = format!("{path}.health");
+    let is_target = check.path.starts_with('/')
+        && check.path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#')
+        && check.path.parse::<http::Uri>().is_ok();
+    let what = format!("`{}`", check.path);
+    collector.ensure(is_target, &format!("{path}.path"), &what, "a path such as /healthz");
+    if let Some(host) = &check.host {
+        let is_host = !host.is_empty() && host.parse::<http::uri::Authority>().is_ok();
+        let expected = "a host such as app.internal, with or without a port";
+        collector.ensure(is_host, &format!("{path}.host"), &format!("`{host}`"), expected);
+    }
+    if check.status.is_empty() && collector.can_read(&path, &["status"]) {
+        collector.fault(&format!("{path}.status"), "no status", "at least one, such as 200-299");
+    }
+    if check.timeout > check.interval && collector.can_read(&path, &["timeout", "interval"]) {
+        let what =
+            format!("`timeout` {} is longer than `interval` {}", check.timeout, check.interval);
+        collector.fault(&format!("{path}.timeout"), what, "at most `interval`");
+    }
+    Some(CheckSettings {
+        path: check.path.as_str().into(),
+        host: check.host.as_deref().map(Into::into),
+        interval: check.interval.0,
+        timeout: check.timeout.0,
+        statuses: check.status.iter().map(|range| range.first..=range.last).collect(),
+    })
+}
+
+/// The bounds of each target's load.
+pub(super) fn bounds(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    upstream: &config::Upstream,
+) -> Bounds {
+    let adaptive = upstream.adaptive_concurrency;
+    if let Some(adaptive) = adaptive.filter(|adaptive| adaptive.min > adaptive.max) {
+        let path = format!("{path}.adaptive_concurrency");
+        if collector.can_read(&path, &["min", "max"]) {
+            let what = format!("`min` {} is more than `max` {}", adaptive.min, adaptive.max);
+            collector.fault(&format!("{path}.min"), what, "at most `max`");
+        }
+    }
+    let is_bounded =
+        upstream.max_requests.is_some() || upstream.max_connections.is_some() || adaptive.is_some();
+    if upstream.max_pending > 0
+        && !is_bounded
+        && collector.can_read(path, &["max_requests", "max_connections", "adaptive_concurrency"])
+    {
+        let expected = "`max_requests`, `max_connections` or `adaptive_concurrency`";
+        let what = "`max_pending` without a bound to wait for";
+        collector.fault_at_key(&format!("{path}.max_pending"), what, expected);
+    }
+    Bounds {
+        max_connections: upstream.max_connections,
+        max_requests: upstream.max_requests,
+        max_pending: upstream.max_pending,
+        adaptive: adaptive.map(|bounds| ConcurrencyBounds { min: bounds.min, max: bounds.max }),
+    }
+}
+
+/// The failures after which a request is retried.
+pub(super) fn retry_on(upstream: &config::Upstream) -> RetryConditions {
+    let mut conditions = RetryConditions::default();
+    for condition in &upstream.retry_on {
+        match condition {
+            RetryCondition::Connect => conditions.connect = true,
+            RetryCondition::Reset => conditions.reset = true,
+            RetryCondition::Timeout => conditions.timeout = true,
+            RetryCondition::Status(status) => conditions.statuses.push(*status),
+        }
+    }
+    conditions
+}

@@ -1,0 +1,97 @@
+//! Compiles a route's `compress`.
+
+use super::fault_collector::FaultCollector;
+use crate::{
+    compress::{CompressRules, Encoding, is_message_stream},
+    config::{self, Config},
+};
+
+/// Compiles the rules of `route`, which is at `path`. Reports their faults, and notes if the route has no
+/// upstream whose responses could be compressed.
+pub(super) fn compile(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+    config: &Config,
+) -> Option<Box<CompressRules>> {
+    let configured = route.compress.as_ref()?;
+    let path = format!("{path}.compress");
+    note_without_servers(collector, &path, route, config);
+    let mut encodings = Vec::new();
+    collector.ensure(
+        !configured.encodings.is_empty(),
+        &format!("{path}.encodings"),
+        "no encoding",
+        "at least one of `gzip` and `zstd`",
+    );
+    for (index, encoding) in configured.encodings.iter().enumerate() {
+        let encoding = match encoding {
+            config::Encoding::Gzip => Encoding::Gzip,
+            config::Encoding::Zstd => Encoding::Zstd,
+        };
+        if encodings.contains(&encoding) {
+            let what = format!("duplicate encoding `{}`", encoding.name());
+            let path = format!("{path}.encodings[{index}]");
+            collector.fault(&path, what, "each encoding once");
+        } else {
+            encodings.push(encoding);
+        }
+    }
+    let types = types(collector, &path, &configured.types);
+    let level = &configured.level;
+    Some(Box::new(CompressRules {
+        encodings,
+        min_size: configured.min_size.0,
+        types,
+        gzip_level: level.gzip,
+        zstd_level: level.zstd,
+    }))
+}
+
+fn note_without_servers(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+    config: &Config,
+) {
+    let upstream = route.upstream.as_ref().and_then(|name| config.upstreams.get(name));
+    let is_fixed = upstream.is_some_and(|upstream| upstream.respond.is_some());
+    if route.upstream.is_none() || is_fixed {
+        let what = "`compress` without effect: the gateway makes this route's responses itself";
+        collector.note(path, what, "an upstream with targets");
+    }
+}
+
+/// The media types in lower case. Reports those that no response has or that are never compressed.
+fn types(collector: &mut FaultCollector<'_>, path: &str, types: &[String]) -> Vec<Box<str>> {
+    let path = format!("{path}.types");
+    collector.ensure(!types.is_empty(), &path, "no media type", "at least one");
+    let mut lowered = Vec::new();
+    for (index, configured) in types.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let media_type = configured.to_ascii_lowercase();
+        let what = format!("`{configured}`");
+        if is_message_stream(media_type.as_bytes()) {
+            let what = format!("{what}, which is never compressed");
+            collector.fault(&path, what, "a type whose responses have an end");
+        }
+        let expected = "a media type without parameters, such as application/json or text/*";
+        collector.ensure(is_media_type(&media_type), &path, &what, expected);
+        let all = media_type == "*/*";
+        lowered.push(if all { "*".into() } else { media_type.into() });
+    }
+    lowered
+}
+
+/// Whether `text` is `type/subtype`, `type/*` or `*/*`.
+fn is_media_type(text: &str) -> bool {
+    let is_token = |part: &str| {
+        let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'+-.^_`|~".contains(&b);
+        !part.is_empty() && part.bytes().all(is_allowed)
+    };
+    text.split_once('/').is_some_and(|(kind, subtype)| match (kind, subtype) {
+        ("*", "*") => true,
+        (kind, "*") => is_token(kind),
+        (kind, subtype) => is_token(kind) && is_token(subtype),
+    })
+}

@@ -1,0 +1,159 @@
+//! [`CorsPolicy`]: how scripts of other origins may use a route.
+
+use ahash::RandomState;
+use hashbrown::HashSet;
+
+use super::fault_collector::FaultCollector;
+use super::origins::OriginMatcher;
+use super::parts;
+use crate::config::{self, CorsOrigin};
+
+/// The header names that the gateway adds to responses and that scripts may read.
+pub const EXPOSED_HEADERS: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, \
+    X-RateLimit-Reset, X-RateLimit-Resource, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id";
+
+/// The methods of a route that lists none.
+const COMMON_METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+
+/// How scripts of other origins may use a route: its `cors`. The texts are values of header fields.
+#[derive(Debug)]
+pub struct CorsPolicy {
+    /// The origins.
+    pub origins: OriginMatcher,
+    /// `Access-Control-Allow-Methods`.
+    pub methods: Box<str>,
+    /// `Access-Control-Allow-Headers`; empty for none.
+    pub headers: Box<str>,
+    /// `Access-Control-Expose-Headers`.
+    pub expose: Box<str>,
+    /// Whether browsers may send credentials.
+    pub credentials: bool,
+    /// `Access-Control-Max-Age`, in seconds.
+    pub max_age: u64,
+}
+
+/// Compiles the `cors` of the route at `path`.
+pub(super) fn compile(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+) -> Option<CorsPolicy> {
+    let cors = route.cors.as_ref()?;
+    let path = format!("{path}.cors");
+    check_origins(collector, &path, cors);
+    check_methods(collector, &path, cors, route);
+    let [headers, expose] = [("headers", &cors.headers), ("expose", &cors.expose)]
+        .map(|(key, names)| header_names(collector, &format!("{path}.{key}"), names, cors));
+    let methods: Vec<&str> = match &cors.methods {
+        Some(methods) => methods.iter().map(|method| &*method.0).collect(),
+        None if route.matches.methods.is_empty() => COMMON_METHODS.into(),
+        None => route.matches.methods.iter().map(|method| &*method.0).collect(),
+    };
+    Some(CorsPolicy {
+        origins: OriginMatcher::new(&cors.origins),
+        methods: methods.join(", ").into(),
+        headers: headers.join(", ").into(),
+        expose: exposed(&expose).into(),
+        credentials: cors.credentials,
+        max_age: cors.max_age.0.as_secs(),
+    })
+}
+
+fn check_origins(collector: &mut FaultCollector<'_>, path: &str, cors: &config::Cors) {
+    let origins = format!("{path}.origins");
+    let expected = "at least one, such as https://app.example.com";
+    collector.ensure(!cors.origins.is_empty(), &origins, "no origin", expected);
+    let has_any = cors.origins.contains(&CorsOrigin::Any);
+    if has_any && cors.credentials && collector.can_read(path, &["origins", "credentials"]) {
+        let what = "`credentials: true` with the origin `*`, which browsers refuse";
+        let expected = "origins such as https://app.example.com, or no `credentials`";
+        collector.fault(&format!("{path}.credentials"), what, expected);
+    }
+    let matches = |listed: &[CorsOrigin], origin: &CorsOrigin| {
+        let text = match origin {
+            CorsOrigin::Exact(origin) => origin.clone(),
+            CorsOrigin::Null => "null".to_owned(),
+            // One of the origins that it matches.
+            CorsOrigin::Below { scheme, suffix } => format!("{scheme}a{suffix}"),
+            CorsOrigin::Any => return listed.contains(origin),
+        };
+        OriginMatcher::new(listed).contains(text.as_bytes())
+    };
+    for (index, origin) in cors.origins.iter().enumerate() {
+        let mut others = cors.origins.clone();
+        others.truncate(index);
+        if has_any && *origin != CorsOrigin::Any {
+            others.push(CorsOrigin::Any);
+        }
+        if matches(&others, origin) {
+            let what = format!("`{origin}` has no effect: another origin of the list includes it");
+            collector.note(&format!("{origins}[{index}]"), what, "each origin once");
+        }
+        if matches!(origin, CorsOrigin::Below { suffix, .. } if !suffix[1..].contains('.')) {
+            let what = format!("`{origin}` has all hosts of a top-level domain");
+            let expected = "a domain of your own, such as https://*.example.org";
+            collector.note(&format!("{origins}[{index}]"), what, expected);
+        }
+    }
+}
+
+/// Reports methods that no script can use on the route.
+fn check_methods(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    cors: &config::Cors,
+    route: &config::Route,
+) {
+    let path = format!("{path}.methods");
+    let listed = cors.methods.as_ref();
+    let is_empty = listed.is_some_and(Vec::is_empty);
+    let expected = "at least one; without `methods`, those of the route";
+    collector.ensure(!is_empty, &path, "no method", expected);
+    let served = &route.matches.methods;
+    for (index, method) in listed.into_iter().flatten().enumerate() {
+        if !served.is_empty() && !served.contains(method) {
+            let what =
+                format!("`{method}` is allowed to scripts, but not among the route's methods");
+            collector.note(&format!("{path}[{index}]"), what, "a method of the route's `match`");
+        }
+    }
+}
+
+/// The names of the list at `path`, each once, in lower case.
+fn header_names(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    names: &[String],
+    cors: &config::Cors,
+) -> Vec<String> {
+    let mut seen = HashSet::<String, RandomState>::default();
+    let mut compiled = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        if name == "*" && cors.credentials {
+            // With credentials, browsers take it for a header of this name.
+            let expected = "names: with `credentials: true`, browsers know no `*` here";
+            collector.fault(&path, "`*` with `credentials: true`", expected);
+        }
+        let Some(name) = parts::header(collector, &path, name) else { continue };
+        if seen.insert(name.to_string()) {
+            compiled.push(name.to_string());
+        } else {
+            collector.fault(&path, format!("duplicate header `{name}`"), "each header once");
+        }
+    }
+    compiled
+}
+
+/// The headers that scripts may read: `names` and those of the gateway.
+fn exposed(names: &[String]) -> String {
+    let own = |name: &&String| {
+        EXPOSED_HEADERS.split(", ").any(|own| own.eq_ignore_ascii_case(name.as_str()))
+    };
+    let mut all = EXPOSED_HEADERS.to_owned();
+    for name in names.iter().filter(|name| !own(name)) {
+        all.push_str(", ");
+        all.push_str(name);
+    }
+    all
+}

@@ -1,0 +1,188 @@
+//! [`ErrorBodies`]: a route's bodies for errors that the gateway makes.
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+
+use super::fault_collector::FaultCollector;
+use crate::config::{self, FileError, READ_TIMEOUT, read_regular, read_within};
+
+/// The longest file of a body, in bytes.
+const MAX_LEN: u64 = 256 << 10;
+
+/// The errors that the gateway makes once a request has a route.
+const ROUTE_ERRORS: [u16; 10] = [400, 403, 408, 413, 429, 500, 501, 502, 503, 504];
+
+/// A route's bodies for errors that the gateway makes.
+#[derive(Debug)]
+pub struct ErrorBodies {
+    exact: Box<[(u16, ErrorBody)]>,
+    /// Of other statuses: 4xx and 5xx.
+    classes: [Option<ErrorBody>; 2],
+}
+
+/// The body of a response, and its type.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ErrorBody {
+    /// `Content-Type`.
+    pub content_type: HeaderValue,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// The statuses that a key stands for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Statuses {
+    Exact(u16),
+    /// 4xx or 5xx: 0 or 1.
+    Class(usize),
+}
+
+impl Statuses {
+    fn parse(key: &str) -> Option<Self> {
+        match key {
+            "4xx" => Some(Self::Class(0)),
+            "5xx" => Some(Self::Class(1)),
+            _ if key.len() == 3 && key.bytes().all(|b| b.is_ascii_digit()) => {
+                let status = key.parse().ok().filter(|status| (400..600).contains(status));
+                status.map(Self::Exact)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl ErrorBodies {
+    /// The body for `status`: its own, or that of its class.
+    pub fn get(&self, status: StatusCode) -> Option<&ErrorBody> {
+        let status = status.as_u16();
+        let exact = self.exact.iter().find(|(own, _)| *own == status).map(|(_, body)| body);
+        let class = usize::from(status / 100).checked_sub(4);
+        exact.or_else(|| self.classes.get(class?)?.as_ref())
+    }
+}
+
+/// Compiles the `error_bodies` of the route at `path`, and reads their files; `None` if it has none.
+pub(super) fn compile(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+) -> Option<ErrorBodies> {
+    if route.error_bodies.is_empty() {
+        return None;
+    }
+    let (mut exact, mut classes) = (Vec::new(), [None, None]);
+    for (key, configured) in &route.error_bodies {
+        let path = format!("{path}.error_bodies.{key}");
+        let statuses = Statuses::parse(key);
+        if statuses.is_none() {
+            let expected = "a status from 400 to 599, 4xx or 5xx";
+            collector.fault_at_key(&path, format!("`{key}`"), expected);
+        }
+        let body = body(collector, &path, configured);
+        match (statuses, body) {
+            (Some(Statuses::Exact(status)), Some(body)) => {
+                note_unused(collector, &path, status);
+                exact.push((status, body));
+            }
+            (Some(Statuses::Class(class)), body) => classes[class] = body,
+            _ => {}
+        }
+    }
+    Some(ErrorBodies { exact: exact.into(), classes })
+}
+
+/// Notes a status that the gateway never makes on a route.
+fn note_unused(collector: &mut FaultCollector<'_>, path: &str, status: u16) {
+    if !ROUTE_ERRORS.contains(&status) {
+        let statuses = ROUTE_ERRORS.map(|status| status.to_string()).join(", ");
+        let what = format!(
+            "the gateway makes no {status} of its own on a route; an upstream's keeps its body"
+        );
+        collector.note(path, what, &format!("one of {statuses}"));
+    }
+}
+
+fn body(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    configured: &config::ErrorBody,
+) -> Option<ErrorBody> {
+    let text = Some(configured.content_type.as_str()).filter(|text| text.is_ascii());
+    let content_type = text.and_then(|text| HeaderValue::from_str(text).ok());
+    let content_type = content_type.filter(|value| !value.is_empty());
+    let what = format!("`{}`", configured.content_type);
+    let expected = "a media type such as text/html";
+    collector.ensure(content_type.is_some(), &format!("{path}.content_type"), &what, expected);
+    let body = match (&configured.file, &configured.body) {
+        (Some(file), None) => {
+            let path = format!("{path}.file");
+            let owned = file.clone();
+            let read = read_within(READ_TIMEOUT, move || read_regular(&owned, MAX_LEN + 1));
+            let read = read.and_then(|bytes| {
+                let fits = bytes.len() as u64 <= MAX_LEN;
+                if fits { Ok(bytes) } else { Err(FileError::TooLong(MAX_LEN)) }
+            });
+            let reported = |error: FileError| {
+                let what = format!("{}: {error}", file.display());
+                collector.fault(&path, what, error.expected());
+            };
+            Some(Bytes::from(read.map_err(reported).ok()?))
+        }
+        (None, Some(body)) => Some(Bytes::copy_from_slice(body.as_bytes())),
+        (Some(_), Some(_)) => {
+            collector.fault_at_key(
+                &format!("{path}.body"),
+                "both `file` and `body`",
+                "one of them",
+            );
+            None
+        }
+        (None, None) => {
+            if collector.can_read(path, &["file", "body"]) {
+                collector.fault(path, "neither `file` nor `body`", "one of them");
+            }
+            None
+        }
+    };
+    Some(ErrorBody { content_type: content_type?, body: body? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn body(text: &'static str) -> ErrorBody {
+        let content_type = HeaderValue::from_static("text/html");
+        ErrorBody { content_type, body: Bytes::from_static(text.as_bytes()) }
+    }
+
+    #[test]
+    fn an_exact_status_wins_over_its_class() {
+        let bodies = ErrorBodies {
+            exact: [(503, body("exact"))].into(),
+            classes: [None, Some(body("class"))],
+        };
+        for (status, expected) in
+            [(503, Some("exact")), (500, Some("class")), (599, Some("class")), (404, None)]
+        {
+            let found = bodies.get(StatusCode::from_u16(status).unwrap());
+            assert_eq!(found, expected.map(body).as_ref(), "{status}");
+        }
+        for status in [100, 200, 304, 600, 999] {
+            assert!(bodies.get(StatusCode::from_u16(status).unwrap()).is_none(), "{status}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn only_statuses_of_errors_are_keys(key in "[0-9x+-]{0,4}") {
+            let expected = match &*key {
+                "4xx" => Some(Statuses::Class(0)),
+                "5xx" => Some(Statuses::Class(1)),
+                _ => (400..600).find(|status: &u16| status.to_string() == key).map(Statuses::Exact),
+            };
+            prop_assert_eq!(Statuses::parse(&key), expected);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Compiles the redirects of routes, and finds those that lead back to their own route.
+
+use http::{Method, StatusCode};
+
+use super::fault_collector::FaultCollector;
+use super::route_edits::{check_captures, excerpt};
+use super::{Action, Redirect, Route};
+use crate::config::{self, Config};
+use crate::route::normalize::{normalize, without_parameters};
+use crate::route::{HostPattern, Lookup, PathPattern, RouteTable, ValueSource, Verdict};
+use crate::template::{UrlTemplate, VARIABLES, Values};
+
+/// Compiles the redirect at `path`. `None` if it is faulty.
+pub(super) fn compile(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    redirect: &config::Redirect,
+    pattern: Option<&PathPattern>,
+) -> Option<Redirect> {
+    let status = redirect.status.0;
+    let is_redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
+    let expected = "301, 302, 303, 307 or 308";
+    collector.ensure(is_redirect, &format!("{path}.status"), &format!("`{status}`"), expected);
+    let path = format!("{path}.to");
+    match UrlTemplate::parse(&redirect.to) {
+        Ok(to) => {
+            check_captures(collector, &path, to.variables(), pattern);
+            let status = StatusCode::from_u16(status).ok()?;
+            Some(Redirect { to, status })
+        }
+        Err(why) => {
+            let what = format!("`{}` ({why})", excerpt(&redirect.to));
+            let expected = format!(
+                "a URL such as https://new.example.com/items/{{path.id}}, or a path; variables are {VARIABLES}"
+            );
+            collector.fault(&path, what, &expected);
+            None
+        }
+    }
+}
+
+/// Where a redirect of an example request leads.
+struct Location {
+    /// Whether it is the requested host, and not another that the route matches.
+    is_same_host: bool,
+    host: String,
+    path: String,
+}
+
+/// Reports redirects to the requested host whose location has the same route, which would redirect again.
+/// Notes those to another host that the route matches. `routes` and `table` have no fault.
+pub(super) fn check_loops(
+    collector: &mut FaultCollector<'_>,
+    config: &Config,
+    table: &RouteTable,
+    routes: &[Route],
+) {
+    for (index, route) in routes.iter().enumerate() {
+        let Action::Redirect(redirect) = &route.action else { continue };
+        let is_query = |source: &ValueSource| matches!(source, ValueSource::Query(_));
+        if route.edits.conditions.tests().iter().any(|test| is_query(&test.source)) {
+            // The location may have another query.
+            continue;
+        }
+        let matches = &config.routes[index].matches;
+        let Some(location) = example_location(config, route, redirect, matches) else { continue };
+        let methods: Vec<Method> =
+            matches.methods.iter().filter_map(|one| one.0.parse().ok()).collect();
+        let method = match redirect.status.as_u16() {
+            307 | 308 => methods.first().cloned().unwrap_or(Method::GET),
+            _ => Method::GET,
+        };
+        let found = table.find_where(&location.host, &location.path, &method, |candidate| {
+            if candidate.route == index { Verdict::Met } else { Verdict::Unmet }
+        });
+        if !matches!(found, Lookup::Found(found) if found.route == index) {
+            continue;
+        }
+        let path = format!("routes[{index}].redirect.to");
+        let to = excerpt(config.routes[index].redirect.as_ref().map_or("", |to| &to.to));
+        if location.is_same_host {
+            let what =
+                format!("`{to}` leads back to this route: clients would be redirected for ever");
+            collector.fault(&path, what, "another host or path, or a more specific route for it");
+        } else {
+            let what = format!(
+                "the route matches `{to}`, too: if `{}` leads to this gateway, clients are redirected for ever",
+                location.host
+            );
+            collector.note(&path, what, "a more specific route for that host");
+        }
+    }
+}
+
+/// The location for an example request that the route matches. `None` if it is not evidently a URL of this
+/// gateway.
+fn example_location(
+    config: &Config,
+    route: &Route,
+    redirect: &Redirect,
+    matches: &config::RouteMatch,
+) -> Option<Location> {
+    let pattern = matches.host.as_deref().map(HostPattern::parse);
+    let requested = match pattern.transpose().ok()?.unwrap_or_default() {
+        HostPattern::Any => "redirect.example".to_owned(),
+        HostPattern::Exact(name) => name,
+        HostPattern::Wildcard(name) => format!("x.{name}"),
+    };
+    let path = route.edits.pattern.example();
+    let values = Values {
+        host: &requested,
+        path: &path,
+        method: "GET",
+        scheme: "https",
+        route: &route.name,
+        params: &route.edits.pattern.captures(&path),
+        ..Values::default()
+    };
+    let location = redirect.to.render(&values)?;
+    let (host, target) = match location.split_once("://") {
+        Some((_, rest)) if !location.starts_with('/') => {
+            let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+            let (authority, target) = rest.split_at(end);
+            let port = authority.rsplit_once(':').filter(|(_, port)| !port.contains(']'));
+            let is_own = |port: &str| {
+                config.listen.iter().any(|own| port.parse() == Ok(own.address.0.port()))
+            };
+            match port {
+                Some((_, port)) if !is_own(port) => return None,
+                Some((host, _)) => (host.to_ascii_lowercase(), target),
+                None => (authority.to_ascii_lowercase(), target),
+            }
+        }
+        _ => (requested.clone(), &*location),
+    };
+    let target = target.split(['?', '#']).next().filter(|path| !path.is_empty()).unwrap_or("/");
+    let normal = normalize(target, config.http.merge_slashes).ok()?;
+    let path = without_parameters(&normal, config.http.merge_slashes).into_owned();
+    Some(Location { is_same_host: host == requested, host, path })
+}

@@ -1,0 +1,236 @@
+//! Compiles what a route changes on messages: header rules, `host`, `rewrite`.
+
+use std::collections::BTreeMap;
+
+use http::HeaderName;
+
+use super::RouteEdits;
+use super::fault_collector::FaultCollector;
+use super::parts::header;
+use crate::config::{self, HostHeader};
+use crate::framing;
+use crate::route::{Conditions, PathPattern, Rule};
+use crate::template::{HeaderRules, PathTemplate, Template, VARIABLES, Variable, is_framing_field};
+use crate::upstream::HostRule;
+
+/// Compiles the changes of the route at `path`. `counted` are the headers that its limits depend on.
+pub(super) fn compile(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+    rule: Option<&Rule>,
+    counted: &[HeaderName],
+) -> RouteEdits {
+    check_forwarding(collector, path, route);
+    let pattern = rule.map(|rule| &rule.path);
+    let mut rules = RuleCompiler { collector, pattern, counted, is_request: true };
+    let request = rules.compile(&format!("{path}.headers.request"), &route.headers.request);
+    rules.is_request = false;
+    let response = rules.compile(&format!("{path}.headers.response"), &route.headers.response);
+    RouteEdits {
+        pattern: pattern.cloned().unwrap_or_default(),
+        conditions: rule.map_or_else(Conditions::default, |rule| rule.conditions.clone()),
+        host: host(collector, path, &route.host),
+        rewrite: rewrite(collector, path, route, pattern),
+        request_headers: Some(request).filter(|rules| !rules.is_empty()),
+        response_headers: Some(response).filter(|rules| !rules.is_empty()),
+    }
+}
+
+/// Reports changes of a forwarded request on a route that forwards none.
+fn check_forwarding(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
+    if route.upstream.is_some() || !collector.can_read(path, &["upstream"]) {
+        return;
+    }
+    let keys = [
+        ("rewrite", route.rewrite.is_some()),
+        ("host", route.host != HostHeader::Preserve),
+        ("headers.request", route.headers.request != config::HeaderRules::default()),
+    ];
+    for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set) {
+        let what = format!("`{key}` on a route that forwards no request");
+        let expected = format!("`upstream`, or no `{key}`");
+        collector.fault_at_key(&format!("{path}.{key}"), what, &expected);
+    }
+}
+
+fn host(collector: &mut FaultCollector<'_>, path: &str, host: &HostHeader) -> HostRule {
+    match host {
+        HostHeader::Preserve => HostRule::Preserve,
+        HostHeader::Upstream => HostRule::Upstream,
+        HostHeader::Name(name) => {
+            let is_host = framing::host::check(name.as_bytes()).is_ok();
+            let expected = "preserve, upstream, or a host such as api.example.com";
+            collector.ensure(is_host, &format!("{path}.host"), &format!("`{name}`"), expected);
+            HostRule::Name(name.as_str().into())
+        }
+    }
+}
+
+fn rewrite(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+    pattern: Option<&PathPattern>,
+) -> Option<PathTemplate> {
+    let text = route.rewrite.as_deref()?;
+    let path = format!("{path}.rewrite");
+    if route.strip_prefix.is_some() {
+        collector.fault_at_key(&path, "both `rewrite` and `strip_prefix`", "one of them");
+    }
+    match PathTemplate::parse(text) {
+        Ok(template) => {
+            check_captures(collector, &path, template.variables(), pattern);
+            Some(template)
+        }
+        Err(why) => {
+            let expected = "a path such as /v2/things/{path.id}";
+            collector.fault(&path, format!("`{}` ({why})", excerpt(text)), expected);
+            None
+        }
+    }
+}
+
+/// Reports parameters that the route's path does not have.
+pub(super) fn check_captures<'v>(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    variables: impl Iterator<Item = &'v Variable>,
+    pattern: Option<&PathPattern>,
+) {
+    let Some(pattern) = pattern else { return };
+    for variable in variables {
+        let Variable::PathParam(name) = variable else { continue };
+        if !pattern.params().iter().any(|param| **param == **name) {
+            let what = format!("`{variable}`, which `{}` does not have", excerpt(pattern.as_str()));
+            collector.fault(path, what, &format!("a path with `{{{}}}`", excerpt(name)));
+        }
+    }
+}
+
+/// Compiles the header rules of one route.
+struct RuleCompiler<'c, 'f, 'r> {
+    collector: &'c mut FaultCollector<'f>,
+    pattern: Option<&'r PathPattern>,
+    counted: &'r [HeaderName],
+    is_request: bool,
+}
+
+impl RuleCompiler<'_, '_, '_> {
+    fn compile(&mut self, path: &str, rules: &config::HeaderRules) -> HeaderRules {
+        let set = self.fields(&format!("{path}.set"), &rules.set);
+        let add = self.fields(&format!("{path}.add"), &rules.add);
+        let mut removed = Vec::new();
+        for (index, name) in rules.remove.iter().enumerate() {
+            let path = format!("{path}.remove[{index}]");
+            let Some(name) = self.name(&path, name, false) else { continue };
+            let is_set = set.iter().any(|(other, _)| *other == name);
+            let what = format!("`{name}` is also in `set`, which replaces it");
+            self.collector.ensure(!is_set, &path, &what, "a name that is not in `set`");
+            removed.push(name);
+        }
+        if self.is_request {
+            self.check_counted(path, &set, &add);
+        }
+        HeaderRules::new(removed, set, add)
+    }
+
+    fn fields(
+        &mut self,
+        path: &str,
+        fields: &BTreeMap<String, String>,
+    ) -> Vec<(HeaderName, Template)> {
+        let mut compiled: Vec<(HeaderName, Template)> = Vec::new();
+        for (name, text) in fields {
+            let path = format!("{path}.{name}");
+            let Some(name) = self.name(&path, name, true) else { continue };
+            if compiled.iter().any(|(other, _)| *other == name) {
+                let what = format!("duplicate header `{name}`");
+                self.collector.fault_at_key(&path, what, "each name once, in any case");
+            }
+            match Template::parse(text) {
+                Ok(template) => {
+                    check_captures(self.collector, &path, template.variables(), self.pattern);
+                    compiled.push((name, template));
+                }
+                Err(why) => {
+                    let what = format!("`{}` ({why})", excerpt(text));
+                    let expected = format!("text, with variables such as {VARIABLES}");
+                    self.collector.fault(&path, what, &expected);
+                }
+            }
+        }
+        compiled
+    }
+
+    /// The name of a field that a rule may change; `is_key`: it is a key of the configuration.
+    fn name(&mut self, path: &str, name: &str, is_key: bool) -> Option<HeaderName> {
+        let parsed = match name.parse::<HeaderName>() {
+            Ok(parsed) => parsed,
+            Err(_) if !is_key => return header(self.collector, path, name),
+            Err(_) => {
+                let what = format!("`{}`", excerpt(name));
+                self.collector.fault_at_key(path, what, "a header name");
+                return None;
+            }
+        };
+        if is_framing_field(&parsed) {
+            let what = format!("`{parsed}` cannot be changed");
+            let expected = match parsed.as_str() {
+                "host" => "the key `host` of the route",
+                _ => "a header that neither frames the message nor concerns the connection",
+            };
+            if is_key {
+                self.collector.fault_at_key(path, what, expected);
+            } else {
+                self.collector.fault(path, what, expected);
+            }
+            return None;
+        }
+        Some(parsed)
+    }
+
+    /// Reports rules by which a client could choose what the upstream reads in a header that its requests
+    /// are counted by.
+    fn check_counted(
+        &mut self,
+        path: &str,
+        set: &[(HeaderName, Template)],
+        add: &[(HeaderName, Template)],
+    ) {
+        for (name, template) in set {
+            if !self.is_counted(name) {
+                continue;
+            }
+            let Some(chosen) = template.variables().find(|one| one.is_chosen_by_client()) else {
+                continue;
+            };
+            let what = format!("`{name}` is set to `{chosen}`, and limits count by it");
+            let expected = "a value that the client cannot choose, or another name";
+            self.collector.fault_at_key(&format!("{path}.set.{name}"), what, expected);
+        }
+        for (name, _) in add {
+            if !self.is_counted(name) {
+                continue;
+            }
+            let what = format!("a second `{name}`, and limits count by it");
+            self.collector.fault_at_key(&format!("{path}.add.{name}"), what, "`set`");
+        }
+    }
+
+    /// Whether the name is one of the counted headers, or one that upstreams may read as such.
+    fn is_counted(&self, name: &HeaderName) -> bool {
+        let dashed = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
+        let name = name.as_str().bytes().map(dashed);
+        self.counted.iter().any(|counted| counted.as_str().bytes().eq(name.clone()))
+    }
+}
+
+/// The beginning of a text, for a fault.
+pub(super) fn excerpt(text: &str) -> String {
+    const MAX: usize = 80;
+    match text.char_indices().nth(MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,205 @@
+//! Header rules, rewritten paths and redirects: faults and notes.
+
+use super::*;
+
+/// A configuration whose first route has these keys in addition to a name, a pattern and a limit by a header.
+fn route(keys: &str) -> String {
+    let (sections, _) = GOOD.split_once("routes:").unwrap();
+    let sections = sections.replace("window: 10s}", "window: 10s, key: ['header:x-team']}");
+    format!(
+        "{sections}routes:\n  - name: a\n    match: {{path: '/a/{{id}}'}}\n    limits: [one]\n    {keys}\n"
+    )
+}
+
+#[test]
+fn faulty_header_rules_are_located() {
+    for (rules, expected) in [
+        (
+            "set: {content-length: '1'}",
+            "`content-length` cannot be changed, expected a header that neither",
+        ),
+        ("set: {Host: a}", "`host` cannot be changed, expected the key `host` of the route"),
+        ("remove: [Transfer-Encoding]", "`transfer-encoding` cannot be changed"),
+        ("remove: [connection]", "`connection` cannot be changed"),
+        ("add: {upgrade: h2c}", "`upgrade` cannot be changed"),
+        ("remove: [via]", "`via` cannot be changed"),
+        ("set: {'a:b': x}", "`a:b`, expected a header name"),
+        ("remove: ['a b']", "`a b`, expected a header name"),
+        ("set: {X-A: x, x-a: y}", "duplicate header `x-a`"),
+        ("set: {x-a: x}, remove: [X-A]", "`x-a` is also in `set`"),
+        (
+            "set: {x-a: '{user}'}",
+            "`{user}` (unknown variable `{user}`), expected text, with variables such as",
+        ),
+        ("set: {x-a: '{'}", "`{` (`{` without `}`)"),
+        ("set: {x-a: \"a\\r\\nb: c\"}", "(the control character `\\r`)"),
+        (
+            "set: {x-a: '{path.other}'}",
+            "`{path.other}`, which `/a/{id}` does not have, expected a path with `{other}`",
+        ),
+    ] {
+        for message in ["request", "response"] {
+            let text = route(&format!("upstream: app\n    headers: {{{message}: {{{rules}}}}}"));
+            let faults = compile(&text).unwrap_err();
+            assert!(faults.len() == 1 && faults[0].contains(expected), "{rules}: {faults:?}");
+            assert!(faults[0].starts_with("12:"), "{faults:?}");
+        }
+    }
+}
+
+#[test]
+fn what_limits_count_by_cannot_be_forged() {
+    let faults = |rules: &str| {
+        let text = route(&format!("upstream: app\n    headers: {{{rules}}}"));
+        compile(&text).err().unwrap_or_default()
+    };
+    for (rules, expected) in [
+        (
+            "set: {x-team: '{header.x-other}'}",
+            "`x-team` is set to `{header.x-other}`, and limits count by it",
+        ),
+        ("set: {X_Team: '{path.id}'}", "`x_team` is set to `{path.id}`, and limits count by it"),
+        ("set: {authorization: 'Bearer {query}'}", "`authorization` is set to `{query}`"),
+        ("add: {x-team: a}", "a second `x-team`, and limits count by it, expected `set`"),
+    ] {
+        let faults = faults(&format!("request: {{{rules}}}"));
+        assert!(faults.len() == 1 && faults[0].contains(expected), "{rules}: {faults:?}");
+    }
+    for rules in [
+        "request: {set: {x-team: fixed, authorization: 'Basic eDp5', x-user: '{header.x-other}'}}",
+        "request: {set: {x-team: '{client_ip}'}, remove: [cookie]}",
+        "response: {set: {x-team: '{header.x-team}'}, add: {authorization: a}}",
+    ] {
+        assert!(faults(rules).is_empty(), "{rules}: {:?}", faults(rules));
+    }
+}
+
+#[test]
+fn faulty_rewrites_and_hosts_are_located() {
+    for (keys, expected) in [
+        (
+            "upstream: app\n    rewrite: /b/{path.other}",
+            "`{path.other}`, which `/a/{id}` does not have",
+        ),
+        ("upstream: app\n    rewrite: /b/../c", "`/b/../c` (`//`, `.`, `..` or an escape"),
+        ("upstream: app\n    rewrite: '/b?c=d'", "`/b?c=d` (`?` in a path)"),
+        ("upstream: app\n    rewrite: '/{header.x}'", "`{header.x}` in a path"),
+        (
+            "upstream: app\n    rewrite: /b\n    strip_prefix: /a",
+            "both `rewrite` and `strip_prefix`",
+        ),
+        ("upstream: app\n    host: 'a..b'", "`a..b`, expected preserve, upstream, or a host"),
+        ("respond: {}\n    rewrite: /b", "`rewrite` on a route that forwards no request"),
+        ("respond: {}\n    host: upstream", "`host` on a route that forwards no request"),
+        (
+            "status: [one]\n    headers: {request: {remove: [x]}}",
+            "`headers.request` on a route that forwards",
+        ),
+        ("redirect: {to: 'x'}", "`x` (not a URL), expected a URL such as"),
+        ("redirect: {to: '//evil.test/'}", "(not a URL)"),
+        ("redirect: {to: 'https://{header.x}/'}", "(`{header.x}` in the host of a URL)"),
+        ("redirect: {to: '/b/{path.other}'}", "`{path.other}`, which `/a/{id}` does not have"),
+        ("redirect: {to: /b, status: 200}", "`200`, expected 301, 302, 303, 307 or 308"),
+        ("respond: {status: 204, body: x}", "a body with status 204"),
+    ] {
+        let faults = compile(&route(keys)).unwrap_err();
+        assert!(faults.len() == 1 && faults[0].contains(expected), "{keys}: {faults:?}");
+    }
+}
+
+#[test]
+fn evident_redirect_loops_are_faults() {
+    let with = |matches: &str, redirect: &str, more: &str| {
+        let (sections, _) = GOOD.split_once("routes:").unwrap();
+        let text = format!(
+            "{sections}routes:\n  - {{name: a, match: {{{matches}}}, redirect: {{{redirect}}}}}\n{more}"
+        );
+        compile(&text).map(|snapshot| snapshot.notes.len())
+    };
+    let all = "path: '/{*rest}'";
+    let secure = "  - {name: s, match: {host: www.a.test, path: '/{*rest}'}, upstream: app}\n";
+    for (matches, redirect, more) in [
+        ("path: /a", "to: /a", ""),
+        ("path: '/a/{id}'", "to: '/a/{path.id}'", ""),
+        ("path: '/a/{id}'", "to: '/a/7?{query}'", ""),
+        (all, "to: 'https://{host}{path}'", ""),
+        (all, "to: '/new/{path.rest}'", ""),
+        ("path: '/a/{*rest}'", "to: '/a//b/{path.rest}'", ""),
+        ("host: a.test, path: /a", "to: 'https://A.test:80/a'", ""),
+        ("host: a.test, path: /a", "to: 'http://a.test/a#x'", ""),
+        ("path: /a, headers: {x: true}", "to: /a", ""),
+        ("path: /a, methods: [GET]", "to: /a, status: 303", ""),
+    ] {
+        let faults = with(matches, redirect, more).expect_err(redirect);
+        assert!(faults.len() == 1 && faults[0].contains("leads back to this route"), "{faults:?}");
+    }
+    for (matches, redirect, more, notes) in [
+        ("path: /a", "to: /b", "", 0),
+        ("path: '/a/{*rest}'", "to: '/b/{path.rest}'", "", 0),
+        ("path: '/{*rest}'", "to: /", "  - {name: s, match: {path: /}, upstream: app}\n", 0),
+        ("host: a.test, path: '/{*rest}'", "to: 'https://b.test{path}'", "", 0),
+        ("host: a.test, path: '/{*rest}'", "to: 'https://a.test:8443{path}'", "", 0),
+        ("path: /a, methods: [POST]", "to: /a, status: 303", "", 0),
+        ("path: /a, query: {old: true}", "to: /a", "", 0),
+        // Other hosts that the route matches may not lead to this gateway.
+        (all, "to: 'https://www.a.test{path}'", "", 1),
+        ("host: '*.a.test', path: '/{*rest}'", "to: 'https://www.a.test{path}'", "", 1),
+        (all, "to: 'https://www.a.test{path}'", secure, 0),
+    ] {
+        assert_eq!(with(matches, redirect, more), Ok(notes), "{matches} {redirect}");
+    }
+}
+
+#[test]
+fn values_of_a_route_are_compiled() {
+    let text = route(
+        "upstream: app\n    rewrite: '/b/{path.id}'\n    host: api.test:81\n    headers:\n      request: {set: {x-a: \
+         '{path.id}'}}",
+    );
+    let snapshot = compile(&text).unwrap();
+    let edits = &snapshot.routes[0].edits;
+    assert_eq!(edits.host, crate::upstream::HostRule::Name("api.test:81".into()));
+    assert!(edits.rewrite.is_some() && edits.response_headers.is_none());
+    let rules = edits.request_headers.as_ref().unwrap();
+    assert!(rules.drops(b"X-A") && snapshot.notes.is_empty());
+}
+
+#[test]
+fn odd_names_and_long_values_are_faults_of_their_own() {
+    let long = "a".repeat(1 << 20);
+    for rules in [
+        "set: {a.b: '{'}".to_owned(),
+        "set: {'a[0]': x}".to_owned(),
+        "set: {'a[': x}".to_owned(),
+        "set: {'': x}".to_owned(),
+        "remove: ['']".to_owned(),
+        format!("remove: ['{long} ']"),
+        format!("set: {{'{} ': x}}", &long[..900]),
+        format!("set: {{a: '{{{long}}}'}}"),
+        format!("set: {{a: '{{path.{long}}}'}}"),
+    ] {
+        let text = route(&format!("upstream: app\n    headers: {{request: {{{rules}}}}}"));
+        let faults = compile(&text).unwrap_err();
+        assert!(
+            faults.len() == 1 && faults[0].len() < 4_000,
+            "{} {}",
+            faults.len(),
+            faults[0].len()
+        );
+    }
+    for keys in [
+        format!("upstream: app\n    rewrite: '/{long}/../'"),
+        format!("upstream: app\n    rewrite: '/{{path.{long}}}'"),
+        format!("redirect: {{to: '{long}'}}"),
+        format!("redirect: {{to: '/{{path.{long}}}'}}"),
+        format!("upstream: app\n    host: {long}"),
+    ] {
+        let faults = compile(&route(&keys)).unwrap_err();
+        assert!(
+            faults.len() == 1 && faults[0].len() < 4_000,
+            "{} {}",
+            faults.len(),
+            faults[0].len()
+        );
+    }
+}
