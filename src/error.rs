@@ -46,6 +46,9 @@ pub enum GatewayError {
     /// The path is served, but only for these methods.
     #[error("the path exists, but not for this method")]
     MethodNotAllowed(Vec<Method>),
+    /// The route's `allow` and `deny` do not admit the client's address.
+    #[error("this client's address is not allowed to use this route")]
+    AccessDenied,
     /// The body is longer than the route allows.
     #[error("the request's body is longer than {0} bytes, the maximum of this route")]
     BodyTooLong(u64),
@@ -89,10 +92,14 @@ impl GatewayError {
             Self::LoopDetected => StatusCode::LOOP_DETECTED,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute => StatusCode::NOT_FOUND,
+            Self::AccessDenied => StatusCode::FORBIDDEN,
             Self::BodyTooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::LimitExceeded | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreUnavailable | Self::DelayTimeout => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Upstream(UpstreamError::Down { .. } | UpstreamError::Overloaded) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Upstream(UpstreamError::Timeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream(UpstreamError::UpgradeUnsupported) => StatusCode::NOT_IMPLEMENTED,
             Self::Upstream(_) => StatusCode::BAD_GATEWAY,

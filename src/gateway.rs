@@ -15,7 +15,9 @@
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
-//! - `forward.rs`, `quota_status.rs`: the two actions of a route.
+//! - `forward.rs`, `quota_status.rs`, `route_reply.rs`: the actions of a route.
+//! - `cors.rs`: CORS preflights, and the fields of responses.
+//! - `compress.rs`: whether a response is compressed.
 //! - `draft_response.rs`, `response.rs`, `date.rs`: the response.
 //! - `connection_limit.rs`: the bound on open connections, which workers enforce.
 
@@ -24,9 +26,11 @@ mod admission;
 mod background;
 mod charged_limit;
 mod charging;
+mod compress;
 mod concurrency_lease;
 mod connection_limit;
 mod context;
+mod cors;
 mod date;
 mod delay;
 mod delay_queue;
@@ -36,6 +40,7 @@ mod plan;
 mod quota_status;
 mod request_id;
 mod response;
+mod route_reply;
 mod rules;
 mod via;
 
@@ -47,6 +52,7 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
+use http::StatusCode;
 
 use self::{
     background::Background,
@@ -80,13 +86,15 @@ use crate::{
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
     tls::SelectedName,
-    upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError},
+    upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
 };
 
 /// The state that all threads of a process share.
 pub struct Shared {
     /// The current configuration.
     pub live: LiveSnapshot,
+    /// The state of the upstreams: endpoints, health, load.
+    pub upstreams: Arc<UpstreamRegistry>,
     /// The store of the limits' counters.
     pub store: Arc<CounterStore>,
     /// Active-user admission control; `None` admits everyone.
@@ -162,7 +170,7 @@ impl Gateway {
             store,
             gate: shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate())),
             access_log: shared.access_log.as_ref().map(|log| Rc::new(log.writer())),
-            cache: RulesCache::new(&shared.live, &metrics, coarse_clock.clone()),
+            cache: RulesCache::new(&shared, &metrics, coarse_clock.clone()),
             ids: RequestIds::new(),
             dates: DateCache::default(),
             unrouted: metrics.route(""),
@@ -183,7 +191,7 @@ impl Gateway {
     /// Closes upstream connections that were idle too long, and drops replaced rules even if no
     /// request arrives. Call it about once a second.
     pub fn sweep_pools(&self) {
-        self.cache.get(&self.shared.live, &self.metrics);
+        self.cache.get(&self.shared, &self.metrics);
         self.cache.sweep_pools();
     }
 
@@ -232,7 +240,7 @@ impl Gateway {
         head: Option<Box<RequestHead>>,
         client: Rc<dyn ClientStream>,
     ) -> Box<RequestContext> {
-        let rules = self.cache.get(&self.shared.live, &self.metrics);
+        let rules = self.cache.get(&self.shared, &self.metrics);
         let counters = self.unrouted.clone();
         let stopwatch = self.shared.clock.stopwatch();
         if let Some(head) = &head {
@@ -271,10 +279,16 @@ impl Gateway {
         if let Some(port) = peer.redirect_https {
             let location = https_location(head, port).ok_or(GatewayError::MalformedTarget)?;
             context.admission = Admission::Unlimited;
-            return Ok(DraftResponse::Local(respond::redirect_reply(&location)));
+            return Ok(DraftResponse::Local(respond::redirect_reply(
+                &location,
+                StatusCode::PERMANENT_REDIRECT,
+            )));
         }
         let length = head.length;
         let plan = self.plan(rules, peer, context)?;
+        if plan.is_preflight {
+            return Ok(cors::answer_preflight(rules, context));
+        }
         let route = &rules.snapshot.routes[plan.route];
         let timeout = route.request_timeout.map(|timeout| timeout.as_millis() as u64);
         context.client.state().set_request_timeout(timeout);
@@ -295,6 +309,8 @@ impl Gateway {
             Action::Status(limits) => {
                 self.quota_status(limits, &plan.status_requests, context).await
             }
+            Action::Redirect(redirect) => route_reply::redirect(redirect, context),
+            Action::Respond(fixed) => Ok(route_reply::respond(fixed, context)),
         }
     }
 
@@ -325,7 +341,7 @@ impl Gateway {
         let rules = &*rules;
         let status = draft.status();
         let mut suppressed = respond::SuppressedHeaders::default();
-        let (upstream, mut fields, content) = match draft {
+        let (mut upstream, mut fields, mut content) = match draft {
             DraftResponse::Local(reply) => (None, reply.fields, Content::Whole(reply.body)),
             DraftResponse::Upstream(head, UpstreamContent::Body(stream)) => {
                 (Some(head), Fields::new(), Content::Stream(stream))
@@ -339,16 +355,19 @@ impl Gateway {
         if let Some(index) = context.route {
             let route = &rules.snapshot.routes[index];
             if context.admission.is_decided() {
-                let (families, cross_origin) = (rules.snapshot.headers, is_cross_origin(&context));
-                let reports = context.reports();
-                suppressed =
-                    respond::write_rate_headers(&mut fields, reports, families, cross_origin);
+                let exposes = cors::exposes_rate_headers(rules, &context);
+                let (families, reports) = (rules.snapshot.headers, context.reports());
+                suppressed = respond::write_rate_headers(&mut fields, reports, families, exposes);
             }
             let millis = |bound: Option<std::time::Duration>| bound.map(|b| b.as_millis() as u64);
             timeouts.idle = millis(route.answer_idle_timeout);
             timeouts.total = millis(route.answer_timeout);
             timeouts.tunnel_idle = millis(route.tunnel_idle_timeout);
+            if let Some(rules) = &route.compress {
+                compress::compress(rules, &context, upstream.as_mut(), &mut content, &mut fields);
+            }
         }
+        suppressed.cors = cors::write_fields(&mut fields, rules, &context, upstream.as_ref());
         fields.push("x-request-id", context.request_id.as_bytes());
         if !upstream.as_ref().is_some_and(|head| head.fields.contains("date")) {
             self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
@@ -357,11 +376,6 @@ impl Gateway {
         let status = if context.is_grpc_refusal { respond::GRPC_HTTP_STATUS } else { status };
         Response { status, content, timeouts, context, upstream, fields, suppressed }
     }
-}
-
-/// Whether the request has an `Origin`, which a browser sends with a cross-origin request.
-fn is_cross_origin(context: &RequestContext) -> bool {
-    context.head.as_ref().is_some_and(|head| head.fields.contains("origin"))
 }
 
 /// Refuses a body whose `Content-Length` is more than the route allows.
@@ -397,11 +411,17 @@ fn error_reply(
     } else {
         respond::problem(&error, context.reports(), context.request_id.as_str())
     };
+    let own = context.route.and_then(|route| rules.snapshot.routes[route].error_bodies.as_ref());
+    if let Some(own) = own.and_then(|own| own.get(reply.status))
+        && !context.is_grpc_refusal
+    {
+        respond::replace_body(&mut reply, own);
+    }
     match error {
         GatewayError::Throttled(denied) => {
-            let (families, cross_origin) = (rules.snapshot.headers, is_cross_origin(context));
-            let fields = &mut reply.fields;
-            respond::write_throttle_headers(fields, &denied, families, cross_origin);
+            let exposes = cors::exposes_rate_headers(rules, context);
+            let (families, fields) = (rules.snapshot.headers, &mut reply.fields);
+            respond::write_throttle_headers(fields, &denied, families, exposes);
         }
         GatewayError::NoRoute | GatewayError::MethodNotAllowed(_) => {
             context.admission = Admission::Unlimited;

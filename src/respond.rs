@@ -5,6 +5,7 @@
 //!
 //! - `respond.rs`: the `X-RateLimit-*` and `RateLimit*` headers, `Retry-After`, fixed responses.
 //! - `problem.rs`: the problem document (RFC 9457) of a request that was refused or failed.
+//! - `cors.rs`: the headers of cross-origin resource sharing, and preflights.
 //! - `grpc.rs`: the response of gRPC to such a request.
 //! - `quota_status.rs`: the JSON of a route that reports quotas.
 //! - `limit_report.rs`: one limit and its outcome, and whether responses show it.
@@ -17,6 +18,7 @@
 //! assert_eq!(reply.fields.get("content-type"), Some(&b"application/problem+json"[..]));
 //! ```
 
+mod cors;
 mod grpc;
 mod limit_report;
 mod problem;
@@ -29,6 +31,7 @@ use http::StatusCode;
 
 use self::limit_report::AdvertisedLimit;
 pub use self::{
+    cors::{preflight_method, preflight_reply, write_cors_fields},
     grpc::{GRPC_HTTP_STATUS, grpc_refusal, is_grpc},
     limit_report::LimitReport,
     problem::problem,
@@ -37,7 +40,7 @@ pub use self::{
 use crate::{
     framing::Fields,
     limit::{Algorithm, Decision, Millis},
-    snapshot::RateHeaders,
+    snapshot::{EXPOSED_HEADERS, ErrorBody, RateHeaders},
     throttle::{AdmissionDenied, POLICY},
     upstream::FixedResponse,
 };
@@ -49,8 +52,6 @@ const RESET: &str = "x-ratelimit-reset";
 const RESOURCE: &str = "x-ratelimit-resource";
 const DRAFT_LIMIT: &str = "ratelimit";
 const DRAFT_POLICY: &str = "ratelimit-policy";
-const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, \
-    X-RateLimit-Reset, X-RateLimit-Resource, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id";
 
 /// A response that the gateway makes itself, before the fields that every response has are added.
 #[derive(Clone, Debug)]
@@ -69,11 +70,16 @@ pub struct LocalReply {
 pub struct SuppressedHeaders {
     x_ratelimit: bool,
     draft_11: bool,
+    /// The route has `cors`.
+    pub cors: bool,
 }
 
 impl SuppressedHeaders {
     /// Whether the upstream's field of this name is removed. Ignores case.
     pub fn contains(self, name: &[u8]) -> bool {
+        if self.cors && cors::is_cors_field(name) {
+            return true;
+        }
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         // By length first: most names then need no comparison.
         match name.len() {
@@ -100,7 +106,7 @@ pub fn write_rate_headers<'a>(
     cross_origin: bool,
 ) -> SuppressedHeaders {
     let RateHeaders { x_ratelimit, draft_11, .. } = families;
-    let suppressed = SuppressedHeaders { x_ratelimit, draft_11 };
+    let suppressed = SuppressedHeaders { x_ratelimit, draft_11, cors: false };
     let advertised = limits.clone().filter_map(LimitReport::advertised);
     let Some(tightest) = tightest(advertised.clone()) else {
         // No limit is shown. If one is enforced, the upstream's headers are still suppressed: they
@@ -158,7 +164,7 @@ pub fn write_throttle_headers(
 /// Lets scripts of another origin read the rate-limit headers (Fetch standard, CORS protocol).
 fn write_expose_headers(fields: &mut Fields, families: RateHeaders, cross_origin: bool) {
     if cross_origin && (families.x_ratelimit || families.draft_11) {
-        fields.push("access-control-expose-headers", EXPOSED);
+        fields.push("access-control-expose-headers", EXPOSED_HEADERS);
     }
 }
 
@@ -231,11 +237,17 @@ pub fn fixed_reply(fixed: &FixedResponse) -> LocalReply {
     LocalReply { status: fixed.status, fields, body: fixed.body.clone() }
 }
 
-/// The response that redirects a client to `location`, with the same method and body.
-pub fn redirect_reply(location: &str) -> LocalReply {
+/// Replaces the problem document of an error with the body that its route has for it.
+pub fn replace_body(reply: &mut LocalReply, own: &ErrorBody) {
+    reply.fields.set("content-type", &own.content_type);
+    reply.body = own.body.clone();
+}
+
+/// The response that redirects a client to `location`.
+pub fn redirect_reply(location: &str, status: StatusCode) -> LocalReply {
     let mut fields = Fields::new();
     fields.push("location", location);
-    LocalReply { status: StatusCode::PERMANENT_REDIRECT, fields, body: Bytes::new() }
+    LocalReply { status, fields, body: Bytes::new() }
 }
 
 /// The response to `OPTIONS *` (RFC 9110, 9.3.7): the methods that the gateway supports.

@@ -20,7 +20,7 @@ use crate::{
     identity::{Caller, KeySecret, token_hash},
     limit::Admission,
     metrics::{RouteCounters, WorkerMetrics},
-    plan,
+    plan::{self, RoutedRequest},
     respond::LimitReport,
     telemetry::{AccessLine, AccessWriter, CutReason},
     upstream::{Attempts, RequestLost},
@@ -53,6 +53,8 @@ pub struct RequestContext {
     /// The caller, if the throttle applies to the route.
     pub(super) caller: Option<Caller>,
     pub(super) request_id: RequestId,
+    /// The scheme of the connection: `http` or `https`.
+    connection_scheme: &'static str,
     /// Whether the peer is a trusted proxy, so that its `X-Forwarded-*` are used.
     pub(super) from_trusted_proxy: bool,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
@@ -65,6 +67,8 @@ pub struct RequestContext {
     /// How long leaky buckets delayed the request.
     pub(super) delay: Cell<Duration>,
     pub(super) attempts: Attempts,
+    /// The hash of the parts that the upstream chooses a target by; 0 without.
+    pub(super) hash_key: u64,
     /// The time from the first attempt to the response's head; `None` without a response.
     pub(super) upstream_time: Option<Duration>,
     /// Keeps the caller active for the throttle until the response ends.
@@ -109,6 +113,7 @@ impl RequestContext {
             limits: SmallVec::new(),
             caller: None,
             request_id: given.unwrap_or_else(|| ids.next()),
+            connection_scheme: peer.forwarding.scheme(),
             from_trusted_proxy,
             counters,
             status: None,
@@ -116,6 +121,7 @@ impl RequestContext {
             admission: Admission::NotChecked,
             delay: Cell::default(),
             attempts: Attempts::default(),
+            hash_key: 0,
             upstream_time: None,
             activity: None,
             permits: None,
@@ -153,6 +159,21 @@ impl RequestContext {
             (None, Some(head)) => head.path(),
             (None, None) => "",
         }
+    }
+
+    /// The request on its route; `None` without one.
+    pub(super) fn routed(&self) -> Option<RoutedRequest<'_>> {
+        let (snapshot, head) = (&self.rules.snapshot, self.head.as_deref()?);
+        Some(RoutedRequest {
+            route: &snapshot.routes[self.route?],
+            head,
+            path: self.path(),
+            client_ip: self.client_ip,
+            request_id: self.request_id.as_bytes(),
+            connection_scheme: self.connection_scheme,
+            from_trusted_proxy: self.from_trusted_proxy,
+            merge_slashes: snapshot.http.merge_slashes,
+        })
     }
 
     /// Records and counts the response's status. Called before the client can read the response, so

@@ -9,7 +9,6 @@ use crate::{
 };
 
 /// A response without the fields that every response has.
-#[expect(clippy::large_enum_variant, reason = "one for each request; a box would be an allocation")]
 pub(super) enum DraftResponse {
     /// Made by the gateway.
     Local(LocalReply),

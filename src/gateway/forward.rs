@@ -6,10 +6,10 @@ use super::{
 use crate::{
     error::GatewayError,
     framing::BodyError,
-    plan::forwarded_path,
     respond,
     upstream::{
-        AddedHeaders, ForwardError, OutgoingRequest, Servers, Upstream, UpstreamError, UpstreamKind,
+        AddedHeaders, ForwardError, ForwardInput, OutgoingRequest, Servers, Upstream,
+        UpstreamError, UpstreamKind,
     },
 };
 
@@ -36,18 +36,21 @@ impl Gateway {
             }
             UpstreamKind::Servers(servers) => servers,
         };
-        let Some(outgoing) = self.outgoing(rules, route, servers, peer, context) else {
+        let outgoing = self.outgoing(rules, route, servers, peer, context)?;
+        let RequestContext { head: Some(head), client, attempts, hash_key, .. } = context else {
             return Err(GatewayError::MalformedTarget);
         };
-        let RequestContext { head: Some(head), client, attempts, .. } = context else {
-            return Err(GatewayError::MalformedTarget);
+        let Some(balancer) = &rules.load_balancers[upstream.index] else {
+            return Err(GatewayError::Upstream(UpstreamError::Down { retry_after: 0 }));
         };
-        let stopwatch = self.shared.clock.stopwatch();
-        let balancer = &rules.load_balancers[upstream.index];
-        let result = balancer
-            .forward(servers, outgoing, &head.method, &**client, peer.proxied, attempts)
-            .await;
-        context.upstream_time = result.is_ok().then(|| stopwatch.read());
+        let input = ForwardInput {
+            method: &head.method,
+            client: &**client,
+            proxied: peer.proxied,
+            hash_key: *hash_key,
+        };
+        let result = balancer.forward(outgoing, input, attempts).await;
+        context.upstream_time = attempts.time.filter(|_| result.is_ok());
         if let Some(counters) = &rules.routes[route].upstream {
             let retries = context.attempts.count.saturating_sub(1);
             if retries > 0 {
@@ -82,27 +85,31 @@ impl Gateway {
         servers: &Servers,
         peer: &Peer,
         context: &RequestContext,
-    ) -> Option<OutgoingRequest> {
-        let head = context.head.as_ref()?;
-        let state = &rules.routes[route];
-        let route = &rules.snapshot.routes[route];
-        let path = forwarded_path(context.path(), route.strip_prefix.as_deref());
+    ) -> Result<OutgoingRequest, GatewayError> {
+        let routed = context.routed().ok_or(GatewayError::MalformedTarget)?;
+        let (head, edits) = (routed.head, &routed.route.edits);
+        let protected = &rules.routes[route].protected_headers;
+        let path = routed.forwarded_path()?;
         let added = AddedHeaders {
             peer: &peer.forwarding,
             trusted: context.from_trusted_proxy,
             request_id: context.request_id.as_bytes(),
-            server: &servers.targets[0].address,
+            server: &servers.targets[0].target.address,
             via: self.shared.via.entry(head.version),
+            prefix: routed.stripped_prefix(),
+            host: &edits.host,
+            changes: None,
         };
-        let client = &context.client;
-        Some(OutgoingRequest::new(
-            head,
-            path,
-            &added,
-            &state.protected_headers,
-            client,
-            route.max_body,
-        ))
+        let (client, max_body) = (&context.client, routed.route.max_body);
+        let outgoing = |added: &AddedHeaders<'_>| {
+            OutgoingRequest::new(head, &path, added, protected, client, max_body)
+        };
+        Ok(match &edits.request_headers {
+            None => outgoing(&added),
+            Some(rules) => routed.with_values(|values| {
+                outgoing(&AddedHeaders { changes: Some((rules, values)), ..added })
+            }),
+        })
     }
 
     /// Counts an upstream's failure, and logs it at most once per [`WARNING_INTERVAL`].
@@ -120,8 +127,10 @@ impl Gateway {
                 UpstreamError::Connect(_) => counters.connect.add(1),
                 UpstreamError::Timeout => counters.timeout.add(1),
                 UpstreamError::Failed(_) => counters.broken.add(1),
-                // The server works; it lacks a feature.
-                UpstreamError::UpgradeUnsupported => {}
+                // The server works and lacks a feature; or nothing was sent, which the upstream counts.
+                UpstreamError::UpgradeUnsupported
+                | UpstreamError::Down { .. }
+                | UpstreamError::Overloaded => {}
             }
         }
         let now = self.coarse_clock.get();

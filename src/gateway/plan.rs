@@ -6,7 +6,13 @@ use super::{
 use crate::{
     error::GatewayError,
     identity::KeySecret,
-    plan::{LimitRequests, RequestAttributes, limit_requests, status_requests},
+    limit::Admission,
+    metrics::RouteCounters,
+    plan::{
+        CallerShare, LimitRequests, RequestAttributes, check_access, limit_requests,
+        status_requests, target_key,
+    },
+    respond,
     snapshot::{Action, LimitRequest},
 };
 
@@ -16,6 +22,8 @@ pub(super) struct Plan {
     pub(super) route: usize,
     /// The limits and keys that a quota status route reports; empty for other routes.
     pub(super) status_requests: Vec<LimitRequest>,
+    /// Whether the route's `cors` answers the request, which is a preflight.
+    pub(super) is_preflight: bool,
 }
 
 impl Gateway {
@@ -24,7 +32,7 @@ impl Gateway {
     /// # Errors
     ///
     /// The path cannot be normalized, the host is malformed or not one of the connection's certificate,
-    /// no route matches, or a key or cost cannot be read.
+    /// no route matches, the route does not admit the client, or a key or cost cannot be read.
     pub(super) fn plan(
         &self,
         rules: &WorkerRules,
@@ -40,25 +48,51 @@ impl Gateway {
         if peer.certificate.as_ref().is_some_and(|name| !name.serves(&attributes.host)) {
             return Err(GatewayError::Misdirected);
         }
-        let matched = attributes.find_route(&rules.snapshot)?;
-        let (index, route) = (matched.index, matched.route);
         let (k0, k1) = self.shared.store.key_secret();
         let secret = KeySecret(k0, k1);
+        let share = CallerShare::Hashed(secret);
+        let preflight =
+            respond::preflight_method(&head.method, &head.fields).and_then(|requested| {
+                attributes.with_method(&requested).find_preflight(&rules.snapshot, share)
+            });
+        if let Some(index) = preflight {
+            context.counters = rules.routes[index].counters.clone();
+            context.route = Some(index);
+            let access = check_access(&rules.snapshot.routes[index], attributes.client);
+            access.inspect_err(|_| count_denied(&mut context.admission, &context.counters))?;
+            return Ok(Plan { route: index, status_requests: Vec::new(), is_preflight: true });
+        }
+        let matched = attributes.find_route(&rules.snapshot, share)?;
+        let (index, route) = (matched.index, matched.route);
         context.counters = rules.routes[index].counters.clone();
         context.route = Some(index);
+        if let Err(denied) = matched.check_access() {
+            count_denied(&mut context.admission, &context.counters);
+            return Err(denied);
+        }
         let limits = &rules.routes[index].limits;
         let status_requests = matched.with_subject(|subject| {
             context.caller = self.caller(route, subject)?;
             let requests = limit_requests(route, subject, secret)?;
             let charged = requests.iter().filter_map(|request| ChargedLimit::new(limits, request));
             context.limits.extend(charged);
+            if let Some(plan) = &route.hash_key {
+                context.hash_key = target_key(plan, subject);
+            }
             match &route.action {
                 Action::Status(_) => {
                     status_requests(route, subject, secret).map(LimitRequests::into_vec)
                 }
-                Action::Upstream(_) => Ok(Vec::new()),
+                _ => Ok(Vec::new()),
             }
         });
-        Ok(Plan { route: index, status_requests: status_requests? })
+        Ok(Plan { route: index, status_requests: status_requests?, is_preflight: false })
     }
+}
+
+/// Counts a request that `allow` or `deny` of its route refuses.
+#[cold]
+fn count_denied(admission: &mut Admission, counters: &RouteCounters) {
+    *admission = Admission::Denied;
+    counters.denied.add(1);
 }

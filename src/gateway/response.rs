@@ -6,8 +6,9 @@ use http::{Method, StatusCode};
 use super::context::RequestContext;
 use crate::{
     framing::{Fields, ResponseHead, Version},
+    plan::{PublicUrl, RoutedRequest},
     respond::SuppressedHeaders,
-    upstream::{ResponseBody, UpstreamTunnel, write_response_fields},
+    upstream::{HostRule, ResponseBody, UpstreamTunnel, write_response_fields},
 };
 
 /// The response to a request, independent of the protocol version.
@@ -29,7 +30,6 @@ pub struct Response {
 }
 
 /// The content (RFC 9110, 6.4) of a response.
-#[expect(clippy::large_enum_variant, reason = "one for each request; a box would be an allocation")]
 pub enum Content {
     /// The complete body, made by the gateway.
     Whole(Bytes),
@@ -54,14 +54,61 @@ impl Response {
     /// Writes the header fields as lines with CR LF, without those that delimit the body or concern
     /// the connection: `Content-Length`, `Transfer-Encoding`, `Connection`.
     pub fn write_fields(&self, out: &mut Vec<u8>) {
+        let routed = self.context.routed();
+        let rules = routed.and_then(|request| request.route.edits.response_headers.as_ref());
+        let drops = |name: &[u8]| rules.is_some_and(|rules| rules.drops(name));
         if let Some(head) = &self.upstream {
             let is_id =
                 |name: &[u8]| name.len() == 12 && name.eq_ignore_ascii_case(b"x-request-id");
+            let public_url = routed.filter(|request| request.route.restores_location());
+            let is_restored = |name: &[u8]| public_url.is_some() && is_location(name);
             write_response_fields(head, out, |name| {
-                !(is_id(name) || self.suppressed.contains(name))
+                !(is_id(name) || self.suppressed.contains(name) || drops(name) || is_restored(name))
             });
+            if let Some(request) = public_url {
+                self.write_locations(head, request, drops, out);
+            }
         }
-        self.fields.write_to(out, |_, _| true);
+        self.fields.write_to(out, |name, _| !drops(name));
+        if let (Some(rules), Some(request)) = (rules, routed) {
+            request.with_values(|values| rules.write(values, out));
+        }
+    }
+
+    /// Writes `Location` and `Content-Location` of an upstream that sees another path or host.
+    fn write_locations(
+        &self,
+        head: &ResponseHead,
+        request: RoutedRequest<'_>,
+        drops: impl Fn(&[u8]) -> bool,
+        out: &mut Vec<u8>,
+    ) {
+        let client_host = request.head.fields.get("host").unwrap_or_default();
+        let server = self.context.attempts.server.as_ref();
+        let upstream_host = server.map(|server| server.target().host()).unwrap_or_default();
+        let sent_host = match &request.route.edits.host {
+            HostRule::Preserve => client_host,
+            HostRule::Upstream => upstream_host.as_bytes(),
+            HostRule::Name(name) => name.as_bytes(),
+        };
+        let url = PublicUrl {
+            scheme: request.scheme(),
+            host: client_host,
+            prefix: request.stripped_prefix().unwrap_or_default(),
+            sent_host,
+            upstream_host: upstream_host.as_bytes(),
+        };
+        for (name, location) in head.fields.iter().filter(|(name, _)| is_location(name)) {
+            if drops(name) {
+                continue;
+            }
+            out.extend_from_slice(name);
+            out.extend_from_slice(b": ");
+            if !url.write(location, out) {
+                out.extend_from_slice(location);
+            }
+            out.extend_from_slice(b"\r\n");
+        }
     }
 
     /// Whether the head is a trailers-only response of gRPC, whose fields a client reads as metadata.
@@ -75,6 +122,11 @@ impl Response {
         let head = self.context.head();
         head.map_or((Method::GET, Version::Http11), |head| (head.method.clone(), head.version))
     }
+}
+
+fn is_location(name: &[u8]) -> bool {
+    let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+    matches!(name.len(), 8 | 16) && (is(b"location") || is(b"content-location"))
 }
 
 #[cfg(test)]

@@ -9,16 +9,18 @@ use std::{
 
 use ahash::RandomState;
 use crossbeam_utils::CachePadded;
-use hashbrown::HashMap;
+use hashbrown::HashSet;
 use http::HeaderName;
 use smallvec::SmallVec;
 
+use super::Shared;
 use crate::{
-    identity::{Part, TokenSource},
-    live::LiveSnapshot,
+    identity::TokenSource,
     metrics::{LimitCounters, RouteCounters, UpstreamCounters, WorkerMetrics},
-    snapshot::{Action, Cost, LimitPolicy, Route, Snapshot, TierMatch},
-    upstream::{LoadBalancer, Pool, ProtectedHeaders, Target, UpstreamKind},
+    route::ValueSource,
+    snapshot::{Action, LimitPolicy, Route, Snapshot, counted_headers},
+    template::HeaderRules,
+    upstream::{LoadBalancer, PoolTable, ProtectedHeaders, UpstreamKind},
 };
 
 /// A snapshot with a worker's state. A request uses the same one to its end, even across a reload.
@@ -26,8 +28,8 @@ pub(super) struct WorkerRules {
     pub(super) snapshot: Arc<Snapshot>,
     /// One for each route, in the snapshot's order.
     pub(super) routes: Vec<RouteState>,
-    /// One for each upstream, in the snapshot's order; without servers for a fixed response.
-    pub(super) load_balancers: Vec<LoadBalancer>,
+    /// One for each upstream, in the snapshot's order; `None` for a fixed response.
+    pub(super) load_balancers: Vec<Option<LoadBalancer>>,
 }
 
 /// A limit of one route, with the worker's counters.
@@ -51,33 +53,26 @@ pub(super) struct RouteState {
 pub(super) struct RulesCache {
     generation: Cell<u64>,
     rules: RefCell<Rc<WorkerRules>>,
-    pools: RefCell<HashMap<Target, Rc<Pool>, RandomState>>,
-    /// The worker's coarse clock, in ms.
-    coarse_clock: Rc<Cell<u64>>,
+    pools: Rc<PoolTable>,
 }
 
 impl RulesCache {
     pub(super) fn new(
-        live: &LiveSnapshot,
+        shared: &Shared,
         metrics: &WorkerMetrics,
         coarse_clock: Rc<Cell<u64>>,
     ) -> Self {
-        let pools = RefCell::default();
-        let generation = live.generation();
-        let rules = WorkerRules::new(live.snapshot(), metrics, &pools, &coarse_clock);
-        Self {
-            generation: Cell::new(generation),
-            rules: RefCell::new(Rc::new(rules)),
-            pools,
-            coarse_clock,
-        }
+        let pools = PoolTable::new(coarse_clock);
+        let generation = shared.live.generation();
+        let rules = WorkerRules::new(shared, metrics, &pools);
+        Self { generation: Cell::new(generation), rules: RefCell::new(Rc::new(rules)), pools }
     }
 
     /// The current rules, rebuilt first if the configuration was reloaded.
-    pub(super) fn get(&self, live: &LiveSnapshot, metrics: &WorkerMetrics) -> Rc<WorkerRules> {
-        let generation = live.generation();
+    pub(super) fn get(&self, shared: &Shared, metrics: &WorkerMetrics) -> Rc<WorkerRules> {
+        let generation = shared.live.generation();
         if generation != self.generation.get() {
-            let rules = WorkerRules::new(live.snapshot(), metrics, &self.pools, &self.coarse_clock);
+            let rules = WorkerRules::new(shared, metrics, &self.pools);
             self.generation.set(generation);
             *self.rules.borrow_mut() = Rc::new(rules);
         }
@@ -88,23 +83,15 @@ impl RulesCache {
     /// are no longer configured.
     pub(super) fn sweep_pools(&self) {
         let rules = self.rules.borrow().clone();
-        for (upstream, balancer) in rules.snapshot.upstreams.iter().zip(&rules.load_balancers) {
-            if let UpstreamKind::Servers(servers) = &upstream.kind {
-                let idle_timeout = servers.idle_timeout.as_millis() as u64;
-                balancer.pools().iter().for_each(|pool| pool.sweep(idle_timeout));
-            }
-        }
-        self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
+        rules.load_balancers.iter().flatten().for_each(LoadBalancer::sweep);
+        self.pools.sweep();
     }
 }
 
 impl WorkerRules {
-    fn new(
-        snapshot: Arc<Snapshot>,
-        metrics: &WorkerMetrics,
-        pools: &RefCell<HashMap<Target, Rc<Pool>, RandomState>>,
-        coarse_clock: &Rc<Cell<u64>>,
-    ) -> Self {
+    fn new(shared: &Shared, metrics: &WorkerMetrics, pools: &Rc<PoolTable>) -> Self {
+        let snapshot = shared.live.snapshot();
+        let tested = tested_headers(&snapshot.routes);
         let routes = snapshot.routes.iter().map(|route| RouteState {
             counters: metrics.route(&route.name),
             limits: route
@@ -119,24 +106,17 @@ impl WorkerRules {
             protected_headers: ProtectedHeaders::new(&protected_names(
                 route,
                 &snapshot.identity.token,
-            )),
+            ))
+            .with_tested(&tested),
             upstream: match &route.action {
                 Action::Upstream(upstream) => Some(metrics.upstream(&upstream.name)),
-                Action::Status(_) => None,
+                Action::Status(_) | Action::Redirect(_) | Action::Respond(_) => None,
             },
         });
-        let pool_of = |target: &Target| {
-            let mut pools = pools.borrow_mut();
-            pools
-                .entry(target.clone())
-                .or_insert_with(|| Pool::new(target.clone(), coarse_clock.clone()))
-                .clone()
-        };
-        let load_balancers = snapshot.upstreams.iter().map(|upstream| match &upstream.kind {
-            UpstreamKind::Servers(servers) => {
-                LoadBalancer::new(servers.targets.iter().map(pool_of).collect())
-            }
-            UpstreamKind::Fixed(_) => LoadBalancer::new(Vec::new()),
+        let load_balancers = snapshot.upstreams.iter().map(|upstream| {
+            let UpstreamKind::Servers(_) = &upstream.kind else { return None };
+            let state = shared.upstreams.get(&upstream.name)?;
+            Some(LoadBalancer::new(state, Rc::clone(pools)))
         });
         let (routes, load_balancers) = (routes.collect(), load_balancers.collect());
         let rules = Self { snapshot, routes, load_balancers };
@@ -160,31 +140,23 @@ impl WorkerRules {
     }
 }
 
-/// The headers that the limits of `route` read keys, costs or tiers from, and those that carry
-/// tokens. Sorted, without duplicates.
+/// The headers that limits of `route` depend on, and those that it removes or replaces. Sorted, without duplicates.
 fn protected_names(route: &Route, tokens: &[TokenSource]) -> Vec<HeaderName> {
-    let header = |part: &Part| match part {
-        Part::Header(name) => Some(name.clone()),
-        Part::Cookie(_) => Some(http::header::COOKIE),
-        _ => None,
-    };
-    let mut names = Vec::new();
-    for policy in &route.limits {
-        names.extend(policy.key.0.iter().filter_map(header));
-        if let Cost::Header { name, .. } = &policy.cost {
-            names.push(name.clone());
-        }
-        names.extend(policy.tiers.iter().filter_map(|tier| match &tier.matches {
-            TierMatch::Part(part, _) => header(part),
-            TierMatch::Networks(_) => None,
-        }));
-    }
-    names.extend(tokens.iter().filter_map(|source| match source {
-        TokenSource::Header(name) => Some(name.clone()),
-        TokenSource::Cookie(_) => Some(http::header::COOKIE),
-        TokenSource::Recorded(_) => None,
-    }));
+    let mut names = counted_headers(&route.limits, tokens);
+    let rules = route.edits.request_headers.iter();
+    names.extend(rules.flat_map(HeaderRules::dropped).cloned());
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     names.dedup();
     names
+}
+
+/// The headers that routes test.
+fn tested_headers(routes: &[Route]) -> Rc<[HeaderName]> {
+    let tests = routes.iter().flat_map(|route| route.edits.conditions.tests());
+    let names = tests.filter_map(|test| match &test.source {
+        ValueSource::Header(name) => Some(name.clone()),
+        ValueSource::Query(_) => None,
+    });
+    let names: HashSet<HeaderName, RandomState> = names.collect();
+    names.into_iter().collect()
 }

@@ -23,6 +23,7 @@ const MAX_MESSAGE: usize = 1024;
 enum GrpcStatus {
     InvalidArgument = 3,
     DeadlineExceeded = 4,
+    PermissionDenied = 7,
     ResourceExhausted = 8,
     Unimplemented = 12,
     Internal = 13,
@@ -42,6 +43,7 @@ impl GrpcStatus {
             GatewayError::Upstream(_)
             | GatewayError::StoreUnavailable
             | GatewayError::Misdirected => Self::Unavailable,
+            GatewayError::AccessDenied => Self::PermissionDenied,
             GatewayError::NoRoute
             | GatewayError::MethodNotAllowed(_)
             | GatewayError::MethodNotSupported(_) => Self::Unimplemented,
@@ -139,6 +141,7 @@ mod tests {
             (GatewayError::Upstream(UpstreamError::Failed(refused())), "14", 502),
             (GatewayError::StoreUnavailable, "14", 503),
             (GatewayError::Misdirected, "14", 421),
+            (GatewayError::AccessDenied, "7", 403),
             (GatewayError::NoRoute, "12", 404),
             (GatewayError::MethodNotAllowed(vec![Method::GET]), "12", 405),
             (GatewayError::MethodNotSupported(Method::TRACE), "12", 405),

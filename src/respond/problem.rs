@@ -5,12 +5,19 @@ use http::Method;
 use smallvec::SmallVec;
 
 use super::{LimitReport, LocalReply, retry_after, throttle_retry_after};
-use crate::{error::GatewayError, framing::Fields, throttle::POLICY};
+use crate::{
+    error::GatewayError,
+    framing::Fields,
+    throttle::POLICY,
+    upstream::{UpstreamError, retry_seconds},
+};
 
 const PROBLEM: &str = "application/problem+json";
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const UPSTREAMS_DOWN: &str = "urn:tidegate:problem:upstreams-down";
+const OVERLOADED: &str = "urn:tidegate:problem:overloaded";
 const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
 /// Initial capacity of a document, in bytes: one allocation is enough for most.
 const CAPACITY: usize = 320;
@@ -42,6 +49,16 @@ pub fn problem<'a>(
             json.begin(STORE_UNAVAILABLE, "Store unavailable", status.as_u16());
             json.member("detail", &error.detail());
         }
+        GatewayError::Upstream(UpstreamError::Down { .. }) => {
+            json.begin(UPSTREAMS_DOWN, "Upstreams down", status.as_u16());
+            json.member("detail", &error.detail());
+            json.retry_after(retry_after);
+        }
+        GatewayError::Upstream(UpstreamError::Overloaded) => {
+            json.begin(OVERLOADED, "Overloaded", status.as_u16());
+            json.member("detail", &error.detail());
+            json.retry_after(retry_after);
+        }
         _ => {
             let title = status.canonical_reason().unwrap_or("Error");
             json.begin("about:blank", title, status.as_u16());
@@ -66,7 +83,12 @@ pub(super) fn refused_retry_after<'a>(
     match error {
         GatewayError::LimitExceeded => retry_after(limits),
         GatewayError::Throttled(denied) => Some(throttle_retry_after(denied)),
-        GatewayError::StoreUnavailable | GatewayError::DelayTimeout => Some(1),
+        GatewayError::Upstream(UpstreamError::Down { retry_after }) => {
+            Some(retry_seconds(*retry_after))
+        }
+        GatewayError::StoreUnavailable
+        | GatewayError::DelayTimeout
+        | GatewayError::Upstream(UpstreamError::Overloaded) => Some(1),
         _ => None,
     }
 }

@@ -1,0 +1,68 @@
+//! Decides whether a response is compressed, and adapts its head.
+
+use super::{context::RequestContext, response::Content};
+use crate::{
+    compress::{CompressRules, Compressor, negotiate},
+    framing::{Fields, ResponseHead},
+    upstream::ResponseBody,
+};
+
+/// Compresses the body if the rules, the response and the client allow it. Adds the fields of the gateway to
+/// `added`, also `Vary` if another client would get another encoding.
+pub(super) fn compress(
+    rules: &CompressRules,
+    context: &RequestContext,
+    head: Option<&mut ResponseHead>,
+    content: &mut Content,
+    added: &mut Fields,
+) {
+    let (Some(request), Some(head), Content::Stream(body)) = (context.head(), head, content) else {
+        return;
+    };
+    if !is_compressible(rules, head, body)
+        || has_member(&request.fields, "cache-control", NO_TRANSFORM)
+    {
+        return;
+    }
+    if !has_member(&head.fields, "vary", b"accept-encoding")
+        && !has_member(&head.fields, "vary", b"*")
+    {
+        added.push("vary", "accept-encoding");
+    }
+    if request.method == http::Method::HEAD {
+        return;
+    }
+    let accepted = negotiate(request.fields.get_all("accept-encoding"), &rules.encodings);
+    let Some(encoding) = accepted else { return };
+    let Ok(compressor) = Compressor::new(encoding, rules.level(encoding)) else { return };
+    body.compress(compressor);
+    added.push("content-encoding", encoding.name());
+    // The bytes differ from those that the tag stands for, and so do their ranges.
+    if let Some(tag) = head.fields.get("etag").filter(|tag| tag.starts_with(b"\"")) {
+        let weak = [b"W/", tag].concat();
+        head.fields.set("etag", weak);
+    }
+    head.fields.remove("accept-ranges");
+}
+
+const NO_TRANSFORM: &[u8] = b"no-transform";
+
+/// Whether the response may be compressed for some client.
+fn is_compressible(rules: &CompressRules, head: &ResponseHead, body: &ResponseBody) -> bool {
+    let fields = &head.fields;
+    let has_size =
+        body.declared_length().is_none_or(|length| length > 0 && length >= rules.min_size);
+    // A digest is one of the bytes that are sent (RFC 9530).
+    let excluded = ["content-encoding", "content-range", "content-digest", "repr-digest", "digest"];
+    has_size
+        && !matches!(head.status, 204..=206 | 304)
+        && fields.get("content-type").is_some_and(|value| rules.has_type(value))
+        && !excluded.iter().any(|name| fields.contains(name))
+        && !has_member(fields, "cache-control", NO_TRANSFORM)
+}
+
+/// Whether one of the fields of this name lists `member`, without regard to case.
+fn has_member(fields: &Fields, name: &str, member: &[u8]) -> bool {
+    let mut members = fields.get_all(name).flat_map(|value| value.split(|byte| *byte == b','));
+    members.any(|found| found.trim_ascii().eq_ignore_ascii_case(member))
+}

@@ -1,0 +1,44 @@
+//! Cross-origin resource sharing: preflights, and the fields of actual responses.
+
+use super::{context::RequestContext, draft_response::DraftResponse, rules::WorkerRules};
+use crate::{
+    framing::{Fields, ResponseHead},
+    limit::Admission,
+    respond,
+    snapshot::CorsPolicy,
+};
+
+/// The route's `cors`, if the request has a route that has one.
+fn policy<'r>(rules: &'r WorkerRules, context: &RequestContext) -> Option<&'r CorsPolicy> {
+    rules.snapshot.routes[context.route?].cors.as_ref()
+}
+
+/// The response to a preflight that the plan has found. Charges nothing.
+pub(super) fn answer_preflight(rules: &WorkerRules, context: &mut RequestContext) -> DraftResponse {
+    context.admission = Admission::Unlimited;
+    let empty = Fields::default();
+    let fields = context.head.as_ref().map_or(&empty, |head| &head.fields);
+    let reply = policy(rules, context).map(|policy| respond::preflight_reply(policy, fields));
+    DraftResponse::Local(reply.unwrap_or_else(respond::options_reply))
+}
+
+/// Writes the fields of the route's `cors` to a response; returns whether the upstream's own are removed.
+#[inline]
+pub(super) fn write_fields(
+    fields: &mut Fields,
+    rules: &WorkerRules,
+    context: &RequestContext,
+    upstream: Option<&ResponseHead>,
+) -> bool {
+    let (Some(policy), Some(head)) = (policy(rules, context), &context.head) else { return false };
+    let upstream = upstream.map(|upstream| &upstream.fields);
+    respond::write_cors_fields(fields, policy, &head.fields, upstream);
+    true
+}
+
+/// Whether the rate-limit headers are exposed to scripts of other origins: the request has an `Origin`, which
+/// a browser sends with a cross-origin request, and its route has no `cors`, which would expose them.
+pub(super) fn exposes_rate_headers(rules: &WorkerRules, context: &RequestContext) -> bool {
+    context.head.as_ref().is_some_and(|head| head.fields.contains("origin"))
+        && policy(rules, context).is_none()
+}

@@ -1,0 +1,80 @@
+//! The header fields of cross-origin resource sharing (Fetch standard, "CORS protocol").
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+
+use super::LocalReply;
+use crate::{framing::Fields, snapshot::CorsPolicy};
+
+/// Whether the gateway replaces a field of this name in an upstream's response. Ignores case.
+pub(super) fn is_cors_field(name: &[u8]) -> bool {
+    const PREFIX: &[u8] = b"access-control-";
+    name.len() > PREFIX.len() && name[..PREFIX.len()].eq_ignore_ascii_case(PREFIX)
+}
+
+/// The method that a preflight asks for; `None` if the request is not a preflight: an `OPTIONS` with an
+/// `Origin` and one `Access-Control-Request-Method`.
+#[inline]
+pub fn preflight_method(method: &Method, fields: &Fields) -> Option<Method> {
+    if *method != Method::OPTIONS || !fields.contains("origin") {
+        return None;
+    }
+    let mut requested = fields.get_all("access-control-request-method");
+    let method = requested.next().filter(|_| requested.next().is_none())?;
+    Method::from_bytes(method).ok()
+}
+
+/// Writes the fields of a response to `request`: who may read it, and that it depends on the origin unless
+/// all may, or `upstream` has said so already.
+pub fn write_cors_fields(
+    fields: &mut Fields,
+    policy: &CorsPolicy,
+    request: &Fields,
+    upstream: Option<&Fields>,
+) {
+    let is_vary = |fields: &Fields| {
+        let values = fields.get_all("vary").flat_map(|value| value.split(|byte| *byte == b','));
+        let mut names = values.map(<[u8]>::trim_ascii);
+        names.any(|name| name == b"*" || name.eq_ignore_ascii_case(b"origin"))
+    };
+    if !policy.origins.is_any() && !upstream.is_some_and(is_vary) {
+        fields.push("vary", "Origin");
+    }
+    if write_allowed_origin(fields, policy, request) {
+        fields.push("access-control-expose-headers", &*policy.expose);
+    }
+}
+
+/// Writes who may read the response; returns whether the origin of `request` may.
+fn write_allowed_origin(fields: &mut Fields, policy: &CorsPolicy, request: &Fields) -> bool {
+    let mut origins = request.get_all("origin");
+    let Some(origin) = origins.next().filter(|_| origins.next().is_none()) else { return false };
+    if !policy.origins.contains(origin) {
+        return false;
+    }
+    if policy.origins.is_any() {
+        fields.push("access-control-allow-origin", "*");
+    } else {
+        fields.push("access-control-allow-origin", origin);
+    }
+    if policy.credentials {
+        fields.push("access-control-allow-credentials", "true");
+    }
+    true
+}
+
+/// The response to a preflight, without the fields that [`write_cors_fields`] adds. Of an origin that may
+/// not use the route, it permits nothing.
+pub fn preflight_reply(policy: &CorsPolicy, request: &Fields) -> LocalReply {
+    let mut fields = Fields::new();
+    let mut origins = request.get_all("origin");
+    let origin = origins.next().filter(|_| origins.next().is_none());
+    if origin.is_some_and(|origin| policy.origins.contains(origin)) {
+        fields.push("access-control-allow-methods", &*policy.methods);
+        if !policy.headers.is_empty() {
+            fields.push("access-control-allow-headers", &*policy.headers);
+        }
+        fields.push_number("access-control-max-age", policy.max_age);
+    }
+    LocalReply { status: StatusCode::NO_CONTENT, fields, body: Bytes::new() }
+}
