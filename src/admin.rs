@@ -6,7 +6,8 @@
 //! | `connections` | accepts connections within bounds of time, number and size |
 //! | `guard` | refuses requests that a web page in a browser could make |
 //! | `limits` | `/api/limits`: lists limits, shows and resets the counter of a caller |
-//! | `metrics`, `throttle_metrics`, `encode` | `/metrics` |
+//! | `metrics`, `throttle_metrics`, `upstream_metrics`, `encode` | `/metrics` |
+//! | `upstreams` | `/api/upstreams`: lists upstreams and their targets, with health and load |
 //! | `throttle` | `/api/throttle`: shows the throttle and sets its mode |
 
 mod connections;
@@ -16,6 +17,8 @@ mod limits;
 mod metrics;
 mod throttle;
 mod throttle_metrics;
+mod upstream_metrics;
+mod upstreams;
 
 use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering};
 
@@ -65,6 +68,7 @@ pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, hosts: AllowedHosts)
         .route("/api/limits/{name}", get(limits::show).delete(limits::reset))
         .route("/api/reload", post(reload))
         .route("/api/throttle", get(throttle::show).put(throttle::set))
+        .route("/api/upstreams", get(upstreams::list))
         .route("/", get(index))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -92,6 +96,7 @@ GET /api/limits
 GET, DELETE /api/limits/{name}
 POST /api/reload
 GET, PUT /api/throttle
+GET /api/upstreams
 ";
 
 /// Lists the requests, for an operator who opens the port.

@@ -57,11 +57,13 @@
 //!
 //! # Parts that can be tested alone
 //!
+//! - [`compress`]: content codings: the negotiation and the streaming encoders.
 //! - [`framing`]: strict HTTP/1.1 framing.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
 //! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
 //! - [`route`]: finds the route for a host, a path and a method.
 //! - [`store`]: the counters of limits, in this process or in Redis.
+//! - [`template`]: texts with variables of a request: header rules, redirects, rewritten paths.
 //! - [`throttle`]: active-user admission control.
 //! - [`tls`]: certificates, and the rules of TLS handshakes.
 //! - [`upstream`]: the HTTP/1.1 client: connection pools, forwarding, header rules.
@@ -82,6 +84,7 @@
 pub mod admin;
 pub mod cli;
 pub mod clock;
+pub mod compress;
 pub mod config;
 pub mod connection;
 pub mod counter;
@@ -104,6 +107,7 @@ pub mod server;
 pub mod snapshot;
 pub mod store;
 pub mod telemetry;
+pub mod template;
 pub mod throttle;
 pub mod tls;
 pub mod upstream;

@@ -42,6 +42,8 @@ impl Histogram {
 pub struct RouteCounters {
     /// Responses by status class, `1xx` to `5xx`. A client that closed before its response counts as `4xx`.
     pub responses: [Counter; 5],
+    /// Requests that `allow` and `deny` refused.
+    pub denied: Counter,
     /// Time from the request's head to the response's last byte.
     pub latency: Histogram,
 }
@@ -295,6 +297,11 @@ impl Metrics {
     /// Responses by route and status class, `1xx` to `5xx`.
     pub fn responses(&self) -> Sums<Box<str>, 5> {
         self.sum(|worker| &worker.routes, |route| std::array::from_fn(|i| route.responses[i].get()))
+    }
+
+    /// Requests that `allow` and `deny` refused, by route.
+    pub fn denied(&self) -> Sums<Box<str>, 1> {
+        self.sum(|worker| &worker.routes, |route| [route.denied.get()])
     }
 
     /// Latencies by route: the buckets, not cumulative, and the sum in µs.

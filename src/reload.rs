@@ -191,6 +191,7 @@ impl Reloader {
                 }
                 // As they were compiled: they may have changed since they were read here.
                 last_read.tls_files = snapshot.tls_files();
+                self.shared.upstreams.apply(&snapshot.upstreams);
                 let generation = self.shared.live.replace(snapshot);
                 self.replaced.notify_one();
                 self.shared.metrics.reloads.fetch_add(1, Ordering::Relaxed);

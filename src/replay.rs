@@ -255,6 +255,7 @@ impl Replay {
             line,
             method: method.as_ref(),
             host: if is_combined { &self.host } else { &line.host },
+            has_query: is_combined,
             headers: &self.headers,
             sources: &self.sources,
         };

@@ -11,7 +11,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     path::Path,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64, mpsc},
     thread,
     time::Duration,
 };
@@ -32,11 +32,15 @@ use crate::{
     store::SetupError,
     telemetry::{AccessLog, AccessLogGuard, Destination},
     throttle::{Throttle, redis::RedisFilterStore},
+    upstream::{UpstreamRegistry, names, probes},
     worker::{self, Shutdown},
 };
 
 /// Interval at which certificates that expire soon are logged.
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_hours(24);
+
+/// Longest time that the start waits until the names of upstreams have been resolved for the first time.
+const FIRST_RESOLUTION: Duration = Duration::from_secs(2);
 
 /// Why a gateway could not start.
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +157,10 @@ impl Server {
             let shared = config.store.redis.is_some();
             Throttle::new(settings, store.shared_secret(), shared, clock.now())
         });
+        let upstreams = UpstreamRegistry::new(clock.clone());
+        upstreams.apply(&snapshot.upstreams);
         let shared = Arc::new(Shared {
+            upstreams: Arc::new(upstreams),
             live: LiveSnapshot::new(snapshot),
             store,
             throttle,
@@ -189,8 +196,11 @@ impl Server {
     /// Starts the control thread, and the throttle's if it is configured.
     fn start_control(&self, admin: Option<(TcpListener, AllowedHosts)>) -> io::Result<()> {
         let (shared, stop) = (&self.shared, &self.stop);
-        let control = spawn_control(shared, &self.reloader, admin, stop)?;
+        let (resolved, is_resolved) = mpsc::channel();
+        let control = spawn_control(shared, &self.reloader, admin, stop, resolved)?;
         self.control.lock().push(control);
+        // Without an answer the server starts, too: its upstreams are down until there is one.
+        let _ = is_resolved.recv_timeout(FIRST_RESOLUTION);
         if let Some(throttle) = &shared.throttle {
             let filter_store = shared.store.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
@@ -210,7 +220,7 @@ impl Server {
         listeners: Vec<Vec<TcpListener>>,
         drain_timeout: Duration,
     ) -> io::Result<()> {
-        let (failure, failures) = std::sync::mpsc::channel();
+        let (failure, failures) = mpsc::channel();
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (shared, failure) = (self.shared.clone(), failure.clone());
             let shutdown = Shutdown { drain: self.drain.clone(), drain_timeout };
@@ -264,6 +274,7 @@ fn spawn_control(
     reloader: &Arc<Reloader>,
     admin: Option<(TcpListener, AllowedHosts)>,
     stop: &CancellationToken,
+    resolved: mpsc::Sender<()>,
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (shared, reloader, stop) = (shared.clone(), reloader.clone(), stop.clone());
@@ -272,6 +283,8 @@ fn spawn_control(
             let maintenance = tokio::spawn(shared.store.clone().run(stop.clone()));
             let watch = tokio::spawn(reloader.clone().watch(stop.clone()));
             let certificates = tokio::spawn(log_certificates(shared.clone()));
+            let names = tokio::spawn(names::resolve(shared.upstreams.clone(), resolved));
+            let probes = tokio::spawn(probes::run(shared.upstreams.clone()));
             let admin_api = admin.map(|(listener, hosts)| {
                 let router = admin::router(shared.clone(), reloader.clone(), hosts);
                 tokio::spawn(admin::serve(listener, router, stop.clone()))
@@ -279,6 +292,8 @@ fn spawn_control(
             let _ = maintenance.await;
             watch.abort();
             certificates.abort();
+            names.abort();
+            probes.abort();
             if let Some(admin_api) = admin_api {
                 let _ = admin_api.await;
             }

@@ -60,6 +60,7 @@ impl fmt::Debug for MetricsCollector {
 impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.encode_requests(&mut encoder)?;
+        super::upstream_metrics::encode(&self.0, &mut encoder)?;
         self.encode_limits(&mut encoder)?;
         super::throttle_metrics::encode(&self.0, &mut encoder)?;
         self.encode_store(&mut encoder)?;
@@ -76,6 +77,13 @@ impl MetricsCollector {
             for (class, count) in CLASSES.iter().zip(responses) {
                 write_counter(&mut family, &[("route", &route), ("status", class)], count)?;
             }
+        }
+        let mut denied = metrics.denied();
+        denied.retain(|_, [count]| *count > 0);
+        let help = "Requests refused by allow or deny, by route";
+        let mut family = start_counters(encoder, "access_denied", help)?;
+        for (route, [count]) in &denied {
+            write_counter(&mut family, &[("route", route)], *count)?;
         }
         let help = "Requests whose head was read, by protocol";
         let mut family = start_counters(encoder, "requests_by_protocol", help)?;

@@ -6,7 +6,8 @@ use std::path::Path;
 use super::{Exit, exit_after_write};
 use crate::clock::Clock;
 use crate::config::{
-    AccessLog, Config, EnvLookup, Fault, Faults, LoadedConfig, SecretError, SecretReference,
+    AccessLog, Config, EnvLookup, Fault, Faults, LoadedConfig, MatchValue, RouteMatch, SecretError,
+    SecretReference,
 };
 use crate::secret::MIN_LEN;
 use crate::snapshot::Snapshot;
@@ -58,13 +59,31 @@ fn print_summary(
             if route.limits.is_empty() { "no limit".to_owned() } else { route.limits.join(", ") };
         let (name, path) = (&route.name, &route.matches.path);
         let status = route.status.as_ref().map(|limits| format!("status of {}", limits.join(", ")));
-        let action = route.upstream.as_ref().or(status.as_ref()).map_or("", String::as_str);
-        writeln!(out, "  {name}: {methods} {host}{path} -> {action} ({limits})")?;
+        let redirect = route.redirect.as_ref().map(|to| format!("{} {}", to.status.0, to.to));
+        let respond = route.respond.as_ref().map(|fixed| fixed.status.0.to_string());
+        let actions = [route.upstream.clone(), status, redirect, respond];
+        let action = actions.into_iter().flatten().next().unwrap_or_default();
+        let conditions = route_conditions(&route.matches);
+        writeln!(out, "  {name}: {methods} {host}{path}{conditions} -> {action} ({limits})")?;
     }
     if let Some(throttle) = &snapshot.throttle {
         writeln!(out, "  throttle: {}", throttle_summary(throttle))?;
     }
     Ok(())
+}
+
+/// The conditions beyond host, path and methods, in few words.
+fn route_conditions(matches: &RouteMatch) -> String {
+    let headers = matches.headers.iter().map(|(name, value)| ("header", name, value));
+    let query = matches.query.iter().map(|(name, value)| ("query", name, value));
+    let tests = headers.chain(query).map(|(kind, name, value)| match value {
+        MatchValue::Text(text) => format!("{kind} {name}: {text}"),
+        MatchValue::Sent(true) => format!("{kind} {name}"),
+        MatchValue::Sent(false) => format!("no {kind} {name}"),
+    });
+    let weight = matches.weight.map(|weight| format!("{weight} % of callers"));
+    let all: Vec<String> = tests.chain(weight).collect();
+    if all.is_empty() { String::new() } else { format!(" [{}]", all.join(", ")) }
 }
 
 fn print_notes<'a>(notes: impl Iterator<Item = &'a Fault>, out: &mut dyn Write) -> io::Result<()> {

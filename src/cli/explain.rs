@@ -2,6 +2,7 @@
 
 mod explanation;
 mod request;
+mod route_changes;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};

@@ -276,3 +276,28 @@ fn an_empty_header_is_shown_as_empty() {
     assert_eq!(exit, Exit::Ok);
     assert!(printed.contains("allow: (empty)\n"), "{printed}");
 }
+
+#[test]
+fn check_shows_the_conditions_and_actions_of_routes() {
+    let (_folder, path) = file(
+        "upstreams: {app: {targets: ['http://a:1']}}
+routes:
+  - {name: all, match: {path: /a}, upstream: app}
+  - {name: some, match: {path: /a, headers: {x-v: '2', x-old: false}, query: {q: true}, weight: 5}, upstream: app}
+  - {name: moved, match: {path: /b}, redirect: {to: '/c?{query}'}}
+  - {name: off, match: {path: /d, weight: 0}, respond: {status: 503}}
+",
+    );
+    let (exit, printed) = output(&["check", "-c", &path]);
+    assert_eq!(exit, Exit::Ok, "{printed}");
+    for line in [
+        "  all: any */a -> app (no limit)",
+        "  some: any */a [no header x-old, header x-v: 2, query q, 5 % of callers] -> app (no limit)",
+        "  moved: any */b -> 308 /c?{query} (no limit)",
+        "  off: any */d [0 % of callers] -> 503 (no limit)",
+    ] {
+        assert!(printed.lines().any(|printed| printed == line), "{line}:\n{printed}");
+    }
+    assert!(printed.contains("a weight of 0: the route matches no request"), "{printed}");
+    assert!(!printed.contains("serves only a share"), "{printed}");
+}

@@ -105,6 +105,8 @@ pub enum Admission {
     Admitted,
     /// A limit refuses it.
     Refused,
+    /// The route does not admit the client's address.
+    Denied,
     /// The throttle refuses it.
     Throttled,
     /// Redis gave no answer, and a limit refuses in that case.
@@ -124,6 +126,7 @@ impl Admission {
             Self::Unlimited => "none",
             Self::Admitted => "admitted",
             Self::Refused => "refused",
+            Self::Denied => "denied",
             Self::Throttled => "throttled",
             Self::Unknown => "unknown",
         }

@@ -43,8 +43,12 @@ pub struct ConfigReplay {
     pub refused: u64,
     /// Number of requests of routes without limits.
     pub unlimited: u64,
+    /// Number of requests that `allow` or `deny` of their route refused, by route, in the snapshot's order.
+    pub denied: Vec<u64>,
     /// Number of requests that the gateway itself would have answered before any limit, by status.
     pub unmatched: BTreeMap<u16, u64>,
+    /// Number of requests whose route depends on what the log does not show: a header, a query, a weight.
+    pub undecided: u64,
     memory: Memory,
     secret: KeySecret,
     /// Virtual time of the last removal of expired counters, in ms, and number of requests since then.
@@ -57,6 +61,8 @@ pub(super) struct LoggedRequest<'r> {
     /// `None` if the line has no request, or a malformed method.
     pub(super) method: Option<&'r Method>,
     pub(super) host: &'r str,
+    /// Whether the log has queries.
+    pub(super) has_query: bool,
     /// Empty: a log has no headers.
     pub(super) headers: &'r Fields,
     /// The logged token.
@@ -71,6 +77,10 @@ pub(super) enum PlannedRequest {
     NotChecked,
     /// The gateway itself answers it with this status.
     Unmatched(u16),
+    /// Its route depends on what the log does not show.
+    Undecided,
+    /// `allow` or `deny` of the route with this index refuses it.
+    Denied(u32),
     /// It has a route.
     Routed {
         /// The route's index in the snapshot.
@@ -89,6 +99,8 @@ pub enum RequestOutcome {
     NotChecked,
     /// The gateway itself answers it with this status.
     Unmatched(u16),
+    /// Its route depends on what the log does not show.
+    Undecided,
     /// Its route has no limits.
     Unlimited {
         /// The route.
@@ -96,6 +108,11 @@ pub enum RequestOutcome {
     },
     /// All limits admit it.
     Admitted {
+        /// The route.
+        route: usize,
+    },
+    /// `allow` or `deny` of its route refuses it.
+    Denied {
         /// The route.
         route: usize,
     },
@@ -109,9 +126,9 @@ pub enum RequestOutcome {
 }
 
 impl RequestOutcome {
-    /// True if a limit refused it.
+    /// True if a limit refused it, or `allow` or `deny` of its route.
     pub fn is_refused(&self) -> bool {
-        matches!(self, Self::Refused { .. })
+        matches!(self, Self::Refused { .. } | Self::Denied { .. })
     }
 
     /// The limits that refused it.
@@ -135,7 +152,9 @@ impl ConfigReplay {
             admitted: 0,
             refused: 0,
             unlimited: 0,
+            denied: vec![0; snapshot.routes.len()],
             unmatched: BTreeMap::new(),
+            undecided: 0,
             memory: Memory::new(max_keys),
             secret,
             last_tick: (0, 0),
@@ -230,7 +249,24 @@ impl ConfigReplay {
             headers: request.headers,
             token_sources: request.sources,
         };
-        let matched = attributes.find_route(&self.snapshot)?;
+        if *method == Method::OPTIONS
+            && let Some(index) =
+                attributes.find_assumed_preflight(&self.snapshot, request.has_query)
+        {
+            let client = attributes.client;
+            let route = index as u32;
+            let denied = plan::check_access(&self.snapshot.routes[index], client).is_err();
+            return Ok(if denied {
+                PlannedRequest::Denied(route)
+            } else {
+                PlannedRequest::Routed { route, limit_requests: 0, status: request.line.status }
+            });
+        }
+        let matched = attributes.find_recorded_route(&self.snapshot, request.has_query)?;
+        let Some(matched) = matched else { return Ok(PlannedRequest::Undecided) };
+        if matched.check_access().is_err() {
+            return Ok(PlannedRequest::Denied(matched.index as u32));
+        }
         let requests = matched
             .with_subject(|subject| plan::limit_requests(matched.route, subject, self.secret))?;
         limit_requests.extend_from_slice(&requests);
@@ -254,6 +290,15 @@ impl ConfigReplay {
             PlannedRequest::Unmatched(status) => {
                 *self.unmatched.entry(status).or_default() += 1;
                 return RequestOutcome::Unmatched(status);
+            }
+            PlannedRequest::Undecided => {
+                self.undecided += 1;
+                return RequestOutcome::Undecided;
+            }
+            PlannedRequest::Denied(route) => {
+                let route = route as usize;
+                self.denied[route] += 1;
+                return RequestOutcome::Denied { route };
             }
             PlannedRequest::Routed { route, limit_requests: count, status } => {
                 let (own, rest) = limit_requests.split_at(count as usize);

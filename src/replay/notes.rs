@@ -28,7 +28,7 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
     if replay.from_proxies > 0 {
         notes.push(format!(
             "requests from trusted proxies: {}; the log does not contain the clients behind them, so each \
-             proxy counts as one client",
+             proxy counts as one client, whom routes with `allow` or `deny` refuse",
             replay.from_proxies
         ));
     }
@@ -36,6 +36,20 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
         if config.snapshot.throttle.is_some() {
             notes.push(format!(
                 "{}: the throttle is not replayed and refuses no request here",
+                config.name
+            ));
+        }
+        if config.undecided > 0 {
+            notes.push(format!(
+                "{}: requests whose route depends on a header, a query or a weight that the log does not \
+                 show: {}; not replayed",
+                config.name, config.undecided
+            ));
+        }
+        if config.snapshot.routes.iter().any(|route| route.cors.is_some()) {
+            notes.push(format!(
+                "{}: a log does not contain the headers of a preflight; each OPTIONS of a route with `cors` \
+                 is taken for one and not charged",
                 config.name
             ));
         }

@@ -70,12 +70,18 @@ pub struct Malformed {
 pub struct ConfigResult {
     /// The configuration's file.
     pub config: String,
-    /// Number of requests with a route.
+    /// Number of requests with a route that admits their clients.
     pub matched: u64,
     /// Number of requests that the gateway itself would have answered before any limit, by status.
     pub unmatched: BTreeMap<u16, u64>,
+    /// Number of requests whose route depends on what the log does not show: a header, a query, a weight. They
+    /// are not replayed.
+    pub undecided: u64,
     /// Number of requests of routes without limits.
     pub unlimited: u64,
+    /// Number of requests that `allow` or `deny` of their route would have refused, by route; those without
+    /// any are left out.
+    pub denied: BTreeMap<String, u64>,
     /// Number of requests that all limits of their routes would have admitted.
     pub admitted: u64,
     /// Number of requests that a limit would have refused.
@@ -226,6 +232,7 @@ impl ConfigResult {
         let rules = &config.snapshot;
         let limits = rules.limits.iter().zip(&config.limits);
         let routes = rules.routes.iter().zip(&config.routes);
+        let denied = rules.routes.iter().zip(&config.denied).filter(|(_, count)| **count > 0);
         let weight = |counts: &CallerCounts| (counts.refused[config_index], counts.requests);
         let callers = replay.top_callers(top, weight).into_iter().map(|(caller, counts)| {
             let most = counts.by_limit[config_index].iter().max_by_key(|(_, count)| *count);
@@ -240,7 +247,9 @@ impl ConfigResult {
             config: config.name.clone(),
             matched: config.routes.iter().map(|counts| counts.requests).sum(),
             unmatched: config.unmatched.clone(),
+            undecided: config.undecided,
             unlimited: config.unlimited,
+            denied: denied.map(|(route, count)| (route.name.to_string(), *count)).collect(),
             admitted: config.admitted,
             refused: config.refused,
             limits: limits

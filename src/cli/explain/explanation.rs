@@ -3,21 +3,29 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use http::StatusCode;
 use serde::Serialize;
 
 use super::request::Request;
+use super::route_changes::{RouteChanges, routed};
 use crate::error::GatewayError;
 use crate::framing::{BodyLength, Fields, RequestHead};
-use crate::identity::{AddressSource, Caller, KeySecret, KeyValues, Subject};
+use crate::identity::{AddressSource, Caller, ClientAddress, KeySecret, KeyValues, Subject};
 use crate::limit::{Admission, Charge, Key, Millis, Outcome};
-use crate::plan::{self, MatchedRoute, RequestAttributes, https_location};
+use crate::plan::{
+    self, CallerShare, MatchedRoute, RequestAttributes, RoutedRequest, https_location,
+};
 use crate::respond::{self, LimitReport};
 use crate::snapshot::{Action, Route, Snapshot};
 use crate::store::memory::Memory;
-use crate::upstream::{Protocol, Target, UpstreamKind};
+use crate::upstream::balance::{Balancer, ChoiceInput, Endpoint, EndpointView};
+use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 
 /// A fixed secret: no hash leaves this process.
 const SECRET: KeySecret = KeySecret(0, 0);
+/// The last of all callers, which routes with a weight serve only if their weights add up to 100: the
+/// gateway's own hash of a caller is not known here.
+const EXAMPLE_CALLER: CallerShare = CallerShare::Fixed(99);
 
 /// What would happen to a request. The field names are those of the JSON: a stable interface.
 #[derive(Default, Serialize)]
@@ -34,12 +42,14 @@ pub(super) struct Explanation {
     client_source: &'static str,
     /// The route's name.
     route: Option<String>,
+    /// What the route matches beyond its pattern, and what it changes on messages.
+    changes: RouteChanges,
     /// The limits that the request is charged to.
     limits: Vec<LimitExplanation>,
     /// True if the throttle applies.
     throttle: bool,
-    /// The decision for a caller with unused quotas: `admitted`, `refused`, `none` without limits, or
-    /// `not_checked` if the request ends before its limits are charged.
+    /// The decision for a caller with unused quotas: `admitted`, `refused`, `none` without limits, `denied`
+    /// by the route's `allow` or `deny`, or `not_checked` if the request ends before its limits are charged.
     decision: &'static str,
     /// The status of the gateway's own response, as in the access log; `None` if an upstream responds.
     status: Option<u16>,
@@ -51,6 +61,10 @@ pub(super) struct Explanation {
     upstream: Option<String>,
     /// The upstream's servers; one of them gets the request.
     targets: Vec<String>,
+    /// The target that would be chosen if none had load, and all were in service.
+    target: Option<String>,
+    /// Why that one.
+    target_reason: Option<String>,
     /// Their protocol: `http1`, `http2`, or `auto` if the TLS handshake chooses it.
     upstream_protocol: Option<UpstreamProtocol>,
     /// The request target that is forwarded.
@@ -58,6 +72,9 @@ pub(super) struct Explanation {
     /// Whether the request is of gRPC.
     #[serde(skip)]
     is_grpc: bool,
+    /// The route's index in the snapshot.
+    #[serde(skip)]
+    route_index: Option<usize>,
 }
 
 /// The protocol that servers are spoken to.
@@ -102,6 +119,7 @@ impl Explanation {
         if let Err(error) = explanation.trace(snapshot, request, now) {
             explanation.set_refusal(&error, &[]);
         }
+        explanation.replace_body(snapshot);
         explanation
     }
 
@@ -124,7 +142,7 @@ impl Explanation {
         let listener = request.listener(snapshot);
         if let Some(port) = listener.and_then(|listener| listener.redirect_https) {
             let location = https_location(head, port).ok_or(GatewayError::MalformedTarget)?;
-            let reply = respond::redirect_reply(&location);
+            let reply = respond::redirect_reply(&location, StatusCode::PERMANENT_REDIRECT);
             self.decision = Admission::Unlimited.label();
             self.status = Some(reply.status.as_u16());
             self.add_headers(&reply.fields);
@@ -140,28 +158,89 @@ impl Explanation {
         {
             return Err(GatewayError::Misdirected);
         }
-        let matched = attributes.find_route(snapshot).map_err(|error| {
+        let preflight =
+            respond::preflight_method(&head.method, &head.fields).and_then(|requested| {
+                attributes.with_method(&requested).find_preflight(snapshot, EXAMPLE_CALLER)
+            });
+        if let Some(index) = preflight {
+            self.enter_route(snapshot, index, head);
+            return self.trace_preflight(&snapshot.routes[index], attributes.client, head);
+        }
+        let matched = attributes.find_route(snapshot, EXAMPLE_CALLER);
+        let index = matched.as_ref().ok().map(|matched| matched.index);
+        self.changes = RouteChanges::of_others(snapshot, &attributes, index);
+        let matched = matched.map_err(|error| {
             if matches!(error, GatewayError::NoRoute | GatewayError::MethodNotAllowed(_)) {
                 self.decision = Admission::Unlimited.label();
             }
             error
         })?;
         let route = &snapshot.routes[matched.index];
+        self.enter_route(snapshot, matched.index, head);
+        self.changes.add_conditions(route);
+        let routed = routed(snapshot, route, head, &attributes, request.is_https(), request.peer);
+        self.changes.add_response(routed);
+        self.trace_route(snapshot, &matched, routed, now)
+    }
+
+    /// Names the type of the body that the route has for a refusal.
+    fn replace_body(&mut self, snapshot: &Snapshot) {
+        let route = self.route_index.filter(|_| self.reason.is_some() && !self.is_grpc);
+        let own = route.and_then(|route| snapshot.routes[route].error_bodies.as_ref());
+        let status = self.status.and_then(|status| StatusCode::from_u16(status).ok());
+        if let Some(own) = own.zip(status).and_then(|(own, status)| own.get(status)) {
+            let content_type = String::from_utf8_lossy(own.content_type.as_bytes()).into_owned();
+            self.headers.insert("content-type".to_owned(), content_type);
+        }
+    }
+
+    /// Names the route, and adds the fields of its `cors`.
+    fn enter_route(&mut self, snapshot: &Snapshot, index: usize, head: &RequestHead) {
+        let route = &snapshot.routes[index];
+        self.route_index = Some(index);
         self.route = Some(route.name.to_string());
-        self.trace_route(snapshot, &matched, head, now)
+        if let Some(policy) = &route.cors {
+            let mut fields = Fields::new();
+            respond::write_cors_fields(&mut fields, policy, &head.fields, None);
+            self.add_headers(&fields);
+        }
+    }
+
+    /// Follows a preflight, which the route's `cors` answers.
+    fn trace_preflight(
+        &mut self,
+        route: &Route,
+        client: ClientAddress,
+        head: &RequestHead,
+    ) -> Result<(), GatewayError> {
+        self.check_access(plan::check_access(route, client))?;
+        self.decision = Admission::Unlimited.label();
+        if let Some(policy) = &route.cors {
+            let reply = respond::preflight_reply(policy, &head.fields);
+            self.status = Some(reply.status.as_u16());
+            self.add_headers(&reply.fields);
+        }
+        Ok(())
+    }
+
+    /// Records that the route does not admit the client.
+    fn check_access(&mut self, checked: Result<(), GatewayError>) -> Result<(), GatewayError> {
+        checked.inspect_err(|_| self.decision = Admission::Denied.label())
     }
 
     fn trace_route(
         &mut self,
         snapshot: &Snapshot,
         matched: &MatchedRoute<'_>,
-        head: &RequestHead,
+        routed: RoutedRequest<'_>,
         now: Millis,
     ) -> Result<(), GatewayError> {
-        let route = matched.route;
+        let (route, head) = (matched.route, routed.head);
+        self.check_access(matched.check_access())?;
         self.throttle = route.throttle && snapshot.throttle.is_some();
-        let (caller, limits, status) = matched.with_subject(|subject| {
+        let (hash_key, caller, limits, status) = matched.with_subject(|subject| {
             (
+                route.hash_key.as_ref().map_or(0, |key| plan::target_key(key, subject)),
                 Caller::of(subject, SECRET),
                 limit_charges(route, subject),
                 plan::status_requests(route, subject, SECRET),
@@ -172,9 +251,6 @@ impl Explanation {
         }
         status?;
         let mut limits = limits?;
-        let path = plan::forwarded_path(&self.path, route.strip_prefix.as_deref());
-        let forwarded =
-            head.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
         if matches!(head.length, BodyLength::Known(length) if length > route.max_body) {
             return Err(GatewayError::BodyTooLong(route.max_body));
         }
@@ -183,7 +259,8 @@ impl Explanation {
             let admitted = charge(&mut limits, now);
             let admission = if admitted { Admission::Admitted } else { Admission::Refused };
             self.decision = admission.label();
-            self.add_rate_headers(snapshot, &limits, head.fields.contains("origin"));
+            let exposes = head.fields.contains("origin") && route.cors.is_none();
+            self.add_rate_headers(snapshot, &limits, exposes);
             if !admitted {
                 self.set_refusal(&GatewayError::LimitExceeded, &limits);
             }
@@ -198,14 +275,31 @@ impl Explanation {
                 self.status = Some(200);
                 return Ok(());
             }
+            Action::Redirect(redirect) => {
+                let location = routed.with_values(|values| redirect.to.render(values));
+                let location = location.ok_or(GatewayError::MalformedTarget)?;
+                self.set_reply(&respond::redirect_reply(&location, redirect.status));
+                return Ok(());
+            }
+            Action::Respond(fixed) => {
+                self.set_reply(&respond::fixed_reply(fixed));
+                return Ok(());
+            }
         };
         self.upstream = Some(upstream.name.to_string());
         match &upstream.kind {
             UpstreamKind::Fixed(fixed) => self.status = Some(fixed.status.as_u16()),
             UpstreamKind::Servers(servers) => {
-                self.forwarded = Some(forwarded);
-                self.targets = servers.targets.iter().map(ToString::to_string).collect();
-                self.upstream_protocol = servers.targets.first().map(UpstreamProtocol::of);
+                let path = routed.forwarded_path()?;
+                let query = head.query().map(|query| format!("?{query}"));
+                self.forwarded = Some(path.into_owned() + &query.unwrap_or_default());
+                self.changes.add_request(routed);
+                self.targets = servers.targets.iter().map(|own| own.target.to_string()).collect();
+                if let Some((target, reason)) = chosen_target(servers, hash_key) {
+                    (self.target, self.target_reason) = (Some(target), Some(reason));
+                }
+                self.upstream_protocol =
+                    servers.targets.first().map(|own| UpstreamProtocol::of(&own.target));
             }
         }
         Ok(())
@@ -235,6 +329,12 @@ impl Explanation {
         self.add_headers(&response.fields);
     }
 
+    /// A response of the gateway itself.
+    fn set_reply(&mut self, reply: &respond::LocalReply) {
+        self.status = Some(reply.status.as_u16());
+        self.add_headers(&reply.fields);
+    }
+
     fn add_headers(&mut self, fields: &Fields) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let added = fields.iter().map(|(name, value)| (text(name), text(value)));
@@ -254,6 +354,7 @@ impl Explanation {
             )?;
         }
         writeln!(out, "route      {}", self.route.as_deref().unwrap_or("none"))?;
+        self.changes.print_match(out)?;
         for limit in &self.limits {
             limit.print(out)?;
         }
@@ -279,8 +380,47 @@ impl Explanation {
                 Some(UpstreamProtocol::Http1) | None => "",
             };
             writeln!(out, "forwarded  {method} {target} to {upstream}{over}: {targets}")?;
+            let has_choice = self.targets.len() > 1;
+            if let (Some(target), Some(reason), true) =
+                (&self.target, &self.target_reason, has_choice)
+            {
+                writeln!(out, "target     {target}: {reason}, if all are in service without load")?;
+            }
         }
-        Ok(())
+        self.changes.print_changes(out)
+    }
+}
+
+/// The target that a request with this hash is sent to, and why, if all are in service without load. Names
+/// are not resolved.
+fn chosen_target(servers: &Servers, hash_key: u64) -> Option<(String, String)> {
+    let names: Vec<String> =
+        servers.targets.iter().map(|own| own.target.address.to_string()).collect();
+    let endpoints: Vec<Endpoint<'_>> = names
+        .iter()
+        .zip(&servers.targets)
+        .map(|(name, own)| Endpoint { name, weight: own.weight })
+        .collect();
+    let input = ChoiceInput { turn: 0, key: hash_key, random: 0, excluded: &[] };
+    let choice = Balancer::new(servers.policy, &endpoints).choose(&input, &Unloaded)?;
+    let name = |index: usize| names[index].as_str();
+    Some((names[choice.index].clone(), choice.reason.describe(name).to_string()))
+}
+
+/// Targets that are in service and have no load.
+struct Unloaded;
+
+impl EndpointView for Unloaded {
+    fn is_available(&self, _: usize) -> bool {
+        true
+    }
+
+    fn in_flight(&self, _: usize) -> u32 {
+        0
+    }
+
+    fn total_in_flight(&self) -> u64 {
+        0
     }
 }
 

@@ -77,6 +77,11 @@ impl Request {
         snapshot.listeners.iter().map(AsRef::as_ref).find(is_reached)
     }
 
+    /// Whether the URL's scheme is `https`.
+    pub(super) fn is_https(&self) -> bool {
+        self.origin.is_some_and(|origin| origin.is_https)
+    }
+
     /// Parses the head like that of a connection.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn config_result(result: &ConfigResult, out: &mut dyn Write) -> io::Result<()> {
-    let ConfigResult { config, matched, admitted, refused, unlimited, .. } = result;
+    let ConfigResult { config, matched, admitted, refused, unlimited, denied, .. } = result;
     let [admitted, refused, unlimited] = [admitted, refused, unlimited].map(|n| grouped(*n));
     write!(
         out,
@@ -56,8 +56,14 @@ fn config_result(result: &ConfigResult, out: &mut dyn Write) -> io::Result<()> {
          limit",
         count(*matched, "request")
     )?;
+    for (route, count) in denied {
+        write!(out, "; {} denied by route {route}", grouped(*count))?;
+    }
     for (status, count) in &result.unmatched {
         write!(out, "; {} answered with {status}", grouped(*count))?;
+    }
+    if result.undecided > 0 {
+        write!(out, "; {} whose route is undecided", grouped(result.undecided))?;
     }
     writeln!(out)?;
     rows("limit", &result.limits, out)?;

@@ -1,0 +1,152 @@
+//! What a route matches beyond its pattern, and what it changes on messages, for `explain`.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use crate::framing::RequestHead;
+use crate::plan::{CallerShare, RequestAttributes, RoutedRequest};
+use crate::snapshot::{Route, Snapshot};
+use crate::template::HeaderRules;
+use crate::upstream::HostRule;
+
+/// What a route matches beyond its pattern, and what it changes. The field names are those of the JSON.
+#[derive(Default, Serialize)]
+pub(super) struct RouteChanges {
+    /// The conditions of the route that the request meets.
+    conditions: Vec<String>,
+    /// Routes that serve a share of the callers of this request instead.
+    shares: Vec<Share>,
+    /// Changes of the forwarded request's header fields.
+    request: HeaderChanges,
+    /// Changes of the response's header fields.
+    response: HeaderChanges,
+}
+
+/// A route that serves a share of the callers.
+#[derive(Serialize)]
+struct Share {
+    route: String,
+    /// In per cent.
+    callers: u8,
+}
+
+/// Changes of header fields.
+#[derive(Default, Serialize)]
+struct HeaderChanges {
+    /// Fields that are set or added, as lines.
+    written: Vec<String>,
+    /// Names of the fields that are removed.
+    removed: Vec<String>,
+}
+
+impl RouteChanges {
+    /// The routes of other callers than the one that is explained, whose route has this index.
+    pub(super) fn of_others(
+        snapshot: &Snapshot,
+        attributes: &RequestAttributes<'_>,
+        index: Option<usize>,
+    ) -> Self {
+        let mut shares: Vec<Share> = Vec::new();
+        for caller in 0..100 {
+            let found = attributes.find_route(snapshot, CallerShare::Fixed(caller));
+            let Some(other) = found.ok().filter(|found| Some(found.index) != index) else {
+                continue;
+            };
+            match shares.iter_mut().find(|share| *share.route == *other.route.name) {
+                Some(share) => share.callers += 1,
+                None => shares.push(Share { route: other.route.name.to_string(), callers: 1 }),
+            }
+        }
+        Self { shares, ..Self::default() }
+    }
+
+    /// Adds the conditions of the route.
+    pub(super) fn add_conditions(&mut self, route: &Route) {
+        let conditions = &route.edits.conditions;
+        let weight = conditions.weight().map(|weight| format!("{weight} % of callers"));
+        let tests = conditions.tests().iter().map(ToString::to_string);
+        self.conditions = tests.chain(weight).collect();
+    }
+
+    /// Adds the changes of the forwarded request.
+    pub(super) fn add_request(&mut self, request: RoutedRequest<'_>) {
+        let route = request.route;
+        self.request = HeaderChanges::of(route.edits.request_headers.as_ref(), request);
+        match &route.edits.host {
+            HostRule::Preserve => {}
+            HostRule::Upstream => self.request.written.push("host: that of the server".to_owned()),
+            HostRule::Name(name) => self.request.written.push(format!("host: {name}")),
+        }
+    }
+
+    /// Adds the changes of the response.
+    pub(super) fn add_response(&mut self, request: RoutedRequest<'_>) {
+        let rules = request.route.edits.response_headers.as_ref();
+        self.response = HeaderChanges::of(rules, request);
+    }
+
+    /// Prints the conditions and the routes of other callers.
+    pub(super) fn print_match(&self, out: &mut dyn Write) -> io::Result<()> {
+        if !self.conditions.is_empty() {
+            writeln!(out, "           matched by {}", self.conditions.join(", "))?;
+        }
+        for Share { route, callers } in &self.shares {
+            writeln!(out, "           {callers} % of callers get route {route} instead")?;
+        }
+        Ok(())
+    }
+
+    /// Prints the changes of header fields.
+    pub(super) fn print_changes(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.request.print("request", out)?;
+        self.response.print("response", out)
+    }
+}
+
+impl HeaderChanges {
+    fn of(rules: Option<&HeaderRules>, request: RoutedRequest<'_>) -> Self {
+        let Some(rules) = rules else { return Self::default() };
+        let mut lines = Vec::new();
+        request.with_values(|values| rules.write(values, &mut lines));
+        let written: Vec<String> =
+            String::from_utf8_lossy(&lines).lines().map(str::to_owned).collect();
+        let is_written =
+            |name: &str| written.iter().any(|line| line.split(':').next() == Some(name));
+        let names = rules.dropped().iter().map(http::HeaderName::as_str);
+        let removed = names.filter(|name| !is_written(name)).map(str::to_owned).collect();
+        Self { written, removed }
+    }
+
+    fn print(&self, message: &str, out: &mut dyn Write) -> io::Result<()> {
+        for line in &self.written {
+            writeln!(out, "changes    {message} {line}")?;
+        }
+        for name in &self.removed {
+            writeln!(out, "changes    {message} without {name}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The request of `explain` on its route. The id of a request is not known: its variable stays.
+pub(super) fn routed<'r>(
+    snapshot: &Snapshot,
+    route: &'r Route,
+    head: &'r RequestHead,
+    attributes: &'r RequestAttributes<'r>,
+    is_https: bool,
+    peer: IpAddr,
+) -> RoutedRequest<'r> {
+    RoutedRequest {
+        route,
+        head,
+        path: &attributes.path,
+        client_ip: attributes.client.ip,
+        request_id: b"{request_id}",
+        connection_scheme: if is_https { "https" } else { "http" },
+        from_trusted_proxy: snapshot.identity.trusted_proxies.contains(peer),
+        merge_slashes: snapshot.http.merge_slashes,
+    }
+}
