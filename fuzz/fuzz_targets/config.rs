@@ -6,7 +6,10 @@ use http::Method;
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
     config::{self, ReadError},
-    route::{HostPattern, Lookup, PathPattern, RouteTable, Rule, normalize::normalize},
+    route::{
+        Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule, Verdict,
+        normalize::normalize,
+    },
     snapshot::Snapshot,
 };
 
@@ -37,7 +40,7 @@ fn check_patterns(text: &str) {
     let lines = || text.lines().take(16).map(|line| line.split_once(' ').unwrap_or(("*", line)));
     let rules = lines().filter_map(|(host, path)| {
         let (host, path) = (HostPattern::parse(host).ok()?, PathPattern::parse(path).ok()?);
-        Some(Rule { host, path, methods: Vec::new() })
+        Some(Rule { host, path, methods: Vec::new(), conditions: Conditions::default() })
     });
     let mut rules: Vec<Rule> = rules.collect();
     let table = loop {
@@ -55,8 +58,11 @@ fn check_patterns(text: &str) {
 fn check_lookups(table: &RouteTable, host: &str, path: &str) {
     let normal = normalize(path, true);
     for path in [path, normal.as_deref().unwrap_or("/")] {
-        if let Lookup::Found(found) = table.find(host, path, &Method::GET) {
-            assert!(found.params.iter().all(|(_, value)| path.contains(value)));
+        for verdict in [Verdict::Unmet, Verdict::Met] {
+            let found = table.find_where(host, path, &Method::GET, |_| verdict);
+            if let Lookup::Found(found) = found {
+                assert!(found.params.iter().all(|(_, value)| path.contains(value)));
+            }
         }
     }
 }

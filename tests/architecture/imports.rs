@@ -6,11 +6,13 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 9] =
-    ["config", "framing", "identity", "limit", "route", "store", "throttle", "tls", "upstream"];
+const LEAVES: [&str; 11] = [
+    "compress", "config", "framing", "identity", "limit", "route", "store", "template", "throttle",
+    "tls", "upstream",
+];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 16] = [
+const ALLOWED: [(&str, &str, &str); 21] = [
     ("config", "escape", "faults quote what the file has"),
     ("identity", "escape", "errors quote what the request has"),
     ("identity", "framing", "it reads the header fields that the framing has parsed"),
@@ -19,13 +21,26 @@ const ALLOWED: [(&str, &str, &str); 16] = [
     ("store", "mix", "its tables are keyed by process-local ids"),
     ("store", "secret", "keys are hashed under what gateways of one store share"),
     ("store", "clock", "its control task expires records, and reconnecting to Redis waits"),
+    (
+        "template",
+        "framing",
+        "variables are values of the header fields that the framing has parsed",
+    ),
+    ("template", "route", "a rewritten path is checked to be in normal form"),
     ("throttle", "clock", "it ticks once a second; tests set its clock"),
     ("throttle", "mix", "its tables are keyed by process-local ids"),
     ("throttle", "secret", "tokens are hashed under what gateways of one store share"),
     ("throttle", "counter", "it counts its calls as everything else is counted"),
     ("throttle", "store", "it opens its own connections as the store does: `Connector`, `Failure`"),
     ("tls", "config", "its files are read as the configuration is: regular ones, and not for ever"),
+    ("upstream", "clock", "health, retries and name servers go by the time of the process"),
+    ("upstream", "compress", "bodies are compressed while they are read, with its back-pressure"),
     ("upstream", "tls", "it performs the handshakes with its servers"),
+    (
+        "upstream",
+        "template",
+        "a route's header rules are written with the fields that it adds itself",
+    ),
     ("upstream", "framing", "responses are read as strictly as requests, with the same deadlines"),
 ];
 
@@ -42,12 +57,15 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
     ("error", &["framing", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
     (
         "snapshot",
-        &["config", "framing", "identity", "limit", "route", "throttle", "tls", "upstream"],
+        &[
+            "compress", "config", "framing", "identity", "limit", "route", "template", "throttle",
+            "tls", "upstream",
+        ],
     ),
     ("respond", &["error", "framing", "limit", "snapshot", "throttle", "upstream"]),
     // What is decided before anything is charged. A request, `explain` and `replay` share it, so it
     // stands below all three, and above the leaves that it calls one after the other.
-    ("plan", &["error", "framing", "identity", "limit", "route", "snapshot"]),
+    ("plan", &["error", "framing", "identity", "limit", "route", "snapshot", "template"]),
     // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
     (
         "replay",
@@ -59,6 +77,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
         "gateway",
         &[
             "clock",
+            "compress",
             "error",
             "framing",
             "identity",
@@ -67,9 +86,11 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "metrics",
             "plan",
             "respond",
+            "route",
             "snapshot",
             "store",
             "telemetry",
+            "template",
             "throttle",
             "tls",
             "upstream",
@@ -102,6 +123,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "store",
             "telemetry",
             "throttle",
+            "upstream",
         ],
     ),
     (
@@ -119,6 +141,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "store",
             "telemetry",
             "throttle",
+            "upstream",
             "worker",
         ],
     ),
@@ -142,6 +165,7 @@ const CLI: (&str, &[&str]) = (
         "snapshot",
         "store",
         "telemetry",
+        "template",
         "throttle",
         "upstream",
     ],

@@ -1,22 +1,24 @@
-//! Files for the certificates that a page's configuration names.
+//! Files for the certificates and bodies of errors that a page's configuration names.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use tempfile::TempDir;
 use testkit::tls::Authority;
 
-/// The paths of certificates and keys in `text`, with the names of their files without the ending.
+/// The paths of certificates, keys and HTML files in `text`, with the names of their files without the ending.
 fn paths(text: &str) -> BTreeMap<&str, &str> {
     let words = text.split(|c: char| c.is_whitespace() || "{}[],'\"".contains(c));
     let paths = words.filter_map(|word| {
         let file = Path::new(word);
-        let is_pem = file.extension().is_some_and(|ending| ending == "pem" || ending == "key");
-        Some((word, file.file_stem().filter(|_| is_pem)?.to_str()?))
+        let is_used = file
+            .extension()
+            .is_some_and(|own| ["pem", "key", "html"].iter().any(|used| own == *used));
+        Some((word, file.file_stem().filter(|_| is_used)?.to_str()?))
     });
     paths.collect()
 }
 
-/// `text` with files in the place of the certificates and keys that it names. A certificate is for the name of
+/// `text` with files in the place of those that it names. A certificate is for the name of
 /// its file; `*-ca.pem` is an authority. The files live as long as the directory.
 pub(crate) fn substitute(text: &str) -> (String, Option<TempDir>) {
     let paths = paths(text);
@@ -25,7 +27,13 @@ pub(crate) fn substitute(text: &str) -> (String, Option<TempDir>) {
     }
     let directory = tempfile::tempdir().expect("a directory");
     let authority = Authority::new("documentation");
-    let mut names: Vec<&str> = paths.values().copied().collect();
+    let (html, certificates): (Vec<_>, Vec<_>) = paths
+        .iter()
+        .partition(|(path, _)| Path::new(path).extension().is_some_and(|own| own == "html"));
+    for (_, name) in html {
+        fs::write(directory.path().join(format!("{name}.html")), "<p>").expect("a file");
+    }
+    let mut names: Vec<&str> = certificates.into_iter().map(|(_, name)| *name).collect();
     names.dedup();
     for name in names {
         if name.ends_with("-ca") {

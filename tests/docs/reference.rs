@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeSet, fmt::Write, fs};
 
-use tidegate::{config, snapshot::Snapshot};
-
 use crate::{
     is_updating,
     page::Page,
@@ -24,29 +22,6 @@ the file, and the pages that it links to explain the subjects.
 `NAME` stands for a name that you choose, `[]` for each item of a list. **required** means that the section needs the key;
 `-` that it has no fixed default, and its meaning says what applies without it.
 ";
-
-/// A key or value that a later version will accept.
-struct UnsupportedKey {
-    /// A key, or a section whose keys are all refused.
-    key: &'static str,
-    /// The values that are refused; empty: all.
-    values: &'static [&'static str],
-    /// A configuration section that uses the key.
-    yaml: &'static str,
-}
-
-const UNSUPPORTED_KEYS: [UnsupportedKey; 2] = [
-    UnsupportedKey {
-        key: "upstreams.NAME.health",
-        values: &[],
-        yaml: "upstreams: {app: {targets: [\"http://a:1\"], health: {path: /}}}",
-    },
-    UnsupportedKey {
-        key: "upstreams.NAME.balance",
-        values: &["least_requests", "hash"],
-        yaml: "upstreams: {app: {targets: [\"http://a:1\"], balance: hash}}",
-    },
-];
 
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
@@ -85,22 +60,10 @@ fn value_types(types: &[ValueType]) -> String {
     text
 }
 
-fn unsupported() -> String {
-    let mut text = "\n## Not supported yet\n\n".to_owned();
-    text += "Later versions will accept these; `check` refuses them in this one:\n\n";
-    text += "| key | refused values |\n|---|---|\n";
-    for UnsupportedKey { key, values, .. } in UNSUPPORTED_KEYS {
-        let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
-        let values = if values.is_empty() { "all".to_owned() } else { values };
-        let _ = writeln!(text, "| `{key}` | {values} |");
-    }
-    text
-}
-
 fn generate() -> String {
     let (sections, values) = read();
     let sections: String = sections.iter().map(section).collect();
-    OPENING.to_owned() + &sections + &value_types(&values) + &unsupported()
+    OPENING.to_owned() + &sections + &value_types(&values)
 }
 
 #[test]
@@ -129,21 +92,4 @@ fn every_key_has_a_description_and_values() {
         assert!(!key.description.is_empty() && !key.values.is_empty(), "{}", key.path);
     }
     assert!(values.iter().all(|value_type| !value_type.description.is_empty()));
-}
-
-/// A key that is supported now must leave [`UNSUPPORTED_KEYS`].
-#[test]
-fn unsupported_keys_are_refused() {
-    for UnsupportedKey { key, yaml, .. } in UNSUPPORTED_KEYS {
-        let mut text = yaml.to_owned() + "\n";
-        if !yaml.starts_with("upstreams") {
-            text += "upstreams: {app: {targets: [\"http://a:1\"]}}\n";
-        }
-        text += "routes: [{name: a, match: {path: /}, upstream: app}]\n";
-        let loaded = config::parse("a.yaml", &text);
-        let is_refused = loaded.map_or(true, |loaded| Snapshot::compile(&loaded).is_err());
-        let hint =
-            "remove it from UNSUPPORTED_KEYS, from docs/src/introduction.md and from README.md";
-        assert!(is_refused, "{key} is accepted: {hint}");
-    }
 }

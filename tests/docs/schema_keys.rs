@@ -25,13 +25,16 @@ pub(crate) struct ValueType {
 
 /// Definitions whose values need more words than fit into a table: their name in the schema, and in
 /// the reference.
-const VALUE_TYPES: [(&str, &str); 14] = [
+const VALUE_TYPES: [(&str, &str); 17] = [
     ("Address", "address"),
     ("Cidr", "network"),
+    ("CorsOrigin", "origin"),
     ("Cost", "cost"),
     ("Duration", "duration"),
+    ("HostHeader", "host header"),
     ("HostName", "host name"),
     ("KeyPart", "key part"),
+    ("MatchValue", "match value"),
     ("Maximum", "number or off"),
     ("Method", "method"),
     ("RedisUrl", "Redis URL"),
@@ -177,6 +180,9 @@ impl Reader {
         }
         if node["items"].is_object() {
             return format!("list of {}", self.values(&node["items"]));
+        }
+        if node["additionalProperties"].is_object() {
+            return format!("names with {}", self.values(&node["additionalProperties"]));
         }
         let is = |name: &str| match &node["type"] {
             Value::Array(types) => types.iter().any(|own| own == name),

@@ -39,17 +39,17 @@ fn standard() -> String {
 /// Runs a command that exits by itself. Returns its output and exit status.
 fn output(directory: &TempDir, arguments: &[&str]) -> Output {
     let mut command = tidegate_command(directory.path(), arguments);
-    let mut child =
+    let child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let process = child.id();
+    // A thread reads the output: a pipe holds only a part of the schema.
+    let reader = std::thread::spawn(move || child.wait_with_output());
     let deadline = clock::instant() + Duration::from_secs(10);
-    while child.try_wait().expect("our own child").is_none() {
-        if clock::instant() > deadline {
-            let _ = child.kill();
-            panic!("{arguments:?} does not exit");
-        }
+    while !reader.is_finished() {
+        assert!(clock::instant() < deadline, "{arguments:?}, process {process}, does not exit");
         sleep(Duration::from_millis(5));
     }
-    child.wait_with_output().expect("our own child")
+    reader.join().expect("the reader").expect("our own child")
 }
 
 #[test]

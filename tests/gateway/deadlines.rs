@@ -166,7 +166,7 @@ fn a_slow_upstream_is_not_a_client_timeout() {
 fn idle_connections_are_closed() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let target = format!(
-        "targets: ['http://{}'], response_timeout: 200ms",
+        "targets: ['http://{}'], response_timeout: 200ms, ejection: {{max_share: 0}}",
         silent.local_addr().expect("an address")
     );
     let gateway = start("idle_timeout: 1s", &target, "");

@@ -33,7 +33,7 @@ const THREADS: usize = 16;
 fn start(upstream: &Upstream) -> Gateway {
     Gateway::start(&format!(
         "http: {{max_head: 8KiB, max_headers: 20}}
-upstreams: {{origin: {{targets: [{}], connect_timeout: 20s}}}}
+upstreams: {{origin: {{targets: [{}], connect_timeout: 20s, ejection: {{max_share: 0}}}}}}
 routes:
   - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body: 1KiB}}",
         upstream.target()

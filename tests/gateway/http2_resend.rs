@@ -21,7 +21,7 @@ fn start(targets: &str, more: &str) -> Gateway {
         "listen: [{{address: '127.0.0.1:0'}}]
 workers: 1
 {more}
-upstreams: {{origin: {{targets: [{targets}], protocol: http2, retries: 0}}}}
+upstreams: {{origin: {{targets: [{targets}], protocol: http2, retries: 0, balance: round_robin, ejection: {{max_share: 0}}}}}}
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]"
     ))
 }

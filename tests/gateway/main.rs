@@ -6,8 +6,16 @@ use std::{path::Path, process::Command};
 
 // HTTP itself: `scripts/test --fast` runs these with `--skip` of the rest.
 
+/// `allow` and `deny` of routes.
+mod access;
+/// Compressed responses.
+mod compress;
+/// Cross-origin resource sharing.
+mod cors;
 /// Responses before the end of the request body.
 mod early_response;
+/// A route's own bodies of errors.
+mod error_bodies;
 /// Forwarded requests and responses.
 mod forwarding;
 /// The same messages in fragments, with the same results.
@@ -35,11 +43,14 @@ mod pooling;
 /// The promises of the rate-limit headers.
 mod rate_limit_headers;
 /// Hosts, paths, methods and headers.
+mod route_actions;
 mod routing;
 /// Many small DATA frames of HTTP/2 that are not read.
 mod small_frames;
 /// Upgrades to other protocols.
 mod upgrade;
+/// Promises that hold whatever a target does.
+mod upstream_faults;
 /// Valid and invalid upstream responses.
 mod upstream_responses;
 
@@ -47,8 +58,12 @@ mod upstream_responses;
 
 /// The admin listener: hosts, origins, bounds.
 mod admin_port;
+/// The policies that choose a target.
+mod balance;
 /// The binary: default configuration, exit codes, signals.
 mod binary;
+/// Bounds of requests and connections at a target.
+mod bounds;
 /// Memory of idle callers.
 mod caller_memory;
 /// The life of a client connection and its bounds.
@@ -69,6 +84,10 @@ mod http2_abuse;
 mod http2_bounds;
 mod http2_cancel;
 mod http2_flood;
+/// Targets with names: DNS.
+mod names;
+/// Health checks of targets.
+mod probes;
 /// The PROXY protocol, from load balancers and to upstreams.
 mod proxy_protocol;
 /// Reloads under load, and their triggers.
@@ -77,6 +96,8 @@ mod reload;
 mod reload_files;
 /// TLS towards clients and upstreams.
 mod tls;
+/// Ejection of failing targets, and retries on others.
+mod upstream_health;
 
 // Limits.
 

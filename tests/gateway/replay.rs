@@ -241,3 +241,47 @@ fn a_comparison_reports_what_would_change() {
         report["notes"][0].as_str().is_some_and(|note| note.contains("no limit counts by them"))
     );
 }
+
+#[test]
+fn requests_that_a_condition_decides_are_not_guessed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("tidegate.yaml");
+    let log = directory.path().join("log");
+    let rules = "upstreams: {hello: {respond: {body: hello}}}
+limits: {one: {quota: 1, window: 1h, key: []}}
+routes:
+  - {name: plain, match: {path: /a}, upstream: hello, limits: [one]}
+  - {name: header, match: {path: /a, headers: {x-version: '2'}}, upstream: hello}
+  - {name: query, match: {path: /b, query: {q: x}}, upstream: hello}
+  - {name: other, match: {path: /b}, upstream: hello}
+  - {name: canary, match: {path: /c, weight: 5}, upstream: hello}
+  - {name: stable, match: {path: /c}, upstream: hello}
+  - {name: off, match: {path: /d, weight: 0}, upstream: hello}
+  - {name: on, match: {path: /d}, upstream: hello}
+";
+    fs::write(&config, rules).expect("a file");
+    let (config, file) = (config.to_str().expect("a path"), log.to_str().expect("a path"));
+    let line = |target: &str| {
+        format!("192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET {target} HTTP/1.1\" 200 5\n")
+    };
+    let combined = ["/a", "/b", "/b?q=x", "/b?q=%78", "/c", "/d"].map(line).concat();
+    fs::write(&log, combined).expect("a log");
+    let report: serde_json::Value =
+        serde_json::from_str(&run(&["replay", "-c", config, "--json", file])).expect("JSON");
+    let result = &report["results"][0];
+    // A header and a weight are not in the log, but the query is.
+    assert_eq!((&result["undecided"], &result["matched"]), (&2.into(), &4.into()), "{result}");
+    let requests = |name: &str| {
+        let routes = result["routes"].as_array().expect("routes");
+        let route = routes.iter().find(|route| route["name"] == name).expect("a route");
+        route["requests"].as_u64().expect("a number")
+    };
+    let found =
+        ["plain", "header", "query", "other", "canary", "stable", "off", "on"].map(requests);
+    assert_eq!(found, [0, 0, 2, 1, 0, 0, 0, 1]);
+    let json = r#"{"time":"2000-10-10T13:55:36Z","client":"192.0.2.1","method":"GET","host":"a","path":"/b","status":200}"#;
+    fs::write(&log, json).expect("a log");
+    let text = run(&["replay", "-c", config, file]);
+    assert!(text.contains("1 whose route is undecided"), "{text}");
+    assert!(text.contains("a weight that the log does not show: 1; not replayed"), "{text}");
+}

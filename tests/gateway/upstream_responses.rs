@@ -10,7 +10,7 @@ use testkit::{
 fn start(upstream: &Upstream) -> Gateway {
     Gateway::for_every_protocol(&format!(
         "workers: 1
-upstreams: {{origin: {{targets: [{}], retries: 0}}}}
+upstreams: {{origin: {{targets: [{}], retries: 0, ejection: {{max_share: 0}}}}}}
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
         upstream.target()
     ))

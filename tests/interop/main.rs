@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
 #![allow(clippy::doc_markdown, reason = "HAProxy and OpenSSL are names")]
 
+mod browser;
 mod curl;
 mod edge;
 mod haproxy;

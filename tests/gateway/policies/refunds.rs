@@ -46,7 +46,8 @@ fn a_refunded_response_restores_remaining() {
 
 #[test]
 fn upstream_failures_are_refunded_where_listed() {
-    let yaml = "upstreams: {gone: {targets: ['http://127.0.0.1:1'], retries: 0}}
+    let yaml =
+        "upstreams: {gone: {targets: ['http://127.0.0.1:1'], retries: 0, ejection: {max_share: 0}}}
 limits:
   refunded: {quota: 5, window: 1h, key: [], refund: [502]}
   charged: {quota: 5, window: 1h, key: []}

@@ -9,6 +9,7 @@
 pub mod backend;
 pub mod bench;
 pub mod client;
+pub mod faults;
 pub mod gateway;
 pub mod http2_client;
 pub mod http2_frames;

@@ -60,10 +60,27 @@ impl Upstream {
         })
     }
 
+    /// [`Self::hello`] on the given address.
+    pub fn hello_on(address: &str) -> Self {
+        let listener = TcpListener::bind(address).expect("a free port");
+        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+        let handler = |_: &[u8], socket: &mut TcpStream| socket.write_all(response).is_ok();
+        Self::on_listener(listener, move |socket, requests, bytes| {
+            serve(socket, &handler, requests, bytes);
+        })
+    }
+
     fn on_each_socket(
         serve: impl Fn(TcpStream, &Requests, &Mutex<Vec<u8>>) + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Self::on_listener(listener, serve)
+    }
+
+    fn on_listener(
+        listener: TcpListener,
+        serve: impl Fn(TcpStream, &Requests, &Mutex<Vec<u8>>) + Send + Sync + 'static,
+    ) -> Self {
         let address = listener.local_addr().expect("a bound address");
         let (requests, bytes, connections) = (Requests::default(), Arc::default(), Arc::default());
         let serve = Arc::new(serve);

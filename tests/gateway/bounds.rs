@@ -1,0 +1,133 @@
+//! Bounds of requests and connections at a target, and the requests that wait for room.
+
+use std::{io::Write, thread, time::Duration};
+
+use testkit::{
+    client::{Client, get},
+    gateway::Gateway,
+    upstream::{ResponseGate, Upstream},
+    wait::{eventually, sleep},
+};
+
+const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
+fn held() -> (Upstream, ResponseGate) {
+    let gate = ResponseGate::default();
+    let waits = gate.clone();
+    let upstream = Upstream::with_handler(move |_, socket| {
+        waits.wait();
+        socket.write_all(HELLO).is_ok()
+    });
+    (upstream, gate)
+}
+
+fn start(upstream: &Upstream, more: &str, routes: &str) -> Gateway {
+    Gateway::start(&format!(
+        "workers: 2
+upstreams: {{origin: {{targets: ['{}']{more}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}{routes}]",
+        upstream.target()
+    ))
+}
+
+fn send(gateway: &Gateway, path: &str) -> Client {
+    let mut client = Client::connect(gateway.address());
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    client
+}
+
+#[test]
+fn a_full_target_refuses_as_overloaded_and_its_places_return() {
+    let (upstream, gate) = held();
+    let gateway = start(&upstream, ", max_requests: 2", "");
+    let mut clients = [send(&gateway, "/1"), send(&gateway, "/2")];
+    eventually("two are in flight", || upstream.request_count() == 2);
+    let refused = get(gateway.address(), "/3", "");
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+    assert_eq!(refused.json()["type"], "urn:tidegate:problem:overloaded");
+    assert_eq!(gateway.metric("tidegate_target_in_flight"), 2);
+    gate.open();
+    assert!(clients.iter_mut().all(|client| client.read_response().status == 200));
+    gateway.wait_for_metric("tidegate_target_in_flight", 0);
+    assert_eq!(get(gateway.address(), "/4", "").status, 200);
+    let overloaded = "tidegate_upstream_refused_total{upstream=\"origin\",reason=\"overloaded\"";
+    assert_eq!(gateway.metric(overloaded), 1);
+}
+
+#[test]
+fn requests_wait_in_order_up_to_the_bound() {
+    let (upstream, gate) = held();
+    let gateway = start(&upstream, ", max_requests: 1, max_pending: 3", "");
+    let mut clients = vec![send(&gateway, "/0")];
+    eventually("one is in flight", || upstream.request_count() == 1);
+    for waiting in 1..=3 {
+        clients.push(send(&gateway, &format!("/{waiting}")));
+        gateway.wait_for_metric("tidegate_upstream_pending", waiting);
+    }
+    assert_eq!(get(gateway.address(), "/4", "").status, 503);
+    gate.open();
+    for client in &mut clients {
+        assert_eq!(client.read_response().status, 200);
+    }
+    let requests = upstream.request_texts();
+    let paths: Vec<&str> = requests.iter().map(|text| &text[4..6]).collect();
+    assert_eq!(paths, ["/0", "/1", "/2", "/3"]);
+    gateway.wait_for_metric("tidegate_upstream_pending", 0);
+}
+
+#[test]
+fn a_request_does_not_wait_longer_than_its_timeout() {
+    let (upstream, gate) = held();
+    let more = ", max_requests: 1, max_pending: 9";
+    let short = ",\n  {name: short, match: {path: /1}, upstream: origin, request_timeout: 500ms}";
+    let gateway = start(&upstream, more, short);
+    let mut first = send(&gateway, "/0");
+    eventually("one is in flight", || upstream.request_count() == 1);
+    let mut second = send(&gateway, "/1");
+    assert_eq!(second.read_response().status, 503);
+    gateway.wait_for_metric("tidegate_upstream_pending", 0);
+    // One that goes away leaves the queue.
+    let leaving = send(&gateway, "/3");
+    gateway.wait_for_metric("tidegate_upstream_pending", 1);
+    drop(leaving);
+    gateway.wait_for_metric("tidegate_upstream_pending", 0);
+    gate.open();
+    assert_eq!(first.read_response().status, 200);
+    assert_eq!(get(gateway.address(), "/4", "").status, 200);
+}
+
+#[test]
+fn connections_to_a_target_are_bounded_over_all_workers() {
+    let upstream = Upstream::with_handler(|_, socket| {
+        sleep(Duration::from_millis(5));
+        socket.write_all(HELLO).is_ok()
+    });
+    let gateway = start(&upstream, ", max_connections: 3, max_pending: 100", "");
+    thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    assert_eq!(get(gateway.address(), "/", "").status, 200);
+                }
+            });
+        }
+        for _ in 0..20 {
+            assert!(gateway.metric("tidegate_target_connections") <= 3);
+        }
+    });
+    assert_eq!(upstream.request_count(), 120);
+}
+
+#[test]
+fn adaptive_concurrency_bounds_the_requests_in_flight() {
+    let (upstream, gate) = held();
+    let gateway = start(&upstream, ", adaptive_concurrency: {min: 1, max: 2}", "");
+    let mut clients: Vec<Client> = (0..6).map(|n| send(&gateway, &format!("/{n}"))).collect();
+    gateway.wait_for_metric("tidegate_upstream_refused_total", 4);
+    let listed = get(gateway.admin(), "/api/upstreams", "").json();
+    assert_eq!(listed["upstreams"][0]["targets"][0]["max_in_flight"], 2);
+    gate.open();
+    let mut statuses: Vec<u16> = clients.iter_mut().map(|one| one.read_response().status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 503, 503, 503, 503]);
+}

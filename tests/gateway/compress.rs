@@ -1,0 +1,284 @@
+use std::io::{Read, Write};
+
+use testkit::{
+    client::{Client, Response},
+    gateway::Gateway,
+    http2_client::{Http2Client, request},
+    protocol::{HTTP1, Protocol, on_every_protocol, on_protocols},
+    upstream::{ResponseGate, Upstream},
+};
+
+const BOTH: &str = "Accept-Encoding: gzip, zstd\r\n";
+
+fn start(upstream: &Upstream, compress: &str) -> Gateway {
+    Gateway::for_every_protocol(&format!(
+        "workers: 1
+upstreams: {{origin: {{targets: [{}], retries: 0}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, compress: {compress}}}]",
+        upstream.target()
+    ))
+}
+
+/// What a client reads of a body, and whether the body is complete.
+fn decode(encoding: Option<&str>, body: &[u8]) -> (Vec<u8>, bool) {
+    let mut reader: Box<dyn Read + '_> = match encoding {
+        None => Box::new(body),
+        Some("gzip") => Box::new(flate2::read::GzDecoder::new(body)),
+        Some("zstd") => Box::new(zstd::stream::read::Decoder::new(body).expect("a decoder")),
+        Some(other) => panic!("an encoding {other}"),
+    };
+    let mut data = Vec::new();
+    let is_complete = reader.read_to_end(&mut data).is_ok();
+    (data, is_complete)
+}
+
+fn decoded(response: &Response) -> Vec<u8> {
+    let (data, is_complete) = decode(response.header("content-encoding"), &response.body);
+    assert!(is_complete, "{response:?}");
+    data
+}
+
+/// Text of about `length` bytes that repeats itself little by little.
+fn text(length: usize) -> String {
+    (0..)
+        .map(|n: usize| format!("line {n} of {};\n", n * n % 977))
+        .scan(0, |sum, line| {
+            *sum += line.len();
+            (*sum <= length).then_some(line)
+        })
+        .collect()
+}
+
+/// An upstream with a JSON body of this text, with its length or in chunks as the path says.
+fn origin(body: String) -> Upstream {
+    Upstream::with_handler(move |request, socket| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\n\
+                    ETag: \"v1\"\r\nAccept-Ranges: bytes\r\n";
+        let chunked = request.starts_with(b"GET /chunked");
+        let all = if chunked {
+            let chunks = body.as_bytes().chunks(10_000);
+            let chunks = chunks.map(|chunk| {
+                [format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat()
+            });
+            let end = b"0\r\nX-Sum: 7\r\n\r\n".to_vec();
+            let chunks = chunks.chain([end]).collect::<Vec<_>>().concat();
+            [head.as_bytes(), b"Transfer-Encoding: chunked\r\n\r\n", &chunks].concat()
+        } else {
+            let length = body.len();
+            let body = if request.starts_with(b"HEAD") { "" } else { &*body };
+            format!("{head}Content-Length: {length}\r\n\r\n{body}").into_bytes()
+        };
+        socket.write_all(&all).is_ok()
+    })
+}
+
+#[test]
+fn bodies_decode_to_the_upstreams() {
+    for length in [1100, 300_000, 3_000_000] {
+        let body = text(length);
+        let upstream = origin(body.clone());
+        let gateway = start(&upstream, "{}");
+        on_every_protocol(|protocol| {
+            let mut client = protocol.connect(&gateway);
+            for path in ["/", "/chunked"] {
+                for (accept, encoding) in [
+                    (BOTH, Some("zstd")),
+                    ("Accept-Encoding: zstd;q=0.5, gzip\r\n", Some("gzip")),
+                    ("Accept-Encoding: br\r\nAccept-Encoding: gzip\r\n", Some("gzip")),
+                    ("Accept-Encoding: gzip;q=0, *\r\n", Some("zstd")),
+                    ("Accept-Encoding: identity, *;q=0\r\n", None),
+                    ("", None),
+                ] {
+                    let response = client.get(path, accept);
+                    assert_eq!(response.header("content-encoding"), encoding, "{accept}");
+                    assert!(decoded(&response) == body.as_bytes(), "{path} {accept}");
+                    assert_eq!(response.header("vary"), Some("accept-encoding"));
+                    let plain = encoding.is_none();
+                    let tag = if plain { "\"v1\"" } else { "W/\"v1\"" };
+                    assert_eq!(response.header("etag"), Some(tag));
+                    assert_eq!(response.header("accept-ranges"), plain.then_some("bytes"));
+                    let has_length = response.header("content-length").is_some();
+                    assert!(!has_length || plain, "{response:?}");
+                    assert!(plain || response.body.len() < body.len() / 2);
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn trailers_follow_a_compressed_body() {
+    let upstream = origin(text(5000));
+    let gateway = start(&upstream, "{}");
+    on_every_protocol(|protocol| {
+        let mut client = protocol.connect(&gateway);
+        client.start("GET", "/chunked", BOTH, false).read_head();
+        let (body, trailers) = client.read_chunked().expect("a body");
+        assert_eq!(decode(Some("zstd"), &body), (text(5000).into_bytes(), true));
+        assert!(trailers.contains("x-sum: 7"), "{trailers}");
+    });
+}
+
+#[test]
+fn an_old_client_reads_to_the_end_of_the_connection() {
+    let upstream = origin(text(100_000));
+    let gateway = start(&upstream, "{}");
+    let mut client = Client::connect(gateway.address());
+    let response = client.send("GET / HTTP/1.0\r\nAccept-Encoding: gzip\r\n\r\n").read_response();
+    assert_eq!(response.header("content-encoding"), Some("gzip"));
+    assert_eq!(response.header("transfer-encoding"), None);
+    assert!(decoded(&response) == text(100_000).as_bytes());
+}
+
+#[test]
+fn responses_that_must_not_change_are_left_alone() {
+    let body = text(4000);
+    for (status, fields) in [
+        ("200 OK", "Content-Type: text/html\r\nContent-Encoding: br\r\n"),
+        ("200 OK", "Content-Type: text/html\r\nCache-Control: public, No-Transform\r\n"),
+        ("200 OK", "Content-Type: text/html\r\nRepr-Digest: sha-256=:YQ==:\r\n"),
+        ("206 Partial Content", "Content-Type: text/html\r\nContent-Range: bytes 0-3999/9999\r\n"),
+        ("200 OK", "Content-Type: text/event-stream\r\n"),
+        ("200 OK", "Content-Type: application/grpc-web\r\n"),
+        ("200 OK", "Content-Type: image/png\r\n"),
+        ("200 OK", ""),
+    ] {
+        let length = body.len();
+        let whole = format!(
+            "HTTP/1.1 {status}\r\n{fields}ETag: \"v1\"\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let upstream =
+            Upstream::with_handler(move |_, socket| socket.write_all(whole.as_bytes()).is_ok());
+        let types = if fields.contains("image/png") { "{}" } else { "{types: ['*/*']}" };
+        let gateway = start(&upstream, types);
+        on_every_protocol(|protocol| {
+            let response = protocol.get(&gateway, "/", BOTH);
+            assert!(response.body == body.as_bytes(), "{fields}");
+            assert_eq!(response.header("etag"), Some("\"v1\""), "{fields}");
+            assert_eq!(response.header("vary"), None, "{fields}");
+            assert_eq!(response.number("content-length") as usize, length);
+        });
+    }
+}
+
+#[test]
+fn short_bodies_and_heads_are_left_alone() {
+    let upstream = origin(text(900));
+    let gateway = start(&upstream, "{}");
+    on_every_protocol(|protocol| {
+        let response = protocol.get(&gateway, "/", BOTH);
+        assert_eq!(response.header("content-encoding"), None);
+        assert!(response.body == text(900).as_bytes());
+        // Its length is not known.
+        assert_eq!(decoded(&protocol.get(&gateway, "/chunked", BOTH)), text(900).as_bytes());
+    });
+    let upstream = origin(text(9000));
+    let gateway = start(&upstream, "{}");
+    on_every_protocol(|protocol| {
+        let response = protocol.connect(&gateway).ask("HEAD", "/", BOTH, "");
+        assert_eq!(response.header("content-encoding"), None);
+        assert_eq!(response.number("content-length") as usize, text(9000).len());
+        assert_eq!(response.header("vary"), Some("accept-encoding"), "as of a GET");
+        let response =
+            protocol.get(&gateway, "/", "Cache-Control: no-transform\r\nAccept-Encoding: gzip\r\n");
+        assert_eq!(response.header("content-encoding"), None);
+    });
+}
+
+#[test]
+fn a_truncated_body_never_becomes_a_complete_one() {
+    for answer in [
+        "Content-Length: 10000\r\n\r\nhello",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nxyz\r\n",
+    ] {
+        let whole = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n{answer}");
+        let upstream =
+            Upstream::with_handler(move |_, socket| socket.write_all(whole.as_bytes()).is_err());
+        for encoding in ["gzip", "zstd"] {
+            let gateway = start(&upstream, &format!("{{encodings: [{encoding}]}}"));
+            on_every_protocol(|protocol| {
+                let mut client = protocol.connect(&gateway);
+                client.start("GET", "/", BOTH, false);
+                assert!(client.try_read_response().is_none(), "{answer:?}");
+            });
+            on_protocols(&HTTP1, |protocol| {
+                let mut client = protocol.connect_http1(&gateway);
+                client.send("GET / HTTP/1.0\r\nHost: gateway.test\r\nAccept-Encoding: *\r\n\r\n");
+                // The connection is reset, or the body lacks its end.
+                if let Ok(bytes) = client.read_to_end() {
+                    let at = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+                    let body = &bytes[at + 4..];
+                    assert!(body.is_empty() || !decode(Some(encoding), body).1, "{answer:?}");
+                }
+            });
+        }
+    }
+}
+
+/// Reads one chunk of a body.
+fn read_chunk<S: Read + Write>(client: &mut Client<S>) -> Vec<u8> {
+    let mut size = String::new();
+    while !size.ends_with("\r\n") {
+        size.push(char::from(client.read_exact(1).expect("a size")[0]));
+    }
+    let size = usize::from_str_radix(size.trim(), 16).expect("a size");
+    let mut chunk = client.read_exact(size + 2).expect("a chunk");
+    chunk.truncate(size);
+    chunk
+}
+
+#[test]
+fn what_arrived_is_sent_when_the_upstream_pauses() {
+    for encoding in ["gzip", "zstd"] {
+        on_every_protocol(|protocol| {
+            let gate = ResponseGate::default();
+            let held = gate.clone();
+            let upstream = Upstream::with_handler(move |_, socket| {
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\
+                            Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
+                socket.write_all(head.as_bytes()).expect("a gateway");
+                held.wait();
+                socket.write_all(b"6\r\n world\r\n0\r\n\r\n").is_ok()
+            });
+            let gateway = start(&upstream, &format!("{{encodings: [{encoding}]}}"));
+            let has_hello = |body: &[u8]| decode(Some(encoding), body).0 == b"hello";
+            let mut body = Vec::new();
+            if protocol.is_http2() {
+                let tls = protocol.is_tls();
+                let address = protocol.address(&gateway);
+                let mut client = Http2Client::try_connect(address, tls).expect("a connection");
+                let request = request("GET", "/", BOTH);
+                let mut exchange = client.start(request, true).expect("a stream");
+                exchange.head().expect("a head");
+                while !has_hello(&body) {
+                    body.extend(exchange.read().expect("data").expect("no end"));
+                }
+                gate.open();
+                body.extend(exchange.rest().expect("the rest").0);
+            } else {
+                let mut client = protocol.connect_http1(&gateway);
+                client.send(format!("GET / HTTP/1.1\r\nHost: gateway.test\r\n{BOTH}\r\n"));
+                client.read_head().expect("a head");
+                while !has_hello(&body) {
+                    body.extend(read_chunk(&mut client));
+                }
+                gate.open();
+                body.extend(client.read_chunked().expect("the rest").0);
+            }
+            assert_eq!(decode(Some(encoding), &body), (b"hello world".to_vec(), true));
+        });
+    }
+}
+
+#[test]
+fn connections_are_reused_after_a_compressed_body() {
+    let upstream = origin(text(50_000));
+    let gateway = start(&upstream, "{encodings: [gzip], level: {gzip: 9}}");
+    let mut client = Protocol::Http1.connect(&gateway);
+    for _ in 0..20 {
+        assert_eq!(client.get("/", BOTH).header("content-encoding"), Some("gzip"));
+    }
+    assert_eq!(upstream.connections(), 1);
+}

@@ -1,0 +1,314 @@
+use std::fs;
+
+use serde_json::Value;
+use testkit::{
+    client::Response,
+    gateway::Gateway,
+    protocol::{AnyClient, on_every_protocol},
+    upstream::Upstream,
+};
+
+use crate::{observability::read_lines, replay::run};
+
+const APP: &str = "https://app.example.com";
+
+/// What an upstream that has CORS of its own answers.
+const WITH_CORS: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\
+    access-control-allow-origin: https://upstream.test\r\nAccess-Control-Allow-Credentials: true\r\n\
+    ACCESS-CONTROL-EXPOSE-HEADERS: x-upstream\r\nAccess-Control-Max-Age: 5\r\n\
+    Vary: Accept-Encoding\r\nX-Own: 1\r\n\r\nhello";
+
+fn rules(upstream: &Upstream, more: &str) -> String {
+    format!(
+        "{more}
+workers: 1
+upstreams:
+  app: {{targets: [{}]}}
+  lost: {{targets: ['http://127.0.0.1:1']}}
+  hello: {{respond: {{body: hello}}}}
+limits: {{few: {{quota: 3, window: 1h, key: []}}}}
+routes:
+  - name: items
+    match: {{path: /items, methods: [GET, PUT]}}
+    upstream: app
+    limits: [few]
+    cors:
+      origins: [{APP}, 'https://*.example.org']
+      headers: [content-type, X-Token]
+      expose: [X-Own, retry-after]
+      credentials: true
+      max_age: 1h
+  - {{name: any, match: {{path: /any}}, upstream: app, cors: {{origins: ['*'], max_age: 0s}}}}
+  - {{name: nulls, match: {{path: /nulls}}, upstream: app, cors: {{origins: ['null'], methods: [POST]}}}}
+  - {{name: plain, match: {{path: /any, methods: [DELETE]}}, upstream: app}}
+  - {{name: none, match: {{path: /none}}, upstream: app, limits: [few]}}
+  - {{name: lost, match: {{path: /lost}}, upstream: lost, cors: {{origins: [{APP}]}}}}
+  - {{name: inside, match: {{path: /inside}}, upstream: hello, allow: [10.0.0.0/8], cors: {{origins: [{APP}]}}}}
+  - {{name: fixed, match: {{path: /fixed}}, upstream: hello, cors: {{origins: [{APP}]}}}}
+",
+        upstream.target()
+    )
+}
+
+fn from(origin: &str) -> String {
+    format!("Origin: {origin}\r\n")
+}
+
+fn preflight(client: &mut AnyClient, path: &str, origin: &str, method: &str) -> Response {
+    let headers = format!(
+        "Origin: {origin}\r\nAccess-Control-Request-Method: {method}\r\n\
+         Access-Control-Request-Headers: content-type,x-token\r\n"
+    );
+    client.ask("OPTIONS", path, headers, "")
+}
+
+/// The fields of CORS, and `vary`: sorted lines in lower case.
+fn cors(response: &Response) -> Vec<String> {
+    let head = response.head.to_ascii_lowercase();
+    let is_cors = |line: &&str| line.starts_with("access-control-") || line.starts_with("vary:");
+    let mut lines: Vec<_> = head.lines().filter(is_cors).map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+const EXPOSED: &str = "access-control-expose-headers: x-ratelimit-limit, x-ratelimit-remaining, \
+    x-ratelimit-used, x-ratelimit-reset, x-ratelimit-resource, ratelimit, ratelimit-policy, \
+    retry-after, x-request-id";
+
+#[test]
+fn preflights_are_answered_and_not_charged() {
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::hello();
+        let gateway = Gateway::for_every_protocol(&rules(&upstream, ""));
+        let mut client = protocol.connect(&gateway);
+        let allowed = |origin: &str| {
+            [
+                "access-control-allow-credentials: true",
+                "access-control-allow-headers: content-type, x-token",
+                "access-control-allow-methods: get, put",
+                &format!("access-control-allow-origin: {origin}"),
+                EXPOSED_WITH_OWN,
+                "access-control-max-age: 3600",
+                "vary: origin",
+            ]
+            .map(str::to_owned)
+        };
+        for origin in [APP, "https://a.b.example.org"] {
+            // Also of a method that no route has: the browser then says so.
+            for method in ["PUT", "GET", "DELETE", "patch"] {
+                let response = preflight(&mut client, "/items", origin, method);
+                assert_eq!((response.status, response.body.len()), (204, 0), "{method}");
+                assert_eq!(cors(&response), allowed(origin), "{method}");
+                assert!(response.header("x-ratelimit-used").is_none());
+                assert!(response.header("content-length").is_none(), "{}", response.head);
+            }
+        }
+        for origin in ["https://evil.test", "null", "https://example.org"] {
+            let response = preflight(&mut client, "/items", origin, "PUT");
+            assert_eq!((response.status, cors(&response)), (204, vec!["vary: origin".to_owned()]));
+        }
+        let open = preflight(&mut client, "/any", "https://evil.test", "PUT");
+        let expected = [
+            "access-control-allow-methods: get, head, post, put, patch, delete",
+            "access-control-allow-origin: *",
+            EXPOSED,
+            "access-control-max-age: 0",
+        ];
+        assert_eq!(cors(&open), expected);
+        assert_eq!(upstream.request_count(), 0);
+        let used = client.get("/items", "");
+        assert_eq!((used.status, used.number("x-ratelimit-used")), (200, 1));
+    });
+}
+
+const EXPOSED_WITH_OWN: &str = "access-control-expose-headers: x-ratelimit-limit, \
+    x-ratelimit-remaining, x-ratelimit-used, x-ratelimit-reset, x-ratelimit-resource, ratelimit, \
+    ratelimit-policy, retry-after, x-request-id, x-own";
+
+#[test]
+fn other_options_requests_are_forwarded() {
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::hello();
+        let gateway = Gateway::for_every_protocol(&rules(&upstream, ""));
+        let mut client = protocol.connect(&gateway);
+        let request = |method: &str| format!("Access-Control-Request-Method: {method}\r\n");
+        for headers in [
+            String::new(),
+            from(APP),
+            request("GET"),
+            from(APP) + &request("GET") + &request("PUT"),
+            from(APP) + &request("G T"),
+        ] {
+            assert_eq!(client.ask("OPTIONS", "/any", &headers, "").status, 200, "{headers}");
+        }
+        assert_eq!(upstream.request_count(), 5);
+        // The route of the method that is asked for has no `cors`.
+        assert_eq!(preflight(&mut client, "/any", APP, "DELETE").status, 200);
+        assert_eq!(preflight(&mut client, "/none", APP, "GET").number("x-ratelimit-used"), 1);
+        assert_eq!(upstream.request_count(), 7);
+        assert_eq!(preflight(&mut client, "/nowhere", APP, "GET").status, 404);
+        // Not a preflight, and the route has no OPTIONS.
+        assert_eq!(client.ask("OPTIONS", "/items", from(APP), "").status, 405);
+    });
+}
+
+#[test]
+fn responses_have_the_gateways_fields_once() {
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::with_response(WITH_CORS);
+        let gateway = Gateway::for_every_protocol(&rules(&upstream, ""));
+        let mut client = protocol.connect(&gateway);
+        let response = client.get("/items", from(APP));
+        let expected = [
+            "access-control-allow-credentials: true",
+            "access-control-allow-origin: https://app.example.com",
+            EXPOSED_WITH_OWN,
+            "vary: accept-encoding",
+            "vary: origin",
+        ];
+        assert_eq!(cors(&response), expected);
+        assert_eq!(response.header("x-own"), Some("1"));
+        let vary = ["vary: accept-encoding", "vary: origin"];
+        for headers in [String::new(), from("https://evil.test"), from(APP) + &from(APP)] {
+            let response = client.get("/nulls", &headers);
+            assert_eq!(cors(&response), vary, "{headers}");
+        }
+        for origin in ["https://evil.test", "null"] {
+            let response = client.get("/any", from(origin));
+            let expected = ["access-control-allow-origin: *", EXPOSED, "vary: accept-encoding"];
+            assert_eq!(cors(&response), expected, "{origin}");
+        }
+        assert!(cors(&client.get("/nulls", from("null")))[0].ends_with("origin: null"));
+        assert_eq!(cors(&client.get("/nulls", from(APP))), vary);
+        // Without `cors`, the upstream's fields stay.
+        let foreign = cors(&client.ask("DELETE", "/any", from(APP), ""));
+        assert!(foreign.iter().any(|line| line.ends_with("https://upstream.test")), "{foreign:?}");
+    });
+}
+
+#[test]
+fn vary_is_not_repeated() {
+    on_every_protocol(|protocol| {
+        for (upstream, expected) in [
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nVary: Accept, ORIGIN\r\n\r\n",
+                "vary: accept, origin",
+            ),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nVary: *\r\n\r\n", "vary: *"),
+        ] {
+            let upstream = Upstream::with_response(upstream);
+            let gateway = Gateway::for_every_protocol(&rules(&upstream, ""));
+            let response = protocol.get(&gateway, "/items", "");
+            assert_eq!(cors(&response), [expected]);
+        }
+    });
+}
+
+#[test]
+fn scripts_can_read_the_gateways_own_responses() {
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::hello();
+        let more = "headers: {standard: draft-11}";
+        let gateway = Gateway::for_every_protocol(&rules(&upstream, more));
+        let mut client = protocol.connect(&gateway);
+        for _ in 0..3 {
+            assert_eq!(client.get("/items", "").status, 200);
+        }
+        for (path, status) in [("/items", 429), ("/lost", 502), ("/inside", 403), ("/fixed", 200)] {
+            let response = client.get(path, from(APP));
+            assert_eq!(response.status, status, "{path}");
+            let fields = cors(&response);
+            let origin = format!("access-control-allow-origin: {APP}");
+            assert_eq!(fields.iter().filter(|line| **line == origin).count(), 1, "{fields:?}");
+            let is_exposing = |line: &&String| line.starts_with("access-control-expose-headers");
+            assert_eq!(fields.iter().filter(is_exposing).count(), 1, "{fields:?}");
+            assert!(fields.contains(&"vary: origin".to_owned()), "{fields:?}");
+        }
+        // Preflights are not refused while requests are.
+        assert_eq!(preflight(&mut client, "/items", APP, "GET").status, 204);
+        assert_eq!(preflight(&mut client, "/lost", APP, "GET").status, 204);
+        // But clients that the route does not admit are.
+        assert_eq!(preflight(&mut client, "/inside", APP, "GET").status, 403);
+        // A route without `cors` exposes the rate-limit headers, as before.
+        let plain = client.get("/none", from(APP));
+        assert_eq!((plain.status, cors(&plain)), (429, vec![EXPOSED.to_owned()]));
+    });
+}
+
+#[test]
+fn the_throttle_admits_preflights() {
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::hello();
+        let more = "throttle: {max_active: 20, capacity: 1000, mode: 'on'}";
+        let gateway = Gateway::for_every_protocol(&rules(&upstream, more));
+        let mut client = protocol.connect(&gateway);
+        let refused = client.get("/items", from(APP));
+        assert_eq!((refused.status, refused.header("x-ratelimit-limit")), (429, Some("20")));
+        let expected = [
+            "access-control-allow-credentials: true",
+            "access-control-allow-origin: https://app.example.com",
+            EXPOSED_WITH_OWN,
+            "vary: origin",
+        ];
+        assert_eq!(cors(&refused), expected);
+        assert_eq!(preflight(&mut client, "/items", APP, "GET").status, 204);
+    });
+}
+
+#[test]
+fn explain_and_replay_know_preflights() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).to_str().expect("a path").to_owned();
+    let (log, config) = (path("access.log"), path("tidegate.yaml"));
+    let upstream = Upstream::hello();
+    let yaml = rules(&upstream, &format!("access_log: {log}"));
+    fs::write(&config, &yaml).expect("a file");
+    let explained = |method: &str, path: &str, headers: &[String]| -> Value {
+        let mut arguments = vec!["explain", "-c", &config, "--json", "-X", method];
+        arguments.extend(headers.iter().flat_map(|line| ["-H", line]));
+        arguments.push(path);
+        serde_json::from_str(&run(&arguments)).expect("JSON")
+    };
+    {
+        let gateway = Gateway::for_every_protocol(&yaml);
+        let mut client = testkit::protocol::Protocol::Http1.connect(&gateway);
+        let origin = from(APP).trim_end().to_owned();
+        let asks = "Access-Control-Request-Method: PUT".to_owned();
+        for (method, path, headers) in [
+            ("OPTIONS", "/items", vec![origin.clone(), asks.clone()]),
+            ("OPTIONS", "/inside", vec![origin.clone(), asks.clone()]),
+            ("OPTIONS", "/any", vec![origin.clone(), asks.clone()]),
+            ("GET", "/items", vec![origin.clone()]),
+            ("GET", "/items", vec![]),
+            ("GET", "/inside", vec![origin.clone()]),
+            ("GET", "/fixed", vec![origin.clone()]),
+        ] {
+            let explanation = explained(method, path, &headers);
+            let lines: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
+            let response = client.ask(method, path, lines, "");
+            if let Some(status) = explanation["status"].as_u64() {
+                assert_eq!(u64::from(response.status), status, "{explanation}");
+            }
+            let told = explanation["headers"].as_object().expect("headers").iter();
+            let told = told.filter(|(name, _)| name.starts_with("access-") || *name == "vary");
+            let told: Vec<String> = told
+                .map(|(name, value)| format!("{name}: {}", value.as_str().expect("text")))
+                .map(|line| line.to_ascii_lowercase())
+                .collect();
+            assert_eq!(cors(&response), told, "{method} {path}");
+        }
+        read_lines(log.as_ref(), 7);
+    }
+    let logged = fs::read_to_string(&log).expect("a log");
+    let decisions = run(&["replay", "-c", &config, "--decisions", &log]);
+    for (line, decision) in logged.lines().zip(decisions.lines()) {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let fields: Vec<&str> = decision.split('\t').collect();
+        assert_eq!(
+            (&line["route"], &line["limit"]),
+            (&fields[2].into(), &fields[3].into()),
+            "{line}"
+        );
+    }
+    assert_eq!(decisions.lines().count(), 7);
+}

@@ -1,0 +1,156 @@
+//! Health checks of targets.
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixListener,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+    thread,
+};
+
+use testkit::{
+    client::get,
+    gateway::Gateway,
+    http2_upstream::Http2Upstream,
+    tls::{Authority, TlsUpstream},
+    upstream::Upstream,
+    wait::eventually,
+};
+
+/// Answers `/healthz` with the status, and all else with 200.
+fn checked(status: &Arc<AtomicU16>) -> Upstream {
+    let status = Arc::clone(status);
+    Upstream::with_handler(move |request, socket| {
+        let is_check = request.starts_with(b"GET /healthz?full=1 ");
+        let status = if is_check { status.load(Ordering::SeqCst) } else { 200 };
+        let response = format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n");
+        socket.write_all(response.as_bytes()).is_ok()
+    })
+}
+
+const HEALTH: &str = "health: {path: '/healthz?full=1', interval: 100ms, timeout: 100ms, \
+    unhealthy_after: 2, healthy_after: 2, status: [200-299, 404], host: check.test}";
+
+fn yaml(upstreams: &[&Upstream], more: &str) -> String {
+    let targets: Vec<String> = upstreams.iter().map(|upstream| upstream.target()).collect();
+    format!(
+        "upstreams: {{origin: {{targets: ['{}'], balance: round_robin, {HEALTH}{more}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
+        targets.join("', '")
+    )
+}
+
+#[test]
+fn a_target_that_fails_its_checks_gets_no_requests_until_it_passes_them() {
+    let status = Arc::new(AtomicU16::new(404));
+    let (first, second) = (checked(&status), checked(&Arc::new(AtomicU16::new(204))));
+    let yaml = yaml(&[&first, &second], "");
+    let gateway = Gateway::start(&yaml);
+    eventually("checks are sent", || first.request_count() > 2);
+    let check = first.request_texts().swap_remove(0).to_lowercase();
+    assert!(check.starts_with("get /healthz?full=1 http/1.1\r\n"), "{check}");
+    assert!(check.contains("\r\nhost: check.test\r\n"), "{check}");
+    assert_eq!(gateway.metric("tidegate_target_healthy"), 2);
+
+    status.store(500, Ordering::SeqCst);
+    gateway.wait_for_metric("tidegate_target_healthy", 1);
+    let targets = get(gateway.admin(), "/api/upstreams", "").json();
+    let target = &targets["upstreams"][0]["targets"][0];
+    assert_eq!(target["status"], "down");
+    assert!(target["reason"].as_str().expect("a text").contains("status 500"), "{target}");
+    let requests = |upstream: &Upstream| {
+        let texts = upstream.request_texts();
+        texts.iter().filter(|text| text.starts_with("GET /item")).count()
+    };
+    for _ in 0..10 {
+        assert_eq!(get(gateway.address(), "/item", "").status, 200);
+    }
+    assert_eq!((requests(&first), requests(&second)), (0, 10));
+    // The state outlives a reload.
+    gateway.reload(&yaml.replace("unhealthy_after: 2", "unhealthy_after: 3")).expect("it succeeds");
+    assert_eq!(gateway.metric("tidegate_target_healthy"), 1);
+
+    status.store(200, Ordering::SeqCst);
+    gateway.wait_for_metric("tidegate_target_healthy", 2);
+}
+
+#[test]
+fn all_down_by_their_checks_is_a_503() {
+    let status = Arc::new(AtomicU16::new(500));
+    let upstream = checked(&status);
+    let gateway = Gateway::start(&yaml(&[&upstream], ""));
+    gateway.wait_for_metric("tidegate_target_healthy", 0);
+    let response = get(gateway.address(), "/item", "");
+    assert_eq!(response.status, 503);
+    assert_eq!(response.json()["type"], "urn:tidegate:problem:upstreams-down");
+    status.store(200, Ordering::SeqCst);
+    gateway.wait_for_metric("tidegate_target_healthy", 1);
+    assert_eq!(get(gateway.address(), "/item", "").status, 200);
+}
+
+#[test]
+fn a_silent_target_fails_its_checks() {
+    let (silent, working) = (Upstream::silent(), checked(&Arc::new(AtomicU16::new(200))));
+    let gateway = Gateway::start(&yaml(&[&silent, &working], ""));
+    gateway.wait_for_metric("tidegate_target_healthy", 1);
+    let targets = get(gateway.admin(), "/api/upstreams", "").json();
+    let reason = targets["upstreams"][0]["targets"][0]["reason"].to_string();
+    assert!(reason.contains("no response in time"), "{reason}");
+}
+
+fn of_target(target: &str, more: &str) -> String {
+    format!(
+        "upstreams: {{origin: {{targets: ['{target}'], {HEALTH}{more}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]"
+    )
+}
+
+#[test]
+fn checks_are_sent_over_http2_where_the_target_speaks_it() {
+    let upstream = Http2Upstream::hello();
+    let gateway = Gateway::start(&of_target(&upstream.target(), ", protocol: http2"));
+    eventually("checks are sent", || upstream.request_count() > 3);
+    let check = upstream.request_texts().swap_remove(0);
+    assert!(check.starts_with("GET http://check.test/healthz?full=1\n"), "{check}");
+    assert_eq!(gateway.metric("tidegate_target_healthy"), 1);
+    let plain = Upstream::hello();
+    let gateway = Gateway::start(&of_target(&plain.target(), ", protocol: http2"));
+    gateway.wait_for_metric("tidegate_target_healthy", 0);
+}
+
+#[test]
+fn checks_follow_the_rules_of_tls() {
+    let directory = tempfile::tempdir().expect("it succeeds");
+    let authority = Authority::new("checks");
+    let ca = authority.write(directory.path(), "ca.pem").display().to_string();
+    let upstream = TlsUpstream::hello(authority.issue(&["127.0.0.1"]).server());
+    let target = format!("https://{}", upstream.address);
+    let gateway = Gateway::start(&of_target(&target, &format!(", tls: {{ca: {ca}}}")));
+    eventually("checks are sent", || upstream.requests().len() > 2);
+    assert_eq!(gateway.metric("tidegate_target_healthy"), 1);
+    let wrong = format!(", tls: {{ca: {ca}, name: other.test}}");
+    let gateway = Gateway::start(&of_target(&target, &wrong));
+    gateway.wait_for_metric("tidegate_target_healthy", 0);
+}
+
+#[test]
+fn checks_are_sent_to_a_unix_socket() {
+    let directory = tempfile::tempdir().expect("it succeeds");
+    let path = directory.path().join("app.sock");
+    let listener = UnixListener::bind(&path).expect("it succeeds");
+    let checks = Arc::new(AtomicU16::new(0));
+    let counted = Arc::clone(&checks);
+    thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let mut head = [0; 4096];
+            let _ = socket.read(&mut head);
+            counted.fetch_add(1, Ordering::SeqCst);
+            let _ = socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
+        }
+    });
+    let gateway = Gateway::start(&of_target(&format!("unix:{}", path.display()), ""));
+    eventually("checks are sent", || checks.load(Ordering::SeqCst) > 3);
+    assert_eq!(gateway.metric("tidegate_target_healthy"), 1);
+}

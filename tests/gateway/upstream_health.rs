@@ -1,0 +1,321 @@
+//! Ejection of failing targets, retries on others, and upstreams of which all targets are down.
+
+use std::{
+    io::Write,
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use rustix::process::Signal;
+use testkit::{
+    client::{Client, get},
+    gateway::Gateway,
+    process::Process,
+    protocol::on_every_protocol,
+    upstream::Upstream,
+    wait::eventually,
+};
+use tidegate::clock::{Clock, instant};
+
+const START: u64 = 1_700_000_000_000;
+
+fn yaml(targets: &[String], more: &str) -> String {
+    format!(
+        "upstreams: {{origin: {{targets: ['{}']{more}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
+        targets.join("', '")
+    )
+}
+
+fn answering(status: u16) -> Upstream {
+    Upstream::with_handler(move |_, socket| {
+        let response = format!("HTTP/1.1 {status} X\r\nContent-Length: 5\r\n\r\nfails");
+        socket.write_all(response.as_bytes()).is_ok()
+    })
+}
+
+/// An address that refuses connections.
+fn refusing() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    format!("http://{}", listener.local_addr().expect("an address"))
+}
+
+#[test]
+fn a_target_that_refuses_connections_is_ejected_for_all_workers() {
+    let upstream = Upstream::hello();
+    let refusing = refusing();
+    let more = ", balance: round_robin, retries: 0";
+    let gateway =
+        Gateway::start(&format!("workers: 4\n{}", yaml(&[refusing, upstream.target()], more)));
+    for _ in 0..40 {
+        assert_eq!(get(gateway.address(), "/", "").status, 200);
+    }
+    // Each worker may have met it before the first ejection, no more.
+    let refused = gateway.metric("tidegate_target_failures_total{upstream=\"origin\"");
+    assert!((1..=4).contains(&refused), "{refused}");
+    assert_eq!(gateway.metric("tidegate_target_ejections_total"), 1);
+    assert_eq!(gateway.metric("tidegate_target_healthy"), 1);
+    assert_eq!(upstream.request_count(), 40);
+}
+
+#[test]
+fn all_down_is_a_503_at_once_and_the_first_response_ends_it() {
+    let is_up = Arc::new(AtomicBool::new(false));
+    let (answers, calls) = (Arc::clone(&is_up), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&calls);
+    let upstream = Upstream::with_handler(move |_, socket| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        answers.load(Ordering::SeqCst) && socket.write_all(response).is_ok()
+    });
+    let gateway = Gateway::start_at(
+        &format!("workers: 1\n{}", yaml(&[upstream.target()], ", retries: 0")),
+        Clock::simulated(START),
+    );
+    for _ in 0..5 {
+        assert_eq!(get(gateway.address(), "/", "").status, 502);
+    }
+    let before = calls.load(Ordering::SeqCst);
+    let response = get(gateway.address(), "/", "");
+    assert_eq!(response.status, 503);
+    assert_eq!(response.json()["type"], "urn:tidegate:problem:upstreams-down");
+    let retry_after = response.number("retry-after");
+    assert!((1..=10).contains(&retry_after), "{retry_after}");
+    assert_eq!(response.json()["retry-after"], retry_after);
+    assert_eq!(calls.load(Ordering::SeqCst), before, "nothing was sent");
+    assert_eq!(
+        gateway.metric("tidegate_upstream_refused_total{upstream=\"origin\",reason=\"down\""),
+        1
+    );
+    is_up.store(true, Ordering::SeqCst);
+    gateway.clock.advance(Duration::from_secs(retry_after));
+    assert_eq!(get(gateway.address(), "/", "").status, 200);
+    assert_eq!(get(gateway.address(), "/", "").status, 200);
+}
+
+#[test]
+fn a_call_of_grpc_to_an_upstream_that_is_down_is_unavailable() {
+    let yaml = yaml(&[refusing()], ", retries: 0, ejection: {failures: 1}");
+    let gateway = Gateway::for_every_protocol(&yaml);
+    get(gateway.address(), "/", "");
+    on_every_protocol(|protocol| {
+        let response = protocol.get(&gateway, "/", "content-type: application/grpc\r\n");
+        if protocol.is_http2() {
+            assert_eq!((response.status, response.header("grpc-status")), (200, Some("14")));
+        } else {
+            assert_eq!(response.status, 503);
+        }
+        assert!(response.number("retry-after") >= 1);
+    });
+}
+
+#[test]
+fn a_failing_status_is_retried_on_another_target_where_listed() {
+    for (more, expected) in [("", 503), (", retry_on: [503]", 200), (", retry_on: [502]", 503)] {
+        let (failing, working) = (answering(503), Upstream::hello());
+        let more = format!("{more}, balance: round_robin, ejection: {{max_share: 0}}");
+        let targets = [failing.target(), working.target()];
+        let gateway = Gateway::start(&format!("workers: 1\n{}", yaml(&targets, &more)));
+        let mut client = Client::connect(gateway.address());
+        let statuses = [client.get("/", "").status, client.get("/", "").status];
+        assert_eq!(statuses.iter().max(), Some(&expected), "{more}");
+        assert!(statuses.contains(&200));
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+        let statuses = [client.read_response().status, client.read_response().status];
+        assert!(statuses.contains(&503), "a POST is not sent again: {statuses:?}");
+        let sent = failing.request_texts().into_iter().chain(working.request_texts());
+        assert_eq!(sent.filter(|request| request.starts_with("POST")).count(), 2);
+    }
+}
+
+/// The client has nothing of such a response, so the request may go to another target.
+#[test]
+fn a_response_whose_head_breaks_off_is_retried_on_another_target() {
+    for broken in ["HTTP/1.1 200 OK\r\nContent-Le", "HTTP/1.1 200 OK\r\nbad header\r\n\r\n"] {
+        let failing = Upstream::with_handler(move |_, socket| {
+            let _ = socket.write_all(broken.as_bytes());
+            false
+        });
+        let upstream = Upstream::hello();
+        let targets = [failing.target(), upstream.target()];
+        let gateway = Gateway::start(&format!(
+            "workers: 1\n{}",
+            yaml(&targets, ", balance: round_robin, ejection: {max_share: 0}")
+        ));
+        for _ in 0..4 {
+            assert_eq!(get(gateway.address(), "/", "").status, 200, "{broken}");
+        }
+        assert_eq!(failing.request_count(), 2, "{broken}");
+        let mut client = Client::connect(gateway.address());
+        let post = |client: &mut Client| {
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
+            client.read_response().status
+        };
+        let mut statuses = [post(&mut client), post(&mut client)];
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 502], "{broken}: not sent twice");
+    }
+}
+
+#[test]
+fn a_silent_target_is_retried_on_another_one_after_its_timeout() {
+    let (silent, working) = (Upstream::silent(), Upstream::hello());
+    let more = ", balance: round_robin, retry_on: [timeout], response_timeout: 300ms";
+    let targets = [silent.target(), working.target()];
+    let gateway = Gateway::for_every_protocol(&format!("workers: 1\n{}", yaml(&targets, more)));
+    on_every_protocol(|protocol| {
+        let started = instant();
+        for _ in 0..4 {
+            assert_eq!(protocol.get(&gateway, "/", "").status, 200);
+        }
+        assert!(started.elapsed() < Duration::from_secs(20));
+    });
+    // Found after five timeouts in a row.
+    assert_eq!(gateway.metric("tidegate_target_failures_total{upstream=\"origin\",target"), 5);
+    assert_eq!(gateway.metric("tidegate_target_ejections_total"), 1);
+}
+
+#[test]
+fn retries_of_a_failing_upstream_stay_within_the_budget() {
+    let (first, second) = (answering(503), answering(503));
+    let more = ", retries: 5, retry_on: [503], ejection: {max_share: 0}";
+    let targets = [first.target(), second.target()];
+    let gateway = Gateway::start(&yaml(&targets, more));
+    let started = instant();
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..300 {
+        assert_eq!(client.get("/", "").status, 503);
+    }
+    let received = first.request_count() + second.request_count();
+    let elapsed = started.elapsed().as_secs_f64();
+    // A fifth of 300, 10 at the start, and 10 a second.
+    let allowed = 300.0 + 60.0 + 12.0 + 10.0 * elapsed;
+    assert!(received as f64 <= allowed, "{received} of {allowed}");
+    assert!(received > 320, "{received}");
+    assert!(gateway.metric("tidegate_upstream_retry_budget_exhausted_total") > 0);
+}
+
+#[test]
+fn an_ejection_outlives_a_reload() {
+    let (upstream, refusing) = (Upstream::hello(), refusing());
+    let targets = [refusing, upstream.target()];
+    let gateway = Gateway::start(&yaml(&targets, ", balance: round_robin"));
+    for _ in 0..8 {
+        assert_eq!(get(gateway.address(), "/", "").status, 200);
+    }
+    assert_eq!(gateway.metric("tidegate_target_ejections_total"), 1);
+    gateway.reload(&yaml(&targets, ", balance: round_robin, retries: 0")).expect("it succeeds");
+    for _ in 0..20 {
+        assert_eq!(get(gateway.address(), "/", "").status, 200, "it is not tried again");
+    }
+    assert_eq!(gateway.metric("tidegate_target_healthy"), 1);
+    // Its metrics end with it.
+    gateway.reload(&yaml(&targets[1..], "")).expect("it succeeds");
+    assert_eq!(gateway.metric("tidegate_target_ejections_total"), 0);
+}
+
+#[test]
+fn the_admin_api_tells_the_health_and_load_of_each_target() {
+    let (upstream, refusing) = (Upstream::hello(), refusing());
+    let yaml = format!(
+        "workers: 1
+upstreams: {{origin: {{targets: [{{url: '{}', weight: 3}}, '{refusing}'], balance: peak_ewma}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
+        upstream.target(),
+    );
+    let gateway = Gateway::start(&yaml);
+    eventually("the failing target is found", || {
+        get(gateway.address(), "/", "");
+        gateway.metric("tidegate_target_ejections_total") == 1
+    });
+    let listed = get(gateway.admin(), "/api/upstreams", "").json();
+    let origin = &listed["upstreams"][0];
+    assert_eq!((&origin["name"], &origin["balance"]), (&"origin".into(), &"peak_ewma".into()));
+    let [good, bad] = [&origin["targets"][0], &origin["targets"][1]];
+    assert_eq!((&good["status"], &good["weight"]), (&"up".into(), &3.into()));
+    assert!(good["latency_ms"].as_f64().expect("it succeeds") > 0.0 && good["reason"].is_null());
+    assert_eq!(good["target"], upstream.address.to_string());
+    assert_eq!(bad["status"], "ejected");
+    assert!(bad["reason"].as_str().expect("a text").contains("connect"), "{}", bad["reason"]);
+    assert!(bad["since_ms"].as_u64().expect("it succeeds") > START);
+    assert_eq!((&good["in_flight"], &good["connections"]), (&0.into(), &1.into()));
+}
+
+#[test]
+fn a_change_of_health_is_one_line_with_its_reason() {
+    let (upstream, refusing) = (Upstream::hello(), refusing());
+    let directory = tempfile::tempdir().expect("it succeeds");
+    let yaml = yaml(&[refusing.clone(), upstream.target()], ", balance: round_robin");
+    let listen =
+        "listen: [{address: '127.0.0.1:0'}]\nadmin: {address: '127.0.0.1:0'}\nworkers: 2\n";
+    std::fs::write(directory.path().join("tidegate.yaml"), format!("{listen}{yaml}"))
+        .expect("it succeeds");
+    let command =
+        crate::tidegate_command(directory.path(), &["serve", "--config", "tidegate.yaml"]);
+    let mut process = Process::start(command);
+    for _ in 0..40 {
+        assert_eq!(get(process.address, "/", "").status, 200);
+    }
+    process.signal(Signal::TERM);
+    process.wait_exit();
+    let log = process.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("ejected")).collect();
+    let [line] = lines[..] else { panic!("{log}") };
+    let line: serde_json::Value = serde_json::from_str(line).expect("it succeeds");
+    let text = line.to_string();
+    for part in ["\"origin\"", &refusing["http://".len()..], "connect failed", "10000"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn failing_targets_mix_no_bodies_and_leave_no_place_taken() {
+    let echo = |fails_every: usize| {
+        let count = AtomicUsize::new(1);
+        Upstream::with_handler(move |request, socket| {
+            let path = request.split(|byte| *byte == b' ').nth(1).unwrap_or_default().to_vec();
+            let is_failing = count.fetch_add(1, Ordering::SeqCst).is_multiple_of(fails_every);
+            let length = path.len() + usize::from(is_failing);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+            // One that fails is cut in its body, or before its head.
+            let cut = if length.is_multiple_of(2) { &path[..0] } else { &path[..] };
+            if is_failing && cut.is_empty() {
+                return false;
+            }
+            let written = socket.write_all(&[head.as_bytes(), cut].concat()).is_ok();
+            let rest = &path[cut.len()..];
+            written && socket.write_all(rest).is_ok() && !is_failing
+        })
+    };
+    let targets = [echo(usize::MAX), echo(3), echo(7)].map(|upstream| upstream.target());
+    let more = ", max_requests: 3, max_pending: 4, ejection: {failures: 2, duration: 100ms}";
+    let gateway = Gateway::start(&yaml(&targets, more));
+    std::thread::scope(|scope| {
+        for thread in 0..12 {
+            let gateway = &gateway;
+            scope.spawn(move || {
+                for number in 0..60 {
+                    let path = format!("/{thread}/{}", 10_usize.pow(number % 7));
+                    let mut client = Client::connect(gateway.address());
+                    client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+                    if number % 9 == 0 {
+                        continue;
+                    }
+                    // `None`: cut off, as the upstream's was.
+                    let Some(response) = client.try_read_response() else { continue };
+                    match response.status {
+                        200 => assert_eq!(response.text(), path),
+                        status => assert!(matches!(status, 502 | 503), "{status}"),
+                    }
+                }
+            });
+        }
+    });
+    gateway.wait_for_metric("tidegate_target_in_flight", 0);
+    gateway.wait_for_metric("tidegate_upstream_pending", 0);
+}
