@@ -7,7 +7,7 @@ use http::{HeaderName, Method, header};
 use tidegate::{
     framing::Fields,
     identity::{ClientAddress, KeyPlan, KeySecret, Part, Subject, TokenSource},
-    route::{HostPattern, Lookup, PathPattern, RouteTable, Rule},
+    route::{Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule},
 };
 
 const SECRET: KeySecret = KeySecret(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
@@ -98,6 +98,7 @@ fn table<'r>(rules: impl IntoIterator<Item = (&'r str, String, Vec<Method>)>) ->
             host: HostPattern::parse(host).expect("a host"),
             path: PathPattern::parse(&path).expect("a path"),
             methods,
+            conditions: Conditions::default(),
         })
         .collect();
     RouteTable::build(&rules).expect("no conflicting routes")
