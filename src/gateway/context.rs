@@ -22,6 +22,7 @@ use crate::{
     metrics::{RouteCounters, WorkerMetrics},
     plan::{self, RoutedRequest},
     respond::LimitReport,
+    snapshot::Action,
     telemetry::{AccessLine, AccessWriter, CutReason},
     upstream::{Attempts, RequestLost},
 };
@@ -212,6 +213,10 @@ impl RequestContext {
     /// Records that the response was written to its end.
     pub fn mark_complete(&mut self) {
         self.is_complete = true;
+        if let Some(server) = self.attempts.server.as_ref().filter(|_| self.upstream_time.is_some())
+        {
+            server.endpoint().record_whole_body();
+        }
     }
 
     /// Records why the response was cut off.
@@ -233,7 +238,14 @@ impl RequestContext {
             if let Some(counters) = &self.rules.routes[route].upstream {
                 counters.broken.add(1);
             }
-            let server = self.attempts.server.as_ref().map_or("", |server| server.name());
+            let server = self.attempts.server.as_deref();
+            if let (Some(server), Action::Upstream(upstream)) =
+                (server, &self.rules.snapshot.routes[route].action)
+                && let Some(balancer) = &self.rules.load_balancers[upstream.index]
+            {
+                balancer.record_broken_body(server);
+            }
+            let server = server.map_or("", |server| server.name());
             tracing::debug!(server, %error, "the upstream broke off its response");
         }
         CutReason::UpstreamBroken

@@ -52,6 +52,8 @@ pub struct EndpointState {
     /// The maximum of requests in flight that adaptive concurrency has found; [`NO_LIMIT`] without.
     adaptive_limit: AtomicU32,
     adaptive: Mutex<Option<(ConcurrencyBounds, AdaptiveLimit)>>,
+    /// The responses in a row that broke off within their bodies.
+    broken_bodies: AtomicU32,
     counters: EndpointCounters,
     change: Mutex<LastChange>,
 }
@@ -65,7 +67,7 @@ struct EndpointCounters {
 }
 
 /// The kinds of failures, in the order of [`EndpointState::failures`].
-pub const FAILURE_KINDS: [&str; 4] = ["connect", "reset", "timeout", "status"];
+pub const FAILURE_KINDS: [&str; 5] = ["connect", "reset", "timeout", "status", "body"];
 
 /// The last change of an endpoint's health.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +96,7 @@ impl EndpointState {
             latency: AtomicU64::new(0),
             adaptive_limit: AtomicU32::new(NO_LIMIT),
             adaptive: Mutex::default(),
+            broken_bodies: AtomicU32::new(0),
             counters: EndpointCounters::default(),
             change: Mutex::default(),
         }
@@ -166,8 +169,23 @@ impl EndpointState {
             Failure::Reset | Failure::Malformed => 1,
             Failure::Timeout => 2,
             Failure::Status(_) => 3,
+            // Counted for each body.
+            Failure::BrokenBodies => return,
         };
         self.counters.failures[kind].fetch_add(1, Relaxed);
+    }
+
+    /// Records a response whose body arrived whole.
+    pub fn record_whole_body(&self) {
+        if self.broken_bodies.load(Relaxed) > 0 {
+            self.broken_bodies.store(0, Relaxed);
+        }
+    }
+
+    /// Counts a response that broke off within its body. Returns the number of those in a row.
+    pub(super) fn count_broken_body(&self) -> u32 {
+        self.counters.failures[4].fetch_add(1, Relaxed);
+        self.broken_bodies.fetch_add(1, Relaxed) + 1
     }
 
     /// The ejections since the start.

@@ -26,7 +26,7 @@ use super::{
     pool::{Link, Pool, PoolTable},
     request::OutgoingRequest,
     retry_budget::backoff,
-    target_health::Failure,
+    target_health::{AttemptKind, Failure},
     tunnel::UpstreamContent,
 };
 use crate::framing::{BodyError, ClientStream, FramingError, ResponseHead, Timeout};
@@ -165,6 +165,22 @@ impl LoadBalancer {
         mixed ^ (mixed >> 31)
     }
 
+    /// Records a response that the server of `pool` broke off within its body. The response's head was a success;
+    /// so many of them in a row as failures eject a target do so, too.
+    #[cold]
+    pub fn record_broken_body(&self, pool: &Pool) {
+        let endpoints = self.endpoints();
+        let set = &endpoints.set;
+        let count = pool.endpoint().count_broken_body();
+        let is_own = |own: &Rc<Pool>| Arc::ptr_eq(own.endpoint(), pool.endpoint());
+        if count >= set.servers.health.failures.max(1)
+            && let Some(index) = endpoints.pools.iter().position(is_own)
+        {
+            let (now, clock) = (self.state.now(), self.state.clock());
+            set.record_failure(index, AttemptKind::Regular, Failure::BrokenBodies, now, clock);
+        }
+    }
+
     /// Adds a request to the retry budget.
     fn record_request(&self, now: u64) {
         let count = self.unrecorded.get() + 1;
@@ -254,7 +270,7 @@ struct Retries {
 #[derive(Clone, Copy)]
 struct Outcome {
     index: usize,
-    kind: super::target_health::AttemptKind,
+    kind: AttemptKind,
     /// When it began, by the clock's uptime.
     start: Duration,
 }

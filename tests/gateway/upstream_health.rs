@@ -162,6 +162,39 @@ fn a_response_whose_head_breaks_off_is_retried_on_another_target() {
     }
 }
 
+/// Their heads are successes, so nothing else would tell.
+#[test]
+fn a_target_that_breaks_off_its_bodies_is_ejected() {
+    let is_whole = Arc::new(AtomicBool::new(false));
+    let whole = Arc::clone(&is_whole);
+    let cutting = Upstream::with_handler(move |_, socket| {
+        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+        let is_whole = whole.load(Ordering::SeqCst);
+        is_whole && socket.write_all(b" more").is_ok()
+    });
+    let upstream = Upstream::hello();
+    let targets = [cutting.target(), upstream.target()];
+    let gateway = Gateway::start_at(
+        &format!("workers: 1\n{}", yaml(&targets, ", balance: round_robin, slow_start: 0s")),
+        Clock::simulated(START),
+    );
+    let broken = || {
+        let mut client = Client::connect(gateway.address());
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.try_read_response().is_none()
+    };
+    let count = |requests: usize| (0..requests).filter(|_| broken()).count();
+    assert_eq!(count(8), 4);
+    is_whole.store(true, Ordering::SeqCst);
+    assert_eq!(count(2), 0, "a whole one begins another row");
+    is_whole.store(false, Ordering::SeqCst);
+    assert_eq!(count(8), 4);
+    assert_eq!(gateway.metric("tidegate_target_ejections_total"), 0);
+    assert_eq!(count(40), 1, "the fifth in a row ejects it");
+    assert_eq!(gateway.metric("tidegate_target_ejections_total"), 1);
+    assert_eq!(gateway.metric("tidegate_target_failures_total"), 9);
+}
+
 #[test]
 fn a_silent_target_is_retried_on_another_one_after_its_timeout() {
     let (silent, working) = (Upstream::silent(), Upstream::hello());

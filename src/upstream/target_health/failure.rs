@@ -13,6 +13,8 @@ pub enum Failure {
     Timeout,
     /// The response was malformed.
     Malformed,
+    /// Responses that broke off within their bodies: as many in a row as failures eject a target.
+    BrokenBodies,
     /// A status code that tells of a failure.
     Status(u16),
 }
@@ -24,6 +26,7 @@ impl fmt::Display for Failure {
             Self::Reset => f.write_str("connection lost"),
             Self::Timeout => f.write_str("no response in time"),
             Self::Malformed => f.write_str("malformed response"),
+            Self::BrokenBodies => f.write_str("responses broken off"),
             Self::Status(status) => write!(f, "status {status}"),
         }
     }

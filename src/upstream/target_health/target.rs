@@ -146,8 +146,9 @@ impl TargetHealth {
         self.failures >= settings.failures.max(1)
     }
 
-    /// Whether one failure more is enough if another target works: connects that fail count at once.
+    /// Whether one failure more is enough if another target works: connects that fail count at once, and broken
+    /// bodies were counted before.
     pub(super) fn is_suspected(&self, failure: Failure, settings: &HealthSettings) -> bool {
-        self.has_failed(settings) || failure == Failure::Connect
+        self.has_failed(settings) || matches!(failure, Failure::Connect | Failure::BrokenBodies)
     }
 }
