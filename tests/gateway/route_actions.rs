@@ -311,8 +311,11 @@ fn the_host_is_that_of_the_server_that_is_tried_next() {
     // The first server closes the connection without a response.
     let failing = Upstream::with_handler(|_, _| false);
     let working = Upstream::hello();
-    let upstreams =
-        format!("  origin: {{targets: [\"{}\", \"{}\"]}}", failing.target(), working.target());
+    let upstreams = format!(
+        "  origin: {{targets: [\"{}\", \"{}\"], balance: round_robin}}",
+        failing.target(),
+        working.target()
+    );
     let routes = "  - {name: all, match: {path: /}, upstream: origin, host: upstream}";
     let gateway = start("workers: 1", &upstreams, routes);
     for _ in 0..4 {
