@@ -7,7 +7,9 @@
 //! [`ConfigSource::fault`].
 //!
 //! A file is parsed twice: `located` builds a tree with a location for every value, from which `reader`
-//! deserializes the types; `cross_check` refuses text that another YAML parser reads differently.
+//! deserializes the types; `cross_check` refuses text that another YAML parser reads differently. Both replace
+//! references to environment variables (`environment`, `resolving`) before types are checked; `masks` keeps
+//! their values out of messages.
 //! `scalar` and `units` hold values with a syntax of their own, such as durations; `file` reads files with
 //! a deadline. The doc comments of the types are the descriptions in the JSON Schema ([`schema`]).
 //!
@@ -24,12 +26,16 @@
 //! assert!(error.to_string().starts_with("api.yaml:3:43: `soon`, expected a duration such as 250ms"));
 //! ```
 
+mod access_log;
 mod admin;
+mod admin_address;
 mod balance;
 mod client;
 mod compress;
 mod cors;
 mod cross_check;
+mod editor_schema;
+mod environment;
 mod error_bodies;
 mod fault;
 mod file;
@@ -37,10 +43,15 @@ mod headers;
 mod key_part;
 mod limits;
 mod listen;
+mod listen_address;
 mod located;
+mod masks;
 mod method;
+mod mirror;
+mod rate;
 mod reader;
 mod redirect;
+mod resolving;
 mod route_actions;
 mod routes;
 mod scalar;
@@ -53,6 +64,7 @@ mod target;
 mod tests;
 mod throttle;
 mod tiers;
+mod traces;
 mod units;
 mod upstreams;
 
@@ -63,13 +75,16 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use admin::{AccessLog, Admin, HostName};
+pub use access_log::{AccessLog, AccessLogField, AccessLogFormat, LogDestination};
+pub use admin::{Admin, HostName};
+pub use admin_address::AdminAddress;
 pub use balance::{
     AdaptiveConcurrency, Balance, Ejection, HealthCheck, RetryCondition, StatusRange,
 };
 pub use client::{Client, TokenSource};
 pub use compress::{Compress, CompressLevel, Encoding};
 pub use cors::{Cors, CorsOrigin};
+pub use editor_schema::editor_schema;
 pub use error_bodies::ErrorBody;
 pub use fault::{Fault, Faults, Location};
 pub use file::{FileError, READ_TIMEOUT, read as read_file, read_regular, read_whole, read_within};
@@ -77,21 +92,27 @@ pub use headers::{Headers, StandardHeaders};
 pub use key_part::KeyPart;
 pub use limits::{Algorithm, Cost, Limit, OnFailure, Reserve};
 pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
+pub use listen_address::ListenAddress;
 pub use method::Method;
+pub use mirror::Mirror;
+pub use rate::Rate;
 pub use redirect::RedirectHttps;
 pub use route_actions::{HeaderRules, HostHeader, MatchValue, Redirect, RouteHeaders};
 pub use routes::{Route, RouteMatch};
-pub use secret::{EnvLookup, SecretError, SecretReference};
+pub use secret::{EnvLookup, Environment, SecretError, SecretReference};
 pub use source::ConfigSource;
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use suggest::suggest;
 pub use target::{HostPort, Target, WeightedTarget};
 pub use throttle::{Mode, Throttle};
 pub use tiers::{Candidate, Tier, TierMatch};
+pub use traces::{CollectorUrl, Traces, TrustParent};
 pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, parse_network};
 pub use upstreams::{FixedResponse, Protocol, ProxyVersion, Upstream, UpstreamTls};
 
 use fault::Mismatch;
+use located::Tree;
+use masks::Masks;
 
 /// Maximum size of a configuration file, in bytes.
 const MAX_FILE_SIZE: usize = 16 << 20;
@@ -117,10 +138,13 @@ pub struct Config {
     #[serde(default = "Config::default_drain_timeout")]
     #[schemars(extend("x-minimum" = "0ms"))]
     pub drain_timeout: Duration,
-    /// Destination of the access log, which has one JSON object per request: `stderr`, `stdout`, `off`,
-    /// or the path of a file or FIFO. Tokens and queries are not logged.
-    #[serde(default)]
+    /// The access log, which has one line per request: `stderr`, `stdout`, `off`, or the path of a file or FIFO;
+    /// or a mapping with `to`, `format` and `fields`. Tokens and queries are not logged.
+    #[serde(default, with = "access_log::AccessLogEntry")]
+    #[schemars(with = "access_log::AccessLogEntry")]
     pub access_log: AccessLog,
+    /// Spans of requests for a trace collector. Default: none, and trace contexts are forwarded as they are.
+    pub traces: Option<Traces>,
     /// Bounds of client connections and of the requests on them.
     #[serde(default)]
     pub http: Http,
@@ -135,8 +159,10 @@ pub struct Config {
     pub store: Store,
     /// Upstreams, by name: groups of servers, or fixed responses.
     pub upstreams: BTreeMap<String, Upstream>,
-    /// Rate limits, by name. A limit that several routes name is one shared counter.
-    #[serde(default)]
+    /// Rate limits, by name; `NAME: 100/1m` is short for a limit with `quota` and `window` alone. A limit that
+    /// several routes name is one shared counter.
+    #[serde(default, deserialize_with = "rate::read_limits")]
+    #[schemars(with = "BTreeMap<String, rate::LimitEntry>")]
     pub limits: BTreeMap<String, Limit>,
     /// Active-user admission control. Default: all users are admitted.
     pub throttle: Option<Throttle>,
@@ -165,7 +191,8 @@ pub struct LoadedConfig {
 pub struct ReadError {
     /// Faults of syntax and type.
     pub faults: Faults,
-    /// The configuration without its faulty values: only for finding further faults, never for use.
+    /// The configuration without its faulty values: for finding further faults, or where the admin API is,
+    /// never to be served.
     pub partial: Option<Box<LoadedConfig>>,
 }
 
@@ -175,14 +202,15 @@ impl From<Faults> for ReadError {
     }
 }
 
-/// Reads the file at `path`, of any kind: a pipe such as `/dev/stdin` too.
+/// Reads the file at `path`, of any kind: a pipe such as `/dev/stdin` too. Environment variables that it refers
+/// to are from `env`.
 ///
 /// # Errors
 ///
 /// The file cannot be read, or [`parse_bytes`] fails.
-pub fn load(path: &Path) -> Result<LoadedConfig, ReadError> {
+pub fn load(path: &Path, env: EnvLookup<'_>) -> Result<LoadedConfig, ReadError> {
     let bytes = file::read(path, MAX_READ).map_err(|error| unreadable(path, &error))?;
-    parse_bytes(&path.display().to_string(), &bytes)
+    parse_bytes(&path.display().to_string(), &bytes, env)
 }
 
 /// The fault of a configuration file that cannot be read.
@@ -190,14 +218,18 @@ pub fn unreadable(path: &Path, error: &FileError) -> Faults {
     file_fault(&path.display().to_string(), "", &error.to_string(), error.expected())
 }
 
-/// Parses the content of a file. `name` is the file's name in faults.
+/// Parses the content of a file, with environment variables from `env`. `name` is the file's name in faults.
 ///
 /// # Errors
 ///
-/// The content is not UTF-8 or is larger than 16 MiB; or [`parse`] fails.
-pub fn parse_bytes(name: &str, bytes: &[u8]) -> Result<LoadedConfig, ReadError> {
+/// The content is not UTF-8 or is larger than 16 MiB; or [`parse_with`] fails.
+pub fn parse_bytes(
+    name: &str,
+    bytes: &[u8],
+    env: EnvLookup<'_>,
+) -> Result<LoadedConfig, ReadError> {
     match std::str::from_utf8(bytes) {
-        Ok(text) => parse(name, text),
+        Ok(text) => parse_with(name, text, env),
         Err(error) => {
             let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
             Err(file_fault(name, &valid, "a byte that is not UTF-8", "text in UTF-8").into())
@@ -205,34 +237,37 @@ pub fn parse_bytes(name: &str, bytes: &[u8]) -> Result<LoadedConfig, ReadError> 
     }
 }
 
-/// Parses `text`. `name` is the file's name in faults.
+/// Parses `text`, with no environment variable set. `name` is the file's name in faults.
 ///
 /// # Errors
 ///
-/// The text is not YAML, has unknown or missing keys or values of a wrong type, or is read differently
-/// by another YAML parser. The error has at most 50 faults.
+/// Those of [`parse_with`].
 pub fn parse(name: &str, text: &str) -> Result<LoadedConfig, ReadError> {
+    parse_with(name, text, &|_| None)
+}
+
+/// Parses `text`, with environment variables from `env`. `name` is the file's name in faults.
+///
+/// # Errors
+///
+/// The text is not YAML, has unknown or missing keys, variables that are not set or values of a wrong type, or
+/// is read differently by another YAML parser. The error has at most 50 faults.
+pub fn parse_with(name: &str, text: &str, env: EnvLookup<'_>) -> Result<LoadedConfig, ReadError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.len() > MAX_FILE_SIZE {
         return Err(file_fault(name, "", "a file of more than 16 MiB", "at most 16 MiB").into());
     }
-    let (root, mut found) = match located::read(text) {
-        Ok((root, found)) => (Some(root), found),
-        Err(found) => (None, found),
+    let (loaded, mut found, masks) = match located::read(text, env) {
+        Ok(tree) => read_tree(name, text, tree),
+        Err(found) => (None, found, Arc::default()),
     };
-    let loaded = root.and_then(|root| {
-        let mut reading = reader::read(&root);
-        reading.unreadable.locate(&root);
-        found.extend(reading.faults);
-        let (name, text) = (name.into(), text.into());
-        let source = ConfigSource { name, text, root, unreadable: Arc::new(reading.unreadable) };
-        reading.config.map(|config| LoadedConfig { config, source })
-    });
     found.sort_by_key(|&(location, _)| location);
     found.truncate(MAX_FAULTS);
-    let fault = |(location, mismatch)| Fault::new(name, text, location, &mismatch);
+    let fault = |(location, mismatch)| {
+        Fault::new(name, text, location, &masks.apply_to_mismatch(&mismatch))
+    };
     let mut faults: Vec<Fault> = found.into_iter().map(fault).collect();
-    let verified = loaded.map(|loaded| (cross_check::verify(&loaded), loaded));
+    let verified = loaded.map(|loaded| (cross_check::verify(&loaded, env), loaded));
     match verified {
         Some((Ok(config), loaded)) if faults.is_empty() => Ok(LoadedConfig { config, ..loaded }),
         verified => {
@@ -251,6 +286,31 @@ pub fn parse(name: &str, text: &str) -> Result<LoadedConfig, ReadError> {
     }
 }
 
+/// Deserializes a document: what could be read, the faults, and the values that they must not show.
+fn read_tree(
+    name: &str,
+    text: &str,
+    tree: Tree,
+) -> (Option<LoadedConfig>, Vec<(Location, Mismatch)>, Arc<Masks>) {
+    let Tree { root, mut faults, unresolved, references } = tree;
+    let mut reading = reader::read(&root, unresolved);
+    reading.unreadable.locate(&root);
+    faults.extend(reading.faults);
+    let masks = Arc::new(Masks::of_references(references));
+    let loaded = reading.config.map(|config| {
+        let mut source = ConfigSource {
+            name: name.into(),
+            text: text.into(),
+            root,
+            unreadable: Arc::new(reading.unreadable),
+            masks: Arc::clone(&masks),
+        };
+        source.mask_canonical(&config);
+        LoadedConfig { config, source }
+    });
+    (loaded, faults, masks)
+}
+
 /// A fault just after `valid`, the readable beginning of the file.
 fn file_fault(name: &str, valid: &str, what: &str, expected: &str) -> Faults {
     let line = valid.matches('\n').count() + 1;
@@ -259,7 +319,7 @@ fn file_fault(name: &str, valid: &str, what: &str, expected: &str) -> Faults {
     Fault::new(name, valid, location, &Mismatch::new(what, expected)).into()
 }
 
-/// The JSON Schema of the configuration, for editors and for the reference documentation.
+/// The JSON Schema of the configuration with its values as they are after references were replaced.
 pub fn schema() -> schemars::Schema {
     schemars::schema_for!(Config)
 }

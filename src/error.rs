@@ -38,7 +38,9 @@ pub enum GatewayError {
     LoopDetected,
     /// The connection's certificate is not valid for the requested host, or the host requires a client
     /// certificate that the connection was opened without.
-    #[error("this connection was opened for another host: send the request over a new one")]
+    #[error(
+        "the certificate of this connection is not for the requested host; expected a connection to that host"
+    )]
     Misdirected,
     /// No route matches the host and path.
     #[error("no route matches this host and path")]

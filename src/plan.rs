@@ -20,7 +20,7 @@ mod preflight;
 mod route_values;
 mod target;
 
-use std::{borrow::Cow, net::IpAddr};
+use std::{borrow::Cow, cell::OnceCell, net::IpAddr};
 
 use http::Method;
 use smallvec::SmallVec;
@@ -38,7 +38,7 @@ use crate::{
     limit::Charge,
     route::{
         ConditionalRoute, Lookup, Params, Verdict,
-        normalize::{normalize, without_parameters},
+        normalize::{normalize, routed_form},
     },
     snapshot::{Action, LimitRequest, Route, Snapshot},
 };
@@ -71,9 +71,9 @@ pub fn check_method(method: &Method) -> Result<(), GatewayError> {
     Ok(())
 }
 
-/// The form of the normal `path` that routes and keys use, if it differs: see [`without_parameters`].
+/// The form of the normal `path` that routes and keys use, if it differs: see [`routed_form`].
 pub fn routed_path(path: &str, merge_slashes: bool) -> Option<Box<str>> {
-    match without_parameters(path, merge_slashes) {
+    match routed_form(path, merge_slashes) {
         Cow::Borrowed(_) => None,
         Cow::Owned(routed) => Some(routed.into_boxed_str()),
     }
@@ -98,6 +98,8 @@ pub struct RequestAttributes<'r> {
     pub headers: &'r Fields,
     /// Where access tokens are looked for, in order.
     pub token_sources: &'r [TokenSource],
+    /// Whether the peer is a trusted proxy, whose `X-Forwarded-*` are used.
+    pub is_from_trusted_proxy: bool,
 }
 
 /// The route that matches a request.
@@ -134,6 +136,7 @@ impl<'r> RequestAttributes<'r> {
             query: head.query(),
             headers: &head.fields,
             token_sources: &snapshot.identity.token,
+            is_from_trusted_proxy: snapshot.identity.trusted_proxies.contains(peer),
         })
     }
 
@@ -154,8 +157,8 @@ impl<'r> RequestAttributes<'r> {
         snapshot: &'a Snapshot,
         share: CallerShare,
     ) -> Result<MatchedRoute<'a>, GatewayError> {
-        let mut ambiguous = None;
-        let decide = |route: &ConditionalRoute| match self.meets(snapshot, route, share) {
+        let (mut ambiguous, query) = (None, OnceCell::new());
+        let decide = |route: &ConditionalRoute| match self.meets(snapshot, route, share, &query) {
             Ok(true) => Verdict::Met,
             Ok(false) => Verdict::Unmet,
             Err(error) => {
@@ -178,7 +181,8 @@ impl<'r> RequestAttributes<'r> {
         snapshot: &'a Snapshot,
         has_query: bool,
     ) -> Result<Option<MatchedRoute<'a>>, GatewayError> {
-        let decide = |route: &ConditionalRoute| self.recorded_verdict(route, has_query);
+        let query = OnceCell::new();
+        let decide = |route: &ConditionalRoute| self.recorded_verdict(route, has_query, &query);
         let (host, path) = (&self.host, self.routed_path());
         match snapshot.table.find_where(host, path, self.method, decide) {
             Lookup::Undecided(_) => Ok(None),

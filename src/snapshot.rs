@@ -4,7 +4,7 @@
 //! fingerprints that survive a reload. Compiling also runs the checks that need more than one value of
 //! the configuration, and reports all faults at once.
 //!
-//! `compile` assembles the parts; `listen`, `store`, `upstreams`, `limits`, `routes` and `throttle` each
+//! `compile` assembles the parts; `access_log`, `listen`, `store`, `upstreams`, `limits`, `routes` and `throttle` each
 //! compile one section; `balance` compiles how an upstream's targets are chosen and checked; `route_match`,
 //! `route_edits`, `redirect`, `access`, `cors`, `origins` and `error_bodies` compile a route's parts; `quota`,
 //! `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts;
@@ -27,6 +27,7 @@
 //! ```
 
 mod access;
+mod access_log;
 mod algorithm;
 mod balance;
 mod certificates;
@@ -38,6 +39,7 @@ mod fault_collector;
 mod limits;
 mod listen;
 mod load;
+mod mirror;
 mod notes;
 mod origins;
 mod parts;
@@ -53,6 +55,7 @@ mod store;
 mod tests;
 mod throttle;
 mod tiers;
+mod traces;
 mod upstreams;
 
 use std::{sync::Arc, time::Duration};
@@ -66,8 +69,10 @@ pub use self::cors::{CorsPolicy, EXPOSED_HEADERS};
 pub use self::error_bodies::{ErrorBodies, ErrorBody};
 pub use self::load::LoadError;
 pub(crate) use self::load::catch_panic;
+pub use self::mirror::Mirror;
 pub use self::origins::OriginMatcher;
 pub use self::policy::{Cost, LimitPolicy, LimitRequest, LimitRequestError, Tier, TierMatch};
+pub use self::traces::TraceRules;
 
 use crate::{
     compress::CompressRules,
@@ -100,8 +105,12 @@ pub struct Snapshot {
     pub http: HttpRules,
     /// How connections of each listener begin, in the configuration's order.
     pub listeners: Vec<Arc<ListenerRules>>,
+    /// The certificates of the admin listener; `None` in clear.
+    pub admin_tls: Option<Arc<ServerNames>>,
     /// Active-user admission control; `None` admits all users.
     pub throttle: Option<ThrottleSettings>,
+    /// Which requests are sampled, and where their spans are sent; `None`: no traces.
+    pub traces: Option<TraceRules>,
     /// Notes on valid settings that the operator may not intend. `check` prints them, `serve` logs them as
     /// warnings.
     pub notes: Vec<Fault>,
@@ -200,6 +209,8 @@ pub struct Route {
     pub error_bodies: Option<ErrorBodies>,
     /// How bodies of responses are compressed; `None`: not at all.
     pub compress: Option<Box<CompressRules>>,
+    /// Copies of requests for another upstream; `None`: none.
+    pub mirror: Option<Mirror>,
 }
 
 /// What answers the requests of a route.

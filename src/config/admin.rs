@@ -1,21 +1,28 @@
-//! `admin` and `access_log`: the operator's listener and where requests are logged.
+//! `admin`: the operator's listener.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::admin_address::AdminAddress;
+use super::listen::Tls;
 use super::scalar::{ScalarValue, impl_scalar};
-use super::units::Address;
+use super::secret::SecretReference;
 
 /// The admin listener: health checks, metrics and the control API.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
-    /// IP address and port of the admin listener. The admin API is unauthenticated: bind it to loopback
-    /// or to a private network.
-    pub address: Address,
+    /// IP address and port of the admin listener, or `unix:` and the path of a socket, which only the user
+    /// of the gateway and root can connect to. Beyond loopback, `token` is required.
+    pub address: AdminAddress,
+    /// TLS on this listener, with HTTP/1.1. Without it, connections are in clear.
+    pub tls: Option<Tls>,
+    /// Bearer token that requests need: `env:NAME` or `file:PATH`, 16 bytes at least, read at the start.
+    /// Without one, every client that reaches the listener may use it, so it must be on loopback. Health checks
+    /// and the dashboard's page need no token.
+    pub token: Option<SecretReference>,
     /// Host names that the admin listener accepts in `Host`, besides IP addresses and `localhost`. Other
     /// names are refused, so that a web page cannot reach the listener by DNS rebinding.
     #[serde(default)]
@@ -49,46 +56,3 @@ impl fmt::Display for HostName {
 }
 
 impl_scalar!(HostName);
-
-/// Destination of the access log.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub enum AccessLog {
-    /// Standard error.
-    #[default]
-    Stderr,
-    /// Standard output.
-    Stdout,
-    /// No access log.
-    Off,
-    /// A file, opened for appending, or a FIFO.
-    File(PathBuf),
-}
-
-impl ScalarValue for AccessLog {
-    const EXPECTED: &'static str = "stderr, stdout, off or a file path with a `/` in it";
-    const PATTERN: &'static str = "^(stderr|stdout|off|.*/.+)$";
-    const EXAMPLE: &'static str = "stderr";
-
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "stderr" => Some(Self::Stderr),
-            "stdout" => Some(Self::Stdout),
-            "off" => Some(Self::Off),
-            path if path.contains('/') && !path.ends_with('/') => Some(Self::File(path.into())),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for AccessLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stderr => f.write_str("stderr"),
-            Self::Stdout => f.write_str("stdout"),
-            Self::Off => f.write_str("off"),
-            Self::File(path) => path.display().fmt(f),
-        }
-    }
-}
-
-impl_scalar!(AccessLog);

@@ -3,11 +3,13 @@
 //! Our reader reports every fault with its location; `serde_yaml` reads YAML as most tools do. Text on
 //! which they disagree is ambiguous and is refused.
 
+use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::fault::{Fault, Location, Mismatch};
-use super::{Config, ConfigSource, LoadedConfig};
+use super::resolving::Resolving;
+use super::{Config, ConfigSource, EnvLookup, LoadedConfig};
 
 /// The disagreement of the other parser.
 pub(super) struct Disagreement {
@@ -16,10 +18,19 @@ pub(super) struct Disagreement {
     pub(super) is_syntax: bool,
 }
 
-/// Reads the text with `serde_yaml`; the result if it equals ours.
-pub(super) fn verify(loaded: &LoadedConfig) -> Result<Config, Box<Disagreement>> {
+/// Reads the text with `serde_yaml` and variables from `env`; the result if it equals ours.
+pub(super) fn verify(
+    loaded: &LoadedConfig,
+    env: EnvLookup<'_>,
+) -> Result<Config, Box<Disagreement>> {
     let LoadedConfig { config: ours, source } = loaded;
-    match serde_yaml::from_str::<Config>(&source.text) {
+    let theirs = if source.text.contains("${") {
+        let deserializer = serde_yaml::Deserializer::from_str(&source.text);
+        Config::deserialize(Resolving::new(deserializer, env))
+    } else {
+        serde_yaml::from_str::<Config>(&source.text)
+    };
+    match theirs {
         Ok(theirs) if theirs == *ours => Ok(theirs),
         Ok(theirs) => Err(Box::new(Disagreement {
             fault: difference(source, ours, &theirs),
@@ -103,7 +114,7 @@ routes:
     fn a_difference_is_reported_at_its_location() {
         let mut loaded = parsed(TEXT);
         loaded.config = parsed(&TEXT.replace("/x", "/y")).config;
-        let fault = verify(&loaded).map_err(|other| other.fault).unwrap_err();
+        let fault = verify(&loaded, &|_| None).map_err(|other| other.fault).unwrap_err();
         assert_eq!((fault.location.line, fault.location.column), (5, 19), "{fault}");
     }
 
@@ -111,7 +122,7 @@ routes:
     fn an_error_of_the_other_parser_is_reported_at_its_location() {
         let mut loaded = parsed(TEXT);
         loaded.source.text = TEXT.replace("/x}", "[}").into();
-        let fault = verify(&loaded).map_err(|other| other.fault).unwrap_err();
+        let fault = verify(&loaded, &|_| None).map_err(|other| other.fault).unwrap_err();
         assert_eq!(fault.location.line, 5, "{fault}");
     }
 }

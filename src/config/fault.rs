@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::escape::{escape, is_unprintable};
+use crate::{
+    escape::{escape, is_unprintable},
+    sensitive::{is_sensitive_name, sensitive_parameters},
+};
 
 /// Maximum length of a quoted line, in characters.
 const MAX_QUOTE: usize = 160;
@@ -154,7 +157,12 @@ impl Mismatch {
 fn redact_line(line: &str) -> String {
     let printable: String =
         line.chars().map(|c| if is_unprintable(c) && c != '\t' { '\u{fffd}' } else { c }).collect();
-    redact_secret_values(&redact_url_credentials(&printable))
+    let mut line = redact_secret_values(&redact_url_credentials(&printable));
+    for value in sensitive_parameters(&line).into_iter().rev() {
+        let stars = "*".repeat(line[value.clone()].chars().count());
+        line.replace_range(value, &stars);
+    }
+    line
 }
 
 /// Truncates the text to [`MAX_TEXT`] characters.
@@ -165,26 +173,47 @@ fn truncate(text: &str) -> String {
     }
 }
 
-/// Replaces everything after the first `password:` or `secret:` whose value is not a reference (`env:` or
-/// `file:`) with stars.
+/// Keys of the configuration whose values are no credentials, though their names could be.
+const HARMLESS_KEYS: [&str; 4] = ["credentials", "hash_key", "key", "max_keys"];
+/// What values of sensitive keys begin with that name a credential without being one.
+const REFERENCES: [&str; 5] = ["env:", "file:", "header:", "cookie:", "query:"];
+
+/// Replaces everything after the first key whose value may be a credential, unless it is a reference such as
+/// `env:NAME`, with stars.
 fn redact_secret_values(text: &str) -> String {
-    let quoted = [' ', '\t', '"', '\''];
-    let value_after = |end: usize| {
-        let rest = text[end..].trim_start_matches(quoted);
-        let value = rest.strip_prefix(':')?;
-        let reference = value.trim_start_matches(quoted);
-        let is_literal = !reference.starts_with("env:") && !reference.starts_with("file:");
-        is_literal.then(|| text.len() - value.len())
-    };
-    let keys = ["password", "secret"].into_iter();
-    let ends = keys.flat_map(|key| text.match_indices(key).map(|(at, key)| at + key.len()));
-    match ends.filter_map(value_after).min() {
+    let mut values = text.match_indices(':').map(|(colon, _)| text.split_at(colon + 1));
+    let found = values.find(|(before, value)| {
+        let before = &before[..before.len() - 1];
+        let is_quoted = before.ends_with(['"', '\'']);
+        let key = before.trim_end_matches([' ', '\t', '"', '\'']);
+        let start = key.rfind(|c: char| !c.is_alphanumeric() && !"-_.".contains(c));
+        let key =
+            start.map_or(key, |at| key[at..].trim_start_matches(|c: char| !c.is_alphanumeric()));
+        // `header:x-token` is one value.
+        let is_key =
+            is_quoted || value.is_empty() || value.starts_with([' ', '\t', '"', '\'', '[', '{']);
+        let reference = value.trim_start_matches([' ', '\t', '"', '\'', '[']);
+        let is_secret = ["password", "secret"].iter().any(|word| key.contains(word));
+        is_key
+            && is_sensitive_name(key)
+            && !HARMLESS_KEYS.contains(&key)
+            && !REFERENCES.iter().any(|start| reference.starts_with(start))
+            && (is_secret || !is_definition(value.trim_start()))
+    });
+    match found.map(|(before, _)| before.len()) {
         None => text.to_owned(),
         Some(start) => {
             let stars = text[start..].chars().map(|c| if c.is_whitespace() { c } else { '*' });
             text[..start].chars().chain(stars).collect()
         }
     }
+}
+
+/// Whether the value is a mapping, a list or a rate, as of a limit that is called `per-token`.
+fn is_definition(value: &str) -> bool {
+    let after_digits = value.trim_start_matches(|c: char| c.is_ascii_digit());
+    value.starts_with(['{', '['])
+        || after_digits.len() < value.len() && after_digits.starts_with('/')
 }
 
 /// Replaces everything between the scheme of the first URL and the last `@` with stars. This may hide more

@@ -26,6 +26,9 @@ pub enum FileError {
     /// Something else than a regular file, such as a FIFO, where only that can be read.
     #[error("the file is {0}")]
     NotRegular(&'static str),
+    /// The configuration is in no file.
+    #[error("the gateway was started without a configuration file")]
+    NoFile,
     /// An earlier read of the same file was left behind and has not ended.
     #[error("an earlier read of the file has not ended")]
     Pending,
@@ -44,6 +47,7 @@ impl FileError {
             Self::Io(error) if error.kind() == io::ErrorKind::NotFound => "the path of a file",
             Self::Io(_) => "a file that can be read",
             Self::NotRegular(_) => "a regular file",
+            Self::NoFile => "a gateway that was started with `tidegate serve FILE`",
             Self::Pending => "a file system that replies",
             Self::TooLong(_) => "a shorter file",
             Self::Timeout(_) => "a file system that replies, or a pipe that is written and closed",
@@ -54,7 +58,9 @@ impl FileError {
     pub fn into_io(self) -> io::Error {
         match self {
             Self::Io(error) => error,
-            Self::NotRegular(_) => io::Error::new(io::ErrorKind::InvalidInput, self.to_string()),
+            Self::NoFile | Self::NotRegular(_) => {
+                io::Error::new(io::ErrorKind::InvalidInput, self.to_string())
+            }
             Self::TooLong(_) => io::Error::new(io::ErrorKind::FileTooLarge, self.to_string()),
             Self::Pending | Self::Timeout(_) => {
                 io::Error::new(io::ErrorKind::TimedOut, self.to_string())

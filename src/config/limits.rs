@@ -77,6 +77,28 @@ impl Limit {
     /// The default number of sub-windows, if it divides the window.
     const DEFAULT_RESOLUTION: u32 = 6;
 
+    /// A limit of `quota` per `window`, with the defaults of all other keys.
+    pub(super) fn new(quota: u32, window: Duration) -> Self {
+        Self {
+            algorithm: Algorithm::default(),
+            quota,
+            window,
+            resolution: None,
+            strict: false,
+            key: Self::default_key(),
+            cost: Cost::default(),
+            max_cost: None,
+            tiers: Vec::new(),
+            candidate: None,
+            enforce: Self::default_enforce(),
+            refund: Vec::new(),
+            reserve: Reserve::default(),
+            on_failure: OnFailure::default(),
+            max_wait: None,
+            max_queue: None,
+        }
+    }
+
     fn default_enforce() -> bool {
         true
     }

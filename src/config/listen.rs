@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::listen_address::ListenAddress;
 use super::redirect::RedirectHttps;
-use super::units::{Address, Cidr, Maximum, Size, Timeout};
+use super::units::{Cidr, Maximum, Size, Timeout};
 
 /// A listener for client connections.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// IP address and port to listen on. Port 0 binds a free port, which the start is logged with.
-    pub address: Address,
+    /// IP address and port to listen on. `localhost:8080` is 127.0.0.1, and `:8080` all addresses, IPv4 and IPv6.
+    /// Port 0 binds a free port, which the start is logged with.
+    pub address: ListenAddress,
     /// TLS on this listener. Without it, connections are in clear.
     pub tls: Option<Tls>,
     /// Accept HTTP/2. With TLS the handshake chooses it (ALPN), and the default is `true`. In clear, a client
@@ -62,7 +64,7 @@ pub struct ProxyProtocol {
 impl Listener {
     /// The listeners of a configuration without `listen`.
     pub(super) fn default_listeners() -> Vec<Self> {
-        let address = Address(([127, 0, 0, 1], 8080).into());
+        let address = ListenAddress(([127, 0, 0, 1], 8080).into());
         let (tls, http2, proxy_protocol) = (None, None, None);
         let redirect_https = RedirectHttps::Off;
         vec![Self { address, tls, http2, proxy_protocol, redirect_https }]

@@ -1,12 +1,15 @@
 //! The YAML text as a tree in which every key and value has its location.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span};
 
+use super::environment;
 use super::fault::{Location, Mismatch, redact_url_credentials};
+use super::secret::EnvLookup;
+use super::{MAX_FAULTS, MAX_FILE_SIZE};
 
 /// Maximum nesting of lists and mappings, aliases included.
 const MAX_DEPTH: usize = 32;
@@ -28,10 +31,13 @@ pub(super) struct Node {
 
 #[derive(Debug)]
 pub(super) enum NodeKind {
-    /// `plain` is false for quoted and block text, which is never a number, a boolean or null.
     Scalar {
         text: String,
+        /// False for quoted and block text, which is never a number, a boolean or null.
         plain: bool,
+        /// The text as written, if it has references to environment variables: `text` may be a number or a
+        /// boolean then, and is in no message.
+        written: Option<String>,
     },
     List(Vec<Arc<Node>>),
     Map(Vec<Entry>),
@@ -53,13 +59,29 @@ impl Node {
     }
 
     pub(super) fn is_null(&self) -> bool {
-        matches!(&self.kind, NodeKind::Scalar { text, plain: true }
+        matches!(&self.kind, NodeKind::Scalar { text, plain: true, written: None }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// True if there is no value at all, as in a section whose lines are all commented out.
     pub(super) fn is_empty(&self) -> bool {
-        matches!(&self.kind, NodeKind::Scalar { text, plain: true } if text.is_empty())
+        matches!(&self.kind, NodeKind::Scalar { text, plain: true, written: None } if text.is_empty())
+    }
+
+    /// The text as written, if it has references to environment variables.
+    pub(super) fn written(&self) -> Option<&str> {
+        match &self.kind {
+            NodeKind::Scalar { written, .. } => written.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The same place in the file with the scalar `text`.
+    pub(super) fn with_text(&self, text: &str) -> Self {
+        let written = self.written().map(str::to_owned);
+        let kind = NodeKind::Scalar { text: text.to_owned(), plain: true, written };
+        let Self { id, location, size, height, .. } = *self;
+        Self { id, location, kind, size, height }
     }
 }
 
@@ -79,13 +101,24 @@ impl Entry {
 
 type LocatedMismatch = (Location, Mismatch);
 
-/// Parses one document. `Ok` holds the tree and the faults that did not prevent parsing; `Err` holds
-/// the faults, of which the last one stopped the parser.
-pub(super) fn read(text: &str) -> Result<(Arc<Node>, Vec<LocatedMismatch>), Vec<LocatedMismatch>> {
+/// A document.
+pub(super) struct Tree {
+    pub(super) root: Arc<Node>,
+    /// The faults that did not prevent parsing.
+    pub(super) faults: Vec<LocatedMismatch>,
+    /// The ids of the values with references that cannot be replaced.
+    pub(super) unresolved: BTreeSet<usize>,
+    /// References to environment variables as written, and their values.
+    pub(super) references: Vec<(String, String)>,
+}
+
+/// Parses one document, with environment variables from `env`. `Err` holds the faults, of which the last one
+/// stopped the parser.
+pub(super) fn read(text: &str, env: EnvLookup<'_>) -> Result<Tree, Vec<LocatedMismatch>> {
     if let Some(fault) = control_character(text) {
         return Err(vec![fault]);
     }
-    let mut builder = Builder::default();
+    let mut builder = Builder::new(text, env);
     for event in Parser::new_from_str(text) {
         let step = match event {
             Ok((event, span)) => builder.handle_event(event, span),
@@ -97,10 +130,12 @@ pub(super) fn read(text: &str) -> Result<(Arc<Node>, Vec<LocatedMismatch>), Vec<
         }
     }
     let start = Location { line: 1, column: 1, width: 1 };
-    let root = builder.root.take().unwrap_or_else(|| {
-        builder.new_node(start, NodeKind::Scalar { text: String::new(), plain: true })
-    });
-    Ok((root, builder.faults))
+    let root = builder
+        .root
+        .take()
+        .unwrap_or_else(|| builder.new_node(start, NodeKind::scalar(String::new(), true)));
+    let Builder { faults, unresolved, references, .. } = builder;
+    Ok(Tree { root, faults, unresolved, references })
 }
 
 /// The first character that YAML does not allow: parsers end the text there, or skip it.
@@ -122,7 +157,9 @@ fn syntax_fault(text: &str, error: &ScanError) -> LocatedMismatch {
     }
     let line = text.lines().nth(location.line - 1).unwrap_or_default();
     let has_braces = line.contains("{*") || line.contains("/{");
-    let expected = if has_braces {
+    let expected = if line.contains("${") {
+        "a YAML document: within braces and brackets, a variable needs quotes, such as {address: \"127.0.0.1:${PORT}\"}"
+    } else if has_braces {
         "a YAML document: a path with braces needs quotes, such as \"/{*rest}\""
     } else {
         "a YAML document"
@@ -145,8 +182,15 @@ fn span_location(span: Span) -> Location {
     location(span.start, width)
 }
 
-#[derive(Default)]
-struct Builder {
+struct Builder<'a> {
+    /// The lines of the file.
+    lines: Vec<&'a str>,
+    env: EnvLookup<'a>,
+    /// See [`Tree`].
+    unresolved: BTreeSet<usize>,
+    references: Vec<(String, String)>,
+    /// Total length of the texts whose references were replaced, in bytes.
+    resolved_bytes: usize,
     /// The lists and mappings that are not complete yet, the innermost last.
     open: Vec<OpenCollection>,
     /// The complete values with an anchor, by its id; the parser's id 0 means no anchor.
@@ -177,7 +221,87 @@ enum Content {
     },
 }
 
-impl Builder {
+impl NodeKind {
+    fn scalar(text: String, plain: bool) -> Self {
+        Self::Scalar { text, plain, written: None }
+    }
+}
+
+impl<'a> Builder<'a> {
+    fn new(text: &'a str, env: EnvLookup<'a>) -> Self {
+        Self {
+            lines: text.lines().collect(),
+            env,
+            unresolved: BTreeSet::new(),
+            references: Vec::new(),
+            resolved_bytes: 0,
+            open: Vec::new(),
+            anchors: BTreeMap::new(),
+            document_count: 0,
+            node_count: 0,
+            aliased_count: 0,
+            root: None,
+            faults: Vec::new(),
+        }
+    }
+
+    /// A scalar with its references replaced, unless it is a key.
+    fn scalar(&mut self, location: Location, text: String, plain: bool) -> Arc<Node> {
+        let map = self.open.last().map(|open| &open.content);
+        let is_key = matches!(map, Some(Content::Map { key: None, .. }));
+        let rest = MAX_FILE_SIZE.saturating_sub(self.resolved_bytes);
+        let resolved = if is_key { Ok(None) } else { environment::resolve(&text, rest, self.env) };
+        match resolved {
+            Ok(None) => self.new_node(location, NodeKind::scalar(text, plain)),
+            Ok(Some(resolved)) if resolved.references.is_empty() => {
+                self.new_node(location, NodeKind::scalar(resolved.text, plain))
+            }
+            Ok(Some(resolved)) => {
+                self.resolved_bytes = self.resolved_bytes.saturating_add(resolved.text.len());
+                let kind = NodeKind::Scalar {
+                    text: resolved.text.clone(),
+                    plain: true,
+                    written: Some(text.clone()),
+                };
+                let node = self.new_node(location, kind);
+                let shown = |(written, value): (String, _)| {
+                    (environment::without_defaults(&written), value)
+                };
+                self.references.push(shown((text, resolved.text)));
+                self.references.extend(resolved.references.into_iter().map(shown));
+                node
+            }
+            Err(fault) => {
+                let at = self.find(location, &fault.reference);
+                let kind = NodeKind::Scalar { text: String::new(), plain, written: Some(text) };
+                let node = self.new_node(location, kind);
+                self.unresolvable(&node, at, fault.mismatch);
+                node
+            }
+        }
+    }
+
+    fn unresolvable(&mut self, node: &Node, at: Location, mismatch: Mismatch) {
+        self.unresolved.insert(node.id);
+        if self.faults.len() < MAX_FAULTS {
+            self.faults.push((at, mismatch));
+        }
+    }
+
+    /// The place of `reference` in the scalar at `location`; the scalar's own if it is on a further line.
+    fn find(&self, location: Location, reference: &str) -> Location {
+        let line = self.lines.get(location.line - 1).copied().unwrap_or_default();
+        let start = line.char_indices().nth(location.column - 1).map_or(line.len(), |(at, _)| at);
+        match line[start..].find(reference) {
+            None => location,
+            Some(at) => {
+                let before = line[start..start + at].chars().count();
+                let (column, width) = (location.column + before, reference.chars().count());
+                Location { line: location.line, column, width }
+            }
+        }
+    }
+
     fn handle_event(&mut self, event: Event<'_>, span: Span) -> Result<(), LocatedMismatch> {
         let location = span_location(span);
         match event {
@@ -188,7 +312,7 @@ impl Builder {
                 // The parser reports an absent value as `~`.
                 let is_absent = plain && span.start.index() == span.end.index();
                 let text = if is_absent { String::new() } else { text.into_owned() };
-                let node = self.new_node(location, NodeKind::Scalar { text, plain });
+                let node = self.scalar(location, text, plain);
                 self.add_value(node, anchor)
             }
             Event::SequenceStart(anchor, tag) => {
@@ -293,7 +417,7 @@ impl Builder {
             None => self.root = Some(node),
             Some(Content::List(items)) => items.push(node),
             Some(Content::Map { entries, key_lines, key }) => match key.take() {
-                None if node.text().is_none() => {
+                None if node.text().is_none() || node.written().is_some() => {
                     return Err((node.location, Mismatch::new("no key", "a plain key")));
                 }
                 None => *key = Some(node),

@@ -21,8 +21,10 @@ use self::error::{Error, one_of};
 use self::schema::ValueSchema;
 use super::fault::{Location, Mismatch};
 use super::located::{Entry, Node, NodeKind, quote_value};
+use super::rate::Rate;
+use super::scalar::ScalarValue as _;
 use super::source::Unreadable;
-use super::suggest::suggest;
+use super::suggest::suggest_key;
 use super::{Config, MAX_FAULTS};
 
 /// What was read from a tree.
@@ -35,9 +37,10 @@ pub(super) struct Reading {
     pub(super) unreadable: Unreadable,
 }
 
-/// Deserializes `root`.
-pub(super) fn read(root: &Node) -> Reading {
+/// Deserializes `root`. The nodes `unresolved` have faults already.
+pub(super) fn read(root: &Node, unresolved: BTreeSet<usize>) -> Reading {
     let reader = Reader::default();
+    reader.unreadable.borrow_mut().nodes = unresolved;
     let config = loop {
         let seed = PhantomData::<Config>;
         match reader.deserialize_node(seed, root, root.location, ValueSchema::root()) {
@@ -57,7 +60,13 @@ struct Reader {
     unreadable: RefCell<Unreadable>,
     /// The ids of the mappings whose keys have been checked.
     checked: RefCell<BTreeSet<usize>>,
+    /// The ids of the nodes whose values are from the environment and invalid. They are read again as
+    /// [`HIDDEN`], so that no message can depend on the value.
+    hidden: RefCell<BTreeSet<usize>>,
 }
+
+/// A text that no type accepts.
+const HIDDEN: &str = "\u{0}";
 
 impl Reader {
     fn is_unreadable(&self, node: &Node) -> bool {
@@ -78,10 +87,18 @@ impl Reader {
         at: Location,
         schema: ValueSchema,
     ) -> Result<S::Value, Error> {
+        let is_hidden = self.hidden.borrow().contains(&node.id);
+        let hidden = is_hidden.then(|| node.with_text(HIDDEN));
+        let node = hidden.as_ref().unwrap_or(node);
         let deserializer = NodeDeserializer { reader: self, node, at, schema };
-        let result = deserializer.check_amount().and_then(|()| seed.deserialize(deserializer));
+        let mut result = deserializer.check_amount().and_then(|()| seed.deserialize(deserializer));
+        if is_hidden && result.is_ok() {
+            result = deserializer.refuse("another value");
+        }
         result.map_err(|error| {
+            let is_first = node.written().is_some() && self.hidden.borrow_mut().insert(node.id);
             match error {
+                Error::Mismatch(_) if is_first => return Error::Reported,
                 Error::Mismatch(mismatch) => self.add_fault(at, deserializer.explain(mismatch)),
                 Error::Missing => {}
                 Error::Reported => return error,
@@ -92,7 +109,7 @@ impl Reader {
     }
 
     /// Reports the unknown and the missing keys of a section.
-    fn check_keys(&self, known: &'static [&'static str], section: NodeDeserializer<'_>) {
+    fn check_keys(&self, known: &[&'static str], section: NodeDeserializer<'_>) {
         let node = section.node;
         if !self.checked.borrow_mut().insert(node.id) {
             return;
@@ -103,7 +120,7 @@ impl Reader {
         for entry in unknown.take(MAX_FAULTS) {
             let key = quote_value(entry.name());
             let all = known.join(", ");
-            let expected = match suggest(entry.name(), known.iter().copied()) {
+            let expected = match suggest_key(entry.name(), known) {
                 Some(near) => {
                     absent.push(near);
                     format!("`{near}` (valid keys: {all})")
@@ -145,7 +162,9 @@ impl NodeDeserializer<'_> {
             NodeKind::List(_) => "a list".to_owned(),
             NodeKind::Map(_) => "a mapping".to_owned(),
             NodeKind::Scalar { .. } if self.node.is_empty() => "nothing".to_owned(),
-            NodeKind::Scalar { text, .. } => format!("`{}`", quote_value(text)),
+            NodeKind::Scalar { text, written, .. } => {
+                format!("`{}`", quote_value(written.as_ref().unwrap_or(text)))
+            }
         }
     }
 
@@ -165,7 +184,17 @@ impl NodeDeserializer<'_> {
 
     /// Adds what the type's own message lacks: the range of the key, and that the value is in quotes.
     fn explain(&self, mut mismatch: Mismatch) -> Mismatch {
-        let NodeKind::Scalar { text, plain } = &self.node.kind else { return mismatch };
+        let NodeKind::Scalar { text, plain, written } = &self.node.kind else { return mismatch };
+        if written.is_some() {
+            mismatch.what = self.unexpected();
+        }
+        // What was probably meant is no help if it is out of the range.
+        let meant = mismatch.expected.strip_prefix('`').and_then(|rest| rest.split_once("`: "));
+        if let Some((meant, expected)) = meant
+            && !self.schema.includes_amount(meant)
+        {
+            mismatch.expected = expected.to_owned();
+        }
         if let Some((min, max)) = self.schema.amount_range() {
             let _ = write!(mismatch.expected, ", from {min} to {max}");
         }
@@ -180,7 +209,7 @@ impl NodeDeserializer<'_> {
     /// A plain scalar, parsed. Quoted digits are text, not a number.
     fn plain<T: std::str::FromStr>(&self) -> Option<T> {
         match &self.node.kind {
-            NodeKind::Scalar { text, plain: true } => text.parse().ok(),
+            NodeKind::Scalar { text, plain: true, .. } => text.parse().ok(),
             _ => None,
         }
     }
@@ -195,6 +224,10 @@ impl NodeDeserializer<'_> {
                 "{expected}, without the leading zero: YAML 1.1 reads it as octal"
             )),
             Some(number) => Ok(number),
+            None if self.node.text().is_some_and(|text| Rate::parse(text).is_some()) => {
+                let rate = "a rate stands in the place of a limit's mapping: `NAME: 100/1m`";
+                self.refuse(format!("{expected}; {rate}"))
+            }
             None => self.refuse(expected),
         }
     }
@@ -255,9 +288,14 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.node.kind {
             NodeKind::List(_) => self.deserialize_seq(visitor),
+            NodeKind::Map(_) if self.schema.may_be_text() => {
+                let known: Vec<_> = self.schema.keys().collect();
+                self.reader.check_keys(&known, self);
+                visitor.visit_map(self.keys(&known))
+            }
             NodeKind::Map(_) => self.deserialize_map(visitor),
             NodeKind::Scalar { .. } if self.node.is_null() => visitor.visit_unit(),
-            NodeKind::Scalar { text, plain: true } => {
+            NodeKind::Scalar { text, plain: true, .. } => {
                 if let (Ok(number), false) = (text.parse::<u64>(), self.is_ambiguous_number()) {
                     visitor.visit_u64(number)
                 } else if let Ok(number) = text.parse::<i64>() {
@@ -288,8 +326,13 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
         match &self.node.kind {
             NodeKind::List(_) => visitor.visit_seq(self.items()),
             NodeKind::Scalar { .. } if self.node.is_empty() => visitor.visit_seq(self.items()),
-            NodeKind::Scalar { text, .. } => {
-                self.refuse(format!("a list, such as [{}]", quote_value(text)))
+            NodeKind::Scalar { text, written, .. } => {
+                let text = written.as_ref().unwrap_or(text);
+                self.refuse(match self.schema.items().list_item(text) {
+                    Some(item) => format!("a list, such as [{}]", quote_value(item)),
+                    None if self.schema.items().is_section() => "a list of mappings".to_owned(),
+                    None => "a list".to_owned(),
+                })
             }
             NodeKind::Map(_) => self.refuse("a list"),
         }
@@ -310,7 +353,11 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         if !matches!(self.node.kind, NodeKind::Map(_)) && !self.node.is_empty() {
-            return self.refuse(format!("a mapping with the keys {}", fields.join(", ")));
+            let written = self.node.written().or(self.node.text());
+            return self.refuse(match written.and_then(|text| mapping_of(fields, text)) {
+                Some(example) => format!("a mapping, such as {example}"),
+                None => format!("a mapping with the keys {}", fields.join(", ")),
+            });
         }
         self.reader.check_keys(fields, self);
         visitor.visit_map(self.keys(fields))
@@ -335,4 +382,13 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
         i8 i16 i32 i64 i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct identifier
         ignored_any
     }
+}
+
+/// The mapping that a `text` in the place of one with the keys `fields` was probably meant as.
+fn mapping_of(fields: &[&str], text: &str) -> Option<String> {
+    let has = |key: &str| fields.contains(&key);
+    if has("targets") && text.contains("://") {
+        return Some(format!("{{targets: [{text}]}}"));
+    }
+    (has("path") && has("methods") && text.starts_with('/')).then(|| format!("{{path: {text}}}"))
 }

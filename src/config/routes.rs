@@ -9,6 +9,7 @@ use super::compress::Compress;
 use super::cors::Cors;
 use super::error_bodies::ErrorBody;
 use super::method::Method;
+use super::mirror::Mirror;
 use super::route_actions::{HostHeader, MatchValue, Redirect, RouteHeaders};
 use super::units::{Cidr, Size, Timeout};
 use super::upstreams::FixedResponse;
@@ -21,8 +22,8 @@ pub struct Route {
     /// the routes.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
     pub name: String,
-    /// Requests that the route matches. If several routes match, the most specific one is used.
-    #[serde(rename = "match")]
+    /// Requests that the route matches; left out, all. If several routes match, the most specific one is used.
+    #[serde(default, rename = "match")]
     pub matches: RouteMatch,
     /// Name of the upstream that requests are sent to. A route has exactly one of `upstream`, `redirect`,
     /// `respond` and `status`.
@@ -89,6 +90,8 @@ pub struct Route {
     /// Compress the bodies of the upstream's responses for clients that accept it; `{}` is all defaults. Left
     /// out: not compressed.
     pub compress: Option<Compress>,
+    /// Send a share of the requests to another upstream, too, and discard its responses.
+    pub mirror: Option<Mirror>,
 }
 
 impl Route {
@@ -119,26 +122,36 @@ impl Route {
 
 /// Requests that a route matches.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct RouteMatch {
     /// Host name, `*.` and a domain for all hosts below it, or `*` for any host. Default: any host.
     pub host: Option<String>,
     /// Path pattern. `{name}` matches one segment or, beside fixed text as in `{name}.json`, a part of it;
-    /// a final `{*name}` matches all remaining segments. `{{` and `}}` are literal braces.
+    /// a final `{*name}` matches all remaining segments. `{{` and `}}` are literal braces. Default: any path.
     #[schemars(regex(pattern = "^/"))]
     pub path: String,
     /// Methods, in capitals. Default: any.
-    #[serde(default)]
     pub methods: Vec<Method>,
     /// Headers, by name: the exact value, `true` if the header must be sent, or `false` if it must not be
     /// sent. All must match.
-    #[serde(default)]
     pub headers: BTreeMap<String, MatchValue>,
     /// Query parameters, by name, decoded; as `headers`.
-    #[serde(default)]
     pub query: BTreeMap<String, MatchValue>,
     /// Share of the callers that the route is for, in per cent. A caller, by its first token or else its
     /// address, keeps its route. Default: all callers.
     #[schemars(range(max = 100))]
     pub weight: Option<u8>,
+}
+
+impl Default for RouteMatch {
+    fn default() -> Self {
+        Self {
+            host: None,
+            path: "/{*rest}".to_owned(),
+            methods: Vec::new(),
+            headers: BTreeMap::new(),
+            query: BTreeMap::new(),
+            weight: None,
+        }
+    }
 }

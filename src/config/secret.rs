@@ -4,6 +4,7 @@ use std::{
     ffi::OsString,
     fmt, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use super::file::{FileError, read_whole};
@@ -14,6 +15,9 @@ const MAX_SECRET: u64 = 4_096;
 
 /// Looks up an environment variable. Only the binary reads the environment; it passes this function down.
 pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// As [`EnvLookup`], for as long as a gateway runs: a reload looks variables up again.
+pub type Environment = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
 
 /// Where a secret is read from.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -1,11 +1,16 @@
 //! The text of a configuration, in which a path such as `limits.a.quota` can be located.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use serde_json::Value;
+
+use super::Config;
 use super::fault::{Fault, Location, Mismatch};
 use super::located::{Node, NodeKind};
+use super::masks::Masks;
 
 /// The text that a configuration was read from. It locates a path of the configuration in the file.
 #[derive(Clone)]
@@ -14,6 +19,7 @@ pub struct ConfigSource {
     pub(super) text: Arc<str>,
     pub(super) root: Arc<Node>,
     pub(super) unreadable: Arc<Unreadable>,
+    pub(super) masks: Arc<Masks>,
 }
 
 /// What could not be read. It has a fault already, and the configuration has a default or a placeholder in
@@ -25,7 +31,7 @@ pub(super) struct Unreadable {
     /// Missing or misspelt keys, each with the id of its section.
     pub(super) keys: BTreeSet<(usize, &'static str)>,
     /// The paths of both.
-    paths: Vec<String>,
+    paths: BTreeSet<String>,
 }
 
 impl Unreadable {
@@ -37,9 +43,27 @@ impl Unreadable {
         }
     }
 
+    /// Whether a path below `section` is one of them.
+    fn has_below(&self, section: &str) -> bool {
+        let has = |start: String| {
+            self.paths.range(start.clone()..).next().is_some_and(|next| next.starts_with(&start))
+        };
+        match section {
+            "" => !self.paths.is_empty(),
+            _ => has(format!("{section}.")) || has(format!("{section}[")),
+        }
+    }
+
+    /// Whether `path` or a section around it is one of them.
+    fn has_around(&self, path: &str) -> bool {
+        let ends = path.match_indices(['.', '[']).map(|(at, _)| at);
+        let mut sections = ends.chain([0, path.len()]).map(|end| &path[..end]);
+        sections.any(|section| self.paths.contains(section))
+    }
+
     fn locate_below(&mut self, node: &Node, path: &str) {
         if self.nodes.contains(&node.id) {
-            self.paths.push(path.to_owned());
+            self.paths.insert(path.to_owned());
             return;
         }
         let dot = if path.is_empty() { "" } else { "." };
@@ -88,7 +112,7 @@ impl ConfigSource {
     ///
     /// If the file does not contain the value, the fault points at the innermost section around it.
     pub fn fault(&self, path: &str, what: impl Into<String>, expected: impl Into<String>) -> Fault {
-        Fault::new(&self.name, &self.text, self.locate(path).0, &Mismatch::new(what, expected))
+        self.fault_at(self.locate(path).0, &Mismatch::new(what, expected))
     }
 
     /// As [`ConfigSource::fault`], but pointing at the key of `path` instead of its value.
@@ -98,19 +122,69 @@ impl ConfigSource {
         what: impl Into<String>,
         expected: impl Into<String>,
     ) -> Fault {
-        Fault::new(&self.name, &self.text, self.locate(path).1, &Mismatch::new(what, expected))
+        self.fault_at(self.locate(path).1, &Mismatch::new(what, expected))
+    }
+
+    fn fault_at(&self, location: Location, mismatch: &Mismatch) -> Fault {
+        Fault::new(&self.name, &self.text, location, &self.masks.apply_to_mismatch(mismatch))
+    }
+
+    /// `text`, which consists of values of the configuration, with those of environment variables as they are
+    /// written in the file: `${NAME}`.
+    pub fn mask_values<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.masks.apply_to_values(text)
+    }
+
+    /// Masks the values of `config` that come from the environment in the form in which messages quote them,
+    /// such as `1m` for `60s`.
+    pub(super) fn mask_canonical(&mut self, config: &Config) {
+        if self.masks.is_empty() {
+            return;
+        }
+        let mut values = Vec::new();
+        if let Ok(config) = serde_json::to_value(config) {
+            self.add_written("", &config, &mut values);
+        }
+        self.masks = Arc::new((*self.masks).clone().with(values));
+    }
+
+    /// Adds the scalars below `value`, which is at `path`, that are written with references.
+    fn add_written(&self, path: &str, value: &Value, values: &mut Vec<(String, String)>) {
+        let dot = if path.is_empty() { "" } else { "." };
+        match value {
+            Value::Object(entries) => {
+                for (key, value) in entries {
+                    self.add_written(&format!("{path}{dot}{key}"), value, values);
+                }
+            }
+            Value::Array(items) => {
+                for (index, value) in items.iter().enumerate() {
+                    self.add_written(&format!("{path}[{index}]"), value, values);
+                }
+            }
+            Value::String(_) | Value::Number(_) => {
+                let (node, rest) = self.find(path);
+                // A limit that is written as a rate has both keys in one scalar.
+                if let Some(written) =
+                    node.written().filter(|_| matches!(rest, "" | "quota" | "window"))
+                {
+                    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                    values.push((text, written.to_owned()));
+                }
+            }
+            Value::Null | Value::Bool(_) => {}
+        }
     }
 
     /// True if the value at `path`, or a part of it, could not be read. Checks that depend on it would only
     /// find follow-up faults.
     pub fn is_unreadable(&self, path: &str) -> bool {
-        let paths = &self.unreadable.paths;
-        self.is_absent(path) || paths.iter().any(|faulty| is_within(faulty, path))
+        self.is_absent(path) || self.unreadable.has_below(path)
     }
 
     /// True if nothing of the value at `path` could be read; false if only parts of it could not be.
     pub fn is_absent(&self, path: &str) -> bool {
-        self.unreadable.paths.iter().any(|faulty| is_within(path, faulty))
+        self.unreadable.has_around(path)
     }
 
     /// The names in the mapping `section`, including those of entries that could not be read.
@@ -129,6 +203,16 @@ impl ConfigSource {
 
     /// The locations of the value at `path` and of its key, as far as the file has them.
     fn locate(&self, path: &str) -> (Location, Location) {
+        self.walk(path).1
+    }
+
+    /// The innermost value around `path`, and the rest of the path.
+    fn find<'p>(&self, path: &'p str) -> (&Node, &'p str) {
+        let (node, _, rest) = self.walk(path);
+        (node, rest)
+    }
+
+    fn walk<'p>(&self, path: &'p str) -> (&Node, (Location, Location), &'p str) {
         let (mut node, mut rest) = (&*self.root, path);
         let start = Location { line: 1, column: 1, width: 1 };
         let mut locations = (start, start);
@@ -155,16 +239,8 @@ impl ConfigSource {
             let Some(found) = step else { break };
             (node, locations, rest) = found;
         }
-        locations
+        (node, locations, rest)
     }
-}
-
-/// True if `path` is the path `section` or lies below it.
-fn is_within(path: &str, section: &str) -> bool {
-    let below = path.strip_prefix(section);
-    below.is_some_and(|below| {
-        section.is_empty() || below.is_empty() || below.starts_with(['.', '['])
-    })
 }
 
 /// Splits `[3].rest` or `[3]` into the index 3 and the rest.

@@ -11,6 +11,32 @@ pub fn suggest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, name)| name)
 }
 
+/// Keys of other gateways, each with the one that means the same here.
+const FOREIGN_KEYS: [(&str, &str); 14] = [
+    ("rate", "quota"),
+    ("limit", "quota"),
+    ("requests", "quota"),
+    ("average", "quota"),
+    ("per", "window"),
+    ("period", "window"),
+    ("interval", "window"),
+    ("proxy_pass", "upstream"),
+    ("backend", "upstream"),
+    ("service", "upstream"),
+    ("servers", "targets"),
+    ("server", "targets"),
+    ("cert", "certificates"),
+    ("ssl", "tls"),
+];
+
+/// The known key that is meant by `word`: the closest one, or the one of the same meaning.
+pub(super) fn suggest_key(word: &str, known: &[&'static str]) -> Option<&'static str> {
+    suggest(word, known.iter().copied()).or_else(|| {
+        let (_, key) = FOREIGN_KEYS.iter().find(|(foreign, _)| *foreign == word)?;
+        known.iter().copied().find(|known| known == key)
+    })
+}
+
 /// The Damerau-Levenshtein distance in its restricted form (optimal string alignment): the number of
 /// characters to insert, delete, replace or swap with their neighbour to turn `a` into `b`.
 fn distance(a: &str, b: &str) -> usize {

@@ -2,6 +2,7 @@
 
 mod faults;
 mod hostile;
+mod variables;
 
 use std::path::Path;
 
@@ -38,7 +39,7 @@ fn every_shipped_configuration_is_valid() {
     assert!(files.len() >= 4);
     files.push(root.join("tidegate.yaml"));
     for file in files {
-        if let Err(faults) = load(&file) {
+        if let Err(faults) = load(&file, &|_| None) {
             panic!("{faults}");
         }
     }
@@ -51,7 +52,8 @@ fn missing_keys_have_their_defaults() {
     assert_eq!(config.workers, 0);
     assert_eq!(config.admin, None);
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
-    assert_eq!(config.access_log, AccessLog::Stderr);
+    assert_eq!(config.access_log, AccessLog::default());
+    assert_eq!(config.access_log.to, LogDestination::Stderr);
     assert_eq!(config.store.memory.max_keys, 1_000_000);
     assert_eq!(config.store.redis, None);
     assert_eq!(config.client.trusted_proxies, []);
@@ -96,6 +98,28 @@ fn every_key_is_parsed_and_survives_a_round_trip() {
     assert!(!written.contains("me:secret"), "{written}");
     let again = parse("again", &written.replace("***", "me:secret")).unwrap().config;
     assert_eq!(again, config);
+}
+
+#[test]
+fn a_limit_may_be_a_rate_and_a_route_needs_no_match() {
+    let text =
+        "upstreams: {a: {respond: {}}}\nlimits: {r: 100/1m}\nroutes: [{name: all, upstream: a}]\n";
+    let short = parse("t.yaml", text).unwrap().config;
+    let long = text.replace("r: 100/1m", "r: {quota: 100, window: 1m}");
+    let long = long.replace("name: all,", "name: all, match: {path: '/{*rest}'},");
+    assert_eq!(short, parse("t.yaml", &long).unwrap().config);
+    assert_eq!(short.limits["r"].resolution(), 6);
+    let expected = "a rate such as 100/1m, or a mapping with `quota` and `window`";
+    for (rate, what) in [
+        ("100/m", format!("`100/m`, expected `100/1m`: {expected}")),
+        ("100", format!("`100`, expected {expected}")),
+        ("0/1m", format!("`0/1m`, expected {expected}")),
+        ("[1]", format!("a list, expected {expected}")),
+        ("", format!("nothing, expected {expected}")),
+    ] {
+        let found = faults(&text.replace("100/1m", rate));
+        assert!(found.len() == 1 && found[0].ends_with(&what), "{rate}: {found:?}");
+    }
 }
 
 #[test]
@@ -155,7 +179,7 @@ fn byte_order_mark_and_carriage_returns_are_accepted() {
 
 #[test]
 fn units_are_displayed_as_written() {
-    for text in ["250ms", "10s", "90s", "30m", "1h", "0ms"] {
+    for text in ["250ms", "10s", "90s", "30m", "1h", "7d", "0ms"] {
         assert_eq!(scalar::parse::<Duration>(text).unwrap().to_string(), text);
     }
     for text in ["1B", "512B", "64KiB", "10MiB", "3GiB"] {

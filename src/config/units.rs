@@ -4,23 +4,24 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::scalar::{ScalarValue, impl_scalar};
 
-/// A duration such as `250ms`, `10s`, `30m` or `1h`; at most a leap year (`8784h`).
+/// A duration such as `250ms`, `10s`, `30m`, `1h` or `7d`; at most a leap year (`366d`).
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Duration(pub std::time::Duration);
 
 /// Units of a duration, in ms.
-const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+const DURATION_UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 /// Maximum duration, in ms: 366 days.
-const MAX_DURATION: u64 = 8784 * 3_600_000;
+const MAX_DURATION: u64 = 366 * 86_400_000;
 /// The range of a duration whose key has none of its own.
-const DURATION_RANGE: Option<(&str, &str)> = Some(("1ms", "8784h"));
+const DURATION_RANGE: Option<(&str, &str)> = Some(("1ms", "366d"));
 
 impl Duration {
     /// A duration of `millis` milliseconds.
@@ -40,8 +41,8 @@ impl Duration {
 }
 
 impl ScalarValue for Duration {
-    const EXPECTED: &'static str = "a duration such as 250ms, 10s, 30m or 1h";
-    const PATTERN: &'static str = "^[0-9]+(ms|s|m|h)$";
+    const EXPECTED: &'static str = "a duration such as 250ms, 10s, 30m, 1h or 7d";
+    const PATTERN: &'static str = "^[0-9]+(ms|s|m|h|d)$";
     const EXAMPLE: &'static str = "10s";
     const RANGE: Option<(&'static str, &'static str)> = DURATION_RANGE;
 
@@ -51,7 +52,7 @@ impl ScalarValue for Duration {
     }
 
     fn correction(text: &str) -> Option<String> {
-        let other = [("d", 86_400_000), ("day", 86_400_000), ("min", 60_000), ("sec", 1000)];
+        let other = [("day", 86_400_000), ("days", 86_400_000), ("min", 60_000), ("sec", 1000)];
         let millis = corrected_amount(text, &[&DURATION_UNITS[..], &other].concat())?;
         (millis <= MAX_DURATION).then(|| Self::from_millis(millis).to_string())
     }
@@ -95,8 +96,8 @@ impl Timeout {
 }
 
 impl ScalarValue for Timeout {
-    const EXPECTED: &'static str = "off, or a duration such as 250ms, 10s, 30m or 1h";
-    const PATTERN: &'static str = "^([0-9]+(ms|s|m|h)|off)$";
+    const EXPECTED: &'static str = "off, or a duration such as 250ms, 10s, 30m, 1h or 7d";
+    const PATTERN: &'static str = "^([0-9]+(ms|s|m|h|d)|off)$";
     const EXAMPLE: &'static str = "10s";
     const RANGE: Option<(&'static str, &'static str)> = DURATION_RANGE;
 
@@ -256,7 +257,7 @@ fn write_amount(f: &mut fmt::Formatter<'_>, amount: u64, units: &[(&str, u64)]) 
     write!(f, "{}{unit}", amount / factor)
 }
 
-/// An address to listen on: an IP address and a port.
+/// The address of a server: an IP address and a port.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Address(pub SocketAddr);
 
@@ -283,7 +284,21 @@ pub fn parse_network(text: &str) -> Option<IpNet> {
     Cidr::parse(text).map(|network| network.0)
 }
 
-/// A network in CIDR notation, or a single address; bits after the prefix are ignored.
+/// The length of the prefix of IPv4-mapped addresses, in bits.
+const MAPPED_PREFIX: u8 = 96;
+
+/// A network of IPv4-mapped addresses as that of IPv4: clients' addresses have no other form.
+fn canonical_network(network: IpNet) -> IpNet {
+    let IpNet::V6(v6) = network else { return network };
+    let mapped = v6.prefix_len().checked_sub(MAPPED_PREFIX).zip(v6.network().to_ipv4_mapped());
+    match mapped {
+        Some((prefix, address)) => Ipv4Net::new(address, prefix).map_or(network, IpNet::V4),
+        None => network,
+    }
+}
+
+/// A network in CIDR notation, or a single address; bits after the prefix are ignored. IPv4-mapped networks are those
+/// of IPv4.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Cidr(pub IpNet);
 
@@ -294,7 +309,8 @@ impl ScalarValue for Cidr {
 
     fn parse(text: &str) -> Option<Self> {
         let network = text.parse::<IpNet>().ok().map(|network| network.trunc());
-        network.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)).map(Self)
+        let network = network.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+        network.map(canonical_network).map(Self)
     }
 }
 

@@ -171,7 +171,7 @@ pub(super) fn canonical_host(value: &str) -> String {
 pub(super) enum NameMatch {
     /// Equal.
     Same,
-    /// Different, but read as the same by some upstreams: `k[]`, `k.x` for `k_x`, ` k`.
+    /// Different, but read as the same by some upstreams: `k[]`, `k.x` and `k[x` for `k_x`, ` k`, `K`.
     Alias,
     /// Different.
     Other,
@@ -182,20 +182,37 @@ pub(super) fn compare_names(name: &[u8], wanted: &[u8]) -> NameMatch {
     if name == wanted {
         return NameMatch::Same;
     }
-    let (mut name, mut wanted) = (php_name(name), php_name(wanted));
+    let (mut name, mut wanted) = (loosely_read(name), loosely_read(wanted));
     loop {
         match (name.next(), wanted.next()) {
-            (None | Some(b'['), None) => return NameMatch::Alias,
-            (one, other) if one == other => {}
+            (None | Some((b'[', _)), None) => return NameMatch::Alias,
+            (Some((_, one)), Some((_, other))) if one == other => {}
             _ => return NameMatch::Other,
         }
     }
 }
 
-/// A name as PHP reads it: without leading spaces, cut at a NUL, and with `.` and ` ` as `_`.
-fn php_name(name: &[u8]) -> impl Iterator<Item = u8> {
+/// Compares the name of a cookie, as sent, with the `wanted` one. Some upstreams decode the names of cookies.
+pub(super) fn compare_cookie_names(name: &[u8], wanted: &[u8]) -> NameMatch {
+    let sent = compare_names(name, wanted);
+    if sent != NameMatch::Other || memchr::memchr2(b'%', b'+', name).is_none() {
+        return sent;
+    }
+    match compare_names(&decode_percent(plus_to_space(Cow::Borrowed(name))), wanted) {
+        NameMatch::Other => NameMatch::Other,
+        NameMatch::Same | NameMatch::Alias => NameMatch::Alias,
+    }
+}
+
+/// The bytes of a name, each with the byte that upstreams may read in its place. PHP drops leading spaces, cuts at a
+/// NUL, and reads `.`, ` ` and a `[` that is not closed as `_`; ASP.NET ignores the case.
+fn loosely_read(name: &[u8]) -> impl Iterator<Item = (u8, u8)> {
     let name = name.iter().copied().skip_while(|byte| *byte == b' ').take_while(|byte| *byte != 0);
-    name.map(|byte| if matches!(byte, b'.' | b' ') { b'_' } else { byte })
+    name.map(|byte| {
+        let read =
+            if matches!(byte, b'.' | b' ' | b'[') { b'_' } else { byte.to_ascii_lowercase() };
+        (byte, read)
+    })
 }
 
 #[cfg(test)]
@@ -237,13 +254,31 @@ mod tests {
             ("filter[b]", "filter[a]", NameMatch::Other),
             ("kk", "k", NameMatch::Other),
             ("", "k", NameMatch::Other),
-            ("K", "k", NameMatch::Other),
+            ("K", "k", NameMatch::Alias),
+            ("a[b", "a_b", NameMatch::Alias),
+            ("a[b.c", "a_b_c", NameMatch::Alias),
+            ("Session.ID", "session_id", NameMatch::Alias),
         ] {
             assert_eq!(
                 compare_names(name.as_bytes(), wanted.as_bytes()),
                 expected,
                 "{name} {wanted}"
             );
+        }
+    }
+
+    #[test]
+    fn names_of_cookies_may_be_decoded() {
+        for (name, expected) in [
+            ("sid", NameMatch::Same),
+            ("s%69d", NameMatch::Alias),
+            ("%53ID", NameMatch::Alias),
+            ("+sid", NameMatch::Alias),
+            ("sid%5b%5d", NameMatch::Alias),
+            ("s%69", NameMatch::Other),
+            ("100%", NameMatch::Other),
+        ] {
+            assert_eq!(compare_cookie_names(name.as_bytes(), b"sid"), expected, "{name}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::{borrow::Cow, net::IpAddr};
 use http::HeaderName;
 
 use super::{
-    extract::{AmbiguousValue, single_query_param},
+    extract::AmbiguousValue,
     key::{FALLBACK_TAG, KeyHasher, KeySecret, PartSink, SHARE_TAG},
     token::{Token, TokenSource, header_token, token},
 };
@@ -22,15 +22,10 @@ pub fn header_value<'r>(
     Ok(header_token(headers, name)?.map(Token::joined))
 }
 
-/// The decoded value of a query parameter; `None` if it is not sent.
-///
-/// # Errors
-/// It is sent with several values, or under a name that upstreams read in different ways.
-pub fn query_value<'r>(
-    query: Option<&'r str>,
-    name: &str,
-) -> Result<Option<Cow<'r, [u8]>>, AmbiguousValue> {
-    query.map_or(Ok(None), |query| single_query_param(query, name))
+/// Whether the header says where a request came from, so that it counts only if a trusted proxy sent it.
+pub fn is_forwarding_field(name: &HeaderName) -> bool {
+    let name = name.as_str().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    name.starts_with("x-forwarded") || matches!(&*name, "forwarded" | "x-real-ip")
 }
 
 /// The place of a caller among all callers, from 0 to 99: a keyed hash of its first token, or of its
@@ -57,6 +52,7 @@ mod tests {
     use http::header;
 
     use super::*;
+    use crate::identity::QueryPairs;
 
     const SECRET: KeySecret = KeySecret(3, 4);
 
@@ -98,13 +94,13 @@ mod tests {
         assert_eq!(header("x-version").unwrap().as_deref(), Some(&b"2"[..]));
         assert_eq!(header("x-other"), Ok(None));
         assert!(header("a").is_err(), "sent twice");
-        let query = |text| query_value(Some(text), "debug");
+        let query = |text| QueryPairs::new(Some(text)).value("debug");
         assert_eq!(query("x=1&debug=%31+").unwrap().as_deref(), Some(&b"1"[..]));
         assert_eq!(query("debug").unwrap().as_deref(), Some(&b""[..]));
         assert_eq!(query("x=1"), Ok(None));
         for ambiguous in ["debug=1&debug=2", "debug[]=1", "debug=1;x"] {
             assert!(query(ambiguous).is_err(), "{ambiguous}");
         }
-        assert_eq!(query_value(None, "debug"), Ok(None));
+        assert_eq!(QueryPairs::new(None).value("debug"), Ok(None));
     }
 }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use http::{HeaderName, header};
 
 use super::canonical::{
-    NameMatch, canonical_cookie_value, canonical_query_value, compare_names, decode_form,
-    is_cookie_separator, trim,
+    NameMatch, canonical_cookie_value, canonical_query_value, compare_cookie_names, compare_names,
+    decode_form, is_cookie_separator, trim,
 };
 use crate::{escape::escape, framing::Fields};
 
@@ -88,7 +88,7 @@ pub(super) fn single_cookie<'r>(
             if hides_cookie(&pair[equals + 1..], name) {
                 return Err(AmbiguousValue::Repeated(format!("cookie {name}")));
             }
-            match compare_names(trim(&pair[..equals]), name.as_bytes()) {
+            match compare_cookie_names(trim(&pair[..equals]), name.as_bytes()) {
                 NameMatch::Same => {}
                 NameMatch::Alias => return Err(alias("cookie", trim(&pair[..equals]), name)),
                 NameMatch::Other => continue,
@@ -113,7 +113,7 @@ fn hides_cookie(value: &[u8], name: &str) -> bool {
         let end = memchr::memchr(b'=', piece);
         // `name = value` has spaces around it.
         let is_name = end.is_some() || pieces.peek().is_some_and(|next| next.starts_with(b"="));
-        let found = compare_names(&piece[..end.unwrap_or(piece.len())], name.as_bytes());
+        let found = compare_cookie_names(&piece[..end.unwrap_or(piece.len())], name.as_bytes());
         if is_name && found != NameMatch::Other {
             return true;
         }
@@ -121,32 +121,75 @@ fn hides_cookie(value: &[u8], name: &str) -> bool {
     false
 }
 
+/// The parameters of a query, with decoded names.
+#[derive(Clone, Debug, Default)]
+pub struct QueryPairs<'r>(Vec<QueryPair<'r>>);
+
+#[derive(Clone, Debug)]
+struct QueryPair<'r> {
+    /// Decoded.
+    name: Cow<'r, [u8]>,
+    /// As sent.
+    value: &'r str,
+    /// Whether a `;` is next to it.
+    has_semicolon: bool,
+}
+
+impl<'r> QueryPairs<'r> {
+    /// The parameters of a query, at most one more than may be read.
+    pub fn new(query: Option<&'r str>) -> Self {
+        Self(query.into_iter().flat_map(query_pairs).take(MAX_PAIRS + 1).collect())
+    }
+
+    /// The single value of a parameter, in its canonical form.
+    ///
+    /// # Errors
+    /// It is ambiguous.
+    pub fn value(&self, name: &str) -> Result<Option<Cow<'r, [u8]>>, AmbiguousValue> {
+        single_value(self.0.iter().map(|pair| (&pair.name, pair.value, pair.has_semicolon)), name)
+    }
+}
+
+fn query_pairs(query: &str) -> impl Iterator<Item = QueryPair<'_>> {
+    query.split('&').flat_map(|pair| {
+        // Some upstreams also separate parameters by `;`.
+        let has_semicolon = memchr::memchr(b';', pair.as_bytes()).is_some();
+        pair.split(';').map(move |piece| {
+            let (key, value) = piece.split_once('=').unwrap_or((piece, ""));
+            QueryPair { name: decode_form(key), value, has_semicolon }
+        })
+    })
+}
+
 /// The single value of a query parameter, in its canonical form.
 pub(super) fn single_query_param<'r>(
     query: &'r str,
     name: &str,
 ) -> Result<Option<Cow<'r, [u8]>>, AmbiguousValue> {
+    single_value(query_pairs(query).map(|pair| (pair.name, pair.value, pair.has_semicolon)), name)
+}
+
+/// The single value of `name` among pairs of a decoded name, a value, and whether a `;` is next to them.
+fn single_value<'r>(
+    all: impl Iterator<Item = (impl AsRef<[u8]>, &'r str, bool)>,
+    name: &str,
+) -> Result<Option<Cow<'r, [u8]>>, AmbiguousValue> {
     let repeated = || AmbiguousValue::Repeated(format!("query parameter {name}"));
     let (mut found, mut pairs) = (None, 0);
-    for pair in query.split('&') {
-        // Some upstreams also separate parameters by `;`.
-        let has_semicolon = memchr::memchr(b';', pair.as_bytes()).is_some();
-        for piece in pair.split(';') {
-            count_pair(&mut pairs, || format!("query parameter {name}"))?;
-            let (key, value) = piece.split_once('=').unwrap_or((piece, ""));
-            match compare_names(&decode_form(key), name.as_bytes()) {
-                NameMatch::Same if has_semicolon => {
-                    return Err(AmbiguousValue::NotCanonical {
-                        name: format!("query parameter {name}"),
-                        expected: "no `;` next to it",
-                    });
-                }
-                NameMatch::Same => {
-                    insert_single(&mut found, canonical_query_value(value)).ok_or_else(repeated)?;
-                }
-                NameMatch::Alias => return Err(alias("query parameter", &decode_form(key), name)),
-                NameMatch::Other => {}
+    for (key, value, has_semicolon) in all {
+        count_pair(&mut pairs, || format!("query parameter {name}"))?;
+        match compare_names(key.as_ref(), name.as_bytes()) {
+            NameMatch::Same if has_semicolon => {
+                return Err(AmbiguousValue::NotCanonical {
+                    name: format!("query parameter {name}"),
+                    expected: "no `;` next to it",
+                });
             }
+            NameMatch::Same => {
+                insert_single(&mut found, canonical_query_value(value)).ok_or_else(repeated)?;
+            }
+            NameMatch::Alias => return Err(alias("query parameter", key.as_ref(), name)),
+            NameMatch::Other => {}
         }
     }
     Ok(found)
@@ -188,12 +231,22 @@ mod tests {
             ("k=%zz", Some(b"%zz")),
             ("k=%3b", Some(b";")),
             ("x=1;y=2&z", None),
-            ("K=1&kk=1", None),
+            ("kk=1", None),
         ] {
             assert_eq!(single_query_param(text, "k").unwrap().as_deref(), wanted, "{text}");
         }
-        for text in ["k=1&k=2", "k=1;x", "x;k=1", "k;x=1", "k=1&k[]=2", "k[a]=1", "+k=1", "k%00=1"]
-        {
+        for text in [
+            "k=1&k=2",
+            "k=1;x",
+            "x;k=1",
+            "k;x=1",
+            "k=1&k[]=2",
+            "k[a]=1",
+            "+k=1",
+            "k%00=1",
+            "K=1",
+            "K=1&k=1",
+        ] {
             assert!(single_query_param(text, "k").is_err(), "{text}");
         }
     }
@@ -218,6 +271,8 @@ mod tests {
             ("x=1 k=2", true),
             ("x=1, k =2", true),
             ("x=1 k[]=2", true),
+            ("%6b=1; k=2", true),
+            ("K=1; k=2", true),
             ("x=1 2, 3", false),
             ("x=1 kk=2; k=3", false),
             ("x=\"k\"; k=3", false),

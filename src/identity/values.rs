@@ -10,9 +10,7 @@ use super::{
     key::{ADDRESS_TAG, KeyPlan, Part, PartSink, SCHEME_TAG, Subject},
     token::TokenSource,
 };
-
-/// Words in the names of headers and parameters whose values are masked.
-const SECRET_WORDS: [&str; 7] = ["auth", "cookie", "key", "pass", "secret", "session", "token"];
+use crate::sensitive::is_sensitive_name;
 
 /// One part of a key and its value in a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -70,17 +68,13 @@ impl KeyPlan {
 }
 
 fn is_secret(part: &Part, sources: &[TokenSource]) -> bool {
-    let has_secret_word = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        SECRET_WORDS.iter().any(|word| name.contains(word))
-    };
     let is_token_source = |name: &HeaderName| {
         sources.iter().any(|source| matches!(source, TokenSource::Header(header) if header == name))
     };
     match part {
         Part::Token | Part::Cookie(_) => true,
-        Part::Header(name) => is_token_source(name) || has_secret_word(name.as_str()),
-        Part::Query(name) => has_secret_word(name),
+        Part::Header(name) => is_token_source(name) || is_sensitive_name(name.as_str()),
+        Part::Query(name) => is_sensitive_name(name),
         _ => false,
     }
 }

@@ -1,9 +1,11 @@
 //! Whether a request meets the conditions of a route.
 
+use std::cell::OnceCell;
+
 use super::RequestAttributes;
 use crate::{
     error::GatewayError,
-    identity::{KeySecret, caller_percentile, header_value, query_value},
+    identity::{KeySecret, QueryPairs, caller_percentile, header_value, is_forwarding_field},
     route::{Condition, ConditionalRoute, ValueSource, ValueTest, Verdict},
     snapshot::Snapshot,
 };
@@ -17,7 +19,10 @@ pub enum CallerShare {
     Fixed(u8),
 }
 
-impl RequestAttributes<'_> {
+/// The parameters of a query, once a condition has tested one.
+type ReadQuery<'r> = OnceCell<QueryPairs<'r>>;
+
+impl<'r> RequestAttributes<'r> {
     /// Whether the request meets the conditions of `route`.
     ///
     /// # Errors
@@ -27,9 +32,10 @@ impl RequestAttributes<'_> {
         snapshot: &Snapshot,
         route: &ConditionalRoute,
         share: CallerShare,
+        query: &ReadQuery<'r>,
     ) -> Result<bool, GatewayError> {
         for condition in route.tests() {
-            if !self.meets_condition(condition)? {
+            if !self.meets_condition(condition, query)? {
                 return Ok(false);
             }
         }
@@ -44,13 +50,26 @@ impl RequestAttributes<'_> {
         }))
     }
 
-    fn meets_condition(&self, condition: &Condition) -> Result<bool, GatewayError> {
+    fn meets_condition(
+        &self,
+        condition: &Condition,
+        query: &ReadQuery<'r>,
+    ) -> Result<bool, GatewayError> {
         let is_sent = |name: &http::HeaderName| self.headers.contains(name);
+        if let ValueSource::Header(name) = &condition.source
+            && !self.is_from_trusted_proxy
+            && is_forwarding_field(name)
+        {
+            // The upstream does not get what an untrusted peer says.
+            return Ok(condition.test == ValueTest::Absent);
+        }
         let value = match (&condition.source, &condition.test) {
             (ValueSource::Header(name), ValueTest::Present) => return Ok(is_sent(name)),
             (ValueSource::Header(name), ValueTest::Absent) => return Ok(!is_sent(name)),
             (ValueSource::Header(name), ValueTest::Equals(_)) => header_value(self.headers, name),
-            (ValueSource::Query(name), _) => query_value(self.query, name),
+            (ValueSource::Query(name), _) => {
+                query.get_or_init(|| QueryPairs::new(self.query)).value(name)
+            }
         };
         let value = value.map_err(GatewayError::Ambiguous)?;
         Ok(match &condition.test {
@@ -62,11 +81,16 @@ impl RequestAttributes<'_> {
 
     /// Whether a request of a log meets the conditions of `route`: a log has neither headers nor the secret
     /// that divides callers, and its queries only if `has_query`.
-    pub(super) fn recorded_verdict(&self, route: &ConditionalRoute, has_query: bool) -> Verdict {
+    pub(super) fn recorded_verdict(
+        &self,
+        route: &ConditionalRoute,
+        has_query: bool,
+        query: &ReadQuery<'r>,
+    ) -> Verdict {
         let mut verdict = Verdict::Met;
         for condition in route.tests() {
             let is_recorded = has_query && matches!(condition.source, ValueSource::Query(_));
-            match is_recorded.then(|| self.meets_condition(condition)) {
+            match is_recorded.then(|| self.meets_condition(condition, query)) {
                 Some(Ok(true)) => {}
                 Some(Ok(false)) => return Verdict::Unmet,
                 Some(Err(_)) | None => verdict = Verdict::Unknown,

@@ -31,10 +31,20 @@ impl PublicUrl<'_> {
             let authority = without_default_port(authority);
             own.iter().any(|own| without_default_port(own).eq_ignore_ascii_case(authority))
         };
+        let is_requested = |authority: &[u8]| {
+            without_default_port(authority).eq_ignore_ascii_case(without_default_port(self.host))
+        };
         let adds_prefix = !self.prefix.is_empty() && !begins_with(target, self.prefix.as_bytes());
         match authority {
             Some(authority) if !is_own(authority) || host::check(self.host).is_err() => {
                 return false;
+            }
+            // The upstream may lead clients to https.
+            Some(authority) if is_requested(authority) && is_https(location) => {
+                if !adds_prefix {
+                    return false;
+                }
+                out.extend_from_slice(&location[..location.len() - target.len()]);
             }
             Some(_) => {
                 out.extend_from_slice(self.scheme.as_bytes());
@@ -50,6 +60,10 @@ impl PublicUrl<'_> {
         out.extend_from_slice(target);
         true
     }
+}
+
+fn is_https(location: &[u8]) -> bool {
+    location.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"https:"))
 }
 
 /// Splits an absolute URL of HTTP into its host with the port, and the rest.
@@ -106,7 +120,7 @@ mod tests {
             ("http://10.0.0.1:9000/x", Some("https://api.test/v1/x")),
             ("HTTP://10.0.0.1:9000", Some("https://api.test/v1")),
             ("http://api.test/x#a", Some("https://api.test/v1/x#a")),
-            ("https://API.test:443/x", Some("https://api.test/v1/x")),
+            ("https://API.test:443/x", Some("https://API.test:443/v1/x")),
             ("http://internal.test/x", Some("https://api.test/v1/x")),
             // The upstream knows the prefix.
             ("/v1/x", None),
@@ -132,6 +146,22 @@ mod tests {
         let (host_only, location) = (public("", "internal.test"), "http://internal.test/x");
         assert_eq!(written(host_only, location).as_deref(), Some("https://api.test/x"));
         assert_eq!(written(host_only, "/x"), None);
+    }
+
+    #[test]
+    fn the_upstream_may_lead_to_https() {
+        let plain = PublicUrl { scheme: "http", ..public("", "api.test") };
+        assert_eq!(written(plain, "https://api.test/x"), None);
+        let stripped = PublicUrl { prefix: "/v1", ..plain };
+        assert_eq!(
+            written(stripped, "https://api.test/x").as_deref(),
+            Some("https://api.test/v1/x")
+        );
+        assert_eq!(written(stripped, "https://api.test/v1/x"), None);
+        assert_eq!(
+            written(stripped, "http://10.0.0.1:9000/x").as_deref(),
+            Some("http://api.test/v1/x")
+        );
     }
 
     proptest! {

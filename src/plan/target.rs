@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, net::Ipv6Addr};
 
-use crate::framing::{Fields, RequestHead};
+use crate::{
+    framing::{Fields, RequestHead},
+    route::normalize::is_routed_as,
+};
 
 /// The requested host in the form that routes and keys use: lower case, without port and trailing dot, an
 /// IPv6 address in its shortest form. Empty for an HTTP/1.0 request without `Host`.
@@ -66,7 +69,7 @@ fn strip_segments<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
                 break;
             }
         }
-        if segment.split(';').next() != Some(expected) {
+        if !segment.split(';').next().is_some_and(|text| is_routed_as(text, expected)) {
             return None;
         }
     }

@@ -47,16 +47,17 @@ pub fn write_cors_fields(
 
 /// Writes who may read the response; returns whether the origin of `request` may.
 fn write_allowed_origin(fields: &mut Fields, policy: &CorsPolicy, request: &Fields) -> bool {
+    if policy.origins.is_any() {
+        // Also without an `Origin`: a cache may give the response to a script.
+        fields.push("access-control-allow-origin", "*");
+        return true;
+    }
     let mut origins = request.get_all("origin");
     let Some(origin) = origins.next().filter(|_| origins.next().is_none()) else { return false };
     if !policy.origins.contains(origin) {
         return false;
     }
-    if policy.origins.is_any() {
-        fields.push("access-control-allow-origin", "*");
-    } else {
-        fields.push("access-control-allow-origin", origin);
-    }
+    fields.push("access-control-allow-origin", origin);
     if policy.credentials {
         fields.push("access-control-allow-credentials", "true");
     }

@@ -47,8 +47,89 @@ pub fn normalize(path: &str, merge_slashes: bool) -> Result<Cow<'_, str>, PathEr
     remove_dot_segments(&decoded, merge_slashes).map(Cow::Owned)
 }
 
-/// The form of a normal path that routes and keys use: without the parameters of its segments (`;v=1`), which
-/// some upstreams ignore. The path is forwarded with them.
+/// The form of a normal path that routes and keys use: [`without_parameters`], and every character decoded that
+/// a request could also send as it is, because upstreams read `%40` as `@`. The path is forwarded as it is.
+///
+/// ```
+/// use tidegate::route::normalize::routed_form;
+///
+/// assert_eq!(routed_form("/users/%40me;v=1", true), "/users/@me");
+/// assert_eq!(routed_form("/a%2Fb%20c", true), "/a%2Fb%20c");
+/// ```
+pub fn routed_form(path: &str, merge_slashes: bool) -> Cow<'_, str> {
+    let path = without_parameters(path, merge_slashes);
+    if memchr::memchr(b'%', path.as_bytes()).is_none() {
+        return path;
+    }
+    let mut out = String::with_capacity(path.len());
+    let mut rest = &*path;
+    while let Some(unit) = Unit::first(rest) {
+        match unit.decoded {
+            Some(byte) => out.push(char::from(byte)),
+            None => out.push_str(&rest[..unit.length]),
+        }
+        rest = &rest[unit.length..];
+    }
+    Cow::Owned(out)
+}
+
+/// A character of a path, or an escape.
+struct Unit {
+    /// The character that it stands for, if a request could send it as it is.
+    decoded: Option<u8>,
+    /// In bytes.
+    length: usize,
+}
+
+impl Unit {
+    fn first(path: &str) -> Option<Self> {
+        let first = path.chars().next()?;
+        let escaped = match path.as_bytes() {
+            [b'%', high, low, ..] => hex(*high).and_then(|high| Ok(high << 4 | hex(*low)?)).ok(),
+            _ => None,
+        };
+        let is_sendable = |byte: &u8| byte.is_ascii_graphic() && !b"%/;?#<>\\".contains(byte);
+        Some(match escaped.filter(is_sendable) {
+            Some(byte) => Self { decoded: Some(byte), length: 3 },
+            None => Self { decoded: None, length: first.len_utf8() },
+        })
+    }
+}
+
+/// The rest of a part of a path behind `prefix`, which is in the [`routed_form`]; `None` if it does not begin
+/// with it.
+pub(super) fn strip_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+    let (mut rest, mut prefix) = (path, prefix.as_bytes());
+    while let Some((&wanted, others)) = prefix.split_first() {
+        let unit = Unit::first(rest)?;
+        if let Some(byte) = unit.decoded {
+            (byte == wanted).then_some(())?;
+            (rest, prefix) = (&rest[unit.length..], others);
+        } else {
+            prefix = prefix.strip_prefix(&rest.as_bytes()[..unit.length])?;
+            rest = &rest[unit.length..];
+        }
+    }
+    Some(rest)
+}
+
+/// The beginning of a part of a path before `suffix`, which is in the [`routed_form`]; `None` if it does not
+/// end with it.
+pub(super) fn strip_suffix<'p>(path: &'p str, suffix: &str) -> Option<&'p str> {
+    let starts = std::iter::successors(Some(path), |rest| {
+        Unit::first(rest).map(|unit| &rest[unit.length..])
+    });
+    let end =
+        starts.into_iter().find(|rest| strip_prefix(rest, suffix).is_some_and(str::is_empty))?;
+    Some(&path[..path.len() - end.len()])
+}
+
+/// Whether a part of a path is `text`, which is in the [`routed_form`].
+pub fn is_routed_as(path: &str, text: &str) -> bool {
+    path == text || strip_prefix(path, text).is_some_and(str::is_empty)
+}
+
+/// A normal path without the parameters of its segments (`;v=1`), which some upstreams ignore.
 ///
 /// ```
 /// use tidegate::route::normalize::without_parameters;
@@ -213,7 +294,45 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_could_be_sent_as_it_is_has_one_routed_form() {
+        for (path, routed) in [
+            ("/users/%40me", "/users/@me"),
+            ("/items%3Apurge", "/items:purge"),
+            ("/Items%285%29;v=1", "/Items(5)"),
+            ("/%7B%22%7C%5E%60%7D", "/{\"|^`}"),
+            ("/a%2Fb%25%3B%3F%23%20%5C%3C%3E%C3%A9", "/a%2Fb%25%3B%3F%23%20%5C%3C%3E%C3%A9"),
+        ] {
+            assert_eq!(routed_form(path, true), routed);
+            assert_eq!(routed_form(routed, true), routed, "it stays");
+        }
+    }
+
+    #[test]
+    fn parts_are_compared_in_their_routed_form_and_kept_as_they_are() {
+        assert_eq!(strip_prefix("%40a%2Fb", "@a"), Some("%2Fb"));
+        assert_eq!(strip_prefix("%40a", "@b"), None);
+        assert_eq!(strip_prefix("%2Fa", "%2F"), Some("a"));
+        assert_eq!(strip_suffix("a%40%3Ajson", ":json"), Some("a%40"));
+        assert_eq!(strip_suffix("a.json", ".json"), Some("a"));
+        assert_eq!(strip_suffix("a%2Ejson", "json"), Some("a%2E"));
+        assert_eq!(strip_suffix("a%2F", "F"), Some("a%2"), "as routes match; a rewrite refuses it");
+        assert_eq!(strip_suffix("", ""), Some(""));
+        assert!(is_routed_as("%40", "@") && !is_routed_as("%40x", "@"));
+    }
+
     proptest! {
+        #[test]
+        fn a_routed_form_is_its_own(path in "/[a-c%0-9A-F;/@:]{0,24}", merge: bool) {
+            if let Ok(path) = normalize(&path, merge) {
+                let routed = routed_form(&path, merge);
+                prop_assert_eq!(&*routed_form(&routed, merge), &*routed);
+                prop_assert_eq!(normalize(&routed, merge), Ok(Cow::Borrowed(&*routed)));
+                let plain = without_parameters(&path, merge);
+                prop_assert!(is_routed_as(&plain, &routed));
+            }
+        }
+
         #[test]
         fn without_parameters_is_normal(path in "/[a.;=/]{0,24}", merge: bool) {
             if let Ok(path) = normalize(&path, merge) {

@@ -4,7 +4,7 @@ use std::{fmt::Write, net::Ipv6Addr};
 
 use smallvec::SmallVec;
 
-use super::normalize::normalize;
+use super::normalize::{self, normalize, routed_form};
 
 /// The longest host name, in bytes. RFC 1035, 2.3.4.
 pub const MAX_HOST: usize = 253;
@@ -69,13 +69,16 @@ impl HostPattern {
             None => (lower.as_str(), false),
         };
         let literal = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        match literal.filter(|_| !is_wildcard) {
-            Some(address) if address.parse::<Ipv6Addr>().is_ok() => Ok(()),
-            Some(_) => Err("the brackets must contain an IPv6 address".to_owned()),
-            None => check_name(name),
-        }
-        .map_err(|why| PatternError::Host { host: truncate(text), why })?;
-        Ok(if is_wildcard { Self::Wildcard(name.to_owned()) } else { Self::Exact(name.to_owned()) })
+        let name = match literal.filter(|_| !is_wildcard) {
+            // In its shortest form, as the host of a request.
+            Some(address) => match address.parse::<Ipv6Addr>() {
+                Ok(address) => Ok(format!("[{address}]")),
+                Err(_) => Err("the brackets must contain an IPv6 address".to_owned()),
+            },
+            None => check_name(name).map(|()| name.to_owned()),
+        };
+        let name = name.map_err(|why| PatternError::Host { host: truncate(text), why })?;
+        Ok(if is_wildcard { Self::Wildcard(name) } else { Self::Exact(name) })
     }
 }
 
@@ -161,8 +164,8 @@ impl PathPattern {
         true
     }
 
-    /// The names and values of the parameters in `path`, which the pattern matches. An empty `{*name}` is left
-    /// out.
+    /// The names and values of the parameters in `path`, whose [`routed_form`] the pattern matches. They are as
+    /// in `path`, with its escapes. An empty `{*name}` is left out.
     pub fn captures<'p>(&'p self, path: &'p str) -> SmallVec<[(&'p str, &'p str); 4]> {
         let mut captures = SmallVec::new();
         let (mut names, mut rest) = (self.params.iter(), path.strip_prefix('/'));
@@ -175,10 +178,11 @@ impl PathPattern {
             let value = match segment {
                 Segment::Fixed(_) => None,
                 Segment::Param { prefix, suffix } => {
-                    text.strip_prefix(&**prefix).and_then(|text| text.strip_suffix(&**suffix))
+                    let text = normalize::strip_prefix(text, prefix);
+                    text.and_then(|text| normalize::strip_suffix(text, suffix))
                 }
                 Segment::Rest { prefix } => {
-                    from.strip_prefix(&**prefix).filter(|value| !value.is_empty())
+                    normalize::strip_prefix(from, prefix).filter(|value| !value.is_empty())
                 }
             };
             if !matches!(segment, Segment::Fixed(_)) {
@@ -248,8 +252,12 @@ fn parse_path(text: &str) -> Result<PathPattern, String> {
 /// Requests are matched by their normalized path, so a path that is not normal matches none.
 fn check_normal(path: &str) -> Result<(), String> {
     let normal = normalize(path, true).map_err(|error| error.to_string())?;
-    if *normal == *path {
+    let routed = routed_form(&normal, true);
+    if *routed == *path {
         return Ok(());
+    }
+    if *normal == *path {
+        return Err(format!("no request matches this escape; write {routed}"));
     }
     Err(if path.contains("//") {
         "no request matches `//`: a request's path has `/` instead".to_owned()

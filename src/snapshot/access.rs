@@ -1,13 +1,10 @@
 //! [`AccessRules`]: the networks whose clients may use a route.
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
 use super::fault_collector::FaultCollector;
-use crate::config::{self, Cidr};
+use crate::config;
 use crate::identity::ClientAddress;
-
-/// The prefix length, in bits, of the IPv4-mapped addresses `::ffff:0:0/96`.
-const MAPPED_PREFIX: u8 = 96;
 
 /// The networks whose clients may use a route: its `allow` and `deny`.
 #[derive(Debug)]
@@ -39,9 +36,10 @@ pub(super) fn compile(
     let is_empty = route.allow.as_ref().is_some_and(Vec::is_empty);
     let expected = "at least one; without `allow`, all clients may use the route";
     collector.ensure(!is_empty, &format!("{path}.allow"), "no network", expected);
-    let deny: Box<[IpNet]> = route.deny.iter().map(canonical_network).collect();
+    let deny: Box<[IpNet]> = route.deny.iter().map(|network| network.0).collect();
     let allow = route.allow.as_ref();
-    let allow: Option<Box<[IpNet]>> = allow.map(|all| all.iter().map(canonical_network).collect());
+    let allow: Option<Box<[IpNet]>> =
+        allow.map(|all| all.iter().map(|network| network.0).collect());
     note_duplicates(collector, &format!("{path}.deny"), &deny);
     if let Some(allow) = &allow {
         note_duplicates(collector, &format!("{path}.allow"), allow);
@@ -71,16 +69,6 @@ fn note_denied(collector: &mut FaultCollector<'_>, path: &str, allow: &[IpNet], 
     }
 }
 
-/// A network of IPv4-mapped addresses as that of IPv4: clients' addresses have no other form.
-fn canonical_network(network: &Cidr) -> IpNet {
-    let IpNet::V6(v6) = network.0 else { return network.0 };
-    let mapped = v6.prefix_len().checked_sub(MAPPED_PREFIX).zip(v6.network().to_ipv4_mapped());
-    match mapped {
-        Some((prefix, address)) => Ipv4Net::new(address, prefix).map_or(network.0, IpNet::V4),
-        None => network.0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,7 +77,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn rules(allow: Option<&[&str]>, deny: &[&str]) -> AccessRules {
-        let network = |text: &&str| canonical_network(&Cidr(text.parse().unwrap()));
+        let network = |text: &&str| config::parse_network(text).unwrap();
         AccessRules {
             allow: allow.map(|all| all.iter().map(network).collect()),
             deny: deny.iter().map(network).collect(),

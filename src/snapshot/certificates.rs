@@ -14,7 +14,7 @@ use crate::{
 pub struct CertificateUse<'a> {
     /// The key of its file in the configuration, such as `listen[0].tls.certificates[1].cert`.
     pub key: String,
-    /// The address of its listener, as configured; `None` towards upstreams.
+    /// The address of its listener, as configured, or `admin`; `None` towards upstreams.
     pub listener: Option<&'a str>,
     /// Its first name; towards upstreams, the upstream's name.
     pub name: String,
@@ -56,19 +56,30 @@ impl Snapshot {
                 validity: tls.rules.validity?,
             })
         });
-        listeners.chain(upstreams)
+        let admin = self.admin_tls.iter().flat_map(|names| names.entries().iter().enumerate());
+        let admin = admin.map(|(index, entry)| CertificateUse {
+            key: format!("admin.tls.certificates[{index}].cert"),
+            listener: Some("admin"),
+            name: entry.certificate.label(),
+            validity: entry.certificate.validity,
+        });
+        listeners.chain(admin).chain(upstreams)
     }
 
     /// The files of certificates, keys and authorities, as they were read.
     pub fn tls_files(&self) -> Vec<TlsFile> {
         let names = self.listeners.iter().filter_map(|rules| rules.tls.as_ref());
-        let names = names.flat_map(|names| names.entries()).flat_map(|name| name.files());
+        let names = names
+            .chain(&self.admin_tls)
+            .flat_map(|names| names.entries())
+            .flat_map(|name| name.files());
         let mut files: Vec<TlsFile> = names.cloned().collect();
         for upstream in &self.upstreams {
             let UpstreamKind::Servers(servers) = &upstream.kind else { continue };
             let tls = servers.targets.first().and_then(|weighted| weighted.target.tls.as_ref());
             files.extend(tls.into_iter().flat_map(|tls| tls.rules.files.iter().cloned()));
         }
+        files.extend(self.traces.iter().flat_map(|traces| traces.tls_files().iter().cloned()));
         files
     }
 

@@ -4,7 +4,8 @@
 use super::fault_collector::FaultCollector;
 use super::parts::header;
 use super::{
-    IdentityRules, RateHeaders, Snapshot, limits, listen, notes, routes, store, throttle, upstreams,
+    IdentityRules, RateHeaders, Snapshot, access_log, limits, listen, notes, routes, store,
+    throttle, traces, upstreams,
 };
 use crate::config::{
     Client, Faults, LoadedConfig, StandardHeaders, TokenSource as ConfiguredSource,
@@ -16,6 +17,8 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let mut collector = FaultCollector::new(&loaded.source);
     listen::check(&mut collector, config);
     let listeners = listen::listeners(&mut collector, config);
+    let admin_tls = listen::admin_tls(&mut collector, config);
+    access_log::check(&mut collector, &config.access_log);
     store::check(&mut collector, &config.store);
     let upstreams = upstreams::compile(&mut collector, &config.upstreams);
     let identity = identity(&mut collector, &config.client);
@@ -23,6 +26,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let (table, routes) =
         routes::compile(&mut collector, config, &upstreams, &limits, &identity.token);
     let throttle = throttle::compile(&mut collector, config);
+    let traces = traces::compile(&mut collector, config.traces.as_ref());
     notes::add(&mut collector, config);
     match Faults::new(collector.faults) {
         Some(faults) => Err(faults),
@@ -38,7 +42,9 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
             },
             http: listen::http_rules(&config.http),
             listeners,
+            admin_tls,
             throttle,
+            traces,
             notes: collector.notes,
         }),
     }

@@ -17,6 +17,12 @@ pub(super) fn compile(
     let configured = route.compress.as_ref()?;
     let path = format!("{path}.compress");
     note_without_servers(collector, &path, route, config);
+    let rules = &route.headers.response;
+    let mut changed = rules.set.keys().chain(rules.add.keys()).chain(&rules.remove);
+    if changed.any(|name| name.eq_ignore_ascii_case("content-encoding")) {
+        let what = "`compress` beside a rule for `content-encoding`, which tells clients of it";
+        collector.fault(&path, what, "one of them");
+    }
     let mut encodings = Vec::new();
     collector.ensure(
         !configured.encodings.is_empty(),

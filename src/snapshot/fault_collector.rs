@@ -48,6 +48,13 @@ impl<'a> FaultCollector<'a> {
         }
     }
 
+    /// As [`FaultCollector::note`], but about the key of `path`.
+    pub(super) fn note_at_key(&mut self, path: &str, what: impl Into<String>, expected: &str) {
+        if self.notes.len() < MAX_FAULTS {
+            self.notes.push(self.source.fault_at_key(path, what, expected));
+        }
+    }
+
     /// Reports a fault of the value at `path` unless `is_valid`.
     pub(super) fn ensure(&mut self, is_valid: bool, path: &str, what: &str, expected: &str) {
         if !is_valid {
@@ -96,13 +103,16 @@ impl<'a> FaultCollector<'a> {
         if is_defined || self.source.is_absent(&section) {
             return;
         }
-        let names = || known.keys().map(String::as_str);
+        // Also those whose definitions have faults.
+        let mut all: Vec<&str> = self.source.names(&section).collect();
+        all.sort_unstable();
+        let names = || all.iter().copied();
         let expected = match suggest(name, names().take(MAX_COMPARED)) {
             Some(closest) => format!("`{closest}`"),
-            None if known.is_empty() => format!("the name of a defined {kind} (there is none)"),
+            None if all.is_empty() => format!("the name of a defined {kind} (there is none)"),
             None => {
                 let first: Vec<&str> = names().take(MAX_NAMES).collect();
-                let more = match known.len() - first.len() {
+                let more = match all.len() - first.len() {
                     0 => String::new(),
                     more => format!(" and {more} more"),
                 };

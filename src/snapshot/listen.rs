@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::fault_collector::FaultCollector;
 use super::{HttpRules, ListenerRules};
-use crate::config::{Address, CertificateFiles, Config, Http, Listener, RedirectHttps};
+use crate::config::{
+    AdminAddress, CertificateFiles, Config, Http, ListenAddress, Listener, RedirectHttps, Tls,
+};
 use crate::framing::{ClientTimeouts, HeadBounds};
 use crate::identity::TrustedProxies;
 use crate::tls::{Certificate, ServerNames, TlsError, server::ServerName};
@@ -19,14 +21,38 @@ pub(super) fn check(collector: &mut FaultCollector<'_>, config: &Config) {
     }
     if let Some(admin) = &config.admin {
         let what = format!("`{}`, which is also in `listen`", admin.address);
-        let is_taken = is_taken(collector, &config.listen, admin.address);
+        let is_taken =
+            admin.address.tcp().is_some_and(|own| is_taken(collector, &config.listen, own));
         collector.ensure(!is_taken, "admin.address", &what, "an address of its own");
+        let what = format!("`{}` is not on loopback, and `admin.token` is missing", admin.address);
+        let expected = "a loopback address such as 127.0.0.1:9900, or a token: write `token: file:PATH` \
+                        (or `env:NAME`), and make one with `openssl rand -hex 32`";
+        let is_protected = admin.address.is_local() || admin.token.is_some();
+        let can_judge = collector.can_read("admin", &["address", "token"]);
+        collector.ensure(is_protected || !can_judge, "admin.address", &what, expected);
+        let is_unix = matches!(admin.address, AdminAddress::Unix(_));
+        let what = "`tls` on a unix socket, which no network carries";
+        let expected = "no `tls`, or an address such as 127.0.0.1:9900";
+        collector.ensure(!is_unix || admin.tls.is_none(), "admin.tls", what, expected);
     }
+}
+
+/// The certificates of the admin listener; `None` in clear.
+pub(super) fn admin_tls(
+    collector: &mut FaultCollector<'_>,
+    config: &Config,
+) -> Option<Arc<ServerNames>> {
+    let tls = config.admin.as_ref()?.tls.as_ref()?;
+    certificates(collector, "admin", tls, false)
 }
 
 /// True if one of `listeners` has the address. Their indices must be those of `listen`. Port 0 is never
 /// taken: it binds a different free port each time.
-fn is_taken(collector: &FaultCollector<'_>, listeners: &[Listener], address: Address) -> bool {
+fn is_taken(
+    collector: &FaultCollector<'_>,
+    listeners: &[Listener],
+    address: ListenAddress,
+) -> bool {
     let mut listeners = listeners.iter().enumerate();
     listeners.any(|(index, listener)| {
         let is_same = listener.address == address && address.0.port() != 0;
@@ -53,12 +79,7 @@ fn rules(
 ) -> ListenerRules {
     let path = format!("listen[{index}]");
     let http2 = listener.http2.unwrap_or(listener.tls.is_some());
-    let tls = listener.tls.as_ref().and_then(|tls| {
-        let expected = "at least one certificate";
-        let (path, names) = (format!("{path}.tls.certificates"), &tls.certificates);
-        collector.ensure(!names.is_empty(), &path, "no certificate", expected);
-        server_names(collector, &path, names, http2)
-    });
+    let tls = listener.tls.as_ref().and_then(|tls| certificates(collector, &path, tls, http2));
     let redirect = format!("{path}.redirect_https");
     let redirects = listener.redirect_https != RedirectHttps::Off;
     if redirects && listener.tls.is_some() {
@@ -86,6 +107,19 @@ fn rules(
     };
     let address = listener.address.to_string().into();
     ListenerRules { address, tls, http2, proxy_protocol, redirect_https }
+}
+
+/// Reads the certificates of the listener at `path`.
+fn certificates(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    tls: &Tls,
+    http2: bool,
+) -> Option<Arc<ServerNames>> {
+    let (path, names) = (format!("{path}.tls.certificates"), &tls.certificates);
+    let expected = "at least one certificate";
+    collector.ensure(!names.is_empty(), &path, "no certificate", expected);
+    server_names(collector, &path, names, http2)
 }
 
 fn server_names(

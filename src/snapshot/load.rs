@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::Snapshot;
-use crate::config::{self, Fault, Faults, LoadedConfig, ReadError};
+use crate::config::{self, EnvLookup, Fault, Faults, LoadedConfig, ReadError};
 
 /// Why a file could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -32,25 +32,29 @@ impl LoadError {
 }
 
 impl Snapshot {
-    /// Reads and compiles the file at `path`.
+    /// Reads and compiles the file at `path`, with environment variables from `env`.
     ///
     /// # Errors
     ///
     /// The file cannot be read, or [`Self::load_bytes`] fails.
-    pub fn load(path: &Path) -> Result<(LoadedConfig, Self), LoadError> {
+    pub fn load(path: &Path, env: EnvLookup<'_>) -> Result<(LoadedConfig, Self), LoadError> {
         let bytes = config::read_file(path, config::MAX_READ);
         let bytes = bytes.map_err(|error| config::unreadable(path, &error))?;
-        Self::load_bytes(path, &bytes)
+        Self::load_bytes(path, &bytes, env)
     }
 
-    /// Compiles the content of the file at `path`.
+    /// Compiles the content of the file at `path`, with environment variables from `env`.
     ///
     /// # Errors
     ///
     /// All faults of the file: those of syntax and type and, for the part that could be read, those of
     /// [`Snapshot::compile`]. Or the panic that the file caused.
-    pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<(LoadedConfig, Self), LoadError> {
-        catch_panic(path, || match config::parse_bytes(&path.display().to_string(), bytes) {
+    pub fn load_bytes(
+        path: &Path,
+        bytes: &[u8],
+        env: EnvLookup<'_>,
+    ) -> Result<(LoadedConfig, Self), LoadError> {
+        catch_panic(path, || match config::parse_bytes(&path.display().to_string(), bytes, env) {
             Ok(loaded) => {
                 let snapshot = Self::compile(&loaded)?;
                 Ok((loaded, snapshot))

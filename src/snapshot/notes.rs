@@ -1,5 +1,5 @@
-//! Notes on valid settings that are rarely intended: rules that match nothing, targets that lead back to
-//! the gateway, an admin API that other machines can reach.
+//! Notes on valid settings that are rarely intended: rules that match nothing, limits that no route names,
+//! targets that lead back to the gateway.
 
 use std::net::IpAddr;
 
@@ -7,12 +7,11 @@ use ahash::RandomState;
 use hashbrown::HashSet;
 
 use super::fault_collector::FaultCollector;
-use crate::config::{self, Address, Config, Target};
-use crate::route::PathPattern;
+use crate::config::{self, Config, KeyPart, ListenAddress, Target};
+use crate::route::{PathPattern, normalize::normalize};
 
 /// Adds the notes of all sections.
 pub(super) fn add(collector: &mut FaultCollector<'_>, config: &Config) {
-    note_admin(collector, config);
     for (name, upstream) in &config.upstreams {
         let path = format!("upstreams.{name}");
         note_targets(collector, &format!("{path}.targets"), &upstream.targets, config);
@@ -21,18 +20,64 @@ pub(super) fn add(collector: &mut FaultCollector<'_>, config: &Config) {
     for (index, route) in config.routes.iter().enumerate() {
         let path = format!("routes[{index}]");
         note_path(collector, &path, route);
+        note_prefix(collector, &path, route);
+        note_foreign_parameters(collector, &path, route);
         note_methods(collector, &path, route);
         note_strip_prefix(collector, &path, route);
     }
+    note_unused_limits(collector, config);
+    note_tiers(collector, config);
+    note_login(collector, config);
 }
 
-fn note_admin(collector: &mut FaultCollector<'_>, config: &Config) {
-    let Some(admin) = &config.admin else { return };
-    if !admin.address.0.ip().is_loopback() {
-        let what =
-            format!("the admin API has no password, and `{}` is not on loopback", admin.address);
-        let expected = "a loopback address, or a port that only a private network reaches";
-        collector.note("admin.address", what, expected);
+/// Notes values of tiers that no request has.
+fn note_tiers(collector: &mut FaultCollector<'_>, config: &Config) {
+    let routes: HashSet<&str, RandomState> =
+        config.routes.iter().map(|route| &*route.name).collect();
+    for (name, limit) in &config.limits {
+        for (index, tier) in limit.tiers.iter().enumerate() {
+            let path = format!("limits.{name}.tiers[{index}].match.values");
+            for (index, value) in tier.matches.values.iter().enumerate() {
+                let expected = match tier.matches.part {
+                    KeyPart::Method if value.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+                        format!("`{}`", value.to_ascii_uppercase())
+                    }
+                    KeyPart::Route if !routes.contains(&**value) => {
+                        "the name of a route".to_owned()
+                    }
+                    KeyPart::Path => match normalize(value, config.http.merge_slashes) {
+                        Ok(normal) if normal == **value => continue,
+                        Ok(normal) => format!("`{normal}`"),
+                        Err(_) => "a path such as /items/7".to_owned(),
+                    },
+                    _ => continue,
+                };
+                let what = format!("`{value}` matches no request");
+                collector.note(&format!("{path}[{index}]"), what, &expected);
+            }
+        }
+    }
+}
+
+/// Notes a throttle that applies to every route: a user without a token could not get one.
+fn note_login(collector: &mut FaultCollector<'_>, config: &Config) {
+    if config.throttle.is_some() && config.routes.iter().all(|route| route.throttle) {
+        let what = "the throttle applies to every route: while it is on, no one can log in";
+        let expected = "`throttle: false` in the routes of the login and of health checks";
+        collector.note_at_key("throttle", what, expected);
+    }
+}
+
+/// Notes limits that apply to no request.
+fn note_unused_limits(collector: &mut FaultCollector<'_>, config: &Config) {
+    let named = config
+        .routes
+        .iter()
+        .flat_map(|route| route.limits.iter().chain(route.status.iter().flatten()));
+    let named: HashSet<&String, RandomState> = named.collect();
+    for name in config.limits.keys().filter(|name| !named.contains(name)) {
+        let what = format!("no route names the limit `{name}`");
+        collector.note_at_key(&format!("limits.{name}"), what, "its name in `limits` of a route");
     }
 }
 
@@ -58,8 +103,13 @@ fn note_targets(
             );
             collector.note(&path, what, "the address of another server");
         }
-        if config.admin.as_ref().is_some_and(|admin| is_same_server(target, admin.address)) {
-            let what = format!("`{target}` is the gateway's own admin API, which has no password");
+        if config
+            .admin
+            .as_ref()
+            .and_then(|admin| admin.address.tcp())
+            .is_some_and(|own| is_same_server(target, own))
+        {
+            let what = format!("`{target}` is the gateway's own admin API");
             collector.note(&path, what, "the address of another server");
         }
     }
@@ -76,7 +126,7 @@ fn note_protocol(collector: &mut FaultCollector<'_>, path: &str, upstream: &conf
 
 /// Whether a connection to `target` reaches a listener of this process, as far as the configuration shows
 /// it: names other than `localhost` are not resolved.
-fn is_same_server(target: &Target, listener: Address) -> bool {
+fn is_same_server(target: &Target, listener: ListenAddress) -> bool {
     let (Target::Http(server) | Target::Https(server)) = target else { return false };
     let own = listener.0.ip().to_canonical();
     let is_same_address = match server.host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
@@ -104,6 +154,36 @@ fn note_path(collector: &mut FaultCollector<'_>, path: &str, route: &config::Rou
     }
 }
 
+/// Notes a path that ends in `/`, which is a prefix in nginx, but not here.
+fn note_prefix(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
+    let pattern = &*route.matches.path;
+    if pattern.len() > 1 && pattern.ends_with('/') {
+        let what = format!("`{pattern}` matches only this path");
+        let expected = format!("`{pattern}{{*rest}}` for all paths below it");
+        collector.note(&format!("{path}.match.path"), what, &expected);
+    }
+}
+
+/// Notes `:id` and `{id:[0-9]+}`, which are parameters in other gateways.
+fn note_foreign_parameters(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
+    let pattern = &*route.matches.path;
+    let at = format!("{path}.match.path");
+    let is_name = |name: &str| name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let colon = pattern.split('/').find(|segment| segment.strip_prefix(':').is_some_and(is_name));
+    if let Some(segment) = colon {
+        let what = format!("`{segment}` in a path matches only this text");
+        collector.note(&at, what, &format!("`{{{}}}` for any text in a segment", &segment[1..]));
+    }
+    // The fault of an invalid pattern is reported by `routes`.
+    let Ok(parsed) = PathPattern::parse(pattern) else { return };
+    let typed = parsed.params().iter().find_map(|name| Some((name, name.split_once(':')?.0)));
+    if let Some((name, plain)) = typed {
+        let what =
+            format!("`{{{name}}}` matches any text: what follows the colon is a part of the name");
+        collector.note(&at, what, &format!("`{{{plain}}}`"));
+    }
+}
+
 fn note_methods(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
     for (index, method) in route.matches.methods.iter().enumerate() {
         if matches!(&*method.0, "CONNECT" | "TRACE") {
@@ -115,6 +195,10 @@ fn note_methods(collector: &mut FaultCollector<'_>, path: &str, route: &config::
 
 fn note_strip_prefix(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
     let Some(prefix) = &route.strip_prefix else { return };
+    if prefix == "/" {
+        let what = "`/` strips nothing";
+        collector.note(&format!("{path}.strip_prefix"), what, "a prefix such as /api");
+    }
     // The fault of an invalid pattern is reported by `routes`.
     let Ok(pattern) = PathPattern::parse(&route.matches.path) else { return };
     if !pattern.can_start_with(prefix) {

@@ -6,7 +6,7 @@ use super::fault_collector::FaultCollector;
 use super::route_edits::{check_captures, excerpt};
 use super::{Action, Redirect, Route};
 use crate::config::{self, Config};
-use crate::route::normalize::{normalize, without_parameters};
+use crate::route::normalize::{normalize, routed_form};
 use crate::route::{HostPattern, Lookup, PathPattern, RouteTable, ValueSource, Verdict};
 use crate::template::{UrlTemplate, VARIABLES, Values};
 
@@ -57,9 +57,7 @@ pub(super) fn check_loops(
 ) {
     for (index, route) in routes.iter().enumerate() {
         let Action::Redirect(redirect) = &route.action else { continue };
-        let is_query = |source: &ValueSource| matches!(source, ValueSource::Query(_));
-        if route.edits.conditions.tests().iter().any(|test| is_query(&test.source)) {
-            // The location may have another query.
+        if route.edits.conditions.tests().iter().any(|test| may_change(&test.source)) {
             continue;
         }
         let matches = &config.routes[index].matches;
@@ -88,6 +86,17 @@ pub(super) fn check_loops(
                 location.host
             );
             collector.note(&path, what, "a more specific route for that host");
+        }
+    }
+}
+
+/// Whether the request to the location may have another value than the redirected one: it may have another query, and a
+/// proxy before this gateway tells another scheme.
+fn may_change(source: &ValueSource) -> bool {
+    match source {
+        ValueSource::Query(_) => true,
+        ValueSource::Header(name) => {
+            ["forwarded", "proto", "scheme"].iter().any(|part| name.as_str().contains(part))
         }
     }
 }
@@ -135,6 +144,6 @@ fn example_location(
     };
     let target = target.split(['?', '#']).next().filter(|path| !path.is_empty()).unwrap_or("/");
     let normal = normalize(target, config.http.merge_slashes).ok()?;
-    let path = without_parameters(&normal, config.http.merge_slashes).into_owned();
+    let path = routed_form(&normal, config.http.merge_slashes).into_owned();
     Some(Location { is_same_host: host == requested, host, path })
 }

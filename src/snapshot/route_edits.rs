@@ -7,11 +7,11 @@ use http::HeaderName;
 use super::RouteEdits;
 use super::fault_collector::FaultCollector;
 use super::parts::header;
-use crate::config::{self, HostHeader};
+use crate::config::{self, Config, HostHeader};
 use crate::framing;
 use crate::route::{Conditions, PathPattern, Rule};
 use crate::template::{HeaderRules, PathTemplate, Template, VARIABLES, Variable, is_framing_field};
-use crate::upstream::HostRule;
+use crate::upstream::{HostRule, dashed_alias};
 
 /// Compiles the changes of the route at `path`. `counted` are the headers that its limits depend on.
 pub(super) fn compile(
@@ -20,8 +20,9 @@ pub(super) fn compile(
     route: &config::Route,
     rule: Option<&Rule>,
     counted: &[HeaderName],
+    config: &Config,
 ) -> RouteEdits {
-    check_forwarding(collector, path, route);
+    check_forwarding(collector, path, route, config);
     let pattern = rule.map(|rule| &rule.path);
     let mut rules = RuleCompiler { collector, pattern, counted, is_request: true };
     let request = rules.compile(&format!("{path}.headers.request"), &route.headers.request);
@@ -37,9 +38,20 @@ pub(super) fn compile(
     }
 }
 
-/// Reports changes of a forwarded request on a route that forwards none.
-fn check_forwarding(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
-    if route.upstream.is_some() || !collector.can_read(path, &["upstream"]) {
+/// Reports changes of a forwarded request on a route that forwards none; notes them if its upstream has a
+/// fixed response.
+fn check_forwarding(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    route: &config::Route,
+    config: &Config,
+) {
+    if !collector.can_read(path, &["upstream"]) {
+        return;
+    }
+    let upstream = route.upstream.as_ref().map(|name| config.upstreams.get(name));
+    let is_fixed = upstream.flatten().is_some_and(|upstream| upstream.respond.is_some());
+    if upstream.is_some() && !is_fixed {
         return;
     }
     let keys = [
@@ -48,6 +60,11 @@ fn check_forwarding(collector: &mut FaultCollector<'_>, path: &str, route: &conf
         ("headers.request", route.headers.request != config::HeaderRules::default()),
     ];
     for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set) {
+        if is_fixed {
+            let what = format!("`{key}` without effect: the upstream has a fixed response");
+            collector.note(&format!("{path}.{key}"), what, "an upstream with targets");
+            continue;
+        }
         let what = format!("`{key}` on a route that forwards no request");
         let expected = format!("`upstream`, or no `{key}`");
         collector.fault_at_key(&format!("{path}.{key}"), what, &expected);
@@ -131,6 +148,10 @@ impl RuleCompiler<'_, '_, '_> {
         }
         if self.is_request {
             self.check_counted(path, &set, &add);
+            // Some upstreams read the other spelling as the same name.
+            let dropped = removed.iter().chain(set.iter().map(|(name, _)| name));
+            let aliases: Vec<HeaderName> = dropped.filter_map(dashed_alias).collect();
+            removed.extend(aliases);
         }
         HeaderRules::new(removed, set, add)
     }

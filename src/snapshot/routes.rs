@@ -11,12 +11,12 @@ use super::balance;
 use super::fault_collector::FaultCollector;
 use super::quota::QUOTA_KEYS;
 use super::{
-    Action, LimitPolicy, Route, access, cors, counted_headers, error_bodies, redirect, route_edits,
-    route_match,
+    Action, LimitPolicy, Route, access, cors, counted_headers, error_bodies, mirror, redirect,
+    route_edits, route_match,
 };
 use crate::config::{self, Config, Duration, KeyPart, MAX_FAULTS};
 use crate::identity::{Part, TokenSource};
-use crate::route::normalize::normalize;
+use crate::route::normalize::{normalize, routed_form};
 use crate::route::{ConflictKind, HostPattern, PathPattern, PatternError, RouteTable, Rule};
 use crate::upstream::Upstream;
 
@@ -64,9 +64,11 @@ pub(super) fn compile(
         let action = action(collector, &path, route, &definitions, reported, rule.as_ref());
         let limits: SmallVec<_> = charged.iter().flat_map(with_candidate).collect();
         let counted = counted_headers(&limits, tokens);
-        let edits = route_edits::compile(collector, &path, route, rule.as_ref(), &counted);
+        let edits = route_edits::compile(collector, &path, route, rule.as_ref(), &counted, config);
         let hash_key = balance::hash_key(collector, &path, route, rule.as_ref(), config);
         let compress = super::compress::compile(collector, &path, route, config);
+        let find = |name: &str| definitions.upstreams.get(name).copied();
+        let mirror = mirror::compile(collector, &path, route, config, find);
         let rule = rule.filter(|_| collector.can_read(&path, &["match"]));
         rules.extend(rule.map(|rule| (index, rule)));
         routes.extend(action.map(|action| Route {
@@ -86,6 +88,7 @@ pub(super) fn compile(
             cors: cors::compile(collector, &path, route),
             error_bodies: error_bodies::compile(collector, &path, route),
             compress,
+            mirror,
         }));
     }
     route_match::note_weights(collector, &rules);
@@ -320,7 +323,9 @@ fn strip_prefix(
 ) -> Option<Box<str>> {
     let configured = route.strip_prefix.as_deref()?;
     let is_plain = !configured.contains(['?', '#', '{', '}']);
-    let is_valid = is_plain && normalize(configured, true).as_deref() == Ok(configured);
+    let is_valid = is_plain
+        && normalize(configured, true)
+            .is_ok_and(|normal| *routed_form(&normal, true) == *configured);
     let expected = "the beginning of a path, such as /v1";
     collector.ensure(
         is_valid,

@@ -56,6 +56,10 @@ impl UrlTemplate {
                         Some((_, host)) if index == 0 || segments.len() == 2 => host,
                         _ => text,
                     };
+                    let authority = host.split(['/', '?', '#']).next().unwrap_or_default();
+                    if place == Place::Authority && authority.contains('@') {
+                        return Err("`@` in the host of a URL".to_owned());
+                    }
                     if place == Place::Authority && host.contains(['/', '?', '#']) {
                         place = Place::Path;
                     }
@@ -108,6 +112,9 @@ impl UrlTemplate {
                 url.pop();
             }
         }
+        // A URL that starts with `//` has a host; empty values may have joined two slashes.
+        let slashes = url.iter().take_while(|byte| **byte == b'/').count();
+        url.drain(..slashes.saturating_sub(1));
         // Text and encoded values are ASCII.
         String::from_utf8(url).ok()
     }

@@ -33,7 +33,7 @@ impl<'t> NodeDeserializer<'t> {
     }
 
     /// The known keys of a section that can be read, and the required ones that cannot.
-    pub(super) fn keys(&self, known: &'static [&'static str]) -> Fields<'t> {
+    pub(super) fn keys(&self, known: &[&'static str]) -> Fields<'t> {
         let required: Vec<&str> = self.schema.required().collect();
         let fields = known.iter().filter_map(|&name| {
             let entries = entries(self.node).iter();

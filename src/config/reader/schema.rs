@@ -47,6 +47,45 @@ impl ValueSchema {
         Self::new(&self.definition["additionalProperties"])
     }
 
+    /// True for a section that may also be written as text.
+    pub(super) fn may_be_text(self) -> bool {
+        let choices = self.usage["anyOf"].as_array().into_iter().flatten();
+        self.definition["properties"].is_object()
+            && choices.into_iter().any(|choice| choice["type"] == "string")
+    }
+
+    /// True for a section that cannot be written as text.
+    pub(super) fn is_section(self) -> bool {
+        self.definition["properties"].is_object() && !self.may_be_text()
+    }
+
+    /// An item for a list of such values: `text` if it is one, or an example.
+    pub(super) fn list_item(self, text: &str) -> Option<&str> {
+        let definition = self.definition;
+        if let Some(example) = definition["examples"][0].as_str() {
+            // A word that the pattern lists.
+            let words = definition["pattern"].as_str().unwrap_or_default().replace(['(', ')'], "|");
+            let is_listed = !text.is_empty() && words.contains(&format!("|{text}|"));
+            return Some(if is_listed { text } else { example });
+        }
+        let bound = |keyword| self.bound(keyword).and_then(serde_json::Number::as_u64);
+        let is_valid = match definition["type"].as_str() {
+            Some("integer") => text.parse::<u64>().is_ok_and(|number| {
+                bound("minimum").is_none_or(|min| number >= min)
+                    && bound("maximum").is_none_or(|max| number <= max)
+            }),
+            Some("string") => definition["enum"].is_null() && definition["pattern"].is_null(),
+            _ => false,
+        };
+        is_valid.then_some(text)
+    }
+
+    /// The keys of a section.
+    pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
+        let keys = self.definition["properties"].as_object();
+        keys.into_iter().flat_map(Map::keys).map(String::as_str)
+    }
+
     /// The keys that a section must have.
     pub(super) fn required(self) -> impl Iterator<Item = &'static str> {
         let keys = self.definition["required"].as_array();

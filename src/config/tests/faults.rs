@@ -3,7 +3,7 @@
 use super::{GOOD, faults, parse};
 
 /// The syntax and range of a duration.
-const DURATION: &str = "a duration such as 250ms, 10s, 30m or 1h, from 1ms to 8784h";
+const DURATION: &str = "a duration such as 250ms, 10s, 30m, 1h or 7d, from 1ms to 366d";
 
 fn with_limit(line: &str) -> String {
     GOOD.replace("    quota: 5\n", &format!("    quota: 5\n    {line}\n"))
@@ -38,9 +38,9 @@ fn a_faulty_value_is_located() {
         ("resolution: 61", "6:17: `61`, expected a whole number from 1 to 60"),
         (
             "qouta: 6",
-            "6:5: unknown key `qouta`, expected `quota` (valid keys: algorithm, quota, \
-          window, resolution, strict, key, cost, max_cost, tiers, candidate, enforce, refund, reserve, on_failure, max_wait, \
-          max_queue)",
+            "6:5: unknown key `qouta`, expected `quota` (valid keys: algorithm, \
+          candidate, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, reserve, resolution, strict, \
+          tiers, window)",
         ),
         ("quota: 6", "6:5: duplicate key `quota`, expected it once (first defined on line 5)"),
     ];
@@ -57,7 +57,7 @@ fn a_faulty_value_is_located() {
 #[test]
 fn a_duration_or_size_in_another_notation_is_corrected() {
     for (window, meant) in
-        [("10 s", "10s"), ("10d", "240h"), ("1m30s", "90s"), ("1.5s", "1500ms"), ("5Min", "5m")]
+        [("10 s", "10s"), ("2days", "2d"), ("1m30s", "90s"), ("1.5s", "1500ms"), ("5Min", "5m")]
     {
         let text = GOOD.replace("window: 10s", &format!("window: {window}"));
         assert_eq!(faults(&text), [format!("6:13: `{window}`, expected `{meant}`: {DURATION}")]);
@@ -173,6 +173,32 @@ fn only_what_this_version_supports_is_expected() {
 }
 
 #[test]
+fn no_expected_value_is_refused() {
+    let route = |key: &str| {
+        GOOD.replace("    upstream: hello\n", &format!("    upstream: hello\n    {key}\n"))
+    };
+    for (text, fault) in [
+        // What was meant is out of the key's range.
+        (
+            format!("http: {{max_head: 1kb}}\n{GOOD}"),
+            "`1kb`, expected a size such as 512B, 64KiB, 10MiB or 1GiB, from 8KiB to 1MiB",
+        ),
+        // As an item of the list, too, the value would be refused.
+        (with_limit("refund: 99"), "`99`, expected a list"),
+        (with_limit("refund: 304"), "`304`, expected a list, such as [304]"),
+        (GOOD.replace("[client_ip]", "token"), "`token`, expected a list, such as [token]"),
+        (GOOD.replace("[client_ip]", "ip"), "`ip`, expected a list, such as [client_ip]"),
+        (route("allow: office"), "`office`, expected a list, such as [10.0.0.0/8]"),
+        (route("status: a.b"), "`a.b`, expected a list, such as [a.b]"),
+        (format!("listen: x\n{GOOD}"), "`x`, expected a list of mappings"),
+        (GOOD.replace("/x}", "/x, methods: get}"), "`get`, expected a list, such as [GET]"),
+    ] {
+        let found = faults(&text);
+        assert!(found.len() == 1 && found[0].ends_with(fault), "{text}: {found:#?}");
+    }
+}
+
+#[test]
 fn unprintable_characters_are_escaped() {
     for (written, shown) in [
         ("\"\\e[31mquota\"", "unknown key `\\u{1b}[31mquota`"),
@@ -227,13 +253,14 @@ fn faults_in_every_section_are_located() {
     }
     let cases = [
         (
-            top("listen: [{address: localhost:80}]"),
-            "1:20: `localhost:80`, expected an address such as 127.0.0.1:8080 or [::1]:8080"
+            top("listen: [{address: example.com:80}]"),
+            "1:20: `example.com:80`, expected an address such as 127.0.0.1:8080, [::1]:8080, localhost:8080, or :8080 \
+             for all addresses"
                 .to_owned(),
         ),
         (
             top("listen: 127.0.0.1:80"),
-            "1:9: `127.0.0.1:80`, expected a list, such as [127.0.0.1:80]".to_owned(),
+            "1:9: `127.0.0.1:80`, expected a list of mappings".to_owned(),
         ),
         (
             top("workers: many"),
@@ -242,11 +269,6 @@ fn faults_in_every_section_are_located() {
         (
             top("admin: {}"),
             "1:1: missing key `address`, expected a line `address: ...` in this section".to_owned(),
-        ),
-        (
-            top("access_log: stdrr"),
-            "1:13: `stdrr`, expected stderr, stdout, off or a file path with a `/` in it"
-                .to_owned(),
         ),
         (
             top("http: {max_head: 64kb}"),
@@ -278,8 +300,8 @@ fn faults_in_every_section_are_located() {
             "10:33: `get`, expected a method in capitals such as GET".to_owned(),
         ),
         (
-            GOOD.replace("    match: {path: /x}\n", ""),
-            "9:5: missing key `match`, expected a line `match: ...` in this section".to_owned(),
+            GOOD.replace("- name: all\n    match", "- match"),
+            "9:5: missing key `name`, expected a line `name: ...` in this section".to_owned(),
         ),
         (
             GOOD.replace("    quota: 5\n", ""),
@@ -296,6 +318,35 @@ fn faults_in_every_section_are_located() {
 }
 
 #[test]
+fn faults_of_the_access_log_are_located() {
+    let cases = [
+        (
+            "access_log: stdrr",
+            "1:13: `stdrr`, expected stderr, stdout, off, a file path with a `/` in it, or a mapping with `to`, \
+             `format`, `fields`",
+        ),
+        (
+            "access_log: {to: stdrr}",
+            "1:18: `stdrr`, expected stderr, stdout, off or a file path with a `/` in it",
+        ),
+        (
+            "access_log: {file: stderr}",
+            "1:14: unknown key `file`, expected one of fields, format, to",
+        ),
+        ("access_log: {format: xml}", "1:22: `xml`, expected json, combined or text"),
+        (
+            "access_log: {fields: [time, query]}",
+            "1:29: `query`, expected time, client, method, host, path, protocol, status, route, limit, token, bytes, \
+             received, duration_ms, delay_ms, upstream, upstream_ms, attempts, cut, complete, request_id, trace_id, referer \
+             or user_agent",
+        ),
+    ];
+    for (line, expected) in cases {
+        assert_eq!(faults(&format!("{line}\n{GOOD}")), [expected], "{line}");
+    }
+}
+
+#[test]
 fn all_faults_are_reported_at_once() {
     let text = "\
 upstream: {}
@@ -307,15 +358,15 @@ routes:
     upstream: u
   - 5
 ";
-    let keys = "algorithm, quota, window, resolution, strict, key, cost, max_cost, tiers, candidate, enforce, refund, \
-                reserve, on_failure, max_wait, max_queue";
+    let keys = "algorithm, candidate, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, \
+                reserve, resolution, strict, tiers, window";
     let part = "client_ip, token, host, method, route, path, path:NAME, header:NAME, cookie:NAME or \
                 query:NAME";
-    let top = "listen, workers, admin, drain_timeout, access_log, http, client, headers, store, \
+    let top = "listen, workers, admin, drain_timeout, access_log, traces, http, client, headers, store, \
                upstreams, limits, throttle, routes";
     let route = "name, match, upstream, redirect, respond, status, limits, throttle, strip_prefix, rewrite, host, \
                  headers, request_timeout, answer_idle_timeout, answer_timeout, tunnel_idle_timeout, max_body, allow, deny, cors, \
-                 error_bodies, compress";
+                 error_bodies, compress, mirror";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");
     let expected = [
         format!("1:1: unknown key `upstream`, expected `upstreams` (valid keys: {top})"),
@@ -325,10 +376,37 @@ routes:
         format!("4:27: `y`, expected {DURATION}"),
         format!("4:36: `a`, expected {part}"),
         format!("4:46: `b`, expected {part}"),
-        format!("6:5: missing key `match`, {}", line("match")),
         format!("8:5: `5`, expected a mapping with the keys {route}"),
     ];
     assert_eq!(faults(text), expected);
+}
+
+#[test]
+fn a_value_in_the_place_of_a_mapping_is_shown_in_one() {
+    let text = "upstreams: {app: 'http://127.0.0.1:3000'}\nroutes: [{name: a, match: /login, upstream: app}]";
+    let expected = [
+        "1:18: `http://127.0.0.1:3000`, expected a mapping, such as {targets: [http://127.0.0.1:3000]}",
+        "2:27: `/login`, expected a mapping, such as {path: /login}",
+    ];
+    assert_eq!(faults(text), expected);
+}
+
+#[test]
+fn keys_of_other_gateways_are_recognised() {
+    for (text, expected) in [
+        ("limits: {a: {rate: 5, window: 1s}}", "unknown key `rate`, expected `quota`"),
+        ("limits: {a: {quota: 5, period: 1s}}", "unknown key `period`, expected `window`"),
+        ("routes: [{name: a, proxy_pass: b}]", "unknown key `proxy_pass`, expected `upstream`"),
+        ("upstreams: {a: {servers: [b]}}", "unknown key `servers`, expected `targets`"),
+        (
+            "listen: [{address: ':1', tls: {cert: a, key: b}}]",
+            "unknown key `cert`, expected `certificates`",
+        ),
+        ("listen: [{address: ${A}}]", "a variable needs quotes"),
+    ] {
+        let faults = parse("t.yaml", text).unwrap_err().to_string();
+        assert!(faults.contains(expected), "{faults}");
+    }
 }
 
 #[test]
@@ -369,6 +447,35 @@ fn a_literal_secret_is_not_quoted() {
             assert!(!shown.contains("ter2"), "{text}\n{shown}");
         }
     }
+}
+
+#[test]
+fn a_credential_beside_a_fault_is_not_quoted() {
+    for (line, is_hidden) in [
+        ("headers: {request: {set: {x-backend-pass: hunter2}}}", true),
+        ("headers: {request: {set: {\"pwd\":hunter2, x: y}}}", true),
+        ("match: {query: {sig: hunter2}}", true),
+        ("redirect: {to: '/a?api_key=hunter2#x'}", true),
+        ("redirect: {to: '/a?plan=hunter2'}", false),
+        ("match: {headers: {Authorization: 'Bearer hunter2'}}", true),
+        ("match: {headers: {x-plan: hunter2}}", false),
+        ("limits: [hunter2]", false),
+    ] {
+        let text = format!("{GOOD}  - {{name: b, upstream: nowhere, nonsense: 1, {line}}}\n");
+        let shown = parse("t.yaml", &text).unwrap_err().to_string();
+        assert_eq!(!shown.contains("hunter2"), is_hidden, "{text}\n{shown}");
+    }
+    let keys = "limits: {a: {quota: 1, window: 1s, key: [cookie:session, token], nonsense: 1}}";
+    let shown = parse("t.yaml", keys).unwrap_err().to_string();
+    assert!(shown.contains("key: [cookie:session, token], nonsense: 1}}"), "{shown}");
+    for limit in ["{quota: 5, wndow: 10s}", "10/1y"] {
+        let text = GOOD.replace("limits:\n", &format!("limits:\n  per-token: {limit}\n"));
+        let shown = parse("t.yaml", &text).unwrap_err().to_string();
+        assert!(shown.contains(&format!("per-token: {limit}\n")), "{shown}");
+    }
+    let admin = "admin: {address: '127.0.0.1:1', token: hunter2hunter2hunter2}";
+    let shown = parse("t.yaml", admin).unwrap_err().to_string();
+    assert!(!shown.contains("ter2"), "{shown}");
 }
 
 #[test]

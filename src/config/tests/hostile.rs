@@ -27,7 +27,7 @@ fn only_a_single_plain_document_is_accepted() {
         (
             "5",
             "1:1: `5`, expected a mapping with the keys listen, workers, admin, drain_timeout, \
-          access_log, http, client, headers, store, upstreams, limits, throttle, routes",
+          access_log, traces, http, client, headers, store, upstreams, limits, throttle, routes",
         ),
     ];
     for (text, expected) in cases {
@@ -103,15 +103,20 @@ fn nul_is_refused_and_large_values_are_parsed() {
 fn a_missing_large_or_binary_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("c.yaml");
-    assert!(load(&file).unwrap_err().to_string().contains("expected the path of a file"));
     assert!(
-        load(folder.path()).unwrap_err().to_string().contains("expected a file that can be read")
+        load(&file, &|_| None).unwrap_err().to_string().contains("expected the path of a file")
+    );
+    assert!(
+        load(folder.path(), &|_| None)
+            .unwrap_err()
+            .to_string()
+            .contains("expected a file that can be read")
     );
     std::fs::write(&file, b"a: 1\nb: \xff").unwrap();
-    let fault = load(&file).unwrap_err().faults.iter().next().unwrap().clone();
+    let fault = load(&file, &|_| None).unwrap_err().faults.iter().next().unwrap().clone();
     assert_eq!((fault.location.line, fault.location.column), (2, 4));
     std::fs::write(&file, vec![b'#'; MAX_FILE_SIZE + 1]).unwrap();
-    assert!(load(&file).unwrap_err().to_string().contains("at most 16 MiB"));
+    assert!(load(&file, &|_| None).unwrap_err().to_string().contains("at most 16 MiB"));
 }
 
 #[test]

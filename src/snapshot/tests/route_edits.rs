@@ -114,7 +114,7 @@ fn evident_redirect_loops_are_faults() {
         let text = format!(
             "{sections}routes:\n  - {{name: a, match: {{{matches}}}, redirect: {{{redirect}}}}}\n{more}"
         );
-        compile(&text).map(|snapshot| snapshot.notes.len())
+        compile(&text).map(|snapshot| notes_on_routes(&snapshot).len())
     };
     let all = "path: '/{*rest}'";
     let secure = "  - {name: s, match: {host: www.a.test, path: '/{*rest}'}, upstream: app}\n";
@@ -135,6 +135,8 @@ fn evident_redirect_loops_are_faults() {
     }
     for (matches, redirect, more, notes) in [
         ("path: /a", "to: /b", "", 0),
+        // A proxy before the gateway tells another scheme then.
+        ("headers: {x-forwarded-proto: http}", "to: 'https://{host}{path}'", "", 0),
         ("path: '/a/{*rest}'", "to: '/b/{path.rest}'", "", 0),
         ("path: '/{*rest}'", "to: /", "  - {name: s, match: {path: /}, upstream: app}\n", 0),
         ("host: a.test, path: '/{*rest}'", "to: 'https://b.test{path}'", "", 0),
@@ -202,4 +204,18 @@ fn odd_names_and_long_values_are_faults_of_their_own() {
             faults[0].len()
         );
     }
+}
+
+#[test]
+fn changes_for_a_fixed_response_are_noted() {
+    for (keys, expected) in [
+        ("upstream: hello\n    rewrite: /b", "`rewrite` without effect"),
+        ("upstream: hello\n    host: upstream", "`host` without effect"),
+        ("upstream: hello\n    headers: {request: {remove: [x-b]}}", "`headers.request` without"),
+    ] {
+        let notes = compile(&route(keys)).unwrap().notes;
+        assert!(notes.len() == 1 && notes[0].to_string().contains(expected), "{keys}: {notes:?}");
+    }
+    let response = "upstream: hello\n    headers: {response: {set: {x-b: c}}}";
+    assert!(compile(&route(response)).unwrap().notes.is_empty());
 }

@@ -95,13 +95,7 @@ fn routes_with_the_same_conditions_conflict() {
 
 #[test]
 fn weights_that_serve_no_caller_or_leave_some_out_are_noted() {
-    let notes = |lines: &[&str]| {
-        let notes = compile(&routes(lines)).unwrap().notes;
-        notes
-            .iter()
-            .map(|note| note.to_string().lines().next().unwrap().to_owned())
-            .collect::<Vec<_>>()
-    };
+    let notes = |lines: &[&str]| notes_on_routes(&compile(&routes(lines)).unwrap());
     let share = "serves only a share of its callers";
     for (lines, expected) in [
         (&["weight: 5", "methods: []"][..], None),

@@ -1,0 +1,156 @@
+//! [`Masks`]: the values of environment variables, and what messages show in their place.
+
+use std::borrow::Cow;
+
+use super::fault::Mismatch;
+
+/// Shortest value, in bytes, that is masked as a part of a word and outside of backticks. A shorter one is no
+/// secret, and would be found in every text.
+const LONG: usize = 6;
+/// Longest value, in bytes, that must be complete to be found.
+const TRUNCATED: usize = 32;
+
+/// Replaces values that came from the environment by the references that they were written as.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Masks {
+    /// The values with their references, the longest first.
+    masks: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Masks {
+    /// Masks of references as written, with their values.
+    pub(super) fn of_references(references: Vec<(String, String)>) -> Self {
+        Self::new(references.into_iter().map(|(reference, value)| (value, reference)))
+    }
+
+    /// Masks of values, each with what is shown instead.
+    fn new(masks: impl IntoIterator<Item = (String, String)>) -> Self {
+        let masks = masks.into_iter().flat_map(|(value, reference)| {
+            // Messages about a server may have the host and port of its URL.
+            let host = value.split_once("://").map(|(_, rest)| {
+                rest.rsplit_once('@')
+                    .map_or(rest, |(_, host)| host)
+                    .trim_end_matches('/')
+                    .to_owned()
+            });
+            let host = host.map(|host| (host, reference.clone()));
+            host.into_iter().chain([(value, reference)])
+        });
+        let masks = masks.filter(|(value, _)| !value.is_empty());
+        let mut masks: Vec<_> =
+            masks.map(|(value, reference)| (value.into(), reference.into())).collect();
+        masks.sort_by(|(a, _): &(Box<str>, Box<str>), (b, _)| {
+            b.len().cmp(&a.len()).then_with(|| a.cmp(b))
+        });
+        masks.dedup();
+        Self { masks }
+    }
+
+    /// These masks and `others`.
+    pub(super) fn with(self, others: impl IntoIterator<Item = (String, String)>) -> Self {
+        let own = self.masks.into_iter().map(|(value, by)| (value.into(), by.into()));
+        Self::new(own.chain(others))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.masks.is_empty()
+    }
+
+    /// Masks the values in a message, in which quoted values stand between backticks.
+    pub(super) fn apply<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.replace(text, false)
+    }
+
+    /// Masks the values in what a fault says.
+    pub(super) fn apply_to_mismatch(&self, mismatch: &Mismatch) -> Mismatch {
+        Mismatch::new(self.apply(&mismatch.what), self.apply(&mismatch.expected))
+    }
+
+    /// Masks the values in a text that consists of values.
+    pub(super) fn apply_to_values<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.replace(text, true)
+    }
+
+    fn replace<'t>(&self, text: &'t str, all_quoted: bool) -> Cow<'t, str> {
+        if self.masks.is_empty() {
+            return Cow::Borrowed(text);
+        }
+        let (mut masked, mut at, mut is_quoted) = (String::new(), 0, all_quoted);
+        while let Some(next) = text[at..].chars().next() {
+            if let Some((length, reference)) = self.find(text, at, is_quoted) {
+                masked.push_str(reference);
+                at += length;
+                continue;
+            }
+            // A reference as written, with its default, shows no value.
+            if let Some(end) = text[at..].strip_prefix("${").and_then(|_| text[at..].find('}')) {
+                masked.push_str(&text[at..=at + end]);
+                at += end + 1;
+                continue;
+            }
+            is_quoted ^= next == '`' && !all_quoted;
+            masked.push(next);
+            at += next.len_utf8();
+        }
+        Cow::Owned(masked)
+    }
+
+    /// The length of the value that begins at `at`, and its mask. Of a long value also the beginning is found,
+    /// because messages truncate.
+    fn find(&self, text: &str, at: usize, is_quoted: bool) -> Option<(usize, &str)> {
+        let is_inner = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+        let bytes = text.as_bytes();
+        self.masks.iter().find_map(|(value, reference)| {
+            let pairs = bytes[at..].iter().zip(value.bytes());
+            let mut length = pairs.take_while(|(own, by)| own.eq_ignore_ascii_case(by)).count();
+            while !text.is_char_boundary(at + length) {
+                length -= 1;
+            }
+            let end = at + length;
+            if length == 0 || length < value.len().min(TRUNCATED) {
+                return None;
+            }
+            let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+            let begins = !is_inner(before) || !is_inner(bytes.get(at));
+            let ends = !is_inner(bytes.get(end)) || !is_inner(bytes.get(end - 1));
+            let is_word = value.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+            let is_masked = match (is_quoted, value.len() >= LONG) {
+                (true, true) => true,
+                (true, false) => begins && ends,
+                // Words of messages, such as `upstream`, stand outside of backticks; values do not.
+                (false, is_long) => is_long && !is_word,
+            };
+            is_masked.then_some((length, &**reference))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_replaced_where_messages_quote_them() {
+        let mask = |value: &str, by: &str| (value.to_owned(), by.to_owned());
+        let masks = Masks::new([
+            mask("5", "${Q}"),
+            mask("hush-1234", "${S}"),
+            mask("http://hush-1234:80", "http://${S}:80"),
+            mask("upstream", "${U}"),
+            mask("", "${E}"),
+        ]);
+        for (text, expected) in [
+            ("`5`, expected 5 to 15 or `15`", "`${Q}`, expected 5 to 15 or `15`"),
+            ("`HUSH-1234`", "`${S}`"),
+            ("of xhush-1234x", "of x${S}x"),
+            ("`http://hush-1234:80` is", "`http://${S}:80` is"),
+            ("unknown upstream `upstream`", "unknown upstream `${U}`"),
+            ("é`5`é", "é`${Q}`é"),
+            ("`${Q:-5}` and `${`5`", "`${Q:-5}` and `${`5`"),
+        ] {
+            assert_eq!(masks.apply(text), expected);
+        }
+        assert_eq!(masks.apply_to_values("a 5 upstream 15"), "a ${Q} ${U} 15");
+        assert!(matches!(Masks::default().apply("5"), Cow::Borrowed("5")));
+    }
+}

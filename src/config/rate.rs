@@ -1,0 +1,142 @@
+//! `100/1m`: a quota and its window in one value, and the limits that are written so.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
+
+use super::limits::Limit;
+use super::scalar::{ScalarValue, impl_scalar};
+use super::units::Duration;
+
+/// A quota and its window.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Rate {
+    /// Units of cost per window; at least 1.
+    pub quota: u32,
+    /// The window; at least 1 ms.
+    pub window: Duration,
+}
+
+impl ScalarValue for Rate {
+    const EXPECTED: &'static str =
+        "a rate such as 100/1m: a quota from 1 to 4294967295, and its window";
+    const PATTERN: &'static str = "^[0-9]+/[0-9]+(ms|s|m|h|d)$";
+    const EXAMPLE: &'static str = "100/1m";
+
+    fn parse(text: &str) -> Option<Self> {
+        let (quota, window) = text.split_once('/')?;
+        let is_number = !quota.starts_with('0') && quota.bytes().all(|b| b.is_ascii_digit());
+        let quota = quota.parse().ok().filter(|_| is_number)?;
+        let window = Duration::parse(window).filter(|window| window.millis() > 0)?;
+        Some(Self { quota, window })
+    }
+
+    /// `100/m`, `100 / minute`, `10r/s`.
+    fn correction(text: &str) -> Option<String> {
+        let (quota, window) = text.split_once('/')?;
+        let quota = quota.trim().trim_end_matches(['r', ' ']);
+        let units = [("second", "1s"), ("minute", "1m"), ("hour", "1h"), ("day", "1d")];
+        let names =
+            [("s", "1s"), ("sec", "1s"), ("m", "1m"), ("min", "1m"), ("h", "1h"), ("d", "1d")];
+        let window = window.trim();
+        let unit = units.iter().chain(&names).find(|(name, _)| window.eq_ignore_ascii_case(name));
+        let meant = format!("{quota}/{}", unit?.1);
+        Self::parse(&meant).map(|_| meant)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.quota, self.window)
+    }
+}
+
+impl_scalar!(Rate);
+
+/// A limit as a file has it: its keys, or only a rate.
+pub(super) struct LimitEntry(Limit);
+
+/// The limits of a file.
+pub(super) fn read_limits<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, Limit>, D::Error> {
+    let entries = BTreeMap::<String, LimitEntry>::deserialize(deserializer)?;
+    Ok(entries.into_iter().map(|(name, LimitEntry(limit))| (name, limit)).collect())
+}
+
+/// What a limit may be, for faults.
+const EXPECTED: &str = "a rate such as 100/1m, or a mapping with `quota` and `window`";
+
+impl<'de> Deserialize<'de> for LimitEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct LimitVisitor;
+
+        impl<'de> Visitor<'de> for LimitVisitor {
+            type Value = LimitEntry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(EXPECTED)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<LimitEntry, E> {
+                if let Some(Rate { quota, window }) = Rate::parse(text) {
+                    return Ok(LimitEntry(Limit::new(quota, window)));
+                }
+                let meant = Rate::correction(text).map(|meant| format!("`{meant}`: {EXPECTED}"));
+                let expected = meant.as_deref().unwrap_or(EXPECTED);
+                Err(E::invalid_value(Unexpected::Str(text), &expected))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitEntry, A::Error> {
+                Limit::deserialize(MapAccessDeserializer::new(map)).map(LimitEntry)
+            }
+        }
+
+        deserializer.deserialize_any(LimitVisitor)
+    }
+}
+
+impl JsonSchema for LimitEntry {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "LimitEntry".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let limit = generator.subschema_for::<Limit>();
+        json_schema!({
+            "anyOf": [
+                limit,
+                {"type": "string", "pattern": Rate::PATTERN, "description": Rate::EXPECTED},
+            ],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scalar::parse;
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_quota_and_a_window() {
+        for text in ["100/1m", "1/1ms", "4294967295/366d"] {
+            assert_eq!(parse::<Rate>(text).unwrap().to_string(), text);
+        }
+        for bad in ["100", "100/", "/1m", "0/1m", "010/1m", "-1/1m", "100/0s", "100/m", "5/1m/1h"] {
+            assert!(parse::<Rate>(bad).is_none(), "{bad}");
+        }
+        for (text, meant) in [("100/m", "100/1m"), ("5 / minute", "5/1m"), ("10r/s", "10/1s")] {
+            assert_eq!(Rate::correction(text).as_deref(), Some(meant));
+        }
+        assert_eq!(Rate::correction("a/s"), None);
+    }
+}

@@ -1,0 +1,101 @@
+//! Which values may be credentials, by the names that they have.
+
+use std::{borrow::Cow, ops::Range};
+
+/// What is shown in the place of a credential.
+pub const MASK: &str = "***";
+
+/// Parts of the names of header fields, cookies, parameters and keys whose values may be credentials.
+const PARTS: [&str; 10] = [
+    "auth",
+    "cookie",
+    "credential",
+    "key",
+    "pass",
+    "pwd",
+    "secret",
+    "session",
+    "signature",
+    "token",
+];
+/// Complete names of the same.
+const NAMES: [&str; 6] = ["code", "otp", "pin", "pw", "sid", "sig"];
+/// The schemes of credentials, with the space after them.
+const SCHEMES: [&str; 2] = ["basic ", "bearer "];
+
+/// Whether the value of what has this `name` may be a credential.
+pub fn is_sensitive_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    PARTS.iter().any(|part| name.contains(part)) || NAMES.contains(&&*name)
+}
+
+/// Whether `value` says itself that it is a credential.
+pub fn is_sensitive_value(value: &str) -> bool {
+    let has = |scheme: &&str| {
+        value.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    };
+    SCHEMES.iter().any(has)
+}
+
+/// `text` with [`MASK`] for the user, the password and the parameters of a URL that may be credentials.
+pub fn mask_url(text: &str) -> Cow<'_, str> {
+    let mut masked = Cow::Borrowed(text);
+    let start = text.find("://").map_or(text.len(), |at| at + 3);
+    let end = text[start..].find(['/', '?', '#']).map_or(text.len(), |length| start + length);
+    if let Some(at) = text[start..end].rfind('@') {
+        masked.to_mut().replace_range(start..start + at, MASK);
+    }
+    let values = sensitive_parameters(&masked);
+    for value in values.into_iter().rev() {
+        masked.to_mut().replace_range(value, MASK);
+    }
+    masked
+}
+
+/// Where `text` has the values of parameters, as in a query or a fragment, that may be credentials.
+pub fn sensitive_parameters(text: &str) -> Vec<Range<usize>> {
+    let mut values = Vec::new();
+    for (equals, _) in text.match_indices('=') {
+        let name =
+            text[..equals].rsplit(|c: char| !c.is_alphanumeric() && !"-_.".contains(c)).next();
+        let name = name.unwrap_or_default();
+        let is_parameter = text[..equals - name.len()].ends_with(['?', '&', '#', ';']);
+        let is_end = |c: char| c.is_whitespace() || "&#;\"'`,{}[]".contains(c);
+        let length = text[equals + 1..].find(is_end).unwrap_or(text.len() - equals - 1);
+        if is_parameter && length > 0 && is_sensitive_name(name) {
+            values.push(equals + 1..equals + 1 + length);
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values_of_credentials_are_found() {
+        for name in ["Authorization", "x-api-key", "X-Backend-Pass", "pwd", "sig", "CODE", "sid"] {
+            assert!(is_sensitive_name(name), "{name}");
+        }
+        for name in ["x-plan", "design", "x-code-name", "side", "accept", "lang", ""] {
+            assert!(!is_sensitive_name(name), "{name}");
+        }
+        for (url, masked) in [
+            ("https://me:pw@a.test/b@c?x=1&token=2#d", "https://***@a.test/b@c?x=1&token=***#d"),
+            (
+                "/a?sig=1&key={query.key}#access_token=3",
+                "/a?sig=***&key={query.key}#access_token=***",
+            ),
+            ("/a?x=1", "/a?x=1"),
+            ("https://{host}{path}?{query}", "https://{host}{path}?{query}"),
+            ("a@b", "a@b"),
+        ] {
+            assert_eq!(mask_url(url), masked);
+        }
+        assert!(is_sensitive_value("bearer abc") && is_sensitive_value("Basic YTpi"));
+        assert!(
+            !is_sensitive_value("basic") && !is_sensitive_value("é") && !is_sensitive_value("")
+        );
+    }
+}
