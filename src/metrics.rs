@@ -3,39 +3,22 @@
 //! Only a worker writes its [`WorkerMetrics`]; a reader sums them over all workers. Counters of routes,
 //! limits and upstreams are kept by name, so a reload removes only the counters of names that it removes.
 
+mod latency;
+mod refused_callers;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::AtomicU64},
-    time::Duration,
 };
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
+pub use self::latency::{Exemplar, Histogram, LATENCY_BOUNDS};
+pub use self::refused_callers::{RefusedCaller, WINDOW as REFUSED_WINDOW};
+
+use self::refused_callers::{RefusedCallers, most_refused};
 use crate::counter::Counter;
-
-/// Upper bounds of the latency histogram's buckets, in seconds. One more bucket has no bound.
-pub const LATENCY_BOUNDS: [f64; 12] =
-    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
-
-/// A histogram of durations.
-#[derive(Debug, Default)]
-pub struct Histogram {
-    /// Number of durations in each bucket, not cumulative.
-    pub buckets: [Counter; LATENCY_BOUNDS.len() + 1],
-    /// The sum of all durations, in µs.
-    pub micros: Counter,
-}
-
-impl Histogram {
-    /// Adds a duration.
-    pub fn observe(&self, duration: Duration) {
-        let seconds = duration.as_secs_f64();
-        let bucket = LATENCY_BOUNDS.iter().take_while(|bound| seconds > **bound).count();
-        self.buckets[bucket].add(1);
-        self.micros.add(duration.as_micros() as u64);
-    }
-}
 
 /// The counters of one route.
 #[derive(Debug, Default)]
@@ -44,8 +27,42 @@ pub struct RouteCounters {
     pub responses: [Counter; 5],
     /// Requests that `allow` and `deny` refused.
     pub denied: Counter,
+    /// Copies of requests for another upstream, in the order of [`MirrorOutcome::ALL`].
+    pub mirrored: [Counter; MirrorOutcome::ALL.len()],
     /// Time from the request's head to the response's last byte.
     pub latency: Histogram,
+}
+
+/// What became of a request that was chosen for a route's mirror.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MirrorOutcome {
+    /// The mirror responded.
+    Answered,
+    /// It did not respond, or not in time.
+    Failed,
+    /// Not sent: too many copies were under way.
+    Dropped,
+    /// Not sent: the body is too long.
+    TooLong,
+    /// Not sent: the body was not read to its end.
+    Incomplete,
+}
+
+impl MirrorOutcome {
+    /// All outcomes, in the order of their counters.
+    pub const ALL: [Self; 5] =
+        [Self::Answered, Self::Failed, Self::Dropped, Self::TooLong, Self::Incomplete];
+
+    /// Its name in metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
+            Self::TooLong => "too_long",
+            Self::Incomplete => "incomplete",
+        }
+    }
 }
 
 /// The decisions of one limit on one route.
@@ -154,6 +171,8 @@ type CountersByName<K, T> = Mutex<BTreeMap<K, Arc<CachePadded<T>>>>;
 /// The counters of one worker.
 #[derive(Debug, Default)]
 pub struct WorkerMetrics {
+    /// Sweeps of its connections: a worker that makes progress adds some each second.
+    pub sweeps: Counter,
     /// Open client connections.
     pub connections: Counter,
     /// Accepted client connections.
@@ -177,9 +196,17 @@ pub struct WorkerMetrics {
     routes: CountersByName<Box<str>, RouteCounters>,
     limits: CountersByName<(Box<str>, Box<str>), LimitCounters>,
     upstreams: CountersByName<Box<str>, UpstreamCounters>,
+    /// Locked by the worker for each refusal, and by a reader once a second.
+    refused_callers: CachePadded<Mutex<RefusedCallers>>,
 }
 
 impl WorkerMetrics {
+    /// Counts that the limit called `limit` refused the caller with this keyed hash. `now` is in ms since the
+    /// epoch.
+    pub fn count_refused_caller(&self, now: u64, limit: &str, key: u128) {
+        self.refused_callers.lock().count(now, limit, key);
+    }
+
     /// Counts a client connection on which HTTP begins.
     pub fn count_opened(&self, protocol: ConnectionProtocol) {
         self.opened[protocol.index()].add(1);
@@ -304,6 +331,16 @@ impl Metrics {
         self.sum(|worker| &worker.routes, |route| [route.denied.get()])
     }
 
+    /// Copies of requests by route, in the order of [`MirrorOutcome::ALL`].
+    pub fn mirrored(&self) -> Sums<Box<str>, { MirrorOutcome::ALL.len() }> {
+        self.sum(|worker| &worker.routes, |route| std::array::from_fn(|i| route.mirrored[i].get()))
+    }
+
+    /// The sweeps of each worker.
+    pub fn sweeps(&self) -> Vec<u64> {
+        self.workers.lock().iter().map(|worker| worker.sweeps.get()).collect()
+    }
+
     /// Latencies by route: the buckets, not cumulative, and the sum in µs.
     pub fn latencies(&self) -> Sums<Box<str>, { LATENCY_BOUNDS.len() + 2 }> {
         self.sum(
@@ -313,6 +350,22 @@ impl Metrics {
                 std::array::from_fn(|i| latency.buckets.get(i).unwrap_or(&latency.micros).get())
             },
         )
+    }
+
+    /// The newest exemplar of each bucket of the latencies, by route and bucket.
+    pub fn exemplars(&self) -> BTreeMap<(Box<str>, usize), Exemplar> {
+        let mut newest = BTreeMap::new();
+        for worker in &*self.workers.lock() {
+            for (route, counters) in &*worker.routes.lock() {
+                for (bucket, exemplar) in counters.latency.exemplars() {
+                    let kept = newest.entry((route.clone(), bucket)).or_insert(exemplar);
+                    if kept.time < exemplar.time {
+                        *kept = exemplar;
+                    }
+                }
+            }
+        }
+        newest
     }
 
     /// Decisions by route and limit: admitted, refused, unknown, would refuse.
@@ -325,6 +378,15 @@ impl Metrics {
                 [admitted, refused, unknown, limit.would_refuse.get()]
             },
         )
+    }
+
+    /// The `count` callers that limits refused most within the last one or two [`REFUSED_WINDOW`]s.
+    pub fn refused_callers(&self, now: u64, count: usize) -> Vec<RefusedCaller> {
+        let mut callers = Vec::new();
+        for worker in &*self.workers.lock() {
+            callers.extend(worker.refused_callers.lock().callers(now).cloned());
+        }
+        most_refused(callers, count)
     }
 
     /// Open tunnels.
@@ -416,17 +478,5 @@ mod tests {
         let limit = ("kept".into(), "route-999".into());
         assert_eq!(metrics.decisions().into_keys().collect::<Vec<_>>(), [limit]);
         assert_eq!(metrics.upstream_failures().len(), 1);
-    }
-
-    #[test]
-    fn a_latency_is_counted_in_the_first_bucket_whose_bound_is_not_less() {
-        let histogram = Histogram::default();
-        for micros in [500, 501, 30_000_001] {
-            histogram.observe(Duration::from_micros(micros));
-        }
-        assert_eq!(histogram.buckets[0].get(), 1);
-        assert_eq!(histogram.buckets[1].get(), 1);
-        assert_eq!(histogram.buckets[LATENCY_BOUNDS.len()].get(), 1);
-        assert_eq!(histogram.micros.get(), 30_001_002);
     }
 }

@@ -1,4 +1,5 @@
-//! The process log and the access log, both as JSON lines; the access log has one line per request.
+//! The process log and the access log: readable lines on a terminal, elsewhere JSON. The access log has one line
+//! per request.
 //!
 //! # What it promises
 //!
@@ -9,20 +10,26 @@
 //! | module | purpose |
 //! |---|---|
 //! | `access` | the access log: a buffer per worker |
-//! | `line` | the format of an access line |
+//! | `line` | an access line, and its formats |
 //! | `process` | the process log on stderr, for `tracing` and panics |
 //! | `queue` | the bounded queue and the thread of a log |
 //! | `sink` | files and streams that a log is written to |
+//! | `style` | whether lines are for people |
 
 mod access;
 mod line;
 mod process;
 mod queue;
 mod sink;
+mod style;
 
 pub use self::{
     access::{AccessLog, AccessLogGuard, AccessWriter},
-    line::{AccessLine, CutReason},
-    process::{ProcessLogGuard, parse_filter, process_log_dropped, start_process_log},
+    line::{AccessField, AccessFormat, AccessLayout, AccessLine, CutReason},
+    process::{
+        ProcessLogGuard, parse_filter, process_log_dropped, process_log_filter,
+        set_process_log_filter, start_process_log,
+    },
     sink::Destination,
+    style::LogStyle,
 };

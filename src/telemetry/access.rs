@@ -1,10 +1,10 @@
 //! The access log: each worker formats its lines into its own buffer, which is queued for the log's thread
 //! when it is full or a second old.
 
-use std::{cell::RefCell, io};
+use std::{cell::RefCell, io, sync::Arc};
 
 use super::{
-    line::{AccessLine, LineFormatter},
+    line::{AccessLayout, AccessLine, LineFormatter},
     queue::{LogQueue, LogThread},
     sink::{Destination, FileSink, Sink},
 };
@@ -23,6 +23,7 @@ const MAX_AGE_MS: u64 = 900;
 #[derive(Clone, Debug)]
 pub struct AccessLog {
     queue: LogQueue,
+    layout: Arc<AccessLayout>,
 }
 
 /// Owns the access log's thread. Dropping it writes the queued lines; a sink that accepts nothing for 2 s is
@@ -33,23 +34,36 @@ pub struct AccessLogGuard {
 }
 
 impl AccessLog {
-    /// Opens the log and starts its thread. Drop every [`AccessWriter`] before the guard.
+    /// Opens the log, whose lines have this layout, and starts its thread. Drop every [`AccessWriter`] before
+    /// the guard.
     ///
     /// # Errors
     ///
     /// If the file cannot be opened or the thread cannot be started.
-    pub fn open(destination: &Destination<'_>) -> io::Result<(Self, AccessLogGuard)> {
-        Self::with_sink(Box::new(FileSink::open(destination)?), MAX_QUEUED_BYTES)
+    pub fn open(
+        destination: &Destination<'_>,
+        layout: AccessLayout,
+    ) -> io::Result<(Self, AccessLogGuard)> {
+        Self::with_sink(Box::new(FileSink::open(destination)?), layout, MAX_QUEUED_BYTES)
     }
 
-    fn with_sink(sink: Box<dyn Sink>, max_bytes: usize) -> io::Result<(Self, AccessLogGuard)> {
+    fn with_sink(
+        sink: Box<dyn Sink>,
+        layout: AccessLayout,
+        max_bytes: usize,
+    ) -> io::Result<(Self, AccessLogGuard)> {
         let (queue, thread) = LogQueue::start("access", sink, max_bytes, BUFFER_SIZE)?;
-        Ok((Self { queue }, AccessLogGuard { _thread: thread }))
+        Ok((Self { queue, layout: Arc::new(layout) }, AccessLogGuard { _thread: thread }))
     }
 
     /// A new writer for one worker.
     pub fn writer(&self) -> AccessWriter {
-        AccessWriter { queue: self.queue.clone(), buffer: RefCell::default() }
+        let formatter = LineFormatter::new(Arc::clone(&self.layout));
+        AccessWriter {
+            queue: self.queue.clone(),
+            layout: Arc::clone(&self.layout),
+            buffer: RefCell::new(Buffer { bytes: Vec::new(), lines: 0, since: None, formatter }),
+        }
     }
 
     /// Reopens the file by its path, for example after it was renamed. Lines queued before go to the old
@@ -74,10 +88,11 @@ impl AccessLog {
 #[derive(Debug)]
 pub struct AccessWriter {
     queue: LogQueue,
+    layout: Arc<AccessLayout>,
     buffer: RefCell<Buffer>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Buffer {
     /// Whole lines. Allocated with the first one.
     bytes: Vec<u8>,
@@ -88,6 +103,11 @@ struct Buffer {
 }
 
 impl AccessWriter {
+    /// What lines have.
+    pub fn layout(&self) -> &AccessLayout {
+        &self.layout
+    }
+
     /// Adds a line. Never blocks. Allocates only if the line is long, or if the last buffer was queued and
     /// the queue has none for reuse.
     pub fn write(&self, line: &AccessLine<'_>) {

@@ -1,4 +1,4 @@
-//! The process log: JSON lines on stderr, written by a separate thread.
+//! The process log on stderr, written by a separate thread.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -6,6 +6,8 @@ use std::{
     panic::{self, PanicHookInfo},
     sync::OnceLock,
 };
+
+use parking_lot::Mutex;
 
 use tracing_subscriber::{
     EnvFilter,
@@ -15,6 +17,7 @@ use tracing_subscriber::{
 use super::{
     queue::{LogQueue, LogThread},
     sink::{Destination, FileSink},
+    style::LogStyle,
 };
 
 /// Maximum size of the queue, in bytes.
@@ -23,20 +26,59 @@ const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 /// The queue of the log's thread; empty until [`start_process_log`], as in tests and short commands.
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
+/// The filter of the running log; empty until [`start_process_log`].
+static FILTER: OnceLock<LogFilter> = OnceLock::new();
+
+/// The text of a filter, and how another one takes its place.
+struct LogFilter {
+    text: Mutex<String>,
+    replace: Box<ReplaceFilter>,
+}
+
+/// Puts a filter in force; false if the log has ended.
+type ReplaceFilter = dyn Fn(EnvFilter) -> bool + Send + Sync;
+
+/// Why a text is not a filter.
+#[derive(Debug, thiserror::Error)]
+pub enum FilterError {
+    /// A word is not a level.
+    #[error("`{0}` is not a level")]
+    NotALevel(String),
+    /// It is malformed.
+    #[error("{0}")]
+    Malformed(#[from] ParseError),
+}
+
+fn is_level(text: &str) -> bool {
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    levels.iter().any(|level| level.eq_ignore_ascii_case(text))
+}
+
 /// Parses a filter of the process log, such as `info` or `tidegate=debug`.
 ///
 /// Some libraries are limited unless the filter names them. The file watcher (`notify`) logs at most at `info`:
 /// if the log is written into the watched folder, each line would otherwise cause another one. Those of
-/// HTTP/2 and TLS log nothing: they write a line for each frame or record of a client that is wrong.
+/// HTTP/2, TLS and DNS log nothing: they write a line for each frame, record or datagram that is wrong.
 ///
 /// # Errors
 ///
-/// If `text` is not a filter of `tracing_subscriber`.
-pub fn parse_filter(text: &str) -> Result<EnvFilter, ParseError> {
+/// If `text` is not a filter of `tracing_subscriber`, or a word in it is neither a level nor has one.
+pub fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
+    // A word that is no level would be a filter that shows only the module of that name.
+    let mut parts = text.split(',').map(str::trim);
+    if let Some(part) = parts.find(|part| !part.contains(['=', '[']) && !is_level(part)) {
+        return Err(FilterError::NotALevel(part.to_owned()));
+    }
     let mut filter = EnvFilter::try_new(text)?;
     let is_verbose = filter.max_level_hint().is_none_or(|level| level > LevelFilter::INFO);
-    for (library, limit) in [("notify", "notify=info"), ("h2", "h2=off"), ("rustls", "rustls=off")]
-    {
+    for (library, limit) in [
+        ("notify", "notify=info"),
+        ("h2", "h2=off"),
+        ("rustls", "rustls=off"),
+        ("hickory", "hickory_net=off"),
+        ("hickory", "hickory_proto=off"),
+        ("hickory", "hickory_resolver=off"),
+    ] {
         let is_limited = is_verbose || library != "notify";
         if is_limited && !text.contains(library) {
             filter = filter.add_directive(limit.parse()?);
@@ -58,21 +100,66 @@ pub struct ProcessLogGuard {
 /// # Errors
 ///
 /// If stderr cannot be duplicated or the thread cannot be started.
-pub fn start_process_log(filter: &str) -> io::Result<ProcessLogGuard> {
-    let filter = parse_filter(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+pub fn start_process_log(filter: &str, style: LogStyle) -> io::Result<ProcessLogGuard> {
+    let (text, filter) = match parse_filter(filter) {
+        Ok(parsed) => (filter, parsed),
+        Err(_) => ("info", EnvFilter::new("info")),
+    };
     let sink = FileSink::open(&Destination::Stderr)?;
     let (queue, thread) = LogQueue::start("process", Box::new(sink), MAX_QUEUED_BYTES, 0)?;
     // Tests start the log several times in one process: the first queue stays in use.
     let queue = QUEUE.get_or_init(|| queue);
-    let _ = tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_env_filter(filter)
-        .log_internal_errors(false)
-        .with_writer(|| QueueWriter(queue))
-        .try_init();
+    if let Some(replace) = subscribe(queue, filter, style) {
+        let _ = FILTER.set(LogFilter { text: Mutex::new(text.to_owned()), replace });
+    }
     panic::set_hook(Box::new(log_panic));
     Ok(ProcessLogGuard { _thread: thread })
+}
+
+/// Sends events to `queue`. Returns how another filter takes the place of `filter`; `None` if there is a
+/// subscriber already.
+fn subscribe(
+    queue: &'static LogQueue,
+    filter: EnvFilter,
+    style: LogStyle,
+) -> Option<Box<ReplaceFilter>> {
+    let events = tracing_subscriber::fmt()
+        .log_internal_errors(false)
+        .with_writer(move || QueueWriter(queue));
+    match style {
+        LogStyle::Json => {
+            let events = events.json().flatten_event(true);
+            let events = events.with_env_filter(filter).with_filter_reloading();
+            let handle = events.reload_handle();
+            events.try_init().ok()?;
+            Some(Box::new(move |filter| handle.reload(filter).is_ok()))
+        }
+        LogStyle::Text { is_coloured } => {
+            let events = events.with_ansi(is_coloured);
+            let events = events.with_env_filter(filter).with_filter_reloading();
+            let handle = events.reload_handle();
+            events.try_init().ok()?;
+            Some(Box::new(move |filter| handle.reload(filter).is_ok()))
+        }
+    }
+}
+
+/// The filter of the process log; `None` if none was started.
+pub fn process_log_filter() -> Option<String> {
+    FILTER.get().map(|filter| filter.text.lock().clone())
+}
+
+/// Replaces the filter of the process log. Returns false if none was started or `text` is not a filter.
+pub fn set_process_log_filter(text: &str) -> bool {
+    let (Some(running), Ok(filter)) = (FILTER.get(), parse_filter(text)) else { return false };
+    // Locked over both, so that the text is that of the filter in force.
+    let mut current = running.text.lock();
+    let is_replaced = (running.replace)(filter);
+    if is_replaced {
+        text.clone_into(&mut current);
+    }
+    drop(current);
+    is_replaced
 }
 
 /// Number of lines of the process log lost, because stderr was slow or a write failed.
@@ -119,8 +206,13 @@ mod tests {
             ("info,h2=debug", "rustls=off,notify=info,h2=debug,info"),
             ("off", "rustls=off,h2=off,off"),
         ] {
-            assert_eq!(parse_filter(text).unwrap().to_string(), shown);
+            let filter = parse_filter(text).unwrap().to_string();
+            let own = filter.split(',').filter(|one| !one.starts_with("hickory"));
+            assert_eq!(own.collect::<Vec<_>>().join(","), shown);
+            assert_eq!(filter.matches("hickory").count(), 3);
         }
-        assert!(parse_filter("tidegate=loud").is_err());
+        for text in ["tidegate=loud", "verbose", "warning", "info,loud", ""] {
+            assert!(parse_filter(text).is_err(), "{text}");
+        }
     }
 }

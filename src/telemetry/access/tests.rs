@@ -24,11 +24,14 @@ fn line(path: &str) -> AccessLine<'_> {
         cut: None,
         complete: true,
         request_id: b"id",
+        referer: b"",
+        user_agent: b"",
+        trace_id: None,
     }
 }
 
 fn open(sink: &FakeSink, max_bytes: usize) -> (AccessLog, AccessLogGuard) {
-    AccessLog::with_sink(Box::new(sink.clone()), max_bytes).unwrap()
+    AccessLog::with_sink(Box::new(sink.clone()), AccessLayout::default(), max_bytes).unwrap()
 }
 
 fn read(path: &Path) -> String {
@@ -39,7 +42,7 @@ fn read(path: &Path) -> String {
 fn dropping_the_guard_writes_all_lines() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let (log, guard) = AccessLog::open(&Destination::File(&path)).unwrap();
+    let (log, guard) = AccessLog::open(&Destination::File(&path), AccessLayout::default()).unwrap();
     let writers = [log.writer(), log.writer()];
     for number in 0..2_000 {
         writers[number % 2].write(&line(&format!("/{number}")));
@@ -156,7 +159,7 @@ fn a_reopen_switches_files_and_keeps_the_old_one_if_it_fails() {
     let logs = folder.path().join("logs");
     std::fs::create_dir(&logs).unwrap();
     let (path, old) = (logs.join("access.log"), logs.join("old"));
-    let (log, guard) = AccessLog::open(&Destination::File(&path)).unwrap();
+    let (log, guard) = AccessLog::open(&Destination::File(&path), AccessLayout::default()).unwrap();
     let writer = log.writer();
     let write = |path: &str| {
         writer.write(&line(path));

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::*;
+use super::{time::LAST_SECOND, values::is_plain, *};
 
 fn line() -> AccessLine<'static> {
     AccessLine {
@@ -25,6 +25,9 @@ fn line() -> AccessLine<'static> {
         cut: None,
         complete: true,
         request_id: b"id",
+        referer: b"https://example.com/page",
+        user_agent: b"curl/8.5 \"x\"",
+        trace_id: None,
     }
 }
 
@@ -51,11 +54,119 @@ fn a_line_has_its_fields_in_documented_order() {
     let read: Value = serde_json::from_str(&ended.json()).unwrap();
     assert_eq!((&read["upstream_ms"], &read["token"]), (&Value::Null, &"".into()));
     assert_eq!((&read["cut"], &read["complete"]), (&"drain_timeout".into(), &false.into()));
+    let traced = AccessLine { trace_id: Some([b'a'; 32]), ..line() };
+    let read: Value = serde_json::from_str(&traced.json()).unwrap();
+    assert_eq!((&read["trace_id"], &read["request_id"]), (&"a".repeat(32).into(), &"id".into()));
+}
+
+#[test]
+fn json_has_no_character_that_a_terminal_acts_on() {
+    let line =
+        AccessLine { path: "/\u{1b}[\u{80}\u{9b}31m\u{a0}\u{e9}\u{c2}".as_bytes(), ..line() };
+    let text = written(AccessFormat::Json, Some(&[AccessField::Path]), &line);
+    assert_eq!(text, "{\"path\":\"/\\u001b[\\u0080\\u009b31m\u{a0}\u{e9}\u{c2}\"}\n");
+    let read: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(read["path"].as_str().map(str::as_bytes), Some(line.path));
+}
+
+fn written(format: AccessFormat, fields: Option<&[AccessField]>, line: &AccessLine<'_>) -> String {
+    let layout = AccessLayout::new(format, fields);
+    let mut text = Vec::new();
+    LineFormatter::new(layout.into()).append(line, &mut text);
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn the_default_fields_are_written_alike_if_they_are_chosen() {
+    for received in [None, Some(7)] {
+        for upstream_time in [None, Some(Duration::from_millis(3))] {
+            let line = AccessLine { received, upstream_time, ..line() };
+            let chosen = written(AccessFormat::Json, Some(&AccessField::JSON), &line);
+            assert_eq!(chosen, written(AccessFormat::Json, None, &line));
+            assert_eq!(chosen, line.json() + "\n");
+        }
+    }
+}
+
+#[test]
+fn chosen_fields_are_written_in_their_order() {
+    use AccessField as F;
+    let json = |fields: &[F]| written(AccessFormat::Json, Some(fields), &line());
+    assert_eq!(
+        json(&[F::Status, F::UserAgent, F::Client, F::Referer]),
+        "{\"status\":200,\"user_agent\":\"curl/8.5 \\\"x\\\"\",\"client\":\"192.0.2.1\",\
+         \"referer\":\"https://example.com/page\"}\n"
+    );
+    assert_eq!(json(&[F::Received]), "{}\n");
+    let text =
+        |fields: &[F]| written(AccessFormat::Text { is_coloured: false }, Some(fields), &line());
+    assert_eq!(text(&[F::Route, F::Status, F::Cut, F::Attempts]), "route=items 200 attempts=1\n");
+}
+
+#[test]
+fn text_is_readable_and_safe_on_a_terminal() {
+    let plain = AccessFormat::Text { is_coloured: false };
+    assert_eq!(
+        written(plain, None, &line()),
+        "2023-11-14T22:13:20.123Z 200 GET a \"/\\\"quoted\\\"\\u{1}\" 192.0.2.1 duration_ms=1.500 bytes=5 \
+         route=items limit=admitted upstream=127.0.0.1:80 upstream_ms=1.000 delay_ms=0.005 request_id=id\n"
+    );
+    let hostile = "/\u{9b}31m\u{202e}x\r\n caf\u{e9}";
+    let hostile = AccessLine { path: hostile.as_bytes(), method: b"", ..line() };
+    let fields = [AccessField::Method, AccessField::Path];
+    let text = written(plain, Some(&fields), &hostile);
+    assert_eq!(text, "- \"/\\u{9b}31m\\u{202e}x\\r\\n caf\u{e9}\"\n");
+    let path = AccessLine { path: "/caf\u{e9}".as_bytes(), ..line() };
+    assert_eq!(written(plain, Some(&fields), &path), "GET /caf\u{e9}\n");
+    let coloured = AccessFormat::Text { is_coloured: true };
+    let fields = [AccessField::Status, AccessField::Route];
+    for (status, colour) in [(204, "32"), (304, "36"), (429, "33"), (502, "31")] {
+        let text = written(coloured, Some(&fields), &AccessLine { status, ..line() });
+        assert_eq!(text, format!("\x1b[{colour}m{status}\x1b[0m \x1b[2mroute=\x1b[0mitems\n"));
+    }
+}
+
+#[test]
+fn combined_is_the_format_of_other_servers() {
+    assert_eq!(
+        written(AccessFormat::Combined, None, &line()),
+        "192.0.2.1 - 0000000000000abc [14/Nov/2023:22:13:20 +0000] \"GET /\\x22quoted\\x22\\x01 HTTP/1.1\" 200 5 \
+         \"https://example.com/page\" \"curl/8.5 \\x22x\\x22\"\n"
+    );
+    let unread = AccessLine {
+        method: b"",
+        path: b"",
+        protocol: "",
+        token: None,
+        referer: b"",
+        user_agent: b"",
+        status: 400,
+        ..line()
+    };
+    assert_eq!(
+        written(AccessFormat::Combined, None, &unread),
+        "192.0.2.1 - - [14/Nov/2023:22:13:20 +0000] \"-\" 400 5 \"-\" \"-\"\n"
+    );
+}
+
+#[test]
+fn a_layout_says_what_its_lines_need() {
+    use AccessField as F;
+    let needs = |format, fields: Option<&[F]>| {
+        let layout = AccessLayout::new(format, fields);
+        (layout.needs_token(), layout.needs_headers())
+    };
+    let text = AccessFormat::Text { is_coloured: true };
+    assert_eq!(needs(AccessFormat::Json, None), (true, false));
+    assert_eq!(needs(text, None), (false, false));
+    assert_eq!(needs(AccessFormat::Combined, None), (true, true));
+    assert_eq!(needs(AccessFormat::Json, Some(&[F::Path, F::UserAgent])), (false, true));
+    assert_eq!(needs(text, Some(&[F::Token])), (true, false));
 }
 
 #[test]
 fn cached_seconds_are_correct_for_times_in_any_order() {
-    let mut formatter = LineFormatter::default();
+    let mut formatter = TimeCache::default();
     for (time, wanted) in [
         (0, "1970-01-01T00:00:00.000Z"),
         (1_700_000_000_999, "2023-11-14T22:13:20.999Z"),
@@ -65,7 +176,7 @@ fn cached_seconds_are_correct_for_times_in_any_order() {
         (u64::MAX, "9999-12-31T23:59:59.615Z"),
     ] {
         let mut text = Vec::new();
-        formatter.push_time(time, &mut text);
+        formatter.push_rfc3339(time, &mut text);
         assert_eq!(String::from_utf8(text).unwrap(), wanted);
     }
 }
@@ -110,7 +221,7 @@ proptest! {
         let time_of = |micros: u64| Duration::from_micros(micros);
         let written = AccessLine {
             time, client, method: &method, host: &host, path: &path, status, token, bytes,
-            request_id: &request_id, route: &route, upstream: &upstream, attempts,
+            request_id: &request_id, trace_id: None, route: &route, upstream: &upstream, attempts,
             duration: time_of(took), delay: time_of(delay),
             upstream_time: upstream_time.map(|micros| time_of(micros.into())),
             cut: Some(CutReason::ClientClosed), complete: false, ..line()

@@ -1,0 +1,127 @@
+//! [`AccessField`]: the fields of an access line.
+
+/// A field of an access line.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AccessField {
+    /// When the request began.
+    Time,
+    /// The client's address.
+    Client,
+    /// The method.
+    Method,
+    /// The requested host.
+    Host,
+    /// The normalized path, without query.
+    Path,
+    /// The protocol and its version.
+    Protocol,
+    /// The response's status.
+    Status,
+    /// The route's name.
+    Route,
+    /// The decision of the limits.
+    Limit,
+    /// The keyed hash of the access token.
+    Token,
+    /// Bytes of the response's body.
+    Bytes,
+    /// Bytes of the client in a tunnel.
+    Received,
+    /// Time to the last byte of the response.
+    DurationMs,
+    /// Delay by a leaky bucket.
+    DelayMs,
+    /// The server of the last attempt.
+    Upstream,
+    /// Time to the head of the upstream's response.
+    UpstreamMs,
+    /// Attempts at upstream servers.
+    Attempts,
+    /// Why it ended early.
+    Cut,
+    /// Whether the response was sent completely.
+    Complete,
+    /// The request's id.
+    RequestId,
+    /// The id of the request's trace, if it is sampled.
+    TraceId,
+    /// The page that the request names as its origin, without query.
+    Referer,
+    /// The program that the client names.
+    UserAgent,
+}
+
+impl AccessField {
+    /// The fields of JSON lines for which none are chosen, in their order.
+    pub const JSON: [Self; 21] = [
+        Self::Time,
+        Self::Client,
+        Self::Method,
+        Self::Host,
+        Self::Path,
+        Self::Protocol,
+        Self::Status,
+        Self::Route,
+        Self::Limit,
+        Self::Token,
+        Self::Bytes,
+        Self::Received,
+        Self::DurationMs,
+        Self::DelayMs,
+        Self::Upstream,
+        Self::UpstreamMs,
+        Self::Attempts,
+        Self::Cut,
+        Self::Complete,
+        Self::RequestId,
+        Self::TraceId,
+    ];
+
+    /// The fields of text lines for which none are chosen, in their order.
+    pub const TEXT: [Self; 15] = [
+        Self::Time,
+        Self::Status,
+        Self::Method,
+        Self::Host,
+        Self::Path,
+        Self::Client,
+        Self::DurationMs,
+        Self::Bytes,
+        Self::Route,
+        Self::Limit,
+        Self::Upstream,
+        Self::UpstreamMs,
+        Self::DelayMs,
+        Self::Cut,
+        Self::RequestId,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Time => "time",
+            Self::Client => "client",
+            Self::Method => "method",
+            Self::Host => "host",
+            Self::Path => "path",
+            Self::Protocol => "protocol",
+            Self::Status => "status",
+            Self::Route => "route",
+            Self::Limit => "limit",
+            Self::Token => "token",
+            Self::Bytes => "bytes",
+            Self::Received => "received",
+            Self::DurationMs => "duration_ms",
+            Self::DelayMs => "delay_ms",
+            Self::Upstream => "upstream",
+            Self::UpstreamMs => "upstream_ms",
+            Self::Attempts => "attempts",
+            Self::Cut => "cut",
+            Self::Complete => "complete",
+            Self::RequestId => "request_id",
+            Self::TraceId => "trace_id",
+            Self::Referer => "referer",
+            Self::UserAgent => "user_agent",
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Writes the values of an access line: numbers, times, addresses and texts.
+
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    time::Duration,
+};
+
+/// The last three decimal digits.
+pub(super) fn last_three_digits(number: u32) -> [u8; 3] {
+    let digit = |value: u32| b'0' + (value % 10) as u8;
+    [digit(number / 100), digit(number / 10), digit(number)]
+}
+
+pub(super) fn push_number(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// Appends milliseconds with three decimals.
+pub(super) fn push_millis(time: Duration, out: &mut Vec<u8>) {
+    push_number(
+        time.as_secs().saturating_mul(1000).saturating_add(time.subsec_millis().into()),
+        out,
+    );
+    let [a, b, c] = last_three_digits(time.subsec_micros() % 1000);
+    out.extend_from_slice(&[b'.', a, b, c]);
+}
+
+/// Appends sixteen hexadecimal digits.
+pub(super) fn push_hex(number: u64, out: &mut Vec<u8>) {
+    let digits: [u8; 16] = std::array::from_fn(|at| {
+        let digit = (number >> (60 - 4 * at)) as usize & 15;
+        b"0123456789abcdef"[digit]
+    });
+    out.extend_from_slice(&digits);
+}
+
+pub(super) fn push_address(address: IpAddr, out: &mut Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            push_number(a.into(), out);
+            for octet in [b, c, d] {
+                out.push(b'.');
+                push_number(octet.into(), out);
+            }
+        }
+        IpAddr::V6(address) => push_ipv6(address, out),
+    }
+}
+
+/// Appends the address in the form of RFC 5952: the longest run of zero groups is replaced by `::`.
+fn push_ipv6(address: Ipv6Addr, out: &mut Vec<u8>) {
+    if address.to_ipv4_mapped().is_some() {
+        out.extend_from_slice(address.to_string().as_bytes());
+        return;
+    }
+    let groups = address.segments();
+    let (mut longest_zeros, mut at) = (0..0, 0);
+    while at < groups.len() {
+        let zeros = groups[at..].iter().take_while(|group| **group == 0).count();
+        if zeros > 1 && zeros > longest_zeros.len() {
+            longest_zeros = at..at + zeros;
+        }
+        at += zeros.max(1);
+    }
+    // The buffer is filled with colons, and `length` is advanced over them. Each group is followed by a
+    // colon; the last one is removed.
+    let (mut text, mut length) = ([b':'; 42], 0);
+    at = 0;
+    while at < groups.len() {
+        if at == longest_zeros.start && !longest_zeros.is_empty() {
+            length = if at == 0 { 2 } else { length + 1 };
+            at = longest_zeros.end;
+            continue;
+        }
+        let group = groups[at];
+        let digits = (16 - (group | 1).leading_zeros() as usize).div_ceil(4);
+        for digit in (0..digits).rev() {
+            text[length] = b"0123456789abcdef"[usize::from(group >> (4 * digit)) & 15];
+            length += 1;
+        }
+        length += 1;
+        at += 1;
+    }
+    // No colon follows the last group, unless the address ends in `::`.
+    length -= usize::from(longest_zeros.end != groups.len() || longest_zeros.is_empty());
+    out.extend_from_slice(&text[..length]);
+}
+
+/// Appends the content of a JSON string. Invalid UTF-8 is replaced.
+pub(super) fn push_text(bytes: &[u8], out: &mut Vec<u8>) {
+    if is_plain(bytes) {
+        out.extend_from_slice(bytes);
+    } else {
+        push_escaped(bytes, out);
+    }
+}
+
+/// Whether `bytes` are ASCII and need no escaping. Tests eight bytes at a time, as one word.
+pub(super) fn is_plain(bytes: &[u8]) -> bool {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = ONES * 0x80;
+    // The result is 0 if no byte needs escaping. A borrow can set the high bit of a plain byte, but only
+    // above a byte that needs escaping.
+    let special = |word: u64| {
+        let zero = |word: u64| word.wrapping_sub(ONES) & !word;
+        let control = word.wrapping_sub(ONES * 0x20) & !word;
+        let quote = zero(word ^ (ONES * u64::from(b'"')));
+        let backslash = zero(word ^ (ONES * u64::from(b'\\')));
+        (word | control | quote | backslash) & HIGH
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut found = words.iter().fold(0, |found, word| found | special(u64::from_ne_bytes(*word)));
+    if !rest.is_empty() {
+        let mut last = [b'0'; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        found |= special(u64::from_ne_bytes(last));
+    }
+    found == 0
+}
+
+#[cold]
+fn push_escaped(bytes: &[u8], out: &mut Vec<u8>) {
+    for chunk in bytes.utf8_chunks() {
+        let valid = chunk.valid().as_bytes();
+        let mut from = 0;
+        for (at, &byte) in valid.iter().enumerate() {
+            // Terminals act on C1 controls (U+0080 to U+009F) too, when the log is shown on one.
+            let c1 = valid.get(at + 1).filter(|next| byte == 0xc2 && **next < 0xa0);
+            if c1.is_none() && byte >= 0x20 && byte != b'"' && byte != b'\\' {
+                continue;
+            }
+            out.extend_from_slice(&valid[from..at]);
+            from = at + 1 + usize::from(c1.is_some());
+            let control = *c1.unwrap_or(&byte);
+            match control {
+                b'"' | b'\\' => out.extend_from_slice(&[b'\\', control]),
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\r' => out.extend_from_slice(b"\\r"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                _ => {
+                    let digit = b"0123456789abcdef"[usize::from(control & 15)];
+                    out.extend_from_slice(&[b'\\', b'u', b'0', b'0', b'0' + (control >> 4), digit]);
+                }
+            }
+        }
+        out.extend_from_slice(&valid[from..]);
+        if !chunk.invalid().is_empty() {
+            out.extend_from_slice("\u{fffd}".as_bytes());
+        }
+    }
+}

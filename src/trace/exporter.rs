@@ -1,0 +1,289 @@
+//! Sends the spans to the collector: OTLP over HTTP, in protobuf. Runs on the control thread.
+//!
+//! A batch that the collector cannot take now is sent again, at growing intervals; meanwhile the queue fills. So
+//! what a collector that is down costs is bounded: one batch and the queue.
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use prost::Message;
+use reqwest::{Client, redirect};
+use rustls::ClientConfig;
+use tokio_util::sync::CancellationToken;
+
+use super::{TraceQueue, encode::encode, messages::ExportResponse};
+use crate::clock::Clock;
+
+/// Longest time that a span waits for others of its batch.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The most requests of a batch.
+const MAX_BATCH: usize = 512;
+/// The first and the longest pause after a failure.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Longest time for what is left when the gateway stops.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest reply that is read, in bytes.
+const MAX_REPLY: usize = 16 * 1024;
+
+/// Where and how spans are sent.
+#[derive(Clone)]
+pub struct ExportSettings {
+    /// The collector's URL.
+    pub endpoint: Box<str>,
+    /// The name of the service in all spans.
+    pub service_name: Box<str>,
+    /// Header fields of requests to the collector, marked as sensitive.
+    pub headers: HeaderMap,
+    /// The rules of the handshake with the collector.
+    pub tls: Arc<ClientConfig>,
+    /// Longest time for one request to the collector.
+    pub timeout: Duration,
+    /// The most requests that wait.
+    pub max_queue: usize,
+}
+
+impl fmt::Debug for ExportSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("ExportSettings");
+        debug.field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+/// Sends what is in `queue` until `stop`, and then what is left.
+pub async fn export(queue: Arc<TraceQueue>, clock: Clock, stop: CancellationToken) {
+    let mut exporter =
+        Exporter { queue, clock, connection: None, batch: None, backoff: None, is_failing: false };
+    while stop.run_until_cancelled(exporter.turn()).await.is_some() {}
+    let clock = exporter.clock.clone();
+    let is_flushed =
+        clock.timeout(FLUSH_TIMEOUT, exporter.flush()).await.is_ok_and(|flushed| flushed);
+    if !is_flushed {
+        exporter.abandon();
+    }
+}
+
+struct Exporter {
+    queue: Arc<TraceQueue>,
+    clock: Clock,
+    connection: Option<Connection>,
+    /// What is being sent.
+    batch: Option<Batch>,
+    /// The pause before the next request, after a failure.
+    backoff: Option<Duration>,
+    /// Whether the last request failed. Only a change is logged.
+    is_failing: bool,
+}
+
+/// A client, and the settings that it was made for.
+struct Connection {
+    settings: Arc<ExportSettings>,
+    client: Client,
+}
+
+/// An encoded batch.
+#[derive(Clone)]
+struct Batch {
+    body: Bytes,
+    spans: u64,
+}
+
+/// Why the collector did not take a batch.
+enum SendError {
+    /// It may take it later: not before this pause, if it named one.
+    Retry(String, Option<Duration>),
+    /// It will never take it.
+    Refused(String),
+}
+
+impl Exporter {
+    /// Waits for spans, and sends them until there are none or the collector fails.
+    async fn turn(&mut self) {
+        tokio::select! {
+            () = self.clock.sleep(self.backoff.unwrap_or(INTERVAL)) => {}
+            () = self.queue.half_full(), if self.backoff.is_none() => {}
+            () = self.queue.configured() => self.backoff = None,
+        }
+        self.flush().await;
+    }
+
+    /// Sends what waits; returns whether all of it is sent, or refused.
+    async fn flush(&mut self) -> bool {
+        while let Some(settings) = self.queue.settings() {
+            if !self.fill_batch(&settings) {
+                return true;
+            }
+            let Some(batch) = self.batch.clone() else { return true };
+            let sent = self.send(&settings, batch.body).await;
+            if let Err(SendError::Retry(reason, pause)) = &sent {
+                let (first, longest) = BACKOFF;
+                let next = self.backoff.map_or(first, |last| last * 2);
+                let next = next.max(pause.unwrap_or_default()).min(longest);
+                self.backoff = Some(next);
+                self.record_failure(&settings, reason);
+                return false;
+            }
+            self.backoff = None;
+            self.batch = None;
+            self.record(&settings, batch.spans, sent);
+        }
+        self.abandon();
+        true
+    }
+
+    /// Records what became of a batch that is not sent again.
+    fn record(&mut self, settings: &ExportSettings, spans: u64, sent: Result<Reply, SendError>) {
+        let counts = &self.queue.counts;
+        let rejected = match &sent {
+            Ok(reply) => reply.rejected.min(spans),
+            Err(_) => spans,
+        };
+        counts.rejected.fetch_add(rejected, Relaxed);
+        counts.sent.fetch_add(spans - rejected, Relaxed);
+        match sent {
+            Ok(reply) if reply.rejected > 0 => {
+                self.record_failure(settings, &format!("it rejected spans: {}", reply.message));
+            }
+            Ok(_) if self.is_failing => {
+                self.is_failing = false;
+                let dropped = self.queue.counts.dropped.load(Relaxed);
+                tracing::info!(endpoint = %settings.endpoint, dropped, "the trace collector takes spans again");
+            }
+            Ok(_) => {}
+            Err(SendError::Retry(reason, _) | SendError::Refused(reason)) => {
+                self.record_failure(settings, &reason);
+            }
+        }
+    }
+
+    /// Encodes the next batch unless there is one. Returns false if there is nothing to send.
+    fn fill_batch(&mut self, settings: &ExportSettings) -> bool {
+        if self.batch.is_none() {
+            let traces = self.queue.take(MAX_BATCH);
+            if !traces.is_empty() {
+                let spans = traces.iter().map(|trace| trace.span_count()).sum();
+                let body = encode(&settings.service_name, traces.iter().map(|trace| &**trace));
+                self.batch = Some(Batch { body: body.into(), spans });
+            }
+        }
+        self.batch.is_some()
+    }
+
+    /// Drops what is left: no collector takes it.
+    fn abandon(&mut self) {
+        let batch = self.batch.take().map_or(0, |batch| batch.spans);
+        let traces = self.queue.take(usize::MAX);
+        let spans = batch + traces.iter().map(|trace| trace.span_count()).sum::<u64>();
+        if spans > 0 {
+            self.queue.counts.rejected.fetch_add(spans, Relaxed);
+            tracing::warn!(spans, "spans were dropped: no trace collector took them");
+        }
+    }
+
+    fn record_failure(&mut self, settings: &ExportSettings, reason: &str) {
+        if !std::mem::replace(&mut self.is_failing, true) {
+            tracing::warn!(endpoint = %settings.endpoint, reason, "the trace collector does not take spans");
+        }
+    }
+
+    /// Sends `body` once.
+    async fn send(
+        &mut self,
+        settings: &Arc<ExportSettings>,
+        body: Bytes,
+    ) -> Result<Reply, SendError> {
+        let retry = |reason: String| SendError::Retry(reason, None);
+        let client = self.client(settings).map_err(|error| retry(causes(&error)))?;
+        let request = client.post(&*settings.endpoint).headers(settings.headers.clone()).body(body);
+        let exchange = async {
+            let mut response = request.send().await.map_err(|error| retry(causes(&error)))?;
+            let status = response.status();
+            if !status.is_success() {
+                return Err(status_error(status, response.headers()));
+            }
+            let mut reply = Vec::new();
+            while let Ok(Some(chunk)) = response.chunk().await {
+                reply.extend_from_slice(&chunk);
+                if reply.len() > MAX_REPLY {
+                    return Ok(Reply::default());
+                }
+            }
+            Ok(Reply::read(&reply))
+        };
+        let exchanged = self.clock.timeout(settings.timeout, exchange).await;
+        exchanged.unwrap_or_else(|_| Err(retry("no response in time".to_owned())))
+    }
+
+    /// The client for these settings.
+    fn client(&mut self, settings: &Arc<ExportSettings>) -> reqwest::Result<Client> {
+        if let Some(connection) = &self.connection
+            && Arc::ptr_eq(&connection.settings, settings)
+        {
+            return Ok(connection.client.clone());
+        }
+        let client = client(settings)?;
+        let settings = Arc::clone(settings);
+        self.connection = Some(Connection { settings, client: client.clone() });
+        Ok(client)
+    }
+}
+
+/// A client for these settings: no proxy of the environment, and no redirects, which would repeat the credentials.
+fn client(settings: &ExportSettings) -> reqwest::Result<Client> {
+    let mut headers = HeaderMap::new();
+    let kind = HeaderValue::from_static("application/x-protobuf");
+    headers.insert(header::CONTENT_TYPE, kind);
+    let builder = Client::builder()
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        .http1_only()
+        .user_agent(concat!("tidegate/", env!("CARGO_PKG_VERSION")))
+        .default_headers(headers)
+        .tls_backend_preconfigured((*settings.tls).clone());
+    builder.build()
+}
+
+/// Whether a batch is sent again after this status: as OTLP requires.
+fn status_error(status: StatusCode, headers: &HeaderMap) -> SendError {
+    let reason = format!("it answered {}", status.as_u16());
+    match status.as_u16() {
+        429 | 502 | 503 | 504 => {
+            let pause = headers.get(header::RETRY_AFTER).and_then(|after| after.to_str().ok());
+            let seconds = pause.and_then(|after| after.parse().ok());
+            SendError::Retry(reason, seconds.map(Duration::from_secs))
+        }
+        _ => SendError::Refused(reason),
+    }
+}
+
+/// What the collector replied.
+#[derive(Default)]
+struct Reply {
+    rejected: u64,
+    message: String,
+}
+
+impl Reply {
+    /// A reply that cannot be read is a success, as its status says.
+    fn read(bytes: &[u8]) -> Self {
+        let partial = ExportResponse::decode(bytes).ok().and_then(|reply| reply.partial_success);
+        let Some(partial) = partial else { return Self::default() };
+        let rejected = u64::try_from(partial.rejected_spans).unwrap_or_default();
+        Self { rejected, message: partial.error_message.chars().take(200).collect() }
+    }
+}
+
+/// The error with its causes, without the URL, which the log line has.
+fn causes(error: &reqwest::Error) -> String {
+    let mut source = std::error::Error::source(error);
+    let mut text = "the request failed".to_owned();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,102 @@
+//! The bounded way of finished requests from the workers to the control thread.
+
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{ExportSettings, RequestTrace};
+
+/// Finished requests that wait to be sent. A worker that adds one holds a lock for some instructions; one that finds
+/// the queue full drops its request's spans.
+#[derive(Debug, Default)]
+pub struct TraceQueue {
+    waiting: Mutex<Waiting>,
+    /// Where they are sent; `None`: nowhere.
+    settings: Mutex<Option<Arc<ExportSettings>>>,
+    /// Notified when the queue is half full.
+    half_full: Notify,
+    /// Notified when [`Self::settings`] are replaced.
+    configured: Notify,
+    /// What became of spans.
+    pub counts: TraceCounts,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    #[expect(clippy::vec_box, reason = "what is moved under the lock is a pointer")]
+    traces: Vec<Box<RequestTrace>>,
+    max: usize,
+}
+
+/// What became of spans.
+#[derive(Debug, Default)]
+pub struct TraceCounts {
+    /// The collector took them.
+    pub sent: AtomicU64,
+    /// The queue was full.
+    pub dropped: AtomicU64,
+    /// The collector refused them, or they were lost at the end of the process.
+    pub rejected: AtomicU64,
+}
+
+impl TraceQueue {
+    /// Sends spans as `settings` say from now on; `None` sends none.
+    pub fn configure(&self, settings: Option<ExportSettings>) {
+        self.waiting.lock().max = settings.as_ref().map_or(0, |settings| settings.max_queue);
+        *self.settings.lock() = settings.map(Arc::new);
+        self.configured.notify_one();
+    }
+
+    /// Where spans are sent.
+    pub(super) fn settings(&self) -> Option<Arc<ExportSettings>> {
+        self.settings.lock().clone()
+    }
+
+    /// Adds a finished request. Does not wait.
+    pub fn push(&self, trace: Box<RequestTrace>) {
+        let mut waiting = self.waiting.lock();
+        let (count, max) = (waiting.traces.len(), waiting.max);
+        if count >= max {
+            drop(waiting);
+            self.counts.dropped.fetch_add(trace.span_count(), Relaxed);
+            return;
+        }
+        waiting.traces.push(trace);
+        drop(waiting);
+        if count + 1 == max.div_ceil(2) {
+            self.half_full.notify_one();
+        }
+    }
+
+    /// Takes at most `max` requests, those that wait longest.
+    #[expect(clippy::vec_box, reason = "what is moved under the lock is a pointer")]
+    pub(super) fn take(&self, max: usize) -> Vec<Box<RequestTrace>> {
+        let traces = &mut self.waiting.lock().traces;
+        if traces.len() <= max {
+            return mem::take(traces);
+        }
+        traces.drain(..max).collect()
+    }
+
+    /// The number of requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.lock().traces.len()
+    }
+
+    /// Returns when the queue is half full.
+    pub(super) async fn half_full(&self) {
+        self.half_full.notified().await;
+    }
+
+    /// Returns when the settings were replaced.
+    pub(super) async fn configured(&self) {
+        self.configured.notified().await;
+    }
+}

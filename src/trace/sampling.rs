@@ -1,0 +1,202 @@
+//! Which requests are sampled.
+
+use std::time::Duration;
+
+use super::{IdSource, RequestTrace, SpanContext, TraceParent};
+
+/// The random bits of a trace's id that the ratio goes by: the last 56, as W3C Trace Context asks for.
+const RANDOM_BITS: u32 = 56;
+/// Longest `tracestate` that is recorded, in bytes: what W3C Trace Context requires at least.
+const MAX_STATE: usize = 512;
+
+/// Whose `traceparent` is followed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ParentTrust {
+    /// That of every client.
+    All,
+    /// That of trusted proxies.
+    TrustedProxies,
+    /// None.
+    None,
+}
+
+/// Which requests are sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct SamplingRules {
+    /// Sampled are the traces whose random bits are at least this.
+    threshold: u64,
+    trust: ParentTrust,
+}
+
+/// The trace context of a request as it was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'r> {
+    /// The value of the only `traceparent`.
+    pub parent: Option<&'r [u8]>,
+    /// The value of the first `tracestate`.
+    pub state: Option<&'r [u8]>,
+    /// Whether the peer is a trusted proxy.
+    pub is_trusted: bool,
+}
+
+/// When a request began.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// By the clock's uptime.
+    pub uptime: Duration,
+    /// In ns since the epoch.
+    pub nanos: u64,
+}
+
+/// What is done with the trace of a request.
+#[derive(Debug, Default)]
+pub enum Tracing {
+    /// Nothing: the client's fields are forwarded as they are.
+    #[default]
+    Forwarded,
+    /// The request is not sampled; its context is made here, so that upstreams do not sample it either.
+    Unsampled(SpanContext),
+    /// The request is sampled.
+    Sampled(Box<RequestTrace>),
+}
+
+/// The trace context of a forwarded request, if it is not that of the client.
+#[derive(Clone, Copy, Debug)]
+pub struct TraceHeader {
+    /// The value of `traceparent`.
+    pub parent: TraceParent,
+    /// Whether the client's `tracestate` is forwarded, because its trace continues.
+    pub keeps_state: bool,
+}
+
+impl SamplingRules {
+    /// Samples this share of the requests without a sender to follow, 0 to 1.
+    pub fn new(share: f64, trust: ParentTrust) -> Self {
+        let all = 1_u64 << RANDOM_BITS;
+        let sampled = (share.clamp(0.0, 1.0) * all as f64) as u64;
+        Self { threshold: all - sampled, trust }
+    }
+
+    /// Decides. A followed sender decides for its requests. A request of any other sender begins a trace of its
+    /// own: its ids and its flag do not matter.
+    pub fn begin(
+        &self,
+        received: Received<'_>,
+        ids: &IdSource,
+        start: impl FnOnce() -> Start,
+    ) -> Tracing {
+        let parent = received.parent.and_then(TraceParent::parse);
+        let is_followed = match self.trust {
+            ParentTrust::All => true,
+            ParentTrust::TrustedProxies => received.is_trusted,
+            ParentTrust::None => false,
+        };
+        if let Some(parent) = parent.filter(|_| is_followed) {
+            if !parent.is_sampled {
+                return Tracing::Forwarded;
+            }
+            let context = SpanContext { span_id: ids.span_id(), ..parent.context };
+            let state = received.state.filter(|state| state.len() <= MAX_STATE);
+            let state = state.and_then(|state| std::str::from_utf8(state).ok()).map(Box::from);
+            let mut trace = RequestTrace::new(context, start());
+            trace.parent = Some(parent.context.span_id);
+            trace.state = state;
+            return Tracing::Sampled(Box::new(trace));
+        }
+        let context = ids.context();
+        let random = context.trace_id as u64 & ((1 << RANDOM_BITS) - 1);
+        if random < self.threshold {
+            return Tracing::Unsampled(context);
+        }
+        let mut trace = RequestTrace::new(context, start());
+        trace.link = parent.map(|parent| parent.context);
+        Tracing::Sampled(Box::new(trace))
+    }
+}
+
+impl Tracing {
+    /// The trace of a sampled request.
+    #[inline]
+    pub fn sampled(&mut self) -> Option<&mut RequestTrace> {
+        match self {
+            Self::Sampled(trace) => Some(trace),
+            Self::Forwarded | Self::Unsampled(_) => None,
+        }
+    }
+
+    /// The trace's id if the request is sampled.
+    pub fn sampled_id(&self) -> Option<[u8; 32]> {
+        match self {
+            Self::Sampled(trace) => Some(trace.context.trace_id_text()),
+            Self::Forwarded | Self::Unsampled(_) => None,
+        }
+    }
+
+    /// The trace context to forward; `None`: the client's.
+    pub fn header(&self) -> Option<TraceHeader> {
+        let (context, is_sampled, keeps_state) = match self {
+            Self::Forwarded => return None,
+            Self::Unsampled(context) => (*context, false, false),
+            Self::Sampled(trace) => (trace.context, true, trace.parent.is_some()),
+        };
+        Some(TraceHeader { parent: TraceParent { context, is_sampled }, keeps_state })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLED: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const NOT_SAMPLED: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+
+    fn begin(rules: SamplingRules, parent: Option<&[u8]>, is_trusted: bool) -> Tracing {
+        let received = Received { parent, state: Some(b"a=1"), is_trusted };
+        let start = || Start { uptime: Duration::ZERO, nanos: 0 };
+        rules.begin(received, &IdSource::default(), start)
+    }
+
+    #[test]
+    fn a_followed_sender_decides() {
+        for share in [0.0, 1.0] {
+            let rules = SamplingRules::new(share, ParentTrust::TrustedProxies);
+            let Tracing::Sampled(trace) = begin(rules, Some(SAMPLED), true) else { panic!() };
+            assert_eq!(trace.context.trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
+            assert_eq!(trace.parent, Some(0x00f0_67aa_0ba9_02b7));
+            assert_eq!((trace.link, trace.state.as_deref()), (None, Some("a=1")));
+            assert_ne!(trace.context.span_id, 0x00f0_67aa_0ba9_02b7);
+            assert!(matches!(begin(rules, Some(NOT_SAMPLED), true), Tracing::Forwarded));
+        }
+    }
+
+    #[test]
+    fn another_sender_decides_nothing() {
+        for parent in [None, Some(SAMPLED), Some(NOT_SAMPLED), Some(&b"00-0-0-01"[..])] {
+            for trust in [ParentTrust::TrustedProxies, ParentTrust::None] {
+                let never = begin(SamplingRules::new(0.0, trust), parent, false);
+                let header = never.header().expect("a context");
+                assert!(!header.parent.is_sampled && !header.keeps_state);
+                assert!(matches!(never, Tracing::Unsampled(_)));
+                let always = begin(SamplingRules::new(1.0, trust), parent, false);
+                let header = always.header().expect("a context");
+                assert!(header.parent.is_sampled && !header.keeps_state);
+                let Tracing::Sampled(trace) = always else { panic!() };
+                assert_eq!((trace.parent, trace.state.as_deref()), (None, None));
+                let valid = parent.and_then(TraceParent::parse).map(|parent| parent.context);
+                assert_eq!(trace.link, valid);
+                assert_ne!(Some(trace.context.trace_id), valid.map(|valid| valid.trace_id));
+            }
+        }
+    }
+
+    #[test]
+    fn the_share_is_the_configured_one() {
+        let (rules, ids) = (SamplingRules::new(0.1, ParentTrust::All), IdSource::default());
+        let received = Received { parent: None, state: None, is_trusted: false };
+        let start = || Start { uptime: Duration::ZERO, nanos: 0 };
+        let begun = (0..100_000).map(|_| rules.begin(received, &ids, start));
+        let sampled = begun.filter(|tracing| matches!(tracing, Tracing::Sampled(_))).count();
+        // The standard deviation is 95.
+        assert!((9_500..10_500).contains(&sampled), "{sampled}");
+    }
+}
