@@ -6,6 +6,7 @@
 
 use std::{
     convert::Infallible,
+    future::pending,
     io,
     pin::Pin,
     sync::{
@@ -31,12 +32,18 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream},
     task::AbortHandle,
     time::{Sleep, sleep, timeout},
 };
 
-use super::problem;
+use tokio_util::sync::CancellationToken;
+
+use super::{MAX_BODY, listener::AcceptingListener, problem::problem};
+use crate::{
+    connection::handshake,
+    framing::{RawSocket, Transport},
+    tls::ServerNames,
+};
 
 /// How long accepting pauses after a failure, for example without a free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -46,7 +53,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct ConnectionBounds {
     /// Maximum number of open connections.
     pub(super) connections: usize,
-    /// Timeout from the accept or the last response to the end of a request's head.
+    /// Timeout from the accept or the last response to the end of a request's head. The TLS handshake has the
+    /// same.
     pub(super) head_timeout: Duration,
     /// Timeout from a request's head to its response, including the request's body.
     pub(super) request_timeout: Duration,
@@ -64,29 +72,32 @@ impl Default for ConnectionBounds {
             head_timeout: time,
             request_timeout: time,
             write_timeout: time,
-            max_body: 1024 * 1024,
+            max_body: MAX_BODY,
         }
     }
 }
 
-/// Serves `router` on each connection that `listener` accepts.
+/// Serves `router` on each connection that `listener` accepts, with the certificates that `tls` returns then. When
+/// `leave` is cancelled, no further ones are accepted.
 pub(super) async fn serve(
-    listener: TcpListener,
+    listener: AcceptingListener,
     router: Router,
+    tls: impl Fn() -> Option<Arc<ServerNames>>,
     bounds: ConnectionBounds,
+    leave: CancellationToken,
 ) -> Infallible {
     let router = router
         .layer(DefaultBodyLimit::max(bounds.max_body))
         .layer(from_fn_with_state(bounds, enforce_bounds));
     let mut connections = Connections::default();
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
+    while let Some(accepted) = leave.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok(socket) => {
                 if connections.evict(bounds.connections) {
                     // Lets the closed connection's task end and release its file descriptor.
                     tokio::task::yield_now().await;
                 }
-                connections.open(stream, &router, bounds);
+                connections.open(socket, tls(), &router, bounds);
             }
             Err(error) => {
                 tracing::warn!(%error, "the admin port cannot accept a connection");
@@ -94,6 +105,8 @@ pub(super) async fn serve(
             }
         }
     }
+    drop(listener);
+    pending().await
 }
 
 /// The open connections. Dropping this closes them.
@@ -124,7 +137,13 @@ impl Connections {
         is_full
     }
 
-    fn open(&mut self, stream: TcpStream, router: &Router, bounds: ConnectionBounds) {
+    fn open(
+        &mut self,
+        socket: RawSocket,
+        tls: Option<Arc<ServerNames>>,
+        router: &Router,
+        bounds: ConnectionBounds,
+    ) {
         let sequence = Arc::clone(&self.sequence);
         let routes = TowerToHyperService::new(router.clone());
         let last_request = Arc::new(AtomicU64::new(sequence.fetch_add(1, Ordering::Relaxed)));
@@ -135,11 +154,14 @@ impl Connections {
         });
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(bounds.head_timeout);
-        let stream =
-            TokioIo::new(WriteTimeout { stream, timeout: bounds.write_timeout, stalled: None });
-        let connection = http.serve_connection(stream, service);
-        // Errors of a connection concern only its client.
-        let task = tokio::spawn(async move { drop(connection.await) });
+        let task = tokio::spawn(async move {
+            let opening = timeout(bounds.head_timeout, open(socket, tls));
+            // Errors of a connection concern only its client.
+            let Ok(Some(stream)) = opening.await else { return };
+            let timeout = bounds.write_timeout;
+            let stream = TokioIo::new(WriteTimeout { stream, timeout, stalled: None });
+            let _ = http.serve_connection(stream, service).await;
+        });
         self.open.push(Connection { task: task.abort_handle(), last_request });
     }
 }
@@ -170,9 +192,20 @@ async fn enforce_bounds(
     })
 }
 
+/// The stream of `socket`, after the handshake if there is one; `None` if it failed.
+async fn open(socket: RawSocket, tls: Option<Arc<ServerNames>>) -> Option<Transport> {
+    match (tls, socket) {
+        (Some(names), RawSocket::Tcp(socket)) => {
+            let (stream, _) = handshake(socket, &names).await.ok()?;
+            Some(tokio_rustls::TlsStream::Server(stream).into())
+        }
+        (_, socket) => Some(Transport::Plain(socket)),
+    }
+}
+
 /// A socket whose writes fail if they make no progress for too long.
 struct WriteTimeout {
-    stream: TcpStream,
+    stream: Transport,
     timeout: Duration,
     /// The timer of a write that is blocked.
     stalled: Option<Pin<Box<Sleep>>>,

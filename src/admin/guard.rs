@@ -1,5 +1,5 @@
-//! Refuses requests that a web page in a browser could make. The port has no authentication, so a browser on
-//! a machine that reaches it must not give web pages access.
+//! Refuses requests that a web page in a browser could make. On loopback the port may have no token, so a
+//! browser on a machine that reaches it must not give web pages access.
 //!
 //! - DNS rebinding: a page whose own name resolves to this port can read responses. Its requests have that
 //!   name as `Host`, so only IP addresses, `localhost` and configured names are accepted.
@@ -15,24 +15,21 @@ use axum::{
     response::Response,
 };
 
-use super::problem;
+use super::problem::problem;
 
 /// The values of `Host` that the admin port accepts.
 #[derive(Clone, Debug)]
 pub struct AllowedHosts {
-    /// Whether the port listens on loopback only.
-    is_loopback: bool,
+    /// Whether only this machine reaches the port.
+    is_local: bool,
     names: Arc<[String]>,
 }
 
 impl AllowedHosts {
-    /// For a port that listens on `address`: `localhost`, these `names`, and IP addresses; only loopback
-    /// addresses if `address` is one.
-    pub fn new(address: IpAddr, names: impl IntoIterator<Item = String>) -> Self {
-        Self {
-            is_loopback: address.to_canonical().is_loopback(),
-            names: names.into_iter().collect(),
-        }
+    /// `localhost`, these `names`, and IP addresses; only loopback addresses if only this machine reaches the
+    /// port.
+    pub fn new(is_local: bool, names: impl IntoIterator<Item = String>) -> Self {
+        Self { is_local, names: names.into_iter().collect() }
     }
 
     /// Whether `host`, with or without a port, is accepted.
@@ -42,9 +39,15 @@ impl AllowedHosts {
             return false;
         }
         let host = authority.host();
+        let port = authority.as_str().get(host.len()..).unwrap_or_default();
+        let is_port =
+            |port: &str| port.strip_prefix(':').is_some_and(|it| it.parse::<u16>().is_ok());
+        if !port.is_empty() && !is_port(port) {
+            return false;
+        }
         let ipv6 = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         if let Ok(address) = ipv6.unwrap_or(host).parse::<IpAddr>() {
-            return !self.is_loopback || address.to_canonical().is_loopback();
+            return !self.is_local || address.to_canonical().is_loopback();
         }
         let name = host.strip_suffix('.').unwrap_or(host);
         let is_name = |allowed: &String| allowed.eq_ignore_ascii_case(name);
@@ -52,7 +55,7 @@ impl AllowedHosts {
     }
 
     fn expected(&self) -> &'static str {
-        if self.is_loopback {
+        if self.is_local {
             "expected a loopback address, localhost or a name in `admin.hosts`"
         } else {
             "expected an IP address, localhost or a name in `admin.hosts`"
@@ -92,7 +95,7 @@ fn has_allowed_host(allowed: &AllowedHosts, request: &Request) -> bool {
 }
 
 /// Whether a web page that was not served by this port sent the request.
-fn is_cross_origin(headers: &HeaderMap) -> bool {
+pub(super) fn is_cross_origin(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).map_or(&b""[..], HeaderValue::as_bytes);
     let is_own = |origin: &HeaderValue| {
         let schemes = [&b"http://"[..], b"https://"];

@@ -5,14 +5,15 @@ use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     Json,
-    extract::{Path, RawQuery, State},
+    extract::{Path, RawQuery, State, rejection::PathRejection},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use percent_encoding::percent_decode_str;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::{AdminContext, problem};
+use super::{AdminContext, problem::problem};
 use crate::{
     gateway::Shared,
     identity::{KeyInput, KeyInputError, KeySecret},
@@ -22,21 +23,120 @@ use crate::{
     store::Failure,
 };
 
+/// The limits in force.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct LimitList {
+    limits: Vec<LimitDescription>,
+}
+
+/// A limit: how it counts, and what it has decided.
+#[derive(JsonSchema, Serialize)]
+struct LimitDescription {
+    name: Box<str>,
+    algorithm: &'static str,
+    /// In units of cost per window; of a concurrency limit, requests in flight.
+    quota: u64,
+    window_ms: u64,
+    /// The number of sub-windows.
+    resolution: u32,
+    strict: bool,
+    /// The parts of a request that it counts by; empty: everyone together.
+    key: Vec<String>,
+    cost: CostDescription,
+    tiers: Vec<TierDescription>,
+    /// Whether it refuses; otherwise it only counts.
+    enforce: bool,
+    candidate: Option<CandidateDescription>,
+    /// The statuses of responses that are not charged.
+    refund: Vec<u16>,
+    /// What happens while Redis does not reply.
+    #[schemars(extend("enum" = ["local", "open", "closed"]))]
+    on_failure: &'static str,
+    decisions: Decisions,
+}
+
+/// The cost of a request.
+#[derive(JsonSchema, Serialize)]
+#[serde(untagged)]
+enum CostDescription {
+    Fixed(u32),
+    /// A header of the request has it.
+    Header {
+        header: String,
+        max_cost: u32,
+    },
+    /// A header of the response has it.
+    Response {
+        response: String,
+        max_cost: u32,
+    },
+}
+
+/// Another quota for some callers, without the values that they are found by: these may be secrets.
+#[derive(JsonSchema, Serialize)]
+struct TierDescription {
+    /// The part of a request that is compared.
+    part: String,
+    /// The number of values.
+    values: usize,
+    quota: u64,
+}
+
+/// A second quota that is only counted.
+#[derive(JsonSchema, Serialize)]
+struct CandidateDescription {
+    quota: u64,
+    decisions: Decisions,
+}
+
+/// Decisions since the start, over all routes.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct Decisions {
+    pub(super) admitted: u64,
+    pub(super) refused: u64,
+    /// No reply from the store.
+    pub(super) unknown: u64,
+    /// Admitted because the limit is not enforced.
+    pub(super) would_refuse: u64,
+}
+
+/// The count of one caller.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct CallerState {
+    limit: u64,
+    remaining: u64,
+    used: u64,
+    /// When the count is back at zero, in ms since the epoch.
+    reset_at_ms: u64,
+    /// From when on a request would be admitted, in ms since the epoch; null: it would be now, or no wait would
+    /// help.
+    retry_at_ms: Option<u64>,
+    /// The time of this answer, by the clock that decides, in ms since the epoch.
+    now_ms: u64,
+    /// Whether a request of the usual cost would be refused now.
+    blocked: bool,
+}
+
 /// Lists every limit and its decisions since the process started.
-pub(super) async fn list(State(context): State<AdminContext>) -> Response {
+pub(super) async fn list(State(context): State<AdminContext>) -> Json<LimitList> {
     let shared = &context.shared;
-    let snapshot = shared.live.snapshot();
-    let limits: Vec<Value> =
-        snapshot.limits.iter().map(|policy| describe_limit(policy, &shared.metrics)).collect();
-    Json(json!({ "limits": limits })).into_response()
+    let limits = &shared.live.snapshot().limits;
+    let describe = |policy: &Arc<LimitPolicy>| describe_limit(policy, &shared.metrics);
+    Json(LimitList { limits: limits.iter().map(describe).collect() })
+}
+
+fn malformed_name() -> Response {
+    let detail = "the name in the path is not UTF-8; expected the name of a limit";
+    problem(StatusCode::BAD_REQUEST, detail, &[])
 }
 
 /// Shows the counter of one caller. Charges nothing.
 pub(super) async fn show(
     State(context): State<AdminContext>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     RawQuery(query): RawQuery,
 ) -> Response {
+    let Ok(Path(name)) = name else { return malformed_name() };
     let (policy, query) = match resolve(&context.shared, &name, query.as_deref()) {
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
@@ -49,15 +149,15 @@ pub(super) async fn show(
                 return redis_unavailable(Failure::Reply);
             };
             let decision = &decided.decision;
-            let state = json!({
-                "limit": decision.limit,
-                "remaining": decision.remaining,
-                "used": decision.used,
-                "reset_at_ms": decision.reset_at,
-                "retry_at_ms": decision.retry_at,
-                "now_ms": decided.at,
-                "blocked": limit.enforce && !decision.admitted,
-            });
+            let state = CallerState {
+                limit: decision.limit,
+                remaining: decision.remaining,
+                used: decision.used,
+                reset_at_ms: decision.reset_at,
+                retry_at_ms: decision.retry_at,
+                now_ms: decided.at,
+                blocked: limit.enforce && !decision.admitted,
+            };
             ([(header::CACHE_CONTROL, "no-store")], Json(state)).into_response()
         }
         Err(failure) => redis_unavailable(failure),
@@ -67,9 +167,10 @@ pub(super) async fn show(
 /// Resets the counters of one caller under a limit and its candidate.
 pub(super) async fn reset(
     State(context): State<AdminContext>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     RawQuery(query): RawQuery,
 ) -> Response {
+    let Ok(Path(name)) = name else { return malformed_name() };
     let (policy, query) = match resolve(&context.shared, &name, query.as_deref()) {
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
@@ -179,6 +280,11 @@ fn parse_caller(
                  {keys}client_ip=192.0.2.1"
             ));
         }
+        None if client_ip.is_some() && policy.key.0.is_empty() => {
+            let what =
+                "`client_ip` is given, but this limit counts all callers together; expected none";
+            return Err(what.to_owned());
+        }
         None => {
             let identity = &snapshot.identity;
             let input = KeyInput {
@@ -245,65 +351,62 @@ fn redis_unavailable(failure: Failure) -> Response {
     problem(StatusCode::SERVICE_UNAVAILABLE, &detail, &[])
 }
 
-fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> Value {
+fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
     let limit = &policy.limit;
     let (quota, key) = (&limit.quota, &policy.key.0);
-    let tiers: Vec<Value> = policy.tiers.iter().map(describe_tier).collect();
-    let candidate = policy.candidate.as_ref().map(|candidate| {
-        let decisions = sum_decisions(&candidate.limit.name, metrics);
-        json!({ "quota": candidate.limit.quota.limit, "decisions": decisions })
+    let candidate = policy.candidate.as_ref().map(|candidate| CandidateDescription {
+        quota: candidate.limit.quota.limit.into(),
+        decisions: sum_decisions(&candidate.limit.name, metrics),
     });
-    json!({
-        "name": limit.name,
-        "algorithm": limit.algorithm.tag(),
-        "quota": quota.limit,
-        "window_ms": quota.window,
-        "resolution": quota.resolution,
-        "strict": quota.strict,
-        "key": key.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "cost": describe_cost(&policy.cost),
-        "tiers": tiers,
-        "enforce": limit.enforce,
-        "candidate": candidate,
-        "refund": policy.refund.as_slice(),
-        "on_failure": match limit.on_failure {
+    LimitDescription {
+        name: limit.name.clone(),
+        algorithm: limit.algorithm.tag(),
+        quota: quota.limit.into(),
+        window_ms: quota.window,
+        resolution: quota.resolution,
+        strict: quota.strict,
+        key: key.iter().map(ToString::to_string).collect(),
+        cost: describe_cost(&policy.cost),
+        tiers: policy.tiers.iter().map(describe_tier).collect(),
+        enforce: limit.enforce,
+        candidate,
+        refund: policy.refund.to_vec(),
+        on_failure: match limit.on_failure {
             OnFailure::Local => "local",
             OnFailure::Open => "open",
             OnFailure::Closed => "closed",
         },
-        "decisions": sum_decisions(&limit.name, metrics),
-    })
-}
-
-fn describe_cost(cost: &Cost) -> Value {
-    match cost {
-        Cost::Fixed(cost) => json!(cost),
-        Cost::Header { name, max } => json!({ "header": name.as_str(), "max_cost": max }),
-        Cost::Response { name, max } => json!({ "response": name.as_str(), "max_cost": max }),
+        decisions: sum_decisions(&limit.name, metrics),
     }
 }
 
-/// A tier without the values that it matches: they may be secrets.
-fn describe_tier(tier: &Tier) -> Value {
+fn describe_cost(cost: &Cost) -> CostDescription {
+    match cost {
+        Cost::Fixed(cost) => CostDescription::Fixed(*cost),
+        Cost::Header { name, max } => {
+            CostDescription::Header { header: name.as_str().to_owned(), max_cost: *max }
+        }
+        Cost::Response { name, max } => {
+            CostDescription::Response { response: name.as_str().to_owned(), max_cost: *max }
+        }
+    }
+}
+
+fn describe_tier(tier: &Tier) -> TierDescription {
     let (part, values) = match &tier.matches {
         TierMatch::Part(part, values) => (part.to_string(), values.len()),
         TierMatch::Networks(networks) => ("client_ip".to_owned(), networks.len()),
     };
-    json!({ "part": part, "values": values, "quota": tier.limit.quota.limit })
+    TierDescription { part, values, quota: tier.limit.quota.limit.into() }
 }
 
 /// The decisions of the limit called `name`, over all routes.
-fn sum_decisions(name: &str, metrics: &Metrics) -> Value {
+fn sum_decisions(name: &str, metrics: &Metrics) -> Decisions {
     let all = metrics.decisions();
     let own = all.iter().filter(|((_, limit), _)| **limit == *name).map(|(_, counts)| counts);
     let [admitted, refused, unknown, would_refuse] = own.fold([0; 4], |mut sum, counts| {
         sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         sum
     });
-    json!({
-        "admitted": admitted,
-        "refused": refused,
-        "unknown": unknown,
-        "would_refuse": would_refuse,
-    })
+    Decisions { admitted, refused, unknown, would_refuse }
 }

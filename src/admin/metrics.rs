@@ -1,4 +1,4 @@
-//! `GET /metrics`: all metrics in `OpenMetrics` text format, summed over the workers at each scrape.
+//! `GET /metrics`: all metrics, summed over the workers at each scrape.
 
 use std::{
     collections::BTreeMap,
@@ -8,12 +8,15 @@ use std::{
 
 use axum::{
     extract::State,
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, NoLabelSet, text::encode},
+    encoding::{
+        DescriptorEncoder, NoLabelSet,
+        text::{encode_eof, encode_registry},
+    },
     metrics::MetricType,
     registry::Registry,
 };
@@ -21,34 +24,52 @@ use prometheus_client::{
 use super::{
     AdminContext,
     encode::{start_counters, write_counter, write_gauge},
+    exemplars,
+    exposition::Format,
+    process_metrics::ProcessCollector,
 };
 use crate::{
     gateway::Shared,
     limit::OnFailure,
-    metrics::LATENCY_BOUNDS,
+    metrics::{LATENCY_BOUNDS, MirrorOutcome},
     store::{Failure, StoreStats},
     telemetry::{AccessLog, process_log_dropped},
 };
 
-const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 const PROTOCOLS: [&str; 3] = ["HTTP/1.0", "HTTP/1.1", "HTTP/2"];
 const DECISIONS: [&str; 4] = ["admitted", "refused", "unknown", "would_refuse"];
 const UPSTREAM_FAILURES: [&str; 3] = ["connect", "timeout", "broken"];
 
-pub(super) async fn scrape(State(context): State<AdminContext>) -> Response {
-    let mut registry = Registry::with_prefix("tidegate");
-    registry.register_collector(Box::new(MetricsCollector(context.shared)));
-    let mut text = String::new();
-    match encode(&mut text, &registry) {
-        Ok(()) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
+pub(super) async fn scrape(State(context): State<AdminContext>, headers: HeaderMap) -> Response {
+    let format = Format::negotiate(&headers);
+    let exemplars = context.shared.metrics.exemplars();
+    match encode_all(context.shared) {
+        Ok(mut metrics) => {
+            if !exemplars.is_empty() && format == Format::OpenMetrics {
+                metrics = exemplars::add(&metrics, &exemplars);
+            }
+            let kind = (header::CONTENT_TYPE, format.content_type());
+            ([kind, (header::VARY, "Accept")], format.write(metrics)).into_response()
         }
         Err(fmt::Error) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
-/// Encodes all metrics for one scrape.
+/// All metrics, in `OpenMetrics` format.
+fn encode_all(shared: Arc<Shared>) -> Result<String, fmt::Error> {
+    let mut gateway = Registry::with_prefix("tidegate");
+    gateway.register_collector(Box::new(MetricsCollector(shared)));
+    let mut process = Registry::with_prefix("process");
+    process.register_collector(Box::new(ProcessCollector));
+    let mut text = String::new();
+    encode_registry(&mut text, &gateway)?;
+    encode_registry(&mut text, &process)?;
+    encode_eof(&mut text)?;
+    Ok(text)
+}
+
+/// Encodes the gateway's metrics for one scrape.
 struct MetricsCollector(Arc<Shared>);
 
 impl fmt::Debug for MetricsCollector {
@@ -63,6 +84,7 @@ impl Collector for MetricsCollector {
         super::upstream_metrics::encode(&self.0, &mut encoder)?;
         self.encode_limits(&mut encoder)?;
         super::throttle_metrics::encode(&self.0, &mut encoder)?;
+        super::trace_metrics::encode(&self.0, &mut encoder)?;
         self.encode_store(&mut encoder)?;
         self.encode_process(&mut encoder)
     }
@@ -84,6 +106,16 @@ impl MetricsCollector {
         let mut family = start_counters(encoder, "access_denied", help)?;
         for (route, [count]) in &denied {
             write_counter(&mut family, &[("route", route)], *count)?;
+        }
+        let mut mirrored = metrics.mirrored();
+        mirrored.retain(|_, outcomes| outcomes.iter().any(|count| *count > 0));
+        let help = "Requests chosen for a route's mirror, by outcome";
+        let mut family = start_counters(encoder, "mirrored_requests", help)?;
+        for (route, outcomes) in &mirrored {
+            for (outcome, count) in MirrorOutcome::ALL.iter().zip(outcomes) {
+                let labels = [("route", &**route), ("outcome", outcome.label())];
+                write_counter(&mut family, &labels, *count)?;
+            }
         }
         let help = "Requests whose head was read, by protocol";
         let mut family = start_counters(encoder, "requests_by_protocol", help)?;
@@ -211,11 +243,20 @@ impl MetricsCollector {
             let labels = [("shard", &*shard.name)];
             family.encode_family(&labels)?.encode_gauge(&i64::from(shard.is_up))?;
         }
+        let help = "Script calls that were sent to this server of the shared store";
+        let mut family = start_counters(encoder, "store_shard_calls", help)?;
+        for shard in self.0.store.shards() {
+            write_counter(&mut family, &[("shard", &*shard.name)], shard.calls)?;
+        }
         Ok(())
     }
 
     fn encode_process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &self.0.metrics;
+        let help = "1, labelled with the version";
+        let mut family = encoder.encode_descriptor("build_info", help, None, MetricType::Gauge)?;
+        let labels = [("version", env!("CARGO_PKG_VERSION"))];
+        family.encode_family(&labels)?.encode_gauge(&1_i64)?;
         let [open, accepted, refused, malformed] = metrics.connections();
         write_gauge(encoder, "connections", "Open client connections", open)?;
         let help = "Open tunnels: requests whose connection was upgraded to another protocol";

@@ -1,7 +1,5 @@
 //! `GET /api/throttle` shows the state of the throttle; `PUT /api/throttle` sets its mode.
 
-use std::sync::Arc;
-
 use axum::{
     Json,
     body::Bytes,
@@ -9,10 +7,56 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
-use super::{AdminContext, problem};
+use super::{
+    AdminContext,
+    problem::{problem, rejected_body},
+};
 use crate::throttle::{Throttle, mode::Mode};
+
+/// The decisions on requests while throttling, in the order of their counters.
+pub(super) const DECISIONS: [&str; 4] = ["known", "unknown", "missing", "rejected"];
+
+/// The state of the throttle.
+#[derive(JsonSchema, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a member of its own in the API's JSON")]
+pub(super) struct ThrottleDescription {
+    /// The mode in force, from the configuration or the operator.
+    #[schemars(extend("enum" = ["auto", "on", "off"]))]
+    mode: &'static str,
+    /// Whether unknown tokens are refused now.
+    throttling: bool,
+    /// The estimated number of active users.
+    active: u64,
+    /// Half the width of the estimate's 95 % confidence interval.
+    error: u64,
+    /// Whether the filters are too full for an estimate.
+    saturated: bool,
+    /// The number of active users above which throttling starts.
+    max_active: u64,
+    /// The number below which it stops.
+    resume_below: u64,
+    /// Whether the shared filters were loaded.
+    loaded: bool,
+    /// Whether the filters hold all activity within `throttle.memory`.
+    complete: bool,
+    /// Ticks of one second since the start.
+    ticks: u64,
+    /// The memory of the filters.
+    memory_bytes: u64,
+}
+
+/// The body of `PUT /api/throttle`.
+#[derive(JsonSchema, Serialize)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct ThrottleMode {
+    /// `auto` by the number of active users, `on` always, `off` never.
+    #[schemars(extend("enum" = ["auto", "on", "off"]))]
+    mode: &'static str,
+}
 
 /// Shows the state of the throttle.
 pub(super) async fn show(State(context): State<AdminContext>) -> Response {
@@ -30,7 +74,7 @@ pub(super) async fn set(
     let Some(throttle) = &context.shared.throttle else { return no_throttle() };
     let body = match body {
         Ok(body) => body,
-        Err(rejected) => return problem(rejected.status(), &rejected.body_text(), &[]),
+        Err(rejected) => return rejected_body(&rejected),
     };
     match parse_mode(&body) {
         Ok(mode) => {
@@ -57,21 +101,21 @@ fn parse_mode(body: &[u8]) -> Result<Mode, String> {
     mode.as_str().and_then(Mode::from_label).ok_or_else(|| format!("`mode` is {mode}"))
 }
 
-fn describe(throttle: &Arc<Throttle>) -> Value {
+pub(super) fn describe(throttle: &Throttle) -> ThrottleDescription {
     let (status, settings) = (throttle.status(), throttle.settings());
-    json!({
-        "mode": status.mode.label(),
-        "throttling": throttle.is_throttling(),
-        "active": status.estimate.tokens,
-        "error": status.estimate.error,
-        "saturated": status.estimate.saturated,
-        "max_active": settings.watermarks.max_active,
-        "resume_below": settings.watermarks.resume_below,
-        "loaded": status.loaded,
-        "complete": status.complete,
-        "ticks": status.ticks,
-        "memory_bytes": settings.geometry.bytes(),
-    })
+    ThrottleDescription {
+        mode: status.mode.label(),
+        throttling: throttle.is_throttling(),
+        active: status.estimate.tokens,
+        error: status.estimate.error,
+        saturated: status.estimate.saturated,
+        max_active: settings.watermarks.max_active,
+        resume_below: settings.watermarks.resume_below,
+        loaded: status.loaded,
+        complete: status.complete,
+        ticks: status.ticks,
+        memory_bytes: settings.geometry.bytes(),
+    }
 }
 
 fn no_throttle() -> Response {

@@ -4,14 +4,15 @@ use std::fmt;
 
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::encode::{start_counters, write_counter, write_gauge};
+use super::{
+    encode::{start_counters, write_counter, write_gauge},
+    throttle::DECISIONS,
+};
 use crate::{
     gateway::Shared,
     store::Failure,
     throttle::{payload::PayloadError, sync::SyncStats},
 };
-
-const DECISIONS: [&str; 4] = ["known", "unknown", "missing", "rejected"];
 
 pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let Some(throttle) = &shared.throttle else { return Ok(()) };

@@ -88,6 +88,17 @@ fn encode_gauges(upstreams: &[Scraped], encoder: &mut DescriptorEncoder<'_>) -> 
     for_each_target(upstreams, |labels, endpoint| {
         family.encode_family(&labels)?.encode_gauge(&i64::from(endpoint.connections()))
     })?;
+    let help = "Recent time to a response's head, as a peak EWMA, in seconds";
+    let mut family = start_gauges(encoder, "target_latency_seconds", help)?;
+    for Scraped { state, set } in upstreams {
+        let now = state.now();
+        for member in &set.members {
+            let labels = [("upstream", &*state.name), ("target", &*member.state.name)];
+            if let Some(micros) = member.state.observed_latency(now) {
+                family.encode_family(&labels)?.encode_gauge(&(micros as f64 / 1e6))?;
+            }
+        }
+    }
     let help = "1 while a target is in service, otherwise 0";
     let mut family = start_gauges(encoder, "target_healthy", help)?;
     for Scraped { state, set } in upstreams {

@@ -1,66 +1,114 @@
 //! `GET /api/upstreams`: the upstreams, their targets, and the health and load of each.
 
-use axum::{
-    Json,
-    extract::State,
-    response::{IntoResponse, Response},
-};
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+use axum::{Json, extract::State};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::AdminContext;
 use crate::upstream::balance::Policy;
 use crate::upstream::{EndpointSet, FAILURE_KINDS, Member, UpstreamState};
 
-/// Lists the upstreams that have servers.
-pub(super) async fn list(State(context): State<AdminContext>) -> Response {
-    let upstreams = context.shared.upstreams.all();
-    let upstreams: Vec<Value> = upstreams.iter().map(|state| describe(state)).collect();
-    Json(json!({ "upstreams": upstreams })).into_response()
+/// The upstreams that have servers.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct UpstreamList {
+    upstreams: Vec<UpstreamDescription>,
 }
 
-fn describe(state: &UpstreamState) -> Value {
+/// An upstream and its targets.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct UpstreamDescription {
+    name: Box<str>,
+    /// How a target is chosen.
+    #[schemars(extend("enum" = ["round_robin", "least_requests", "peak_ewma", "hash"]))]
+    balance: &'static str,
+    /// The targets as configured: names may have several addresses.
+    configured: Vec<String>,
+    /// Requests that wait for a target with room.
+    pending: u32,
+    retries: u64,
+    retry_budget_exhausted: u64,
+    /// Requests that no target had room for.
+    overloaded: u64,
+    /// Requests that were refused because all targets were down.
+    refused_down: u64,
+    targets: Vec<TargetDescription>,
+}
+
+/// A target: an address that requests are sent to.
+#[derive(JsonSchema, Serialize)]
+struct TargetDescription {
+    target: Box<str>,
+    url: String,
+    weight: u32,
+    priority: u16,
+    /// Whether requests are sent to it.
+    status: &'static str,
+    /// Why the status changed last; null: it never did.
+    reason: Option<String>,
+    /// When it changed last, in ms since the epoch; null: it never did.
+    since_ms: Option<u64>,
+    in_flight: u32,
+    /// The bound on requests in flight; null: none.
+    max_in_flight: Option<u32>,
+    /// Open connections, idle ones included.
+    connections: u32,
+    /// The moving average of its time to the response's head, which follows peaks at once and falls slowly; null:
+    /// no response yet.
+    latency_ms: Option<f64>,
+    requests: u64,
+    failures: BTreeMap<&'static str, u64>,
+    ejections: u64,
+}
+
+/// Lists the upstreams that have servers.
+pub(super) async fn list(State(context): State<AdminContext>) -> Json<UpstreamList> {
+    let upstreams = context.shared.upstreams.all();
+    Json(UpstreamList { upstreams: upstreams.iter().map(|state| describe(state)).collect() })
+}
+
+/// The state of an upstream.
+pub(super) fn describe(state: &UpstreamState) -> UpstreamDescription {
     let (set, now, counts) = (state.endpoints(), state.now(), state.counts());
     let configured = set.servers.targets.iter().map(|own| own.target.to_string());
-    let policy = match set.servers.policy {
-        Policy::RoundRobin => "round_robin",
-        Policy::LeastRequests => "least_requests",
-        Policy::PeakEwma => "peak_ewma",
-        Policy::Hash => "hash",
-    };
-    json!({
-        "name": &*state.name,
-        "balance": policy,
-        "configured": configured.collect::<Vec<_>>(),
-        "pending": counts.pending,
-        "retries": counts.retries,
-        "retry_budget_exhausted": counts.budget_exhausted,
-        "overloaded": counts.overloaded,
-        "refused_down": counts.down,
-        "targets": set.members.iter().map(|own| describe_target(&set, own, now)).collect::<Vec<_>>(),
-    })
+    UpstreamDescription {
+        name: state.name.clone(),
+        balance: match set.servers.policy {
+            Policy::RoundRobin => "round_robin",
+            Policy::LeastRequests => "least_requests",
+            Policy::PeakEwma => "peak_ewma",
+            Policy::Hash => "hash",
+        },
+        configured: configured.collect(),
+        pending: counts.pending,
+        retries: counts.retries,
+        retry_budget_exhausted: counts.budget_exhausted,
+        overloaded: counts.overloaded,
+        refused_down: counts.down,
+        targets: set.members.iter().map(|own| describe_target(&set, own, now)).collect(),
+    }
 }
 
-fn describe_target(set: &EndpointSet, member: &Member, now: u64) -> Value {
+fn describe_target(set: &EndpointSet, member: &Member, now: u64) -> TargetDescription {
     let endpoint = &member.state;
     let status = endpoint.view().status(now, set.servers.health.slow_start);
     let change = endpoint.last_change();
     let has_changed = change.at > 0;
-    let failures = FAILURE_KINDS.into_iter().zip(endpoint.failures());
-    let latency = endpoint.latency(now);
-    json!({
-        "target": &*endpoint.name,
-        "url": endpoint.target.to_string(),
-        "weight": member.weight,
-        "priority": member.priority,
-        "status": status.as_str(),
-        "reason": has_changed.then_some(change.reason),
-        "since_ms": has_changed.then_some(change.at),
-        "in_flight": endpoint.in_flight(),
-        "max_in_flight": endpoint.adaptive_limit().or(set.servers.bounds.max_requests),
-        "connections": endpoint.connections(),
-        "latency_ms": (latency > 0).then_some(latency as f64 / 1e3),
-        "requests": endpoint.requests(),
-        "failures": failures.collect::<std::collections::BTreeMap<_, _>>(),
-        "ejections": endpoint.ejections(),
-    })
+    TargetDescription {
+        target: endpoint.name.clone(),
+        url: endpoint.target.to_string(),
+        weight: member.weight,
+        priority: member.priority,
+        status: status.as_str(),
+        reason: has_changed.then_some(change.reason),
+        since_ms: has_changed.then_some(change.at),
+        in_flight: endpoint.in_flight(),
+        max_in_flight: endpoint.adaptive_limit().or(set.servers.bounds.max_requests),
+        connections: endpoint.connections(),
+        latency_ms: endpoint.observed_latency(now).map(|micros| micros as f64 / 1e3),
+        requests: endpoint.requests(),
+        failures: FAILURE_KINDS.into_iter().zip(endpoint.failures()).collect(),
+        ejections: endpoint.ejections(),
+    }
 }

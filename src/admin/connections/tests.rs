@@ -2,9 +2,18 @@ use axum::{
     body::Bytes,
     routing::{get, put},
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use std::sync::Arc;
 
 use super::*;
+use crate::{
+    admin::{AdminListener, BoundAddress},
+    config::{AdminAddress, ListenAddress},
+};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -23,15 +32,21 @@ async fn with_server<T>(
     bounds: ConnectionBounds,
     test: impl AsyncFnOnce(std::net::SocketAddr) -> T,
 ) -> T {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = AdminListener::open(
+        &AdminAddress::Tcp(ListenAddress(([127, 0, 0, 1], 0).into())),
+        Arc::default(),
+    );
+    let listener = listener.unwrap();
+    let Some(BoundAddress::Tcp(address)) = listener.address() else { panic!() };
+    let listener = listener.into_accepting().unwrap();
+    let leave = CancellationToken::new();
     let large = Bytes::from(vec![b'x'; 32 * 1024 * 1024]);
     let router = Router::new()
         .route("/", get(async || "ok"))
         .route("/large", get(async || large))
         .route("/body", put(async |body: Bytes| body.len().to_string()));
     tokio::select! {
-        never = serve(listener, router, bounds) => match never {},
+        never = serve(listener, router, || None, bounds, leave) => match never {},
         result = test(address) => result,
     }
 }

@@ -1,0 +1,203 @@
+//! The table of the admin API's endpoints. The router and the `OpenAPI` description are made from it, so neither
+//! has a request that the other lacks.
+
+use axum::{
+    body::Bytes,
+    http::header,
+    routing::{MethodRouter, get, post},
+};
+
+use super::{
+    AdminContext, dashboard, events, health, limits, live_config, log_level, metrics, openapi,
+    operation::{Content, Endpoint, Operation, schema_of},
+    reload, routes, state, throttle, upstreams,
+};
+
+fn endpoint(
+    path: &'static str,
+    handlers: MethodRouter<AdminContext>,
+    operations: impl Into<Vec<Operation>>,
+) -> Endpoint {
+    Endpoint { path, handlers, operations: operations.into() }
+}
+
+/// All endpoints. The description says whether requests need a token.
+pub(super) fn all(needs_token: bool) -> Vec<Endpoint> {
+    let mut all = vec![
+        page("/", "dashboard", dashboard::HTML),
+        page("/dashboard.css", "dashboardStyle", dashboard::CSS),
+        page("/dashboard.js", "dashboardScript", dashboard::JS),
+        page("/favicon.svg", "dashboardIcon", dashboard::ICON),
+    ];
+    all.extend(observation());
+    all.extend(rules());
+    all.extend(control());
+    let path = "/api/openapi.json";
+    let operation = Operation::get("openapi", "This description").json(
+        200,
+        "An OpenAPI 3.1 document",
+        |_| schemars::json_schema!({ "type": "object", "required": ["openapi", "paths"] }),
+    );
+    // Described before it is served, so that it describes itself.
+    all.push(endpoint(path, MethodRouter::new(), [operation]));
+    let document = Bytes::from(openapi::document(&all, needs_token).to_string());
+    if let Some(last) = all.last_mut() {
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        last.handlers = get(async move || (kind, document));
+    }
+    all
+}
+
+/// A file of the dashboard.
+fn page(path: &'static str, id: &'static str, file: dashboard::File) -> Endpoint {
+    let summary = "A file of the dashboard, which is at /";
+    let operation = Operation::get(id, summary).reply(200, summary, Content::Text(file.media));
+    endpoint(path, get(async move || dashboard::serve(file)), [operation])
+}
+
+/// What the gateway is doing.
+fn observation() -> [Endpoint; 6] {
+    let alive = Operation::get("healthz", "Liveness");
+    let ready = Operation::get("readyz", "Readiness; without the token only whether it is");
+    let metrics = Operation::get("metrics", "Metrics for Prometheus");
+    let state = Operation::get("state", "What the dashboard shows: counts since the start");
+    let events = Operation::get("events", "`/api/state` once a second, as server-sent events");
+    let upstreams = Operation::get("listUpstreams", "The upstreams, their targets and health");
+    let [text, openmetrics] = ["text/plain", "application/openmetrics-text"].map(Content::Text);
+    let described = "In the format that `Accept` asks for, by default Prometheus' text format";
+    [
+        endpoint(
+            "/healthz",
+            get(health::healthz),
+            [alive.reply(200, "The process lives", Content::Text("text/plain"))],
+        ),
+        endpoint(
+            "/readyz",
+            get(health::readyz),
+            [ready.json(200, "Ready", schema_of::<health::Readiness>).json(
+                503,
+                "Not ready",
+                schema_of::<health::Readiness>,
+            )],
+        ),
+        endpoint(
+            "/metrics",
+            get(metrics::scrape),
+            [metrics.reply(200, described, text).reply(200, described, openmetrics)],
+        ),
+        endpoint(
+            "/api/state",
+            get(state::show),
+            [state.json(200, "The state", schema_of::<state::GatewayState>)],
+        ),
+        endpoint(
+            "/api/events",
+            get(events::stream),
+            [events
+                .reply(200, "A stream without end", Content::Text("text/event-stream"))
+                .error(403, "A web page of another origin sent the request")
+                .error(503, "Too many listeners")],
+        ),
+        endpoint(
+            "/api/upstreams",
+            get(upstreams::list),
+            [upstreams.json(200, "The upstreams", schema_of::<upstreams::UpstreamList>)],
+        ),
+    ]
+}
+
+/// The rules in force, and what they have counted.
+fn rules() -> [Endpoint; 4] {
+    let config = Operation::get("config", "The configuration in force, credentials masked");
+    let routes = Operation::get("listRoutes", "The routes in force and their responses");
+    let list = Operation::get("listLimits", "The limits in force and their decisions");
+    let show = Operation::get("showCaller", "The count of one caller; charges nothing");
+    let reset = Operation::new("delete", "resetCaller", "Reset the count of one caller");
+    [
+        endpoint(
+            "/api/config",
+            get(live_config::show),
+            [config
+                .json(200, "The configuration", schema_of::<live_config::LiveConfig>)
+                .error(500, "The configuration cannot be shown")],
+        ),
+        endpoint(
+            "/api/routes",
+            get(routes::list),
+            [routes.json(200, "The routes", schema_of::<routes::RouteList>)],
+        ),
+        endpoint(
+            "/api/limits",
+            get(limits::list),
+            [list.json(200, "The limits", schema_of::<limits::LimitList>)],
+        ),
+        endpoint(
+            "/api/limits/{name}",
+            get(limits::show).delete(limits::reset),
+            [
+                caller(show).json(200, "The count", schema_of::<limits::CallerState>),
+                caller(reset).reply(204, "The count is reset", Content::None),
+            ],
+        ),
+    ]
+}
+
+/// A request for one caller under one limit.
+fn caller(operation: Operation) -> Operation {
+    operation
+        .parameter("name", "The limit's name", "^[A-Za-z0-9_.-]{1,64}$")
+        .parameter("key", "The value of each part of the limit's key, in its order", "")
+        .parameter("client_ip", "The caller's address, if all parts are empty", "")
+        .parameter("hash", "The caller's keyed hash, instead of `key`", "^[0-9A-Fa-f]{32}$")
+        .parameter("tier", "The index of the caller's tier", "^[0-9]{1,5}$")
+        .error(400, "The query names no caller")
+        .error(404, "No limit has this name")
+        .error(503, "No reply from Redis")
+}
+
+/// What an operator changes.
+fn control() -> [Endpoint; 3] {
+    let reload = Operation::new("post", "reload", "Read the configuration file again");
+    let throttle = Operation::get("throttle", "The state of active-user admission");
+    let set_mode = Operation::new("put", "setThrottleMode", "Set the throttle's mode");
+    let level = Operation::get("logLevel", "The filter of the process log");
+    let set_level = Operation::new("put", "setLogLevel", "Set the filter of the process log");
+    let described = schema_of::<throttle::ThrottleDescription>;
+    [
+        endpoint(
+            "/api/reload",
+            post(reload::reload),
+            [reload
+                .json(200, "The new configuration is in force", schema_of::<reload::Reloaded>)
+                .error(400, "The configuration has faults; the running one stays")
+                .error(409, "Another reload does not end")
+                .error(500, "The reload cannot run")],
+        ),
+        endpoint(
+            "/api/throttle",
+            get(throttle::show).put(throttle::set),
+            [
+                throttle.json(200, "The state", described).error(404, "There is no throttle"),
+                set_mode
+                    .body(schema_of::<throttle::ThrottleMode>)
+                    .json(200, "The new state", described)
+                    .error(400, "The body is not a mode")
+                    .error(404, "There is no throttle"),
+            ],
+        ),
+        endpoint(
+            "/api/log_level",
+            get(log_level::show).put(log_level::set),
+            [
+                level
+                    .json(200, "The filter", schema_of::<log_level::LogLevel>)
+                    .error(409, "The process has no log of its own"),
+                set_level
+                    .body(schema_of::<log_level::NewLogLevel>)
+                    .json(200, "The new filter", schema_of::<log_level::LogLevel>)
+                    .error(400, "The body is not a filter")
+                    .error(409, "The process has no log of its own"),
+            ],
+        ),
+    ]
+}

@@ -1,0 +1,100 @@
+//! `GET /healthz` and `GET /readyz`: the probes of orchestrators, which need no token.
+
+use std::sync::atomic::Ordering;
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{AdminContext, token::IsAuthenticated};
+use crate::gateway::Shared;
+
+/// Whether the gateway is ready, and why. Without the admin token only `ready` is given.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct Readiness {
+    /// Whether workers accept connections and the throttle, if there is one, has loaded its filters.
+    ready: bool,
+    #[serde(flatten)]
+    details: Option<Details>,
+}
+
+/// What readiness depends on.
+#[derive(JsonSchema, Serialize)]
+struct Details {
+    /// The number of workers that accept connections.
+    workers: u64,
+    /// The generation of the configuration, from 1.
+    generation: u64,
+    store: StoreHealth,
+    /// Null without a throttle.
+    throttle: Option<ThrottleHealth>,
+}
+
+/// The health of the counter store.
+#[derive(JsonSchema, Serialize)]
+struct StoreHealth {
+    /// Where limits keep their counters.
+    #[schemars(extend("enum" = ["memory", "redis"]))]
+    kind: &'static str,
+    healthy: bool,
+    workers_without_redis: usize,
+    /// The Redis servers that are down.
+    lost_shards: Vec<Box<str>>,
+    /// Gateways alive on the same store.
+    gateways: u32,
+}
+
+/// The state of the throttle's filters.
+#[derive(JsonSchema, Serialize)]
+struct ThrottleHealth {
+    /// Whether the filters are loaded.
+    loaded: bool,
+    /// Whether they hold all activity within `throttle.memory`.
+    complete: bool,
+}
+
+/// Liveness: 200 as long as the control thread runs.
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Readiness: 200 if workers accept connections and the throttle, if there is one, has loaded its filters. A
+/// lost store is reported but does not make the gateway unready, because limits then follow `on_failure`.
+pub(super) async fn readyz(
+    State(context): State<AdminContext>,
+    Extension(IsAuthenticated(is_authenticated)): Extension<IsAuthenticated>,
+) -> Response {
+    let shared = &context.shared;
+    let workers = shared.accepting_workers.load(Ordering::Acquire);
+    let is_loaded = shared.throttle.as_ref().is_none_or(|throttle| throttle.status().loaded);
+    let ready = workers > 0 && is_loaded;
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let details = is_authenticated.then(|| details(shared, workers));
+    (status, Json(Readiness { ready, details })).into_response()
+}
+
+fn details(shared: &Shared, workers: u64) -> Details {
+    let store = shared.store.status();
+    let shards = shared.store.shards().into_iter();
+    let throttle = shared.throttle.as_ref().map(|throttle| throttle.status());
+    Details {
+        workers,
+        generation: shared.live.generation(),
+        store: StoreHealth {
+            kind: if store.uses_redis { "redis" } else { "memory" },
+            healthy: store.is_healthy(),
+            workers_without_redis: store.lost_workers,
+            lost_shards: shards.filter(|shard| !shard.is_up).map(|shard| shard.name).collect(),
+            gateways: store.gateways,
+        },
+        throttle: throttle.map(|throttle| ThrottleHealth {
+            loaded: throttle.loaded,
+            complete: throttle.complete,
+        }),
+    }
+}

@@ -1,0 +1,143 @@
+//! `GET /api/config`: the configuration in force, with defaults, and without the secrets that it may contain.
+
+use std::borrow::Cow;
+
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{AdminContext, problem::problem};
+use crate::{
+    config::ConfigSource,
+    sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_url},
+};
+
+/// The configuration in force.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct LiveConfig {
+    /// Its generation: 1 at the start, 1 more after each reload.
+    generation: u64,
+    /// The configuration with its defaults, in the format of the file, which `tidegate schema` describes.
+    /// Credentials are replaced with `***`, the values of environment variables with `${NAME}`.
+    config: Value,
+}
+
+/// Shows the configuration that requests are decided by.
+pub(super) async fn show(State(context): State<AdminContext>) -> Response {
+    let (generation, loaded) = context.reloader.live_config();
+    let Ok(mut config) = serde_json::to_value(&loaded.config) else {
+        let detail = "the configuration cannot be shown; expected one that is valid as JSON";
+        return problem(StatusCode::INTERNAL_SERVER_ERROR, detail, &[]);
+    };
+    mask(&mut config);
+    mask_variables(&mut config, &loaded.source);
+    ([(header::CACHE_CONTROL, "no-store")], Json(LiveConfig { generation, config })).into_response()
+}
+
+/// Shows `${NAME}` instead of the values of environment variables in texts.
+fn mask_variables(config: &mut Value, source: &ConfigSource) {
+    match config {
+        Value::Object(object) => {
+            object.values_mut().for_each(|value| mask_variables(value, source));
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| mask_variables(value, source)),
+        Value::String(text) => {
+            if let Cow::Owned(masked) = source.mask_values(text) {
+                *text = masked;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Masks what may be a credential: the values of tiers, header fields and parameters whose name or value says so, and
+/// such parts of URLs. URLs of Redis are serialized without their credentials, and secrets are references.
+fn mask(config: &mut Value) {
+    match config {
+        Value::Object(object) => {
+            for (name, value) in object {
+                match (name.as_str(), value) {
+                    ("tiers", Value::Array(tiers)) => tiers.iter_mut().for_each(mask_tier),
+                    ("set" | "add" | "headers" | "query" | "cookies", Value::Object(fields)) => {
+                        for (name, value) in fields {
+                            mask_field(name, value);
+                        }
+                    }
+                    (_, value) => mask(value),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(mask),
+        Value::String(text) => {
+            if let Cow::Owned(masked) = mask_url(text) {
+                *text = masked;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Tiers match by the values of keys, which may be tokens.
+fn mask_tier(tier: &mut Value) {
+    let values = tier.pointer_mut("/match/values").and_then(Value::as_array_mut);
+    values.into_iter().flatten().for_each(|value| *value = MASK.into());
+}
+
+fn mask_field(name: &str, value: &mut Value) {
+    match value {
+        Value::String(text) if is_sensitive_name(name) || is_sensitive_value(text) => {
+            *value = MASK.into();
+        }
+        _ => mask(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn credentials_are_masked_wherever_they_are() {
+        let mut config = json!({
+            "headers": {"x_ratelimit": true, "standard": "off"},
+            "limits": {"a": {"tiers": [
+                {"match": {"part": "header:x-api-key", "values": ["hush-1", "hush-2"]}, "quota": 5}
+            ]}},
+            "routes": [{
+                "match": {"headers": {"X-Api-Key": "hush-3", "x-plan": "gold"}, "query": {"access_token": "hush-4"}},
+                "headers": {
+                    "request": {"set": {"Authorization": "Bearer hush-5", "x-tier": "1"}, "add": {}, "remove": []},
+                    "response": {"set": {}, "add": {"Set-Cookie": "s=hush-6"}, "remove": []},
+                },
+            }, {
+                "headers": {"request": {"set": {"x-upstream-pass": "hush-7", "x-access": "bearer hush-8"}}},
+                "redirect": {"to": "https://me:hush-9@example.com/a@b?token=hush-10&x=kept-1&sig=hush-11"},
+                "rewrite": "/kept-2?x=1",
+            }],
+        });
+        mask(&mut config);
+        let text = config.to_string();
+        assert!(!text.contains("hush"), "{text}");
+        assert_eq!(text.matches(MASK).count(), 11, "{text}");
+        for kept in [
+            "/kept-2?x=1",
+            "@example.com/a@b?",
+            "kept-1",
+            "gold",
+            "x-tier\":\"1",
+            "\"quota\":5",
+            "header:x-api-key",
+            "off",
+        ] {
+            assert!(text.contains(kept), "{kept}: {text}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! `GET /api/openapi.json`: the `OpenAPI` 3.1 description, generated from the table of endpoints and from the
+//! types of their responses.
+
+use std::collections::BTreeSet;
+
+use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use super::{
+    operation::{Content, Endpoint, Operation, Parameter},
+    problem::Problem,
+    token::is_open,
+};
+
+/// The description of `endpoints`, which may need a token.
+pub(super) fn document(endpoints: &[Endpoint], needs_token: bool) -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    let mut paths = Map::new();
+    for endpoint in endpoints {
+        let operations = endpoint.operations.iter().map(|operation| {
+            let mut described = describe(operation, endpoint.path, &mut generator);
+            let errors = common_errors(operation, endpoint.path, needs_token);
+            add_errors(&mut described, &errors, &mut generator);
+            if needs_token && !is_open(endpoint.path) {
+                described["security"] = json!([{ "token": [] }]);
+            }
+            (operation.method.to_owned(), described)
+        });
+        paths.insert(endpoint.path.to_owned(), Value::Object(operations.collect()));
+    }
+    let schemas = generator.take_definitions(true);
+    let mut components = json!({ "schemas": schemas });
+    if needs_token {
+        let description = "The token of `admin.token`.";
+        components["securitySchemes"] =
+            json!({ "token": { "type": "http", "scheme": "bearer", "description": description } });
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tidegate admin API",
+            "summary": "Health, metrics and control of a Tidegate gateway",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "servers": [{ "url": "/" }],
+        "paths": paths,
+        "components": components,
+    })
+}
+
+fn describe(operation: &Operation, path: &str, generator: &mut SchemaGenerator) -> Value {
+    let mut responses = Map::new();
+    for reply in &operation.replies {
+        let response = json!({ "description": reply.description });
+        let response = responses.entry(reply.status.to_string()).or_insert(response);
+        if let Some((media, schema)) = content(reply.content, generator) {
+            response["content"][media] = json!({ "schema": schema });
+        }
+    }
+    let mut described = json!({
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "responses": responses,
+    });
+    let parameters: Vec<Value> =
+        operation.parameters.iter().map(|own| describe_parameter(own, path)).collect();
+    if !parameters.is_empty() {
+        described["parameters"] = parameters.into();
+    }
+    if let Some((media, schema)) = content(operation.body, generator) {
+        described["requestBody"] =
+            json!({ "required": true, "content": { media: { "schema": schema } } });
+    }
+    described
+}
+
+/// Adds `errors` to the responses of an operation, except those that it describes itself.
+fn add_errors(
+    operation: &mut Value,
+    errors: &[(u16, &'static str)],
+    generator: &mut SchemaGenerator,
+) {
+    let Some((media, schema)) = content(Content::Problem, generator) else { return };
+    let Some(responses) = operation["responses"].as_object_mut() else { return };
+    for (status, description) in errors {
+        let content = json!({ media: { "schema": schema } });
+        let response = json!({ "description": description, "content": content });
+        responses.entry(status.to_string()).or_insert(response);
+    }
+}
+
+fn describe_parameter(parameter: &Parameter, path: &str) -> Value {
+    let is_path = path.contains(&format!("{{{}}}", parameter.name));
+    let mut schema = json!({ "type": "string" });
+    if !parameter.pattern.is_empty() {
+        schema["pattern"] = parameter.pattern.into();
+    }
+    if parameter.is_list {
+        schema = json!({ "type": "array", "items": schema });
+    }
+    json!({
+        "name": parameter.name,
+        "in": if is_path { "path" } else { "query" },
+        "required": is_path,
+        "description": parameter.description,
+        "schema": schema,
+    })
+}
+
+/// The errors that every request may get, beyond those of its own.
+fn common_errors(operation: &Operation, path: &str, needs_token: bool) -> Vec<(u16, &'static str)> {
+    let mut errors = vec![(421, "The `Host` is not one that the admin listener accepts")];
+    if needs_token && !is_open(path) {
+        errors.push((401, "The token is missing or wrong"));
+    }
+    if operation.method != "get" {
+        errors.push((403, "A web page of another origin sent the request"));
+        errors.push((408, "The request's body did not arrive in time"));
+        errors.push((413, "The request's body is too long"));
+    }
+    errors
+}
+
+/// The media type of a content and its schema; `None` if there is no content.
+fn content(content: Content, generator: &mut SchemaGenerator) -> Option<(&'static str, Schema)> {
+    let text = || schemars::json_schema!({ "type": "string" });
+    match content {
+        Content::None => None,
+        Content::Text(media) => Some((media, text())),
+        Content::Json(schema) => Some(("application/json", schema(generator))),
+        Content::Problem => {
+            Some(("application/problem+json", generator.subschema_for::<Problem<'_>>()))
+        }
+    }
+}
+
+/// The requests of `endpoints`, one a line, for the errors of unknown paths.
+pub(super) fn index(endpoints: &[Endpoint]) -> String {
+    let lines = endpoints.iter().filter(|endpoint| !endpoint.path.contains('.')).map(|endpoint| {
+        let methods: BTreeSet<String> =
+            endpoint.operations.iter().map(|own| own.method.to_ascii_uppercase()).collect();
+        let methods: Vec<String> = methods.into_iter().rev().collect();
+        format!("{} {}", methods.join(", "), endpoint.path)
+    });
+    lines.collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,108 @@
+//! What an endpoint of the admin API is: its path, its handlers, and the description of its requests.
+
+use axum::routing::MethodRouter;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use super::AdminContext;
+
+/// A path, what serves it, and the description of its requests.
+pub(super) struct Endpoint {
+    pub(super) path: &'static str,
+    pub(super) handlers: MethodRouter<AdminContext>,
+    pub(super) operations: Vec<Operation>,
+}
+
+/// A request: a method of an endpoint.
+pub(super) struct Operation {
+    /// In lower case.
+    pub(super) method: &'static str,
+    pub(super) id: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) parameters: Vec<Parameter>,
+    /// The request's body.
+    pub(super) body: Content,
+    pub(super) replies: Vec<Reply>,
+}
+
+/// A parameter of the path, if the path names it, or of the query.
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) description: &'static str,
+    /// What its value matches; empty: any text.
+    pub(super) pattern: &'static str,
+    /// Whether it may be given more than once.
+    pub(super) is_list: bool,
+}
+
+/// A response.
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) description: &'static str,
+    pub(super) content: Content,
+}
+
+/// The body of a request or response.
+#[derive(Clone, Copy)]
+pub(super) enum Content {
+    None,
+    /// Text of this media type.
+    Text(&'static str),
+    /// JSON of this schema.
+    Json(fn(&mut SchemaGenerator) -> Schema),
+    /// A problem document.
+    Problem,
+}
+
+impl Operation {
+    pub(super) fn new(method: &'static str, id: &'static str, summary: &'static str) -> Self {
+        let (parameters, replies) = (Vec::new(), Vec::new());
+        Self { method, id, summary, parameters, body: Content::None, replies }
+    }
+
+    pub(super) fn get(id: &'static str, summary: &'static str) -> Self {
+        Self::new("get", id, summary)
+    }
+
+    pub(super) fn body(mut self, schema: fn(&mut SchemaGenerator) -> Schema) -> Self {
+        self.body = Content::Json(schema);
+        self
+    }
+
+    pub(super) fn parameter(
+        mut self,
+        name: &'static str,
+        description: &'static str,
+        pattern: &'static str,
+    ) -> Self {
+        self.parameters.push(Parameter { name, description, pattern, is_list: name == "key" });
+        self
+    }
+
+    pub(super) fn reply(
+        mut self,
+        status: u16,
+        description: &'static str,
+        content: Content,
+    ) -> Self {
+        self.replies.push(Reply { status, description, content });
+        self
+    }
+
+    pub(super) fn json(
+        self,
+        status: u16,
+        description: &'static str,
+        schema: fn(&mut SchemaGenerator) -> Schema,
+    ) -> Self {
+        self.reply(status, description, Content::Json(schema))
+    }
+
+    pub(super) fn error(self, status: u16, description: &'static str) -> Self {
+        self.reply(status, description, Content::Problem)
+    }
+}
+
+/// The schema of a type, as a reference to the description's components.
+pub(super) fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}

@@ -1,0 +1,55 @@
+//! Errors of the admin API as problem documents (RFC 9457).
+
+use axum::{
+    extract::rejection::BytesRejection,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::MAX_BODY;
+
+/// A problem document (RFC 9457).
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct Problem<'a> {
+    /// Always `about:blank`: the title is that of the status.
+    r#type: &'static str,
+    /// The status in words.
+    title: &'static str,
+    /// The status code.
+    status: u16,
+    /// What is wrong, and what was expected.
+    detail: &'a str,
+    /// The faults of the configuration, after a reload.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    faults: &'a [String],
+}
+
+/// The response to a request whose body was not read: it is too long, or its client has gone.
+pub(super) fn rejected_body(rejected: &BytesRejection) -> Response {
+    let detail = match rejected.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            format!("the request's body is too long; expected at most {MAX_BODY} bytes")
+        }
+        _ => "the request's body ended early; expected a whole body".to_owned(),
+    };
+    problem(rejected.status(), &detail, &[])
+}
+
+/// A problem document, with the `faults` of the configuration if there are any.
+pub(super) fn problem(status: StatusCode, detail: &str, faults: &[String]) -> Response {
+    let problem = Problem {
+        r#type: "about:blank",
+        title: status.canonical_reason().unwrap_or("Error"),
+        status: status.as_u16(),
+        detail,
+        faults,
+    };
+    let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+    match serde_json::to_string(&problem) {
+        Ok(body) => (status, kind, body).into_response(),
+        Err(_) => status.into_response(),
+    }
+}
