@@ -110,6 +110,14 @@ impl Clock {
         }
     }
 
+    /// As [`Self::now`], in ns; a manual clock has whole ms.
+    pub fn now_nanos(&self) -> u64 {
+        match &self.manual {
+            Some(manual) => manual.state.lock().now.saturating_mul(1_000_000),
+            None => system_time().as_nanos() as u64,
+        }
+    }
+
     /// Monotonic time since this clock was created, in ms, for cached state that several threads
     /// share. For a manual clock, the time since its start; 0 if it is set back before that.
     pub fn monotonic_ms(&self) -> u64 {
@@ -352,10 +360,18 @@ impl BackgroundInterval {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+fn system_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
 fn system_millis() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
+    u64::try_from(system_time().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The time of the system's monotonic clock (`CLOCK_MONOTONIC`), in µs.
+pub fn instant_micros() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
 }
 
 /// The time of the system's monotonic clock, for measuring durations.

@@ -2,11 +2,17 @@
 //!
 //! - `accept.rs`: the negotiation by `Accept-Encoding` (RFC 9110, 12.5.3).
 //! - `compressor.rs`: one body's encoder, whose memory is bounded.
+//! - `permit.rs`: how many bodies are compressed at once.
 
 mod accept;
 mod compressor;
+mod permit;
 
-pub use self::{accept::negotiate, compressor::Compressor};
+pub use self::{
+    accept::negotiate,
+    compressor::Compressor,
+    permit::{CompressionPermit, Compressions},
+};
 
 /// A content coding that the gateway can apply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

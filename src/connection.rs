@@ -30,7 +30,7 @@ use std::{
 
 pub use self::http2::Http2Connection;
 use self::input::{Input, ReceiveOutcome};
-pub use self::opening::{Opened, Opening, OpeningError};
+pub use self::opening::{Opened, Opening, OpeningError, handshake};
 
 use crate::{
     framing::{

@@ -8,17 +8,17 @@
 //!
 //! The files, in the order of the path:
 //!
-//! - `context.rs`, `request_id.rs`: the state of one request, and its log line.
+//! - `context.rs`, `request_id.rs`, `tracing.rs`: the state of one request, its log line and its trace.
 //! - `rules.rs`: the snapshot with the worker's counters and pools.
 //! - `via.rs`, `plan.rs`: loop detection; route, caller, limits and keys.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
-//! - `forward.rs`, `quota_status.rs`, `route_reply.rs`: the actions of a route.
+//! - `forward.rs`, `mirror.rs`, `quota_status.rs`, `route_reply.rs`: the actions of a route.
 //! - `cors.rs`: CORS preflights, and the fields of responses.
 //! - `compress.rs`: whether a response is compressed.
-//! - `draft_response.rs`, `response.rs`, `date.rs`: the response.
+//! - `draft_response.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: what was decided, for the log.
 //! - `connection_limit.rs`: the bound on open connections, which workers enforce.
 
 mod activity;
@@ -32,16 +32,20 @@ mod connection_limit;
 mod context;
 mod cors;
 mod date;
+mod decision_log;
 mod delay;
 mod delay_queue;
 mod draft_response;
 mod forward;
+mod mirror;
 mod plan;
 mod quota_status;
 mod request_id;
+mod request_trace;
 mod response;
 mod route_reply;
 mod rules;
+mod tracing;
 mod via;
 
 use std::{
@@ -61,6 +65,7 @@ use self::{
     context::{AccessLogger, OpenTunnel},
     date::DateCache,
     draft_response::{DraftResponse, is_extended_connect},
+    mirror::Mirrors,
     request_id::RequestIds,
     rules::{RulesCache, WorkerRules},
 };
@@ -73,6 +78,7 @@ pub use self::{
 };
 use crate::{
     clock::Clock,
+    compress::Compressions,
     error::GatewayError,
     framing::{BodyLength, ClientStream, Fields, FramingError, RequestHead, Version},
     identity::KeySecret,
@@ -86,6 +92,7 @@ use crate::{
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
     tls::SelectedName,
+    trace::{IdSource, TraceQueue, Work},
     upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
 };
 
@@ -107,6 +114,8 @@ pub struct Shared {
     pub delay_queues: DelayQueues,
     /// The access log; `None` if it is off.
     pub access_log: Option<AccessLog>,
+    /// The spans of sampled requests, on their way to the collector.
+    pub traces: Arc<TraceQueue>,
     /// The number of workers that accept connections.
     pub accepting_workers: AtomicU64,
     /// Bounds the open client connections.
@@ -147,6 +156,9 @@ pub struct Gateway {
     access_log: Option<Rc<AccessWriter>>,
     cache: RulesCache,
     ids: RequestIds,
+    trace_ids: IdSource,
+    /// What spans call the store.
+    store_name: &'static str,
     dates: DateCache,
     /// The counters of requests without a route.
     unrouted: Arc<CachePadded<RouteCounters>>,
@@ -158,6 +170,10 @@ pub struct Gateway {
     background: Rc<Background>,
     /// The leases of concurrency permits.
     leases: Rc<LeaseTable>,
+    /// The responses that are being compressed.
+    compressions: Compressions,
+    /// The copies of requests that are under way.
+    mirrors: Mirrors,
 }
 
 impl Gateway {
@@ -172,11 +188,15 @@ impl Gateway {
             access_log: shared.access_log.as_ref().map(|log| Rc::new(log.writer())),
             cache: RulesCache::new(&shared, &metrics, coarse_clock.clone()),
             ids: RequestIds::new(),
+            trace_ids: IdSource::default(),
+            store_name: if shared.store.connector().is_some() { "redis" } else { "memory" },
             dates: DateCache::default(),
             unrouted: metrics.route(""),
             warned_at: Cell::new(0),
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
+            compressions: Compressions::default(),
+            mirrors: Mirrors::new(coarse_clock.clone()),
             metrics,
             shared,
             coarse_clock,
@@ -195,9 +215,19 @@ impl Gateway {
         self.cache.sweep_pools();
     }
 
+    /// Closes idle upstream connections that other workers need. Call it about every 100 ms.
+    pub fn yield_connections(&self) {
+        self.cache.yield_connections();
+    }
+
     /// Renews the concurrency leases that are due. Call it about every 100 ms.
     pub fn renew_leases(&self) {
         self.leases.renew();
+    }
+
+    /// Expires the deadlines of copies of requests. Call it about every 100 ms.
+    pub fn sweep_mirrors(&self) {
+        self.mirrors.sweep();
     }
 
     /// Flushes access log lines that have been buffered for a second. Call it about every 100 ms.
@@ -256,6 +286,7 @@ impl Gateway {
             let logger = AccessLogger { writer: Rc::clone(writer), secret: KeySecret(k0, k1) };
             context.access_logger = Some(logger);
         }
+        context.tracing = self.begin_trace(&context);
         context
     }
 
@@ -265,8 +296,7 @@ impl Gateway {
         peer: &Peer,
         context: &mut RequestContext,
     ) -> Result<DraftResponse, GatewayError> {
-        let rules = Rc::clone(&context.rules);
-        let rules = &*rules;
+        let rules = &Rc::clone(&context.rules);
         let Some(head) = &context.head else { return Err(GatewayError::MalformedTarget) };
         check_method_and_expect(head)?;
         if self.shared.via.is_listed_in(&head.fields) {
@@ -299,7 +329,10 @@ impl Gateway {
             self.charge(context).await?;
             if context.limits.iter().any(is_delayed) {
                 // Boxed, so that requests without a delay do not carry its state.
-                Box::pin(self.delay(context)).await?;
+                self.begin_span(context, || Work::Delay);
+                let delayed = Box::pin(self.delay(context)).await;
+                self.end_span(context);
+                delayed?;
             }
         }
         match &route.action {
@@ -364,7 +397,16 @@ impl Gateway {
             timeouts.total = millis(route.answer_timeout);
             timeouts.tunnel_idle = millis(route.tunnel_idle_timeout);
             if let Some(rules) = &route.compress {
-                compress::compress(rules, &context, upstream.as_mut(), &mut content, &mut fields);
+                let upstream = upstream.as_mut();
+                let compressions = &self.compressions;
+                compress::compress(
+                    compressions,
+                    rules,
+                    &context,
+                    upstream,
+                    &mut content,
+                    &mut fields,
+                );
             }
         }
         suppressed.cors = cors::write_fields(&mut fields, rules, &context, upstream.as_ref());
@@ -373,6 +415,7 @@ impl Gateway {
             self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
         }
         context.record_status(status);
+        decision_log::log_decisions(&context, status.as_u16());
         let status = if context.is_grpc_refusal { respond::GRPC_HTTP_STATUS } else { status };
         Response { status, content, timeouts, context, upstream, fields, suppressed }
     }

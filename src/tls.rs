@@ -110,12 +110,20 @@ impl TlsError {
     /// What was expected instead, for a fault.
     pub fn expected(&self) -> &'static str {
         match self {
+            Self::Unreadable { path, error: FileError::Io(error) }
+                if error.kind() == std::io::ErrorKind::NotFound
+                    && Path::new(path).is_relative() =>
+            {
+                "the path of a file; a relative one begins in the folder in which the gateway is started"
+            }
             Self::Unreadable { error, .. } => error.expected(),
             Self::Pem { what, .. } if what.contains("encrypted") => {
                 "a private key without a passphrase"
             }
             Self::Pem { .. } | Self::Malformed { .. } => "a file in PEM",
-            Self::Nameless { .. } => "a certificate with subject alternative names",
+            Self::Nameless { .. } => {
+                "a certificate with subject alternative names, such as of `openssl req ... -addext subjectAltName=DNS:localhost`"
+            }
             Self::KeyMismatch { .. } => "the private key of the certificate",
             Self::Refused { .. } => "a certificate and a key that TLS 1.2 and 1.3 can use",
         }

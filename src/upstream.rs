@@ -65,7 +65,9 @@ pub use endpoint_set::{EndpointSet, Member};
 pub use forward::{
     Attempts, ForwardError, ForwardInput, LoadBalancer, UpstreamError, retry_seconds,
 };
-pub use headers::{AddedHeaders, HostRule, PeerAddress, ProtectedHeaders, write_response_fields};
+pub use headers::{
+    AddedHeaders, HostRule, PeerAddress, ProtectedHeaders, dashed_alias, write_response_fields,
+};
 pub use http2::RequestLost;
 pub use pool::{Pool, PoolTable};
 pub use registry::{UpstreamRegistry, UpstreamState};

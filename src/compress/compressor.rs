@@ -45,11 +45,12 @@ impl Stream {
 }
 
 impl Compressor {
-    /// An encoder at `level`, which must be one that the encoding has.
+    /// An encoder at `level`, which must be one that the encoding has. `length` is that of the body, if it is
+    /// known: a short body then takes little memory.
     ///
     /// # Errors
     /// The encoder has no memory, or the level does not exist.
-    pub fn new(encoding: Encoding, level: u8) -> io::Result<Self> {
+    pub fn new(encoding: Encoding, level: u8, length: Option<u64>) -> io::Result<Self> {
         let stream = match encoding {
             Encoding::Gzip => {
                 Stream::Gzip(GzEncoder::new(Vec::new(), Compression::new(u32::from(level))))
@@ -61,6 +62,7 @@ impl Compressor {
                     encoder.set_parameter(CParameter::HashLog(ZSTD_WINDOW_LOG))?;
                     encoder.set_parameter(CParameter::ChainLog(ZSTD_WINDOW_LOG))?;
                 }
+                encoder.set_pledged_src_size(length)?;
                 Stream::Zstd(encoder)
             }
         };
@@ -144,9 +146,12 @@ mod tests {
             pieces in prop::collection::vec(
                 (prop::collection::vec(any::<u8>(), 0..200), 1usize..200, any::<bool>()), 0..8),
             level in 1u8..=9,
+            knows_length in any::<bool>(),
         ) {
+            let length = pieces.iter().map(|(piece, repeats, _)| piece.len() * repeats).sum::<usize>();
+            let length = knows_length.then_some(length as u64);
             for encoding in [Encoding::Gzip, Encoding::Zstd] {
-                let mut compressor = Compressor::new(encoding, level).unwrap();
+                let mut compressor = Compressor::new(encoding, level, length).unwrap();
                 let (mut out, mut data) = (b"before".to_vec(), Vec::new());
                 for (piece, repeats, flushes) in &pieces {
                     let piece = piece.repeat(*repeats);
@@ -169,7 +174,8 @@ mod tests {
     #[test]
     fn a_flush_without_input_writes_nothing() {
         for encoding in [Encoding::Gzip, Encoding::Zstd] {
-            let (mut compressor, mut out) = (Compressor::new(encoding, 3).unwrap(), Vec::new());
+            let (mut compressor, mut out) =
+                (Compressor::new(encoding, 3, None).unwrap(), Vec::new());
             compressor.write(b"a", &mut out).unwrap();
             compressor.flush(&mut out).unwrap();
             let length = out.len();

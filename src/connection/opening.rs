@@ -203,8 +203,13 @@ async fn read_preface(socket: &mut TcpStream, before: &mut ReadBuffer) -> io::Re
     }
 }
 
-/// Performs the handshake with the certificate for the name that the client asks for.
-async fn handshake(
+/// Performs the handshake with the certificate for the name that the client asks for. A request in clear is
+/// answered with 400.
+///
+/// # Errors
+///
+/// The client sends a request in clear, or the handshake fails.
+pub async fn handshake(
     mut socket: TcpStream,
     names: &Arc<ServerNames>,
 ) -> Result<(TlsStream<RawSocket>, SelectedName), OpeningError> {

@@ -70,7 +70,7 @@ impl Connection {
             }
             Content::Stream(body) if framing.has_body && !body.is_done() => stream = Some(body),
             // No body is sent: an upstream's stream is dropped now, which frees its connection.
-            _ => {}
+            unused => drop(unused),
         }
         self.state.begin_response(timeouts.idle, timeouts.total);
         let encoder = framing.encoder;
@@ -90,7 +90,7 @@ impl Connection {
                 if closes { Disposition::Linger } else { Disposition::Reuse }
             }
             Err(reason) => {
-                writer.context.mark_cut(reason);
+                writer.context.mark_response_cut(reason, framing.length.is_some());
                 if framing.until_close {
                     // An orderly close would look like the end of the body.
                     self.socket.reset_on_close();

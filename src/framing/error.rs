@@ -20,7 +20,8 @@ pub enum FramingError {
          `#` percent-encoded"
     )]
     Target,
-    /// The status line is not `HTTP/1.1` or `HTTP/1.0`, a space and a status code from 100 to 599.
+    /// The status line is not `HTTP/1.1` or `HTTP/1.0`, a space and a status code from 100 to 599; over HTTP/2 the
+    /// status code is not.
     #[error("the status line is malformed")]
     StatusLine,
     /// Neither HTTP/1.0 nor HTTP/1.1.

@@ -4,6 +4,9 @@ use http::Method;
 
 use super::{characters::is_token, error::FramingError, target::RequestTarget};
 
+/// The largest status code of a response.
+pub const MAX_STATUS: u16 = 599;
+
 /// The protocol version of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Version {
@@ -97,7 +100,7 @@ impl StartLine for StatusLine {
         let status = line.get(9..12).filter(|code| ends && code.iter().all(u8::is_ascii_digit));
         let status = status.ok_or(FramingError::StatusLine)?;
         let status = status.iter().fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
-        let is_valid = (100..600).contains(&status);
+        let is_valid = (100..=MAX_STATUS).contains(&status);
         if is_valid { Ok(Self { status, version }) } else { Err(FramingError::StatusLine) }
     }
 }

@@ -59,6 +59,9 @@ pub enum ConnectionState {
     },
 }
 
+/// The longest time between two updates of a worker's coarse time, in ms.
+pub const COARSE_TICK: u64 = 100;
+
 /// What a request or response currently waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wait {
@@ -226,10 +229,12 @@ impl StateCell {
         self.enter(ConnectionState::Request { deadline: None, wait: Wait::Gateway });
     }
 
-    /// Sets the deadline of the response's head to `timeout` ms from now; `None`: unlimited.
+    /// Sets the deadline of the response's head to `timeout` ms from now; `None`: unlimited. It is not early, though
+    /// the coarse time may be that of the last tick.
     pub fn set_request_timeout(&self, timeout: Option<u64>) {
         if let ConnectionState::Request { wait, .. } = self.state.get() {
-            let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
+            let next_tick = self.now().saturating_add(COARSE_TICK);
+            let deadline = timeout.map(|timeout| next_tick.saturating_add(timeout));
             self.state.set(ConnectionState::Request { deadline, wait });
         }
     }
@@ -280,6 +285,11 @@ impl StateCell {
             }
             _ => None,
         }
+    }
+
+    /// Whether the upstream is awaited.
+    pub fn awaits_upstream(&self) -> bool {
+        matches!(self.wait(), Some(Wait::Upstream { .. }))
     }
 
     /// Begins a wait for more of the client's body. A wait that has begun keeps its start.
@@ -382,9 +392,10 @@ mod tests {
         cell.begin_request();
         assert_eq!(due(&cell, 1 << 40), None);
         cell.set_request_timeout(Some(1000));
-        assert_eq!((due(&cell, 2000), due(&cell, 2001)), (None, Some(Timeout::Request)));
+        // Never early, though the coarse time was up to a tick behind.
+        assert_eq!((due(&cell, 2100), due(&cell, 2101)), (None, Some(Timeout::Request)));
         cell.begin_upstream_wait(None);
-        assert_eq!(due(&cell, 2001), Some(Timeout::Request));
+        assert_eq!(due(&cell, 2101), Some(Timeout::Request));
         cell.set_request_timeout(None);
         assert_eq!(due(&cell, 1 << 40), None);
     }
@@ -395,7 +406,7 @@ mod tests {
         cell.begin_request();
         cell.set_request_timeout(Some(40));
         cell.begin_client_body_wait();
-        assert_eq!(due(&cell, 1041), Some(Timeout::ClientBody), "the upstream is not waited for");
+        assert_eq!(due(&cell, 1141), Some(Timeout::ClientBody), "the upstream is not waited for");
         cell.set_request_timeout(Some(10_000));
         clock.set(1040);
         cell.begin_client_body_wait();

@@ -53,6 +53,11 @@ impl Gateway {
             DenyReason::Rejected => &counters.rejected,
         };
         counter.add(1);
+        tracing::debug!(
+            request_id = &*String::from_utf8_lossy(context.request_id.as_bytes()),
+            reason = ?denied.reason,
+            "refused by the throttle"
+        );
         context.admission = Admission::Throttled;
         Err(GatewayError::Throttled(denied))
     }

@@ -17,6 +17,7 @@ use crate::{
     error::GatewayError,
     limit::{Admission, Algorithm, Change, Charge, Outcome, Verdict},
     store::{Correction, StoreError},
+    trace::Work,
 };
 
 /// Interval at which a draining worker checks for delayed requests and held permits.
@@ -47,6 +48,13 @@ impl Gateway {
     /// [`GatewayError::StoreUnavailable`] if the store gave no answer and a limit's failure policy
     /// is to refuse.
     pub(super) async fn charge(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
+        self.begin_span(context, || Work::Charge { store: self.store_name, decision: "" });
+        let charged = self.charge_limits(context).await;
+        self.end_charge_span(context);
+        charged
+    }
+
+    async fn charge_limits(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
         let decided = if context.limits.iter().any(reserves_slot_or_permit) {
             // Boxed, so that requests without such limits do not carry its state.
             Box::pin(self.charge_detached(context)).await
@@ -68,7 +76,18 @@ impl Gateway {
             return Ok(());
         }
         context.admission = Admission::Refused;
+        self.count_refused_callers(&context.limits);
         Err(GatewayError::LimitExceeded)
+    }
+
+    /// Counts the caller under each enforced limit that refused.
+    fn count_refused_callers(&self, limits: &[ChargedLimit]) {
+        let now = self.shared.clock.now();
+        for limit in limits.iter().filter(|own| own.limit().enforce) {
+            if limit.outcome.refused().is_some() {
+                self.metrics.count_refused_caller(now, &limit.limit().name, limit.key().0);
+            }
+        }
     }
 
     /// Charges a request whose limits reserve slots or permits. These block other requests, so if the
@@ -119,8 +138,15 @@ impl Gateway {
         if corrections.is_empty() {
             return;
         }
+        if let Some(trace) = context.tracing.sampled() {
+            let work = Work::Correction { store: self.store_name };
+            trace.begin(work, self.shared.clock.uptime());
+        }
         // Boxed, so that requests that need no correction do not carry its state.
         let outcomes = Box::pin(self.background.adjust(corrections)).await;
+        if let Some(trace) = context.tracing.sampled() {
+            trace.end(self.shared.clock.uptime());
+        }
         for (limit, outcome) in limits.into_iter().zip(outcomes) {
             // If a correction was not made, the charge and its outcome stand.
             if outcome.decided().is_some() {

@@ -2,7 +2,7 @@
 
 use super::{context::RequestContext, response::Content};
 use crate::{
-    compress::{CompressRules, Compressor, negotiate},
+    compress::{CompressRules, Compressions, Compressor, negotiate},
     framing::{Fields, ResponseHead},
     upstream::ResponseBody,
 };
@@ -10,6 +10,7 @@ use crate::{
 /// Compresses the body if the rules, the response and the client allow it. Adds the fields of the gateway to
 /// `added`, also `Vary` if another client would get another encoding.
 pub(super) fn compress(
+    compressions: &Compressions,
     rules: &CompressRules,
     context: &RequestContext,
     head: Option<&mut ResponseHead>,
@@ -24,9 +25,10 @@ pub(super) fn compress(
     {
         return;
     }
-    if !has_member(&head.fields, "vary", b"accept-encoding")
-        && !has_member(&head.fields, "vary", b"*")
-    {
+    // A rule of the route may replace the upstream's own.
+    let is_replaced = context.drops_response_field(b"vary");
+    let varies = |member| has_member(&head.fields, "vary", member) && !is_replaced;
+    if !varies(b"accept-encoding") && !varies(b"*") {
         added.push("vary", "accept-encoding");
     }
     if request.method == http::Method::HEAD {
@@ -34,8 +36,10 @@ pub(super) fn compress(
     }
     let accepted = negotiate(request.fields.get_all("accept-encoding"), &rules.encodings);
     let Some(encoding) = accepted else { return };
-    let Ok(compressor) = Compressor::new(encoding, rules.level(encoding)) else { return };
-    body.compress(compressor);
+    let Some(permit) = compressions.begin() else { return };
+    let (level, length) = (rules.level(encoding), body.declared_length());
+    let Ok(compressor) = Compressor::new(encoding, level, length) else { return };
+    body.compress(compressor, permit);
     added.push("content-encoding", encoding.name());
     // The bytes differ from those that the tag stands for, and so do their ranges.
     if let Some(tag) = head.fields.get("etag").filter(|tag| tag.starts_with(b"\"")) {

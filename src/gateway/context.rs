@@ -12,6 +12,7 @@ use super::{
     charged_limit::ChargedLimit,
     concurrency_lease::ConcurrencyPermits,
     request_id::{RequestId, RequestIds},
+    request_trace::RequestTracing,
     rules::WorkerRules,
 };
 use crate::{
@@ -55,7 +56,7 @@ pub struct RequestContext {
     pub(super) caller: Option<Caller>,
     pub(super) request_id: RequestId,
     /// The scheme of the connection: `http` or `https`.
-    connection_scheme: &'static str,
+    pub(super) connection_scheme: &'static str,
     /// Whether the peer is a trusted proxy, so that its `X-Forwarded-*` are used.
     pub(super) from_trusted_proxy: bool,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
@@ -79,6 +80,7 @@ pub struct RequestContext {
     /// Counts the request as an open tunnel.
     pub(super) tunnel: Option<OpenTunnel>,
     pub(super) access_logger: Option<AccessLogger>,
+    pub(super) tracing: RequestTracing,
     /// The arrival, in ms since the epoch; only set if there is an access log.
     pub(super) arrived_at: u64,
     stopwatch: Stopwatch,
@@ -128,6 +130,7 @@ impl RequestContext {
             permits: None,
             tunnel: None,
             access_logger: None,
+            tracing: RequestTracing::default(),
             arrived_at: 0,
             stopwatch,
             bytes_sent: 0,
@@ -175,6 +178,13 @@ impl RequestContext {
             from_trusted_proxy: self.from_trusted_proxy,
             merge_slashes: snapshot.http.merge_slashes,
         })
+    }
+
+    /// Whether a rule of the route removes or replaces this field of the upstream's response.
+    pub(super) fn drops_response_field(&self, name: &[u8]) -> bool {
+        let route = self.route.map(|route| &self.rules.snapshot.routes[route]);
+        let rules = route.and_then(|route| route.edits.response_headers.as_ref());
+        rules.is_some_and(|rules| rules.drops(name))
     }
 
     /// Records and counts the response's status. Called before the client can read the response, so
@@ -234,21 +244,49 @@ impl RequestContext {
             return CutReason::ClientClosed;
         }
         self.mark_cut(CutReason::UpstreamBroken);
-        if let Some(route) = self.route {
-            if let Some(counters) = &self.rules.routes[route].upstream {
-                counters.broken.add(1);
-            }
-            let server = self.attempts.server.as_deref();
-            if let (Some(server), Action::Upstream(upstream)) =
-                (server, &self.rules.snapshot.routes[route].action)
-                && let Some(balancer) = &self.rules.load_balancers[upstream.index]
-            {
-                balancer.record_broken_body(server);
-            }
-            let server = server.map_or("", |server| server.name());
-            tracing::debug!(server, %error, "the upstream broke off its response");
+        if let Some(route) = self.route
+            && let Some(counters) = &self.rules.routes[route].upstream
+        {
+            counters.broken.add(1);
         }
+        self.record_broken_body();
+        let server = self.attempts.server.as_deref().map_or("", |server| server.name());
+        tracing::debug!(server, %error, "the upstream broke off its response");
         CutReason::UpstreamBroken
+    }
+
+    /// Records that a response was cut off for `reason`. A declared length that the upstream is silent about
+    /// instead of delivering counts as a broken body; a stream without a length may be silent by intent.
+    #[cold]
+    pub fn mark_response_cut(&mut self, reason: CutReason, has_length: bool) {
+        self.mark_cut(reason);
+        if reason == CutReason::UpstreamIdle && has_length {
+            self.record_broken_body();
+        }
+    }
+
+    fn record_broken_body(&self) {
+        if let (Some(server), Some(route)) = (self.attempts.server.as_deref(), self.route)
+            && let Action::Upstream(upstream) = &self.rules.snapshot.routes[route].action
+            && let Some(balancer) = &self.rules.load_balancers[upstream.index]
+        {
+            balancer.record_broken_body(server);
+        }
+    }
+
+    /// The response's status; `None` without a response.
+    pub(super) fn status(&self) -> Option<u16> {
+        self.status
+    }
+
+    /// Why the request or its response ended early.
+    pub(super) fn cut_reason(&self) -> Option<CutReason> {
+        let default = if self.client.state().close_mode() == CloseMode::Immediate {
+            CutReason::DrainTimeout
+        } else {
+            CutReason::ClientClosed
+        };
+        (!self.is_complete).then(|| self.cut_reason.unwrap_or(default))
     }
 
     fn write_access_line(&self, logger: &AccessLogger, duration: Duration) {
@@ -256,15 +294,17 @@ impl RequestContext {
         let sources = &self.rules.snapshot.identity.token;
         let head = self.head.as_ref();
         let host = head.map(|head| plan::host(&head.fields)).unwrap_or_default();
-        let default_cut = if self.client.state().close_mode() == CloseMode::Immediate {
-            CutReason::DrainTimeout
-        } else {
-            CutReason::ClientClosed
+        let layout = logger.writer.layout();
+        let header = |name| {
+            let head = head.filter(|_| layout.needs_headers());
+            head.and_then(|head| head.fields.get(name)).unwrap_or_default()
         };
         logger.writer.write(&AccessLine {
             time: self.arrived_at,
             client: self.client_ip,
-            token: head.and_then(|head| token_hash(sources, &head.fields, logger.secret)),
+            token: head
+                .filter(|_| layout.needs_token())
+                .and_then(|head| token_hash(sources, &head.fields, logger.secret)),
             method: head.map_or("", |head| head.method.as_str()).as_bytes(),
             host: host.as_bytes(),
             path: self.path().as_bytes(),
@@ -279,11 +319,22 @@ impl RequestContext {
             upstream: self.attempts.server.as_ref().map_or("", |server| server.name()),
             upstream_time: self.upstream_time,
             attempts: self.attempts.count,
-            cut: if self.is_complete { None } else { Some(self.cut_reason.unwrap_or(default_cut)) },
+            cut: self.cut_reason(),
             complete: self.is_complete,
             request_id: self.request_id.as_bytes(),
+            referer: without_secrets(header("referer")),
+            user_agent: header("user-agent"),
+            trace_id: self.tracing.trace.sampled_id(),
         });
     }
+}
+
+/// A URL up to its query or fragment, which may hold secrets of the page; nothing of one with a user or a password.
+fn without_secrets(url: &[u8]) -> &[u8] {
+    let url = memchr::memchr2(b'?', b'#', url).map_or(url, |end| &url[..end]);
+    let authority = memchr::memmem::find(url, b"//").map_or(url, |at| &url[at + 2..]);
+    let authority = authority.split(|byte| *byte == b'/').next().unwrap_or_default();
+    if authority.contains(&b'@') { b"" } else { url }
 }
 
 /// Counts an open tunnel in the metrics until it is dropped.
@@ -311,6 +362,27 @@ impl Drop for RequestContext {
         self.counters.latency.observe(duration);
         if let Some(logger) = &self.access_logger {
             self.write_access_line(logger, duration);
+        }
+        if self.tracing.sampled().is_some() {
+            self.finish_trace(duration);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_secrets;
+
+    #[test]
+    fn a_referer_is_logged_without_secrets() {
+        for (sent, logged) in [
+            ("https://a.test/b?token=c", "https://a.test/b"),
+            ("https://a.test/@user#x", "https://a.test/@user"),
+            ("https://me:pw@a.test/b", ""),
+            ("me:pw@a.test", ""),
+            ("", ""),
+        ] {
+            assert_eq!(without_secrets(sent.as_bytes()), logged.as_bytes(), "{sent}");
         }
     }
 }

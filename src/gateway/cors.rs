@@ -31,6 +31,8 @@ pub(super) fn write_fields(
     upstream: Option<&ResponseHead>,
 ) -> bool {
     let (Some(policy), Some(head)) = (policy(rules, context), &context.head) else { return false };
+    // A rule of the route may replace the upstream's `Vary`.
+    let upstream = upstream.filter(|_| !context.drops_response_field(b"vary"));
     let upstream = upstream.map(|upstream| &upstream.fields);
     respond::write_cors_fields(fields, policy, &head.fields, upstream);
     true

@@ -1,11 +1,13 @@
 //! Forwards a request to its upstream, and turns a failure into a [`GatewayError`].
 
+use std::rc::Rc;
+
 use super::{
     Gateway, Peer, context::RequestContext, draft_response::DraftResponse, rules::WorkerRules,
 };
 use crate::{
     error::GatewayError,
-    framing::BodyError,
+    framing::{BodyError, ClientStream},
     respond,
     upstream::{
         AddedHeaders, ForwardError, ForwardInput, OutgoingRequest, Servers, Upstream,
@@ -24,7 +26,7 @@ impl Gateway {
     /// The upstream failed, or the client's body is malformed, too long, late or incomplete.
     pub(super) async fn forward(
         &self,
-        rules: &WorkerRules,
+        rules: &Rc<WorkerRules>,
         route: usize,
         upstream: &Upstream,
         peer: &Peer,
@@ -36,8 +38,14 @@ impl Gateway {
             }
             UpstreamKind::Servers(servers) => servers,
         };
-        let outgoing = self.outgoing(rules, route, servers, peer, context)?;
-        let RequestContext { head: Some(head), client, attempts, hash_key, .. } = context else {
+        let copying = match &rules.snapshot.routes[route].mirror {
+            Some(mirror) => self.mirror(rules, route, mirror, peer, context)?,
+            None => None,
+        };
+        let client = copying.as_ref().unwrap_or(&context.client);
+        let outgoing = self.outgoing(rules, route, servers, peer, context, client)?;
+        let RequestContext { head: Some(head), client, attempts, hash_key, tracing, .. } = context
+        else {
             return Err(GatewayError::MalformedTarget);
         };
         let Some(balancer) = &rules.load_balancers[upstream.index] else {
@@ -45,9 +53,10 @@ impl Gateway {
         };
         let input = ForwardInput {
             method: &head.method,
-            client: &**client,
+            client: &**copying.as_ref().unwrap_or(client),
             proxied: peer.proxied,
             hash_key: *hash_key,
+            trace: tracing.sampled(),
         };
         let result = balancer.forward(outgoing, input, attempts).await;
         context.upstream_time = attempts.time.filter(|_| result.is_ok());
@@ -77,14 +86,15 @@ impl Gateway {
         }
     }
 
-    /// The request for the upstream, with its body.
-    fn outgoing(
+    /// The request for an upstream, with its body from `client`.
+    pub(super) fn outgoing(
         &self,
         rules: &WorkerRules,
         route: usize,
         servers: &Servers,
         peer: &Peer,
         context: &RequestContext,
+        client: &Rc<dyn ClientStream>,
     ) -> Result<OutgoingRequest, GatewayError> {
         let routed = context.routed().ok_or(GatewayError::MalformedTarget)?;
         let (head, edits) = (routed.head, &routed.route.edits);
@@ -98,9 +108,10 @@ impl Gateway {
             via: self.shared.via.entry(head.version),
             prefix: routed.stripped_prefix(),
             host: &edits.host,
+            trace: context.tracing.trace.header(),
             changes: None,
         };
-        let (client, max_body) = (&context.client, routed.route.max_body);
+        let max_body = routed.route.max_body;
         let outgoing = |added: &AddedHeaders<'_>| {
             OutgoingRequest::new(head, &path, added, protected, client, max_body)
         };

@@ -69,7 +69,8 @@ impl Response {
                 self.write_locations(head, request, drops, out);
             }
         }
-        self.fields.write_to(out, |name, _| !drops(name));
+        // What the gateway itself lets a response vary by stays true.
+        self.fields.write_to(out, |name, _| !drops(name) || name == b"vary");
         if let (Some(rules), Some(request)) = (rules, routed) {
             request.with_values(|values| rules.write(values, out));
         }

@@ -86,6 +86,12 @@ impl RulesCache {
         rules.load_balancers.iter().flatten().for_each(LoadBalancer::sweep);
         self.pools.sweep();
     }
+
+    /// Closes idle connections to servers to which another worker may open none.
+    pub(super) fn yield_connections(&self) {
+        let rules = self.rules.borrow().clone();
+        rules.load_balancers.iter().flatten().for_each(LoadBalancer::yield_connections);
+    }
 }
 
 impl WorkerRules {

@@ -248,6 +248,8 @@ impl ConfigReplay {
             query,
             headers: request.headers,
             token_sources: request.sources,
+            // The log's client is behind the proxies already.
+            is_from_trusted_proxy: true,
         };
         if *method == Method::OPTIONS
             && let Some(index) =

@@ -86,6 +86,18 @@ impl fmt::Display for ValidityProblem {
 }
 
 impl Certificate {
+    /// A name that the certificate is valid for: a DNS name, or else an address, as in a URL.
+    pub fn example_name(&self) -> Option<String> {
+        let name = self.names.first().map(|name| match name.strip_prefix("*.") {
+            Some(domain) => format!("health.{domain}"),
+            None => name.to_string(),
+        });
+        name.or_else(|| match self.addresses.first()? {
+            IpAddr::V4(address) => Some(address.to_string()),
+            IpAddr::V6(address) => Some(format!("[{address}]")),
+        })
+    }
+
     /// Reads a chain and its key, in PEM.
     ///
     /// # Errors

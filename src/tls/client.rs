@@ -117,6 +117,20 @@ impl ClientTls {
         Ok(Self { config, http1_config, validity, files, digest: digest.finish() })
     }
 
+    /// Rules by which every handshake fails, for a client that is to have some and speaks in clear.
+    ///
+    /// # Errors
+    ///
+    /// The TLS library refuses its own defaults.
+    pub fn without_authorities() -> Result<Arc<ClientConfig>, TlsError> {
+        let builder = ClientConfig::builder_with_provider(provider());
+        let builder = builder
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsError::Refused { path: "TLS".to_owned(), error })?;
+        let builder = builder.with_root_certificates(RootCertStore::empty());
+        Ok(Arc::new(builder.with_no_client_auth()))
+    }
+
     /// The name that the certificate of `host` must have: a DNS name or an address.
     ///
     /// # Errors

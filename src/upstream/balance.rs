@@ -23,6 +23,7 @@ mod ring;
 mod rotation;
 
 pub use peak_ewma::{FAILURE_LATENCY, PeakEwma};
+pub use random::SplitMix;
 pub use reason::{Description, Reason, SkipCause};
 
 use self::{alias::AliasTable, draw::Draw, ring::Ring};

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    compress::Compressor,
+    compress::{CompressionPermit, Compressor},
     framing::{buffer::READ_SIZE, socket::yield_turn},
 };
 
@@ -20,11 +20,12 @@ pub(super) struct Compressed {
     read: Vec<u8>,
     /// The number of bytes that were compressed in this turn.
     turn: usize,
+    _permit: CompressionPermit,
 }
 
 impl Compressed {
-    pub(super) fn new(compressor: Compressor) -> Self {
-        Self { compressor, read: Vec::new(), turn: 0 }
+    pub(super) fn new(compressor: Compressor, permit: CompressionPermit) -> Self {
+        Self { compressor, read: Vec::new(), turn: 0, _permit: permit }
     }
 
     /// Whether the end of the compressed body was written.

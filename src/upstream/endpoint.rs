@@ -12,6 +12,7 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::{
     EndpointSet, Pool, Target,
@@ -31,6 +32,8 @@ pub(super) struct UpstreamLoad {
     pub(super) in_flight: CachePadded<AtomicU64>,
     /// The requests that wait for an endpoint with room.
     pub(super) pending: PendingQueue,
+    /// Wakes the task that resolves names after a target went out of service: its name may have moved.
+    pub(super) names_doubted: Notify,
 }
 
 /// One address of an upstream: its load, its latency and its health. Kept over reloads and DNS changes.
@@ -142,9 +145,22 @@ impl EndpointState {
         self.is_starved.load(Relaxed)
     }
 
+    /// The number of open connections that carry no request; over HTTP/2 an estimate.
+    pub(super) fn idle_connections(&self) -> u32 {
+        self.connections().saturating_sub(self.in_flight())
+    }
+
     /// The peak EWMA of the latency at `now` (ms), in us; 0: none observed yet.
     pub fn latency(&self, now: u64) -> u64 {
         PeakEwma::from_bits(self.latency.load(Relaxed)).cost(now)
+    }
+
+    /// [`Self::latency`] of an endpoint that has ever responded; before, it has only that of failures.
+    pub fn observed_latency(&self, now: u64) -> Option<u64> {
+        let [connect, reset, timeout, ..] = self.failures();
+        let ended = self.requests().saturating_sub(self.in_flight().into());
+        let has_responded = ended > connect + reset + timeout;
+        has_responded.then(|| self.latency(now)).filter(|micros| *micros > 0)
     }
 
     /// Records the time from an attempt's start to its end, in us. A lost update is harmless.
@@ -243,10 +259,15 @@ impl EndpointState {
         self.in_flight() < self.request_limit(max_requests)
     }
 
+    /// Counts a request in flight. Returns their number.
+    fn count_request(&self) -> u32 {
+        self.in_flight.fetch_add(1, Relaxed) + 1
+    }
+
     /// Counts a request in flight, unless as many as the limit are. Returns their number.
     fn begin(&self, limit: u32) -> Option<u32> {
         if limit == NO_LIMIT {
-            return Some(self.in_flight.fetch_add(1, Relaxed) + 1);
+            return Some(self.count_request());
         }
         let add = |count| (count < limit).then_some(count + 1);
         self.in_flight.fetch_update(Relaxed, Relaxed, add).ok().map(|count| count + 1)
@@ -282,16 +303,36 @@ impl InFlight {
     pub(super) fn begin(pool: &Rc<Pool>, set: &EndpointSet) -> Option<Self> {
         let bounds = &set.servers.bounds;
         let (max_requests, is_bounded) = (bounds.max_requests, bounds.bounds_requests());
-        let is_totalled = set.counts_total();
         let endpoint = pool.endpoint();
         let limit = if is_bounded { endpoint.request_limit(max_requests) } else { NO_LIMIT };
-        let count = endpoint.begin(limit)?;
+        Some(Self::counted(endpoint.begin(limit)?, pool, set))
+    }
+
+    /// Begins a request even if the endpoint has no room.
+    pub(super) fn begin_beyond(pool: &Rc<Pool>, set: &EndpointSet) -> Self {
+        Self::counted(pool.endpoint().count_request(), pool, set)
+    }
+
+    fn counted(count: u32, pool: &Rc<Pool>, set: &EndpointSet) -> Self {
+        let (endpoint, is_totalled) = (pool.endpoint(), set.counts_total());
         endpoint.counters.requests.fetch_add(1, Relaxed);
         if is_totalled {
             endpoint.load.in_flight.fetch_add(1, Relaxed);
         }
-        let wakes_pending = bounds.max_pending > 0;
-        Some(Self { pool: Rc::clone(pool), count, wakes_pending, is_totalled })
+        let wakes_pending = set.servers.bounds.max_pending > 0;
+        Self { pool: Rc::clone(pool), count, wakes_pending, is_totalled }
+    }
+
+    /// The worker's connections to the endpoint.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Ends a request that could not be sent, as if it had not begun. Wakes none of those that wait: they would find as
+    /// little room.
+    pub(super) fn withdraw(mut self) {
+        self.wakes_pending = false;
+        self.pool.endpoint().counters.requests.fetch_sub(1, Relaxed);
     }
 }
 

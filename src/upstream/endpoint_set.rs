@@ -299,6 +299,9 @@ impl EndpointSet {
         if !changes.is_empty() {
             self.load.pending.wake_next();
         }
+        if changes.iter().any(|change| change.event.is_failure()) {
+            self.load.names_doubted.notify_one();
+        }
     }
 
     /// Logs a change of health, one line each.

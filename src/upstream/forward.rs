@@ -20,7 +20,8 @@ use self::{
     exchange::{FailedExchange, exchange},
 };
 use super::{
-    EndpointSet, InFlight, ProxiedClient, RetryConditions, UpstreamState,
+    EndpointSet, ProxiedClient, RetryConditions, UpstreamState,
+    balance::SplitMix,
     connection::ExchangeError,
     http2::max_resends,
     pool::{Link, Pool, PoolTable},
@@ -29,7 +30,10 @@ use super::{
     target_health::{AttemptKind, Failure},
     tunnel::UpstreamContent,
 };
-use crate::framing::{BodyError, ClientStream, FramingError, ResponseHead, Timeout};
+use crate::{
+    framing::{BodyError, ClientStream, FramingError, ResponseHead, Timeout},
+    trace::{AttemptResult, RequestTrace},
+};
 
 /// Why an upstream did not respond.
 #[derive(Debug, thiserror::Error)]
@@ -83,8 +87,6 @@ pub struct Attempts {
     pub server: Option<Rc<Pool>>,
     /// The time from the first attempt's start to the response's head; `None` without a response.
     pub time: Option<Duration>,
-    /// Counts the request at the endpoint until its response has ended.
-    in_flight: Option<InFlight>,
 }
 
 /// What a request is forwarded for.
@@ -97,6 +99,8 @@ pub struct ForwardInput<'r> {
     pub proxied: ProxiedClient,
     /// The hash of the request's parts that a target is chosen by; any number for other policies.
     pub hash_key: u64,
+    /// The trace of a sampled request.
+    pub trace: Option<&'r mut RequestTrace>,
 }
 
 /// One worker's attempts at the endpoints of one upstream.
@@ -106,7 +110,7 @@ pub struct LoadBalancer {
     current: RefCell<Rc<WorkerEndpoints>>,
     /// The number of requests, which the rotation goes by.
     turn: Cell<u64>,
-    random: Cell<u64>,
+    random: Cell<SplitMix>,
     /// Requests that are not in the retry budget of the process yet.
     unrecorded: Cell<u32>,
 }
@@ -135,7 +139,7 @@ impl LoadBalancer {
             pools,
             current,
             turn: Cell::new(0),
-            random: Cell::new(seed),
+            random: Cell::new(SplitMix::new(seed)),
             unrecorded: Cell::new(0),
         }
     }
@@ -156,13 +160,22 @@ impl LoadBalancer {
         endpoints.pools.iter().for_each(|pool| pool.sweep(idle_timeout));
     }
 
-    /// Fresh random bits: `SplitMix64`.
+    /// Closes the idle connections to endpoints to which another worker may open none. Cheap without
+    /// `max_connections`.
+    pub fn yield_connections(&self) {
+        let endpoints = self.endpoints();
+        if endpoints.set.servers.bounds.max_connections.is_some() {
+            let starved = endpoints.pools.iter().filter(|pool| pool.endpoint().is_starved());
+            starved.for_each(|pool| pool.sweep(0));
+        }
+    }
+
+    /// Fresh random bits.
     fn random(&self) -> u64 {
-        let state = self.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
-        self.random.set(state);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        let mut random = self.random.get();
+        let bits = random.bits();
+        self.random.set(random);
+        bits
     }
 
     /// Records a response that the server of `pool` broke off within its body. The response's head was a success;
@@ -210,19 +223,21 @@ impl LoadBalancer {
     pub async fn forward(
         &self,
         mut outgoing: OutgoingRequest,
-        input: ForwardInput<'_>,
+        mut input: ForwardInput<'_>,
         attempts: &mut Attempts,
     ) -> Result<(ResponseHead, UpstreamContent), ForwardError> {
-        let mut run = Run::new(self, &input, attempts, outgoing.upgrade().is_some());
+        let trace = input.trace.take();
+        let mut run = Run::new(self, &input, attempts, trace, outgoing.upgrade().is_some());
         let endpoints = Rc::clone(&run.endpoints);
         let servers = &*endpoints.set.servers;
         let response_timeout = Some(servers.response_timeout.as_millis() as u64);
         let mut retries = Retries { left: servers.retries, new_connections: 0, resends: 0 };
         loop {
-            let attempt = run.acquire().await.map_err(ForwardError::Upstream)?;
-            let Attempt { index, link, kind, start } = attempt;
+            let acquired = run.acquire(&mut retries).await;
+            let attempt = acquired.map_err(|error| run.fail_to_acquire(error))?;
+            let Attempt { index, link, kind, start, in_flight } = attempt;
             let pool = &endpoints.pools[index];
-            let outcome = Outcome { index, kind, start };
+            let outcome = Outcome { index, kind, start, concurrency: in_flight.count };
             retries.new_connections += u32::from(!link.is_reused());
             if outgoing.has_body_started() && matches!(link, Link::Http2(_)) {
                 // What was read of the body is framed for HTTP/1.
@@ -230,27 +245,32 @@ impl LoadBalancer {
                 return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
             }
             outgoing.set_server(pool.target());
+            if let Some(trace) = &mut run.trace {
+                outgoing.set_span_id(trace.attempt_id());
+            }
             let exchanged =
                 exchange(link, pool, &mut outgoing, input.client, response_timeout).await;
             let failed = match exchanged {
                 Ok(exchanged) => {
                     let status = exchanged.status();
+                    run.end_attempt(AttemptResult::Status(status));
                     if !servers.retry_on.statuses.contains(&status) {
                         run.record_success(outcome);
-                        return Ok(exchanged.into_response(input.method, outgoing, pool));
+                        return Ok(exchanged.into_response(input.method, outgoing, in_flight));
                     }
                     run.record_failure(outcome, Failure::Status(status));
                     let may_retry = outgoing.is_retryable() && !exchanged.has_sent_interim();
                     if !(may_retry && retries.left > 0 && run.can_try_another(index)) {
-                        return Ok(exchanged.into_response(input.method, outgoing, pool));
+                        return Ok(exchanged.into_response(input.method, outgoing, in_flight));
                     }
                     // The response is discarded, with its connection.
-                    drop(exchanged);
+                    drop((exchanged, in_flight));
                     run.begin_retry(index, &mut retries, &mut outgoing).await?;
                     continue;
                 }
                 Err(failed) => failed,
             };
+            drop(in_flight);
             run.handle(failed, outcome, &mut outgoing, &mut retries, &servers.retry_on).await?;
         }
     }
@@ -273,6 +293,8 @@ struct Outcome {
     kind: AttemptKind,
     /// When it began, by the clock's uptime.
     start: Duration,
+    /// The requests in flight at the endpoint at its start, with this one.
+    concurrency: u32,
 }
 
 impl Run<'_> {
@@ -285,6 +307,7 @@ impl Run<'_> {
         retries: &mut Retries,
         retry_on: &RetryConditions,
     ) -> Result<(), ForwardError> {
+        self.end_attempt(AttemptResult::Failed(failed.label()));
         let may_retry = outgoing.is_retryable() && !failed.has_sent_interim && retries.left > 0;
         let index = outcome.index;
         let error = match failed.error {
@@ -296,6 +319,9 @@ impl Run<'_> {
                         self.client.state().resume_request();
                         return self.begin_retry(index, retries, outgoing).await;
                     }
+                } else if self.client.state().awaits_upstream() && self.had_most_time(outcome) {
+                    // The request's own deadline, which may be shorter than the upstream's.
+                    self.record_failure(outcome, Failure::Timeout);
                 }
                 return Err(ForwardError::Upstream(UpstreamError::Timeout));
             }
@@ -306,8 +332,12 @@ impl Run<'_> {
             }
             ExchangeError::Failed(error) => error,
         };
-        // The server may close an idle connection at any time. That is not a failure.
-        if !failed.is_stale {
+        let is_unprocessed = retries.resends < max_resends(&error) && !outgoing.has_body_started();
+        let is_unsent = outgoing.is_unsent() && may_reconnect(retries.new_connections);
+        // On a new connection, which cannot be stale.
+        let is_repeatable = failed.is_stale && may_retry;
+        // The server may close an idle connection at any time. That is a failure only for the client.
+        if !failed.is_stale || !(is_unprocessed || is_unsent || is_repeatable) {
             let malformed = error.get_ref().and_then(|error| error.downcast_ref());
             let failure = match malformed {
                 None | Some(FramingError::Incomplete) => Failure::Reset,
@@ -315,16 +345,14 @@ impl Run<'_> {
             };
             self.record_failure(outcome, failure);
         }
-        let is_unprocessed = retries.resends < max_resends(&error) && !outgoing.has_body_started();
         retries.resends += u32::from(is_unprocessed);
-        if is_unprocessed || outgoing.is_unsent() && may_reconnect(retries.new_connections) {
-            self.exclude(index, failed.is_stale);
-            outgoing.rewind();
-            return Ok(());
-        }
-        if may_retry && failed.is_stale {
-            retries.left -= 1;
-            self.exclude(index, true);
+        retries.left -= u32::from(is_repeatable && !is_unprocessed && !is_unsent);
+        if is_unprocessed || is_unsent || is_repeatable {
+            if is_repeatable {
+                self.exclude_stale(index);
+            } else {
+                self.exclude(index, failed.is_stale);
+            }
             outgoing.rewind();
             return Ok(());
         }
@@ -332,6 +360,12 @@ impl Run<'_> {
             return self.begin_retry(index, retries, outgoing).await;
         }
         Err(ForwardError::Upstream(UpstreamError::Failed(error)))
+    }
+
+    /// Whether the attempt had at least half of the request's time so far.
+    fn had_most_time(&self, outcome: Outcome) -> bool {
+        let now = self.balancer.state.clock().uptime();
+        now.saturating_sub(outcome.start) >= now.saturating_sub(self.started) / 2
     }
 
     /// Whether a retry may go to another endpoint, or to the only one, within the budget.

@@ -9,6 +9,7 @@ use super::ServerAddress;
 use crate::{
     framing::{Fields, RequestHead, ResponseHead, head::ConnectionOptions},
     template::{HeaderRules, Values},
+    trace::{TraceHeader, TraceParent},
 };
 
 /// The prefix of the path that the client sees.
@@ -63,6 +64,8 @@ pub struct AddedHeaders<'a> {
     pub prefix: Option<&'a str>,
     /// The value of `Host`.
     pub host: &'a HostRule,
+    /// The trace context; `None`: the client's.
+    pub trace: Option<TraceHeader>,
     /// The route's changes, with the values of their variables.
     pub changes: Option<(&'a HeaderRules, &'a Values<'a>)>,
 }
@@ -79,7 +82,26 @@ pub enum HostRule {
     Name(Box<str>),
 }
 
+/// The places of values in a written head that depend on the attempt.
+#[derive(Debug, Default)]
+pub(super) struct AttemptPlaces {
+    /// The id of the attempt's span in `traceparent`; `None` if the request is not sampled. Before `host`.
+    pub(super) span_id: Option<Range<usize>>,
+    /// The value of `Host`, if it is that of the chosen server.
+    pub(super) host: Option<Range<usize>>,
+}
+
 impl AddedHeaders<'_> {
+    /// Whether this is a field of the client's trace context, which is not forwarded.
+    fn replaces_context(&self, name: &[u8]) -> bool {
+        let Some(trace) = &self.trace else { return false };
+        match name.len() {
+            10 => !trace.keeps_state && name.eq_ignore_ascii_case(b"tracestate"),
+            11 => name.eq_ignore_ascii_case(b"traceparent"),
+            _ => false,
+        }
+    }
+
     /// Whether the route's changes leave this field out. Upstreams may read `x_user` as `x-user`, so aliases
     /// are left out, too.
     fn drops(&self, name: &[u8]) -> bool {
@@ -96,18 +118,23 @@ pub struct ProtectedHeaders {
     own: Rc<[HeaderName]>,
     /// Those that the conditions of all routes test.
     tested: Rc<[HeaderName]>,
+    /// Whether one has a character other than letters, digits and dashes: another name may be its alias.
+    has_odd_names: bool,
 }
 
 impl ProtectedHeaders {
     /// Protects the headers in `names`.
     pub fn new(names: &[HeaderName]) -> Self {
-        Self { own: names.into(), tested: Rc::default() }
+        let has_odd_names = names.iter().any(|name| can_be_alias(name.as_str().as_bytes()));
+        Self { own: names.into(), tested: Rc::default(), has_odd_names }
     }
 
     /// Protects those in `tested`, too, which routes share.
     #[must_use]
     pub fn with_tested(self, tested: &Rc<[HeaderName]>) -> Self {
-        Self { tested: Rc::clone(tested), ..self }
+        let is_odd = |name: &HeaderName| can_be_alias(name.as_str().as_bytes());
+        let has_odd_names = self.has_odd_names || tested.iter().any(is_odd);
+        Self { tested: Rc::clone(tested), has_odd_names, ..self }
     }
 
     fn contains(&self, name: &[u8]) -> bool {
@@ -119,8 +146,21 @@ impl ProtectedHeaders {
     /// `X-Cost`, so a client could send one cost to the gateway and another to the upstream.
     fn has_alias(&self, name: &[u8]) -> bool {
         let is_empty = self.own.is_empty() && self.tested.is_empty();
-        !is_empty && can_be_alias(name) && self.contains(&dashed_name(name))
+        if is_empty || !(self.has_odd_names || can_be_alias(name)) {
+            return false;
+        }
+        let dashed = dashed_name(name);
+        let mut all = self.own.iter().chain(&*self.tested);
+        let is_alias =
+            all.any(|own| dashed.eq_ignore_ascii_case(&dashed_name(own.as_str().as_bytes())));
+        is_alias && !self.contains(name)
     }
+}
+
+/// The name that CGI-like upstreams take for `name`, if it is another one: with dashes only.
+pub fn dashed_alias(name: &HeaderName) -> Option<HeaderName> {
+    let name = name.as_str().as_bytes();
+    can_be_alias(name).then(|| HeaderName::from_bytes(&dashed_name(name)).ok()).flatten()
 }
 
 /// Whether CGI-like upstreams may read `name` as another header: they map every character that is neither
@@ -169,13 +209,13 @@ impl<'f> ListedFields<'f> {
 /// replaced, or dropped if the gateway writes no such field itself, such as `X-Real-IP`. `Forwarded` is only
 /// extended, never added: it would repeat `X-Forwarded-For`. The route's changes come last.
 ///
-/// Returns the place of the value of `Host` in `out` if it depends on the chosen server.
+/// Returns the places in `out` that depend on the attempt.
 pub(super) fn write_request_fields(
     out: &mut Vec<u8>,
     head: &RequestHead,
     added: &AddedHeaders<'_>,
     protected: &ProtectedHeaders,
-) -> Option<Range<usize>> {
+) -> AttemptPlaces {
     let fields = &head.fields;
     let listed = ListedFields::of(fields, head.connection);
     let (mut proto, mut host) = (false, false);
@@ -185,6 +225,9 @@ pub(super) fn write_request_fields(
             return false;
         }
         if added.prefix.is_some() && name.eq_ignore_ascii_case(FORWARDED_PREFIX.as_bytes()) {
+            return false;
+        }
+        if added.replaces_context(name) {
             return false;
         }
         let kept = match FieldRule::of(name) {
@@ -211,6 +254,7 @@ pub(super) fn write_request_fields(
     if !proto && !added.drops(b"x-forwarded-proto") {
         write_field(out, "x-forwarded-proto", added.peer.scheme.as_bytes());
     }
+    let span_id = write_trace(out, added);
     let host = write_host(out, fields, added, host);
     if let Some(prefix) = added.prefix.filter(|_| !added.drops(FORWARDED_PREFIX.as_bytes())) {
         let outer = fields.get(FORWARDED_PREFIX).filter(|_| added.trusted);
@@ -225,7 +269,17 @@ pub(super) fn write_request_fields(
     if let Some((rules, values)) = added.changes {
         rules.write(values, out);
     }
-    host
+    AttemptPlaces { span_id, host }
+}
+
+/// Writes `traceparent`. Returns the place of the span's id if each attempt has its own.
+fn write_trace(out: &mut Vec<u8>, added: &AddedHeaders<'_>) -> Option<Range<usize>> {
+    let trace = added.trace.filter(|_| !added.drops(b"traceparent"))?;
+    let value = trace.parent.format();
+    write_field(out, "traceparent", &value);
+    let value = out.len() - b"\r\n".len() - value.len();
+    let Range { start, end } = TraceParent::SPAN_ID;
+    trace.parent.is_sampled.then_some(value + start..value + end)
 }
 
 /// Writes the end-to-end fields of an upstream's head for which `keep` returns true, each as a line with

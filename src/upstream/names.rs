@@ -1,12 +1,14 @@
 //! Resolves the names of targets in the background: all addresses of a name are endpoints.
 //!
-//! A name is resolved again at the TTL of its records. While it cannot be resolved, the last answer is kept.
+//! A name is resolved again at the TTL of its records, and when a target has gone out of service. While it
+//! cannot be resolved, the last answer is kept.
 //! Nothing of this runs on a worker.
 
 mod lookup;
 
-use std::{sync::Arc, sync::mpsc::Sender, time::Duration};
+use std::{pin::pin, sync::Arc, sync::mpsc::Sender, time::Duration};
 
+use futures_util::future::select;
 use tokio::task::JoinSet;
 
 use self::lookup::Lookup;
@@ -15,9 +17,11 @@ use super::{
     endpoint_address::EndpointAddress,
     registry::{UpstreamRegistry, UpstreamState},
 };
-use crate::tls::ClientTls;
+use crate::{clock::Clock, tls::ClientTls};
 
-/// The shortest time after which a name is resolved again.
+/// The shortest time between two resolutions of a name, whatever fails.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest time after which a name of which all targets work is resolved again.
 const MIN_TTL: Duration = Duration::from_secs(5);
 /// The longest time after which a name is resolved again.
 const MAX_TTL: Duration = Duration::from_mins(5);
@@ -25,6 +29,9 @@ const MAX_TTL: Duration = Duration::from_mins(5);
 const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The most endpoints of one upstream; further addresses of names are not used.
 const MAX_ENDPOINTS: usize = 1024;
+
+/// The most addresses in a line of the log.
+const MAX_LOGGED: usize = 16;
 
 /// Resolves the names of all upstreams, also of those that a reload adds. `resolved` is dropped when the names
 /// of the first configuration have been tried once. Ends when it is dropped.
@@ -66,15 +73,29 @@ async fn resolve_upstream(
         } else {
             None
         };
+        let now = state.clock().uptime();
         first = None;
         match wait {
-            Some(wait) => {
-                let _ = state.clock().timeout(wait, changed).await;
-            }
+            Some(wait) => wait_for_doubt(&state, now, wait, changed.as_mut()).await,
             None => changed.await,
         }
     }
     drop(first);
+}
+
+/// Waits until the names may have changed since `resolved`, by the clock's uptime: for `ttl`, until a target
+/// fails, or until the configuration changes.
+async fn wait_for_doubt(
+    state: &UpstreamState,
+    resolved: Duration,
+    ttl: Duration,
+    mut changed: impl Future<Output = ()> + Unpin,
+) {
+    let clock = state.clock();
+    if clock.timeout_at(resolved + MIN_INTERVAL, &mut changed).await.is_err() {
+        let doubted = pin!(state.load.names_doubted.notified());
+        let _ = clock.timeout_at(resolved + ttl, select(doubted, changed)).await;
+    }
 }
 
 /// Resolves all names of an upstream once. Returns the time until the next time.
@@ -92,7 +113,7 @@ async fn resolve_once(
             addresses.push(EndpointAddress::of_target(target, weight));
             continue;
         }
-        match resolve_target(&lookup, target, weight).await {
+        match resolve_target(&lookup, state.clock(), target, weight).await {
             Ok(answer) => {
                 ttl = ttl.min(answer.ttl);
                 addresses.extend(answer.addresses);
@@ -107,15 +128,18 @@ async fn resolve_once(
         }
     }
     log_error(state, last_error, error);
+    if addresses.len() > MAX_ENDPOINTS {
+        let (upstream, found, used) = (&*state.name, addresses.len(), MAX_ENDPOINTS);
+        tracing::warn!(upstream, found, used, "the names of the upstream have too many addresses");
+    }
     addresses.truncate(MAX_ENDPOINTS);
     let before = known.addresses.clone();
     if before != addresses && state.set_addresses(servers, addresses.clone()) {
-        let names = |list: &[EndpointAddress]| -> Vec<String> {
-            let addresses = list.iter().filter_map(|one| one.target.socket_address());
-            addresses.map(|address| address.to_string()).collect()
-        };
-        let (upstream, addresses) = (&*state.name, names(&addresses));
-        tracing::info!(upstream, ?addresses, "the addresses of the upstream have changed");
+        let (upstream, count) = (&*state.name, addresses.len());
+        let named = addresses.iter().filter_map(|one| one.target.socket_address());
+        let named: Vec<_> = named.take(MAX_LOGGED).map(|address| address.to_string()).collect();
+        let addresses = named.join(", ");
+        tracing::info!(upstream, count, addresses, "the names of the upstream have new addresses");
     }
     ttl.clamp(MIN_TTL, MAX_TTL)
 }
@@ -140,11 +164,16 @@ struct Answer {
     ttl: Duration,
 }
 
-async fn resolve_target(lookup: &Lookup, target: &Target, weight: u32) -> Result<Answer, String> {
+async fn resolve_target(
+    lookup: &Lookup,
+    clock: &Clock,
+    target: &Target,
+    weight: u32,
+) -> Result<Answer, String> {
     let mut answer = Answer { addresses: Vec::new(), ttl: MAX_TTL };
     match &target.address {
         ServerAddress::Tcp { host, port } => {
-            let found = lookup.addresses(host).await?;
+            let found = lookup.addresses(host, clock).await?;
             answer.ttl = found.ttl;
             for ip in found.addresses {
                 let mut resolved = target.clone();
@@ -162,7 +191,7 @@ async fn resolve_target(lookup: &Lookup, target: &Target, weight: u32) -> Result
             answer.ttl = found.ttl;
             let mut error = None;
             for service in found.services {
-                match lookup.addresses(&service.host).await {
+                match lookup.addresses(&service.host, clock).await {
                     Ok(found) => {
                         answer.ttl = answer.ttl.min(found.ttl);
                         let weight = weight.saturating_mul(service.weight);

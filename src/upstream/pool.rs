@@ -252,6 +252,13 @@ impl Pool {
         timeout(connect_timeout, connecting).await.unwrap_or_else(timed_out)
     }
 
+    /// Whether a connection can be opened, or waited for, within the bound of connections.
+    pub(super) fn has_room(&self, choice: LinkChoice) -> bool {
+        let is_shared = self.is_http2(choice) != Some(false) && self.openings.get() > 0;
+        let max = choice.max_connections;
+        is_shared || max.is_none_or(|max| self.endpoint.connections() < max)
+    }
+
     async fn open(&self, choice: LinkChoice) -> io::Result<Link> {
         let is_http1 = self.upgrades_over_http1(choice);
         let guard = ConnectionGuard::open(&self.endpoint, choice.max_connections)?;
@@ -308,14 +315,12 @@ impl Pool {
         }
     }
 
-    /// Closes the connections that have been idle for longer than `limit` ms.
+    /// Closes the connections that have been idle for longer than `limit` ms; all idle ones if it is 0.
     pub fn sweep(&self, limit: u64) {
         let now = self.coarse_clock.get();
-        let limit = if self.endpoint.is_starved() { 0 } else { limit };
+        let is_kept = |idle_since: u64| limit > 0 && now.saturating_sub(idle_since) <= limit;
         self.http2.sweep(now, limit);
-        self.idle
-            .borrow_mut()
-            .retain(|connection| now.saturating_sub(connection.idle_since) <= limit);
+        self.idle.borrow_mut().retain(|connection| is_kept(connection.idle_since));
     }
 
     /// The number of idle connections.

@@ -13,7 +13,7 @@ use hyper::client::conn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proxy_header::ProxyHeader;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
     task::{AbortHandle, JoinSet},
 };
@@ -25,6 +25,10 @@ use super::{
     target_health::CheckFailure,
 };
 use crate::{framing::RawSocket, tls::ALPN_HTTP2};
+
+/// The most bytes that are read of a target's response: its head, with interim responses. Then the check has
+/// failed.
+const MAX_RECEIVED: u64 = 64 * 1024;
 
 /// Checks the targets of all upstreams, also of those that a reload or a name server adds. Ends when it is
 /// dropped.
@@ -165,7 +169,8 @@ async fn exchange(
     };
     let request = Request::get(&*settings.path).header(header::USER_AGENT, "tidegate-health-check");
     let failed = |_| CheckFailure::Exchange;
-    let socket = TokioIo::new(socket);
+    let (read, write) = tokio::io::split(socket);
+    let socket = TokioIo::new(tokio::io::join(read.take(MAX_RECEIVED), write));
     // The connection is dropped, and with it closed, when this function returns.
     let mut driver = JoinSet::new();
     let response = if is_http2 {
@@ -186,6 +191,13 @@ async fn exchange(
         driver.spawn(async move { drop(connection.await) });
         sender.send_request(request).await.map_err(failed)?
     };
+    let headers = response.headers();
+    // Refused as it is where it answers a request.
+    if headers.contains_key(header::TRANSFER_ENCODING)
+        && headers.contains_key(header::CONTENT_LENGTH)
+    {
+        return Err(CheckFailure::Exchange);
+    }
     Ok(response.status().as_u16())
 }
 

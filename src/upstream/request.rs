@@ -4,7 +4,6 @@
 use std::{
     borrow::Cow,
     io,
-    ops::Range,
     rc::Rc,
     task::{Context, Poll, ready},
 };
@@ -14,13 +13,16 @@ use http::{HeaderValue, Method, header};
 
 use super::{
     Target,
-    headers::{AddedHeaders, ProtectedHeaders, is_trailer_allowed, write_request_fields},
+    headers::{
+        AddedHeaders, AttemptPlaces, ProtectedHeaders, is_trailer_allowed, write_request_fields,
+    },
     upgrade::UpgradeRequest,
 };
 use crate::framing::{
     BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, FramingError, RequestHead,
     SharedSocket, header_map::from_lines, socket::yield_turn, state::Wait,
 };
+use crate::trace::span_id_text;
 
 /// The number of body bytes that are collected before a write.
 const BODY_CHUNK: usize = 16 * 1024;
@@ -59,8 +61,8 @@ pub struct OutgoingRequest {
     te: Option<&'static str>,
     /// The protocol that the client asks to switch to.
     upgrade: Option<Box<UpgradeRequest>>,
-    /// The place of the value of `Host` in the head, if it is that of the chosen server.
-    host: Option<Range<usize>>,
+    /// The places in the head that depend on the attempt.
+    places: AttemptPlaces,
 }
 
 /// The unread rest of a body.
@@ -95,7 +97,7 @@ impl OutgoingRequest {
             bytes.extend_from_slice(query.as_bytes());
         }
         bytes.extend_from_slice(b" HTTP/1.1\r\n");
-        let host = write_request_fields(&mut bytes, head, added, protected);
+        let places = write_request_fields(&mut bytes, head, added, protected);
         let upgrade = UpgradeRequest::of(head);
         if let Some(upgrade) = &upgrade {
             upgrade.write_fields(&mut bytes);
@@ -137,18 +139,26 @@ impl OutgoingRequest {
             idempotent,
             te,
             upgrade,
-            host,
+            places,
         }
     }
 
     /// Writes the host of `target`, which the request is sent to next, into the head. Call it before a byte is
     /// sent to it.
     pub(super) fn set_server(&mut self, target: &Target) {
-        let Some(place) = self.host.take() else { return };
+        let Some(place) = self.places.host.take() else { return };
         let host = target.host();
-        self.host = Some(place.start..place.start + host.len());
+        self.places.host = Some(place.start..place.start + host.len());
         self.head_length = self.head_length - place.len() + host.len();
         self.bytes.splice(place, host.into_bytes());
+    }
+
+    /// Writes the id of the next attempt's span into the head. Call it before a byte is sent.
+    pub(super) fn set_span_id(&mut self, id: u64) {
+        let Some(place) = self.places.span_id.clone() else { return };
+        if let Some(value) = self.bytes.get_mut(place) {
+            value.copy_from_slice(&span_id_text(id));
+        }
     }
 
     /// Whether the request may be sent again although the upstream may have received it: idempotent
@@ -176,6 +186,11 @@ impl OutgoingRequest {
     /// Whether a part of the body was read.
     pub(super) fn has_body_started(&self) -> bool {
         self.body_started
+    }
+
+    /// Whether the client asks to switch to another protocol.
+    pub fn is_upgrade(&self) -> bool {
+        self.upgrade.is_some()
     }
 
     /// The protocol that the client asks to switch to.

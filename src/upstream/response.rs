@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    rc::Rc,
     task::{Context, Poll, ready},
 };
 
@@ -11,27 +10,36 @@ use http::Method;
 use super::{
     compressed::Compressed,
     connection::UpstreamConnection,
+    endpoint::InFlight,
     headers::{ProtectedHeaders, is_trailer_allowed},
     http2::Http2Body,
-    pool::Pool,
     request::{OutgoingRequest, SendError},
 };
-use crate::compress::Compressor;
+use crate::compress::{CompressionPermit, Compressor};
 use crate::framing::{
     BodyDecoder, BodyEncoder, BodyLength, Fields, FramingError, ResponseHead, buffer::poll_read,
 };
 
 /// The streamed body of an upstream's response. Dropping it returns the connection to the pool if the
-/// connection can be reused, and closes it otherwise.
-pub struct ResponseBody(Source, Option<Box<Compressed>>);
+/// connection can be reused, and closes it otherwise; then the request is no longer in flight.
+pub struct ResponseBody {
+    source: BodySource,
+    compressed: Option<Box<Compressed>>,
+}
 
-enum Source {
+/// What a response's body is read from.
+pub(super) enum BodySource {
     Http1(Http1Body),
-    Http2(Box<Http2Body>, Option<u64>),
+    Http2 {
+        body: Box<Http2Body>,
+        /// See [`ResponseBody::declared_length`].
+        declared_length: Option<u64>,
+        _in_flight: InFlight,
+    },
 }
 
 /// The body of a response of HTTP/1.
-struct Http1Body {
+pub(super) struct Http1Body {
     connection: Option<UpstreamConnection>,
     /// The request, while it is not completely sent.
     outgoing: Option<Box<OutgoingRequest>>,
@@ -40,61 +48,44 @@ struct Http1Body {
     declared_length: Option<u64>,
     /// Whether the connection can be reused after the body.
     persistent: bool,
-    pool: Rc<Pool>,
+    in_flight: InFlight,
 }
 
 impl ResponseBody {
-    /// The body that follows `head`, the response of HTTP/1 to a request with `method`.
-    pub(super) fn http1(
-        head: &ResponseHead,
-        method: &Method,
-        connection: UpstreamConnection,
-        outgoing: OutgoingRequest,
-        pool: Rc<Pool>,
-    ) -> Self {
-        Self(Source::Http1(Http1Body::new(head, method, connection, outgoing, pool)), None)
-    }
-
-    /// The body that follows `head`, the response of HTTP/2 to a request with `method`.
-    pub(super) fn http2(head: &ResponseHead, method: &Method, body: Http2Body) -> Self {
-        let has_no_body = *method == Method::HEAD || matches!(head.status, 204 | 304);
-        let length = match head.length {
-            Some(BodyLength::Known(length)) if head.status != 204 => Some(length),
-            // The head has ended the stream.
-            _ if body.is_done() && !has_no_body => Some(0),
-            _ => None,
-        };
-        Self(Source::Http2(Box::new(body), length), None)
+    /// The body from `source`.
+    pub(super) fn new(source: BodySource) -> Self {
+        Self { source, compressed: None }
     }
 
     /// Compresses the body from now on: nothing of it may have been read.
-    pub fn compress(&mut self, compressor: Compressor) {
-        self.1 = Some(Box::new(Compressed::new(compressor)));
+    pub fn compress(&mut self, compressor: Compressor, permit: CompressionPermit) {
+        self.compressed = Some(Box::new(Compressed::new(compressor, permit)));
     }
 
     /// The `Content-Length` of the head, in bytes; also without a body, as for HEAD. `None` if the body is
     /// compressed.
     pub fn declared_length(&self) -> Option<u64> {
-        if self.1.is_some() {
+        if self.compressed.is_some() {
             return None;
         }
-        match &self.0 {
-            Source::Http1(body) => body.declared_length,
-            Source::Http2(_, length) => *length,
+        match &self.source {
+            BodySource::Http1(body) => body.declared_length,
+            BodySource::Http2 { declared_length, .. } => *declared_length,
         }
     }
 
     /// Whether the request's body is still being sent to the upstream.
     pub fn is_sending_request(&self) -> bool {
-        match &self.0 {
-            Source::Http1(body) => body.outgoing.is_some(),
-            Source::Http2(body, _) => body.is_sending_request(),
+        match &self.source {
+            BodySource::Http1(body) => body.outgoing.is_some(),
+            BodySource::Http2 { body, .. } => body.is_sending_request(),
         }
     }
 
     /// Whether the body was read to its end.
     pub fn is_done(&self) -> bool {
-        self.0.is_done() && self.1.as_ref().is_none_or(|compressed| compressed.is_finished())
+        self.source.is_done()
+            && self.compressed.as_ref().is_none_or(|compressed| compressed.is_finished())
     }
 
     /// Appends the body bytes that have arrived to `out`, encoded by `encoder`, and at the end of a chunked
@@ -109,7 +100,7 @@ impl ResponseBody {
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        let Self(source, compressed) = self;
+        let Self { source, compressed, .. } = self;
         let added = match compressed {
             None => ready!(source.poll_body(cx, encoder, out)),
             Some(compressed) => {
@@ -134,16 +125,16 @@ impl ResponseBody {
     /// Called when what was read cannot be sent to the client yet: see
     /// [`Http2Receiver::read_ahead`](crate::framing::Http2Receiver::read_ahead).
     pub fn read_ahead(&mut self, cx: &mut Context<'_>) {
-        if let Source::Http2(body, _) = &mut self.0 {
+        if let BodySource::Http2 { body, .. } = &mut self.source {
             body.read_ahead(cx);
         }
     }
 
     /// Takes the trailers of a body that was read to its end, if its encoder has not written them.
     pub fn take_trailers(&mut self) -> Option<Fields> {
-        let trailers = match &mut self.0 {
-            Source::Http1(body) => *body.decoder.take_trailers()?,
-            Source::Http2(body, _) => body.take_trailers()?,
+        let trailers = match &mut self.source {
+            BodySource::Http1(body) => *body.decoder.take_trailers()?,
+            BodySource::Http2 { body, .. } => body.take_trailers()?,
         };
         let protected = ProtectedHeaders::default();
         let kept = trailers.iter().filter(|(name, _)| is_trailer_allowed(name, &protected));
@@ -152,12 +143,40 @@ impl ResponseBody {
     }
 }
 
-impl Source {
+impl BodySource {
+    /// The body that follows `head`, the response of HTTP/1 to a request with `method`.
+    pub(super) fn http1(
+        head: &ResponseHead,
+        method: &Method,
+        connection: UpstreamConnection,
+        outgoing: OutgoingRequest,
+        in_flight: InFlight,
+    ) -> Self {
+        Self::Http1(Http1Body::new(head, method, connection, outgoing, in_flight))
+    }
+
+    /// The body that follows `head`, the response of HTTP/2 to a request with `method`.
+    pub(super) fn http2(
+        head: &ResponseHead,
+        method: &Method,
+        body: Http2Body,
+        in_flight: InFlight,
+    ) -> Self {
+        let has_no_body = *method == Method::HEAD || matches!(head.status, 204 | 304);
+        let declared_length = match head.length {
+            Some(BodyLength::Known(length)) if head.status != 204 => Some(length),
+            // The head has ended the stream.
+            _ if body.is_done() && !has_no_body => Some(0),
+            _ => None,
+        };
+        Self::Http2 { body: Box::new(body), declared_length, _in_flight: in_flight }
+    }
+
     /// Whether the body was read to its end.
     fn is_done(&self) -> bool {
         match self {
             Self::Http1(body) => body.decoder.is_done(),
-            Self::Http2(body, _) => body.is_done(),
+            Self::Http2 { body, .. } => body.is_done(),
         }
     }
 
@@ -170,7 +189,7 @@ impl Source {
     ) -> Poll<io::Result<usize>> {
         match self {
             Self::Http1(body) => body.poll_body(cx, encoder, out),
-            Self::Http2(body, _) => encoder.write(out, |out| body.poll_body(cx, out)),
+            Self::Http2 { body, .. } => encoder.write(out, |out| body.poll_body(cx, out)),
         }
     }
 }
@@ -181,7 +200,7 @@ impl Http1Body {
         method: &Method,
         connection: UpstreamConnection,
         outgoing: OutgoingRequest,
-        pool: Rc<Pool>,
+        in_flight: InFlight,
     ) -> Self {
         let has_no_body = *method == Method::HEAD || matches!(head.status, 204 | 304);
         let decoder = if has_no_body { BodyDecoder::none() } else { BodyDecoder::new(head.length) };
@@ -194,7 +213,14 @@ impl Http1Body {
         };
         let persistent = head.is_persistent() && !ambiguous;
         let outgoing = Some(outgoing).filter(|outgoing| !outgoing.is_fully_sent()).map(Box::new);
-        Self { connection: Some(connection), outgoing, decoder, declared_length, persistent, pool }
+        Self {
+            connection: Some(connection),
+            outgoing,
+            decoder,
+            declared_length,
+            persistent,
+            in_flight,
+        }
     }
 
     /// Appends the body bytes that have arrived to `out`, encoded by `encoder`.
@@ -276,7 +302,7 @@ impl Drop for Http1Body {
     fn drop(&mut self) {
         let reusable = self.decoder.is_done() && self.persistent && self.outgoing.is_none();
         if let Some(connection) = self.connection.take().filter(|_| reusable) {
-            self.pool.put(connection);
+            self.in_flight.pool().put(connection);
         }
     }
 }

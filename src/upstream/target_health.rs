@@ -254,13 +254,20 @@ impl UpstreamHealth {
 
     /// Ejects all that are in service: each has failed as often as is needed.
     fn eject_all(&mut self, last: usize, cause: EjectionCause, now: u64, changes: &mut Changes) {
-        for target in self.targets.iter_mut().filter(|target| target.is_in_service()) {
+        let duration = self.settings.duration.min(ALL_DOWN_TRIAL_INTERVAL);
+        let in_service = self.targets.iter_mut().enumerate().filter(|(_, own)| own.is_in_service());
+        for (index, target) in in_service {
+            let cause = match cause {
+                EjectionCause::Failures { last: failure, .. } if index != last => {
+                    EjectionCause::Failures { count: target.failures, last: failure }
+                }
+                cause => cause,
+            };
             target.eject(&self.settings, now);
+            let event = HealthEvent::Ejected { cause, duration };
+            changes.push(HealthChange { index, event });
         }
         self.hasten_trials(now);
-        let duration = self.settings.duration.min(ALL_DOWN_TRIAL_INTERVAL);
-        let event = HealthEvent::Ejected { cause, duration };
-        changes.push(HealthChange { index: last, event });
         changes.push(HealthChange { index: last, event: HealthEvent::AllDown });
     }
 

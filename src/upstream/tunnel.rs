@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    connection::UpstreamConnection, http2::Http2Slot, request::OutgoingRequest,
+    connection::UpstreamConnection, endpoint::InFlight, http2::Http2Slot, request::OutgoingRequest,
     response::ResponseBody, upgrade::UpgradeRequest,
 };
 use crate::framing::{
@@ -27,6 +27,7 @@ pub struct UpstreamTunnel {
     /// The protocol, as the client asked for it.
     pub protocol: Box<str>,
     end: End,
+    _in_flight: InFlight,
 }
 
 enum End {
@@ -40,9 +41,14 @@ enum End {
 
 impl UpstreamTunnel {
     /// The tunnel that begins behind the 101 on `connection`.
-    pub(super) fn http1(outgoing: &OutgoingRequest, connection: UpstreamConnection) -> Self {
+    pub(super) fn http1(
+        outgoing: &OutgoingRequest,
+        connection: UpstreamConnection,
+        in_flight: InFlight,
+    ) -> Self {
         connection.socket.keep_alive();
-        Self { protocol: protocol_of(outgoing), end: End::Http1(connection) }
+        let end = End::Http1(connection);
+        Self { protocol: protocol_of(outgoing), end, _in_flight: in_flight }
     }
 
     /// The tunnel that a 2xx on a stream begins. `head` becomes the response for the client.
@@ -51,11 +57,13 @@ impl UpstreamTunnel {
         head: &mut ResponseHead,
         end: Http2End,
         slot: Http2Slot,
+        in_flight: InFlight,
     ) -> Self {
         if let Some(upgrade) = outgoing.upgrade() {
             upgrade.accept_http2(head);
         }
-        Self { protocol: protocol_of(outgoing), end: End::Http2 { end, _slot: slot } }
+        let end = End::Http2 { end, _slot: slot };
+        Self { protocol: protocol_of(outgoing), end, _in_flight: in_flight }
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
         Content::Whole(bytes) if framing.has_body => unsent = bytes,
         Content::Stream(rest) if framing.has_body && !rest.is_done() => body = Some(rest),
         // No body is sent: an upstream's stream is dropped now, which frees its connection.
-        _ => {}
+        unused => drop(unused),
     }
     let ends = unsent.is_empty() && body.is_none();
     let respond = stream.respond.borrow_mut().take();
@@ -79,7 +79,7 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
             if reason == CutReason::ClientClosed {
                 stream.count_reset();
             }
-            context.mark_cut(reason);
+            context.mark_response_cut(reason, framing.length.is_some());
         }
     }
 }

@@ -52,6 +52,8 @@ pub struct ShardStatus {
     pub name: Box<str>,
     /// Whether no worker's breaker is open and the last probe did not fail.
     pub is_up: bool,
+    /// Script calls that were sent to it, repeated ones included.
+    pub calls: u64,
 }
 
 impl RedisBackend {
@@ -173,7 +175,11 @@ impl RedisBackend {
 
     /// The status of each primary.
     pub(in crate::store) fn shards(&self) -> Vec<ShardStatus> {
-        let status = |node: Arc<Node>| ShardStatus { name: node.name.clone(), is_up: node.is_up() };
+        let status = |node: Arc<Node>| ShardStatus {
+            name: node.name.clone(),
+            is_up: node.is_up(),
+            calls: node.calls(),
+        };
         self.nodes().into_iter().map(status).collect()
     }
 

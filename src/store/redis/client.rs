@@ -329,6 +329,7 @@ impl Attempt {
         command: Cmd,
         redirect: Option<Redirect>,
     ) -> Result<Vec<i64>, RedisError> {
+        self.connection.node().count_call();
         let mut connection = self.live.connection.clone();
         let sent = async move { send(&mut connection, &command, redirect).await };
         let pending: &mut ReplyFuture = self.reply.insert(Box::pin(sent));

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Once,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -41,6 +41,8 @@ pub(super) struct Node {
     pub(super) health: NodeHealth,
     /// Starts the health monitor.
     monitor: Once,
+    /// Script calls that were sent.
+    calls: AtomicU64,
     /// Workers whose breaker is open.
     open_breakers: AtomicUsize,
     /// A slot that this server of a Cluster serves.
@@ -112,6 +114,7 @@ impl Node {
             context,
             health: NodeHealth::new(),
             monitor: Once::new(),
+            calls: AtomicU64::new(0),
             open_breakers: AtomicUsize::new(0),
             slot: AtomicU32::new(NO_SLOT),
             connect_error: Mutex::default(),
@@ -132,6 +135,16 @@ impl Node {
             }
             Address::Sentinel(_) => None,
         }
+    }
+
+    /// Counts a script call that is sent.
+    pub(super) fn count_call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Script calls that were sent.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// Workers whose breaker is open.

@@ -95,16 +95,19 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         let Some(second) = self.draw(table, Some(first)) else {
             return Some(Choice { index: first, reason: Reason::OnlyAvailable });
         };
-        Some(match self.balancer.policy {
-            Policy::PeakEwma => self.lower_cost(first, second),
-            _ => self.fewer_requests(first, second),
-        })
+        if self.balancer.policy != Policy::PeakEwma {
+            return Some(self.fewer_requests(first, second));
+        }
+        if self.keeps_first(first, second) {
+            return Some(Choice { index: first, reason: Reason::DrawnByWeight { other: second } });
+        }
+        Some(self.lower_cost(first, second))
     }
 
     /// A random usable endpoint but `without`, by weight.
     fn draw(&mut self, table: &AliasTable, without: Option<usize>) -> Option<usize> {
         for _ in 0..MAX_DRAWS {
-            let index = table.draw(self.random.next());
+            let index = table.draw(self.random.bits());
             if Some(index) != without && self.accept(index) {
                 return Some(index);
             }
@@ -112,27 +115,36 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         self.scan(without)
     }
 
+    /// Whether the first endpoint is not compared with the second one: as often as two independent draws would
+    /// both give it. So an endpoint of little weight gets at most twice its share, however low its cost.
+    fn keeps_first(&mut self, first: usize, second: usize) -> bool {
+        let (weight, other) = (self.weight(first), self.weight(second));
+        weight != other && self.random.below(weight + other) < weight
+    }
+
+    /// The second endpoint if it would have no more requests for its weight, with this one, than the first has
+    /// without it. With equal weights it then has fewer. Without load the first one, which was drawn by its
+    /// weight, so that each has its share.
     fn fewer_requests(&self, first: usize, second: usize) -> Choice {
         let (in_flight, other_in_flight) =
             (self.view.in_flight(first), self.view.in_flight(second));
-        let load = u128::from(in_flight) * u128::from(self.weight(second));
-        let other_load = u128::from(other_in_flight) * u128::from(self.weight(first));
-        match load.cmp(&other_load) {
-            Ordering::Less => {
-                let reason = Reason::FewerRequests { in_flight, other: second, other_in_flight };
-                Choice { index: first, reason }
-            }
-            Ordering::Equal => {
-                let reason = Reason::EqualRequests { in_flight, other: second };
-                Choice { index: first, reason }
-            }
-            Ordering::Greater => {
-                let (own, others) = (other_in_flight, in_flight);
-                let reason =
-                    Reason::FewerRequests { in_flight: own, other: first, other_in_flight: others };
-                Choice { index: second, reason }
-            }
+        let (weight, other_weight) =
+            (u128::from(self.weight(first)), u128::from(self.weight(second)));
+        let load = u128::from(in_flight) * other_weight;
+        if (u128::from(other_in_flight) + 1) * weight <= load {
+            let reason = Reason::FewerRequests {
+                in_flight: other_in_flight,
+                other: first,
+                other_in_flight: in_flight,
+            };
+            return Choice { index: second, reason };
         }
+        let reason = match load.cmp(&(u128::from(other_in_flight) * weight)) {
+            Ordering::Less => Reason::FewerRequests { in_flight, other: second, other_in_flight },
+            Ordering::Equal => Reason::EqualRequests { in_flight, other: second },
+            Ordering::Greater => Reason::DrawnByWeight { other: second },
+        };
+        Choice { index: first, reason }
     }
 
     fn lower_cost(&self, first: usize, second: usize) -> Choice {

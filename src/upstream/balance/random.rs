@@ -12,25 +12,25 @@ pub(super) fn mix(value: u64) -> u64 {
 }
 
 /// `SplitMix64`, a generator of 64 bits of state.
-#[derive(Clone, Debug)]
-pub(super) struct SplitMix(u64);
+#[derive(Clone, Copy, Debug)]
+pub struct SplitMix(u64);
 
 impl SplitMix {
     /// The sequence of a seed.
-    pub(super) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// The next 64 random bits.
     #[inline]
-    pub(super) fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(INCREMENT);
         mix(self.0)
     }
 
     /// A random number in `0..bound`; 0 for a bound of 0.
     #[inline]
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 }

@@ -32,6 +32,12 @@ pub enum Reason {
         /// The other endpoint.
         other: usize,
     },
+    /// Of two random endpoints it was drawn first, by its weight, which the load of the other one does not
+    /// outweigh.
+    DrawnByWeight {
+        /// The other endpoint.
+        other: usize,
+    },
     /// Of two random endpoints it has the lower cost, or was drawn first if both are equal: the moving
     /// average of the latency, times the requests in flight with this one.
     LowerCost {
@@ -112,6 +118,9 @@ impl<'a, F: Fn(usize) -> &'a str> fmt::Display for Description<F> {
                     "drawn before {}, which has as many requests in flight: {in_flight}",
                     name(other)
                 )
+            }
+            Reason::DrawnByWeight { other } => {
+                write!(f, "drawn by its weight before {}", name(other))
             }
             Reason::LowerCost { cost, other, other_cost } => {
                 write!(

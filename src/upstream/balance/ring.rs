@@ -9,9 +9,11 @@ use siphasher::sip::SipHasher13;
 
 use super::random::mix;
 
-/// The points of an endpoint of the largest weight, up to a factor of 2. The keys of endpoints with equal
-/// weights differ in number by a standard deviation of 1/16.
+/// The points of an endpoint for each unit of its weight, unless the ring would be too large. The keys of
+/// endpoints with equal weights differ in number by a standard deviation of 1/16 at most.
 const POINTS: u64 = 256;
+/// About the most points of a ring. Beyond it all endpoints have fewer, by a power of 2.
+const MAX_POINTS: u64 = 1 << 18;
 /// The bits of a point that hold its endpoint; those above hold its place.
 const INDEX_BITS: u32 = 24;
 
@@ -25,9 +27,9 @@ pub(super) struct Ring {
 impl Ring {
     /// The ring of endpoints given by name and weight. Those of weight 0 have no point.
     pub(super) fn new<'a>(endpoints: impl Iterator<Item = (&'a str, u32)> + Clone) -> Self {
-        // A power of 2, so that the numbers of points seldom change with the endpoints.
-        let largest = endpoints.clone().map(|(_, weight)| weight).max().unwrap_or(0).max(1);
-        let unit = 1_u64 << largest.ilog2();
+        // The number of an endpoint's points does not depend on the others, as long as the ring has room.
+        let total: u64 = endpoints.clone().map(|(_, weight)| POINTS * u64::from(weight)).sum();
+        let unit = total.div_ceil(MAX_POINTS).next_power_of_two();
         let names: Box<[u64]> = endpoints.clone().map(|(name, _)| hash(name)).collect();
         let mut points = Vec::new();
         for (index, (_, weight)) in endpoints.enumerate().filter(|(_, (_, weight))| *weight > 0) {

@@ -5,12 +5,16 @@ use std::{io, pin::pin, rc::Rc, sync::atomic::Ordering::Relaxed, task::Poll, tim
 use futures_util::future::{Either, select};
 use smallvec::SmallVec;
 
-use super::{Attempts, ForwardInput, LoadBalancer, Outcome, UpstreamError, WorkerEndpoints};
+use super::{
+    Attempts, ForwardError, ForwardInput, LoadBalancer, Outcome, Retries, UpstreamError,
+    WorkerEndpoints,
+};
 use crate::{
     clock::Clock,
     framing::{ClientStream, state::Wait},
+    trace::{AttemptResult, PeerServer, RequestTrace},
     upstream::{
-        InFlight,
+        InFlight, Pool, ServerAddress,
         balance::{Choice, ChoiceInput, FAILURE_LATENCY},
         pending::PendingPlace,
         pool::{Link, LinkChoice},
@@ -32,6 +36,7 @@ pub(super) struct Run<'r> {
     pub(super) endpoints: Rc<WorkerEndpoints>,
     pub(super) client: &'r dyn ClientStream,
     attempts: &'r mut Attempts,
+    pub(super) trace: Option<&'r mut RequestTrace>,
     choice: LinkChoice,
     turn: u64,
     hash_key: u64,
@@ -41,8 +46,10 @@ pub(super) struct Run<'r> {
     failed: usize,
     /// The retries so far.
     pub(super) retry_count: u32,
-    started: Duration,
+    pub(super) started: Duration,
     has_begun: bool,
+    /// The place in the queue of those that wait for room, until the request has it.
+    place: Option<PendingPlace<'r>>,
 }
 
 /// A connection on which an exchange may start.
@@ -53,6 +60,7 @@ pub(super) struct Attempt {
     pub(super) link: Link,
     /// When it began, by the clock's uptime.
     pub(super) start: Duration,
+    pub(super) in_flight: InFlight,
 }
 
 /// An endpoint that was chosen.
@@ -60,6 +68,7 @@ struct Chosen {
     index: usize,
     kind: AttemptKind,
     start: Duration,
+    in_flight: InFlight,
 }
 
 /// The result of a connect.
@@ -67,6 +76,21 @@ struct Connected {
     /// The endpoint, which may be of another address family than the chosen one.
     index: usize,
     link: Link,
+}
+
+/// `error.type` of an attempt that got no connection.
+const CONNECT_FAILED: &str = "connect_failed";
+
+/// The server of `pool`, for a span.
+#[cold]
+fn peer_server(pool: &Pool) -> PeerServer {
+    let target = pool.target();
+    let (address, port) = match &target.address {
+        ServerAddress::Tcp { host, port } => (host.clone(), Some(*port)),
+        ServerAddress::Unix(path) => (path.display().to_string().into(), None),
+        ServerAddress::Service(name) => (name.clone(), None),
+    };
+    PeerServer { address, port, peer: target.resolved, scheme: pool.scheme() }
 }
 
 fn millis(time: Duration) -> u64 {
@@ -78,6 +102,7 @@ impl<'r> Run<'r> {
         balancer: &'r LoadBalancer,
         input: &ForwardInput<'r>,
         attempts: &'r mut Attempts,
+        trace: Option<&'r mut RequestTrace>,
         is_upgrade: bool,
     ) -> Self {
         let endpoints = balancer.endpoints();
@@ -92,6 +117,7 @@ impl<'r> Run<'r> {
             endpoints,
             client: input.client,
             attempts,
+            trace,
             choice: LinkChoice { is_upgrade, is_fresh: false, proxied, max_connections },
             turn,
             hash_key: input.hash_key,
@@ -100,6 +126,7 @@ impl<'r> Run<'r> {
             retry_count: 0,
             started,
             has_begun: false,
+            place: None,
         }
     }
 
@@ -127,6 +154,14 @@ impl<'r> Run<'r> {
         }
     }
 
+    /// Prepares the repetition of a request that an idle connection has lost: on a new connection, which cannot be
+    /// stale, and at another endpoint if there is one, because this one may be failing.
+    pub(super) fn exclude_stale(&mut self, index: usize) {
+        let has_other = self.has_choice_without(index);
+        self.exclude(index, !(has_other && self.endpoints.pools.len() > 1));
+        self.choice.is_fresh = true;
+    }
+
     /// Whether an endpoint could be chosen if this one is excluded, too; a single one may be tried again.
     pub(super) fn has_choice_without(&mut self, index: usize) -> bool {
         let now = self.balancer.state.now();
@@ -136,8 +171,17 @@ impl<'r> Run<'r> {
         has_other || self.endpoints.pools.len() == 1 && self.choose(now).is_some()
     }
 
-    /// An idle or new connection to an endpoint; to the next one if the connect fails.
-    pub(super) async fn acquire(&mut self) -> Result<Attempt, UpstreamError> {
+    /// An idle or new connection to an endpoint; to the next one if the connect fails, which is a retry.
+    pub(super) async fn acquire(
+        &mut self,
+        retries: &mut Retries,
+    ) -> Result<Attempt, UpstreamError> {
+        let acquired = self.find_link(retries).await;
+        self.place = None;
+        acquired
+    }
+
+    async fn find_link(&mut self, retries: &mut Retries) -> Result<Attempt, UpstreamError> {
         self.excluded.truncate(self.failed);
         if self.failed > 0 && self.choose(self.balancer.state.now()).is_none() {
             // All others are out of service or have failed; this attempt starts another round.
@@ -146,7 +190,7 @@ impl<'r> Run<'r> {
         }
         let (mut last_error, mut failed_connects) = (None, 0);
         loop {
-            let Chosen { index, kind, start } = match last_error.take() {
+            let Chosen { index, kind, start, mut in_flight } = match last_error.take() {
                 None => self.next().await?,
                 Some(error) => match self.next().await {
                     Ok(chosen) => chosen,
@@ -157,26 +201,42 @@ impl<'r> Run<'r> {
             let pool = &self.endpoints.pools[index];
             self.attempts.count += 1;
             self.attempts.server = Some(Rc::clone(pool));
+            if let Some(trace) = &mut self.trace {
+                trace.begin_attempt(peer_server(pool), start);
+            }
             // An idle connection from before the ejection tells nothing of the target now.
             let is_fresh = self.choice.is_fresh || kind == AttemptKind::Trial;
             if let Some(link) = pool.take(LinkChoice { is_fresh, ..self.choice }) {
-                return Ok(Attempt { index, kind, link, start });
+                return Ok(Attempt { index, kind, link, start, in_flight });
             }
-            match self.connect(index).await? {
+            if pool.has_room(self.choice) {
+                // The next one need not wait until this connection is open.
+                self.place = None;
+            }
+            // Boxed, so that requests on idle connections do not carry its state.
+            match Box::pin(self.connect(index, &mut in_flight)).await? {
                 Ok(Connected { index: connected, link }) => {
                     let kind = if connected == index { kind } else { AttemptKind::Regular };
-                    return Ok(Attempt { index: connected, kind, link, start });
+                    return Ok(Attempt { index: connected, kind, link, start, in_flight });
                 }
                 Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
                     self.attempts.count -= 1;
-                    self.attempts.in_flight = None;
+                    if let Some(trace) = &mut self.trace {
+                        trace.forget_attempt();
+                    }
+                    in_flight.withdraw();
                     self.wait_for_connection(index).await?;
                 }
                 Err(error) => {
-                    self.record_failure(Outcome { index, kind, start }, Failure::Connect);
-                    if !self.endpoints.set.servers.retry_on.connect {
+                    self.end_attempt(AttemptResult::Failed(CONNECT_FAILED));
+                    let outcome = Outcome { index, kind, start, concurrency: in_flight.count };
+                    // Those that wait before this request may wait for its place.
+                    drop(in_flight);
+                    self.record_failure(outcome, Failure::Connect);
+                    if !self.endpoints.set.servers.retry_on.connect || retries.left == 0 {
                         return Err(UpstreamError::Connect(error));
                     }
+                    retries.left -= 1;
                     self.exclude(index, false);
                     // The first one goes to another target without the budget, which a single failed
                     // connect does not load.
@@ -194,11 +254,10 @@ impl<'r> Run<'r> {
     async fn next(&mut self) -> Result<Chosen, UpstreamError> {
         let state = &*self.balancer.state;
         let max_pending = self.endpoints.set.servers.bounds.max_pending;
-        let mut place: Option<PendingPlace<'_>> = None;
         loop {
             // Those that wait come first.
             let waits = max_pending > 0
-                && match &place {
+                && match &self.place {
                     Some(place) => !place.is_first(),
                     None => !state.load.pending.is_empty(),
                 };
@@ -208,11 +267,7 @@ impl<'r> Run<'r> {
             if !waits && let Some(chosen) = self.try_next(start)? {
                 return Ok(chosen);
             }
-            let place = match &mut place {
-                Some(place) => place,
-                none => none.insert(self.enter_queue(max_pending)?),
-            };
-            self.wait_in_queue(place).await?;
+            self.wait_in_queue(max_pending).await?;
         }
     }
 
@@ -231,12 +286,9 @@ impl<'r> Run<'r> {
                 }
                 kind = AttemptKind::Trial;
             }
-            // The place of the last attempt first: it may be the only one.
-            self.attempts.in_flight = None;
             let in_flight = InFlight::begin(&endpoints.pools[index], &endpoints.set);
-            if in_flight.is_some() {
-                self.attempts.in_flight = in_flight;
-                return Ok(Some(Chosen { index, kind, start }));
+            if let Some(in_flight) = in_flight {
+                return Ok(Some(Chosen { index, kind, start, in_flight }));
             }
             has_lost_race = true;
             self.excluded.push(index);
@@ -258,21 +310,24 @@ impl<'r> Run<'r> {
         Err(UpstreamError::Down { retry_after })
     }
 
-    fn enter_queue(&self, max_pending: u32) -> Result<PendingPlace<'r>, UpstreamError> {
-        let state = &*self.balancer.state;
-        state.load.pending.enter(max_pending).ok_or_else(|| self.overloaded())
-    }
-
     fn overloaded(&self) -> UpstreamError {
         self.balancer.state.overloaded.fetch_add(1, Relaxed);
         UpstreamError::Overloaded
     }
 
-    /// Returns when there may be room.
-    async fn wait_in_queue(&self, place: &PendingPlace<'_>) -> Result<(), UpstreamError> {
+    /// Returns when there may be room. The place in the queue stays.
+    async fn wait_in_queue(&mut self, max_pending: u32) -> Result<(), UpstreamError> {
+        let state = &*self.balancer.state;
+        let place = match self.place.take() {
+            Some(place) => place,
+            None => state.load.pending.enter(max_pending).ok_or_else(|| self.overloaded())?,
+        };
         let woken = self.clock().timeout(PENDING_CHECK, place.woken());
         match self.until_deadline(woken).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.place = Some(place);
+                Ok(())
+            }
             Err(_) => Err(self.overloaded()),
         }
     }
@@ -284,9 +339,13 @@ impl<'r> Run<'r> {
         if self.choose(now).is_some() {
             return Ok(());
         }
-        let max_pending = self.endpoints.set.servers.bounds.max_pending;
-        let place = self.enter_queue(max_pending)?;
-        self.wait_in_queue(&place).await?;
+        // Those that may not wait wait for the idle connections of other workers, which close them soon.
+        let idle = self.endpoints.pools[index].endpoint().idle_connections();
+        let max_pending = self.endpoints.set.servers.bounds.max_pending.max(idle);
+        if max_pending == 0 {
+            return Err(self.overloaded());
+        }
+        self.wait_in_queue(max_pending).await?;
         self.excluded.truncate(self.failed);
         Ok(())
     }
@@ -309,8 +368,13 @@ impl<'r> Run<'r> {
     }
 
     /// Opens a connection to the endpoint. If it takes long and its name has an address of the other family,
-    /// both are tried, and the first one wins. The outer error means that the request's deadline has passed.
-    async fn connect(&mut self, index: usize) -> Result<io::Result<Connected>, UpstreamError> {
+    /// both are tried, and the first one wins, at which the request is then in flight. The outer error means that the
+    /// request's deadline has passed.
+    async fn connect(
+        &mut self,
+        index: usize,
+        in_flight: &mut InFlight,
+    ) -> Result<io::Result<Connected>, UpstreamError> {
         let endpoints = Rc::clone(&self.endpoints);
         let timeout = endpoints.set.servers.connect_timeout;
         let connect = async |index: usize| {
@@ -343,10 +407,13 @@ impl<'r> Run<'r> {
             && *winner == sibling
         {
             let pool = &endpoints.pools[sibling];
-            // It may be full: then this request is one more.
-            self.attempts.in_flight = InFlight::begin(pool, &endpoints.set);
+            *in_flight = InFlight::begin_beyond(pool, &endpoints.set);
             self.attempts.server = Some(Rc::clone(pool));
             self.attempts.count += 1;
+            self.end_attempt(AttemptResult::Failed(CONNECT_FAILED));
+            if let Some(trace) = &mut self.trace {
+                trace.begin_attempt(peer_server(pool), clock.uptime());
+            }
             let now = self.balancer.state.now();
             let (kind, failure) = (AttemptKind::Regular, Failure::Connect);
             endpoints.set.record_failure(index, kind, failure, now, clock);
@@ -354,22 +421,42 @@ impl<'r> Run<'r> {
         Ok(connected)
     }
 
+    /// Ends the span of the attempt if the request is sampled.
+    #[inline]
+    pub(super) fn end_attempt(&mut self, result: AttemptResult) {
+        let clock = self.clock();
+        if let Some(trace) = &mut self.trace {
+            trace.end_attempt(result, clock.uptime());
+        }
+    }
+
+    /// Ends the span of an attempt without a connection.
+    #[cold]
+    pub(super) fn fail_to_acquire(&mut self, error: UpstreamError) -> ForwardError {
+        let label = match &error {
+            UpstreamError::Timeout => "timeout",
+            _ => CONNECT_FAILED,
+        };
+        self.end_attempt(AttemptResult::Failed(label));
+        ForwardError::Upstream(error)
+    }
+
     /// Records a response.
     pub(super) fn record_success(&mut self, outcome: Outcome) {
-        let Outcome { index, kind, start } = outcome;
+        let Outcome { index, kind, start, concurrency } = outcome;
         let (set, clock) = (&self.endpoints.set, self.clock());
         let uptime = clock.uptime();
         self.attempts.time = Some(uptime.saturating_sub(self.started));
         let (now, latency) = (millis(uptime), uptime.saturating_sub(start).as_micros() as u64);
         set.members[index].state.observe_latency(latency, now);
         set.record_success(index, kind, now, clock);
-        self.record_sample(index, latency, false, now);
+        self.record_sample(index, (latency, concurrency), false, now);
     }
 
     /// Records a failure of an endpoint.
     #[cold]
     pub(super) fn record_failure(&mut self, outcome: Outcome, failure: Failure) {
-        let Outcome { index, kind, start } = outcome;
+        let Outcome { index, kind, start, concurrency } = outcome;
         let (set, clock) = (&self.endpoints.set, self.clock());
         let uptime = clock.uptime();
         if let Failure::Status(_) = failure {
@@ -381,19 +468,16 @@ impl<'r> Run<'r> {
         // A connection that fails tells nothing of the load.
         if matches!(failure, Failure::Timeout | Failure::Status(_)) {
             let is_dropped = matches!(failure, Failure::Timeout | Failure::Status(503));
-            self.record_sample(index, latency, is_dropped, now);
+            self.record_sample(index, (latency, concurrency), is_dropped, now);
         }
     }
 
-    /// Records the attempt for adaptive concurrency.
-    fn record_sample(&self, index: usize, latency: u64, is_dropped: bool, now: u64) {
+    /// Records an attempt for adaptive concurrency: its latency (us), and the requests in flight at its start.
+    fn record_sample(&self, index: usize, sample: (u64, u32), is_dropped: bool, now: u64) {
         let set = &self.endpoints.set;
-        if set.servers.bounds.adaptive.is_none() {
-            return;
-        }
-        if let Some(in_flight) = &self.attempts.in_flight {
-            let endpoint = &set.members[index].state;
-            endpoint.record_sample(latency, in_flight.count, is_dropped, now);
+        if set.servers.bounds.adaptive.is_some() {
+            let (latency, in_flight) = sample;
+            set.members[index].state.record_sample(latency, in_flight, is_dropped, now);
         }
     }
 }

@@ -1,17 +1,16 @@
 //! One exchange on a connection of either version of HTTP.
 
-use std::rc::Rc;
-
 use http::Method;
 
 use crate::{
-    framing::{ClientStream, ResponseHead},
+    framing::{ClientStream, FramingError, ResponseHead},
     upstream::{
-        Pool, ResponseBody, UpstreamContent, UpstreamTunnel,
+        InFlight, Pool, ResponseBody, UpstreamContent, UpstreamTunnel,
         connection::{ExchangeError, UpstreamConnection},
         http2::{Http2Response, Http2Slot, is_connection_lost},
         pool::Link,
         request::OutgoingRequest,
+        response::BodySource,
     },
 };
 
@@ -28,6 +27,26 @@ pub(super) struct FailedExchange {
     pub(super) is_stale: bool,
     /// Whether the client may have got an interim response.
     pub(super) has_sent_interim: bool,
+}
+
+impl FailedExchange {
+    /// `error.type` of the attempt's span.
+    pub(super) fn label(&self) -> &'static str {
+        match &self.error {
+            ExchangeError::Expired => "timeout",
+            ExchangeError::Body(_) => "client_body_failed",
+            ExchangeError::Request(_) => "request_refused",
+            ExchangeError::UpgradeUnsupported => "upgrade_unsupported",
+            ExchangeError::Failed(_) if self.is_stale => "idle_connection_closed",
+            ExchangeError::Failed(error) => {
+                let malformed = error.get_ref().and_then(|error| error.downcast_ref());
+                match malformed {
+                    None | Some(FramingError::Incomplete) => "connection_lost",
+                    Some(_) => "malformed_response",
+                }
+            }
+        }
+    }
 }
 
 impl Exchanged {
@@ -47,31 +66,31 @@ impl Exchanged {
         }
     }
 
+    /// The head for the client and what follows it, with which the request ends being in flight.
     pub(super) fn into_response(
         self,
         method: &Method,
         outgoing: OutgoingRequest,
-        pool: &Rc<Pool>,
+        in_flight: InFlight,
     ) -> (ResponseHead, UpstreamContent) {
         match self {
             Self::Http1(head, connection) if connection.is_upgraded => {
-                let tunnel = UpstreamTunnel::http1(&outgoing, connection);
+                let tunnel = UpstreamTunnel::http1(&outgoing, connection, in_flight);
                 (head, UpstreamContent::Tunnel(Box::new(tunnel)))
             }
             Self::Http1(head, connection) => {
-                let body =
-                    ResponseBody::http1(&head, method, connection, outgoing, Rc::clone(pool));
-                (head, UpstreamContent::Body(body))
+                let source = BodySource::http1(&head, method, connection, outgoing, in_flight);
+                (head, UpstreamContent::Body(ResponseBody::new(source)))
             }
             Self::Http2(mut response, slot) => {
                 if let Some(send) = response.take_tunnel() {
                     let (mut head, end) = response.into_tunnel(send);
-                    let tunnel = UpstreamTunnel::http2(&outgoing, &mut head, end, slot);
+                    let tunnel = UpstreamTunnel::http2(&outgoing, &mut head, end, slot, in_flight);
                     return (head, UpstreamContent::Tunnel(Box::new(tunnel)));
                 }
                 let (head, body) = response.into_body(outgoing, slot);
-                let body = ResponseBody::http2(&head, method, body);
-                (head, UpstreamContent::Body(body))
+                let source = BodySource::http2(&head, method, body, in_flight);
+                (head, UpstreamContent::Body(ResponseBody::new(source)))
             }
         }
     }

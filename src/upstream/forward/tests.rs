@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     clock::Clock,
     upstream::{
-        Bounds, Protocol, ServerAddress, Servers, Target, WeightedTarget,
+        Bounds, InFlight, Protocol, ServerAddress, Servers, Target, WeightedTarget,
         balance::{ChoiceInput, Policy},
         target_health::{AttemptKind, HealthSettings, UpstreamState as Health},
     },

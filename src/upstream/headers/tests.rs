@@ -37,6 +37,7 @@ fn written_with(
         via: "1.1 tidegate",
         prefix,
         host,
+        trace: None,
         changes: Some((rules, &Values::default())),
     };
     let mut out = Vec::new();

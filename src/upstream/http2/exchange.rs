@@ -20,6 +20,7 @@ use crate::{
         Version,
         head::{ConnectionOptions, MAX_RESPONSE_FIELDS},
         header_map::to_fields,
+        start_line::MAX_STATUS,
         state::Wait,
         tunnel::Http2End,
     },
@@ -148,6 +149,9 @@ impl Http2Slot {
             if head.fields.len() > MAX_RESPONSE_FIELDS {
                 let error = FramingError::TooManyFields(MAX_RESPONSE_FIELDS);
                 return Err(ExchangeError::Failed(error.into()));
+            }
+            if head.status > MAX_STATUS {
+                return Err(ExchangeError::Failed(FramingError::StatusLine.into()));
             }
             Ok((head, stream))
         });

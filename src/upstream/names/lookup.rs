@@ -2,9 +2,11 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    pin::pin,
     time::Duration,
 };
 
+use futures_util::future::{Either, select};
 use hickory_resolver::{
     TokioResolver,
     config::{LookupIpStrategy, NameServerConfig, ResolverConfig, ServerOrderingStrategy},
@@ -12,11 +14,22 @@ use hickory_resolver::{
     proto::rr::{RData, RecordType},
 };
 
+use crate::clock::Clock;
+
 /// The timeout of one query to one server.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A resolver with the name servers of now.
-pub(super) struct Lookup(Result<TokioResolver, String>);
+/// The time that one family of addresses is waited for after the other one has answered.
+const FAMILY_DELAY: Duration = Duration::from_secs(1);
+
+/// Resolvers with the name servers of now.
+pub(super) struct Lookup(Result<Families, String>);
+
+/// A resolver for each family of addresses, so that one does not wait for the other.
+struct Families {
+    v4: TokioResolver,
+    v6: TokioResolver,
+}
 
 /// The addresses of a name.
 #[derive(Debug)]
@@ -47,48 +60,49 @@ pub(super) struct Service {
 impl Lookup {
     /// A resolver that asks `name_servers`, or those of the system if there are none.
     pub(super) fn new(name_servers: &[SocketAddr]) -> Self {
-        let builder = if name_servers.is_empty() {
-            TokioResolver::builder_tokio().map_err(|error| error.to_string())
-        } else {
-            let servers = name_servers.iter().map(|address| {
-                let mut server = NameServerConfig::udp_and_tcp(address.ip());
-                for connection in &mut server.connections {
-                    connection.port = address.port();
-                }
-                server
-            });
-            let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
-            Ok(TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()))
-        };
-        Self(builder.and_then(|mut builder| {
-            let options = builder.options_mut();
-            // Names are resolved again when their records expire: nothing is to be cached.
-            options.cache_size = 0;
-            options.timeout = QUERY_TIMEOUT;
-            options.attempts = 2;
-            options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-            options.server_ordering_strategy = ServerOrderingStrategy::UserProvidedOrder;
-            builder.build().map_err(|error| error.to_string())
+        Self(resolver(name_servers, LookupIpStrategy::Ipv4Only).and_then(|v4| {
+            Ok(Families { v4, v6: resolver(name_servers, LookupIpStrategy::Ipv6Only)? })
         }))
     }
 
-    fn resolver(&self) -> Result<&TokioResolver, String> {
+    fn families(&self) -> Result<&Families, String> {
         self.0.as_ref().map_err(Clone::clone)
     }
 
-    /// The addresses of `name`, of both families.
+    /// The addresses of `name`, of both families. If only one has an answer for [`FAMILY_DELAY`], that one.
     ///
     /// # Errors
-    /// The name has none, or no server answers.
-    pub(super) async fn addresses(&self, name: &str) -> Result<FoundAddresses, String> {
-        let found = self.resolver()?.lookup_ip(name).await.map_err(|error| error.to_string())?;
-        let mut addresses: Vec<IpAddr> = found.iter().collect();
+    /// The name has none that can be connected to, or no server answers.
+    pub(super) async fn addresses(
+        &self,
+        name: &str,
+        clock: &Clock,
+    ) -> Result<FoundAddresses, String> {
+        let families = self.families()?;
+        let (v4, v6) = (pin!(families.v4.lookup_ip(name)), pin!(families.v6.lookup_ip(name)));
+        let (first, other) = match select(v4, v6).await {
+            Either::Left((first, other)) | Either::Right((first, other)) => (first, other),
+        };
+        let other = match &first {
+            Ok(_) => clock.timeout(FAMILY_DELAY, other).await.ok(),
+            Err(_) => Some(other.await),
+        };
+        let (mut addresses, mut ttl, mut error) = (Vec::<IpAddr>::new(), None, None);
+        for found in [Some(first), other].into_iter().flatten() {
+            match found {
+                Ok(found) => {
+                    addresses.extend(found.iter().filter(is_usable));
+                    let records = found.as_lookup().answers().iter();
+                    ttl = records.map(|record| record.ttl).chain(ttl).min();
+                }
+                Err(failed) => error = error.or(Some(failed.to_string())),
+            }
+        }
         addresses.sort_unstable();
         addresses.dedup();
         if addresses.is_empty() {
-            return Err("the name has no address".to_owned());
+            return Err(error.unwrap_or_else(|| "the name has no address of a server".to_owned()));
         }
-        let ttl = found.as_lookup().answers().iter().map(|record| record.ttl).min();
         Ok(FoundAddresses { addresses, ttl: Duration::from_secs(ttl.unwrap_or(0).into()) })
     }
 
@@ -97,7 +111,7 @@ impl Lookup {
     /// # Errors
     /// There is no such record, or no server answers.
     pub(super) async fn services(&self, name: &str) -> Result<FoundServices, String> {
-        let found = self.resolver()?.lookup(name, RecordType::SRV).await;
+        let found = self.families()?.v4.lookup(name, RecordType::SRV).await;
         let found = found.map_err(|error| error.to_string())?;
         let mut services = Vec::new();
         let mut ttl = None;
@@ -107,7 +121,7 @@ impl Lookup {
             let host = srv.target.to_ascii();
             // A target of "." means that the service does not exist (RFC 2782).
             let host = host.trim_end_matches('.');
-            if !host.is_empty() {
+            if !host.is_empty() && srv.port > 0 {
                 services.push(Service {
                     priority: srv.priority,
                     host: host.to_owned(),
@@ -123,4 +137,38 @@ impl Lookup {
         }
         Ok(FoundServices { services, ttl: Duration::from_secs(ttl.unwrap_or(0).into()) })
     }
+}
+
+/// A resolver of one family that asks `name_servers`, or those of the system if there are none.
+fn resolver(
+    name_servers: &[SocketAddr],
+    strategy: LookupIpStrategy,
+) -> Result<TokioResolver, String> {
+    let mut builder = if name_servers.is_empty() {
+        TokioResolver::builder_tokio().map_err(|error| error.to_string())?
+    } else {
+        let servers = name_servers.iter().map(|address| {
+            let mut server = NameServerConfig::udp_and_tcp(address.ip());
+            for connection in &mut server.connections {
+                connection.port = address.port();
+            }
+            server
+        });
+        let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
+        TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+    };
+    let options = builder.options_mut();
+    // Names are resolved again when their records expire: nothing is to be cached.
+    options.cache_size = 0;
+    options.timeout = QUERY_TIMEOUT;
+    options.attempts = 2;
+    options.ip_strategy = strategy;
+    options.server_ordering_strategy = ServerOrderingStrategy::UserProvidedOrder;
+    builder.build().map_err(|error| error.to_string())
+}
+
+/// Whether a server can have this address.
+fn is_usable(address: &IpAddr) -> bool {
+    let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !(address.is_unspecified() || address.is_multicast() || is_broadcast)
 }

@@ -81,6 +81,7 @@ fn outgoing_to(
         via: "1.1 tidegate",
         prefix: None,
         host,
+        trace: None,
         changes: None,
     };
     let protected = ProtectedHeaders::new(&[HeaderName::from_static("x-cost")]);

@@ -75,6 +75,11 @@ pub enum ReturnCause {
 }
 
 impl HealthEvent {
+    /// Whether a target has failed.
+    pub(crate) fn is_failure(self) -> bool {
+        !matches!(self, Self::Returned(_) | Self::Up { .. })
+    }
+
     /// The event as one word, for a field of a log line: `ejected`, `kept`, `returned`, `down`, `up` or
     /// `all_down`.
     pub fn as_str(self) -> &'static str {

@@ -349,3 +349,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn each_target_has_an_event_when_all_are_ejected() {
+    let mut health = health(4);
+    let mut ejected = Vec::new();
+    let mut events = Vec::new();
+    for index in 0..4 {
+        for _ in 0..5 {
+            for change in health.record_failure(index, AttemptKind::Regular, Failure::Reset, NOW) {
+                if matches!(change.event, HealthEvent::Ejected { .. }) {
+                    ejected.push(change.index);
+                }
+                events.push(change.event);
+            }
+        }
+    }
+    ejected.sort_unstable();
+    assert_eq!(ejected, [0, 1, 2, 3]);
+    assert_eq!(events.last(), Some(&HealthEvent::AllDown));
+}

@@ -32,6 +32,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Whether the filter may hold `token` by chance: one with all recordings that it may hold does. Filters this
+/// small have tokens with few distinct positions, so the configured rate is exceeded.
+fn is_false_positive(filter: &Filter, recordings: &[Recording], token: u64, now: Millis) -> bool {
+    let other = Filter::new(*filter.geometry(), *filter.hash_keys(), now);
+    for (held, ..) in recordings.iter().filter(|(_, _, after)| now <= *after) {
+        other.record(*held);
+    }
+    other.contains(token)
+}
+
 /// A token, until when it must be held, and after when it must not be.
 type Recording = (u64, Millis, Millis);
 
@@ -57,7 +67,6 @@ proptest! {
         offset in 0..200_000_u64,
         steps in prop::collection::vec(step(), 1..150),
     ) {
-        // A rate so low that no false positive occurs.
         let geometry = sized(20, 1e-12, minutes);
         let (mut now, mut rotated) = (START + offset, START + offset);
         let filter = Filter::new(geometry, hash_keys(8), now);
@@ -100,7 +109,11 @@ proptest! {
             let forgotten = recordings.iter().find(|(token, until, _)| now <= *until && !filter.contains(*token));
             prop_assert_eq!(forgotten, None, "at {}", now);
             if rotated == now {
-                let old = recordings.iter().find(|(token, _, after)| now > *after && filter.contains(*token));
+                let old = recordings.iter().find(|(token, _, after)| {
+                    now > *after
+                        && filter.contains(*token)
+                        && !is_false_positive(&filter, &recordings, *token, now)
+                });
                 prop_assert_eq!(old, None, "at {}", now);
             }
             recordings.retain(|(_, _, after)| now <= after + 100 * MINUTE);

@@ -1,0 +1,71 @@
+//! The decisions on each request in the process log, at `debug`.
+
+use tracing::Level;
+
+use super::{charged_limit::ChargedLimit, context::RequestContext};
+use crate::{
+    limit::{DecisionSource, Outcome},
+    plan,
+};
+
+/// Logs what limits, throttle and upstream decided on a request. Without `debug` it costs one load.
+#[inline]
+pub(super) fn log_decisions(context: &RequestContext, status: u16) {
+    if tracing::enabled!(Level::DEBUG) {
+        log_all(context, status);
+    }
+}
+
+#[cold]
+fn log_all(context: &RequestContext, status: u16) {
+    let request_id = String::from_utf8_lossy(context.request_id.as_bytes());
+    for charged in &context.limits {
+        log_limit(&request_id, charged);
+    }
+    let head = context.head();
+    let route = context.route.map_or("", |route| &*context.rules.snapshot.routes[route].name);
+    tracing::debug!(
+        request_id = &*request_id,
+        client = %context.client_ip,
+        method = head.map_or("", |head| head.method.as_str()),
+        host = &*head.map(|head| plan::host(&head.fields)).unwrap_or_default(),
+        path = context.path(),
+        route,
+        limits = context.admission.label(),
+        delay_ms = context.delay.get().as_millis() as u64,
+        upstream = context.attempts.server.as_ref().map_or("", |server| server.name()),
+        attempts = context.attempts.count,
+        status,
+        "request decided"
+    );
+}
+
+fn log_limit(request_id: &str, charged: &ChargedLimit) {
+    let limit = charged.limit();
+    let decision = match (&charged.outcome, charged.outcome.refused()) {
+        (Outcome::Unknown, _) => "unknown",
+        (Outcome::NotCharged, _) => "not_charged",
+        (Outcome::Decided(_), None) => "admitted",
+        (_, Some(_)) if limit.enforce => "refused",
+        (_, Some(_)) => "would_refuse",
+    };
+    let decided = charged.outcome.decided();
+    let source = decided.map(|decided| match decided.source {
+        DecisionSource::Store => "store",
+        DecisionSource::Fallback => "fallback",
+    });
+    tracing::debug!(
+        request_id,
+        limit = &*limit.name,
+        // The keyed hash that the admin API and Redis have, never what the caller sent.
+        hash = format_args!("{:032x}", charged.key().0),
+        cost = charged.cost(),
+        decision,
+        quota = decided.map(|decided| decided.decision.limit),
+        remaining = decided.map(|decided| decided.decision.remaining),
+        reset_ms = decided.map(|decided| decided.decision.reset_at.saturating_sub(decided.at)),
+        wait_ms = decided.map(|decided| decided.decision.wait),
+        source,
+        "limit decided"
+    );
+}

@@ -1,0 +1,360 @@
+//! Copies of requests for another upstream, whose responses are discarded.
+//!
+//! A copy never delays its original: the body is copied while it is forwarded, the copy is sent by a task of
+//! its own once the body is complete, and nothing waits for that task, not even the worker's end. What copies
+//! hold is bounded: [`MAX_IN_FLIGHT`] of them for each worker, each with at most [`MAX_BODY`] bytes.
+
+use std::{
+    cell::{Cell, RefCell},
+    future::poll_fn,
+    pin::pin,
+    rc::{Rc, Weak},
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use crossbeam_utils::CachePadded;
+use http::Method;
+
+use super::{
+    Gateway, Peer,
+    context::RequestContext,
+    rules::{RouteState, WorkerRules},
+};
+use crate::{
+    error::GatewayError,
+    framing::{
+        BodyEncoder, BodyError, BodyLength, ClientStream, ClientTimeouts, Fields, StateCell,
+    },
+    metrics::{MirrorOutcome, RouteCounters},
+    respond,
+    snapshot::Mirror,
+    upstream::{
+        Attempts, ForwardInput, LoadBalancer, OutgoingRequest, ProxiedClient, ResponseBody,
+        UpstreamContent, UpstreamKind, balance::SplitMix,
+    },
+};
+
+/// Most copies of a worker that are under way.
+const MAX_IN_FLIGHT: usize = 64;
+/// Longest body that is copied, in bytes.
+const MAX_BODY: usize = 64 * 1024;
+/// Most bytes that are read of a response; then its connection is closed.
+const MAX_RESPONSE: usize = 1024 * 1024;
+/// Most time for a copy, from the end of its body to the end of its response, in ms.
+const TIMEOUT: u64 = 30_000;
+/// The timeouts of a client do not apply to a copy, which has none.
+const NO_CLIENT: ClientTimeouts = ClientTimeouts { head: None, idle: None, body: None };
+
+/// The copies of one worker that are under way.
+pub(super) struct Mirrors {
+    copies: RefCell<Vec<Weak<Copied>>>,
+    coarse_clock: Rc<Cell<u64>>,
+    random: Cell<SplitMix>,
+}
+
+impl Mirrors {
+    pub(super) fn new(coarse_clock: Rc<Cell<u64>>) -> Self {
+        let seed = ahash::RandomState::new().hash_one(0);
+        let (copies, random) = (RefCell::default(), Cell::new(SplitMix::new(seed)));
+        Self { copies, coarse_clock, random }
+    }
+
+    /// Expires the deadlines that have passed.
+    pub(super) fn sweep(&self) {
+        let now = self.coarse_clock.get();
+        let is_in_flight = |copy: &Weak<Copied>| {
+            let Some(copy) = copy.upgrade() else { return false };
+            if let Some(timeout) = copy.state.get().overdue(now, &NO_CLIENT) {
+                copy.state.expire(timeout);
+            }
+            true
+        };
+        self.copies.borrow_mut().retain(is_in_flight);
+    }
+
+    /// The place of one more copy of a request whose body has this length; `None` if there is none.
+    fn enter(&self, length: BodyLength) -> Option<Rc<Copied>> {
+        let mut copies = self.copies.borrow_mut();
+        if copies.len() >= MAX_IN_FLIGHT {
+            copies.retain(|copy| copy.strong_count() > 0);
+        }
+        if copies.len() >= MAX_IN_FLIGHT {
+            return None;
+        }
+        let state = StateCell::new(Rc::clone(&self.coarse_clock));
+        let copied = Rc::new(Copied { state, length, body: RefCell::default() });
+        copies.push(Rc::downgrade(&copied));
+        Some(copied)
+    }
+
+    fn draw(&self, bound: u64) -> u64 {
+        let mut random = self.random.get();
+        let drawn = random.below(bound);
+        self.random.set(random);
+        drawn
+    }
+}
+
+impl Gateway {
+    /// Chooses whether the request is copied. If its body has to be copied, returns the stream to forward it
+    /// from; a copy without a body is sent at once.
+    ///
+    /// # Errors
+    ///
+    /// The request cannot be forwarded at all.
+    pub(super) fn mirror(
+        &self,
+        rules: &Rc<WorkerRules>,
+        route: usize,
+        mirror: &Mirror,
+        peer: &Peer,
+        context: &RequestContext,
+    ) -> Result<Option<Rc<dyn ClientStream>>, GatewayError> {
+        let UpstreamKind::Servers(servers) = &mirror.upstream.kind else { return Ok(None) };
+        let Some(head) = context.head() else { return Ok(None) };
+        if self.mirrors.draw(100) >= u64::from(mirror.share) || respond::is_grpc(&head.fields) {
+            return Ok(None);
+        }
+        let mut outcome = CountedOutcome::new(&rules.routes[route]);
+        let length = context.client.length();
+        if matches!(length, BodyLength::Known(length) if length > MAX_BODY as u64) {
+            outcome.set(MirrorOutcome::TooLong);
+            return Ok(None);
+        }
+        let Some(copied) = self.mirrors.enter(length) else {
+            outcome.set(MirrorOutcome::Dropped);
+            return Ok(None);
+        };
+        let client: Rc<dyn ClientStream> = Rc::<Copied>::clone(&copied);
+        let outgoing = self.outgoing(rules, route, servers, peer, context, &client)?;
+        if outgoing.is_upgrade() {
+            outcome.forget();
+            return Ok(None);
+        }
+        let copy = MirroredRequest {
+            rules: Rc::clone(rules),
+            upstream: mirror.upstream.index,
+            outgoing,
+            method: head.method.clone(),
+            proxied: peer.proxied,
+            hash_key: match context.hash_key {
+                0 => self.mirrors.draw(u64::MAX),
+                key => key,
+            },
+            copied,
+            outcome,
+        };
+        if length == BodyLength::Known(0) {
+            copy.send();
+            return Ok(None);
+        }
+        let (client, copy) = (Rc::clone(&context.client), RefCell::new(Some(copy)));
+        Ok(Some(Rc::new(CopyingStream { client, copy })))
+    }
+}
+
+/// A copy of a request, and what its exchange needs.
+struct MirroredRequest {
+    rules: Rc<WorkerRules>,
+    /// The index of the upstream.
+    upstream: usize,
+    outgoing: OutgoingRequest,
+    method: Method,
+    proxied: ProxiedClient,
+    hash_key: u64,
+    copied: Rc<Copied>,
+    outcome: CountedOutcome,
+}
+
+impl MirroredRequest {
+    /// Sends the copy in a task of its own.
+    fn send(mut self) {
+        self.outcome.set(MirrorOutcome::Failed);
+        tokio::task::spawn_local(async move {
+            let copied = Rc::clone(&self.copied);
+            let mut exchange = pin!(self.exchange());
+            poll_fn(|cx| {
+                copied.state.register(cx.waker());
+                exchange.as_mut().poll(cx)
+            })
+            .await;
+        });
+    }
+
+    async fn exchange(self) {
+        let Self { rules, outgoing, copied, mut outcome, .. } = self;
+        let Some(balancer) = &rules.load_balancers[self.upstream] else { return };
+        let (state, started) = (&copied.state, copied.state.now());
+        state.begin_request();
+        state.set_request_timeout(Some(TIMEOUT));
+        let mut attempts = Attempts::default();
+        let input = ForwardInput {
+            method: &self.method,
+            client: &*copied,
+            proxied: self.proxied,
+            hash_key: self.hash_key,
+            trace: None,
+        };
+        let responded = balancer.forward(outgoing, input, &mut attempts).await;
+        let Ok((_, UpstreamContent::Body(mut body))) = responded else { return };
+        let waited = state.now().saturating_sub(started);
+        state.begin_response(None, Some(TIMEOUT.saturating_sub(waited)));
+        if discard(&mut body, state, balancer, &attempts).await {
+            outcome.set(MirrorOutcome::Answered);
+        }
+    }
+}
+
+/// Reads a response's body to its end, or to [`MAX_RESPONSE`]. Returns whether it was whole so far.
+async fn discard(
+    body: &mut ResponseBody,
+    state: &StateCell,
+    balancer: &LoadBalancer,
+    attempts: &Attempts,
+) -> bool {
+    let (mut bytes, mut length) = (Vec::new(), 0);
+    loop {
+        if body.is_done() {
+            if let Some(server) = &attempts.server {
+                server.endpoint().record_whole_body();
+            }
+            return true;
+        }
+        let read = poll_fn(|cx| match state.timeout() {
+            Some(_) => Poll::Ready(None),
+            None => body.poll_body(cx, BodyEncoder::Plain, &mut bytes).map(Some),
+        });
+        match read.await {
+            Some(Ok(count)) => length += count,
+            Some(Err(_)) => {
+                if let Some(server) = &attempts.server {
+                    balancer.record_broken_body(server);
+                }
+                return false;
+            }
+            None => return false,
+        }
+        bytes.clear();
+        if length > MAX_RESPONSE {
+            return true;
+        }
+    }
+}
+
+/// Counts what became of a copy when it is dropped.
+struct CountedOutcome {
+    counters: Arc<CachePadded<RouteCounters>>,
+    outcome: Option<MirrorOutcome>,
+}
+
+impl CountedOutcome {
+    fn new(route: &RouteState) -> Self {
+        Self { counters: Arc::clone(&route.counters), outcome: Some(MirrorOutcome::Incomplete) }
+    }
+
+    fn set(&mut self, outcome: MirrorOutcome) {
+        self.outcome = Some(outcome);
+    }
+
+    /// Counts nothing.
+    fn forget(&mut self) {
+        self.outcome = None;
+    }
+}
+
+impl Drop for CountedOutcome {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.outcome {
+            self.counters.mirrored[outcome as usize].add(1);
+        }
+    }
+}
+
+/// The client's side of a copy: the body that was copied.
+struct Copied {
+    state: StateCell,
+    length: BodyLength,
+    body: RefCell<Vec<u8>>,
+}
+
+impl ClientStream for Copied {
+    fn state(&self) -> &StateCell {
+        &self.state
+    }
+
+    fn length(&self) -> BodyLength {
+        self.length
+    }
+
+    fn poll_body(
+        &self,
+        _: &mut Context<'_>,
+        encoder: BodyEncoder,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<usize, BodyError>> {
+        let body = self.body.take();
+        encoder.write(out, |out| out.extend_from_slice(&body));
+        Poll::Ready(Ok(body.len()))
+    }
+
+    fn abandon_body(&self) {}
+
+    fn take_trailers(&self) -> Option<Box<Fields>> {
+        None
+    }
+
+    fn send_interim(&self, _: u16, _: &mut dyn FnMut(&mut Vec<u8>)) {}
+}
+
+/// A client's stream whose body is copied while it is read.
+struct CopyingStream {
+    client: Rc<dyn ClientStream>,
+    /// The copy until its body is complete, or cannot be copied.
+    copy: RefCell<Option<MirroredRequest>>,
+}
+
+impl ClientStream for CopyingStream {
+    fn state(&self) -> &StateCell {
+        self.client.state()
+    }
+
+    fn length(&self) -> BodyLength {
+        self.client.length()
+    }
+
+    fn poll_body(
+        &self,
+        cx: &mut Context<'_>,
+        encoder: BodyEncoder,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<usize, BodyError>> {
+        let mut place = self.copy.borrow_mut();
+        let Some(copy) = &mut *place else { return self.client.poll_body(cx, encoder, out) };
+        let mut body = copy.copied.body.borrow_mut();
+        let before = body.len();
+        let count = ready!(self.client.poll_body(cx, BodyEncoder::Plain, &mut body))?;
+        encoder.write(out, |out| out.extend_from_slice(&body[before..]));
+        if count == 0 {
+            drop(body);
+            place.take().into_iter().for_each(MirroredRequest::send);
+        } else if body.len() > MAX_BODY {
+            drop(body);
+            copy.outcome.set(MirrorOutcome::TooLong);
+            *place = None;
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn abandon_body(&self) {
+        self.client.abandon_body();
+    }
+
+    fn take_trailers(&self) -> Option<Box<Fields>> {
+        self.client.take_trailers()
+    }
+
+    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
+        self.client.send_interim(status, fields);
+    }
+}
