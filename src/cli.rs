@@ -1,8 +1,9 @@
 //! The command line: one file per command.
 //!
 //! Results go to the output that is passed in (standard output), errors and the process's log to standard
-//! error. `serve` runs the gateway, `check` validates a configuration, `explain` shows the decisions on one
-//! request, `replay` those on a recorded log, and `schema` prints the configuration's JSON Schema.
+//! error. `serve` runs the gateway, `proxy` without a file, `health` asks a running one, `init` writes a file, `check`
+//! validates a configuration, `explain` shows the decisions on one request, `replay` those on a recorded log, `schema`
+//! prints the configuration's JSON Schema, and `completions` and `man` are for packages.
 //!
 //! ```
 //! use tidegate::cli::{self, Exit};
@@ -13,24 +14,36 @@
 //! ```
 
 mod check;
+mod config_file;
 mod explain;
+mod health;
+mod init;
+mod man;
+mod notify;
+mod proxy;
 mod replay;
 mod schema;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod tips;
 
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use listenfd::ListenFd;
 
+use self::config_file::{ConfigFile, ConfigOption};
 use crate::clock::Clock;
+pub use crate::config::Environment;
 use crate::config::{Config, EnvLookup};
+pub use crate::handover::listen_fds;
 use crate::snapshot::{LoadError, Snapshot};
 use crate::telemetry;
 
@@ -43,6 +56,8 @@ pub enum Exit {
     BadInput,
     /// The arguments are invalid: 2.
     Usage,
+    /// The gateway that `health` asks is not ready, or does not respond: 1.
+    NotReady,
     /// An internal error: 70 (`EX_SOFTWARE` of sysexits).
     Internal,
 }
@@ -52,7 +67,7 @@ impl Exit {
     pub fn code(self) -> u8 {
         match self {
             Self::Ok => 0,
-            Self::BadInput => 1,
+            Self::BadInput | Self::NotReady => 1,
             Self::Usage => 2,
             Self::Internal => 70,
         }
@@ -80,19 +95,27 @@ struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    serve: ServeArgs,
+    config: ConfigOption,
+    #[command(flatten)]
+    log: LogOption,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the gateway (the default command).
     Serve(ServeArgs),
+    /// Run the gateway without a configuration file; prints the configuration that it runs on.
+    Proxy(proxy::ProxyArgs),
+    /// Write a commented configuration, and its schema for editors.
+    Init(init::InitArgs),
     /// Check a configuration and print every fault in it.
     Check(ConfigFile),
     /// Print what would happen to a request: its route, limits and keys, and what is forwarded.
     Explain(explain::ExplainArgs),
     /// Run a recorded access log through the limits and print what would have been refused.
     Replay(replay::ReplayArgs),
+    /// Ask a running gateway whether it is ready; exits with 1 if it is not.
+    Health(health::HealthArgs),
     /// Print the JSON Schema of the configuration, for completion in editors.
     Schema,
     /// Print a completion script for a shell.
@@ -100,51 +123,68 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages, one for each command.
+    Man {
+        /// The folder to write them to; it is made if it does not exist.
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
 }
 
 #[derive(clap::Args, Debug)]
 struct ServeArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Filter of the process's own log: error, warn, info, debug, trace, or per module as in tidegate=debug.
+    #[command(flatten)]
+    log: LogOption,
+}
+
+#[derive(clap::Args, Debug)]
+struct LogOption {
+    /// Filter of the process's own log: off, error, warn, info, debug, trace, or per module as in tidegate=debug.
     #[arg(long, value_name = "FILTER", default_value = "info", value_parser = parse_log_filter)]
     log: String,
 }
 
-#[derive(clap::Args, Debug)]
-struct ConfigFile {
-    /// The configuration file.
-    #[arg(long, short, value_name = "FILE", default_value = "config/tidegate.yaml")]
-    config: PathBuf,
-}
-
 /// Validates a log filter.
 fn parse_log_filter(text: &str) -> Result<String, String> {
-    let is_valid = !text.trim().is_empty() && telemetry::parse_filter(text).is_ok();
+    let is_valid = telemetry::parse_filter(text).is_ok();
     let expected =
         "expected off, error, warn, info, debug, trace, or one for a module such as tidegate=debug";
     if is_valid { Ok(text.to_owned()) } else { Err(expected.to_owned()) }
 }
 
 /// Runs the command in `arguments`, of which the first is the program's name, and writes its result to
-/// `out`. Secrets in environment variables are not available.
+/// `out`. No environment variable is set.
 pub fn run<A: Into<OsString> + Clone>(
     arguments: impl IntoIterator<Item = A>,
     out: &mut dyn Write,
 ) -> Exit {
-    run_with(arguments, &|_| None, out)
+    run_with(arguments, &(Arc::new(|_: &str| None) as Environment), out)
 }
 
-/// As [`run`], with environment variables for secrets from `env`.
+/// As [`run`], with environment variables from `env`.
 pub fn run_with<A: Into<OsString> + Clone>(
     arguments: impl IntoIterator<Item = A>,
-    env: EnvLookup<'_>,
+    env: &Environment,
     out: &mut dyn Write,
 ) -> Exit {
-    let arguments = match Arguments::try_parse_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    run_process(&arguments, env, Some(ListenFd::empty()), out)
+}
+
+/// As [`run_with`], in a process that a service manager passed `listen_fds`; `None` stands for too many.
+pub fn run_process(
+    command_line: &[OsString],
+    env: &Environment,
+    listen_fds: Option<ListenFd>,
+    out: &mut dyn Write,
+) -> Exit {
+    let launch = serve::Launch { env, command_line, listen_fds };
+    let arguments = match Arguments::try_parse_from(command_line) {
         Ok(arguments) => arguments,
         Err(mut message) if message.use_stderr() => {
-            add_tip(&mut message);
+            tips::add(&mut message);
             // If standard error cannot be written, there is no other way to report it.
             let _ = message.print();
             return Exit::Usage;
@@ -154,11 +194,24 @@ pub fn run_with<A: Into<OsString> + Clone>(
             return exit_after_write(printed, Exit::Ok);
         }
     };
-    match arguments.command.unwrap_or(Command::Serve(arguments.serve)) {
-        Command::Serve(serve) => serve::run(&serve.file.config, &serve.log, env),
-        Command::Check(file) => check::run(&file.config, env, &Clock::system(), out),
-        Command::Explain(explain) => explain::run(&explain, out),
-        Command::Replay(replay) => replay::run(&replay, out),
+    let Some(command) = arguments.command else {
+        let path = arguments.config.path();
+        return path.map_or_else(|exit| exit, |path| serve::run(path, &arguments.log.log, launch));
+    };
+    match command {
+        Command::Serve(ServeArgs { file, log }) => {
+            file.path().map_or_else(|exit| exit, |path| serve::run(path, &log.log, launch))
+        }
+        Command::Check(file) => {
+            let check = |path| check::run(path, &**env, &Clock::system(), out);
+            file.path().map_or_else(|exit| exit, check)
+        }
+        Command::Proxy(proxy) => proxy::run(&proxy, launch, out),
+        Command::Init(init) => init::run(&init, out),
+        Command::Explain(explain) => explain::run(&explain, &**env, out),
+        Command::Replay(replay) => replay::run(&replay, &**env, out),
+        Command::Health(health) => health::run(&health, env, out),
+        Command::Man { folder } => man::run(&folder),
         Command::Schema => schema::run(out),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -168,19 +221,21 @@ pub fn run_with<A: Into<OsString> + Clone>(
     }
 }
 
-/// Adds a tip to the error for options that stand before a command: where they belong.
-fn add_tip(message: &mut clap::Error) {
-    if let Some(ContextValue::String(command)) = message.get(ContextKind::InvalidSubcommand)
-        && message.kind() == ErrorKind::ArgumentConflict
-    {
-        let tip = format!("options stand after the command: tidegate {command} [OPTIONS]");
-        message.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
+/// Prints a usage error of a command, such as two arguments that exclude each other.
+fn usage_error(command: &str, message: impl Display) -> Exit {
+    let mut arguments = Arguments::command();
+    arguments.build();
+    let error = arguments
+        .find_subcommand_mut(command)
+        .map(|command| command.error(ErrorKind::ArgumentConflict, message));
+    // If standard error cannot be written, there is no other way to report it.
+    let _ = error.map(|error| error.print());
+    Exit::Usage
 }
 
 /// Loads a configuration, or prints its faults.
-fn load(path: &Path) -> Result<(Config, Snapshot), Exit> {
-    let loaded = Snapshot::load(path).map(|(loaded, snapshot)| (loaded.config, snapshot));
+fn load(path: &Path, env: EnvLookup<'_>) -> Result<(Config, Snapshot), Exit> {
+    let loaded = Snapshot::load(path, env).map(|(loaded, snapshot)| (loaded.config, snapshot));
     loaded.map_err(|error| {
         print_error(&error);
         Exit::from_load_error(&error)

@@ -54,6 +54,7 @@
 //! - [`respond`]: rate-limit headers, problem documents and other responses of the gateway itself.
 //! - [`error`]: every reason why a request is refused or fails.
 //! - [`escape`]: escapes text from files and requests for a terminal.
+//! - [`sensitive`]: which values may be credentials, by their names.
 //!
 //! # Parts that can be tested alone
 //!
@@ -66,6 +67,7 @@
 //! - [`template`]: texts with variables of a request: header rules, redirects, rewritten paths.
 //! - [`throttle`]: active-user admission control.
 //! - [`tls`]: certificates, and the rules of TLS handshakes.
+//! - [`trace`]: the W3C trace context, and the spans of sampled requests for a collector.
 //! - [`upstream`]: the HTTP/1.1 client: connection pools, forwarding, header rules.
 //!
 //! # Configuration
@@ -92,6 +94,7 @@ pub mod error;
 pub mod escape;
 pub mod framing;
 pub mod gateway;
+pub mod handover;
 pub mod identity;
 pub mod limit;
 pub mod live;
@@ -103,6 +106,7 @@ pub mod replay;
 pub mod respond;
 pub mod route;
 pub mod secret;
+pub mod sensitive;
 pub mod server;
 pub mod snapshot;
 pub mod store;
@@ -110,5 +114,6 @@ pub mod telemetry;
 pub mod template;
 pub mod throttle;
 pub mod tls;
+pub mod trace;
 pub mod upstream;
 pub mod worker;

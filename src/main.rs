@@ -2,12 +2,18 @@
 //! and its exit code to the system.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+
+use tidegate::cli::{self, Environment};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[expect(clippy::disallowed_methods, reason = "the only place that reads the environment")]
 fn main() -> ExitCode {
-    let variables = |name: &str| std::env::var_os(name);
-    tidegate::cli::run_with(std::env::args_os(), &variables, &mut std::io::stdout()).into()
+    let variables: Environment = Arc::new(|name: &str| std::env::var_os(name));
+    // Removes the variables, so before any thread runs.
+    let listen_fds = cli::listen_fds(&*variables);
+    let arguments: Vec<_> = std::env::args_os().collect();
+    cli::run_process(&arguments, &variables, listen_fds, &mut std::io::stdout()).into()
 }

@@ -22,20 +22,22 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    config::{self, Config, Faults, FileError, LoadedConfig},
+    config::{self, Config, EnvLookup, Environment, Faults, FileError, LoadedConfig},
     gateway::Shared,
     snapshot::{LoadError, Snapshot, catch_panic},
     tls::TlsFile,
+    trace::ExportSettings,
 };
 
 /// Reads at most a number of bytes of a file.
 type Reader = fn(&Path, u64) -> Result<Vec<u8>, FileError>;
 
 /// Compiles the content of the configuration file at a path.
-pub(crate) type Loader = fn(&Path, &[u8]) -> Result<(LoadedConfig, Snapshot), LoadError>;
+pub(crate) type Loader =
+    fn(&Path, &[u8], EnvLookup<'_>) -> Result<(LoadedConfig, Snapshot), LoadError>;
 
 /// Maximum time to read the file, and to wait for another reload to end.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Why a reload changed nothing.
 #[derive(Debug, thiserror::Error)]
@@ -59,8 +61,14 @@ pub struct Reloader {
     /// The configuration that the process was started with: some keys cannot change on reload.
     initial: Config,
     shared: Arc<Shared>,
+    /// The environment that the file may refer to.
+    env: Environment,
     /// What the last reload read. Locked while a reload runs.
     last_read: Mutex<LastRead>,
+    /// The configuration in force.
+    live: Mutex<LiveConfig>,
+    /// The outcome of the last reload; `None` before the first.
+    last_outcome: Mutex<Option<ReloadOutcome>>,
     /// Notified when other files may have to be watched.
     replaced: Notify,
     /// True while a thread reads the file. The thread outlasts a reload whose time is over.
@@ -71,12 +79,34 @@ pub struct Reloader {
     timeout: Duration,
 }
 
+/// The configuration in force and its generation.
+struct LiveConfig {
+    generation: u64,
+    loaded: Arc<LoadedConfig>,
+}
+
+/// How a reload ended.
+#[derive(Clone, Debug)]
+pub struct ReloadOutcome {
+    /// When it ended, in ms since the epoch.
+    pub at: u64,
+    /// The faults for which the running configuration stayed; empty if the reload was applied.
+    pub faults: Vec<String>,
+}
+
 /// The files as a reload read them.
 struct LastRead {
     /// The configuration file's content, or why it could not be read.
     config: Result<Vec<u8>, String>,
     /// The files of certificates and keys.
     tls_files: Vec<TlsFile>,
+}
+
+/// What a file was compiled to.
+struct Compiled {
+    loaded: LoadedConfig,
+    snapshot: Snapshot,
+    traces: Option<ExportSettings>,
 }
 
 /// What a reload reads: the configuration file, and the files of certificates that it knows.
@@ -93,7 +123,12 @@ impl Drop for ClearOnDrop {
 
 impl Reloader {
     /// A reloader of `path`, for a gateway that was started with `initial`.
-    pub fn new(path: PathBuf, initial: &LoadedConfig, shared: Arc<Shared>) -> Self {
+    pub fn new(
+        path: PathBuf,
+        initial: &LoadedConfig,
+        shared: Arc<Shared>,
+        env: Environment,
+    ) -> Self {
         let last_read = LastRead {
             config: Ok(initial.source.text().as_bytes().to_vec()),
             tls_files: shared.live.snapshot().tls_files(),
@@ -102,7 +137,13 @@ impl Reloader {
             is_regular: fs::metadata(&path).is_ok_and(|file| file.is_file()),
             path,
             initial: initial.config.clone(),
+            live: Mutex::new(LiveConfig {
+                generation: shared.live.generation(),
+                loaded: Arc::new(initial.clone()),
+            }),
+            last_outcome: Mutex::default(),
             shared,
+            env,
             last_read: Mutex::new(last_read),
             replaced: Notify::new(),
             is_reading: Arc::default(),
@@ -110,6 +151,11 @@ impl Reloader {
             load: Snapshot::load_bytes,
             timeout: TIMEOUT,
         }
+    }
+
+    /// The same reloader, of a configuration that is in no file: a reload fails and says so.
+    pub(crate) fn without_file(self) -> Self {
+        Self { is_regular: false, read: |_, _| Err(FileError::NoFile), ..self }
     }
 
     /// The same reloader, but it compiles the file with `load`.
@@ -147,6 +193,21 @@ impl Reloader {
         Ok(self.replace(&mut last_read, read)?)
     }
 
+    /// The configuration in force and its generation.
+    pub fn live_config(&self) -> (u64, Arc<LoadedConfig>) {
+        let live = self.live.lock();
+        (live.generation, Arc::clone(&live.loaded))
+    }
+
+    /// How the last reload ended; `None` before the first.
+    pub fn last_outcome(&self) -> Option<ReloadOutcome> {
+        self.last_outcome.lock().clone()
+    }
+
+    fn record_outcome(&self, faults: Vec<String>) {
+        *self.last_outcome.lock() = Some(ReloadOutcome { at: self.shared.clock.now(), faults });
+    }
+
     /// Waits for another reload to end.
     fn lock(&self) -> Result<MutexGuard<'_, LastRead>, ReloadError> {
         self.last_read.try_lock_for(self.timeout).ok_or_else(|| {
@@ -173,6 +234,7 @@ impl Reloader {
 
     /// Compiles what was read and replaces the snapshot; returns the new generation.
     fn replace(&self, last_read: &mut LastRead, read: ReadFiles) -> Result<u64, Faults> {
+        let has_no_file = matches!(read, Err(FileError::NoFile));
         let compiled = match &read {
             Ok((config, _)) => self.compile(config),
             Err(error) => Err(config::unreadable(&self.path, error).into()),
@@ -183,7 +245,8 @@ impl Reloader {
         }
         let path = self.path.display();
         match compiled {
-            Ok(snapshot) => {
+            Ok(Compiled { loaded, snapshot, traces }) => {
+                self.shared.traces.configure(traces);
                 if let (Some(throttle), Some(settings)) =
                     (&self.shared.throttle, &snapshot.throttle)
                 {
@@ -193,6 +256,8 @@ impl Reloader {
                 last_read.tls_files = snapshot.tls_files();
                 self.shared.upstreams.apply(&snapshot.upstreams);
                 let generation = self.shared.live.replace(snapshot);
+                *self.live.lock() = LiveConfig { generation, loaded: Arc::new(loaded) };
+                self.record_outcome(Vec::new());
                 self.replaced.notify_one();
                 self.shared.metrics.reloads.fetch_add(1, Ordering::Relaxed);
                 self.shared.reopen_logs();
@@ -204,20 +269,29 @@ impl Reloader {
                 // Only logged if it is true.
                 let panicked = matches!(error, LoadError::Panic(_)).then_some(true);
                 let faults = error.into_faults();
-                tracing::error!(
-                    %path, %faults, panicked, "the configuration has faults; the running one stays"
-                );
+                self.record_outcome(faults.iter().map(ToString::to_string).collect());
+                if has_no_file {
+                    tracing::warn!("no reload: {}", FileError::NoFile);
+                } else {
+                    tracing::error!(
+                        %path, %faults, panicked, "the configuration has faults; the running one stays"
+                    );
+                }
                 Err(faults)
             }
         }
     }
 
-    fn compile(&self, bytes: &[u8]) -> Result<Snapshot, LoadError> {
+    fn compile(&self, bytes: &[u8]) -> Result<Compiled, LoadError> {
         catch_panic(&self.path, || {
-            let (loaded, snapshot) = (self.load)(&self.path, bytes)?;
+            let (loaded, snapshot) = (self.load)(&self.path, bytes, &*self.env)?;
             snapshot.log_notes();
             snapshot.log_certificates(self.shared.clock.now());
-            self.restart_only_faults(&loaded).map_or(Ok(snapshot), |faults| Err(faults.into()))
+            if let Some(faults) = self.restart_only_faults(&loaded) {
+                return Err(faults.into());
+            }
+            let traces = snapshot.export_settings(&loaded.source, &*self.env)?;
+            Ok(Compiled { loaded, snapshot, traces })
         })
     }
 
@@ -249,9 +323,9 @@ impl Reloader {
         let changed = changed.into_iter().chain(throttle_keys.into_iter().flatten());
         let faults = changed.filter(|(_, changed)| *changed).map(|(key, _)| {
             let expected = if key == "listen" {
-                "the addresses that the gateway was started with; restart the gateway to change them"
+                "the addresses that the gateway was started with; an upgrade (SIGUSR2) or a restart changes them"
             } else {
-                "the value that the gateway was started with; restart the gateway to change it"
+                "the value that the gateway was started with; an upgrade (SIGUSR2) or a restart changes it"
             };
             loaded.source.fault(key, format!("`{key}` cannot change on reload"), expected)
         });

@@ -3,15 +3,23 @@
 //! Its threads: one for each worker; one for control, with the admin API, the store's maintenance
 //! and the configuration watch; and one for the throttle, if it is configured.
 //!
-//! `open_store` reads the secrets that the store needs and opens it.
+//! `open_store` reads the secrets that the store needs and opens it; `open_access_log` opens the log.
 
+mod listeners;
+mod open_access_log;
 mod open_store;
 
 use std::{
+    ffi::OsString,
     io,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
+    os::fd::OwnedFd,
     path::Path,
-    sync::{Arc, atomic::AtomicU64, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -19,21 +27,24 @@ use std::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use self::open_store::open_store;
+use self::{open_access_log::open_access_log, open_store::open_store};
 use crate::{
-    admin::{self, AllowedHosts},
+    admin::{self, AdminAccess, AdminListener, AdminToken, AllowedHosts, BoundAddress},
     clock::Clock,
-    config::{self, Config, EnvLookup, Fault, Faults},
+    config::{self, Config, EnvLookup, Environment, Fault, Faults, LoadedConfig},
     gateway::{ConnectionLimit, DelayQueues, Shared, Via},
+    handover::{PassedSockets, Successor},
     live::LiveSnapshot,
     metrics::Metrics,
     reload::Reloader,
+    secret,
     snapshot::{LoadError, Snapshot},
     store::SetupError,
-    telemetry::{AccessLog, AccessLogGuard, Destination},
+    telemetry::AccessLogGuard,
     throttle::{Throttle, redis::RedisFilterStore},
+    trace::{self, TraceQueue},
     upstream::{UpstreamRegistry, names, probes},
-    worker::{self, Shutdown},
+    worker::{self, ClientListener, Shutdown},
 };
 
 /// Interval at which certificates that expire soon are logged.
@@ -52,10 +63,10 @@ pub enum StartError {
     #[error("{0}")]
     Panic(Fault),
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {address}: {error}{}", listen_cure(.error))]
     Listen {
         /// The configured address.
-        address: SocketAddr,
+        address: String,
         /// The system's error.
         error: io::Error,
     },
@@ -86,6 +97,19 @@ pub enum StartError {
     Thread(io::Error),
 }
 
+/// What an operator does about an address that cannot be listened on.
+fn listen_cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another process listens there: end it, or choose another port in `listen` or `admin` (of `proxy`: --from, --admin)"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need CAP_NET_BIND_SERVICE, or a service manager that passes the socket"
+        }
+        _ => "",
+    }
+}
+
 impl From<LoadError> for StartError {
     fn from(error: LoadError) -> Self {
         match error {
@@ -101,7 +125,7 @@ pub struct Server {
     /// chose.
     pub addresses: Vec<SocketAddr>,
     /// The address of the admin API, if there is one.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<BoundAddress>,
     /// The state that all threads share.
     pub shared: Arc<Shared>,
     /// Reloads the configuration.
@@ -111,17 +135,17 @@ pub struct Server {
     /// Cancelled to end the control threads, after the workers.
     stop: CancellationToken,
     workers: Mutex<Vec<thread::JoinHandle<()>>>,
+    /// A copy of each listening socket, for a successor.
+    sockets: Mutex<Vec<OwnedFd>>,
+    /// Whether the files of unix sockets among them belong to a service manager.
+    keeps_socket_files: bool,
+    /// Whether a successor has them.
+    is_handed_over: Arc<AtomicBool>,
+    /// Cancelled when the admin API's listener is another process's.
+    leave_admin: CancellationToken,
     /// The control thread and the throttle's.
     control: Mutex<Vec<thread::JoinHandle<()>>>,
     _access_log: Option<AccessLogGuard>,
-}
-
-/// The open listeners, before any thread runs.
-struct Listeners {
-    /// The listeners of each worker, in the configuration's order.
-    workers: Vec<Vec<TcpListener>>,
-    addresses: Vec<SocketAddr>,
-    admin: Option<TcpListener>,
 }
 
 impl Server {
@@ -132,34 +156,78 @@ impl Server {
     ///
     /// [`StartError`] says which part cannot start.
     pub fn start(path: &Path, clock: Clock) -> Result<Self, StartError> {
-        Self::start_with(path, clock, &|_| None)
+        Self::start_with(path, clock, &(Arc::new(|_: &str| None) as Environment))
     }
 
-    /// Like [`Self::start`], with secrets from the environment `variables`.
+    /// Like [`Self::start`], with environment variables from `env`.
     ///
     /// # Errors
     ///
     /// [`StartError`] says which part cannot start.
-    pub fn start_with(
+    pub fn start_with(path: &Path, clock: Clock, env: &Environment) -> Result<Self, StartError> {
+        Self::start_on(path, clock, env, PassedSockets::default())
+    }
+
+    /// Like [`Self::start_with`], on the sockets that were passed to the process for its addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] says which part cannot start.
+    pub fn start_on(
         path: &Path,
         clock: Clock,
-        variables: EnvLookup<'_>,
+        env: &Environment,
+        passed: PassedSockets,
     ) -> Result<Self, StartError> {
-        let (loaded, snapshot) = Snapshot::load_bytes(path, &read_configuration(path)?)?;
+        let bytes = read_configuration(path)?;
+        Self::start_configured(path, &bytes, clock, (env, passed), |reloader| reloader)
+    }
+
+    /// Like [`Self::start_on`], with the configuration `text`, which is called `name` in messages and cannot
+    /// be reloaded.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] says which part cannot start.
+    pub fn start_text(
+        name: &str,
+        text: &str,
+        clock: Clock,
+        env: &Environment,
+        passed: PassedSockets,
+    ) -> Result<Self, StartError> {
+        let bytes = text.as_bytes();
+        Self::start_configured(name.as_ref(), bytes, clock, (env, passed), Reloader::without_file)
+    }
+
+    /// Starts a gateway with the content of the file at `path`.
+    fn start_configured(
+        path: &Path,
+        bytes: &[u8],
+        clock: Clock,
+        (env, passed): (&Environment, PassedSockets),
+        adapt: fn(Reloader) -> Reloader,
+    ) -> Result<Self, StartError> {
+        let (loaded, snapshot) = Snapshot::load_bytes(path, bytes, &**env)?;
         snapshot.log_notes();
         snapshot.log_certificates(clock.now());
         let config = &loaded.config;
-        let listeners = open_listeners(config)?;
-        let (access_log, access_log_guard) = open_access_log(config)?.unzip();
+        let is_handed_over = Arc::default();
+        let keeps_socket_files = passed.keeps_files();
+        let listeners = listeners::open(config, passed, &is_handed_over)?;
+        let (access_log, access_log_guard) = open_access_log(&config.access_log, &**env)?.unzip();
         let settings = snapshot.throttle.clone();
-        let store = open_store(&loaded, clock.clone(), variables)?;
+        let store = open_store(&loaded, clock.clone(), &**env)?;
         let throttle = settings.map(|settings| {
             let shared = config.store.redis.is_some();
             Throttle::new(settings, store.shared_secret(), shared, clock.now())
         });
         let upstreams = UpstreamRegistry::new(clock.clone());
         upstreams.apply(&snapshot.upstreams);
+        let traces = Arc::new(TraceQueue::default());
+        traces.configure(snapshot.export_settings(&loaded.source, &**env)?);
         let shared = Arc::new(Shared {
+            traces,
             upstreams: Arc::new(upstreams),
             live: LiveSnapshot::new(snapshot),
             store,
@@ -172,9 +240,11 @@ impl Server {
             connection_limit: connection_limit(config).into(),
             via: Via::default(),
         });
-        let reloader = Arc::new(Reloader::new(path.to_owned(), &loaded, shared.clone()));
-        let admin = listeners.admin.as_ref().and_then(|admin| admin.local_addr().ok());
-        let admin_api = listeners.admin.zip(config.admin.as_ref().map(allowed_hosts));
+        let reloader = Reloader::new(path.to_owned(), &loaded, shared.clone(), env.clone());
+        let reloader = Arc::new(adapt(reloader));
+        let admin = listeners.admin.as_ref().and_then(AdminListener::address);
+        let access = config.admin.as_ref().map(|admin| admin_access(admin, &loaded, &**env));
+        let admin_api = listeners.admin.zip(access.transpose()?);
         let server = Self {
             addresses: listeners.addresses,
             admin,
@@ -182,6 +252,10 @@ impl Server {
             reloader,
             drain: CancellationToken::new(),
             stop: CancellationToken::new(),
+            sockets: Mutex::new(listeners.sockets),
+            keeps_socket_files,
+            is_handed_over,
+            leave_admin: CancellationToken::new(),
             workers: Mutex::default(),
             control: Mutex::default(),
             _access_log: access_log_guard,
@@ -194,10 +268,11 @@ impl Server {
     }
 
     /// Starts the control thread, and the throttle's if it is configured.
-    fn start_control(&self, admin: Option<(TcpListener, AllowedHosts)>) -> io::Result<()> {
+    fn start_control(&self, admin: Option<(AdminListener, AdminAccess)>) -> io::Result<()> {
         let (shared, stop) = (&self.shared, &self.stop);
         let (resolved, is_resolved) = mpsc::channel();
-        let control = spawn_control(shared, &self.reloader, admin, stop, resolved)?;
+        let stops = (stop, &self.leave_admin);
+        let control = spawn_control(shared, &self.reloader, admin, stops, resolved)?;
         self.control.lock().push(control);
         // Without an answer the server starts, too: its upstreams are down until there is one.
         let _ = is_resolved.recv_timeout(FIRST_RESOLUTION);
@@ -217,13 +292,14 @@ impl Server {
     /// with the first failure.
     fn start_workers(
         &self,
-        listeners: Vec<Vec<TcpListener>>,
+        listeners: Vec<Vec<ClientListener>>,
         drain_timeout: Duration,
     ) -> io::Result<()> {
         let (failure, failures) = mpsc::channel();
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (shared, failure) = (self.shared.clone(), failure.clone());
-            let shutdown = Shutdown { drain: self.drain.clone(), drain_timeout };
+            let is_handed_over = Arc::clone(&self.is_handed_over);
+            let shutdown = Shutdown { drain: self.drain.clone(), drain_timeout, is_handed_over };
             let run = move || worker::run(shared, listeners, shutdown, failure);
             let worker = thread::Builder::new().name(format!("worker-{index}")).spawn(run)?;
             self.workers.lock().push(worker);
@@ -239,9 +315,26 @@ impl Server {
         self.shared.reopen_logs();
     }
 
+    /// Starts the program of `arguments` again, which is to take over the listening sockets.
+    ///
+    /// # Errors
+    ///
+    /// The program cannot be started, or does not take the sockets.
+    pub fn start_successor(&self, arguments: &[OsString]) -> io::Result<Successor> {
+        Successor::start(arguments, &self.sockets.lock(), self.keeps_socket_files)
+    }
+
+    /// Leaves the listening sockets to a successor that accepts on them; [`Self::stop`] is next.
+    pub fn hand_over(&self) {
+        self.is_handed_over.store(true, Ordering::Release);
+        self.leave_admin.cancel();
+    }
+
     /// Stops accepting, lets requests in flight finish for at most `drain_timeout`, and ends all
     /// threads. Blocks until then.
     pub fn stop(&self) {
+        // A copy that stays open would take connections that are never accepted.
+        self.sockets.lock().clear();
         self.drain.cancel();
         for worker in self.workers.lock().drain(..) {
             // A worker that panicked has nothing left to finish.
@@ -272,22 +365,25 @@ fn read_configuration(path: &Path) -> Result<Vec<u8>, Faults> {
 fn spawn_control(
     shared: &Arc<Shared>,
     reloader: &Arc<Reloader>,
-    admin: Option<(TcpListener, AllowedHosts)>,
-    stop: &CancellationToken,
+    admin: Option<(AdminListener, AdminAccess)>,
+    (stop, leave_admin): (&CancellationToken, &CancellationToken),
     resolved: mpsc::Sender<()>,
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (shared, reloader, stop) = (shared.clone(), reloader.clone(), stop.clone());
+    let (shared, reloader) = (shared.clone(), reloader.clone());
+    let (stop, leave_admin) = (stop.clone(), leave_admin.clone());
     thread::Builder::new().name("control".to_owned()).spawn(move || {
         runtime.block_on(async move {
             let maintenance = tokio::spawn(shared.store.clone().run(stop.clone()));
             let watch = tokio::spawn(reloader.clone().watch(stop.clone()));
             let certificates = tokio::spawn(log_certificates(shared.clone()));
             let names = tokio::spawn(names::resolve(shared.upstreams.clone(), resolved));
+            let traces = trace::export(shared.traces.clone(), shared.clock.clone(), stop.clone());
+            let traces = tokio::spawn(traces);
             let probes = tokio::spawn(probes::run(shared.upstreams.clone()));
-            let admin_api = admin.map(|(listener, hosts)| {
-                let router = admin::router(shared.clone(), reloader.clone(), hosts);
-                tokio::spawn(admin::serve(listener, router, stop.clone()))
+            let admin_api = admin.map(|(listener, access)| {
+                let router = admin::router(shared.clone(), reloader.clone(), access);
+                tokio::spawn(admin::serve(listener, router, shared.clone(), (stop, leave_admin)))
             });
             let _ = maintenance.await;
             watch.abort();
@@ -297,7 +393,10 @@ fn spawn_control(
             if let Some(admin_api) = admin_api {
                 let _ = admin_api.await;
             }
+            let _ = traces.await;
         });
+        // Does not wait for a lookup of the collector's name.
+        runtime.shutdown_background();
     })
 }
 
@@ -309,9 +408,30 @@ async fn log_certificates(shared: Arc<Shared>) {
     }
 }
 
-/// The values of `Host` that the admin API accepts.
-fn allowed_hosts(admin: &config::Admin) -> AllowedHosts {
-    AllowedHosts::new(admin.address.0.ip(), admin.hosts.iter().map(|name| name.0.clone()))
+/// Which requests the admin API answers: with which `Host`, and with the token that is read here.
+fn admin_access(
+    admin: &config::Admin,
+    loaded: &LoadedConfig,
+    variables: EnvLookup<'_>,
+) -> Result<AdminAccess, StartError> {
+    let hosts = admin.hosts.iter().map(|name| name.0.clone());
+    let hosts = AllowedHosts::new(admin.address.is_local(), hosts);
+    let Some(reference) = &admin.token else {
+        return Ok(AdminAccess { hosts, token: AdminToken::none() });
+    };
+    let fault = |what: String, expected: &str| {
+        StartError::Faults(loaded.source.fault("admin.token", what, expected).into())
+    };
+    let text = reference.reveal_at_least(secret::MIN_LEN, variables).map_err(|error| {
+        fault(error.to_string(), "a token that the gateway can read when it starts")
+    })?;
+    let token = AdminToken::new(text.trim()).map_err(|error| {
+        fault(
+            error.to_string(),
+            "visible ASCII without spaces, such as `openssl rand -hex 32` prints",
+        )
+    })?;
+    Ok(AdminAccess { hosts, token })
 }
 
 /// Starts the thread that runs the throttle's periodic work.
@@ -325,35 +445,6 @@ fn spawn_throttle(
     let name = "throttle".to_owned();
     let run = move || runtime.block_on(throttle.run(filter_store, clock, stop));
     thread::Builder::new().name(name).spawn(run)
-}
-
-/// Opens a listener on every address for every worker. For port 0 all workers share the port that
-/// the system chose for the first.
-fn open_listeners(config: &Config) -> Result<Listeners, StartError> {
-    let open =
-        |address| worker::listen(address).map_err(|error| StartError::Listen { address, error });
-    // All addresses are checked before the first is opened: two of them, such as `[::]` and
-    // `0.0.0.0`, may share a port, and with one open the check of the other would fail.
-    for listener in &config.listen {
-        let address = listener.address.0;
-        worker::ensure_unused(address).map_err(|error| StartError::Listen { address, error })?;
-    }
-    let mut addresses = Vec::new();
-    let mut workers: Vec<Vec<_>> = (0..worker_count(config)).map(|_| Vec::new()).collect();
-    for listener in &config.listen {
-        let mut address = listener.address.0;
-        for worker in &mut workers {
-            let socket = open(address)?;
-            address = socket.local_addr().unwrap_or(address);
-            worker.push(socket);
-        }
-        addresses.push(address);
-    }
-    let admin = config.admin.as_ref().map(|admin| {
-        let address = admin.address.0;
-        admin::listen(address).map_err(|error| StartError::Listen { address, error })
-    });
-    Ok(Listeners { workers, addresses, admin: admin.transpose()? })
 }
 
 /// The bound on client connections that the limit of open files sets.
@@ -371,29 +462,6 @@ fn connection_limit(config: &Config) -> ConnectionLimit {
         );
     }
     limit
-}
-
-fn worker_count(config: &Config) -> usize {
-    match config.workers {
-        0 => thread::available_parallelism().map_or(1, usize::from),
-        workers => workers,
-    }
-}
-
-fn open_access_log(config: &Config) -> Result<Option<(AccessLog, AccessLogGuard)>, StartError> {
-    let destination = match &config.access_log {
-        config::AccessLog::Off => return Ok(None),
-        config::AccessLog::Stderr => Destination::Stderr,
-        config::AccessLog::Stdout => Destination::Stdout,
-        config::AccessLog::File(path) => Destination::File(path),
-    };
-    AccessLog::open(&destination).map(Some).map_err(|error| {
-        let path = match &destination {
-            Destination::File(path) => path.display().to_string(),
-            Destination::Stderr | Destination::Stdout => String::new(),
-        };
-        StartError::AccessLog { path, error }
-    })
 }
 
 #[cfg(test)]

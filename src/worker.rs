@@ -6,12 +6,17 @@
 use std::{
     cell::{Cell, RefCell},
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     rc::{Rc, Weak},
-    sync::{Arc, atomic::Ordering, mpsc::Sender},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
     time::Duration,
 };
 
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -21,7 +26,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     connection::{self, Connection, Http2Connection, Opened, Opening, OpeningError, Swept},
-    framing::{Rewound, state::CloseMode},
+    framing::{
+        Rewound,
+        state::{COARSE_TICK, CloseMode},
+    },
     gateway::{ConnectionPermit, Gateway, Peer, Shared},
     identity::client,
     metrics::{ConnectionProtocol, OpeningFailure, WorkerMetrics},
@@ -30,7 +38,7 @@ use crate::{
 };
 
 /// Interval between two sweeps, which check deadlines and set the coarse clock.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(COARSE_TICK);
 /// Bytes of a client connection that the kernel has and may not send yet, from which it takes no more.
 const MAX_UNSENT: u32 = 128 * 1024;
 /// Sweeps from one removal of idle upstream connections to the next.
@@ -70,7 +78,17 @@ pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 }
 
 fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP));
+    let socket = match socket {
+        // On a machine without IPv6, `[::]` is every IPv4 address.
+        Err(error)
+            if address.ip() == Ipv6Addr::UNSPECIFIED
+                && Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) =>
+        {
+            return bind((Ipv4Addr::UNSPECIFIED, address.port()).into(), reuse_port);
+        }
+        socket => socket?,
+    };
     if address.is_ipv6() {
         // `[::]` accepts IPv4 clients too.
         socket.set_only_v6(false)?;
@@ -82,6 +100,15 @@ fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// A listener for clients.
+#[derive(Debug)]
+pub struct ClientListener {
+    /// Its index in the configuration.
+    pub index: usize,
+    /// The socket, nonblocking.
+    pub socket: std::net::TcpListener,
+}
+
 /// When and how a worker stops.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
@@ -89,13 +116,15 @@ pub struct Shutdown {
     pub drain: CancellationToken,
     /// Time that requests in flight then have to finish.
     pub drain_timeout: Duration,
+    /// Whether the listeners are then those of a successor, which serves the connections that wait in them.
+    pub is_handed_over: Arc<AtomicBool>,
 }
 
 /// Serves on `listeners` until `shutdown`, and then drains. Drops `failure` when it accepts connections, or
 /// sends why it cannot.
 pub fn run(
     shared: Arc<Shared>,
-    listeners: Vec<std::net::TcpListener>,
+    listeners: Vec<ClientListener>,
     shutdown: Shutdown,
     failure: Sender<io::Error>,
 ) {
@@ -114,7 +143,7 @@ pub fn run(
 /// The runtime cannot be created, or a listener cannot be registered with it.
 fn serve(
     shared: Arc<Shared>,
-    listeners: Vec<std::net::TcpListener>,
+    listeners: Vec<ClientListener>,
     shutdown: Shutdown,
     on_ready: impl FnOnce(),
 ) -> io::Result<()> {
@@ -123,8 +152,8 @@ fn serve(
     let served = runtime.block_on(async move {
         let worker = Rc::new(Worker::new(shared, shutdown));
         let mut accepting = Vec::new();
-        for (index, listener) in listeners.into_iter().enumerate() {
-            let listener = TcpListener::from_std(listener)?;
+        for ClientListener { index, socket } in listeners {
+            let listener = TcpListener::from_std(socket)?;
             let origin = Origin { listener: index, address: listener.local_addr()? };
             accepting.push(tokio::task::spawn_local(worker.clone().accept(origin, listener)));
         }
@@ -197,10 +226,13 @@ impl Worker {
     }
 
     /// Closes every connection after its current request. Idle connections are closed after
-    /// [`DRAIN_GRACE`], so that a request that the client has already sent is still answered.
+    /// [`DRAIN_GRACE`], so that a request that the client has already sent is still answered. If a successor
+    /// serves, they have longer: most send their next request, and learn from its response that they are closed.
     async fn drain(&self) {
         self.close_connections(CloseMode::AfterRequest);
-        let _ = self.shared.clock.timeout(DRAIN_GRACE, self.tasks.wait()).await;
+        let is_handed_over = self.shutdown.is_handed_over.load(Ordering::Acquire);
+        let grace = if is_handed_over { self.shutdown.drain_timeout / 2 } else { DRAIN_GRACE };
+        let _ = self.shared.clock.timeout(grace, self.tasks.wait()).await;
         self.close_connections(CloseMode::WhenIdle);
         self.tasks.wait().await;
     }
@@ -214,10 +246,19 @@ impl Worker {
     async fn accept(self: Rc<Self>, origin: Origin, listener: TcpListener) {
         let drain = self.shutdown.drain.clone();
         while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
-            let handled = self.handle_accepted(origin, accepted);
-            if drain.run_until_cancelled(handled).await.is_none() {
-                break;
+            match accepted {
+                Ok((socket, address)) => self.handle_accepted(origin, socket, address).await,
+                Err(error) if is_connection_error(&error) => {}
+                Err(error) => {
+                    // For example no free file descriptor. The error persists, so its warning is rate-limited.
+                    self.warn(|| tracing::warn!(%error, "cannot accept connections"));
+                    let delay = self.shared.clock.sleep(ACCEPT_RETRY_DELAY);
+                    let _ = drain.run_until_cancelled(delay).await;
+                }
             }
+        }
+        if self.shutdown.is_handed_over.load(Ordering::Acquire) {
+            return;
         }
         // Connections that the kernel accepted before the stop are served, not reset. The runtime
         // may not have seen the last ones, so they are accepted with the standard library.
@@ -229,9 +270,7 @@ impl Worker {
                 Err(_) => return,
             };
             // Does not wait for a permit: open connections close only after this loop.
-            let bound = self.shared.live.snapshot().http.max_connections;
-            let permit = self.shared.connection_limit.try_acquire(bound);
-            if let (Ok(socket), Some(permit)) = (into_tokio(socket), permit) {
+            if let (Ok(socket), Some(permit)) = (into_tokio(socket), self.try_acquire_permit()) {
                 self.spawn_connection(origin, socket, address, permit);
             }
         }
@@ -248,33 +287,42 @@ impl Worker {
         tokio::task::spawn_local(self.tasks.track_future(serve));
     }
 
+    /// Serves a connection, as soon as there is a permit for it. A drain does not wait for the permit, but the
+    /// connection does: it was accepted.
     async fn handle_accepted(
         self: &Rc<Self>,
         origin: Origin,
-        accepted: io::Result<(TcpStream, SocketAddr)>,
+        socket: TcpStream,
+        address: SocketAddr,
     ) {
-        match accepted {
-            Ok((socket, address)) => {
-                let permit = self.acquire_permit().await;
-                self.spawn_connection(origin, socket, address, permit);
-            }
-            Err(error) if is_connection_error(&error) => {}
-            Err(error) => {
-                // For example no free file descriptor. The error persists, so its warning is rate-limited.
-                self.warn(|| tracing::warn!(%error, "cannot accept connections"));
-                self.shared.clock.sleep(ACCEPT_RETRY_DELAY).await;
-            }
+        if let Some(permit) = self.try_acquire_permit() {
+            return self.spawn_connection(origin, socket, address, permit);
         }
+        let acquired = self.shutdown.drain.run_until_cancelled(self.acquire_permit()).await;
+        if let Some(permit) = acquired {
+            return self.spawn_connection(origin, socket, address, permit);
+        }
+        let worker = self.clone();
+        let serve = async move {
+            let permit = worker.acquire_permit().await;
+            worker.serve(origin, socket, address, permit).await;
+        };
+        tokio::task::spawn_local(self.tasks.track_future(serve));
+    }
+
+    fn try_acquire_permit(&self) -> Option<ConnectionPermit> {
+        let bound = self.shared.live.snapshot().http.max_connections;
+        self.shared.connection_limit.try_acquire(bound)
     }
 
     /// Waits until fewer than `max_connections` are open in the process.
     async fn acquire_permit(&self) -> ConnectionPermit {
         let limit = &self.shared.connection_limit;
         loop {
-            let bound = self.shared.live.snapshot().http.max_connections;
-            if let Some(permit) = limit.try_acquire(bound) {
+            if let Some(permit) = self.try_acquire_permit() {
                 return permit;
             }
+            let bound = self.shared.live.snapshot().http.max_connections;
             self.warn(|| {
                 tracing::warn!(bound, "http.max_connections is reached: further connections wait");
             });
@@ -414,13 +462,16 @@ impl Worker {
             ticks.tick().await;
             let now = clock.uptime().saturating_sub(start).as_millis() as u64;
             self.coarse_clock.set(now);
+            self.gateway.metrics().sweeps.add(1);
             let deadlines = self.shared.live.snapshot().http.timeouts;
             self.connections.borrow_mut().retain(|connection| {
                 let Some(connection) = connection.upgrade() else { return false };
                 connection.sweep(now, &deadlines);
                 true
             });
+            self.gateway.sweep_mirrors();
             self.gateway.renew_leases();
+            self.gateway.yield_connections();
             self.gateway.flush_log();
             if count % SWEEPS_PER_POOL_SWEEP == 0 {
                 self.gateway.sweep_pools();

@@ -6,10 +6,11 @@ use std::path::Path;
 use super::{Exit, exit_after_write};
 use crate::clock::Clock;
 use crate::config::{
-    AccessLog, Config, EnvLookup, Fault, Faults, LoadedConfig, MatchValue, RouteMatch, SecretError,
-    SecretReference,
+    Algorithm, Config, EnvLookup, Fault, Faults, Limit, Listener, LoadedConfig, LogDestination,
+    MatchValue, RedirectHttps, RouteMatch, SecretError, SecretReference,
 };
 use crate::secret::MIN_LEN;
+use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_url};
 use crate::snapshot::Snapshot;
 use crate::throttle::ThrottleSettings;
 
@@ -20,7 +21,7 @@ const ON_THIS_MACHINE: &str = "(on this machine; the gateway needs it to start)"
 ///
 /// A missing secret is only a note, because the gateway may run on another machine that has it.
 pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn Write) -> Exit {
-    match Snapshot::load(path) {
+    match Snapshot::load(path, env) {
         Ok((loaded, snapshot)) => {
             if let Some(faults) = secret_fault(&loaded, env) {
                 return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
@@ -28,7 +29,7 @@ pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn 
             let config = &loaded.config;
             let certificates = snapshot.certificate_notes(&loaded.source, clock.now());
             let notes = snapshot.notes.iter().chain(&certificates);
-            let result = print_summary(path, config, &snapshot, out)
+            let result = print_summary(path, &loaded, &snapshot, out)
                 .and_then(|()| print_notes(notes, out))
                 .and_then(|()| print_missing_secrets_and_files(config, env, out));
             exit_after_write(result, Exit::Ok)
@@ -37,10 +38,10 @@ pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn 
     }
 }
 
-/// Prints the counts, routes and throttle of a valid configuration.
+/// Prints the counts, listeners, limits, routes and throttle of a valid configuration.
 fn print_summary(
     path: &Path,
-    config: &Config,
+    loaded: &LoadedConfig,
     snapshot: &Snapshot,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -51,7 +52,14 @@ fn print_summary(
         count(snapshot.upstreams.len(), "upstream"),
     ];
     writeln!(out, "{path}: ok ({})", counts.join(", "))?;
-    for route in &config.routes {
+    let config = &loaded.config;
+    let listeners = config.listen.iter().map(listener_summary);
+    let admin = config.admin.iter().map(|admin| format!("admin {}", admin.address));
+    let limits = config.limits.iter().map(|(name, limit)| limit_summary(name, limit));
+    for line in listeners.chain(admin).chain(limits) {
+        writeln!(out, "  {}", loaded.source.mask_values(&line))?;
+    }
+    for route in &loaded.config.routes {
         let host = route.matches.host.as_deref().unwrap_or("*");
         let methods: Vec<&str> = route.matches.methods.iter().map(|m| m.0.as_str()).collect();
         let methods = if methods.is_empty() { "any".to_owned() } else { methods.join(",") };
@@ -59,17 +67,59 @@ fn print_summary(
             if route.limits.is_empty() { "no limit".to_owned() } else { route.limits.join(", ") };
         let (name, path) = (&route.name, &route.matches.path);
         let status = route.status.as_ref().map(|limits| format!("status of {}", limits.join(", ")));
-        let redirect = route.redirect.as_ref().map(|to| format!("{} {}", to.status.0, to.to));
+        let redirect =
+            route.redirect.as_ref().map(|to| format!("{} {}", to.status.0, mask_url(&to.to)));
         let respond = route.respond.as_ref().map(|fixed| fixed.status.0.to_string());
         let actions = [route.upstream.clone(), status, redirect, respond];
         let action = actions.into_iter().flatten().next().unwrap_or_default();
         let conditions = route_conditions(&route.matches);
-        writeln!(out, "  {name}: {methods} {host}{path}{conditions} -> {action} ({limits})")?;
+        let line = format!("{name}: {methods} {host}{path}{conditions} -> {action} ({limits})");
+        writeln!(out, "  {}", loaded.source.mask_values(&line))?;
     }
     if let Some(throttle) = &snapshot.throttle {
-        writeln!(out, "  throttle: {}", throttle_summary(throttle))?;
+        let throttle = throttle_summary(throttle);
+        writeln!(out, "  throttle: {}", loaded.source.mask_values(&throttle))?;
+    }
+    if let Some(traces) = &loaded.config.traces {
+        let line = format!("traces: {} % to {}", traces.sample * 100.0, traces.endpoint);
+        writeln!(out, "  {}", loaded.source.mask_values(&line))?;
     }
     Ok(())
+}
+
+/// The address of a listener, and what is spoken there besides HTTP/1.1 in clear.
+fn listener_summary(listener: &Listener) -> String {
+    let has_tls = listener.tls.is_some();
+    let protocols = [
+        has_tls.then_some("TLS"),
+        listener.http2.unwrap_or(has_tls).then_some("HTTP/2"),
+        listener.proxy_protocol.is_some().then_some("PROXY protocol"),
+        (listener.redirect_https != RedirectHttps::Off).then_some("redirects to https"),
+    ];
+    let protocols: Vec<&str> = protocols.into_iter().flatten().collect();
+    let separator = if protocols.is_empty() { "" } else { ": " };
+    format!("listen {}{separator}{}", listener.address, protocols.join(", "))
+}
+
+/// What a limit counts.
+fn limit_summary(name: &str, limit: &Limit) -> String {
+    let (quota, window) = (limit.quota, limit.window);
+    let counts = match limit.algorithm {
+        Algorithm::SlidingWindow => format!("{quota} in {window}"),
+        Algorithm::SlidingLog => format!("{quota} in {window}, as a log"),
+        Algorithm::FixedWindow => format!("{quota} in each {window}"),
+        Algorithm::TokenBucket => format!("{quota} at once, refilled in {window}"),
+        Algorithm::LeakyBucket => format!("{quota} in {window}, at a constant rate"),
+        Algorithm::Concurrency => format!("{quota} in flight"),
+    };
+    let key: Vec<String> = limit.key.iter().map(ToString::to_string).collect();
+    let key = if key.is_empty() {
+        "all callers together".to_owned()
+    } else {
+        format!("by {}", key.join(" and "))
+    };
+    let shadow = if limit.enforce { "" } else { "; refuses none" };
+    format!("limit {name}: {counts}, {key}{shadow}")
 }
 
 /// The conditions beyond host, path and methods, in few words.
@@ -77,6 +127,9 @@ fn route_conditions(matches: &RouteMatch) -> String {
     let headers = matches.headers.iter().map(|(name, value)| ("header", name, value));
     let query = matches.query.iter().map(|(name, value)| ("query", name, value));
     let tests = headers.chain(query).map(|(kind, name, value)| match value {
+        MatchValue::Text(text) if is_sensitive_name(name) || is_sensitive_value(text) => {
+            format!("{kind} {name}: {MASK}")
+        }
         MatchValue::Text(text) => format!("{kind} {name}: {text}"),
         MatchValue::Sent(true) => format!("{kind} {name}"),
         MatchValue::Sent(false) => format!("no {kind} {name}"),
@@ -95,11 +148,15 @@ fn print_notes<'a>(notes: impl Iterator<Item = &'a Fault>, out: &mut dyn Write) 
 
 /// The fault of a secret that can be read here but is invalid.
 fn secret_fault(loaded: &LoadedConfig, env: EnvLookup<'_>) -> Option<Faults> {
-    let secret: &SecretReference = loaded.config.store.redis.as_ref()?.secret.as_ref()?;
-    let error = secret.reveal_at_least(MIN_LEN, env).err().filter(SecretError::is_fault)?;
-    let expected = format!("at least {MIN_LEN} random bytes");
-    let fault = loaded.source.fault("store.redis.secret", error.to_string(), &expected);
-    Some(fault.into())
+    let redis = loaded.config.store.redis.as_ref().and_then(|redis| redis.secret.as_ref());
+    let admin = loaded.config.admin.as_ref().and_then(|admin| admin.token.as_ref());
+    let secrets: [(_, Option<&SecretReference>); 2] =
+        [("store.redis.secret", redis), ("admin.token", admin)];
+    secrets.into_iter().find_map(|(path, secret)| {
+        let error = secret?.reveal_at_least(MIN_LEN, env).err().filter(SecretError::is_fault)?;
+        let expected = format!("at least {MIN_LEN} random bytes");
+        Some(loaded.source.fault(path, error.to_string(), &expected).into())
+    })
 }
 
 /// Prints notes on secrets and certificates that do not exist on this machine.
@@ -108,21 +165,25 @@ fn print_missing_secrets_and_files(
     env: EnvLookup<'_>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    if let AccessLog::File(path) = &config.access_log
+    if let LogDestination::File(path) = &config.access_log.to
         && let Some(folder) = path.parent().filter(|folder| *folder != Path::new(""))
         && !folder.is_dir()
     {
         let folder = folder.display();
         writeln!(out, "\nnote: no folder {folder} for the access log {ON_THIS_MACHINE}")?;
     }
-    let Some(redis) = &config.store.redis else { return Ok(()) };
-    let sentinel = redis.sentinel.as_ref().and_then(|sentinel| sentinel.password.as_ref());
-    for secret in redis.password.iter().chain(sentinel).chain(&redis.secret) {
+    let redis = config.store.redis.as_ref();
+    let sentinel = redis.and_then(|redis| redis.sentinel.as_ref()?.password.as_ref());
+    let passwords = redis.into_iter().flat_map(|redis| redis.password.iter().chain(&redis.secret));
+    let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
+    let traces = config.traces.iter().flat_map(|traces| traces.headers.values());
+    for secret in passwords.chain(sentinel).chain(token).chain(traces) {
         if let Err(error) = secret.reveal(env) {
             writeln!(out, "\nnote: {error} {ON_THIS_MACHINE}")?;
         }
     }
-    if let Some(path) = redis.tls_ca.as_ref().filter(|path| !path.is_file()) {
+    let authorities = redis.and_then(|redis| redis.tls_ca.as_ref());
+    if let Some(path) = authorities.filter(|path| !path.is_file()) {
         let path = path.display();
         writeln!(out, "\nnote: no file {path} {ON_THIS_MACHINE}")?;
     }

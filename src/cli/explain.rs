@@ -6,17 +6,20 @@ mod route_changes;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 
 use self::explanation::Explanation;
 use self::request::Request;
-use super::{Exit, exit_after_write, load, print_error};
+use super::config_file::{ConfigOption, is_config};
+use super::{Exit, exit_after_write, load, print_error, usage_error};
 use crate::clock::Clock;
+use crate::config::EnvLookup;
 
 /// Arguments of `explain`.
 #[derive(clap::Args, Debug)]
 pub(super) struct ExplainArgs {
     #[command(flatten)]
-    file: super::ConfigFile,
+    option: ConfigOption,
     /// The request's method.
     #[arg(long, short = 'X', value_name = "METHOD", default_value = "GET")]
     method: String,
@@ -29,18 +32,45 @@ pub(super) struct ExplainArgs {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// The URL, taken literally, such as <http://api.example.com/items/7?x=1> or /items/7.
-    #[arg(value_name = "URL")]
-    url: String,
+    /// The configuration, unless `--config` names it, and the URL, taken literally, such as
+    /// <http://api.example.com/items/7?x=1> or /items/7.
+    #[arg(value_name = "[FILE] URL", required = true)]
+    url: Vec<String>,
+}
+
+impl ExplainArgs {
+    /// The configuration and the URL.
+    fn file_and_url(&self) -> Result<(&Path, &str), Exit> {
+        match (&*self.url, &self.option.config) {
+            ([file], None) if is_config(Path::new(file)) && !file.starts_with('/') => {
+                Err(usage_error("explain", "the URL is missing"))
+            }
+            ([url], _) => Ok((self.option.path()?, url)),
+            ([url, file], None) if url.contains("://") && is_config(Path::new(file)) => {
+                Err(usage_error("explain", "the configuration comes before the URL"))
+            }
+            ([file, url], None) => Ok((Path::new(file), url)),
+            ([file, _], Some(option)) => {
+                let option = option.display();
+                let both = format!("two configurations: '{file}' and '--config {option}'");
+                Err(usage_error("explain", both))
+            }
+            _ => Err(usage_error("explain", "several URLs; expected one")),
+        }
+    }
 }
 
 /// Prints what would happen to a request. Charges nothing and connects to nothing.
-pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> Exit {
-    let (_, snapshot) = match load(&arguments.file.config) {
+pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Write) -> Exit {
+    let (file, url) = match arguments.file_and_url() {
+        Ok(named) => named,
+        Err(exit) => return exit,
+    };
+    let (_, snapshot) = match load(file, env) {
         Ok(loaded) => loaded,
         Err(exit) => return exit,
     };
-    let ExplainArgs { method, url, headers, client, .. } = arguments;
+    let ExplainArgs { method, headers, client, .. } = arguments;
     let request = match Request::new(method, url, headers, *client) {
         Ok(request) => request,
         Err(fault) => return print_error(&format!("tidegate: {fault}")),

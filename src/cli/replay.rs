@@ -5,12 +5,15 @@ mod tables;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use smallvec::SmallVec;
 
-use super::{Exit, exit_after_write, load, print_error};
+use super::config_file::{ConfigOption, default_exists, is_config};
+use super::{Exit, exit_after_write, load, print_error, usage_error};
+use crate::config::EnvLookup;
 use crate::identity::KeySecret;
 use crate::replay::report::{Report, rfc3339};
 use crate::replay::{self, ConfigReplay, DecisionEvent, Format, RequestOutcome};
@@ -19,10 +22,11 @@ use crate::replay::{self, ConfigReplay, DecisionEvent, Format, RequestOutcome};
 #[derive(clap::Args, Debug)]
 pub(super) struct ReplayArgs {
     #[command(flatten)]
-    file: super::ConfigFile,
-    /// Access logs, the oldest first, plain or gzip; `-` for standard input.
-    #[arg(value_name = "ACCESS_LOG", required = true)]
-    logs: Vec<PathBuf>,
+    option: ConfigOption,
+    /// The configuration (a name that ends in .yaml or .yml, unless `--config` names it), and access logs, the
+    /// oldest first, plain or gzip; `-` for standard input.
+    #[arg(value_name = "[FILE] ACCESS_LOG", required = true)]
+    files: Vec<PathBuf>,
     /// Replay under this configuration as well, and print the difference.
     #[arg(long, value_name = "OTHER")]
     compare: Option<PathBuf>,
@@ -62,23 +66,50 @@ struct Log {
 }
 
 /// Replays the logs and prints the report or the decisions.
-pub(super) fn run(arguments: &ReplayArgs, out: &mut dyn Write) -> Exit {
-    match prepare(arguments) {
+pub(super) fn run(arguments: &ReplayArgs, env: EnvLookup<'_>, out: &mut dyn Write) -> Exit {
+    match prepare(arguments, env) {
         Ok((replay, logs)) => replay_logs(arguments, replay, logs, out),
         Err(exit) => exit,
     }
 }
 
-fn prepare(arguments: &ReplayArgs) -> Result<(replay::Replay, Vec<Log>), Exit> {
+/// The configuration and the logs among the arguments.
+fn files(arguments: &ReplayArgs) -> Result<(&Path, &[PathBuf]), Exit> {
+    let named = arguments.files.split_first().filter(|(first, _)| is_config(first));
+    let option = arguments.option.config.as_ref();
+    match (named, option) {
+        (None, None) if arguments.files.iter().skip(1).any(|file| is_config(file)) => {
+            Err(usage_error("replay", "the configuration comes before the access logs"))
+        }
+        (None, None) if arguments.files.len() > 1 && !default_exists() => {
+            let first = arguments.files[0].display();
+            let what = format!(
+                "'{first}' is taken as an access log, because its name does not end in .yaml or .yml; name the \
+                 configuration with --config"
+            );
+            Err(usage_error("replay", what))
+        }
+        (None, _) => Ok((arguments.option.path()?, &arguments.files)),
+        (Some((file, _)), Some(option)) => Err(usage_error(
+            "replay",
+            format!("two configurations: '{}' and '--config {}'", file.display(), option.display()),
+        )),
+        (Some((_, [])), None) => Err(usage_error("replay", "an access log is missing")),
+        (Some((file, logs)), None) => Ok((file, logs)),
+    }
+}
+
+fn prepare(arguments: &ReplayArgs, env: EnvLookup<'_>) -> Result<(replay::Replay, Vec<Log>), Exit> {
     let mut configs = SmallVec::new();
-    for path in std::iter::once(&arguments.file.config).chain(&arguments.compare) {
-        let (config, snapshot) = load(path)?;
+    let (file, logs) = files(arguments)?;
+    for path in iter::once(file).chain(arguments.compare.as_deref()) {
+        let (config, snapshot) = load(path, env)?;
         let secret = || getrandom::u64().map_err(|_| Exit::Internal);
         let (name, max_keys) = (path.display().to_string(), config.store.memory.max_keys);
         let secret = KeySecret(secret()?, secret()?);
         configs.push(ConfigReplay::new(&name, snapshot, max_keys as usize, secret));
     }
-    let logs = arguments.logs.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
+    let logs = logs.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
     Ok((replay::Replay::new(configs, &arguments.host), logs))
 }
 

@@ -1,25 +1,79 @@
-//! `tidegate serve`: starts the gateway and handles its signals.
+//! `tidegate serve`: starts the gateway, handles its signals, and hands its sockets over in an upgrade.
 
-use std::{io, path::Path};
+use std::{
+    ffi::OsString,
+    fmt::Display,
+    io::{self, Write},
+    path::Path,
+    time::Duration,
+};
 
+use listenfd::ListenFd;
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
+    task::JoinSet,
 };
 
-use super::Exit;
+use super::{Exit, notify::Notifier};
 use crate::{
     clock::Clock,
-    config::EnvLookup,
+    config::Environment,
+    handover::{self, PassedSockets, Predecessor, Successor},
     server::{Server, StartError},
-    telemetry,
+    telemetry::{self, Destination, LogStyle},
 };
 
+/// Longest time that a successor has to start.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Shortest time in which each worker must make progress, if a watchdog asks for it.
+const MIN_WATCH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What the process was started with, besides the command and its options.
+pub(super) struct Launch<'a> {
+    /// The environment variables.
+    pub(super) env: &'a Environment,
+    /// The program's name and all its arguments, which a successor is started with.
+    pub(super) command_line: &'a [OsString],
+    /// The sockets that a service manager passed; `None` if they are too many.
+    pub(super) listen_fds: Option<ListenFd>,
+}
+
+/// How the gateway ends.
+enum Ending {
+    /// By SIGTERM or SIGINT.
+    Stopped,
+    /// A successor has its listeners.
+    HandedOver,
+}
+
 /// Runs the gateway with the configuration at `config` until SIGTERM or SIGINT. `log` filters the process's
-/// own log, such as `info` or `tidegate=debug`; `env` looks up secrets.
-pub(super) fn run(config: &Path, log: &str, env: EnvLookup<'_>) -> Exit {
+/// own log, such as `info` or `tidegate=debug`.
+pub(super) fn run(config: &Path, log: &str, launch: Launch<'_>) -> Exit {
+    let env = launch.env;
+    run_until_signal(log, launch, &config.display(), |passed| {
+        Server::start_on(config, Clock::system(), env, passed)
+    })
+}
+
+/// As [`run`], with the configuration `text`, which is called `name` in messages.
+pub(super) fn run_text(name: &str, text: &str, log: &str, launch: Launch<'_>) -> Exit {
+    let env = launch.env;
+    run_until_signal(log, launch, &name, |passed| {
+        Server::start_text(name, text, Clock::system(), env, passed)
+    })
+}
+
+fn run_until_signal(
+    log: &str,
+    launch: Launch<'_>,
+    config: &dyn Display,
+    start: impl FnOnce(PassedSockets) -> Result<Server, StartError>,
+) -> Exit {
+    let env = launch.env;
     // Dropped last: dropping the guard flushes the log.
-    let _process_log = match telemetry::start_process_log(log) {
+    let style = LogStyle::automatic(&Destination::Stderr, &**env);
+    let _process_log = match telemetry::start_process_log(log, style) {
         Ok(guard) => guard,
         Err(error) => return report_start_error(&StartError::ProcessLog(error)),
     };
@@ -32,64 +86,190 @@ pub(super) fn run(config: &Path, log: &str, env: EnvLookup<'_>) -> Exit {
         }
     };
     raise_file_limit();
-    let server = match Server::start_with(config, Clock::system(), env) {
-        Ok(server) => server,
+    let started = take_sockets(&**env, launch.listen_fds)
+        .and_then(|(predecessor, passed)| Ok((predecessor, start(passed)?)));
+    let (predecessor, server) = match started {
+        Ok(started) => started,
         Err(error) => return report_start_error(&error),
     };
     let listen: Vec<String> = server.addresses.iter().map(ToString::to_string).collect();
-    let admin = server.admin.map(|address| address.to_string());
-    tracing::info!(config = %config.display(), listen = listen.join(", "), admin, "serving");
-    runtime.block_on(handle_signals(&server, signals));
-    tracing::info!("stopping: draining requests in flight");
+    let admin = server.admin.as_ref().map(ToString::to_string);
+    let listen = listen.join(", ");
+    let pid = std::process::id();
+    tracing::info!(%config, listen, admin, pid, "serving");
+    let notifier = Notifier::new(&**env);
+    match predecessor.map(Predecessor::report_ready) {
+        // The predecessor tells the service manager, which does not know this process yet.
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::warn!(%error, "the process that was to be replaced has ended"),
+        None => notifier.ready(&format!("serving on {listen}")),
+    }
+    let serving = Serving { server: &server, notifier: &notifier, launch: launch.command_line };
+    match runtime.block_on(serving.handle_signals(signals)) {
+        Ending::Stopped => {
+            notifier.stopping();
+            tracing::info!("stopping: draining requests in flight");
+        }
+        Ending::HandedOver => {
+            tracing::info!("replaced by a new process: draining requests in flight");
+        }
+    }
     server.stop();
     tracing::info!("stopped");
     Exit::Ok
 }
 
-#[expect(
-    clippy::print_stderr,
-    reason = "faults are printed for the operator without a log line's format"
-)]
+/// The sockets that were passed to this process, with the process that it replaces.
+fn take_sockets(
+    env: crate::config::EnvLookup<'_>,
+    listen_fds: Option<ListenFd>,
+) -> Result<(Option<Predecessor>, PassedSockets), StartError> {
+    let failed = |address: &str, error| StartError::Listen { address: address.to_owned(), error };
+    if env(handover::VARIABLE).is_some() {
+        let received = Predecessor::receive();
+        let (predecessor, passed) =
+            received.map_err(|error| failed("the sockets of the process to be replaced", error))?;
+        return Ok((Some(predecessor), passed));
+    }
+    let passed = PassedSockets::from_service_manager(listen_fds);
+    Ok((None, passed.map_err(|error| failed("the sockets in LISTEN_FDS", error))?))
+}
+
+/// Prints why the gateway cannot start, without a log line's format.
 fn report_start_error(error: &StartError) -> Exit {
-    match error {
-        StartError::Faults(faults) => {
-            eprintln!("{faults}");
-            Exit::BadInput
-        }
-        StartError::Panic(fault) => {
-            eprintln!("{fault}");
-            Exit::Internal
-        }
+    let (text, exit) = match error {
+        StartError::Faults(faults) => (format!("{faults}\n"), Exit::BadInput),
+        StartError::Panic(fault) => (format!("{fault}\n"), Exit::Internal),
         StartError::Thread(_) | StartError::ProcessLog(_) => {
-            eprintln!("tidegate: {error}");
-            Exit::Internal
+            (format!("tidegate: {error}\n"), Exit::Internal)
         }
-        _ => {
-            eprintln!("tidegate: {error}");
-            Exit::BadInput
+        _ => (format!("tidegate: {error}\n"), Exit::BadInput),
+    };
+    // In one call: during an upgrade another process writes to the same file. Nothing can be done if it fails.
+    let _ = io::stderr().write_all(text.as_bytes());
+    exit
+}
+
+/// A running gateway, as its signals see it.
+struct Serving<'a> {
+    server: &'a Server,
+    notifier: &'a Notifier,
+    /// The program and its arguments.
+    launch: &'a [OsString],
+}
+
+/// An upgrade in progress: the new process, and until when it has to serve, by the clock's uptime.
+type Upgrade = (Successor, Duration);
+
+impl Serving<'_> {
+    /// Reloads on SIGHUP, reopens the access log on SIGUSR1 and starts a successor on SIGUSR2; returns on
+    /// SIGTERM or SIGINT, and when a successor serves.
+    async fn handle_signals(
+        &self,
+        [mut terminate, mut interrupt, mut hangup, mut user1, mut user2]: [Signal; 5],
+    ) -> Ending {
+        let mut upgrade: Option<Upgrade> = None;
+        let mut reloads = JoinSet::new();
+        let mut watchdog = std::pin::pin!(self.watch());
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                // Not awaited: a reload may take as long as the file system, and other signals must be
+                // handled meanwhile. The reloader logs the result.
+                _ = hangup.recv() => {
+                    self.notifier.reloading("reloading the configuration");
+                    reloads.spawn(self.server.reloader.clone().reload());
+                }
+                Some(_) = reloads.join_next() => {
+                    if reloads.is_empty() {
+                        self.notifier.ready("serving");
+                    }
+                }
+                _ = user1.recv() => self.server.reopen_logs(),
+                _ = user2.recv(), if upgrade.is_none() => upgrade = self.start_successor(),
+                result = self.wait_ready(upgrade.as_ref()), if upgrade.is_some() => {
+                    let Some((successor, _)) = upgrade.take() else { continue };
+                    match result {
+                        Ok(()) => {
+                            self.notifier.handed_over(successor.id());
+                            self.server.hand_over();
+                            return Ending::HandedOver;
+                        }
+                        Err(error) => self.abandon(successor, &error),
+                    }
+                }
+                () = &mut watchdog => {}
+            }
+        }
+        if let Some((successor, _)) = upgrade {
+            successor.end();
+        }
+        Ending::Stopped
+    }
+
+    fn start_successor(&self) -> Option<Upgrade> {
+        if std::process::id() == 1 {
+            tracing::error!(
+                "upgrade: this is process 1, with which its container ends; replace the container"
+            );
+            return None;
+        }
+        tracing::info!("upgrade: starting the program again");
+        self.notifier.reloading("starting a new process");
+        match self.server.start_successor(self.launch) {
+            Ok(successor) => Some((successor, self.server.shared.clock.uptime() + UPGRADE_TIMEOUT)),
+            Err(error) => {
+                tracing::error!(%error, "upgrade: the new process cannot be started; this one goes on");
+                self.notifier.ready("serving; an upgrade has failed");
+                None
+            }
+        }
+    }
+
+    async fn wait_ready(&self, upgrade: Option<&Upgrade>) -> io::Result<()> {
+        let Some((successor, deadline)) = upgrade else { return std::future::pending().await };
+        let clock = &self.server.shared.clock;
+        let left = deadline.saturating_sub(clock.uptime());
+        clock.timeout(left, successor.wait_ready()).await.unwrap_or_else(|_| {
+            Err(io::Error::new(io::ErrorKind::TimedOut, "it did not serve in time"))
+        })
+    }
+
+    fn abandon(&self, successor: Successor, error: &io::Error) {
+        successor.end();
+        let reason = match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it ended before it served".to_owned(),
+            _ => error.to_string(),
+        };
+        tracing::error!(reason, "upgrade: the new process does not serve; this one goes on");
+        self.notifier.ready("serving; an upgrade has failed");
+    }
+
+    /// Tells the service manager that the gateway is alive, as long as every worker makes progress.
+    async fn watch(&self) {
+        let Some(longest) = self.notifier.watchdog() else { return std::future::pending().await };
+        let period = (longest / 2).max(MIN_WATCH_INTERVAL);
+        let mut interval = self.server.shared.clock.background_interval(period);
+        let (mut before, mut was_stuck) = (Vec::new(), false);
+        loop {
+            interval.tick().await;
+            let sweeps = self.server.shared.metrics.sweeps();
+            let is_stuck = sweeps.iter().zip(&before).any(|(now, before)| now == before);
+            if !is_stuck {
+                self.notifier.alive();
+            } else if !was_stuck {
+                tracing::error!(
+                    "a worker makes no progress; the watchdog is not told that it does"
+                );
+            }
+            (before, was_stuck) = (sweeps, is_stuck);
         }
     }
 }
 
-/// Reloads on SIGHUP and reopens the access log on SIGUSR1; returns on SIGTERM or SIGINT.
-async fn handle_signals(
-    server: &Server,
-    [mut terminate, mut interrupt, mut hangup, mut user1]: [Signal; 4],
-) {
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => return,
-            _ = interrupt.recv() => return,
-            // Not awaited: a reload may take as long as the file system, and other signals must be
-            // handled meanwhile. The reloader logs the result.
-            _ = hangup.recv() => drop(tokio::spawn(server.reloader.clone().reload())),
-            _ = user1.recv() => server.reopen_logs(),
-        }
-    }
-}
-
-/// Installs handlers for SIGTERM, SIGINT, SIGHUP and SIGUSR1; returns them with their runtime.
-fn install_signal_handlers() -> io::Result<(Runtime, [Signal; 4])> {
+/// Installs handlers for SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2; returns them with their runtime.
+fn install_signal_handlers() -> io::Result<(Runtime, [Signal; 5])> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
     let signals = [
@@ -97,6 +277,7 @@ fn install_signal_handlers() -> io::Result<(Runtime, [Signal; 4])> {
         signal(SignalKind::interrupt())?,
         signal(SignalKind::hangup())?,
         signal(SignalKind::user_defined1())?,
+        signal(SignalKind::user_defined2())?,
     ];
     drop(entered);
     Ok((runtime, signals))

@@ -1,9 +1,9 @@
 //! The commands' output and exit codes.
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, sync::Arc};
 
 use super::{Arguments, Exit, run};
-use crate::config::Fault;
+use crate::config::{Environment, Fault};
 use crate::snapshot::LoadError;
 
 fn output(arguments: &[&str]) -> (Exit, String) {
@@ -33,10 +33,42 @@ fn check_summarizes_a_valid_file() {
          - {name: s, match: {path: /y}, upstream: hello}\n",
     );
     let expected = format!(
-        "{path}: ok (2 routes, 1 limit, 1 upstream)\n  r: GET,HEAD h/x -> hello (l)\n  \
+        "{path}: ok (2 routes, 1 limit, 1 upstream)\n  listen 127.0.0.1:8080\n  limit l: 1 in 1s, by client_ip\n  r: GET,HEAD h/x -> hello (l)\n  \
          s: any */y -> hello (no limit)\n"
     );
     assert_eq!(output(&["check", "--config", &path]), (Exit::Ok, expected));
+}
+
+#[test]
+fn the_configuration_is_an_argument_or_an_option() {
+    let (folder, path) = file(
+        "upstreams: {hello: {respond: {}}}\nroutes: [{name: r, match: {path: /x}, upstream: hello}]\n",
+    );
+    let log = folder.path().join("access.log");
+    std::fs::write(&log, "").unwrap();
+    let log = log.to_str().unwrap();
+    for (argument, option) in [
+        (vec!["check", &path], vec!["check", "--config", &path]),
+        (vec!["explain", &path, "/x"], vec!["explain", "-c", &path, "/x"]),
+        (
+            vec!["explain", &path, "-X", "POST", "/x"],
+            vec!["explain", "-X", "POST", "/x", "-c", &path],
+        ),
+        (vec!["replay", &path, log], vec!["replay", "-c", &path, log]),
+    ] {
+        let (exit, printed) = output(&argument);
+        assert_eq!(exit, Exit::Ok, "{argument:?}: {printed}");
+        assert_eq!((exit, printed), output(&option));
+    }
+    for both in [
+        &["check", &path, "-c", &path][..],
+        &["serve", &path, "--config", &path],
+        &["explain", &path, "/x", "-c", &path],
+        &["replay", &path, log, "-c", &path],
+        &["replay", &path],
+    ] {
+        assert_eq!(output(both).0, Exit::Usage, "{both:?}");
+    }
 }
 
 #[test]
@@ -71,7 +103,7 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
     }
     let arguments = ["tidegate", "check", "--config", "config/examples/redis-sentinel.yaml"];
     let mut out = Vec::new();
-    let long = |_: &str| Some("hush".repeat(4).into());
+    let long: Environment = Arc::new(|_: &str| Some("hush".repeat(4).into()));
     assert_eq!(super::run_with(arguments, &long, &mut out), Exit::Ok);
     let printed = String::from_utf8(out).unwrap();
     assert!(!printed.contains("note") && !printed.contains("hush"), "{printed}");
@@ -87,7 +119,8 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
     ];
     for (value, expected) in cases {
         let mut out = Vec::new();
-        let variables = |_: &str| Some(OsStr::from_bytes(value).to_owned());
+        let value = OsStr::from_bytes(value).to_owned();
+        let variables: Environment = Arc::new(move |_: &str| Some(value.clone()));
         assert_eq!(super::run_with(arguments, &variables, &mut out), Exit::BadInput);
         let printed = String::from_utf8(out).unwrap();
         let place = "config/examples/redis-sentinel.yaml:17:13: the secret in env:TIDEGATE_SECRET";
@@ -203,7 +236,7 @@ fn an_output_that_cannot_be_written_is_no_internal_error() {
 fn check_notes_valid_settings_that_are_rarely_intended() {
     let (_folder, path) = file(
         "listen: [{address: '0.0.0.0:8123'}]
-admin: {address: '10.0.0.1:9900'}
+admin: {address: '10.0.0.1:9900', token: 'env:TOKEN'}
 access_log: no-such-folder/access.log
 upstreams:
   a: {targets: ['http://b:1', 'http://c:1', 'http://b:1']}
@@ -223,7 +256,7 @@ routes:
     assert_eq!(exit, Exit::Ok, "{printed}");
     let notes: Vec<&str> = printed.lines().filter(|line| line.starts_with("note: ")).collect();
     let expected = [
-        ":2:18: the admin API has no password, and `10.0.0.1:9900` is not on loopback",
+        "note: the environment variable TOKEN is not set (on this machine",
         ":5:45: duplicate target `http://b:1`, which gets a share for each entry",
         ":6:19: `http://127.0.0.1:8123` is this gateway's own listener (line 1)",
         ":6:44: `http://localhost:8123` is this gateway's own listener (line 1)",
@@ -250,6 +283,110 @@ routes:
 }
 
 #[test]
+fn check_notes_paths_of_other_gateways_and_unused_limits() {
+    let (_folder, path) = file(
+        "upstreams: {a: {respond: {}}}
+limits: {used: 1/1s, reported: 1/1s, unused: 1/1s}
+routes:
+  - {name: colon, match: {path: '/users/:id/x'}, upstream: a, limits: [used]}
+  - {name: regex, match: {path: '/items/{id:[0-9]+}'}, upstream: a}
+  - {name: fine, match: {path: '/a:b|/{c}.{{d}}'}, status: [reported]}
+",
+    );
+    let (exit, printed) = output(&["check", &path]);
+    assert_eq!(exit, Exit::Ok, "{printed}");
+    let notes: Vec<&str> = printed.lines().filter(|line| line.starts_with("note: ")).collect();
+    let expected = [
+        ":4:33: `:id` in a path matches only this text, expected `{id}` for any text in a segment",
+        ":5:33: `{id:[0-9]+}` matches any text: what follows the colon is a part of the name, expected `{id}`",
+        ":2:38: no route names the limit `unused`, expected its name in `limits` of a route",
+    ];
+    for expected in expected {
+        assert!(notes.iter().any(|note| note.contains(expected)), "{expected}:\n{printed}");
+    }
+    assert_eq!(notes.len(), expected.len(), "{printed}");
+}
+
+#[test]
+fn check_notes_what_matches_or_changes_nothing() {
+    let (_folder, path) = file(
+        "upstreams: {a: {respond: {}}}
+limits:
+  l:
+    quota: 5
+    window: 1s
+    tiers:
+      - {match: {part: method, values: [get, PUT]}, quota: 7}
+      - {match: {part: route, values: [nope, r]}, quota: 7}
+      - {match: {part: path, values: ['/%61', /b]}, quota: 7}
+      - {match: {part: client_ip, values: ['::ffff:10.0.0.0/104']}, quota: 7}
+throttle: {max_active: 5, capacity: 1000}
+routes:
+  - {name: r, match: {path: /static/}, upstream: a, limits: [l]}
+  - {name: s, match: {path: '/{*rest}'}, upstream: a, strip_prefix: /}
+",
+    );
+    let (exit, printed) = output(&["check", &path]);
+    assert_eq!(exit, Exit::Ok, "{printed}");
+    for expected in [
+        ": `get` matches no request, expected `GET`",
+        ": `nope` matches no request, expected the name of a route",
+        ": `/%61` matches no request, expected `/a`",
+        ": the throttle applies to every route: while it is on, no one can log in",
+        ": `/static/` matches only this path, expected `/static/{*rest}` for all paths below it",
+        ": `/` strips nothing",
+    ] {
+        assert!(printed.contains(expected), "{expected}:\n{printed}");
+    }
+    assert_eq!(printed.matches("matches no request").count(), 3, "{printed}");
+}
+
+#[test]
+fn arguments_in_the_wrong_order_are_usage_errors() {
+    for arguments in [
+        &["explain", "a.yaml"][..],
+        &["explain", "http://h/x", "a.yaml"],
+        &["replay", "a.log", "a.yaml"],
+    ] {
+        assert_eq!(output(arguments).0, Exit::Usage, "{arguments:?}");
+    }
+}
+
+#[test]
+fn check_shows_references_instead_of_their_values() {
+    let (_folder, path) = file(
+        "listen: [{address: ':${PORT}'}]
+upstreams: {a: {respond: {}}}
+limits: {l: '${RATE}'}
+throttle: {max_active: '${ACTIVE}'}
+routes:
+  - {name: r, match: {host: '${HOST}', path: '/${V}/{*rest}'}, upstream: a, limits: [l]}
+  - {name: s, match: {path: '/${V}/*'}, upstream: '${UP}'}
+",
+    );
+    let env: Environment = Arc::new(|name: &str| match name {
+        "HOST" => Some("internal.example".into()),
+        "PORT" => Some("8080".into()),
+        "RATE" => Some("10/1m".into()),
+        "ACTIVE" => Some("100000".into()),
+        "V" => Some("v7".into()),
+        "UP" => Some("a".into()),
+        _ => None,
+    });
+    let mut out = Vec::new();
+    assert_eq!(super::run_with(["tidegate", "check", &path], &env, &mut out), Exit::Ok);
+    let printed = String::from_utf8(out).unwrap();
+    assert!(printed.contains("r: any ${HOST}/${V}/{*rest} -> "), "{printed}");
+    assert!(printed.contains(": `/${V}/*` matches only paths with"), "{printed}");
+    for value in ["internal", "v7", "100000"] {
+        assert!(!printed.contains(value), "{value}: {printed}");
+    }
+    // Without them, each is a fault.
+    let (exit, printed) = output(&["check", &path]);
+    assert_eq!((exit, printed.matches(" is not set, ").count()), (Exit::BadInput, 7), "{printed}");
+}
+
+#[test]
 fn a_log_filter_is_explained_once_and_may_not_be_empty() {
     let error = |filter: &str| super::parse_log_filter(filter).unwrap_err();
     for filter in ["", " ", "tidegate=loud", "a=b=c"] {
@@ -264,7 +401,7 @@ fn a_log_filter_is_explained_once_and_may_not_be_empty() {
 fn options_before_a_command_are_explained() {
     let arguments = ["tidegate", "-c", "x.yaml", "check"];
     let mut error = <Arguments as clap::Parser>::try_parse_from(arguments).unwrap_err();
-    super::add_tip(&mut error);
+    super::tips::add(&mut error);
     let message = error.to_string();
     assert!(message.contains("options stand after the command: tidegate check"), "{message}");
 }

@@ -31,12 +31,13 @@ impl ReloadTest {
         let path = folder.path().join("t.yaml");
         std::fs::write(&path, yaml_with_route("one")).unwrap();
         let server = Server::start(&path, Clock::system()).unwrap();
-        let (loaded, _) = Snapshot::load(&path).unwrap();
+        let (loaded, _) = Snapshot::load(&path, &|_| None).unwrap();
         // Another file, because the gateway's own reloader watches the first.
         let path = folder.path().join("other.yaml");
         std::fs::write(&path, yaml_with_route("one")).unwrap();
         let reloader =
-            Reloader::new(path.clone(), &loaded, server.shared.clone()).with_loader(load);
+            Reloader::new(path.clone(), &loaded, server.shared.clone(), Arc::new(|_: &str| None))
+                .with_loader(load);
         Self { server, path, loaded, reloader: Arc::new(reloader), _folder: folder }
     }
 
@@ -67,7 +68,8 @@ fn a_worker_that_cannot_start_fails_the_start() {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
     let file = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
     let good = worker::listen(([127, 0, 0, 1], 0).into()).unwrap();
-    let listeners = vec![vec![good], vec![file.into()]];
+    let listener = |socket| vec![ClientListener { index: 0, socket }];
+    let listeners = vec![listener(good), listener(file.into())];
     let error = server.start_workers(listeners, Duration::from_secs(1)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
     // Ends the workers that have started, too.
@@ -77,7 +79,7 @@ fn a_worker_that_cannot_start_fails_the_start() {
 
 #[test]
 fn a_panic_in_a_reload_is_a_fault_and_keeps_the_old_rules() {
-    let gateway = ReloadTest::start(|_, _| panic!("a bug in the compiler"));
+    let gateway = ReloadTest::start(|_, _, _| panic!("a bug in the compiler"));
     let before = gateway.server.shared.live.generation();
     for round in 1..=2 {
         let faults = gateway.reloader.reload_blocking().unwrap_err().to_string();
@@ -99,7 +101,7 @@ fn a_reload_that_cannot_read_the_file_ends_at_its_deadline() {
     rustix::fs::mknodat(rustix::fs::CWD, &gateway.path, kind, mode, 0).unwrap();
     // Like a file of a server that is gone: opening a FIFO without a writer does not return.
     let (loaded, shared) = (&gateway.loaded, gateway.server.shared.clone());
-    let reloader = Reloader::new(gateway.path.clone(), loaded, shared)
+    let reloader = Reloader::new(gateway.path.clone(), loaded, shared, Arc::new(|_: &str| None))
         .with_reader(config::read_file, Duration::from_millis(50));
     let fault = || reloader.reload_blocking().unwrap_err().to_string();
     let first = fault();
@@ -129,10 +131,10 @@ fn fault_or_generation(reloader: &Reloader) -> Result<u64, String> {
 fn a_second_reload_waits_for_the_first_and_is_refused_if_that_takes_too_long() {
     static GATE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
     static ENTERED: AtomicBool = AtomicBool::new(false);
-    let gateway = ReloadTest::start(|path, bytes| {
+    let gateway = ReloadTest::start(|path, bytes, env| {
         ENTERED.store(true, Ordering::Release);
         drop(GATE.lock());
-        Snapshot::load_bytes(path, bytes)
+        Snapshot::load_bytes(path, bytes, env)
     });
     let gateway = gateway.with_timeout(Duration::from_millis(50));
     let reloader = &gateway.reloader;
@@ -154,9 +156,9 @@ fn a_second_reload_waits_for_the_first_and_is_refused_if_that_takes_too_long() {
 #[tokio::test]
 async fn a_panic_in_a_reload_does_not_end_the_watch() {
     static BROKEN: AtomicBool = AtomicBool::new(true);
-    let gateway = ReloadTest::start(|path, bytes| {
+    let gateway = ReloadTest::start(|path, bytes, env| {
         assert!(!BROKEN.load(Ordering::Relaxed), "a bug in the compiler");
-        Snapshot::load_bytes(path, bytes)
+        Snapshot::load_bytes(path, bytes, env)
     });
     let stop = CancellationToken::new();
     let watching = tokio::spawn(gateway.reloader.clone().watch(stop.clone()));

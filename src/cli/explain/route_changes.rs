@@ -22,6 +22,17 @@ pub(super) struct RouteChanges {
     request: HeaderChanges,
     /// Changes of the response's header fields.
     response: HeaderChanges,
+    /// The upstream that gets copies of requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mirror: Option<MirrorShare>,
+}
+
+/// An upstream that gets copies of requests.
+#[derive(Serialize)]
+struct MirrorShare {
+    upstream: String,
+    /// The share of the requests, in per cent.
+    share: u8,
 }
 
 /// A route that serves a share of the callers.
@@ -79,6 +90,10 @@ impl RouteChanges {
             HostRule::Upstream => self.request.written.push("host: that of the server".to_owned()),
             HostRule::Name(name) => self.request.written.push(format!("host: {name}")),
         }
+        self.mirror = route.mirror.as_ref().map(|mirror| MirrorShare {
+            upstream: mirror.upstream.name.to_string(),
+            share: mirror.share,
+        });
     }
 
     /// Adds the changes of the response.
@@ -101,7 +116,13 @@ impl RouteChanges {
     /// Prints the changes of header fields.
     pub(super) fn print_changes(&self, out: &mut dyn Write) -> io::Result<()> {
         self.request.print("request", out)?;
-        self.response.print("response", out)
+        self.response.print("response", out)?;
+        match &self.mirror {
+            Some(MirrorShare { upstream, share }) => {
+                writeln!(out, "mirror     {share} % of requests are copied to {upstream}")
+            }
+            None => Ok(()),
+        }
     }
 }
 

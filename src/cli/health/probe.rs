@@ -1,0 +1,100 @@
+//! The request to the admin API, and what its response means.
+
+use std::error::Error;
+use std::time::Duration;
+
+use reqwest::{Client, Response, StatusCode, header, redirect};
+use tokio::runtime::Builder;
+
+use super::Unhealthy;
+use super::admin::{Connect, Endpoint};
+use crate::tls::ClientTls;
+use crate::tls::client::Offer;
+
+/// How much of the reason in an error response is shown, in characters.
+const MAX_DETAIL: usize = 200;
+
+/// Asks the endpoint, which is called as returned.
+pub(super) fn run(endpoint: Endpoint, timeout: Duration) -> Result<String, Unhealthy> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Unhealthy(format!("no event loop: {error}")))?;
+    let shown = endpoint.shown.clone();
+    let result = runtime.block_on(ask(endpoint, timeout));
+    // A name that is still being resolved does not delay the end.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => Ok(shown),
+        Err(reason) => Err(Unhealthy(format!("not ready: {shown}: {reason}"))),
+    }
+}
+
+async fn ask(endpoint: Endpoint, timeout: Duration) -> Result<(), Unhealthy> {
+    let failure = |error: reqwest::Error| Unhealthy(describe(&error, timeout));
+    let url = endpoint.url.clone();
+    let is_named = matches!(endpoint.connect, Connect::Host);
+    let client = client(endpoint, timeout)?.build().map_err(failure)?;
+    let mut request = client.get(url);
+    if !is_named {
+        // The name of a certificate need not be in `admin.hosts`.
+        request = request.header(header::HOST, "localhost");
+    }
+    let response = request.send().await.map_err(failure)?;
+    match response.status() {
+        StatusCode::OK => Ok(()),
+        StatusCode::SERVICE_UNAVAILABLE => Err(Unhealthy(
+            "503, its workers do not accept connections, or the throttle's filters are not loaded"
+                .to_owned(),
+        )),
+        status => {
+            let detail = detail(response).await;
+            Err(Unhealthy(format!("{}, expected 200 of the admin API{detail}", status.as_u16())))
+        }
+    }
+}
+
+/// A client that asks the endpoint alone: no proxy of the environment, no redirects.
+fn client(endpoint: Endpoint, timeout: Duration) -> Result<reqwest::ClientBuilder, Unhealthy> {
+    let tls = if endpoint.url.scheme() == "https" {
+        ClientTls::new(endpoint.ca.as_deref(), endpoint.certificate, Offer::Http1)?.config
+    } else {
+        ClientTls::without_authorities()?
+    };
+    let builder = Client::builder()
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        .http1_only()
+        .timeout(timeout)
+        .tls_backend_preconfigured((*tls).clone());
+    Ok(match endpoint.connect {
+        Connect::Host => builder,
+        Connect::Addresses(addresses) => {
+            let host = endpoint.url.host_str().unwrap_or_default();
+            builder.resolve_to_addrs(host, &addresses)
+        }
+        Connect::Socket(path) => builder.unix_socket(path),
+    })
+}
+
+/// The reason in a problem document, or in the first line of a text, as the end of a sentence.
+async fn detail(mut response: Response) -> String {
+    let Ok(Some(body)) = response.chunk().await else { return String::new() };
+    let problem = serde_json::from_slice::<serde_json::Value>(&body).unwrap_or_default();
+    let text = String::from_utf8_lossy(&body);
+    let first = text.lines().next().unwrap_or_default();
+    let reason = problem["detail"].as_str().unwrap_or(first);
+    let shown: String = reason.chars().filter(|c| !c.is_control()).take(MAX_DETAIL).collect();
+    if shown.is_empty() { shown } else { format!(": {shown}") }
+}
+
+/// Why there is no response.
+fn describe(error: &reqwest::Error, timeout: Duration) -> String {
+    if error.is_timeout() {
+        return format!("no response within {timeout:?}");
+    }
+    let mut cause: &dyn Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let hint = if error.is_connect() { " (is the gateway running?)" } else { "" };
+    format!("{cause}{hint}")
+}

@@ -1,0 +1,240 @@
+//! `tidegate proxy`: the gateway without a file. The arguments are written as a configuration, which is printed
+//! and then served like one from a file.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use serde::de::DeserializeOwned;
+use serde::de::value::{Error, StrDeserializer};
+
+use super::{Exit, LogOption, exit_after_write, serve};
+use crate::config::{AdminAddress, ListenAddress, Rate, RedisUrl, Target};
+
+/// The configuration's name in messages.
+const NAME: &str = "tidegate proxy";
+/// The users that the throttle's memory is made for, for each one that may be active.
+const CAPACITY_FACTOR: u64 = 20;
+/// The fewest users that it is made for.
+const MIN_CAPACITY: u64 = 100_000;
+/// The most users that it is made for: as many as the configuration takes.
+const MAX_CAPACITY: u64 = 1_000_000_000;
+/// The value of `--admin` that stands for none.
+const OFF: &str = "off";
+
+/// Arguments of `proxy`. Values may contain `${NAME}`, as in a file.
+#[derive(clap::Args, Debug)]
+pub(super) struct ProxyArgs {
+    // As `help`, because rustdoc would have the URLs in brackets.
+    #[arg(
+        long,
+        value_name = "SERVER",
+        required = true,
+        value_parser = target,
+        help = "A server, such as localhost:3000, https://api.example.com or unix:/run/app.sock; may be repeated"
+    )]
+    to: Vec<String>,
+    /// The address for clients; `:8080` is port 8080 of every address of this machine.
+    #[arg(long, value_name = "ADDRESS", default_value = "localhost:8080", value_parser = argument::<ListenAddress>)]
+    from: String,
+    /// The address of the dashboard, the metrics and the admin API, on loopback; `off` for none.
+    #[arg(long, value_name = "ADDRESS", default_value = "localhost:9900", value_parser = admin)]
+    admin: String,
+    /// Requests in a time from each client address, such as 100/1m; excess gets a 429.
+    #[arg(long, value_name = "RATE", value_parser = argument::<Rate>)]
+    limit: Option<String>,
+    /// Above this number of active users, they stay in, and new ones get a 429.
+    #[arg(long, value_name = "USERS", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    throttle: Option<u64>,
+    #[arg(
+        long,
+        value_name = "URL",
+        value_parser = redis_url,
+        help = "Redis server that gateways share their counters in, such as redis://localhost:6379. A password only \
+                as a variable: 'redis://:${REDIS_PASSWORD}@localhost:6379'"
+    )]
+    redis: Option<String>,
+    #[command(flatten)]
+    log: LogOption,
+}
+
+/// Prints the configuration of the arguments, and serves it.
+pub(super) fn run(arguments: &ProxyArgs, launch: serve::Launch<'_>, out: &mut dyn Write) -> Exit {
+    let yaml = configuration(arguments);
+    match out.write_all(yaml.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            exit_after_write(Err(error), Exit::Ok)
+        }
+        _ => serve::run_text(NAME, &yaml, &arguments.log.log, launch),
+    }
+}
+
+/// The arguments as a configuration.
+fn configuration(arguments: &ProxyArgs) -> String {
+    let ProxyArgs { to, from, admin, limit, throttle, redis, .. } = arguments;
+    let mut yaml = format!(
+        "# To change more, keep this as a file: tidegate serve FILE\nlisten:\n  - address: {}\n",
+        scalar(from)
+    );
+    if admin != OFF {
+        // Writing to a string cannot fail.
+        let _ = writeln!(yaml, "admin:\n  address: {}", scalar(admin));
+    }
+    yaml.push_str("upstreams:\n  app:\n    targets:\n");
+    for target in to {
+        let _ = writeln!(yaml, "      - {}", scalar(target));
+    }
+    if let Some(rate) = limit {
+        let _ = writeln!(yaml, "limits:\n  per-address: {}", scalar(rate));
+    }
+    if let Some(max) = throttle {
+        let capacity = max.saturating_mul(CAPACITY_FACTOR).clamp(MIN_CAPACITY, MAX_CAPACITY);
+        let _ = writeln!(yaml, "throttle:\n  max_active: {max}\n  capacity: {capacity}");
+    }
+    if let Some(url) = redis {
+        let url = scalar(url);
+        let _ = writeln!(yaml, "store:\n  redis:\n    shards:\n      - primary: {url}");
+    }
+    yaml.push_str("routes:\n");
+    if throttle.is_some() {
+        yaml.push_str(
+            "  # While the throttle is on, new users get a 429. So that they can log in then:\n  \
+             # - {name: login, match: {path: /login}, upstream: app, throttle: false}\n",
+        );
+    }
+    yaml.push_str("  - name: everything\n    upstream: app\n");
+    if limit.is_some() {
+        yaml.push_str("    limits: [per-address]\n");
+    }
+    yaml
+}
+
+/// The text as a YAML scalar: plain if it is certainly text, else in quotes.
+fn scalar(text: &str) -> String {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"./:-_$".contains(&b);
+    let is_text = text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.contains(['/', ':'])
+        && !text.ends_with(':')
+        && text.bytes().all(is_plain);
+    // JSON is YAML.
+    if is_text { text.to_owned() } else { serde_json::Value::from(text).to_string() }
+}
+
+/// Whether the text has variables, so that only their values show what it is.
+fn has_variables(text: &str) -> bool {
+    text.contains("${")
+}
+
+/// Reads a value as the configuration does.
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+    T::deserialize(StrDeserializer::<Error>::new(text))
+}
+
+/// Checks an argument as the configuration does.
+fn argument<T: DeserializeOwned>(text: &str) -> Result<String, String> {
+    match read::<T>(text) {
+        Err(error) if !has_variables(text) => {
+            let error = error.to_string();
+            Err(error
+                .split_once("expected ")
+                .map_or_else(String::new, |(_, expected)| format!("expected {expected}")))
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// The admin address, or none.
+fn admin(text: &str) -> Result<String, String> {
+    if text == OFF || has_variables(text) {
+        return Ok(text.to_owned());
+    }
+    let address = argument::<AdminAddress>(text)?;
+    match read::<AdminAddress>(text) {
+        Ok(read) if !read.is_local() => Err("beyond loopback it needs a token; expected an address such as localhost:9900, or a file with \
+                          `admin.token`"
+            .to_owned()),
+        _ => Ok(address),
+    }
+}
+
+/// A target; without a scheme, `http`.
+fn target(text: &str) -> Result<String, String> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("expected a host before the port, such as localhost:{text}"));
+    }
+    let has_scheme = text.contains("://") || text.starts_with("unix:") || text.starts_with("${");
+    let url = if has_scheme { text.to_owned() } else { format!("http://{text}") };
+    let expected = |_| "expected host:port, http://host:port, https://host:port or unix:/path, without a path after it";
+    argument::<Target>(&url).map_err(|error| expected(error).to_owned())
+}
+
+/// The URL of a Redis server without a literal password, which would be printed and shown in the list of
+/// processes.
+fn redis_url(text: &str) -> Result<String, String> {
+    let login = text.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
+    let password = login.and_then(|(login, _)| login.split_once(':')).map(|(_, password)| password);
+    if password.is_some_and(|password| !password.is_empty() && !has_variables(password)) {
+        return Err("a password here would be printed, and is visible in the list of processes; expected a \
+                    variable, such as 'redis://:${REDIS_PASSWORD}@localhost:6379'"
+            .to_owned());
+    }
+    let expected = |_| "expected a Redis URL such as redis://localhost:6379 or rediss://redis.example.com:6380/0";
+    argument::<RedisUrl>(text).map_err(|error| expected(error).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::{Arguments, Command};
+    use super::*;
+    use crate::config;
+    use crate::snapshot::Snapshot;
+
+    /// The configuration of a command line.
+    fn written(arguments: &[&str]) -> String {
+        let all = ["tidegate", "proxy"].into_iter().chain(arguments.iter().copied());
+        match Arguments::try_parse_from(all).map(|arguments| arguments.command) {
+            Ok(Some(Command::Proxy(proxy))) => configuration(&proxy),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_pages_show_what_is_printed() {
+        let yaml = written(&["--to", "localhost:3000", "--limit", "5/10s"]);
+        for page in ["README.md", "docs/src/quick-start.md"] {
+            let text = std::fs::read_to_string(page).unwrap();
+            assert!(text.contains(&format!("```yaml\n{yaml}```\n")), "{page} lacks\n{yaml}");
+            assert!(text.contains("proxy --to localhost:3000 --limit 5/10s"), "{page}");
+        }
+    }
+
+    #[test]
+    fn any_arguments_are_a_valid_configuration() {
+        let targets =
+            ["unix:/run/a b#c: \"d\"", "[::1]:80", "https://a", "srv://a.b", "${T:-http://h:1}"];
+        for to in targets {
+            for (from, redis) in [
+                (":0", "redis://a"),
+                ("${F:-:80}", "redis://u:${P:-x}@h"),
+                ("[::]:1", "${R:-redis://a}"),
+            ] {
+                let yaml =
+                    written(&["--to", to, "--from", from, "--redis", redis, "--throttle", "7"]);
+                let loaded = config::parse("t.yaml", &yaml)
+                    .unwrap_or_else(|faults| panic!("{yaml}{faults}"));
+                Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{yaml}{faults}"));
+            }
+        }
+        for (admin, address) in [("off", None), ("unix:/run/a", Some("unix:/run/a"))] {
+            let yaml = written(&["--to", "a", "--admin", admin]);
+            let loaded = config::parse("t.yaml", &yaml).unwrap();
+            let written = loaded.config.admin.map(|admin| admin.address.to_string());
+            assert_eq!(written.as_deref(), address);
+        }
+        let loaded = config::parse("t.yaml", &written(&["--to", targets[0]])).unwrap();
+        let target = &loaded.config.upstreams["app"].targets[0];
+        assert_eq!(target.to_string(), targets[0]);
+        assert_eq!(loaded.config.limits.len(), 0);
+    }
+}

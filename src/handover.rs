@@ -1,0 +1,15 @@
+//! Listening sockets that this process did not open itself: those of its predecessor in an upgrade, and those that a
+//! service manager passes (socket activation).
+//!
+//! A gateway that is upgraded starts its program again ([`Successor`]), and sends its listening sockets over a stream
+//! socket, which is the new process's standard input. The new process accepts on the same sockets and says so
+//! ([`Predecessor::report_ready`]); only then the old one stops accepting. So there is always a process that
+//! accepts, and no queue of connections is closed. A new process that does not start changes nothing.
+
+mod passed_sockets;
+mod successor;
+
+pub use self::{
+    passed_sockets::{PassedSockets, Passer, listen_fds},
+    successor::{Predecessor, Successor, VARIABLE},
+};

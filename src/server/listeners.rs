@@ -1,0 +1,145 @@
+//! Opens the listeners of a configuration, or takes those that were passed to the process.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::AtomicBool},
+    thread,
+};
+
+use super::StartError;
+use crate::{
+    admin::AdminListener,
+    config::{AdminAddress, Config},
+    handover::{PassedSockets, Passer},
+    worker::{self, ClientListener},
+};
+
+/// The open listeners, before any thread runs.
+pub(super) struct Listeners {
+    /// The listeners of each worker.
+    pub(super) workers: Vec<Vec<ClientListener>>,
+    /// The addresses for clients, in the configuration's order.
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) admin: Option<AdminListener>,
+    /// A copy of every socket, for a successor.
+    pub(super) sockets: Vec<OwnedFd>,
+}
+
+/// Opens a listener on every address for every worker, unless `passed` has sockets for it. For port 0 all workers
+/// share the port that the system chose for the first. `is_handed_over` is set when the sockets belong to a
+/// successor.
+pub(super) fn open(
+    config: &Config,
+    mut passed: PassedSockets,
+    is_handed_over: &Arc<AtomicBool>,
+) -> Result<Listeners, StartError> {
+    let taken: Vec<Vec<TcpListener>> =
+        config.listen.iter().map(|listener| passed.take_tcp(listener.address.0)).collect();
+    // All addresses are checked before the first is opened: two of them, such as `[::]` and
+    // `0.0.0.0`, may share a port, and with one open the check of the other would fail.
+    for (listener, _) in config.listen.iter().zip(&taken).filter(|(_, taken)| taken.is_empty()) {
+        let address = listener.address.0;
+        worker::ensure_unused(address).map_err(|error| cannot_listen(&address, error))?;
+    }
+    let mut workers: Vec<Vec<_>> = (0..worker_count(config)).map(|_| Vec::new()).collect();
+    let (mut addresses, mut sockets) = (Vec::new(), Vec::new());
+    for (index, (listener, taken)) in config.listen.iter().zip(taken).enumerate() {
+        let address = listener.address.0;
+        let fail = |error| cannot_listen(&address, error);
+        let opened = if taken.is_empty() {
+            open_for(address, workers.len())
+        } else {
+            share(taken, workers.len())
+        };
+        let opened = opened.map_err(fail)?;
+        let bound = opened.first().and_then(|socket| socket.local_addr().ok());
+        addresses.push(bound.unwrap_or(address));
+        for (at, socket) in opened.into_iter().enumerate() {
+            sockets.push(socket.try_clone().map_err(fail)?.into());
+            let worker = at % workers.len();
+            workers[worker].push(ClientListener { index, socket });
+        }
+    }
+    let admin = open_admin(config, &mut passed, is_handed_over)?;
+    if let Some(admin) = &admin {
+        let fail = |error| StartError::Listen { address: "admin.address".to_owned(), error };
+        sockets.push(admin.socket().map_err(fail)?);
+    }
+    ensure_all_taken(&passed)?;
+    Ok(Listeners { workers, addresses, admin, sockets })
+}
+
+fn open_for(mut address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
+    let mut opened = Vec::new();
+    for _ in 0..workers {
+        let socket = worker::listen(address)?;
+        address = socket.local_addr().unwrap_or(address);
+        opened.push(socket);
+    }
+    Ok(opened)
+}
+
+/// At least one socket a worker. All that were passed are served: each has connections of its own waiting.
+fn share(mut taken: Vec<TcpListener>, workers: usize) -> io::Result<Vec<TcpListener>> {
+    let count = taken.len();
+    for at in count..workers {
+        taken.push(taken[at % count].try_clone()?);
+    }
+    Ok(taken)
+}
+
+fn open_admin(
+    config: &Config,
+    passed: &mut PassedSockets,
+    is_handed_over: &Arc<AtomicBool>,
+) -> Result<Option<AdminListener>, StartError> {
+    let Some(admin) = &config.admin else { return Ok(None) };
+    let taken = match &admin.address {
+        AdminAddress::Tcp(address) => passed.take_tcp(address.0).pop().map(AdminListener::Tcp),
+        AdminAddress::Unix(path) => {
+            let keeps_file = if passed.keeps_files() {
+                Arc::new(AtomicBool::new(true))
+            } else {
+                Arc::clone(is_handed_over)
+            };
+            let taken = passed.take_unix(path);
+            let adopt = |socket| AdminListener::adopt(socket, path, keeps_file);
+            taken.map(adopt).transpose().map_err(|error| cannot_listen(&admin.address, error))?
+        }
+    };
+    if taken.is_some() {
+        return Ok(taken);
+    }
+    let opened = AdminListener::open(&admin.address, Arc::clone(is_handed_over));
+    opened.map(Some).map_err(|error| cannot_listen(&admin.address, error))
+}
+
+/// A service manager that passes a socket without a listener has another configuration in mind. A predecessor may
+/// have listened where this configuration does not.
+fn ensure_all_taken(passed: &PassedSockets) -> Result<(), StartError> {
+    let left = passed.addresses();
+    match (left.first(), passed.passer()) {
+        (Some(address), Passer::ServiceManager) => {
+            let message = "the service manager passed a socket for it, and neither `listen` nor `admin` has this address";
+            Err(cannot_listen(address, io::Error::new(io::ErrorKind::InvalidInput, message)))
+        }
+        (Some(_), _) => {
+            tracing::info!(addresses = left.join(", "), "no longer listened on");
+            Ok(())
+        }
+        (None, _) => Ok(()),
+    }
+}
+
+fn cannot_listen(address: &impl ToString, error: io::Error) -> StartError {
+    StartError::Listen { address: address.to_string(), error }
+}
+
+fn worker_count(config: &Config) -> usize {
+    match config.workers {
+        0 => thread::available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    }
+}
