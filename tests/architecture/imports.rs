@@ -6,15 +6,17 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 11] = [
+const LEAVES: [&str; 12] = [
     "compress", "config", "framing", "identity", "limit", "route", "store", "template", "throttle",
-    "tls", "upstream",
+    "tls", "trace", "upstream",
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 21] = [
+const ALLOWED: [(&str, &str, &str); 25] = [
     ("config", "escape", "faults quote what the file has"),
     ("identity", "escape", "errors quote what the request has"),
+    ("config", "sensitive", "faults hide what may be a credential"),
+    ("identity", "sensitive", "a key's values are shown without what may be a credential"),
     ("identity", "framing", "it reads the header fields that the framing has parsed"),
     ("store", "limit", "a store calls the algorithms and keeps their records"),
     ("store", "counter", "it counts its calls as everything else is counted"),
@@ -33,6 +35,8 @@ const ALLOWED: [(&str, &str, &str); 21] = [
     ("throttle", "counter", "it counts its calls as everything else is counted"),
     ("throttle", "store", "it opens its own connections as the store does: `Connector`, `Failure`"),
     ("tls", "config", "its files are read as the configuration is: regular ones, and not for ever"),
+    ("trace", "clock", "its batches and pauses go by the time of the process"),
+    ("upstream", "trace", "each attempt is a span, whose id the request to the server tells"),
     ("upstream", "clock", "health, retries and name servers go by the time of the process"),
     ("upstream", "compress", "bodies are compressed while they are read, with its back-pressure"),
     ("upstream", "tls", "it performs the handshakes with its servers"),
@@ -45,21 +49,24 @@ const ALLOWED: [(&str, &str, &str); 21] = [
 ];
 
 /// What the other modules may import. A module that is not in the list of another is above or beside it.
-const MAY_IMPORT: [(&str, &[&str]); 19] = [
+const MAY_IMPORT: [(&str, &[&str]); 21] = [
+    ("handover", &[]),
     ("clock", &[]),
     ("counter", &[]),
     ("escape", &[]),
     ("mix", &[]),
     ("secret", &[]),
+    ("sensitive", &[]),
     ("metrics", &["counter"]),
     // Losses are reported at most once a minute: a deadline that several threads check.
-    ("telemetry", &["clock"]),
+    // Text for a terminal must not control it.
+    ("telemetry", &["clock", "escape"]),
     ("error", &["framing", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
     (
         "snapshot",
         &[
             "compress", "config", "framing", "identity", "limit", "route", "template", "throttle",
-            "tls", "upstream",
+            "tls", "trace", "upstream",
         ],
     ),
     ("respond", &["error", "framing", "limit", "snapshot", "throttle", "upstream"]),
@@ -72,7 +79,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
         &["error", "escape", "framing", "identity", "limit", "plan", "route", "snapshot", "store"],
     ),
     ("live", &["snapshot"]),
-    ("reload", &["config", "gateway", "snapshot", "tls"]),
+    ("reload", &["config", "gateway", "snapshot", "tls", "trace"]),
     (
         "gateway",
         &[
@@ -93,6 +100,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "template",
             "throttle",
             "tls",
+            "trace",
             "upstream",
         ],
     ),
@@ -114,15 +122,20 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
     (
         "admin",
         &[
+            "config",
+            "connection",
+            "framing",
             "gateway",
             "identity",
             "limit",
             "metrics",
             "reload",
+            "sensitive",
             "snapshot",
             "store",
             "telemetry",
             "throttle",
+            "tls",
             "upstream",
         ],
     ),
@@ -133,6 +146,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "clock",
             "config",
             "gateway",
+            "handover",
             "live",
             "metrics",
             "reload",
@@ -141,6 +155,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "store",
             "telemetry",
             "throttle",
+            "trace",
             "upstream",
             "worker",
         ],
@@ -155,18 +170,21 @@ const CLI: (&str, &[&str]) = (
         "config",
         "error",
         "framing",
+        "handover",
         "identity",
         "limit",
         "plan",
         "replay",
         "respond",
         "secret",
+        "sensitive",
         "server",
         "snapshot",
         "store",
         "telemetry",
         "template",
         "throttle",
+        "tls",
         "upstream",
     ],
 );
@@ -226,11 +244,16 @@ struct Reserved {
     why: &'static str,
 }
 
-const RESERVED: [Reserved; 12] = [
+const RESERVED: [Reserved; 13] = [
     Reserved {
         path: "redis",
         only: &["src/store/redis/", "src/throttle/redis.rs"],
         why: "only two files use the Redis client: one for decisions, one for bulk transfers",
+    },
+    Reserved {
+        path: "reqwest",
+        only: &["src/trace/exporter.rs", "src/cli/health/"],
+        why: "it is for the collector and for `health`; requests are forwarded without a library",
     },
     Reserved { path: "axum", only: &["src/admin"], why: "no middleware on the path of a request" },
     Reserved { path: "::Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },

@@ -35,18 +35,21 @@ fn the_access_page_names_every_command_of_the_scripts() {
 /// `encoder.encode_descriptor(`.
 fn metrics() -> Vec<String> {
     let mut names = Vec::new();
+    // Its metrics have the prefix that all programs share.
+    let process = root().join("src/admin/process_metrics.rs");
     for entry in fs::read_dir(root().join("src/admin")).expect("the admin module") {
         let path = entry.expect("an entry").path();
         if path.extension().is_none_or(|extension| extension != "rs") {
             continue;
         }
-        let code = fs::read_to_string(path).expect("a source file");
+        let code = fs::read_to_string(&path).expect("a source file");
+        let prefix = if path == process { "process" } else { "tidegate" };
         for call in code.split("encoder").skip(1) {
             let call = call.trim_start();
             let arguments = call.strip_prefix(',').or(call.strip_prefix(".encode_descriptor("));
             let name =
                 arguments.and_then(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
-            names.extend(name.map(str::to_owned));
+            names.extend(name.map(|name| format!("{prefix}_{name}")));
         }
     }
     names
@@ -59,13 +62,14 @@ fn the_metrics_page_names_every_metric_and_no_other() {
     assert!(metrics.len() > 30, "{} metrics found in the code", metrics.len());
     let documented: Vec<&str> = page
         .lines()
-        .filter_map(|line| line.strip_prefix("| `tidegate_")?.split('`').next())
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .filter(|name| name.starts_with("tidegate_") || name.starts_with("process_"))
         .collect();
     let base = |name: &str| name.strip_suffix("_total").unwrap_or(name).to_owned();
     let missing = metrics.iter().filter(|name| !documented.iter().any(|own| base(own) == **name));
-    assert_none(&missing.map(|name| format!("no row for tidegate_{name}")).collect::<Vec<_>>());
+    assert_none(&missing.map(|name| format!("no row for {name}")).collect::<Vec<_>>());
     let unknown = documented.iter().filter(|own| !metrics.contains(&base(own)));
-    assert_none(&unknown.map(|name| format!("no metric tidegate_{name}")).collect::<Vec<_>>());
+    assert_none(&unknown.map(|name| format!("no metric {name}")).collect::<Vec<_>>());
 }
 
 #[test]

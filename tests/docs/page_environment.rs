@@ -5,8 +5,8 @@
 //!
 //! | in the page | is |
 //! |---|---|
-//! | 127.0.0.1:8080, 127.0.0.1:9900 | the gateway, its admin API |
-//! | 127.0.0.1:9000, 127.0.0.1:9001 | an upstream that answers with the head of the request |
+//! | 127.0.0.1:8080, 127.0.0.1:9900, and the same ports of localhost | the gateway, its admin API |
+//! | 127.0.0.1:9000, 127.0.0.1:9001, localhost:3000 | an upstream that answers with the head of the request |
 //! | 127.0.0.1:6379 | a Redis |
 
 use std::{
@@ -68,7 +68,7 @@ impl PageEnvironment {
     /// Runs one command line in a shell. Returns what it prints, with the page's addresses.
     pub(crate) fn run(&mut self, line: &str) -> String {
         let mut line = line.to_owned();
-        if line.contains("curl") {
+        if line.contains("curl") || line.contains("tidegate health") {
             self.start_gateway();
             for (own, free) in self.addresses() {
                 line = line.replace(own, &free);
@@ -106,9 +106,10 @@ impl PageEnvironment {
             return;
         }
         let mut yaml = self.configuration.clone().expect("a configuration before the first curl");
-        for own in ["127.0.0.1:8080", "127.0.0.1:9900"] {
+        for own in ["127.0.0.1:8080", "127.0.0.1:9900", "localhost:8080", "localhost:9900"] {
             yaml = yaml.replace(own, "127.0.0.1:0");
         }
+        yaml = yaml.replace("localhost:3000", "127.0.0.1:9000");
         if yaml.contains("127.0.0.1:900") {
             let upstream = self.upstream.get_or_insert_with(mirror).address.to_string();
             yaml = yaml.replace("127.0.0.1:9000", &upstream).replace("127.0.0.1:9001", &upstream);

@@ -25,16 +25,18 @@ pub(crate) struct ValueType {
 
 /// Definitions whose values need more words than fit into a table: their name in the schema, and in
 /// the reference.
-const VALUE_TYPES: [(&str, &str); 17] = [
+const VALUE_TYPES: [(&str, &str); 19] = [
     ("Address", "address"),
     ("Cidr", "network"),
     ("CorsOrigin", "origin"),
     ("Cost", "cost"),
     ("Duration", "duration"),
+    ("AdminAddress", "admin address"),
     ("HostHeader", "host header"),
     ("HostName", "host name"),
     ("KeyPart", "key part"),
     ("MatchValue", "match value"),
+    ("ListenAddress", "listen address"),
     ("Maximum", "number or off"),
     ("Method", "method"),
     ("RedisUrl", "Redis URL"),

@@ -108,6 +108,46 @@ fn exit_codes_distinguish_errors() {
 }
 
 #[test]
+fn without_a_configuration_commands_say_how_to_make_one() {
+    let empty = tempfile::tempdir().expect("a directory");
+    for arguments in [&[][..], &["serve"], &["check"], &["explain", "/"], &["replay", "access.log"]]
+    {
+        let exited = output(&empty, arguments);
+        assert_eq!(exited.status.code(), Some(1), "{arguments:?}");
+        let stderr = String::from_utf8_lossy(&exited.stderr);
+        assert!(
+            stderr
+                .starts_with("tidegate: no configuration: none is named, and config/tidegate.yaml"),
+            "{stderr}"
+        );
+        for way in ["tidegate init ", "tidegate proxy --to localhost:3000", "tidegate serve FILE"] {
+            assert!(stderr.contains(way), "{way}: {stderr}");
+        }
+        assert!(exited.stdout.is_empty() && !stderr.contains("\"serving\""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn two_configurations_are_a_usage_error() {
+    let directory = directory_with(&standard());
+    let file = "config/tidegate.yaml";
+    for arguments in [
+        &["serve", file, "--config", file][..],
+        &["check", file, "-c", file],
+        &["replay", file, "log", "-c", file],
+    ] {
+        let exited = output(&directory, arguments);
+        assert_eq!(exited.status.code(), Some(2), "{arguments:?}");
+        let stderr = String::from_utf8_lossy(&exited.stderr);
+        assert!(stderr.contains("--config") && stderr.contains("Usage: tidegate"), "{stderr}");
+    }
+    let mut process = Process::start(tidegate_command(directory.path(), &["serve", file]));
+    assert_eq!(get(process.address, "/", "").status, 200);
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait_exit().code(), Some(0));
+}
+
+#[test]
 fn a_full_output_exits_with_1() {
     let directory = directory_with(&standard());
     for arguments in [&["schema"][..], &["--help"], &["completions", "bash"], &["check"]] {

@@ -1,6 +1,6 @@
 //! Bounds of requests and connections at a target, and the requests that wait for room.
 
-use std::{io::Write, thread, time::Duration};
+use std::{io::Write, net::TcpListener, thread, time::Duration};
 
 use testkit::{
     client::{Client, get},
@@ -119,6 +119,49 @@ fn connections_to_a_target_are_bounded_over_all_workers() {
 }
 
 #[test]
+fn an_idle_connection_of_another_worker_refuses_no_request() {
+    let upstream = Upstream::hello();
+    let gateway = start(&upstream, ", max_connections: 1", "");
+    for _ in 0..20 {
+        assert_eq!(get(gateway.address(), "/", "").status, 200);
+    }
+    assert_eq!(gateway.metric("tidegate_upstream_pending"), 0);
+}
+
+#[test]
+fn a_response_that_has_arrived_leaves_its_place_free() {
+    for response in [HELLO, b"HTTP/1.1 204 No Content\r\n\r\n"] {
+        let upstream = Upstream::with_handler(|_, socket| socket.write_all(response).is_ok());
+        let gateway = start(&upstream, ", max_requests: 1", "");
+        let statuses = (0..500).map(|_| get(gateway.address(), "/", "").status);
+        assert_eq!(statuses.filter(|status| *status >= 300).count(), 0);
+    }
+}
+
+#[test]
+fn requests_that_wait_for_a_connection_are_attempts_once() {
+    for workers in [1, 2] {
+        let (upstream, gate) = held();
+        let gateway = Gateway::start(&format!(
+            "workers: {workers}
+upstreams: {{origin: {{targets: ['{}'], max_connections: 3, max_pending: 20}}}}
+routes: [{{name: all, upstream: origin}}]",
+            upstream.target()
+        ));
+        let mut clients: Vec<Client> = (0..8).map(|n| send(&gateway, &format!("/{n}"))).collect();
+        gateway.wait_for_metric("tidegate_upstream_pending", 5);
+        // They look for room again in the meantime.
+        sleep(Duration::from_millis(300));
+        gate.open();
+        for client in &mut clients {
+            assert_eq!(client.read_response().status, 200);
+        }
+        let listed = get(gateway.admin(), "/api/upstreams", "").json();
+        assert_eq!(listed["upstreams"][0]["targets"][0]["requests"], 8);
+    }
+}
+
+#[test]
 fn adaptive_concurrency_bounds_the_requests_in_flight() {
     let (upstream, gate) = held();
     let gateway = start(&upstream, ", adaptive_concurrency: {min: 1, max: 2}", "");
@@ -130,4 +173,37 @@ fn adaptive_concurrency_bounds_the_requests_in_flight() {
     let mut statuses: Vec<u16> = clients.iter_mut().map(|one| one.read_response().status).collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 200, 503, 503, 503, 503]);
+}
+
+/// A server that takes connections and answers nothing, until it is gone.
+#[test]
+fn requests_that_wait_do_not_wait_for_one_whose_connect_failed() {
+    for targets in [1, 2] {
+        let servers: Vec<_> =
+            (0..targets).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+        let list: Vec<_> = servers
+            .iter()
+            .map(|server| format!("'http://{}'", server.local_addr().expect("an address")))
+            .collect();
+        let gateway = Gateway::start(&format!(
+            "workers: 1
+upstreams: {{origin: {{targets: [{}], max_requests: 1, max_pending: 10}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
+            list.join(", ")
+        ));
+        let mut clients: Vec<_> = (0..targets).map(|n| send(&gateway, &format!("/{n}"))).collect();
+        let held: Vec<_> =
+            servers.iter().map(|server| server.accept().expect("a connection").0).collect();
+        for waiting in 1..=5 {
+            clients.push(send(&gateway, "/waits"));
+            gateway.wait_for_metric("tidegate_upstream_pending", waiting);
+        }
+        drop((servers, held));
+        for client in &mut clients {
+            let status = client.read_response().status;
+            assert!(matches!(status, 502 | 503), "{status}");
+        }
+        assert_eq!(gateway.metric("tidegate_target_in_flight"), 0);
+        assert_eq!(gateway.metric("tidegate_upstream_pending"), 0);
+    }
 }

@@ -282,3 +282,41 @@ fn connections_are_reused_after_a_compressed_body() {
     }
     assert_eq!(upstream.connections(), 1);
 }
+
+#[test]
+fn a_worker_compresses_at_most_256_bodies_at_once() {
+    let gate = ResponseGate::default();
+    let waits = gate.clone();
+    let upstream = Upstream::with_handler(move |_, socket| {
+        let head =
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let begun = socket.write_all(format!("{head}3\r\nabc\r\n").as_bytes());
+        waits.wait();
+        begun.and_then(|()| socket.write_all(b"0\r\n\r\n")).is_ok()
+    });
+    let gateway = Gateway::start(&format!(
+        "workers: 1
+http: {{max_connections_per_client: off}}
+upstreams: {{origin: {{targets: [{}], retries: 0}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, compress: {{}}}}]",
+        upstream.target()
+    ));
+    let ask = || {
+        let mut client = Client::connect(gateway.address());
+        client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{BOTH}\r\n"));
+        let (status, head) = client.read_head().expect("a head");
+        assert_eq!(status, 200);
+        let head = head.to_ascii_lowercase();
+        assert!(head.contains("vary: accept-encoding"), "{head}");
+        (head.contains("content-encoding: zstd"), client)
+    };
+    let begun: Vec<_> = (0..258).map(|_| ask()).collect();
+    assert_eq!(begun.iter().filter(|(is_compressed, _)| *is_compressed).count(), 256);
+    gate.open();
+    for (is_compressed, mut client) in begun {
+        let (body, _) = client.read_chunked().expect("a whole body");
+        let (data, is_complete) = decode(is_compressed.then_some("zstd"), &body);
+        assert!(is_complete && data == b"abc");
+    }
+    assert!(ask().0, "there is room again");
+}

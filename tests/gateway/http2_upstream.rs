@@ -444,6 +444,18 @@ fn a_server_that_does_not_speak_http2_is_a_502() {
 }
 
 #[test]
+fn a_status_beyond_599_is_a_502() {
+    let upstream = raw_upstream(|raw, _| {
+        while let Some(stream) = read_request(raw) {
+            let head = block(&[(":status", "999")]);
+            raw.frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &head);
+        }
+    });
+    let gateway = start(&upstream.target(), ", retries: 0");
+    assert_eq!(get(gateway.address(), "/", "").status, 502);
+}
+
+#[test]
 fn a_hostile_server_is_bounded() {
     // Interim responses without end, settings and pings without end, and a bomb of header fields.
     let upstream = raw_upstream(|raw, _| {

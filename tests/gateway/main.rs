@@ -36,14 +36,19 @@ mod identity;
 mod invariants;
 /// Equivalent spellings of a caller's key.
 mod key_normalization;
+/// Copies of requests for another upstream.
+mod mirror;
 /// Random pipelines compared with a model.
 mod model;
 /// Connections to upstreams: pooling, retries, back-pressure.
 mod pooling;
 /// The promises of the rate-limit headers.
 mod rate_limit_headers;
-/// Hosts, paths, methods and headers.
+/// What routes do besides forwarding: redirects, header rules, rewrites.
 mod route_actions;
+/// Other spellings of a path or a header.
+mod route_spellings;
+/// Hosts, paths, methods and headers.
 mod routing;
 /// Many small DATA frames of HTTP/2 that are not read.
 mod small_frames;
@@ -57,7 +62,9 @@ mod upstream_responses;
 // Connections and processes.
 
 /// The admin listener: hosts, origins, bounds.
+mod admin_api;
 mod admin_port;
+mod admin_transport;
 /// The policies that choose a target.
 mod balance;
 /// The binary: default configuration, exit codes, signals.
@@ -76,8 +83,12 @@ mod deadlines;
 mod drain;
 /// gRPC: grpcio's client and server, and the gateway's own responses.
 mod grpc;
+/// Upgrades of the program, and socket activation.
+mod handover;
 /// The drain while a connection is being opened.
 mod handshake_drain;
+/// `tidegate health`.
+mod health;
 /// HTTP/2 under hostile clients.
 mod http2_abuse;
 /// Timeouts, bounds and the drain of HTTP/2 connections.
@@ -131,16 +142,23 @@ mod token_lease;
 
 /// `tidegate explain`.
 mod explain;
+/// The formats of both logs, in files and on terminals, and decisions at `debug`.
+mod log_formats;
 /// Log destinations: unread pipes, rotated files, full disks.
 mod log_sinks;
 /// Health, metrics, the access log, request ids.
 mod observability;
+mod openapi;
 /// `tidegate replay` on the gateway's own log.
 mod replay;
 /// `tidegate replay` on foreign, compressed, damaged and hostile logs.
 mod replay_input;
 /// `tidegate replay` for every kind of rule.
 mod replay_rules;
+/// `tidegate proxy` and `init`, and environment variables in a configuration.
+mod start;
+/// Spans for a trace collector.
+mod traces;
 
 /// A command line of the gateway's binary, to be run in `directory`.
 pub(crate) fn tidegate_command(directory: &Path, arguments: &[&str]) -> Command {

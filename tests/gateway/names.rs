@@ -169,6 +169,30 @@ fn all_addresses_of_a_name_are_targets_and_moves_are_followed() {
     assert_eq!(gateway.metric("tidegate_target_healthy"), 1, "metrics of the others are gone");
 }
 
+/// Long before the TTL, which is at least 5 s.
+#[test]
+fn a_name_whose_targets_fail_is_resolved_again_within_a_second() {
+    // Bound, and nothing listens there.
+    let dead = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    dead.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a free port");
+    let port = dead.local_addr().expect("an address").as_socket().expect("an IP address").port();
+    let _moved = Upstream::hello_on(&format!("127.0.0.2:{port}"));
+    let dns = DnsServer::start();
+    dns.set_addresses("app.test", &["127.0.0.1"]);
+    let gateway = start(&dns, &format!("http://app.test:{port}"));
+    let ask = || get(gateway.address(), "/", "").status;
+    assert_eq!(ask(), 502);
+    dns.set_addresses("app.test", &["127.0.0.2"]);
+    while ask() == 502 {}
+    let asked = dns.queries.load(Ordering::SeqCst);
+    assert_eq!(ask(), 503, "all targets are down");
+    gateway.clock.advance(Duration::from_secs(1));
+    eventually("the move is seen", || targets(&gateway) == [format!("127.0.0.2:{port}")]);
+    assert_eq!(ask(), 200);
+    // Each address family is one query, and a failing name is asked for once a second at most.
+    assert!(dns.queries.load(Ordering::SeqCst) - asked <= 4);
+}
+
 #[test]
 fn the_last_good_answer_is_kept() {
     let upstream = Upstream::hello();

@@ -98,12 +98,42 @@ fn metrics_count_every_outcome() {
         gateway.wait_for_metric("tidegate_connections", 0);
         assert_eq!(gateway.metric("tidegate_accepted_connections_total"), 7 + bad);
         let text = get(gateway.admin(), "/metrics", "Connection: close\r\n").text();
-        assert!(text.ends_with("# EOF\n"));
         for secret in SECRETS {
             assert!(!text.contains(secret), "{secret}");
         }
         assert!(!text.contains("/items/5"), "a path would be an unbounded label");
     });
+}
+
+#[test]
+fn accept_chooses_the_format_of_metrics() {
+    let upstream = Upstream::hello();
+    let gateway = start(&upstream, "");
+    assert_eq!(get_with_secrets(Protocol::Http1, &gateway, "/items/5").status, 200);
+    gateway.wait_for_metric("tidegate_requests_total{route=\"items\",status=\"2xx\"}", 1);
+    let counted = "tidegate_requests_total{route=\"items\",status=\"2xx\"} 1\n";
+    let scrape = |accept: &str| {
+        let response = get(gateway.admin(), "/metrics", accept);
+        let header = |name| response.header(name).expect(name).to_owned();
+        assert_eq!((response.status, header("vary").as_str()), (200, "Accept"));
+        assert!(response.text().contains(counted), "{}", response.text());
+        (header("content-type"), response.text())
+    };
+    // What Prometheus 2 sends.
+    let open = "Accept: application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;\
+                q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1\r\n";
+    let (kind, metrics) = scrape(open);
+    assert_eq!(kind, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert!(metrics.ends_with("\n# EOF\n") && metrics.matches("# EOF").count() == 1, "{metrics}");
+    assert!(metrics.contains("# TYPE tidegate_requests counter\n"), "{metrics}");
+    for accept in ["", "Accept: */*\r\n", "Accept: text/plain;version=0.0.4\r\n"] {
+        let (kind, text) = scrape(accept);
+        assert_eq!(kind, "text/plain; version=0.0.4; charset=utf-8", "{accept}");
+        assert!(!text.contains("# EOF") && text.ends_with('\n'), "{accept}: {text}");
+        assert!(text.contains("# TYPE tidegate_requests_total counter\n"), "{accept}: {text}");
+        let samples = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(samples(&text), samples(&metrics), "{accept}");
+    }
 }
 
 #[test]

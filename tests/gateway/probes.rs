@@ -5,7 +5,7 @@ use std::{
     os::unix::net::UnixListener,
     sync::{
         Arc,
-        atomic::{AtomicU16, Ordering},
+        atomic::{AtomicU16, AtomicUsize, Ordering},
     },
     thread,
 };
@@ -153,4 +153,45 @@ fn checks_are_sent_to_a_unix_socket() {
     let gateway = Gateway::start(&of_target(&format!("unix:{}", path.display()), ""));
     eventually("checks are sent", || checks.load(Ordering::SeqCst) > 3);
     assert_eq!(gateway.metric("tidegate_target_healthy"), 1);
+}
+
+#[test]
+fn what_is_read_of_a_check_is_bounded() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&sent);
+    let upstream = Upstream::with_handler(move |request, socket| {
+        if !request.starts_with(b"GET /healthz") {
+            return socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_ok();
+        }
+        let interim = b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100);
+        while socket.write_all(&interim).is_ok() {
+            counted.fetch_add(interim.len(), Ordering::SeqCst);
+        }
+        false
+    });
+    let slow = yaml(&[&upstream], "")
+        .replace("interval: 100ms, timeout: 100ms", "interval: 1m, timeout: 1m");
+    let gateway = Gateway::start(&slow.replace("unhealthy_after: 2", "unhealthy_after: 1"));
+    gateway.wait_for_metric("tidegate_target_healthy", 0);
+    eventually("the connection is closed", || upstream.connections() > 0);
+    // What the buffers of two sockets hold beside.
+    assert!(sent.load(Ordering::SeqCst) < 8 << 20, "{sent:?}");
+}
+
+#[test]
+fn a_check_fails_where_a_request_would() {
+    for (fields, healthy) in [
+        ("Content-Length: 2\r\n", 1),
+        ("Content-Length: 7\r\nTransfer-Encoding: chunked\r\n", 0),
+        ("Content-Length: 2\r\nContent-Length: 3\r\n", 0),
+    ] {
+        let upstream = Upstream::with_handler(move |_, socket| {
+            let response = format!("HTTP/1.1 200 OK\r\n{fields}\r\nok");
+            socket.write_all(response.as_bytes()).is_ok()
+        });
+        let yaml = yaml(&[&upstream], "");
+        let gateway = Gateway::start(&yaml.replace("unhealthy_after: 2", "unhealthy_after: 1"));
+        eventually("checks are sent", || upstream.connections() > 2);
+        gateway.wait_for_metric("tidegate_target_healthy", healthy);
+    }
 }

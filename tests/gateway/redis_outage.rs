@@ -167,6 +167,8 @@ fn without_redis_at_start_each_policy_applies_until_it_connects() {
             response.status == 429 && response.number("X-RateLimit-Used") >= 20
         })
     });
+    let calls = format!("tidegate_store_shard_calls_total{{shard=\"{}\"}}", redis.address());
+    assert!(gateways.iter().all(|gateway| metric(gateway, &calls) > 0));
 }
 
 #[test]

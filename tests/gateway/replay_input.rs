@@ -328,7 +328,8 @@ proptest! {
         let line = AccessLine {
             time, client, token, method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
             protocol: "HTTP/2", route: "r", status: 200, bytes: 5, received: None, duration: Duration::from_micros(7), delay: Duration::ZERO, limit,
-            upstream: "", upstream_time: None, attempts: 0, cut: None, complete: true, request_id: b"id",
+            upstream: "", upstream_time: None, attempts: 0, cut: None, complete: true, request_id: b"id", referer: b"", user_agent: b"",
+            trace_id: None,
         };
         let text = line.json();
         let read = Format::Json.parse(text.as_bytes()).unwrap();

@@ -1,7 +1,7 @@
 //! Ejection of failing targets, retries on others, and upstreams of which all targets are down.
 
 use std::{
-    io::Write,
+    io::{Read, Write},
     net::TcpListener,
     sync::{
         Arc,
@@ -16,7 +16,7 @@ use testkit::{
     gateway::Gateway,
     process::Process,
     protocol::on_every_protocol,
-    upstream::Upstream,
+    upstream::{Upstream, read_until_closed},
     wait::eventually,
 };
 use tidegate::clock::{Clock, instant};
@@ -48,7 +48,7 @@ fn refusing() -> String {
 fn a_target_that_refuses_connections_is_ejected_for_all_workers() {
     let upstream = Upstream::hello();
     let refusing = refusing();
-    let more = ", balance: round_robin, retries: 0";
+    let more = ", balance: round_robin, retries: 1";
     let gateway =
         Gateway::start(&format!("workers: 4\n{}", yaml(&[refusing, upstream.target()], more)));
     for _ in 0..40 {
@@ -195,6 +195,34 @@ fn a_target_that_breaks_off_its_bodies_is_ejected() {
     assert_eq!(gateway.metric("tidegate_target_failures_total"), 9);
 }
 
+/// A silence within a declared length is a failure; one within a stream may be meant.
+#[test]
+fn a_target_that_stalls_within_its_bodies_is_ejected() {
+    for (head, ejections) in [
+        ("Content-Length: 9\r\n\r\nhalf", 1),
+        ("Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n", 0),
+    ] {
+        let stalling = Upstream::with_handler(move |_, socket| {
+            let _ = socket.write_all(format!("HTTP/1.1 200 OK\r\n{head}").as_bytes());
+            read_until_closed(socket);
+            false
+        });
+        let upstream = Upstream::hello();
+        let targets = [stalling.target(), upstream.target()];
+        let more = ", balance: round_robin, slow_start: 0s";
+        let yaml = yaml(&targets, more)
+            .replace("upstream: origin", "upstream: origin, answer_idle_timeout: 100ms");
+        let gateway = Gateway::start(&format!("workers: 1\n{yaml}"));
+        let cut = (0..16).filter(|_| {
+            let mut client = Client::connect(gateway.address());
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.try_read_response().is_none()
+        });
+        assert_eq!(cut.count(), if ejections > 0 { 5 } else { 8 }, "{head}");
+        assert_eq!(gateway.metric("tidegate_target_ejections_total"), ejections, "{head}");
+    }
+}
+
 #[test]
 fn a_silent_target_is_retried_on_another_one_after_its_timeout() {
     let (silent, working) = (Upstream::silent(), Upstream::hello());
@@ -211,6 +239,24 @@ fn a_silent_target_is_retried_on_another_one_after_its_timeout() {
     // Found after five timeouts in a row.
     assert_eq!(gateway.metric("tidegate_target_failures_total{upstream=\"origin\",target"), 5);
     assert_eq!(gateway.metric("tidegate_target_ejections_total"), 1);
+}
+
+#[test]
+fn a_silent_target_is_ejected_by_the_timeout_of_its_requests() {
+    let (silent, working) = (Upstream::silent(), Upstream::hello());
+    let gateway = Gateway::start(&format!(
+        "workers: 1
+upstreams: {{origin: {{targets: ['{}', '{}'], balance: round_robin}}}}
+routes: [{{name: all, upstream: origin, request_timeout: 200ms}}]",
+        silent.target(),
+        working.target()
+    ));
+    let statuses: Vec<u16> = (0..10).map(|_| get(gateway.address(), "/", "").status).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 504).count(), 5, "{statuses:?}");
+    assert_eq!(gateway.metric("tidegate_target_ejections_total"), 1);
+    for _ in 0..10 {
+        assert_eq!(get(gateway.address(), "/", "").status, 200);
+    }
 }
 
 #[test]
@@ -266,7 +312,12 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
         get(gateway.address(), "/", "");
         gateway.metric("tidegate_target_ejections_total") == 1
     });
-    let listed = get(gateway.admin(), "/api/upstreams", "").json();
+    let list = || get(gateway.admin(), "/api/upstreams", "").json();
+    // A request ends a little after its client has read the response.
+    eventually("no request is in flight", || {
+        list()["upstreams"][0]["targets"][0]["in_flight"] == 0
+    });
+    let listed = list();
     let origin = &listed["upstreams"][0];
     assert_eq!((&origin["name"], &origin["balance"]), (&"origin".into(), &"peak_ewma".into()));
     let [good, bad] = [&origin["targets"][0], &origin["targets"][1]];
@@ -274,9 +325,10 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
     assert!(good["latency_ms"].as_f64().expect("it succeeds") > 0.0 && good["reason"].is_null());
     assert_eq!(good["target"], upstream.address.to_string());
     assert_eq!(bad["status"], "ejected");
+    assert!(bad["latency_ms"].is_null(), "it has never responded: {bad}");
     assert!(bad["reason"].as_str().expect("a text").contains("connect"), "{}", bad["reason"]);
     assert!(bad["since_ms"].as_u64().expect("it succeeds") > START);
-    assert_eq!((&good["in_flight"], &good["connections"]), (&0.into(), &1.into()));
+    assert_eq!(good["connections"], 1);
 }
 
 #[test]
@@ -351,4 +403,76 @@ fn failing_targets_mix_no_bodies_and_leave_no_place_taken() {
     });
     gateway.wait_for_metric("tidegate_target_in_flight", 0);
     gateway.wait_for_metric("tidegate_upstream_pending", 0);
+}
+
+#[test]
+fn failed_connects_are_retried_as_often_as_retries_says() {
+    for (retries, expected) in [(0, 1), (1, 2), (3, 4)] {
+        for method in ["GET", "POST"] {
+            let targets: Vec<_> = (0..8).map(|_| refusing()).collect();
+            let more = format!(", retries: {retries}, ejection: {{max_share: 0}}");
+            let gateway = Gateway::start(&format!("workers: 1\n{}", yaml(&targets, &more)));
+            let mut client = Client::connect(gateway.address());
+            client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+            assert_eq!(client.read_response().status, 502);
+            assert_eq!(gateway.metric("tidegate_target_requests_total"), expected, "{method}");
+        }
+    }
+}
+
+/// Answers the first request of each connection, and closes after it has read the second.
+fn closing_after_one() -> Upstream {
+    Upstream::on_connection(|socket| {
+        let mut bytes = [0; 4096];
+        if matches!(socket.read(&mut bytes), Ok(1..)) {
+            let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            let _ = socket.read(&mut bytes);
+        }
+    })
+}
+
+#[test]
+fn a_request_that_an_idle_connection_loses_is_repeated_or_counted() {
+    let upstream = closing_after_one();
+    let yaml = yaml(&[upstream.target()], "");
+    let gateway = Gateway::start(&format!("workers: 1\n{yaml}"));
+    let mut client = Client::connect(gateway.address());
+    // RFC 9112, 9.3.1: an idempotent request may be sent again on another connection.
+    (0..10).for_each(|_| assert_eq!(client.get("/", "").status, 200));
+    assert_eq!(gateway.metric("tidegate_target_failures_total"), 0);
+    let mut failed = 0;
+    for _ in 0..10 {
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+        failed += u64::from(client.read_response().status == 502);
+    }
+    assert!(failed > 0);
+    let counted = "tidegate_target_failures_total{upstream=\"origin\"";
+    assert_eq!(gateway.metric(counted), failed);
+    assert_eq!(gateway.metric("tidegate_upstream_failures_total"), failed);
+}
+
+#[test]
+fn what_idle_connections_to_a_failing_target_lose_goes_to_another_one() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let failing = Arc::clone(&fails);
+    let first = Upstream::with_handler(move |_, socket| {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        !failing.load(Ordering::SeqCst) && socket.write_all(answer).is_ok()
+    });
+    let second = Upstream::hello();
+    let more = ", balance: round_robin, ejection: {max_share: 0}";
+    let yaml = yaml(&[first.target(), second.target()], more);
+    let gateway = Gateway::start(&format!("workers: 1\n{yaml}"));
+    let mut clients: Vec<_> = (0..8).map(|_| Client::connect(gateway.address())).collect();
+    // Idle connections to both.
+    for _ in 0..2 {
+        for client in &mut clients {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        assert!(clients.iter_mut().all(|client| client.read_response().status == 200));
+    }
+    fails.store(true, Ordering::SeqCst);
+    for client in &mut clients {
+        assert_eq!(client.get("/", "").status, 200);
+    }
 }

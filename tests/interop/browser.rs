@@ -1,4 +1,7 @@
-//! A browser, Chromium: what scripts of other origins can do with a route that has `cors`.
+//! A browser, Chromium: what scripts of other origins can do with a route that has `cors`, and where redirects
+//! lead.
+
+use std::io::Write;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -62,7 +65,7 @@ fn browse(url: &str) -> Value {
 
 #[test]
 fn a_browser_reads_what_the_route_lets_it_read() {
-    let body = json!(PAGE);
+    let body = json!(PAGE.replace("${", "$${"));
     let page = Gateway::start(&format!(
         "upstreams: {{page: {{respond: {{body: {body}, content_type: text/html}}}}}}
 routes: [{{name: page, match: {{path: /}}, upstream: page}}]\n"
@@ -109,4 +112,75 @@ routes: [{{name: page, match: {{path: /}}, upstream: page}}]\n"
     let preflights = upstream.request_texts();
     let preflights: Vec<_> = preflights.iter().filter(|text| text.starts_with("OPTIONS")).collect();
     assert!(preflights.is_empty(), "the upstream receives no preflight: {preflights:?}");
+}
+
+/// An upstream that names the method and the target, and redirects as its own server would.
+fn echo() -> Upstream {
+    Upstream::with_handler(|request, socket| {
+        let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let line = String::from_utf8_lossy(line).into_owned();
+        let mut words = line.split(' ');
+        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let head = String::from_utf8_lossy(request).to_ascii_lowercase();
+        let host = head.split("\r\nhost: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+        let host = host.unwrap_or_default();
+        let location = match target {
+            "/login-first" => "/login?next=1".to_owned(),
+            "/absolute" => format!("http://{host}/login?next=2"),
+            _ => String::new(),
+        };
+        let answer = if location.is_empty() {
+            let body = format!("{method} {target}");
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        } else {
+            format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n")
+        };
+        socket.write_all(answer.as_bytes()).is_ok()
+    })
+}
+
+#[test]
+fn a_browser_follows_redirects_to_where_they_lead() {
+    let page = json!(include_str!("scripts/redirects.html").replace("${", "$${"));
+    let upstream = echo();
+    let redirects: Vec<String> =
+        [("moved", 301), ("found", 302), ("other", 303), ("kept", 307), ("permanent", 308)]
+            .iter()
+            .map(|(name, status)| {
+                format!(
+                    "  - {{name: {name}, match: {{path: '/{name}/{{id}}'}}, \
+                 redirect: {{to: '/echo/{{path.id}}?{{query}}', status: {status}}}}}\n"
+                )
+            })
+            .collect();
+    let gateway = Gateway::start(&format!(
+        "upstreams:
+  page: {{respond: {{body: {page}, content_type: text/html}}}}
+  app: {{targets: [{}]}}
+routes:
+  - {{name: start, match: {{path: '/start/{{name}}'}}, redirect: {{to: '/page/{{path.name}}?{{query}}'}}}}
+  - {{name: page, match: {{path: '/page/{{name}}'}}, upstream: page}}
+  - {{name: echo, match: {{path: '/echo/{{*rest}}'}}, upstream: app}}
+  - {{name: app, match: {{path: '/app/{{*rest}}'}}, upstream: app, strip_prefix: /app, host: upstream}}
+{}",
+        upstream.target(),
+        redirects.concat()
+    ));
+    let own = format!("http://{}", gateway.address());
+    let expected = json!({
+        "page": "/page/a%20b?x=%3C1%3E#top",
+        // A POST becomes a GET after 301, 302 and 303, and any method is kept after 307 and 308.
+        "moved": "200 /echo/7?b=2 GET /echo/7?b=2",
+        "found": "200 /echo/7 GET /echo/7",
+        "other": "200 /echo/7 GET /echo/7",
+        "kept": "200 /echo/7 POST /echo/7",
+        "permanent": "200 /echo/7 PUT /echo/7",
+        // What is encoded in the parameter stays in its segment.
+        "encoded": "200 /echo/a%2Fb%3Fc%23d GET /echo/a%2Fb%3Fc%23d",
+        "slashes": "200 /echo/%2F%2Fevil.test GET /echo/%2F%2Fevil.test",
+        // The upstream redirects to its own paths and its own host, which the browser does not see.
+        "stripped": "200 /app/login?next=1 GET /login?next=1",
+        "absolute": "200 /app/login?next=2 GET /login?next=2",
+    });
+    assert_eq!(browse(&format!("{own}/start/a%20b?x=%3C1%3E#top")), expected);
 }

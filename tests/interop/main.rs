@@ -6,12 +6,18 @@
 
 mod browser;
 mod curl;
+mod dashboard;
+mod devtools;
 mod edge;
+mod grafana;
 mod haproxy;
 mod hypercorn;
+mod migration;
 mod nghttp2;
 mod nginx;
 mod openssl;
+mod prometheus;
+mod promql;
 mod reloads;
 mod restarts;
 mod server;

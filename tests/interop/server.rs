@@ -68,6 +68,19 @@ defaults
         Self::start(command.args(["-db", "-q", "-f"]).arg(file), ports)
     }
 
+    /// Starts Prometheus with a configuration in `directory`, where it also keeps its data.
+    pub(crate) fn prometheus(directory: &Path, config: &str, port: u16) -> Self {
+        let mut command = Command::new(path_of("prometheus", "prometheus"));
+        command.current_dir(directory).arg(format!("--config.file={config}"));
+        command.args([
+            "--storage.tsdb.path=data",
+            "--log.level=warn",
+            "--enable-feature=exemplar-storage",
+        ]);
+        command.arg(format!("--web.listen-address={}", loopback(port)));
+        Self::start(&mut command, &[port])
+    }
+
     /// Starts one of the `scripts`, which prints its port and ends with its input.
     pub(crate) fn script(name: &str, arguments: &[&Path]) -> (Self, SocketAddr) {
         let mut command = script(name);

@@ -12,6 +12,7 @@ use std::{
 
 use tempfile::TempDir;
 use tidegate::{
+    admin::BoundAddress,
     clock::{Clock, instant},
     server::Server,
 };
@@ -122,7 +123,10 @@ impl Gateway {
 
     /// The admin listener's address.
     pub fn admin(&self) -> SocketAddr {
-        self.server.admin.expect("an admin listener")
+        match &self.server.admin {
+            Some(BoundAddress::Tcp(address)) => *address,
+            other => panic!("the admin listener is {other:?}"),
+        }
     }
 
     /// The sum of the metrics whose lines start with `prefix`, such as `name{label="x"`.

@@ -23,6 +23,7 @@ pub mod random;
 pub mod redis_server;
 pub mod redis_topology;
 pub mod scripts;
+pub mod terminal;
 pub mod tls;
 pub mod truncating_proxy;
 pub mod upstream;

@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use memchr::memmem;
+
 /// The requests that an upstream has received, each with head and body as on the wire.
 type Requests = Arc<Mutex<Vec<Vec<u8>>>>;
 
@@ -165,7 +167,7 @@ fn read_request(
         filled
     };
     let end = loop {
-        if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+        if let Some(at) = memmem::find(buffer, b"\r\n\r\n") {
             break at + 4;
         }
         fill(buffer)?;
@@ -178,13 +180,11 @@ fn read_request(
         end + length.parse::<usize>().ok()?
     } else if field("transfer-encoding:").is_some() {
         loop {
-            if let Some(at) = buffer[end..].windows(5).position(|five| five == b"0\r\n\r\n") {
+            if let Some(at) = memmem::find(&buffer[end..], b"0\r\n\r\n") {
                 break end + at + 5;
             }
             // With trailers, the empty line does not follow the last chunk directly.
-            if buffer[end..].windows(3).any(|three| three == b"0\r\n")
-                && buffer.ends_with(b"\r\n\r\n")
-            {
+            if buffer.ends_with(b"\r\n\r\n") && memmem::find(&buffer[end..], b"0\r\n").is_some() {
                 break buffer.len();
             }
             fill(buffer)?;

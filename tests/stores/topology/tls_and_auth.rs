@@ -13,6 +13,7 @@ use testkit::{
 };
 use tidegate::{
     clock::Clock,
+    config::Environment,
     server::{Server, StartError},
     store::{
         CounterStore, Credentials, RedisOptions, SetupError, ShardUrls, StoreHandle, Topology,
@@ -240,11 +241,11 @@ async fn a_missing_secret_is_reported_at_the_start() {
             redis.url()
         );
         std::fs::write(&config, text).unwrap();
-        let variables = |name: &str| match name {
+        let variables: Environment = Arc::new(|name: &str| match name {
             "HERE" => Some("hush".into()),
             "LONG" => Some("hush".repeat(4).into()),
             _ => None,
-        };
+        });
         Server::start_with(&config, Clock::system(), &variables)
     };
     let file = format!("password: 'file:{}'", secret.display());

@@ -1,0 +1,225 @@
+//! Copies of requests for another upstream.
+
+use std::{io::Write, time::Duration};
+
+use testkit::{
+    client::{Client, get},
+    gateway::Gateway,
+    http2_upstream::Http2Upstream,
+    protocol::on_every_protocol,
+    upstream::{ResponseGate, Upstream},
+    wait::{eventually, sleep},
+};
+
+const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+const EMPTY: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
+const MAX_BODY: usize = 64 * 1024;
+
+fn configuration(origin: &Upstream, shadow: &str, more: &str) -> String {
+    format!(
+        "workers: 1
+upstreams: {{origin: {{targets: ['{}']}}, shadow: {{targets: ['{shadow}'], response_timeout: 500ms}}}}
+limits: {{few: {{quota: 1000, window: 1h}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [few], mirror: {{upstream: shadow{more}}}}}]",
+        origin.target()
+    )
+}
+
+fn outcome(name: &str) -> String {
+    format!("tidegate_mirrored_requests_total{{route=\"all\",outcome=\"{name}\"")
+}
+
+/// A request without the fields that differ between an original and its copy: none but the framing.
+fn lines(request: &str) -> Vec<String> {
+    let is_framing =
+        |line: &&str| line.starts_with("content-length") || line.starts_with("transfer-encoding");
+    let mut lines: Vec<String> =
+        request.lines().filter(|line| !is_framing(line)).map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn the_copy_equals_its_original_and_its_response_is_discarded() {
+    let origin = Upstream::hello();
+    let shadow =
+        Upstream::with_response("HTTP/1.1 500 Oops\r\nX-Shadow: 1\r\nContent-Length: 3\r\n\r\nbad");
+    let gateway = Gateway::for_every_protocol(&configuration(&origin, &shadow.target(), ""));
+    on_every_protocol(|protocol| {
+        let before = (origin.request_count(), shadow.request_count());
+        let mut client = protocol.connect(&gateway);
+        let response = client.get("/a?b=1", "X-Own: 7\r\n");
+        assert_eq!((response.status, response.header("x-shadow")), (200, None));
+        let body = "x".repeat(10_000);
+        client.start("POST", "/post", format!("Content-Length: {}\r\n", body.len()), true);
+        client.send(&body[..4_000], false);
+        client.send(&body[4_000..], true);
+        assert_eq!(client.read_response().status, 200);
+        eventually("both are copied", || shadow.request_count() == before.1 + 2);
+        let (originals, copies) = (origin.request_texts(), shadow.request_texts());
+        let mut originals: Vec<_> = originals[before.0..].iter().map(|text| lines(text)).collect();
+        let mut copies: Vec<_> = copies[before.1..].iter().map(|text| lines(text)).collect();
+        originals.sort();
+        copies.sort();
+        assert_eq!(originals, copies);
+    });
+    gateway.wait_for_metric(&outcome("answered"), shadow.request_count() as u64);
+    let admitted =
+        "tidegate_limit_decisions_total{route=\"all\",limit=\"few\",decision=\"admitted\"";
+    assert_eq!(gateway.metric(admitted), origin.request_count() as u64, "copies are not charged");
+}
+
+#[test]
+fn bodies_in_chunks_are_copied_up_to_the_bound() {
+    let (origin, shadow) = (Upstream::hello(), Upstream::hello());
+    let gateway = Gateway::start(&configuration(&origin, &shadow.target(), ""));
+    let mut client = Client::connect(gateway.address());
+    for (length, answered, too_long) in
+        [(MAX_BODY, 1, 0), (MAX_BODY + 1, 1, 1), (3 * MAX_BODY, 1, 2)]
+    {
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        client.send(format!("{length:x}\r\n{}\r\n0\r\n\r\n", "y".repeat(length)));
+        assert_eq!(client.read_response().status, 200);
+        gateway.wait_for_metric(&outcome("answered"), answered);
+        gateway.wait_for_metric(&outcome("too_long"), too_long);
+    }
+    let copies = shadow.request_texts();
+    assert_eq!(copies.len(), 1);
+    assert_eq!(copies[0].matches('y').count(), MAX_BODY);
+    client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1));
+    client.send("z".repeat(MAX_BODY + 1));
+    assert_eq!(client.read_response().status, 200);
+    gateway.wait_for_metric(&outcome("too_long"), 3);
+    assert_eq!(origin.request_count(), 4);
+}
+
+#[test]
+fn what_is_not_complete_or_not_http_is_not_copied() {
+    let (origin, shadow) = (Upstream::hello(), Upstream::hello());
+    let gateway = Gateway::start(&configuration(&origin, &shadow.target(), ""));
+    let mut client = Client::connect(gateway.address());
+    client.send("POST /cut HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+    eventually("it is forwarded", || origin.connections() == 1);
+    drop(client);
+    gateway.wait_for_metric(&outcome("incomplete"), 1);
+    for headers in [
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n",
+        "Content-Type: application/grpc\r\nTE: trailers\r\n",
+    ] {
+        get(gateway.address(), "/", headers);
+    }
+    assert_eq!(get(gateway.address(), "/plain", "").status, 200);
+    eventually("one is copied", || shadow.request_count() == 1);
+    assert!(shadow.request_texts()[0].starts_with("GET /plain"));
+    assert_eq!(gateway.metric(&outcome("incomplete")), 1);
+}
+
+#[test]
+fn refused_requests_are_not_copied() {
+    let (origin, shadow) = (Upstream::hello(), Upstream::hello());
+    let yaml = configuration(&origin, &shadow.target(), "").replace("quota: 1000", "quota: 1");
+    let gateway = Gateway::start(&yaml);
+    assert_eq!(get(gateway.address(), "/1", "").status, 200);
+    assert_eq!(get(gateway.address(), "/2", "").status, 429);
+    gateway.wait_for_metric(&outcome("answered"), 1);
+    assert_eq!(shadow.request_count(), 1);
+}
+
+#[test]
+fn a_share_of_the_requests_is_copied() {
+    let (origin, shadow) = (Upstream::hello(), Upstream::hello());
+    let gateway = Gateway::start(&configuration(&origin, &shadow.target(), ", share: 25"));
+    let mut client = Client::connect(gateway.address());
+    (0..800).for_each(|_| assert_eq!(client.get("/", "").status, 200));
+    let chosen = || gateway.metric(&outcome("answered")) + gateway.metric(&outcome("dropped"));
+    // Six standard deviations: sqrt(800 * 0.25 * 0.75) is 12.2.
+    eventually("a quarter is copied", || (127..=273).contains(&chosen()));
+    sleep(Duration::from_millis(100));
+    assert!((127..=273).contains(&chosen()), "{}", chosen());
+}
+
+#[test]
+fn a_silent_mirror_delays_nothing_and_is_bounded() {
+    let origin = Upstream::hello();
+    let gate = ResponseGate::default();
+    let waits = gate.clone();
+    let shadow = Upstream::with_handler(move |_, socket| {
+        waits.wait();
+        socket.write_all(HELLO).is_ok()
+    });
+    let yaml = configuration(&origin, &shadow.target(), "").replace("500ms", "20s");
+    let gateway = Gateway::start(&yaml);
+    let mut client = Client::connect(gateway.address());
+    (0..100).for_each(|_| assert_eq!(client.get("/", "").status, 200));
+    assert_eq!(gateway.metric(&outcome("dropped")), 36, "64 are under way");
+    gate.open();
+    gateway.wait_for_metric(&outcome("answered"), 64);
+    assert_eq!(client.get("/", "").status, 200);
+    gateway.wait_for_metric(&outcome("answered"), 65);
+}
+
+#[test]
+fn a_mirror_that_fails_is_ejected_alone() {
+    let origin = Upstream::hello();
+    let broken = Upstream::on_connection(|_| {});
+    let gateway = Gateway::start(&configuration(&origin, &broken.target(), ""));
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..20 {
+        assert_eq!(client.get("/", "").status, 200);
+        sleep(Duration::from_millis(5));
+    }
+    gateway.wait_for_metric(&outcome("failed"), 20);
+    assert!(broken.connections() < 20, "it is ejected");
+    assert_eq!(gateway.metric("tidegate_target_healthy{upstream=\"origin\""), 1);
+    assert_eq!(gateway.metric("tidegate_target_healthy{upstream=\"shadow\""), 0);
+}
+
+#[test]
+fn a_mirror_that_times_out_is_counted_as_failed() {
+    let (origin, silent) = (Upstream::hello(), Upstream::silent());
+    let gateway = Gateway::start(&configuration(&origin, &silent.target(), ""));
+    assert_eq!(get(gateway.address(), "/", "").status, 200);
+    gateway.while_time_passes(|| gateway.wait_for_metric(&outcome("failed"), 1));
+    assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
+}
+
+#[test]
+fn endless_responses_are_closed() {
+    let origin = Upstream::hello();
+    let endless = Upstream::with_handler(|_, socket| {
+        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let chunk = format!("4000\r\n{}\r\n", "e".repeat(0x4000));
+        while socket.write_all(chunk.as_bytes()).is_ok() {}
+        false
+    });
+    let gateway = Gateway::start(&configuration(&origin, &endless.target(), ""));
+    for count in 1..=3 {
+        assert_eq!(get(gateway.address(), "/", "").status, 200);
+        gateway.wait_for_metric(&outcome("answered"), count);
+    }
+    gateway.wait_for_metric("tidegate_target_in_flight{upstream=\"shadow\"", 0);
+}
+
+#[test]
+fn the_end_of_the_gateway_does_not_wait_for_copies() {
+    let (origin, silent) = (Upstream::hello(), Upstream::silent());
+    let yaml = configuration(&origin, &silent.target(), "").replace("500ms", "1h");
+    let gateway = Gateway::start(&yaml);
+    assert_eq!(get(gateway.address(), "/", "").status, 200);
+    eventually("the copy is under way", || silent.connections() == 1);
+    assert!(gateway.stop() < Duration::from_secs(5));
+}
+
+#[test]
+fn copies_go_over_http2_too() {
+    let origin = Upstream::with_handler(|_, socket| socket.write_all(EMPTY).is_ok());
+    let shadow = Http2Upstream::hello();
+    let yaml = configuration(&origin, &shadow.target(), "")
+        .replace("response_timeout: 500ms", "protocol: http2");
+    let gateway = Gateway::start(&yaml);
+    let mut client = Client::connect(gateway.address());
+    assert_eq!(client.get("/get", "").status, 204);
+    client.send("POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+    assert_eq!(client.read_response().status, 204);
+    gateway.wait_for_metric(&outcome("answered"), 2);
+}

@@ -1,0 +1,281 @@
+//! The dashboard in Chromium: its figures are those of the metrics, its switch works, and it loads nothing from
+//! another host.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use testkit::{client::Client, gateway::Gateway, redis_server::RedisServer, upstream::Upstream};
+
+use crate::devtools::Browser;
+
+fn rules(upstream: &Upstream) -> String {
+    let target = upstream.target();
+    format!(
+        "upstreams: {{app: {{targets: [{target}, 'http://127.0.0.1:1']}}}}
+limits:
+  few: {{quota: 5, window: 1h, key: [token]}}
+  trial: {{quota: 1, window: 1h, key: [token], enforce: false}}
+throttle: {{max_active: 1000, capacity: 1000}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [few, trial]}}]\n"
+    )
+}
+
+/// Sends `count` requests with `token`.
+fn load(address: SocketAddr, token: &str, count: usize) {
+    let mut client = Client::connect(address);
+    for _ in 0..count {
+        client.get("/", &format!("Authorization: {token}\r\n"));
+    }
+}
+
+/// A figure of the page as a number.
+fn figure(browser: &mut Browser, id: &str) -> u64 {
+    let text = browser.text(id);
+    text.replace(',', "").parse().unwrap_or_else(|_| panic!("{id}: {text}"))
+}
+
+/// Waits until the page shows `expected` in the element.
+fn wait_for_figure(browser: &mut Browser, id: &str, expected: u64) {
+    browser.wait_for(&format!(
+        "document.getElementById('{id}').textContent.replaceAll(',', '') === '{expected}'"
+    ));
+}
+
+/// Asserts that the page requested nothing elsewhere, and that nothing was refused or failed.
+fn assert_is_clean(browser: &mut Browser, admin: SocketAddr) {
+    let seen = browser.seen();
+    let requests = seen["requests"].as_array().expect("requests");
+    assert!(requests.len() >= 5, "{requests:?}");
+    let own = format!("http://{admin}/");
+    for url in requests {
+        assert!(url.as_str().is_some_and(|url| url.starts_with(&own)), "{url} leaves {own}");
+    }
+    assert_eq!(seen["violations"], serde_json::json!([]));
+    assert_eq!(seen["errors"], serde_json::json!([]));
+}
+
+#[test]
+fn figures_move_under_load_and_are_those_of_the_metrics() {
+    let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let gateway = Gateway::start(&rules(&upstream));
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", gateway.admin()));
+    wait_for_figure(&mut browser, "total", 0);
+
+    load(gateway.address(), "a", 30);
+    load(gateway.address(), "b", 12);
+    gateway.wait_for_metric("tidegate_requests_total{", 42);
+    wait_for_figure(&mut browser, "total", 42);
+    let refused = gateway
+        .metric("tidegate_limit_decisions_total{route=\"all\",limit=\"few\",decision=\"refused\"");
+    assert_eq!(refused, 32);
+    assert_eq!(figure(&mut browser, "refused-total"), refused);
+    assert_eq!(
+        figure(&mut browser, "accepted"),
+        gateway.metric("tidegate_accepted_connections_total")
+    );
+    browser.wait_for("document.getElementById('p50').textContent.endsWith('s')");
+    browser
+        .wait_for("document.querySelectorAll('polyline')[0].getAttribute('points').includes(' ')");
+    // It was some per second in the tick of the load.
+    let tops =
+        browser.eval("[...document.querySelectorAll('.plot .top')].map((own) => own.textContent)");
+    assert!(tops.as_array().is_some_and(|tops| tops.iter().all(|top| top != "")), "{tops}");
+
+    let row = |table: &str, at: usize| {
+        format!(
+            "[...document.querySelectorAll('#{table} tbody tr')[{at}].cells].map((cell) => cell.textContent)"
+        )
+    };
+    let limit = browser.eval(&row("limits", 0));
+    assert_eq!((&limit[0], &limit[2], &limit[3]), (&"few".into(), &"32".into(), &"10".into()));
+    let trial = browser.eval(&row("limits", 1));
+    assert_eq!((&trial[0], &trial[4]), (&"trial".into(), &"40".into()), "{trial}");
+    let callers = [browser.eval(&row("callers", 0)), browser.eval(&row("callers", 1))];
+    assert_eq!(callers.each_ref().map(|own| own[2].as_str()), [Some("25"), Some("7")]);
+    let target = browser.eval(&row("targets", 0));
+    assert_eq!((&target[1], &target[2]), (&"app".into(), &"up".into()));
+    assert_is_clean(&mut browser, gateway.admin());
+
+    gateway.reload("routes: []").expect_err("faults");
+    browser.wait_for("document.getElementById('faults').textContent.includes('upstreams')");
+    let generation = gateway.reload(&rules(&upstream)).expect("a reload");
+    browser.wait_for(&format!(
+        "document.getElementById('configuration').textContent.includes('Generation{generation}Reloads')"
+    ));
+    browser.wait_for("document.getElementById('faults').hidden");
+}
+
+/// Asserts that the page shows, within a tick, what the metric says. Other clients count on meanwhile.
+fn assert_follows(browser: &mut Browser, gateway: &Gateway, shown: &str, metric: &str) {
+    let before = gateway.metric(metric);
+    browser.wait_for(&format!("Number({shown}.replaceAll(',', '')) >= {before}"));
+    let text = browser.eval(shown);
+    let figure: u64 = text.as_str().expect("text").replace(',', "").parse().expect("a number");
+    let after = gateway.metric(metric);
+    assert!((before..=after).contains(&figure), "{metric}: {before} <= {figure} <= {after}");
+}
+
+#[test]
+fn a_lost_redis_is_shown_under_load_until_it_is_back() {
+    let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let mut redis = RedisServer::start();
+    let store = format!("store: {{redis: {{shards: [{{primary: '{}'}}]}}}}\n", redis.url());
+    let yaml = rules(&upstream).replace("quota: 5", "quota: 1000000");
+    let gateway = Gateway::start(&(store + &yaml));
+    let throttle = gateway.server.shared.throttle.clone().expect("a throttle");
+    load(gateway.address(), "active", 4);
+    throttle.set_mode(tidegate::throttle::mode::Mode::On);
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", gateway.admin()));
+    let (address, ends) = (gateway.address(), AtomicBool::new(false));
+    let breaker = "document.querySelector('#servers tbody tr').cells[1].textContent";
+    let calls = "document.querySelector('#servers tbody tr').cells[3].textContent";
+    let total = "document.getElementById('total').textContent";
+    let server = format!("tidegate_store_shard_calls_total{{shard=\"{}\"}}", redis.address());
+    thread::scope(|scope| {
+        let loads = ["active", "new"].map(|token| {
+            let ends = &ends;
+            scope.spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    load(address, token, 20);
+                }
+            })
+        });
+        for is_up in [true, false, true] {
+            if is_up {
+                redis.restart();
+            } else {
+                redis.kill();
+            }
+            let state = if is_up { "closed" } else { "open" };
+            browser.wait_for(&format!("{breaker}.includes('{state}')"));
+            assert_follows(&mut browser, &gateway, total, "tidegate_requests_total{");
+            assert_follows(&mut browser, &gateway, calls, &server);
+            let denied = gateway.metric("tidegate_throttle_decisions_total{decision=\"unknown\"");
+            assert!(denied > 0 && browser.text("throttle-state").contains("new users are refused"));
+        }
+        ends.store(true, Ordering::Relaxed);
+        for load in loads {
+            load.join().expect("no panic");
+        }
+    });
+    assert_is_clean(&mut browser, gateway.admin());
+}
+
+#[test]
+fn the_switch_sets_the_throttles_mode() {
+    let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let gateway = Gateway::start(&rules(&upstream));
+    let throttle = gateway.server.shared.throttle.clone().expect("a throttle");
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", gateway.admin()));
+    let pressed = "document.querySelector('[data-mode][aria-pressed=true]')?.dataset.mode";
+    browser.wait_for(&format!("{pressed} === 'auto'"));
+    for mode in ["on", "off", "auto"] {
+        browser.eval(&format!("document.querySelector('[data-mode={mode}]').click()"));
+        browser.wait_for(&format!("{pressed} === '{mode}'"));
+        assert_eq!(throttle.status().mode.label(), mode);
+        if mode == "on" {
+            load(gateway.address(), "unknown", 1);
+            browser.wait_for(
+                "document.getElementById('throttle-text').textContent.includes('1 refused')",
+            );
+            assert!(browser.text("throttle-state").contains("new users are refused"));
+        }
+    }
+    // What another operator sets is shown, too.
+    throttle.set_mode(tidegate::throttle::mode::Mode::Off);
+    browser.wait_for(&format!("{pressed} === 'off'"));
+    assert_is_clean(&mut browser, gateway.admin());
+}
+
+#[test]
+fn the_token_is_asked_for_once_and_kept_in_the_tab() {
+    let token = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(token.path(), "0123456789abcdef\n").expect("a file");
+    let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let token = token.path().display();
+    let admin = format!("admin: {{address: '127.0.0.1:0', token: 'file:{token}'}}\n");
+    let gateway = Gateway::start(&(admin + &rules(&upstream)));
+    let mut browser = Browser::start();
+    let url = format!("http://{}/", gateway.admin());
+    browser.open(&url);
+    let asks = "!document.getElementById('login').hidden && document.getElementById('main').hidden";
+    browser.wait_for(asks);
+    let enter = |text: &str| {
+        format!(
+            "document.getElementById('token').value = '{text}', document.querySelector('#login button').click()"
+        )
+    };
+    browser.eval(&enter("0123456789abcdeX"));
+    browser.wait_for("document.getElementById('login-error').textContent.includes('wrong')");
+    browser.eval(&enter("0123456789abcdef"));
+    browser.wait_for("!document.getElementById('main').hidden");
+    wait_for_figure(&mut browser, "total", 0);
+    browser.eval("document.querySelector('[data-mode=on]').click()");
+    browser.wait_for("document.querySelector('[data-mode=on]').ariaPressed === 'true'");
+
+    browser.open(&url);
+    browser.wait_for("!document.getElementById('main').hidden");
+    assert_eq!(browser.eval("localStorage.length + document.cookie.length"), 0);
+}
+
+/// The texts whose contrast with their background is less than WCAG 2.2 demands at level AA.
+const LOW_CONTRAST: &str = "(() => {
+    const parse = (text) => text.match(/[\\d.]+/g).map(Number)
+    const channel = (c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4)
+    const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b)
+    const background = (element) => {
+        const color = parse(getComputedStyle(element).backgroundColor)
+        return color[3] === 0 ? background(element.parentElement) : color
+    }
+    const faults = []
+    for (const element of document.querySelectorAll('body *')) {
+        const isShown = element.checkVisibility() && element.tagName !== 'svg'
+        const hasText = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())
+        if (!isShown || !hasText) continue
+        const [a, b] = [parse(getComputedStyle(element).color), background(element)].map(luminance)
+        const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)
+        if (contrast < 4.5) faults.push(`${element.tagName} ${element.textContent.slice(0, 40)}: ${contrast.toFixed(2)}`)
+    }
+    return faults
+})()";
+
+#[test]
+fn the_page_fits_a_phone_and_is_legible_in_light_and_dark() {
+    let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let gateway = Gateway::start(&rules(&upstream));
+    load(gateway.address(), "a", 20);
+    gateway.reload("routes: []").expect_err("faults");
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", gateway.admin()));
+    wait_for_figure(&mut browser, "total", 20);
+    for (width, colours) in [(1280, "light"), (1280, "dark"), (375, "light"), (375, "dark")] {
+        browser.view(width, 800, colours);
+        for mode in ["on", "off", "auto"] {
+            browser.eval(&format!("document.querySelector('[data-mode={mode}]').click()"));
+            browser.wait_for(&format!(
+                "document.querySelector('[data-mode={mode}]').ariaPressed === 'true'"
+            ));
+            let faults = browser.eval(LOW_CONTRAST);
+            assert_eq!(faults, serde_json::json!([]), "{width} {colours} {mode}");
+        }
+        let page = browser.eval("document.documentElement.scrollWidth");
+        assert_eq!(page, width, "the page does not scroll sideways");
+        let dark =
+            browser.eval("getComputedStyle(document.body).backgroundColor === 'rgb(14, 20, 27)'");
+        assert_eq!(dark, colours == "dark");
+    }
+    browser.eval("document.body.append(Object.assign(document.createElement('p'), {id: 'faint', textContent: 'x'}))");
+    browser.eval("document.getElementById('faint').style.color = 'rgb(60, 70, 80)'");
+    assert_eq!(
+        browser.eval(LOW_CONTRAST).as_array().map(Vec::len),
+        Some(1),
+        "the check finds faint text"
+    );
+}

@@ -1,0 +1,262 @@
+//! The pages for those who come from nginx and HAProxy: both configurations of a page serve the same requests,
+//! and its table says what each of them answers.
+
+use std::{
+    collections::BTreeMap, fs, io::Write, net::SocketAddr, path::Path, thread, time::Duration,
+};
+
+use tempfile::TempDir;
+use testkit::{
+    client::{Client, Response},
+    gateway::Gateway,
+    redis_server::free_port,
+    upstream::{ResponseGate, Upstream},
+    wait::{eventually, sleep, timed},
+};
+
+use crate::server::{Server, loopback};
+
+/// The addresses in every page: the proxy's and its upstream's.
+const PROXY: &str = "127.0.0.1:8080";
+const UPSTREAM: &str = "127.0.0.1:9000";
+
+/// What a row asks of the responses before it.
+const RETRY_AFTER: &str = "the `Retry-After` of their 429";
+
+/// A page of the book.
+struct Page(String);
+
+impl Page {
+    fn read(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/src/migrate").join(name);
+        Self(fs::read_to_string(path).expect("a page"))
+    }
+
+    /// The first block in `language`.
+    fn block(&self, language: &str) -> String {
+        let fence = format!("\n```{language}\n");
+        let (_, block) = self.0.split_once(&fence).expect("a block");
+        block.split_once("\n```").expect("its end").0.to_owned() + "\n"
+    }
+
+    /// Asserts that the page has exactly these rows in the table of what both answer.
+    fn assert_rows(&self, rows: &[[String; 3]]) {
+        let (_, rest) = self.0.split_once("\n## The same requests\n").expect("a heading");
+        let table = rest.split("\n## ").next().unwrap_or_default();
+        let page: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        let measured: Vec<String> =
+            rows.iter().map(|row| format!("| {} |", row.join(" | "))).collect();
+        assert_eq!(page, measured, "\nmeasured:\n{}", measured.join("\n"));
+    }
+}
+
+/// An upstream that holds the responses to `/files/` back until its gate is opened.
+struct Origin {
+    upstream: Upstream,
+    gate: ResponseGate,
+}
+
+impl Origin {
+    fn start() -> Self {
+        let gate = ResponseGate::default();
+        let own = gate.clone();
+        let upstream = Upstream::with_handler(move |request, socket| {
+            if request.starts_with(b"GET /files/") {
+                own.wait();
+            }
+            socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").is_ok()
+        });
+        Self { upstream, gate }
+    }
+}
+
+/// One of the two proxies, and what it is before.
+struct Side {
+    address: SocketAddr,
+    origin: Origin,
+    /// The configuration's files.
+    _directory: Option<TempDir>,
+    _peer: Option<Server>,
+    gateway: Option<Gateway>,
+}
+
+impl Side {
+    /// Another proxy, started by `start` with its configuration.
+    fn peer(configuration: &str, start: impl Fn(&Path, &str, &[u16]) -> Server) -> Self {
+        let (origin, port) = (Origin::start(), free_port());
+        let address = loopback(port);
+        let configuration = configuration
+            .replace(PROXY, &address.to_string())
+            .replace(UPSTREAM, &origin.upstream.address.to_string());
+        let directory = tempfile::tempdir().expect("a directory");
+        let server = start(directory.path(), &configuration, &[port]);
+        Self { address, origin, _directory: Some(directory), _peer: Some(server), gateway: None }
+    }
+
+    fn tidegate(configuration: &str) -> Self {
+        let origin = Origin::start();
+        let configuration = configuration
+            .replace(PROXY, "127.0.0.1:0")
+            .replace(UPSTREAM, &origin.upstream.address.to_string());
+        let gateway = Gateway::start(&configuration);
+        let address = gateway.address();
+        Self { address, origin, _directory: None, _peer: None, gateway: Some(gateway) }
+    }
+
+    fn is_tidegate(&self) -> bool {
+        self.gateway.is_some()
+    }
+
+    /// Sends a request over a connection of its own; its response is read later.
+    fn send(&self, path: &str, fields: &str) -> Client {
+        let mut client = Client::connect(self.address);
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: example.com\r\n{fields}\r\n"));
+        client
+    }
+
+    /// The responses to `count` requests, one after the other.
+    fn in_a_row(&self, count: usize, path: &str, fields: &str) -> Vec<Response> {
+        let mut client = Client::connect(self.address);
+        (0..count).map(|_| client.get(path, fields)).collect()
+    }
+
+    /// The responses to `count` requests that are sent before any of them is read.
+    fn at_once(&self, count: usize, path: &str, fields: &str) -> Vec<Response> {
+        let mut clients: Vec<Client> = (0..count).map(|_| self.send(path, fields)).collect();
+        clients.iter_mut().map(Client::read_response).collect()
+    }
+
+    /// The responses to `held` requests that are in flight together, and to `more` that come while they are:
+    /// refused, or kept until one of the others ends.
+    fn in_flight(&self, held: usize, more: usize, fields: &str, is_refused: bool) -> Vec<Response> {
+        let before = self.origin.upstream.request_count();
+        let mut clients: Vec<Client> = Vec::new();
+        for sent in 1..=held {
+            clients.push(self.send("/files/a", fields));
+            eventually("the upstream has the request", || {
+                self.origin.upstream.request_count() == before + sent
+            });
+        }
+        let mut others: Vec<Client> = (0..more).map(|_| self.send("/files/a", fields)).collect();
+        let read =
+            |clients: &mut Vec<Client>| clients.iter_mut().map(Client::read_response).collect();
+        let mut responses: Vec<Response> = if is_refused { read(&mut others) } else { Vec::new() };
+        self.origin.gate.open();
+        clients.extend((!is_refused).then_some(others).into_iter().flatten());
+        responses.append(&mut read(&mut clients));
+        responses
+    }
+}
+
+/// `5 x 200, 3 x 429`.
+fn tally(responses: &[Response]) -> String {
+    let mut counts = BTreeMap::new();
+    for response in responses {
+        *counts.entry(response.status).or_insert(0) += 1;
+    }
+    let counts = counts.iter().map(|(status, count)| format!("{count} x {status}"));
+    counts.collect::<Vec<String>>().join(", ")
+}
+
+/// `Retry-After` of the last response, which is a refusal.
+fn retry_after(responses: &[Response]) -> Option<u64> {
+    let refused = responses.last().filter(|last| last.status == 429).expect("a refusal");
+    refused.header("retry-after").map(|value| value.parse().expect("seconds"))
+}
+
+/// A row of the table.
+fn row(what: &str, peer: impl Into<String>, own: impl Into<String>) -> [String; 3] {
+    [what.to_owned(), peer.into(), own.into()]
+}
+
+/// A row whose cells are the tallies of both.
+fn tallied(what: &str, sides: [&Side; 2], send: impl Fn(&Side) -> Vec<Response>) -> [String; 3] {
+    let [peer, own] = sides.map(|side| tally(&send(side)));
+    row(what, peer, own)
+}
+
+#[test]
+fn nginx_and_tidegate_answer_as_the_page_says() {
+    let page = Page::read("nginx.md");
+    let nginx = Side::peer(&page.block("nginx"), Server::nginx);
+    let own = Side::tidegate(&page.block("yaml"));
+    let sides = [&nginx, &own];
+    let [first, second] = sides.map(|side| side.in_a_row(8, "/login", ""));
+    let mut rows = vec![row("8 for `/login`", tally(&first), tally(&second))];
+
+    assert_eq!(retry_after(&first), None);
+    assert!((1..=2).contains(&retry_after(&second).expect("a Retry-After")));
+    rows.push(row(RETRY_AFTER, "none", "the seconds to the next token, at most 2"));
+
+    let waiting = sides.map(|side| {
+        let (responses, time) =
+            timed(|| side.at_once(6, "/reports/a", "Authorization: Bearer a\r\n"));
+        assert!(time >= Duration::from_millis(1900), "the last one waited: {time:?}");
+        tally(&responses)
+    });
+    let [first, second] = waiting.map(|tally| format!("{tally}; the last 200 after 2 s"));
+    rows.push(row("6 at once for `/reports/`, one token", first, second));
+    rows.push(tallied("2 at once with another token", sides, |side| {
+        side.at_once(2, "/reports/a", "Authorization: Bearer b\r\n")
+    }));
+    rows.push(tallied("6 at once without a token", sides, |side| {
+        side.at_once(6, "/reports/a", "")
+    }));
+    rows.push(tallied("12 for `/files/` whose responses take long", sides, |side| {
+        side.in_flight(10, 2, "", true)
+    }));
+    page.assert_rows(&rows);
+}
+
+#[test]
+fn haproxy_and_tidegate_answer_as_the_page_says() {
+    let page = Page::read("haproxy.md");
+    let [theirs, ours] = ["haproxy", "yaml"].map(|language| page.block(language));
+    let haproxy = Side::peer(&theirs, Server::haproxy);
+    let own = Side::tidegate(&ours);
+    let sides = [&haproxy, &own];
+    let [first, second] = sides.map(|side| side.in_a_row(105, "/", "Authorization: Bearer a\r\n"));
+    let mut rows = vec![row("105 with one token", tally(&first), tally(&second))];
+
+    let [first, second] = [first, second].map(|all| retry_after(&all).expect("a Retry-After"));
+    assert_eq!(first, 10);
+    assert!((1..=10).contains(&second));
+    rows.push(row(RETRY_AFTER, "always 10", "the seconds until a request is admitted, at most 10"));
+
+    rows.push(tallied("1 with another token", sides, |side| {
+        side.in_a_row(1, "/", "Authorization: Bearer b\r\n")
+    }));
+    rows.push(tallied("105 without a token", sides, |side| side.in_a_row(105, "/", "")));
+
+    rows.push(tallied("25 whose responses take long", sides, |side| {
+        side.in_flight(20, 5, "Authorization: Bearer c\r\n", side.is_tidegate())
+    }));
+
+    // A shorter window, so that the test need not wait for 10 s.
+    let shorten = |text: &str| text.replace("10s", "2s");
+    let haproxy = Side::peer(&shorten(&theirs), Server::haproxy);
+    let own = Side::tidegate(&shorten(&ours));
+    let [first, second] = thread::scope(|scope| {
+        let clients = [&haproxy, &own].map(|side| scope.spawn(|| admitted_of_a_busy_client(side)));
+        clients.map(|client| client.join().expect("no panic"))
+    });
+    assert_eq!(first, 0, "HAProxy counts what it refuses");
+    assert!(second >= 100, "a quota in a window: {second}");
+    let what = "four times the quota without a pause";
+    rows.push(row(what, "the quota once", "the quota in every window"));
+    page.assert_rows(&rows);
+}
+
+/// A client that spends its quota of 100 in 2 s and goes on with 200 requests a second for two windows: how many
+/// of those are admitted.
+fn admitted_of_a_busy_client(side: &Side) -> usize {
+    let mut client = Client::connect(side.address);
+    let mut is_admitted = || client.get("/", "Authorization: Bearer d\r\n").status == 200;
+    assert!((0..100).all(|_| is_admitted()));
+    let mut admitted = 0;
+    for _ in 0..200 {
+        sleep(Duration::from_millis(20));
+        admitted += (0..4).filter(|_| is_admitted()).count();
+    }
+    admitted
+}
