@@ -7,7 +7,7 @@ use std::{hint::black_box, path::Path, time::Duration};
 
 use tidegate::{
     clock,
-    telemetry::{AccessLine, AccessLog, Destination},
+    telemetry::{AccessLayout, AccessLine, AccessLog, Destination},
 };
 
 #[global_allocator]
@@ -16,7 +16,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> std::io::Result<()> {
     let number = std::env::args().find_map(|argument| argument.parse().ok());
     let lines: u64 = number.unwrap_or(1_000_000);
-    let (log, guard) = AccessLog::open(&Destination::File(Path::new("/dev/null")))?;
+    let (log, guard) =
+        AccessLog::open(&Destination::File(Path::new("/dev/null")), AccessLayout::default())?;
     let writer = log.writer();
     let start = clock::instant();
     for number in 0..lines {
@@ -41,6 +42,9 @@ fn main() -> std::io::Result<()> {
             cut: None,
             complete: true,
             request_id: b"520e7ab9db66c88e2b71a8d7bc122259",
+            referer: b"",
+            user_agent: b"",
+            trace_id: None,
         }));
     }
     drop(writer);

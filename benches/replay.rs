@@ -73,6 +73,9 @@ static JSON_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
             attempts: 1,
             cut: None,
             request_id: b"520e7ab9db66c88e2b71a8d7bc122259",
+            referer: b"",
+            user_agent: b"",
+            trace_id: None,
         };
         log.extend_from_slice(line.json().as_bytes());
         log.push(b'\n');

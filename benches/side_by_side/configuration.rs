@@ -70,6 +70,16 @@ pub(crate) fn nginx(params: &ConfigParams, single: bool) -> String {
     };
     let forward = match scenario.work {
         Work::Grpc => "grpc_pass grpc://origin;",
+        Work::HeaderRules => {
+            "proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";
+            proxy_set_header X-Client $remote_addr; proxy_set_header X-Url $host$uri;
+            proxy_set_header X-Internal \"\"; proxy_hide_header Server;
+            add_header X-Frame-Options DENY always; add_header X-Trace $request_id always;"
+        }
+        Work::Gzip => {
+            "proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";
+            gzip on; gzip_comp_level 5; gzip_types application/json; gzip_vary on;"
+        }
         Work::Message(_) => {
             "proxy_pass http://origin; proxy_http_version 1.1;
             proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;"
@@ -147,6 +157,19 @@ pub(crate) fn haproxy(params: &ConfigParams) -> String {
     };
     let scheme = if scenario.protocol.is_tls() { "https" } else { "http" };
     let headers = headers.replace("SCHEME", scheme);
+    let policy = match scenario.work {
+        Work::HeaderRules => {
+            "http-request set-header X-Client %[src]
+    http-request set-header X-Url %[req.hdr(host)]%[path]
+    http-request del-header X-Internal
+    http-response set-header X-Frame-Options DENY
+    http-response set-header X-Trace %[uuid]
+    http-response del-header Server"
+        }
+        // Debian builds it with a library that has one level.
+        Work::Gzip => "compression algo gzip\n    compression type application/json",
+        _ => "",
+    };
     let [_, _, both] = CERTIFICATE_FILES;
     let protocol = match scenario.protocol {
         ClientProtocol::Http1 => String::new(),
@@ -179,6 +202,7 @@ frontend gate
     bind {listen}{protocol}
     {limit}
     {headers}
+    {policy}
     default_backend origin
 backend origin
     server origin {origin}{http2}
@@ -225,6 +249,17 @@ pub(crate) fn tidegate(params: &ConfigParams) -> String {
         String::new()
     };
     let upstream = if scenario.work.needs_http2_upstream() { "http2" } else { "http1" };
+    let policy = match scenario.work {
+        Work::HeaderRules => {
+            "    headers:
+      request: {set: {x-client: \"{client_ip}\", x-url: \"{host}{path}\"}, remove: [x-internal]}
+      response: {set: {x-frame-options: DENY, x-trace: \"{request_id}\"}, remove: [server]}
+"
+        }
+        Work::Gzip => "    compress: {encodings: [gzip], level: {gzip: 5}}\n",
+        Work::Zstd => "    compress: {encodings: [zstd], level: {zstd: 3}}\n",
+        _ => "",
+    };
     format!(
         "listen:
   - {{address: \"{listen}\", http2: {http2}{tls}}}
@@ -241,6 +276,6 @@ upstreams:
     match: {{path: \"{path}\"}}
     upstream: origin
     limits: {limited}
-"
+{policy}"
     )
 }

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use testkit::load::{Tally, cpu};
 
 use crate::{
-    origins::GRPC_MESSAGE,
+    origins::{GRPC_MESSAGE, PAGE},
     scenario::{Scenario, Work},
 };
 
@@ -96,6 +96,9 @@ impl H2load {
         if !protocol.is_http2() {
             command.arg("--h1");
         }
+        if let Some(encoding) = work.encoding() {
+            command.arg("-H").arg(format!("accept-encoding: {encoding}"));
+        }
         let mut body = tempfile::NamedTempFile::new()?;
         match work {
             Work::Upload => body.write_all(&vec![b'x'; work.bytes()])?,
@@ -118,8 +121,21 @@ impl H2load {
         ensure!(output.status.success(), "h2load: {errors}{text}");
         let is_expected = !protocol.is_tls() || TLS.iter().all(|line| text.contains(line));
         ensure!(is_expected, "another version of TLS, or other ciphers: {text}");
+        if work.encoding().is_some() {
+            let bytes = body_bytes(&text).with_context(|| format!("h2load: {text}"))?;
+            let bytes = bytes / self.requests.max(1);
+            ensure!(bytes < PAGE as u64 / 2, "{bytes} bytes a response: not compressed");
+            eprintln!("{bytes} bytes a response of {PAGE}");
+        }
         Ok(Tally { statuses: statuses(&text).with_context(|| format!("h2load: {text}"))?, took })
     }
+}
+
+/// The bytes of all bodies, of which `h2load` prints `traffic: ..., 1.56MB (1638400) data`.
+fn body_bytes(text: &str) -> Result<u64> {
+    let line = text.lines().find(|line| line.starts_with("traffic: ")).context("no traffic")?;
+    let data = line.rsplit(", ").next().and_then(|data| data.split(['(', ')']).nth(1));
+    Ok(data.context("no bytes of bodies")?.parse()?)
 }
 
 /// Runs `command` on the CPU of the load. A process inherits the affinity of the thread that starts it.

@@ -3,10 +3,10 @@
 //! ```text
 //! cargo bench --bench side_by_side [-- --rounds N --requests N --connections N --quick --bare-peers
 //!          --buffered-peer --without-peers
-//!          --only cpu|protocols|syscalls|instructions|routes|memory|latency|workers|abuse]
+//!          --only cpu|protocols|policies|syscalls|instructions|routes|memory|latency|workers|watched|abuse]
 //! ```
 //!
-//! `--profile fast` before the `--` builds faster, without link-time optimization, and so does not measure
+//! `--profile release` before the `--` builds faster, without link-time optimization, and so does not measure
 //! the binary that users run. Each cell of the table is a median over the rounds; a ratio in bold is the
 //! median of the rounds' ratios, followed by their minimum and maximum. Counts of system calls and
 //! instructions hardly vary and are measured once.
@@ -26,6 +26,9 @@
 //! HTTP/2 on 8 connections of 16 streams. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone, so the row of
 //! another upstream of HTTP/2 has no figure of it. A handshake's cost is that of a connection from its accept
 //! to its close, without a request.
+//!
+//! `--only watched` measures what the dashboard, a scraper of metrics and traces cost a request, and Tidegate at rest:
+//! its binary, its start and its memory. Without the peers; see [`watched`].
 //!
 //! `--only abuse` attacks Tidegate, without the peers, with slow connections and floods, and measures another
 //! client meanwhile; see [`abuse`]. It takes about four minutes and needs 1,100 open files.
@@ -52,6 +55,7 @@ mod parts;
 mod profile;
 mod report;
 mod scenario;
+mod watched;
 
 use std::cell::OnceCell;
 
@@ -110,6 +114,8 @@ enum Part {
     Cpu,
     /// TLS, HTTP/2, gRPC and tunnels: `h2load`, and `perf` for system calls.
     Protocols,
+    /// Header rules and compression.
+    Policies,
     /// `strace -f -c`.
     Syscalls,
     /// User instructions and allocations: `valgrind --tool=callgrind`.
@@ -122,6 +128,8 @@ enum Part {
     Latency,
     /// CPU time of two workers compared with one.
     Workers,
+    /// What the dashboard, a scraper and traces cost, without the peers; and Tidegate at rest.
+    Watched,
     /// What clients that attack Tidegate cost another client, and memory.
     Abuse,
 }
@@ -153,6 +161,9 @@ fn main() -> Result<()> {
     if options.runs(Part::Protocols) {
         run.protocols()?;
     }
+    if options.runs(Part::Policies) {
+        run.policies()?;
+    }
     if options.runs(Part::Workers) {
         run.workers()?;
     }
@@ -172,6 +183,9 @@ fn main() -> Result<()> {
         run.routes()?;
     }
     println!("{heading}\n\n{}", run.figures.table());
+    if options.runs(Part::Watched) {
+        println!("{}", run.watched()?);
+    }
     if options.runs(Part::Abuse) {
         println!("{}", run.abuse()?);
     }

@@ -20,7 +20,7 @@ use crate::{
     contestant::{Contestant, Mode, Program, signal},
     h2load::H2load,
     origins::Origins,
-    scenario::{ClientProtocol, Limit, Scenario},
+    scenario::{ClientProtocol, Limit, Scenario, Work},
 };
 
 /// Number of requests that open the connections, fill the pools and warm the caches.
@@ -124,10 +124,20 @@ impl Bench {
         requests: u64,
     ) -> Result<CpuTime> {
         let contestant = program.start(scenario, self.origin.address(), Mode::Native)?;
-        self.drive(&contestant, scenario, self.connections, WARM_UP)?;
+        self.cpu_of(&contestant, scenario, requests)
+    }
+
+    /// [`Self::cpu`] of a contestant that runs.
+    pub(crate) fn cpu_of(
+        &self,
+        contestant: &Contestant,
+        scenario: Scenario,
+        requests: u64,
+    ) -> Result<CpuTime> {
+        self.drive(contestant, scenario, self.connections, WARM_UP)?;
         let pids = contestant.pids()?;
         let before = Usage::of(&pids)?;
-        let tally = self.drive(&contestant, scenario, self.connections, requests)?;
+        let tally = self.drive(contestant, scenario, self.connections, requests)?;
         Ok(Usage::of(&pids)?.since(&before).cpu_time(requests, tally.took))
     }
 
@@ -226,8 +236,11 @@ impl Bench {
     ) -> Result<Tally> {
         self.checked(contestant, scenario, requests, || {
             let (target, within) = (contestant.address(), RUN_TIMEOUT);
+            let is_page = matches!(scenario.work, Work::Page | Work::Gzip | Work::Zstd);
             match scenario.protocol {
-                ClientProtocol::Http1 => Load { target, connections, requests, within }.run(),
+                ClientProtocol::Http1 if !is_page => {
+                    Load { target, connections, requests, within }.run()
+                }
                 _ => H2load { scenario, target, connections, requests, within }.run(),
             }
         })

@@ -10,7 +10,7 @@ use std::{
     net::SocketAddr,
     rc::Rc,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
@@ -40,6 +40,30 @@ use crate::scenario::Work;
 const SHORT: usize = 100;
 /// The body of a long response.
 static LONG_BODY: [u8; 1 << 20] = [b'x'; 1 << 20];
+/// The length of [`page`], in bytes.
+pub(crate) const PAGE: usize = 16 * 1024;
+/// How a request for [`page`] begins.
+const PAGE_REQUEST: &str = "get /items/page ";
+
+/// A list of items as JSON, as an API returns it.
+fn page() -> &'static [u8] {
+    static PAGE_BODY: OnceLock<Vec<u8>> = OnceLock::new();
+    PAGE_BODY.get_or_init(|| {
+        let item = |at: u64| {
+            let hash = at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            format!(
+                "{{\"id\":{at},\"name\":\"item {at}\",\"price\":{},\"stock\":{},\"sku\":\"{hash:016x}\",\
+                 \"tags\":[\"new\",\"sale\"]}},\n",
+                hash >> 52,
+                hash >> 58
+            )
+        };
+        let mut body: Vec<u8> = (0..).flat_map(|at| item(at).into_bytes()).take(PAGE).collect();
+        (body[0], body[PAGE - 1]) = (b'[', b']');
+        body
+    })
+}
+
 /// The message of a call of gRPC: not compressed, 100 bytes.
 pub(crate) const GRPC_MESSAGE: [u8; 105] = {
     let mut message = [b'x'; 105];
@@ -177,8 +201,13 @@ async fn serve_http1(server: &Server, mut socket: TcpStream) -> io::Result<()> {
             server.count();
             return echo(server, socket, received).await;
         }
+        if head.starts_with(PAGE_REQUEST) {
+            write_response(&mut socket, "application/json", page()).await?;
+            server.count();
+            continue;
+        }
         if !head.starts_with("post ") {
-            write_response(&mut socket, &LONG_BODY).await?;
+            write_response(&mut socket, "text/plain", &LONG_BODY).await?;
             server.count();
             continue;
         }
@@ -194,7 +223,7 @@ async fn serve_http1(server: &Server, mut socket: TcpStream) -> io::Result<()> {
             };
         }
         received.clear();
-        write_response(&mut socket, &LONG_BODY[..SHORT]).await?;
+        write_response(&mut socket, "text/plain", &LONG_BODY[..SHORT]).await?;
         server.count();
     }
 }
@@ -211,10 +240,10 @@ async fn read(
     Ok(count)
 }
 
-async fn write_response(socket: &mut TcpStream, body: &[u8]) -> io::Result<()> {
+async fn write_response(socket: &mut TcpStream, kind: &str, body: &[u8]) -> io::Result<()> {
     let head = format!(
         "HTTP/1.1 200 OK\r\nServer: origin\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
-         Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
+         Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     socket.write_all(head.as_bytes()).await?;

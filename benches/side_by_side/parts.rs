@@ -1,6 +1,7 @@
 //! The parts of a run: which scenarios of which contestants are measured, and in which order. That of TLS,
-//! HTTP/2 and tunnels is in `protocols`.
+//! HTTP/2 and tunnels is in `protocols`, that of header rules and compression in `policies`.
 
+mod policies;
 mod protocols;
 
 use anyhow::Result;
@@ -12,6 +13,7 @@ use crate::{
     measure::{Bench, CpuTime, History, Metric},
     report::Figures,
     scenario::Scenario,
+    watched,
 };
 
 /// Number of idle connections of the memory part.
@@ -73,6 +75,13 @@ impl<'a> Run<'a> {
 
     fn tidegate(&self) -> impl Iterator<Item = &'a Program> + use<'a> {
         self.programs.iter().filter(|program| program.gateway == Gateway::Tidegate)
+    }
+
+    /// What it costs to watch Tidegate: tables of their own.
+    pub(crate) fn watched(&self) -> Result<String> {
+        let (rounds, requests) = (self.options.rounds, self.options.requests);
+        let table = |program| watched::tables(self.bench, program, rounds, requests);
+        self.tidegate().map(table).collect()
     }
 
     /// What attacks on Tidegate cost another client: a table of its own.

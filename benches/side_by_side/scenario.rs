@@ -18,11 +18,23 @@ pub(crate) struct Scenario {
     pub(crate) work: Work,
 }
 
+/// The path of the response of 16 KiB.
+pub(crate) const PAGE_PATH: &str = "/items/page";
+
 /// What is measured once, of many times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// A GET with a response of 100 bytes.
     Get,
+    /// A GET with a response of 100 bytes, on a route that changes header fields: it sets two with variables
+    /// and removes one of the request, and sets two and removes one of the response.
+    HeaderRules,
+    /// A GET with a response of 16 KiB of JSON, which is sent as it is.
+    Page,
+    /// The same, compressed as gzip at level 5.
+    Gzip,
+    /// The same, compressed as zstd at level 3.
+    Zstd,
     /// A GET with a response of 1 MiB.
     Download,
     /// A POST of 1 MiB with a response of 100 bytes.
@@ -47,7 +59,20 @@ impl Work {
 
     /// The path of the request. That of gRPC is a service and its method.
     pub(crate) fn path(self) -> &'static str {
-        if self == Self::Grpc { "/items.Items/Get" } else { "/items/4711" }
+        match self {
+            Self::Grpc => "/items.Items/Get",
+            Self::Page | Self::Gzip | Self::Zstd => PAGE_PATH,
+            _ => "/items/4711",
+        }
+    }
+
+    /// The content coding that the client accepts and expects.
+    pub(crate) fn encoding(self) -> Option<&'static str> {
+        match self {
+            Self::Gzip => Some("gzip"),
+            Self::Zstd => Some("zstd"),
+            _ => None,
+        }
     }
 
     /// Bytes of the body, in one direction or, of a message, in both.
@@ -188,6 +213,10 @@ impl fmt::Display for Scenario {
         }
         match self.work {
             Work::Get | Work::FullHandshake | Work::ResumedHandshake => Ok(()),
+            Work::HeaderRules => to.write_str(", six header rules"),
+            Work::Page => to.write_str(", 16 KiB of JSON"),
+            Work::Gzip => to.write_str(", 16 KiB of JSON as gzip, level 5"),
+            Work::Zstd => to.write_str(", 16 KiB of JSON as zstd, level 3"),
             Work::Download => to.write_str(", 1 MiB down"),
             Work::Upload => to.write_str(", 1 MiB up"),
             Work::Http2Upstream => to.write_str(", upstream of HTTP/2"),

@@ -5,7 +5,7 @@
 //!          --balance BALANCE,.. --names --without-peers]
 //! ```
 //!
-//! `--profile fast` before the `--` builds faster. A cell of the matrix takes about 15 s: 2 s in which all
+//! `--profile release` before the `--` builds faster. A cell of the matrix takes about 15 s: 2 s in which all
 //! targets are good, 6 s in which one of them fails, and the time until it is used again, at most 12 s.
 //! `--quick` halves the first two and the rate.
 //!

@@ -31,7 +31,9 @@ impl Bench {
     /// The address of the upstream for this work.
     fn upstream(&self, work: Work) -> Result<SocketAddr> {
         match work {
-            Work::Get | Work::FullHandshake | Work::ResumedHandshake => Ok(self.origin.address()),
+            Work::Get | Work::HeaderRules | Work::FullHandshake | Work::ResumedHandshake => {
+                Ok(self.origin.address())
+            }
             _ => Ok(self.origins()?.address(work)),
         }
     }
@@ -39,7 +41,7 @@ impl Bench {
     /// Requests for this work that its upstream has answered so far.
     pub(super) fn answered(&self, work: Work) -> u64 {
         match work {
-            Work::Get => self.origin.answered(),
+            Work::Get | Work::HeaderRules => self.origin.answered(),
             _ => self.origins.get().map_or(0, Origins::answered),
         }
     }

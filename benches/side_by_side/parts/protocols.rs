@@ -151,7 +151,12 @@ impl Run<'_> {
     }
 }
 
-/// Whether the contestant can do this work. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone.
-fn is_possible(program: &Program, scenario: Scenario) -> bool {
-    program.gateway != Gateway::Nginx || scenario.work != Work::Http2Upstream
+/// Whether the contestant can do this work. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone, and neither
+/// peer compresses as zstd.
+pub(super) fn is_possible(program: &Program, scenario: Scenario) -> bool {
+    match scenario.work {
+        Work::Http2Upstream => program.gateway != Gateway::Nginx,
+        Work::Zstd => program.gateway == Gateway::Tidegate,
+        _ => true,
+    }
 }
