@@ -3,7 +3,7 @@
 use std::{
     fmt,
     fs::{self, File},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -14,7 +14,10 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use testkit::tls::{Authority, Identity};
+use testkit::{
+    port::free_address,
+    tls::{Authority, Identity},
+};
 
 use crate::{
     configuration::{self, CERTIFICATE_FILES, ConfigParams, PeerOptions},
@@ -105,7 +108,7 @@ impl Program {
         mode: Mode,
     ) -> Result<Contestant> {
         let directory = TempDir::with_prefix("side_by_side-")?;
-        let address = free_address()?;
+        let address = free_address();
         let params = ConfigParams { scenario, listen: address, origin, peers: self.peers };
         let command = self.command(&params, mode, directory.path())?;
         self.spawn(command, directory, address)
@@ -331,9 +334,4 @@ fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(1)?.parse().ok()
-}
-
-/// An unused port on loopback.
-pub(crate) fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

@@ -17,11 +17,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
-use testkit::bench::median;
+use testkit::{bench::median, port::free_address};
 
 use crate::{
     configuration::{self, ConfigParams},
-    contestant::{Contestant, Program, free_address},
+    contestant::{Contestant, Program},
     measure::Bench,
     scenario::Scenario,
 };
@@ -112,7 +112,7 @@ fn cpu(
     collector: SocketAddr,
     requests: u64,
 ) -> Result<f64> {
-    let (listen, admin) = (free_address()?, free_address()?);
+    let (listen, admin) = (free_address(), free_address());
     let scenario = Scenario::DEFAULT;
     let (origin, peers) = (bench.origin.address(), program.peers);
     let mut yaml = configuration::tidegate(&ConfigParams { scenario, listen, origin, peers });
@@ -221,7 +221,7 @@ fn at_rest(program: &Program) -> Result<String> {
         "upstreams: {hello: {respond: {body: hello}}}\nroutes: [{name: all, upstream: hello}]\n";
     let (mut starts, mut memory) = (Vec::new(), Vec::new());
     for _ in 0..STARTS {
-        let listen = free_address()?;
+        let listen = free_address();
         let yaml = format!(
             "listen: [{{address: '{listen}'}}]\nworkers: 2\naccess_log: ./access.log\n{rules}"
         );

@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use testkit::faults::{Behavior, FaultTarget, KernelCount, NameServer, Record, free_port};
+use testkit::{
+    faults::{Behavior, FaultTarget, KernelCount, NameServer, Record},
+    port::free_port,
+};
 
 /// Time for which a flapping target is good, and then refuses.
 const FLAP: Duration = Duration::from_secs(2);

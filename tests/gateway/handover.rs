@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use testkit::{
     client::{Client, get},
+    port::free_address,
     tls::{self, Authority},
     upstream::Upstream,
     wait::{eventually, sleep},
@@ -135,12 +136,6 @@ fn is_running(process: u32) -> bool {
 }
 
 /// A port that was free when it was probed.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("a free port")
-}
-
 fn write(directory: &Path, text: &str) {
     fs::write(directory.join("config/tidegate.yaml"), text).expect("a file");
 }

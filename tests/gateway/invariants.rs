@@ -4,6 +4,7 @@ use rustix::process::Signal;
 use testkit::{
     client::{Client, Response, get},
     gateway::Gateway,
+    port::free_port,
     process::Process,
     protocol::on_every_protocol,
     redis_server::RedisServer,
@@ -157,13 +158,8 @@ upstreams: {{hello: {{respond: {{body: hello}}}}}}
 routes: [{{name: a, match: {{path: /a}}, upstream: hello}}]"
         ))
     };
-    // Another test may take the port before it is bound, but not every time.
-    let mut starts = (0..10).filter_map(|_| {
-        let found = std::net::TcpListener::bind("[::]:0").and_then(|free| free.local_addr());
-        let port = found.expect("a port").port();
-        std::panic::catch_unwind(|| (port, start(port))).ok()
-    });
-    let (port, gateway) = starts.next().expect("a gateway on one of ten ports");
+    let port = free_port();
+    let gateway = start(port);
     for address in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
         let address = address.parse().expect("an address");
         assert_eq!(get(address, "/a", "").status, 200);

@@ -1,7 +1,7 @@
 use std::{
     fs::{self, File},
     io::{self, BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     os::unix::fs::OpenOptionsExt,
     path::Path,
     process::{Child, Stdio},
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use testkit::{
     client::{Client, get},
     gateway::Gateway,
+    port::free_address,
     process::Process,
     wait::{eventually, sleep, timed},
 };
@@ -27,12 +28,6 @@ use crate::{observability::read_lines, tidegate_command};
 const HELLO: &str = "upstreams: {hello: {respond: {body: hello}}}
 routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
 ";
-
-/// A port that was free when it was probed.
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address")
-}
 
 fn write_config(directory: &TempDir, listen: SocketAddr, admin: SocketAddr, more: &str) {
     let text = format!(
@@ -68,6 +63,13 @@ impl Drop for KillOnDrop {
     }
 }
 
+/// Waits until connections to each of the addresses are accepted, which begins one by one.
+fn wait_until_serving(addresses: &[SocketAddr]) {
+    for address in addresses {
+        eventually("it serves", || TcpStream::connect(address).is_ok());
+    }
+}
+
 fn assert_exits_cleanly(child: &mut KillOnDrop) {
     let mut status = None;
     eventually("the process exits", || {
@@ -85,7 +87,7 @@ fn unread_stderr_blocks_neither_requests_nor_exit() {
     write_config(&directory, listen, admin, "access_log: stderr\n");
     let (reader, writer) = full_pipe();
     let mut child = KillOnDrop(start_blocked(&directory, writer));
-    eventually("it serves", || TcpStream::connect(listen).is_ok());
+    wait_until_serving(&[listen, admin]);
     let mut client = Client::connect(listen);
     for _ in 0..2_000 {
         assert_eq!(client.get("/a", "").status, 200);
@@ -111,7 +113,7 @@ fn stderr_that_is_read_again_receives_the_queued_lines() {
     write_config(&directory, listen, admin, "access_log: stderr\n");
     let (reader, writer) = full_pipe();
     let mut child = KillOnDrop(start_blocked(&directory, writer));
-    eventually("it serves", || TcpStream::connect(listen).is_ok());
+    wait_until_serving(&[listen, admin]);
     assert_eq!(get(listen, "/a", "").status, 200);
     let reading = thread::spawn(move || {
         let lines = BufReader::new(reader).lines().map_while(Result::ok);
@@ -193,7 +195,7 @@ fn dropped_log_lines_are_counted_and_logged() {
     write_config(&directory, listen, admin, "access_log: off\n");
     let (reader, writer) = full_pipe();
     let mut child = KillOnDrop(start_blocked(&directory, writer));
-    eventually("it serves", || TcpStream::connect(listen).is_ok());
+    wait_until_serving(&[listen, admin]);
     // Each reload logs its faults, which quote these keys: about 50 KB.
     let padding = "x".repeat(900);
     let faulty: Vec<_> = (0..60).map(|number| format!("{padding}{number}: 1\n")).collect();
@@ -241,7 +243,7 @@ fn a_fifo_without_a_reader_blocks_nothing() {
             .spawn()
             .expect("the binary starts"),
     );
-    eventually("it serves", || TcpStream::connect(listen).is_ok());
+    wait_until_serving(&[listen, admin]);
     // More than a pipe holds.
     let mut client = Client::connect(listen);
     for _ in 0..1_000 {

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use testkit::{
     client::{Client, get},
     gateway::Gateway,
-    redis_server::free_port,
+    port::free_port,
     tls::{Authority, Identity, TlsClient, connect, handshake, trusting_client},
     upstream::Upstream,
 };

@@ -2,7 +2,6 @@
 
 use std::{
     io::{Read, Write},
-    net::TcpListener,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -14,6 +13,7 @@ use rustix::process::Signal;
 use testkit::{
     client::{Client, get},
     gateway::Gateway,
+    port::free_address,
     process::Process,
     protocol::on_every_protocol,
     upstream::{Upstream, read_until_closed},
@@ -40,8 +40,7 @@ fn answering(status: u16) -> Upstream {
 
 /// An address that refuses connections.
 fn refusing() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    format!("http://{}", listener.local_addr().expect("an address"))
+    format!("http://{}", free_address())
 }
 
 #[test]

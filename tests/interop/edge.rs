@@ -8,7 +8,7 @@ use std::{
 use tempfile::TempDir;
 use testkit::{
     gateway::Gateway,
-    redis_server::free_port,
+    port::free_port,
     tls::{Authority, IdentityFiles},
 };
 use tidegate::clock::Clock;

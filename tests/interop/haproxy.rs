@@ -1,6 +1,6 @@
 //! HAProxy as a balancer of connections in front: the client's address passes by the PROXY protocol.
 
-use testkit::{redis_server::free_port, upstream::Upstream};
+use testkit::{port::free_port, upstream::Upstream};
 
 use crate::{
     curl::curl,

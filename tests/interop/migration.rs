@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use testkit::{
     client::{Client, Response},
     gateway::Gateway,
-    redis_server::free_port,
+    port::free_port,
     upstream::{ResponseGate, Upstream},
     wait::{eventually, sleep, timed},
 };

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use testkit::redis_server::free_port;
+use testkit::port::free_port;
 
 use crate::{
     curl::{Answer, curl},

@@ -14,7 +14,8 @@ use tempfile::TempDir;
 use testkit::{
     client::{Client, get},
     gateway::Gateway,
-    redis_server::{RedisServer, free_port},
+    port::free_port,
+    redis_server::RedisServer,
     upstream::Upstream,
     wait::eventually,
 };

@@ -5,8 +5,8 @@ use std::{fs, io::Write, thread, time::Duration};
 use rustix::process::Signal;
 use testkit::{
     client::get,
+    port::free_port,
     process::Process,
-    redis_server::free_port,
     upstream::Upstream,
     wait::{eventually, sleep},
 };

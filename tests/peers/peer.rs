@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::Write,
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use testkit::{
     client::Client,
     gateway::Gateway,
+    port::free_address,
     wait::{eventually, sleep},
 };
 
@@ -116,8 +117,7 @@ backend back
     ) -> Self {
         let recorder = Recorder::start();
         let directory = tempfile::tempdir().expect("a directory");
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-        let address = free.expect("a free port");
+        let address = free_address();
         let root = directory.path().to_str().expect("a path in UTF-8").to_owned();
         let (config, arguments) = configure(&root, address.port(), recorder.address);
         let file = directory.path().join("config");

@@ -16,13 +16,14 @@ use socket2::SockRef;
 use tempfile::TempDir;
 use testkit::{
     load::cpu,
+    port::free_address,
     tls::{Authority, Identity},
     upstream::Upstream,
 };
 
 use crate::{
     configuration::CERTIFICATE_FILES,
-    contestant::{Contestant, Program, free_address},
+    contestant::{Contestant, Program},
 };
 
 /// The timeouts of the gateway: short, so that a run sees every connection closed.
@@ -47,7 +48,7 @@ impl Target {
     pub(super) fn start(program: &Program) -> Result<Self> {
         let ordinary = in_thread(on_load_cpu, || Upstream::on_connection(answer))?;
         let attacked = in_thread(as_attacker, || Upstream::on_connection(delay))?;
-        let (clear, tls) = (free_address()?, free_address()?);
+        let (clear, tls) = (free_address(), free_address());
         let directory = TempDir::with_prefix("side_by_side-")?;
         let Identity { cert, key } = Authority::new("side_by_side").issue(&["localhost"]);
         let [cert_file, key_file, _] = CERTIFICATE_FILES;

@@ -19,5 +19,5 @@ pub use self::{
     kernel::{KernelCount, KernelCounter},
     load::{End, Load, Outcome, Request},
     record::{Arrival, Record},
-    target::{FaultTarget, free_port},
+    target::FaultTarget,
 };

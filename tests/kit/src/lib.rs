@@ -17,6 +17,7 @@ pub mod http2_upstream;
 pub mod load;
 pub mod options;
 pub mod override_proxy;
+pub mod port;
 pub mod process;
 pub mod protocol;
 pub mod random;

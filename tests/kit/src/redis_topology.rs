@@ -2,10 +2,7 @@
 
 use tempfile::TempDir;
 
-use crate::{
-    redis_server::{RedisServer, free_port},
-    wait::eventually,
-};
+use crate::{port::free_port, redis_server::RedisServer, wait::eventually};
 
 /// Arguments that shorten replication delays.
 const FAST_REPLICATION: [&str; 4] =

@@ -6,9 +6,7 @@ use std::{
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use testkit::{
-    options::redis_options,
-    redis_server::{RedisServer, free_port},
-    verdict::VerdictExt as _,
+    options::redis_options, port::free_port, redis_server::RedisServer, verdict::VerdictExt as _,
     wait::eventually_async,
 };
 use tidegate::{

@@ -1,11 +1,8 @@
 //! A target whose behavior changes on command.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpStream as StdStream},
-    sync::{
-        Arc,
-        atomic::{AtomicU16, Ordering},
-    },
+    net::{SocketAddr, TcpStream as StdStream},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -23,12 +20,8 @@ use super::{
     record::Record,
     response::{self, After},
 };
+use crate::port::free_address;
 
-/// Ports of targets: below those of the kernel's choice, where a client of a closed port could connect to
-/// itself.
-const FIRST_PORT: u16 = 20_000;
-/// Number of ports to choose from.
-const PORTS: u16 = 12_000;
 /// Length of the queue of connections to accept.
 const BACKLOG: i32 = 4096;
 /// Most connections that fill a full backlog.
@@ -47,7 +40,7 @@ impl FaultTarget {
     /// Starts good targets at 127.0.0.1, which write to one record. Their numbers count from 0.
     pub fn start(count: usize) -> (Vec<Self>, Arc<Record>) {
         let record = Arc::new(Record::default());
-        let addresses = (0..count).map(|_| (Ipv4Addr::LOCALHOST, free_port()).into());
+        let addresses = (0..count).map(|_| free_address());
         let start = |(number, address)| Self::start_at(address, number, record.clone());
         (addresses.enumerate().map(start).collect(), record)
     }
@@ -82,21 +75,6 @@ struct Site {
     number: usize,
     record: Arc<Record>,
     behaviors: watch::Receiver<Behavior>,
-}
-
-/// A port below those of the kernel's choice on which nothing listens.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let own = (std::process::id() % u32::from(PORTS)) as u16;
-    let mut ports = (0..PORTS).map(|_| {
-        let turn = NEXT.fetch_add(1, Ordering::Relaxed);
-        FIRST_PORT + own.wrapping_add(turn) % PORTS
-    });
-    let is_free = |port: &u16| {
-        let free = |address: SocketAddr| std::net::TcpListener::bind(address).is_ok();
-        free((Ipv4Addr::LOCALHOST, *port).into())
-    };
-    ports.find(is_free).expect("a free port")
 }
 
 fn listen(address: SocketAddr, backlog: i32) -> Socket {
