@@ -319,7 +319,9 @@ impl InFlight {
         if is_totalled {
             endpoint.load.in_flight.fetch_add(1, Relaxed);
         }
-        let wakes_pending = set.servers.bounds.max_pending > 0;
+        // Without `max_pending`, requests wait for the idle connections of other workers.
+        let bounds = &set.servers.bounds;
+        let wakes_pending = bounds.max_pending > 0 || bounds.max_connections.is_some();
         Self { pool: Rc::clone(pool), count, wakes_pending, is_totalled }
     }
 
@@ -328,8 +330,8 @@ impl InFlight {
         &self.pool
     }
 
-    /// Ends a request that could not be sent, as if it had not begun. Wakes none of those that wait: they would find as
-    /// little room.
+    /// Ends a request that could not be sent, as if it had not begun. Wakes none of those that wait: it waits
+    /// itself then, and two could wake each other without end.
     pub(super) fn withdraw(mut self) {
         self.wakes_pending = false;
         self.pool.endpoint().counters.requests.fetch_sub(1, Relaxed);

@@ -264,14 +264,15 @@ impl LoadBalancer {
                         return Ok(exchanged.into_response(input.method, outgoing, in_flight));
                     }
                     // The response is discarded, with its connection.
-                    drop((exchanged, in_flight));
+                    drop(exchanged);
                     run.begin_retry(index, &mut retries, &mut outgoing).await?;
                     continue;
                 }
                 Err(failed) => failed,
             };
-            drop(in_flight);
             run.handle(failed, outcome, &mut outgoing, &mut retries, &servers.retry_on).await?;
+            // Not before a retry: another request would take the place that it may need.
+            drop(in_flight);
         }
     }
 }

@@ -1,6 +1,12 @@
 //! Bounds of requests and connections at a target, and the requests that wait for room.
 
-use std::{io::Write, net::TcpListener, thread, time::Duration};
+use std::{
+    io::Write,
+    net::TcpListener,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
 
 use testkit::{
     client::{Client, get},
@@ -135,6 +141,40 @@ fn a_response_that_has_arrived_leaves_its_place_free() {
         let gateway = start(&upstream, ", max_requests: 1", "");
         let statuses = (0..500).map(|_| get(gateway.address(), "/", "").status);
         assert_eq!(statuses.filter(|status| *status >= 300).count(), 0);
+    }
+}
+
+/// One worker: nothing happens between the end of the failed attempt and the retry.
+#[test]
+fn a_retry_keeps_the_place_of_the_failed_attempt() {
+    let failed: &[u8] = b"HTTP/1.1 503 X\r\nConnection: close\r\nContent-Length: 5\r\n\r\nfails";
+    for (response, retry_on) in [(&b""[..], "reset"), (failed, "503")] {
+        for _ in 0..10 {
+            let (gate, is_first) = (ResponseGate::default(), AtomicBool::new(true));
+            let waits = gate.clone();
+            let upstream = Upstream::with_handler(move |request, socket| {
+                if is_first.swap(false, Relaxed) {
+                    let _ = socket.write_all(response);
+                    return false;
+                }
+                if request.starts_with(b"GET /other") {
+                    waits.wait();
+                }
+                socket.write_all(HELLO).is_ok()
+            });
+            let gateway = Gateway::start(&format!(
+                "workers: 1
+upstreams: {{origin: {{targets: ['{}'], max_requests: 1, retry_on: [{retry_on}]}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
+                upstream.target()
+            ));
+            let mut fails = send(&gateway, "/fails");
+            eventually("its first attempt has arrived", || upstream.request_count() >= 1);
+            let other = send(&gateway, "/other");
+            assert_eq!(fails.read_response().status, 200, "{retry_on}");
+            gate.open();
+            drop(other);
+        }
     }
 }
 

@@ -168,7 +168,11 @@ impl<'r> Run<'r> {
         self.excluded.push(index);
         let has_other = self.choose(now).is_some();
         self.excluded.pop();
-        has_other || self.endpoints.pools.len() == 1 && self.choose(now).is_some()
+        // It may be full of the attempt that has failed.
+        let is_usable = || {
+            self.choose(now).is_some() || self.endpoints.set.has_full_endpoint(&self.excluded, now)
+        };
+        has_other || self.endpoints.pools.len() == 1 && is_usable()
     }
 
     /// An idle or new connection to an endpoint; to the next one if the connect fails, which is a retry.
@@ -216,7 +220,12 @@ impl<'r> Run<'r> {
             // Boxed, so that requests on idle connections do not carry its state.
             match Box::pin(self.connect(index, &mut in_flight)).await? {
                 Ok(Connected { index: connected, link }) => {
-                    let kind = if connected == index { kind } else { AttemptKind::Regular };
+                    // The other family's attempt began when the first one took long.
+                    let (kind, start) = if connected == index {
+                        (kind, start)
+                    } else {
+                        (AttemptKind::Regular, self.clock().uptime())
+                    };
                     return Ok(Attempt { index: connected, kind, link, start, in_flight });
                 }
                 Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {

@@ -102,7 +102,11 @@ impl Http2Body {
         let count = self.stream.poll_data(cx, |data| out.extend_from_slice(data));
         match ready!(count).map_err(io_error)? {
             0 => {}
-            count => return Poll::Ready(Ok(count)),
+            count => {
+                // Without trailers, the end is known with the last bytes.
+                self.is_done = self.stream.is_end_stream();
+                return Poll::Ready(Ok(count));
+            }
         }
         let trailers = ready!(self.stream.poll_trailers(cx)).map_err(io_error)?;
         self.trailers = trailers.as_ref().map(to_trailers).transpose()?;
