@@ -61,7 +61,7 @@ mod store;
 mod suggest;
 mod target;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod throttle;
 mod tiers;
 mod traces;

@@ -2,14 +2,14 @@
 
 mod faults;
 mod hostile;
-mod variables;
+pub(crate) mod variables;
 
 use std::path::Path;
 
 use super::*;
 
 /// A small valid configuration, which tests break.
-const GOOD: &str = "\
+pub(crate) const GOOD: &str = "\
 upstreams:
   hello: {respond: {body: hi}}
 limits:

@@ -330,8 +330,8 @@ impl InFlight {
         &self.pool
     }
 
-    /// Ends a request that could not be sent, as if it had not begun. Wakes none of those that wait: it waits
-    /// itself then, and two could wake each other without end.
+    /// Ends a request that could not be sent, as if it had not begun. Wakes no other request that
+    /// waits: this one waits next, and two could wake each other without end.
     pub(super) fn withdraw(mut self) {
         self.wakes_pending = false;
         self.pool.endpoint().counters.requests.fetch_sub(1, Relaxed);

@@ -271,7 +271,7 @@ impl LoadBalancer {
                 Err(failed) => failed,
             };
             run.handle(failed, outcome, &mut outgoing, &mut retries, &servers.retry_on).await?;
-            // Not before a retry: another request would take the place that it may need.
+            // Kept until the retry begins, or another request could take the place that it needs.
             drop(in_flight);
         }
     }

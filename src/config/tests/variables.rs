@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use super::super::*;
 use super::GOOD;
 
-fn env(name: &str) -> Option<OsString> {
+/// Variables that [`GOOD`] and other configurations refer to.
+pub(crate) fn env(name: &str) -> Option<OsString> {
     match name {
         "QUOTA" => Some("5".into()),
         "WINDOW" => Some("10s".into()),

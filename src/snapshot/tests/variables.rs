@@ -5,36 +5,10 @@ use std::ffi::OsString;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{Fault, Faults, ReadError, parse_with};
-
-const GOOD: &str = "\
-upstreams:
-  hello: {respond: {body: hi}}
-limits:
-  a.b:
-    quota: 5
-    window: 10s
-    key: [client_ip]
-routes:
-  - name: all
-    match: {path: /x}
-    upstream: hello
-    limits: [a.b]
-";
-
-fn env(name: &str) -> Option<OsString> {
-    match name {
-        "QUOTA" => Some("5".into()),
-        "WINDOW" => Some("10s".into()),
-        "NAME" => Some("hello".into()),
-        "NO" => Some("false".into()),
-        "WORD" => Some("hush-me-1".into()),
-        "MINUTE" => Some("60s".into()),
-        "PLACE" => Some("127.0.0.1:081".into()),
-        "RATE" => Some("5/10s".into()),
-        _ => None,
-    }
-}
+use crate::config::{
+    Fault, Faults, ReadError, parse_with,
+    tests::{GOOD, variables::env},
+};
 
 /// The first lines of the faults of `text`, of single values and of values that do not fit together.
 fn faults(text: &str) -> Vec<String> {

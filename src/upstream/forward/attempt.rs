@@ -168,7 +168,7 @@ impl<'r> Run<'r> {
         self.excluded.push(index);
         let has_other = self.choose(now).is_some();
         self.excluded.pop();
-        // It may be full of the attempt that has failed.
+        // The failed attempt still has its place, so a single endpoint may seem full.
         let is_usable = || {
             self.choose(now).is_some() || self.endpoints.set.has_full_endpoint(&self.excluded, now)
         };
@@ -220,7 +220,7 @@ impl<'r> Run<'r> {
             // Boxed, so that requests on idle connections do not carry its state.
             match Box::pin(self.connect(index, &mut in_flight)).await? {
                 Ok(Connected { index: connected, link }) => {
-                    // The other family's attempt began when the first one took long.
+                    // The wait for the first family is no latency of the other one.
                     let (kind, start) = if connected == index {
                         (kind, start)
                     } else {
@@ -377,8 +377,8 @@ impl<'r> Run<'r> {
     }
 
     /// Opens a connection to the endpoint. If it takes long and its name has an address of the other family,
-    /// both are tried, and the first one wins, at which the request is then in flight. The outer error means that the
-    /// request's deadline has passed.
+    /// both are tried, the first one wins, and `in_flight` then counts the request there. The outer error means that
+    /// the request's deadline has passed.
     async fn connect(
         &mut self,
         index: usize,

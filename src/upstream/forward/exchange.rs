@@ -66,7 +66,7 @@ impl Exchanged {
         }
     }
 
-    /// The head for the client and what follows it, with which the request ends being in flight.
+    /// The response's head and content. The request stays in flight until the content is dropped.
     pub(super) fn into_response(
         self,
         method: &Method,
