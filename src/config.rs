@@ -105,7 +105,7 @@ pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use suggest::suggest;
 pub use target::{HostPort, Target, WeightedTarget};
 pub use throttle::{Mode, Throttle};
-pub use tiers::{Candidate, Tier, TierMatch};
+pub use tiers::{Candidate, Tier, TierMatch, TierQuota};
 pub use traces::{CollectorUrl, Traces, TrustParent};
 pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, parse_network};
 pub use upstreams::{FixedResponse, Protocol, ProxyVersion, Upstream, UpstreamTls};

@@ -79,7 +79,8 @@ struct TierDescription {
     part: String,
     /// The number of values.
     values: usize,
-    quota: u64,
+    /// Null: these callers are not limited.
+    quota: Option<u64>,
 }
 
 /// A second quota that is only counted.
@@ -311,6 +312,9 @@ fn parse_hash(text: &str) -> Option<u128> {
 
 fn parse_tier(text: &str, policy: &LimitPolicy) -> Result<u16, String> {
     let tier = text.parse::<u16>().ok().filter(|tier| usize::from(*tier) < policy.tiers.len());
+    if tier.is_some_and(|tier| policy.is_unlimited(tier)) {
+        return Err("callers of this `tier` are not limited; expected another `tier`".to_owned());
+    }
     tier.ok_or_else(|| match policy.tiers.len() {
         0 => "`tier` is given, but the limit has no tiers; expected no `tier`".to_owned(),
         count => format!("the limit has no such `tier`; expected 0 to {}", count - 1),
@@ -397,7 +401,8 @@ fn describe_tier(tier: &Tier) -> TierDescription {
         TierMatch::Part(part, values) => (part.to_string(), values.len()),
         TierMatch::Networks(networks) => ("client_ip".to_owned(), networks.len()),
     };
-    TierDescription { part, values, quota: tier.limit.quota.limit.into() }
+    let quota = tier.limit.as_ref().map(|limit| limit.quota.limit.into());
+    TierDescription { part, values, quota }
 }
 
 /// The decisions of the limit called `name`, over all routes.

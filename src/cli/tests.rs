@@ -342,6 +342,27 @@ routes:
 }
 
 #[test]
+fn check_notes_an_unlimited_tier_that_clients_can_choose() {
+    let yaml = "upstreams: {a: {respond: {}}}
+limits: {l: {quota: 5, window: 1s, tiers: [{match: {part: 'PART', values: ['10.0.0.1']}, quota: unlimited}]}}
+routes: [{name: '10.0.0.1', upstream: a, limits: [l]}]
+";
+    let note = ": a client that sends this `header:x-plan` is not limited, expected ";
+    let proxy = "client: {trusted_proxies: [10.0.0.1]}\n";
+    for (part, more, is_noted) in [
+        ("header:x-plan", "", true),
+        ("header:x-plan", proxy, false),
+        ("token", "", false),
+        ("client_ip", "", false),
+        ("route", "", false),
+    ] {
+        let (_folder, path) = file(&(yaml.replace("PART", part) + more));
+        let (exit, printed) = output(&["check", &path]);
+        assert_eq!((exit, printed.contains(note)), (Exit::Ok, is_noted), "{part}: {printed}");
+    }
+}
+
+#[test]
 fn arguments_in_the_wrong_order_are_usage_errors() {
     for arguments in [
         &["explain", "a.yaml"][..],

@@ -1,7 +1,10 @@
 //! `tiers` and `candidate` of a limit: its alternative quotas.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::key_part::KeyPart;
 
@@ -12,9 +15,77 @@ pub struct Tier {
     /// Callers that the tier applies to.
     #[serde(rename = "match")]
     pub matches: TierMatch,
-    /// Quota of these callers, in units of cost per window. Window and counter are those of the limit.
-    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
-    pub quota: u32,
+    /// Quota of these callers, in units of cost per window, or `unlimited`: the limit does not count them.
+    /// Window and counter are those of the limit.
+    pub quota: TierQuota,
+}
+
+/// The quota of a tier.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum TierQuota {
+    /// Units of cost per window.
+    Units(u32),
+    /// The limit does not apply.
+    Unlimited,
+}
+
+/// The syntax of a tier's quota, for faults and the schema.
+const QUOTA_SYNTAX: &str = "a whole number from 1 to 4294967295, or unlimited";
+/// The word for no limit.
+const UNLIMITED: &str = "unlimited";
+
+impl<'de> Deserialize<'de> for TierQuota {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct QuotaVisitor;
+
+        impl Visitor<'_> for QuotaVisitor {
+            type Value = TierQuota;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(QUOTA_SYNTAX)
+            }
+
+            fn visit_u64<E: Error>(self, quota: u64) -> Result<TierQuota, E> {
+                let fits = u32::try_from(quota).ok().filter(|quota| *quota > 0);
+                let invalid = || E::invalid_value(Unexpected::Unsigned(quota), &self);
+                fits.map(TierQuota::Units).ok_or_else(invalid)
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<TierQuota, E> {
+                match text {
+                    UNLIMITED => Ok(TierQuota::Unlimited),
+                    _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(QuotaVisitor)
+    }
+}
+
+impl Serialize for TierQuota {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Units(units) => serializer.serialize_u32(*units),
+            Self::Unlimited => serializer.serialize_str(UNLIMITED),
+        }
+    }
+}
+
+impl JsonSchema for TierQuota {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "TierQuota".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": QUOTA_SYNTAX,
+            "oneOf": [
+                {"type": "integer", "minimum": 1, "maximum": u32::MAX},
+                {"type": "string", "enum": [UNLIMITED]},
+            ],
+        })
+    }
 }
 
 /// Callers, selected by the value of one part of the request.

@@ -36,6 +36,7 @@ fn note_tiers(collector: &mut FaultCollector<'_>, config: &Config) {
         config.routes.iter().map(|route| &*route.name).collect();
     for (name, limit) in &config.limits {
         for (index, tier) in limit.tiers.iter().enumerate() {
+            note_unlimited(collector, &format!("limits.{name}.tiers[{index}]"), tier, config);
             let path = format!("limits.{name}.tiers[{index}].match.values");
             for (index, value) in tier.matches.values.iter().enumerate() {
                 let expected = match tier.matches.part {
@@ -56,6 +57,24 @@ fn note_tiers(collector: &mut FaultCollector<'_>, config: &Config) {
                 collector.note(&format!("{path}[{index}]"), what, &expected);
             }
         }
+    }
+}
+
+/// Notes an unlimited tier that every client can put itself into.
+fn note_unlimited(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    tier: &config::Tier,
+    config: &Config,
+) {
+    let is_chosen =
+        !matches!(tier.matches.part, KeyPart::ClientIp | KeyPart::Token | KeyPart::Route);
+    let has_proxy = !config.client.trusted_proxies.is_empty();
+    if tier.quota == config::TierQuota::Unlimited && is_chosen && !has_proxy {
+        let what = format!("a client that sends this `{}` is not limited", tier.matches.part);
+        let expected =
+            "`client_ip`, `token` or `route`, or a proxy in `client.trusted_proxies` that sets it";
+        collector.note(&format!("{path}.match.part"), what, expected);
     }
 }
 

@@ -50,13 +50,13 @@ pub enum Cost {
     },
 }
 
-/// Another quota for some callers. It shares window and counters with the limit.
+/// Another quota for some callers, which shares window and counters with the limit, or none.
 #[derive(Debug)]
 pub struct Tier {
     /// The callers that it applies to.
     pub matches: TierMatch,
-    /// The limit with the tier's quota.
-    pub limit: Arc<Limit>,
+    /// The limit with the tier's quota. `None`: it does not apply to these callers.
+    pub limit: Option<Arc<Limit>>,
 }
 
 /// The callers that a tier applies to.
@@ -98,8 +98,8 @@ pub enum LimitRequestError {
 }
 
 impl LimitPolicy {
-    /// Appends the charges of `subject` by this limit to `requests`: one per key. A request with several
-    /// tokens has several keys. `limit_index` is the limit's index in its route.
+    /// Appends the charges of `subject` by this limit to `requests`: one per key, none for a caller in an
+    /// unlimited tier. A request with several tokens has several keys. `limit_index` is the limit's index in its route.
     ///
     /// # Errors
     ///
@@ -149,15 +149,23 @@ impl LimitPolicy {
                 continue;
             }
             let tier = if self.tiers.is_empty() { None } else { self.tier(&subject)? };
+            if tier.is_some_and(|tier| self.is_unlimited(tier)) {
+                continue;
+            }
             requests.push(LimitRequest { limit_index, key, cost, tier });
         }
         Ok(())
     }
 
-    /// The limit with the quota of `tier`, an index; with its own quota if there is no such tier.
+    /// The limit with the quota of `tier`, an index; with its own quota if that tier has none.
     pub fn limit_for_tier(&self, tier: Option<u16>) -> &Arc<Limit> {
         let tier = tier.and_then(|tier| self.tiers.get(usize::from(tier)));
-        tier.map_or(&self.limit, |tier| &tier.limit)
+        tier.and_then(|tier| tier.limit.as_ref()).unwrap_or(&self.limit)
+    }
+
+    /// True if the limit does not apply to callers in `tier`, an index.
+    pub fn is_unlimited(&self, tier: u16) -> bool {
+        self.tiers.get(usize::from(tier)).is_some_and(|tier| tier.limit.is_none())
     }
 
     fn tier(&self, subject: &Subject<'_>) -> Result<Option<u16>, AmbiguousValue> {

@@ -213,7 +213,7 @@ fn check_delays(
     let Some(timeout) = route.request_timeout.millis() else { return };
     for name in &route.limits {
         let Some(policy) = definitions.limits.get(name.as_str()) else { continue };
-        let tiers = policy.tiers.iter().map(|tier| &tier.limit);
+        let tiers = policy.tiers.iter().filter_map(|tier| tier.limit.as_ref());
         let waits = tiers.chain([&policy.limit]).map(|limit| u64::from(limit.quota.max_wait));
         let longest = waits.max().unwrap_or(0);
         let limit = format!("limits.{name}");

@@ -20,9 +20,12 @@ pub(super) fn compile(
 ) -> Vec<Tier> {
     let tiers = configured.tiers.iter().enumerate().filter_map(|(index, tier)| {
         let at = format!("{path}.tiers[{index}]");
-        let quota =
-            alternative_quota(collector, path, &format!("{at}.quota"), configured, tier.quota);
         let matches = tier_match(collector, &format!("{at}.match"), &tier.matches, sources);
+        let units = match tier.quota {
+            config::TierQuota::Unlimited => return Some(Tier { matches: matches?, limit: None }),
+            config::TierQuota::Units(units) => units,
+        };
+        let quota = alternative_quota(collector, path, &format!("{at}.quota"), configured, units);
         let capacity = Limit { quota, ..limit.clone() }.capacity();
         if u64::from(limit.cost) > capacity
             && collector.can_read(path, &QUOTA_KEYS)
@@ -30,9 +33,10 @@ pub(super) fn compile(
         {
             let expected =
                 format!("at least the cost, {}: no request would be admitted", limit.cost);
-            collector.fault(&format!("{at}.quota"), format!("`{}`", tier.quota), &expected);
+            collector.fault(&format!("{at}.quota"), format!("`{units}`"), &expected);
         }
-        Some(Tier { matches: matches?, limit: Arc::new(Limit { quota, ..limit.clone() }) })
+        let limit = Arc::new(Limit { quota, ..limit.clone() });
+        Some(Tier { matches: matches?, limit: Some(limit) })
     });
     tiers.collect()
 }
@@ -104,6 +108,27 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
         assert_eq!(base.identity(), gold.identity(), "both share one counter");
         assert_eq!(policy.limit_for_tier(None).quota.limit, 5);
         assert_eq!(policy.limit_for_tier(Some(7)).quota.limit, 5, "no such tier");
+    }
+
+    #[test]
+    fn an_unlimited_tier_has_no_limit() {
+        let tiers = "tiers: [{match: {part: client_ip, values: [10.0.0.1]}, quota: unlimited}]";
+        for limit in [tiers.to_owned(), format!("cost: 3, {tiers}, candidate: {{quota: 4}}")] {
+            let snapshot = compile(&limit).unwrap();
+            for policy in &snapshot.routes[0].limits {
+                assert!(policy.tiers[0].limit.is_none(), "{limit}");
+                assert_eq!(policy.limit_for_tier(Some(0)).name, policy.limit.name, "{limit}");
+            }
+        }
+        for quota in ["none", "0", "4294967296", "-1", "'5'", "Unlimited"] {
+            let text = tiers.replace("unlimited", quota);
+            let faults = config::parse(
+                "t.yaml",
+                &format!("limits: {{one: {{quota: 5, window: 10s, {text}}}}}\n"),
+            );
+            let faults = faults.unwrap_err().to_string();
+            assert!(faults.contains("4294967295, or unlimited"), "{quota}: {faults}");
+        }
     }
 
     #[test]

@@ -258,6 +258,26 @@ fn explanation_names_the_source_of_the_client_address() {
 }
 
 #[test]
+fn explanation_names_a_limit_that_does_not_count_the_caller() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("tidegate.yaml");
+    let tier =
+        "quota: 9, tiers: [{match: {part: client_ip, values: [192.0.2.7]}, quota: unlimited}],";
+    let yaml = rules(&Upstream::hello());
+    fs::write(&config, yaml.replace("quota: 9,", tier)).expect("a file");
+    let config = config.to_str().expect("a path");
+    let forwarded = ["X-Forwarded-For: 192.0.2.7"];
+    let explanation = explained(config, "GET", "http://api.test/hello", &forwarded);
+    let name = explanation["unlimited"][0].as_str().expect("a name");
+    assert!(
+        explanation["limits"].as_array().expect("a list").iter().all(|own| own["name"] != name)
+    );
+    let text = run(&["explain", "-c", config, "-H", forwarded[0], "http://api.test/hello"]);
+    let line = format!("limit      {name}: not counted, the caller is in an unlimited tier\n");
+    assert!(text.contains(&line), "{text}");
+}
+
+#[test]
 fn invalid_urls_are_reported() {
     let directory = tempfile::tempdir().expect("a directory");
     let config = directory.path().join("tidegate.yaml");

@@ -46,6 +46,8 @@ pub(super) struct Explanation {
     changes: RouteChanges,
     /// The limits that the request is charged to.
     limits: Vec<LimitExplanation>,
+    /// Names of the route's limits that do not count the caller, who is in an unlimited tier.
+    unlimited: Vec<String>,
     /// True if the throttle applies.
     throttle: bool,
     /// The decision for a caller with unused quotas: `admitted`, `refused`, `none` without limits, `denied`
@@ -251,6 +253,10 @@ impl Explanation {
         }
         status?;
         let mut limits = limits?;
+        let names = route.limits.iter().map(|policy| &policy.limit.name);
+        let uncounted =
+            names.filter(|name| limits.iter().all(|own| own.charge.limit.name != **name));
+        self.unlimited = uncounted.map(ToString::to_string).collect();
         if matches!(head.length, BodyLength::Known(length) if length > route.max_body) {
             return Err(GatewayError::BodyTooLong(route.max_body));
         }
@@ -357,6 +363,9 @@ impl Explanation {
         self.changes.print_match(out)?;
         for limit in &self.limits {
             limit.print(out)?;
+        }
+        for name in &self.unlimited {
+            writeln!(out, "limit      {name}: not counted, the caller is in an unlimited tier")?;
         }
         if self.throttle {
             writeln!(out, "throttle   while throttling, only active users are admitted")?;

@@ -38,6 +38,46 @@ fn tiers_raise_the_quota() {
 }
 
 #[test]
+fn an_unlimited_tier_is_neither_counted_nor_refused() {
+    let upstream = status_upstream();
+    let limit = "quota: 2, window: 1h, key: [token], candidate: {quota: 1}, tiers: [
+    {match: {part: token, values: [probe]}, quota: unlimited},
+    {match: {part: client_ip, values: [10.0.0.0/8]}, quota: unlimited}]";
+    let yaml = one_limit(&upstream, limit);
+    let yaml = yaml.replace("client: {", "client: {trusted_proxies: [127.0.0.0/8], ");
+    on_every_store(|backend| {
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
+        for headers in ["Authorization: Bearer probe\r\n", "X-Forwarded-For: 10.1.2.3\r\n"] {
+            for _ in 0..5 {
+                let free = fleet.get("/200", headers);
+                assert_eq!(free.status, 200, "{headers}");
+                assert_eq!(free.header("x-ratelimit-limit"), None, "{headers}");
+            }
+        }
+        for (status, used) in [(200, 1), (200, 2), (429, 2)] {
+            let counted = fleet.get_as("user", "/200");
+            assert_eq!((counted.status, counted.number("x-ratelimit-used")), (status, used));
+        }
+    });
+}
+
+#[test]
+fn two_tokens_are_counted_by_the_one_that_is_limited() {
+    let upstream = status_upstream();
+    let limit = "quota: 2, window: 1h, key: [token], tiers: [
+    {match: {part: token, values: [probe]}, quota: unlimited}]";
+    let yaml = one_limit(&upstream, limit)
+        .replace("[header:authorization]", "[header:authorization, cookie:session]");
+    on_every_store(|backend| {
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
+        let both = "Authorization: Bearer probe\r\nCookie: session=user\r\n";
+        for status in [200, 200, 429] {
+            assert_eq!(fleet.get("/200", both).status, status);
+        }
+    });
+}
+
+#[test]
 fn a_change_of_tier_keeps_the_usage() {
     let upstream = status_upstream();
     let yaml = one_limit(&upstream, TIERS);

@@ -77,7 +77,8 @@ limits:
     cost: header:X-Cost
     max_cost: 2
     tiers: [{match: {part: token, values: [tok-1, tok-2]}, quota: 50},
-            {match: {part: client_ip, values: [10.0.0.0/8]}, quota: 70}]
+            {match: {part: client_ip, values: [10.0.0.0/8]}, quota: 70},
+            {match: {part: route, values: [c]}, quota: unlimited}]
     candidate: {quota: 1}
     refund: [304]
     on_failure: closed
@@ -103,6 +104,7 @@ routes:
             "tiers": [
                 {"part": "token", "values": 2, "quota": 50},
                 {"part": "client_ip", "values": 1, "quota": 70},
+                {"part": "route", "values": 1, "quota": null},
             ],
             "enforce": true, "refund": [304], "on_failure": "closed",
             "candidate": {"quota": 1, "decisions": decided(2, 0, 2)},
@@ -123,6 +125,9 @@ routes:
         2,
         "an empty `key` stands for an absent part"
     );
+    let uncounted = admin(&gateway, "GET", "/calls?key=t&key=&key=5&tier=2", "");
+    assert_eq!(uncounted.status, 400);
+    assert!(uncounted.text().contains("are not limited"), "{}", uncounted.text());
 }
 
 #[test]
