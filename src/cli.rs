@@ -13,6 +13,7 @@
 //! assert!(String::from_utf8(out).unwrap().contains("The configuration of a Tidegate gateway."));
 //! ```
 
+mod addresses;
 mod check;
 mod config_file;
 mod explain;

@@ -202,10 +202,11 @@ mod tests {
     #[test]
     fn the_pages_show_what_is_printed() {
         let yaml = written(&["--to", "localhost:3000", "--limit", "5/10s"]);
-        for page in ["README.md", "docs/src/quick-start.md"] {
-            let text = std::fs::read_to_string(page).unwrap();
-            assert!(text.contains(&format!("```yaml\n{yaml}```\n")), "{page} lacks\n{yaml}");
-            assert!(text.contains("proxy --to localhost:3000 --limit 5/10s"), "{page}");
+        let [readme, page] = ["README.md", "docs/src/quick-start.md"]
+            .map(|page| std::fs::read_to_string(page).unwrap());
+        assert!(page.contains(&format!("```yaml\n{yaml}```\n")), "the page lacks\n{yaml}");
+        for text in [readme, page] {
+            assert!(text.contains("proxy --to localhost:3000 --limit 5/10s"), "{text}");
         }
     }
 

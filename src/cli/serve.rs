@@ -15,7 +15,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Exit, notify::Notifier};
+use super::{Exit, addresses, notify::Notifier};
 use crate::{
     clock::Clock,
     config::Environment,
@@ -97,6 +97,7 @@ fn run_until_signal(
     let listen = listen.join(", ");
     let pid = std::process::id();
     tracing::info!(%config, listen, admin, pid, "serving");
+    addresses::print(&server);
     let notifier = Notifier::new(&**env);
     match predecessor.map(Predecessor::report_ready) {
         // The predecessor tells the service manager, which does not know this process yet.

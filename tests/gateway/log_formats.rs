@@ -230,6 +230,24 @@ fn a_terminal_shows_readable_lines_with_colours() {
 }
 
 #[test]
+fn a_terminal_shows_where_to_go() {
+    let shown = |text: &str| text.lines().filter(|line| line.starts_with("listening on ")).count();
+    let text = on_a_terminal(&[], "");
+    assert_eq!(shown(&text), 1, "{text}");
+    let line = text.lines().find(|line| line.starts_with("listening on ")).expect("counted");
+    let (listen, dashboard) = line.split_once(", dashboard ").expect("a dashboard");
+    assert!(listen.starts_with("listening on http://localhost:"), "{line}");
+    assert!(dashboard.starts_with("http://localhost:") && !dashboard.ends_with(":0"), "{line}");
+
+    let ((log, stderr), terminal) = (file(), Terminal::default());
+    let directory = directory_with("", NO_TARGET);
+    let read = || fs::read_to_string(log.path()).expect("a log");
+    Served::start(command(&directory, &[]), terminal.stdio(), stderr, read).finish();
+    assert_eq!(shown(&read()), 0, "only a log: {}", read());
+    assert_eq!(terminal.close(), "");
+}
+
+#[test]
 fn colours_are_left_out_on_request() {
     for variables in [[("NO_COLOR", "1")], [("TERM", "dumb")]] {
         let text = on_a_terminal(&variables, "");
