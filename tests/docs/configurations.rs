@@ -20,7 +20,7 @@ const SECTIONS: [(&str, &str); 2] = [
     ("routes:", "routes: [{name: everything, match: {path: \"/{*rest}\"}, upstream: app}]\n"),
 ];
 
-fn complete(fragment: &str) -> String {
+pub(crate) fn complete(fragment: &str) -> String {
     let mut text = fragment.to_owned();
     for (key, section) in SECTIONS {
         if !fragment.lines().any(|line| line.starts_with(key)) {

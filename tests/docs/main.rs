@@ -24,6 +24,10 @@ mod other_gateways;
 mod page;
 /// A directory, a gateway and servers for the commands of one page.
 mod page_environment;
+/// The plot of requests a second is drawn from its table.
+mod plot;
+/// What the recipes promise is tried.
+mod recipes;
 /// Generates the configuration reference from the JSON Schema.
 mod reference;
 /// The schema's keys, in order, with types, defaults and descriptions.
