@@ -21,7 +21,7 @@ pub struct AccessLog {
     /// The format of its lines. Default: `text` on a terminal, elsewhere `json`.
     #[serde(default)]
     pub format: Option<AccessLogFormat>,
-    /// The fields of its lines, in their order; not with `combined`. If left out, the usual ones.
+    /// The fields of its lines, in this order; not with `combined`. If left out, all but `referer` and `user_agent`.
     #[serde(default)]
     pub fields: Option<Vec<AccessLogField>>,
 }
@@ -34,7 +34,7 @@ pub enum AccessLogFormat {
     Json,
     /// The format `combined` of nginx and Apache.
     Combined,
-    /// Words for people, on a terminal with colours.
+    /// Readable lines, with colours on a terminal.
     Text,
 }
 

@@ -28,7 +28,7 @@ pub enum Balance {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthCheck {
-    /// Path, with or without a query, that each target is asked for with GET.
+    /// Path of the `GET` request to each target, with or without a query.
     pub path: String,
     /// Time from one check of a target to the next, varied by a tenth.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
@@ -69,7 +69,7 @@ pub struct Ejection {
     /// Number of failures in a row that eject a target, 1 to 1000. A failed connect ejects it at once.
     #[schemars(range(min = 1, max = 1000))]
     pub failures: u32,
-    /// Duration of the first ejection. It doubles each time that a target fails again after it.
+    /// Duration of the first ejection. It doubles each time that the target fails again soon after its return.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "24h"))]
     pub duration: Duration,
     /// Longest duration of an ejection.
@@ -92,14 +92,14 @@ impl Default for Ejection {
     }
 }
 
-/// Bounds of the requests in flight at a target, within which its latency sets the maximum.
+/// Bounds within which the latency of a target sets its maximum of requests in flight.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdaptiveConcurrency {
-    /// Smallest maximum, 1 to 100000.
+    /// Lower bound of the adapted concurrency, 1 to 100000.
     #[schemars(range(min = 1, max = 100_000))]
     pub min: u32,
-    /// Largest maximum, 1 to 100000.
+    /// Upper bound of the adapted concurrency, 1 to 100000.
     #[schemars(range(min = 1, max = 100_000))]
     pub max: u32,
 }

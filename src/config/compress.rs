@@ -19,7 +19,7 @@ pub struct Compress {
     /// Media types that are compressed, without parameters, such as `application/json` or `text/*`.
     #[serde(default = "Compress::default_types")]
     pub types: Vec<String>,
-    /// Level of each encoding: more costs more CPU time and gives smaller bodies.
+    /// Level of each encoding: a higher one costs more CPU time and gives smaller bodies.
     #[serde(default)]
     pub level: CompressLevel,
 }

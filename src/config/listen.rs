@@ -14,7 +14,7 @@ use super::units::{Cidr, Maximum, Size, Timeout};
 #[serde(deny_unknown_fields)]
 pub struct Listener {
     /// IP address and port to listen on. `localhost:8080` is 127.0.0.1, and `:8080` all addresses, IPv4 and IPv6.
-    /// Port 0 binds a free port, which the start is logged with.
+    /// Port 0 picks a free port; the startup log names it.
     pub address: ListenAddress,
     /// TLS on this listener. Without it, connections are in clear.
     pub tls: Option<Tls>,
@@ -47,8 +47,8 @@ pub struct CertificateFiles {
     pub cert: PathBuf,
     /// Path of the private key, in PEM, without a passphrase.
     pub key: PathBuf,
-    /// Path of the certificate authorities, in PEM, of which clients need a certificate (mTLS). If left out,
-    /// clients need none.
+    /// PEM file of the CAs that must have issued the client's certificate (mTLS). If left out, clients need
+    /// none.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ pub struct CertificateFiles {
 #[serde(deny_unknown_fields)]
 pub struct ProxyProtocol {
     /// Networks of the load balancers. Each of their connections must begin with a header; the address in it
-    /// is the client's. Connections of other peers have none.
+    /// is the client's. Other peers must not send one (400).
     pub from: Vec<Cidr>,
 }
 

@@ -34,7 +34,7 @@ impl Redirect {
 pub struct RouteHeaders {
     /// Changes of the request that is forwarded to the upstream.
     pub request: HeaderRules,
-    /// Changes of the response that is sent to the client, also of one by the gateway itself.
+    /// Changes of the response to the client, including the gateway's own responses.
     pub response: HeaderRules,
 }
 

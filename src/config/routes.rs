@@ -22,7 +22,7 @@ pub struct Route {
     /// the routes.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
     pub name: String,
-    /// Requests that the route matches; left out, all. If several routes match, the most specific one is used.
+    /// Requests that the route matches. If left out, all. If several routes match, the most specific one is used.
     #[serde(default, rename = "match")]
     pub matches: RouteMatch,
     /// Name of the upstream that requests are sent to. A route has exactly one of `upstream`, `redirect`,
@@ -76,21 +76,21 @@ pub struct Route {
     /// Networks whose clients may use the route; others get a 403. The client's address is that behind
     /// `client.trusted_proxies`. If left out, all networks.
     pub allow: Option<Vec<Cidr>>,
-    /// Networks whose clients get a 403, even if `allow` has them, too.
+    /// Networks whose clients get a 403, even if `allow` has them.
     #[serde(default)]
     pub deny: Vec<Cidr>,
     /// Cross-origin resource sharing. If left out, the upstream's own headers stay, and preflights are requests
     /// like others.
     pub cors: Option<Cors>,
-    /// Bodies for errors that the gateway makes on this route, by status (`503`) or class (`4xx`, `5xx`), instead
-    /// of problem documents. Status and other headers stay. Refusals to gRPC have none.
+    /// Bodies of the gateway's own errors on this route, by status (`503`) or class (`4xx`, `5xx`), instead of
+    /// problem documents. Status and other headers stay. Refusals to gRPC have no body.
     #[serde(default)]
     #[schemars(extend("propertyNames" = {"pattern": "^[45](xx|[0-9][0-9])$"}))]
     pub error_bodies: BTreeMap<String, ErrorBody>,
-    /// Compress the bodies of the upstream's responses for clients that accept it; `{}` is all defaults. Left
-    /// out: not compressed.
+    /// Compress the bodies of the upstream's responses for clients that accept it; `{}` takes all defaults. If
+    /// left out, no body is compressed.
     pub compress: Option<Compress>,
-    /// Send a share of the requests to another upstream, too, and discard its responses.
+    /// Also send a share of the requests to another upstream, and discard its responses.
     pub mirror: Option<Mirror>,
 }
 
@@ -135,7 +135,7 @@ pub struct RouteMatch {
     /// Headers, by name: the exact value, `true` if the header must be sent, or `false` if it must not be
     /// sent. All must match.
     pub headers: BTreeMap<String, MatchValue>,
-    /// Query parameters, by name, decoded; as `headers`.
+    /// Query parameters, by name: values as in `headers`, compared after decoding.
     pub query: BTreeMap<String, MatchValue>,
     /// Share of the callers that the route is for, in per cent. A caller, by its first token or else its
     /// address, keeps its route. Default: all callers.

@@ -135,8 +135,7 @@ pub enum Protocol {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpstreamTls {
-    /// Path of the certificate authorities, in PEM, that the targets' certificates must be of. If left out,
-    /// those of the system.
+    /// PEM file of the CAs that must have issued the targets' certificates. If left out, those of the system.
     pub ca: Option<PathBuf>,
     /// Name that the targets' certificates must have. If left out, the host of each target.
     pub name: Option<String>,

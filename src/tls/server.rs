@@ -38,7 +38,7 @@ pub struct ServerName {
     pub certificate: Certificate,
     /// The rules, for the TLS library.
     pub config: Arc<ServerConfig>,
-    /// The file of the authorities of which clients need a certificate; `None`: they need none.
+    /// The file of the CAs that must have issued the client's certificate; `None`: clients need none.
     client_ca: Option<TlsFile>,
 }
 
