@@ -32,6 +32,12 @@ impl Page {
         Self(fs::read_to_string(path).expect("a page"))
     }
 
+    /// The section below `heading`, without what precedes it.
+    fn section(&self, heading: &str) -> Self {
+        let (_, rest) = self.0.split_once(&format!("\n## {heading}\n")).expect("a heading");
+        Self(format!("\n{}", rest.split("\n## ").next().unwrap_or_default()))
+    }
+
     /// The first block in `language`.
     fn block(&self, language: &str) -> String {
         let fence = format!("\n```{language}\n");
@@ -41,9 +47,9 @@ impl Page {
 
     /// Asserts that the page has exactly these rows in the table of what both answer.
     fn assert_rows(&self, rows: &[[String; 3]]) {
-        let (_, rest) = self.0.split_once("\n## The same requests\n").expect("a heading");
-        let table = rest.split("\n## ").next().unwrap_or_default();
-        let page: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        let (_, table) = self.0.split_once("\n| sent |").expect("a table");
+        let rest = table.lines().skip(2);
+        let page: Vec<&str> = rest.take_while(|line| line.starts_with("| ")).collect();
         let measured: Vec<String> =
             rows.iter().map(|row| format!("| {} |", row.join(" | "))).collect();
         assert_eq!(page, measured, "\nmeasured:\n{}", measured.join("\n"));
@@ -83,7 +89,24 @@ struct Side {
 impl Side {
     /// Another proxy, started by `start` with its configuration.
     fn peer(configuration: &str, start: impl Fn(&Path, &str, &[u16]) -> Server) -> Self {
-        let (origin, port) = (Origin::start(), free_port());
+        Self::peer_of(Origin::start(), configuration, start)
+    }
+
+    /// [`Self::peer`] before `upstream`.
+    fn peer_before(
+        upstream: Upstream,
+        configuration: &str,
+        start: impl Fn(&Path, &str, &[u16]) -> Server,
+    ) -> Self {
+        Self::peer_of(Origin { upstream, gate: ResponseGate::default() }, configuration, start)
+    }
+
+    fn peer_of(
+        origin: Origin,
+        configuration: &str,
+        start: impl Fn(&Path, &str, &[u16]) -> Server,
+    ) -> Self {
+        let port = free_port();
         let address = loopback(port);
         let configuration = configuration
             .replace(PROXY, &address.to_string())
@@ -94,7 +117,15 @@ impl Side {
     }
 
     fn tidegate(configuration: &str) -> Self {
-        let origin = Origin::start();
+        Self::tidegate_of(Origin::start(), configuration)
+    }
+
+    /// [`Self::tidegate`] before `upstream`.
+    fn tidegate_before(upstream: Upstream, configuration: &str) -> Self {
+        Self::tidegate_of(Origin { upstream, gate: ResponseGate::default() }, configuration)
+    }
+
+    fn tidegate_of(origin: Origin, configuration: &str) -> Self {
         let configuration = configuration
             .replace(PROXY, "127.0.0.1:0")
             .replace(UPSTREAM, &origin.upstream.address.to_string());
@@ -205,6 +236,80 @@ fn nginx_and_tidegate_answer_as_the_page_says() {
     rows.push(tallied("12 for `/files/` whose responses take long", sides, |side| {
         side.in_flight(10, 2, "", true)
     }));
+    page.assert_rows(&rows);
+}
+
+/// Answers with JSON, and with the path, host and address that it was sent as header fields.
+fn echo() -> Upstream {
+    Upstream::with_handler(|request, socket| {
+        let text = String::from_utf8_lossy(request);
+        let field = |name: &str| {
+            let mut lines = text.lines();
+            let line = lines.find(|line| line.to_ascii_lowercase().starts_with(name));
+            line.map_or("none", |line| line[name.len()..].trim()).to_owned()
+        };
+        let path = text.split(' ').nth(1).unwrap_or_default();
+        let (host, address) = (field("host:"), field("x-real-ip:"));
+        let body = format!("[{}0]", "10, ".repeat(512));
+        let length = body.len();
+        write!(
+            socket,
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
+             Seen-Path: {path}\r\nSeen-Host: {host}\r\nSeen-Address: {address}\r\n\r\n{body}"
+        )
+        .is_ok()
+    })
+}
+
+/// The path that the server was asked for; else the status, and where a redirect leads.
+fn outcome(side: &Side, path: &str) -> String {
+    let response = side.send(path, "").read_response();
+    match (response.header("seen-path"), response.header("location")) {
+        (Some(path), _) => format!("`{path}`"),
+        (None, Some(location)) => {
+            let rest = location.split_once("://").map_or(location, |(_, rest)| rest);
+            let path = rest.split_once('/').map_or("", |(_, path)| path);
+            format!("{} to `/{path}`", response.status)
+        }
+        (None, None) => response.status.to_string(),
+    }
+}
+
+#[test]
+fn nginx_and_tidegate_serve_locations_as_the_page_says() {
+    let page = Page::read("nginx.md").section("Locations and proxy_pass");
+    let nginx = Side::peer_before(echo(), &page.block("nginx"), Server::nginx);
+    let own = Side::tidegate_before(echo(), &page.block("yaml"));
+    let sides = [&nginx, &own];
+    let paths = ["/api/items?x=1", "/api", "/apis", "/shop/a", "/images/a", "/old", "/moved/a?x=1"];
+    let mut rows: Vec<[String; 3]> = Vec::new();
+    for path in paths {
+        let [first, second] = sides.map(|side| outcome(side, path));
+        rows.push(row(&format!("`{path}`"), first, second));
+    }
+    let (forged, gzip) = ("X-Real-IP: 192.0.2.1\r\n", "Accept-Encoding: gzip\r\n");
+    for (path, sent, what, name) in [
+        ("/api/items", "", ": the server's `Host`", "seen-host"),
+        ("/images/a", "", ": the server's `Host`", "seen-host"),
+        ("/api/items", forged, " with `X-Real-IP: 192.0.2.1`: the server's", "seen-address"),
+        ("/images/a", forged, " with `X-Real-IP: 192.0.2.1`: the server's", "seen-address"),
+        (
+            "/api/items",
+            gzip,
+            " with `Accept-Encoding: gzip`: `Content-Encoding`",
+            "content-encoding",
+        ),
+    ] {
+        let [first, second] = sides.map(|side| {
+            let response = side.send(path, sent).read_response();
+            let value = response.header(name).unwrap_or("none").to_owned();
+            value.replace(&side.origin.upstream.address.to_string(), UPSTREAM)
+        });
+        rows.push(row(&format!("`{path}`{what}"), first, second));
+    }
+    let long = "Content-Length: 31457280\r\n";
+    let [first, second] = sides.map(|side| side.send("/api/items", long).read_response().status);
+    rows.push(row("`/api/items` with 30 MiB", first.to_string(), second.to_string()));
     page.assert_rows(&rows);
 }
 
