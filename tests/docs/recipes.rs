@@ -1,6 +1,6 @@
 //! What the recipes promise, tried with the configurations of their page.
 
-use std::io::Write;
+use std::{io::Write, process::Command};
 
 use testkit::{
     client::{Response, get},
@@ -13,7 +13,7 @@ use tidegate::{
     snapshot::{LoadError, Snapshot},
 };
 
-use crate::{configurations::complete, page::Page, root};
+use crate::{certificate_files::substitute, configurations::complete, page::Page, root};
 
 /// The start of a clock that stands still.
 const NOW: u64 = 1_700_000_000_000;
@@ -95,6 +95,33 @@ fn graphql_is_charged_what_the_server_says() {
     }
     let refused = post(&gateway, "/graphql?200&x-graphql-cost=1");
     assert_eq!(refused.status, 429, "10,800 of 10,000 are used");
+}
+
+#[test]
+fn a_challenge_reaches_the_client_of_the_authority() {
+    let certbot = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nchallenge");
+    let upstream = server();
+    let yaml = recipe("The first certificate", &upstream)
+        .replace("http://127.0.0.1:8888", &certbot.target())
+        .replace("0.0.0.0:80", "127.0.0.1:0")
+        .replace("0.0.0.0:443", "127.0.0.1:0");
+    let (yaml, _files) = substitute(&yaml);
+    let gateway = Gateway::start(&yaml);
+    let path = "/.well-known/acme-challenge/abc";
+    let redirected = get(gateway.address(), path, "");
+    assert_eq!(redirected.status, 308);
+    let location = redirected.header("location").expect("a location");
+    assert!(location.starts_with("https://") && location.ends_with(path), "{location}");
+
+    let address = gateway.server.addresses[1];
+    let port = address.port();
+    let curl = Command::new("curl")
+        .args(["--silent", "--insecure", "--resolve"])
+        .arg(format!("api.example.com:{port}:127.0.0.1"))
+        .arg(format!("https://api.example.com:{port}{path}"))
+        .output()
+        .expect("curl");
+    assert_eq!(String::from_utf8_lossy(&curl.stdout), "challenge");
 }
 
 /// The configuration in the `ConfigMap` of the manifest.
