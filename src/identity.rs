@@ -11,6 +11,7 @@
 //! | `token`, `credentials` | [`token()`]: the access token; the credentials of `Authorization` |
 //! | `extract` | the single value of a header, cookie or query parameter |
 //! | `canonical` | the canonical form of each kind of value |
+//! | `signed` | signed tokens, which are rejected in any other spelling than their canonical one |
 //! | `key` | [`KeyPlan`], [`Subject`]: a request's key, as a keyed hash of its parts |
 //! | `key_input` | [`KeyInput`]: the key of values that an operator enters |
 //! | `condition` | the values that the conditions of routes test |
@@ -46,6 +47,7 @@ mod credentials;
 mod extract;
 pub mod key;
 mod key_input;
+mod signed;
 pub mod token;
 mod values;
 
