@@ -30,6 +30,7 @@ mod access;
 mod access_log;
 mod algorithm;
 mod balance;
+mod caller_notes;
 mod certificates;
 mod compile;
 mod compress;

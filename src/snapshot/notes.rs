@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ahash::RandomState;
 use hashbrown::HashSet;
 
-use super::fault_collector::FaultCollector;
+use super::{caller_notes, fault_collector::FaultCollector};
 use crate::config::{self, Config, KeyPart, ListenAddress, Target};
 use crate::route::{PathPattern, normalize::normalize};
 
@@ -28,6 +28,7 @@ pub(super) fn add(collector: &mut FaultCollector<'_>, config: &Config) {
     note_unused_limits(collector, config);
     note_tiers(collector, config);
     note_login(collector, config);
+    caller_notes::add(collector, config);
 }
 
 /// Notes values of tiers that no request has.
