@@ -51,7 +51,7 @@ mod signed;
 pub mod token;
 mod values;
 
-pub use caller::{Caller, token_hash};
+pub use caller::{Caller, caller_key, token_hash};
 pub use canonical::trim;
 pub use client::{AddressSource, ClientAddress, TrustedProxies};
 pub use condition::{caller_percentile, header_value, is_forwarding_field};

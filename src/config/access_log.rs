@@ -52,6 +52,7 @@ pub enum AccessLogField {
     Status,
     Route,
     Limit,
+    RefusedBy,
     Token,
     Bytes,
     Received,

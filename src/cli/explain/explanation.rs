@@ -100,7 +100,7 @@ struct LimitExplanation {
     enforced: bool,
     /// The parts of the key; empty if all requests are counted together.
     key: Vec<KeyPartValue>,
-    /// The client's address: the key that is used if all parts of the configured key are empty.
+    /// The client's address, which is counted beside the key if all parts that identify a caller are empty.
     fallback: Option<String>,
     admitted: bool,
     remaining: u64,
@@ -513,7 +513,7 @@ impl LimitExplanation {
             (Some(address), _) => {
                 writeln!(
                     out,
-                    "           key: {key}; all empty, so the client's address {address} is counted"
+                    "           key: {key}; no caller in it, so the client's address {address} is counted, too"
                 )
             }
             (None, true) => {
