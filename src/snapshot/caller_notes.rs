@@ -27,7 +27,10 @@ pub(super) fn add(collector: &mut FaultCollector<'_>, config: &Config) {
     for (index, route) in config.routes.iter().enumerate() {
         let named = route.limits.iter().filter_map(|name| config.limits.get_key_value(name));
         let enforced: Vec<_> = named.filter(|(_, limit)| limit.enforce).collect();
-        if enforced.is_empty() || enforced.iter().any(|(_, limit)| is_bounded(limit, config)) {
+        let is_invented = |limit: &Limit| !is_of_gateway(limit, config);
+        if !enforced.iter().any(|(_, limit)| is_invented(limit))
+            || enforced.iter().any(|(_, limit)| counts_address(limit, config))
+        {
             continue;
         }
         let escapable: Vec<_> = enforced
@@ -84,8 +87,13 @@ fn note_unbounded(
     collector.note(&format!("routes[{first}].limits"), what, expected);
 }
 
-/// Whether a client cannot make a new key of the limit for each request.
-fn is_bounded(limit: &Limit, config: &Config) -> bool {
+/// Whether the limit counts each address, whatever the client invents. A limit over all callers does not: one client
+/// locks out the others.
+fn counts_address(limit: &Limit, config: &Config) -> bool {
+    limit.key.contains(&KeyPart::ClientIp) && is_of_gateway(limit, config)
+}
+
+fn is_of_gateway(limit: &Limit, config: &Config) -> bool {
     limit.key.iter().all(|part| origin(part, &config.client) == Origin::Gateway)
 }
 
@@ -154,6 +162,8 @@ mod tests {
         assert_eq!(notes(&format!("{token}, {address}"), &["t, a", "t, a"]), [] as [&str; 0]);
         let noted = notes(&format!("{token}, {address}"), &["t, a", "t"]);
         assert!(noted.len() == 1 && noted[0].contains("`r1` counts"), "{noted:?}");
+        let shared = format!("{token}, {}", limit("all", ""));
+        assert_eq!(notes(&shared, &["t, all"]).len(), 1, "one client exhausts it");
         let dry = format!("{token}, a: {{quota: 5, window: 10s, enforce: false}}");
         assert_eq!(notes(&dry, &["t, a"]).len(), 1, "a dry run refuses nobody");
         for key in ["client_ip", "", "route", "'path:id'", "host"] {

@@ -67,9 +67,12 @@ fn a_signed_token_has_one_spelling() {
     let signed = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.";
     let signature = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
     on_every_protocol(|protocol| {
-        let gateway = start("token", "token: [header:authorization, header:x-api-key, cookie:session]");
+        let gateway =
+            start("token", "token: [header:authorization, header:x-api-key, cookie:session]");
         let mut client = protocol.connect(&gateway);
-        for (index, place) in (1..).zip(["authorization: Bearer ", "x-api-key: ", "cookie: session="]) {
+        for (index, place) in
+            (1..).zip(["authorization: Bearer ", "x-api-key: ", "cookie: session="])
+        {
             for signature in respelled_signatures(signature) {
                 let headers = format!("{place}{signed}{signature}\r\n");
                 let response = client.get("/items/1", &headers);
@@ -92,8 +95,14 @@ fn bearer_tokens_are_those_of_rfc_6750() {
     // As Laravel Sanctum and others issue them.
     assert_one_caller(
         "token",
-        &[("/items/1", b"Authorization: Bearer 1|aB~c+d/e==\r\n"), ("/items/1", b"X-Api-Key: 1|aB~c+d/e==\r\n")],
-        &[("/items/1", b"Authorization: Bearer 2|aB~c+d/e==\r\n"), ("/items/1", b"Authorization: Bearer 1:aB\r\n")],
+        &[
+            ("/items/1", b"Authorization: Bearer 1|aB~c+d/e==\r\n"),
+            ("/items/1", b"X-Api-Key: 1|aB~c+d/e==\r\n"),
+        ],
+        &[
+            ("/items/1", b"Authorization: Bearer 2|aB~c+d/e==\r\n"),
+            ("/items/1", b"Authorization: Bearer 1:aB\r\n"),
+        ],
     );
 }
 

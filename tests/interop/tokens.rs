@@ -67,7 +67,9 @@ fn assert_one_quota(upstream: SocketAddr, library: &str, expected: usize) {
         format!("  {name}: {{algorithm: sliding_log, quota: {QUOTA}, window: 1h, key: [token]}}\n")
     };
     let route = |name| {
-        format!("  - {{name: {name}, match: {{path: /{library}/{name}}}, upstream: app, limits: [{name}]}}\n")
+        format!(
+            "  - {{name: {name}, match: {{path: /{library}/{name}}}, upstream: app, limits: [{name}]}}\n"
+        )
     };
     let names = ["a", "b", "c"];
     let gateway = Gateway::start(&format!(

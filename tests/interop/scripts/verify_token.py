@@ -8,7 +8,11 @@
 import json
 import sys
 import threading
+import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+# That the module is deprecated.
+warnings.simplefilter("ignore")
 
 import authlib.jose
 import itsdangerous
