@@ -59,8 +59,9 @@ pub(super) fn canonical(value: Cow<'_, [u8]>) -> Option<Cow<'_, [u8]>> {
 impl<'v> SignedToken<'v> {
     /// The signed token that `value` is, or that follows a scheme such as `Bearer`.
     pub(super) fn find(value: &'v [u8]) -> Option<Self> {
-        let mut texts = [value, without_scheme(value)].into_iter();
-        texts.find_map(|text| Format::of(text).map(|format| Self { format, text }))
+        let read = |text| Format::of(text).map(|format| Self { format, text });
+        let rest = without_scheme(value);
+        read(value).or_else(|| if rest.len() < value.len() { read(rest) } else { None })
     }
 
     /// The token without the padding at its end; `None` if it is not in its canonical form.

@@ -248,6 +248,31 @@ fn keys_of_real_services_are_counted_as_sent() {
 }
 
 #[test]
+fn cookies_of_real_frameworks_are_counted_as_sent() {
+    let jwt = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+    for (sent, counted) in [
+        // Express.
+        (
+            "s%3A8dFq0cS4wV1xYt7u.rQ%2B3T%2F5vXk7Zb1cD9eF2gH4iJ6kL8mN0oP2qR4sT6uV",
+            Some("s:8dFq0cS4wV1xYt7u.rQ 3T/5vXk7Zb1cD9eF2gH4iJ6kL8mN0oP2qR4sT6uV".to_owned()),
+        ),
+        (jwt, Some(jwt.to_owned())),
+        // Nuxt.
+        (&*format!("Bearer%20{jwt}"), Some(format!("Bearer {jwt}"))),
+        (&*format!("\"{jwt}\""), Some(jwt.to_owned())),
+        (&*format!("Bearer%20{jwt}~"), None),
+        (&*format!("{jwt}%7E"), None),
+        (&*format!("{}%6b", &jwt[..jwt.len() - 1]), None),
+        (&*format!("{jwt}+"), None),
+        // Supabase and others keep JSON.
+        ("%5B%22a.b.c%22%2Cnull%5D", Some("[\"a.b.c\",null]".to_owned())),
+    ] {
+        let form = canonical_cookie_value(sent.as_bytes());
+        assert_eq!(form.as_deref(), counted.as_deref().map(str::as_bytes), "{sent}");
+    }
+}
+
+#[test]
 fn formats_are_canonical_or_rejected() {
     let header = "eyJhbGciOiJIUzI1NiJ9";
     let signature = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
