@@ -446,7 +446,7 @@ fn hash(store: &str, arguments: &[&str], input: &str) -> (Exit, String) {
          limits:\n  l: {{quota: 1, window: 1s, key: [token, route]}}\n  all: {{quota: 1, window: 1s, key: []}}\n\
          routes: [{{name: r, match: {{path: /x}}, upstream: hello, limits: [l, all]}}]\n"
     ));
-    let arguments = ["tidegate", "hash", &path].iter().chain(arguments).copied();
+    let arguments = [&["tidegate", "hash", &path], arguments].concat();
     let arguments = <Arguments as clap::Parser>::try_parse_from(arguments).unwrap();
     let Some(super::Command::Hash(arguments)) = arguments.command else { panic!("hash") };
     let env = |name: &str| (name == "S").then(|| "a secret of some length".into());

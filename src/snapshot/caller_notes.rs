@@ -15,7 +15,7 @@ enum Origin {
     Gateway,
     /// The upstream, which verifies it.
     Upstream,
-    /// Nobody but the client.
+    /// The client alone.
     Client,
 }
 
@@ -165,7 +165,7 @@ mod tests {
         let shared = format!("{token}, {}", limit("all", ""));
         assert_eq!(notes(&shared, &["t, all"]).len(), 1, "one client exhausts it");
         let dry = format!("{token}, a: {{quota: 5, window: 10s, enforce: false}}");
-        assert_eq!(notes(&dry, &["t, a"]).len(), 1, "a dry run refuses nobody");
+        assert_eq!(notes(&dry, &["t, a"]).len(), 1, "a dry run refuses no request");
         for key in ["client_ip", "", "route", "'path:id'", "host"] {
             let route = if key.contains("id") { "" } else { "l" };
             let noted = notes(&limit("l", key), &[route]);

@@ -513,7 +513,7 @@ impl LimitExplanation {
             (Some(address), _) => {
                 writeln!(
                     out,
-                    "           key: {key}; no caller in it, so the client's address {address} is counted, too"
+                    "           key: {key}; no caller in it, so the client's address {address} is counted"
                 )
             }
             (None, true) => {
