@@ -183,7 +183,8 @@ fn digit(byte: u8) -> Option<u8> {
 /// `text` without its padding; `None` if it is not exactly as much as base64 has.
 fn without_padding(text: &[u8]) -> Option<&[u8]> {
     let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
-    (end == text.len() || text.len() - end <= 2 && text.len() % 4 == 0).then(|| &text[..end])
+    (end == text.len() || text.len() - end <= 2 && text.len().is_multiple_of(4))
+        .then(|| &text[..end])
 }
 
 /// Whether `text` is base64url as encoders write it, without padding.

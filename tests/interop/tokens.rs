@@ -97,7 +97,7 @@ limits:
         let served = statuses.iter().filter(|status| **status == 200).count();
         assert_eq!(statuses[0], 200, "{library}, {place}");
         assert!(served <= QUOTA, "{library}, {place}: {served} of {} are served", statuses.len());
-        let again: Vec<u16> = (0..QUOTA + 1).map(|_| ask(&token).status).collect();
+        let again: Vec<u16> = (0..=QUOTA).map(|_| ask(&token).status).collect();
         assert_eq!(again.last(), Some(&429), "{library}, {place}: {again:?}");
     }
 }

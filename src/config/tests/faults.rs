@@ -336,7 +336,7 @@ fn faults_of_the_access_log_are_located() {
         ("access_log: {format: xml}", "1:22: `xml`, expected json, combined or text"),
         (
             "access_log: {fields: [time, query]}",
-            "1:29: `query`, expected time, client, method, host, path, protocol, status, route, limit, token, bytes, \
+            "1:29: `query`, expected time, client, method, host, path, protocol, status, route, limit, refused_by, token, bytes, \
              received, duration_ms, delay_ms, upstream, upstream_ms, attempts, cut, complete, request_id, trace_id, referer \
              or user_agent",
         ),

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::super::canonical::canonical_cookie_value;
 use super::*;
 
-/// What `binascii.a2b_base64` of Python makes of `text`, as PyJWT, python-jose, Authlib and itsdangerous call it: in
+/// What `binascii.a2b_base64` of Python makes of `text`, as `PyJWT`, python-jose, Authlib and itsdangerous call it: in
 /// either alphabet, with padding added.
 fn python(text: &[u8]) -> Option<Vec<u8>> {
     let (mut bits, mut count, mut padding, mut out) = (0_u32, 0_usize, 0, Vec::new());
@@ -165,9 +165,10 @@ proptest! {
         let text = token.text();
         // Upstreams that decode cookies read the token, the others skip the `%`.
         let escapes: Vec<usize> = places.iter().map(|place| place.index(text.len())).collect();
-        let escape = |(at, byte): (usize, &u8)| match escapes.contains(&at) {
-            true => format!("%{byte:02x}"),
-            false => char::from(*byte).to_string(),
+        let escape = |(at, byte): (usize, &u8)| if escapes.contains(&at) {
+            format!("%{byte:02x}")
+        } else {
+            char::from(*byte).to_string()
         };
         let escaped: String = text.iter().enumerate().map(escape).collect();
         let escaped = escaped.into_bytes();
@@ -278,7 +279,7 @@ fn formats_are_canonical_or_rejected() {
     let signature = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
     let session = "dBjftJeZ4CVP-mB92K27uhbUJUA";
     let jwt = format!("{header}.eyJzdWIiOiJhIn0.{signature}");
-    let compressed = format!(".eJyrVkrOSy1SsqpWSs5PSVWyMqitBQA5vAYR.aSQ9xQ.{}", session);
+    let compressed = format!(".eJyrVkrOSy1SsqpWSs5PSVWyMqitBQA5vAYR.aSQ9xQ.{session}");
     for (value, wanted) in [
         (jwt.clone(), Some(jwt.clone())),
         (format!("{jwt}="), Some(jwt.clone())),
@@ -300,8 +301,8 @@ fn formats_are_canonical_or_rejected() {
         ),
         // As Starlette writes its session.
         (
-            format!("eyJhIjogIj8/PyJ9.aSQ9xQ.{}", session),
-            Some(format!("eyJhIjogIj8/PyJ9.aSQ9xQ.{}", session)),
+            format!("eyJhIjogIj8/PyJ9.aSQ9xQ.{session}"),
+            Some(format!("eyJhIjogIj8/PyJ9.aSQ9xQ.{session}")),
         ),
         (compressed.clone(), Some(compressed.clone())),
         (format!("{compressed}*"), None),

@@ -6,8 +6,8 @@ use super::*;
 /// address.
 fn route(keys: &str) -> String {
     let (sections, _) = GOOD.split_once("routes:").unwrap();
-    let by_header = "window: 10s, key: ['header:x-team']}, address: {quota: 9, window: 10s}";
-    let sections = sections.replace("window: 10s}", by_header);
+    let limits = "limits: {one: {quota: 5, window: 10s, key: ['header:x-team']},\n  address: {quota: 9, window: 10s}}";
+    let sections = sections.replace("limits:\n  one: {quota: 5, window: 10s}", limits);
     format!(
         "{sections}routes:\n  - name: a\n    match: {{path: '/a/{{id}}'}}\n    limits: [one, address]\n    {keys}\n"
     )
