@@ -194,9 +194,9 @@ pub struct Route {
     /// Maximum time from the request's head to the response's head; `None`: no bound.
     pub request_timeout: Option<Duration>,
     /// Maximum time without progress in a response's body; `None`: no bound.
-    pub answer_idle_timeout: Option<Duration>,
+    pub response_idle_timeout: Option<Duration>,
     /// Maximum time from the response's head to its last byte; `None`: no bound.
-    pub answer_timeout: Option<Duration>,
+    pub response_body_timeout: Option<Duration>,
     /// Maximum time without a byte in a tunnel; `None`: no bound.
     pub tunnel_idle_timeout: Option<Duration>,
     /// Maximum size of a request's body, in bytes.

@@ -228,6 +228,26 @@ fn faulty_routes_and_upstreams_are_refused() {
             "9:29: `/a` matches the same requests as route `a` (line 8), expected another host, path or method",
         ),
         (
+            replaced("path: '/b/{id}'", "path: /b, path_prefix: /b"),
+            "9:33: both `path` and `path_prefix`, expected one of them",
+        ),
+        (
+            replaced("path: /a", "path_prefix: /a").replace("path: '/b/{id}'", "path_prefix: /a"),
+            "9:36: `/a/...` matches the same requests as route `a` (line 8), expected another host, path or method",
+        ),
+        (
+            replaced("path: /a", "path_prefix: '/a/{*rest}'"),
+            "8:36: `/a/{*rest}` (`{*name}` in a prefix, which matches all paths below anyway), expected a prefix such as /login, which matches /login and all paths below it",
+        ),
+        (
+            replaced("path: /a", "path_prefix: a"),
+            "8:36: `a` (the path must start with /), expected a prefix such as /login, which matches /login and all paths below it",
+        ),
+        (
+            replaced("path: /a", "path: '/y/{rest...}'"),
+            "8:29: `/y/{rest...}` (write {*rest} for the rest of the path), expected a path such as /items/{id} or /files/{*rest}",
+        ),
+        (
             replaced("path: /a", "path: /a, host: 'a b'"),
             "8:39: `a b` (` ` is not allowed in a host), expected a host such as api.example.com or *.example.com",
         ),

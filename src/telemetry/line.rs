@@ -27,10 +27,10 @@ pub enum CutReason {
     ClientTimeout,
     /// The response was truncated or malformed after its head.
     UpstreamBroken,
-    /// The response's body paused for longer than `answer_idle_timeout`.
+    /// The response's body paused for longer than `response_idle_timeout`.
     UpstreamIdle,
-    /// The response took longer than `answer_timeout`.
-    AnswerTimeout,
+    /// The response took longer than `response_body_timeout`.
+    ResponseBodyTimeout,
     /// A tunnel was without a byte for longer than `tunnel_idle_timeout`.
     TunnelIdle,
     /// The gateway was stopped, and `drain_timeout` passed.
@@ -45,7 +45,7 @@ impl CutReason {
             Self::ClientTimeout => "client_timeout",
             Self::UpstreamBroken => "upstream_broken",
             Self::UpstreamIdle => "upstream_idle",
-            Self::AnswerTimeout => "answer_timeout",
+            Self::ResponseBodyTimeout => "response_body_timeout",
             Self::TunnelIdle => "tunnel_idle",
             Self::DrainTimeout => "drain_timeout",
         }

@@ -231,7 +231,7 @@ fn grpc_cancellations_reach_the_server() {
 fn grpc_streams_that_the_gateway_cuts_off_do_not_succeed() {
     let server = Server::start();
     let stall = "  - {name: stall, match: {path: /tidegate.Test/Stall}, upstream: grpc, \
-                 answer_idle_timeout: 300ms}";
+                 response_idle_timeout: 300ms}";
     let seen = call(&gateway(&server, "", &format!("{stall}\n{ROUTE}")), "cut_off");
     assert_eq!(
         (&seen["stalled"]["code"], &seen["stalled"]["replies"]),

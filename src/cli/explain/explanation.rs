@@ -44,6 +44,9 @@ pub(super) struct Explanation {
     route: Option<String>,
     /// What the route matches beyond its pattern, and what it changes on messages.
     changes: RouteChanges,
+    /// The route's path prefix, with `/...` behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefix: Option<String>,
     /// The limits that the request is charged to.
     limits: Vec<LimitExplanation>,
     /// True if the throttle applies.
@@ -94,7 +97,7 @@ struct LimitExplanation {
     quota: u32,
     window_ms: Millis,
     cost: u32,
-    /// Index of the caller's tier, from 0.
+    /// Number of the caller's tier, from 1.
     tier: Option<u16>,
     /// False if the limit is not enforced.
     enforced: bool,
@@ -199,6 +202,8 @@ impl Explanation {
         let route = &snapshot.routes[index];
         self.route_index = Some(index);
         self.route = Some(route.name.to_string());
+        let pattern = &route.edits.pattern;
+        self.prefix = pattern.is_prefix().then(|| pattern.as_str().to_owned());
         if let Some(policy) = &route.cors {
             let mut fields = Fields::new();
             respond::write_cors_fields(&mut fields, policy, &head.fields, None);
@@ -353,7 +358,9 @@ impl Explanation {
                 "           a trusted proxy that names no client; tiers by address do not apply"
             )?;
         }
-        writeln!(out, "route      {}", self.route.as_deref().unwrap_or("none"))?;
+        let prefix = self.prefix.iter().map(|prefix| format!(", by the prefix {prefix}"));
+        let prefix: String = prefix.collect();
+        writeln!(out, "route      {}{prefix}", self.route.as_deref().unwrap_or("none"))?;
         self.changes.print_match(out)?;
         for limit in &self.limits {
             limit.print(out)?;
@@ -491,7 +498,7 @@ impl LimitExplanation {
             quota: limit.quota.limit,
             window_ms: limit.quota.window,
             cost,
-            tier,
+            tier: tier.map(|index| index + 1),
             enforced: limit.enforce,
             key: parts.map(|value| KeyPartValue { part: value.part, value: value.value }).collect(),
             fallback: values.fallback.map(|address| address.to_string()),
