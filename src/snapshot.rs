@@ -36,6 +36,7 @@ mod compress;
 mod cors;
 mod error_bodies;
 mod fault_collector;
+mod files;
 mod limits;
 mod listen;
 mod load;

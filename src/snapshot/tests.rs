@@ -144,6 +144,7 @@ fn a_redirect_leads_to_the_first_listener_with_tls() {
     let (cert, key) = (folder.path().join("a.pem"), folder.path().join("a.key"));
     std::fs::write(&cert, identity.cert.pem()).unwrap();
     std::fs::write(&key, identity.signing_key.serialize_pem()).unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let files = format!("certificates: [{{cert: {}, key: {}}}]", cert.display(), key.display());
     let rest = "upstreams: {a: {respond: {}}}
 routes: [{name: a, match: {path: /}, upstream: a}]
@@ -168,6 +169,19 @@ routes: [{name: a, match: {path: /}, upstream: a}]
         assert!(snapshot.notes.is_empty(), "{:?}", snapshot.notes);
     }
     assert_eq!(redirecting("false", "").unwrap().listeners[0].redirect_https, None);
+    let fault = |to: &str, more: &str| match redirecting(to, more) {
+        Err(faults) => faults.join("\n"),
+        Ok(snapshot) => snapshot.notes.iter().map(ToString::to_string).collect(),
+    };
+    let own = fault("80", "");
+    assert!(own.contains("`80` is the port of this listener, which is in clear"), "{own}");
+    let circle = fault(
+        "81",
+        "- {address: 127.0.0.1:81, redirect_https: 82}\n- {address: 127.0.0.1:82, redirect_https: 80}\n",
+    );
+    assert_eq!(circle.matches("redirects back: a circle").count(), 3, "{circle}");
+    let clear = fault("81", "- {address: 127.0.0.1:81}\n");
+    assert!(clear.contains("`81` is the port of a listener in clear"), "{clear}");
     let faulty = format!(
         "- {{address: 127.0.0.1:8443, redirect_https: true, proxy_protocol: {{from: []}}, tls: {{{files}}}}}\n"
     );

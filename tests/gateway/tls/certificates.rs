@@ -1,6 +1,6 @@
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt, symlink},
     path::Path,
     process::Command,
     sync::{
@@ -176,6 +176,19 @@ fn certificates_that_expire_are_noted_and_counted() {
     assert_eq!(metric("expired.test"), 978_307_200);
     assert_eq!(metric("later.test"), 3_818_448_000);
     assert_eq!(metric("*.valid.test"), 3_818_448_000);
+}
+
+#[test]
+fn a_private_key_that_everyone_can_read_is_noted() {
+    let files = Certificates::new();
+    let paths = files.authority.issue(&["a.test"]).write(files.path(), "a");
+    let yaml = with_certificates(&[format!("{{{}}}", paths.entry())]);
+    for (mode, count) in [(0o600, 0), (0o640, 0), (0o644, 1), (0o606, 1)] {
+        fs::set_permissions(&paths.key, fs::Permissions::from_mode(mode)).expect("its owner");
+        let (exit, printed) = check(&files, &yaml);
+        let note = "a.key` has a private key, and every user of this machine can read it";
+        assert_eq!((exit, printed.matches(note).count()), (0, count), "{mode:o}: {printed}");
+    }
 }
 
 #[test]
