@@ -58,6 +58,7 @@ mod scalar;
 mod secret;
 mod source;
 mod store;
+mod strict_schema;
 mod suggest;
 mod target;
 #[cfg(test)]

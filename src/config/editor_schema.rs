@@ -3,19 +3,22 @@
 
 use serde_json::{Map, Value, json};
 
+use super::strict_schema::tighten;
+
 /// A text with a reference.
 const REFERENCE: &str = "\\$\\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\\}";
-
-/// Definitions of text that may be a status, which a file has without quotes.
-const STATUSES: [&str; 2] = ["RetryCondition", "StatusRange"];
 
 /// The schema for editors.
 pub fn editor_schema() -> Value {
     let mut schema = super::schema().to_value();
+    tighten(&mut schema);
     allow_references(&mut schema);
-    for name in STATUSES {
+    for (name, number) in [
+        ("RetryCondition", json!({"enum": [502, 503, 504]})),
+        ("StatusRange", json!({"type": "integer", "minimum": 100, "maximum": 599})),
+    ] {
         if let Some(choices) = schema["$defs"][name]["anyOf"].as_array_mut() {
-            choices.push(json!({"type": "integer", "minimum": 100, "maximum": 599}));
+            choices.push(number);
         }
     }
     schema
@@ -89,11 +92,10 @@ mod tests {
         ] {
             assert_eq!(property["anyOf"][1], reference, "{property:#}");
         }
-        for status in STATUSES {
-            assert_eq!(definition(status)["anyOf"][2]["minimum"], 100, "{status}");
-        }
+        assert_eq!(definition("StatusRange")["anyOf"][2]["minimum"], 100);
+        assert_eq!(definition("RetryCondition")["anyOf"][2]["enum"][0], 502);
         // Text of any form needs no exception, and a description stays where editors look for it.
-        assert_eq!(definition("Route")["properties"]["strip_prefix"]["anyOf"], Value::Null);
+        assert_eq!(definition("UpstreamTls")["properties"]["name"]["anyOf"], Value::Null);
         assert!(definition("Limit")["properties"]["quota"]["description"].is_string());
         assert_eq!(definition("Limit")["properties"]["quota"]["anyOf"][0]["minimum"], 1);
         // Sections stay as they are.
