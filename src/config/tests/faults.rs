@@ -225,7 +225,7 @@ fn an_unquoted_path_with_braces_is_explained() {
 
 #[test]
 fn faults_in_every_section_are_located() {
-    let url = "expected http://host:port, https://host:port, unix:/path, srv://name or srvs://name, and nothing after it; or {url: URL, weight: NUMBER}";
+    let url = "expected http://host:port, https://host:port, unix:/path, srv://name or srvs://name, and nothing after it";
     let redis = "expected a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
     let part = "expected client_ip, token, host, method, route, path, path:NAME, header:NAME, \
                 cookie:NAME or query:NAME";
@@ -249,7 +249,12 @@ fn faults_in_every_section_are_located() {
         "http://a b",
     ] {
         let shown = bad.replace("u@", "*@");
-        assert_eq!(faults(&target(bad)), [format!("2:21: `{shown}`, {url}")]);
+        // Without a scheme, the URL that is meant.
+        let expected = match bad {
+            "h:80" => url.replace("expected ", "expected `http://h:80`: "),
+            _ => format!("{url}; or {{url: URL, weight: NUMBER}}"),
+        };
+        assert_eq!(faults(&target(bad)), [format!("2:21: `{shown}`, {expected}")]);
     }
     let cases = [
         (
@@ -365,7 +370,7 @@ routes:
     let top = "listen, workers, admin, drain_timeout, access_log, traces, http, client, headers, store, \
                upstreams, limits, throttle, routes";
     let route = "name, match, upstream, redirect, respond, status, limits, throttle, strip_prefix, rewrite, host, \
-                 headers, request_timeout, answer_idle_timeout, answer_timeout, tunnel_idle_timeout, max_body, allow, deny, cors, \
+                 headers, request_timeout, response_idle_timeout, response_body_timeout, tunnel_idle_timeout, max_body, allow, deny, cors, \
                  error_bodies, compress, mirror";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");
     let expected = [
@@ -396,6 +401,14 @@ fn keys_of_other_gateways_are_recognised() {
     for (text, expected) in [
         ("limits: {a: {rate: 5, window: 1s}}", "unknown key `rate`, expected `quota`"),
         ("limits: {a: {quota: 5, period: 1s}}", "unknown key `period`, expected `window`"),
+        (
+            "routes: [{name: a, answer_timeout: 1s}]",
+            "unknown key `answer_timeout`, expected `response_body_timeout`",
+        ),
+        (
+            "routes: [{name: a, answer_idle_timeout: 1s}]",
+            "unknown key `answer_idle_timeout`, expected `response_idle_timeout`",
+        ),
         ("routes: [{name: a, proxy_pass: b}]", "unknown key `proxy_pass`, expected `upstream`"),
         ("upstreams: {a: {servers: [b]}}", "unknown key `servers`, expected `targets`"),
         (
@@ -476,6 +489,72 @@ fn a_credential_beside_a_fault_is_not_quoted() {
     let admin = "admin: {address: '127.0.0.1:1', token: hunter2hunter2hunter2}";
     let shown = parse("t.yaml", admin).unwrap_err().to_string();
     assert!(!shown.contains("ter2"), "{shown}");
+}
+
+#[test]
+fn a_rate_under_a_name_that_ends_in_key_is_quoted() {
+    let shown = |text: &str| parse("t.yaml", text).unwrap_err().to_string();
+    let text = shown("limits: {per-key: 100r/s}");
+    assert!(text.contains("| limits: {per-key: 100r/s}\n"), "{text}");
+    // Of what may be a credential, neither the brace nor the place of the fault is hidden.
+    let text = shown("limits: {per-key: hunter2}");
+    assert!(text.contains("| limits: {per-key: *******}\n"), "{text}");
+    let text = shown("limits: {per-key: 'hun}'}");
+    assert!(text.contains("| limits: {per-key: ******}\n"), "{text}");
+    let text = shown("limits:\n  per-key: hunter}");
+    assert!(text.contains("|   per-key: *******\n"), "{text}");
+    for credential in ["2fA9c/xYz81kPq0", "12345678901r/secretsecret", "4f/+a"] {
+        let text = shown(&format!("limits: {{per-key: {credential}}}"));
+        let quoted = text.lines().find(|line| line.starts_with("1 |")).unwrap();
+        assert!(!quoted.contains(credential), "{text}");
+    }
+}
+
+#[test]
+fn a_missing_colon_is_reported_at_its_line() {
+    for (text, expected) in [
+        ("limits:\n  a\n    quota: 5\n", "2:3: `a` without a colon, expected `a:`"),
+        ("limits\n  a: {quota: 5}\n", "1:1: `limits` without a colon, expected `limits:`"),
+        (
+            "routes:\n  - name: a\n    upstream app   # here\n\n    limits: [x]\n",
+            "3:5: `upstream` without a colon, expected `upstream:`",
+        ),
+        (
+            "routes:\n  - name a\n    upstream: app\n",
+            "2:5: `name` without a colon, expected `name:`",
+        ),
+        ("routes: []\nupstreams\nlimits: {}\n", "2:1: `upstreams` without a colon"),
+    ] {
+        let faults = parse("t.yaml", text).unwrap_err().to_string();
+        assert!(faults.starts_with(&format!("t.yaml:{expected}")), "{faults}");
+    }
+    let other = parse("t.yaml", "limits:\n  a: b: c\n").unwrap_err().to_string();
+    assert!(other.starts_with("t.yaml:2:") && !other.contains("without a colon"), "{other}");
+}
+
+#[test]
+fn values_that_are_meant_are_named() {
+    for (text, expected) in [
+        (
+            "limits: {a: {quota: 1, window: 1s, key: [ip]}}",
+            "`ip`, expected `client_ip`: client_ip,",
+        ),
+        (
+            "limits: {a: {quota: 1, window: 1s, key: ['headers:x']}}",
+            "`headers:x`, expected `header:x`: client_ip,",
+        ),
+        (
+            "upstreams: {a: {targets: ['localhost:3000']}}",
+            "`localhost:3000`, expected `http://localhost:3000`: http://host:port",
+        ),
+        (
+            "upstreams: {a: {targets: [{url: 'localhost:3000'}]}}",
+            "`localhost:3000`, expected `http://localhost:3000`: http://host:port",
+        ),
+    ] {
+        let faults = parse("t.yaml", text).unwrap_err().to_string();
+        assert!(faults.contains(expected), "{faults}");
+    }
 }
 
 #[test]
