@@ -92,8 +92,16 @@ mod tests {
         Balancer, ChoiceInput, Endpoint, EndpointView, Policy, SplitMix,
     };
 
+    /// What the choice of a simulation reads.
+    #[derive(Clone, Copy, Eq, PartialEq)]
+    enum Reads {
+        Load,
+        LoadAndErrors,
+    }
+
     /// Endpoints at a time of a simulation, in ms.
     struct Fleet {
+        reads: Reads,
         in_flight: Vec<u32>,
         errors: Vec<ErrorRate>,
         now: u64,
@@ -105,7 +113,10 @@ mod tests {
         }
 
         fn success_share(&self, index: usize) -> u32 {
-            self.errors[index].success_share(self.now)
+            match self.reads {
+                Reads::Load => FULL_RAMP,
+                Reads::LoadAndErrors => self.errors[index].success_share(self.now),
+            }
         }
 
         fn in_flight(&self, index: usize) -> u32 {
@@ -126,14 +137,14 @@ mod tests {
     /// 1,000 requests a second. It fails each of its requests at once while `fails` is true for the second; the
     /// others answer after 20 ms.
     fn share(
-        (policy, size): (Policy, usize),
+        (policy, size, reads): (Policy, usize, Reads),
         (from, until): (u64, u64),
         fails: impl Fn(u64) -> bool,
     ) -> f64 {
         let endpoints = ["a", "b", "c", "d"].map(|name| Endpoint { name, weight: 1 });
         let balancer = Balancer::new(policy, &endpoints[..size]);
         let (in_flight, errors) = (vec![0; size], vec![ErrorRate::default(); size]);
-        let mut fleet = Fleet { in_flight, errors, now: 0 };
+        let mut fleet = Fleet { reads, in_flight, errors, now: 0 };
         let (mut ends, mut counts) = (BinaryHeap::<Reverse<(u64, usize)>>::new(), [0_u32; 4]);
         let mut random = SplitMix::new(7);
         for now in 0..until * 1_000 {
@@ -160,13 +171,16 @@ mod tests {
     #[test]
     fn an_endpoint_that_fails_fast_does_not_draw_requests() {
         for policy in [Policy::LeastRequests, Policy::PeakEwma] {
-            let failing = share((policy, 4), (0, 20), |_| true);
+            let failing = share((policy, 4, Reads::LoadAndErrors), (0, 20), |_| true);
             assert!(failing < 0.1, "{policy:?}: {failing}");
-            let one_of_two = share((policy, 2), (0, 20), |_| true);
+            let one_of_two = share((policy, 2, Reads::LoadAndErrors), (0, 20), |_| true);
             assert!(one_of_two < 0.2, "{policy:?}: {one_of_two}");
+            let by_load = share((policy, 4, Reads::Load), (0, 20), |_| true);
+            assert!(by_load > 0.35, "{policy:?}: {by_load}, so errors need no weight");
         }
         // It has its share again some seconds after its last error.
-        let recovered = share((Policy::LeastRequests, 4), (15, 40), |second| second < 10);
+        let recovered =
+            share((Policy::LeastRequests, 4, Reads::LoadAndErrors), (15, 40), |second| second < 10);
         assert!((0.22..0.28).contains(&recovered), "{recovered}");
     }
 
