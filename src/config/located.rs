@@ -10,6 +10,7 @@ use super::environment;
 use super::fault::{Location, Mismatch, redact_url_credentials};
 use super::secret::EnvLookup;
 use super::{MAX_FAULTS, MAX_FILE_SIZE};
+use crate::sensitive::is_sensitive_name;
 
 /// Maximum nesting of lists and mappings, aliases included.
 const MAX_DEPTH: usize = 32;
@@ -176,10 +177,15 @@ fn missing_colon(text: &str, at: usize, info: &str) -> Option<LocatedMismatch> {
     if !is_about_keys.iter().any(|words| info.contains(words)) {
         return None;
     }
-    let before = text.lines().enumerate().take(at.saturating_sub(1));
-    let (index, line) = before
-        .filter(|(_, line)| !matches!(line.trim_start().chars().next(), None | Some('#')))
-        .last()?;
+    let is_code = |line: &str| !matches!(line.trim_start().chars().next(), None | Some('#'));
+    let (mut above, mut last) = ("", None);
+    for (index, line) in text.lines().enumerate().take(at.saturating_sub(1)) {
+        if is_code(line) {
+            above = last.map_or("", |(_, line)| line);
+            last = Some((index, line));
+        }
+    }
+    let (index, line) = last?;
     let code = line.split(" #").next().unwrap_or_default().trim();
     let (code, is_item) =
         code.strip_prefix("- ").map_or((code, false), |item| (item.trim_start(), true));
@@ -188,7 +194,10 @@ fn missing_colon(text: &str, at: usize, info: &str) -> Option<LocatedMismatch> {
         && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
     // An item of one word is a value.
     let is_other = code.contains(": ") || code.ends_with(':') || is_item && value.is_empty();
-    if !is_key || is_other {
+    // The line is quoted, and it may be the value of the key above it.
+    let above =
+        above.split(':').next().unwrap_or_default().trim_start_matches([' ', '-', '"', '\'']);
+    if !is_key || is_other || is_sensitive_name(key) || is_sensitive_name(above) {
         return None;
     }
     let start = line.find(key).unwrap_or_default();

@@ -147,7 +147,7 @@ fn tighten_texts(definitions: &mut Value) {
         ("RouteMatch", "host", host_pattern()),
         ("RouteMatch", "path", path_pattern("\\{\\*[^{}*]+\\}")),
         ("RouteMatch", "path_prefix", prefix_pattern()),
-        ("Route", "strip_prefix", format!("^(/[^/?#{{}}\\s]+)+/?$|^/$")),
+        ("Route", "strip_prefix", "^(/[^/?#{}\\s]+)+/?$|^/$".to_owned()),
         ("Redirect", "to", redirect_pattern().to_owned()),
         ("HealthCheck", "path", "^/".to_owned()),
         ("ErrorBody", "content_type", some.to_owned()),
@@ -226,7 +226,9 @@ fn tighten_amounts(node: &mut Value, definitions: &Value) {
             keywords.values_mut().for_each(|value| tighten_amounts(value, definitions));
         }
         Value::Array(values) => {
-            values.iter_mut().for_each(|value| tighten_amounts(value, definitions));
+            for value in values {
+                tighten_amounts(value, definitions);
+            }
         }
         _ => {}
     }

@@ -2,6 +2,7 @@
 
 mod faults;
 mod hostile;
+mod meant;
 pub(crate) mod variables;
 
 use std::path::Path;
