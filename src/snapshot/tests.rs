@@ -219,6 +219,36 @@ fn faulty_limits_are_refused() {
 }
 
 #[test]
+fn faulty_prefixes_are_refused() {
+    let replaced = |from: &str, to: &str| GOOD.replace(from, to);
+    let cases = [
+        (
+            replaced("path: '/b/{id}'", "path: /b, path_prefix: /b"),
+            "9:33: both `path` and `path_prefix`, expected one of them",
+        ),
+        (
+            replaced("path: /a", "path_prefix: /a").replace("path: '/b/{id}'", "path_prefix: /a"),
+            "9:36: `/a/...` matches the same requests as route `a` (line 8), expected another host, path or method",
+        ),
+        (
+            replaced("path: /a", "path_prefix: '/a/{*rest}'"),
+            "8:36: `/a/{*rest}` (`{*name}` in a prefix, which matches all paths below anyway), expected a prefix such as /login, which matches /login and all paths below it",
+        ),
+        (
+            replaced("path: /a", "path_prefix: a"),
+            "8:36: `a` (the path must start with /), expected a prefix such as /login, which matches /login and all paths below it",
+        ),
+        (
+            replaced("path: /a", "path: '/y/{rest...}'"),
+            "8:29: `/y/{rest...}` (write {*rest} for the rest of the path), expected a path such as /items/{id} or /files/{*rest}",
+        ),
+    ];
+    for (text, expected) in &cases {
+        assert_eq!(compile(text).unwrap_err(), [*expected], "{text}");
+    }
+}
+
+#[test]
 fn faulty_routes_and_upstreams_are_refused() {
     let replaced = |from: &str, to: &str| GOOD.replace(from, to);
     let cases = [
@@ -240,26 +270,6 @@ fn faulty_routes_and_upstreams_are_refused() {
         (
             replaced("path: '/b/{id}'", "path: /a"),
             "9:29: `/a` matches the same requests as route `a` (line 8), expected another host, path or method",
-        ),
-        (
-            replaced("path: '/b/{id}'", "path: /b, path_prefix: /b"),
-            "9:33: both `path` and `path_prefix`, expected one of them",
-        ),
-        (
-            replaced("path: /a", "path_prefix: /a").replace("path: '/b/{id}'", "path_prefix: /a"),
-            "9:36: `/a/...` matches the same requests as route `a` (line 8), expected another host, path or method",
-        ),
-        (
-            replaced("path: /a", "path_prefix: '/a/{*rest}'"),
-            "8:36: `/a/{*rest}` (`{*name}` in a prefix, which matches all paths below anyway), expected a prefix such as /login, which matches /login and all paths below it",
-        ),
-        (
-            replaced("path: /a", "path_prefix: a"),
-            "8:36: `a` (the path must start with /), expected a prefix such as /login, which matches /login and all paths below it",
-        ),
-        (
-            replaced("path: /a", "path: '/y/{rest...}'"),
-            "8:29: `/y/{rest...}` (write {*rest} for the rest of the path), expected a path such as /items/{id} or /files/{*rest}",
         ),
         (
             replaced("path: /a", "path: /a, host: 'a b'"),

@@ -61,12 +61,11 @@ fn cell(text: &str) -> String {
 
 fn row(section: &Section, key: &Key) -> String {
     let default = key.default.as_ref().map_or_else(|| "**required**".to_owned(), |own| cell(own));
-    let name = match &key.section {
-        Some(anchor) => format!("[`{}`](#{anchor})", key.name),
-        None => {
-            let anchor = section.anchor(key);
-            format!("<a id=\"{anchor}\"></a>[`{}`](#{anchor})", key.name)
-        }
+    let name = if let Some(anchor) = &key.section {
+        format!("[`{}`](#{anchor})", key.name)
+    } else {
+        let anchor = section.anchor(key);
+        format!("<a id=\"{anchor}\"></a>[`{}`](#{anchor})", key.name)
     };
     let cells = [name, cell(&key.values), default, cell(&key.description)];
     format!("| {} |\n", cells.join(" | "))
@@ -84,8 +83,10 @@ fn section(section: &Section) -> String {
     text.extend(keys.iter().map(|key| row(section, key)));
     for key in keys.iter().filter(|key| key.choices.len() > 1) {
         let described = key.choices.iter().filter(|(_, description)| !description.is_empty());
-        let lines: String =
-            described.map(|(value, description)| format!("- `{value}`: {description}\n")).collect();
+        let lines = described.fold(String::new(), |mut lines, (value, description)| {
+            let _ = writeln!(lines, "- `{value}`: {description}");
+            lines
+        });
         if !lines.is_empty() {
             let _ = write!(text, "\n`{}`:\n\n{lines}", key.name);
         }
