@@ -55,7 +55,7 @@ static JSON_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let line = AccessLine {
             time,
             client: client.into(),
-            token: Some(u64::from(u32::from_be_bytes(client)).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            token: Some(u128::from(u32::from_be_bytes(client)).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             method: b"GET",
             host: b"api.example.com",
             path: path.as_bytes(),
@@ -67,6 +67,7 @@ static JSON_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
             duration: Duration::from_micros(1_234),
             delay: Duration::ZERO,
             limit: "admitted",
+            refused_by: "",
             complete: true,
             upstream: "127.0.0.1:9000",
             upstream_time: Some(Duration::from_millis(1)),

@@ -2,7 +2,7 @@
 //!
 //! Results go to the output that is passed in (standard output), errors and the process's log to standard
 //! error. `serve` runs the gateway, `proxy` without a file, `health` asks a running one, `init` writes a file, `check`
-//! validates a configuration, `explain` shows the decisions on one request, `replay` those on a recorded log, `schema`
+//! validates a configuration, `explain` shows the decisions on one request, `replay` those on a recorded log, `hash` the hash of a caller, `schema`
 //! prints the configuration's JSON Schema, and `completions` and `man` are for packages.
 //!
 //! ```
@@ -17,6 +17,7 @@ mod addresses;
 mod check;
 mod config_file;
 mod explain;
+mod hash;
 mod health;
 mod init;
 mod man;
@@ -115,6 +116,8 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Run a recorded access log through the limits and print what would have been refused.
     Replay(replay::ReplayArgs),
+    /// Print the hash by which logs and the admin API name a caller; its key is read from standard input.
+    Hash(hash::HashArgs),
     /// Ask a running gateway whether it is ready; exits with 1 if it is not.
     Health(health::HealthArgs),
     /// Print the JSON Schema of the configuration, for completion in editors.
@@ -211,6 +214,7 @@ pub fn run_process(
         Command::Init(init) => init::run(&init, out),
         Command::Explain(explain) => explain::run(&explain, &**env, out),
         Command::Replay(replay) => replay::run(&replay, &**env, out),
+        Command::Hash(hash) => hash::run(&hash, &**env, &mut io::stdin().lock(), out),
         Command::Health(health) => health::run(&health, env, out),
         Command::Man { folder } => man::run(&folder),
         Command::Schema => schema::run(out),

@@ -11,7 +11,8 @@
 //! references to environment variables (`environment`, `resolving`) before types are checked; `masks` keeps
 //! their values out of messages.
 //! `scalar` and `units` hold values with a syntax of their own, such as durations; `file` reads files with
-//! a deadline. The doc comments of the types are the descriptions in the JSON Schema ([`schema`]).
+//! a deadline. The doc comments of the types are the descriptions in the JSON Schema ([`schema`]); editors get
+//! [`editor_schema`], to which `strict_schema` adds what the types do not check.
 //!
 //! ```
 //! let text = "
@@ -58,6 +59,7 @@ mod scalar;
 mod secret;
 mod source;
 mod store;
+mod strict_schema;
 mod suggest;
 mod target;
 #[cfg(test)]

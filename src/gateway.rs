@@ -393,8 +393,8 @@ impl Gateway {
                 suppressed = respond::write_rate_headers(&mut fields, reports, families, exposes);
             }
             let millis = |bound: Option<std::time::Duration>| bound.map(|b| b.as_millis() as u64);
-            timeouts.idle = millis(route.answer_idle_timeout);
-            timeouts.total = millis(route.answer_timeout);
+            timeouts.idle = millis(route.response_idle_timeout);
+            timeouts.total = millis(route.response_body_timeout);
             timeouts.tunnel_idle = millis(route.tunnel_idle_timeout);
             if let Some(rules) = &route.compress {
                 let upstream = upstream.as_mut();

@@ -11,6 +11,7 @@
 //! | `token`, `credentials` | [`token()`]: the access token; the credentials of `Authorization` |
 //! | `extract` | the single value of a header, cookie or query parameter |
 //! | `canonical` | the canonical form of each kind of value |
+//! | `signed` | signed tokens, which are rejected in any other spelling than their canonical one |
 //! | `key` | [`KeyPlan`], [`Subject`]: a request's key, as a keyed hash of its parts |
 //! | `key_input` | [`KeyInput`]: the key of values that an operator enters |
 //! | `condition` | the values that the conditions of routes test |
@@ -46,10 +47,11 @@ mod credentials;
 mod extract;
 pub mod key;
 mod key_input;
+mod signed;
 pub mod token;
 mod values;
 
-pub use caller::{Caller, token_hash};
+pub use caller::{Caller, caller_key, token_hash};
 pub use canonical::trim;
 pub use client::{AddressSource, ClientAddress, TrustedProxies};
 pub use condition::{caller_percentile, header_value, is_forwarding_field};

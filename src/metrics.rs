@@ -201,7 +201,7 @@ pub struct WorkerMetrics {
 }
 
 impl WorkerMetrics {
-    /// Counts that the limit called `limit` refused the caller with this keyed hash. `now` is in ms since the
+    /// Counts that the limit or policy called `limit` refused the caller with this keyed hash. `now` is in ms since the
     /// epoch.
     pub fn count_refused_caller(&self, now: u64, limit: &str, key: u128) {
         self.refused_callers.lock().count(now, limit, key);

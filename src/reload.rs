@@ -5,6 +5,7 @@
 //! [`Reloader::reload`]. It runs on a thread of its own, because a large file takes seconds and a file
 //! system may hang, and neither may stop the admin API or a signal.
 
+mod folders;
 mod watch;
 
 use std::{

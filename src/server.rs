@@ -27,6 +27,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+pub use self::open_store::shared_secret;
 use self::{open_access_log::open_access_log, open_store::open_store};
 use crate::{
     admin::{self, AdminAccess, AdminListener, AdminToken, AllowedHosts, BoundAddress},

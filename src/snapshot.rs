@@ -30,12 +30,14 @@ mod access;
 mod access_log;
 mod algorithm;
 mod balance;
+mod caller_notes;
 mod certificates;
 mod compile;
 mod compress;
 mod cors;
 mod error_bodies;
 mod fault_collector;
+mod files;
 mod limits;
 mod listen;
 mod load;
@@ -194,9 +196,9 @@ pub struct Route {
     /// Maximum time from the request's head to the response's head; `None`: no bound.
     pub request_timeout: Option<Duration>,
     /// Maximum time without progress in a response's body; `None`: no bound.
-    pub answer_idle_timeout: Option<Duration>,
+    pub response_idle_timeout: Option<Duration>,
     /// Maximum time from the response's head to its last byte; `None`: no bound.
-    pub answer_timeout: Option<Duration>,
+    pub response_body_timeout: Option<Duration>,
     /// Maximum time without a byte in a tunnel; `None`: no bound.
     pub tunnel_idle_timeout: Option<Duration>,
     /// Maximum size of a request's body, in bytes.

@@ -193,7 +193,7 @@ upstreams:
     response_timeout: 1s
     retries: 1
 {keys}routes:
-  - {{name: all, match: {{path: \"/{{*rest}}\"}}, upstream: origin, answer_idle_timeout: 1s}}
+  - {{name: all, match: {{path: \"/{{*rest}}\"}}, upstream: origin, response_idle_timeout: 1s}}
 ",
         targets.join(", ")
     )

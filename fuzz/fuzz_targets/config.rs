@@ -22,7 +22,8 @@ fuzz_target!(|text: &str| {
             Ok(snapshot) => {
                 for route in &loaded.config.routes {
                     let host = route.matches.host.as_deref().unwrap_or("a");
-                    check_lookups(&snapshot.table, host, &route.matches.path);
+                    let path = route.matches.path.as_ref().or(route.matches.path_prefix.as_ref());
+                    check_lookups(&snapshot.table, host, path.map_or("/a/b", |path| path));
                 }
                 snapshot.notes.iter().for_each(|note| check_message(&note.to_string(), text));
             }
@@ -48,9 +49,12 @@ fn check_message(message: &str, text: &str) {
 /// Builds a route table from the host and path of each line, and looks all of them up.
 fn check_patterns(text: &str) {
     let lines = || text.lines().take(16).map(|line| line.split_once(' ').unwrap_or(("*", line)));
-    let rules = lines().filter_map(|(host, path)| {
-        let (host, path) = (HostPattern::parse(host).ok()?, PathPattern::parse(path).ok()?);
-        Some(Rule { host, path, methods: Vec::new(), conditions: Conditions::default() })
+    let rules = lines().flat_map(|(host, path)| {
+        let paths = [PathPattern::parse(path), PathPattern::prefix(path)].into_iter().flatten();
+        paths.filter_map(|path| {
+            let host = HostPattern::parse(host).ok()?;
+            Some(Rule { host, path, methods: Vec::new(), conditions: Conditions::default() })
+        })
     });
     let mut rules: Vec<Rule> = rules.collect();
     let table = loop {

@@ -146,11 +146,19 @@ fn rules() -> [Endpoint; 4] {
 fn caller(operation: Operation) -> Operation {
     operation
         .parameter("name", "The limit's name", "^[A-Za-z0-9_.-]{1,64}$")
-        .parameter("key", "The value of each part of the limit's key, in its order", "")
-        .parameter("client_ip", "The caller's address, if all parts are empty", "")
-        .parameter("hash", "The caller's keyed hash, instead of `key`", "^[0-9A-Fa-f]{32}$")
+        .parameter(
+            "key",
+            "The value of each part of the limit's key, in its order; not with `hash`",
+            "",
+        )
+        .parameter("client_ip", "The caller's address, if all parts are empty; not with `hash`", "")
+        .parameter(
+            "hash",
+            "The caller's keyed hash, instead of `key` and `client_ip`",
+            "^[0-9A-Fa-f]{32}$",
+        )
         .parameter("tier", "The index of the caller's tier", "^[0-9]{1,5}$")
-        .error(400, "The query names no caller")
+        .error(400, "The query names no caller, or has `hash` together with `key` or `client_ip`")
         .error(404, "No limit has this name")
         .error(503, "No reply from Redis")
 }

@@ -104,6 +104,8 @@ pub(super) struct Decisions {
 /// The count of one caller.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct CallerState {
+    /// The caller's keyed hash, as in the access log and the list of refused callers.
+    hash: String,
     limit: u64,
     remaining: u64,
     used: u64,
@@ -151,6 +153,7 @@ pub(super) async fn show(
             };
             let decision = &decided.decision;
             let state = CallerState {
+                hash: format!("{:032x}", query.key.0),
                 limit: decision.limit,
                 remaining: decision.remaining,
                 used: decision.used,
@@ -342,7 +345,7 @@ fn describe_input_error(error: KeyInputError, policy: &LimitPolicy, count: usize
             "malformed credentials; expected the token as in the request's header".into()
         }
         KeyInputError::Empty => {
-            "each `key` is empty, and such callers are counted by their address; expected \
+            "each `key` that identifies a caller is empty, and such callers are counted by their address; expected \
                          `client_ip` in addition, or another `key`"
                 .to_owned()
         }

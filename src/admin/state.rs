@@ -48,7 +48,7 @@ pub(super) struct GatewayState {
     limits: Vec<LimitState>,
     /// Limits that are not listed.
     omitted_limits: usize,
-    /// The callers that limits refused most of late, at most 20.
+    /// The callers that limits and the throttle refused most of late, at most 20.
     refused_callers: Vec<RefusedCaller>,
     /// `refused_callers` covers between one and two times this.
     refused_window_ms: u64,
@@ -123,8 +123,9 @@ struct LimitState {
 /// A caller that was refused.
 #[derive(JsonSchema, Serialize)]
 struct RefusedCaller {
+    /// The limit, or `active-users` for the throttle.
     limit: String,
-    /// Its keyed hash, for `/api/limits/{name}?hash=`.
+    /// Its keyed hash, for `/api/limits/{name}?hash=`; of the throttle that of limits by `token`.
     hash: String,
     /// Its refusals: too large by at most `error`.
     refused: u64,

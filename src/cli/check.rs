@@ -59,13 +59,13 @@ fn print_summary(
     for line in listeners.chain(admin).chain(limits) {
         writeln!(out, "  {}", loaded.source.mask_values(&line))?;
     }
-    for route in &loaded.config.routes {
+    for (route, compiled) in loaded.config.routes.iter().zip(&snapshot.routes) {
         let host = route.matches.host.as_deref().unwrap_or("*");
         let methods: Vec<&str> = route.matches.methods.iter().map(|m| m.0.as_str()).collect();
         let methods = if methods.is_empty() { "any".to_owned() } else { methods.join(",") };
         let limits =
             if route.limits.is_empty() { "no limit".to_owned() } else { route.limits.join(", ") };
-        let (name, path) = (&route.name, &route.matches.path);
+        let (name, path) = (&route.name, compiled.edits.pattern.as_str());
         let status = route.status.as_ref().map(|limits| format!("status of {}", limits.join(", ")));
         let redirect =
             route.redirect.as_ref().map(|to| format!("{} {}", to.status.0, mask_url(&to.to)));

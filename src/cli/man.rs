@@ -45,12 +45,27 @@ const SECTIONS: [(&str, &[(&str, &str)]); 3] = [
 
 /// Writes a page for each command to `folder`.
 pub(super) fn run(folder: &Path) -> Exit {
+    if let Some(fault) = not_a_folder(folder) {
+        return print_error(&fault);
+    }
     match write_pages(folder) {
         Ok(()) => Exit::Ok,
         Err(error) => {
             print_error(&format!("tidegate: cannot write to {}: {error}", folder.display()))
         }
     }
+}
+
+/// The fault of a path that is something else than a folder.
+fn not_a_folder(folder: &Path) -> Option<String> {
+    let is_other = folder.metadata().is_ok_and(|found| !found.is_dir());
+    let shown = folder.display();
+    is_other.then(|| {
+        format!(
+            "tidegate: {shown} is not a folder; expected one, because there is a page for each command: tidegate \
+             man FOLDER"
+        )
+    })
 }
 
 fn write_pages(folder: &Path) -> io::Result<()> {
@@ -93,6 +108,19 @@ fn section(title: &str, entries: &[(&str, &str)]) -> Roff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_folder_is_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for path in [Path::new("/dev/stdout"), Path::new("/dev/null"), &file] {
+            let fault = not_a_folder(path).unwrap_or_default();
+            assert!(fault.contains("is not a folder; expected one"), "{fault}");
+            assert_eq!(run(path), Exit::BadInput);
+        }
+        assert_eq!(not_a_folder(&folder.path().join("new")), None);
+    }
 
     #[test]
     fn every_command_has_a_page() {

@@ -7,8 +7,9 @@ use std::io::{self, Write};
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 
-use super::{Exit, LogOption, exit_after_write, serve};
+use super::{Exit, LogOption, exit_after_write, serve, usage_error};
 use crate::config::{AdminAddress, ListenAddress, Rate, RedisUrl, Target};
+use crate::sensitive::mask_url;
 
 /// The configuration's name in messages.
 const NAME: &str = "tidegate proxy";
@@ -29,7 +30,6 @@ pub(super) struct ProxyArgs {
         long,
         value_name = "SERVER",
         required = true,
-        value_parser = target,
         help = "A server, such as localhost:3000, https://api.example.com or unix:/run/app.sock; may be repeated"
     )]
     to: Vec<String>,
@@ -48,7 +48,6 @@ pub(super) struct ProxyArgs {
     #[arg(
         long,
         value_name = "URL",
-        value_parser = redis_url,
         help = "Redis server that gateways share their counters in, such as redis://localhost:6379. A password only \
                 as a variable: 'redis://:${REDIS_PASSWORD}@localhost:6379'"
     )]
@@ -59,7 +58,10 @@ pub(super) struct ProxyArgs {
 
 /// Prints the configuration of the arguments, and serves it.
 pub(super) fn run(arguments: &ProxyArgs, launch: serve::Launch<'_>, out: &mut dyn Write) -> Exit {
-    let yaml = configuration(arguments);
+    let yaml = match configuration(arguments) {
+        Ok(yaml) => yaml,
+        Err(fault) => return usage_error("proxy", fault),
+    };
     match out.write_all(yaml.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             exit_after_write(Err(error), Exit::Ok)
@@ -68,9 +70,12 @@ pub(super) fn run(arguments: &ProxyArgs, launch: serve::Launch<'_>, out: &mut dy
     }
 }
 
-/// The arguments as a configuration.
-fn configuration(arguments: &ProxyArgs) -> String {
+/// The arguments as a configuration, or what is wrong with a URL. A fault of the parser of arguments would print
+/// the URL with its password.
+fn configuration(arguments: &ProxyArgs) -> Result<String, String> {
     let ProxyArgs { to, from, admin, limit, throttle, redis, .. } = arguments;
+    let targets = to.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
+    let redis = redis.as_deref().map(redis_url).transpose()?;
     let mut yaml = format!(
         "# To change more, keep this as a file: tidegate serve FILE\nlisten:\n  - address: {}\n",
         scalar(from)
@@ -80,7 +85,7 @@ fn configuration(arguments: &ProxyArgs) -> String {
         let _ = writeln!(yaml, "admin:\n  address: {}", scalar(admin));
     }
     yaml.push_str("upstreams:\n  app:\n    targets:\n");
-    for target in to {
+    for target in &targets {
         let _ = writeln!(yaml, "      - {}", scalar(target));
     }
     if let Some(rate) = limit {
@@ -91,8 +96,7 @@ fn configuration(arguments: &ProxyArgs) -> String {
         let _ = writeln!(yaml, "throttle:\n  max_active: {max}\n  capacity: {capacity}");
     }
     if let Some(url) = redis {
-        let url = scalar(url);
-        let _ = writeln!(yaml, "store:\n  redis:\n    shards:\n      - primary: {url}");
+        let _ = writeln!(yaml, "store:\n  redis:\n    shards:\n      - primary: {}", scalar(&url));
     }
     yaml.push_str("routes:\n");
     if throttle.is_some() {
@@ -105,7 +109,7 @@ fn configuration(arguments: &ProxyArgs) -> String {
     if limit.is_some() {
         yaml.push_str("    limits: [per-address]\n");
     }
-    yaml
+    Ok(yaml)
 }
 
 /// The text as a YAML scalar: plain if it is certainly text, else in quotes.
@@ -158,27 +162,46 @@ fn admin(text: &str) -> Result<String, String> {
 
 /// A target; without a scheme, `http`.
 fn target(text: &str) -> Result<String, String> {
+    let fault = |text: &str, expected: &str| {
+        format!("invalid value '{}' for '--to <SERVER>': {expected}", mask_url(text))
+    };
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("expected a host before the port, such as localhost:{text}"));
+        let expected = format!("expected a host before the port, such as localhost:{text}");
+        return Err(fault(text, &expected));
     }
     let has_scheme = text.contains("://") || text.starts_with("unix:") || text.starts_with("${");
     let url = if has_scheme { text.to_owned() } else { format!("http://{text}") };
     let expected = |_| "expected host:port, http://host:port, https://host:port or unix:/path, without a path after it";
-    argument::<Target>(&url).map_err(|error| expected(error).to_owned())
+    argument::<Target>(&url).map_err(|error| fault(&url, expected(error)))
+}
+
+/// True if the text consists of variables, without defaults.
+fn is_all_variables(text: &str) -> bool {
+    let mut rest = text;
+    while let Some((name, after)) = rest.strip_prefix("${").and_then(|rest| rest.split_once('}')) {
+        if name.contains(':') {
+            return false;
+        }
+        rest = after;
+    }
+    rest.is_empty()
 }
 
 /// The URL of a Redis server without a literal password, which would be printed and shown in the list of
-/// processes.
+/// processes. No fault has the URL.
 fn redis_url(text: &str) -> Result<String, String> {
+    let fault = |why: &str| format!("invalid value for '--redis <URL>': {why}");
+
     let login = text.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
     let password = login.and_then(|(login, _)| login.split_once(':')).map(|(_, password)| password);
-    if password.is_some_and(|password| !password.is_empty() && !has_variables(password)) {
-        return Err("a password here would be printed, and is visible in the list of processes; expected a \
-                    variable, such as 'redis://:${REDIS_PASSWORD}@localhost:6379'"
-            .to_owned());
+    if password.is_some_and(|password| !is_all_variables(password)) {
+        return Err(fault(
+            "a password here is visible in the list of processes; expected a variable, such as \
+             'redis://:${REDIS_PASSWORD}@localhost:6379'",
+        ));
     }
     let expected = |_| "expected a Redis URL such as redis://localhost:6379 or rediss://redis.example.com:6380/0";
-    argument::<RedisUrl>(text).map_err(|error| expected(error).to_owned())
+    argument::<RedisUrl>(text).map_err(|error| fault(expected(error)))
 }
 
 #[cfg(test)]
@@ -194,9 +217,41 @@ mod tests {
     fn written(arguments: &[&str]) -> String {
         let all = ["tidegate", "proxy"].into_iter().chain(arguments.iter().copied());
         match Arguments::try_parse_from(all).map(|arguments| arguments.command) {
-            Ok(Some(Command::Proxy(proxy))) => configuration(&proxy),
+            Ok(Some(Command::Proxy(proxy))) => configuration(&proxy).unwrap(),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn no_fault_shows_a_password() {
+        let fault = |arguments: &[&str]| {
+            let all = ["tidegate", "proxy"].into_iter().chain(arguments.iter().copied());
+            match Arguments::try_parse_from(all).map(|arguments| arguments.command) {
+                Ok(Some(Command::Proxy(proxy))) => configuration(&proxy).unwrap_err(),
+                other => panic!("{other:?}"),
+            }
+        };
+        for url in [
+            "redis://:hush@localhost:6379",
+            "redis://user:hush@localhost:none",
+            "redis://:hush${P}@localhost",
+            "redis://:${P}hush@localhost",
+            "redis://:${P:-hush}@localhost",
+            "rediss://:hush@a@b",
+            "//:hush@localhost",
+            "redis:hush@localhost",
+            "redis://localhost/?password=hush",
+        ] {
+            let text = fault(&["--to", "a", "--redis", url]);
+            assert!(text.contains("'--redis <URL>'") && !text.contains("hush"), "{text}");
+        }
+        for to in ["http://user:hush@a", "user:hush@a:80", "https://:hush@a/path"] {
+            let text = fault(&["--to", to]);
+            assert!(text.contains("'--to <SERVER>'") && !text.contains("hush"), "{text}");
+        }
+        assert!(fault(&["--to", "3000"]).contains("such as localhost:3000"));
+        let valid = written(&["--to", "a", "--redis", "redis://u:${P}${Q}@h"]);
+        assert!(valid.contains("redis://u:${P}${Q}@h"), "{valid}");
     }
 
     #[test]
@@ -217,7 +272,7 @@ mod tests {
         for to in targets {
             for (from, redis) in [
                 (":0", "redis://a"),
-                ("${F:-:80}", "redis://u:${P:-x}@h"),
+                ("${F:-:80}", "${R:-redis://u@h}"),
                 ("[::]:1", "${R:-redis://a}"),
             ] {
                 let yaml =

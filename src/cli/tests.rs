@@ -459,3 +459,51 @@ routes:
     assert!(printed.contains("a weight of 0: the route matches no request"), "{printed}");
     assert!(!printed.contains("serves only a share"), "{printed}");
 }
+
+/// Runs `hash` on a configuration with this store, and these lines as its input.
+fn hash(store: &str, arguments: &[&str], input: &str) -> (Exit, String) {
+    let (_folder, path) = file(&format!(
+        "store: {{{store}}}\nclient: {{token: [header:x-key]}}\nupstreams: {{hello: {{respond: {{}}}}}}\n\
+         limits:\n  l: {{quota: 1, window: 1s, key: [token, route]}}\n  all: {{quota: 1, window: 1s, key: []}}\n\
+         routes: [{{name: r, match: {{path: /x}}, upstream: hello, limits: [l, all]}}]\n"
+    ));
+    let arguments = [&["tidegate", "hash", &path], arguments].concat();
+    let arguments = <Arguments as clap::Parser>::try_parse_from(arguments).unwrap();
+    let Some(super::Command::Hash(arguments)) = arguments.command else { panic!("hash") };
+    let env = |name: &str| (name == "S").then(|| "a secret of some length".into());
+    let mut out = Vec::new();
+    let exit = super::hash::run(&arguments, &env, &mut input.as_bytes(), &mut out);
+    (exit, String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn hash_prints_the_hash_of_a_key_on_standard_input() {
+    let redis = "redis: {shards: [{primary: 'redis://h'}], secret: 'env:S'}";
+    let (exit, alice) = hash(redis, &[], "alice\n");
+    assert_eq!((exit, alice.len()), (Exit::Ok, 33), "{alice}");
+    assert!(alice.trim_end().bytes().all(|byte| byte.is_ascii_hexdigit()), "{alice}");
+    assert_eq!(hash(redis, &[], "alice").1, alice, "the line's end is no part of the key");
+    assert_eq!(hash(redis, &[], "alice\r\n").1, alice);
+    assert_ne!(hash(redis, &[], "bob\n").1, alice);
+    let other = "redis: {shards: [{primary: 'redis://h'}], namespace: other, secret: 'env:S'}";
+    assert_ne!(hash(other, &[], "alice\n").1, alice);
+    let (exit, by_route) = hash(redis, &["--limit", "l"], "alice\nr\n");
+    assert!(exit == Exit::Ok && by_route != alice, "{by_route}");
+    assert_eq!(hash(redis, &["--limit", "all"], "").0, Exit::Ok);
+    let address = ["--limit", "l", "--client-ip", "192.0.2.1"];
+    assert_eq!(hash(redis, &address, "\nr\n").0, Exit::Ok);
+    for (arguments, input) in [
+        (&[][..], ""),
+        (&[], "\n"),
+        (&[], "alice\nr\n"),
+        (&["--limit", "l"], "alice\n"),
+        (&["--limit", "all"], "alice\n"),
+        (&["--limit", "none"], "alice\n"),
+        (&["--client-ip", "here"], "\n"),
+        (&[], "eyJhbGciOiJIUzI1NiJ9.e30.AB\n"),
+        (&[], "\0\u{feff}\n\n"),
+    ] {
+        assert_eq!(hash(redis, arguments, input), (Exit::BadInput, String::new()), "{input:?}");
+    }
+    assert_eq!(hash("", &[], "alice\n").0, Exit::BadInput, "only the running gateway knows");
+}

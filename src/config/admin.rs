@@ -20,8 +20,8 @@ pub struct Admin {
     /// TLS on this listener, with HTTP/1.1. Without it, connections are in clear.
     pub tls: Option<Tls>,
     /// Bearer token that requests need: `env:NAME` or `file:PATH`, 16 bytes at least, read at the start.
-    /// Without one, every client that reaches the listener may use it, so it must be on loopback. Health checks
-    /// and the dashboard's page need no token.
+    /// Health checks and the dashboard's page need no token. Default: none; every client that reaches the
+    /// listener may use it, so it must be on loopback.
     pub token: Option<SecretReference>,
     /// Host names that the admin listener accepts in `Host`, besides IP addresses and `localhost`. Other
     /// names are refused, so that a web page cannot reach the listener by DNS rebinding.

@@ -44,7 +44,7 @@ pub struct HealthCheck {
     pub healthy_after: u32,
     /// Statuses that pass a check, each alone or as a range.
     pub status: Vec<StatusRange>,
-    /// Value of `Host` in a check. If left out, the target's host and port.
+    /// Value of `Host` in a check. Default: the target's host and port.
     pub host: Option<String>,
 }
 

@@ -17,7 +17,7 @@ pub struct Cors {
     /// Origins whose scripts may use the route: `https://app.example.com`, `https://*.example.org` for all
     /// hosts below it, `"null"`, or `*` for all.
     pub origins: Vec<CorsOrigin>,
-    /// Methods that scripts may use. If left out, those of the route's `match`; if it has none, `GET`, `HEAD`,
+    /// Methods that scripts may use. Default: those of the route's `match`; if it has none, `GET`, `HEAD`,
     /// `POST`, `PUT`, `PATCH` and `DELETE`.
     pub methods: Option<Vec<Method>>,
     /// Request headers that scripts may set, besides those that every script may; `*` for all except

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct ErrorBody {
     /// Path of a file with the body, at most 256 KiB. It is read at the start and again at each reload. A body
-    /// has either `file` or `body`.
+    /// has either `file` or `body`. Default: `body`.
     pub file: Option<PathBuf>,
-    /// The body.
+    /// The body. Default: `file`.
     pub body: Option<String>,
     /// Value of the response's `Content-Type` header.
     pub content_type: String,

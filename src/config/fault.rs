@@ -203,17 +203,39 @@ fn redact_secret_values(text: &str) -> String {
     match found.map(|(before, _)| before.len()) {
         None => text.to_owned(),
         Some(start) => {
-            let stars = text[start..].chars().map(|c| if c.is_whitespace() { c } else { '*' });
-            text[..start].chars().chain(stars).collect()
+            let (value, closing) =
+                text[start..].split_at(text.len() - start - closing(text, start));
+            let stars = value.chars().map(|c| if c.is_whitespace() { c } else { '*' });
+            text[..start].chars().chain(stars).chain(closing.chars()).collect()
         }
     }
 }
 
-/// Whether the value is a mapping, a list or a rate, as of a limit that is called `per-token`.
+/// The length of the braces and brackets at the end of the line that close those opened before `start`. Text
+/// without quotes has none there.
+fn closing(text: &str, start: usize) -> usize {
+    let is_opening = |c: char| matches!(c, '{' | '[');
+    let is_closing = |c: char| matches!(c, '}' | ']');
+    let (before, value) = text.split_at(start);
+    let opened = before.matches(is_opening).count();
+    let open = opened.saturating_sub(before.matches(is_closing).count());
+    value.bytes().rev().take(open).take_while(|byte| is_closing(char::from(*byte))).count()
+}
+
+/// Whether the value is a mapping, a list or a rate, as of a limit that is called `per-token`; also a rate that
+/// other gateways write, such as `100r/s`.
 fn is_definition(value: &str) -> bool {
-    let after_digits = value.trim_start_matches(|c: char| c.is_ascii_digit());
-    value.starts_with(['{', '['])
-        || after_digits.len() < value.len() && after_digits.starts_with('/')
+    value.starts_with(['{', '[']) || is_like_rate(value)
+}
+
+fn is_like_rate(value: &str) -> bool {
+    let end = |c: char| c.is_whitespace() || ",}]#".contains(c);
+    let word = value.split(end).next().unwrap_or_default();
+    let after_digits = word.trim_start_matches(|c: char| c.is_ascii_digit());
+    let Some((unit, time)) = after_digits.split_once('/') else { return false };
+    let is_unit = |unit: &str| unit.len() <= 8 && unit.bytes().all(|b| b.is_ascii_alphabetic());
+    let is_time = time.len() <= 8 && time.bytes().all(|b| b.is_ascii_alphanumeric());
+    after_digits.len() < word.len() && is_unit(unit) && is_time
 }
 
 /// Replaces everything between the scheme of the first URL and the last `@` with stars. This may hide more

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::scalar::{ScalarValue, impl_scalar, is_token};
+use super::suggest::suggest;
 
 /// One part of a limit's key. A part that the request does not have is the empty string.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -52,6 +53,51 @@ impl ScalarValue for KeyPart {
             Some(_) => return None,
         })
     }
+
+    fn correction(text: &str) -> Option<String> {
+        meant(text)
+    }
+}
+
+/// Words for parts in other gateways, and near ones.
+const OTHER_WORDS: [(&str, &str); 17] = [
+    ("ip", "client_ip"),
+    ("address", "client_ip"),
+    ("client", "client_ip"),
+    ("remote_addr", "client_ip"),
+    ("remote_address", "client_ip"),
+    ("source_ip", "client_ip"),
+    ("user", "token"),
+    ("authorization", "header:authorization"),
+    ("uri", "path"),
+    ("url", "path"),
+    ("domain", "host"),
+    ("headers", "header"),
+    ("cookies", "cookie"),
+    ("param", "path"),
+    ("params", "path"),
+    ("arg", "query"),
+    ("args", "query"),
+];
+
+/// The part that is probably meant by `text`, which is none.
+fn meant(text: &str) -> Option<String> {
+    let lower = text.trim().to_ascii_lowercase().replace('-', "_");
+    let parts = ["client_ip", "token", "host", "method", "route", "path"];
+    let kinds = ["header", "cookie", "query", "path"];
+    let other = |word: &str| {
+        let found = OTHER_WORDS.iter().find(|(other, _)| *other == word);
+        found.map(|(_, part)| *part)
+    };
+    let written = match text.trim().split_once([':', '.', '=']) {
+        None => other(&lower).or_else(|| suggest(&lower, parts))?.to_owned(),
+        Some((kind, name)) => {
+            let kind = kind.trim().to_ascii_lowercase();
+            let kind = other(&kind).or_else(|| suggest(&kind, kinds))?;
+            format!("{kind}:{}", name.trim())
+        }
+    };
+    KeyPart::parse(&written).is_some().then_some(written)
 }
 
 impl fmt::Display for KeyPart {
@@ -72,3 +118,29 @@ impl fmt::Display for KeyPart {
 }
 
 impl_scalar!(KeyPart);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_other_gateways_are_recognised() {
+        for (text, expected) in [
+            ("ip", Some("client_ip")),
+            ("Client-IP", Some("client_ip")),
+            ("clientip", Some("client_ip")),
+            ("headers:x-tenant", Some("header:x-tenant")),
+            ("header.x-tenant", Some("header:x-tenant")),
+            ("Header: X-Tenant", Some("header:X-Tenant")),
+            ("cookies:sid", Some("cookie:sid")),
+            ("param:id", Some("path:id")),
+            ("authorization", Some("header:authorization")),
+            ("header:", None),
+            ("headers:x y", None),
+            ("something", None),
+            ("", None),
+        ] {
+            assert_eq!(KeyPart::correction(text).as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -18,11 +18,11 @@ pub struct Listener {
     pub address: ListenAddress,
     /// TLS on this listener. Without it, connections are in clear.
     pub tls: Option<Tls>,
-    /// Accept HTTP/2. With TLS the handshake chooses it (ALPN), and the default is `true`. In clear, a client
-    /// begins with it (prior knowledge), and the default is `false`.
+    /// Accept HTTP/2. With TLS the handshake chooses it (ALPN); in clear, a client begins with it (prior
+    /// knowledge). Default: `true` with TLS, `false` in clear.
     pub http2: Option<bool>,
     /// Which peers send a PROXY protocol header, version 1 or 2, before the first byte of each connection.
-    /// If left out, none does.
+    /// Default: none does.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Answer every request with a redirect to `https://`: with `true`, to the port of the first listener with
     /// `tls`; with a number, to that port, for example `443` if clients reach the gateway through a port mapping.
@@ -47,8 +47,7 @@ pub struct CertificateFiles {
     pub cert: PathBuf,
     /// Path of the private key, in PEM, without a passphrase.
     pub key: PathBuf,
-    /// PEM file of the CAs that must have issued the client's certificate (mTLS). If left out, clients need
-    /// none.
+    /// PEM file of the CAs that must have issued the client's certificate (mTLS). Default: clients need none.
     pub client_ca: Option<PathBuf>,
 }
 

@@ -10,6 +10,7 @@ use super::environment;
 use super::fault::{Location, Mismatch, redact_url_credentials};
 use super::secret::EnvLookup;
 use super::{MAX_FAULTS, MAX_FILE_SIZE};
+use crate::sensitive::is_sensitive_name;
 
 /// Maximum nesting of lists and mappings, aliases included.
 const MAX_DEPTH: usize = 32;
@@ -155,6 +156,9 @@ fn syntax_fault(text: &str, error: &ScanError) -> LocatedMismatch {
     if error.info().contains("recursion limit") {
         return (location, too_deep_mismatch());
     }
+    if let Some(missing) = missing_colon(text, location.line, error.info()) {
+        return missing;
+    }
     let line = text.lines().nth(location.line - 1).unwrap_or_default();
     let has_braces = line.contains("{*") || line.contains("/{");
     let expected = if line.contains("${") {
@@ -165,6 +169,42 @@ fn syntax_fault(text: &str, error: &ScanError) -> LocatedMismatch {
         "a YAML document"
     };
     (location, Mismatch::new(format!("not YAML ({})", error.info()), expected))
+}
+
+/// The key without a colon before line `at`, where the parser notices it.
+fn missing_colon(text: &str, at: usize, info: &str) -> Option<LocatedMismatch> {
+    let is_about_keys = ["simple key", "mapping values are not allowed", "expected key"];
+    if !is_about_keys.iter().any(|words| info.contains(words)) {
+        return None;
+    }
+    let is_code = |line: &str| !matches!(line.trim_start().chars().next(), None | Some('#'));
+    let (mut above, mut last) = ("", None);
+    for (index, line) in text.lines().enumerate().take(at.saturating_sub(1)) {
+        if is_code(line) {
+            above = last.map_or("", |(_, line)| line);
+            last = Some((index, line));
+        }
+    }
+    let (index, line) = last?;
+    let code = line.split(" #").next().unwrap_or_default().trim();
+    let (code, is_item) =
+        code.strip_prefix("- ").map_or((code, false), |item| (item.trim_start(), true));
+    let (key, value) = code.split_once(' ').map_or((code, ""), |(key, value)| (key, value.trim()));
+    let is_key = key.starts_with(|c: char| c.is_ascii_alphabetic())
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
+    // An item of one word is a value.
+    let is_other = code.contains(": ") || code.ends_with(':') || is_item && value.is_empty();
+    // The line is quoted, and it may be the value of the key above it.
+    let above =
+        above.split(':').next().unwrap_or_default().trim_start_matches([' ', '-', '"', '\'']);
+    if !is_key || is_other || is_sensitive_name(key) || is_sensitive_name(above) {
+        return None;
+    }
+    let start = line.find(key).unwrap_or_default();
+    let column = line[..start].chars().count() + 1;
+    let location = Location { line: index + 1, column, width: key.chars().count() };
+    let expected = format!("`{key}:`, with a space or a new line behind the colon");
+    Some((location, Mismatch::new(format!("`{key}` without a colon"), expected)))
 }
 
 fn too_deep_mismatch() -> Mismatch {

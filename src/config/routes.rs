@@ -26,14 +26,14 @@ pub struct Route {
     #[serde(default, rename = "match")]
     pub matches: RouteMatch,
     /// Name of the upstream that requests are sent to. A route has exactly one of `upstream`, `redirect`,
-    /// `respond` and `status`.
+    /// `respond` and `status`. Default: none.
     pub upstream: Option<String>,
     /// Redirect clients to another URL.
     pub redirect: Option<Redirect>,
     /// Fixed response that the gateway sends itself.
     pub respond: Option<FixedResponse>,
     /// Names of the limits whose state is reported to the caller, as JSON from the gateway itself instead
-    /// of from an upstream. The reported limits are not charged.
+    /// of from an upstream. The reported limits are not charged. Default: none.
     pub status: Option<Vec<String>>,
     /// Names of the limits that a request is charged to. All must admit it; a refused request is charged
     /// to none.
@@ -44,9 +44,11 @@ pub struct Route {
     pub throttle: bool,
     /// Path prefix that is removed before the request is forwarded. The upstream receives it in
     /// `X-Forwarded-Prefix`, and it is put back into `Location` and `Content-Location` of responses.
+    /// Default: none.
     pub strip_prefix: Option<String>,
     /// Path that the request is forwarded with, such as `/v2/things/{path.id}`, instead of `strip_prefix`.
     /// `{path.NAME}` is a parameter of `match.path`, `{path}` the whole path. The query is kept.
+    /// Default: the request's path.
     #[schemars(regex(pattern = "^/"))]
     pub rewrite: Option<String>,
     /// `Host` of the forwarded request: `preserve` is the client's, `upstream` that of the chosen target, and
@@ -61,11 +63,11 @@ pub struct Route {
     #[serde(default = "Route::default_request_timeout")]
     pub request_timeout: Timeout,
     /// Maximum time without progress in a response's body; then it is cut off.
-    #[serde(default = "Route::default_answer_idle_timeout")]
-    pub answer_idle_timeout: Timeout,
+    #[serde(default = "Route::default_response_idle_timeout")]
+    pub response_idle_timeout: Timeout,
     /// Maximum time from a response's head to its last byte; then it is cut off.
-    #[serde(default = "Route::default_answer_timeout")]
-    pub answer_timeout: Timeout,
+    #[serde(default = "Route::default_response_body_timeout")]
+    pub response_body_timeout: Timeout,
     /// Maximum time without a byte in either direction after an upgrade to another protocol, such as
     /// WebSocket; then the connection is cut off.
     #[serde(default = "Route::default_tunnel_idle_timeout")]
@@ -74,12 +76,12 @@ pub struct Route {
     #[serde(default = "Route::default_max_body")]
     pub max_body: Size,
     /// Networks whose clients may use the route; others get a 403. The client's address is that behind
-    /// `client.trusted_proxies`. If left out, all networks.
+    /// `client.trusted_proxies`. Default: all networks.
     pub allow: Option<Vec<Cidr>>,
     /// Networks whose clients get a 403, even if `allow` has them.
     #[serde(default)]
     pub deny: Vec<Cidr>,
-    /// Cross-origin resource sharing. If left out, the upstream's own headers stay, and preflights are requests
+    /// Cross-origin resource sharing. Default: the upstream's own headers stay, and preflights are requests
     /// like others.
     pub cors: Option<Cors>,
     /// Bodies of the gateway's own errors on this route, by status (`503`) or class (`4xx`, `5xx`), instead of
@@ -87,8 +89,8 @@ pub struct Route {
     #[serde(default)]
     #[schemars(extend("propertyNames" = {"pattern": "^[45](xx|[0-9][0-9])$"}))]
     pub error_bodies: BTreeMap<String, ErrorBody>,
-    /// Compress the bodies of the upstream's responses for clients that accept it; `{}` takes all defaults. If
-    /// left out, no body is compressed.
+    /// Compress the bodies of the upstream's responses for clients that accept it; `{}` takes all defaults.
+    /// Default: not compressed.
     pub compress: Option<Compress>,
     /// Also send a share of the requests to another upstream, and discard its responses.
     pub mirror: Option<Mirror>,
@@ -103,11 +105,11 @@ impl Route {
         Timeout::from_secs(60)
     }
 
-    fn default_answer_idle_timeout() -> Timeout {
+    fn default_response_idle_timeout() -> Timeout {
         Timeout::from_secs(300)
     }
 
-    fn default_answer_timeout() -> Timeout {
+    fn default_response_body_timeout() -> Timeout {
         Timeout(None)
     }
 
@@ -121,7 +123,7 @@ impl Route {
 }
 
 /// Requests that a route matches.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RouteMatch {
     /// Host name, `*.` and a domain for all hosts below it, or `*` for any host. Default: any host.
@@ -129,7 +131,12 @@ pub struct RouteMatch {
     /// Path pattern. `{name}` matches one segment or, beside fixed text as in `{name}.json`, a part of it;
     /// a final `{*name}` matches all remaining segments. `{{` and `}}` are literal braces. Default: any path.
     #[schemars(regex(pattern = "^/"))]
-    pub path: String,
+    pub path: Option<String>,
+    /// Path prefix in whole segments, instead of `path`: `/login` matches `/login`, `/login/` and all paths below,
+    /// but not `/loginx`. It may have `{name}` as `path` has. What follows the prefix is `{path.rest}`, with its slash.
+    /// Default: none.
+    #[schemars(regex(pattern = "^/([^/]+(/[^/]+)*)?$"))]
+    pub path_prefix: Option<String>,
     /// Methods, in capitals. Default: any.
     pub methods: Vec<Method>,
     /// Headers, by name: the exact value, `true` if the header must be sent, or `false` if it must not be
@@ -141,17 +148,4 @@ pub struct RouteMatch {
     /// address, keeps its route. Default: all callers.
     #[schemars(range(max = 100))]
     pub weight: Option<u8>,
-}
-
-impl Default for RouteMatch {
-    fn default() -> Self {
-        Self {
-            host: None,
-            path: "/{*rest}".to_owned(),
-            methods: Vec::new(),
-            headers: BTreeMap::new(),
-            query: BTreeMap::new(),
-            weight: None,
-        }
-    }
 }

@@ -47,9 +47,10 @@ pub struct Redis {
     pub cluster: Vec<RedisUrl>,
     /// A primary that is discovered through Redis Sentinel.
     pub sentinel: Option<Sentinel>,
-    /// User name for every server whose URL has none.
+    /// User name for every server whose URL has none. Default: none.
     pub username: Option<String>,
     /// Password for every server whose URL has none, including discovered ones: `env:NAME` or `file:PATH`.
+    /// Default: none.
     pub password: Option<SecretReference>,
     /// Path of the CA certificates (PEM) that `rediss://` servers are verified against. Default: the
     /// certificates that the system trusts.
@@ -105,9 +106,9 @@ pub struct Sentinel {
     pub master: String,
     /// URLs of the Sentinels. With `rediss://`, the primary is connected to over TLS as well.
     pub nodes: Vec<RedisUrl>,
-    /// User name for Sentinels whose URL has none.
+    /// User name for Sentinels whose URL has none. Default: none.
     pub username: Option<String>,
-    /// Password for Sentinels whose URL has none: `env:NAME` or `file:PATH`.
+    /// Password for Sentinels whose URL has none: `env:NAME` or `file:PATH`. Default: none.
     pub password: Option<SecretReference>,
 }
 

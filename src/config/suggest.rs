@@ -11,8 +11,8 @@ pub fn suggest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, name)| name)
 }
 
-/// Keys of other gateways, each with the one that means the same here.
-const FOREIGN_KEYS: [(&str, &str); 14] = [
+/// Keys of other gateways and former ones, each with the one that means the same here.
+const FOREIGN_KEYS: [(&str, &str); 16] = [
     ("rate", "quota"),
     ("limit", "quota"),
     ("requests", "quota"),
@@ -27,14 +27,16 @@ const FOREIGN_KEYS: [(&str, &str); 14] = [
     ("server", "targets"),
     ("cert", "certificates"),
     ("ssl", "tls"),
+    // Names of earlier versions.
+    ("answer_timeout", "response_body_timeout"),
+    ("answer_idle_timeout", "response_idle_timeout"),
 ];
 
-/// The known key that is meant by `word`: the closest one, or the one of the same meaning.
+/// The known key that is meant by `word`: the one of the same meaning, or else the closest one.
 pub(super) fn suggest_key(word: &str, known: &[&'static str]) -> Option<&'static str> {
-    suggest(word, known.iter().copied()).or_else(|| {
-        let (_, key) = FOREIGN_KEYS.iter().find(|(foreign, _)| *foreign == word)?;
-        known.iter().copied().find(|known| known == key)
-    })
+    let same = FOREIGN_KEYS.iter().find(|(foreign, _)| *foreign == word);
+    let same = same.and_then(|(_, key)| known.iter().copied().find(|known| known == key));
+    same.or_else(|| suggest(word, known.iter().copied()))
 }
 
 /// The Damerau-Levenshtein distance in its restricted form (optimal string alignment): the number of

@@ -51,7 +51,16 @@ impl<'de> Deserialize<'de> for WeightedTarget {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<WeightedTarget, E> {
-                let invalid = || E::invalid_value(de::Unexpected::Str(text), &self);
+                let invalid = || {
+                    let found = de::Unexpected::Str(text);
+                    match Target::correction(text) {
+                        None => E::invalid_value(found, &self),
+                        Some(meant) => {
+                            let expected = format!("`{meant}`: {}", Target::EXPECTED);
+                            E::invalid_value(found, &expected.as_str())
+                        }
+                    }
+                };
                 let url = Target::parse(text).ok_or_else(invalid)?;
                 Ok(WeightedTarget { url, weight: DEFAULT_WEIGHT })
             }
@@ -152,6 +161,17 @@ impl ScalarValue for Target {
             _ => None,
         }
     }
+
+    fn correction(text: &str) -> Option<String> {
+        let meant = match text.split_once("://") {
+            None if text.starts_with('/') => format!("unix:{text}"),
+            None if text == "localhost" || text.contains(['.', ':']) => format!("http://{text}"),
+            Some(("tcp" | "h2c" | "ws", rest)) => format!("http://{rest}"),
+            Some(("h2" | "tls" | "wss", rest)) => format!("https://{rest}"),
+            _ => return None,
+        };
+        Self::parse(&meant).is_some().then_some(meant)
+    }
 }
 
 /// The name of an SRV record: without a port.
@@ -202,3 +222,26 @@ impl fmt::Display for Target {
 }
 
 impl_scalar!(Target);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_scheme_is_suggested() {
+        for (text, expected) in [
+            ("localhost:3000", Some("http://localhost:3000")),
+            ("10.0.0.1", Some("http://10.0.0.1")),
+            ("[::1]:80", Some("http://[::1]:80")),
+            ("api.internal:8080/", Some("http://api.internal:8080/")),
+            ("/run/app.sock", Some("unix:/run/app.sock")),
+            ("h2c://app:50051", Some("http://app:50051")),
+            ("localhost:http", None),
+            ("me:pw@app", None),
+            ("ftp://app", None),
+            ("app", None),
+        ] {
+            assert_eq!(Target::correction(text).as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 mod faults;
 mod hostile;
+mod meant;
 pub(crate) mod variables;
 
 use std::path::Path;
@@ -106,7 +107,7 @@ fn a_limit_may_be_a_rate_and_a_route_needs_no_match() {
         "upstreams: {a: {respond: {}}}\nlimits: {r: 100/1m}\nroutes: [{name: all, upstream: a}]\n";
     let short = parse("t.yaml", text).unwrap().config;
     let long = text.replace("r: 100/1m", "r: {quota: 100, window: 1m}");
-    let long = long.replace("name: all,", "name: all, match: {path: '/{*rest}'},");
+    let long = long.replace("name: all,", "name: all, match: {},");
     assert_eq!(short, parse("t.yaml", &long).unwrap().config);
     assert_eq!(short.limits["r"].resolution(), 6);
     let expected = "a rate such as 100/1m, or a mapping with `quota` and `window`";

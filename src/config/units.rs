@@ -16,7 +16,7 @@ use super::scalar::{ScalarValue, impl_scalar};
 pub struct Duration(pub std::time::Duration);
 
 /// Units of a duration, in ms.
-const DURATION_UNITS: [(&str, u64); 5] =
+pub(super) const DURATION_UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 /// Maximum duration, in ms: 366 days.
 const MAX_DURATION: u64 = 366 * 86_400_000;
@@ -190,7 +190,7 @@ impl JsonSchema for Maximum {
 pub struct Size(pub u64);
 
 /// Units of a size, in bytes.
-const SIZE_UNITS: [(&str, u64); 4] =
+pub(super) const SIZE_UNITS: [(&str, u64); 4] =
     [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 impl ScalarValue for Size {

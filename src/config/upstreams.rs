@@ -18,15 +18,15 @@ pub struct Upstream {
     /// `https://host:port` (443), `unix:/path/of/socket`, or the name of an SRV record as `srv://name` or,
     /// with TLS, `srvs://name`; either all or none of them with TLS. Each is text, or `{url, weight}` with a
     /// weight of 0 to 1000 (1 if left out); a target with weight 0 gets no requests. All addresses of a name
-    /// are targets. An upstream has either `targets` or `respond`.
+    /// are targets. An upstream has either `targets` or `respond`. Default: none.
     pub targets: Vec<WeightedTarget>,
     /// Fixed response that the gateway sends itself, instead of forwarding the request.
     pub respond: Option<FixedResponse>,
     /// Load-balancing policy.
     pub balance: Balance,
-    /// Parts of the request that `hash` maps to a target, as in a limit's `key`. Required for `hash`.
+    /// Parts of the request that `hash` maps to a target, as in a limit's `key`. Required for `hash`. Default: none.
     pub hash_key: Vec<KeyPart>,
-    /// Health checks of the targets. If left out, only failed requests show that a target fails.
+    /// Health checks of the targets. Default: only failed requests show that a target fails.
     pub health: Option<HealthCheck>,
     /// Ejection of targets that fail requests.
     pub ejection: Ejection,
@@ -34,14 +34,14 @@ pub struct Upstream {
     /// it was added while others were in service. `0ms` gives it its whole share at once.
     #[schemars(extend("x-minimum" = "0ms", "x-maximum" = "1h"))]
     pub slow_start: Duration,
-    /// DNS servers that resolve the names of `targets`. If left out, those of the system.
+    /// DNS servers that resolve the names of `targets`. Default: those of the system.
     pub name_servers: Vec<Address>,
     /// HTTP version used with the targets.
     pub protocol: Protocol,
     /// TLS to `https` targets.
     pub tls: UpstreamTls,
     /// Send a PROXY protocol header with the client's address on each connection. A connection then carries
-    /// one request. If left out, none is sent.
+    /// one request. Default: none is sent.
     pub send_proxy: Option<ProxyVersion>,
     /// Maximum time to connect to a target; then 502.
     pub connect_timeout: Duration,
@@ -57,11 +57,11 @@ pub struct Upstream {
     /// `reset`, `timeout`, `502`, `503` and `504`. Retries are at most a fifth of the upstream's requests,
     /// and 10 a second.
     pub retry_on: Vec<RetryCondition>,
-    /// Maximum number of open connections to each target, idle ones included. If left out, there is no
+    /// Maximum number of open connections to each target, idle ones included. Default: no
     /// bound.
     #[schemars(range(min = 1))]
     pub max_connections: Option<u32>,
-    /// Maximum number of requests in flight at each target. If left out, there is no bound.
+    /// Maximum number of requests in flight at each target. Default: no bound.
     #[schemars(range(min = 1))]
     pub max_requests: Option<u32>,
     /// Maximum number of requests that wait until a target has room, when all of them have `max_requests`
@@ -135,13 +135,14 @@ pub enum Protocol {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpstreamTls {
-    /// PEM file of the CAs that must have issued the targets' certificates. If left out, those of the system.
+    /// PEM file of the CAs that must have issued the targets' certificates. Default: those of the system.
     pub ca: Option<PathBuf>,
-    /// Name that the targets' certificates must have. If left out, the host of each target.
+    /// Name that the targets' certificates must have. Default: the host of each target.
     pub name: Option<String>,
-    /// Path of the gateway's own certificate chain, in PEM, for targets that ask for one (mTLS).
+    /// Path of the gateway's own certificate chain, in PEM, for targets that ask for one (mTLS). Default:
+    /// none.
     pub cert: Option<PathBuf>,
-    /// Path of the private key of `cert`, in PEM.
+    /// Path of the private key of `cert`, in PEM. Default: none.
     pub key: Option<PathBuf>,
 }
 

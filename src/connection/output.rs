@@ -155,7 +155,7 @@ impl ResponseWriter<'_> {
             match state.timeout() {
                 Some(Timeout::ClientRead) => return Poll::Ready(Err(CutReason::ClientTimeout)),
                 Some(Timeout::ResponseIdle) => return Poll::Ready(Err(CutReason::UpstreamIdle)),
-                Some(Timeout::Response) => return Poll::Ready(Err(CutReason::AnswerTimeout)),
+                Some(Timeout::Response) => return Poll::Ready(Err(CutReason::ResponseBodyTimeout)),
                 _ => {}
             }
             if self.stream.is_some() && self.unsent.bytes().len() < READ_SIZE && self.fill(cx) {

@@ -7,10 +7,10 @@ use smallvec::{SmallVec, smallvec};
 use super::{Gateway, activity::ActivityGuard, context::RequestContext, rules::WorkerRules};
 use crate::{
     error::GatewayError,
-    identity::{Caller, KeySecret, Subject},
+    identity::{Caller, KeySecret, Subject, caller_key},
     limit::Admission,
     snapshot::Route,
-    throttle::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason},
+    throttle::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, POLICY},
 };
 
 impl Gateway {
@@ -59,7 +59,24 @@ impl Gateway {
             "refused by the throttle"
         );
         context.admission = Admission::Throttled;
+        self.count_throttled_caller(context);
         Err(GatewayError::Throttled(denied))
+    }
+
+    /// Counts the caller that the throttle refuses, under the hash that limits by `token` have.
+    #[cold]
+    fn count_throttled_caller(&self, context: &RequestContext) {
+        let Some(head) = context.head() else { return };
+        let (identity, (k0, k1)) =
+            (&context.rules.snapshot.identity, self.shared.store.key_secret());
+        let key = caller_key(
+            &identity.token,
+            &head.fields,
+            context.client_ip,
+            identity.ipv6_prefix,
+            KeySecret(k0, k1),
+        );
+        self.metrics.count_refused_caller(self.shared.clock.now(), POLICY, key);
     }
 
     /// Reports a response to the throttle when the response begins: the caller's tokens become active

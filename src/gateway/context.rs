@@ -25,6 +25,7 @@ use crate::{
     respond::LimitReport,
     snapshot::Action,
     telemetry::{AccessLine, AccessWriter, CutReason},
+    throttle::POLICY,
     upstream::{Attempts, RequestLost},
 };
 
@@ -289,6 +290,24 @@ impl RequestContext {
         (!self.is_complete).then(|| self.cut_reason.unwrap_or(default))
     }
 
+    /// What refused the request: of several limits the one with the longest wait, or the throttle's policy; empty if
+    /// none did.
+    fn refused_by(&self) -> &str {
+        match self.admission {
+            Admission::Throttled => POLICY,
+            Admission::Refused => {
+                let enforced = self.limits.iter().filter(|limit| limit.limit().enforce);
+                let refusing = enforced.filter_map(|own| Some((own, own.outcome.refused()?)));
+                let longest = refusing.max_by_key(|(_, refused)| {
+                    // Without a time no wait helps.
+                    refused.decision.retry_at.unwrap_or(u64::MAX)
+                });
+                longest.map_or("", |(limit, _)| &*limit.limit().name)
+            }
+            _ => "",
+        }
+    }
+
     fn write_access_line(&self, logger: &AccessLogger, duration: Duration) {
         let route = self.route.map(|route| &*self.rules.snapshot.routes[route].name);
         let sources = &self.rules.snapshot.identity.token;
@@ -316,6 +335,7 @@ impl RequestContext {
             duration,
             delay: self.delay.get(),
             limit: self.admission.label(),
+            refused_by: self.refused_by(),
             upstream: self.attempts.server.as_ref().map_or("", |server| server.name()),
             upstream_time: self.upstream_time,
             attempts: self.attempts.count,

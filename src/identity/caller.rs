@@ -1,5 +1,7 @@
 //! The hash of a request's caller, for modules that only need to tell callers apart.
 
+use std::net::IpAddr;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -71,11 +73,28 @@ impl KeyPlan {
     }
 }
 
-/// 64 bits of the keyed hash of the first token among `sources`. `None` without a token, or if a source
-/// can be read in more than one way.
-pub fn token_hash(sources: &[TokenSource], headers: &Fields, secret: KeySecret) -> Option<u64> {
+/// The key of limits by `token`: the keyed hash of the first token, or of the client's address without one. A token
+/// that can be read in more than one way counts as none.
+pub fn caller_key(
+    sources: &[TokenSource],
+    headers: &Fields,
+    client: IpAddr,
+    ipv6_prefix: u8,
+    secret: KeySecret,
+) -> u128 {
+    let mut hash = KeyHasher::new(secret);
+    let token = token(sources, headers).ok().flatten().unwrap_or_default();
+    if hash.add_token(&token) {
+        hash.add_address(FALLBACK_TAG, client, ipv6_prefix);
+    }
+    hash.finish()
+}
+
+/// The keyed hash of the first token among `sources`: the key of limits by `token`. `None` without a token, or if a
+/// source can be read in more than one way.
+pub fn token_hash(sources: &[TokenSource], headers: &Fields, secret: KeySecret) -> Option<u128> {
     let token = token(sources, headers).ok()??;
     let mut hash = KeyHasher::new(secret);
     hash.add_token(&token);
-    Some(hash.finish() as u64)
+    Some(hash.finish())
 }

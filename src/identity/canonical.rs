@@ -10,11 +10,14 @@
 //! | `path`, `path:NAME` | without matrix parameters (`;v=1`); a parameter percent-decoded |
 //!
 //! A malformed percent-escape is kept unchanged. A value that upstreams read in different ways has no
-//! canonical form and is rejected: a quoted cookie with a backslash or without its closing quote.
+//! canonical form and is rejected: a quoted cookie with a backslash or without its closing quote, and a signed
+//! token in another spelling than its own (see [`super::signed`]).
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode;
+
+use super::signed::{self, SignedToken};
 
 /// `value` without the white space at its ends, as upstreams trim it. At an end that is not UTF-8, 0x85 and
 /// 0xA0 are white space in Latin-1, which some upstreams use for headers.
@@ -98,17 +101,17 @@ pub(super) fn decode_form(text: &str) -> Cow<'_, [u8]> {
     decode_percent(plus_to_space(Cow::Borrowed(text.as_bytes())))
 }
 
-/// The canonical form of the value of a query parameter, as sent.
-pub(super) fn canonical_query_value(sent: &str) -> Cow<'_, [u8]> {
-    trim_cow(decode_form(sent))
+/// The canonical form of the value of a query parameter, as sent; `None` for another spelling of a signed token.
+pub(super) fn canonical_query_value(sent: &str) -> Option<Cow<'_, [u8]>> {
+    signed::canonical(trim_cow(decode_form(sent)))
 }
 
-/// The canonical form of a path parameter of a normalized path.
-pub(super) fn canonical_path_param(sent: &str) -> Cow<'_, [u8]> {
-    trim_cow(match strip_matrix_params(sent) {
+/// The canonical form of a path parameter of a normalized path; `None` for another spelling of a signed token.
+pub(super) fn canonical_path_param(sent: &str) -> Option<Cow<'_, [u8]>> {
+    signed::canonical(trim_cow(match strip_matrix_params(sent) {
         Cow::Borrowed(path) => percent_decode(path.as_bytes()).into(),
         Cow::Owned(path) => decode_percent(Cow::Owned(path.into_bytes())),
-    })
+    }))
 }
 
 /// Removes the matrix parameters (`;v=1`) from each segment, as some upstreams do.
@@ -141,7 +144,20 @@ pub(super) fn canonical_cookie_value(sent: &[u8]) -> Option<Cow<'_, [u8]>> {
     if bare.iter().any(|byte| *byte == b'"' || is_cookie_separator(*byte)) {
         return None;
     }
-    Some(decoded_cookie_value(percent_decode(bare).into()))
+    let decoded = match percent_decode(bare).into() {
+        Cow::Borrowed(bare) => signed::canonical(Cow::Borrowed(bare))?,
+        // Upstreams that do not decode cookies would read another token.
+        Cow::Owned(decoded) => has_plain_token(bare, &decoded).then_some(Cow::Owned(decoded))?,
+    };
+    Some(decoded_cookie_value(decoded))
+}
+
+/// Whether a signed token in a cookie's value, if it has one, is canonical and sent without percent-escapes.
+fn has_plain_token(sent: &[u8], decoded: &[u8]) -> bool {
+    let is_plain = |token: SignedToken<'_>| {
+        token.canonical().is_some_and(|text| text == token.text && sent.ends_with(text))
+    };
+    SignedToken::find(sent).is_none() && SignedToken::find(decoded).is_none_or(is_plain)
 }
 
 /// Whether some upstreams begin another cookie after this byte, as all do after `;`.
@@ -325,8 +341,9 @@ mod tests {
         #[test]
         fn percent_encoding_does_not_change_the_value(value: Vec<u8>, plain: Vec<bool>) {
             let sent = percent_encoded(&value, &plain);
-            prop_assert_eq!(&*canonical_query_value(&sent), trim(&value));
-            prop_assert_eq!(&*canonical_path_param(&sent), trim(&value));
+            let plain = Some(Cow::Borrowed(trim(&value)));
+            prop_assert_eq!(canonical_query_value(&sent), plain.clone());
+            prop_assert_eq!(canonical_path_param(&sent), plain);
             let cookie = decoded_cookie_value(Cow::Borrowed(&value));
             prop_assert_eq!(canonical_cookie_value(sent.as_bytes()), Some(cookie.clone()));
             let quoted = format!("\"{sent}\"");

@@ -2,7 +2,8 @@
 //!
 //! Upstreams read anything other than exactly `Bearer TOKEN` differently: many take the second word under
 //! any scheme, some the last word, some the value without `Bearer `, and Rails reads `Token token="a"` as
-//! `Bearer a`. So a single word is the token, under any scheme or none. `Basic` is decoded as lenient
+//! `Bearer a`. So a single word is the token, under any scheme or none. After `Bearer` it is a `token68`, and a
+//! signed token has one spelling (see [`super::signed`]). `Basic` is decoded as lenient
 //! decoders do. Parameter lists (`Digest`, AWS signatures) are counted whole, with their scheme. Other
 //! values are rejected: each spelling would be a new caller.
 
@@ -13,7 +14,7 @@ use base64::{
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
 
-use super::canonical::trim;
+use super::{canonical::trim, signed};
 
 /// An access token in its canonical form.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -40,8 +41,7 @@ impl<'r> Token<'r> {
 }
 
 /// The expected syntax in the error for credentials without a canonical form.
-pub(super) const EXPECTED: &str =
-    "`Bearer` and one word, or `Basic` and the base64 of a name, a colon and a password";
+pub(super) const EXPECTED: &str = "`Bearer` and one token (RFC 6750; a signed one as it was issued), or `Basic` and the base64 of a name, a colon and a password";
 
 /// Ignores the unused bits of the last digit, as common decoders do.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -60,22 +60,40 @@ pub(super) fn canonical_credentials(value: &[u8]) -> Option<Token<'_>> {
         if known.iter().any(|scheme| value.eq_ignore_ascii_case(scheme.as_bytes())) {
             return Some(Token::default());
         }
-        return value.iter().all(u8::is_ascii_graphic).then(|| Token::plain(value.into()));
+        let is_graphic = value.iter().all(u8::is_ascii_graphic);
+        return is_graphic.then(|| plain_word(value))?;
     };
     let (scheme, rest) = (&value[..space], trim(&value[space..]));
     if scheme.eq_ignore_ascii_case(b"basic") {
         let value = Cow::Owned(decode_basic(rest)?);
         return Some(Token { scheme: Cow::Borrowed(b"basic"), value });
     }
-    if scheme.eq_ignore_ascii_case(b"bearer") || scheme.eq_ignore_ascii_case(b"token") {
+    if scheme.eq_ignore_ascii_case(b"bearer") {
         let word = unquote(rest);
-        return is_word(word).then(|| Token::plain(word.into()));
+        return is_bearer_token(word).then(|| plain_word(word))?;
+    }
+    if scheme.eq_ignore_ascii_case(b"token") {
+        let word = unquote(rest);
+        return is_word(word).then(|| plain_word(word))?;
     }
     if is_param_list(rest) {
         let scheme = Cow::Owned(scheme.to_ascii_lowercase());
         return Some(Token { scheme, value: rest.into() });
     }
-    is_word(rest).then(|| Token::plain(rest.into()))
+    is_word(rest).then(|| plain_word(rest))?
+}
+
+/// A token of one word; `None` for another spelling of a signed token.
+fn plain_word(word: &[u8]) -> Option<Token<'_>> {
+    signed::canonical(Cow::Borrowed(word)).map(Token::plain)
+}
+
+/// Whether `text` is a `token68`: RFC 6750, 2.1. It may also have `|` and `:`, which separate the id of a token from
+/// its secret in Laravel Sanctum and others.
+fn is_bearer_token(text: &[u8]) -> bool {
+    let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
+    let is_token_byte = |byte: &&u8| byte.is_ascii_alphanumeric() || b"-._~+/|:".contains(byte);
+    end > 0 && text[..end].iter().filter(is_token_byte).count() == end
 }
 
 /// Decodes `user:password`. Missing or excess padding and one excess digit are ignored. Other bytes are
@@ -157,6 +175,9 @@ mod tests {
             (&b"Bearer abc"[..], "", &b"abc"[..]),
             (b"  bearer \t abc\xa0", "", b"abc"),
             (b"Token token=\"abc\"", "", b"abc"),
+            (b"Bearer 1|abc", "", b"1|abc"),
+            (b"Bearer 12:a_b-c~d+e/f==", "", b"12:a_b-c~d+e/f=="),
+            (b"Token a!b", "", b"a!b"),
             (b"Bearer token=abc", "", b"abc"),
             (b"whatever abc", "", b"abc"),
             (b"abc", "", b"abc"),
@@ -189,6 +210,11 @@ mod tests {
             b"Bearer abc,junk",
             b"Bearer abc;junk",
             b"Bearer \"abc",
+            b"Bearer a!b",
+            b"Bearer a%b",
+            b"Bearer a=b",
+            b"Bearer ==",
+            b"Bearer {abc}",
             b"Bearer token=",
             b"Bearer\xa0abc",
             b"Bearer abc\xc3\xa9",

@@ -4,9 +4,12 @@ use std::borrow::Cow;
 
 use http::{HeaderName, header};
 
-use super::canonical::{
-    NameMatch, canonical_cookie_value, canonical_query_value, compare_cookie_names, compare_names,
-    decode_form, is_cookie_separator, trim,
+use super::{
+    canonical::{
+        NameMatch, canonical_cookie_value, canonical_query_value, compare_cookie_names,
+        compare_names, decode_form, is_cookie_separator, trim,
+    },
+    signed,
 };
 use crate::{escape::escape, framing::Fields};
 
@@ -38,6 +41,14 @@ pub enum AmbiguousValue {
         /// What is expected.
         expected: &'static str,
     },
+}
+
+impl AmbiguousValue {
+    /// A signed token in another spelling than its own.
+    #[cold]
+    pub(super) fn not_canonical_token(name: String) -> Self {
+        Self::NotCanonical { name, expected: signed::EXPECTED }
+    }
 }
 
 /// The maximum number of cookies or parameters that are searched: more than common upstreams accept.
@@ -96,7 +107,8 @@ pub(super) fn single_cookie<'r>(
             let value = canonical_cookie_value(&pair[equals + 1..]).ok_or_else(|| {
                 AmbiguousValue::NotCanonical {
                     name: format!("cookie {name}"),
-                    expected: "a value without spaces, commas, quotes and backslashes",
+                    expected: "a value without spaces, commas, quotes and backslashes; a signed token as it was issued, \
+                               without escapes",
                 }
             })?;
             insert_single(&mut found, value)
@@ -186,7 +198,10 @@ fn single_value<'r>(
                 });
             }
             NameMatch::Same => {
-                insert_single(&mut found, canonical_query_value(value)).ok_or_else(repeated)?;
+                let value = canonical_query_value(value).ok_or_else(|| {
+                    AmbiguousValue::not_canonical_token(format!("query parameter {name}"))
+                })?;
+                insert_single(&mut found, value).ok_or_else(repeated)?;
             }
             NameMatch::Alias => return Err(alias("query parameter", key.as_ref(), name)),
             NameMatch::Other => {}

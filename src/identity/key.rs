@@ -63,6 +63,15 @@ impl Part {
         }
     }
 
+    /// Whether callers differ in the part, rather than what they ask for.
+    pub fn identifies_caller(&self) -> bool {
+        match self {
+            Self::Host | Self::Method | Self::Route | Self::Path | Self::PathParam(_) => false,
+            Self::Header(name) => *name != header::HOST,
+            Self::ClientIp | Self::Token | Self::Cookie(_) | Self::Query(_) => true,
+        }
+    }
+
     /// The canonical value of the part in `subject`. A missing part is empty, a token has no scheme, and an
     /// address is 4 or 16 bytes, IPv6 masked to the prefix.
     ///
@@ -82,9 +91,10 @@ impl Part {
                 Cow::Borrowed(path) => Cow::Borrowed(path.as_bytes()),
                 Cow::Owned(path) => Cow::Owned(path.into_bytes()),
             },
-            Self::PathParam(name) => {
-                canonical_path_param((subject.param)(name).unwrap_or_default())
-            }
+            Self::PathParam(name) => canonical_path_param(
+                (subject.param)(name).unwrap_or_default(),
+            )
+            .ok_or_else(|| AmbiguousValue::not_canonical_token(format!("path parameter {name}")))?,
             // The canonical host: without port, in lower case.
             Self::Header(name) if *name == header::HOST => Cow::Borrowed(subject.host.as_bytes()),
             Self::Header(name) => header_token(subject.headers, name)?.unwrap_or_default().joined(),
@@ -125,7 +135,7 @@ pub struct Subject<'r> {
     pub ipv6_prefix: u8,
 }
 
-/// The tag of the client's address in place of an empty key. It differs from the tags of all parts, so the
+/// The tag of the client's address in place of missing parts. It differs from the tags of all parts, so the
 /// address never collides with a token of the same text.
 pub(super) const FALLBACK_TAG: u8 = 0;
 /// The tags of addresses, tokens and token schemes, which [`PartSink`] adds by methods of their own.
@@ -136,31 +146,55 @@ pub(super) const SCHEME_TAG: u8 = 11;
 pub(super) const SHARE_TAG: u8 = 12;
 
 impl KeyPlan {
-    /// The key of `subject`. A missing part counts as empty. If all parts are empty, the client's address
-    /// takes their place, so leaving a header out does not bypass the limit.
+    /// The key of `subject`. A missing part counts as empty. If all parts that identify a caller are empty, the
+    /// client's address takes their place beside the others, so callers without a token do not share a counter,
+    /// and leaving a header out does not bypass the limit.
     ///
     /// # Errors
     /// A part can be read in more than one way.
     pub fn key(&self, subject: &Subject<'_>, secret: KeySecret) -> Result<u128, AmbiguousValue> {
         let mut hash = KeyHasher::new(secret);
         if self.read_into(subject, &mut hash)? {
-            hash = KeyHasher::new(secret);
             hash.add_client(FALLBACK_TAG, subject);
         }
         Ok(hash.finish())
     }
 
-    /// Reads the parts into `sink`. Returns whether the plan has parts and all of them are empty.
+    /// Reads the parts into `sink`. Returns whether the client's address is to be added.
     pub(super) fn read_into(
         &self,
         subject: &Subject<'_>,
         sink: &mut impl PartSink,
     ) -> Result<bool, AmbiguousValue> {
-        let mut empty = !self.0.is_empty();
+        let mut found = CallerParts::default();
         for part in &self.0 {
-            empty &= sink.add_part(part, subject)?;
+            let is_empty = sink.add_part(part, subject)?;
+            found.add(part, is_empty);
         }
-        Ok(empty)
+        Ok(found.needs_address())
+    }
+}
+
+/// Which parts of a key were found in a request.
+#[derive(Default)]
+pub(super) struct CallerParts {
+    /// Whether a part that identifies a caller was empty, and whether one was not.
+    caller: (bool, bool),
+    /// The same of the other parts.
+    other: (bool, bool),
+}
+
+impl CallerParts {
+    pub(super) fn add(&mut self, part: &Part, is_empty: bool) {
+        let (empty, present) =
+            if part.identifies_caller() { &mut self.caller } else { &mut self.other };
+        *empty |= is_empty;
+        *present |= !is_empty;
+    }
+
+    /// Whether all parts that identify a caller are empty; of a key without such a part, whether all are.
+    pub(super) fn needs_address(&self) -> bool {
+        matches!((self.caller, self.other), ((true, false), _) | ((false, false), (true, false)))
     }
 }
 
@@ -292,6 +326,36 @@ mod tests {
         other_client.client = "192.0.2.2".parse().unwrap();
         assert_ne!(fallback, other_client.key(&[Part::Token]).unwrap());
         assert_eq!(fallback, Request::new(&[("x-other", "1")]).key(&[Part::Token]).unwrap());
+    }
+
+    #[test]
+    fn the_address_takes_the_place_of_missing_caller_parts_beside_the_others() {
+        let key = |client: &str, lines: &[(&str, &str)], plan: &[Part]| {
+            let mut request = Request::new(lines);
+            request.client = client.parse().unwrap();
+            request.params = vec![("id", "5".into())];
+            request.key(plan).unwrap()
+        };
+        let team = Part::Header(HeaderName::from_static("x-team"));
+        for plan in [
+            vec![Part::Token, Part::Route],
+            vec![Part::Host, Part::Method, Part::Path, Part::Token],
+            vec![Part::Token, Part::PathParam("id".into())],
+            vec![team.clone(), Part::Route, Part::Cookie("c".into()), Part::Query("q".into())],
+            vec![Part::Header(header::HOST), Part::Token],
+        ] {
+            let one = key("192.0.2.1", &[], &plan);
+            assert_ne!(one, key("192.0.2.2", &[], &plan), "{plan:?}");
+            assert_eq!(one, key("192.0.2.1", &[], &plan), "{plan:?}");
+            let without_others: Vec<Part> =
+                plan.iter().filter(|part| part.identifies_caller()).cloned().collect();
+            assert_ne!(one, key("192.0.2.1", &[], &without_others), "{plan:?}: the others count");
+        }
+        let plan = [Part::Token, team, Part::Route];
+        let named = |client| key(client, &[("x-team", "a")], &plan);
+        assert_eq!(named("192.0.2.1"), named("192.0.2.2"), "one caller part is there");
+        let by_path = [Part::PathParam("id".into()), Part::Route];
+        assert_eq!(key("192.0.2.1", &[], &by_path), key("192.0.2.2", &[], &by_path));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use super::{
     canonical::{canonical_host, decoded_cookie_value, strip_matrix_params, trim},
     client,
     credentials::canonical_credentials,
-    key::{FALLBACK_TAG, KeyHasher, KeyPlan, KeySecret, Part, PartSink},
+    key::{CallerParts, FALLBACK_TAG, KeyHasher, KeyPlan, KeySecret, Part, PartSink},
+    signed,
     token::{Token, TokenSource},
 };
 
@@ -18,7 +19,7 @@ pub struct KeyInput<'a> {
     /// One value for each part of the key, in its order: a token as in its header, an IP address, a host in
     /// any case, a normalized path, decoded parameters and cookies.
     pub values: &'a [&'a str],
-    /// The client's address, for a caller whose parts are all empty.
+    /// The client's address, for a caller of whom all parts that identify one are empty.
     pub client_ip: Option<&'a str>,
     /// Where access tokens are looked for.
     pub token_sources: &'a [TokenSource],
@@ -33,9 +34,9 @@ pub enum KeyInputError {
     Count,
     /// An address is malformed.
     Address,
-    /// Credentials have no canonical form.
+    /// Credentials or a signed token have no canonical form.
     Credentials,
-    /// All values are empty, and the client's address, which is then counted, is missing.
+    /// All values that identify a caller are empty, and the client's address, which is then counted, is missing.
     Empty,
 }
 
@@ -53,12 +54,12 @@ impl KeyPlan {
             return Err(KeyInputError::Count);
         }
         let mut hash = KeyHasher::new(secret);
-        let mut empty = !self.0.is_empty();
+        let mut found = CallerParts::default();
         for (part, value) in self.0.iter().zip(input.values) {
-            empty &= hash.add_input(part, value, input)?;
+            let is_empty = hash.add_input(part, value, input)?;
+            found.add(part, is_empty);
         }
-        if empty {
-            hash = KeyHasher::new(secret);
+        if found.needs_address() {
             let client = input.client_ip.ok_or(KeyInputError::Empty)?;
             hash.add_address(FALLBACK_TAG, parse_address(client)?, input.ipv6_prefix);
         }
@@ -105,9 +106,9 @@ impl Part {
             Self::Header(name) if *name == header::AUTHORIZATION => {
                 canonical_credentials(bytes).ok_or(KeyInputError::Credentials)?.joined()
             }
-            Self::Cookie(_) => decoded_cookie_value(bytes.into()),
+            Self::Cookie(_) => cookie(bytes)?,
             Self::Path => strip_matrix_params(value).into_owned().into_bytes().into(),
-            Self::Header(_) | Self::PathParam(_) | Self::Query(_) => trim(bytes).into(),
+            Self::Header(_) | Self::PathParam(_) | Self::Query(_) => word(bytes)?,
             Self::ClientIp | Self::Method | Self::Route => bytes.into(),
         })
     }
@@ -122,11 +123,16 @@ fn token<'v>(value: &'v str, sources: &[TokenSource]) -> Result<Token<'v>, KeyIn
         return canonical_credentials(bytes).ok_or(KeyInputError::Credentials);
     }
     let all_cookies = sources.iter().all(|source| matches!(source, TokenSource::Cookie(_)));
-    Ok(Token::plain(if all_cookies {
-        decoded_cookie_value(bytes.into())
-    } else {
-        trim(bytes).into()
-    }))
+    Ok(Token::plain(if all_cookies { cookie(bytes)? } else { word(bytes)? }))
+}
+
+fn word(value: &[u8]) -> Result<Cow<'_, [u8]>, KeyInputError> {
+    signed::canonical(trim(value).into()).ok_or(KeyInputError::Credentials)
+}
+
+fn cookie(value: &[u8]) -> Result<Cow<'_, [u8]>, KeyInputError> {
+    let value = signed::canonical(trim(value).into()).ok_or(KeyInputError::Credentials)?;
+    Ok(decoded_cookie_value(value))
 }
 
 fn parse_address(value: &str) -> Result<IpAddr, KeyInputError> {
@@ -232,6 +238,12 @@ mod tests {
         assert_eq!(input_key(&plan, &["", ""], Some("here")), Err(KeyInputError::Address));
         assert_eq!(input_key(&[Part::ClientIp], &["here"], None), Err(KeyInputError::Address));
         assert_eq!(input_key(&plan, &["a"], None), Err(KeyInputError::Count));
+        let plan = [Part::Token, Part::Route];
+        let anonymous = request_key(&plan, &Fields::default(), "192.0.2.1", "");
+        assert_eq!(input_key(&plan, &["", "items"], Some("192.0.2.1")), Ok(anonymous));
+        assert_eq!(input_key(&plan, &["", "items"], None), Err(KeyInputError::Empty));
+        let respelled = "eyJhbGciOiJIUzI1NiJ9.e30.AB";
+        assert_eq!(input_key(&plan, &[respelled, "items"], None), Err(KeyInputError::Credentials));
         assert_eq!(input_key(&[], &["a"], None), Err(KeyInputError::Count));
     }
 

@@ -8,6 +8,7 @@ use super::{
     canonical::trim,
     credentials::{self, canonical_credentials},
     extract::{AmbiguousValue, single_cookie, single_header},
+    signed,
 };
 use crate::framing::Fields;
 
@@ -54,7 +55,9 @@ pub(super) fn header_token<'r>(
 ) -> Result<Option<Token<'r>>, AmbiguousValue> {
     let Some(value) = single_header(headers, name)? else { return Ok(None) };
     if *name != header::AUTHORIZATION {
-        return Ok(Some(Token::plain(Cow::Borrowed(trim(value)))));
+        let value = signed::canonical(Cow::Borrowed(trim(value)))
+            .ok_or_else(|| AmbiguousValue::not_canonical_token(format!("header {name}")))?;
+        return Ok(Some(Token::plain(value)));
     }
     let not_canonical = || AmbiguousValue::NotCanonical {
         name: format!("header {name}"),

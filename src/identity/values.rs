@@ -26,7 +26,7 @@ pub struct PartValue {
 pub struct KeyValues {
     /// The parts; empty if all requests share one key.
     pub parts: Vec<PartValue>,
-    /// The client's address, if it is counted because all parts are empty.
+    /// The client's address, if it is counted because all parts that identify a caller are empty.
     pub fallback: Option<IpAddr>,
 }
 

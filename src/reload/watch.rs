@@ -1,7 +1,7 @@
 //! Reloads when the configuration, or a file of a certificate, changes.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -14,16 +14,18 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Reloader, on_own_thread};
+use super::{Reloader, folders::add_folders, on_own_thread};
 use crate::{config::FileError, tls::TlsFile};
 
 /// Delay before a changed file is read: an editor writes a file in several steps, and a certificate and its
 /// key are two files.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// Time between two checks without a notification. Network file systems send none, and neither does the folder of
-/// a link to a folder.
+/// Time between two checks without a notification: network file systems send none.
 const CHECK_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Times that the folders are read again because a link changed while they were being watched.
+const MAX_PASSES: usize = 8;
 
 /// The folders whose changes are reported. Folders and not files, because editors, tools that renew
 /// certificates and mounted volumes replace the files.
@@ -31,6 +33,8 @@ struct WatchedFolders {
     watcher: RecommendedWatcher,
     /// Their devices and inodes: a folder that was replaced is another one.
     folders: BTreeMap<PathBuf, Option<(u64, u64)>>,
+    /// Those that cannot be watched, each of which was logged.
+    unwatched: BTreeSet<PathBuf>,
 }
 
 impl Reloader {
@@ -58,7 +62,7 @@ impl Reloader {
             let (reloader, watched) = (Arc::clone(&self), Arc::clone(&watched));
             let checked = on_own_thread(move || {
                 // Before the check: a change after it is then reported.
-                watched.lock().set(&reloader.folders());
+                watched.lock().update(|| reloader.folders());
                 reloader.reload_if_changed();
             });
             if let Err(error) = checked.await {
@@ -118,26 +122,20 @@ impl Reloader {
             // If the channel is full, the pending notification covers this change too.
             let _ = changed.try_send(());
         })?;
-        let mut watched = WatchedFolders { watcher, folders: BTreeMap::new() };
-        watched.add(folder(&self.path))?;
-        watched.set(&self.folders());
+        let mut watched =
+            WatchedFolders { watcher, folders: BTreeMap::new(), unwatched: BTreeSet::new() };
+        watched.add(&folder(&self.path).canonicalize().map_err(notify::Error::io)?)?;
+        watched.update(|| self.folders());
         Ok(watched)
     }
 
-    /// The folders of the configuration file and of the certificates' files and, of those that are symbolic
-    /// links, the folders of their targets.
+    /// The folders of the configuration file and of the certificates' files, and those of the symbolic links
+    /// on the way to them.
     fn folders(&self) -> HashSet<PathBuf> {
         let tls_files = self.shared.live.snapshot().tls_files();
-        let files = tls_files.iter().map(TlsFile::path).chain([&*self.path]);
         let mut folders = HashSet::new();
-        for path in files {
-            let own = folder(path);
-            folders.insert(own.to_owned());
-            if let Ok(real) = path.canonicalize()
-                && own.canonicalize().is_ok_and(|folder| Some(&*folder) != real.parent())
-            {
-                folders.insert(folder(&real).to_owned());
-            }
+        for path in tls_files.iter().map(TlsFile::path).chain([&*self.path]) {
+            add_folders(path, &mut folders);
         }
         folders
     }
@@ -160,12 +158,30 @@ impl WatchedFolders {
         Ok(())
     }
 
-    /// Watches `folders` and no others. One that cannot be watched is logged.
+    /// Watches what `folders` returns. A link that changes before its folder is watched makes another pass.
+    fn update(&mut self, folders: impl Fn() -> HashSet<PathBuf>) {
+        let mut current = folders();
+        for _ in 0..MAX_PASSES {
+            self.set(&current);
+            let now = folders();
+            if now == current {
+                return;
+            }
+            current = now;
+        }
+    }
+
+    /// Watches `folders` and no others. One that cannot be watched is logged once.
     fn set(&mut self, folders: &HashSet<PathBuf>) {
+        self.unwatched.retain(|folder| folders.contains(folder));
         for folder in folders {
-            if let Err(error) = self.add(folder) {
-                let folder = folder.display();
-                tracing::warn!(%folder, %error, "cannot watch a folder; its changes are not reloaded");
+            match self.add(folder) {
+                Ok(()) => drop(self.unwatched.remove(folder)),
+                Err(error) if self.unwatched.insert(folder.clone()) => {
+                    let folder = folder.display();
+                    tracing::warn!(%folder, %error, "cannot watch a folder; its changes are found within a minute");
+                }
+                Err(_) => {}
             }
         }
         let watcher = &mut self.watcher;

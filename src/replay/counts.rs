@@ -76,9 +76,9 @@ pub enum LoggedCaller {
     /// The client's address (IPv6 by prefix), for a request without a token.
     Address(IpAddr),
     /// The logged hash of a token.
-    Token(SmallVec<[u8; 16]>),
+    Token(SmallVec<[u8; 32]>),
     /// The user name, in a log without tokens.
-    User(SmallVec<[u8; 16]>),
+    User(SmallVec<[u8; 32]>),
 }
 
 /// One caller's requests and their decisions under up to two configurations.

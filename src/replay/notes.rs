@@ -138,7 +138,7 @@ fn missing_parts(
     let affected = affected.into_iter().collect::<Vec<_>>().join(", ");
     format!(
         "{log} does not contain: {parts}; limits that count by them: {affected} (a missing part is empty; if \
-         all parts of a key are empty, the client's address is counted instead)"
+         nothing else identifies the caller, the client's address is counted in its place)"
     )
 }
 

@@ -118,7 +118,12 @@ pub(super) enum Segment {
     Param { prefix: Box<str>, suffix: Box<str> },
     /// `prefix{*name}`, only in the last segment: the value is the rest of the path and may be empty.
     Rest { prefix: Box<str> },
+    /// Behind the last segment of a prefix: the value is the rest of the path with the slash before it, or empty.
+    Below,
 }
+
+/// The parameter of a prefix whose value is the path below it.
+const BELOW: &str = "rest";
 
 impl PathPattern {
     /// Parses a pattern. `{name}` matches a segment or a part of it, `{*name}` the rest of the path, which
@@ -130,7 +135,22 @@ impl PathPattern {
         parse_path(text).map_err(|why| PatternError::Path { path: truncate(text), why })
     }
 
-    /// The pattern as written.
+    /// Parses a prefix in whole segments: `/login` matches `/login`, `/login/` and all below. Its segments are
+    /// those of a pattern without `{*name}`. The parameter `rest` is what follows it, with the slash; it may be
+    /// empty.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], or the prefix ends in a slash or has `{*name}`.
+    pub fn prefix(text: &str) -> Result<Self, PatternError> {
+        parse_prefix(text).map_err(|why| PatternError::Path { path: truncate(text), why })
+    }
+
+    /// True if it was parsed by [`Self::prefix`].
+    pub fn is_prefix(&self) -> bool {
+        self.segments.last() == Some(&Segment::Below)
+    }
+
+    /// The pattern as written; of a prefix with `/...` behind it.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -155,6 +175,7 @@ impl PathPattern {
                         && segment.ends_with(&**suffix)
                 }
                 Some(Segment::Rest { prefix }) => return rest.starts_with(&**prefix),
+                Some(Segment::Below) => return true,
             };
             if !matches {
                 return false;
@@ -184,6 +205,8 @@ impl PathPattern {
                 Segment::Rest { prefix } => {
                     normalize::strip_prefix(from, prefix).filter(|value| !value.is_empty())
                 }
+                // The slash before the segment belongs to it.
+                Segment::Below => path.get(path.len() - from.len() - 1..),
             };
             if !matches!(segment, Segment::Fixed(_)) {
                 let name = names.next();
@@ -207,6 +230,27 @@ impl PathPattern {
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments
     }
+}
+
+fn parse_prefix(text: &str) -> Result<PathPattern, String> {
+    let mut pattern = parse_path(text)?;
+    if text == "/" {
+        pattern.segments.clear();
+    } else if let Some(prefix) = text.strip_suffix('/') {
+        return Err(format!(
+            "a prefix has no `/` at its end: write {prefix} for this path and all below, or `path: {text}{{*rest}}` for those below"
+        ));
+    }
+    if matches!(pattern.segments.last(), Some(Segment::Rest { .. })) {
+        return Err("`{*name}` in a prefix, which matches all paths below anyway".to_owned());
+    }
+    if pattern.params.iter().any(|name| name == BELOW) {
+        return Err(format!("a parameter `{BELOW}`, which is the path below the prefix"));
+    }
+    pattern.segments.push(Segment::Below);
+    pattern.params.push(BELOW.to_owned());
+    pattern.text = format!("{}/...", text.trim_end_matches('/'));
+    Ok(pattern)
 }
 
 fn parse_path(text: &str) -> Result<PathPattern, String> {
@@ -283,6 +327,9 @@ fn parse_segment(text: &str, params: &mut Vec<String>) -> Result<Segment, String
     if let Some(other) = name.chars().find(|&c| matches!(c, '{' | '*') || c.is_control()) {
         return Err(format!("`{}` is not allowed in a parameter's name", other.escape_debug()));
     }
+    if let Some(plain) = name.strip_suffix("...") {
+        return Err(format!("write {{*{plain}}} for the rest of the path"));
+    }
     params.push(name.to_owned());
     let (suffix, more) = parse_literal(after)?;
     if is_rest && !after.is_empty() {
@@ -326,6 +373,7 @@ fn example_path(segments: &[Segment]) -> String {
             Segment::Fixed(text) => path.push_str(text),
             Segment::Param { prefix, suffix } => path.extend([prefix, "x", suffix]),
             Segment::Rest { prefix } => path.extend([prefix, "x"]),
+            Segment::Below => path.push('x'),
         }
     }
     path

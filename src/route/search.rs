@@ -11,7 +11,8 @@ use super::tree::{Leaf, Successor, Tree};
 /// The number of bytes of a segment that are scanned without `memchr`. Most segments are shorter.
 const LINEAR_SCAN: usize = 16;
 
-/// The values of a path's parameters, in the pattern's order. An empty `{*rest}` is left out.
+/// The values of a path's parameters, in the pattern's order. An empty `{*rest}`, or an empty rest below a prefix,
+/// is left out.
 pub(super) type Values<'p> = SmallVec<[&'p str; 4]>;
 
 /// A search for one path.
@@ -70,12 +71,14 @@ impl<'t, 'p> Search<'t, 'p> {
             let tree = self.tree;
             let current = &tree.nodes[node];
             let Some((segment, remaining_path)) = self.segment(depth) else {
-                return take(&tree.leaves[current.end?]);
+                let end = current.end.and_then(|leaf| take(&tree.leaves[leaf]));
+                return end.or_else(|| take(&tree.leaves[current.below?]));
             };
             depth += 1;
             let fixed = current.fixed(segment);
             let param = if segment.is_empty() { None } else { current.param };
-            if param.is_none() && current.rest.is_none() && current.partial.is_empty() {
+            let has_rest = current.rest.is_some() || current.below.is_some();
+            if param.is_none() && !has_rest && current.partial.is_empty() {
                 node = fixed?;
                 continue;
             }
@@ -103,7 +106,7 @@ impl<'t, 'p> Search<'t, 'p> {
             }
             if let Some(next) = param {
                 self.values.push(segment);
-                if current.rest.is_none() {
+                if !has_rest {
                     node = next;
                     continue;
                 }
@@ -113,10 +116,17 @@ impl<'t, 'p> Search<'t, 'p> {
                 }
                 self.values.truncate(values);
             }
-            let leaf = current.rest?;
-            if !remaining_path.is_empty() {
-                self.values.push(remaining_path);
+            if let Some(leaf) = current.rest {
+                self.values.extend((!remaining_path.is_empty()).then_some(remaining_path));
+                let found = take(&tree.leaves[leaf]);
+                if found.is_some() {
+                    return found;
+                }
+                self.values.truncate(values);
             }
+            let leaf = current.below?;
+            // With the slash before it.
+            self.values.extend(self.path.get(self.path.len() - remaining_path.len() - 1..));
             return take(&tree.leaves[leaf]);
         }
     }

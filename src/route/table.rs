@@ -3,7 +3,8 @@
 //! A route matches if its host, path and methods match. The most specific match wins: first by host (exact,
 //! then the longest wildcard, then any), then by path, then by method (listed before any). Paths are
 //! compared segment by segment from the left. The most specific segment is fixed text, then a parameter with
-//! fixed text around it (the longer text first), then `{param}`, then `{*rest}`.
+//! fixed text around it (the longer text first), then `{param}`, then `{*rest}`, then what is below a prefix. Of a
+//! pattern and a prefix that both end with the path, the pattern is more specific.
 //!
 //! A route that does not allow the request's method does not match, however specific it is. If no matching
 //! route allows it, the lookup returns the methods that they allow.

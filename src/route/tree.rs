@@ -35,6 +35,8 @@ pub(super) struct Node {
     pub(super) rest: Option<usize>,
     /// The leaf of the pattern that ends here.
     pub(super) end: Option<usize>,
+    /// The leaf of the prefix that ends here.
+    pub(super) below: Option<usize>,
 }
 
 /// A map that is searched linearly while it has few keys.
@@ -141,6 +143,11 @@ impl Tree {
                     } else {
                         node.partial_or_insert(false, prefix, "", new)
                     };
+                    return self.leaf_or_new(leaf);
+                }
+                Segment::Below => {
+                    let new = self.leaves.len();
+                    let leaf = *self.nodes[node].below.get_or_insert(new);
                     return self.leaf_or_new(leaf);
                 }
             };

@@ -51,6 +51,7 @@ fn field(configured: AccessLogField) -> AccessField {
         AccessLogField::Status => AccessField::Status,
         AccessLogField::Route => AccessField::Route,
         AccessLogField::Limit => AccessField::Limit,
+        AccessLogField::RefusedBy => AccessField::RefusedBy,
         AccessLogField::Token => AccessField::Token,
         AccessLogField::Bytes => AccessField::Bytes,
         AccessLogField::Received => AccessField::Received,

@@ -37,6 +37,20 @@ pub(super) fn open_store(
     })
 }
 
+/// The secret under which the gateways of this configuration hash keys. `None` without Redis: then each start has
+/// its own.
+///
+/// # Errors
+///
+/// The secret cannot be read.
+pub fn shared_secret(
+    loaded: &LoadedConfig,
+    variables: EnvLookup<'_>,
+) -> Result<Option<SharedSecret>, StartError> {
+    let secrets = Secrets { source: &loaded.source, variables };
+    loaded.config.store.redis.as_ref().map(|redis| secrets.shared_secret(redis)).transpose()
+}
+
 /// Reads the secrets that the configuration refers to.
 struct Secrets<'a> {
     source: &'a ConfigSource,

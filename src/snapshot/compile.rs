@@ -4,7 +4,7 @@
 use super::fault_collector::FaultCollector;
 use super::parts::header;
 use super::{
-    IdentityRules, RateHeaders, Snapshot, access_log, limits, listen, notes, routes, store,
+    IdentityRules, RateHeaders, Snapshot, access_log, files, limits, listen, notes, routes, store,
     throttle, traces, upstreams,
 };
 use crate::config::{
@@ -28,6 +28,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let throttle = throttle::compile(&mut collector, config);
     let traces = traces::compile(&mut collector, config.traces.as_ref());
     notes::add(&mut collector, config);
+    files::check(&mut collector, config, loaded.source.name());
     match Faults::new(collector.faults) {
         Some(faults) => Err(faults),
         None => Ok(Snapshot {

@@ -68,7 +68,58 @@ pub(super) fn listeners(
     let tls_port = config.listen.iter().find(|listener| listener.tls.is_some());
     let tls_port = tls_port.map(|listener| listener.address.0.port());
     let listeners = config.listen.iter().enumerate();
-    listeners.map(|(index, listener)| rules(collector, index, listener, tls_port).into()).collect()
+    let rules =
+        listeners.map(|(index, listener)| rules(collector, index, listener, tls_port).into());
+    let rules: Vec<Arc<ListenerRules>> = rules.collect();
+    check_redirects(collector, config, &rules);
+    rules
+}
+
+/// Reports redirects to `https://` at a port of this gateway that is in clear: handshakes fail there, or the
+/// redirects lead in a circle.
+fn check_redirects(
+    collector: &mut FaultCollector<'_>,
+    config: &Config,
+    rules: &[Arc<ListenerRules>],
+) {
+    let has_port = |index: usize, port: u16| config.listen[index].address.0.port() == port;
+    for (index, own) in rules.iter().enumerate() {
+        let Some(port) = own.redirect_https else { continue };
+        let is_written = matches!(config.listen[index].redirect_https, RedirectHttps::Port(_));
+        let has_tls = |other: usize| has_port(other, port) && config.listen[other].tls.is_some();
+        if !is_written || (0..rules.len()).any(has_tls) {
+            continue;
+        }
+        let path = format!("listen[{index}].redirect_https");
+        let expected = "the port that clients reach TLS at, such as 443";
+        if has_port(index, port) {
+            let what = format!("`{port}` is the port of this listener, which is in clear");
+            collector.fault(&path, what, expected);
+        } else if leads_back(config, rules, index) {
+            let what = format!("`{port}` is a listener in clear that redirects back: a circle");
+            collector.fault(&path, what, expected);
+        } else if (0..rules.len()).any(|other| has_port(other, port)) {
+            let what = format!("`{port}` is the port of a listener in clear");
+            collector.note(&path, what, expected);
+        }
+    }
+}
+
+/// True if the redirects from the listener `start` lead to it again.
+fn leads_back(config: &Config, rules: &[Arc<ListenerRules>], start: usize) -> bool {
+    let mut at = start;
+    for _ in 0..rules.len() {
+        let Some(port) = rules[at].redirect_https else { return false };
+        let mut listeners = config.listen.iter();
+        let Some(next) = listeners.position(|other| other.address.0.port() == port) else {
+            return false;
+        };
+        if next == start {
+            return true;
+        }
+        at = next;
+    }
+    false
 }
 
 fn rules(

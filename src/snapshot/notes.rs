@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ahash::RandomState;
 use hashbrown::HashSet;
 
-use super::fault_collector::FaultCollector;
+use super::{caller_notes, fault_collector::FaultCollector};
 use crate::config::{self, Config, KeyPart, ListenAddress, Target};
 use crate::route::{PathPattern, normalize::normalize};
 
@@ -28,6 +28,7 @@ pub(super) fn add(collector: &mut FaultCollector<'_>, config: &Config) {
     note_unused_limits(collector, config);
     note_tiers(collector, config);
     note_login(collector, config);
+    caller_notes::add(collector, config);
 }
 
 /// Notes values of tiers that no request has.
@@ -158,9 +159,15 @@ fn is_same_server(target: &Target, listener: ListenAddress) -> bool {
     is_same_address && server.port == listener.0.port()
 }
 
+/// The key and the text of the path or the path prefix.
+fn configured_path(matches: &config::RouteMatch) -> Option<(&'static str, &str)> {
+    let path = matches.path.as_deref().map(|path| ("path", path));
+    path.or_else(|| Some(("path_prefix", matches.path_prefix.as_deref()?)))
+}
+
 /// Notes a `*` outside of `{*name}`: it is a wildcard in other gateways, but not here.
 fn note_path(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
-    let pattern = &*route.matches.path;
+    let Some((key, pattern)) = configured_path(&route.matches) else { return };
     if pattern.replace("{*", "{").contains('*') {
         let expected = match pattern.strip_suffix("/*").filter(|rest| !rest.contains('*')) {
             Some(rest) => format!("`{rest}/{{*rest}}` for all paths below `{rest}/`"),
@@ -169,24 +176,27 @@ fn note_path(collector: &mut FaultCollector<'_>, path: &str, route: &config::Rou
             }
         };
         let what = format!("`{pattern}` matches only paths with the character `*`");
-        collector.note(&format!("{path}.match.path"), what, &expected);
+        collector.note(&format!("{path}.match.{key}"), what, &expected);
     }
 }
 
 /// Notes a path that ends in `/`, which is a prefix in nginx, but not here.
 fn note_prefix(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
-    let pattern = &*route.matches.path;
+    let Some(pattern) = route.matches.path.as_deref() else { return };
     if pattern.len() > 1 && pattern.ends_with('/') {
         let what = format!("`{pattern}` matches only this path");
-        let expected = format!("`{pattern}{{*rest}}` for all paths below it");
+        let prefix = pattern.trim_end_matches('/');
+        let expected = format!(
+            "`{pattern}{{*rest}}` for all paths below it, or `path_prefix: {prefix}` for `{prefix}` also"
+        );
         collector.note(&format!("{path}.match.path"), what, &expected);
     }
 }
 
 /// Notes `:id` and `{id:[0-9]+}`, which are parameters in other gateways.
 fn note_foreign_parameters(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
-    let pattern = &*route.matches.path;
-    let at = format!("{path}.match.path");
+    let Some((key, pattern)) = configured_path(&route.matches) else { return };
+    let at = format!("{path}.match.{key}");
     let is_name = |name: &str| name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     let colon = pattern.split('/').find(|segment| segment.strip_prefix(':').is_some_and(is_name));
     if let Some(segment) = colon {
@@ -195,11 +205,13 @@ fn note_foreign_parameters(collector: &mut FaultCollector<'_>, path: &str, route
     }
     // The fault of an invalid pattern is reported by `routes`.
     let Ok(parsed) = PathPattern::parse(pattern) else { return };
-    let typed = parsed.params().iter().find_map(|name| Some((name, name.split_once(':')?.0)));
-    if let Some((name, plain)) = typed {
+    let typed = parsed.params().iter().find_map(|name| Some((name, name.split_once(':')?)));
+    if let Some((name, (plain, kind))) = typed {
+        let is_rest = matches!(kind, ".*" | ".+") && pattern.ends_with('}');
+        let star = if is_rest { "*" } else { "" };
         let what =
             format!("`{{{name}}}` matches any text: what follows the colon is a part of the name");
-        collector.note(&at, what, &format!("`{{{plain}}}`"));
+        collector.note(&at, what, &format!("`{{{star}{plain}}}`"));
     }
 }
 
@@ -219,7 +231,12 @@ fn note_strip_prefix(collector: &mut FaultCollector<'_>, path: &str, route: &con
         collector.note(&format!("{path}.strip_prefix"), what, "a prefix such as /api");
     }
     // The fault of an invalid pattern is reported by `routes`.
-    let Ok(pattern) = PathPattern::parse(&route.matches.path) else { return };
+    let pattern = match (&route.matches.path, &route.matches.path_prefix) {
+        (Some(path), _) => PathPattern::parse(path),
+        (None, Some(prefix)) => PathPattern::prefix(prefix),
+        (None, None) => return,
+    };
+    let Ok(pattern) = pattern else { return };
     if !pattern.can_start_with(prefix) {
         let what = format!(
             "`{prefix}` is never stripped: no path of `{}` begins with it",

@@ -80,8 +80,8 @@ pub(super) fn compile(
             strip_prefix,
             edits,
             request_timeout: route.request_timeout.duration(),
-            answer_idle_timeout: route.answer_idle_timeout.duration(),
-            answer_timeout: route.answer_timeout.duration(),
+            response_idle_timeout: route.response_idle_timeout.duration(),
+            response_body_timeout: route.response_body_timeout.duration(),
             tunnel_idle_timeout: route.tunnel_idle_timeout.duration(),
             max_body: route.max_body.0,
             access,
@@ -98,6 +98,9 @@ pub(super) fn compile(
     }
     (table, routes)
 }
+
+/// The path pattern of a route without one.
+const ANY_PATH: &str = "/{*rest}";
 
 /// The upstreams and limits that routes refer to, by name.
 struct Definitions<'a> {
@@ -245,9 +248,7 @@ fn rule(
             .map_err(|error| report_pattern_error(collector, &format!("{path}.match.host"), error))
             .ok(),
     };
-    let pattern = PathPattern::parse(&matches.path)
-        .map_err(|error| report_pattern_error(collector, &format!("{path}.match.path"), error))
-        .ok();
+    let pattern = path_pattern(collector, &format!("{path}.match"), matches);
     let mut methods = Vec::new();
     let mut seen = HashSet::<Method, RandomState>::default();
     for (index, method) in matches.methods.iter().enumerate() {
@@ -267,6 +268,25 @@ fn rule(
     Some(Rule { host: host?, path: pattern?, methods, conditions })
 }
 
+/// The pattern of `path` or `path_prefix` in the section `match` at `path`.
+fn path_pattern(
+    collector: &mut FaultCollector<'_>,
+    path: &str,
+    matches: &config::RouteMatch,
+) -> Option<PathPattern> {
+    let (key, pattern) = match (&matches.path, &matches.path_prefix) {
+        (Some(_), Some(_)) => {
+            let what = "both `path` and `path_prefix`";
+            collector.fault_at_key(&format!("{path}.path_prefix"), what, "one of them");
+            return None;
+        }
+        (Some(pattern), None) => ("path", PathPattern::parse(pattern)),
+        (None, Some(prefix)) => ("path_prefix", PathPattern::prefix(prefix)),
+        (None, None) => ("path", PathPattern::parse(ANY_PATH)),
+    };
+    pattern.map_err(|error| report_pattern_error(collector, &format!("{path}.{key}"), error)).ok()
+}
+
 fn report_pattern_error(collector: &mut FaultCollector<'_>, path: &str, error: PatternError) {
     match error {
         PatternError::Host { host, why } => {
@@ -275,7 +295,12 @@ fn report_pattern_error(collector: &mut FaultCollector<'_>, path: &str, error: P
         }
         PatternError::Path { path: configured, why } => {
             let what = format!("`{configured}` ({why})");
-            collector.fault(path, what, "a path such as /items/{id} or /files/{*rest}");
+            let expected = if path.ends_with("path_prefix") {
+                "a prefix such as /login, which matches /login and all paths below it"
+            } else {
+                "a path such as /items/{id} or /files/{*rest}"
+            };
+            collector.fault(path, what, expected);
         }
     }
 }
@@ -347,14 +372,15 @@ fn table(
     RouteTable::build(&rules).unwrap_or_else(|errors| {
         for error in errors.into_iter().take(MAX_FAULTS) {
             let (first, second) = (indices[error.first], indices[error.second]);
-            let (name, configured) = (&config.routes[first].name, &config.routes[second].matches);
+            let (name, matches) = (&config.routes[first].name, &config.routes[second].matches);
+            let key = if matches.path_prefix.is_some() { "path_prefix" } else { "path" };
             let line = collector.line(&format!("routes[{first}]"));
             let path = format!("routes[{second}].match");
             match error.kind {
                 ConflictKind::SameRequests => {
                     let what = format!(
                         "`{}` matches the same requests as route `{name}` (line {line})",
-                        configured.path
+                        rules[error.second].path.as_str()
                     );
                     let expected = "another host, path or method";
                     let expected = if rules[error.second].conditions.is_empty() {
@@ -362,7 +388,7 @@ fn table(
                     } else {
                         format!("{expected}, or other conditions")
                     };
-                    collector.fault(&format!("{path}.path"), what, &expected);
+                    collector.fault(&format!("{path}.{key}"), what, &expected);
                 }
                 ConflictKind::Weights => {
                     let what = format!(

@@ -144,6 +144,7 @@ fn a_redirect_leads_to_the_first_listener_with_tls() {
     let (cert, key) = (folder.path().join("a.pem"), folder.path().join("a.key"));
     std::fs::write(&cert, identity.cert.pem()).unwrap();
     std::fs::write(&key, identity.signing_key.serialize_pem()).unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let files = format!("certificates: [{{cert: {}, key: {}}}]", cert.display(), key.display());
     let rest = "upstreams: {a: {respond: {}}}
 routes: [{name: a, match: {path: /}, upstream: a}]
@@ -168,6 +169,19 @@ routes: [{name: a, match: {path: /}, upstream: a}]
         assert!(snapshot.notes.is_empty(), "{:?}", snapshot.notes);
     }
     assert_eq!(redirecting("false", "").unwrap().listeners[0].redirect_https, None);
+    let fault = |to: &str, more: &str| match redirecting(to, more) {
+        Err(faults) => faults.join("\n"),
+        Ok(snapshot) => snapshot.notes.iter().map(ToString::to_string).collect(),
+    };
+    let own = fault("80", "");
+    assert!(own.contains("`80` is the port of this listener, which is in clear"), "{own}");
+    let circle = fault(
+        "81",
+        "- {address: 127.0.0.1:81, redirect_https: 82}\n- {address: 127.0.0.1:82, redirect_https: 80}\n",
+    );
+    assert_eq!(circle.matches("redirects back: a circle").count(), 3, "{circle}");
+    let clear = fault("81", "- {address: 127.0.0.1:81}\n");
+    assert!(clear.contains("`81` is the port of a listener in clear"), "{clear}");
     let faulty = format!(
         "- {{address: 127.0.0.1:8443, redirect_https: true, proxy_protocol: {{from: []}}, tls: {{{files}}}}}\n"
     );
@@ -201,6 +215,36 @@ fn faulty_limits_are_refused() {
     for (limit, expected) in &cases {
         let text = GOOD.replace("one: {quota: 5, window: 10s}", limit);
         assert_eq!(compile(&text).unwrap_err(), std::slice::from_ref(expected), "{limit}");
+    }
+}
+
+#[test]
+fn faulty_prefixes_are_refused() {
+    let replaced = |from: &str, to: &str| GOOD.replace(from, to);
+    let cases = [
+        (
+            replaced("path: '/b/{id}'", "path: /b, path_prefix: /b"),
+            "9:33: both `path` and `path_prefix`, expected one of them",
+        ),
+        (
+            replaced("path: /a", "path_prefix: /a").replace("path: '/b/{id}'", "path_prefix: /a"),
+            "9:36: `/a/...` matches the same requests as route `a` (line 8), expected another host, path or method",
+        ),
+        (
+            replaced("path: /a", "path_prefix: '/a/{*rest}'"),
+            "8:36: `/a/{*rest}` (`{*name}` in a prefix, which matches all paths below anyway), expected a prefix such as /login, which matches /login and all paths below it",
+        ),
+        (
+            replaced("path: /a", "path_prefix: a"),
+            "8:36: `a` (the path must start with /), expected a prefix such as /login, which matches /login and all paths below it",
+        ),
+        (
+            replaced("path: /a", "path: '/y/{rest...}'"),
+            "8:29: `/y/{rest...}` (write {*rest} for the rest of the path), expected a path such as /items/{id} or /files/{*rest}",
+        ),
+    ];
+    for (text, expected) in &cases {
+        assert_eq!(compile(text).unwrap_err(), [*expected], "{text}");
     }
 }
 

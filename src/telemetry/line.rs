@@ -27,10 +27,10 @@ pub enum CutReason {
     ClientTimeout,
     /// The response was truncated or malformed after its head.
     UpstreamBroken,
-    /// The response's body paused for longer than `answer_idle_timeout`.
+    /// The response's body paused for longer than `response_idle_timeout`.
     UpstreamIdle,
-    /// The response took longer than `answer_timeout`.
-    AnswerTimeout,
+    /// The response took longer than `response_body_timeout`.
+    ResponseBodyTimeout,
     /// A tunnel was without a byte for longer than `tunnel_idle_timeout`.
     TunnelIdle,
     /// The gateway was stopped, and `drain_timeout` passed.
@@ -45,7 +45,7 @@ impl CutReason {
             Self::ClientTimeout => "client_timeout",
             Self::UpstreamBroken => "upstream_broken",
             Self::UpstreamIdle => "upstream_idle",
-            Self::AnswerTimeout => "answer_timeout",
+            Self::ResponseBodyTimeout => "response_body_timeout",
             Self::TunnelIdle => "tunnel_idle",
             Self::DrainTimeout => "drain_timeout",
         }
@@ -75,8 +75,10 @@ pub struct AccessLine<'a> {
     /// `throttled` if the throttle denied it; `not_checked` if it ended for another reason before the limits
     /// were charged.
     pub limit: &'static str,
-    /// A keyed hash of the access token, if there is one and the layout has it. It only distinguishes callers.
-    pub token: Option<u64>,
+    /// The limit that refused the request, or the throttle's policy; empty if none did.
+    pub refused_by: &'a str,
+    /// The keyed hash of the access token, if there is one and the layout has it: the key of limits by `token`.
+    pub token: Option<u128>,
     /// Length of the response's body, in bytes.
     pub bytes: u64,
     /// Bytes of the client that went through a tunnel to the upstream; `None` without a tunnel.
@@ -125,6 +127,7 @@ impl AccessLine<'_> {
             AccessField::Protocol => self.protocol.as_bytes(),
             AccessField::Route => self.route.as_bytes(),
             AccessField::Limit => self.limit.as_bytes(),
+            AccessField::RefusedBy => self.refused_by.as_bytes(),
             AccessField::Upstream => self.upstream.as_bytes(),
             AccessField::Cut => self.cut.map_or("", CutReason::as_str).as_bytes(),
             AccessField::RequestId => self.request_id,

@@ -11,17 +11,22 @@
 //! Transactions on Parallel and Distributed Systems 12(10), 2001. Bounded loads: V. Mirrokni, M. Thorup and
 //! M. Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018.
 //!
+//! The two policies of random choices also weigh the errors of an endpoint (`error_rate`), because one that refuses
+//! fast has few requests in flight.
+//!
 //! An endpoint that is drawn and not available is drawn again, in proportion to the weights, so that its
 //! share falls to all others and not to its neighbour. If few are available, all are inspected.
 
 mod alias;
 mod draw;
+mod error_rate;
 mod peak_ewma;
 mod random;
 mod reason;
 mod ring;
 mod rotation;
 
+pub use error_rate::{ErrorRate, Observed};
 pub use peak_ewma::{FAILURE_LATENCY, PeakEwma};
 pub use random::SplitMix;
 pub use reason::{Description, Reason, SkipCause};
@@ -60,6 +65,13 @@ pub trait EndpointView {
 
     /// The share of its weight that the endpoint has in slow start, in 1/1024: 1 to [`FULL_RAMP`].
     fn ramp(&self, index: usize) -> u32 {
+        let _ = index;
+        FULL_RAMP
+    }
+
+    /// The share of its weight that the endpoint has by its errors, in 1/1024: 1 to [`FULL_RAMP`]. Only the
+    /// policies by load read it, which would send more to an endpoint that fails fast.
+    fn success_share(&self, index: usize) -> u32 {
         let _ = index;
         FULL_RAMP
     }

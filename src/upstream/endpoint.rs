@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use super::{
     EndpointSet, Pool, Target,
     adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
-    balance::PeakEwma,
+    balance::{ErrorRate, Observed, PeakEwma},
     pending::PendingQueue,
     target_health::{Failure, HealthView},
 };
@@ -52,6 +52,8 @@ pub struct EndpointState {
     view: AtomicU64,
     /// The peak EWMA of its latency, packed.
     latency: AtomicU64,
+    /// The share of errors among its responses, packed.
+    errors: AtomicU64,
     /// The maximum of requests in flight that adaptive concurrency has found; [`NO_LIMIT`] without.
     adaptive_limit: AtomicU32,
     adaptive: Mutex<Option<(ConcurrencyBounds, AdaptiveLimit)>>,
@@ -97,6 +99,7 @@ impl EndpointState {
             is_starved: AtomicBool::new(false),
             view: AtomicU64::new(HealthView::default().to_bits()),
             latency: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
             adaptive_limit: AtomicU32::new(NO_LIMIT),
             adaptive: Mutex::default(),
             broken_bodies: AtomicU32::new(0),
@@ -167,6 +170,19 @@ impl EndpointState {
     pub(super) fn observe_latency(&self, latency: u64, now: u64) {
         let observed = PeakEwma::from_bits(self.latency.load(Relaxed)).observe(latency, now);
         self.latency.store(observed.to_bits(), Relaxed);
+    }
+
+    /// Records how an attempt ended. A lost update is harmless.
+    pub(super) fn observe_result(&self, observed: Observed, now: u64) {
+        let errors = ErrorRate::from_bits(self.errors.load(Relaxed));
+        if observed == Observed::Error || !errors.is_zero() {
+            self.errors.store(errors.observe(observed, now).to_bits(), Relaxed);
+        }
+    }
+
+    /// The share of its weight that the endpoint has at `now` (ms) by its errors, in 1/1024.
+    pub(super) fn success_share(&self, now: u64) -> u32 {
+        ErrorRate::from_bits(self.errors.load(Relaxed)).success_share(now)
     }
 
     /// The attempts since the start.

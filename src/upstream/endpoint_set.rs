@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::{
     Servers, Target,
-    balance::{Balancer, Choice, ChoiceInput, Endpoint, EndpointView, Policy},
+    balance::{Balancer, Choice, ChoiceInput, Endpoint, EndpointView, Observed, Policy},
     endpoint::{EndpointState, LastChange, UpstreamLoad},
     endpoint_address::EndpointAddress,
     target_health::{
@@ -253,7 +253,9 @@ impl EndpointSet {
         now: u64,
         clock: &Clock,
     ) {
-        self.members[index].state.count_failure(failure);
+        let state = &self.members[index].state;
+        state.count_failure(failure);
+        state.observe_result(Observed::Error, now);
         self.record(index, clock, |machine| machine.record_failure(index, kind, failure, now));
     }
 
@@ -366,6 +368,10 @@ impl EndpointView for View<'_> {
 
     fn ramp(&self, index: usize) -> u32 {
         self.health(index).ramp(self.now, self.set.servers.health.slow_start)
+    }
+
+    fn success_share(&self, index: usize) -> u32 {
+        self.set.members[index].state.success_share(self.now)
     }
 
     fn in_flight(&self, index: usize) -> u32 {

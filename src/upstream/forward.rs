@@ -255,7 +255,7 @@ impl LoadBalancer {
                     let status = exchanged.status();
                     run.end_attempt(AttemptResult::Status(status));
                     if !servers.retry_on.statuses.contains(&status) {
-                        run.record_success(outcome);
+                        run.record_success(outcome, exchanged.observed());
                         return Ok(exchanged.into_response(input.method, outgoing, in_flight));
                     }
                     run.record_failure(outcome, Failure::Status(status));

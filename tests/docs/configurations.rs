@@ -4,6 +4,8 @@
 //! - `yaml,fragment` is completed with the sections that it lacks; its upstream is called `app`.
 //! - `yaml,foreign` is another program's configuration; it must be YAML.
 
+use std::sync::LazyLock;
+
 use saphyr_parser::Parser;
 use tidegate::{config, snapshot::Snapshot};
 
@@ -42,11 +44,20 @@ fn fault(page: &Page, block: &Block) -> Option<String> {
     match config::parse(&name, &text).map(|loaded| Snapshot::compile(&loaded)) {
         Err(fault) => Some(fault.to_string()),
         Ok(Err(faults)) => Some(faults.to_string()),
-        Ok(Ok(_)) => None,
+        Ok(Ok(_)) => schema_fault(&name, &text),
     }
 }
 
-/// Rule: every YAML block of a page loads.
+/// What the schema for editors has against a configuration that loads.
+fn schema_fault(name: &str, text: &str) -> Option<String> {
+    static SCHEMA: LazyLock<jsonschema::Validator> =
+        LazyLock::new(|| jsonschema::validator_for(&config::editor_schema()).expect("a schema"));
+    let value: serde_json::Value = serde_yaml::from_str(text).expect("YAML");
+    let mut faults = SCHEMA.iter_errors(&value);
+    faults.next().map(|fault| format!("{name}: the schema: {}: {fault}", fault.instance_path()))
+}
+
+/// Rule: every YAML block of a page loads, and editors find no fault in it.
 fn faulty_blocks(page: &Page) -> Vec<String> {
     let blocks = page.blocks().into_iter().filter(|block| block.language.starts_with("ya"));
     blocks.filter_map(|block| fault(page, &block)).collect()

@@ -27,8 +27,8 @@ pub(crate) fn links(page: &Page) -> Vec<Link> {
     links
 }
 
-/// A heading's anchor, as GitHub and mdBook make it.
-fn anchor(heading: &str) -> String {
+/// The anchor of a heading, as GitHub and mdBook make it.
+pub(crate) fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter_map(|c| match c {
         ' ' => Some('-'),
         c if c.is_alphanumeric() || "-_".contains(c) => Some(c.to_ascii_lowercase()),
@@ -40,7 +40,9 @@ fn anchor(heading: &str) -> String {
 fn anchors(page: &Page) -> Vec<String> {
     let prose = page.prose();
     let headings = prose.lines().filter(|line| line.starts_with('#'));
-    headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
+    let headings = headings.map(|line| anchor(line.trim_start_matches('#').trim()));
+    let named = prose.split("<a id=\"").skip(1).filter_map(|text| text.split('"').next());
+    headings.chain(named.map(str::to_owned)).collect()
 }
 
 /// `target` as seen from the page at `path`, without `..`.

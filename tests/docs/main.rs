@@ -32,6 +32,8 @@ mod recipes;
 mod reference;
 /// The schema's keys, in order, with types, defaults and descriptions.
 mod schema_keys;
+/// The schema for editors and `check` refuse the same values.
+mod schema_strictness;
 /// SUMMARY.md lists every page.
 mod summary;
 

@@ -104,7 +104,9 @@ fn a_challenge_reaches_the_client_of_the_authority() {
     let yaml = recipe("The first certificate", &upstream)
         .replace("http://127.0.0.1:8888", &certbot.target())
         .replace("0.0.0.0:80", "127.0.0.1:0")
-        .replace("0.0.0.0:443", "127.0.0.1:0");
+        .replace("0.0.0.0:443", "127.0.0.1:0")
+        // A free port cannot be meant by `true`.
+        .replace("redirect_https: true", "redirect_https: 443");
     let (yaml, _files) = substitute(&yaml);
     let gateway = Gateway::start(&yaml);
     let path = "/.well-known/acme-challenge/abc";

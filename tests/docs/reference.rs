@@ -6,7 +6,7 @@ use crate::{
     is_updating,
     page::Page,
     root,
-    schema_keys::{Key, Section, ValueType, read},
+    schema_keys::{Key, Section, ValueType, heading, read},
 };
 
 const PAGE: &str = "docs/src/configuration-reference.md";
@@ -19,34 +19,76 @@ const OPENING: &str = "\
 This page lists every key of the configuration with its values and default. [Configuration](configuration.md) explains
 the file, and the pages that it links to explain the subjects.
 
-`NAME` stands for a name that you choose, `[]` for each item of a list. **required** means that the section needs the key;
-`-` that it has no fixed default, and its meaning says what applies without it.
+A section's name is where its keys stand: `NAME` is a name that you choose, `[]` each item of a list. The section needs a
+key that is **required**.
 ";
+
+/// The page that explains a section, for each section outside of others and for some within.
+const EXPLAINED: [(&str, &str, &str); 24] = [
+    ("", "Configuration", "configuration.md"),
+    ("access_log", "Logs", "operations/logs.md"),
+    ("admin", "Admin API", "operations/admin.md"),
+    ("client", "Client address", "limits/keys.md#client-address"),
+    ("headers", "Clients", "clients.md"),
+    ("http", "Security", "security.md"),
+    ("limits.NAME", "Algorithms", "limits/algorithms.md"),
+    ("limits.NAME.candidate", "Tiers, candidates and dry runs", "limits/tiers.md"),
+    ("limits.NAME.tiers[]", "Tiers, candidates and dry runs", "limits/tiers.md"),
+    ("listen[]", "TLS", "tls.md"),
+    ("listen[].proxy_protocol", "The PROXY protocol", "proxy-protocol.md"),
+    ("routes[]", "Routes", "routes.md"),
+    ("routes[].compress", "Compression", "compression.md"),
+    ("routes[].cors", "Route policies", "route-policies.md"),
+    ("routes[].error_bodies.NAME", "Route policies", "route-policies.md"),
+    ("routes[].headers", "Headers, host and path", "routes.md#headers-host-and-path"),
+    ("routes[].match", "Which route wins", "routes.md#which-route-wins"),
+    ("routes[].mirror", "Copies for another upstream", "routes.md#copies-for-another-upstream"),
+    (
+        "routes[].redirect",
+        "Redirects and fixed responses",
+        "routes.md#redirects-and-fixed-responses",
+    ),
+    ("store", "Redis", "redis/README.md"),
+    ("throttle", "Throttle", "throttle.md"),
+    ("traces", "Traces", "operations/traces.md"),
+    ("upstreams.NAME", "Upstreams that fail", "upstreams.md"),
+    ("upstreams.NAME.tls", "TLS", "tls.md"),
+];
 
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-fn row(key: &Key) -> String {
-    let default = match &key.default {
-        Some(default) => format!("`{default}`"),
-        None if key.is_required => "**required**".to_owned(),
-        None => "-".to_owned(),
+fn row(section: &Section, key: &Key) -> String {
+    let default = key.default.as_ref().map_or_else(|| "**required**".to_owned(), |own| cell(own));
+    let name = if let Some(anchor) = &key.section {
+        format!("[`{}`](#{anchor})", key.name)
+    } else {
+        let anchor = section.anchor(key);
+        format!("<a id=\"{anchor}\"></a>[`{}`](#{anchor})", key.name)
     };
-    let cells = [format!("`{}`", key.path), cell(&key.values), default, cell(&key.description)];
+    let cells = [name, cell(&key.values), default, cell(&key.description)];
     format!("| {} |\n", cells.join(" | "))
 }
 
 fn section(section: &Section) -> String {
-    let mut text = format!("\n## {}\n\n{}\n\n", section.name, section.description);
+    let Section { path, description, keys } = section;
+    let name = heading(path);
+    let is_inner = path.replace("[]", "").replace(".NAME", "").contains('.');
+    let mark = if is_inner { "###" } else { "##" };
+    let explained = EXPLAINED.iter().find(|(own, ..)| own == path);
+    let link = explained.map(|(_, title, page)| format!(" See [{title}]({page})."));
+    let mut text = format!("\n{mark} {name}\n\n{description}{}\n\n", link.unwrap_or_default());
     text += "| key | values | default | meaning |\n|---|---|---|---|\n";
-    text.extend(section.keys.iter().map(row));
-    for key in &section.keys {
-        if key.choices.len() > 1 {
-            let _ = write!(text, "\n`{}`:\n\n", key.path);
-            for (value, description) in &key.choices {
-                let _ = writeln!(text, "- `{value}`: {description}");
-            }
+    text.extend(keys.iter().map(|key| row(section, key)));
+    for key in keys.iter().filter(|key| key.choices.len() > 1) {
+        let described = key.choices.iter().filter(|(_, description)| !description.is_empty());
+        let lines = described.fold(String::new(), |mut lines, (value, description)| {
+            let _ = writeln!(lines, "- `{value}`: {description}");
+            lines
+        });
+        if !lines.is_empty() {
+            let _ = write!(text, "\n`{}`:\n\n{lines}", key.name);
         }
     }
     text
@@ -83,13 +125,32 @@ fn the_reference_matches_the_schema() {
 }
 
 #[test]
-fn every_key_has_a_description_and_values() {
+fn every_key_has_a_description_values_and_a_default() {
     let (sections, values) = read();
-    let keys: Vec<&Key> = sections.iter().flat_map(|section| &section.keys).collect();
+    let keys: Vec<(&Section, &Key)> = sections
+        .iter()
+        .flat_map(|section| section.keys.iter().map(move |key| (section, key)))
+        .collect();
     assert!(keys.len() > 80, "{} keys", keys.len());
-    assert_eq!(keys.iter().map(|key| &key.path).collect::<BTreeSet<_>>().len(), keys.len());
-    for key in keys {
-        assert!(!key.description.is_empty() && !key.values.is_empty(), "{}", key.path);
+    let anchors = keys.iter().map(|(section, key)| section.anchor(key));
+    assert_eq!(anchors.collect::<BTreeSet<_>>().len(), keys.len());
+    for (section, key) in keys {
+        let name = section.anchor(key);
+        assert!(!key.description.is_empty() && !key.values.is_empty(), "{name}");
+        // A description of a type is no word for its values.
+        assert!(!key.values.ends_with('.') && !key.values.contains("A "), "{name}: {}", key.values);
+        let is_complete = key.is_required || key.default.is_some();
+        assert!(is_complete, "{name} has no default: end its description with `Default: ...`");
     }
-    assert!(values.iter().all(|value_type| !value_type.description.is_empty()));
+    assert!(values.iter().all(|value_type| {
+        !value_type.description.is_empty() && !value_type.description.ends_with('.')
+    }));
+    for Section { path, .. } in &sections {
+        let is_inner = path.replace("[]", "").replace(".NAME", "").contains('.');
+        let is_explained = EXPLAINED.iter().any(|(own, ..)| own == path);
+        assert!(is_inner || is_explained, "no page explains `{path}`: see EXPLAINED");
+    }
+    for (path, ..) in EXPLAINED {
+        assert!(sections.iter().any(|section| section.path == path), "no section `{path}`");
+    }
 }

@@ -1,20 +1,26 @@
 //! The keys of the configuration as the JSON Schema has them.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tidegate::config;
 
-/// One key that takes a value.
+use crate::links::anchor;
+
+/// One key of a section.
 pub(crate) struct Key {
-    /// `limits.NAME.quota`, `listen[].address`.
-    pub(crate) path: String,
+    /// Its name in the section: `quota`.
+    pub(crate) name: String,
     /// What it takes, in few words.
     pub(crate) values: String,
-    /// As a configuration writes it; `None` if there is none.
+    /// What applies without it; `None` if the section needs the key.
     pub(crate) default: Option<String>,
+    /// True if the section needs the key.
     pub(crate) is_required: bool,
+    /// What it means, without its default.
     pub(crate) description: String,
     /// The values of an enumeration with their descriptions.
     pub(crate) choices: Vec<(String, String)>,
+    /// The anchor of the section that it is.
+    pub(crate) section: Option<String>,
 }
 
 /// A type of value that several keys take.
@@ -25,7 +31,7 @@ pub(crate) struct ValueType {
 
 /// Definitions whose values need more words than fit into a table: their name in the schema, and in
 /// the reference.
-const VALUE_TYPES: [(&str, &str); 19] = [
+const VALUE_TYPES: [(&str, &str); 20] = [
     ("Address", "address"),
     ("Cidr", "network"),
     ("CorsOrigin", "origin"),
@@ -45,47 +51,72 @@ const VALUE_TYPES: [(&str, &str); 19] = [
     ("Status", "status"),
     ("Target", "target"),
     ("Timeout", "duration or off"),
+    ("WeightedTarget", "weighted target"),
 ];
 
-/// The schema's sections, in order of their names, each with its description and keys.
+/// Keys that stand beside each other.
 pub(crate) struct Section {
-    pub(crate) name: String,
+    /// `limits.NAME`, `listen[].tls`; empty for the keys outside of any section.
+    pub(crate) path: String,
     pub(crate) description: String,
     pub(crate) keys: Vec<Key>,
 }
 
-struct Reader {
-    definitions: Map<String, Value>,
+impl Section {
+    /// The whole name of one of its keys, as links name it: without `[]`.
+    pub(crate) fn anchor(&self, key: &Key) -> String {
+        format!("{}.{}", self.path, key.name).replace("[]", "").trim_start_matches('.').to_owned()
+    }
 }
 
-/// Sections, and the value types that their keys take.
+struct Reader {
+    definitions: Map<String, Value>,
+    sections: Vec<Section>,
+}
+
+/// Sections, each before those within it, and the value types that their keys take.
 pub(crate) fn read() -> (Vec<Section>, Vec<ValueType>) {
     let schema = config::schema().to_value();
     let definitions = schema["$defs"].as_object().expect("definitions").clone();
-    let reader = Reader { definitions };
-    let mut top = Section {
-        name: "Top level".to_owned(),
-        description: "Keys outside of any section.".to_owned(),
+    let mut reader = Reader { definitions, sections: Vec::new() };
+    let root = Section {
+        path: String::new(),
+        description: "The sections of a configuration, and the keys outside of any section."
+            .to_owned(),
         keys: Vec::new(),
     };
-    let mut sections = Vec::new();
-    for (name, property) in schema["properties"].as_object().expect("properties") {
-        let mut keys = Vec::new();
-        let is_required = is_required(&schema, name);
-        reader.walk(property, name, is_required, property.get("default"), &mut keys);
-        if reader.is_section(property) {
-            let description = reader.description(property);
-            sections.push(Section { name: name.clone(), description, keys });
-        } else {
-            top.keys.extend(keys);
-        }
-    }
-    sections.insert(0, top);
-    (sections, reader.value_types())
+    reader.walk(&schema, root, None);
+    let types = reader.value_types();
+    (reader.sections, types)
 }
 
 fn is_required(node: &Value, name: &str) -> bool {
     node["required"].as_array().is_some_and(|names| names.iter().any(|own| own == name))
+}
+
+/// True if the property is left out by default: it may be null.
+fn is_optional(property: &Value) -> bool {
+    let choices = property["anyOf"].as_array();
+    choices.is_some_and(|choices| choices.iter().any(|choice| choice["type"] == "null"))
+}
+
+fn own_default(property: &Value) -> Option<&Value> {
+    property.get("default").filter(|value| !value.is_null())
+}
+
+/// The heading of a section.
+pub(crate) fn heading(path: &str) -> String {
+    if path.is_empty() { "Top level".to_owned() } else { path.to_owned() }
+}
+
+/// The default that the end of a description names, and the text before it.
+fn split_default(description: &str) -> (Option<String>, String) {
+    match description.split_once("Default: ") {
+        Some((meaning, default)) => {
+            (Some(default.trim_end_matches('.').to_owned()), meaning.trim_end().to_owned())
+        }
+        None => (None, description.to_owned()),
+    }
 }
 
 /// The value as a configuration writes it, without quotes.
@@ -128,44 +159,68 @@ impl Reader {
         joined(own.or(self.resolve(node)["description"].as_str()).unwrap_or_default())
     }
 
-    /// Adds the keys below `path`. `default` is the value that the section has if it is left out.
-    fn walk(
+    /// Adds a section with the keys of the object `node`, and those within it. `default` is the value that the
+    /// section has if it is left out.
+    fn walk(&mut self, node: &Value, mut section: Section, default: Option<&Value>) {
+        let mut inner = Vec::new();
+        for (name, property) in node["properties"].as_object().expect("an object") {
+            let own = property.get("default").or_else(|| default?.get(name)).cloned();
+            let description = self.description(property);
+            let mut key = Key {
+                name: name.clone(),
+                values: String::new(),
+                default: None,
+                is_required: is_required(node, name) && own_default(property).is_none(),
+                description: String::new(),
+                choices: Vec::new(),
+                section: None,
+            };
+            let (written, meaning) = split_default(&description);
+            key.description = meaning;
+            if self.is_section(property) {
+                let path = format!("{}.{name}", section.path).trim_start_matches('.').to_owned();
+                let (path, node, first) = self.unwrap(property, path, own.as_ref());
+                key.section = Some(anchor(&heading(&path)));
+                key.values = match self.resolve(property) {
+                    node if node["properties"].is_object() => "section".to_owned(),
+                    node if node["items"].is_object() => "list of sections".to_owned(),
+                    _ => "sections by name".to_owned(),
+                };
+                let is_empty = own.is_some_and(|own| own == json!([]) || own == json!({}));
+                let is_none = is_optional(property) || is_empty;
+                let unwritten = if is_none { "none" } else { "the defaults of its keys" };
+                key.default = Some(written.unwrap_or_else(|| unwritten.to_owned()));
+                inner.push((node, Section { path, description, keys: Vec::new() }, first));
+            } else {
+                let own = own.filter(|value| !value.is_null());
+                key.values = self.values(property);
+                key.choices = self.choices(self.resolve(property));
+                key.default = written.or_else(|| Some(format!("`{}`", self::written(&own?))));
+            }
+            key.default = key.default.filter(|_| !key.is_required);
+            section.keys.push(key);
+        }
+        self.sections.push(section);
+        for (node, section, default) in inner {
+            self.walk(&node, section, default.as_ref());
+        }
+    }
+
+    /// The object that a list, a map or an option has, its path, and its default.
+    fn unwrap(
         &self,
         node: &Value,
-        path: &str,
-        is_required: bool,
+        path: String,
         default: Option<&Value>,
-        keys: &mut Vec<Key>,
-    ) {
-        let inner = self.resolve(node);
-        if let Some(properties) = inner["properties"].as_object() {
-            for (name, property) in properties {
-                let own = property.get("default");
-                let default = own.or_else(|| default?.get(name));
-                let required = self::is_required(inner, name);
-                self.walk(property, &format!("{path}.{name}"), required, default, keys);
-            }
-        } else if self.is_section(inner) && inner["items"].is_object() {
-            let first = default.and_then(|list| list.get(0));
-            self.walk(&inner["items"], &format!("{path}[]"), is_required, first, keys);
-        } else if self.is_section(inner) {
-            self.walk(
-                &inner["additionalProperties"],
-                &format!("{path}.NAME"),
-                is_required,
-                None,
-                keys,
-            );
+    ) -> (String, Value, Option<Value>) {
+        let node = self.resolve(node);
+        if node["properties"].is_object() {
+            (path, node.clone(), default.cloned())
+        } else if node["items"].is_object() {
+            let first = default.and_then(|list| list.get(0)).cloned();
+            self.unwrap(&node["items"], format!("{path}[]"), first.as_ref())
         } else {
-            let default = default.filter(|value| !value.is_null()).map(written);
-            keys.push(Key {
-                path: path.to_owned(),
-                values: self.values(node),
-                is_required: is_required && default.is_none(),
-                default,
-                description: self.description(node),
-                choices: self.choices(inner),
-            });
+            self.unwrap(&node["additionalProperties"], format!("{path}.NAME"), None)
         }
     }
 
@@ -184,7 +239,7 @@ impl Reader {
             return format!("list of {}", self.values(&node["items"]));
         }
         if node["additionalProperties"].is_object() {
-            return format!("names with {}", self.values(&node["additionalProperties"]));
+            return format!("names, each with {}", self.values(&node["additionalProperties"]));
         }
         let is = |name: &str| match &node["type"] {
             Value::Array(types) => types.iter().any(|own| own == name),
@@ -193,7 +248,9 @@ impl Reader {
         let bound = |name: &str| node[name].as_u64().map(|bound| bound.to_string());
         match (bound("minimum"), bound("maximum")) {
             _ if is("boolean") => "true, false".to_owned(),
-            _ if is("number") => format!("{} to {}", node["minimum"], node["maximum"]),
+            _ if is("number") => {
+                format!("{} to {}", number(&node["minimum"]), number(&node["maximum"]))
+            }
             (Some(least), Some(most)) if is("integer") => format!("{least} to {most}"),
             (Some(least), None) if is("integer") => format!("whole number from {least}"),
             // A definition that says what it takes.
@@ -202,23 +259,38 @@ impl Reader {
         }
     }
 
-    /// The constants of an enumeration.
+    /// The constants of an enumeration, with their descriptions if they have some.
     fn choices(&self, node: &Value) -> Vec<(String, String)> {
+        let plain = node["enum"].as_array().into_iter().flatten();
+        let plain = plain.map(|value| (written(value), String::new()));
         let choices = node["oneOf"].as_array().into_iter().flatten();
         let constants = choices
             .filter_map(|choice| Some((written(choice.get("const")?), self.description(choice))));
-        constants.collect()
+        plain.chain(constants).collect()
     }
 
     fn value_types(&self) -> Vec<ValueType> {
         let value_types = VALUE_TYPES.iter().map(|(definition, name)| ValueType {
             name: (*name).to_owned(),
-            description: joined(
+            description: phrase(&joined(
                 self.definitions[*definition]["description"].as_str().unwrap_or(""),
-            ),
+            )),
         });
         value_types.collect()
     }
+}
+
+/// A sentence as a phrase: without its capital and its full stop.
+fn phrase(text: &str) -> String {
+    match text.strip_suffix('.').filter(|text| text.starts_with("The ")) {
+        Some(text) => format!("the{}", &text[3..]),
+        None => text.to_owned(),
+    }
+}
+
+/// A bound without an exponent or a useless fraction.
+fn number(value: &Value) -> String {
+    value.as_f64().map_or_else(String::new, |number| number.to_string())
 }
 
 /// The name of the definition that a node refers to.

@@ -1,8 +1,11 @@
 //! The policies that choose a target, with weights.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, io::Write as _, thread, time::Duration};
 
-use testkit::{client::get, gateway::Gateway, upstream::Upstream};
+use h2::server::Builder;
+use testkit::{
+    client::get, gateway::Gateway, http2_upstream::Http2Upstream, upstream::Upstream, wait::sleep,
+};
 
 fn start(upstreams: &[Upstream], weights: &[u32], more: &str) -> Gateway {
     let targets = upstreams.iter().zip(weights);
@@ -69,4 +72,62 @@ fn a_hash_sends_each_key_to_one_target() {
         seen += users.len();
     }
     assert_eq!(seen, 60, "no user had two targets");
+}
+
+/// How long a target needs that works.
+const LATENCY: Duration = Duration::from_millis(20);
+
+/// Sends requests from several clients at once, and returns how many there were.
+fn send_from_clients(gateway: &Gateway) -> usize {
+    const CLIENTS: usize = 8;
+    const REQUESTS: usize = 50;
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| (0..REQUESTS).for_each(|_| drop(get(gateway.address(), "/", ""))));
+        }
+    });
+    CLIENTS * REQUESTS
+}
+
+/// A target that refuses at once must not draw the load of those that work, also without a retry.
+#[test]
+fn a_target_that_fails_fast_gets_a_small_share() {
+    let slow = || {
+        Upstream::with_handler(|_, socket| {
+            sleep(LATENCY);
+            socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_ok()
+        })
+    };
+    let failing = Upstream::with_response("HTTP/1.1 503 Down\r\nContent-Length: 0\r\n\r\n");
+    let upstreams = [slow(), slow(), slow(), failing];
+    let gateway = start(&upstreams, &[1; 4], "");
+    let total = send_from_clients(&gateway);
+    let failed = upstreams[3].request_count();
+    assert!(failed > 0 && failed * 6 < total, "{failed} of {total} requests");
+}
+
+#[test]
+fn a_grpc_status_of_a_failing_server_counts_as_well() {
+    let slow = || {
+        Http2Upstream::with_handler(Builder::new(), |mut exchange| async move {
+            tokio::time::sleep(LATENCY).await;
+            exchange.answer(200, "");
+        })
+    };
+    let failing = Http2Upstream::with_handler(Builder::new(), |mut exchange| async move {
+        let fields = [("content-type", "application/grpc"), ("grpc-status", "14")];
+        let mut stream = exchange.start(200, &fields);
+        let _ = stream.send_data(bytes::Bytes::new(), true);
+    });
+    let upstreams = [slow(), slow(), slow(), failing];
+    let targets: Vec<String> = upstreams.iter().map(Http2Upstream::target).collect();
+    let gateway = Gateway::start(&format!(
+        "workers: 1
+upstreams: {{origin: {{targets: [{}], protocol: http2}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
+        targets.join(", ")
+    ));
+    let total = send_from_clients(&gateway);
+    let failed = upstreams[3].request_count();
+    assert!(failed > 0 && failed * 6 < total, "{failed} of {total} requests");
 }

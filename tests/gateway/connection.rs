@@ -237,8 +237,8 @@ fn disabled_timeouts_never_fire() {
             ["head", "idle", "body"].map(|name| format!("{name}_timeout: {bound}")).join(", ");
         start(&format!("http: {{{http}}}"), &upstream, route)
     };
-    let bounded = start("300ms", ", answer_idle_timeout: 300ms");
-    let endless = start("off", ", answer_idle_timeout: off, request_timeout: off");
+    let bounded = start("300ms", ", response_idle_timeout: 300ms");
+    let endless = start("off", ", response_idle_timeout: off, request_timeout: off");
     let open = |gateway: &Gateway| {
         [
             "",
@@ -286,7 +286,7 @@ fn event_streams_may_outlast_the_request_timeout() {
         (0..12).all(|_| wait.recv().is_ok() && socket.write_all(EVENT).is_ok())
             && socket.write_all(b"0\r\n\r\n").is_ok()
     });
-    let route = ", request_timeout: 300ms, answer_idle_timeout: 900ms";
+    let route = ", request_timeout: 300ms, response_idle_timeout: 900ms";
     let gateway = start_at("", &upstream, route, clock.clone());
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: gateway.test\r\n\r\n");
@@ -307,7 +307,7 @@ fn a_stalled_response_is_cut() {
         read_until_closed(socket) == 0
     });
     let clock = Clock::simulated(1_700_000_000_000);
-    let gateway = start_at("", &upstream, ", answer_idle_timeout: 300ms", clock);
+    let gateway = start_at("", &upstream, ", response_idle_timeout: 300ms", clock);
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.read_head().expect("a head").0, 200);

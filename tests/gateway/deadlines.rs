@@ -329,7 +329,7 @@ fn the_request_timeout_covers_the_whole_request() {
         let response = assert_times_out(&gateway, || ask(&gateway, protocol));
         assert_eq!(response.map(|response| response.status), Some(504));
     });
-    // Once the response has begun, only `answer_timeout` applies, if it is set. The status is already
+    // Once the response has begun, only `response_body_timeout` applies, if it is set. The status is already
     // sent, so the response is truncated.
     let endless = Upstream::on_connection(|socket| {
         let _ = socket.read(&mut [0; 4096]);
@@ -339,7 +339,7 @@ fn the_request_timeout_covers_the_whole_request() {
         }
     });
     let target = format!("targets: [{}]", endless.target());
-    let gateway = start("", &target, ", request_timeout: 1s, answer_timeout: 1s");
+    let gateway = start("", &target, ", request_timeout: 1s, response_body_timeout: 1s");
     on_every_protocol(|protocol| {
         assert!(assert_times_out(&gateway, || ask(&gateway, protocol)).is_none());
     });

@@ -28,13 +28,14 @@ routes:
   - {{name: write, match: {{path: /write, methods: [PUT, POST]}}, upstream: origin, limits: [token], max_body: 10B}}
   - {{name: wide, match: {{path: '/wide/{{*rest}}'}}, upstream: origin, strip_prefix: /wide}}
   - {{name: hello, match: {{path: /hello}}, upstream: hello, limits: [token]}}
+  - {{name: below, match: {{path_prefix: '/below'}}, upstream: origin, strip_prefix: /below}}
 ",
         upstream.target()
     )
 }
 
 /// Requests: method, URL, and headers as `-H` takes them.
-const REQUESTS: [(&str, &str, &[&str]); 39] = [
+const REQUESTS: [(&str, &str, &[&str]); 43] = [
     ("GET", "http://api.test/v1/items/7?x=1", &[]),
     ("GET", "HTTP://API.test.:8080/v1//items/./%37", &["x-team: a"]),
     ("DELETE", "http://api.test/v1/items/a%2fb?k=%61", &["Origin: http://web.test"]),
@@ -57,6 +58,10 @@ const REQUESTS: [(&str, &str, &[&str]); 39] = [
     ("POST", "http://api.test/write", &["Content-Length: 1", "Transfer-Encoding: chunked"]),
     ("PUT", "http://api.test/write", &["Expect: nonsense"]),
     ("TRACE", "http://api.test/hello", &[]),
+    ("GET", "http://api.test/below", &[]),
+    ("GET", "http://api.test/below/?x", &[]),
+    ("GET", "http://api.test/below/a/b", &[]),
+    ("GET", "http://api.test/belowx", &[]),
     ("GET", "http://api.test/hello", &[]),
     ("get", "http://api.test/hello", &[]),
     ("G(T", "http://api.test/hello", &[]),

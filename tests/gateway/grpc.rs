@@ -6,7 +6,6 @@ use std::{
     net::SocketAddr,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::OnceLock,
 };
 
 use serde_json::{Value, json};
@@ -14,34 +13,18 @@ use testkit::{
     client::{Response, get},
     gateway::Gateway,
     http2_client::Http2Client,
+    interpreters,
     tls::Authority,
     upstream::Upstream,
 };
 
 use crate::{http2::LISTEN, observability::read_lines};
 
-/// Debian's Python, which has the package, before another one in the `PATH`.
-const PYTHONS: [&str; 2] = ["/usr/bin/python3", "python3"];
-
-/// The first Python that has grpcio.
-fn python() -> &'static str {
-    static FOUND: OnceLock<&str> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        let has_grpc = |python: &&&str| {
-            let import = Command::new(**python).args(["-c", "import grpc"]).output();
-            import.is_ok_and(|output| output.status.success())
-        };
-        let found = PYTHONS.iter().find(has_grpc);
-        found.expect("please install grpcio for Python: Debian's package python3-grpcio")
-    })
-}
-
 /// A command that runs a script of `tests/grpc`.
 fn script(name: &str) -> Command {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/grpc");
-    let mut command = Command::new(python());
-    // Without compiled files in the repository.
-    command.arg("-B").arg(name).current_dir(directory);
+    let mut command = interpreters::python();
+    command.arg(name).current_dir(directory);
     command
 }
 
@@ -231,7 +214,7 @@ fn grpc_cancellations_reach_the_server() {
 fn grpc_streams_that_the_gateway_cuts_off_do_not_succeed() {
     let server = Server::start();
     let stall = "  - {name: stall, match: {path: /tidegate.Test/Stall}, upstream: grpc, \
-                 answer_idle_timeout: 300ms}";
+                 response_idle_timeout: 300ms}";
     let seen = call(&gateway(&server, "", &format!("{stall}\n{ROUTE}")), "cut_off");
     assert_eq!(
         (&seen["stalled"]["code"], &seen["stalled"]["replies"]),

@@ -130,7 +130,7 @@ fn a_response_that_stops_is_reset_never_ended() {
         false
     });
     let target = format!("targets: [{}]", half.target());
-    for bound in ["answer_idle_timeout: 1s", "answer_timeout: 1s"] {
+    for bound in ["response_idle_timeout: 1s", "response_body_timeout: 1s"] {
         let gateway = start("", &target, &format!(", {bound}"));
         let mut client = Http2Client::connect(gateway.address());
         let error = assert_times_out(&gateway, || {

@@ -300,3 +300,33 @@ fn a_malformed_token_beside_a_good_one_is_refused() {
         assert_eq!(client.get("/a?k=1", twice).status, 400);
     });
 }
+
+#[test]
+fn callers_without_a_token_do_not_share_a_counter_beside_a_part_that_is_always_there() {
+    on_every_protocol(|protocol| {
+        for key in ["token, route", "route, 'header:x-team', method, token", "host, token"] {
+            let gateway = start_keyed_by(key, TRUSTED_PROXIES);
+            let mut client = protocol.connect(&gateway);
+            for (claim, wanted) in [
+                ("X-Forwarded-For: 192.0.2.1\r\n", 1),
+                ("X-Forwarded-For: 192.0.2.1\r\n", 2),
+                ("X-Forwarded-For: 192.0.2.2\r\n", 1),
+                ("X-Forwarded-For: 192.0.2.2\r\nAuthorization: a\r\n", 1),
+                ("X-Forwarded-For: 192.0.2.3\r\nAuthorization: a\r\n", 2),
+                ("X-Forwarded-For: 192.0.2.1\r\n", 3),
+            ] {
+                assert_eq!(used(&mut client, claim), wanted, "{key}: {claim}");
+            }
+        }
+    });
+    let gateway = start_keyed_by("token, route", TRUSTED_PROXIES);
+    let mut client = PROTOCOLS[0].connect(&gateway);
+    used(&mut client, "X-Forwarded-For: 192.0.2.1\r\n");
+    let shown = |query: &str| {
+        let path = format!("/api/limits/caller?{query}");
+        testkit::client::get(gateway.admin(), &path, "")
+    };
+    assert_eq!(shown("key=&key=all&client_ip=192.0.2.1").json()["used"], 1);
+    assert_eq!(shown("key=&key=all&client_ip=192.0.2.2").json()["used"], 0);
+    assert_eq!(shown("key=&key=all").status, 400, "the address is missing");
+}

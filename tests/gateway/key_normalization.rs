@@ -47,6 +47,65 @@ fn assert_refused(key: &str, target: &str, headers: &[u8]) {
     });
 }
 
+/// Spellings of the signature of a JWT that lenient decoders take for the same: unused bits, padding, another alphabet
+/// and characters outside of it.
+fn respelled_signatures(signature: &str) -> Vec<String> {
+    let (start, last) = signature.split_at(signature.len() - 1);
+    let mut all: Vec<String> = ["l", "m", "n"].map(|last| format!("{start}{last}")).into();
+    all.push(signature.replace('-', "+").replace('_', "/"));
+    all.push(format!("{signature}==junk"));
+    for at in 0..=start.len() {
+        for byte in ["!", "~", "*", "=", ".", "@", ":", "|", "/", "%", "$", "+"] {
+            all.push(format!("{}{byte}{}{last}", &start[..at], &start[at..]));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_signed_token_has_one_spelling() {
+    let signed = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.";
+    let signature = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+    on_every_protocol(|protocol| {
+        let gateway =
+            start("token", "token: [header:authorization, header:x-api-key, cookie:session]");
+        let mut client = protocol.connect(&gateway);
+        for (index, place) in
+            (1..).zip(["authorization: Bearer ", "x-api-key: ", "cookie: session="])
+        {
+            for signature in respelled_signatures(signature) {
+                let headers = format!("{place}{signed}{signature}\r\n");
+                let response = client.get("/items/1", &headers);
+                assert_eq!(response.status, 400, "{headers}");
+                assert!(!response.text().contains(&signature), "{}", response.text());
+            }
+            let response = client.get("/items/1", format!("{place}{signed}{signature}\r\n"));
+            assert_eq!(response.number("x-ratelimit-used"), index, "{place}");
+        }
+    });
+}
+
+#[test]
+fn bearer_tokens_are_those_of_rfc_6750() {
+    for token in ["a!b", "a b", "\u{e9}", "a=b", "{a}", "a%20"] {
+        let header = format!("Authorization: Bearer {token}\r\n");
+        assert_refused("token", "/items/1", header.as_bytes());
+        assert_refused("'header:authorization'", "/items/1", header.as_bytes());
+    }
+    // As Laravel Sanctum and others issue them.
+    assert_one_caller(
+        "token",
+        &[
+            ("/items/1", b"Authorization: Bearer 1|aB~c+d/e==\r\n"),
+            ("/items/1", b"X-Api-Key: 1|aB~c+d/e==\r\n"),
+        ],
+        &[
+            ("/items/1", b"Authorization: Bearer 2|aB~c+d/e==\r\n"),
+            ("/items/1", b"Authorization: Bearer 1:aB\r\n"),
+        ],
+    );
+}
+
 #[test]
 fn forged_forwarding_entries_do_not_change_the_client_address() {
     let gateway = start("client_ip", "trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]");

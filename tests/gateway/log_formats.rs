@@ -86,7 +86,7 @@ fn a_file_has_lines_in_the_chosen_format() {
     let (client, rest) = line.split_once(" [").expect("a time");
     let (time, rest) = rest.split_once("] ").expect("a time");
     let hash = client.strip_prefix("127.0.0.1 - ").expect("the address and the user");
-    assert!(hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{line}");
+    assert!(hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{line}");
     assert!(
         time.len() == 26 && time.ends_with(" +0000") && time.matches(':').count() == 3,
         "{line}"
@@ -101,13 +101,15 @@ fn a_file_has_lines_in_the_chosen_format() {
     let text = lines_of(", format: text");
     assert!(text[2].contains(" 429 GET gateway.test /a 127.0.0.1 duration_ms="), "{text:?}");
     assert!(
-        text[2].contains(" route=all limit=refused ") && text[2].contains(" request_id="),
+        text[2].contains(" route=all limit=refused refused_by=few ")
+            && text[2].contains(" request_id="),
         "{text:?}"
     );
 
     let default = lines_of("");
     let line: Value = serde_json::from_str(&default[2]).expect("JSON");
     assert_eq!((&line["status"], &line["limit"]), (&429.into(), &"refused".into()));
+    assert_eq!(line["refused_by"], "few");
     assert!(line["user_agent"].is_null());
 }
 

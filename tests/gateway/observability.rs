@@ -202,6 +202,12 @@ fn access_log_has_one_line_per_request_and_no_secrets() {
             (Some(5), Some("gateway.test"))
         );
         assert_eq!(lines[0]["protocol"], protocol.version());
+        let refused: Vec<_> = lines.iter().map(|line| line["refused_by"].as_str()).collect();
+        assert_eq!(refused[..3], [None, None, Some("small")]);
+        assert!(refused[3..].iter().all(Option::is_none));
+        // The hash is the one that the admin API shows for a key.
+        let callers = get(gateway.admin(), "/api/state", "").json();
+        assert_eq!(lines[2]["token"], callers["refused_callers"][0]["hash"]);
         // The upstream of `/lost` cannot be reached.
         assert!(lines[0]["upstream_ms"].is_number() && lines[3]["upstream_ms"].is_null());
         assert!(lines.get(6).is_none_or(|broken| broken["protocol"] == ""));

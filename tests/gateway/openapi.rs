@@ -145,6 +145,13 @@ fn responses_are_valid() {
     exchange("GET", "/api/limits/{name}", "-unknown", "", 404);
     exchange("DELETE", limit, "?key=a", "", 204);
     exchange("DELETE", limit, "?hash=1", "", 400);
+    let both = format!("?hash={}&key=a", "0".repeat(32));
+    for method in ["GET", "DELETE"] {
+        exchange(method, limit, &both, "", 400);
+        let operation = &document["paths"][limit][method.to_ascii_lowercase()];
+        let described = operation["responses"]["400"]["description"].as_str().unwrap_or_default();
+        assert!(described.contains("`hash` together with `key` or `client_ip`"), "{described}");
+    }
     exchange("PUT", "/api/throttle", "", "{\"mode\": \"on\"}", 200);
     exchange("PUT", "/api/throttle", "", "{\"mode\": \"open\"}", 400);
     exchange("PUT", "/api/log_level", "", "{\"level\": \"loud\"}", 400);

@@ -319,7 +319,7 @@ proptest! {
     fn the_gateways_own_log_is_read_back(
         time in 0_u64..253_402_300_799_000,
         client in address(),
-        token: Option<u64>,
+        token: Option<u128>,
         method in "[A-Z]{0,8}",
         host in "\\PC{0,20}",
         path in "\\PC{0,40}",
@@ -327,13 +327,13 @@ proptest! {
     ) {
         let line = AccessLine {
             time, client, token, method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
-            protocol: "HTTP/2", route: "r", status: 200, bytes: 5, received: None, duration: Duration::from_micros(7), delay: Duration::ZERO, limit,
+            protocol: "HTTP/2", route: "r", status: 200, bytes: 5, received: None, duration: Duration::from_micros(7), delay: Duration::ZERO, limit, refused_by: "few",
             upstream: "", upstream_time: None, attempts: 0, cut: None, complete: true, request_id: b"id", referer: b"", user_agent: b"",
             trace_id: None,
         };
         let text = line.json();
         let read = Format::Json.parse(text.as_bytes()).unwrap();
-        let token = token.map_or_else(String::new, |token| format!("{token:016x}"));
+        let token = token.map_or_else(String::new, |token| format!("{token:032x}"));
         prop_assert_eq!((read.time, read.client, &*read.token), (time, client, &*token));
         prop_assert_eq!((&*read.method, &*read.host), (&*method, &*host));
         prop_assert_eq!((&*read.target, read.not_checked), (path.as_bytes(), limit == "not_checked"));

@@ -51,6 +51,52 @@ fn route(protocol: Protocol, gateway: &Gateway, target: &str, head: &str) -> Str
 }
 
 #[test]
+fn a_prefix_matches_its_path_and_all_below() {
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::hello();
+        let origin = upstream.target();
+        let gateway = start(
+            "",
+            &format!("  origin: {{targets: [\"{origin}\"]}}\n  form: {{respond: {{body: form}}}}"),
+            "  - {name: form, match: {path: /login}, upstream: form}
+  - {name: login, match: {path_prefix: /login}, upstream: origin, strip_prefix: /login}
+  - {name: user, match: {path_prefix: '/users/{id}'}, upstream: origin, rewrite: '/u{path.rest}'}
+  - {name: old, match: {path_prefix: /old}, redirect: {to: '/new{path.rest}?{query}'}}",
+        );
+        assert_eq!(protocol.get(&gateway, "/login", "").text(), "form", "{protocol:?}");
+        for (target, forwarded) in [
+            ("/login/", Some("/")),
+            ("/login/a/b?x=1", Some("/a/b?x=1")),
+            ("/login//a", Some("/a")),
+            ("/login;v=1/a", None),
+            ("/loginx", None),
+            ("/users", None),
+            ("/users/", None),
+            ("/users/7", Some("/u")),
+            ("/users/7/", Some("/u/")),
+            ("/users/7/a%2Fb/c?x", Some("/u/a%2Fb/c?x")),
+        ] {
+            let status = protocol.get(&gateway, target, "").status;
+            if let Some(forwarded) = forwarded {
+                assert_eq!(status, 200, "{protocol:?} {target}");
+                let line = request_line(&upstream);
+                assert_eq!(line, format!("GET {forwarded} HTTP/1.1"), "{protocol:?} {target}");
+            } else if target.contains(';') {
+                assert_eq!(status, 200, "{protocol:?} {target}");
+            } else {
+                assert_eq!(status, 404, "{protocol:?} {target}");
+            }
+        }
+        for (target, location) in
+            [("/old", "/new"), ("/old/", "/new/"), ("/old/a/b?q=1", "/new/a/b?q=1")]
+        {
+            let response = protocol.get(&gateway, target, "");
+            assert_eq!(response.header("location"), Some(location), "{protocol:?} {target}");
+        }
+    });
+}
+
+#[test]
 fn headers_and_queries_choose_among_the_routes_of_a_pattern() {
     let names = ["plain", "v2", "beta", "both", "debug", "get", "rest"];
     let upstreams = names.map(|name| format!("  {name}: {{respond: {{body: {name}}}}}\n")).concat();

@@ -34,7 +34,7 @@ routes:
   - name: all
     match: {{path: '/{{*rest}}'}}
     upstream: origin
-    answer_idle_timeout: {TIMEOUT}ms",
+    response_idle_timeout: {TIMEOUT}ms",
         targets[0].url(),
         targets[1].url()
     ));

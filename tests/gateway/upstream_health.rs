@@ -210,7 +210,7 @@ fn a_target_that_stalls_within_its_bodies_is_ejected() {
         let targets = [stalling.target(), upstream.target()];
         let more = ", balance: round_robin, slow_start: 0s";
         let yaml = yaml(&targets, more)
-            .replace("upstream: origin", "upstream: origin, answer_idle_timeout: 100ms");
+            .replace("upstream: origin", "upstream: origin, response_idle_timeout: 100ms");
         let gateway = Gateway::start(&format!("workers: 1\n{yaml}"));
         let cut = (0..16).filter(|_| {
             let mut client = Client::connect(gateway.address());

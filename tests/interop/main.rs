@@ -22,5 +22,6 @@ mod reloads;
 mod restarts;
 mod server;
 mod sslscan;
+mod tokens;
 mod tools;
 mod websocket;

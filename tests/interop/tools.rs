@@ -4,25 +4,12 @@ use std::{
     io::Write,
     path::Path,
     process::{Command, Stdio},
-    sync::OnceLock,
 };
+
+use testkit::interpreters;
 
 /// How long a client may run, in seconds. Only a failing test waits that long.
 const LIMIT: &str = "60";
-
-/// Debian's Python, which has the packages, before another one in the `PATH`.
-const PYTHONS: [&str; 2] = ["/usr/bin/python3", "python3"];
-
-/// The modules of Python that the scripts import, each with its Debian package.
-const MODULES: [(&str, &str); 4] = [
-    ("websockets", "python3-websockets"),
-    ("h2", "python3-h2"),
-    ("wsproto", "python3-wsproto"),
-    ("hypercorn", "python3-hypercorn"),
-];
-
-/// Where Debian installs the modules of Node.js; some builds of Node.js do not look there.
-const NODE_MODULES: &str = "/usr/share/nodejs";
 
 /// What a command printed, and its exit code.
 pub(crate) struct Output {
@@ -61,51 +48,17 @@ pub(crate) fn client(name: &str, package: &str) -> Command {
     command
 }
 
-/// The first Python that has all modules.
-fn python() -> &'static str {
-    static FOUND: OnceLock<&str> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        let has = |python: &str, module: &str| {
-            let import = Command::new(python).args(["-c", &format!("import {module}")]).output();
-            import.is_ok_and(|output| output.status.success())
-        };
-        let modules = MODULES.map(|(module, _)| module).join(", ");
-        let found = PYTHONS.iter().find(|python| has(python, &modules));
-        *found.unwrap_or_else(|| {
-            let missing = MODULES.iter().filter(|(module, _)| !has(PYTHONS[0], module));
-            let packages: Vec<_> = missing.map(|(_, package)| *package).collect();
-            panic!("please install Debian's packages {}", packages.join(", "))
-        })
-    })
-}
-
-/// The interpreter of JavaScript, once it has the module of WebSocket.
-fn node() -> &'static str {
-    static FOUND: OnceLock<String> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        let node = path_of("node", "nodejs");
-        let mut import = Command::new(&node);
-        let import = import.env("NODE_PATH", NODE_MODULES).args(["-e", "require('ws')"]).output();
-        assert!(
-            import.is_ok_and(|output| output.status.success()),
-            "{node} has no module ws: please install Debian's package node-ws"
-        );
-        node
-    })
-}
-
 /// A command that runs one of the `scripts`, in Python or (`.cjs`) JavaScript.
 pub(crate) fn script(name: &str) -> Command {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/scripts");
+    let is_javascript = Path::new(name).extension().is_some_and(|extension| extension == "cjs");
+    let interpreter = if is_javascript { interpreters::node() } else { interpreters::python() };
     let mut command = Command::new("timeout");
-    command.arg(LIMIT).current_dir(directory);
-    if Path::new(name).extension().is_some_and(|extension| extension == "cjs") {
-        command.arg(node()).env("NODE_PATH", NODE_MODULES);
-    } else {
-        // Without compiled files in the repository.
-        command.args([python(), "-B"]);
+    command.arg(LIMIT).arg(interpreter.get_program()).args(interpreter.get_args());
+    for (variable, value) in interpreter.get_envs() {
+        command.env(variable, value.unwrap_or_default());
     }
-    command.arg(name);
+    command.arg(name).current_dir(directory);
     command
 }
 

@@ -44,6 +44,9 @@ pub(super) struct Explanation {
     route: Option<String>,
     /// What the route matches beyond its pattern, and what it changes on messages.
     changes: RouteChanges,
+    /// The route's path prefix, with `/...` behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefix: Option<String>,
     /// The limits that the request is charged to.
     limits: Vec<LimitExplanation>,
     /// Names of the route's limits that do not count the caller, who is in an unlimited tier.
@@ -96,13 +99,13 @@ struct LimitExplanation {
     quota: u32,
     window_ms: Millis,
     cost: u32,
-    /// Index of the caller's tier, from 0.
+    /// Number of the caller's tier, from 1.
     tier: Option<u16>,
     /// False if the limit is not enforced.
     enforced: bool,
     /// The parts of the key; empty if all requests are counted together.
     key: Vec<KeyPartValue>,
-    /// The client's address: the key that is used if all parts of the configured key are empty.
+    /// The client's address, which is counted beside the key if all parts that identify a caller are empty.
     fallback: Option<String>,
     admitted: bool,
     remaining: u64,
@@ -201,6 +204,8 @@ impl Explanation {
         let route = &snapshot.routes[index];
         self.route_index = Some(index);
         self.route = Some(route.name.to_string());
+        let pattern = &route.edits.pattern;
+        self.prefix = pattern.is_prefix().then(|| pattern.as_str().to_owned());
         if let Some(policy) = &route.cors {
             let mut fields = Fields::new();
             respond::write_cors_fields(&mut fields, policy, &head.fields, None);
@@ -359,7 +364,9 @@ impl Explanation {
                 "           a trusted proxy that names no client; tiers by address do not apply"
             )?;
         }
-        writeln!(out, "route      {}", self.route.as_deref().unwrap_or("none"))?;
+        let prefix = self.prefix.iter().map(|prefix| format!(", by the prefix {prefix}"));
+        let prefix: String = prefix.collect();
+        writeln!(out, "route      {}{prefix}", self.route.as_deref().unwrap_or("none"))?;
         self.changes.print_match(out)?;
         for limit in &self.limits {
             limit.print(out)?;
@@ -500,7 +507,7 @@ impl LimitExplanation {
             quota: limit.quota.limit,
             window_ms: limit.quota.window,
             cost,
-            tier,
+            tier: tier.map(|index| index + 1),
             enforced: limit.enforce,
             key: parts.map(|value| KeyPartValue { part: value.part, value: value.value }).collect(),
             fallback: values.fallback.map(|address| address.to_string()),
@@ -522,7 +529,7 @@ impl LimitExplanation {
             (Some(address), _) => {
                 writeln!(
                     out,
-                    "           key: {key}; all empty, so the client's address {address} is counted"
+                    "           key: {key}; no caller in it, so the client's address {address} is counted"
                 )
             }
             (None, true) => {

@@ -95,7 +95,7 @@ impl BodyWriter<'_> {
             match state.timeout() {
                 Some(Timeout::ClientRead) => return Poll::Ready(Err(CutReason::ClientTimeout)),
                 Some(Timeout::ResponseIdle) => return Poll::Ready(Err(CutReason::UpstreamIdle)),
-                Some(Timeout::Response) => return Poll::Ready(Err(CutReason::AnswerTimeout)),
+                Some(Timeout::Response) => return Poll::Ready(Err(CutReason::ResponseBodyTimeout)),
                 _ => {}
             }
             if self.send.poll_reset(cx).is_ready() {

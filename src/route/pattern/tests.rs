@@ -120,6 +120,7 @@ proptest! {
     fn arbitrary_patterns_do_not_panic(text in "\\PC{0,40}", shaped in "[/{}*a.%2F:\0-]{0,40}") {
         for text in [text, format!("/{shaped}"), shaped] {
             let _ = PathPattern::parse(&text).map_err(|error| error.to_string());
+            let _ = PathPattern::prefix(&text).map(|prefix| prefix.captures(&prefix.example()).len());
             let _ = HostPattern::parse(&text).map_err(|error| error.to_string());
         }
     }
@@ -143,4 +144,36 @@ fn captures_are_the_values_of_a_lookup() {
     let shape = |text: &str| PathPattern::parse(text).unwrap();
     assert!(shape("/{a}/{*b}").has_shape_of(&shape("/{c}/{*d}")));
     assert!(!shape("/{a}").has_shape_of(&shape("/x")));
+}
+
+#[test]
+fn a_prefix_ends_at_a_segment() {
+    let why = |text: &str| match PathPattern::prefix(text) {
+        Err(PatternError::Path { why, .. }) => why,
+        other => panic!("{text}: {other:?}"),
+    };
+    let slash = "a prefix has no `/` at its end: write /a for this path and all below, or `path: /a/{*rest}` for those below";
+    assert_eq!(why("/a/"), slash);
+    assert_eq!(why("/a/{*rest}"), "`{*name}` in a prefix, which matches all paths below anyway");
+    assert_eq!(why("/{rest}"), "a parameter `rest`, which is the path below the prefix");
+    assert_eq!(why("a"), "the path must start with /");
+    assert_eq!(why("//"), "no request matches `//`: a request's path has `/` instead");
+    assert_eq!(why("/a/{b...}"), "write {*b} for the rest of the path");
+    for (prefix, path, wanted) in [
+        ("/login", "/login", &[][..]),
+        ("/login", "/login/", &[("rest", "/")]),
+        ("/login", "/login/a//b", &[("rest", "/a//b")]),
+        ("/", "/", &[("rest", "/")]),
+        ("/", "/a/b", &[("rest", "/a/b")]),
+        ("/u/{id}.x", "/u/7.x/y", &[("id", "7"), ("rest", "/y")]),
+    ] {
+        let pattern = PathPattern::prefix(prefix).unwrap();
+        assert_eq!(&*pattern.captures(path), wanted, "{prefix}");
+        assert!(pattern.is_prefix() && pattern.can_start_with(prefix), "{prefix}");
+        assert!(pattern.can_start_with("/login/a") || prefix.starts_with("/u"), "{prefix}");
+    }
+    let (prefix, path) = (PathPattern::prefix("/a").unwrap(), PathPattern::parse("/a").unwrap());
+    assert!(!path.is_prefix() && !path.has_shape_of(&prefix));
+    assert_eq!((prefix.as_str(), prefix.example()), ("/a/...", "/a/x".to_owned()));
+    assert_eq!(PathPattern::prefix("/").unwrap().as_str(), "/...");
 }

@@ -7,6 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::route::condition::{Condition, ValueSource, ValueTest};
 
+/// The rank of what follows a prefix.
+const BELOW: Rank = (0, 0, false, 0);
+
 /// The specificity of a pattern's segment: its kind, the number of fixed bytes, whether it is `{name}` and
 /// not `{*name}`, and the number of fixed bytes before the parameter.
 type Rank = (u8, usize, bool, usize);
@@ -17,6 +20,8 @@ type ParamValues<'p> = Vec<(String, &'p str)>;
 struct ReferenceRule {
     host: String,
     path: String,
+    /// Whether the path is a prefix.
+    is_prefix: bool,
     methods: Vec<Method>,
     /// Tests of the parameters `0` and `1`.
     tests: Vec<(usize, ValueTest)>,
@@ -37,7 +42,11 @@ impl ReferenceRule {
     fn rule(&self) -> Rule {
         Rule {
             host: HostPattern::parse(&self.host).unwrap(),
-            path: PathPattern::parse(&self.path).unwrap(),
+            path: if self.is_prefix {
+                PathPattern::prefix(&self.path).unwrap()
+            } else {
+                PathPattern::parse(&self.path).unwrap()
+            },
             methods: self.methods.clone(),
             conditions: Conditions::new(
                 self.tests
@@ -67,6 +76,25 @@ impl ReferenceRule {
 
     /// The specificity of the path's match, and the values of its parameters.
     fn path<'p>(&self, path: &'p str) -> Option<(Vec<Rank>, ParamValues<'p>)> {
+        if !self.is_prefix {
+            return self.pattern(path);
+        }
+        let own = if self.path == "/" { 0 } else { self.path.matches('/').count() };
+        let end = path.match_indices('/').nth(own).map_or(path.len(), |(at, _)| at);
+        let (before, below) = path.split_at(end);
+        let (mut ranks, mut values) = match own {
+            0 => path.starts_with('/').then(Default::default)?,
+            _ => self.pattern(before)?,
+        };
+        if !below.is_empty() {
+            ranks.push(BELOW);
+            values.push(("rest".to_owned(), below));
+        }
+        Some((ranks, values))
+    }
+
+    /// The same for the whole path.
+    fn pattern<'p>(&self, path: &'p str) -> Option<(Vec<Rank>, ParamValues<'p>)> {
         let (mut ranks, mut values) = (Vec::new(), Vec::new());
         let mut left = Some(path.strip_prefix('/')?);
         for pattern in self.path[1..].split('/') {
@@ -79,15 +107,15 @@ impl ReferenceRule {
                 if pattern != segment {
                     return None;
                 }
-                ranks.push((3, 0, true, 0));
+                ranks.push((4, 0, true, 0));
                 continue;
             };
             let (name, suffix) = rest.split_once('}').unwrap();
             let fixed = prefix.len() + suffix.len();
-            let kind = if fixed > 0 { 2 } else { 1 };
+            let kind = if fixed > 0 { 3 } else { 2 };
             if let Some(name) = name.strip_prefix('*') {
                 let value = rest_of_path.strip_prefix(prefix)?;
-                let kind = if fixed > 0 { kind } else { 0 };
+                let kind = if fixed > 0 { kind } else { 1 };
                 ranks.push((kind, fixed, false, prefix.len()));
                 values.extend((!value.is_empty()).then(|| (name.to_owned(), value)));
                 return Some((ranks, values));
@@ -121,7 +149,8 @@ fn expected<'p>(
         .iter()
         .filter(|(_, rule, ..)| rule.methods.is_empty() || rule.methods.contains(method));
     let best = allowed.max_by_key(|(index, rule, host, ranks, _)| {
-        (host, ranks, !rule.methods.is_empty(), rule.tests.len(), Reverse(index))
+        let is_whole = !rule.is_prefix;
+        (host, ranks, is_whole, !rule.methods.is_empty(), rule.tests.len(), Reverse(index))
     });
     if let Some((index, .., values)) = best {
         return Ok((*index, values.clone()));
@@ -176,9 +205,11 @@ fn tests() -> impl Strategy<Value = Vec<(usize, ValueTest)>> {
 }
 
 fn rules() -> impl Strategy<Value = Vec<ReferenceRule>> {
-    let rule = (hosts(), patterns(), methods(), tests());
-    let rule =
-        rule.prop_map(|(host, path, methods, tests)| ReferenceRule { host, path, methods, tests });
+    let rule = (hosts(), patterns(), any::<bool>(), methods(), tests());
+    let rule = rule.prop_map(|(host, path, may_be_prefix, methods, tests)| {
+        let is_prefix = may_be_prefix && PathPattern::prefix(&path).is_ok();
+        ReferenceRule { host, path, is_prefix, methods, tests }
+    });
     prop::collection::vec(rule, 1..30)
 }
 

@@ -10,6 +10,10 @@ fn rule(host: &str, path: &str, methods: &[Method]) -> Rule {
     }
 }
 
+fn prefix(path: &str, methods: &[Method]) -> Rule {
+    Rule { path: PathPattern::prefix(path).unwrap(), ..rule("*", "/", methods) }
+}
+
 fn route(table: &RouteTable, host: &str, path: &str, method: &Method) -> Option<usize> {
     match table.find(host, path, method) {
         Lookup::Found(found) => Some(found.route),
@@ -46,6 +50,49 @@ fn most_specific_route_wins() {
     ] {
         assert_eq!(route(&table, host, path, &method), Some(wanted), "{method} {host}{path}");
     }
+}
+
+#[test]
+fn a_prefix_gives_way_to_patterns_of_the_same_segments() {
+    let rules = [
+        prefix("/", &[]),
+        prefix("/login", &[]),
+        rule("*", "/login", &[Method::POST]),
+        rule("*", "/login/{step}", &[]),
+        prefix("/login/{step}/help", &[]),
+        rule("*", "/files/{*rest}", &[]),
+        prefix("/files", &[]),
+        rule("*", "/{*rest}", &[Method::PUT]),
+    ];
+    let get = [
+        ("/", 0),
+        ("/x/y", 0),
+        ("/loginx", 0),
+        ("/login", 1),
+        ("/login/", 1),
+        ("/login/a", 3),
+        ("/login/a/b", 1),
+        ("/login/a/help", 4),
+        ("/login/a/help/x/y", 4),
+        ("/files", 6),
+        ("/files/", 5),
+        ("/files/a/b", 5),
+    ];
+    let other = [("POST", "/login", 2), ("PUT", "/login", 1), ("PUT", "/", 7), ("PUT", "/x", 7)];
+    let mut order: Vec<usize> = (0..rules.len()).collect();
+    for _ in 0..rules.len() {
+        order.rotate_left(1);
+        let rotated: Vec<Rule> = order.iter().map(|index| rules[*index].clone()).collect();
+        let table = RouteTable::build(&rotated).unwrap();
+        let requests = get.map(|(path, wanted)| ("GET", path, wanted));
+        for (method, path, wanted) in requests.into_iter().chain(other) {
+            let found = route(&table, "x", path, &method.parse().unwrap());
+            assert_eq!(found.map(|index| order[index]), Some(wanted), "{method} {path}");
+        }
+    }
+    let same = [prefix("/a", &[]), rule("*", "/a", &[]), prefix("/a", &[])];
+    let conflict = RouteConflict { first: 0, second: 2, kind: SameRequests };
+    assert_eq!(RouteTable::build(&same).unwrap_err(), [conflict]);
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 use super::*;
 
-/// A configuration whose first route has these keys in addition to a name, a pattern and a limit by a header.
+/// A configuration whose first route has these keys in addition to a name, a pattern, and a limit by a header and one by
+/// address.
 fn route(keys: &str) -> String {
     let (sections, _) = GOOD.split_once("routes:").unwrap();
-    let sections = sections.replace("window: 10s}", "window: 10s, key: ['header:x-team']}");
+    let limits = "limits: {one: {quota: 5, window: 10s, key: ['header:x-team']},\n  address: {quota: 9, window: 10s}}";
+    let sections = sections.replace("limits:\n  one: {quota: 5, window: 10s}", limits);
     format!(
-        "{sections}routes:\n  - name: a\n    match: {{path: '/a/{{id}}'}}\n    limits: [one]\n    {keys}\n"
+        "{sections}routes:\n  - name: a\n    match: {{path: '/a/{{id}}'}}\n    limits: [one, address]\n    {keys}\n"
     )
 }
 

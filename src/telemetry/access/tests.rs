@@ -13,6 +13,7 @@ fn line(path: &str) -> AccessLine<'_> {
         status: 200,
         route: "items",
         limit: "admitted",
+        refused_by: "",
         token: None,
         bytes: 5,
         received: None,

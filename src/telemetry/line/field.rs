@@ -21,6 +21,8 @@ pub enum AccessField {
     Route,
     /// The decision of the limits.
     Limit,
+    /// The limit that refused the request.
+    RefusedBy,
     /// The keyed hash of the access token.
     Token,
     /// Bytes of the response's body.
@@ -53,7 +55,7 @@ pub enum AccessField {
 
 impl AccessField {
     /// The fields of JSON lines for which none are chosen, in their order.
-    pub const JSON: [Self; 21] = [
+    pub const JSON: [Self; 22] = [
         Self::Time,
         Self::Client,
         Self::Method,
@@ -63,6 +65,7 @@ impl AccessField {
         Self::Status,
         Self::Route,
         Self::Limit,
+        Self::RefusedBy,
         Self::Token,
         Self::Bytes,
         Self::Received,
@@ -78,7 +81,7 @@ impl AccessField {
     ];
 
     /// The fields of text lines for which none are chosen, in their order.
-    pub const TEXT: [Self; 15] = [
+    pub const TEXT: [Self; 16] = [
         Self::Time,
         Self::Status,
         Self::Method,
@@ -89,6 +92,7 @@ impl AccessField {
         Self::Bytes,
         Self::Route,
         Self::Limit,
+        Self::RefusedBy,
         Self::Upstream,
         Self::UpstreamMs,
         Self::DelayMs,
@@ -108,6 +112,7 @@ impl AccessField {
             Self::Status => "status",
             Self::Route => "route",
             Self::Limit => "limit",
+            Self::RefusedBy => "refused_by",
             Self::Token => "token",
             Self::Bytes => "bytes",
             Self::Received => "received",

@@ -34,6 +34,10 @@ pub(super) fn append(line: &AccessLine<'_>, times: &mut TimeCache, out: &mut Vec
     push_text(line.route.as_bytes(), out);
     out.extend_from_slice(b"\",\"limit\":\"");
     push_text(line.limit.as_bytes(), out);
+    if !line.refused_by.is_empty() {
+        out.extend_from_slice(b"\",\"refused_by\":\"");
+        push_text(line.refused_by.as_bytes(), out);
+    }
     out.extend_from_slice(b"\",\"token\":\"");
     if let Some(hash) = line.token {
         push_hex(hash, out);
@@ -83,7 +87,8 @@ impl JsonField {
     }
 }
 
-/// Appends `line` with these fields. `received` is left out without a tunnel, `trace_id` without a trace.
+/// Appends `line` with these fields. `received` is left out without a tunnel, `trace_id` without a trace, and
+/// `refused_by` without a refusal.
 pub(super) fn append_fields(
     fields: &[JsonField],
     line: &AccessLine<'_>,
@@ -95,6 +100,7 @@ pub(super) fn append_fields(
         let is_absent = match field {
             AccessField::Received => line.received.is_none(),
             AccessField::TraceId => line.trace_id.is_none(),
+            AccessField::RefusedBy => line.refused_by.is_empty(),
             _ => false,
         };
         if is_absent {

@@ -14,6 +14,7 @@ fn line() -> AccessLine<'static> {
         status: 200,
         route: "items",
         limit: "admitted",
+        refused_by: "",
         token: Some(0xabc),
         bytes: 5,
         received: None,
@@ -37,7 +38,7 @@ fn a_line_has_its_fields_in_documented_order() {
         line().json(),
         "{\"time\":\"2023-11-14T22:13:20.123Z\",\"client\":\"192.0.2.1\",\"method\":\"GET\",\
          \"host\":\"a\",\"path\":\"/\\\"quoted\\\"\\u0001\",\"protocol\":\"HTTP/1.1\",\
-         \"status\":200,\"route\":\"items\",\"limit\":\"admitted\",\"token\":\"0000000000000abc\",\"bytes\":5,\
+         \"status\":200,\"route\":\"items\",\"limit\":\"admitted\",\"token\":\"00000000000000000000000000000abc\",\"bytes\":5,\
          \"duration_ms\":1.500,\"delay_ms\":0.005,\"upstream\":\"127.0.0.1:80\",\
          \"upstream_ms\":1.000,\"attempts\":1,\"cut\":\"\",\"complete\":true,\
          \"request_id\":\"id\"}"
@@ -54,6 +55,12 @@ fn a_line_has_its_fields_in_documented_order() {
     let read: Value = serde_json::from_str(&ended.json()).unwrap();
     assert_eq!((&read["upstream_ms"], &read["token"]), (&Value::Null, &"".into()));
     assert_eq!((&read["cut"], &read["complete"]), (&"drain_timeout".into(), &false.into()));
+    let refused = AccessLine { limit: "refused", refused_by: "per \"caller\"", ..line() };
+    let read: Value = serde_json::from_str(&refused.json()).unwrap();
+    assert_eq!(
+        (&read["limit"], &read["refused_by"]),
+        (&"refused".into(), &"per \"caller\"".into())
+    );
     let traced = AccessLine { trace_id: Some([b'a'; 32]), ..line() };
     let read: Value = serde_json::from_str(&traced.json()).unwrap();
     assert_eq!((&read["trace_id"], &read["request_id"]), (&"a".repeat(32).into(), &"id".into()));
@@ -130,7 +137,7 @@ fn text_is_readable_and_safe_on_a_terminal() {
 fn combined_is_the_format_of_other_servers() {
     assert_eq!(
         written(AccessFormat::Combined, None, &line()),
-        "192.0.2.1 - 0000000000000abc [14/Nov/2023:22:13:20 +0000] \"GET /\\x22quoted\\x22\\x01 HTTP/1.1\" 200 5 \
+        "192.0.2.1 - 00000000000000000000000000000abc [14/Nov/2023:22:13:20 +0000] \"GET /\\x22quoted\\x22\\x01 HTTP/1.1\" 200 5 \
          \"https://example.com/page\" \"curl/8.5 \\x22x\\x22\"\n"
     );
     let unread = AccessLine {
@@ -215,7 +222,7 @@ proptest! {
         [method, host, path, request_id] in [bytes(), bytes(), bytes(), bytes()],
         (route, upstream) in ("\\PC{0,20}", "\\PC{0,20}"),
         (status, bytes, attempts) in (any::<u16>(), any::<u64>(), any::<u32>()),
-        token: Option<u64>,
+        token: Option<u128>,
         (took, delay, upstream_time) in (0..1_u64 << 45, 0..1_u64 << 45, any::<Option<u32>>()),
     ) {
         let time_of = |micros: u64| Duration::from_micros(micros);
@@ -237,7 +244,7 @@ proptest! {
         prop_assert_eq!((&read["status"], &read["bytes"]), (&Value::from(status), &Value::from(bytes)));
         prop_assert_eq!(&read["attempts"], &Value::from(attempts));
         prop_assert_eq!(&read["client"], &Value::from(client.to_string()));
-        let hash = token.map_or_else(String::new, |token| format!("{token:016x}"));
+        let hash = token.map_or_else(String::new, |token| format!("{token:032x}"));
         prop_assert_eq!(&read["token"], &Value::from(hash));
         let at = humantime::parse_rfc3339(read["time"].as_str().unwrap()).unwrap();
         let since = at.duration_since(std::time::UNIX_EPOCH).unwrap();

@@ -25,10 +25,10 @@ pub(super) fn push_millis(time: Duration, out: &mut Vec<u8>) {
     out.extend_from_slice(&[b'.', a, b, c]);
 }
 
-/// Appends sixteen hexadecimal digits.
-pub(super) fn push_hex(number: u64, out: &mut Vec<u8>) {
-    let digits: [u8; 16] = std::array::from_fn(|at| {
-        let digit = (number >> (60 - 4 * at)) as usize & 15;
+/// Appends 32 hexadecimal digits.
+pub(super) fn push_hex(number: u128, out: &mut Vec<u8>) {
+    let digits: [u8; 32] = std::array::from_fn(|at| {
+        let digit = (number >> (124 - 4 * at)) as usize & 15;
         b"0123456789abcdef"[digit]
     });
     out.extend_from_slice(&digits);

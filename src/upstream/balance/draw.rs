@@ -40,22 +40,40 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         !self.input.excluded.contains(&index) && self.view.is_available(index)
     }
 
-    /// Whether an endpoint that was drawn by its weight may be chosen: in slow start only with the
-    /// probability of its ramp.
+    /// The share of its weight that the endpoint has, in 1/1024: by slow start and, if the policy goes by load,
+    /// by its errors.
+    #[inline]
+    fn ramp(&self, index: usize) -> u32 {
+        let ramp = self.view.ramp(index).clamp(1, FULL_RAMP);
+        match self.balancer.policy {
+            Policy::LeastRequests | Policy::PeakEwma => {
+                (ramp * self.view.success_share(index).min(FULL_RAMP) / FULL_RAMP).max(1)
+            }
+            Policy::RoundRobin | Policy::Hash => ramp,
+        }
+    }
+
+    /// Whether an endpoint that was drawn by its weight may be chosen: only with the probability of its ramp.
     #[inline]
     fn accept(&mut self, index: usize) -> bool {
         if !self.is_usable(index) {
             return false;
         }
-        let ramp = self.view.ramp(index);
+        let ramp = self.ramp(index);
         ramp >= FULL_RAMP || self.random.below(u64::from(FULL_RAMP)) < u64::from(ramp)
     }
 
-    /// The endpoint's weight in 1/1024, slow start included.
+    /// True with the probability of the endpoint's share of successes.
+    #[inline]
+    fn succeeds(&mut self, index: usize) -> bool {
+        let share = self.view.success_share(index);
+        share >= FULL_RAMP || self.random.below(u64::from(FULL_RAMP)) < u64::from(share)
+    }
+
+    /// The endpoint's weight in 1/1024, slow start and errors included.
     #[inline]
     fn weight(&self, index: usize) -> u64 {
-        let ramp = self.view.ramp(index).clamp(1, FULL_RAMP);
-        u64::from(self.balancer.weights[index]) * u64::from(ramp)
+        u64::from(self.balancer.weights[index]) * u64::from(self.ramp(index))
     }
 
     /// A random one of the usable endpoints but `without`, by weight. Inspects all.
@@ -95,6 +113,11 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         let Some(second) = self.draw(table, Some(first)) else {
             return Some(Choice { index: first, reason: Reason::OnlyAvailable });
         };
+        // However low its load, one that fails gets no more than its part: with two endpoints, it always is the
+        // other one.
+        if !self.succeeds(second) {
+            return Some(Choice { index: first, reason: Reason::DrawnByWeight { other: second } });
+        }
         if self.balancer.policy != Policy::PeakEwma {
             return Some(self.fewer_requests(first, second));
         }

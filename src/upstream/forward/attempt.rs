@@ -15,7 +15,7 @@ use crate::{
     trace::{AttemptResult, PeerServer, RequestTrace},
     upstream::{
         InFlight, Pool, ServerAddress,
-        balance::{Choice, ChoiceInput, FAILURE_LATENCY},
+        balance::{Choice, ChoiceInput, FAILURE_LATENCY, Observed},
         pending::PendingPlace,
         pool::{Link, LinkChoice},
         target_health::{AttemptKind, Availability, Failure, UpstreamState as Health},
@@ -450,14 +450,15 @@ impl<'r> Run<'r> {
         ForwardError::Upstream(error)
     }
 
-    /// Records a response.
-    pub(super) fn record_success(&mut self, outcome: Outcome) {
+    /// Records a response that is not retried.
+    pub(super) fn record_success(&mut self, outcome: Outcome, observed: Observed) {
         let Outcome { index, kind, start, concurrency } = outcome;
         let (set, clock) = (&self.endpoints.set, self.clock());
         let uptime = clock.uptime();
         self.attempts.time = Some(uptime.saturating_sub(self.started));
         let (now, latency) = (millis(uptime), uptime.saturating_sub(start).as_micros() as u64);
         set.members[index].state.observe_latency(latency, now);
+        set.members[index].state.observe_result(observed, now);
         set.record_success(index, kind, now, clock);
         self.record_sample(index, (latency, concurrency), false, now);
     }

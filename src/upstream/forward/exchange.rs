@@ -6,6 +6,7 @@ use crate::{
     framing::{ClientStream, FramingError, ResponseHead},
     upstream::{
         InFlight, Pool, ResponseBody, UpstreamContent, UpstreamTunnel,
+        balance::Observed,
         connection::{ExchangeError, UpstreamConnection},
         http2::{Http2Response, Http2Slot, is_connection_lost},
         pool::Link,
@@ -58,6 +59,17 @@ impl Exchanged {
         }
     }
 
+    /// What the choice of targets takes the response for. A gRPC server that refuses has its status in the head.
+    pub(super) fn observed(&self) -> Observed {
+        let is_error = match self {
+            Self::Http2(response, _) if response.status() == 200 => {
+                response.head.fields.get("grpc-status").is_some_and(is_grpc_server_error)
+            }
+            _ => self.status() >= 500,
+        };
+        if is_error { Observed::Error } else { Observed::Success }
+    }
+
     /// Whether the client may have got an interim response.
     pub(super) fn has_sent_interim(&self) -> bool {
         match self {
@@ -94,6 +106,12 @@ impl Exchanged {
             }
         }
     }
+}
+
+/// True for `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` and `DATA_LOSS`, which are
+/// statuses from 500 in HTTP.
+fn is_grpc_server_error(status: &[u8]) -> bool {
+    matches!(status, b"2" | b"4" | b"12" | b"13" | b"14" | b"15")
 }
 
 /// Performs one exchange on `link`.

@@ -1,6 +1,7 @@
 use std::io::Write;
 
 use testkit::{
+    client::get,
     protocol::{Protocol, on_every_protocol},
     upstream::Upstream,
     wait::eventually,
@@ -234,4 +235,41 @@ fn a_token_sent_twice_is_ambiguous() {
         assert_eq!(response.status, 400, "{}", response.head);
     });
     assert_eq!(fleet.upstream.request_count(), 0);
+}
+
+#[test]
+fn refused_callers_have_the_hash_of_limits_by_token() {
+    let fleet = ThrottleFleet::start(1, None, "max_active: 20, capacity: 1000");
+    fleet.fill("user", 25);
+    for (token, requests) in [("newcomer", 4), ("", 2)] {
+        for _ in 0..requests {
+            assert_eq!(fleet.ask(0, token, "/a").status, 429);
+        }
+    }
+    let read = |path: &str| get(fleet.gateways[0].admin(), path, "").json();
+    let state = read("/api/state");
+    let callers: Vec<_> = state["refused_callers"].as_array().expect("callers").iter().collect();
+    assert_eq!(callers.len(), 2, "{callers:?}");
+    for (caller, query, refused) in
+        [(callers[0], "key=newcomer", 4), (callers[1], "key=&client_ip=127.0.0.1", 2)]
+    {
+        assert_eq!(
+            (&caller["limit"], &caller["refused"]),
+            (&"active-users".into(), &refused.into())
+        );
+        assert_eq!(caller["hash"], read(&format!("/api/limits/each?{query}"))["hash"]);
+    }
+}
+
+#[test]
+fn spellings_of_one_token_are_not_several_users() {
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+    assert_eq!(fleet.ask(0, token, "/free").status, 200);
+    for at in 0..40 {
+        let spelled = format!("{}~{}", &token[..token.len() - at], &token[token.len() - at..]);
+        assert_eq!(fleet.ask(0, &spelled, "/free").status, 400, "{spelled}");
+    }
+    fleet.tick();
+    assert_eq!(fleet.state(0)["active"], 1);
 }

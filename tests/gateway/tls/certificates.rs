@@ -1,6 +1,6 @@
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt, symlink},
     path::Path,
     process::Command,
     sync::{
@@ -179,6 +179,19 @@ fn certificates_that_expire_are_noted_and_counted() {
 }
 
 #[test]
+fn a_private_key_that_everyone_can_read_is_noted() {
+    let files = Certificates::new();
+    let paths = files.authority.issue(&["a.test"]).write(files.path(), "a");
+    let yaml = with_certificates(&[format!("{{{}}}", paths.entry())]);
+    for (mode, count) in [(0o600, 0), (0o640, 0), (0o644, 1), (0o606, 1)] {
+        fs::set_permissions(&paths.key, fs::Permissions::from_mode(mode)).expect("its owner");
+        let (exit, printed) = check(&files, &yaml);
+        let note = "a.key` has a private key, and every user of this machine can read it";
+        assert_eq!((exit, printed.matches(note).count()), (0, count), "{mode:o}: {printed}");
+    }
+}
+
+#[test]
 fn notes_on_certificates_go_by_the_gateway_s_clock() {
     let files = Certificates::new();
     let identity = files.authority.issue_for(&["a.test"], (2023, 1, 1), (2024, 1, 1));
@@ -317,6 +330,59 @@ fn a_folder_that_is_replaced_is_watched() {
         let expected = new.der();
         eventually("the new certificate", || shown(&gateway, &config) == expected);
     }
+}
+
+/// Replaces the link at `path`, which may be missing, as `ln -sfn` does.
+fn relink(target: &Path, path: &Path) {
+    let new = path.with_extension("new");
+    symlink(target, &new).expect("a link");
+    fs::rename(&new, path).expect("the new link in its place");
+}
+
+#[test]
+fn links_on_the_way_to_a_certificate_are_watched() {
+    let files = Certificates::new();
+    let root = files.path();
+    let generation = |name: &str| {
+        fs::create_dir_all(root.join(name)).expect("a folder");
+        let identity = files.authority.issue(&["a.test"]);
+        identity.write(&root.join(name), "tls");
+        identity
+    };
+    let first = generation("real/g1");
+    // `app` leads to `stage/live`, that to `real/cur`, and that to a generation.
+    fs::create_dir_all(root.join("stage")).expect("a folder");
+    let (app, live, cur) = (root.join("app"), root.join("stage/live"), root.join("real/cur"));
+    relink(Path::new("g1"), &cur);
+    relink(Path::new("../real/cur"), &live);
+    relink(&live, &app);
+    let entry = format!("cert: {0}/tls.pem, key: {0}/tls.key", app.display());
+    let gateway = Gateway::start(&configuration(&[listener(&[entry], "")]));
+    let config = Arc::new(trusting_client(&[]));
+    assert_eq!(shown(&gateway, &config), first.der());
+    let wait_until_shown = |what: &str, identity: &Identity| {
+        let expected = identity.der();
+        eventually(what, || shown(&gateway, &config) == expected);
+    };
+
+    let (second, third) = (generation("real/g2"), generation("real/g3"));
+    relink(Path::new("g2"), &cur);
+    wait_until_shown("the last link is relative and is replaced", &second);
+    relink(&root.join("real/g3"), &live);
+    wait_until_shown("the link in the middle is replaced by an absolute one", &third);
+    fs::remove_file(&live).expect("a link");
+    let fourth = generation("real/g4");
+    relink(Path::new("../real/missing"), &live);
+    relink(Path::new("g4"), &root.join("real/missing"));
+    wait_until_shown("a link that led nowhere has a target", &fourth);
+    let fifth = generation("elsewhere/g5");
+    fs::remove_file(&app).expect("a link");
+    relink(&root.join("elsewhere/g5"), &app);
+    wait_until_shown("the first link was missing for a moment", &fifth);
+    let sixth = files.authority.issue(&["a.test"]);
+    replace(&root.join("elsewhere/g5/tls.key"), &sixth.key);
+    replace(&root.join("elsewhere/g5/tls.pem"), &sixth.cert);
+    wait_until_shown("the file behind the new links is replaced", &sixth);
 }
 
 #[test]

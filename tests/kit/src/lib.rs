@@ -14,6 +14,7 @@ pub mod gateway;
 pub mod http2_client;
 pub mod http2_frames;
 pub mod http2_upstream;
+pub mod interpreters;
 pub mod load;
 pub mod options;
 pub mod override_proxy;

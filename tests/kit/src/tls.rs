@@ -1,9 +1,10 @@
 //! TLS in tests: certificates that are made for a test, a client, and an upstream.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{self, BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -184,6 +185,7 @@ impl Identity {
         };
         fs::write(&files.cert, &self.cert).expect("a file");
         fs::write(&files.key, &self.key).expect("a file");
+        fs::set_permissions(&files.key, Permissions::from_mode(0o600)).expect("its owner");
         files
     }
 

@@ -1,0 +1,195 @@
+//! Notes on keys of which a client can make a new one for each request: tokens are not verified here, and other
+//! headers and parameters are free.
+
+use ahash::RandomState;
+use hashbrown::HashSet;
+
+use super::fault_collector::FaultCollector;
+use crate::config::{Client, Config, KeyPart, Limit, TokenSource};
+use crate::sensitive::is_sensitive_name;
+
+/// Who decides how many values a part of a key has.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Origin {
+    /// The gateway: an address, or what is asked for.
+    Gateway,
+    /// The upstream, which verifies it.
+    Upstream,
+    /// The client alone.
+    Client,
+}
+
+/// Notes limits that a client leaves behind with another value of its own choice, on routes where no other limit
+/// counts the client. Each limit is noted once, and all routes together.
+pub(super) fn add(collector: &mut FaultCollector<'_>, config: &Config) {
+    let mut noted = HashSet::<&str, RandomState>::default();
+    let mut unbounded = Vec::new();
+    for (index, route) in config.routes.iter().enumerate() {
+        let named = route.limits.iter().filter_map(|name| config.limits.get_key_value(name));
+        let enforced: Vec<_> = named.filter(|(_, limit)| limit.enforce).collect();
+        let is_invented = |limit: &Limit| !is_of_gateway(limit, config);
+        if !enforced.iter().any(|(_, limit)| is_invented(limit))
+            || enforced.iter().any(|(_, limit)| counts_address(limit, config))
+        {
+            continue;
+        }
+        let escapable: Vec<_> = enforced
+            .iter()
+            .filter_map(|(name, limit)| Some((name, chosen_beside_others(limit, config)?)))
+            .collect();
+        if escapable.is_empty() {
+            unbounded.push(index);
+        }
+        for (name, part) in escapable {
+            if noted.insert(name) {
+                let what = format!(
+                    "the client chooses `{part}`, and the same caller has a quota for each value of it"
+                );
+                let expected = "a key without it, or a limit with `key: [client_ip]` beside it on \
+                                each route";
+                collector.note(&format!("limits.{name}.key"), what, expected);
+            }
+        }
+    }
+    if let [first, others @ ..] = &unbounded[..] {
+        note_unbounded(collector, config, *first, others.len());
+    }
+}
+
+/// Notes the route with the index `first`, and that there are `others` like it.
+fn note_unbounded(
+    collector: &mut FaultCollector<'_>,
+    config: &Config,
+    first: usize,
+    others: usize,
+) {
+    let route = &config.routes[first];
+    let limits = route.limits.iter().filter_map(|name| config.limits.get(name));
+    let mut parts: Vec<String> = limits
+        .flat_map(|limit| &limit.key)
+        .filter(|part| origin(part, &config.client) != Origin::Gateway)
+        .map(|part| format!("`{part}`"))
+        .collect();
+    parts.sort_unstable();
+    parts.dedup();
+    let more = match others {
+        0 => String::new(),
+        1 => " (and of another route)".to_owned(),
+        others => format!(" (and of {others} other routes)"),
+    };
+    let what = format!(
+        "every limit of the route `{}`{more} counts by {}, which is not verified here: each invented value has \
+         a quota of its own",
+        route.name,
+        parts.join(" or "),
+    );
+    let expected = "a limit with `key: [client_ip]` beside it";
+    collector.note(&format!("routes[{first}].limits"), what, expected);
+}
+
+/// Whether the limit counts each address, whatever the client invents. A limit over all callers does not: one client
+/// locks out the others.
+fn counts_address(limit: &Limit, config: &Config) -> bool {
+    limit.key.contains(&KeyPart::ClientIp) && is_of_gateway(limit, config)
+}
+
+fn is_of_gateway(limit: &Limit, config: &Config) -> bool {
+    limit.key.iter().all(|part| origin(part, &config.client) == Origin::Gateway)
+}
+
+/// The part of the key that the client chooses, if another part identifies the caller.
+fn chosen_beside_others<'c>(limit: &'c Limit, config: &Config) -> Option<&'c KeyPart> {
+    let identifies = |part: &&KeyPart| {
+        **part == KeyPart::ClientIp || origin(part, &config.client) != Origin::Gateway
+    };
+    let is_only = limit.key.iter().filter(identifies).count() < 2;
+    let mut parts = limit.key.iter().rev().filter(|_| !is_only);
+    parts.find(|part| origin(part, &config.client) == Origin::Client)
+}
+
+fn origin(part: &KeyPart, client: &Client) -> Origin {
+    let verified_if = |is_verified| if is_verified { Origin::Upstream } else { Origin::Client };
+    match part {
+        KeyPart::Token | KeyPart::Cookie(_) => Origin::Upstream,
+        KeyPart::Header(name) if name == "host" => Origin::Gateway,
+        KeyPart::Header(name) => {
+            let is_token = client.token.contains(&TokenSource::Header(name.clone()));
+            verified_if(is_token || is_sensitive_name(name))
+        }
+        KeyPart::Query(name) => verified_if(is_sensitive_name(name)),
+        KeyPart::ClientIp
+        | KeyPart::Host
+        | KeyPart::Method
+        | KeyPart::Route
+        | KeyPart::Path
+        | KeyPart::PathParam(_) => Origin::Gateway,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{config, snapshot::Snapshot};
+
+    /// The notes on a configuration with these limits, and a route for each list of their names.
+    fn notes(limits: &str, routes: &[&str]) -> Vec<String> {
+        let routes: Vec<String> = (0..)
+            .zip(routes)
+            .map(|(n, limits)| {
+                format!("{{name: r{n}, match: {{path: /{n}}}, upstream: app, limits: [{limits}]}}")
+            })
+            .collect();
+        let text = format!(
+            "limits: {{{limits}}}\nupstreams: {{app: {{targets: [http://h:1]}}}}\nroutes: [{}]\n",
+            routes.join(", ")
+        );
+        let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
+        let snapshot = Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
+        snapshot.notes.iter().map(ToString::to_string).collect()
+    }
+
+    fn limit(name: &str, key: &str) -> String {
+        format!("{name}: {{quota: 5, window: 10s, key: [{key}]}}")
+    }
+
+    #[test]
+    fn limits_by_what_a_client_invents_are_noted_once() {
+        let (token, address) = (limit("t", "token, route"), limit("a", "client_ip, method"));
+        let noted = notes(&token, &["t", "t", "t"]);
+        assert_eq!(noted.len(), 1, "{noted:?}");
+        for part in ["t.yaml:3:", "`r0` (and of 2 other routes)", "`token`", "`key: [client_ip]`"] {
+            assert!(noted[0].contains(part), "{part}: {noted:?}");
+        }
+        assert_eq!(notes(&format!("{token}, {address}"), &["t, a", "t, a"]), [] as [&str; 0]);
+        let noted = notes(&format!("{token}, {address}"), &["t, a", "t"]);
+        assert!(noted.len() == 1 && noted[0].contains("`r1` counts"), "{noted:?}");
+        let shared = format!("{token}, {}", limit("all", ""));
+        assert_eq!(notes(&shared, &["t, all"]).len(), 1, "one client exhausts it");
+        let dry = format!("{token}, a: {{quota: 5, window: 10s, enforce: false}}");
+        assert_eq!(notes(&dry, &["t, a"]).len(), 1, "a dry run refuses no request");
+        for key in ["client_ip", "", "route", "'path:id'", "host"] {
+            let route = if key.contains("id") { "" } else { "l" };
+            let noted = notes(&limit("l", key), &[route]);
+            assert!(!noted.iter().any(|note| note.contains("invented value")), "{key}: {noted:?}");
+        }
+        for key in ["token", "'cookie:c'", "'header:x-api-key'", "'header:x-tenant'"] {
+            let noted = notes(&limit("l", key), &["l"]);
+            assert!(noted.len() == 1 && noted[0].contains("invented"), "{key}: {noted:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_that_the_client_chooses_beside_the_caller_is_noted() {
+        for (key, part) in [
+            ("'header:x-tenant', 'query:lang'", "`query:lang`"),
+            ("token, 'query:lang'", "`query:lang`"),
+            ("client_ip, 'header:x-plan', route", "`header:x-plan`"),
+        ] {
+            let noted = notes(&limit("l", key), &["l", "l"]);
+            assert!(noted.len() == 1 && noted[0].contains(part), "{key}: {noted:?}");
+            let both = format!("{}, {}", limit("l", key), limit("a", "client_ip"));
+            assert_eq!(notes(&both, &["l, a"]), [] as [&str; 0]);
+        }
+        let noted = notes(&limit("l", "token, 'header:x-api-key'"), &["l"]);
+        assert!(noted.len() == 1 && noted[0].contains("invented"), "{noted:?}");
+    }
+}

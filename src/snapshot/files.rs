@@ -1,0 +1,221 @@
+//! Checks of the files that a configuration names: the access log is appended to none of the others, and only the
+//! gateway can read private keys and secrets.
+
+use std::{
+    fs::{self, Metadata},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use super::fault_collector::FaultCollector;
+use crate::config::{
+    CertificateFiles, Config, LogDestination, READ_TIMEOUT, SecretReference, read_within,
+};
+
+/// The permission to read for every user.
+const READ_BY_OTHERS: u32 = 0o004;
+
+/// A file that the configuration names.
+struct NamedFile {
+    /// The key that names it.
+    key: String,
+    path: PathBuf,
+    content: Content,
+}
+
+/// What a file contains.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Content {
+    Public,
+    PrivateKey,
+    Secret,
+}
+
+/// Reports an access log that is a folder or another file of the configuration, and notes keys and secrets that
+/// every user of the machine can read. `name` is the path of the configuration itself.
+pub(super) fn check(collector: &mut FaultCollector<'_>, config: &Config, name: &str) {
+    let log = match &config.access_log.to {
+        LogDestination::File(path) => Some(path.clone()),
+        _ => None,
+    };
+    let files = named_files(config);
+    if log.is_none() && files.iter().all(|file| file.content == Content::Public) {
+        return;
+    }
+    let paths: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
+    let (own, log_path) = (PathBuf::from(name), log.clone());
+    // A file system that hangs makes no fault here: the file cannot be read either, and that is reported.
+    let read = read_within(READ_TIMEOUT, move || {
+        let metadata = |path: &Path| fs::metadata(path).ok();
+        let others: Vec<Option<Metadata>> = paths.iter().map(|path| metadata(path)).collect();
+        Ok((log_path.as_deref().and_then(metadata), metadata(&own), others))
+    });
+    let Ok((log_found, own, found)) = read else { return };
+    for (file, found) in files.iter().zip(&found) {
+        note_readable(collector, file, found.as_ref());
+    }
+    let (Some(log), Some(log_found)) = (log, log_found) else { return };
+    let key = "access_log.to";
+    let log = log.display();
+    if log_found.is_dir() {
+        let expected = format!("a file in it, such as {log}/access.log");
+        return collector.fault(key, format!("`{log}` is a folder"), &expected);
+    }
+    let others = files.iter().map(|file| format!("the file of `{}`", file.key)).zip(&found);
+    let mut all = [("this configuration".to_owned(), &own)].into_iter().chain(others);
+    let is_same = |other: &Option<Metadata>| {
+        other.as_ref().is_some_and(|other| identity(other) == identity(&log_found))
+    };
+    if let Some((what, _)) = all.find(|(_, other)| is_same(other)) {
+        let what = format!("`{log}` is {what}, and lines would be appended to it");
+        collector.fault(key, what, "a file of its own");
+    }
+}
+
+/// The device and the inode, which are the same behind links.
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+fn note_readable(collector: &mut FaultCollector<'_>, file: &NamedFile, found: Option<&Metadata>) {
+    let what = match file.content {
+        Content::Public => return,
+        Content::PrivateKey => "a private key",
+        Content::Secret => "a secret",
+    };
+    if found.is_some_and(|found| found.is_file() && found.mode() & READ_BY_OTHERS != 0) {
+        let path = file.path.display();
+        let what = format!("`{path}` has {what}, and every user of this machine can read it");
+        let expected = format!("a file that only the gateway's user can read: chmod 600 {path}");
+        collector.note(&file.key, what, &expected);
+    }
+}
+
+/// The files, each with the key that names it.
+fn named_files(config: &Config) -> Vec<NamedFile> {
+    let mut files = Vec::new();
+    let mut add = |key: String, path: Option<&PathBuf>, content: Content| {
+        files.extend(path.map(|path| NamedFile { key, path: path.clone(), content }));
+    };
+    let listeners = config.listen.iter().enumerate();
+    let listeners = listeners
+        .filter_map(|(index, listener)| Some((format!("listen[{index}]"), listener.tls.as_ref()?)));
+    let admin = config.admin.iter().filter_map(|own| Some(("admin".to_owned(), own.tls.as_ref()?)));
+    for (section, tls) in listeners.chain(admin) {
+        for (index, CertificateFiles { cert, key, client_ca }) in
+            tls.certificates.iter().enumerate()
+        {
+            let at = format!("{section}.tls.certificates[{index}]");
+            add(format!("{at}.cert"), Some(cert), Content::Public);
+            add(format!("{at}.key"), Some(key), Content::PrivateKey);
+            add(format!("{at}.client_ca"), client_ca.as_ref(), Content::Public);
+        }
+    }
+    for (name, upstream) in &config.upstreams {
+        let at = format!("upstreams.{name}.tls");
+        add(format!("{at}.ca"), upstream.tls.ca.as_ref(), Content::Public);
+        add(format!("{at}.cert"), upstream.tls.cert.as_ref(), Content::Public);
+        add(format!("{at}.key"), upstream.tls.key.as_ref(), Content::PrivateKey);
+    }
+    for (index, route) in config.routes.iter().enumerate() {
+        for (status, body) in &route.error_bodies {
+            let key = format!("routes[{index}].error_bodies.{status}.file");
+            add(key, body.file.as_ref(), Content::Public);
+        }
+    }
+    let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
+    add("admin.token".to_owned(), token.and_then(secret_file), Content::Secret);
+    if let Some(traces) = &config.traces {
+        add("traces.tls_ca".to_owned(), traces.tls_ca.as_ref(), Content::Public);
+        for (name, secret) in &traces.headers {
+            add(format!("traces.headers.{name}"), secret_file(secret), Content::Secret);
+        }
+    }
+    if let Some(redis) = &config.store.redis {
+        let sentinel = redis.sentinel.as_ref().and_then(|own| own.password.as_ref());
+        add("store.redis.tls_ca".to_owned(), redis.tls_ca.as_ref(), Content::Public);
+        for (key, secret) in [
+            ("password", redis.password.as_ref()),
+            ("secret", redis.secret.as_ref()),
+            ("sentinel.password", sentinel),
+        ] {
+            let path = secret.and_then(secret_file);
+            add(format!("store.redis.{key}"), path, Content::Secret);
+        }
+    }
+    files
+}
+
+fn secret_file(secret: &SecretReference) -> Option<&PathBuf> {
+    match secret {
+        SecretReference::File(path) => Some(path),
+        SecretReference::Variable(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use crate::snapshot::Snapshot;
+
+    const RULES: &str = "upstreams: {a: {respond: {}}}\nroutes: [{name: a, upstream: a}]\n";
+
+    /// The faults and notes of a configuration in `folder`, which is also in `$`.
+    fn messages(folder: &std::path::Path, yaml: &str) -> Vec<String> {
+        let path = folder.join("api.yaml");
+        let yaml = yaml.replace('$', folder.to_str().unwrap());
+        std::fs::write(&path, format!("{yaml}\n{RULES}")).unwrap();
+        match Snapshot::load(&path, &|_| None) {
+            Ok((_, snapshot)) => snapshot.notes.iter().map(ToString::to_string).collect(),
+            Err(error) => vec![error.to_string()],
+        }
+    }
+
+    #[test]
+    fn the_access_log_is_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        std::fs::write(folder.join("token"), "0123456789abcdef\n").unwrap();
+        std::fs::set_permissions(folder.join("token"), PermissionsExt::from_mode(0o600)).unwrap();
+        symlink(folder.join("token"), folder.join("link")).unwrap();
+        symlink(folder, folder.join("around")).unwrap();
+        std::fs::write(folder.join("hard"), "").unwrap();
+        let admin = "admin: {address: 127.0.0.1:0, token: 'file:$/token'}\n";
+        for (log, at, expected) in [
+            (
+                "$/api.yaml",
+                ":1:13: ",
+                "api.yaml` is this configuration, and lines would be appended to it",
+            ),
+            ("$/around/./api.yaml", ":1:13: ", "is this configuration"),
+            ("$/link", ":1:13: ", "link` is the file of `admin.token`"),
+            ("$", ":1:13: ", "` is a folder, expected a file in it, such as "),
+            ("{to: $/token}", ":1:18: ", "token` is the file of `admin.token`"),
+        ] {
+            let messages = messages(folder, &format!("access_log: {log}\n{admin}"));
+            let [message] = &messages[..] else { panic!("{log}: {messages:?}") };
+            assert!(message.contains(at) && message.contains(expected), "{log}: {message}");
+        }
+        for log in ["$/access.log", "$/hard", "off", "stdout", "$/missing/access.log"] {
+            let messages = messages(folder, &format!("access_log: {log}\n{admin}"));
+            assert!(messages.is_empty(), "{log}: {messages:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_that_every_user_can_read_are_noted() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let token = folder.join("token");
+        std::fs::write(&token, "0123456789abcdef\n").unwrap();
+        let admin = "admin: {address: 127.0.0.1:0, token: 'file:$/token'}";
+        for (mode, count) in [(0o644, 1), (0o604, 1), (0o640, 0), (0o600, 0)] {
+            std::fs::set_permissions(&token, PermissionsExt::from_mode(mode)).unwrap();
+            let messages = messages(folder, admin);
+            assert_eq!(messages.len(), count, "{mode:o}: {messages:?}");
+            let expected = "has a secret, and every user of this machine can read it";
+            assert!(messages.iter().all(|message| message.contains(expected)), "{messages:?}");
+        }
+    }
+}

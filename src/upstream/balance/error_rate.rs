@@ -1,0 +1,215 @@
+//! The share of an endpoint's responses that are errors, as policies by load read it.
+//!
+//! An endpoint that refuses fast has few requests in flight and would draw the requests of all others. So its
+//! weight is multiplied by the share of its responses that succeeded, but by no less than a tenth: some requests
+//! must show its recovery.
+
+use super::FULL_RAMP;
+
+/// The time constant of the average, in ms. Without requests, an error counts 1/e after it.
+const DECAY: f32 = 2_000.0;
+
+/// The least weight of one response: at high rates the average is that of about so many last responses.
+const MIN_GAIN: f32 = 1.0 / 32.0;
+
+/// The least share of its weight that an endpoint keeps, in 1/1024.
+const MIN_SHARE: f32 = FULL_RAMP as f32 / 10.0;
+
+/// How an attempt ended, for the choice.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Observed {
+    /// With a response that is no server error.
+    Success,
+    /// With a status from 500, a gRPC status that means the same, or without a response.
+    Error,
+}
+
+/// The moving average of one endpoint's errors, in 64 bits. The default has observed none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ErrorRate {
+    /// The share of errors, 0 to 1.
+    average: f32,
+    /// The last observation, in ms, modulo 2^32.
+    observed_at: u32,
+}
+
+impl ErrorRate {
+    /// The state that [`ErrorRate::to_bits`] packed.
+    #[inline]
+    pub fn from_bits(bits: u64) -> Self {
+        Self { average: f32::from_bits((bits >> 32) as u32), observed_at: bits as u32 }
+    }
+
+    /// The state in one word, for an atomic. 0 is the default.
+    #[inline]
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.average.to_bits()) << 32 | u64::from(self.observed_at)
+    }
+
+    /// True if no error counts: a success does not change the state.
+    #[inline]
+    pub fn is_zero(self) -> bool {
+        self.average == 0.0
+    }
+
+    /// The state after an attempt that ended at `now`, in ms.
+    #[must_use]
+    pub fn observe(self, observed: Observed, now: u64) -> Self {
+        let value = if observed == Observed::Error { 1.0 } else { 0.0 };
+        let gain = (1.0 - self.kept_share(now)).max(MIN_GAIN);
+        let average = self.average + (value - self.average) * gain;
+        // Below a thousandth it has no effect, and the next success costs no write.
+        let is_negligible = average < 0.001;
+        Self { average: if is_negligible { 0.0 } else { average }, observed_at: now as u32 }
+    }
+
+    /// The share of its weight that the endpoint has at `now`, in 1/1024.
+    #[inline]
+    pub fn success_share(self, now: u64) -> u32 {
+        if self.is_zero() {
+            return FULL_RAMP;
+        }
+        let errors = self.average * self.kept_share(now);
+        ((1.0 - errors) * FULL_RAMP as f32).max(MIN_SHARE) as u32
+    }
+
+    /// The share of the average that is left at `now`.
+    fn kept_share(self, now: u64) -> f32 {
+        // A step back of the clock counts as no time.
+        let age = (now as u32).wrapping_sub(self.observed_at);
+        if age > u32::MAX / 2 { 1.0 } else { (-(age as f32) / DECAY).exp() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cmp::Reverse, collections::BinaryHeap};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::upstream::balance::{
+        Balancer, ChoiceInput, Endpoint, EndpointView, Policy, SplitMix,
+    };
+
+    /// What the choice of a simulation reads.
+    #[derive(Clone, Copy, Eq, PartialEq)]
+    enum Reads {
+        Load,
+        LoadAndErrors,
+    }
+
+    /// Endpoints at a time of a simulation, in ms.
+    struct Fleet {
+        reads: Reads,
+        in_flight: Vec<u32>,
+        errors: Vec<ErrorRate>,
+        now: u64,
+    }
+
+    impl EndpointView for Fleet {
+        fn is_available(&self, _: usize) -> bool {
+            true
+        }
+
+        fn success_share(&self, index: usize) -> u32 {
+            match self.reads {
+                Reads::Load => FULL_RAMP,
+                Reads::LoadAndErrors => self.errors[index].success_share(self.now),
+            }
+        }
+
+        fn in_flight(&self, index: usize) -> u32 {
+            self.in_flight[index]
+        }
+
+        fn cost(&self, index: usize) -> u64 {
+            // Of the fast one less: that must not draw requests either.
+            if index == 0 { 100 } else { 20_000 }
+        }
+
+        fn total_in_flight(&self) -> u64 {
+            self.in_flight.iter().copied().map(u64::from).sum()
+        }
+    }
+
+    /// The share of the requests to as many endpoints that the first one gets from `from` to `until` seconds, at
+    /// 1,000 requests a second. It fails each of its requests at once while `fails` is true for the second; the
+    /// others answer after 20 ms.
+    fn share(
+        (policy, size, reads): (Policy, usize, Reads),
+        (from, until): (u64, u64),
+        fails: impl Fn(u64) -> bool,
+    ) -> f64 {
+        let endpoints = ["a", "b", "c", "d"].map(|name| Endpoint { name, weight: 1 });
+        let balancer = Balancer::new(policy, &endpoints[..size]);
+        let (in_flight, errors) = (vec![0; size], vec![ErrorRate::default(); size]);
+        let mut fleet = Fleet { reads, in_flight, errors, now: 0 };
+        let (mut ends, mut counts) = (BinaryHeap::<Reverse<(u64, usize)>>::new(), [0_u32; 4]);
+        let mut random = SplitMix::new(7);
+        for now in 0..until * 1_000 {
+            fleet.now = now;
+            while let Some(&Reverse((end, index))) =
+                ends.peek().filter(|Reverse((end, _))| *end <= now)
+            {
+                ends.pop();
+                fleet.in_flight[index] -= 1;
+                let is_error = index == 0 && fails(end / 1_000);
+                let observed = if is_error { Observed::Error } else { Observed::Success };
+                fleet.errors[index] = fleet.errors[index].observe(observed, now);
+            }
+            let input = ChoiceInput { turn: now, key: 0, random: random.bits(), excluded: &[] };
+            let index = balancer.choose(&input, &fleet).expect("an endpoint").index;
+            counts[index] += u32::from(now >= from * 1_000);
+            fleet.in_flight[index] += 1;
+            let latency = if index == 0 && fails(now / 1_000) { 1 } else { 20 };
+            ends.push(Reverse((now + latency, index)));
+        }
+        f64::from(counts[0]) / f64::from(counts.iter().sum::<u32>())
+    }
+
+    #[test]
+    fn an_endpoint_that_fails_fast_does_not_draw_requests() {
+        for policy in [Policy::LeastRequests, Policy::PeakEwma] {
+            let failing = share((policy, 4, Reads::LoadAndErrors), (0, 20), |_| true);
+            assert!(failing < 0.1, "{policy:?}: {failing}");
+            let one_of_two = share((policy, 2, Reads::LoadAndErrors), (0, 20), |_| true);
+            assert!(one_of_two < 0.2, "{policy:?}: {one_of_two}");
+            let by_load = share((policy, 4, Reads::Load), (0, 20), |_| true);
+            assert!(by_load > 0.35, "{policy:?}: {by_load}, so errors need no weight");
+        }
+        // It has its share again some seconds after its last error.
+        let recovered =
+            share((Policy::LeastRequests, 4, Reads::LoadAndErrors), (15, 40), |second| second < 10);
+        assert!((0.22..0.28).contains(&recovered), "{recovered}");
+    }
+
+    #[test]
+    fn a_rare_error_costs_little_and_is_forgotten() {
+        let mut rate = ErrorRate::default();
+        for request in 0..10_000 {
+            let observed = if request % 100 == 0 { Observed::Error } else { Observed::Success };
+            rate = rate.observe(observed, request);
+            assert!(rate.success_share(request) > FULL_RAMP * 9 / 10, "{rate:?}");
+        }
+        let failed = ErrorRate::default().observe(Observed::Error, 60_000);
+        assert_eq!(failed.success_share(60_000), MIN_SHARE as u32, "the only response");
+        assert!(failed.success_share(70_000) > FULL_RAMP * 98 / 100);
+        assert!(failed.observe(Observed::Success, 100_000).is_zero());
+    }
+
+    proptest! {
+        #[test]
+        fn the_share_is_between_a_tenth_and_all(
+            events in prop::collection::vec((any::<bool>(), -5_000_i64..100_000), 1..50),
+        ) {
+            let (mut rate, mut now) = (ErrorRate::default(), 1_700_000_000_000_u64);
+            for (is_error, step) in events {
+                now = now.saturating_add_signed(step);
+                let observed = if is_error { Observed::Error } else { Observed::Success };
+                rate = ErrorRate::from_bits(rate.observe(observed, now).to_bits());
+                prop_assert!((MIN_SHARE as u32..=FULL_RAMP).contains(&rate.success_share(now)));
+            }
+        }
+    }
+}
