@@ -29,15 +29,11 @@ fn line(
 ) -> String {
     let listeners: Vec<String> =
         listeners.map(|(address, has_tls)| url(address, has_tls)).collect();
-    let mut line = format!("listening on {}", listeners.join(", "));
-    if let Some((address, has_tls)) = admin {
-        line += &match address.parse() {
-            Ok(address) => format!(", dashboard {}", url(address, has_tls)),
-            Err(_) => format!(", admin API {address}"),
-        };
-    }
-    line.push('\n');
-    line
+    let admin = admin.map_or_else(String::new, |(address, has_tls)| match address.parse() {
+        Ok(address) => format!(", dashboard {}", url(address, has_tls)),
+        Err(_) => format!(", admin API {address}"),
+    });
+    format!("listening on {}{admin}\n", listeners.join(", "))
 }
 
 /// The URL that reaches `address` from this machine.

@@ -21,7 +21,8 @@ pub struct AccessLog {
     /// The format of its lines. Default: `text` on a terminal, elsewhere `json`.
     #[serde(default)]
     pub format: Option<AccessLogFormat>,
-    /// The fields of its lines, in this order; not with `combined`. Default: all but `referer` and `user_agent`.
+    /// The fields of its lines, in their order; not with `combined`. Default: all but `referer` and
+    /// `user_agent`.
     #[serde(default)]
     pub fields: Option<Vec<AccessLogField>>,
 }

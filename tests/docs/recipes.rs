@@ -131,7 +131,8 @@ fn manifest_configuration() -> String {
     let manifest = Page::read("contrib/kubernetes/tidegate.yaml").text;
     let block = manifest.split("  tidegate.yaml: |\n").nth(1).expect("the configuration");
     let lines = block.lines().take_while(|line| *line != "---");
-    lines.map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line))).collect()
+    let lines: Vec<&str> = lines.map(|line| line.strip_prefix("    ").unwrap_or(line)).collect();
+    lines.join("\n") + "\n"
 }
 
 #[test]
