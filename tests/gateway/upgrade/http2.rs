@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use h2::{
-    RecvStream, SendStream,
+    Reason, RecvStream, SendStream,
     client::SendRequest,
     ext::Protocol as TunnelProtocol,
     server::{Connection as ServerConnection, SendResponse},
@@ -167,6 +167,7 @@ async fn serve(mut server: ServerConnection<TcpStream, Bytes>) {
 
 /// Echoes on an extended CONNECT, except to `/refused`. The response has the request's headers, prefixed.
 async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    let request_path = request.uri().path().to_owned();
     let mut response = Response::builder();
     let protocol = request.extensions().get::<TunnelProtocol>();
     response = response.header("x-protocol", protocol.map_or("", TunnelProtocol::as_str));
@@ -176,18 +177,27 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) 
             response = response.header(format!("x-got-{name}"), "yes");
         }
     }
-    match (request.uri().path(), request.headers().get("sec-websocket-key")) {
+    match (&*request_path, request.headers().get("sec-websocket-key")) {
         ("/accepted", Some(key)) => {
             response = response.header("sec-websocket-accept", websocket_accept(key.as_bytes()));
         }
         ("/wrong", _) => response = response.header("sec-websocket-accept", "wrong"),
         _ => {}
     }
-    let is_refused = protocol.is_none() || request.uri().path() == "/refused";
+    let is_refused = protocol.is_none() || request_path == "/refused";
     let status = if is_refused { 403 } else { 200 };
     let response = response.status(status).body(()).expect("a response");
     let Ok(mut stream) = respond.send_response(response, false) else { return };
     let mut body = request.into_body();
+    if request_path == "/reset" {
+        let _ = body.data().await;
+        let _ = stream.send_data("last".into(), false);
+        for _ in 0..10 {
+            // The connection sends the data. A reset would discard it.
+            tokio::task::yield_now().await;
+        }
+        return stream.send_reset(Reason::CONNECT_ERROR);
+    }
     if is_refused {
         let _ = stream.send_data("no".into(), true);
         return;
@@ -464,6 +474,25 @@ fn ten_thousand_small_messages_pass_over_streams() {
                 }
             });
         }
+    });
+}
+
+#[test]
+fn bytes_before_a_reset_of_the_upstream_arrive() {
+    let server = http2(http2_upstream(true));
+    on_protocols(&HTTP2, |protocol| {
+        let gateway = start(&server, Clock::system());
+        run(async {
+            let connection = connect(protocol, &gateway).await;
+            for _ in 0..20 {
+                let request = extended_connect("/reset", "websocket");
+                let mut stream = ask(&connection, request).await;
+                stream.send("go").await;
+                assert_eq!(stream.receive(4).await, b"last");
+                let end = stream.receive.data().await;
+                assert!(end.is_some_and(|data| data.is_err()), "it is no orderly end");
+            }
+        });
     });
 }
 
