@@ -24,7 +24,7 @@ pub enum FramingError {
     /// status code is not.
     #[error("the status line is malformed")]
     StatusLine,
-    /// Neither HTTP/1.0 nor HTTP/1.1.
+    /// Another major version than HTTP/1.
     #[error("the HTTP version is not supported; expected HTTP/1.1 or HTTP/1.0")]
     Version,
     /// A header value that continues on the next line (obs-fold): RFC 9112, 5.2.

@@ -76,9 +76,12 @@ impl StartLine for RequestLine {
             return Err(FramingError::RequestLine);
         }
         let version = match &rest[space + 1..] {
-            b"HTTP/1.1" => Version::Http11,
             b"HTTP/1.0" => Version::Http10,
-            other if other.starts_with(b"HTTP/") && !other.contains(&b' ') => {
+            // RFC 9110, 2.5: a higher minor version is read as the highest known one.
+            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9'] => Version::Http11,
+            [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+                if major.is_ascii_digit() && minor.is_ascii_digit() =>
+            {
                 return Err(FramingError::Version);
             }
             _ => return Err(FramingError::RequestLine),

@@ -32,7 +32,7 @@ pub(super) enum Form {
 impl RequestTarget {
     /// Parses `target`, which is at offset `at` in the head.
     pub(super) fn parse(target: &[u8], at: usize, method: &Method) -> Result<Self, FramingError> {
-        if target.is_empty() || !target.iter().all(|byte| is_target_byte(*byte)) {
+        if target.is_empty() || !has_valid_bytes(target) {
             return Err(FramingError::Target);
         }
         let whole = at..at + target.len();
@@ -82,7 +82,15 @@ impl RequestTarget {
 
 /// Whether `bytes` is a valid target in origin form.
 pub fn is_origin_form(bytes: &[u8]) -> bool {
-    bytes.first() == Some(&b'/') && bytes.iter().all(|byte| is_target_byte(*byte))
+    bytes.first() == Some(&b'/') && has_valid_bytes(bytes)
+}
+
+/// Whether each byte may be in a target. A `\` may be in the query, where browsers send it. In a path some servers
+/// read it as a slash.
+fn has_valid_bytes(target: &[u8]) -> bool {
+    let Some(odd) = target.iter().position(|byte| !is_target_byte(*byte)) else { return true };
+    let is_query_byte = |byte: &u8| is_target_byte(*byte) || *byte == b'\\';
+    target[..odd].contains(&b'?') && target[odd..].iter().all(is_query_byte)
 }
 
 #[cfg(test)]
@@ -102,6 +110,7 @@ mod tests {
             ("GET /a?b=c|d", "/a", Some("b=c|d"), "a"),
             ("GET /a?", "/a", Some(""), "a"),
             ("GET /a?b?c", "/a", Some("b?c"), "a"),
+            ("GET /a?b=\\c\\", "/a", Some("b=\\c\\"), "a"),
             ("GET //a", "//a", None, "a"),
             ("GET /{x}|`^\"", "/{x}|`^\"", None, "a"),
             ("GET http://b:81/x?y", "/x", Some("y"), "b:81"),
@@ -129,6 +138,10 @@ mod tests {
             "GET http:/a",
             "GET /a#b",
             "GET /a\\b",
+            "GET /a\\b?c",
+            "GET http://b\\c?d",
+            "GET /a?\\\u{e9}",
+            "GET /a?\\#",
             "GET /a<b",
             "GET /\u{e9}",
             "GET http//a/",

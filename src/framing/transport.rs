@@ -264,7 +264,15 @@ impl AsyncRead for Transport {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => {
+                let read = Pin::new(&mut **stream).poll_read(cx, buf);
+                if stream.get_ref().1.wants_write() {
+                    // The session's own response, such as the alert that refuses a renegotiation, would wait for the
+                    // next write. A failure shows there again.
+                    let _ = Pin::new(&mut **stream).poll_flush(cx);
+                }
+                read
+            }
         }
     }
 }

@@ -79,6 +79,8 @@ pub struct Tunnel<C, U> {
     download: Flow,
     /// The length of the response's head, which is written before the first byte of the tunnel.
     head_length: u64,
+    /// Whether the tunnel has failed and will be aborted in the next turn.
+    is_aborting: bool,
 }
 
 /// One direction of a tunnel.
@@ -180,7 +182,8 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
     pub fn new(client: C, upstream: U, head: Buffer) -> Self {
         let head_length = head.len() as u64;
         let download = Flow { bytes: head, ..Flow::default() };
-        Self { client, upstream, upload: Flow::default(), download, head_length }
+        let upload = Flow::default();
+        Self { client, upstream, upload, download, head_length, is_aborting: false }
     }
 
     /// The bytes that were written to the client, and to the upstream.
@@ -206,6 +209,11 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
             }
         };
         if outcome != TunnelOutcome::Complete {
+            if !std::mem::replace(&mut self.is_aborting, true) {
+                // A reset discards what the connection of a stream has not taken, such as a last message.
+                yield_turn(cx);
+                return Poll::Pending;
+            }
             self.client.abort();
             self.upstream.abort();
         }

@@ -163,15 +163,29 @@ pub fn dashed_alias(name: &HeaderName) -> Option<HeaderName> {
     can_be_alias(name).then(|| HeaderName::from_bytes(&dashed_name(name)).ok()).flatten()
 }
 
-/// Whether CGI-like upstreams may read `name` as another header: they map every character that is neither
-/// a letter nor a digit to `_`.
+/// Whether upstreams may read `name` as another header: those like CGI map every character that is neither a
+/// letter nor a digit to `_`, and some join several of them.
 fn can_be_alias(name: &[u8]) -> bool {
-    !name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+    let mut before = b'a';
+    name.iter().any(|byte| {
+        let is_dash = *byte == b'-';
+        let is_doubled = is_dash && before == b'-';
+        before = *byte;
+        is_doubled || !(is_dash || byte.is_ascii_alphanumeric())
+    })
 }
 
-/// `name` with a dash in place of each character that is neither a letter nor a digit.
+/// `name` with one dash in place of each run of characters that are neither letters nor digits.
 fn dashed_name(name: &[u8]) -> SmallVec<[u8; 64]> {
-    name.iter().map(|byte| if byte.is_ascii_alphanumeric() { *byte } else { b'-' }).collect()
+    let mut dashed = SmallVec::new();
+    for byte in name {
+        if byte.is_ascii_alphanumeric() {
+            dashed.push(*byte);
+        } else if dashed.last() != Some(&b'-') {
+            dashed.push(b'-');
+        }
+    }
+    dashed
 }
 
 /// Whether `name` is `X-Forwarded-*`.

@@ -222,9 +222,8 @@ impl OutgoingRequest {
         let mut headers = from_lines(&head[line..]);
         headers.remove(header::TRANSFER_ENCODING);
         if self.upgrade.is_some() {
-            for name in [header::CONNECTION, header::UPGRADE, header::SEC_WEBSOCKET_KEY] {
-                headers.remove(name);
-            }
+            headers.remove(header::CONNECTION);
+            headers.remove(header::UPGRADE);
         }
         if let Some(te) = self.te {
             headers.insert(header::TE, HeaderValue::from_static(te));

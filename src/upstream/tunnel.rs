@@ -9,10 +9,7 @@ use super::{
     connection::UpstreamConnection, endpoint::InFlight, http2::Http2Slot, request::OutgoingRequest,
     response::ResponseBody, upgrade::UpgradeRequest,
 };
-use crate::framing::{
-    ResponseHead,
-    tunnel::{Http2End, TunnelEnd, poll_read_socket},
-};
+use crate::framing::tunnel::{Http2End, TunnelEnd, poll_read_socket};
 
 /// What follows the head of an upstream's response.
 pub enum UpstreamContent {
@@ -51,17 +48,13 @@ impl UpstreamTunnel {
         Self { protocol: protocol_of(outgoing), end, _in_flight: in_flight }
     }
 
-    /// The tunnel that a 2xx on a stream begins. `head` becomes the response for the client.
+    /// The tunnel that a 2xx on a stream begins.
     pub(super) fn http2(
         outgoing: &OutgoingRequest,
-        head: &mut ResponseHead,
         end: Http2End,
         slot: Http2Slot,
         in_flight: InFlight,
     ) -> Self {
-        if let Some(upgrade) = outgoing.upgrade() {
-            upgrade.accept_http2(head);
-        }
         let end = End::Http2 { end, _slot: slot };
         Self { protocol: protocol_of(outgoing), end, _in_flight: in_flight }
     }

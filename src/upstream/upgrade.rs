@@ -4,9 +4,11 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use http::Method;
 
 use crate::framing::{
-    Fields, FramingError, RequestHead, ResponseHead, Version,
+    FramingError, RequestHead, ResponseHead, Version,
     upgrade::{is_websocket, requested_protocol, websocket_accept},
 };
+
+const ACCEPT: &str = "sec-websocket-accept";
 
 /// An upgrade that a request asks for.
 #[derive(Clone, Debug)]
@@ -19,15 +21,27 @@ pub(super) struct UpgradeRequest {
     is_from_http2: bool,
 }
 
-/// The value of `Sec-WebSocket-Key`, which only HTTP/1 has.
+/// The value of `Sec-WebSocket-Key`. RFC 8441 has none, but a proxy between HTTP/1 and HTTP/2, such as Envoy, may
+/// pass the client's and rely on the server's accept.
 #[derive(Clone, Debug)]
 enum WebSocketKey {
-    /// The protocol is another one, or the client sent none.
+    /// The protocol is another one, or an HTTP/1 client sent none.
     None,
-    /// The client sent it, and checks the response.
+    /// The client sent it and checks the response.
     Client(Box<[u8]>),
-    /// Made for an upstream of HTTP/1, because the client speaks HTTP/2.
+    /// Made for the upstream because an HTTP/2 client sent none.
     Made(Box<str>),
+}
+
+impl WebSocketKey {
+    /// The `Sec-WebSocket-Accept` that answers it.
+    fn accept(&self) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::Client(key) => Some(websocket_accept(key)),
+            Self::Made(key) => Some(websocket_accept(key.as_bytes())),
+        }
+    }
 }
 
 impl UpgradeRequest {
@@ -37,8 +51,8 @@ impl UpgradeRequest {
         let is_from_http2 = head.version == Version::Http2;
         let key = match head.fields.get("sec-websocket-key") {
             _ if !is_websocket(protocol) => WebSocketKey::None,
-            _ if is_from_http2 => WebSocketKey::Made(random_key()),
             Some(key) => WebSocketKey::Client(key.into()),
+            None if is_from_http2 => WebSocketKey::Made(random_key()),
             None => WebSocketKey::None,
         };
         let is_get = head.method == Method::GET;
@@ -70,7 +84,7 @@ impl UpgradeRequest {
     /// Checks a 101 of HTTP/1, and makes it the response for the client.
     ///
     /// # Errors
-    /// It names another protocol, or does not answer the key.
+    /// It names another protocol, or does not answer the key of an HTTP/2 client; an HTTP/1 client checks by itself.
     pub(super) fn accept_http1(&self, head: &mut ResponseHead) -> Result<(), FramingError> {
         let mut answered = head.fields.get_all("upgrade");
         let is_asked_for = answered
@@ -78,23 +92,35 @@ impl UpgradeRequest {
             .is_some_and(|value| value.eq_ignore_ascii_case(self.protocol.as_bytes()));
         let mut is_accepted = is_asked_for && answered.next().is_none();
         drop(answered);
-        if let WebSocketKey::Made(key) = &self.key {
-            let expected = websocket_accept(key.as_bytes());
-            is_accepted &= head.fields.get("sec-websocket-accept") == Some(expected.as_bytes());
-            head.fields = without(&head.fields, "sec-websocket-accept");
+        if self.is_from_http2
+            && let Some(expected) = self.key.accept()
+        {
+            is_accepted &= head.fields.get(ACCEPT) == Some(expected.as_bytes());
+            self.set_accept(head, expected);
         }
         self.set_status(head);
         if is_accepted { Ok(()) } else { Err(FramingError::UnexpectedUpgrade) }
     }
 
-    /// Makes the 2xx of HTTP/2 to an extended CONNECT the response for the client.
-    pub(super) fn accept_http2(&self, head: &mut ResponseHead) {
+    /// Checks the 2xx of HTTP/2 to an extended CONNECT, and makes it the response for the client.
+    ///
+    /// # Errors
+    /// It answers another key. Most servers do not answer the key: RFC 8441, 5.
+    pub(super) fn accept_http2(&self, head: &mut ResponseHead) -> Result<(), FramingError> {
         head.length = None;
-        head.fields = without(&head.fields, "sec-websocket-accept");
-        if let WebSocketKey::Client(key) = &self.key {
-            head.fields.push("sec-websocket-accept", websocket_accept(key));
-        }
+        let expected = self.key.accept().unwrap_or_default();
+        let is_accepted = head.fields.get_all(ACCEPT).all(|accept| accept == expected.as_bytes());
+        self.set_accept(head, expected);
         self.set_status(head);
+        if is_accepted { Ok(()) } else { Err(FramingError::UnexpectedUpgrade) }
+    }
+
+    /// Gives `accept` to a client that has sent a key, and to no other.
+    fn set_accept(&self, head: &mut ResponseHead, accept: String) {
+        head.fields.remove(ACCEPT);
+        if matches!(self.key, WebSocketKey::Client(_)) {
+            head.fields.push(ACCEPT, accept);
+        }
     }
 
     /// The status of success is 101 in HTTP/1, and 200 in HTTP/2.
@@ -109,9 +135,4 @@ fn random_key() -> Box<str> {
     // The key is no secret: it shows that the server understands WebSocket.
     let _ = getrandom::fill(&mut key);
     BASE64_STANDARD.encode(key).into()
-}
-
-fn without(fields: &Fields, name: &str) -> Fields {
-    let kept = fields.iter().filter(|(other, _)| !other.eq_ignore_ascii_case(name.as_bytes()));
-    kept.map(|(name, value)| (String::from_utf8_lossy(name), value)).collect()
 }

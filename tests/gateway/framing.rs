@@ -159,7 +159,10 @@ fn ambiguous_heads_are_refused() {
     refused.extend([
         (&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], 505),
         (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
-        (b"GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505),
+        (b"GET / HTTP/01.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET / HTTP/1.10\r\nHost: a\r\n\r\n", 400),
+        (b"GET /a\\b HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET /?\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
     ]);
     assert_refused_and_passed(
         &refused,
@@ -168,6 +171,8 @@ fn ambiguous_heads_are_refused() {
             &with("X:y\r\nx: \u{e9}\tz \r\nEmpty:"),
             b"\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
             b"GET /a?b=c|d&e[]=%20' HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET /a?b=\\c HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET / HTTP/1.2\r\nHost: a\r\n\r\n",
             b"GET / HTTP/1.0\r\n\r\n",
         ],
     );

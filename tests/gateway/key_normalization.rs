@@ -364,3 +364,12 @@ fn parameter_spellings_are_one_caller() {
     }
     assert_refused("'query:k_1'", "/items/1?k_1=x&k.1=secret", b"");
 }
+
+#[test]
+fn a_backslash_in_a_query_has_one_spelling() {
+    assert_one_caller(
+        "'query:k'",
+        &[("/items/1?k=a\\b", b""), ("/items/1?k=a%5Cb", b""), ("/items/1?k=%61%5cb", b"")],
+        &[("/items/1?k=a/b", b"")],
+    );
+}

@@ -1,14 +1,17 @@
-//! Interoperability: Tidegate between clients and servers of other projects (Debian's packages), as real
-//! processes on free ports of the loopback interface. A tool that is not installed fails its tests.
+//! Interoperability: Tidegate between clients and servers of other projects, as real processes on free ports of the
+//! loopback interface. `scripts/test --install` installs them. A tool that is not installed fails its tests.
 #![allow(missing_docs, reason = "a test's name says what it asserts")]
 #![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
 #![allow(clippy::doc_markdown, reason = "HAProxy and OpenSSL are names")]
 
 mod browser;
+mod caddy;
+mod chain;
 mod curl;
 mod dashboard;
 mod devtools;
 mod edge;
+mod envoy;
 mod grafana;
 mod haproxy;
 mod hypercorn;

@@ -1,5 +1,7 @@
 //! OpenSSL's client: what a handshake agrees on, and what it refuses.
 
+use std::{io::Write, process::Stdio};
+
 use crate::{
     edge::{Edge, Listener, NAME, PARTNERS},
     tools::{Output, client, run_with},
@@ -118,4 +120,21 @@ fn openssl_is_refused_with_old_versions() {
         assert!(refused.text().contains("SSL alert number"), "{}", refused.text());
     }
     edge.gateway.wait_for_metric("tidegate_connections_failed_total{reason=\"tls\"}", 2);
+}
+
+#[test]
+fn openssl_is_refused_a_renegotiation_at_once() {
+    // Nothing else is sent that would take the alert along.
+    let edge = Edge::start(&format!("http: {{head_timeout: off, idle_timeout: off}}{RULES}"));
+    let mut command = client("openssl", "openssl");
+    let address = format!("127.0.0.1:{}", edge.port(Listener::Tls));
+    command.args(["s_client", "-connect", &address, "-tls1_2", "-servername", NAME]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    // It stays open: the end of its input would end the client.
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(b"R\n").expect("it reads");
+    let output = child.wait_with_output().expect("our own child");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("no renegotiation"), "{errors}");
 }

@@ -8,7 +8,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use testkit::wait::eventually;
+use serde_json::Value;
+use testkit::{interpreters, wait::eventually};
 
 use crate::tools::{path_of, script};
 
@@ -66,6 +67,44 @@ defaults
         fs::write(&file, config).expect("a file");
         let mut command = Command::new(path_of("haproxy", "haproxy"));
         Self::start(command.args(["-db", "-q", "-f"]).arg(file), ports)
+    }
+
+    /// Starts Envoy with a configuration, which is written to `directory`.
+    pub(crate) fn envoy(directory: &Path, config: &Value, ports: &[u16]) -> Self {
+        let file = directory.join("envoy.json");
+        fs::write(&file, config.to_string()).expect("a file");
+        let mut command = Command::new(interpreters::envoy());
+        // Of its warnings one concerns every configuration without an overload manager.
+        command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]);
+        Self::start(command.arg("--config-path").arg(file), ports)
+    }
+
+    /// Starts Caddy with these sites of a Caddyfile, in a directory for its files.
+    pub(crate) fn caddy(directory: &Path, sites: &str, ports: &[u16]) -> Self {
+        let root = directory.display();
+        let config = format!(
+            "{{
+  admin off
+  auto_https off
+  persist_config off
+  skip_install_trust
+  storage file_system {root}/caddy
+  default_bind 127.0.0.1
+  log {{
+    level ERROR
+  }}
+  servers {{
+    protocols h1 h2 h2c
+  }}
+}}
+{sites}
+"
+        );
+        let file = directory.join("Caddyfile");
+        fs::write(&file, config).expect("a file");
+        let mut command = Command::new(interpreters::caddy());
+        command.env("HOME", directory).args(["run", "--adapter", "caddyfile", "--config"]);
+        Self::start(command.arg(file), ports)
     }
 
     /// Starts Prometheus with a configuration in `directory`, where it also keeps its data.

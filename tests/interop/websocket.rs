@@ -1,7 +1,7 @@
 //! WebSocket through the gateway: Python's websockets and h2 and Node.js' ws as clients, websockets, ws and
 //! Hypercorn as servers.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::Path};
 
 use serde_json::{Value, json};
 
@@ -30,17 +30,26 @@ routes: [{{name: chat, match: {{path: /chat}}, upstream: echo}}]
 
 /// What a client script saw of `server` over a listener.
 fn seen(edge: &Edge, server: &str, client: &str, listener: Listener, messages: u32) -> Value {
+    let ca = matches!(listener, Listener::Tls).then_some(&*edge.files.ca);
+    converse(client, edge.port(listener), ca, messages, &format!("{listener:?}, {server}"))
+}
+
+/// What a client script saw of the server of [`NAME`] at a port, with the file of the authorities over TLS.
+pub(crate) fn converse(
+    client: &str,
+    port: u16,
+    ca: Option<&Path>,
+    messages: u32,
+    case: &str,
+) -> Value {
     let mut command = script(client);
-    command.arg(edge.port(listener).to_string()).args([NAME, &messages.to_string()]);
-    if matches!(listener, Listener::Tls) {
-        command.arg(&edge.files.ca);
-    }
-    let output = run(&mut command).succeeded(&format!("{client}, {listener:?}, {server}"));
+    command.arg(port.to_string()).args([NAME, &messages.to_string()]).args(ca);
+    let output = run(&mut command).succeeded(&format!("{client}, {case}"));
     serde_json::from_str(&output.out).expect("JSON")
 }
 
 /// What both clients see of any server, and the answer to `ping` and to `version`.
-fn expected(pinged: &str, version: &str, last_close: &str) -> Value {
+pub(crate) fn expected(pinged: &str, version: &str, last_close: &str) -> Value {
     json!({
         "subprotocol": "chat.v2",
         "text": "hello \u{e9}",
@@ -56,8 +65,8 @@ fn expected(pinged: &str, version: &str, last_close: &str) -> Value {
     })
 }
 
-const HTTP1_CLIENT: &str = "websocket_client.py";
-const HTTP2_CLIENT: &str = "http2_websocket_client.py";
+pub(crate) const HTTP1_CLIENT: &str = "websocket_client.py";
+pub(crate) const HTTP2_CLIENT: &str = "http2_websocket_client.py";
 const WS_CLIENT: &str = "ws_client.cjs";
 
 /// Runs both clients, in clear and over TLS, and compares what they saw of `server`.

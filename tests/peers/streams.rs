@@ -74,6 +74,8 @@ pub(crate) fn all() -> Vec<Stream> {
         post("length with zeros", "Content-Length: 005", "hello"),
         post("length overflows", "Content-Length: 18446744073709551621", "hello"),
         post("length in another spelling", "Content_Length: 5", ""),
+        post("coding with three dashes", "Transfer---Encoding: chunked", ""),
+        post("coding with three underscores", "Transfer___Encoding: chunked", ""),
         post("chunked twice in a list", "Transfer-Encoding: chunked, chunked", "0\r\n\r\n"),
         post(
             "chunked twice",
@@ -116,6 +118,8 @@ pub(crate) fn all() -> Vec<Stream> {
         line("fragment", "GET /a#b HTTP/1.1"),
         line("beyond ASCII in the target", "GET /\u{e9} HTTP/1.1"),
         line("backslash", "GET /a\\b HTTP/1.1"),
+        line("backslash in the query", "GET /a?b=\\c HTTP/1.1"),
+        line("beyond ASCII in the query", "GET /a?\u{e9} HTTP/1.1"),
         line("no slash", "GET a HTTP/1.1"),
         line("odd characters in the query", "GET /a?b=c|d&e[]='{} HTTP/1.1"),
         line("HTTP/0.9", "GET /a"),

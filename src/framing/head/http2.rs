@@ -113,7 +113,6 @@ fn add_fields(
     parts: &Parts,
     authority: Option<&[u8]>,
 ) -> Result<(), FramingError> {
-    let is_extended_connect = parts.extensions.get::<Protocol>().is_some();
     let mut cookies = Vec::new();
     for (name, value) in &parts.headers {
         let name = name.as_str();
@@ -122,10 +121,6 @@ fn add_fields(
         }
         if is_connection_field(name) {
             return Err(FramingError::ConnectionField);
-        }
-        // RFC 8441, 5: without a meaning here. Towards HTTP/1 the gateway writes its own.
-        if is_extended_connect && name == "sec-websocket-key" {
-            continue;
         }
         let value = check_value(value.as_bytes())?;
         match name {
@@ -210,16 +205,11 @@ mod tests {
 
     #[test]
     fn an_extended_connect_is_a_get_with_upgrade() {
-        let (parts, ()) = extended_connect("websocket")
-            .header("sec-websocket-key", "k")
-            .body(())
-            .unwrap()
-            .into_parts();
+        let (parts, ()) = extended_connect("websocket").body(()).unwrap().into_parts();
         let head = RequestHead::from_http2(&parts, false, BOUNDS).unwrap();
         assert_eq!((&head.method, head.path(), head.query()), (&Method::GET, "/chat", Some("x=1")));
         assert_eq!(head.length, BodyLength::Known(0));
         assert_eq!(requested_protocol(&head), Some("websocket"));
-        assert!(!head.fields.contains("sec-websocket-key"));
         let length = extended_connect("websocket").header("content-length", "0");
         assert_eq!(read(length).err(), Some(FramingError::LengthMalformed));
     }

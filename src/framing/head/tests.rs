@@ -79,6 +79,12 @@ fn ambiguous_and_malformed_requests_are_rejected() {
         ("GET /\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
         ("G@T / HTTP/1.1\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
         ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".into(), FramingError::Version),
+        ("GET / HTTP/0.9\r\nHost: a\r\n\r\n".into(), FramingError::Version),
+        ("GET / HTTP/01.1\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
+        ("GET / HTTP/1.10\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
+        ("GET / HTTP/1\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
+        ("GET / HTTP/1.1x\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
+        ("GET / HTTP/a.b\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
         ("GET / HTTP/1.1\nHost: a\r\n\r\n".into(), FramingError::BareLf),
     ] {
         assert_eq!(request(&head), Err(error), "{head:?}");

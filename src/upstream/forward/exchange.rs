@@ -96,8 +96,8 @@ impl Exchanged {
             }
             Self::Http2(mut response, slot) => {
                 if let Some(send) = response.take_tunnel() {
-                    let (mut head, end) = response.into_tunnel(send);
-                    let tunnel = UpstreamTunnel::http2(&outgoing, &mut head, end, slot, in_flight);
+                    let (head, end) = response.into_tunnel(send);
+                    let tunnel = UpstreamTunnel::http2(&outgoing, end, slot, in_flight);
                     return (head, UpstreamContent::Tunnel(Box::new(tunnel)));
                 }
                 let (head, body) = response.into_body(outgoing, slot);

@@ -28,6 +28,7 @@ use crate::{
         connection::{ExchangeError, is_interim_field_forwarded},
         headers::write_response_fields,
         request::{OutgoingRequest, SendError},
+        upgrade::UpgradeRequest,
     },
 };
 
@@ -134,31 +135,22 @@ impl Http2Slot {
             }
         })
         .await;
+        let result = result.and_then(|(head, stream)| {
+            check_head(head, outgoing.http2_upgrade()).map(|head| (head, stream))
+        });
         self.conclude(result, upload, tunnel)
     }
 
-    /// The response, if its head is within its bounds, or the error of an exchange. After an error the rest of
-    /// the request is not sent.
+    /// The response, or the error of an exchange. After an error the rest of the request is not sent.
     fn conclude(
         &self,
         result: Result<(ResponseHead, Http2Receiver), ExchangeError>,
         mut upload: Option<Upload>,
         mut tunnel: Option<SendStream<Bytes>>,
     ) -> Result<Http2Response, ExchangeError> {
-        let result = result.and_then(|(head, stream)| {
-            if head.fields.len() > MAX_RESPONSE_FIELDS {
-                let error = FramingError::TooManyFields(MAX_RESPONSE_FIELDS);
-                return Err(ExchangeError::Failed(error.into()));
-            }
-            if head.status > MAX_STATUS {
-                return Err(ExchangeError::Failed(FramingError::StatusLine.into()));
-            }
-            Ok((head, stream))
-        });
         match result {
             Ok((head, stream)) => {
-                if let Some(unused) = tunnel.as_mut().filter(|_| !(200..300).contains(&head.status))
-                {
+                if let Some(unused) = tunnel.as_mut().filter(|_| head.status >= 300) {
                     // Refused: an ordinary response. An error would show with its body.
                     let _ = unused.send_data(Bytes::new(), true);
                     tunnel = None;
@@ -218,6 +210,24 @@ impl Http2Response {
         let stream = self.stream;
         (self.head, Http2Body::new(stream, is_done, upload, slot))
     }
+}
+
+/// Checks that `head` is within its bounds. The 2xx to an upgrade becomes the response for the client.
+fn check_head(
+    mut head: ResponseHead,
+    upgrade: Option<&UpgradeRequest>,
+) -> Result<ResponseHead, ExchangeError> {
+    let malformed = |error: FramingError| ExchangeError::Failed(error.into());
+    if head.fields.len() > MAX_RESPONSE_FIELDS {
+        return Err(malformed(FramingError::TooManyFields(MAX_RESPONSE_FIELDS)));
+    }
+    if head.status > MAX_STATUS {
+        return Err(malformed(FramingError::StatusLine));
+    }
+    if let Some(upgrade) = upgrade.filter(|_| head.status < 300) {
+        upgrade.accept_http2(&mut head).map_err(malformed)?;
+    }
+    Ok(head)
 }
 
 /// Waits for the head of the final response.

@@ -100,7 +100,7 @@ impl Request {
         };
         let authority = if self.absolute && path != "*" { "http://a" } else { "" };
         let version = match (self.fault, self.http10) {
-            (Some(Fault::Version), _) => "HTTP/1.2",
+            (Some(Fault::Version), _) => "HTTP/2.0",
             (_, true) => "HTTP/1.0",
             (_, false) => "HTTP/1.1",
         };

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use h2::{
-    RecvStream, SendStream,
+    Reason, RecvStream, SendStream,
     client::SendRequest,
     ext::Protocol as TunnelProtocol,
     server::{Connection as ServerConnection, SendResponse},
@@ -24,7 +24,7 @@ use testkit::{
     upstream::Upstream,
     wait::{TIMEOUT, eventually_async},
 };
-use tidegate::clock::Clock;
+use tidegate::{clock::Clock, framing::upgrade::websocket_accept};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{configuration, echo_upstream, request};
@@ -167,6 +167,7 @@ async fn serve(mut server: ServerConnection<TcpStream, Bytes>) {
 
 /// Echoes on an extended CONNECT, except to `/refused`. The response has the request's headers, prefixed.
 async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    let request_path = request.uri().path().to_owned();
     let mut response = Response::builder();
     let protocol = request.extensions().get::<TunnelProtocol>();
     response = response.header("x-protocol", protocol.map_or("", TunnelProtocol::as_str));
@@ -176,11 +177,27 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) 
             response = response.header(format!("x-got-{name}"), "yes");
         }
     }
-    let is_refused = protocol.is_none() || request.uri().path() == "/refused";
+    match (&*request_path, request.headers().get("sec-websocket-key")) {
+        ("/accepted", Some(key)) => {
+            response = response.header("sec-websocket-accept", websocket_accept(key.as_bytes()));
+        }
+        ("/wrong", _) => response = response.header("sec-websocket-accept", "wrong"),
+        _ => {}
+    }
+    let is_refused = protocol.is_none() || request_path == "/refused";
     let status = if is_refused { 403 } else { 200 };
     let response = response.status(status).body(()).expect("a response");
     let Ok(mut stream) = respond.send_response(response, false) else { return };
     let mut body = request.into_body();
+    if request_path == "/reset" {
+        let _ = body.data().await;
+        let _ = stream.send_data("last".into(), false);
+        for _ in 0..10 {
+            // The connection sends the data. A reset would discard it.
+            tokio::task::yield_now().await;
+        }
+        return stream.send_reset(Reason::CONNECT_ERROR);
+    }
     if is_refused {
         let _ = stream.send_data("no".into(), true);
         return;
@@ -242,7 +259,7 @@ fn accepting_upstream() -> Upstream {
     Upstream::with_handler(|request, socket| {
         let text = String::from_utf8_lossy(request);
         let key = text.lines().find_map(|line| line.strip_prefix("sec-websocket-key: "));
-        let accept = tidegate::framing::upgrade::websocket_accept(key.unwrap_or("").as_bytes());
+        let accept = websocket_accept(key.unwrap_or("").as_bytes());
         let head = format!(
             "HTTP/1.1 101 Ok\r\nConnection: upgrade\r\nUpgrade: WebSocket\r\n\
              Sec-WebSocket-Accept: {accept}\r\n\r\n"
@@ -251,6 +268,66 @@ fn accepting_upstream() -> Upstream {
         super::echo(socket);
         false
     })
+}
+
+/// A key, and what answers it.
+const KEY: (&str, &str) = ("dGhlIHNhbXBsZSBub25jZQ==", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+
+#[test]
+fn a_key_on_a_stream_is_answered_by_either_version() {
+    on_protocols(&HTTP2, |protocol| {
+        for (target, paths) in [
+            (http1(&accepting_upstream()), &["/x"][..]),
+            // Whether or not it answers the key itself.
+            (http2(http2_upstream(true)), &["/x", "/accepted"]),
+        ] {
+            let gateway = start(&target, Clock::system());
+            run(async {
+                let connection = connect(protocol, &gateway).await;
+                for path in paths {
+                    let request = extended_connect(path, "websocket");
+                    let request = request.header("sec-websocket-key", KEY.0);
+                    let mut stream = ask(&connection, request).await;
+                    assert_eq!(stream.status, 200, "{target}{path}");
+                    let accept: Vec<_> =
+                        stream.headers.get_all("sec-websocket-accept").iter().collect();
+                    assert_eq!(accept, [KEY.1], "{target}{path}");
+                    stream.assert_echoes("hello").await;
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_wrong_answer_to_a_key_is_a_502() {
+    let http2_server = http2(http2_upstream(true));
+    on_protocols(&HTTP2, |protocol| {
+        // It answers the key of RFC 6455, whatever it received.
+        let echo = echo_upstream();
+        for (target, path) in [(&http1(&echo), "/x"), (&http2_server, "/wrong")] {
+            let gateway = start(target, Clock::system());
+            run(async {
+                let connection = connect(protocol, &gateway).await;
+                let request = || extended_connect(path, "websocket");
+                for request in
+                    [request(), request().header("sec-websocket-key", "AAAAAAAAAAAAAAAAAAAAAA==")]
+                {
+                    assert_eq!(ask(&connection, request).await.status, 502, "{target}");
+                }
+            });
+        }
+    });
+    on_protocols(&HTTP1, |protocol| {
+        let gateway = start(&http2_server, Clock::system());
+        for (path, status) in [("/wrong", 502), ("/accepted", 101), ("/x", 101)] {
+            let mut client = protocol.connect_http1(&gateway);
+            let response = client.send(request(path)).read_response();
+            assert_eq!(response.status, status, "{path}");
+            let accept = response.header("sec-websocket-accept");
+            assert_eq!(accept, (status == 101).then_some(KEY.1), "{path}");
+        }
+    });
 }
 
 #[test]
@@ -264,7 +341,8 @@ fn a_client_of_http1_reaches_an_upstream_of_http2() {
         assert_eq!(response.header("x-protocol"), Some("websocket"));
         assert_eq!(response.header("x-method"), Some("CONNECT"));
         assert_eq!(response.header("x-got-sec-websocket-version"), Some("yes"));
-        for name in ["x-got-sec-websocket-key", "x-got-upgrade", "x-got-connection"] {
+        assert_eq!(response.header("x-got-sec-websocket-key"), Some("yes"));
+        for name in ["x-got-upgrade", "x-got-connection"] {
             assert_eq!(response.header(name), None);
         }
         assert_eq!(client.read_exact(5).as_deref(), Some(&b"early"[..]));
@@ -396,6 +474,25 @@ fn ten_thousand_small_messages_pass_over_streams() {
                 }
             });
         }
+    });
+}
+
+#[test]
+fn bytes_before_a_reset_of_the_upstream_arrive() {
+    let server = http2(http2_upstream(true));
+    on_protocols(&HTTP2, |protocol| {
+        let gateway = start(&server, Clock::system());
+        run(async {
+            let connection = connect(protocol, &gateway).await;
+            for _ in 0..20 {
+                let request = extended_connect("/reset", "websocket");
+                let mut stream = ask(&connection, request).await;
+                stream.send("go").await;
+                assert_eq!(stream.receive(4).await, b"last");
+                let end = stream.receive.data().await;
+                assert!(end.is_some_and(|data| data.is_err()), "it is no orderly end");
+            }
+        });
     });
 }
 

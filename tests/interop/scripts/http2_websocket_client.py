@@ -39,6 +39,7 @@ class Connection:
         self.received = []
         self.headers = None
         self.is_ended = False
+        self.is_reset = False
         self.settings_arrived = False
         while not self.settings_arrived:
             self.read()
@@ -76,7 +77,10 @@ class Connection:
                     self.received.extend(self.websocket.events())
             elif isinstance(event, h2.events.StreamEnded):
                 self.is_ended = True
-            elif isinstance(event, (h2.events.StreamReset, h2.events.ConnectionTerminated)):
+            elif isinstance(event, h2.events.StreamReset):
+                # Envoy resets a stream behind the last message when the server closes its connection.
+                self.is_ended = self.is_reset = True
+            elif isinstance(event, h2.events.ConnectionTerminated):
                 raise ConnectionError(f"{event}")
         self.flush()
 
@@ -94,6 +98,11 @@ class Connection:
             else:
                 self.read()
         self.flush()
+
+    def end(self):
+        if not self.is_reset:
+            self.http2.end_stream(self.stream)
+            self.flush()
 
     def event(self):
         """The next event of the WebSocket. Answers a ping by itself."""
@@ -149,8 +158,7 @@ def converse(connection, count):
     connection.send(events.CloseConnection(code=4001, reason="by the client"))
     # Both servers discard their answer if the stream ends before it.
     close = connection.event()
-    connection.http2.end_stream(connection.stream)
-    connection.flush()
+    connection.end()
     seen["own_close"] = f"{close.code} {close.reason}"
     return seen
 
@@ -168,8 +176,9 @@ def main(port, host, count, authorities=None):
     connection.send(events.TextMessage(data="close"))
     close = connection.event()
     seen["their_close"] = f"{close.code} {close.reason}"
-    connection.send(close.response())
-    connection.http2.end_stream(connection.stream)
+    if not connection.is_reset:
+        connection.send(close.response())
+    connection.end()
     while not connection.is_ended:
         connection.read()
     print(json.dumps(seen))
