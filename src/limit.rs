@@ -309,6 +309,13 @@ pub struct Decision {
     pub wait: Millis,
 }
 
+impl Decision {
+    /// Sets what is used, and with it what remains.
+    pub fn set_used(&mut self, used: u64) {
+        (self.used, self.remaining) = (used, self.limit.saturating_sub(used));
+    }
+}
+
 /// The time at which to read a record that was updated at `updated_at`, and by how many ms to move the
 /// record back first. A record's time runs backwards only if the clock was set back.
 fn clamp_to_record(updated_at: Millis, now: Millis) -> (Millis, Millis) {

@@ -130,11 +130,11 @@ pub fn write_rate_headers<'a>(
     suppressed
 }
 
-/// The reset in the headers, in seconds since the epoch, rounded up.
+/// The reset in the headers, in seconds since the epoch, rounded up. It is the stored one, whatever the
+/// request costs: otherwise it would move back when a cheaper request follows. When this cost fits is
+/// the matter of [`retry_after`].
 fn reset_seconds(decision: &Decision) -> u64 {
-    // `retry_at` is later than `reset_at` only if the quota or the cost has changed since the
-    // charge.
-    decision.reset_at.max(decision.retry_at.unwrap_or(0)).div_ceil(1000)
+    decision.reset_at.div_ceil(1000)
 }
 
 /// Writes the rate-limit headers of a request that the throttle refused.

@@ -5,7 +5,9 @@
 //! - A request is charged to all of its limits or to none.
 //! - If Redis fails, a request waits for the response timeout at most; each limit's
 //!   [`OnFailure`](crate::limit::OnFailure) policy then decides.
-//! - Memory is bounded: counters, token leases, cached denials, queued corrections and the outage ledger.
+//! - Memory is bounded: counters, token leases, cached denials and queued corrections.
+//! - A charge is counted where it was decided: what this process admitted while Redis gave no answer is
+//!   counted in its memory, and never charged in Redis.
 //! - Leased tokens admit no more than the store would have admitted by itself, and a cached denial refuses
 //!   no longer than until its own retry time.
 //!
@@ -25,7 +27,6 @@
 //! | `scatter` | requests whose records live on several Redis shards |
 //! | `remaining` | adds leased tokens to the `remaining` that Redis reports |
 //! | `fallback` | decides when Redis gives no answer |
-//! | `outage`, `merged` | charges made locally during an outage, before and after Redis is charged for them |
 //! | `corrections` | refunds and charges that no request waits for |
 //! | `maintenance` | each worker's periodic work |
 //! | `record_id`, `stats` | record ids; counts for metrics |
@@ -64,9 +65,7 @@ mod handle;
 mod local_admission;
 mod maintenance;
 pub mod memory;
-mod merged;
 mod multi_limit;
-mod outage;
 mod record_id;
 mod redis;
 mod remaining;
@@ -91,7 +90,6 @@ use self::{
     deny_cache::DenyCache,
     local_admission::TokenLeases,
     memory::Memory,
-    outage::{OutageLedger, OutageRecorder},
     record_id::{local_record_id, record_id},
     redis::{Presence, RedisBackend, Reporter},
     stats::CountsRegistry,
@@ -164,8 +162,6 @@ pub struct CounterStore {
     /// [`SharedSecret::for_keys`].
     key_secret: (u64, u64),
     redis: Option<Arc<RedisBackend>>,
-    /// Charges made in memory while Redis gave no answer, until Redis is charged for them.
-    outage: OutageLedger,
     corrections: Arc<CorrectionQueue>,
     presence: Presence,
     counts: CountsRegistry,
@@ -215,7 +211,6 @@ impl CounterStore {
             secret,
             key_secret: secret.for_keys(),
             redis,
-            outage: OutageLedger::default(),
             corrections: Arc::new(CorrectionQueue::new(Arc::clone(&deny_cache), clock.clone())),
             presence: Presence::new(&secret, getrandom::u64()?),
             counts: CountsRegistry::default(),
@@ -255,8 +250,6 @@ impl CounterStore {
         let mut interval = self.clock.background_interval(CONTROL_INTERVAL);
         while stop.run_until_cancelled(interval.tick()).await.is_some() {
             self.memory.expire(self.clock.now());
-            self.outage.expire(self.clock.monotonic_ms());
-            self.corrections.expire();
             let report = async {
                 if let Some(reporter) = &mut reporter {
                     self.report(reporter).await;
@@ -321,7 +314,6 @@ impl CounterStore {
         }
         for limit in limits {
             self.memory.reset(limit, key);
-            self.outage.remove(limit, key);
         }
         let Some(backend) = &self.redis else { return Ok(()) };
         for limit in limits {
@@ -336,16 +328,6 @@ impl CounterStore {
     /// Empties the deny cache, so that Redis decides the next request. Only for tests.
     pub fn clear_deny_cache(&self) {
         self.deny_cache.clear(self.clock.monotonic_ms());
-    }
-
-    /// A recorder that writes to the outage ledger at the current time.
-    fn outage_recorder(&self) -> OutageRecorder<'_> {
-        OutageRecorder { ledger: &self.outage, monotonic_ms: self.clock.monotonic_ms() }
-    }
-
-    /// The [`Self::outage_recorder`], if `failure` proves that Redis did not make the charges.
-    fn recorder_after(&self, failure: Failure) -> Option<OutageRecorder<'_>> {
-        matches!(failure, Failure::Open | Failure::Server).then(|| self.outage_recorder())
     }
 
     /// A connector for traffic other than counters: bulk traffic must not share a connection with
@@ -379,12 +361,8 @@ impl CounterStore {
         stats.gateways = self.presence.gateways();
         stats.denials = self.deny_cache.stats(self.clock.monotonic_ms());
         stats.tokens = self.leases.stats();
-        // The ledger first: a sum enters the queue before it leaves the ledger, so none is missed.
-        stats.unmerged = self.outage.len();
         let queue = self.corrections.stats();
-        stats.unmerged += queue.unmerged;
-        stats.merged = queue.merged;
-        stats.dropped_corrections = self.outage.dropped() + queue.dropped;
+        stats.dropped_corrections = queue.dropped;
         stats.tokens.returned = stats.tokens.returned.saturating_sub(queue.lost_tokens);
         stats.tokens.lost += queue.lost_tokens;
         stats

@@ -223,14 +223,9 @@ impl MetricsCollector {
             "Gateways alive on the same store",
             u64::from(stats.gateways),
         )?;
-        let help = "Records whose local charges wait to be charged in the shared store";
-        write_gauge(encoder, "store_unmerged", help, stats.unmerged as u64)?;
-        let help = "Local charges, summed per record, that were merged into the shared store";
-        write_counter(&mut start_counters(encoder, "store_merged", help)?, &[], stats.merged)?;
-        let help =
-            "Local sums and other corrections that were dropped: the queue was full, or no reply";
+        let help = "Corrections of charges that were dropped: the queue was full, or no reply";
         write_counter(
-            &mut start_counters(encoder, "store_merge_drops", help)?,
+            &mut start_counters(encoder, "store_corrections_dropped", help)?,
             &[],
             stats.dropped_corrections,
         )?;

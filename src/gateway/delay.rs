@@ -1,5 +1,10 @@
 //! Delays requests until their slots in leaky buckets begin.
 //!
+//! The decision on a delayed request is that of its arrival, when the queue was longer. At its slot, what is
+//! used is the request's own slots and those of the requests that still wait in this process, so that a
+//! response's `Remaining: 0` means a full queue. The slots of other gateways are not known here: with several
+//! gateways too much may remain.
+//!
 //! A delayed request waits in its connection's task, with its body unread. If the client goes away,
 //! the future is dropped, and with it the [`DelayGuard`], which frees the slots at once.
 
@@ -12,7 +17,7 @@ use super::{
     Gateway,
     charged_limit::ChargedLimit,
     context::RequestContext,
-    delay_queue::{Slot, SlotClass},
+    delay_queue::{BegunSlot, Slot, SlotClass},
     rules::LimitRule,
 };
 use crate::{
@@ -133,7 +138,10 @@ impl<'a> DelayGuard<'a> {
         for charge in &mut self.charges {
             let SlotState::Waiting(id) = charge.state else { continue };
             match self.gateway.shared.delay_queues.take_due(bucket_id(charge.limit), id, now) {
-                Some(Ok(slot)) => charge.state = SlotState::Taken(slot.charged_at),
+                Some(Ok(BegunSlot { slot, waiting })) => {
+                    charge.state = SlotState::Taken(slot.charged_at);
+                    charge.decided.decision.set_used(u64::from(slot.class.cost) + waiting);
+                }
                 Some(Err(due)) => next = Some(next.map_or(due, |next| next.min(due))),
                 // Unreachable: only this guard removes its request.
                 None => {}

@@ -38,6 +38,15 @@ pub(super) struct SlotClass {
     pub(super) source: DecisionSource,
 }
 
+/// A slot that has begun, and what waits behind it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct BegunSlot {
+    pub(super) slot: Slot,
+    /// The slots of the requests of this process that still wait in the bucket, by the decisions of the same
+    /// store.
+    pub(super) waiting: u64,
+}
+
 /// The queues of a process, for all of its workers, by bucket id. No queue is empty.
 #[derive(Default)]
 pub struct DelayQueues(Mutex<Inner>);
@@ -79,13 +88,13 @@ impl DelayQueues {
     }
 
     /// Removes request `id` and returns its slot, if the slot has begun at `now`; else `Err` with
-    /// the time when it begins. `None` if there is no such request.
+    /// the time when it begins. `None` if there is no such request. Takes time in proportion to the queue.
     pub(super) fn take_due(
         &self,
         bucket: u128,
         id: u64,
         now: Duration,
-    ) -> Option<Result<Slot, Duration>> {
+    ) -> Option<Result<BegunSlot, Duration>> {
         self.update(bucket, |queue| {
             let index = queue.index_of(id)?;
             let slot = *queue.slots.get(index)?;
@@ -95,7 +104,10 @@ impl DelayQueues {
             }
             queue.requests.remove(index);
             queue.slots.remove(index);
-            Some(Ok(slot))
+            let waiting =
+                queue.slots.iter().filter(|other| other.class.source == slot.class.source);
+            let waiting = waiting.map(|other| u64::from(other.class.cost)).sum();
+            Some(Ok(BegunSlot { slot, waiting }))
         })
     }
 
@@ -173,7 +185,8 @@ mod tests {
         runtime.block_on(wake[1].notified());
         let due = Duration::from_millis(1);
         assert_eq!(queues.take_due(7, ids[1], Duration::ZERO), Some(Err(due)));
-        assert_eq!(queues.take_due(7, ids[1], due), Some(Ok(slot(1))));
+        let begun = BegunSlot { slot: slot(1), waiting: 1 };
+        assert_eq!(queues.take_due(7, ids[1], due), Some(Ok(begun)));
         // The next request's timer is still set to its old slot: it is woken now that it is first.
         runtime.block_on(wake[2].notified());
         assert_eq!(queues.take_due(7, ids[2], due), Some(Err(Duration::from_millis(2))));
@@ -222,8 +235,10 @@ mod tests {
                         now += 1;
                         let at = Duration::from_millis(now);
                         if let Some(&(id, granted)) = waiting.first()
-                            && let Some(Ok(slot)) = queues.take_due(7, id, at)
+                            && let Some(Ok(BegunSlot { slot, waiting: behind })) =
+                                queues.take_due(7, id, at)
                         {
+                            prop_assert_eq!(behind, waiting.len() as u64 - 1);
                             prop_assert!(slot.charged_at <= granted && slot.charged_at > released);
                             prop_assert_eq!(slot.charged_at, now);
                             released = slot.charged_at;

@@ -189,6 +189,21 @@ proptest! {
         }
     }
 
+    /// What a header shows, in seconds, is the stored reset, whatever the requests cost.
+    #[test]
+    fn the_shown_reset_never_moves_back_with_the_cost(history in histories(true), costs in prop::collection::vec((0_u64..3_000, 1_u32..45), 1..60)) {
+        let (mut simulation, mut shown, mut charged) = (Simulation::run(&history), 0, 0);
+        for (later, cost) in costs {
+            let decision = simulation.step(later, Event::Request(cost));
+            let reset = header_seconds(decision.reset_at);
+            prop_assert!(reset >= shown, "moved back from {shown} to {reset} by a cost of {cost}");
+            charged = if decision.admitted { cost } else { charged };
+            let wait = reset.saturating_sub(simulation.now);
+            prop_assert!(simulation.decide_after(wait, charged).admitted, "a cost of {charged}");
+            shown = reset;
+        }
+    }
+
     #[test]
     fn waiting_until_retry_after_or_reset_admits(history in histories(true), cost in 1_u32..40) {
         let mut simulation = Simulation::run(&history);

@@ -1,5 +1,5 @@
 //! The queue of corrections that no request waits for: refunds of requests that are over and of calls that
-//! timed out, returned tokens, and charges for what was admitted during an outage.
+//! timed out, and returned tokens.
 //!
 //! Each shard has one queue and at most one call in flight, so corrections reach Redis in the order in
 //! which the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task on the
@@ -9,7 +9,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use crossbeam_utils::CachePadded;
@@ -20,20 +20,16 @@ use tokio::runtime::Handle;
 mod shard_queues;
 
 pub(super) use self::shard_queues::CorrectionReason;
-use self::shard_queues::{PendingCorrection, PushOutcome, ShardQueues};
+use self::shard_queues::{PendingCorrection, ShardQueues};
 use super::{
     deny_cache::DenyCache,
-    merged::MergedSums,
     record_id::record_id,
     redis::{Failure, LATE_REPLY_TIMEOUT, LateReply, RedisClient, ShardId},
     stats::WorkerCounts,
 };
 use crate::{
     clock::Clock,
-    limit::{
-        Acquisition, Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, Outcome,
-        TokenDemand, Verdict,
-    },
+    limit::{Acquisition, Adjustment, Change, Charge, DecisionSource, Key, Limit, TokenDemand},
 };
 
 /// A correction of a charge, with all that it needs to outlive its request.
@@ -52,15 +48,11 @@ pub struct Correction {
 /// Totals and contents of the queue.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct QueueStats {
-    /// Sums of an outage that Redis has charged.
-    pub(super) merged: u64,
     /// Corrections, except of tokens, that were dropped: Redis has not made them, or it is unknown whether
     /// it has.
     pub(super) dropped: u64,
     /// Tokens whose return was dropped, for the same reasons.
     pub(super) lost_tokens: u64,
-    /// Sums of an outage that wait or are in flight.
-    pub(super) unmerged: usize,
 }
 
 /// The corrections of the process.
@@ -68,12 +60,8 @@ pub(super) struct CorrectionQueue {
     shards: Mutex<ShardQueues<ShardId>>,
     deny_cache: Arc<DenyCache>,
     clock: Clock,
-    /// Sums of an outage that Redis has charged and that can still be refunded.
-    sums: MergedSums,
-    merged: AtomicU64,
     dropped: AtomicU64,
     lost_tokens: AtomicU64,
-    unmerged: AtomicUsize,
 }
 
 impl CorrectionQueue {
@@ -82,36 +70,21 @@ impl CorrectionQueue {
             shards: Mutex::default(),
             deny_cache,
             clock,
-            sums: MergedSums::default(),
-            merged: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             lost_tokens: AtomicU64::new(0),
-            unmerged: AtomicUsize::new(0),
         }
     }
 
     pub(super) fn stats(&self) -> QueueStats {
         QueueStats {
-            merged: self.merged.load(Relaxed),
             dropped: self.dropped.load(Relaxed),
             lost_tokens: self.lost_tokens.load(Relaxed),
-            unmerged: self.unmerged.load(Relaxed),
         }
     }
 
     /// Removes the corrections of a record that the operator has deleted.
     pub(super) fn remove(&self, shard: ShardId, limit: &Limit, key: Key) {
-        let record = record_id(limit, key);
-        self.sums.remove(record);
-        let removed = self.shards.lock().remove(shard, record);
-        for pending in &removed {
-            self.count_removed(pending);
-        }
-    }
-
-    /// Removes merged sums that can no longer be refunded.
-    pub(super) fn expire(&self) {
-        self.sums.expire(self.clock.monotonic_ms());
+        self.shards.lock().remove(shard, record_id(limit, key));
     }
 
     /// Whether corrections are in flight or ready to be sent.
@@ -120,29 +93,10 @@ impl CorrectionQueue {
     }
 
     fn push(&self, shard: ShardId, pending: PendingCorrection) {
-        let outage = usize::from(pending.reason == CorrectionReason::Outage);
-        // Counted before the push, because a sender may take it at once.
-        self.unmerged.fetch_add(outage, Relaxed);
-        let outcome = self.shards.lock().push(shard, pending);
-        match outcome {
-            PushOutcome::Queued => {}
-            PushOutcome::Coalesced => drop(self.unmerged.fetch_sub(outage, Relaxed)),
-            PushOutcome::Evicted(oldest) => self.count_lost(&oldest),
+        let evicted = self.shards.lock().push(shard, pending);
+        if let Some(oldest) = evicted {
+            self.count_lost(&oldest);
         }
-    }
-
-    /// Counts a correction that Redis has made, with this outcome, and keeps an outage's sum for refunds.
-    fn count_applied(&self, pending: &PendingCorrection, outcome: &Outcome) {
-        if pending.reason == CorrectionReason::Outage {
-            self.merged.fetch_add(1, Relaxed);
-            if let Some(decided) = outcome.decided() {
-                let until =
-                    self.clock.monotonic_ms().saturating_add(pending.limit.correction_window());
-                let (charged_at, cost) = (decided.charged_at(), pending.change.cost());
-                self.sums.insert(pending.record(), charged_at, cost, until);
-            }
-        }
-        self.count_removed(pending);
     }
 
     /// Counts a correction that is dropped, though Redis may not have made it.
@@ -151,35 +105,19 @@ impl CorrectionQueue {
             CorrectionReason::Tokens => {
                 self.lost_tokens.fetch_add(pending.change.cost().into(), Relaxed);
             }
-            CorrectionReason::Request | CorrectionReason::Outage => {
+            CorrectionReason::Request => {
                 self.dropped.fetch_add(1, Relaxed);
             }
         }
-        self.count_removed(pending);
-    }
-
-    fn count_removed(&self, pending: &PendingCorrection) {
-        let outage = usize::from(pending.reason == CorrectionReason::Outage);
-        self.unmerged.fetch_sub(outage, Relaxed);
     }
 
     /// Takes the next batch for a sender; `None` ends the sender.
     fn take_batch(&self) -> Option<(ShardId, Vec<PendingCorrection>)> {
-        let mut expired = Vec::new();
-        let batch = self.shards.lock().take_batch(self.clock.monotonic_ms(), &mut expired);
-        for pending in &expired {
-            self.count_removed(pending);
-        }
-        batch
+        self.shards.lock().take_batch(self.clock.monotonic_ms())
     }
 
     /// Ends a batch with this outcome.
-    fn finish(
-        &self,
-        shard: ShardId,
-        batch: Vec<PendingCorrection>,
-        outcome: Result<Verdict, Failure>,
-    ) {
+    fn finish(&self, shard: ShardId, batch: Vec<PendingCorrection>, outcome: Result<(), Failure>) {
         if !matches!(outcome, Err(Failure::Open)) {
             // The corrected charges may be the reason for cached denials.
             let monotonic_ms = self.clock.monotonic_ms();
@@ -188,12 +126,7 @@ impl CorrectionQueue {
             }
         }
         let retry = match outcome {
-            Ok(verdict) => {
-                for (pending, outcome) in batch.iter().zip(&verdict.outcomes) {
-                    self.count_applied(pending, outcome);
-                }
-                return self.shards.lock().complete(shard);
-            }
+            Ok(()) => return self.shards.lock().complete(shard),
             Err(Failure::Open) => batch,
             Err(Failure::Server) => {
                 let (lost, mut retry): (Vec<_>, Vec<_>) =
@@ -261,14 +194,6 @@ impl CorrectionSender {
         }
     }
 
-    /// Refunds in Redis a request that was decided in this process during an outage, if the outage's sum has
-    /// been charged in Redis since.
-    pub(super) fn refund_merged(&self, limit: &Limit, key: Key, cost: u32) {
-        if let Some(change) = self.queue.sums.take_refund(record_id(limit, key), cost) {
-            self.push([(Arc::new(limit.clone()), key, change)], CorrectionReason::Request);
-        }
-    }
-
     /// Resumes sending to the shards that this worker can reach again. To be called about every 100 ms.
     pub(super) fn resume(&self) {
         self.queue.shards.lock().resume(|shard| self.client.is_live(shard));
@@ -285,24 +210,12 @@ impl CorrectionSender {
         }
     }
 
-    /// Waits for the reply of a call that timed out, and refunds what it charged: always the slots of leaky
-    /// buckets and concurrency permits, which no request holds; other charges only if the request was not
-    /// admitted by the fallback. If it was, its charges stay: the outage ledger has none of them.
-    pub(super) fn undo_late_charge(
-        &self,
-        reply: LateReply,
-        charges: &[Charge<'_>],
-        was_admitted: bool,
-    ) {
+    /// Waits for the reply of a call that timed out, and refunds what it charged. The request was decided
+    /// without that reply: no request holds its slots and permits, and a Redis that hung dates the charge when
+    /// it wakes up, so a quota of 1 would stay used beyond the `Retry-After` that the client got.
+    pub(super) fn undo_late_charge(&self, reply: LateReply, charges: &[Charge<'_>]) {
         let owned = |charge: &Charge<'_>| (Arc::new(charge.limit.clone()), charge.key, charge.cost);
         let charges: Vec<_> = charges.iter().map(owned).collect();
-        let reserves_slot_or_permit = |limit: &Limit| {
-            matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency)
-        };
-        let is_undone = move |limit: &Limit| !was_admitted || reserves_slot_or_permit(limit);
-        if !charges.iter().any(|(limit, ..)| is_undone(limit)) {
-            return;
-        }
         let sender = self.clone();
         let undo = async move {
             let limits = charges.iter().map(|(limit, ..)| &**limit);
@@ -313,8 +226,7 @@ impl CorrectionSender {
                 return;
             }
             let charged = charges.into_iter().zip(&verdict.outcomes);
-            let undone = charged.filter(|((limit, ..), _)| is_undone(limit));
-            let refunds = undone.filter_map(|((limit, key, cost), outcome)| {
+            let refunds = charged.filter_map(|((limit, key, cost), outcome)| {
                 let charged_at = outcome.admitted()?.charged_at();
                 Some((limit, key, Change::Refund { charged_at, cost }))
             });
@@ -378,7 +290,7 @@ impl SenderTask {
                 tracing::debug!(failure = failure.label(), "corrections failed in Redis");
             }
             if let Some((shard, batch)) = self.batch.take() {
-                self.sender.queue.finish(shard, batch, outcome);
+                self.sender.queue.finish(shard, batch, outcome.map(drop));
             }
         }
     }

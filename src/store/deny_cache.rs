@@ -11,8 +11,9 @@
 //!
 //! Within that time, a denial is trusted for [`INITIAL_TRUST`], and each time that the store repeats it, for
 //! twice as long: another gateway may have returned quota (by a refund, with unspent tokens, or after another
-//! shard refused the request) without this one being notified. While the store gives no answer, the last
-//! denial stays in force until its retry time ([`DenyCache::get_stale`]).
+//! shard refused the request) without this one being notified. A denial of a cost above the limit's own is
+//! not trusted at all, because another gateway may charge the record with cheaper requests. While the store
+//! gives no answer, the last denial stays in force until its retry time ([`DenyCache::get_stale`]).
 //!
 //! The table is 4-way set-associative, bounded, and allocated on first use. A new entry replaces one that
 //! has expired, or else the one that expires first. A flood of callers can evict denials, but can never
@@ -178,7 +179,12 @@ impl DenyCache {
         let same = set.position(id, charge.cost);
         let way = same.unwrap_or_else(|| set.victim(timing.received));
         let repeated = same.and(set.entries[way].as_ref());
-        let trust = repeated.map_or(INITIAL_TRUST, |entry| entry.next_trust(&timing));
+        let trust = if charge.cost > charge.limit.cost {
+            // Another gateway may admit a cheaper request, which moves the reset and this retry time.
+            0
+        } else {
+            repeated.map_or(INITIAL_TRUST, |entry| entry.next_trust(&timing))
+        };
         let trusted_until = expires.min(timing.sent.saturating_add(trust));
         set.records[way] = id.record;
         set.entries[way] = Some(Entry {

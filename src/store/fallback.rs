@@ -3,9 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    CounterStore, StoreError, memory::Memory, outage::OutageRecorder, stats::WorkerCounts,
-};
+use super::{CounterStore, StoreError, stats::WorkerCounts};
 use crate::limit::{
     Charge, DecisionSource, Limit, Millis, OnFailure, Outcome, StoreDecision, Verdict,
 };
@@ -28,30 +26,18 @@ pub(super) fn cached_denial(charges: &[Charge<'_>], store: &CounterStore) -> Opt
 }
 
 /// Decides a request without Redis, and charges all of its limits or none: `closed` refuses the whole
-/// request, `local` charges this gateway's share of the quota in memory, and `open` admits. The
-/// `recorder`, given only if Redis has certainly not made the charges, records those made here.
+/// request, `local` charges this gateway's share of the quota in memory, and `open` admits.
 pub(super) fn decide(
     charges: &[Charge<'_>],
     now: Millis,
-    memory: &Memory,
-    gateways: u32,
+    store: &CounterStore,
     counts: &WorkerCounts,
-    recorder: Option<OutageRecorder<'_>>,
 ) -> Result<Verdict, StoreError> {
     for charge in charges {
         counts.count_fallback(charge.limit.on_failure);
     }
-    apply_policies(charges, |local| {
-        let verdict = memory.charge_share(local, now, gateways);
-        if let Some(recorder) = recorder.filter(|_| verdict.admitted) {
-            for (charge, outcome) in local.iter().zip(&verdict.outcomes) {
-                if outcome.admitted().is_some() {
-                    recorder.record_charge(charge);
-                }
-            }
-        }
-        verdict
-    })
+    let gateways = store.presence.gateways();
+    apply_policies(charges, |local| store.memory.charge_share(local, now, gateways))
 }
 
 /// Decides each charge by itself without Redis, by its cached denial or else its limit's failure policy, and

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    CounterStore, Failure, StoreError,
+    CounterStore, StoreError,
     corrections::{Correction, CorrectionReason, CorrectionSender},
     fallback,
     local_admission::{LocalAdmission, QueueOutcome, can_lease},
@@ -90,7 +90,7 @@ impl StoreHandle {
                 }
                 QueueOutcome::Failed(failure) => {
                     self.counts.count_failure(failure);
-                    return self.fall_back(charges, now, failure);
+                    return self.fall_back(charges, now);
                 }
             }
         }
@@ -117,12 +117,10 @@ impl StoreHandle {
                 Ok(verdict) => verdict,
                 Err(CallError { failure, late }) => {
                     self.counts.count_failure(failure);
-                    let verdict = self.fall_back(charges, now, failure);
                     if let Some(late) = late {
-                        let admitted = verdict.as_ref().is_ok_and(|verdict| verdict.admitted);
-                        path.corrections.undo_late_charge(late, charges, admitted);
+                        path.corrections.undo_late_charge(late, charges);
                     }
-                    return verdict;
+                    return self.fall_back(charges, now);
                 }
             },
         };
@@ -133,21 +131,17 @@ impl StoreHandle {
         Ok(verdict)
     }
 
-    /// Decides without Redis: by the deny cache, or by each limit's failure policy. Charges made here are
-    /// recorded and charged in Redis when it is back, unless `failure` leaves open whether Redis has made
-    /// them already.
+    /// Decides without Redis: by the deny cache, or by each limit's failure policy. What is charged here
+    /// stays here: Redis is not charged for it when it is back.
     pub(super) fn fall_back(
         &self,
         charges: &[Charge<'_>],
         now: Millis,
-        failure: Failure,
     ) -> Result<Verdict, StoreError> {
         if let Some(denied) = fallback::cached_denial(charges, &self.store) {
             return Ok(denied);
         }
-        let (memory, gateways) = (&self.store.memory, self.store.presence.gateways());
-        let recorder = self.store.recorder_after(failure);
-        fallback::decide(charges, now, memory, gateways, &self.counts, recorder)
+        fallback::decide(charges, now, &self.store, &self.counts)
     }
 
     /// The calls for charges whose records live on several shards.
@@ -206,8 +200,8 @@ impl StoreHandle {
         }
     }
 
-    /// Adjusts a charge in this process. With Redis, only limits with the failure policy `local` have
-    /// charges here.
+    /// Adjusts a charge in this process, where it was made. With Redis, only limits with the failure policy
+    /// `local` have charges here.
     fn adjust_in_memory(
         &self,
         adjustment: &Adjustment<'_>,
@@ -215,14 +209,9 @@ impl StoreHandle {
         now: Millis,
     ) -> Outcome {
         let mut gateways = 1;
-        if let Some(path) = &self.redis {
-            let &Adjustment { limit, key, .. } = adjustment;
-            if limit.on_failure != OnFailure::Local {
+        if self.redis.is_some() {
+            if adjustment.limit.on_failure != OnFailure::Local {
                 return Outcome::Unknown;
-            }
-            let rest = self.store.outage_recorder().record_adjustment(adjustment);
-            if rest > 0 {
-                path.corrections.refund_merged(limit, key, rest);
             }
             gateways = self.store.presence.gateways();
         }

@@ -1,5 +1,5 @@
-//! Each worker's periodic work: it returns unspent tokens, charges Redis for what was admitted during an
-//! outage, and sends queued corrections when their shard is reachable again.
+//! Each worker's periodic work: it returns unspent tokens, and sends queued corrections when their shard is
+//! reachable again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
     redis::RedisClient,
     token_lease::UnspentTokens,
 };
-use crate::limit::{Change, Key};
+use crate::limit::Key;
 
 /// Interval between two rounds of maintenance.
 const ROUND_INTERVAL: Duration = Duration::from_millis(100);
@@ -44,14 +44,13 @@ impl Maintenance {
                 let monotonic_ms = self.store.clock.monotonic_ms();
                 self.store.leases.sweep(monotonic_ms, |key| self.is_live(key), &mut unspent);
                 self.return_tokens(&mut unspent);
-                self.charge_outage();
             }
             self.corrections.resume();
         }
     }
 
-    /// Queues all leased tokens and outage charges for Redis, and waits until everything that can be sent
-    /// has been sent, for at most `timeout`.
+    /// Queues all leased tokens for Redis, and waits until everything that can be sent has been sent, for at
+    /// most `timeout`.
     pub(super) async fn finish(&self, timeout: Duration) {
         let clock = &self.store.clock;
         let end = clock.uptime() + timeout;
@@ -59,7 +58,6 @@ impl Maintenance {
         loop {
             self.store.leases.drain(&mut unspent);
             self.return_tokens(&mut unspent);
-            self.charge_outage();
             self.corrections.resume();
             if self.store.leases.is_empty() && !self.store.corrections.is_busy() {
                 return;
@@ -80,17 +78,5 @@ impl Maintenance {
             .drain(..)
             .map(|UnspentTokens { limit, key, to_return }| (limit, key, to_return.into()));
         self.corrections.push(refunds, CorrectionReason::Tokens);
-    }
-
-    fn charge_outage(&self) {
-        let monotonic_ms = self.store.clock.monotonic_ms();
-        self.store.outage.take(
-            monotonic_ms,
-            |key| self.is_live(key),
-            |sum| {
-                let charge = (sum.limit, sum.key, Change::Overdraw { cost: sum.cost });
-                self.corrections.push([charge], CorrectionReason::Outage);
-            },
-        );
     }
 }

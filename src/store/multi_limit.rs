@@ -237,10 +237,6 @@ impl StoreHandle {
                 tracked.state = ChargeState::Failed(Failure::Open);
             }
         }
-        // If the store may have made one of the charges, none is recorded for the outage.
-        let is_unknown = |failure: &Failure| !matches!(failure, Failure::Open | Failure::Server);
-        let Some(first) = request.failures().next() else { return Ok(()) };
-        let failure = request.failures().find(is_unknown).unwrap_or(first);
         let failed = |tracked: &TrackedCharge<'_>| tracked.failure().is_some();
         let charges: SmallVec<[Charge<'_>; 4]> = request
             .charges
@@ -248,7 +244,7 @@ impl StoreHandle {
             .filter(|tracked| failed(tracked))
             .map(|tracked| tracked.charge)
             .collect();
-        let verdict = self.fall_back(&charges, now, failure)?;
+        let verdict = self.fall_back(&charges, now)?;
         request.adopt(failed, verdict);
         Ok(())
     }

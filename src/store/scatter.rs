@@ -112,7 +112,7 @@ impl Scatter<'_> {
         let fallback_verdict = self.decide_failed(&items, &calls, others_admit, now);
         let admitted =
             others_admit && fallback_verdict.as_ref().is_ok_and(|verdict| verdict.admitted);
-        calls.undo_late_charges(admitted);
+        calls.undo_late_charges();
         if !admitted {
             calls.undo();
         }
@@ -149,11 +149,7 @@ impl Scatter<'_> {
         if !others_admit {
             return fallback::peek_refused(&failed, now, self.store, self.counts);
         }
-        let (memory, gateways) = (&self.store.memory, self.store.presence.gateways());
-        // If a shard may have made one of the charges, none is recorded for the outage.
-        let recorder = calls.failures().map(|failure| self.store.recorder_after(failure));
-        let recorder = recorder.reduce(Option::and).flatten();
-        fallback::decide(&failed, now, memory, gateways, self.counts, recorder)
+        fallback::decide(&failed, now, self.store, self.counts)
     }
 
     /// Calls all shards, and waits for all of them. If the request is cancelled first, the charges that
@@ -294,16 +290,16 @@ impl ShardCalls<'_, '_> {
         self.failed_shards = failed.map(|call| call.batch.shard).collect();
     }
 
-    /// Undoes, in the background, charges of calls whose replies may still arrive. `admitted`: the
-    /// request was admitted without them.
-    fn undo_late_charges(&mut self, admitted: bool) {
+    /// Undoes, in the background, charges of calls whose replies may still arrive: the request was decided
+    /// without them.
+    fn undo_late_charges(&mut self) {
         for ShardCall { batch, result } in &mut self.calls {
             let late: Option<LateReply> = match result {
                 Some(Err(error)) => error.late.take(),
                 _ => None,
             };
             if let Some(late) = late {
-                self.scatter.corrections.undo_late_charge(late, &batch.items, admitted);
+                self.scatter.corrections.undo_late_charge(late, &batch.items);
             }
         }
     }

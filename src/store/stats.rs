@@ -95,12 +95,8 @@ pub struct StoreStats {
     pub evictions: u64,
     /// Records in memory.
     pub keys: usize,
-    /// Records whose local charges wait to be charged in Redis.
-    pub unmerged: usize,
-    /// Sums of local charges that have been charged in Redis.
-    pub merged: u64,
-    /// Local charges, their sums and other adjustments (except returned tokens) that were dropped: there were
-    /// too many, Redis refused them twice, or it is unknown whether Redis made them.
+    /// Corrections of charges (except returned tokens) that were dropped: there were too many, Redis refused
+    /// them twice, or it is unknown whether Redis made them.
     pub dropped_corrections: u64,
     /// Live gateways on the same Redis, including this one.
     pub gateways: u32,

@@ -256,3 +256,39 @@ fn the_delay_queue_is_bounded() {
         testkit::wait::eventually("nothing waits", || waiting() == 0);
     });
 }
+
+/// At the release of a request, its slot and those of the requests that still wait are used.
+#[test]
+fn a_delayed_response_shows_what_is_left_at_its_release() {
+    on_every_store(|backend| {
+        let (clock, upstream) = (Clock::simulated(crate::policies::NOW), Upstream::hello());
+        let limit = "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []";
+        let fleet = backend.start(&limited(&upstream, limit, "", ""), &clock);
+        let gateway = &fleet.gateways[0];
+        // All at one gateway: it does not know who waits at another.
+        let connect = |n: usize| fleet.connect(n * fleet.gateways.len());
+        let left = |response: &testkit::client::Response| {
+            let number = |name| response.number(name);
+            let (left, used) = (number("x-ratelimit-remaining"), number("x-ratelimit-used"));
+            assert_eq!(left + used, 3, "{}", response.head);
+            (response.status, left)
+        };
+        assert_eq!(left(&connect(0).get("/", "")), (200, 2));
+        let mut delayed = Vec::new();
+        // The third comes so late that the last slot is within `max_wait`.
+        for (waiting, later) in [(1, 0), (2, 0), (3, 5_500)] {
+            clock.advance(Duration::from_millis(later));
+            let mut client = connect(waiting);
+            client.start_get("/");
+            gateway.wait_for_metric("tidegate_limit_waiting ", waiting as u64);
+            delayed.push(client);
+        }
+        let release = |at: usize, delayed: &mut Vec<testkit::protocol::AnyClient>| {
+            left(&gateway.while_time_passes(|| delayed[at].read_response()).0)
+        };
+        assert_eq!(release(0, &mut delayed), (200, 0));
+        assert_eq!(left(&connect(4).get("/", "")), (429, 0), "0 left: the next one is refused");
+        assert_eq!(release(1, &mut delayed), (200, 1));
+        assert_eq!(release(2, &mut delayed), (200, 2));
+    });
+}

@@ -1,6 +1,6 @@
 use testkit::{
-    backend::{Backend, Fleet, on_every_topology, on_every_topology_once},
-    client::Response,
+    backend::{Backend, Fleet, on_every_store_once, on_every_topology, on_every_topology_once},
+    client::{Client, Response},
     gateway::wait_for_first_reports,
     redis_server::RedisServer,
     upstream::Upstream,
@@ -118,6 +118,57 @@ routes: [{name: a, match: {path: /a}, upstream: gone, limits: [small]}]
         let response = fleet.get("/a", "");
         assert_eq!((response.status, response.number("X-RateLimit-Remaining")), (502, 0));
         assert!(!advertised(&fleet.get("/a", "")).admitted);
+    });
+}
+
+/// The page for clients lists which responses have rate headers; requests whose limits were not checked are not
+/// charged.
+#[test]
+fn responses_before_the_limits_have_no_rate_limit_headers() {
+    let upstream = Upstream::hello();
+    let yaml = format!(
+        "upstreams: {{app: {{targets: [\"{}\"]}}}}
+limits: {{small: {{quota: 5, window: 1h, key: [], cost: 'header:x-cost', max_cost: 3}}}}
+routes:
+  - {{name: a, match: {{path: /a}}, upstream: app, limits: [small], max_body: 10B, deny: [192.0.2.0/24],
+      cors: {{origins: ['https://a.example']}}}}
+client: {{trusted_proxies: [127.0.0.1]}}
+",
+        upstream.target()
+    );
+    on_every_store_once(|backend| {
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
+        let has_headers =
+            |response: &Response| response.head.to_ascii_lowercase().contains("\r\nx-ratelimit-");
+        for (path, headers, status) in [
+            ("/a", "X-Cost: nothing\r\nX-Forwarded-For: 198.51.100.1\r\n", 400),
+            ("/a", "X-Forwarded-For: 192.0.2.7\r\n", 403),
+            ("/b", "", 404),
+            ("/a", "Expect: something\r\nX-Forwarded-For: 198.51.100.1\r\n", 417),
+        ] {
+            let response = fleet.get(path, headers);
+            assert_eq!((response.status, has_headers(&response)), (status, false), "{headers}");
+        }
+        let send = |request: &str| {
+            Client::connect(fleet.gateways[0].address()).send(request).read_response()
+        };
+        let long = send(
+            "POST /a HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 198.51.100.1\r\nContent-Length: 11\r\n\r\n",
+        );
+        assert_eq!((long.status, has_headers(&long)), (413, false));
+        let preflight = send(
+            "OPTIONS /a HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 198.51.100.1\r\nOrigin: https://a.example\r\n\
+             Access-Control-Request-Method: GET\r\n\r\n",
+        );
+        assert!(preflight.status < 300 && !has_headers(&preflight), "{}", preflight.head);
+
+        let first = fleet.get("/a", "X-Forwarded-For: 198.51.100.1\r\n");
+        assert_eq!((first.status, first.number("X-RateLimit-Used")), (200, 1), "none was charged");
+        let chunked = send(
+            "POST /a HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 198.51.100.1\r\nTransfer-Encoding: chunked\r\n\r\n\
+             b\r\n01234567890\r\n0\r\n\r\n",
+        );
+        assert_eq!((chunked.status, chunked.number("X-RateLimit-Used")), (413, 2));
     });
 }
 

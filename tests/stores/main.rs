@@ -26,8 +26,10 @@ mod lease_differential;
 mod malformed_replies;
 /// Redis not running, killed, hung, flushed, full or read-only.
 mod outage;
-/// Usage during an outage is merged into Redis afterwards.
-mod outage_merge;
+/// How much outages of Redis admit beyond the quota, at most.
+mod outage_bound;
+/// `Retry-After` and the reset hold through an outage.
+mod outage_retry;
 /// Resets by the operator on several gateways.
 mod reset;
 /// Limits, charges and stores that the tests share.

@@ -113,7 +113,7 @@ routes:
         inject: impl FnOnce(&Self),
         repair: impl FnOnce(&Self),
     ) -> Figures {
-        let (recovered, admitted, fallbacks_at_merge) = thread::scope(|scope| {
+        let (recovered, admitted) = thread::scope(|scope| {
             for gateway in &self.gateways {
                 let (load, address) = (&self.load, gateway.address());
                 for path in PATHS {
@@ -132,15 +132,13 @@ routes:
             repair(&self);
             self.wait_recovered();
             let recovered = repaired_at.elapsed();
-            self.wait_merged();
-            let fallbacks_at_merge: u64 = self.count_fallbacks().iter().sum();
-            let merged = self.load.admitted();
+            self.wait_settled();
+            let settled = self.load.admitted();
             self.load.enter(Phase::After);
             self.load.wait_exhausted();
-            (recovered, [before, detected, merged, self.load.admitted()], fallbacks_at_merge)
+            (recovered, [before, detected, settled, self.load.admitted()])
         });
-        let mut figures = self.figures(recovered, admitted);
-        figures.late_fallbacks = self.count_fallbacks().iter().sum::<u64>() - fallbacks_at_merge;
+        let figures = self.figures(recovered, admitted);
         figures.print_row(name);
         figures.assert_documented_bounds(name, data_loss);
         figures
@@ -170,13 +168,12 @@ routes:
         eventually("every worker uses Redis again", || self.gateways.iter().all(has_recovered));
     }
 
-    /// Waits until everything is merged and no more fallbacks occur.
-    fn wait_merged(&self) {
-        let unmerged = || self.metric("tidegate_store_unmerged").iter().sum::<u64>();
-        eventually("everything is merged", || {
-            let (fallbacks, before) = (self.count_fallbacks(), unmerged());
+    /// Waits until no more fallbacks occur.
+    fn wait_settled(&self) {
+        eventually("Redis decides everything", || {
+            let fallbacks = self.count_fallbacks();
             self.wait_for_traffic();
-            before + unmerged() == 0 && fallbacks == self.count_fallbacks()
+            fallbacks == self.count_fallbacks()
         });
     }
 
@@ -201,9 +198,7 @@ routes:
             timeouts: failures("timeout"),
             broken: failures("io") + failures("reply"),
             refused: failures("server"),
-            dropped: sum("tidegate_store_merge_drops_total"),
             fallbacks: sum("tidegate_store_fallbacks_total") - self.fallbacks.iter().sum::<u64>(),
-            late_fallbacks: 0,
             without_redis: self.load.without_redis(),
             recovered,
         }

@@ -26,8 +26,6 @@ pub(in crate::store) enum CorrectionReason {
     Request,
     /// Tokens of a lease that were not spent.
     Tokens,
-    /// Charges that were made in this process while the shard could not be reached.
-    Outage,
 }
 
 /// A correction that waits.
@@ -94,16 +92,6 @@ enum QueueState {
     Parked,
 }
 
-/// The outcome of [`ShardQueues::push`].
-#[derive(Debug)]
-pub(super) enum PushOutcome {
-    Queued,
-    /// Added to the last correction in the queue.
-    Coalesced,
-    /// Queued, and this one was dropped for lack of room.
-    Evicted(PendingCorrection),
-}
-
 /// The queues of all shards, and the number of senders that empty them.
 #[derive(Debug)]
 pub(super) struct ShardQueues<S> {
@@ -126,13 +114,17 @@ impl<S> Default for ShardQueues<S> {
 }
 
 impl<S: Copy + Eq + Hash> ShardQueues<S> {
-    /// Adds a correction at the end of its shard's queue. If there is no room, drops the oldest correction
-    /// of the longest queue.
-    pub(super) fn push(&mut self, shard: S, pending: PendingCorrection) -> PushOutcome {
+    /// Adds a correction at the end of its shard's queue, or to the last one there. If there is no room, drops
+    /// the oldest correction of the longest queue, and returns it.
+    pub(super) fn push(
+        &mut self,
+        shard: S,
+        pending: PendingCorrection,
+    ) -> Option<PendingCorrection> {
         if let Some(last) = self.queues.get_mut(&shard).and_then(|queue| queue.waiting.back_mut())
             && last.try_coalesce(&pending)
         {
-            return PushOutcome::Coalesced;
+            return None;
         }
         let evicted = if self.waiting >= CAPACITY { self.evict_oldest() } else { None };
         let queue = self.queues.entry(shard).or_insert_with(|| {
@@ -141,7 +133,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         });
         queue.waiting.push_back(pending);
         self.waiting += 1;
-        evicted.map_or(PushOutcome::Queued, PushOutcome::Evicted)
+        evicted
     }
 
     fn evict_oldest(&mut self) -> Option<PendingCorrection> {
@@ -160,12 +152,8 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         is_useful
     }
 
-    /// The next batch for a sender; `None` ends the sender. Moves expired corrections to `expired`.
-    pub(super) fn take_batch(
-        &mut self,
-        monotonic_ms: u64,
-        expired: &mut Vec<PendingCorrection>,
-    ) -> Option<(S, Vec<PendingCorrection>)> {
+    /// The next batch for a sender; `None` ends the sender. Drops expired corrections.
+    pub(super) fn take_batch(&mut self, monotonic_ms: u64) -> Option<(S, Vec<PendingCorrection>)> {
         while let Some(shard) = self.ready.pop_front() {
             let Some(queue) = self.queues.get_mut(&shard) else { continue };
             let mut batch = Vec::new();
@@ -173,9 +161,9 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
                 && let Some(pending) = queue.waiting.pop_front()
             {
                 self.waiting -= 1;
-                let list =
-                    if pending.is_expired(monotonic_ms) { &mut *expired } else { &mut batch };
-                list.push(pending);
+                if !pending.is_expired(monotonic_ms) {
+                    batch.push(pending);
+                }
             }
             if batch.is_empty() {
                 self.queues.remove(&shard);
@@ -232,14 +220,12 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         }
     }
 
-    /// Removes and returns the corrections of a record that wait.
-    pub(super) fn remove(&mut self, shard: S, record: u128) -> Vec<PendingCorrection> {
-        let Some(queue) = self.queues.get_mut(&shard) else { return Vec::new() };
-        let (removed, kept): (Vec<_>, Vec<_>) =
-            queue.waiting.drain(..).partition(|pending| pending.record() == record);
-        queue.waiting = kept.into();
-        self.waiting -= removed.len();
-        removed
+    /// Removes the corrections of a record that wait.
+    pub(super) fn remove(&mut self, shard: S, record: u128) {
+        let Some(queue) = self.queues.get_mut(&shard) else { return };
+        let before = queue.waiting.len();
+        queue.waiting.retain(|pending| pending.record() != record);
+        self.waiting -= before - queue.waiting.len();
     }
 
     /// Whether a batch is in flight or ready to be sent.

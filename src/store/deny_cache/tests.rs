@@ -12,13 +12,14 @@ use crate::{
 
 const NOW: Millis = 1_700_000_000_000;
 
+/// A limit whose requests cost up to 6.
 fn limit_of(quota: u32) -> Limit {
     Limit {
         name: "refused".into(),
         fingerprint: 7,
         algorithm: Algorithm::SlidingWindow,
         quota: Quota::new(quota, 60_000, 6),
-        cost: 1,
+        cost: 6,
         on_failure: OnFailure::Local,
         lease_size: LeaseSize::Off,
         enforce: true,
@@ -135,6 +136,19 @@ fn a_stale_denial_lasts_until_its_retry_time() {
     assert_eq!(cache.get_stale(&charge, 59_999), None);
     cache.remove(record_id(&limit, Key(1)));
     assert_eq!(cache.get_stale(&charge, INITIAL_TRUST), None);
+}
+
+/// A cheaper request may be admitted elsewhere, which moves the reset and the retry time.
+#[test]
+fn a_denial_of_more_than_the_limits_cost_holds_only_without_the_store() {
+    let (cache, limit) = (DenyCache::default(), limit_of(10));
+    for sent in [0, 100, 200] {
+        cache.insert(&charge(&limit, 1, 7), &refusal(10, 5, NOW + 9_000), at(sent));
+        assert_eq!(cache.get(&charge(&limit, 1, 7), sent), None);
+        assert!(cache.get_stale(&charge(&limit, 1, 7), sent).is_some());
+    }
+    cache.insert(&charge(&limit, 1, 6), &refusal(10, 5, NOW + 9_000), at(300));
+    assert!(cache.get(&charge(&limit, 1, 6), 300).is_some());
 }
 
 /// A caller that is refused for long costs the store few calls. After a removal, trust starts over.

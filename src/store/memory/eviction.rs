@@ -6,13 +6,17 @@
 //! The exception is a flood that no bounded store can distinguish from callers: as many keys as there is
 //! room for, each with as many requests (up to [`MAX_LEVEL`]) and as much of its quota used as the callers.
 
-use crate::limit::Decision;
+use crate::limit::{Decision, Millis};
 
 /// Charges are counted up to this number, and the used share of a quota is measured in as many parts.
 const MAX_LEVEL: u32 = 15;
 
-/// Creation times are in seconds, modulo 2^24 (half a year).
+/// Creation times are in ms, modulo 2^24 (4.6 hours).
 const AGE_MASK: u32 = (1 << 24) - 1;
+
+/// The largest age, in ms (2.3 hours): sweeps make older records as young as this, so that the creation time
+/// does not overflow.
+const MAX_AGE: u32 = AGE_MASK / 2;
 
 /// The number of charges (4 bits), the used share of the quota (4 bits) and the creation time (24 bits).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -27,9 +31,17 @@ pub(super) struct EvictionRank {
 }
 
 impl RecordUsage {
-    /// The usage of a record created at `now` (seconds) and not charged yet.
-    pub(super) fn new(now: u32) -> Self {
-        Self(now & AGE_MASK)
+    /// The usage of a record created at `now` and not charged yet.
+    pub(super) fn new(now: Millis) -> Self {
+        Self(now as u32 & AGE_MASK)
+    }
+
+    /// The same usage with an age of at most [`MAX_AGE`] at `now`. To be called at least every hour.
+    pub(super) fn with_bounded_age(self, now: Millis) -> Self {
+        if self.age(now) <= MAX_AGE {
+            return self;
+        }
+        Self(self.0 & !AGE_MASK | Self::new(now).0.wrapping_sub(MAX_AGE) & AGE_MASK)
     }
 
     /// The usage after one more charge; `decision` is that after the charge.
@@ -49,9 +61,15 @@ impl RecordUsage {
         self.with(level, level)
     }
 
-    pub(super) fn rank(self, now: u32) -> EvictionRank {
+    pub(super) fn rank(self, now: Millis) -> EvictionRank {
         let share = self.0 >> 24 & MAX_LEVEL;
-        EvictionRank { score: self.charges() * share, age: now.wrapping_sub(self.0) & AGE_MASK }
+        EvictionRank { score: self.charges() * share, age: self.age(now) }
+    }
+
+    /// In ms; 0 if the clock was set back since the creation.
+    fn age(self, now: Millis) -> u32 {
+        let age = (now as u32).wrapping_sub(self.0) & AGE_MASK;
+        if age > MAX_AGE / 2 * 3 { 0 } else { age }
     }
 
     fn charges(self) -> u32 {
@@ -86,7 +104,7 @@ mod tests {
     }
 
     /// The rank after `charges` charges of one unit each.
-    fn charged(created: u32, charges: u64, limit: u64) -> EvictionRank {
+    fn charged(created: Millis, charges: u64, limit: u64) -> EvictionRank {
         let usage = (1..=charges).fold(RecordUsage::new(created), |usage, used| {
             usage.with_charge(&decision(used, limit))
         });
@@ -112,7 +130,22 @@ mod tests {
 
     #[test]
     fn ages_survive_the_overflow_of_the_creation_time() {
-        let (old, young) = (RecordUsage::new(AGE_MASK - 5), RecordUsage::new(AGE_MASK + 5));
-        assert!(young.rank(AGE_MASK + 10) < old.rank(AGE_MASK + 10));
+        let overflow = Millis::from(AGE_MASK);
+        let (old, young) = (RecordUsage::new(overflow - 5), RecordUsage::new(overflow + 5));
+        assert!(young.rank(overflow + 10) < old.rank(overflow + 10));
+        assert_eq!(young.rank(overflow), young.rank(overflow + 5), "a clock that was set back");
+    }
+
+    #[test]
+    fn a_sweep_keeps_old_records_older_than_young_ones() {
+        let mut old = RecordUsage::new(0).with_charge(&decision(10, 10));
+        let before = old.rank(0);
+        for hour in 1..10_000 {
+            let now = hour * 3_600_000;
+            old = old.with_bounded_age(now);
+            let young = RecordUsage::new(now - 3_600_000).with_charge(&decision(10, 10));
+            assert!(young.rank(now) < old.rank(now) || hour == 1, "in hour {hour}");
+        }
+        assert_eq!(old.rank(0).score, before.score);
     }
 }

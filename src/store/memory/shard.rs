@@ -118,7 +118,7 @@ impl RecordShard {
         if decision.admitted && charge.cost > 0 {
             let expires = to_seconds_ceil(state.expires_at(&charge.quota));
             self.make_room(now);
-            let usage = update(RecordUsage::new(to_seconds(now)), &decision);
+            let usage = update(RecordUsage::new(now), &decision);
             self.table.insert(Entry { id: charge.id, state, expires, usage });
         }
         decision
@@ -133,7 +133,7 @@ impl RecordShard {
         if self.table.len() < self.max {
             return;
         }
-        let now = to_seconds(now);
+        let now_seconds = to_seconds(now);
         let (mut visited, mut has_expired, mut victim) = (0, false, None::<(usize, EvictionRank)>);
         for _ in 0..self.table.slots() {
             let slot = self.cursor % self.table.slots();
@@ -142,7 +142,7 @@ impl RecordShard {
                 continue;
             };
             visited += 1;
-            if entry.expires <= now {
+            if entry.expires <= now_seconds {
                 // Another record may move up into the slot: the cursor stays.
                 self.table.remove(slot);
                 has_expired = true;
@@ -166,14 +166,18 @@ impl RecordShard {
     /// Removes expired records from the next `slots` slots. Returns true when that reached the end of the
     /// table; then the table is shrunk to what it needs.
     pub(super) fn sweep(&mut self, slots: usize, now: Millis) -> bool {
-        let now = to_seconds(now);
+        let now_seconds = to_seconds(now);
         let end = self.table.slots().min(self.cursor + slots);
         let mut slot = self.cursor;
         while slot < end {
-            match self.table.at(slot) {
+            match self.table.at_mut(slot) {
                 // Another record may move up into the slot, so it is visited again.
-                Some(entry) if entry.expires <= now => self.table.remove(slot),
-                _ => slot += 1,
+                Some(entry) if entry.expires <= now_seconds => self.table.remove(slot),
+                Some(entry) => {
+                    entry.usage = entry.usage.with_bounded_age(now);
+                    slot += 1;
+                }
+                None => slot += 1,
             }
         }
         self.cursor = end;

@@ -63,6 +63,11 @@ impl Table {
         self.slots.get(slot).filter(|entry| !entry.is_empty())
     }
 
+    /// The same, to change it.
+    pub(super) fn at_mut(&mut self, slot: usize) -> Option<&mut Entry> {
+        self.slots.get_mut(slot).filter(|entry| !entry.is_empty())
+    }
+
     pub(super) fn find(&mut self, id: u128) -> Option<&mut Entry> {
         if self.slots.is_empty() {
             return None;

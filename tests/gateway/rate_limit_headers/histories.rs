@@ -129,3 +129,90 @@ fn reset_moves_forward_only_with_a_charge() {
         }
     });
 }
+
+/// Limits whose requests cost 1 to 9 by a header. Slots of the leaky bucket are a ms apart, because clients wait
+/// for them in real time.
+const VARYING: [&str; 6] = [
+    "quota: 10, window: 10s, resolution: 5",
+    "quota: 10, window: 10s, resolution: 5, strict: true",
+    "algorithm: sliding_log, quota: 10, window: 10s",
+    "algorithm: fixed_window, quota: 10, window: 10s",
+    "algorithm: token_bucket, quota: 10, window: 10s",
+    "algorithm: leaky_bucket, quota: 1000, window: 1s, max_wait: 20ms",
+];
+
+/// With leases, headers of several gateways may differ for a short time: here one gateway answers.
+const LEASED: [&str; 2] = [
+    "quota: 10, window: 10s, resolution: 5, reserve: 3",
+    "algorithm: fixed_window, quota: 10, window: 10s, reserve: auto",
+];
+
+/// `Retry-After` speaks of the request's cost; the reset is the stored one, so it never moves back. It admits
+/// what costs no more than the last request that was charged.
+#[test]
+fn resets_do_not_depend_on_the_cost() {
+    on_every_topology_once(|backend| {
+        for (number, limit) in VARYING.iter().chain(&LEASED).enumerate() {
+            let clock = Clock::manual(NOW);
+            let limits =
+                format!("l: {{{limit}, cost: 'header:x-cost', max_cost: 9, key: [token]}}");
+            let fleet = backend.start(&rules(&limits, &route("/l", "l")), &clock);
+            let ask = |cost: u64| {
+                let headers = format!("Authorization: caller-{number}\r\nX-Cost: {cost}\r\n");
+                let response = if limit.contains("reserve") {
+                    fleet.get_in_order("/l", &headers)
+                } else {
+                    fleet.get("/l", &headers)
+                };
+                advertised(&response)
+            };
+            assert_resets_hold(limit, &clock, &ask, &mut SplitMix64(number as u64 + 1));
+        }
+    });
+}
+
+fn assert_resets_hold(
+    limit: &str,
+    clock: &Clock,
+    ask: &dyn Fn(u64) -> AdvertisedLimit,
+    rng: &mut SplitMix64,
+) {
+    let (mut last, mut charged, mut refusals): (Option<AdvertisedLimit>, u64, u32) = (None, 1, 0);
+    // One request; returns its headers, after a look at the reset.
+    let mut send = |cost: u64| {
+        let now = ask(cost);
+        let moved_back = last.as_ref().is_some_and(|last| now.reset < last.reset);
+        assert!(!moved_back, "{limit}: moved back by a cost of {cost}: {last:?} {now:?}");
+        last = Some(now.clone());
+        now
+    };
+    for _ in 0..150 {
+        let steps = if limit.contains("leaky") { [2, 3, 8] } else { [2, 200, 1_500] };
+        let most = steps[rng.below(3) as usize];
+        clock.set(clock.now() + rng.below(most));
+        let cost = 1 + rng.below(9);
+        let first = send(cost);
+        if first.admitted {
+            charged = cost;
+            continue;
+        }
+        refusals += 1;
+        match rng.below(4) {
+            0 | 1 => {
+                let seconds = first.retry_after.expect("the cost is within the quota");
+                clock.set(clock.now() + seconds * 1000);
+                assert!(send(cost).admitted, "{limit}: cost {cost}, {first:?}");
+                charged = cost;
+            }
+            2 => {
+                // Leases are charged to Redis by the request that fetches them.
+                let cost = if limit.contains("reserve") { 1 } else { charged };
+                clock.set(clock.now().max(first.reset * 1000));
+                assert!(send(cost).admitted, "{limit}: cost {cost} at the reset: {first:?}");
+                charged = cost;
+            }
+            _ => {}
+        }
+    }
+    assert!(refusals > 10, "{limit}: {refusals} refusals are too few");
+}

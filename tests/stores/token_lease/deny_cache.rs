@@ -157,7 +157,7 @@ async fn a_reply_from_before_the_refund_is_not_cached() {
 async fn an_admitted_cheaper_charge_invalidates_the_refusal_of_a_higher_cost() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let limit = limit("ten", 10);
+    let limit = Limit { cost: 5, ..limit("ten", 10) };
     assert!(gateway.charge_cost(&limit, 6).await.admitted);
     let first = gateway.charge_cost(&limit, 5).await;
     let calls_before = calls(&redis);
@@ -168,6 +168,24 @@ async fn an_admitted_cheaper_charge_invalidates_the_refusal_of_a_higher_cost() {
     let second = gateway.charge_cost(&limit, 5).await;
     assert_eq!(calls(&redis), calls_before + 2);
     assert!(second.retry_at > first.retry_at, "the wait is longer now");
+}
+
+/// With `cost: header:NAME`, another gateway may admit a cheaper request meanwhile.
+#[tokio::test]
+async fn a_refusal_of_a_higher_cost_shows_what_another_gateway_has_charged() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let (gateway, other) = (LeaseGateway::new(&redis, &clock), LeaseGateway::new(&redis, &clock));
+    let limit = limit("varying", 10);
+    assert!(gateway.charge_cost(&limit, 6).await.admitted);
+    let first = gateway.charge_cost(&limit, 5).await;
+    clock.set(NOW + 15_000);
+    let admitted = other.charge_cost(&limit, 4).await;
+    let second = gateway.charge_cost(&limit, 5).await;
+    assert!(!first.admitted && admitted.admitted && !second.admitted);
+    assert_eq!(second.reset_at, admitted.reset_at, "one reset");
+    assert!(second.retry_at > first.retry_at, "the wait is longer now");
+    clock.set(second.retry_at.expect("a time to retry"));
+    assert!(gateway.charge_cost(&limit, 5).await.admitted, "after exactly that wait");
 }
 
 #[tokio::test]
