@@ -86,7 +86,7 @@ use crate::{
     live::LiveSnapshot,
     metrics::{Metrics, RouteCounters, WorkerMetrics},
     plan::{check_method_and_expect, https_location},
-    respond,
+    respond::{self, ErrorForm},
     snapshot::{Action, Route},
     store::{CounterStore, StoreHandle},
     telemetry::{AccessLog, AccessWriter},
@@ -452,14 +452,13 @@ fn error_reply(
     let mut reply = if context.is_grpc_refusal {
         respond::grpc_refusal(&error, context.reports())
     } else {
-        respond::problem(&error, context.reports(), context.request_id.as_str())
+        let head = context.head.as_ref();
+        let form = head.map_or(ErrorForm::Problem, |head| ErrorForm::of(&head.fields));
+        let bodies =
+            context.route.and_then(|route| rules.snapshot.routes[route].error_bodies.as_ref());
+        let own = bodies.and_then(|bodies| bodies.get(error.status()));
+        respond::error_reply(&error, context.reports(), context.request_id.as_str(), form, own)
     };
-    let own = context.route.and_then(|route| rules.snapshot.routes[route].error_bodies.as_ref());
-    if let Some(own) = own.and_then(|own| own.get(reply.status))
-        && !context.is_grpc_refusal
-    {
-        respond::replace_body(&mut reply, own);
-    }
     match error {
         GatewayError::Throttled(denied) => {
             let exposes = cors::exposes_rate_headers(rules, context);

@@ -108,6 +108,10 @@ pub struct ThrottleCounters {
     pub rejected: Counter,
     /// Tokens recorded as active, counted once per generation and worker.
     pub recorded: Counter,
+    /// Requests with a token on routes where the throttle applies.
+    pub with_token: Counter,
+    /// Requests without a token on these routes.
+    pub without_token: Counter,
 }
 
 /// The protocols of a client connection.
@@ -296,6 +300,15 @@ impl Metrics {
             let counts = workers.iter().map(|worker| &worker.openings_failed[failure as usize]);
             (failure, counts.map(Counter::get).sum())
         })
+    }
+
+    /// The requests with and without a token on routes where the throttle applies.
+    pub fn throttle_requests(&self) -> [u64; 2] {
+        let workers = self.workers.lock();
+        let sum = |pick: fn(&ThrottleCounters) -> &Counter| {
+            workers.iter().map(|worker| pick(&worker.throttle).get()).sum()
+        };
+        [sum(|t| &t.with_token), sum(|t| &t.without_token)]
     }
 
     /// The decisions of the throttle: known, unknown, missing, rejected; and the tokens recorded as active.

@@ -321,7 +321,13 @@ impl Reloader {
                 ),
             ]
         });
+        let running = self.shared.throttle.as_ref();
+        let countable = running.map(|throttle| throttle.settings().max_countable());
+        let is_uncountable = new.throttle.as_ref().zip(countable);
+        let is_uncountable = is_uncountable.is_some_and(|(new, most)| new.max_active > most);
         let changed = changed.into_iter().chain(throttle_keys.into_iter().flatten());
+        // The filters keep the size that they were started with.
+        let changed = changed.chain([("throttle.max_active", is_uncountable)]);
         let faults = changed.filter(|(_, changed)| *changed).map(|(key, _)| {
             let expected = if key == "listen" {
                 "the addresses that the gateway was started with; an upgrade (SIGUSR2) or a restart changes them"

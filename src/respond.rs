@@ -5,6 +5,7 @@
 //!
 //! - `respond.rs`: the `X-RateLimit-*` and `RateLimit*` headers, `Retry-After`, fixed responses.
 //! - `problem.rs`: the problem document (RFC 9457) of a request that was refused or failed.
+//! - `accept.rs`, `page.rs`: which clients get a page instead, and the page.
 //! - `cors.rs`: the headers of cross-origin resource sharing, and preflights.
 //! - `grpc.rs`: the response of gRPC to such a request.
 //! - `quota_status.rs`: the JSON of a route that reports quotas.
@@ -18,9 +19,11 @@
 //! assert_eq!(reply.fields.get("content-type"), Some(&b"application/problem+json"[..]));
 //! ```
 
+mod accept;
 mod cors;
 mod grpc;
 mod limit_report;
+mod page;
 mod problem;
 mod quota_status;
 
@@ -29,18 +32,24 @@ use std::fmt::Write;
 use bytes::Bytes;
 use http::StatusCode;
 
-use self::limit_report::AdvertisedLimit;
 pub use self::{
+    accept::ErrorForm,
     cors::{preflight_method, preflight_reply, write_cors_fields},
     grpc::{GRPC_HTTP_STATUS, grpc_refusal, is_grpc},
     limit_report::LimitReport,
     problem::problem,
     quota_status::quota_status,
 };
+use self::{
+    limit_report::AdvertisedLimit,
+    page::page,
+    problem::{refused_limits, refused_retry_after},
+};
 use crate::{
+    error::GatewayError,
     framing::Fields,
     limit::{Algorithm, Decision, Millis},
-    snapshot::{EXPOSED_HEADERS, ErrorBody, RateHeaders},
+    snapshot::{BodyValues, EXPOSED_HEADERS, ErrorBody, RateHeaders},
     throttle::{AdmissionDenied, POLICY},
     upstream::FixedResponse,
 };
@@ -237,10 +246,40 @@ pub fn fixed_reply(fixed: &FixedResponse) -> LocalReply {
     LocalReply { status: fixed.status, fields, body: fixed.body.clone() }
 }
 
-/// Replaces the problem document of an error with the body that its route has for it.
-pub fn replace_body(reply: &mut LocalReply, own: &ErrorBody) {
-    reply.fields.set("content-type", &own.content_type);
-    reply.body = own.body.clone();
+/// The response to a request that was refused or failed: the body that its route has for the status, or else a
+/// problem document or a page. `limits` are the limits of the request.
+pub fn error_reply<'a>(
+    error: &GatewayError,
+    limits: impl Iterator<Item = LimitReport<'a>> + Clone,
+    request_id: &str,
+    form: ErrorForm,
+    own: Option<&ErrorBody>,
+) -> LocalReply {
+    if let Some(own) = own {
+        let mut reply = problem(error, limits.clone(), request_id);
+        reply.fields.set("content-type", &own.content_type);
+        reply.body = own.body(|| body_values(error, limits));
+        return reply;
+    }
+    let mut reply = match form {
+        ErrorForm::Problem => problem(error, limits, request_id),
+        ErrorForm::Page => page(error, limits, request_id),
+    };
+    reply.fields.push("vary", "Accept");
+    reply
+}
+
+/// The values of the variables in a route's own body.
+fn body_values<'a>(
+    error: &GatewayError,
+    limits: impl Iterator<Item = LimitReport<'a>> + Clone,
+) -> BodyValues {
+    let limit = match error {
+        GatewayError::Throttled(_) => POLICY.to_owned(),
+        GatewayError::LimitExceeded => refused_limits(limits.clone()).join(", "),
+        _ => String::new(),
+    };
+    BodyValues { retry_after: refused_retry_after(error, limits), limit }
 }
 
 /// The response that redirects a client to `location`.

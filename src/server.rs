@@ -8,6 +8,7 @@
 mod listeners;
 mod open_access_log;
 mod open_store;
+mod token_watch;
 
 use std::{
     ffi::OsString,
@@ -282,8 +283,7 @@ impl Server {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
                 RedisFilterStore::new(connector, "throttle", clock, stats)
             });
-            let clock = shared.clock.clone();
-            let ticker = spawn_throttle(throttle.clone(), filter_store, clock, stop.clone())?;
+            let ticker = spawn_throttle(shared, throttle.clone(), filter_store, stop.clone())?;
             self.control.lock().push(ticker);
         }
         Ok(())
@@ -437,14 +437,23 @@ fn admin_access(
 
 /// Starts the thread that runs the throttle's periodic work.
 fn spawn_throttle(
+    shared: &Arc<Shared>,
     throttle: Arc<Throttle>,
     filter_store: Option<RedisFilterStore>,
-    clock: Clock,
     stop: CancellationToken,
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let name = "throttle".to_owned();
-    let run = move || runtime.block_on(throttle.run(filter_store, clock, stop));
+    let shared = Arc::clone(shared);
+    let run = move || {
+        runtime.block_on(async {
+            let ticks = throttle.run(filter_store, shared.clock.clone(), stop);
+            tokio::select! {
+                () = ticks => {}
+                () = token_watch::run(&shared) => {}
+            }
+        });
+    };
     thread::Builder::new().name(name).spawn(run)
 }
 

@@ -68,7 +68,7 @@ use smallvec::SmallVec;
 pub use self::access::AccessRules;
 pub use self::certificates::CertificateUse;
 pub use self::cors::{CorsPolicy, EXPOSED_HEADERS};
-pub use self::error_bodies::{ErrorBodies, ErrorBody};
+pub use self::error_bodies::{BodyValues, ErrorBodies, ErrorBody, escape_markup};
 pub use self::load::LoadError;
 pub(crate) use self::load::catch_panic;
 pub use self::mirror::Mirror;

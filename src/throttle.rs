@@ -5,8 +5,10 @@
 //!
 //! - A token (a keyed 64-bit hash) stays active for the configured memory after its last good response.
 //! - A request neither waits nor locks for the decision.
-//! - The RAM used is fixed: Bloom filters of a size computed from the configuration.
-//! - At capacity, the configured share of unknown tokens is mistaken for active ones (false positives).
+//! - The RAM used is bounded: Bloom filters of a size computed from the configuration, which grow up to a
+//!   configured maximum when more tokens come.
+//! - At capacity, the configured share of unknown tokens is mistaken for active ones (false positives). The
+//!   share is measured.
 //! - While a gateway may have lost activity (filters not loaded, unreadable values, a stepped clock), it
 //!   denies no request.
 //! - Traffic to Redis does not grow with the number of requests.
@@ -18,7 +20,8 @@
 //! | `gate` | the decision of a worker, and the recording of responses |
 //! | [`filter`] | rotating Bloom filters, lock-free for readers and recorders |
 //! | [`geometry`] | sizes of the filters for a capacity and a false-positive rate |
-//! | [`estimate`] | the number of active users, from the fill of the filters |
+//! | [`growth`], `live_filters` | when the filters change their size; the filters during a change |
+//! | [`estimate`] | the number of active users and the false-positive rate, from the fill of the filters |
 //! | [`mode`] | thresholds with hysteresis: when to throttle |
 //! | `ticker` | the control loop: rotate, synchronize, estimate, decide, once a second |
 //! | [`sync`], [`payload`] | sharing filters between gateways: protocol, wire format |
@@ -52,7 +55,9 @@ pub mod estimate;
 pub mod filter;
 mod gate;
 pub mod geometry;
+pub mod growth;
 mod hash_keys;
+mod live_filters;
 pub mod machine_memory;
 pub mod mode;
 pub mod payload;
@@ -74,6 +79,7 @@ use smallvec::SmallVec;
 use self::{
     estimate::Estimate,
     geometry::{Millis, Sizing},
+    live_filters::LiveFilters,
     mode::{Mode, Watermarks},
     rejected::RejectedTokens,
 };
@@ -89,6 +95,12 @@ use crate::secret::SharedSecret;
 /// The policy name of the throttle in rate-limit headers, where a limit has its own name.
 pub const POLICY: &str = "active-users";
 
+/// The capacity is exceeded from this many times the configured false-positive rate on.
+const EXCEEDED_FROM: f64 = 2.0;
+
+/// The capacity is not exceeded any more below this many times the configured false-positive rate.
+const WITHIN_BELOW: f64 = 1.5;
+
 /// The compiled `throttle` section of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThrottleSettings {
@@ -100,8 +112,44 @@ pub struct ThrottleSettings {
     pub forget_status: SmallVec<[u16; 4]>,
     /// The capacity, accuracy and memory that the filters are sized for.
     pub sizing: Sizing,
-    /// The resulting sizes. Only a restart changes them.
+    /// The resulting sizes at the start. Only a restart changes them.
     pub geometry: Geometry,
+    /// Maximum memory of the filters when they have grown, in bytes.
+    pub max_memory: u64,
+}
+
+impl ThrottleSettings {
+    /// The largest growth that `max_memory` allows.
+    pub fn max_growth(&self) -> u32 {
+        self.geometry.max_growth(self.max_memory)
+    }
+
+    /// The largest number of active users that the filters can estimate at every size.
+    pub fn max_countable(&self) -> u64 {
+        let sizes = [self.geometry, self.geometry.grown(self.max_growth())];
+        let [least, most] = sizes.map(|geometry| estimate::max_countable(&geometry));
+        least.min(most)
+    }
+}
+
+/// Whether the tokens fit into the filters, with hysteresis.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CapacityState {
+    /// About as many unknown tokens as configured pass as active.
+    Within,
+    /// More than twice as many do.
+    Exceeded,
+}
+
+impl CapacityState {
+    /// The state after a tick that measured this many times the configured false-positive rate.
+    fn next(self, times: f64) -> Self {
+        let bound = match self {
+            Self::Within => EXCEEDED_FROM,
+            Self::Exceeded => WITHIN_BELOW,
+        };
+        if times >= bound { Self::Exceeded } else { Self::Within }
+    }
 }
 
 /// The state of the throttle as of the last tick.
@@ -124,6 +172,12 @@ pub struct ThrottleStatus {
     pub clock_offset: i64,
     /// Number of ticks since the start.
     pub ticks: u64,
+    /// The share of unknown tokens that pass as active, measured from the fill of the filters.
+    pub false_positive: f64,
+    /// Whether that is twice the configured rate or more.
+    pub capacity: CapacityState,
+    /// Memory of the filters, in bytes.
+    pub memory_bytes: u64,
 }
 
 impl ThrottleStatus {
@@ -140,7 +194,7 @@ impl ThrottleStatus {
 
 /// The throttle of a process.
 pub struct Throttle {
-    filter: Arc<ArcSwap<Filter>>,
+    filter: Arc<ArcSwap<LiveFilters>>,
     rejected: RejectedTokens,
     settings: ArcSwap<ThrottleSettings>,
     status: ArcSwap<ThrottleStatus>,
@@ -171,9 +225,12 @@ impl Throttle {
             retry_at: now,
             clock_offset: 0,
             ticks: 0,
+            false_positive: 0.0,
+            capacity: CapacityState::Within,
+            memory_bytes: settings.geometry.bytes(),
         };
         Arc::new(Self {
-            filter: Arc::new(ArcSwap::from_pointee(filter)),
+            filter: Arc::new(ArcSwap::from_pointee(LiveFilters::new(filter))),
             rejected: RejectedTokens::new(),
             throttling: AtomicBool::new(status.is_throttling()),
             publish_lock: Mutex::new(()),
@@ -207,7 +264,10 @@ impl Throttle {
     /// Applies the settings of a reloaded configuration. A mode set by the operator stays in force
     /// unless the configured mode has changed.
     pub fn configure(&self, settings: &ThrottleSettings) {
-        let before = self.settings.swap(Arc::new(settings.clone()));
+        let before = self.settings();
+        // The filters keep their size, although a default `capacity` follows `max_active`.
+        let (sizing, geometry) = (before.sizing, before.geometry);
+        self.settings.store(Arc::new(ThrottleSettings { sizing, geometry, ..settings.clone() }));
         if before.mode != settings.mode {
             self.set_mode(settings.mode);
         }
@@ -218,12 +278,35 @@ impl Throttle {
         self.publish(|status| status.mode = mode);
     }
 
-    /// Changes the status. Logs when throttling starts or stops.
+    /// Logs that the filters exceed their capacity, or do so no more.
+    fn log_capacity(&self, status: &ThrottleStatus) {
+        let settings = self.settings.load();
+        let (measured, configured) = (status.false_positive, settings.sizing.false_positive);
+        let memory_bytes = status.memory_bytes;
+        if status.capacity == CapacityState::Exceeded {
+            tracing::warn!(
+                measured,
+                configured,
+                memory_bytes,
+                max_memory_bytes = settings.max_memory,
+                "throttle filters exceed their capacity: more unknown tokens than configured pass as active; raise \
+                 throttle.capacity or throttle.max_memory"
+            );
+        } else {
+            tracing::info!(measured, configured, memory_bytes, "throttle filters within capacity");
+        }
+    }
+
+    /// Changes the status. Logs when throttling or an excess of the capacity starts or stops.
     fn publish(&self, change: impl FnOnce(&mut ThrottleStatus)) {
         let _lock = self.publish_lock.lock();
         let mut status = self.status();
+        let before = status.capacity;
         change(&mut status);
         self.status.store(Arc::new(status));
+        if status.capacity != before {
+            self.log_capacity(&status);
+        }
         let is_throttling = status.is_throttling();
         if self.throttling.swap(is_throttling, Ordering::Relaxed) == is_throttling {
             return;
@@ -259,6 +342,7 @@ mod tests {
             forget_status: smallvec![401, 403],
             sizing,
             geometry: Geometry::new(&sizing).unwrap(),
+            max_memory: 0,
         };
         Throttle::new(settings, &SharedSecret::from_namespace("test"), shared, now)
     }

@@ -34,6 +34,7 @@ impl Gateways {
             mode: Mode::On,
             forget_status: [401].into_iter().collect(),
             sizing,
+            max_memory: 0,
             geometry: Geometry::new(&sizing).expect("a valid geometry"),
         };
         let stop = CancellationToken::new();

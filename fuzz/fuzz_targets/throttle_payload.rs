@@ -7,8 +7,8 @@ use flate2::{Compression, write::GzEncoder};
 use libfuzzer_sys::fuzz_target;
 use tidegate::throttle::{
     Geometry, HashKeys,
-    geometry::Sizing,
-    payload::{decode, encode, max_len},
+    geometry::{MAX_GROWTH, Sizing},
+    payload::{decode, encode, max_len, resize},
 };
 
 fuzz_target!(|input: (u8, Vec<u8>)| {
@@ -18,7 +18,9 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
     let hash_keys = HashKeys { token_key: (1, 2), positions: [7; 32] };
     // A valid header, so that the decoder reads the data after it.
     let mut header = vec![1];
-    header.extend_from_slice(&(geometry.bits as u64 / 8).to_le_bytes());
+    // Of a size that filters may grow to, or just beyond.
+    let growth = 1_u64 << (form / 3 % 6);
+    header.extend_from_slice(&(geometry.bits as u64 / 8 * growth).to_le_bytes());
     header.extend_from_slice(&geometry.hashes.to_le_bytes());
     header.extend_from_slice(&hash_keys.positions);
     let mut payload = match form % 3 {
@@ -35,8 +37,13 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
         payload.extend_from_slice(&bytes);
     }
     let Ok(bits) = decode(&geometry, &hash_keys, &payload) else { return };
-    assert!(payload.len() <= max_len(&geometry) && bits.len() == geometry.bits / 8);
-    let again = encode(&geometry, &hash_keys, &bits);
+    let growth = (bits.len() / (geometry.bits / 8)) as u32;
+    let sizes = geometry.grown(growth);
+    assert!(growth.is_power_of_two() && growth <= MAX_GROWTH && bits.len() == sizes.bits / 8);
+    assert!(payload.len() <= max_len(&geometry));
+    let folded = resize(&bits, geometry.bits / 8);
+    assert_eq!(resize(&resize(&folded, bits.len()), folded.len()), folded);
+    let again = encode(&sizes, &hash_keys, &bits);
     assert!(again.len() <= max_len(&geometry));
     assert_eq!(decode(&geometry, &hash_keys, &again), Ok(bits));
 });

@@ -38,3 +38,13 @@ pub(super) fn write_gauge(
     let value = i64::try_from(value).unwrap_or(i64::MAX);
     encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
 }
+
+/// Writes a gauge of a share, from 0 to 1, without labels.
+pub(super) fn write_ratio(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: f64,
+) -> fmt::Result {
+    encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+}

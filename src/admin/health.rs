@@ -11,8 +11,11 @@ use axum::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{AdminContext, token::IsAuthenticated};
-use crate::gateway::Shared;
+use super::{AdminContext, throttle::rounded, token::IsAuthenticated};
+use crate::{
+    gateway::Shared,
+    throttle::{CapacityState, Throttle},
+};
 
 /// Whether the gateway is ready, and why. Without the admin token only `ready` is given.
 #[derive(JsonSchema, Serialize)]
@@ -56,6 +59,10 @@ struct ThrottleHealth {
     loaded: bool,
     /// Whether they hold all activity within `throttle.memory`.
     complete: bool,
+    /// The share of unknown tokens that pass as active, measured from the fill of the filters.
+    false_positive: f64,
+    /// What is wrong with them; null if nothing is. It does not make the gateway unready.
+    note: Option<String>,
 }
 
 /// Liveness: 200 as long as the control thread runs.
@@ -81,7 +88,7 @@ pub(super) async fn readyz(
 fn details(shared: &Shared, workers: u64) -> Details {
     let store = shared.store.status();
     let shards = shared.store.shards().into_iter();
-    let throttle = shared.throttle.as_ref().map(|throttle| throttle.status());
+    let throttle = shared.throttle.as_ref();
     Details {
         workers,
         generation: shared.live.generation(),
@@ -92,9 +99,20 @@ fn details(shared: &Shared, workers: u64) -> Details {
             lost_shards: shards.filter(|shard| !shard.is_up).map(|shard| shard.name).collect(),
             gateways: store.gateways,
         },
-        throttle: throttle.map(|throttle| ThrottleHealth {
-            loaded: throttle.loaded,
-            complete: throttle.complete,
-        }),
+        throttle: throttle.map(|throttle| throttle_health(throttle.as_ref())),
     }
+}
+
+fn throttle_health(throttle: &Throttle) -> ThrottleHealth {
+    let (status, settings) = (throttle.status(), throttle.settings());
+    let false_positive = rounded(status.false_positive);
+    let note = (status.capacity == CapacityState::Exceeded).then(|| {
+        format!(
+            "{} % of unknown tokens pass as active, of {} % configured: more tokens a minute come than \
+             filters of `throttle.capacity` and `throttle.max_memory` can hold",
+            rounded(false_positive * 100.0),
+            rounded(settings.sizing.false_positive * 100.0)
+        )
+    });
+    ThrottleHealth { loaded: status.loaded, complete: status.complete, false_positive, note }
 }

@@ -212,7 +212,7 @@ pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
             .collect(),
         refused_window_ms: REFUSED_WINDOW,
         throttle: shared.throttle.as_ref().map(|own| ThrottleState {
-            description: throttle::describe(own),
+            description: throttle::describe(own, metrics),
             decisions: throttle::DECISIONS.into_iter().zip(metrics.throttle()).collect(),
         }),
         upstreams: all_upstreams

@@ -15,7 +15,10 @@ use super::{
     AdminContext,
     problem::{problem, rejected_body},
 };
-use crate::throttle::{Throttle, mode::Mode};
+use crate::{
+    metrics::Metrics,
+    throttle::{CapacityState, Throttle, mode::Mode},
+};
 
 /// The decisions on requests while throttling, in the order of their counters.
 pub(super) const DECISIONS: [&str; 4] = ["known", "unknown", "missing", "rejected"];
@@ -47,6 +50,19 @@ pub(super) struct ThrottleDescription {
     ticks: u64,
     /// The memory of the filters.
     memory_bytes: u64,
+    /// The memory up to which they grow.
+    max_memory_bytes: u64,
+    /// The share of unknown tokens that pass as active, measured from the fill of the filters.
+    false_positive: f64,
+    /// The configured `throttle.false_positive`.
+    max_false_positive: f64,
+    /// Whether the measured share is twice the configured one or more: more tokens a minute come than the
+    /// filters can hold.
+    over_capacity: bool,
+    /// Requests with an access token on routes where the throttle applies.
+    requests_with_token: u64,
+    /// Requests without one: no user is recognised in them.
+    requests_without_token: u64,
 }
 
 /// The body of `PUT /api/throttle`.
@@ -61,7 +77,7 @@ pub(super) struct ThrottleMode {
 /// Shows the state of the throttle.
 pub(super) async fn show(State(context): State<AdminContext>) -> Response {
     match &context.shared.throttle {
-        Some(throttle) => Json(describe(throttle)).into_response(),
+        Some(throttle) => Json(describe(throttle, &context.shared.metrics)).into_response(),
         None => no_throttle(),
     }
 }
@@ -79,7 +95,7 @@ pub(super) async fn set(
     match parse_mode(&body) {
         Ok(mode) => {
             throttle.set_mode(mode);
-            Json(describe(throttle)).into_response()
+            Json(describe(throttle, &context.shared.metrics)).into_response()
         }
         Err(what) => {
             let detail = format!(
@@ -101,7 +117,8 @@ fn parse_mode(body: &[u8]) -> Result<Mode, String> {
     mode.as_str().and_then(Mode::from_label).ok_or_else(|| format!("`mode` is {mode}"))
 }
 
-pub(super) fn describe(throttle: &Throttle) -> ThrottleDescription {
+pub(super) fn describe(throttle: &Throttle, metrics: &Metrics) -> ThrottleDescription {
+    let [requests_with_token, requests_without_token] = metrics.throttle_requests();
     let (status, settings) = (throttle.status(), throttle.settings());
     ThrottleDescription {
         mode: status.mode.label(),
@@ -114,8 +131,19 @@ pub(super) fn describe(throttle: &Throttle) -> ThrottleDescription {
         loaded: status.loaded,
         complete: status.complete,
         ticks: status.ticks,
-        memory_bytes: settings.geometry.bytes(),
+        memory_bytes: status.memory_bytes,
+        max_memory_bytes: settings.geometry.grown(settings.max_growth()).bytes(),
+        false_positive: rounded(status.false_positive),
+        max_false_positive: settings.sizing.false_positive,
+        over_capacity: status.capacity == CapacityState::Exceeded,
+        requests_with_token,
+        requests_without_token,
     }
+}
+
+/// A rate with four significant digits, and 0 below the smallest that can be configured: more would be noise.
+pub(super) fn rounded(rate: f64) -> f64 {
+    if rate < 1e-9 { 0.0 } else { format!("{rate:.3e}").parse().unwrap_or(rate) }
 }
 
 fn no_throttle() -> Response {

@@ -5,7 +5,7 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::{
-    encode::{start_counters, write_counter, write_gauge},
+    encode::{start_counters, write_counter, write_gauge, write_ratio},
     throttle::DECISIONS,
 };
 use crate::{
@@ -33,7 +33,20 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
         "1 while the filters hold all activity within memory; otherwise no request is denied";
     write_gauge(encoder, "throttle_complete", help, u64::from(status.complete))?;
     let help = "Memory of the filters in bytes";
-    write_gauge(encoder, "throttle_memory_bytes", help, settings.geometry.bytes())?;
+    write_gauge(encoder, "throttle_memory_bytes", help, status.memory_bytes)?;
+    let help = "Memory up to which the filters grow, in bytes";
+    let max_memory = settings.geometry.grown(settings.max_growth()).bytes();
+    write_gauge(encoder, "throttle_max_memory_bytes", help, max_memory)?;
+    let help = "Share of unknown tokens that pass as active, measured from the fill of the filters";
+    write_ratio(encoder, "throttle_false_positive_ratio", help, status.false_positive)?;
+    let help = "Configured share of unknown tokens that may pass as active";
+    let configured = settings.sizing.false_positive;
+    write_ratio(encoder, "throttle_max_false_positive_ratio", help, configured)?;
+    let help = "Requests on routes where the throttle applies, with and without an access token";
+    let mut family = start_counters(encoder, "throttle_requests", help)?;
+    for (token, count) in ["present", "absent"].iter().zip(shared.metrics.throttle_requests()) {
+        write_counter(&mut family, &[("token", token)], count)?;
+    }
     let [decisions @ .., recorded] = shared.metrics.throttle();
     let help =
         "Requests while throttling: admitted as known, or denied as unknown, missing or rejected";

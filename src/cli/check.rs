@@ -195,14 +195,17 @@ fn throttle_summary(throttle: &ThrottleSettings) -> String {
     let (watermarks, geometry) = (&throttle.watermarks, &throttle.geometry);
     let generations = geometry.complete_generations + 1;
     let minutes = |millis: u64| format!("{}m", millis / 60_000);
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     format!(
         "on above {} active users, off below {}; {} of memory in {generations} generations of {}; filters \
-         of {} MiB",
+         of {} MiB for {} tokens a minute, up to {} MiB for more",
         watermarks.max_active,
         watermarks.resume_below,
         minutes(throttle.sizing.memory),
         minutes(geometry.generation_length),
-        geometry.bytes().div_ceil(1 << 20),
+        mib(geometry.bytes()),
+        throttle.sizing.capacity,
+        mib(geometry.grown(throttle.max_growth()).bytes()),
     )
 }
 

@@ -13,12 +13,6 @@ use crate::sensitive::mask_url;
 
 /// The configuration's name in messages.
 const NAME: &str = "tidegate proxy";
-/// The users that the throttle's memory is made for, for each one that may be active.
-const CAPACITY_FACTOR: u64 = 20;
-/// The fewest users that it is made for.
-const MIN_CAPACITY: u64 = 100_000;
-/// The most users that it is made for: as many as the configuration takes.
-const MAX_CAPACITY: u64 = 1_000_000_000;
 /// The value of `--admin` that stands for none.
 const OFF: &str = "off";
 
@@ -92,8 +86,7 @@ fn configuration(arguments: &ProxyArgs) -> Result<String, String> {
         let _ = writeln!(yaml, "limits:\n  per-address: {}", scalar(rate));
     }
     if let Some(max) = throttle {
-        let capacity = max.saturating_mul(CAPACITY_FACTOR).clamp(MIN_CAPACITY, MAX_CAPACITY);
-        let _ = writeln!(yaml, "throttle:\n  max_active: {max}\n  capacity: {capacity}");
+        let _ = writeln!(yaml, "throttle:\n  max_active: {max}");
     }
     if let Some(url) = redis {
         let _ = writeln!(yaml, "store:\n  redis:\n    shards:\n      - primary: {}", scalar(&url));

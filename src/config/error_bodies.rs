@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The body of a response to a request that the gateway refuses or that failed.
+/// The body of a response to a request that the gateway refuses or that failed. It may have the variables
+/// `{retry_after}`, the seconds of `Retry-After`, and `{limit}`, the names of the limits that refused.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorBody {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::units::{Duration, Status};
+use super::units::{Duration, Size, Status};
 
 /// Active-user admission control: while too many users are active, new users are refused with 429 and
 /// active ones are still served. A user is an access token.
@@ -21,10 +21,13 @@ pub struct Throttle {
     #[serde(default = "Throttle::default_memory")]
     #[schemars(extend("x-minimum" = "1m", "x-maximum" = "720h"))]
     pub memory: Duration,
-    /// Number of distinct tokens per minute that the filters are sized for.
-    #[serde(default = "Throttle::default_capacity")]
+    /// Number of distinct tokens per minute that the filters are sized for. Default: twice `max_active`, at
+    /// least 10000.
     #[schemars(range(min = 1, max = 1_000_000_000))]
-    pub capacity: u64,
+    pub capacity: Option<u64>,
+    /// Maximum memory of the filters. They grow when more tokens come than `capacity`, up to 16 times. Default: 8
+    /// times the filters for `capacity`, at most three eighths of the machine's memory.
+    pub max_memory: Option<Size>,
     /// Share of inactive tokens that may be treated as active (false positives of all live filters
     /// together): 0.000000001 to 0.5.
     #[serde(default = "Throttle::default_false_positive")]
@@ -38,13 +41,22 @@ pub struct Throttle {
     pub mode: Mode,
 }
 
+/// The distinct tokens per minute for each user that may be active, if `capacity` is left out.
+const CAPACITY_FACTOR: u64 = 2;
+/// The least `capacity` if it is left out.
+const MIN_CAPACITY: u64 = 10_000;
+/// The largest `capacity`.
+const MAX_CAPACITY: u64 = 1_000_000_000;
+
 impl Throttle {
-    fn default_memory() -> Duration {
-        Duration::from_secs(30 * 60)
+    /// `capacity`, or its default: as many new tokens in a minute as active ones.
+    pub fn capacity_or_default(&self) -> u64 {
+        let by_users = self.max_active.saturating_mul(CAPACITY_FACTOR);
+        self.capacity.unwrap_or_else(|| by_users.clamp(MIN_CAPACITY, MAX_CAPACITY))
     }
 
-    fn default_capacity() -> u64 {
-        1_000_000
+    fn default_memory() -> Duration {
+        Duration::from_secs(30 * 60)
     }
 
     fn default_false_positive() -> f64 {

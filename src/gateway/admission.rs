@@ -22,7 +22,13 @@ impl Gateway {
     ) -> Result<Option<Caller>, GatewayError> {
         let Some(gate) = self.gate.as_ref().filter(|_| route.throttle) else { return Ok(None) };
         let (k0, k1) = gate.token_key();
-        Caller::of(subject, KeySecret(k0, k1)).map(Some).map_err(GatewayError::Ambiguous)
+        let caller = Caller::of(subject, KeySecret(k0, k1)).map_err(GatewayError::Ambiguous)?;
+        let counters = &self.metrics.throttle;
+        match &caller {
+            Caller::Tokens(_) => counters.with_token.add(1),
+            Caller::Address(_) => counters.without_token.add(1),
+        }
+        Ok(Some(caller))
     }
 
     /// Refuses the request while the throttle admits only active users and the caller is not one.

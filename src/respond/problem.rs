@@ -128,7 +128,7 @@ pub(super) fn describe_refusal(
 }
 
 /// The value of `Allow`, which a 405 must have (RFC 9110, 15.5.6).
-fn allow(error: &GatewayError) -> Option<String> {
+pub(super) fn allow(error: &GatewayError) -> Option<String> {
     match error {
         GatewayError::MethodNotAllowed(methods) => {
             let names: Vec<_> = methods.iter().map(Method::as_str).collect();

@@ -25,8 +25,92 @@ pub struct ErrorBodies {
 pub struct ErrorBody {
     /// `Content-Type`.
     pub content_type: HeaderValue,
-    /// The body.
-    pub body: Bytes,
+    /// The body, without its variables.
+    text: Bytes,
+    /// The variables, and the places in `text` before which they stand.
+    variables: Box<[(usize, BodyVariable)]>,
+    /// Whether the values of variables are escaped for HTML and XML.
+    is_markup: bool,
+}
+
+/// A variable of a body.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum BodyVariable {
+    RetryAfter,
+    Limit,
+}
+
+/// The variables, as they are written.
+const VARIABLES: [(&[u8], BodyVariable); 2] =
+    [(b"{retry_after}", BodyVariable::RetryAfter), (b"{limit}", BodyVariable::Limit)];
+
+/// The values of the variables of a body.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct BodyValues {
+    /// The seconds of `Retry-After`; `None` if the response has none.
+    pub retry_after: Option<u64>,
+    /// The names of the limits that refused, or of the throttle; empty if none did.
+    pub limit: String,
+}
+
+impl ErrorBody {
+    /// A body with variables such as `{limit}`. All other braces stand for themselves, as in a style sheet.
+    fn new(content_type: HeaderValue, body: &[u8]) -> Self {
+        let (mut text, mut variables) = (Vec::with_capacity(body.len()), Vec::new());
+        let mut rest = body;
+        while let Some((first, after)) = rest.split_first() {
+            let found = VARIABLES.iter().find(|(written, _)| rest.starts_with(written));
+            if let Some((written, variable)) = found {
+                variables.push((text.len(), *variable));
+                rest = &rest[written.len()..];
+            } else {
+                text.push(*first);
+                rest = after;
+            }
+        }
+        let media = content_type.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+        let media = media.trim_ascii().to_ascii_lowercase();
+        let is_markup = media.ends_with(b"html") || media.ends_with(b"xml");
+        Self { content_type, text: text.into(), variables: variables.into(), is_markup }
+    }
+
+    /// The body with the values of its variables, which are computed only if it has any.
+    pub fn body(&self, values: impl FnOnce() -> BodyValues) -> Bytes {
+        if self.variables.is_empty() {
+            return self.text.clone();
+        }
+        let BodyValues { retry_after, limit } = values();
+        let retry_after = retry_after.map_or(String::new(), |seconds| seconds.to_string());
+        // The names of limits have no character that JSON escapes.
+        let limit = if self.is_markup { escape_markup(&limit) } else { limit };
+        let (mut body, mut from) = (Vec::with_capacity(self.text.len() + 32), 0);
+        for (at, variable) in &self.variables {
+            body.extend_from_slice(&self.text[from..*at]);
+            from = *at;
+            body.extend_from_slice(match variable {
+                BodyVariable::RetryAfter => retry_after.as_bytes(),
+                BodyVariable::Limit => limit.as_bytes(),
+            });
+        }
+        body.extend_from_slice(&self.text[from..]);
+        body.into()
+    }
+}
+
+/// `text` as the content of an element or a quoted attribute.
+pub fn escape_markup(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
 }
 
 /// The statuses that a key stands for.
@@ -144,7 +228,7 @@ fn body(
             None
         }
     };
-    Some(ErrorBody { content_type: content_type?, body: body? })
+    Some(ErrorBody::new(content_type?, &body?))
 }
 
 #[cfg(test)]
@@ -153,8 +237,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn body(text: &'static str) -> ErrorBody {
-        let content_type = HeaderValue::from_static("text/html");
-        ErrorBody { content_type, body: Bytes::from_static(text.as_bytes()) }
+        ErrorBody::new(HeaderValue::from_static("text/html"), text.as_bytes())
     }
 
     #[test]
@@ -174,7 +257,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn variables_have_their_values() {
+        let values = || BodyValues { retry_after: Some(7), limit: "<few>, many".to_owned() };
+        let rendered = |content_type, text: &str| {
+            let body = ErrorBody::new(HeaderValue::from_static(content_type), text.as_bytes());
+            String::from_utf8(body.body(values).to_vec()).unwrap()
+        };
+        let html = "<style>p {color: red}</style>{limit}: {retry_after} s{retry_after}{{limit}";
+        assert_eq!(
+            rendered("Text/HTML ; charset=utf-8", html),
+            "<style>p {color: red}</style>&lt;few&gt;, many: 7 s7{&lt;few&gt;, many"
+        );
+        assert_eq!(rendered("text/plain", "{limit}{x}{}"), "<few>, many{x}{}");
+        let body = ErrorBody::new(HeaderValue::from_static("a/b"), b"{retry_after}|{limit}");
+        assert_eq!(body.body(BodyValues::default), "|");
+        let plain = ErrorBody::new(HeaderValue::from_static("a/b"), b"no {variable}");
+        assert_eq!(plain.body(|| panic!("no variable")), "no {variable}");
+    }
+
     proptest! {
+        /// Every body without a variable is sent as it is.
+        #[test]
+        fn other_bytes_stand_for_themselves(text in prop::collection::vec(any::<u8>(), 0..40)) {
+            let body = ErrorBody::new(HeaderValue::from_static("a/b"), &text);
+            prop_assert_eq!(body.body(BodyValues::default), text);
+        }
+
         #[test]
         fn only_statuses_of_errors_are_keys(key in "[0-9x+-]{0,4}") {
             let expected = match &*key {

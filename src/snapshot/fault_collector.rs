@@ -35,6 +35,11 @@ impl<'a> FaultCollector<'a> {
         self.faults.len() >= MAX_FAULTS
     }
 
+    /// True if the file has `key` in `section`.
+    pub(super) fn has_key(&self, section: &str, key: &str) -> bool {
+        self.source.names(section).any(|name| name == key)
+    }
+
     /// True if the values of `keys` in `section` could be read. A check of several values needs it, because
     /// a value that could not be read has a default or a placeholder in its place.
     pub(super) fn can_read(&self, section: &str, keys: &[&str]) -> bool {

@@ -3,7 +3,7 @@
 use super::fault_collector::FaultCollector;
 use crate::config::{self, Config};
 use crate::throttle::{
-    Geometry, POLICY, ThrottleSettings, estimate,
+    Geometry, POLICY, ThrottleSettings,
     geometry::Sizing,
     mode::{Mode, Watermarks},
 };
@@ -25,6 +25,13 @@ pub(super) fn compile(
             "at least one token source in `client.token`, such as header:authorization",
         );
     }
+    if !collector.has_key("client", "token") {
+        let what = "the throttle recognises users by the `Authorization` header only: browsers with a \
+                    session cookie are not among them";
+        let expected =
+            "`client: {token: [cookie:NAME]}`, or `[header:authorization]` to confirm it";
+        collector.note_at_key("throttle", what, expected);
+    }
     if config.limits.contains_key(POLICY) {
         let what = format!("`{POLICY}`, the policy name of the throttle");
         collector.fault_at_key(&format!("limits.{POLICY}"), what, "another name");
@@ -39,19 +46,13 @@ pub(super) fn compile(
     let geometry = match Geometry::new(&sizing) {
         Ok(geometry) => geometry,
         Err(error) => {
-            collector.fault("throttle.capacity", error.to_string(), "fewer tokens per minute");
+            let path = capacity_path(configured);
+            collector.fault(path, error.to_string(), "fewer tokens per minute");
             return None;
         }
     };
-    check_memory(collector, &geometry);
-    let ceiling = estimate::max_countable(&geometry);
-    if watermarks.max_active > ceiling {
-        let what =
-            format!("`{}`, more than filters of this size can estimate", watermarks.max_active);
-        let expected = format!("at most {ceiling}, or a higher `capacity`");
-        collector.fault("throttle.max_active", what, &expected);
-    }
-    Some(ThrottleSettings {
+    let max_memory = max_memory(collector, configured, &geometry);
+    let settings = ThrottleSettings {
         watermarks,
         mode: match configured.mode {
             config::Mode::Auto => Mode::Auto,
@@ -61,7 +62,16 @@ pub(super) fn compile(
         forget_status: configured.forget_status.iter().map(|status| status.0).collect(),
         sizing,
         geometry,
-    })
+        max_memory,
+    };
+    let ceiling = settings.max_countable();
+    if watermarks.max_active > ceiling {
+        let what =
+            format!("`{}`, more than filters of this size can estimate", watermarks.max_active);
+        let expected = format!("at most {ceiling}, or a higher `capacity`");
+        collector.fault("throttle.max_active", what, &expected);
+    }
+    Some(settings)
 }
 
 /// Notes routes with a fixed response, on which any token becomes active.
@@ -94,28 +104,49 @@ fn sizing(collector: &mut FaultCollector<'_>, configured: &config::Throttle) -> 
     let is_whole = memory.is_multiple_of(MINUTE);
     let what = format!("`{}`", configured.memory);
     collector.ensure(is_whole, "throttle.memory", &what, "whole minutes, from 1m to 720h");
-    let (capacity, false_positive) = (configured.capacity, configured.false_positive);
-    let is_valid =
-        is_whole && collector.can_read("throttle", &["memory", "capacity", "false_positive"]);
+    let (capacity, false_positive) = (configured.capacity_or_default(), configured.false_positive);
+    let read = ["max_active", "memory", "capacity", "false_positive"];
+    let is_valid = is_whole && collector.can_read("throttle", &read);
     is_valid.then_some(Sizing { capacity, false_positive, memory })
 }
 
-/// Reports filters that take more than three eighths of this machine's memory. Old and new filters exist
-/// at once while they are rebuilt, which happens if this machine's clock is ahead of that of Redis.
-fn check_memory(collector: &mut FaultCollector<'_>, geometry: &Geometry) {
-    let (needed, Some(available)) = (geometry.bytes(), crate::throttle::machine_memory::usable())
-    else {
-        return;
-    };
-    if needed > available / 8 * 3 {
-        let what = format!("filters of {} MiB", needed.div_ceil(1 << 20));
-        let expected = format!(
-            "at most three eighths of the {} MiB of this machine: fewer tokens per minute, or a \
-             higher `false_positive`",
-            available >> 20
-        );
-        collector.fault("throttle.capacity", what, &expected);
+/// The key that decides the capacity.
+fn capacity_path(configured: &config::Throttle) -> &'static str {
+    if configured.capacity.is_some() { "throttle.capacity" } else { "throttle.max_active" }
+}
+
+/// The growth of filters whose `max_memory` is left out.
+const DEFAULT_GROWTH: u32 = 8;
+
+/// The maximum memory of the filters, in bytes. Reports filters that take more than three eighths of this
+/// machine's memory: filters of two sizes exist at once while they grow.
+fn max_memory(
+    collector: &mut FaultCollector<'_>,
+    configured: &config::Throttle,
+    geometry: &Geometry,
+) -> u64 {
+    let available = crate::throttle::machine_memory::usable().unwrap_or(u64::MAX);
+    let allowed = available / 8 * 3;
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let of_machine = format!("three eighths of the {} MiB of this machine", available >> 20);
+    if geometry.bytes() > allowed {
+        let what = format!("filters of {} MiB", mib(geometry.bytes()));
+        let expected =
+            format!("at most {of_machine}: fewer tokens per minute, or a higher `false_positive`");
+        collector.fault(capacity_path(configured), what, &expected);
     }
+    let Some(max_memory) = configured.max_memory else {
+        return geometry.grown(DEFAULT_GROWTH).bytes().min(allowed).max(geometry.bytes());
+    };
+    if max_memory.0 < geometry.bytes() {
+        let what = format!("`{max_memory}`, less than the filters for `capacity`");
+        let expected = format!("at least {}MiB, or a lower `capacity`", mib(geometry.bytes()));
+        collector.fault("throttle.max_memory", what, &expected);
+    } else if max_memory.0 > allowed {
+        let expected = format!("at most {of_machine}");
+        collector.fault("throttle.max_memory", format!("`{max_memory}`"), &expected);
+    }
+    max_memory.0
 }
 
 #[cfg(test)]
@@ -149,8 +180,14 @@ routes:
             (settings.geometry.complete_generations, settings.geometry.generation_length),
             (30, 60_000)
         );
-        let mib = settings.geometry.bytes() >> 20;
-        assert!((80..90).contains(&mib), "{mib} MiB for a million tokens per minute");
+        for (max_active, capacity, kib) in
+            [(1, 10_000, 840), (5_000, 10_000, 840), (500_000, 1_000_000, 84_078)]
+        {
+            let settings = compile(&format!("max_active: {max_active}")).unwrap().throttle.unwrap();
+            assert_eq!(settings.sizing.capacity, capacity);
+            assert_eq!(settings.geometry.bytes() >> 10, kib, "{max_active}");
+            assert_eq!(settings.max_growth(), 8);
+        }
         for (max_active, resume_below) in [(1, 1), (9, 9), (10, 9), (11, 10), (1_000_000, 900_000)]
         {
             let settings = compile(&format!("max_active: {max_active}")).unwrap().throttle.unwrap();
@@ -170,6 +207,9 @@ routes:
             ("max_active: 10, memory: 90s", "1:36", "whole minutes"),
             ("max_active: 10, capacity: 1000000000", "1:38", "MiB of this machine"),
             ("max_active: 1000000, capacity: 1000", "1:24", "or a higher `capacity`"),
+            ("max_active: 900000000000", "1:24", "MiB of this machine"),
+            ("max_active: 10, max_memory: 100KiB", "1:40", "at least 1MiB"),
+            ("max_active: 10, max_memory: 900000GiB", "1:40", "MiB of this machine"),
         ] {
             let faults = compile(throttle).unwrap_err();
             let place = format!("t.yaml:{path}: ");
@@ -188,12 +228,28 @@ routes:
 
     #[test]
     fn a_route_with_a_fixed_response_is_noted() {
-        let notes = compile("max_active: 10").unwrap().notes;
+        let token = "max_active: 10}\nclient: {token: [cookie:session]";
+        let notes = compile(token).unwrap().notes;
         let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
         assert_eq!(notes.len(), 1, "{notes:?}");
-        assert!(notes[0].starts_with("t.yaml:7:"), "{notes:?}");
+        assert!(notes[0].starts_with("t.yaml:8:"), "{notes:?}");
         let text = format!("workers: 1\n{ROUTES}");
         let loaded = config::parse("t.yaml", &text).unwrap();
         assert!(Snapshot::compile(&loaded).unwrap().notes.is_empty(), "no throttle, no note");
+    }
+
+    #[test]
+    fn a_throttle_without_a_configured_token_is_noted() {
+        let has_note = |text: &str| {
+            let notes = compile(text).unwrap().notes;
+            notes.iter().any(|note| note.to_string().contains("session cookie"))
+        };
+        assert!(has_note("max_active: 10"));
+        for token in ["header:authorization", "cookie:session"] {
+            assert!(
+                !has_note(&format!("max_active: 10}}\nclient: {{token: ['{token}']")),
+                "{token}"
+            );
+        }
     }
 }

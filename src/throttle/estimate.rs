@@ -10,6 +10,10 @@
 //! `m e^-t (1 - (1+t) e^-t)`. The derivative of `n` with respect to it is `-e^t / k`, so the estimate has the
 //! variance `m (e^t - t - 1) / k^2` and the relative standard deviation `sqrt((e^t - t - 1) / m) / t`. It
 //! grows with `t`, from `1 / sqrt(2m)` without bound as the last positions fill.
+//!
+//! Filters that have grown are read as if they had the configured size, which makes the estimate independent
+//! of when they grew, and only at `s` of its positions: with the share `q = s/m`, the estimate has the relative
+//! standard deviation `sqrt((e^t - qt - 1) / s) / t`.
 
 use super::geometry::Geometry;
 
@@ -30,16 +34,17 @@ pub struct Estimate {
     pub saturated: bool,
 }
 
-/// Estimates the number of tokens from the number of `occupied` positions.
+/// Estimates the number of tokens from the number of `occupied` positions ([`super::Filter::occupied`]).
 pub fn estimate(geometry: &Geometry, occupied: usize) -> Estimate {
-    let (positions, hashes) = (geometry.bits as f64, f64::from(geometry.hashes));
+    let survey = Survey::of(geometry);
     // Infinite if all positions are occupied.
-    let load = -f64::ln_1p(-(occupied as f64 / positions).min(1.0));
-    let max_load = max_load(positions);
+    let load = -f64::ln_1p(-(occupied as f64 / survey.positions).min(1.0));
+    let max_load = survey.max_load();
     let capped = load.min(max_load);
+    let tokens_per_load = geometry.configured_bits() as f64 / f64::from(geometry.hashes);
     Estimate {
-        tokens: (capped * positions / hashes).round() as u64,
-        error: (Z_95 * deviation(positions, capped) / hashes).ceil() as u64,
+        tokens: (capped * tokens_per_load).round() as u64,
+        error: (Z_95 * survey.deviation(capped) * tokens_per_load).ceil() as u64,
         saturated: load > max_load,
     }
 }
@@ -47,31 +52,54 @@ pub fn estimate(geometry: &Geometry, occupied: usize) -> Estimate {
 /// The largest number of tokens that filters of this geometry can estimate; 0 if they are too small for
 /// any estimate.
 pub fn max_countable(geometry: &Geometry) -> u64 {
-    let positions = geometry.bits as f64;
-    (max_load(positions) * positions / f64::from(geometry.hashes)) as u64
+    let tokens_per_load = geometry.configured_bits() as f64 / f64::from(geometry.hashes);
+    (Survey::of(geometry).max_load() * tokens_per_load) as u64
 }
 
-/// The standard deviation of `load * positions`.
-fn deviation(positions: f64, load: f64) -> f64 {
-    // The subtraction would cancel most digits: use the first term of the series instead.
-    let excess = if load < 1e-4 { load * load / 2.0 } else { load.exp_m1() - load };
-    (positions * excess).sqrt()
+/// The share of unknown tokens that filters of this geometry mistake for recorded ones, from the share of set
+/// positions in each live generation.
+pub fn false_positive(geometry: &Geometry, fills: &[f64]) -> f64 {
+    let in_one = |fill: &f64| fill.powi(geometry.hashes.cast_signed());
+    // Without the rounding of `1 - p` for a small `p`.
+    -fills.iter().map(|fill| f64::ln_1p(-in_one(fill))).sum::<f64>().exp_m1()
 }
 
-/// The largest load whose estimate is within [`MAX_RELATIVE_ERROR`], by bisection.
-fn max_load(positions: f64) -> f64 {
-    // A load of 64 would need more positions than can exist.
-    let (mut low, mut high) = (0.0, 64.0);
-    for _ in 0..64 {
-        let load = f64::midpoint(low, high);
-        let error = Z_95 * deviation(positions, load) / (load * positions);
-        if error <= MAX_RELATIVE_ERROR {
-            low = load;
-        } else {
-            high = load;
-        }
+/// The positions that are read for an estimate.
+struct Survey {
+    /// Their number.
+    positions: f64,
+    /// Their share of all positions of the configured size.
+    share: f64,
+}
+
+impl Survey {
+    fn of(geometry: &Geometry) -> Self {
+        let positions = geometry.surveyed() as f64;
+        Self { positions, share: positions / geometry.configured_bits() as f64 }
     }
-    low
+
+    /// The standard deviation of an estimated load.
+    fn deviation(&self, load: f64) -> f64 {
+        // The subtraction would cancel most digits: use the first term of the series instead.
+        let is_tiny = load < 1e-4 && self.share >= 1.0;
+        let excess = if is_tiny { load * load / 2.0 } else { load.exp_m1() - self.share * load };
+        (excess / self.positions).sqrt()
+    }
+
+    /// The largest load whose estimate is within [`MAX_RELATIVE_ERROR`], by bisection.
+    fn max_load(&self) -> f64 {
+        // A load of 64 would need more positions than can exist.
+        let (mut low, mut high) = (0.0, 64.0);
+        for _ in 0..64 {
+            let load = f64::midpoint(low, high);
+            if Z_95 * self.deviation(load) / load <= MAX_RELATIVE_ERROR {
+                low = load;
+            } else {
+                high = load;
+            }
+        }
+        low
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::{cell::RefCell, sync::Arc, sync::atomic::Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 
-use super::{Filter, Throttle, ThrottleSettings, geometry::Millis, recent::RecentTokens};
+use super::{
+    Throttle, ThrottleSettings, geometry::Millis, live_filters::LiveFilters, recent::RecentTokens,
+};
 use crate::mix::local_token;
 
 /// The status for an invalid token. The other statuses in `forget_status` may mean that a valid token lacks
@@ -67,7 +69,7 @@ pub struct AdmissionDenied {
 /// The admission gate of one worker.
 pub struct AdmissionGate {
     throttle: Arc<Throttle>,
-    filter: RefCell<Cache<Arc<ArcSwap<Filter>>, Arc<Filter>>>,
+    filter: RefCell<Cache<Arc<ArcSwap<LiveFilters>>, Arc<LiveFilters>>>,
     recent: RecentTokens,
 }
 
@@ -79,7 +81,7 @@ impl AdmissionGate {
 
     /// The key of the hash of callers.
     pub fn token_key(&self) -> (u64, u64) {
-        self.filter.borrow_mut().load().hash_keys().token_key
+        self.filter.borrow_mut().load().current.hash_keys().token_key
     }
 
     /// Decides whether a caller is admitted. `caller` is the keyed hash of the token or, without a token,
@@ -117,7 +119,7 @@ impl AdmissionGate {
     fn is_rejected(&self, token: u64) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
-        let minute = filter.geometry().minute(*filter.live_generations().end());
+        let minute = filter.current.geometry().minute(filter.generation());
         self.throttle.rejected.contains(local_token(token), minute, REJECTED_MINUTES)
     }
 
@@ -125,8 +127,7 @@ impl AdmissionGate {
     pub fn is_active(&self, token: u64) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
-        self.recent.contains(local_token(token), *filter.live_generations().end())
-            || filter.contains(token)
+        self.recent.contains(local_token(token), filter.generation()) || filter.contains(token)
     }
 
     #[cold]
@@ -152,10 +153,11 @@ impl AdmissionGate {
     pub fn record_response(&self, token: u64, status: u16, settings: &ThrottleSettings) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
-        let (generation, local) = (*filter.live_generations().end(), local_token(token));
+        let (generation, local) = (filter.generation(), local_token(token));
         if settings.forget_status.contains(&status) {
             if status == UNAUTHORIZED {
-                self.throttle.rejected.insert(local, filter.geometry().minute(generation));
+                let minute = filter.current.geometry().minute(generation);
+                self.throttle.rejected.insert(local, minute);
             }
             return false;
         }
@@ -168,10 +170,10 @@ impl AdmissionGate {
     pub fn record_activity(&self, token: u64) {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
-        self.record(filter, token, *filter.live_generations().end());
+        self.record(filter, token, filter.generation());
     }
 
-    fn record(&self, filter: &Filter, token: u64, generation: u64) -> bool {
+    fn record(&self, filter: &LiveFilters, token: u64, generation: u64) -> bool {
         let local = local_token(token);
         if self.recent.contains(local, generation) {
             return false;

@@ -11,8 +11,14 @@ const MINUTE: Millis = 60_000;
 /// cleared, they take the 32 bits of a word.
 pub const MAX_COMPLETE_GENERATIONS: u32 = 30;
 
-/// Maximum number of positions: 4 TiB of filters.
+/// Maximum number of positions at the configured size: 4 TiB of filters.
 const MAX_BITS: f64 = (1_u64 << 40) as f64;
+
+/// Maximum of [`Geometry::growth`]. A payload of filters this large takes half of the memory of the smallest.
+pub const MAX_GROWTH: u32 = 16;
+
+/// Maximum number of positions at which larger filters are surveyed ([`Geometry::surveyed`]).
+const MAX_SURVEYED: usize = 1 << 20;
 
 /// Maximum number of hashes of a token: a false-positive rate of 2^-64, which is below the collision
 /// rate of the tokens' own hashes.
@@ -46,11 +52,18 @@ pub enum SizingError {
     TooLarge(f64),
 }
 
-/// The sizes of the filters. Gateways share filters only if all of these are equal.
+/// The sizes of the filters. Gateways share filters if all of these but the growth are equal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Geometry {
-    /// Number of positions, which is the number of bits of one generation: a multiple of 8, above 0.
+    /// Number of positions, which is the number of bits of one generation: a multiple of 8 times the growth,
+    /// above 0.
     pub bits: usize,
+    /// How many times larger than configured: a power of two, at most [`MAX_GROWTH`].
+    ///
+    /// A position is a hash modulo `bits`, so filters of two sizes convert into each other, because one size
+    /// divides the other: a larger one repeats the bits of the smaller, which adds no false positive; a
+    /// smaller one has the bits of all repetitions, as if every token had been recorded at its size.
+    pub growth: u32,
     /// Number of hashes of a token, and so of its positions; above 0.
     pub hashes: u32,
     /// Duration of a generation in ms: whole minutes, above 0.
@@ -98,7 +111,33 @@ impl Geometry {
         if hashes > MAX_HASHES {
             return Err(SizingError::Rate);
         }
-        Ok(Self { bits, hashes, generation_length: generation * MINUTE, complete_generations })
+        let generation_length = generation * MINUTE;
+        Ok(Self { bits, growth: 1, hashes, generation_length, complete_generations })
+    }
+
+    /// The sizes with another growth.
+    #[must_use]
+    pub fn grown(self, growth: u32) -> Self {
+        Self { bits: self.configured_bits() * growth as usize, growth, ..self }
+    }
+
+    /// Number of positions at the configured size.
+    pub fn configured_bits(&self) -> usize {
+        self.bits / self.growth as usize
+    }
+
+    /// Number of positions of the configured size at which the filters are read to estimate the number of
+    /// tokens. Larger filters are read at a part of them, so that growth costs no time.
+    pub fn surveyed(&self) -> usize {
+        let all = self.configured_bits();
+        if self.growth == 1 { all } else { all.min(MAX_SURVEYED) }
+    }
+
+    /// The largest growth whose filters take at most `bytes`; at least 1.
+    pub fn max_growth(&self, bytes: u64) -> u32 {
+        let times = bytes / self.grown(1).bytes();
+        let growth = times.clamp(1, u64::from(MAX_GROWTH)) as u32;
+        1 << growth.ilog2()
     }
 
     /// Memory of the filters, in bytes.

@@ -1,11 +1,18 @@
 //! The wire format of one generation in Redis: a flag byte, then the format of the `bloomfilter` crate,
-//! plain or gzipped.
+//! plain or gzipped. A payload has the size of the filter that it was written from, which may be larger or
+//! smaller than the reader's; [`resize`] converts it.
 
-use std::io::{Read, Write};
+use std::{
+    cmp::Ordering,
+    io::{Read, Write},
+};
 
 use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
 
-use super::{geometry::Geometry, hash_keys::HashKeys};
+use super::{
+    geometry::{Geometry, MAX_GROWTH},
+    hash_keys::HashKeys,
+};
 
 /// The flag of an uncompressed payload.
 const PLAIN: u8 = 0;
@@ -28,6 +35,10 @@ const SPARSE_RATIO: u64 = 5;
 /// are false positives then. A filter that is less full still denies some unknown tokens and must be used:
 /// otherwise active users would be denied only because more came than expected.
 const SATURATION_RATIO: u64 = 256;
+
+/// A generation is sparse if at most this share of its bits is set: a quarter of the tokens that it is sized
+/// for.
+const SPARSE_FILL: f64 = 0.159;
 
 /// Why a payload from Redis is not used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -70,10 +81,40 @@ impl PayloadError {
     }
 }
 
-/// Maximum length of a payload of `geometry`, in bytes.
+/// Maximum length of a payload that filters of `geometry` can read, in bytes.
 pub fn max_len(geometry: &Geometry) -> usize {
     // Gzip is used only if it is shorter.
-    1 + HEADER_LEN + geometry.bits / 8
+    1 + HEADER_LEN + geometry.grown(MAX_GROWTH).bits / 8
+}
+
+/// Converts the bits of a generation to a filter of another size, in bytes; one of both sizes divides the
+/// other. A larger one repeats them; a smaller one has the bits of all parts.
+pub fn resize(bits: &[u8], len: usize) -> Vec<u8> {
+    let mut resized = vec![0; len];
+    if bits.is_empty() || len == 0 {
+        return resized;
+    }
+    for at in (0..bits.len().max(len)).step_by(bits.len().min(len)) {
+        let (ours, theirs) = (&mut resized[at % len..], &bits[at % bits.len()..]);
+        ours.iter_mut().zip(theirs).for_each(|(ours, theirs)| *ours |= theirs);
+    }
+    resized
+}
+
+/// True if the bits of a generation are so few that it fits in this size with room for more.
+pub fn is_sparse(bits: &[u8]) -> bool {
+    is_sparse_fill(count_ones(bits) as f64 / (bits.len() * 8) as f64)
+}
+
+/// As [`is_sparse`], for a share of set bits.
+pub fn is_sparse_fill(fill: f64) -> bool {
+    fill <= SPARSE_FILL
+}
+
+/// True if so many bits are set that almost every token seems active.
+pub fn is_saturated(bits: &[u8]) -> bool {
+    let all = bits.len() as u64 * 8;
+    (all - count_ones(bits)) * SATURATION_RATIO < all
 }
 
 /// Encodes `bits`, which [`super::Filter::export`] returned.
@@ -97,8 +138,8 @@ pub fn encode(geometry: &Geometry, hash_keys: &HashKeys, bits: &[u8]) -> Vec<u8>
     plain
 }
 
-/// Decodes the bits of a payload of this geometry and these hash keys, for [`super::Filter::merge`].
-/// Allocates no more than they need, so a decompression bomb is harmless.
+/// Decodes the bits of a payload of these hash keys and this geometry, at any growth. Allocates no more than
+/// they need, so a decompression bomb is harmless.
 ///
 /// # Errors
 ///
@@ -115,21 +156,17 @@ pub fn decode(
     let bits = match *flag {
         PLAIN => {
             let (head, bits) = value.split_first_chunk().ok_or(PayloadError::Malformed)?;
-            check_header(geometry, hash_keys, head)?;
-            if bits.len() != geometry.bits / 8 {
-                return Err(PayloadError::Malformed);
+            let length = check_header(geometry, hash_keys, head)?;
+            match bits.len().cmp(&length) {
+                Ordering::Less => return Err(PayloadError::Malformed),
+                Ordering::Greater => return Err(PayloadError::TooLong),
+                Ordering::Equal => bits.to_vec(),
             }
-            bits.to_vec()
         }
         GZIP => decompress(geometry, hash_keys, value)?,
         _ => return Err(PayloadError::Malformed),
     };
-    let clear = geometry.bits as u64 - count_ones(&bits).min(geometry.bits as u64);
-    if clear * SATURATION_RATIO < geometry.bits as u64 {
-        Err(PayloadError::Saturated)
-    } else {
-        Ok(bits)
-    }
+    if is_saturated(&bits) { Err(PayloadError::Saturated) } else { Ok(bits) }
 }
 
 /// Decompresses a payload. The header is checked before memory for the bits is allocated, and the stream is
@@ -142,8 +179,7 @@ fn decompress(
     let mut reader = GzDecoder::new(packed);
     let mut head = [0; HEADER_LEN];
     reader.read_exact(&mut head).map_err(|_| PayloadError::Malformed)?;
-    check_header(geometry, hash_keys, &head)?;
-    let length = geometry.bits / 8;
+    let length = check_header(geometry, hash_keys, &head)?;
     let mut bits = Vec::with_capacity(length + 1);
     let limit = length as u64 + 1;
     reader.by_ref().take(limit).read_to_end(&mut bits).map_err(|_| PayloadError::Malformed)?;
@@ -156,22 +192,22 @@ fn decompress(
     Ok(bits)
 }
 
-/// Checks that `head` is the header of this geometry and these hash keys.
+/// Checks that `head` is the header of these hash keys and this geometry at any growth. Returns the length of
+/// the bits in bytes.
 fn check_header(
     geometry: &Geometry,
     hash_keys: &HashKeys,
     head: &[u8; HEADER_LEN],
-) -> Result<(), PayloadError> {
-    let expected = header(geometry, hash_keys);
-    let differs = |part: std::ops::Range<usize>| head[part.clone()] != expected[part];
-    if differs(0..1) {
-        Err(PayloadError::Malformed)
-    } else if differs(1..13) {
-        Err(PayloadError::Geometry)
-    } else if differs(13..HEADER_LEN) {
-        Err(PayloadError::Seed)
-    } else {
-        Ok(())
+) -> Result<usize, PayloadError> {
+    let sizes = (0..=MAX_GROWTH.ilog2()).map(|doublings| geometry.grown(1 << doublings));
+    let mut headers = sizes.map(|sizes| (sizes, header(&sizes, hash_keys)));
+    if head[0] != VERSION {
+        return Err(PayloadError::Malformed);
+    }
+    match headers.find(|(_, expected)| head[1..13] == expected[1..13]) {
+        None => Err(PayloadError::Geometry),
+        Some((_, expected)) if head[13..] != expected[13..] => Err(PayloadError::Seed),
+        Some((sizes, _)) => Ok(sizes.bits / 8),
     }
 }
 

@@ -9,13 +9,18 @@
 //! marks the generation in the filter after it sets the bits, and the mark is taken before the bits are read;
 //! a version is known only after its bits were merged, or were written by this gateway.
 //!
+//! Gateways whose filters have different sizes share them: each writes payloads of its own size and converts
+//! the others' ([`payload::resize`]). If a larger payload has too many tokens for the filter here, the filter
+//! must grow before the payload is merged ([`FilterSync::wanted_growth`]). A payload cannot make it grow beyond
+//! the maximum set here, and one with few tokens is converted instead.
+//!
 //! A tick makes at most [`MAX_CALLS_PER_TICK`] calls, whatever the traffic.
 
 mod filter_store;
 mod generations;
 mod stats;
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use self::generations::GenerationTable;
 pub use self::{
@@ -77,6 +82,19 @@ pub struct FilterSync {
     unread_generations: usize,
     /// Whether the last tick or load failed.
     is_failing: bool,
+    /// The growth to which payloads may make the filter grow.
+    max_growth: u32,
+    /// The growth that payloads which were not merged in this tick need.
+    wanted_growth: Option<u32>,
+}
+
+/// What a read found in Redis.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum ReadState {
+    Absent,
+    Present,
+    /// A payload that is not merged before the filter has grown.
+    TooLarge,
 }
 
 /// What a tick may still write.
@@ -96,7 +114,20 @@ impl FilterSync {
             tick: 0,
             unread_generations: 0,
             is_failing: false,
+            max_growth: 1,
+            wanted_growth: None,
         }
+    }
+
+    /// Sets the growth to which payloads may make the filter grow; 1 at the start.
+    pub fn set_max_growth(&mut self, max_growth: u32) {
+        self.max_growth = max_growth;
+    }
+
+    /// The growth that the filter needs before some payloads of the last tick or load can be merged; `None` if
+    /// all were.
+    pub fn wanted_growth(&self) -> Option<u32> {
+        self.wanted_growth
     }
 
     /// Whether a load has succeeded: all readable payloads of that time were merged.
@@ -117,8 +148,8 @@ impl FilterSync {
         self.is_failing || self.unread_generations > 0
     }
 
-    /// Merges the payload of every live generation, newest first. Repeat it until it succeeds, before the
-    /// first tick.
+    /// Merges the payload of every live generation, newest first. Repeat it until it succeeds and
+    /// [`Self::is_loaded`], before the first tick.
     ///
     /// # Errors
     ///
@@ -144,7 +175,7 @@ impl FilterSync {
             // Decompression takes long, and this thread has other tasks.
             tokio::task::yield_now().await;
         }
-        self.loaded = true;
+        self.loaded = self.wanted_growth.is_none();
         Ok(report)
     }
 
@@ -200,6 +231,7 @@ impl FilterSync {
     async fn begin_tick(&mut self, store: &mut impl FilterStore) -> Result<SyncReport, Failure> {
         self.tick += 1;
         self.stats.ticks.add(1);
+        self.wanted_growth = None;
         let ServerTime { now, clock_offset } = store.time().await?;
         Ok(SyncReport { now, clock_offset, pending: 0 })
     }
@@ -212,11 +244,12 @@ impl FilterSync {
         index: u64,
         budget: &mut WriteBudget,
     ) -> Result<(), Failure> {
-        let is_absent = self.read(filter, store, index).await?;
+        let found = self.read(filter, store, index).await?;
         let tick = self.tick;
         let state = self.generations.entry(index);
         if !state.dirty
             || state.foreign
+            || found == ReadState::TooLarge
             || budget.remaining_commits == 0
             || budget.write_error.is_some()
         {
@@ -224,17 +257,17 @@ impl FilterSync {
         }
         // It has expired since it was read, so no gateway needs it.
         let Some(bits) = filter.export(index) else { return Ok(()) };
-        if is_absent && bits.iter().all(|&byte| byte == 0) {
+        if found == ReadState::Absent && bits.iter().all(|&byte| byte == 0) {
+            state.dirty = false;
+            return Ok(());
+        }
+        if payload::is_saturated(&bits) {
+            // Other gateways would reject it and write their own, in an endless loop.
             state.dirty = false;
             return Ok(());
         }
         let geometry = filter.geometry();
         let payload = payload::encode(geometry, filter.hash_keys(), &bits);
-        if is_saturated(filter, &payload) {
-            // Other gateways would reject it and write their own, in an endless loop.
-            state.dirty = false;
-            return Ok(());
-        }
         budget.remaining_commits -= 1;
         state.last_attempt = tick;
         let expected = state.known.map(|version| version.timestamp);
@@ -254,13 +287,13 @@ impl FilterSync {
         Ok(())
     }
 
-    /// Merges the payload of a generation. Returns whether there is none.
+    /// Merges the payload of a generation.
     async fn read(
         &mut self,
         filter: &Filter,
         store: &mut impl FilterStore,
         index: u64,
-    ) -> Result<bool, Failure> {
+    ) -> Result<ReadState, Failure> {
         let geometry = filter.geometry();
         let (minute, max_len) = (geometry.minute(index), payload::max_len(geometry));
         let known = self.generations.entry(index).known;
@@ -274,23 +307,47 @@ impl FilterSync {
                 let state = self.generations.entry(index);
                 state.dirty |= known.is_some();
                 (state.known, state.foreign) = (None, false);
-                return Ok(true);
+                return Ok(ReadState::Absent);
             }
             ReadOutcome::Unusable(error, version) => self.reject(index, error, version),
             ReadOutcome::Value(version, payload) => {
                 match payload::decode(geometry, filter.hash_keys(), &payload) {
                     Err(error) => self.reject(index, error, Some(version)),
-                    Ok(bits) => {
-                        let Some(merged) = filter.merge(index, &bits) else { return Ok(false) };
-                        let state = self.generations.entry(index);
-                        state.known = Some(version);
-                        state.dirty = merged.remote_missing > 0;
-                        (state.foreign, state.load_failed) = (false, false);
-                    }
+                    Ok(bits) => return Ok(self.merge(filter, index, version, &bits)),
                 }
             }
         }
-        Ok(false)
+        Ok(ReadState::Present)
+    }
+
+    /// Merges the bits of a payload, converted to the size of the filter, unless the filter must grow first.
+    fn merge(
+        &mut self,
+        filter: &Filter,
+        index: u64,
+        version: PayloadVersion,
+        bits: &[u8],
+    ) -> ReadState {
+        let geometry = filter.geometry();
+        let growth = (bits.len() * 8 / geometry.configured_bits()) as u32;
+        let bits = if growth == geometry.growth {
+            Cow::Borrowed(bits)
+        } else {
+            Cow::Owned(payload::resize(bits, geometry.bits / 8))
+        };
+        let allowed = growth.min(self.max_growth);
+        if allowed > geometry.growth && !payload::is_sparse(&bits) {
+            self.wanted_growth = self.wanted_growth.max(Some(allowed));
+            self.generations.entry(index).load_failed |= !self.loaded;
+            return ReadState::TooLarge;
+        }
+        if let Some(merged) = filter.merge(index, &bits) {
+            let state = self.generations.entry(index);
+            state.known = Some(version);
+            state.dirty = merged.remote_missing > 0;
+            (state.foreign, state.load_failed) = (false, false);
+        }
+        ReadState::Present
     }
 
     /// Handles an unusable payload. It is replaced with the bits of this gateway, even if there are none:
@@ -328,14 +385,6 @@ impl FilterSync {
     }
 }
 
-/// Whether other gateways would reject this gateway's `payload` as saturated.
-fn is_saturated(filter: &Filter, payload: &[u8]) -> bool {
-    let geometry = filter.geometry();
-    // A saturated filter is never compressed, so a compressed payload need not be decoded.
-    payload.len() == payload::max_len(geometry)
-        && payload::decode(geometry, filter.hash_keys(), payload) == Err(PayloadError::Saturated)
-}
-
 /// How long Redis keeps a payload after a commit: the time its generation is live, and [`EXPIRY_MARGIN`].
 fn expiry(geometry: &Geometry) -> Duration {
     let live = geometry.generation_length * (u64::from(geometry.complete_generations) + 1);
@@ -355,8 +404,13 @@ mod tests {
 
     #[test]
     fn redis_keeps_a_payload_longer_than_gateways_keep_its_generation() {
-        let geometry =
-            Geometry { bits: 8, hashes: 1, generation_length: 1_200_000, complete_generations: 30 };
+        let geometry = Geometry {
+            bits: 8,
+            growth: 1,
+            hashes: 1,
+            generation_length: 1_200_000,
+            complete_generations: 30,
+        };
         assert_eq!(expiry(&geometry), Duration::from_mins(31 * 20 + 10));
     }
 }

@@ -6,9 +6,13 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
+mod resize;
+
 use super::{
     Filter, Throttle, ThrottleStatus, estimate,
     filter::GRACE,
+    growth::GrowthControl,
+    live_filters::LiveFilters,
     mode::Hysteresis,
     sync::{FilterStore, FilterSync, tick_time},
 };
@@ -58,6 +62,9 @@ struct Ticker<'a> {
     throttle: &'a Throttle,
     clock: &'a Clock,
     hysteresis: Hysteresis,
+    growth: GrowthControl,
+    /// The number of the tick at which a filter that was replaced by one of another size is dropped.
+    drop_before_at: Option<u64>,
     sync: FilterSync,
     /// Redis' clock minus this machine's, in ms; `None` until Redis was reached.
     clock_offset: Option<i64>,
@@ -74,6 +81,8 @@ impl<'a> Ticker<'a> {
             throttle,
             clock,
             hysteresis: Hysteresis::default(),
+            growth: GrowthControl::default(),
+            drop_before_at: None,
             sync,
             clock_offset: None,
             last_reading: None,
@@ -84,7 +93,9 @@ impl<'a> Ticker<'a> {
     async fn tick<S: FilterStore>(&mut self, store: Option<&mut S>) {
         let shared = store.is_some();
         self.detect_clock_step(shared);
-        self.filter().rotate(self.now());
+        self.rotate();
+        self.finish_resize().await;
+        self.sync.set_max_growth(self.throttle.settings().max_growth());
         if let Some(store) = store {
             let (throttle, clock, clock_offset) =
                 (self.throttle, self.clock, self.clock_offset.unwrap_or(0));
@@ -104,14 +115,32 @@ impl<'a> Ticker<'a> {
             let outcome = outcome.unwrap_or(Err(Failure::Timeout));
             // `FilterSync` has counted and logged a failure; what was not written stays dirty.
             if outcome.is_ok() {
-                self.filter().rotate(self.now());
+                self.rotate();
             }
         }
-        self.publish_status(shared);
+        let fills = self.filter().fills(self.filter().geometry().growth);
+        self.publish_status(shared, &fills);
+        self.adapt_size(&fills).await;
+    }
+
+    /// Resizes the filters if their fill or a payload in Redis needs it. `fills` are those of the filter.
+    async fn adapt_size(&mut self, fills: &[f64]) {
+        if self.drop_before_at.is_some() {
+            return;
+        }
+        let (filter, settings) = (self.filter(), self.throttle.settings());
+        let own = self.growth.wanted(&filter, fills, settings.max_growth(), self.now());
+        let Some(growth) = self.sync.wanted_growth().max(own) else { return };
+        self.resize(growth).await;
+        self.growth.set_resized(fills.last().copied().unwrap_or(0.0), self.now());
     }
 
     fn filter(&self) -> Arc<Filter> {
-        self.throttle.filter.load_full()
+        Arc::clone(&self.throttle.filter.load().current)
+    }
+
+    fn rotate(&self) {
+        self.throttle.filter.load().rotate(self.now());
     }
 
     /// The time by the filters' clock, in ms since the epoch.
@@ -132,8 +161,11 @@ impl<'a> Ticker<'a> {
         if *self.filter().live_generations().end() > self.filter().geometry().index(self.now()) {
             self.replace_filter();
         }
-        self.filter().rotate(self.now());
+        self.rotate();
         self.sync.load(&self.filter(), store).await?;
+        if !self.sync.is_loaded() {
+            return Ok(());
+        }
         let tokens = self.estimate().tokens;
         self.hysteresis.prime();
         tracing::info!(tokens, "throttle filters loaded");
@@ -194,10 +226,12 @@ impl<'a> Ticker<'a> {
     /// If tokens were recorded in the old one, denials are suspended until they would have expired.
     fn replace_filter(&mut self) {
         let old = self.filter();
-        let new = Arc::new(Filter::new(*old.geometry(), *old.hash_keys(), self.now()));
-        self.throttle.filter.store(Arc::clone(&new));
+        let new = LiveFilters::new(Filter::new(*old.geometry(), *old.hash_keys(), self.now()));
+        let last = new.generation();
+        self.throttle.filter.store(Arc::new(new));
+        self.drop_before_at = None;
         if old.live_generations().any(|index| old.take_changed(index)) {
-            self.incomplete_until = Some(*new.live_generations().end());
+            self.incomplete_until = Some(last);
         }
         self.sync = FilterSync::new(Arc::clone(&self.throttle.stats));
     }
@@ -208,7 +242,7 @@ impl<'a> Ticker<'a> {
     }
 
     /// Estimates the number of active users, decides whether to throttle, and publishes both.
-    fn publish_status(&mut self, shared: bool) {
+    fn publish_status(&mut self, shared: bool, fills: &[f64]) {
         let (filter, estimate, now) = (self.filter(), self.estimate(), self.now());
         let geometry = filter.geometry();
         // The oldest generation expires `GRACE` after the next one starts.
@@ -220,8 +254,12 @@ impl<'a> Ticker<'a> {
         let complete = (!shared || self.sync.is_complete(&filter))
             && self.incomplete_until.is_none_or(|last| last < *filter.live_generations().start());
         let clock_offset = self.clock_offset.unwrap_or(0);
+        let false_positive = estimate::false_positive(geometry, fills);
+        let times = false_positive / self.throttle.settings().sizing.false_positive;
+        let memory_bytes = self.throttle.filter.load().bytes();
         self.throttle.publish(|status| {
             let (mode, ticks) = (status.mode, status.ticks + 1);
+            let capacity = status.capacity.next(times);
             *status = ThrottleStatus {
                 mode,
                 over_threshold,
@@ -231,6 +269,9 @@ impl<'a> Ticker<'a> {
                 retry_at,
                 clock_offset,
                 ticks,
+                false_positive,
+                capacity,
+                memory_bytes,
             };
         });
     }
@@ -240,7 +281,7 @@ impl<'a> Ticker<'a> {
 async fn rotate_continually(throttle: &Throttle, clock: &Clock, clock_offset: i64) {
     loop {
         clock.sleep(ROTATE_INTERVAL).await;
-        throttle.filter.load_full().rotate(clock.now().saturating_add_signed(clock_offset));
+        throttle.filter.load().rotate(clock.now().saturating_add_signed(clock_offset));
     }
 }
 

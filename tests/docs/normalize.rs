@@ -15,10 +15,11 @@ fn after_label(line: &str, label: &str) -> String {
 }
 
 /// Labels whose number depends on the moment, and `content-length`, which depends on the others.
-const LABELS: [&str; 10] = [
+const LABELS: [&str; 11] = [
     "retry-after: ",
     "\"retry-after\":",
     "retry in ",
+    "try again in ",
     "content-length: ",
     "\"duration_ms\":",
     "\"upstream_ms\":",

@@ -136,4 +136,9 @@ fn explain_tells_the_type_of_the_body() {
     );
     assert_eq!(kind(&explained(&[], "/fixed")), Value::Null);
     assert_eq!(kind(&explained(&[], "/nowhere")), "application/problem+json");
+    let browser = "Accept: text/html, */*;q=0.8";
+    assert_eq!(kind(&explained(&[browser], "/nowhere")), "text/html; charset=utf-8");
+    let vary = |explanation: &Value| explanation["headers"]["vary"].clone();
+    assert_eq!(vary(&explained(&[browser], "/nowhere")), "Accept");
+    assert_eq!(vary(&explained(&[long[0], browser], "/app")), Value::Null);
 }

@@ -16,6 +16,8 @@ mod cors;
 mod early_response;
 /// A route's own bodies of errors.
 mod error_bodies;
+/// The pages that browsers get for errors of the gateway.
+mod error_pages;
 /// Forwarded requests and responses.
 mod forwarding;
 /// The same messages in fragments, with the same results.

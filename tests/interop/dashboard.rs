@@ -214,6 +214,11 @@ fn the_token_is_asked_for_once_and_kept_in_the_tab() {
     };
     browser.eval(&enter("0123456789abcdeX"));
     browser.wait_for("document.getElementById('login-error').textContent.includes('wrong')");
+    // No header can carry it.
+    browser.eval(&enter("0123456789abcdé→"));
+    browser
+        .wait_for("document.getElementById('login-error').textContent.includes('visible ASCII')");
+    assert_eq!(browser.text("connection"), "Token needed");
     browser.eval(&enter("0123456789abcdef"));
     browser.wait_for("!document.getElementById('main').hidden");
     wait_for_figure(&mut browser, "total", 0);

@@ -25,6 +25,8 @@ function duration(ms) {
   if (s < 172800) return `${Math.floor(s / 3600)} h`;
   return `${Math.floor(s / 86400)} days`;
 }
+const percent = (share) => `${share === 0 ? 0 : Number((100 * share).toPrecision(2))} %`;
+const mib = (bytes) => count(Math.ceil(bytes / 2 ** 20));
 const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
 
 // Elements
@@ -249,8 +251,13 @@ function showThrottle(own) {
   meter.querySelector("[data-mark=max]").style.left = `${(100 * own.max_active) / scale}%`;
   const estimate = own.saturated ? "too many to estimate" : `${count(own.active)} ± ${count(own.error)}`;
   const { known, unknown, missing, rejected } = own.decisions;
+  text($("throttle-warning"), [
+    own.over_capacity && `More tokens a minute than the filters can hold: ${percent(own.false_positive)} of unknown tokens pass as active, ${percent(own.max_false_positive)} are configured.`,
+    own.requests_with_token === 0 && own.requests_without_token >= 100 && "No request carried a token: users are recognised by client.token.",
+  ].filter(Boolean).join(" "));
   text($("throttle-text"), `${estimate} active. Throttling above ${count(own.max_active)}, until below ${count(own.resume_below)}. ` +
-    `While throttling: ${count(known)} admitted, ${count(unknown + missing + rejected)} refused.`);
+    `While throttling: ${count(known)} admitted, ${count(unknown + missing + rejected)} refused. ` +
+    `${percent(own.false_positive)} of unknown tokens pass as active; the filters take ${mib(own.memory_bytes)} of at most ${mib(own.max_memory_bytes)} MiB.`);
 }
 
 function showUpstreams(state) {
@@ -327,8 +334,15 @@ function askForToken(message) {
   $("token").focus();
 }
 
+// A header carries no other characters, and the gateway's token is of visible ASCII.
+const isToken = (token) => /^[\x21-\x7e]+$/.test(token);
+
 // Reads events until the stream ends. Returns false if a token is needed.
 async function listen(signal) {
+  if (!isToken(sessionStorage.getItem(KEY) ?? "none")) {
+    askForToken("This is no token: a token has visible ASCII characters only.");
+    return false;
+  }
   const response = await fetch("/api/events", { headers: headers(), signal });
   if (response.status === 401) {
     askForToken(sessionStorage.getItem(KEY) ? "The token is wrong." : "");

@@ -15,7 +15,7 @@ use crate::limit::{Admission, Charge, Key, Millis, Outcome};
 use crate::plan::{
     self, CallerShare, MatchedRoute, RequestAttributes, RoutedRequest, https_location,
 };
-use crate::respond::{self, LimitReport};
+use crate::respond::{self, ErrorForm, LimitReport};
 use crate::snapshot::{Action, Route, Snapshot};
 use crate::store::memory::Memory;
 use crate::upstream::balance::{Balancer, ChoiceInput, Endpoint, EndpointView};
@@ -77,6 +77,9 @@ pub(super) struct Explanation {
     /// Whether the request is of gRPC.
     #[serde(skip)]
     is_grpc: bool,
+    /// The form of an error's body.
+    #[serde(skip)]
+    form: ErrorForm,
     /// The route's index in the snapshot.
     #[serde(skip)]
     route_index: Option<usize>,
@@ -138,6 +141,7 @@ impl Explanation {
         let head = &request.read(snapshot.http.head)?;
         self.method = head.method.to_string();
         self.is_grpc = respond::is_grpc(&head.fields);
+        self.form = ErrorForm::of(&head.fields);
         plan::check_method_and_expect(head)?;
         if head.is_asterisk_form() {
             self.decision = Admission::Unlimited.label();
@@ -196,6 +200,13 @@ impl Explanation {
         if let Some(own) = own.zip(status).and_then(|(own, status)| own.get(status)) {
             let content_type = String::from_utf8_lossy(own.content_type.as_bytes()).into_owned();
             self.headers.insert("content-type".to_owned(), content_type);
+            // The body is the same for all clients.
+            let vary = self.headers.remove("vary").unwrap_or_default();
+            let kept: Vec<_> = vary.split(", ").filter(|member| *member != "Accept").collect();
+            if !kept.concat().is_empty() {
+                self.headers.insert("vary".to_owned(), kept.join(", "));
+            }
+            self.headers.remove("content-security-policy");
         }
     }
 
@@ -333,7 +344,7 @@ impl Explanation {
         let response = if self.is_grpc {
             respond::grpc_refusal(error, reports)
         } else {
-            respond::problem(error, reports, "")
+            respond::error_reply(error, reports, "", self.form, None)
         };
         self.status = Some(response.status.as_u16());
         self.reason = Some(error.detail());
@@ -348,8 +359,12 @@ impl Explanation {
 
     fn add_headers(&mut self, fields: &Fields) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let added = fields.iter().map(|(name, value)| (text(name), text(value)));
-        self.headers.extend(added);
+        for (name, value) in fields.iter().map(|(name, value)| (text(name), text(value))) {
+            match self.headers.get_mut(&name) {
+                Some(values) if name == "vary" => *values = format!("{values}, {value}"),
+                _ => _ = self.headers.insert(name, value),
+            }
+        }
     }
 
     /// Prints the explanation as text.

@@ -20,10 +20,15 @@ fn bodies_are_inline_or_of_a_file() {
     let snapshot = compile(&text).unwrap();
     assert!(snapshot.notes.is_empty(), "{:?}", snapshot.notes);
     let bodies = snapshot.routes[0].error_bodies.as_ref().unwrap();
-    let get = |status: StatusCode| bodies.get(status).map(|own| (&own.body[..], &own.content_type));
+    let get = |status: StatusCode| {
+        bodies.get(status).map(|own| (own.body(Default::default), &own.content_type))
+    };
     let html = http::HeaderValue::from_static("text/html");
-    assert_eq!(get(StatusCode::SERVICE_UNAVAILABLE), Some((&b"<p>\xff</p>"[..], &html)));
-    assert_eq!(get(StatusCode::TOO_MANY_REQUESTS).unwrap().0, b"no");
+    assert_eq!(
+        get(StatusCode::SERVICE_UNAVAILABLE),
+        Some((bytes::Bytes::from_static(b"<p>\xff</p>"), &html))
+    );
+    assert_eq!(get(StatusCode::TOO_MANY_REQUESTS).unwrap().0, "no");
     assert_eq!(get(StatusCode::BAD_GATEWAY), None);
     assert!(snapshot.routes[1].error_bodies.is_none());
 

@@ -66,7 +66,13 @@ fn empty_filters_estimate_zero_and_full_ones_are_saturated() {
         assert!(full.saturated && full.tokens.abs_diff(max_countable(&geometry)) <= 1);
     }
     // Too small for any estimate.
-    let small = Geometry { bits: 8, hashes: 3, generation_length: 60_000, complete_generations: 1 };
+    let small = Geometry {
+        bits: 8,
+        growth: 1,
+        hashes: 3,
+        generation_length: 60_000,
+        complete_generations: 1,
+    };
     assert_eq!(max_countable(&small), 0);
     assert!(estimate(&small, 1).saturated);
 }

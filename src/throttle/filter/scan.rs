@@ -1,6 +1,6 @@
 //! Operations of the throttle's thread that read all positions.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::{ops::Range, sync::atomic::Ordering::Relaxed};
 
 use super::{MergeCounts, atomics::AtomicWord};
 
@@ -45,9 +45,58 @@ fn merge_byte(block: &[impl AtomicWord], slot: u32, theirs: u8, merged: &mut Mer
     }
 }
 
-/// Number of words with any bit of `mask`.
-pub(super) fn occupied(words: &[impl AtomicWord], mask: u32) -> usize {
-    words.iter().filter(|word| word.load(Relaxed) & mask != 0).count()
+/// Number of the first `surveyed` positions at which a bit of `mask` is set, in filters that are folded to
+/// `positions`.
+pub(super) fn occupied(
+    words: &[impl AtomicWord],
+    positions: usize,
+    surveyed: usize,
+    mask: u32,
+) -> usize {
+    if positions == words.len() {
+        return words.iter().filter(|word| word.load(Relaxed) & mask != 0).count();
+    }
+    (0..surveyed).filter(|at| folded(words, positions, *at) & mask != 0).count()
+}
+
+/// Number of set bits in each slot of `mask` at evenly spread positions, at least `samples` if there are as
+/// many, and their number; in filters that are folded to `positions`.
+pub(super) fn ones(
+    words: &[impl AtomicWord],
+    positions: usize,
+    samples: usize,
+    mask: u32,
+) -> ([u32; 32], usize) {
+    let (mut ones, mut read) = ([0; 32], 0);
+    for at in (0..positions).step_by((positions / samples).max(1)) {
+        let mut word = folded(words, positions, at) & mask;
+        while word != 0 {
+            ones[word.trailing_zeros() as usize] += 1;
+            word &= word - 1;
+        }
+        read += 1;
+    }
+    (ones, read)
+}
+
+/// The word of the position `at` in filters that are folded to `positions`.
+#[inline]
+fn folded(words: &[impl AtomicWord], positions: usize, at: usize) -> u32 {
+    words[at..].iter().step_by(positions).fold(0, |all, word| all | word.load(Relaxed))
+}
+
+/// Adds the bits of `mask` in `theirs` to `ours`, at the positions `part` of the larger of both.
+pub(super) fn absorb<W: AtomicWord>(ours: &[W], theirs: &[W], part: Range<usize>, mask: u32) {
+    let (mut to, mut from) = (part.start % ours.len(), part.start % theirs.len());
+    for _ in part {
+        let (word, bits) = (&ours[to], theirs[from].load(Relaxed) & mask);
+        if bits & !word.load(Relaxed) != 0 {
+            word.fetch_or(bits, Relaxed);
+        }
+        // Without a division for each position.
+        to = if to + 1 == ours.len() { 0 } else { to + 1 };
+        from = if from + 1 == theirs.len() { 0 } else { from + 1 };
+    }
 }
 
 /// The slot's bits of at most eight words.

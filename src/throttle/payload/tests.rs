@@ -103,13 +103,53 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Filters of all sizes agree: a token is in each, and one size after the other gives the same bits.
+    #[test]
+    fn bits_convert_between_sizes(
+        tokens in prop::collection::vec(any::<u64>(), 0..400),
+        others in prop::collection::vec(any::<u64>(), 200),
+        doublings in (0..=4_u32, 0..=4_u32),
+    ) {
+        let [from, to] = [doublings.0, doublings.1].map(|doublings| geometry().grown(1 << doublings));
+        let filter = |geometry| Filter::new(geometry, hash_keys(), NOW);
+        let (ours, theirs, converted) = (filter(from), filter(to), filter(to));
+        for token in &tokens {
+            ours.record(*token);
+            theirs.record(*token);
+        }
+        let index = from.index(NOW);
+        let bits = ours.export(index).unwrap();
+        let payload = encode(&from, &hash_keys(), &bits);
+        prop_assert_eq!(decode(&to, &hash_keys(), &payload), Ok(bits.clone()));
+        let resized = resize(&bits, to.bits / 8);
+        converted.merge(index, &resized).unwrap();
+        prop_assert!(tokens.iter().all(|token| converted.contains(*token)));
+        if to.growth <= from.growth {
+            prop_assert_eq!(&resized, &theirs.export(index).unwrap(), "as if recorded at that size");
+        } else {
+            prop_assert_eq!(&resize(&resized, bits.len()), &bits);
+            // A larger size adds no false positive.
+            prop_assert!(others.iter().all(|token| converted.contains(*token) == ours.contains(*token)));
+        }
+        // A whole filter converts as its payloads do.
+        let whole = ours.resized(to.growth);
+        whole.take_marks(&ours);
+        whole.absorb(&ours, 0..from.bits.max(to.bits));
+        prop_assert_eq!(whole.export(index).unwrap(), resized);
+        prop_assert_eq!(whole.take_changed(index), !tokens.is_empty());
+    }
+}
+
 #[test]
 fn only_sparse_filters_are_compressed() {
     let bytes = geometry().bits / 8;
     let sparse = encode(&geometry(), &hash_keys(), &vec![0; bytes]);
     assert_eq!((sparse[0], sparse.len() < 200), (GZIP, true));
     let dense = encode(&geometry(), &hash_keys(), &vec![0x11; bytes]);
-    assert_eq!((dense[0], dense.len()), (PLAIN, max_len(&geometry())));
+    assert_eq!((dense[0], dense.len()), (PLAIN, 1 + HEADER_LEN + bytes));
 }
 
 #[test]

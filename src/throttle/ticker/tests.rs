@@ -7,6 +7,9 @@ use super::{
     *,
 };
 
+mod capacity;
+mod resize;
+
 const NOW: u64 = 1_699_999_980_000;
 const MINUTE: u64 = 60_000;
 /// In ms, as a step of a clock.
@@ -133,7 +136,7 @@ async fn the_filters_rotate_while_redis_hangs() {
     let (throttle, mut store) = start_throttling(&clock).await;
     let mut ticker = new_loaded_ticker(&throttle, &clock, &mut store).await;
     store.hangs = true;
-    let before = *throttle.filter.load().live_generations().end();
+    let before = *throttle.filter.load().current.live_generations().end();
     let later = async {
         // The tick waits for Redis by now.
         tokio::task::yield_now().await;
@@ -145,5 +148,5 @@ async fn the_filters_rotate_while_redis_hangs() {
         () = ticker.tick(Some(&mut store)) => panic!("the tick ended"),
         () = later => {}
     }
-    assert_eq!(*throttle.filter.load().live_generations().end(), before + 1);
+    assert_eq!(*throttle.filter.load().current.live_generations().end(), before + 1);
 }

@@ -178,3 +178,87 @@ fn each_mode_change_is_logged_once() {
         assert!(!log.contains(secret), "a token in the log: {log}");
     }
 }
+
+#[test]
+fn an_exceeded_capacity_is_reported_everywhere() {
+    // The filters may not grow, so that few tokens suffice.
+    let settings = "max_active: 250, capacity: 100, max_memory: 8KiB, memory: 1m, mode: 'off'";
+    let fleet = ThrottleFleet::start(1, None, settings);
+    let gateway = &fleet.gateways[0];
+    let health = || get(gateway.admin(), "/readyz", "").json()["throttle"].clone();
+    fleet.tick();
+    let before = fleet.state(0);
+    assert_eq!((&before["over_capacity"], &before["false_positive"]), (&false.into(), &0.0.into()));
+    assert_eq!(before["max_false_positive"], 0.001);
+    assert_eq!(before["memory_bytes"], before["max_memory_bytes"]);
+    assert!(health()["note"].is_null(), "{}", health());
+    fleet.ask_all(tokens("user", 300), 200);
+    fleet.tick();
+    let state = fleet.state(0);
+    let rate = state["false_positive"].as_f64().expect("a rate");
+    assert!(state["over_capacity"] == true && rate > 0.01 && rate < 0.5, "{state}");
+    let metrics = get(gateway.admin(), "/metrics", "").text();
+    for (name, least) in [
+        ("tidegate_throttle_false_positive_ratio ", 0.01),
+        ("tidegate_throttle_max_false_positive_ratio ", 0.001),
+    ] {
+        let line = metrics.lines().find(|line| line.starts_with(name)).expect(name);
+        let value: f64 = line[name.len()..].parse().expect("a number");
+        assert!((least..0.5).contains(&value), "{line}");
+    }
+    let note = health()["note"].to_string();
+    assert!(note.contains("of 0.1 % configured") && note.contains("throttle.capacity"), "{note}");
+    assert_eq!(get(gateway.admin(), "/readyz", "").status, 200, "it stays ready");
+    // The tokens expire.
+    fleet.advance(3 * super::MINUTE);
+    assert!(fleet.state(0)["over_capacity"] == false && health()["note"].is_null());
+}
+
+#[test]
+fn filters_grow_beyond_their_capacity_and_keep_all_users() {
+    let fleet = ThrottleFleet::start(1, None, "max_active: 1000, capacity: 300, memory: 5m");
+    fleet.ask_all(tokens("user", 700), 200);
+    let before = fleet.state(0)["memory_bytes"].as_u64().expect("a number");
+    for _ in 0..5 {
+        fleet.tick();
+    }
+    let state = fleet.state(0);
+    assert_eq!(state["memory_bytes"], 8 * before, "{state}");
+    assert_eq!(state["memory_bytes"], state["max_memory_bytes"]);
+    let active = state["active"].as_u64().expect("a number");
+    assert!(active.abs_diff(700) < 60, "the estimate does not grow: {state}");
+    put_mode(&fleet.gateways[0], "on");
+    fleet.ask_all(tokens("user", 700), 200);
+    assert_eq!(fleet.ask(0, "newcomer", "/a").status, 429);
+}
+
+#[test]
+fn requests_with_and_without_a_token_are_counted() {
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    fleet.ask_all(tokens("user", 3), 200);
+    for _ in 0..2 {
+        fleet.ask(0, "", "/a");
+        fleet.ask(0, "", "/health");
+    }
+    let state = fleet.state(0);
+    assert_eq!(
+        (&state["requests_with_token"], &state["requests_without_token"]),
+        (&3.into(), &2.into())
+    );
+    let gateway = &fleet.gateways[0];
+    assert_eq!(gateway.metric("tidegate_throttle_requests_total{token=\"absent\"}"), 2);
+}
+
+/// The filters keep the size that they were started with, although a default `capacity` follows `max_active`.
+#[test]
+fn max_active_changes_on_reload_without_capacity() {
+    let fleet = ThrottleFleet::start(1, None, "max_active: 20");
+    let more = fleet.yaml.replace("max_active: 20", "max_active: 60000");
+    fleet.gateways[0].reload(&more).expect("a valid configuration");
+    let state = fleet.state(0);
+    assert_eq!((&state["max_active"], &state["memory_bytes"]), (&60_000.into(), &860_960.into()));
+    let too_many = fleet.yaml.replace("max_active: 20", "max_active: 1000000");
+    let faults =
+        fleet.gateways[0].reload(&too_many).expect_err("more than the filters can estimate");
+    assert!(faults.contains("`throttle.max_active` cannot change on reload"), "{faults}");
+}

@@ -47,7 +47,7 @@ impl AtomicEpoch for loom::sync::atomic::AtomicU64 {
 /// The fewest positions that distinguish two tokens with two positions each, and the longest memory, so
 /// that the slot that leaves memory is the next to be reused.
 const SMALL: Geometry =
-    Geometry { bits: 4, hashes: 2, generation_length: MINUTE, complete_generations: 30 };
+    Geometry { bits: 4, growth: 1, hashes: 2, generation_length: MINUTE, complete_generations: 30 };
 
 /// The index of the generation at [`START`].
 const FIRST: u64 = START / MINUTE;
@@ -206,4 +206,40 @@ fn concurrent_merge_and_record_are_both_kept() {
         // The merge counted the bits that only this filter had, or the change is still marked.
         assert!(merged.remote_missing == 2 || filter.take_changed(FIRST));
     });
+}
+
+/// A worker that took the filter before it was resized records in it while its bits are copied. They are copied
+/// again once no worker records there.
+#[test]
+fn a_token_recorded_while_the_filter_is_resized_is_kept_and_marked() {
+    for growth in [1, 2] {
+        let [other, token] = disjoint_tokens();
+        let mut model = loom::model::Builder::new();
+        // All interleavings pass as well, but take a minute.
+        model.preemption_bound = Some(2);
+        model.check(move || {
+            let before = Arc::new(Filter::<LoomAtomics>::with_atomics(
+                SMALL.grown(growth),
+                hash_keys(1),
+                START,
+            ));
+            before.record(other);
+            let recorder = thread::spawn({
+                let before = before.clone();
+                move || before.record(token)
+            });
+            let after = before.resized(3 - growth);
+            let copy = || {
+                after.take_marks(&before);
+                after.absorb(&before, 0..2 * SMALL.bits);
+            };
+            copy();
+            let first = (after.contains(token), after.take_changed(FIRST));
+            join(recorder);
+            copy();
+            assert!(after.contains(other) && after.contains(token));
+            // What the first copy missed is still marked.
+            assert!(first == (true, true) || after.take_changed(FIRST));
+        });
+    }
 }
