@@ -77,11 +77,12 @@ pub use self::{
     via::Via,
 };
 use crate::{
+    client_usage::{ClientTable, ClientUsage},
     clock::Clock,
     compress::Compressions,
     error::GatewayError,
     framing::{BodyLength, ClientStream, Fields, FramingError, RequestHead, Version},
-    identity::KeySecret,
+    identity::{KeySecret, client::mask_address},
     limit::Admission,
     live::LiveSnapshot,
     metrics::{Metrics, RouteCounters, WorkerMetrics},
@@ -120,6 +121,8 @@ pub struct Shared {
     pub accepting_workers: AtomicU64,
     /// Bounds the open client connections.
     pub connection_limit: Arc<ConnectionLimit>,
+    /// What each client address uses of the process's resources.
+    pub clients: Arc<ClientTable>,
     /// This process's `Via` entry.
     pub via: Via,
 }
@@ -137,6 +140,8 @@ impl Shared {
 pub struct Peer {
     /// Its address, with IPv4-mapped IPv6 as IPv4.
     pub address: IpAddr,
+    /// What its address uses.
+    pub usage: Rc<Arc<ClientUsage>>,
     /// Its address and the listener's, as the PROXY protocol tells them.
     pub proxied: ProxiedClient,
     /// Its address as forwarding headers show it.
@@ -206,6 +211,12 @@ impl Gateway {
     /// The worker's metrics.
     pub fn metrics(&self) -> &WorkerMetrics {
         &self.metrics
+    }
+
+    /// What the client at this address uses, over all workers; IPv6 networks of `client.ipv6_prefix` bits are one.
+    pub fn client_usage(&self, address: IpAddr) -> Arc<ClientUsage> {
+        let prefix = self.shared.live.snapshot().identity.ipv6_prefix;
+        self.shared.clients.usage(mask_address(address, prefix))
     }
 
     /// Closes upstream connections that were idle too long, and drops replaced rules even if no

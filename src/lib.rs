@@ -85,6 +85,7 @@
 
 pub mod admin;
 pub mod cli;
+pub mod client_usage;
 pub mod clock;
 pub mod compress;
 pub mod config;

@@ -238,6 +238,7 @@ impl Server {
             delay_queues: DelayQueues::default(),
             accepting_workers: AtomicU64::new(0),
             connection_limit: connection_limit(config).into(),
+            clients: Arc::default(),
             via: Via::default(),
         });
         let reloader = Reloader::new(path.to_owned(), &loaded, shared.clone(), env.clone());

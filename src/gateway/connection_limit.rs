@@ -1,17 +1,13 @@
 //! [`ConnectionLimit`]: bounds the open connections of the process and of each client.
 
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
-use ahash::RandomState;
-use hashbrown::HashMap;
-use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+use crate::client_usage::ClientUsage;
 
 /// The open client connections of a process, over all workers. The bounds are parameters, because a
 /// reload may change them.
@@ -21,7 +17,6 @@ pub struct ConnectionLimit {
     max: usize,
     open: AtomicUsize,
     released: Notify,
-    clients: Mutex<HashMap<IpAddr, u32, RandomState>>,
 }
 
 /// A permit for one open connection. Dropping it releases it.
@@ -29,7 +24,7 @@ pub struct ConnectionLimit {
 pub struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
     /// The client that it is counted for.
-    client: Option<IpAddr>,
+    client: Option<Arc<ClientUsage>>,
 }
 
 /// Least number of file descriptors that client connections never take: for logs, workers, Redis, the admin API
@@ -41,8 +36,7 @@ const UPSTREAM_SHARE: u64 = 8;
 impl ConnectionLimit {
     /// A limit of at most `max` connections, whatever the bounds.
     fn new(max: usize) -> Self {
-        let (open, clients) = (AtomicUsize::new(0), Mutex::default());
-        Self { max, open, released: Notify::new(), clients }
+        Self { max, open: AtomicUsize::new(0), released: Notify::new() }
     }
 
     /// The limit of a process with this limit of open files; `None`: unlimited.
@@ -81,28 +75,17 @@ impl ConnectionLimit {
 impl ConnectionPermit {
     /// Counts the connection for `client`. Returns false, and does not count it, if the client has
     /// `bound` other connections.
-    pub fn assign_client(&mut self, client: IpAddr, bound: u32) -> bool {
-        let mut clients = self.limit.clients.lock();
-        let count = clients.entry(client).or_insert(0);
-        if *count >= bound {
-            return false;
-        }
-        *count += 1;
-        self.client = Some(client);
-        true
+    pub fn assign_client(&mut self, client: Arc<ClientUsage>, bound: u64) -> bool {
+        let is_admitted = client.connections.try_add(1, bound);
+        self.client = is_admitted.then_some(client);
+        is_admitted
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        if let Some(client) = self.client {
-            let mut clients = self.limit.clients.lock();
-            if let Some(count) = clients.get_mut(&client) {
-                *count -= 1;
-                if *count == 0 {
-                    clients.remove(&client);
-                }
-            }
+        if let Some(client) = &self.client {
+            client.connections.subtract(1);
         }
         self.limit.open.fetch_sub(1, Ordering::AcqRel);
         self.limit.released.notify_one();
@@ -112,6 +95,7 @@ impl Drop for ConnectionPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_usage::ClientTable;
 
     #[test]
     fn connections_never_exceed_the_bound() {
@@ -138,15 +122,16 @@ mod tests {
     #[test]
     fn a_client_is_bounded_and_its_count_removed_with_its_last_connection() {
         let limit = Arc::new(ConnectionLimit::new(10));
-        let client = "192.0.2.1".parse().unwrap();
+        let table = Arc::new(ClientTable::default());
+        let client = || table.usage([192, 0, 2, 1].into());
         let mut permits: Vec<_> = (0..3).filter_map(|_| limit.try_acquire(10)).collect();
         let admitted: Vec<_> =
-            permits.iter_mut().map(|permit| permit.assign_client(client, 2)).collect();
+            permits.iter_mut().map(|permit| permit.assign_client(client(), 2)).collect();
         assert_eq!(admitted, [true, true, false]);
         drop(permits.pop());
         drop(permits.pop());
-        assert!(limit.try_acquire(10).unwrap().assign_client(client, 2));
+        assert!(limit.try_acquire(10).unwrap().assign_client(client(), 2));
         drop(permits);
-        assert!(limit.clients.lock().is_empty());
+        assert!(table.is_empty());
     }
 }

@@ -16,6 +16,7 @@ use super::{
     rules::WorkerRules,
 };
 use crate::{
+    client_usage::ClientUsage,
     clock::Stopwatch,
     framing::{ClientStream, RequestHead, TunnelOutcome, state::CloseMode},
     identity::{Caller, KeySecret, token_hash},
@@ -48,6 +49,8 @@ pub struct RequestContext {
     pub(super) route: Option<usize>,
     /// The client's address, as trusted proxies report it.
     pub(super) client_ip: IpAddr,
+    /// What that address uses of the process's resources.
+    pub(super) usage: Rc<Arc<ClientUsage>>,
     /// The normalized path, if it differs from the path in the head.
     pub(super) path: Option<Box<str>>,
     /// The limits that the request is charged to.
@@ -112,6 +115,7 @@ impl RequestContext {
             client,
             route: None,
             client_ip: peer.address,
+            usage: Rc::clone(&peer.usage),
             path: None,
             limits: SmallVec::new(),
             caller: None,

@@ -1,5 +1,7 @@
 //! Plans a request: the route, the caller, and the limits with their keys. Charges nothing.
 
+use std::rc::Rc;
+
 use super::{
     Gateway, Peer, charged_limit::ChargedLimit, context::RequestContext, rules::WorkerRules,
 };
@@ -42,6 +44,9 @@ impl Gateway {
         let Some(head) = &context.head else { return Err(GatewayError::MalformedTarget) };
         let attributes = RequestAttributes::read(&rules.snapshot, peer.address, head)?;
         context.client_ip = attributes.client.ip;
+        if context.client_ip != peer.address {
+            context.usage = Rc::new(self.client_usage(context.client_ip));
+        }
         if let std::borrow::Cow::Owned(path) = &attributes.path {
             context.path = Some(path.as_str().into());
         }
