@@ -19,6 +19,8 @@
 
 use std::{
     net::IpAddr,
+    ops::Deref,
+    rc::Rc,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -46,6 +48,28 @@ pub struct ClientUsage {
     pub requests: UsageCount,
     /// Memory of the encoders that compress responses, in bytes.
     pub compression_bytes: UsageCount,
+}
+
+/// A worker's handle of a client's usage. Cloning it costs no atomic operation.
+#[derive(Clone, Debug)]
+pub struct ClientHandle(Rc<SharedUsage>);
+
+/// The usage that all workers share.
+#[derive(Debug)]
+struct SharedUsage(Arc<ClientUsage>);
+
+impl From<Arc<ClientUsage>> for ClientHandle {
+    fn from(usage: Arc<ClientUsage>) -> Self {
+        Self(Rc::new(SharedUsage(usage)))
+    }
+}
+
+impl Deref for ClientHandle {
+    type Target = ClientUsage;
+
+    fn deref(&self) -> &ClientUsage {
+        &self.0.0
+    }
 }
 
 /// How much of a resource is in use.

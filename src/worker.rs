@@ -383,7 +383,7 @@ impl Worker {
         let forwarding = PeerAddress::new(ip, is_tls);
         let redirect_https = rules.redirect_https;
         drop(rules);
-        let usage = Rc::new(self.gateway.client_usage(ip));
+        let usage = self.gateway.client_usage(ip).into();
         let peer = Peer {
             address: ip,
             usage,
@@ -431,8 +431,9 @@ impl Worker {
         let Some(bound) = bound.filter(|_| !identity.trusted_proxies.contains(ip)) else {
             return true;
         };
+        let bound = self.shared.connection_limit.client_share().min(bound.into());
         let masked = client::mask_address(ip, identity.ipv6_prefix);
-        if permit.assign_client(self.shared.clients.usage(masked), bound.into()) {
+        if permit.assign_client(self.shared.clients.usage(masked), bound) {
             return true;
         }
         self.gateway.metrics().connections_refused.add(1);

@@ -27,30 +27,15 @@ pub struct ConnectionPermit {
     client: Option<Arc<ClientUsage>>,
 }
 
-/// Least number of file descriptors that client connections never take: for logs, workers, Redis, the admin API
-/// and reloads.
-const MIN_RESERVED_FILES: u64 = 128;
-/// The part of the file descriptors that is kept at least for upstream connections: one in so many.
-const UPSTREAM_SHARE: u64 = 8;
-
 impl ConnectionLimit {
     /// A limit of at most `max` connections, whatever the bounds.
-    fn new(max: usize) -> Self {
+    pub fn new(max: usize) -> Self {
         Self { max, open: AtomicUsize::new(0), released: Notify::new() }
     }
 
-    /// The limit of a process with this limit of open files; `None`: unlimited.
-    pub fn for_open_files(open_files: Option<u64>) -> Self {
-        let free = open_files.map(|files| {
-            let reserved = MIN_RESERVED_FILES.max(files / UPSTREAM_SHARE);
-            files.saturating_sub(reserved).max(1)
-        });
-        Self::new(free.map_or(usize::MAX, |free| free as usize))
-    }
-
-    /// Most connections that the limit of open files allows.
-    pub fn max(&self) -> usize {
-        self.max
+    /// Most connections of one client, whatever the bounds: half of those that the limit of open files allows.
+    pub fn client_share(&self) -> u64 {
+        (self.max as u64 / 2).max(1)
     }
 
     /// A permit for one more connection; `None` while `bound` are open.
@@ -109,11 +94,6 @@ mod tests {
 
     #[test]
     fn open_files_bound_the_connections() {
-        for (files, max) in
-            [(Some(10), 1), (Some(160), 32), (Some(20_000), 17_500), (None, usize::MAX)]
-        {
-            assert_eq!(ConnectionLimit::for_open_files(files).max(), max, "{files:?}");
-        }
         let limit = Arc::new(ConnectionLimit::new(1));
         let _permit = limit.try_acquire(5).unwrap();
         assert!(limit.try_acquire(5).is_none());

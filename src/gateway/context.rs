@@ -11,12 +11,13 @@ use super::{
     activity::ActivityGuard,
     charged_limit::ChargedLimit,
     concurrency_lease::ConcurrencyPermits,
+    in_flight::RequestInFlight,
     request_id::{RequestId, RequestIds},
     request_trace::RequestTracing,
     rules::WorkerRules,
 };
 use crate::{
-    client_usage::ClientUsage,
+    client_usage::ClientHandle,
     clock::Stopwatch,
     framing::{ClientStream, RequestHead, TunnelOutcome, state::CloseMode},
     identity::{Caller, KeySecret, token_hash},
@@ -26,7 +27,7 @@ use crate::{
     respond::LimitReport,
     snapshot::Action,
     telemetry::{AccessLine, AccessWriter, CutReason},
-    upstream::{Attempts, RequestLost},
+    upstream::{Attempts, RequestLost, is_own_shortage},
 };
 
 /// The status that is logged and counted if the client closes before the response (nginx's code).
@@ -50,7 +51,9 @@ pub struct RequestContext {
     /// The client's address, as trusted proxies report it.
     pub(super) client_ip: IpAddr,
     /// What that address uses of the process's resources.
-    pub(super) usage: Rc<Arc<ClientUsage>>,
+    pub(super) usage: ClientHandle,
+    /// Counts it there as in flight.
+    pub(super) in_flight: Option<RequestInFlight>,
     /// The normalized path, if it differs from the path in the head.
     pub(super) path: Option<Box<str>>,
     /// The limits that the request is charged to.
@@ -115,7 +118,8 @@ impl RequestContext {
             client,
             route: None,
             client_ip: peer.address,
-            usage: Rc::clone(&peer.usage),
+            usage: peer.usage.clone(),
+            in_flight: None,
             path: None,
             limits: SmallVec::new(),
             caller: None,
@@ -253,7 +257,9 @@ impl RequestContext {
         {
             counters.broken.add(1);
         }
-        self.record_broken_body();
+        if !is_own_shortage(error) {
+            self.record_broken_body();
+        }
         let server = self.attempts.server.as_deref().map_or("", |server| server.name());
         tracing::debug!(server, %error, "the upstream broke off its response");
         CutReason::UpstreamBroken

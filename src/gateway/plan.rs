@@ -1,7 +1,5 @@
 //! Plans a request: the route, the caller, and the limits with their keys. Charges nothing.
 
-use std::rc::Rc;
-
 use super::{
     Gateway, Peer, charged_limit::ChargedLimit, context::RequestContext, rules::WorkerRules,
 };
@@ -45,7 +43,7 @@ impl Gateway {
         let attributes = RequestAttributes::read(&rules.snapshot, peer.address, head)?;
         context.client_ip = attributes.client.ip;
         if context.client_ip != peer.address {
-            context.usage = Rc::new(self.client_usage(context.client_ip));
+            context.usage = self.client_usage(context.client_ip).into();
         }
         if let std::borrow::Cow::Owned(path) = &attributes.path {
             context.path = Some(path.as_str().into());

@@ -1,0 +1,42 @@
+//! Bounds the requests in flight of one client address, and so what else they hold: upstream connections, memory.
+
+use super::{Gateway, context::RequestContext};
+use crate::{client_usage::ClientHandle, error::GatewayError};
+
+/// Counts a request in flight for its client until it is dropped.
+pub(super) struct RequestInFlight(ClientHandle);
+
+impl Drop for RequestInFlight {
+    fn drop(&mut self) {
+        self.0.requests.subtract(1);
+    }
+}
+
+impl Gateway {
+    /// Counts the request for its client's address, until the context is dropped.
+    ///
+    /// # Errors
+    /// The client has as many requests in flight as it may.
+    pub(super) fn count_in_flight(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
+        let snapshot = &context.rules.snapshot;
+        // A request holds at most one upstream connection.
+        let share = self.shared.upstreams.connection_budget.client_share();
+        let configured = snapshot.http.max_requests_per_client;
+        // The connections of a trusted proxy carry many clients.
+        let configured =
+            configured.filter(|_| !snapshot.identity.trusted_proxies.contains(context.client_ip));
+        let bound = configured.map_or(share, |bound| share.min(bound.into()));
+        if !context.usage.requests.try_add(1, bound) {
+            self.metrics.requests_refused.add(1);
+            self.warn(|| {
+                tracing::warn!(
+                    client = %context.client_ip, bound,
+                    "request refused: http.max_requests_per_client are in flight"
+                );
+            });
+            return Err(GatewayError::ClientOverloaded);
+        }
+        context.in_flight = Some(RequestInFlight(context.usage.clone()));
+        Ok(())
+    }
+}
