@@ -64,6 +64,23 @@ impl From<Arc<ClientUsage>> for ClientHandle {
     }
 }
 
+/// Counts a request in flight for its client until it is dropped.
+#[derive(Debug)]
+pub struct RequestInFlight(ClientHandle);
+
+impl ClientHandle {
+    /// Counts a request in flight; `None` if the client has `bound` others.
+    pub fn begin_request(&self, bound: u64) -> Option<RequestInFlight> {
+        self.requests.try_add(1, bound).then(|| RequestInFlight(self.clone()))
+    }
+}
+
+impl Drop for RequestInFlight {
+    fn drop(&mut self) {
+        self.0.requests.subtract(1);
+    }
+}
+
 impl Deref for ClientHandle {
     type Target = ClientUsage;
 

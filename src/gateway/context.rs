@@ -11,13 +11,12 @@ use super::{
     activity::ActivityGuard,
     charged_limit::ChargedLimit,
     concurrency_lease::ConcurrencyPermits,
-    in_flight::RequestInFlight,
     request_id::{RequestId, RequestIds},
     request_trace::RequestTracing,
     rules::WorkerRules,
 };
 use crate::{
-    client_usage::ClientHandle,
+    client_usage::{ClientHandle, RequestInFlight},
     clock::Stopwatch,
     framing::{ClientStream, RequestHead, TunnelOutcome, state::CloseMode},
     identity::{Caller, KeySecret, token_hash},

@@ -1,16 +1,7 @@
 //! Bounds the requests in flight of one client address, and so what else they hold: upstream connections, memory.
 
 use super::{Gateway, context::RequestContext};
-use crate::{client_usage::ClientHandle, error::GatewayError};
-
-/// Counts a request in flight for its client until it is dropped.
-pub(super) struct RequestInFlight(ClientHandle);
-
-impl Drop for RequestInFlight {
-    fn drop(&mut self) {
-        self.0.requests.subtract(1);
-    }
-}
+use crate::error::GatewayError;
 
 impl Gateway {
     /// Counts the request for its client's address, until the context is dropped.
@@ -26,7 +17,8 @@ impl Gateway {
         let configured =
             configured.filter(|_| !snapshot.identity.trusted_proxies.contains(context.client_ip));
         let bound = configured.map_or(share, |bound| share.min(bound.into()));
-        if !context.usage.requests.try_add(1, bound) {
+        context.in_flight = context.usage.begin_request(bound);
+        if context.in_flight.is_none() {
             self.metrics.requests_refused.add(1);
             self.warn(|| {
                 tracing::warn!(
@@ -36,7 +28,6 @@ impl Gateway {
             });
             return Err(GatewayError::ClientOverloaded);
         }
-        context.in_flight = Some(RequestInFlight(context.usage.clone()));
         Ok(())
     }
 }
