@@ -181,22 +181,20 @@ async fn silent_connections_end_neither_event_streams_nor_changes() {
 fn of_several_connections_the_one_with_the_least_claim_is_closed() {
     let sequence = Arc::default();
     let connection = || Activity::accepted(&sequence);
-    let (early, late, slow, quick, refused, change) =
-        (connection(), connection(), connection(), connection(), connection(), connection());
-    // `slow` was asked first, and its response ended last.
-    let response = std::pin::pin!(
-        Arc::clone(&slow).track(std::future::ready(Ok::<_, ()>(Response::default())))
-    );
-    let slow_response = response.now_or_never().unwrap();
     let respond = |one: &Arc<Activity>| {
         let answered = Arc::clone(one).track(std::future::ready(Ok::<_, ()>(Response::default())));
         answered.now_or_never().unwrap().unwrap()
     };
-    drop(respond(&quick));
-    drop(slow_response);
-    let _in_progress = respond(&refused);
+    // The stronger its claim, the longer ago its last change.
+    let (change, refused, slow, quick) = (connection(), connection(), connection(), connection());
     let _authenticated = respond(&change);
     change.set_authenticated(true);
+    let _in_progress = respond(&refused);
+    // `slow` was asked first, and its response ended last.
+    let slow_response = respond(&slow);
+    drop(respond(&quick));
+    drop(slow_response);
+    let (early, late) = (connection(), connection());
     let mut all = [
         ("in progress", &refused),
         ("change", &change),
