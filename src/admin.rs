@@ -57,6 +57,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{connections::ConnectionBounds, events::Events, problem::problem};
 pub use self::{
+    connections::MAX_CONNECTIONS,
     guard::AllowedHosts,
     listener::{AdminListener, BoundAddress},
     token::{AdminToken, TokenError},

@@ -2,7 +2,7 @@
 //!
 //! - `accept.rs`: the negotiation by `Accept-Encoding` (RFC 9110, 12.5.3).
 //! - `compressor.rs`: one body's encoder, whose memory is bounded.
-//! - `permit.rs`: how many bodies are compressed at once.
+//! - `permit.rs`: the memory of all encoders, and of those for one client.
 
 mod accept;
 mod compressor;
@@ -11,7 +11,7 @@ mod permit;
 pub use self::{
     accept::negotiate,
     compressor::Compressor,
-    permit::{CompressionPermit, Compressions},
+    permit::{CompressionBudget, CompressionPermit},
 };
 
 /// A content coding that the gateway can apply.

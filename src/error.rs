@@ -72,6 +72,9 @@ pub enum GatewayError {
     /// The counter store is unavailable, and a limit's failure policy is to refuse.
     #[error("the limit cannot be checked: its counter store is unavailable")]
     StoreUnavailable,
+    /// The client's address has as many requests in flight as it may.
+    #[error("this address has too many requests in flight; send more when some have ended")]
+    ClientOverloaded,
     /// The upstream gave no usable response.
     #[error("{0}")]
     Upstream(UpstreamError),
@@ -98,10 +101,12 @@ impl GatewayError {
             Self::BodyTooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::LimitExceeded | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::StoreUnavailable | Self::DelayTimeout => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Upstream(UpstreamError::Down { .. } | UpstreamError::Overloaded) => {
+            Self::StoreUnavailable | Self::DelayTimeout | Self::ClientOverloaded => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
+            Self::Upstream(
+                UpstreamError::Down { .. } | UpstreamError::Overloaded | UpstreamError::Shortage(_),
+            ) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Upstream(UpstreamError::Timeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream(UpstreamError::UpgradeUnsupported) => StatusCode::NOT_IMPLEMENTED,
             Self::Upstream(_) => StatusCode::BAD_GATEWAY,
@@ -119,6 +124,10 @@ impl GatewayError {
             }
             Self::Upstream(UpstreamError::Failed(_)) => {
                 "the upstream's response broke off or was malformed".to_owned()
+            }
+            Self::Upstream(UpstreamError::Shortage(_)) => {
+                "the gateway is overloaded: it cannot open another connection to the upstream"
+                    .to_owned()
             }
             _ => self.to_string(),
         }

@@ -11,6 +11,7 @@
 //! - `context.rs`, `request_id.rs`, `tracing.rs`: the state of one request, its log line and its trace.
 //! - `rules.rs`: the snapshot with the worker's counters and pools.
 //! - `via.rs`, `plan.rs`: loop detection; route, caller, limits and keys.
+//! - `in_flight.rs`: the bound on requests in flight of one client address.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections.
@@ -37,6 +38,7 @@ mod delay;
 mod delay_queue;
 mod draft_response;
 mod forward;
+mod in_flight;
 mod mirror;
 mod plan;
 mod quota_status;
@@ -77,11 +79,12 @@ pub use self::{
     via::Via,
 };
 use crate::{
+    client_usage::{ClientHandle, ClientTable, ClientUsage},
     clock::Clock,
-    compress::Compressions,
+    compress::CompressionBudget,
     error::GatewayError,
     framing::{BodyLength, ClientStream, Fields, FramingError, RequestHead, Version},
-    identity::KeySecret,
+    identity::{KeySecret, client::mask_address},
     limit::Admission,
     live::LiveSnapshot,
     metrics::{Metrics, RouteCounters, WorkerMetrics},
@@ -120,6 +123,10 @@ pub struct Shared {
     pub accepting_workers: AtomicU64,
     /// Bounds the open client connections.
     pub connection_limit: Arc<ConnectionLimit>,
+    /// What each client address uses of the process's resources.
+    pub clients: Arc<ClientTable>,
+    /// The memory for compressing responses.
+    pub compression: Arc<CompressionBudget>,
     /// This process's `Via` entry.
     pub via: Via,
 }
@@ -137,6 +144,8 @@ impl Shared {
 pub struct Peer {
     /// Its address, with IPv4-mapped IPv6 as IPv4.
     pub address: IpAddr,
+    /// What its address uses.
+    pub usage: ClientHandle,
     /// Its address and the listener's, as the PROXY protocol tells them.
     pub proxied: ProxiedClient,
     /// Its address as forwarding headers show it.
@@ -164,14 +173,12 @@ pub struct Gateway {
     unrouted: Arc<CachePadded<RouteCounters>>,
     /// The worker's coarse clock, in ms.
     coarse_clock: Rc<Cell<u64>>,
-    /// When the last warning about a failed upstream was logged, by the coarse clock.
+    /// When the last warning about a request was logged, by the coarse clock.
     warned_at: Cell<u64>,
     /// The calls to the store that outlive their request.
     background: Rc<Background>,
     /// The leases of concurrency permits.
     leases: Rc<LeaseTable>,
-    /// The responses that are being compressed.
-    compressions: Compressions,
     /// The copies of requests that are under way.
     mirrors: Mirrors,
 }
@@ -195,7 +202,6 @@ impl Gateway {
             warned_at: Cell::new(0),
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
-            compressions: Compressions::default(),
             mirrors: Mirrors::new(coarse_clock.clone()),
             metrics,
             shared,
@@ -206,6 +212,12 @@ impl Gateway {
     /// The worker's metrics.
     pub fn metrics(&self) -> &WorkerMetrics {
         &self.metrics
+    }
+
+    /// What the client at this address uses, over all workers; IPv6 networks of `client.ipv6_prefix` bits are one.
+    pub fn client_usage(&self, address: IpAddr) -> Arc<ClientUsage> {
+        let prefix = self.shared.live.snapshot().identity.ipv6_prefix;
+        self.shared.clients.usage(mask_address(address, prefix))
     }
 
     /// Closes upstream connections that were idle too long, and drops replaced rules even if no
@@ -319,6 +331,7 @@ impl Gateway {
         if plan.is_preflight {
             return Ok(cors::answer_preflight(rules, context));
         }
+        self.count_in_flight(context)?;
         let route = &rules.snapshot.routes[plan.route];
         let timeout = route.request_timeout.map(|timeout| timeout.as_millis() as u64);
         context.client.state().set_request_timeout(timeout);
@@ -398,9 +411,8 @@ impl Gateway {
             timeouts.tunnel_idle = millis(route.tunnel_idle_timeout);
             if let Some(rules) = &route.compress {
                 let upstream = upstream.as_mut();
-                let compressions = &self.compressions;
                 compress::compress(
-                    compressions,
+                    &self.shared.compression,
                     rules,
                     &context,
                     upstream,

@@ -78,6 +78,7 @@
 //!
 //! # Shared by the rest
 //!
+//! - [`client_usage`]: what each client address uses of what the process bounds.
 //! - [`clock`]: the only place that reads a clock.
 //! - [`counter`]: a number that one thread writes and any thread reads.
 //! - [`mix`]: keyed hashes for the tables of this process.
@@ -85,6 +86,7 @@
 
 pub mod admin;
 pub mod cli;
+pub mod client_usage;
 pub mod clock;
 pub mod compress;
 pub mod config;

@@ -183,6 +183,8 @@ pub struct WorkerMetrics {
     pub accepted: Counter,
     /// Client connections closed immediately, because their client had too many.
     pub connections_refused: Counter,
+    /// Requests refused because their client had too many in flight.
+    pub requests_refused: Counter,
     /// Client connections on which HTTP began, by `ConnectionProtocol::index`.
     pub opened: [Counter; ConnectionProtocol::COUNT],
     /// Client connections that ended before HTTP, by [`OpeningFailure`].
@@ -283,6 +285,11 @@ impl Metrics {
             sum(|w| &w.connections_refused),
             sum(|w| &w.malformed),
         ]
+    }
+
+    /// Requests refused because their client had too many in flight.
+    pub fn requests_refused(&self) -> u64 {
+        self.workers.lock().iter().map(|worker| worker.requests_refused.get()).sum()
     }
 
     /// Client connections on which HTTP began, by protocol.

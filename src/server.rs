@@ -3,10 +3,12 @@
 //! Its threads: one for each worker; one for control, with the admin API, the store's maintenance
 //! and the configuration watch; and one for the throttle, if it is configured.
 //!
-//! `open_store` reads the secrets that the store needs and opens it; `open_access_log` opens the log.
+//! `open_store` reads the secrets that the store needs and opens it; `open_access_log` opens the log; `open_files`
+//! divides the limit of open files.
 
 mod listeners;
 mod open_access_log;
+mod open_files;
 mod open_store;
 mod token_watch;
 
@@ -29,11 +31,11 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 pub use self::open_store::shared_secret;
-use self::{open_access_log::open_access_log, open_store::open_store};
+use self::{open_access_log::open_access_log, open_files::FileBudget, open_store::open_store};
 use crate::{
     admin::{self, AdminAccess, AdminListener, AdminToken, AllowedHosts, BoundAddress},
     clock::Clock,
-    config::{self, Config, EnvLookup, Environment, Fault, Faults, LoadedConfig},
+    config::{self, EnvLookup, Environment, Fault, Faults, LoadedConfig},
     gateway::{ConnectionLimit, DelayQueues, Shared, Via},
     handover::{PassedSockets, Successor},
     live::LiveSnapshot,
@@ -45,7 +47,7 @@ use crate::{
     telemetry::AccessLogGuard,
     throttle::{Throttle, redis::RedisFilterStore},
     trace::{self, TraceQueue},
-    upstream::{UpstreamRegistry, names, probes},
+    upstream::{ConnectionBudget, UpstreamRegistry, names, probes},
     worker::{self, ClientListener, Shutdown},
 };
 
@@ -224,7 +226,9 @@ impl Server {
             let shared = config.store.redis.is_some();
             Throttle::new(settings, store.shared_secret(), shared, clock.now())
         });
-        let upstreams = UpstreamRegistry::new(clock.clone());
+        let files = FileBudget::of_process(config);
+        let connections = ConnectionBudget::new(files.upstreams);
+        let upstreams = UpstreamRegistry::new(clock.clone(), connections);
         upstreams.apply(&snapshot.upstreams);
         let traces = Arc::new(TraceQueue::default());
         traces.configure(snapshot.export_settings(&loaded.source, &**env)?);
@@ -239,7 +243,9 @@ impl Server {
             access_log,
             delay_queues: DelayQueues::default(),
             accepting_workers: AtomicU64::new(0),
-            connection_limit: connection_limit(config).into(),
+            connection_limit: ConnectionLimit::new(files.clients as usize).into(),
+            clients: Arc::default(),
+            compression: Arc::default(),
             via: Via::default(),
         });
         let reloader = Reloader::new(path.to_owned(), &loaded, shared.clone(), env.clone());
@@ -455,23 +461,6 @@ fn spawn_throttle(
         });
     };
     thread::Builder::new().name(name).spawn(run)
-}
-
-/// The bound on client connections that the limit of open files sets.
-fn connection_limit(config: &Config) -> ConnectionLimit {
-    use rustix::process::{Resource, getrlimit};
-    let open_files = getrlimit(Resource::Nofile).current;
-    let limit = ConnectionLimit::for_open_files(open_files);
-    let (configured, allowed) = (config.http.max_connections, limit.max());
-    if allowed < configured as usize {
-        tracing::warn!(
-            configured,
-            allowed,
-            open_files,
-            "the limit of open files allows fewer client connections than http.max_connections"
-        );
-    }
-    limit
 }
 
 #[cfg(test)]

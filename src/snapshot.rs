@@ -151,6 +151,8 @@ pub struct HttpRules {
     pub max_connections: usize,
     /// Maximum number of open connections of one client; `None`: no bound.
     pub max_connections_per_client: Option<u32>,
+    /// Maximum number of requests in flight of one client; `None`: no bound.
+    pub max_requests_per_client: Option<u32>,
     /// Maximum number of requests on one connection; `None`: no bound.
     pub max_requests_per_connection: Option<u32>,
     /// True if `//` in a path is treated as `/`.

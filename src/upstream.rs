@@ -16,6 +16,7 @@
 //! | `probes` | health checks of the targets, on the control thread |
 //! | `pending` | requests that wait for an endpoint with room |
 //! | `pool` | [`Pool`]: a worker's idle connections to one endpoint |
+//! | `connection_budget` | [`ConnectionBudget`]: bounds the connections of the process to all servers |
 //! | `connection` | one connection of HTTP/1.1 to a server, and one exchange on it |
 //! | `http2` | the connections of HTTP/2 to a server, and one exchange on one of them |
 //! | `request` | [`OutgoingRequest`]: the request's bytes and its streamed body |
@@ -28,6 +29,7 @@ pub mod adaptive_concurrency;
 pub mod balance;
 mod compressed;
 mod connection;
+mod connection_budget;
 mod endpoint;
 mod endpoint_address;
 mod endpoint_set;
@@ -59,6 +61,7 @@ use http::{HeaderValue, StatusCode};
 use proxy_header::{ProxiedAddress, ProxyHeader};
 use rustls::pki_types::ServerName;
 
+pub use connection_budget::{ConnectionBudget, is_own_shortage};
 pub use endpoint::{EndpointState, FAILURE_KINDS, InFlight, LastChange};
 pub use endpoint_address::EndpointAddress;
 pub use endpoint_set::{EndpointSet, Member};

@@ -383,8 +383,15 @@ impl Worker {
         let forwarding = PeerAddress::new(ip, is_tls);
         let redirect_https = rules.redirect_https;
         drop(rules);
-        let peer =
-            Peer { address: ip, proxied: addresses, forwarding, certificate, redirect_https };
+        let usage = self.gateway.client_usage(ip).into();
+        let peer = Peer {
+            address: ip,
+            usage,
+            proxied: addresses,
+            forwarding,
+            certificate,
+            redirect_https,
+        };
         let (clock, max_requests) = (self.coarse_clock.clone(), http.max_requests_per_connection);
         if is_http2 {
             let connection = Http2Connection::new(peer, clock, http.head, max_requests);
@@ -424,7 +431,9 @@ impl Worker {
         let Some(bound) = bound.filter(|_| !identity.trusted_proxies.contains(ip)) else {
             return true;
         };
-        if permit.assign_client(client::mask_address(ip, identity.ipv6_prefix), bound) {
+        let bound = self.shared.connection_limit.client_share().min(bound.into());
+        let masked = client::mask_address(ip, identity.ipv6_prefix);
+        if permit.assign_client(self.shared.clients.usage(masked), bound) {
             return true;
         }
         self.gateway.metrics().connections_refused.add(1);

@@ -265,7 +265,7 @@ pub(crate) fn tidegate(params: &ConfigParams) -> String {
   - {{address: \"{listen}\", http2: {http2}{tls}}}
 workers: {workers}
 access_log: {access_log}
-http: {{max_connections: {MAX_CONNECTIONS}, max_connections_per_client: off, idle_timeout: 10m}}
+http: {{max_connections: {MAX_CONNECTIONS}, max_connections_per_client: off, max_requests_per_client: off, idle_timeout: 10m}}
 headers: {{x_ratelimit: true}}
 upstreams:
   origin:

@@ -185,7 +185,7 @@ fn tidegate(listen: SocketAddr, authorities: &[String], keys: &str) -> String {
 workers: 1
 access_log: off
 drain_timeout: 1s
-http: {{max_connections_per_client: off}}
+http: {{max_connections_per_client: off, max_requests_per_client: off}}
 upstreams:
   origin:
     targets: [{}]

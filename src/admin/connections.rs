@@ -1,18 +1,19 @@
 //! Bounds the connections of the admin port in number and time. The port shares the process's file
 //! descriptors with clients, and must stay responsive while idle connections are open.
 //!
-//! When the maximum number is open, the connection with the least recent request is closed. So a connection
-//! that sends its request promptly is served, however many others are idle.
+//! When the maximum number is open, one is closed: of those that have sent no request the oldest, else the one that
+//! has been idle the longest. Only if none is idle, one with a request in progress is closed, and one with the token
+//! last. So a client without the token ends no event stream and no change, and a connection that sends its request promptly
+//! is served, however many others are idle.
+
+mod activity;
 
 use std::{
     convert::Infallible,
     future::pending,
     io,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::AtomicU64},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -25,7 +26,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http_body::Body;
-use hyper::{server::conn::http1, service::Service};
+use hyper::{body::Incoming, server::conn::http1, service::Service};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -38,6 +39,7 @@ use tokio::{
 
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::activity::Activity;
 use super::{MAX_BODY, listener::AcceptingListener, problem::problem};
 use crate::{
     connection::handshake,
@@ -45,6 +47,8 @@ use crate::{
     tls::ServerNames,
 };
 
+/// Maximum number of open connections of the admin port.
+pub const MAX_CONNECTIONS: usize = 64;
 /// How long accepting pauses after a failure, for example without a free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -68,7 +72,7 @@ impl Default for ConnectionBounds {
     fn default() -> Self {
         let time = Duration::from_secs(10);
         Self {
-            connections: 64,
+            connections: MAX_CONNECTIONS,
             head_timeout: time,
             request_timeout: time,
             write_timeout: time,
@@ -113,26 +117,25 @@ pub(super) async fn serve(
 #[derive(Default)]
 struct Connections {
     open: Vec<Connection>,
-    /// The number of accepts and requests so far, which orders them.
+    /// The number of accepts, requests and responses so far, which orders them.
     sequence: Arc<AtomicU64>,
 }
 
 struct Connection {
     task: AbortHandle,
-    /// The sequence number of its last request or of its accept.
-    last_request: Arc<AtomicU64>,
+    activity: Arc<Activity>,
 }
 
 impl Connections {
-    /// Closes the connections with the least recent requests until fewer than `max` are open. Returns whether
+    /// Closes connections, by [`Activity::eviction_order`], until fewer than `max` are open. Returns whether
     /// any was closed.
     fn evict(&mut self, max: usize) -> bool {
         self.open.retain(|connection| !connection.task.is_finished());
         let is_full = self.open.len() >= max;
         while self.open.len() >= max {
-            let order = |(_, one): &(usize, &Connection)| one.last_request.load(Ordering::Relaxed);
-            let Some((oldest, _)) = self.open.iter().enumerate().min_by_key(order) else { break };
-            self.open.swap_remove(oldest).task.abort();
+            let order = |(_, one): &(usize, &Connection)| one.activity.eviction_order();
+            let Some((first, _)) = self.open.iter().enumerate().min_by_key(order) else { break };
+            self.open.swap_remove(first).task.abort();
         }
         is_full
     }
@@ -144,13 +147,12 @@ impl Connections {
         router: &Router,
         bounds: ConnectionBounds,
     ) {
-        let sequence = Arc::clone(&self.sequence);
         let routes = TowerToHyperService::new(router.clone());
-        let last_request = Arc::new(AtomicU64::new(sequence.fetch_add(1, Ordering::Relaxed)));
-        let updated = Arc::clone(&last_request);
-        let service = hyper::service::service_fn(move |request| {
-            updated.store(sequence.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-            routes.call(request)
+        let activity = Activity::accepted(&self.sequence);
+        let tracked = Arc::clone(&activity);
+        let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
+            request.extensions_mut().insert(Arc::clone(&tracked));
+            Arc::clone(&tracked).track(routes.call(request))
         });
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(bounds.head_timeout);
@@ -162,7 +164,7 @@ impl Connections {
             let stream = TokioIo::new(WriteTimeout { stream, timeout, stalled: None });
             let _ = http.serve_connection(stream, service).await;
         });
-        self.open.push(Connection { task: task.abort_handle(), last_request });
+        self.open.push(Connection { task: task.abort_handle(), activity });
     }
 }
 

@@ -261,6 +261,14 @@ impl MetricsCollector {
         let help =
             "Client connections refused because their client had max_connections_per_client open";
         write_counter(&mut start_counters(encoder, "connections_refused", help)?, &[], refused)?;
+        let help = "Requests refused because their client had max_requests_per_client in flight";
+        let refused = metrics.requests_refused();
+        write_counter(&mut start_counters(encoder, "requests_refused", help)?, &[], refused)?;
+        let help = "Memory of the encoders that compress responses, in bytes";
+        write_gauge(encoder, "compression_bytes", help, self.0.compression.used())?;
+        let help = "Responses sent uncompressed because the memory for encoders was used up";
+        let skipped = self.0.compression.skipped();
+        write_counter(&mut start_counters(encoder, "compressions_skipped", help)?, &[], skipped)?;
         self.encode_openings(encoder)?;
         let help = "Requests refused before routing: malformed or too slow";
         write_counter(&mut start_counters(encoder, "malformed_requests", help)?, &[], malformed)?;

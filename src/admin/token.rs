@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::problem::problem;
+use super::{connections::Activity, problem::problem};
 
 /// The paths that need no token: probes of orchestrators, and the files of the dashboard, which are the same
 /// for everyone and read the API with the token that the operator types in.
@@ -81,6 +81,9 @@ pub(super) async fn check_token(
     next: Next,
 ) -> Response {
     let is_authenticated = token.admits(request.headers());
+    if let Some(activity) = request.extensions().get::<Arc<Activity>>() {
+        activity.set_authenticated(is_authenticated);
+    }
     if !is_authenticated && !is_open(request.uri().path()) {
         let detail = "the admin API needs its token; expected `Authorization: Bearer` and the token that \
                       `admin.token` refers to";

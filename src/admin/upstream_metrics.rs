@@ -7,11 +7,12 @@ use prometheus_client::{
     metrics::MetricType,
 };
 
-use super::encode::{start_counters, write_counter};
+use super::encode::{start_counters, write_counter, write_gauge};
 use crate::{
     gateway::Shared,
     upstream::{
-        EndpointSet, EndpointState, FAILURE_KINDS, UpstreamState, target_health::TargetStatus,
+        ConnectionBudget, EndpointSet, EndpointState, FAILURE_KINDS, UpstreamState,
+        target_health::TargetStatus,
     },
 };
 
@@ -25,9 +26,24 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
     let upstreams = shared.upstreams.all().into_iter();
     let upstreams: Vec<Scraped> =
         upstreams.map(|state| Scraped { set: state.endpoints(), state }).collect();
+    encode_connections(&shared.upstreams.connection_budget, encoder)?;
     encode_upstreams(&upstreams, encoder)?;
     encode_counters(&upstreams, encoder)?;
     encode_gauges(&upstreams, encoder)
+}
+
+/// The connections of the process to all targets.
+fn encode_connections(
+    budget: &ConnectionBudget,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let help = "Open connections to upstreams, idle ones included";
+    write_gauge(encoder, "upstream_connections", help, budget.open())?;
+    let help = "Maximum number of open connections to upstreams, by the limit of open files";
+    write_gauge(encoder, "upstream_connections_max", help, budget.max())?;
+    let help = "Requests refused because the gateway lacked a descriptor, a port or memory for a connection";
+    let mut family = start_counters(encoder, "upstream_shortages", help)?;
+    write_counter(&mut family, &[], budget.shortages())
 }
 
 /// Requests that were not sent to a target, and retries that were not made.

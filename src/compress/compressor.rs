@@ -7,7 +7,7 @@ use zstd::stream::raw::CParameter;
 
 use super::Encoding;
 
-/// The window of zstd, as a power of two in bytes: it bounds the memory of a body to 1.3 MiB at the
+/// The window of zstd, as a power of two in bytes: it bounds the memory of a body to 1.8 MiB at the
 /// default level (measured); a window of up to 8 MiB would be kept otherwise, by the client, too.
 const ZSTD_WINDOW_LOG: u32 = 18;
 
@@ -44,7 +44,31 @@ impl Stream {
     }
 }
 
+/// Memory of a gzip encoder with its buffers, in bytes.
+const GZIP_MEMORY: u64 = 384 * 1024;
+/// Memory of a zstd encoder with a window of no bytes, in bytes: up to level 3, and above.
+const ZSTD_BASE_MEMORY: (u64, u64) = (320 * 1024, 448 * 1024);
+/// How many times its window a zstd encoder takes in addition: up to level 3, and above.
+const ZSTD_WINDOWS: (u64, u64) = (7, 18);
+/// Most memory of a zstd encoder, in bytes.
+const MAX_ZSTD_MEMORY: u64 = 3328 * 1024;
+
 impl Compressor {
+    /// Upper bound of the memory of [`Self::new`], in bytes: measured, with `ZSTD_sizeof_CCtx`.
+    pub fn memory(encoding: Encoding, level: u8, length: Option<u64>) -> u64 {
+        if encoding == Encoding::Gzip {
+            return GZIP_MEMORY;
+        }
+        let max = 1 << ZSTD_WINDOW_LOG;
+        let window = length.map_or(max, |length| length.min(max).next_power_of_two());
+        let memory = if level > MAX_SMALL_LEVEL {
+            ZSTD_BASE_MEMORY.1 + ZSTD_WINDOWS.1 * window
+        } else {
+            ZSTD_BASE_MEMORY.0 + ZSTD_WINDOWS.0 * window
+        };
+        memory.min(MAX_ZSTD_MEMORY)
+    }
+
     /// An encoder at `level`, which must be one that the encoding has. `length` is that of the body, if it is
     /// known: a short body then takes little memory.
     ///

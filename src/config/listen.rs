@@ -95,6 +95,10 @@ pub struct Http {
     /// Maximum number of connections open at once from one client address (IPv6: from one network of
     /// `client.ipv6_prefix` bits); further ones are closed at once. Trusted proxies are exempt.
     pub max_connections_per_client: Maximum,
+    /// Maximum number of requests in flight at once from one client address, over all its connections and HTTP/2
+    /// streams; further ones are answered with 503 `overloaded`. For requests of trusted proxies, the address
+    /// that they report; the proxies themselves are exempt. The limit of open files may set a lower bound.
+    pub max_requests_per_client: Maximum,
     /// Maximum number of requests on one connection; it is closed after the last.
     pub max_requests_per_connection: Maximum,
     /// Treat `//` in a path as `/`, for routing and for keys.
@@ -111,6 +115,7 @@ impl Default for Http {
             max_headers: 100,
             max_connections: 10_000,
             max_connections_per_client: Maximum(Some(256)),
+            max_requests_per_client: Maximum(Some(1024)),
             max_requests_per_connection: Maximum(None),
             merge_slashes: true,
         }

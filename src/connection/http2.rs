@@ -7,6 +7,7 @@
 
 mod flood;
 mod output;
+mod send_queue;
 mod stream;
 mod tunnel;
 
@@ -20,7 +21,7 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::{Reason, server};
 
-use self::{flood::FloodDetector, stream::Http2Stream};
+use self::{flood::FloodDetector, send_queue::SendQueue, stream::Http2Stream};
 use super::{LINGER_TIMEOUT, MAX_DRAINED, Swept, linger, sweep_state};
 use crate::{
     framing::{
@@ -79,6 +80,8 @@ pub struct Http2Connection {
     head_bytes: Cell<usize>,
     /// Streams that may still be driven in this poll.
     streams_left: Cell<u32>,
+    /// The data that waits for the socket.
+    send_queue: SendQueue,
 }
 
 /// The client broke the protocol, or floods the gateway with frames. Little of what it still sends is read.
@@ -121,6 +124,7 @@ impl Http2Connection {
             closing_since: Cell::new(None),
             head_bytes: Cell::new(0),
             streams_left: Cell::new(0),
+            send_queue: SendQueue::default(),
         })
     }
 
@@ -189,6 +193,10 @@ impl Http2Connection {
                     Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Abuse)),
                     Poll::Ready(None) => return Poll::Ready(Ok(())),
                     Poll::Pending => {
+                        // It has written all that it had, unless the socket takes no more.
+                        if !turn.is_write_blocked() {
+                            self.send_queue.clear();
+                        }
                         self.poll_streams(cx, &mut streams);
                         if !self.must_close(&server) {
                             return Poll::Pending;

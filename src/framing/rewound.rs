@@ -34,7 +34,7 @@ pub struct Rewound {
     turn: Rc<ReadTurn>,
 }
 
-/// What a task has read from its connection since it was polled.
+/// What a task has read from its connection since it was polled, and whether it can write.
 #[derive(Debug)]
 pub struct ReadTurn {
     frames: Cell<FrameCounts>,
@@ -42,12 +42,19 @@ pub struct ReadTurn {
     max: Cell<usize>,
     /// Bytes that may still be read.
     left: Cell<usize>,
+    /// True if the socket took no more at the last write.
+    is_write_blocked: Cell<bool>,
 }
 
 impl Default for ReadTurn {
     fn default() -> Self {
         let max = MAX_SMALL_FRAME_TURN_BYTES;
-        Self { frames: Cell::default(), max: Cell::new(max), left: Cell::new(max) }
+        Self {
+            frames: Cell::default(),
+            max: Cell::new(max),
+            left: Cell::new(max),
+            is_write_blocked: Cell::new(false),
+        }
     }
 }
 
@@ -62,6 +69,11 @@ impl ReadTurn {
         }
         self.left.set(self.max.get());
         frames
+    }
+
+    /// True if the socket took no more at the last write.
+    pub fn is_write_blocked(&self) -> bool {
+        self.is_write_blocked.get()
     }
 }
 
@@ -116,7 +128,9 @@ impl AsyncWrite for Rewound {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.socket.poll_write(cx, bytes)
+        let written = self.socket.poll_write(cx, bytes);
+        self.turn.is_write_blocked.set(written.is_pending());
+        written
     }
 
     fn poll_write_vectored(
@@ -124,7 +138,9 @@ impl AsyncWrite for Rewound {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.socket.poll_write_vectored(cx, slices)
+        let written = self.socket.poll_write_vectored(cx, slices);
+        self.turn.is_write_blocked.set(written.is_pending());
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -132,7 +148,9 @@ impl AsyncWrite for Rewound {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_flush(cx)
+        let flushed = self.socket.poll_flush(cx);
+        self.turn.is_write_blocked.set(flushed.is_pending());
+        flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

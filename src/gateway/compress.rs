@@ -1,8 +1,10 @@
 //! Decides whether a response is compressed, and adapts its head.
 
+use std::sync::Arc;
+
 use super::{context::RequestContext, response::Content};
 use crate::{
-    compress::{CompressRules, Compressions, Compressor, negotiate},
+    compress::{CompressRules, CompressionBudget, Compressor, negotiate},
     framing::{Fields, ResponseHead},
     upstream::ResponseBody,
 };
@@ -10,7 +12,7 @@ use crate::{
 /// Compresses the body if the rules, the response and the client allow it. Adds the fields of the gateway to
 /// `added`, also `Vary` if another client would get another encoding.
 pub(super) fn compress(
-    compressions: &Compressions,
+    budget: &Arc<CompressionBudget>,
     rules: &CompressRules,
     context: &RequestContext,
     head: Option<&mut ResponseHead>,
@@ -36,8 +38,9 @@ pub(super) fn compress(
     }
     let accepted = negotiate(request.fields.get_all("accept-encoding"), &rules.encodings);
     let Some(encoding) = accepted else { return };
-    let Some(permit) = compressions.begin() else { return };
     let (level, length) = (rules.level(encoding), body.declared_length());
+    let memory = Compressor::memory(encoding, level, length);
+    let Some(permit) = budget.begin(&context.usage, memory) else { return };
     let Ok(compressor) = Compressor::new(encoding, level, length) else { return };
     body.compress(compressor, permit);
     added.push("content-encoding", encoding.name());

@@ -1,17 +1,13 @@
 //! [`ConnectionLimit`]: bounds the open connections of the process and of each client.
 
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
-use ahash::RandomState;
-use hashbrown::HashMap;
-use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+use crate::client_usage::ClientUsage;
 
 /// The open client connections of a process, over all workers. The bounds are parameters, because a
 /// reload may change them.
@@ -21,7 +17,6 @@ pub struct ConnectionLimit {
     max: usize,
     open: AtomicUsize,
     released: Notify,
-    clients: Mutex<HashMap<IpAddr, u32, RandomState>>,
 }
 
 /// A permit for one open connection. Dropping it releases it.
@@ -29,34 +24,18 @@ pub struct ConnectionLimit {
 pub struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
     /// The client that it is counted for.
-    client: Option<IpAddr>,
+    client: Option<Arc<ClientUsage>>,
 }
-
-/// Least number of file descriptors that client connections never take: for logs, workers, Redis, the admin API
-/// and reloads.
-const MIN_RESERVED_FILES: u64 = 128;
-/// The part of the file descriptors that is kept at least for upstream connections: one in so many.
-const UPSTREAM_SHARE: u64 = 8;
 
 impl ConnectionLimit {
     /// A limit of at most `max` connections, whatever the bounds.
-    fn new(max: usize) -> Self {
-        let (open, clients) = (AtomicUsize::new(0), Mutex::default());
-        Self { max, open, released: Notify::new(), clients }
+    pub fn new(max: usize) -> Self {
+        Self { max, open: AtomicUsize::new(0), released: Notify::new() }
     }
 
-    /// The limit of a process with this limit of open files; `None`: unlimited.
-    pub fn for_open_files(open_files: Option<u64>) -> Self {
-        let free = open_files.map(|files| {
-            let reserved = MIN_RESERVED_FILES.max(files / UPSTREAM_SHARE);
-            files.saturating_sub(reserved).max(1)
-        });
-        Self::new(free.map_or(usize::MAX, |free| free as usize))
-    }
-
-    /// Most connections that the limit of open files allows.
-    pub fn max(&self) -> usize {
-        self.max
+    /// Most connections of one client, whatever the bounds: half of those that the limit of open files allows.
+    pub fn client_share(&self) -> u64 {
+        (self.max as u64 / 2).max(1)
     }
 
     /// A permit for one more connection; `None` while `bound` are open.
@@ -81,28 +60,17 @@ impl ConnectionLimit {
 impl ConnectionPermit {
     /// Counts the connection for `client`. Returns false, and does not count it, if the client has
     /// `bound` other connections.
-    pub fn assign_client(&mut self, client: IpAddr, bound: u32) -> bool {
-        let mut clients = self.limit.clients.lock();
-        let count = clients.entry(client).or_insert(0);
-        if *count >= bound {
-            return false;
-        }
-        *count += 1;
-        self.client = Some(client);
-        true
+    pub fn assign_client(&mut self, client: Arc<ClientUsage>, bound: u64) -> bool {
+        let is_admitted = client.connections.try_add(1, bound);
+        self.client = is_admitted.then_some(client);
+        is_admitted
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        if let Some(client) = self.client {
-            let mut clients = self.limit.clients.lock();
-            if let Some(count) = clients.get_mut(&client) {
-                *count -= 1;
-                if *count == 0 {
-                    clients.remove(&client);
-                }
-            }
+        if let Some(client) = &self.client {
+            client.connections.subtract(1);
         }
         self.limit.open.fetch_sub(1, Ordering::AcqRel);
         self.limit.released.notify_one();
@@ -112,6 +80,7 @@ impl Drop for ConnectionPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_usage::ClientTable;
 
     #[test]
     fn connections_never_exceed_the_bound() {
@@ -125,11 +94,6 @@ mod tests {
 
     #[test]
     fn open_files_bound_the_connections() {
-        for (files, max) in
-            [(Some(10), 1), (Some(160), 32), (Some(20_000), 17_500), (None, usize::MAX)]
-        {
-            assert_eq!(ConnectionLimit::for_open_files(files).max(), max, "{files:?}");
-        }
         let limit = Arc::new(ConnectionLimit::new(1));
         let _permit = limit.try_acquire(5).unwrap();
         assert!(limit.try_acquire(5).is_none());
@@ -138,15 +102,16 @@ mod tests {
     #[test]
     fn a_client_is_bounded_and_its_count_removed_with_its_last_connection() {
         let limit = Arc::new(ConnectionLimit::new(10));
-        let client = "192.0.2.1".parse().unwrap();
+        let table = Arc::new(ClientTable::default());
+        let client = || table.usage([192, 0, 2, 1].into());
         let mut permits: Vec<_> = (0..3).filter_map(|_| limit.try_acquire(10)).collect();
         let admitted: Vec<_> =
-            permits.iter_mut().map(|permit| permit.assign_client(client, 2)).collect();
+            permits.iter_mut().map(|permit| permit.assign_client(client(), 2)).collect();
         assert_eq!(admitted, [true, true, false]);
         drop(permits.pop());
         drop(permits.pop());
-        assert!(limit.try_acquire(10).unwrap().assign_client(client, 2));
+        assert!(limit.try_acquire(10).unwrap().assign_client(client(), 2));
         drop(permits);
-        assert!(limit.clients.lock().is_empty());
+        assert!(table.is_empty());
     }
 }

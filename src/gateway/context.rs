@@ -16,6 +16,7 @@ use super::{
     rules::WorkerRules,
 };
 use crate::{
+    client_usage::{ClientHandle, RequestInFlight},
     clock::Stopwatch,
     framing::{ClientStream, RequestHead, TunnelOutcome, state::CloseMode},
     identity::{Caller, KeySecret, token_hash},
@@ -26,7 +27,7 @@ use crate::{
     snapshot::Action,
     telemetry::{AccessLine, AccessWriter, CutReason},
     throttle::POLICY,
-    upstream::{Attempts, RequestLost},
+    upstream::{Attempts, RequestLost, is_own_shortage},
 };
 
 /// The status that is logged and counted if the client closes before the response (nginx's code).
@@ -49,6 +50,10 @@ pub struct RequestContext {
     pub(super) route: Option<usize>,
     /// The client's address, as trusted proxies report it.
     pub(super) client_ip: IpAddr,
+    /// What that address uses of the process's resources.
+    pub(super) usage: ClientHandle,
+    /// Counts it there as in flight.
+    pub(super) in_flight: Option<RequestInFlight>,
     /// The normalized path, if it differs from the path in the head.
     pub(super) path: Option<Box<str>>,
     /// The limits that the request is charged to.
@@ -113,6 +118,8 @@ impl RequestContext {
             client,
             route: None,
             client_ip: peer.address,
+            usage: peer.usage.clone(),
+            in_flight: None,
             path: None,
             limits: SmallVec::new(),
             caller: None,
@@ -250,7 +257,9 @@ impl RequestContext {
         {
             counters.broken.add(1);
         }
-        self.record_broken_body();
+        if !is_own_shortage(error) {
+            self.record_broken_body();
+        }
         let server = self.attempts.server.as_deref().map_or("", |server| server.name());
         tracing::debug!(server, %error, "the upstream broke off its response");
         CutReason::UpstreamBroken

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Least time between two warnings of a worker about failed upstreams, in ms.
+/// Least time between two warnings of a worker about requests, in ms.
 const WARNING_INTERVAL: u64 = 1000;
 
 impl Gateway {
@@ -141,16 +141,31 @@ impl Gateway {
                 // The server works and lacks a feature; or nothing was sent, which the upstream counts.
                 UpstreamError::UpgradeUnsupported
                 | UpstreamError::Down { .. }
-                | UpstreamError::Overloaded => {}
+                | UpstreamError::Overloaded
+                | UpstreamError::Shortage(_) => {}
             }
         }
+        self.warn(|| {
+            let server = context.attempts.server.as_ref().map_or("", |server| server.name());
+            let (upstream, attempts) = (&upstream.name, context.attempts.count);
+            if let UpstreamError::Shortage(error) = &error {
+                tracing::warn!(
+                    %upstream, %error,
+                    "no connection to the upstream could be opened: raise the limit of open files"
+                );
+            } else {
+                tracing::warn!(%upstream, server, attempts, %error, "the upstream failed");
+            }
+        });
+        GatewayError::Upstream(error)
+    }
+
+    /// Calls `warn`, at most once per [`WARNING_INTERVAL`].
+    pub(super) fn warn(&self, warn: impl FnOnce()) {
         let now = self.coarse_clock.get();
         if now.saturating_sub(self.warned_at.get()) >= WARNING_INTERVAL {
             self.warned_at.set(now);
-            let server = context.attempts.server.as_ref().map_or("", |server| server.name());
-            let (upstream, attempts) = (&upstream.name, context.attempts.count);
-            tracing::warn!(%upstream, server, attempts, %error, "the upstream failed");
+            warn();
         }
-        GatewayError::Upstream(error)
     }
 }

@@ -122,7 +122,9 @@ impl Gateway {
             outcome.set(MirrorOutcome::TooLong);
             return Ok(None);
         }
-        let Some(copied) = self.mirrors.enter(length) else {
+        // The last connections are for requests.
+        let is_scarce = self.shared.upstreams.connection_budget.is_scarce();
+        let Some(copied) = self.mirrors.enter(length).filter(|_| !is_scarce) else {
             outcome.set(MirrorOutcome::Dropped);
             return Ok(None);
         };

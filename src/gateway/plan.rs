@@ -42,6 +42,9 @@ impl Gateway {
         let Some(head) = &context.head else { return Err(GatewayError::MalformedTarget) };
         let attributes = RequestAttributes::read(&rules.snapshot, peer.address, head)?;
         context.client_ip = attributes.client.ip;
+        if context.client_ip != peer.address {
+            context.usage = self.client_usage(context.client_ip).into();
+        }
         if let std::borrow::Cow::Owned(path) = &attributes.path {
             context.path = Some(path.as_str().into());
         }

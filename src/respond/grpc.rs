@@ -42,6 +42,7 @@ impl GrpcStatus {
             | GatewayError::Framing(FramingError::HeadTimeout) => Self::DeadlineExceeded,
             GatewayError::Upstream(_)
             | GatewayError::StoreUnavailable
+            | GatewayError::ClientOverloaded
             | GatewayError::Misdirected => Self::Unavailable,
             GatewayError::AccessDenied => Self::PermissionDenied,
             GatewayError::NoRoute
@@ -140,6 +141,8 @@ mod tests {
             (GatewayError::Upstream(UpstreamError::Connect(refused())), "14", 502),
             (GatewayError::Upstream(UpstreamError::Failed(refused())), "14", 502),
             (GatewayError::StoreUnavailable, "14", 503),
+            (GatewayError::ClientOverloaded, "14", 503),
+            (GatewayError::Upstream(UpstreamError::Shortage(refused())), "14", 503),
             (GatewayError::Misdirected, "14", 421),
             (GatewayError::AccessDenied, "7", 403),
             (GatewayError::NoRoute, "12", 404),

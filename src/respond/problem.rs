@@ -54,7 +54,8 @@ pub fn problem<'a>(
             json.member("detail", &error.detail());
             json.retry_after(retry_after);
         }
-        GatewayError::Upstream(UpstreamError::Overloaded) => {
+        GatewayError::ClientOverloaded
+        | GatewayError::Upstream(UpstreamError::Overloaded | UpstreamError::Shortage(_)) => {
             json.begin(OVERLOADED, "Overloaded", status.as_u16());
             json.member("detail", &error.detail());
             json.retry_after(retry_after);
@@ -88,7 +89,8 @@ pub(super) fn refused_retry_after<'a>(
         }
         GatewayError::StoreUnavailable
         | GatewayError::DelayTimeout
-        | GatewayError::Upstream(UpstreamError::Overloaded) => Some(1),
+        | GatewayError::ClientOverloaded
+        | GatewayError::Upstream(UpstreamError::Overloaded | UpstreamError::Shortage(_)) => Some(1),
         _ => None,
     }
 }

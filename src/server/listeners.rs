@@ -137,7 +137,7 @@ fn cannot_listen(address: &impl ToString, error: io::Error) -> StartError {
     StartError::Listen { address: address.to_string(), error }
 }
 
-fn worker_count(config: &Config) -> usize {
+pub(super) fn worker_count(config: &Config) -> usize {
     match config.workers {
         0 => thread::available_parallelism().map_or(1, usize::from),
         workers => workers,

@@ -229,6 +229,7 @@ pub(super) fn http_rules(http: &Http) -> HttpRules {
         },
         max_connections: http.max_connections as usize,
         max_connections_per_client: http.max_connections_per_client.0,
+        max_requests_per_client: http.max_requests_per_client.0,
         max_requests_per_connection: http.max_requests_per_connection.0,
         merge_slashes: http.merge_slashes,
     }

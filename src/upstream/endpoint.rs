@@ -18,6 +18,7 @@ use super::{
     EndpointSet, Pool, Target,
     adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
     balance::{ErrorRate, Observed, PeakEwma},
+    connection_budget::ConnectionBudget,
     pending::PendingQueue,
     target_health::{Failure, HealthView},
 };
@@ -25,7 +26,7 @@ use super::{
 /// The limit of a target without adaptive concurrency.
 const NO_LIMIT: u32 = u32::MAX;
 
-/// What the endpoints of one upstream share.
+/// What the endpoints of one upstream share; the connection budget is that of the process.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamLoad {
     /// The requests in flight at all endpoints.
@@ -34,6 +35,8 @@ pub(super) struct UpstreamLoad {
     pub(super) pending: PendingQueue,
     /// Wakes the task that resolves names after a target went out of service: its name may have moved.
     pub(super) names_doubted: Notify,
+    /// The connections of the process to all upstreams.
+    pub(super) connection_budget: Arc<ConnectionBudget>,
 }
 
 /// One address of an upstream: its load, its latency and its health. Kept over reloads and DNS changes.
@@ -375,7 +378,8 @@ impl ConnectionGuard {
     /// Counts a connection.
     ///
     /// # Errors
-    /// As many as `max_connections` are open.
+    /// As many as `max_connections` are open to the endpoint, which is [`io::ErrorKind::QuotaExceeded`]; or as many
+    /// as the process may have, which is a shortage of its own.
     pub(super) fn open(
         endpoint: &Arc<EndpointState>,
         max_connections: Option<u32>,
@@ -384,16 +388,19 @@ impl ConnectionGuard {
         let add = |count| (count < limit).then_some(count + 1);
         let added = endpoint.connections.fetch_update(Relaxed, Relaxed, add);
         endpoint.is_starved.store(added.is_err(), Relaxed);
-        match added {
-            Ok(_) => Ok(Self(Arc::clone(endpoint))),
-            Err(_) => Err(io::ErrorKind::QuotaExceeded.into()),
+        added.map_err(|_| io::ErrorKind::QuotaExceeded)?;
+        if let Err(error) = endpoint.load.connection_budget.take_place() {
+            endpoint.connections.fetch_sub(1, Relaxed);
+            return Err(error);
         }
+        Ok(Self(Arc::clone(endpoint)))
     }
 }
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Relaxed);
+        self.0.load.connection_budget.return_place();
         self.0.load.pending.wake_next();
     }
 }

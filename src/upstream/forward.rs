@@ -23,6 +23,7 @@ use super::{
     EndpointSet, ProxiedClient, RetryConditions, UpstreamState,
     balance::SplitMix,
     connection::ExchangeError,
+    connection_budget::is_own_shortage,
     http2::max_resends,
     pool::{Link, Pool, PoolTable},
     request::OutgoingRequest,
@@ -56,6 +57,9 @@ pub enum UpstreamError {
     /// No server has room for another request, and as many as may wait do.
     #[error("the upstream is overloaded: all its servers have as many requests as they may")]
     Overloaded,
+    /// The gateway lacked a file descriptor, a port or memory for the request. No server is at fault.
+    #[error("the gateway cannot open another connection: {0}")]
+    Shortage(io::Error),
     /// An upgrade was asked for, and the server does not support upgrades: it speaks HTTP/2 without extended
     /// CONNECT, or answered a 2xx instead of a 101.
     #[error("the upstream does not accept this upgrade")]
@@ -160,10 +164,13 @@ impl LoadBalancer {
         endpoints.pools.iter().for_each(|pool| pool.sweep(idle_timeout));
     }
 
-    /// Closes the idle connections to endpoints to which another worker may open none. Cheap without
-    /// `max_connections`.
+    /// Closes the idle connections to endpoints to which another worker may open none; all idle ones while few
+    /// places for connections of the process are left. Cheap without `max_connections`.
     pub fn yield_connections(&self) {
         let endpoints = self.endpoints();
+        if self.state.load.connection_budget.is_scarce() {
+            return endpoints.pools.iter().for_each(|pool| pool.sweep(0));
+        }
         if endpoints.set.servers.bounds.max_connections.is_some() {
             let starved = endpoints.pools.iter().filter(|pool| pool.endpoint().is_starved());
             starved.for_each(|pool| pool.sweep(0));
@@ -330,6 +337,10 @@ impl Run<'_> {
             ExchangeError::Request(error) => return Err(ForwardError::Request(error)),
             ExchangeError::UpgradeUnsupported => {
                 return Err(ForwardError::Upstream(UpstreamError::UpgradeUnsupported));
+            }
+            ExchangeError::Failed(error) if is_own_shortage(&error) => {
+                self.balancer.state.load.connection_budget.count_shortage();
+                return Err(ForwardError::Upstream(UpstreamError::Shortage(error)));
             }
             ExchangeError::Failed(error) => error,
         };

@@ -111,6 +111,11 @@ impl PoolTable {
         Rc::clone(pools.entry(Arc::as_ptr(endpoint).addr()).or_insert_with(new))
     }
 
+    /// Closes all idle connections, if a connection may not be opened for want of them.
+    pub(super) fn close_idle(&self) {
+        self.pools.borrow().values().for_each(|pool| pool.sweep(0));
+    }
+
     /// Removes the pools of endpoints that are no longer used.
     pub fn sweep(&self) {
         self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
@@ -307,8 +312,10 @@ impl Pool {
         let mut idle = self.idle.borrow_mut();
         // Behind the PROXY protocol, a connection belongs to one client.
         let is_shared = self.target().send_proxy.is_none();
-        // Another worker needs the place more than an idle connection does.
-        let is_kept = is_shared && !self.endpoint.is_starved();
+        // Another request needs the place more than an idle connection does.
+        let is_needed =
+            self.endpoint.is_starved() || self.endpoint.load.connection_budget.is_scarce();
+        let is_kept = is_shared && !is_needed;
         if is_kept && connection.is_reusable() && idle.len() < MAX_IDLE {
             connection.mark_idle(self.coarse_clock.get());
             idle.push(connection);

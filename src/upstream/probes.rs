@@ -4,7 +4,7 @@
 //! A check has a connection of its own, by the upstream's rules of TLS and version of HTTP. Its result goes to
 //! the state that all workers share. Nothing of this runs on a worker.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Version, header};
@@ -20,6 +20,7 @@ use tokio::{
 
 use super::{
     CheckSettings, EndpointState, Protocol, ProxyVersion, ServerAddress,
+    connection_budget::is_own_shortage,
     pool::handshake,
     registry::{UpstreamRegistry, UpstreamState},
     target_health::CheckFailure,
@@ -105,15 +106,21 @@ async fn check_endpoint(
     for round in 0_u64.. {
         let probing = Box::pin(probe(&endpoint, &settings));
         let probed = clock.timeout(settings.timeout, probing).await;
+        let is_expected = |status| settings.statuses.iter().any(|range| range.contains(&status));
         let result = match probed {
-            Ok(Ok(status)) if settings.statuses.iter().any(|range| range.contains(&status)) => {
-                Ok(())
+            Ok(Ok(status)) if is_expected(status) => Some(Ok(())),
+            Ok(Ok(status)) => Some(Err(CheckFailure::Status(status))),
+            Ok(Err(ProbeError::Failed(failure))) => Some(Err(failure)),
+            Ok(Err(ProbeError::Shortage(error))) => {
+                let server = &*endpoint.name;
+                tracing::warn!(server, %error, "a health check was left out");
+                None
             }
-            Ok(Ok(status)) => Err(CheckFailure::Status(status)),
-            Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(CheckFailure::Timeout),
+            Err(_) => Some(Err(CheckFailure::Timeout)),
         };
-        state.endpoints().record_check(&endpoint, result, state.now(), clock);
+        if let Some(result) = result {
+            state.endpoints().record_check(&endpoint, result, state.now(), clock);
+        }
         clock.sleep(varied(settings.interval, random.hash_one(round))).await;
     }
 }
@@ -124,8 +131,32 @@ fn varied(interval: Duration, random: u64) -> Duration {
     interval * thousandths / 1000
 }
 
+/// Why a check has no status.
+enum ProbeError {
+    /// The target failed.
+    Failed(CheckFailure),
+    /// The gateway lacked a descriptor, a port or memory, which says nothing about the target.
+    Shortage(io::Error),
+}
+
+impl From<CheckFailure> for ProbeError {
+    fn from(failure: CheckFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl ProbeError {
+    fn of_connect(error: io::Error) -> Self {
+        if is_own_shortage(&error) {
+            Self::Shortage(error)
+        } else {
+            Self::Failed(CheckFailure::Connect)
+        }
+    }
+}
+
 /// Asks the endpoint once. Returns the status.
-async fn probe(endpoint: &EndpointState, settings: &CheckSettings) -> Result<u16, CheckFailure> {
+async fn probe(endpoint: &EndpointState, settings: &CheckSettings) -> Result<u16, ProbeError> {
     let target = &endpoint.target;
     let mut socket = match &target.address {
         ServerAddress::Unix(path) => UnixStream::connect(path).await.map(RawSocket::Unix),
@@ -134,7 +165,7 @@ async fn probe(endpoint: &EndpointState, settings: &CheckSettings) -> Result<u16
             TcpStream::connect(address).await.map(RawSocket::Tcp)
         }
     }
-    .map_err(|_| CheckFailure::Connect)?;
+    .map_err(ProbeError::of_connect)?;
     if let Some(version) = target.send_proxy {
         // The check is the gateway's own request, not a client's.
         let header = ProxyHeader::with_local();
@@ -148,11 +179,11 @@ async fn probe(endpoint: &EndpointState, settings: &CheckSettings) -> Result<u16
     }
     let Some(tls) = &target.tls else {
         let is_http2 = target.protocol == Protocol::Http2;
-        return exchange(endpoint, settings, socket, is_http2).await;
+        return Ok(exchange(endpoint, settings, socket, is_http2).await?);
     };
     let stream = handshake(tls, false, socket).await.map_err(|_| CheckFailure::Connect)?;
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
-    exchange(endpoint, settings, stream, is_http2).await
+    Ok(exchange(endpoint, settings, stream, is_http2).await?)
 }
 
 /// Sends the request on a new connection and reads the head of its response.

@@ -11,8 +11,8 @@ use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
 use super::{
-    Servers, Upstream, UpstreamKind, endpoint::UpstreamLoad, endpoint_address::EndpointAddress,
-    endpoint_set::EndpointSet, retry_budget::RetryBudget,
+    ConnectionBudget, Servers, Upstream, UpstreamKind, endpoint::UpstreamLoad,
+    endpoint_address::EndpointAddress, endpoint_set::EndpointSet, retry_budget::RetryBudget,
 };
 use crate::clock::Clock;
 
@@ -21,6 +21,8 @@ use crate::clock::Clock;
 pub struct UpstreamRegistry {
     upstreams: Mutex<HashMap<Box<str>, Arc<UpstreamState>, RandomState>>,
     clock: Clock,
+    /// The connections of the process to all upstreams.
+    pub connection_budget: Arc<ConnectionBudget>,
     /// Wakes the tasks that resolve names and check health after a change of the configuration.
     pub changed: tokio::sync::Notify,
 }
@@ -66,9 +68,14 @@ pub struct UpstreamCounts {
 }
 
 impl UpstreamRegistry {
-    /// A registry without upstreams.
-    pub fn new(clock: Clock) -> Self {
-        Self { upstreams: Mutex::default(), clock, changed: tokio::sync::Notify::new() }
+    /// A registry without upstreams, whose connections `connection_budget` bounds.
+    pub fn new(clock: Clock, connection_budget: ConnectionBudget) -> Self {
+        Self {
+            upstreams: Mutex::default(),
+            clock,
+            connection_budget: Arc::new(connection_budget),
+            changed: tokio::sync::Notify::new(),
+        }
     }
 
     /// Sets the upstreams of a new configuration. Endpoints that stay keep their state; the addresses of names
@@ -81,7 +88,8 @@ impl UpstreamRegistry {
                 state.reconfigure(servers);
                 continue;
             }
-            let state = UpstreamState::new(&upstream.name, servers, self.clock.clone());
+            let budget = Arc::clone(&self.connection_budget);
+            let state = UpstreamState::new(&upstream.name, servers, self.clock.clone(), budget);
             states.insert(upstream.name.clone(), Arc::new(state));
         }
         let servers = upstreams.iter().filter(|own| matches!(own.kind, UpstreamKind::Servers(_)));
@@ -120,9 +128,14 @@ impl UpstreamRegistry {
 
 impl UpstreamState {
     /// The state at the start: endpoints of addresses, and none of names.
-    pub(super) fn new(name: &str, servers: &Arc<Servers>, clock: Clock) -> Self {
+    pub(super) fn new(
+        name: &str,
+        servers: &Arc<Servers>,
+        clock: Clock,
+        connection_budget: Arc<ConnectionBudget>,
+    ) -> Self {
         let now = clock.uptime().as_millis() as u64;
-        let load = Arc::<UpstreamLoad>::default();
+        let load = Arc::new(UpstreamLoad { connection_budget, ..UpstreamLoad::default() });
         let addresses = known_addresses(servers, None);
         let set = EndpointSet::first(name, servers, addresses, &load, now);
         Self {

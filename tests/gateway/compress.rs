@@ -283,8 +283,11 @@ fn connections_are_reused_after_a_compressed_body() {
     assert_eq!(upstream.connections(), 1);
 }
 
+/// Most memory of the encoders of one client's responses, in bytes.
+const CLIENT_SHARE: u64 = 16 * 1024 * 1024;
+
 #[test]
-fn a_worker_compresses_at_most_256_bodies_at_once() {
+fn a_client_has_a_share_of_the_memory_for_encoders() {
     let gate = ResponseGate::default();
     let waits = gate.clone();
     let upstream = Upstream::with_handler(move |_, socket| {
@@ -296,27 +299,35 @@ fn a_worker_compresses_at_most_256_bodies_at_once() {
     });
     let gateway = Gateway::start(&format!(
         "workers: 1
-http: {{max_connections_per_client: off}}
+client: {{trusted_proxies: [127.0.0.1]}}
 upstreams: {{origin: {{targets: [{}], retries: 0}}}}
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, compress: {{}}}}]",
         upstream.target()
     ));
-    let ask = || {
+    let ask = |client: &str| {
+        let from = format!("X-Forwarded-For: {client}\r\n");
         let mut client = Client::connect(gateway.address());
-        client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{BOTH}\r\n"));
+        client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{from}{BOTH}\r\n"));
         let (status, head) = client.read_head().expect("a head");
         assert_eq!(status, 200);
         let head = head.to_ascii_lowercase();
         assert!(head.contains("vary: accept-encoding"), "{head}");
         (head.contains("content-encoding: zstd"), client)
     };
-    let begun: Vec<_> = (0..258).map(|_| ask()).collect();
-    assert_eq!(begun.iter().filter(|(is_compressed, _)| *is_compressed).count(), 256);
+    let begun: Vec<_> = (0..20).map(|_| ask("192.0.2.1")).collect();
+    let compressed = begun.iter().filter(|(is_compressed, _)| *is_compressed).count() as u64;
+    assert!((5..20).contains(&compressed), "{compressed}");
+    let used = gateway.metric("tidegate_compression_bytes ");
+    assert!(used <= CLIENT_SHARE && used > CLIENT_SHARE * 4 / 5, "{used}");
+    assert_eq!(gateway.metric("tidegate_compressions_skipped_total"), 20 - compressed);
+    let other = ask("192.0.2.2");
+    assert!(other.0, "another client has a share of its own");
     gate.open();
-    for (is_compressed, mut client) in begun {
+    for (is_compressed, mut client) in begun.into_iter().chain([other]) {
         let (body, _) = client.read_chunked().expect("a whole body");
         let (data, is_complete) = decode(is_compressed.then_some("zstd"), &body);
         assert!(is_complete && data == b"abc");
     }
-    assert!(ask().0, "there is room again");
+    assert!(ask("192.0.2.1").0, "there is room again");
+    gateway.wait_for_metric("tidegate_compression_bytes ", 0);
 }

@@ -9,6 +9,7 @@ use std::{path::Path, process::Command};
 /// `allow` and `deny` of routes.
 mod access;
 /// Compressed responses.
+mod client_requests;
 mod compress;
 /// Cross-origin resource sharing.
 mod cors;
@@ -82,6 +83,7 @@ mod connection_memory;
 /// Timeouts.
 mod deadlines;
 /// The drain.
+mod descriptors;
 mod drain;
 /// gRPC: grpcio's client and server, and the gateway's own responses.
 mod grpc;
@@ -124,6 +126,7 @@ mod exactness;
 mod policies;
 /// One window advertises one reset.
 mod reset_stability;
+mod response_memory;
 /// The status route, and the admin API of limits.
 mod status;
 /// Active-user admission control.

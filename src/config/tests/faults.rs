@@ -83,6 +83,7 @@ fn a_fault_names_the_range_of_its_key() {
         ("http: {max_headers: 0}", number(1, 1024)),
         ("http: {max_connections: 0}", number(1, u32::MAX.into())),
         ("http: {max_connections_per_client: 0}", off.to_owned()),
+        ("http: {max_requests_per_client: 0}", off.to_owned()),
         ("http: {max_head: 1KiB}", "from 8KiB to 1MiB".to_owned()),
         ("http: {idle_timeout: 0s}", format!("expected off, or {DURATION}")),
         ("client: {ipv6_prefix: 129}", number(1, 128)),

@@ -148,6 +148,7 @@ impl BodyWriter<'_> {
 
     /// Sends as much as the client's windows allow. Ready when something was sent.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
+        ready!(self.stream.poll_send_room(cx));
         let allowed = ready!(poll_capacity(&mut self.send, cx, self.unsent.len()));
         let allowed = allowed.map_err(|_| CutReason::ClientClosed)?;
         let data = self.unsent.split_to(allowed);

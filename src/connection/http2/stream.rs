@@ -182,8 +182,14 @@ impl Http2Stream {
         self.connection.flood.count_reset(self.connection.coarse_clock.get());
     }
 
+    /// Ready if the connection may take more data.
+    pub(super) fn poll_send_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.connection.send_queue.poll_room(cx)
+    }
+
     /// Counts bytes of a body that were sent to the client.
     pub(super) fn count_sent(&self, bytes: u64) {
+        self.connection.send_queue.add(bytes as usize);
         self.connection.flood.count_sent(self.connection.coarse_clock.get(), bytes);
     }
 

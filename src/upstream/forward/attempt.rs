@@ -3,6 +3,7 @@
 use std::{io, pin::pin, rc::Rc, sync::atomic::Ordering::Relaxed, task::Poll, time::Duration};
 
 use futures_util::future::{Either, select};
+use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::{
@@ -16,6 +17,7 @@ use crate::{
     upstream::{
         InFlight, Pool, ServerAddress,
         balance::{Choice, ChoiceInput, FAILURE_LATENCY, Observed},
+        connection_budget::is_own_shortage,
         pending::PendingPlace,
         pool::{Link, LinkChoice},
         target_health::{AttemptKind, Availability, Failure, UpstreamState as Health},
@@ -26,6 +28,11 @@ use crate::{
 const FAMILY_DELAY: Duration = Duration::from_millis(250);
 /// The longest time until a request that waits for room looks for it again.
 const PENDING_CHECK: Duration = Duration::from_millis(100);
+/// The time after which a request that the process has no connection for tries again: other workers close their idle
+/// ones in between.
+const SHORTAGE_CHECK: Duration = Duration::from_millis(50);
+/// The most times that it does.
+const MAX_SHORTAGE_CHECKS: u32 = 5;
 /// `Retry-After` of an upstream whose names have not been resolved, or whose trial another request makes, in
 /// ms.
 const SHORT_RETRY: u64 = 1_000;
@@ -192,7 +199,7 @@ impl<'r> Run<'r> {
             self.excluded.clear();
             self.failed = 0;
         }
-        let (mut last_error, mut failed_connects) = (None, 0);
+        let (mut last_error, mut failed_connects, mut shortages) = (None, 0, 0);
         loop {
             let Chosen { index, kind, start, mut in_flight } = match last_error.take() {
                 None => self.next().await?,
@@ -229,12 +236,13 @@ impl<'r> Run<'r> {
                     return Ok(Attempt { index: connected, kind, link, start, in_flight });
                 }
                 Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
-                    self.attempts.count -= 1;
-                    if let Some(trace) = &mut self.trace {
-                        trace.forget_attempt();
-                    }
-                    in_flight.withdraw();
+                    self.withdraw(in_flight);
                     self.wait_for_connection(index).await?;
+                }
+                Err(error) if is_own_shortage(&error) => {
+                    self.withdraw(in_flight);
+                    self.wait_for_place(error, shortages).await?;
+                    shortages += 1;
                 }
                 Err(error) => {
                     self.end_attempt(AttemptResult::Failed(CONNECT_FAILED));
@@ -255,6 +263,32 @@ impl<'r> Run<'r> {
                     }
                     last_error = Some(error);
                 }
+            }
+        }
+    }
+
+    /// Ends an attempt for which no connection was opened, as if it had not begun.
+    fn withdraw(&mut self, in_flight: InFlight) {
+        self.attempts.count -= 1;
+        if let Some(trace) = &mut self.trace {
+            trace.forget_attempt();
+        }
+        in_flight.withdraw();
+    }
+
+    /// After a `shortage` of the process, which is no failure of a server: makes room, the second time by waiting.
+    #[cold]
+    async fn wait_for_place(&self, shortage: io::Error, checks: u32) -> Result<(), UpstreamError> {
+        // A connection that is closed keeps its port for a while.
+        if Errno::from_io_error(&shortage) != Some(Errno::ADDRNOTAVAIL) {
+            self.balancer.pools.close_idle();
+        }
+        match checks {
+            0 => Ok(()),
+            1..=MAX_SHORTAGE_CHECKS => self.wait(SHORTAGE_CHECK).await,
+            _ => {
+                self.balancer.state.load.connection_budget.count_shortage();
+                Err(UpstreamError::Shortage(shortage))
             }
         }
     }
@@ -397,6 +431,7 @@ impl<'r> Run<'r> {
             return self.until_deadline(connect(index)).await;
         };
         let clock = self.clock();
+        let mut has_failed = true;
         let race = async {
             let mut first = pin!(connect(index));
             let delay = pin!(clock.sleep(FAMILY_DELAY));
@@ -407,7 +442,10 @@ impl<'r> Run<'r> {
                 Either::Left((Ok(connected), _)) | Either::Right((Ok(connected), _)) => {
                     Ok(connected)
                 }
-                Either::Left((Err(_), second)) => second.await,
+                Either::Left((Err(error), second)) => {
+                    has_failed = !is_own_shortage(&error);
+                    second.await
+                }
                 Either::Right((Err(_), first)) => first.await,
             }
         };
@@ -425,7 +463,9 @@ impl<'r> Run<'r> {
             }
             let now = self.balancer.state.now();
             let (kind, failure) = (AttemptKind::Regular, Failure::Connect);
-            endpoints.set.record_failure(index, kind, failure, now, clock);
+            if has_failed {
+                endpoints.set.record_failure(index, kind, failure, now, clock);
+            }
         }
         Ok(connected)
     }

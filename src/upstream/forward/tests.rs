@@ -48,7 +48,7 @@ fn servers(count: usize, policy: Policy, bounds: Bounds) -> Arc<Servers> {
 fn balancer(count: usize, policy: Policy, bounds: Bounds) -> (LoadBalancer, Clock) {
     let clock = Clock::simulated(1_700_000_000_000);
     let servers = servers(count, policy, bounds);
-    let state = Arc::new(UpstreamState::new("app", &servers, clock.clone()));
+    let state = Arc::new(UpstreamState::new("app", &servers, clock.clone(), Arc::default()));
     (LoadBalancer::new(state, PoolTable::new(Rc::new(Cell::new(0)))), clock)
 }
 

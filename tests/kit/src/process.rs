@@ -21,6 +21,17 @@ pub fn gateway_command(binary: &str, directory: &Path, arguments: &[&str]) -> Co
     command
 }
 
+/// `command` with a limit of `open_files` file descriptors, which it cannot raise.
+pub fn with_open_files(command: &Command, open_files: u64) -> Command {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &open_files.to_string()]);
+    limited.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    if let Some(directory) = command.get_current_dir() {
+        limited.current_dir(directory);
+    }
+    limited
+}
+
 /// A gateway as a child process; killed when dropped.
 pub struct Process {
     child: Child,
@@ -83,6 +94,11 @@ impl Process {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("a signal to our own child");
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Its resident memory in bytes.

@@ -1,0 +1,82 @@
+//! [`SendQueue`]: bounds the data of responses that waits in the library because the client does not read.
+//!
+//! The library keeps what a client's windows allow until the socket takes it: [`super::SEND_BUFFER`] for each stream,
+//! also of responses that are complete, whose requests are no longer in flight.
+
+use std::{
+    cell::{Cell, RefCell},
+    task::{Context, Poll, Waker},
+};
+
+/// The bytes on all streams of a connection beyond which no further ones are passed to the library.
+const MAX_QUEUED: usize = 256 * 1024;
+
+/// The data of one connection that was passed to the library since its socket last took all.
+#[derive(Default)]
+pub(super) struct SendQueue {
+    queued: Cell<usize>,
+    /// The streams that wait for room.
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl SendQueue {
+    /// Ready if more may be passed to the library.
+    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.queued.get() < MAX_QUEUED {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Counts bytes that are passed to the library.
+    pub(super) fn add(&self, bytes: usize) {
+        self.queued.set(self.queued.get() + bytes);
+    }
+
+    /// The socket has taken everything.
+    pub(super) fn clear(&self) {
+        self.queued.set(0);
+        self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+        task::Wake,
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn data_waits_for_the_socket_beyond_the_bound() {
+        let queue = SendQueue::default();
+        let wakes = Arc::<Wakes>::default();
+        let waker = Waker::from(Arc::clone(&wakes));
+        let cx = &mut Context::from_waker(&waker);
+        queue.add(MAX_QUEUED - 1);
+        assert!(queue.poll_room(cx).is_ready());
+        queue.add(1);
+        assert!(queue.poll_room(cx).is_pending() && queue.poll_room(cx).is_pending());
+        queue.clear();
+        assert!(queue.poll_room(cx).is_ready());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "a stream waits once");
+    }
+}

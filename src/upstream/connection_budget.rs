@@ -1,0 +1,127 @@
+//! [`ConnectionBudget`]: bounds the upstream connections of the process by what its limit of open files leaves.
+//!
+//! Idle connections make room before a request is refused: when few places are left, pools keep none, workers
+//! close theirs at the next sweep, and a worker that finds no place closes its own at once.
+
+use std::{
+    io,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use rustix::io::Errno;
+
+use crate::client_usage::UsageCount;
+
+/// The part of the connections that one client's requests may hold: one in this many.
+const CLIENT_SHARE: u64 = 2;
+/// The part of the connections that idle ones leave free: one in this many.
+const FREE_SHARE: u64 = 8;
+
+/// The upstream connections of a process, over all workers.
+#[derive(Debug)]
+pub struct ConnectionBudget {
+    open: UsageCount,
+    max: u64,
+    shortages: AtomicU64,
+}
+
+impl Default for ConnectionBudget {
+    /// Without a bound.
+    fn default() -> Self {
+        Self::new(u64::MAX)
+    }
+}
+
+impl ConnectionBudget {
+    /// A budget of `max` open connections.
+    pub fn new(max: u64) -> Self {
+        Self { open: UsageCount::default(), max, shortages: AtomicU64::new(0) }
+    }
+
+    /// Takes a place for one more connection.
+    ///
+    /// # Errors
+    /// All are taken: what the system reports without a free file descriptor.
+    pub(super) fn take_place(&self) -> io::Result<()> {
+        self.open.try_add(1, self.max).then_some(()).ok_or_else(|| Errno::MFILE.into())
+    }
+
+    /// Returns the place of a connection that is closed.
+    pub(super) fn return_place(&self) {
+        self.open.subtract(1);
+    }
+
+    /// True if idle connections are to be closed, because few places are left.
+    pub fn is_scarce(&self) -> bool {
+        self.open.get() >= self.max - self.max / FREE_SHARE
+    }
+
+    /// Maximum number of connections that one client's requests may hold.
+    pub fn client_share(&self) -> u64 {
+        (self.max / CLIENT_SHARE).max(1)
+    }
+
+    /// The number of open connections, idle ones included.
+    pub fn open(&self) -> u64 {
+        self.open.get()
+    }
+
+    /// Maximum number of open connections.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// Counts a request that was refused because the gateway lacked a descriptor, a port or memory.
+    pub(super) fn count_shortage(&self) {
+        self.shortages.fetch_add(1, Relaxed);
+    }
+
+    /// The requests that were refused because the gateway lacked a descriptor, a port or memory.
+    pub fn shortages(&self) -> u64 {
+        self.shortages.load(Relaxed)
+    }
+}
+
+/// True if a call failed because this process or machine lacks a descriptor, a port or memory. It says nothing
+/// about the server that it was for.
+pub fn is_own_shortage(error: &io::Error) -> bool {
+    // Also inside of an error of TLS or HTTP/2.
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>());
+    matches!(
+        Errno::from_io_error(inner.unwrap_or(error)),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_bounded_and_scarce_before_all_are_taken() {
+        let budget = ConnectionBudget::new(16);
+        assert_eq!(budget.client_share(), 8);
+        (0..13).for_each(|_| budget.take_place().unwrap());
+        assert!(!budget.is_scarce());
+        (0..3).for_each(|_| budget.take_place().unwrap());
+        assert!(budget.is_scarce() && is_own_shortage(&budget.take_place().unwrap_err()));
+        assert_eq!(budget.open(), 16);
+        budget.return_place();
+        budget.take_place().unwrap();
+        assert!(!ConnectionBudget::default().is_scarce());
+    }
+
+    #[test]
+    fn a_shortage_of_the_process_is_told_from_a_failure_of_the_server() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL]
+        {
+            assert!(is_own_shortage(&errno.into()), "{errno}");
+            assert!(is_own_shortage(&io::Error::other(io::Error::from(errno))), "{errno}");
+        }
+        for errno in [Errno::CONNREFUSED, Errno::TIMEDOUT, Errno::CONNRESET, Errno::HOSTUNREACH] {
+            assert!(!is_own_shortage(&errno.into()), "{errno}");
+        }
+        // A name that is not resolved.
+        assert!(!is_own_shortage(&io::ErrorKind::AddrNotAvailable.into()));
+    }
+}

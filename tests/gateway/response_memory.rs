@@ -1,0 +1,118 @@
+//! The memory that responses hold while one client does not read them.
+
+use std::{fs, io::Write, time::Duration};
+
+use tempfile::TempDir;
+use testkit::{
+    client::get,
+    http2_client::{Http2Client, Http2Exchange, request},
+    http2_frames::{RawHttp2, kind, request as request_fields},
+    process::Process,
+    random::SplitMix64,
+    upstream::Upstream,
+    wait::{eventually, sleep},
+};
+
+use crate::tidegate_command;
+
+const MIB: u64 = 1024 * 1024;
+
+fn start(upstream: &Upstream, more: &str) -> (TempDir, Process) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let yaml = format!(
+        "listen: [{{address: 127.0.0.1:0, http2: true}}]
+admin: {{address: 127.0.0.1:0, hosts: [gateway.test]}}
+access_log: off
+workers: 2
+upstreams: {{origin: {{targets: [{}]}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{more}}}]
+",
+        upstream.target()
+    );
+    fs::write(directory.path().join("t.yaml"), yaml).expect("a file");
+    let command = tidegate_command(directory.path(), &["serve", "--config", "t.yaml"]);
+    let process = Process::start(command);
+    (directory, process)
+}
+
+#[test]
+fn unread_compressed_responses_of_one_client_hold_at_most_64_mib() {
+    let mut random = SplitMix64(8);
+    let text: Vec<u8> = (0..MIB).map(|_| b'a' + (random.below(16) as u8)).collect();
+    let upstream = Upstream::with_handler(move |_, socket| {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
+            text.len()
+        );
+        socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(&text)).is_ok()
+    });
+    let (_directory, process) = start(&upstream, ", compress: {encodings: [zstd]}");
+    let encoders = || {
+        let metrics = get(process.admin, "/metrics", "Connection: close\r\n").text();
+        let line =
+            metrics.lines().find_map(|line| line.strip_prefix("tidegate_compression_bytes "));
+        line.expect("the gauge").parse::<u64>().expect("a number")
+    };
+    assert_eq!(get(process.address, "/a", "").status, 200);
+    let before = process.resident_bytes();
+    let mut clients: Vec<_> = (0..6).map(|_| Http2Client::connect(process.address)).collect();
+    let mut streams: Vec<Http2Exchange> = Vec::new();
+    for client in &mut clients {
+        for _ in 0..100 {
+            let request = request("GET", "/a", "accept-encoding: zstd\r\n");
+            streams.push(client.start(request, true).expect("a stream"));
+        }
+    }
+    let heads = streams.iter_mut().map(|stream| stream.head().expect("a head"));
+    let compressed =
+        heads.filter(|head| head.headers().contains_key("content-encoding")).count() as u64;
+    assert!((5..100).contains(&compressed), "{compressed} of 600 are compressed");
+    assert!(encoders() <= 16 * MIB, "{}", encoders());
+    let growth = process.resident_bytes().saturating_sub(before);
+    assert!(growth <= 64 * MIB, "{} MiB", growth / MIB);
+    #[expect(clippy::print_stdout, reason = "the figure is a part of the proof")]
+    {
+        println!("600 unread responses, {compressed} compressed: {} KiB", growth / 1024);
+    }
+    drop((streams, clients));
+    eventually("the encoders are gone", || encoders() == 0);
+}
+
+#[test]
+fn unread_responses_of_one_client_hold_at_most_64_mib() {
+    // As much as the library takes for one stream.
+    let text = vec![b'x'; 64 * 1024];
+    let upstream = Upstream::with_handler(move |_, socket| {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());
+        socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(&text)).is_ok()
+    });
+    let (_directory, process) = start(&upstream, "");
+    assert_eq!(get(process.address, "/a", "").status, 200);
+    let before = process.resident_bytes();
+    // Windows without a bound, and sockets that are not read.
+    let window = 0x7fff_ffff_u32;
+    let clients: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = RawHttp2::connect_with(process.address, &[(4, window)]);
+            client.frame(kind::WINDOW_UPDATE, 0, 0, &(window - 65_535).to_be_bytes());
+            for index in 0..100 {
+                client.headers(2 * index + 1, &request_fields("GET", "/a"), true);
+            }
+            client
+        })
+        .collect();
+    eventually("the requests reach the upstream", || upstream.request_count() >= 20 * 4);
+    let mut last = 0;
+    eventually("nothing more is read", || {
+        let now = upstream.request_count();
+        let is_quiet = std::mem::replace(&mut last, now) == now;
+        sleep(Duration::from_millis(200));
+        is_quiet
+    });
+    let growth = process.resident_bytes().saturating_sub(before);
+    assert!(growth <= 64 * MIB, "{} MiB for {} connections", growth / MIB, clients.len());
+    #[expect(clippy::print_stdout, reason = "the figure is a part of the proof")]
+    {
+        println!("2,000 responses that are not read: {} KiB", growth / 1024);
+    }
+}
