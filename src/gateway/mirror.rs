@@ -195,6 +195,7 @@ impl MirroredRequest {
             proxied: self.proxied,
             hash_key: self.hash_key,
             trace: None,
+            holder: None,
         };
         let responded = balancer.forward(outgoing, input, &mut attempts).await;
         let Ok((_, UpstreamContent::Body(mut body))) = responded else { return };

@@ -15,9 +15,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
-    EndpointSet, Pool, Target,
+    Bounds, EndpointSet, Pool, Target,
     adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
     balance::PeakEwma,
+    client_counts::ClientCounts,
+    paced_place::{Claim, Holder, NoPlace, PacedPlace},
     pending::PendingQueue,
     target_health::{Failure, HealthView},
 };
@@ -32,6 +34,8 @@ pub(super) struct UpstreamLoad {
     pub(super) in_flight: CachePadded<AtomicU64>,
     /// The requests that wait for an endpoint with room.
     pub(super) pending: PendingQueue,
+    /// The buffers of transfers that wait for their clients.
+    pub(super) buffers: Arc<ClientCounts>,
     /// Wakes the task that resolves names after a target went out of service: its name may have moved.
     pub(super) names_doubted: Notify,
 }
@@ -46,6 +50,10 @@ pub struct EndpointState {
     pub(super) load: Arc<UpstreamLoad>,
     in_flight: CachePadded<AtomicU32>,
     connections: AtomicU32,
+    /// The requests that one connection carries at a time, by the last connection of HTTP/2; 0: one.
+    streams: AtomicU32,
+    /// The places that clients hold at their own pace.
+    paced: Arc<ClientCounts>,
     /// Whether the last connect was refused because `max_connections` were open.
     is_starved: AtomicBool,
     /// The view of its health, packed.
@@ -67,6 +75,7 @@ struct EndpointCounters {
     requests: AtomicU64,
     failures: [AtomicU64; FAILURE_KINDS.len()],
     ejections: AtomicU64,
+    lost_places: AtomicU64,
 }
 
 /// The kinds of failures, in the order of [`EndpointState::failures`].
@@ -94,6 +103,8 @@ impl EndpointState {
             load,
             in_flight: CachePadded::default(),
             connections: AtomicU32::new(0),
+            streams: AtomicU32::new(0),
+            paced: Arc::default(),
             is_starved: AtomicBool::new(false),
             view: AtomicU64::new(HealthView::default().to_bits()),
             latency: AtomicU64::new(0),
@@ -254,6 +265,60 @@ impl EndpointState {
         self.adaptive_limit.load(Relaxed).min(max_requests.unwrap_or(NO_LIMIT))
     }
 
+    /// Records how many requests a connection of HTTP/2 carries at a time.
+    pub(super) fn set_streams(&self, streams: usize) {
+        self.streams.store(streams.min(u32::MAX as usize) as u32, Relaxed);
+    }
+
+    /// The requests that the bounds allow at a time.
+    fn places(&self, bounds: &Bounds) -> u32 {
+        let streams = self.streams.load(Relaxed).max(1);
+        let connections =
+            bounds.max_connections.map_or(NO_LIMIT, |max| max.saturating_mul(streams));
+        self.request_limit(bounds.max_requests).min(connections)
+    }
+
+    /// The places that one client may hold at its own pace.
+    pub(super) fn client_share(&self, bounds: &Bounds) -> u32 {
+        let share = u64::from(self.places(bounds)) * u64::from(bounds.pacing.client_share) / 100;
+        share.clamp(1, NO_LIMIT.into()) as u32
+    }
+
+    /// Whether all places are taken.
+    pub(super) fn is_full(&self, bounds: &Bounds) -> bool {
+        self.in_flight() >= self.places(bounds)
+    }
+
+    /// The places that clients hold at their own pace.
+    pub(super) fn paced(&self) -> &Arc<ClientCounts> {
+        &self.paced
+    }
+
+    /// The places that clients hold at their own pace.
+    pub fn paced_places(&self) -> u32 {
+        self.paced.total()
+    }
+
+    /// The buffers of the upstream.
+    pub(super) fn buffers(&self) -> &Arc<ClientCounts> {
+        &self.load.buffers
+    }
+
+    /// Whether requests wait for room at a target of the upstream.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.load.pending.is_empty()
+    }
+
+    /// The places since the start that clients lost: they were too slow, or beyond their share.
+    pub fn lost_places(&self) -> u64 {
+        self.counters.lost_places.load(Relaxed)
+    }
+
+    #[cold]
+    pub(super) fn count_lost_place(&self) {
+        self.counters.lost_places.fetch_add(1, Relaxed);
+    }
+
     /// Whether another request fits.
     pub(super) fn has_room(&self, max_requests: Option<u32>) -> bool {
         self.in_flight() < self.request_limit(max_requests)
@@ -296,21 +361,70 @@ pub struct InFlight {
     pub(super) count: u32,
     wakes_pending: bool,
     is_totalled: bool,
+    /// Whose request it is; only at an upstream with bounds.
+    holder: Option<Holder>,
+    /// Counts it as held at the client's pace.
+    paced: Option<Box<PacedPlace>>,
 }
 
 impl InFlight {
-    /// Begins a request at the endpoint of `pool`, which is in `set`. `None`: it has no room.
-    pub(super) fn begin(pool: &Rc<Pool>, set: &EndpointSet) -> Option<Self> {
+    /// Begins a request at the endpoint of `pool`, which is in `set`.
+    ///
+    /// # Errors
+    /// The endpoint has no room, or the client of `claim` holds its share at its own pace.
+    pub(super) fn begin(
+        pool: &Rc<Pool>,
+        set: &Arc<EndpointSet>,
+        claim: Option<Claim>,
+    ) -> Result<Self, NoPlace> {
         let bounds = &set.servers.bounds;
         let (max_requests, is_bounded) = (bounds.max_requests, bounds.bounds_requests());
         let endpoint = pool.endpoint();
         let limit = if is_bounded { endpoint.request_limit(max_requests) } else { NO_LIMIT };
-        Some(Self::counted(endpoint.begin(limit)?, pool, set))
+        let Some(Claim { client, is_paced }) = claim.filter(|_| bounds.is_bounded()) else {
+            return Ok(Self::counted(endpoint.begin(limit).ok_or(NoPlace::Full)?, pool, set));
+        };
+        let share = endpoint.client_share(bounds);
+        let counted = match is_paced {
+            true => {
+                Some(endpoint.paced.try_add(client, share, NO_LIMIT).ok_or(NoPlace::ShareFull)?)
+            }
+            false if endpoint.paced.of(client) >= share => return Err(NoPlace::ShareFull),
+            false => None,
+        };
+        let count = endpoint.begin(limit).ok_or(NoPlace::Full)?;
+        let paced = counted.map(|own| Box::new(PacedPlace::new(own, endpoint, set, pool.now())));
+        let mut begun = Self::counted(count, pool, set);
+        begun.holder = Some(Holder { client, set: Arc::clone(set) });
+        begun.paced = paced;
+        Ok(begun)
     }
 
-    /// Begins a request even if the endpoint has no room.
-    pub(super) fn begin_beyond(pool: &Rc<Pool>, set: &EndpointSet) -> Self {
-        Self::counted(pool.endpoint().count_request(), pool, set)
+    /// Begins a request at the endpoint of `pool` instead of this one, even if it has no room.
+    pub(super) fn move_to(&mut self, pool: &Rc<Pool>, set: &EndpointSet) {
+        let mut moved = Self::counted(pool.endpoint().count_request(), pool, set);
+        moved.holder = self.holder.take();
+        if self.paced.take().is_some() {
+            moved.paced = moved.pace(pool.now()).map(Box::new);
+        }
+        *self = moved;
+    }
+
+    /// Counts the request as held at the client's pace, whatever the client's share is; `None` without bounds.
+    pub(super) fn pace(&self, now: u64) -> Option<PacedPlace> {
+        let Holder { client, set } = self.holder.as_ref()?;
+        let endpoint = self.pool.endpoint();
+        Some(PacedPlace::new(endpoint.paced.add(*client), endpoint, set, now))
+    }
+
+    /// Takes the count of a place that is held at the client's pace.
+    pub(super) fn take_paced(&mut self) -> Option<Box<PacedPlace>> {
+        self.paced.take()
+    }
+
+    /// Whose request it is; `None` at an upstream without bounds.
+    pub(super) fn holder(&self) -> Option<&Holder> {
+        self.holder.as_ref()
     }
 
     fn counted(count: u32, pool: &Rc<Pool>, set: &EndpointSet) -> Self {
@@ -319,10 +433,11 @@ impl InFlight {
         if is_totalled {
             endpoint.load.in_flight.fetch_add(1, Relaxed);
         }
-        // Without `max_pending`, requests wait for the idle connections of other workers.
-        let bounds = &set.servers.bounds;
-        let wakes_pending = bounds.max_pending > 0 || bounds.max_connections.is_some();
-        Self { pool: Rc::clone(pool), count, wakes_pending, is_totalled }
+        // Without `max_pending`, requests wait for the idle connections of other workers, and for the places of
+        // clients that hold more than their share.
+        let wakes_pending = set.servers.bounds.is_bounded();
+        let pool = Rc::clone(pool);
+        Self { pool, count, wakes_pending, is_totalled, holder: None, paced: None }
     }
 
     /// The worker's connections to the endpoint.
@@ -340,6 +455,8 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
+        // Before another request is woken, which may be the same client's.
+        self.paced = None;
         let endpoint = self.pool.endpoint();
         endpoint.in_flight.fetch_sub(1, Relaxed);
         if self.is_totalled {

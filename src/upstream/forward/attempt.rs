@@ -6,8 +6,8 @@ use futures_util::future::{Either, select};
 use smallvec::SmallVec;
 
 use super::{
-    Attempts, ForwardError, ForwardInput, LoadBalancer, Outcome, Retries, UpstreamError,
-    WorkerEndpoints,
+    Attempts, ForwardError, ForwardInput, LoadBalancer, Outcome, PlaceHolder, Retries,
+    UpstreamError, WorkerEndpoints,
 };
 use crate::{
     clock::Clock,
@@ -16,6 +16,7 @@ use crate::{
     upstream::{
         InFlight, Pool, ServerAddress,
         balance::{Choice, ChoiceInput, FAILURE_LATENCY},
+        paced_place::{Claim, NoPlace, PacedPlace},
         pending::PendingPlace,
         pool::{Link, LinkChoice},
         target_health::{AttemptKind, Availability, Failure, UpstreamState as Health},
@@ -50,6 +51,9 @@ pub(super) struct Run<'r> {
     has_begun: bool,
     /// The place in the queue of those that wait for room, until the request has it.
     place: Option<PendingPlace<'r>>,
+    holder: Option<PlaceHolder<'r>>,
+    /// Whether a target had room, but not for this client, which holds its share of it at its own pace.
+    is_share_full: bool,
 }
 
 /// A connection on which an exchange may start.
@@ -127,6 +131,8 @@ impl<'r> Run<'r> {
             started,
             has_begun: false,
             place: None,
+            holder: input.holder,
+            is_share_full: false,
         }
     }
 
@@ -180,9 +186,43 @@ impl<'r> Run<'r> {
         &mut self,
         retries: &mut Retries,
     ) -> Result<Attempt, UpstreamError> {
-        let acquired = self.find_link(retries).await;
+        // A client that holds its share would wait for itself.
+        self.hold_upload(None);
+        let mut acquired = self.find_link(retries).await;
         self.place = None;
+        if let Ok(attempt) = &mut acquired
+            && !self.choice.is_upgrade
+        {
+            self.hold_upload(attempt.in_flight.take_paced());
+        }
         acquired
+    }
+
+    /// The request's body, if it is still awaited, holds `place`.
+    fn hold_upload(&self, place: Option<Box<PacedPlace>>) {
+        if let Some(upload) = self.holder.and_then(|holder| holder.upload) {
+            upload.hold(place);
+        }
+    }
+
+    /// Whom a place is taken for.
+    fn claim(&self) -> Option<Claim> {
+        let PlaceHolder { client, upload } = self.holder?;
+        let is_incomplete = upload.is_some_and(|upload| !upload.is_complete());
+        Some(Claim { client, is_paced: is_incomplete || self.choice.is_upgrade })
+    }
+
+    /// The places at all targets that clients hold beyond their shares. They return soon if requests wait for them.
+    fn excess_places(&self) -> u32 {
+        let bounds = &self.endpoints.set.servers.bounds;
+        if self.is_share_full || !bounds.is_bounded() {
+            return 0;
+        }
+        let excess = self.endpoints.pools.iter().map(|pool| {
+            let endpoint = pool.endpoint();
+            endpoint.paced().excess(endpoint.client_share(bounds))
+        });
+        excess.sum()
     }
 
     async fn find_link(&mut self, retries: &mut Retries) -> Result<Attempt, UpstreamError> {
@@ -268,7 +308,7 @@ impl<'r> Run<'r> {
             let waits = max_pending > 0
                 && match &self.place {
                     Some(place) => !place.is_first(),
-                    None => !state.load.pending.is_empty(),
+                    None => state.load.pending.has_first(),
                 };
             // The first attempt begins with the request; reading the clock costs as much as the choice.
             let is_first = !std::mem::replace(&mut self.has_begun, true);
@@ -284,6 +324,7 @@ impl<'r> Run<'r> {
     fn try_next(&mut self, start: Duration) -> Result<Option<Chosen>, UpstreamError> {
         let (now, endpoints) = (millis(start), Rc::clone(&self.endpoints));
         let mut has_lost_race = false;
+        self.is_share_full = false;
         while let Some(choice) = self.choose(now) {
             let index = choice.index;
             let view = endpoints.set.members[index].state.view();
@@ -295,9 +336,10 @@ impl<'r> Run<'r> {
                 }
                 kind = AttemptKind::Trial;
             }
-            let in_flight = InFlight::begin(&endpoints.pools[index], &endpoints.set);
-            if let Some(in_flight) = in_flight {
-                return Ok(Some(Chosen { index, kind, start, in_flight }));
+            match InFlight::begin(&endpoints.pools[index], &endpoints.set, self.claim()) {
+                Ok(in_flight) => return Ok(Some(Chosen { index, kind, start, in_flight })),
+                Err(NoPlace::ShareFull) => self.is_share_full = true,
+                Err(NoPlace::Full) => {}
             }
             has_lost_race = true;
             self.excluded.push(index);
@@ -329,10 +371,17 @@ impl<'r> Run<'r> {
         let state = &*self.balancer.state;
         let place = match self.place.take() {
             Some(place) => place,
-            None => state.load.pending.enter(max_pending).ok_or_else(|| self.overloaded())?,
+            None => {
+                let client = self.holder.map(|holder| holder.client);
+                // Also without `max_pending`.
+                let max = max_pending.max(self.excess_places());
+                state.load.pending.enter(max, client).ok_or_else(|| self.overloaded())?
+            }
         };
+        place.set_passed_over(self.is_share_full);
         let woken = self.clock().timeout(PENDING_CHECK, place.woken());
         match self.until_deadline(woken).await {
+            Ok(_) if place.is_displaced() => Err(self.overloaded()),
             Ok(_) => {
                 self.place = Some(place);
                 Ok(())
@@ -351,9 +400,6 @@ impl<'r> Run<'r> {
         // Those that may not wait wait for the idle connections of other workers, which close them soon.
         let idle = self.endpoints.pools[index].endpoint().idle_connections();
         let max_pending = self.endpoints.set.servers.bounds.max_pending.max(idle);
-        if max_pending == 0 {
-            return Err(self.overloaded());
-        }
         self.wait_in_queue(max_pending).await?;
         self.excluded.truncate(self.failed);
         Ok(())
@@ -416,7 +462,7 @@ impl<'r> Run<'r> {
             && *winner == sibling
         {
             let pool = &endpoints.pools[sibling];
-            *in_flight = InFlight::begin_beyond(pool, &endpoints.set);
+            in_flight.move_to(pool, &endpoints.set);
             self.attempts.server = Some(Rc::clone(pool));
             self.attempts.count += 1;
             self.end_attempt(AttemptResult::Failed(CONNECT_FAILED));

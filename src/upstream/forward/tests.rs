@@ -104,8 +104,8 @@ fn a_full_endpoint_is_not_chosen_and_its_place_is_returned() {
     let bounds = Bounds { max_requests: Some(1), ..Bounds::default() };
     let (balancer, _) = balancer(2, Policy::RoundRobin, bounds);
     let endpoints = balancer.endpoints();
-    let place = InFlight::begin(&endpoints.pools[0], &endpoints.set).unwrap();
-    assert!(InFlight::begin(&endpoints.pools[0], &endpoints.set).is_none(), "full");
+    let place = InFlight::begin(&endpoints.pools[0], &endpoints.set, None).unwrap();
+    assert!(InFlight::begin(&endpoints.pools[0], &endpoints.set, None).is_err(), "full");
     assert!((0..4).all(|turn| choose(&balancer, turn, &[]) == Some(1)));
     assert!(endpoints.set.has_full_endpoint(&[1], 0) && !endpoints.set.has_full_endpoint(&[0], 0));
     drop(place);
@@ -116,7 +116,7 @@ fn a_full_endpoint_is_not_chosen_and_its_place_is_returned() {
 fn health_and_load_outlive_a_reload() {
     let (balancer, clock) = balancer(2, Policy::RoundRobin, Bounds::default());
     let before = balancer.endpoints();
-    let place = InFlight::begin(&before.pools[1], &before.set);
+    let place = InFlight::begin(&before.pools[1], &before.set, None);
     fail(&balancer, &clock, 0, Failure::Connect);
     let servers = servers(3, Policy::RoundRobin, Bounds::default());
     let addresses = servers
