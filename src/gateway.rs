@@ -173,7 +173,7 @@ pub struct Gateway {
     /// The responses that are being compressed.
     compressions: Compressions,
     /// The copies of requests that are under way.
-    mirrors: Mirrors,
+    mirrors: Rc<Mirrors>,
 }
 
 impl Gateway {
@@ -196,7 +196,7 @@ impl Gateway {
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
             compressions: Compressions::default(),
-            mirrors: Mirrors::new(coarse_clock.clone()),
+            mirrors: Rc::new(Mirrors::new(coarse_clock.clone())),
             metrics,
             shared,
             coarse_clock,
