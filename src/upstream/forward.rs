@@ -192,10 +192,7 @@ impl LoadBalancer {
     pub(super) fn has_share(&self, client: IpAddr) -> bool {
         let endpoints = self.endpoints();
         let bounds = &endpoints.set.servers.bounds;
-        endpoints
-            .pools
-            .iter()
-            .any(|pool| pool.endpoint().paced().of(client) < pool.endpoint().client_share(bounds))
+        endpoints.pools.iter().any(|pool| !pool.endpoint().is_share_full(client, bounds))
     }
 
     /// Fresh random bits.

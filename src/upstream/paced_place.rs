@@ -27,10 +27,12 @@ pub(super) enum NoPlace {
 }
 
 /// Whose request holds a place, and under which bounds.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Holder {
     pub(super) client: IpAddr,
     pub(super) set: Arc<EndpointSet>,
+    /// Counts the place as held at the client's pace.
+    pub(super) paced: Option<Box<PacedPlace>>,
 }
 
 /// A place that a client holds at its own pace, because its body or its reading is awaited. It counts in the client's

@@ -35,19 +35,19 @@ pub enum ReadAheadOutcome {
 
 impl ReadAhead {
     /// An empty buffer for the response of `in_flight`; `None` if its upstream has no bounds.
-    pub(super) fn new(in_flight: &InFlight) -> Option<Box<Self>> {
+    pub(super) fn new(in_flight: &InFlight) -> Option<Self> {
         let holder = in_flight.holder()?;
         let endpoint = in_flight.pool().endpoint();
         let buffer = reserve_buffer(endpoint.buffers(), holder.client);
         let size = holder.set.servers.bounds.pacing.response_buffer;
-        Some(Box::new(Self {
+        Some(Self {
             bytes: Vec::new(),
             start: 0,
             limit: if buffer.is_some() { size } else { 0 },
             _buffer: buffer,
             place: None,
             failure: None,
-        }))
+        })
     }
 
     /// Whether nothing is left to take.

@@ -29,9 +29,16 @@ const MAX_READS_AHEAD_PER_POLL: usize = 8;
 /// connection can be reused, and closes it otherwise; then the request is no longer in flight.
 pub struct ResponseBody {
     source: BodySource,
+    /// In one box: responses are moved many times.
+    stages: Option<Box<Stages>>,
+}
+
+/// What is between the upstream and the client, if anything is.
+#[derive(Default)]
+struct Stages {
     /// What was read while the client did not read.
-    ahead: Option<Box<ReadAhead>>,
-    compressed: Option<Box<Compressed>>,
+    ahead: Option<ReadAhead>,
+    compressed: Option<Compressed>,
 }
 
 /// What a response's body is read from.
@@ -67,18 +74,19 @@ pub(super) struct Http1Body {
 impl ResponseBody {
     /// The body from `source`.
     pub(super) fn new(source: BodySource) -> Self {
-        Self { source, ahead: None, compressed: None }
+        Self { source, stages: None }
     }
 
     /// Compresses the body from now on: nothing of it may have been read.
     pub fn compress(&mut self, compressor: Compressor, permit: CompressionPermit) {
-        self.compressed = Some(Box::new(Compressed::new(compressor, permit)));
+        let compressed = Compressed::new(compressor, permit);
+        self.stages.get_or_insert_default().compressed = Some(compressed);
     }
 
     /// The `Content-Length` of the head, in bytes; also without a body, as for HEAD. `None` if the body is
     /// compressed.
     pub fn declared_length(&self) -> Option<u64> {
-        if self.compressed.is_some() {
+        if self.stages.as_ref().is_some_and(|stages| stages.compressed.is_some()) {
             return None;
         }
         self.source.declared_length()
@@ -95,8 +103,9 @@ impl ResponseBody {
 
     /// Whether the body was read to its end.
     pub fn is_done(&self) -> bool {
-        is_read(&self.source, self.ahead.as_deref())
-            && self.compressed.as_ref().is_none_or(|compressed| compressed.is_finished())
+        let Some(stages) = &self.stages else { return self.source.is_done() };
+        is_read(&self.source, stages.ahead.as_ref())
+            && stages.compressed.as_ref().is_none_or(Compressed::is_finished)
     }
 
     /// Appends the body bytes that have arrived to `out`, encoded by `encoder`, and at the end of a chunked
@@ -111,13 +120,16 @@ impl ResponseBody {
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        let Self { source, ahead, compressed } = self;
-        let added = match compressed {
-            None => ready!(poll_source(source, ahead, cx, encoder, out)),
-            Some(compressed) => {
+        let Self { source, stages } = self;
+        let added = match stages.as_deref_mut() {
+            None => ready!(source.poll_body(cx, encoder, out)),
+            Some(Stages { ahead, compressed: None }) => {
+                ready!(poll_source(source, ahead, cx, encoder, out))
+            }
+            Some(Stages { ahead, compressed: Some(compressed) }) => {
                 let read = |cx: &mut Context<'_>, bytes: &mut Vec<u8>| {
                     let read = poll_source(source, ahead, cx, BodyEncoder::Plain, bytes);
-                    read.map_ok(|_| is_read(source, ahead.as_deref()))
+                    read.map_ok(|_| is_read(source, ahead.as_ref()))
                 };
                 ready!(encoder.write(out, |out| compressed.poll_body(cx, out, read)))
             }
@@ -136,12 +148,14 @@ impl ResponseBody {
     /// Called when what was read cannot be sent to the client yet. Reads on up to the upstream's `response_buffer` if
     /// its load is bounded, so that the request is no longer in flight; beyond it, the client holds its place.
     pub fn read_ahead(&mut self, cx: &mut Context<'_>) -> ReadAheadOutcome {
-        if self.ahead.is_none()
+        let mut ahead = self.stages.as_deref_mut().and_then(|stages| stages.ahead.as_mut());
+        if ahead.is_none()
             && let Some(in_flight) = self.source.in_flight()
         {
-            self.ahead = ReadAhead::new(in_flight);
+            ahead = ReadAhead::new(in_flight)
+                .map(|begun| self.stages.get_or_insert_default().ahead.insert(begun));
         }
-        let outcome = match &mut self.ahead {
+        let outcome = match ahead {
             None => ReadAheadOutcome::Unpaced,
             Some(ahead) => self.source.read_into(ahead, cx),
         };
@@ -173,7 +187,7 @@ fn is_read(source: &BodySource, ahead: Option<&ReadAhead>) -> bool {
 /// Appends the next bytes of `ahead`, and behind them those of `source`, to `out`.
 fn poll_source(
     source: &mut BodySource,
-    ahead: &mut Option<Box<ReadAhead>>,
+    ahead: &mut Option<ReadAhead>,
     cx: &mut Context<'_>,
     encoder: BodyEncoder,
     out: &mut Vec<u8>,

@@ -1,11 +1,6 @@
 //! Places at a target of an upstream with bounds: one client that does not send or read keeps no other out.
 
-use std::{
-    io::Write,
-    net::{Ipv4Addr, SocketAddr},
-    thread,
-    time::Duration,
-};
+use std::{io::Write, net::SocketAddr, thread, time::Duration};
 
 use bytes::Bytes;
 use h2::server::Builder;
@@ -37,6 +32,10 @@ const BOUNDS: [&str; 3] = [
     "max_requests: 50, max_pending: 20",
 ];
 
+fn long() -> Vec<u8> {
+    vec![b'x'; LONG]
+}
+
 /// A target that answers `hello`, and on `/long` [`LONG`] bytes, in either version of HTTP.
 enum Origin {
     Http1(Upstream),
@@ -52,7 +51,7 @@ impl Origin {
                 }
                 if exchange.request.uri.path() == "/long" {
                     let mut body = exchange.start(200, &[]);
-                    let _ = body.send_data(Bytes::from_static(&[b'x'; LONG]), true);
+                    let _ = body.send_data(long().into(), true);
                 } else {
                     exchange.answer(200, "hello");
                 }
@@ -64,7 +63,7 @@ impl Origin {
                 return socket.write_all(HELLO).is_ok();
             }
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LONG}\r\n\r\n");
-            socket.write_all(head.as_bytes()).is_ok() && socket.write_all(&[b'x'; LONG]).is_ok()
+            socket.write_all(head.as_bytes()).is_ok() && socket.write_all(&long()).is_ok()
         }))
     }
 
@@ -191,9 +190,10 @@ fn bodies_of_unknown_length_that_pause_hold_a_share() {
         for protocol in PROTOCOLS {
             let origin = Origin::start(upstream);
             let gateway = start(&origin, "max_requests: 50");
-            let (headers, body): (_, &[u8]) = match protocol.is_http2() {
-                true => ("", b"x"),
-                false => ("Transfer-Encoding: chunked\r\n", b"1\r\nx\r\n"),
+            let (headers, body): (_, &[u8]) = if protocol.is_http2() {
+                ("", b"x")
+            } else {
+                ("Transfer-Encoding: chunked\r\n", b"1\r\nx\r\n")
             };
             let attack = Attack::start(&gateway, protocol, "POST /", headers, body);
             assert_served(&gateway, protocol, "before the pause");
@@ -337,7 +337,7 @@ fn a_client_slower_than_the_rate_loses_its_place() {
     let mut reader = connect_narrow(gateway.address());
     reader.send(format!("GET /long HTTP/1.1\r\nHost: a\r\n{ATTACKER}\r\n"));
     gateway.wait_for_metric("tidegate_target_client_paced", 1);
-    let (_, time) = gateway.while_time_passes(|| {
+    let ((), time) = gateway.while_time_passes(|| {
         gateway.wait_for_metric("tidegate_target_client_slow_total", 1);
     });
     assert!(time >= Duration::from_secs(9), "{time:?}");
@@ -358,7 +358,6 @@ fn a_client_slower_than_the_rate_loses_its_place() {
 
 #[test]
 fn a_long_upload_streams() {
-    let gate = ResponseGate::default();
     for bounds in ["max_requests: 2", "max_connections: 2", "retries: 1"] {
         let upstream = Upstream::hello();
         let target = format!("targets: ['{}']", upstream.target());
@@ -383,7 +382,6 @@ fn a_long_upload_streams() {
         client.send("b");
         assert_eq!(client.read_response().status, 200);
     }
-    gate.open();
 }
 
 /// Bodies of every length around the buffer arrive as they were sent.
@@ -401,10 +399,8 @@ fn buffered_bodies_arrive_unchanged() {
                 let _ = stream.send_data(body.into(), true);
             }
         });
-        let origin = match upstream.is_http2() {
-            true => Origin::Http2(echo_http2),
-            false => Origin::Http1(echo),
-        };
+        let origin =
+            if upstream.is_http2() { Origin::Http2(echo_http2) } else { Origin::Http1(echo) };
         for buffer in ["0B", "64KiB", "1MiB"] {
             let gateway = start(&origin, &format!("max_requests: 9, request_buffer: {buffer}"));
             for protocol in PROTOCOLS {
@@ -594,19 +590,21 @@ fn no_client_fills_the_queue_of_those_that_wait() {
     }
 }
 
-/// The attack and the requests begin at the same time, again and again.
+/// The attack and the requests begin at the same time.
 #[test]
 fn others_are_served_while_an_attack_begins() {
     for protocol in PROTOCOLS {
         let origin = Origin::start(Protocol::Http1);
         let gateway = start(&origin, "max_requests: 50, max_pending: 50");
+        let (end, ended) = std::sync::mpsc::channel::<()>();
         thread::scope(|scope| {
-            scope.spawn(|| {
-                for _ in 0..3 {
-                    drop(Attack::start(&gateway, protocol, "GET /long", "", b""));
-                }
+            let gateway = &gateway;
+            scope.spawn(move || {
+                let _attack = Attack::start(gateway, protocol, "GET /long", "", b"");
+                let _ = ended.recv();
             });
-            let mut client = protocol.connect(&gateway);
+            let _end = end;
+            let mut client = protocol.connect(gateway);
             for number in 0..200 {
                 assert_eq!(client.get("/", OTHER).status, 200, "request {number}");
             }

@@ -330,6 +330,14 @@ impl<'r> Run<'r> {
             let view = endpoints.set.members[index].state.view();
             let mut kind = AttemptKind::Regular;
             if view.availability(now) == Availability::Trial {
+                let bounds = &endpoints.set.servers.bounds;
+                let endpoint = endpoints.pools[index].endpoint();
+                // It would claim the trial and not make it.
+                if self.holder.is_some_and(|own| endpoint.is_share_full(own.client, bounds)) {
+                    (self.is_share_full, has_lost_race) = (true, true);
+                    self.excluded.push(index);
+                    continue;
+                }
                 if !endpoints.set.begin_trial(index, now) {
                     self.excluded.push(index);
                     continue;
@@ -369,14 +377,13 @@ impl<'r> Run<'r> {
     /// Returns when there may be room. The place in the queue stays.
     async fn wait_in_queue(&mut self, max_pending: u32) -> Result<(), UpstreamError> {
         let state = &*self.balancer.state;
-        let place = match self.place.take() {
-            Some(place) => place,
-            None => {
-                let client = self.holder.map(|holder| holder.client);
-                // Also without `max_pending`.
-                let max = max_pending.max(self.excess_places());
-                state.load.pending.enter(max, client).ok_or_else(|| self.overloaded())?
-            }
+        let place = if let Some(place) = self.place.take() {
+            place
+        } else {
+            let client = self.holder.map(|holder| holder.client);
+            // Also without `max_pending`.
+            let max = max_pending.max(self.excess_places());
+            state.load.pending.enter(max, client).ok_or_else(|| self.overloaded())?
         };
         place.set_passed_over(self.is_share_full);
         let woken = self.clock().timeout(PENDING_CHECK, place.woken());
