@@ -136,18 +136,10 @@ fn uploads(target: SocketAddr, keys: &str, length: usize, count: usize) -> (f64,
         });
     };
     send(count / 10);
-    let before = cpu_ms(&process);
+    let before = process.cpu_time();
     send(count);
-    let cpu = (cpu_ms(&process) - before) * 1000.0 / count as f64;
+    let cpu = (process.cpu_time() - before).as_secs_f64() * 1e6 / count as f64;
     (cpu, process.resident_bytes() as f64 / f64::from(1 << 20))
-}
-
-/// The CPU time of the process so far, in ms, as its metrics show it.
-fn cpu_ms(process: &Process) -> f64 {
-    let text = testkit::client::get(process.admin, "/metrics", "Connection: close\r\n").text();
-    let lines = text.lines();
-    let seconds = lines.filter_map(|line| line.strip_prefix("process_cpu_seconds_total "));
-    1000.0 * seconds.filter_map(|value| value.parse::<f64>().ok()).sum::<f64>()
 }
 
 /// Another client's requests while one address holds [`HELD`] with this head and so many bytes of a body. Returns
