@@ -138,7 +138,7 @@ fn uploads(target: SocketAddr, keys: &str, length: usize, count: usize) -> (f64,
     send(count / 10);
     let before = process.cpu_time();
     send(count);
-    let cpu = (process.cpu_time() - before).as_secs_f64() * 1e6 / count as f64;
+    let cpu = process.cpu_time().saturating_sub(before).as_secs_f64() * 1e6 / count as f64;
     (cpu, process.resident_bytes() as f64 / f64::from(1 << 20))
 }
 
