@@ -1,5 +1,7 @@
 //! The choice of an endpoint for an attempt, and the connection to it.
 
+mod claim;
+
 use std::{io, pin::pin, rc::Rc, sync::atomic::Ordering::Relaxed, task::Poll, time::Duration};
 
 use futures_util::future::{Either, select};
@@ -16,7 +18,7 @@ use crate::{
     upstream::{
         InFlight, Pool, ServerAddress,
         balance::{Choice, ChoiceInput, FAILURE_LATENCY},
-        paced_place::{Claim, NoPlace, PacedPlace},
+        paced_place::NoPlace,
         pending::PendingPlace,
         pool::{Link, LinkChoice},
         target_health::{AttemptKind, Availability, Failure, UpstreamState as Health},
@@ -196,33 +198,6 @@ impl<'r> Run<'r> {
             self.hold_upload(attempt.in_flight.take_paced());
         }
         acquired
-    }
-
-    /// The request's body, if it is still awaited, holds `place`.
-    fn hold_upload(&self, place: Option<Box<PacedPlace>>) {
-        if let Some(upload) = self.holder.and_then(|holder| holder.upload) {
-            upload.hold(place);
-        }
-    }
-
-    /// Whom a place is taken for.
-    fn claim(&self) -> Option<Claim> {
-        let PlaceHolder { client, upload } = self.holder?;
-        let is_incomplete = upload.is_some_and(|upload| !upload.is_complete());
-        Some(Claim { client, is_paced: is_incomplete || self.choice.is_upgrade })
-    }
-
-    /// The places at all targets that clients hold beyond their shares. They return soon if requests wait for them.
-    fn excess_places(&self) -> u32 {
-        let bounds = &self.endpoints.set.servers.bounds;
-        if self.is_share_full || !bounds.is_bounded() {
-            return 0;
-        }
-        let excess = self.endpoints.pools.iter().map(|pool| {
-            let endpoint = pool.endpoint();
-            endpoint.paced().excess(endpoint.client_share(bounds))
-        });
-        excess.sum()
     }
 
     async fn find_link(&mut self, retries: &mut Retries) -> Result<Attempt, UpstreamError> {
