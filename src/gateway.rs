@@ -180,7 +180,7 @@ pub struct Gateway {
     /// The leases of concurrency permits.
     leases: Rc<LeaseTable>,
     /// The copies of requests that are under way.
-    mirrors: Mirrors,
+    mirrors: Rc<Mirrors>,
 }
 
 impl Gateway {
@@ -202,7 +202,7 @@ impl Gateway {
             warned_at: Cell::new(0),
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
-            mirrors: Mirrors::new(coarse_clock.clone()),
+            mirrors: Rc::new(Mirrors::new(coarse_clock.clone())),
             metrics,
             shared,
             coarse_clock,

@@ -15,6 +15,8 @@
 //! | `names` | resolves the names of targets, on the control thread |
 //! | `probes` | health checks of the targets, on the control thread |
 //! | `pending` | requests that wait for an endpoint with room |
+//! | `upload`, `read_ahead` | [`BufferedUpload`]: bodies that are read before a place is taken; responses that are read before the client reads |
+//! | `paced_place`, `pace`, `client_counts` | places that clients hold at their own pace: their rate, and the share of each client |
 //! | `pool` | [`Pool`]: a worker's idle connections to one endpoint |
 //! | `connection_budget` | [`ConnectionBudget`]: bounds the connections of the process to all servers |
 //! | `connection` | one connection of HTTP/1.1 to a server, and one exchange on it |
@@ -27,6 +29,7 @@
 
 pub mod adaptive_concurrency;
 pub mod balance;
+mod client_counts;
 mod compressed;
 mod connection;
 mod connection_budget;
@@ -37,9 +40,12 @@ pub mod forward;
 pub mod headers;
 mod http2;
 pub mod names;
+mod pace;
+mod paced_place;
 mod pending;
 pub mod pool;
 pub mod probes;
+mod read_ahead;
 pub mod registry;
 mod request;
 pub mod response;
@@ -48,6 +54,7 @@ mod settings;
 pub mod target_health;
 pub mod tunnel;
 mod upgrade;
+mod upload;
 
 use std::{
     fmt, io,
@@ -66,18 +73,20 @@ pub use endpoint::{EndpointState, FAILURE_KINDS, InFlight, LastChange};
 pub use endpoint_address::EndpointAddress;
 pub use endpoint_set::{EndpointSet, Member};
 pub use forward::{
-    Attempts, ForwardError, ForwardInput, LoadBalancer, UpstreamError, retry_seconds,
+    Attempts, ForwardError, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, retry_seconds,
 };
 pub use headers::{
     AddedHeaders, HostRule, PeerAddress, ProtectedHeaders, dashed_alias, write_response_fields,
 };
 pub use http2::RequestLost;
 pub use pool::{Pool, PoolTable};
+pub use read_ahead::ReadAheadOutcome;
 pub use registry::{UpstreamRegistry, UpstreamState};
 pub use request::OutgoingRequest;
 pub use response::ResponseBody;
-pub use settings::{Bounds, CheckSettings, RetryConditions, Servers, WeightedTarget};
+pub use settings::{Bounds, CheckSettings, Pacing, RetryConditions, Servers, WeightedTarget};
 pub use tunnel::{UpstreamContent, UpstreamTunnel};
+pub use upload::{BufferedUpload, UploadSettings};
 
 use crate::tls::ClientTls;
 

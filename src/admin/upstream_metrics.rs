@@ -90,6 +90,11 @@ fn encode_counters(upstreams: &[Scraped], encoder: &mut DescriptorEncoder<'_>) -
     let mut family = start_counters(encoder, "target_ejections", help)?;
     for_each_target(upstreams, |labels, endpoint| {
         write_counter(&mut family, &labels, endpoint.ejections())
+    })?;
+    let help = "Requests cut because their clients held a place of a target too slowly";
+    let mut family = start_counters(encoder, "target_client_slow", help)?;
+    for_each_target(upstreams, |labels, endpoint| {
+        write_counter(&mut family, &labels, endpoint.lost_places())
     })
 }
 
@@ -98,6 +103,11 @@ fn encode_gauges(upstreams: &[Scraped], encoder: &mut DescriptorEncoder<'_>) -> 
     let mut family = start_gauges(encoder, "target_in_flight", help)?;
     for_each_target(upstreams, |labels, endpoint| {
         family.encode_family(&labels)?.encode_gauge(&i64::from(endpoint.in_flight()))
+    })?;
+    let help = "Requests in flight at a target that wait for their clients";
+    let mut family = start_gauges(encoder, "target_client_paced", help)?;
+    for_each_target(upstreams, |labels, endpoint| {
+        family.encode_family(&labels)?.encode_gauge(&i64::from(endpoint.paced_places()))
     })?;
     let help = "Open connections to a target, idle ones included";
     let mut family = start_gauges(encoder, "target_connections", help)?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::balance::{AdaptiveConcurrency, Balance, Ejection, HealthCheck, RetryCondition};
 use super::key_part::KeyPart;
 use super::target::WeightedTarget;
-use super::units::{Address, Duration, Status};
+use super::units::{Address, Duration, Size, Status};
 
 /// A group of equivalent servers, or a fixed response.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -68,6 +68,23 @@ pub struct Upstream {
     /// in flight or `max_connections` open. More get a 503.
     #[schemars(range(max = 1_000_000))]
     pub max_pending: u32,
+    /// Bytes of a request's body that are read before the request takes one of the places that `max_requests`,
+    /// `max_connections` or `adaptive_concurrency` bound. A longer body is forwarded as it arrives, and
+    /// its place counts in the client's `client_share`. With `0B` each request takes its place at once.
+    #[schemars(extend("x-minimum" = "0B", "x-maximum" = "16MiB"))]
+    pub request_buffer: Size,
+    /// Bytes of a response that are read from the target while the client does not read. When the end
+    /// has been read, the place is free. The place of a longer response counts in `client_share`.
+    #[schemars(extend("x-minimum" = "0B", "x-maximum" = "16MiB"))]
+    pub response_buffer: Size,
+    /// Share of a target's places, in percent, that one client address may hold while the gateway waits for that
+    /// client; at least one place. Further requests of the address wait or get a 503, as if the target were full.
+    #[schemars(range(min = 1, max = 100))]
+    pub client_share: u32,
+    /// Bytes a second below which a client loses a place that the gateway holds for it, measured over 10 s of waiting
+    /// for the client: an upload gets a 408, a response is cut. `0B`: no bound.
+    #[schemars(extend("x-minimum" = "0B", "x-maximum" = "1GiB"))]
+    pub min_rate: Size,
     /// Adapts the maximum number of requests in flight at each target to its latency. If left out, only
     /// `max_requests` bounds them.
     pub adaptive_concurrency: Option<AdaptiveConcurrency>,
@@ -95,6 +112,10 @@ impl Default for Upstream {
             max_connections: None,
             max_requests: None,
             max_pending: 0,
+            request_buffer: Size(64 << 10),
+            response_buffer: Size(64 << 10),
+            client_share: 50,
+            min_rate: Size(512),
             adaptive_concurrency: None,
         }
     }

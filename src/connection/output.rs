@@ -14,7 +14,7 @@ use crate::{
     },
     gateway::{Content, RequestContext, Response},
     telemetry::CutReason,
-    upstream::ResponseBody,
+    upstream::{ReadAheadOutcome, ResponseBody},
 };
 
 /// Most reads and writes in one poll; then the task yields to others.
@@ -84,6 +84,7 @@ impl Connection {
             cut_reason: None,
         };
         let result = std::future::poll_fn(|cx| writer.poll(cx)).await;
+        self.state.set_swept(false);
         match result {
             Ok(()) => {
                 writer.context.mark_complete();
@@ -171,10 +172,7 @@ impl ResponseWriter<'_> {
                     Poll::Ready(_) => return Poll::Ready(Err(CutReason::ClientClosed)),
                     Poll::Pending => {
                         state.begin_client_read_wait();
-                        if let Some(stream) = &mut self.stream {
-                            stream.read_ahead(cx);
-                        }
-                        return Poll::Pending;
+                        return self.read_ahead(cx);
                     }
                 }
             }
@@ -193,6 +191,19 @@ impl ResponseWriter<'_> {
         }
         yield_turn(cx);
         Poll::Pending
+    }
+
+    /// Reads on while the client does not. Ready with an error if it has lost its place at the upstream.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
+        let Some(stream) = &mut self.stream else { return Poll::Pending };
+        match stream.read_ahead(cx) {
+            ReadAheadOutcome::Unpaced => Poll::Pending,
+            ReadAheadOutcome::Paced => {
+                self.connection.state.set_swept(true);
+                Poll::Pending
+            }
+            ReadAheadOutcome::Lost => Poll::Ready(Err(CutReason::ClientSlow)),
+        }
     }
 
     /// Ready when the kernel has all of the response. With TLS it may still be in the session, and so may the

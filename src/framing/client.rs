@@ -18,6 +18,9 @@ pub enum BodyError {
     /// The client sent nothing within the body timeout.
     #[error("the request's body did not arrive in time")]
     TimedOut,
+    /// The client sends more slowly than the upstream's `min_rate`.
+    #[error("the request's body arrives more slowly than this upstream requires")]
+    TooSlow,
     /// The client closed the connection.
     #[error("the client closed the connection before the end of the request's body")]
     ClientClosed,

@@ -7,11 +7,12 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    framing::{BodyError, ClientStream},
+    framing::{BodyError, BodyLength, ClientStream, upgrade::requested_protocol},
+    identity::client::mask_address,
     respond,
     upstream::{
-        AddedHeaders, ForwardError, ForwardInput, OutgoingRequest, Servers, Upstream,
-        UpstreamError, UpstreamKind,
+        AddedHeaders, BufferedUpload, ForwardError, ForwardInput, OutgoingRequest, PlaceHolder,
+        Servers, UploadSettings, Upstream, UpstreamError, UpstreamKind,
     },
 };
 
@@ -42,21 +43,36 @@ impl Gateway {
             Some(mirror) => self.mirror(rules, route, mirror, peer, context)?,
             None => None,
         };
-        let client = copying.as_ref().unwrap_or(&context.client);
-        let outgoing = self.outgoing(rules, route, servers, peer, context, client)?;
-        let RequestContext { head: Some(head), client, attempts, hash_key, tracing, .. } = context
-        else {
-            return Err(GatewayError::MalformedTarget);
-        };
         let Some(balancer) = &rules.load_balancers[upstream.index] else {
             return Err(GatewayError::Upstream(UpstreamError::Down { retry_after: 0 }));
         };
+        let client = copying.unwrap_or_else(|| Rc::clone(&context.client));
+        let upload = if servers.bounds.is_bounded() {
+            buffered_upload(rules, route, servers, context, &client)
+        } else {
+            None
+        };
+        if let Some(upload) = &upload {
+            // Boxed, so that requests to upstreams without bounds do not carry its state.
+            let filled = Box::pin(upload.fill(balancer)).await;
+            filled.map_err(|error| body_error(rules, route, context, error))?;
+        }
+        let client = upload.clone().map_or(client, |upload| upload);
+        let outgoing = self.outgoing(rules, route, servers, peer, context, &client)?;
+        let holder = PlaceHolder {
+            client: mask_address(context.client_ip, rules.snapshot.identity.ipv6_prefix),
+            upload: upload.as_deref(),
+        };
+        let RequestContext { head: Some(head), attempts, hash_key, tracing, .. } = context else {
+            return Err(GatewayError::MalformedTarget);
+        };
         let input = ForwardInput {
             method: &head.method,
-            client: &**copying.as_ref().unwrap_or(client),
+            client: &*client,
             proxied: peer.proxied,
             hash_key: *hash_key,
             trace: tracing.sampled(),
+            holder: servers.bounds.is_bounded().then_some(holder),
         };
         let result = balancer.forward(outgoing, input, attempts).await;
         context.upstream_time = attempts.time.filter(|_| result.is_ok());
@@ -72,17 +88,7 @@ impl Gateway {
                 Err(self.upstream_error(rules, route, upstream, context, error))
             }
             Err(ForwardError::Request(error)) => Err(GatewayError::Framing(error)),
-            Err(ForwardError::Body(error)) => {
-                context.client.abandon_body();
-                Err(match error {
-                    BodyError::TooLong => {
-                        GatewayError::BodyTooLong(rules.snapshot.routes[route].max_body)
-                    }
-                    BodyError::TimedOut => GatewayError::BodyTimeout,
-                    BodyError::Malformed(error) => GatewayError::Framing(error),
-                    BodyError::ClientClosed => GatewayError::BodyIncomplete,
-                })
-            }
+            Err(ForwardError::Body(error)) => Err(body_error(rules, route, context, error)),
         }
     }
 
@@ -167,5 +173,44 @@ impl Gateway {
             self.warned_at.set(now);
             warn();
         }
+    }
+}
+
+/// The request's body, which is read before the request takes a place at an upstream with bounds; `None` without a
+/// body.
+fn buffered_upload(
+    rules: &WorkerRules,
+    route: usize,
+    servers: &Servers,
+    context: &RequestContext,
+    client: &Rc<dyn ClientStream>,
+) -> Option<Rc<BufferedUpload>> {
+    let head = context.head()?;
+    if client.length() == BodyLength::Known(0) || requested_protocol(head).is_some() {
+        return None;
+    }
+    let settings = UploadSettings {
+        client: mask_address(context.client_ip, rules.snapshot.identity.ipv6_prefix),
+        max_body: rules.snapshot.routes[route].max_body,
+        pacing: servers.bounds.pacing,
+        is_streaming: respond::is_grpc(&head.fields),
+    };
+    Some(BufferedUpload::new(Rc::clone(client), settings))
+}
+
+/// The client's body failed: what is left of it is not read.
+#[cold]
+fn body_error(
+    rules: &WorkerRules,
+    route: usize,
+    context: &RequestContext,
+    error: BodyError,
+) -> GatewayError {
+    context.client.abandon_body();
+    match error {
+        BodyError::TooLong => GatewayError::BodyTooLong(rules.snapshot.routes[route].max_body),
+        BodyError::TimedOut | BodyError::TooSlow => GatewayError::BodyTimeout,
+        BodyError::Malformed(error) => GatewayError::Framing(error),
+        BodyError::ClientClosed => GatewayError::BodyIncomplete,
     }
 }

@@ -2,18 +2,23 @@
 //!
 //! A copy never delays its original: the body is copied while it is forwarded, the copy is sent by a task of
 //! its own once the body is complete, and nothing waits for that task, not even the worker's end. What copies
-//! hold is bounded: [`MAX_IN_FLIGHT`] of them for each worker, each with at most [`MAX_BODY`] bytes.
+//! hold is bounded for each worker: [`MAX_IN_FLIGHT`] are sent at a time, each with at most [`MAX_BODY`] bytes and
+//! for at most [`TIMEOUT`]; and copies whose bodies are not complete hold [`MAX_INCOMPLETE`] bytes, of which one client
+//! address has an eighth. So slow uploads keep no other copies out.
 
 use std::{
     cell::{Cell, RefCell},
     future::poll_fn,
+    net::IpAddr,
     pin::pin,
     rc::{Rc, Weak},
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
+use ahash::RandomState;
 use crossbeam_utils::CachePadded;
+use hashbrown::HashMap;
 use http::Method;
 
 use super::{
@@ -26,6 +31,7 @@ use crate::{
     framing::{
         BodyEncoder, BodyError, BodyLength, ClientStream, ClientTimeouts, Fields, StateCell,
     },
+    identity::client::mask_address,
     metrics::{MirrorOutcome, RouteCounters},
     respond,
     snapshot::Mirror,
@@ -39,6 +45,12 @@ use crate::{
 const MAX_IN_FLIGHT: usize = 64;
 /// Longest body that is copied, in bytes.
 const MAX_BODY: usize = 64 * 1024;
+/// Most bytes of copies whose bodies are not complete.
+const MAX_INCOMPLETE: usize = MAX_IN_FLIGHT * MAX_BODY;
+/// Most of these bytes for one client address.
+const MAX_INCOMPLETE_OF_CLIENT: usize = MAX_INCOMPLETE / 8;
+/// What an incomplete copy holds beside its body and the client's header fields, about, in bytes.
+const COPY_OVERHEAD: usize = 1024;
 /// Most bytes that are read of a response; then its connection is closed.
 const MAX_RESPONSE: usize = 1024 * 1024;
 /// Most time for a copy, from the end of its body to the end of its response, in ms.
@@ -48,16 +60,17 @@ const NO_CLIENT: ClientTimeouts = ClientTimeouts { head: None, idle: None, body:
 
 /// The copies of one worker that are under way.
 pub(super) struct Mirrors {
+    /// The copies that are being sent.
     copies: RefCell<Vec<Weak<Copied>>>,
+    incomplete: Rc<IncompleteCopies>,
     coarse_clock: Rc<Cell<u64>>,
     random: Cell<SplitMix>,
 }
 
 impl Mirrors {
     pub(super) fn new(coarse_clock: Rc<Cell<u64>>) -> Self {
-        let seed = ahash::RandomState::new().hash_one(0);
-        let (copies, random) = (RefCell::default(), Cell::new(SplitMix::new(seed)));
-        Self { copies, coarse_clock, random }
+        let random = Cell::new(SplitMix::new(RandomState::new().hash_one(0)));
+        Self { copies: RefCell::default(), incomplete: Rc::default(), coarse_clock, random }
     }
 
     /// Expires the deadlines that have passed.
@@ -73,19 +86,23 @@ impl Mirrors {
         self.copies.borrow_mut().retain(is_in_flight);
     }
 
-    /// The place of one more copy of a request whose body has this length; `None` if there is none.
-    fn enter(&self, length: BodyLength) -> Option<Rc<Copied>> {
+    /// True if no further copy can be sent now.
+    fn is_full(&self) -> bool {
         let mut copies = self.copies.borrow_mut();
         if copies.len() >= MAX_IN_FLIGHT {
             copies.retain(|copy| copy.strong_count() > 0);
         }
-        if copies.len() >= MAX_IN_FLIGHT {
-            return None;
+        copies.len() >= MAX_IN_FLIGHT
+    }
+
+    /// Sends a copy whose body is complete, if there is room.
+    fn send(&self, mut copy: MirroredRequest) {
+        if self.is_full() {
+            copy.outcome.set(MirrorOutcome::Dropped);
+            return;
         }
-        let state = StateCell::new(Rc::clone(&self.coarse_clock));
-        let copied = Rc::new(Copied { state, length, body: RefCell::default() });
-        copies.push(Rc::downgrade(&copied));
-        Some(copied)
+        self.copies.borrow_mut().push(Rc::downgrade(&copy.copied));
+        copy.send();
     }
 
     fn draw(&self, bound: u64) -> u64 {
@@ -124,17 +141,19 @@ impl Gateway {
         }
         // The last connections are for requests.
         let is_scarce = self.shared.upstreams.connection_budget.is_scarce();
-        let Some(copied) = self.mirrors.enter(length).filter(|_| !is_scarce) else {
+        if is_scarce || length == BodyLength::Known(0) && self.mirrors.is_full() {
             outcome.set(MirrorOutcome::Dropped);
             return Ok(None);
-        };
+        }
+        let state = StateCell::new(Rc::clone(&self.mirrors.coarse_clock));
+        let copied = Rc::new(Copied { state, length, body: RefCell::default() });
         let client: Rc<dyn ClientStream> = Rc::<Copied>::clone(&copied);
         let outgoing = self.outgoing(rules, route, servers, peer, context, &client)?;
         if outgoing.is_upgrade() {
             outcome.forget();
             return Ok(None);
         }
-        let copy = MirroredRequest {
+        let mut copy = MirroredRequest {
             rules: Rc::clone(rules),
             upstream: mirror.upstream.index,
             outgoing,
@@ -148,11 +167,70 @@ impl Gateway {
             outcome,
         };
         if length == BodyLength::Known(0) {
-            copy.send();
+            self.mirrors.send(copy);
             return Ok(None);
         }
-        let (client, copy) = (Rc::clone(&context.client), RefCell::new(Some(copy)));
-        Ok(Some(Rc::new(CopyingStream { client, copy })))
+        let address = mask_address(context.client_ip, rules.snapshot.identity.ipv6_prefix);
+        let held = IncompleteCopy::new(Rc::clone(&self.mirrors.incomplete), address);
+        let Some(held) = held.grown(COPY_OVERHEAD + head.fields.bytes().len()) else {
+            copy.outcome.set(MirrorOutcome::Dropped);
+            return Ok(None);
+        };
+        let (mirrors, client) = (Rc::clone(&self.mirrors), Rc::clone(&context.client));
+        let copy = RefCell::new(Some((copy, held)));
+        Ok(Some(Rc::new(CopyingStream { mirrors, client, copy })))
+    }
+}
+
+/// The bytes of a worker's copies whose bodies are not complete.
+#[derive(Default)]
+struct IncompleteCopies {
+    bytes: Cell<usize>,
+    by_client: RefCell<HashMap<IpAddr, usize, RandomState>>,
+}
+
+/// The bytes of one of these copies, until it is dropped.
+struct IncompleteCopy {
+    all: Rc<IncompleteCopies>,
+    client: IpAddr,
+    bytes: usize,
+}
+
+impl IncompleteCopy {
+    fn new(all: Rc<IncompleteCopies>, client: IpAddr) -> Self {
+        Self { all, client, bytes: 0 }
+    }
+
+    /// Counts `more` bytes; `None` if the client, or all of them, would then hold too many.
+    fn grown(mut self, more: usize) -> Option<Self> {
+        self.grow(more).then_some(self)
+    }
+
+    /// Counts `more` bytes. Returns false, and counts nothing, if the client, or all of them, would then hold too many.
+    fn grow(&mut self, more: usize) -> bool {
+        let mut by_client = self.all.by_client.borrow_mut();
+        let own = by_client.get(&self.client).copied().unwrap_or(0) + more;
+        let all = self.all.bytes.get() + more;
+        if own > MAX_INCOMPLETE_OF_CLIENT || all > MAX_INCOMPLETE {
+            return false;
+        }
+        by_client.insert(self.client, own);
+        self.all.bytes.set(all);
+        self.bytes += more;
+        true
+    }
+}
+
+impl Drop for IncompleteCopy {
+    fn drop(&mut self) {
+        self.all.bytes.set(self.all.bytes.get() - self.bytes);
+        let mut by_client = self.all.by_client.borrow_mut();
+        if let Some(own) = by_client.get_mut(&self.client) {
+            *own -= self.bytes;
+            if *own == 0 {
+                by_client.remove(&self.client);
+            }
+        }
     }
 }
 
@@ -197,6 +275,7 @@ impl MirroredRequest {
             proxied: self.proxied,
             hash_key: self.hash_key,
             trace: None,
+            holder: None,
         };
         let responded = balancer.forward(outgoing, input, &mut attempts).await;
         let Ok((_, UpstreamContent::Body(mut body))) = responded else { return };
@@ -311,9 +390,10 @@ impl ClientStream for Copied {
 
 /// A client's stream whose body is copied while it is read.
 struct CopyingStream {
+    mirrors: Rc<Mirrors>,
     client: Rc<dyn ClientStream>,
     /// The copy until its body is complete, or cannot be copied.
-    copy: RefCell<Option<MirroredRequest>>,
+    copy: RefCell<Option<(MirroredRequest, IncompleteCopy)>>,
 }
 
 impl ClientStream for CopyingStream {
@@ -332,17 +412,23 @@ impl ClientStream for CopyingStream {
         out: &mut Vec<u8>,
     ) -> Poll<Result<usize, BodyError>> {
         let mut place = self.copy.borrow_mut();
-        let Some(copy) = &mut *place else { return self.client.poll_body(cx, encoder, out) };
+        let Some((copy, held)) = &mut *place else {
+            return self.client.poll_body(cx, encoder, out);
+        };
         let mut body = copy.copied.body.borrow_mut();
         let before = body.len();
         let count = ready!(self.client.poll_body(cx, BodyEncoder::Plain, &mut body))?;
         encoder.write(out, |out| out.extend_from_slice(&body[before..]));
         if count == 0 {
             drop(body);
-            place.take().into_iter().for_each(MirroredRequest::send);
+            place.take().into_iter().for_each(|(copy, _)| self.mirrors.send(copy));
         } else if body.len() > MAX_BODY {
             drop(body);
             copy.outcome.set(MirrorOutcome::TooLong);
+            *place = None;
+        } else if !held.grow(count) {
+            drop(body);
+            copy.outcome.set(MirrorOutcome::Dropped);
             *place = None;
         }
         Poll::Ready(Ok(count))

@@ -8,10 +8,12 @@ use crate::route::Rule;
 use crate::upstream::adaptive_concurrency::ConcurrencyBounds;
 use crate::upstream::balance::Policy;
 use crate::upstream::target_health::HealthSettings;
-use crate::upstream::{Bounds, CheckSettings, RetryConditions};
+use crate::upstream::{Bounds, CheckSettings, Pacing, RetryConditions};
 
 /// The largest weight of a target.
 const MAX_WEIGHT: u32 = 1000;
+/// The keys that have an effect only on bounded places.
+const PACING_KEYS: [&str; 4] = ["request_buffer", "response_buffer", "client_share", "min_rate"];
 
 /// The keys of this module, each with whether it is set.
 pub(super) fn keys_in_use(
@@ -29,6 +31,10 @@ pub(super) fn keys_in_use(
         ("max_connections", upstream.max_connections.is_some()),
         ("max_requests", upstream.max_requests.is_some()),
         ("max_pending", upstream.max_pending != default.max_pending),
+        ("request_buffer", upstream.request_buffer != default.request_buffer),
+        ("response_buffer", upstream.response_buffer != default.response_buffer),
+        ("client_share", upstream.client_share != default.client_share),
+        ("min_rate", upstream.min_rate != default.min_rate),
         ("adaptive_concurrency", upstream.adaptive_concurrency.is_some()),
     ]
     .into_iter()
@@ -195,19 +201,31 @@ pub(super) fn bounds(
     }
     let is_bounded =
         upstream.max_requests.is_some() || upstream.max_connections.is_some() || adaptive.is_some();
-    if upstream.max_pending > 0
-        && !is_bounded
+    if !is_bounded
         && collector.can_read(path, &["max_requests", "max_connections", "adaptive_concurrency"])
     {
         let expected = "`max_requests`, `max_connections` or `adaptive_concurrency`";
-        let what = "`max_pending` without a bound to wait for";
-        collector.fault_at_key(&format!("{path}.max_pending"), what, expected);
+        if upstream.max_pending > 0 {
+            let what = "`max_pending` without a bound to wait for";
+            collector.fault_at_key(&format!("{path}.max_pending"), what, expected);
+        }
+        let set = keys_in_use(upstream).filter(|(_, is_set)| *is_set);
+        for (key, _) in set.filter(|(key, _)| PACING_KEYS.contains(key)) {
+            let what = format!("`{key}` without a bound of the target's places");
+            collector.fault_at_key(&format!("{path}.{key}"), what, expected);
+        }
     }
     Bounds {
         max_connections: upstream.max_connections,
         max_requests: upstream.max_requests,
         max_pending: upstream.max_pending,
         adaptive: adaptive.map(|bounds| ConcurrencyBounds { min: bounds.min, max: bounds.max }),
+        pacing: Pacing {
+            request_buffer: upstream.request_buffer.0 as usize,
+            response_buffer: upstream.response_buffer.0 as usize,
+            client_share: upstream.client_share,
+            min_rate: upstream.min_rate.0,
+        },
     }
 }
 

@@ -25,6 +25,8 @@ pub enum CutReason {
     ClientClosed,
     /// The client stopped reading or sending.
     ClientTimeout,
+    /// The client read too slowly to keep its place at the upstream: below `min_rate`, or beyond its share of places.
+    ClientSlow,
     /// The response was truncated or malformed after its head.
     UpstreamBroken,
     /// The response's body paused for longer than `response_idle_timeout`.
@@ -43,6 +45,7 @@ impl CutReason {
         match self {
             Self::ClientClosed => "client_closed",
             Self::ClientTimeout => "client_timeout",
+            Self::ClientSlow => "client_slow",
             Self::UpstreamBroken => "upstream_broken",
             Self::UpstreamIdle => "upstream_idle",
             Self::ResponseBodyTimeout => "response_body_timeout",

@@ -18,7 +18,7 @@ use crate::framing::{
 };
 
 /// The maximum number of interim (1xx) responses before the final one.
-const MAX_INTERIM_RESPONSES: usize = 32;
+const MAX_INTERIM_RESPONSES: u8 = 32;
 
 /// One connection to an upstream server.
 pub(super) struct UpstreamConnection {
@@ -28,7 +28,7 @@ pub(super) struct UpstreamConnection {
     /// The parser of an incomplete head.
     head: Option<Box<HeadParser<StatusLine>>>,
     /// The number of interim responses in this exchange.
-    pub(super) interim_responses: usize,
+    pub(super) interim_responses: u8,
     /// Whether a byte of the response was received.
     pub(super) response_started: bool,
     /// When the connection was returned to the pool, in ms of the worker's coarse clock.

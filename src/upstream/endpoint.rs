@@ -1,9 +1,9 @@
 //! [`EndpointState`]: one address of an upstream, as all workers of the process see it.
 
+mod in_flight;
+
 use std::{
-    io,
-    net::SocketAddr,
-    rc::Rc,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -14,10 +14,13 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+pub(super) use self::in_flight::ConnectionGuard;
+pub use self::in_flight::InFlight;
 use super::{
-    EndpointSet, Pool, Target,
+    Bounds, Target,
     adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
     balance::{ErrorRate, Observed, PeakEwma},
+    client_counts::ClientCounts,
     connection_budget::ConnectionBudget,
     pending::PendingQueue,
     target_health::{Failure, HealthView},
@@ -33,6 +36,8 @@ pub(super) struct UpstreamLoad {
     pub(super) in_flight: CachePadded<AtomicU64>,
     /// The requests that wait for an endpoint with room.
     pub(super) pending: PendingQueue,
+    /// The buffers of transfers that wait for their clients.
+    pub(super) buffers: Arc<ClientCounts>,
     /// Wakes the task that resolves names after a target went out of service: its name may have moved.
     pub(super) names_doubted: Notify,
     /// The connections of the process to all upstreams.
@@ -49,6 +54,10 @@ pub struct EndpointState {
     pub(super) load: Arc<UpstreamLoad>,
     in_flight: CachePadded<AtomicU32>,
     connections: AtomicU32,
+    /// The requests that one connection carries at a time, by the last connection of HTTP/2; 0: one.
+    streams: AtomicU32,
+    /// The places that clients hold at their own pace.
+    paced: Arc<ClientCounts>,
     /// Whether the last connect was refused because `max_connections` were open.
     is_starved: AtomicBool,
     /// The view of its health, packed.
@@ -72,6 +81,7 @@ struct EndpointCounters {
     requests: AtomicU64,
     failures: [AtomicU64; FAILURE_KINDS.len()],
     ejections: AtomicU64,
+    lost_places: AtomicU64,
 }
 
 /// The kinds of failures, in the order of [`EndpointState::failures`].
@@ -99,6 +109,8 @@ impl EndpointState {
             load,
             in_flight: CachePadded::default(),
             connections: AtomicU32::new(0),
+            streams: AtomicU32::new(0),
+            paced: Arc::default(),
             is_starved: AtomicBool::new(false),
             view: AtomicU64::new(HealthView::default().to_bits()),
             latency: AtomicU64::new(0),
@@ -273,6 +285,65 @@ impl EndpointState {
         self.adaptive_limit.load(Relaxed).min(max_requests.unwrap_or(NO_LIMIT))
     }
 
+    /// Records how many requests a connection of HTTP/2 carries at a time.
+    pub(super) fn set_streams(&self, streams: usize) {
+        self.streams.store(streams.min(u32::MAX as usize) as u32, Relaxed);
+    }
+
+    /// The requests that the bounds allow at a time.
+    fn places(&self, bounds: &Bounds) -> u32 {
+        let streams = self.streams.load(Relaxed).max(1);
+        let connections =
+            bounds.max_connections.map_or(NO_LIMIT, |max| max.saturating_mul(streams));
+        self.request_limit(bounds.max_requests).min(connections)
+    }
+
+    /// The places that one client may hold at its own pace.
+    pub(super) fn client_share(&self, bounds: &Bounds) -> u32 {
+        let share = u64::from(self.places(bounds)) * u64::from(bounds.pacing.client_share) / 100;
+        share.clamp(1, NO_LIMIT.into()) as u32
+    }
+
+    /// Whether the client holds its share of the places at its own pace.
+    pub(super) fn is_share_full(&self, client: IpAddr, bounds: &Bounds) -> bool {
+        bounds.is_bounded() && self.paced.of(client) >= self.client_share(bounds)
+    }
+
+    /// Whether all places are taken.
+    pub(super) fn is_full(&self, bounds: &Bounds) -> bool {
+        self.in_flight() >= self.places(bounds)
+    }
+
+    /// The places that clients hold at their own pace.
+    pub(super) fn paced(&self) -> &Arc<ClientCounts> {
+        &self.paced
+    }
+
+    /// The places that clients hold at their own pace.
+    pub fn paced_places(&self) -> u32 {
+        self.paced.total()
+    }
+
+    /// The buffers of the upstream.
+    pub(super) fn buffers(&self) -> &Arc<ClientCounts> {
+        &self.load.buffers
+    }
+
+    /// Whether requests wait for room at a target of the upstream.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.load.pending.is_empty()
+    }
+
+    /// The places since the start that clients lost: they were too slow, or beyond their share.
+    pub fn lost_places(&self) -> u64 {
+        self.counters.lost_places.load(Relaxed)
+    }
+
+    #[cold]
+    pub(super) fn count_lost_place(&self) {
+        self.counters.lost_places.fetch_add(1, Relaxed);
+    }
+
     /// Whether another request fits.
     pub(super) fn has_room(&self, max_requests: Option<u32>) -> bool {
         self.in_flight() < self.request_limit(max_requests)
@@ -305,102 +376,5 @@ impl Target {
             }
             _ => None,
         }
-    }
-}
-
-/// Counts a request in flight at an endpoint until it is dropped.
-pub struct InFlight {
-    pool: Rc<Pool>,
-    /// The number of requests in flight when this one began, with itself.
-    pub(super) count: u32,
-    wakes_pending: bool,
-    is_totalled: bool,
-}
-
-impl InFlight {
-    /// Begins a request at the endpoint of `pool`, which is in `set`. `None`: it has no room.
-    pub(super) fn begin(pool: &Rc<Pool>, set: &EndpointSet) -> Option<Self> {
-        let bounds = &set.servers.bounds;
-        let (max_requests, is_bounded) = (bounds.max_requests, bounds.bounds_requests());
-        let endpoint = pool.endpoint();
-        let limit = if is_bounded { endpoint.request_limit(max_requests) } else { NO_LIMIT };
-        Some(Self::counted(endpoint.begin(limit)?, pool, set))
-    }
-
-    /// Begins a request even if the endpoint has no room.
-    pub(super) fn begin_beyond(pool: &Rc<Pool>, set: &EndpointSet) -> Self {
-        Self::counted(pool.endpoint().count_request(), pool, set)
-    }
-
-    fn counted(count: u32, pool: &Rc<Pool>, set: &EndpointSet) -> Self {
-        let (endpoint, is_totalled) = (pool.endpoint(), set.counts_total());
-        endpoint.counters.requests.fetch_add(1, Relaxed);
-        if is_totalled {
-            endpoint.load.in_flight.fetch_add(1, Relaxed);
-        }
-        // Without `max_pending`, requests wait for the idle connections of other workers.
-        let bounds = &set.servers.bounds;
-        let wakes_pending = bounds.max_pending > 0 || bounds.max_connections.is_some();
-        Self { pool: Rc::clone(pool), count, wakes_pending, is_totalled }
-    }
-
-    /// The worker's connections to the endpoint.
-    pub(super) fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    /// Ends a request that could not be sent, as if it had not begun. Wakes no other request that
-    /// waits: this one waits next, and two could wake each other without end.
-    pub(super) fn withdraw(mut self) {
-        self.wakes_pending = false;
-        self.pool.endpoint().counters.requests.fetch_sub(1, Relaxed);
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        let endpoint = self.pool.endpoint();
-        endpoint.in_flight.fetch_sub(1, Relaxed);
-        if self.is_totalled {
-            endpoint.load.in_flight.fetch_sub(1, Relaxed);
-        }
-        if self.wakes_pending {
-            endpoint.load.pending.wake_next();
-        }
-    }
-}
-
-/// Counts an open connection to an endpoint until it is dropped.
-#[derive(Debug)]
-pub(super) struct ConnectionGuard(Arc<EndpointState>);
-
-impl ConnectionGuard {
-    /// Counts a connection.
-    ///
-    /// # Errors
-    /// As many as `max_connections` are open to the endpoint, which is [`io::ErrorKind::QuotaExceeded`]; or as many
-    /// as the process may have, which is a shortage of its own.
-    pub(super) fn open(
-        endpoint: &Arc<EndpointState>,
-        max_connections: Option<u32>,
-    ) -> io::Result<Self> {
-        let limit = max_connections.unwrap_or(u32::MAX);
-        let add = |count| (count < limit).then_some(count + 1);
-        let added = endpoint.connections.fetch_update(Relaxed, Relaxed, add);
-        endpoint.is_starved.store(added.is_err(), Relaxed);
-        added.map_err(|_| io::ErrorKind::QuotaExceeded)?;
-        if let Err(error) = endpoint.load.connection_budget.take_place() {
-            endpoint.connections.fetch_sub(1, Relaxed);
-            return Err(error);
-        }
-        Ok(Self(Arc::clone(endpoint)))
-    }
-}
-
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Relaxed);
-        self.0.load.connection_budget.return_place();
-        self.0.load.pending.wake_next();
     }
 }

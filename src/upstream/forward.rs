@@ -8,6 +8,7 @@ mod exchange;
 use std::{
     cell::{Cell, RefCell},
     io,
+    net::IpAddr,
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -20,8 +21,9 @@ use self::{
     exchange::{FailedExchange, exchange},
 };
 use super::{
-    EndpointSet, ProxiedClient, RetryConditions, UpstreamState,
+    BufferedUpload, EndpointSet, ProxiedClient, RetryConditions, UpstreamState,
     balance::SplitMix,
+    client_counts::ClientCounts,
     connection::ExchangeError,
     connection_budget::is_own_shortage,
     http2::max_resends,
@@ -105,6 +107,17 @@ pub struct ForwardInput<'r> {
     pub hash_key: u64,
     /// The trace of a sampled request.
     pub trace: Option<&'r mut RequestTrace>,
+    /// Whom its place is taken for; `None` without a client.
+    pub holder: Option<PlaceHolder<'r>>,
+}
+
+/// Whom a place at a target is taken for.
+#[derive(Clone, Copy)]
+pub struct PlaceHolder<'r> {
+    /// The client's masked address.
+    pub client: IpAddr,
+    /// The request's body, if it is buffered.
+    pub upload: Option<&'r BufferedUpload>,
 }
 
 /// One worker's attempts at the endpoints of one upstream.
@@ -175,6 +188,18 @@ impl LoadBalancer {
             let starved = endpoints.pools.iter().filter(|pool| pool.endpoint().is_starved());
             starved.for_each(|pool| pool.sweep(0));
         }
+    }
+
+    /// The buffers of transfers that wait for their clients.
+    pub(super) fn buffers(&self) -> &Arc<ClientCounts> {
+        &self.state.load.buffers
+    }
+
+    /// Whether the client may hold another place at its own pace.
+    pub(super) fn has_share(&self, client: IpAddr) -> bool {
+        let endpoints = self.endpoints();
+        let bounds = &endpoints.set.servers.bounds;
+        endpoints.pools.iter().any(|pool| !pool.endpoint().is_share_full(client, bounds))
     }
 
     /// Fresh random bits.
@@ -260,6 +285,9 @@ impl LoadBalancer {
             let failed = match exchanged {
                 Ok(exchanged) => {
                     let status = exchanged.status();
+                    if let Some(upload) = input.holder.and_then(|holder| holder.upload) {
+                        upload.mark_answered();
+                    }
                     run.end_attempt(AttemptResult::Status(status));
                     if !servers.retry_on.statuses.contains(&status) {
                         run.record_success(outcome, exchanged.observed());

@@ -188,8 +188,12 @@ impl Closing {
 
 impl Http2Connection {
     fn has_room(&self) -> bool {
-        let bound = self.send.current_max_send_streams().min(MAX_STREAMS);
-        !self.is_retired.get() && self.streams.get() < bound
+        !self.is_retired.get() && self.streams.get() < self.max_streams()
+    }
+
+    /// The exchanges that it carries at a time.
+    fn max_streams(&self) -> usize {
+        self.send.current_max_send_streams().min(MAX_STREAMS)
     }
 }
 
@@ -205,6 +209,11 @@ impl Http2Slot {
         connection.streams.set(connection.streams.get() + 1);
         let coarse_clock = Rc::clone(coarse_clock);
         Self { connection, coarse_clock, is_reused, response_started: Cell::new(false) }
+    }
+
+    /// The exchanges that its connection carries at a time.
+    pub(super) fn max_streams(&self) -> usize {
+        self.connection.max_streams()
     }
 }
 

@@ -1,28 +1,47 @@
 //! [`PendingQueue`]: requests that wait for a target with room, in the order of their arrival.
+//!
+//! No client address keeps others out. If the queue is full, a request displaces the newest one of an address that has
+//! at least two more in it; and a request that waits for its own client's share is passed over by the others.
 
 use std::{
     collections::VecDeque,
+    net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
+use ahash::RandomState;
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+/// The maximum number of requests, the newest first, among which one is looked for that another client's displaces.
+const MAX_DISPLACEABLE: usize = 64;
 
 /// The requests of an upstream that wait. The first one is woken when a place is free, and stays the first
 /// until it leaves.
 #[derive(Debug, Default)]
 pub(super) struct PendingQueue {
-    queue: Mutex<VecDeque<Arc<Waiter>>>,
+    queue: Mutex<Queue>,
     /// The length of the queue.
     count: AtomicU32,
 }
 
 #[derive(Debug, Default)]
+struct Queue {
+    waiters: VecDeque<Arc<Waiter>>,
+    /// The number of waiters of each client address; `None`: of requests without a client.
+    by_client: HashMap<Option<IpAddr>, u32, RandomState>,
+}
+
+#[derive(Debug)]
 struct Waiter {
+    client: Option<IpAddr>,
     woken: Notify,
+    is_displaced: AtomicBool,
+    is_passed_over: AtomicBool,
 }
 
 /// A place in the queue. Dropping it leaves the queue, and wakes the next one.
@@ -43,34 +62,99 @@ impl PendingQueue {
         self.len() == 0
     }
 
-    /// Enters the queue at its end. `None`: `max` requests wait.
-    pub(super) fn enter(&self, max: u32) -> Option<PendingPlace<'_>> {
+    /// Whether a request waits for a place that a new one would take.
+    pub(super) fn has_first(&self) -> bool {
+        !self.is_empty() && self.queue.lock().waiters.iter().any(|waiter| !waiter.is_passed_over())
+    }
+
+    /// Enters the queue at its end. `None`: `max` requests wait, and none of them leaves for this client's.
+    pub(super) fn enter(&self, max: u32, client: Option<IpAddr>) -> Option<PendingPlace<'_>> {
         let mut queue = self.queue.lock();
-        if queue.len() >= max as usize {
-            return None;
+        if queue.waiters.len() >= max as usize {
+            queue.displace(client)?;
         }
-        let waiter = Arc::<Waiter>::default();
-        queue.push_back(Arc::clone(&waiter));
-        self.count.store(queue.len() as u32, Ordering::Release);
+        let waiter = Arc::new(Waiter {
+            client,
+            woken: Notify::new(),
+            is_displaced: AtomicBool::new(false),
+            is_passed_over: AtomicBool::new(false),
+        });
+        queue.waiters.push_back(Arc::clone(&waiter));
+        *queue.by_client.entry(client).or_insert(0) += 1;
+        self.count.store(queue.waiters.len() as u32, Ordering::Release);
         Some(PendingPlace { queue: self, waiter })
     }
 
     /// Wakes the first one: there may be a place for it. Costs one load while the queue is empty.
     pub(super) fn wake_next(&self) {
-        if self.is_empty() {
-            return;
-        }
-        if let Some(first) = self.queue.lock().front() {
-            first.woken.notify_one();
+        if !self.is_empty() {
+            self.queue.lock().wake_first();
         }
     }
 }
 
+impl Queue {
+    /// The one that takes the next place.
+    fn first(&self) -> Option<&Arc<Waiter>> {
+        self.waiters.iter().find(|waiter| !waiter.is_passed_over())
+    }
+
+    fn wake_first(&self) {
+        if let Some(first) = self.first().or(self.waiters.front()) {
+            first.woken.notify_one();
+        }
+    }
+
+    fn of(&self, client: Option<IpAddr>) -> u32 {
+        self.by_client.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Removes the newest request of a client with at least two more than `client`; `None` without one.
+    fn displace(&mut self, client: Option<IpAddr>) -> Option<()> {
+        let own = self.of(client);
+        let newest = self.waiters.iter().enumerate().rev().take(MAX_DISPLACEABLE);
+        let displaced = newest
+            .into_iter()
+            .find_map(|(index, waiter)| (self.of(waiter.client) > own + 1).then_some(index))?;
+        let waiter = self.waiters.remove(displaced)?;
+        self.forget(waiter.client);
+        waiter.is_displaced.store(true, Ordering::Release);
+        waiter.woken.notify_one();
+        Some(())
+    }
+
+    /// One of the client's requests has left.
+    fn forget(&mut self, client: Option<IpAddr>) {
+        if let Some(count) = self.by_client.get_mut(&client) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_client.remove(&client);
+            }
+        }
+    }
+}
+
+impl Waiter {
+    fn is_passed_over(&self) -> bool {
+        self.is_passed_over.load(Ordering::Acquire)
+    }
+}
+
 impl PendingPlace<'_> {
-    /// Whether no one waits longer.
+    /// Whether no one that waits longer takes the next place.
     pub(super) fn is_first(&self) -> bool {
-        let queue = self.queue.queue.lock();
-        queue.front().is_some_and(|first| Arc::ptr_eq(first, &self.waiter))
+        let is_own = |first: &Arc<Waiter>| Arc::ptr_eq(first, &self.waiter);
+        self.waiter.is_passed_over() || self.queue.queue.lock().first().is_some_and(is_own)
+    }
+
+    /// Lets others pass while the request waits for its client's share, or no longer.
+    pub(super) fn set_passed_over(&self, is_passed_over: bool) {
+        self.waiter.is_passed_over.store(is_passed_over, Ordering::Release);
+    }
+
+    /// Whether a request of another client has taken the place.
+    pub(super) fn is_displaced(&self) -> bool {
+        self.waiter.is_displaced.load(Ordering::Acquire)
     }
 
     /// Returns when it may be its turn.
@@ -83,16 +167,17 @@ impl Drop for PendingPlace<'_> {
     fn drop(&mut self) {
         let mut queue = self.queue.queue.lock();
         let is_own = |waiter: &Arc<Waiter>| Arc::ptr_eq(waiter, &self.waiter);
-        if queue.front().is_some_and(is_own) {
-            queue.pop_front();
-        } else {
-            queue.retain(|waiter| !is_own(waiter));
+        if !self.is_displaced() {
+            queue.forget(self.waiter.client);
+            if queue.waiters.front().is_some_and(is_own) {
+                queue.waiters.pop_front();
+            } else {
+                queue.waiters.retain(|waiter| !is_own(waiter));
+            }
         }
-        self.queue.count.store(queue.len() as u32, Ordering::Release);
+        self.queue.count.store(queue.waiters.len() as u32, Ordering::Release);
         // It may have been woken for a place that it did not take.
-        if let Some(first) = queue.front() {
-            first.woken.notify_one();
-        }
+        queue.wake_first();
     }
 }
 
@@ -105,8 +190,9 @@ mod tests {
     #[test]
     fn the_queue_is_bounded_and_wakes_in_order() {
         let queue = PendingQueue::default();
-        let (first, second) = (queue.enter(2).unwrap(), queue.enter(2).unwrap());
-        assert!(queue.enter(2).is_none(), "full");
+        let enter = || queue.enter(2, None);
+        let (first, second) = (enter().unwrap(), enter().unwrap());
+        assert!(enter().is_none(), "full");
         queue.wake_next();
         assert!(second.woken().now_or_never().is_none());
         assert!(first.woken().now_or_never().is_some());
@@ -121,9 +207,44 @@ mod tests {
     #[test]
     fn one_that_leaves_passes_its_wake_on() {
         let queue = PendingQueue::default();
-        let (first, second) = (queue.enter(9).unwrap(), queue.enter(9).unwrap());
+        let enter = || queue.enter(9, None);
+        let (first, second) = (enter().unwrap(), enter().unwrap());
         queue.wake_next();
         drop(first);
         assert!(second.woken().now_or_never().is_some());
+    }
+
+    #[test]
+    fn no_client_fills_the_queue() {
+        let queue = PendingQueue::default();
+        let client = |number| Some([192, 0, 2, number].into());
+        let mut greedy: Vec<_> = (0..4).filter_map(|_| queue.enter(4, client(1))).collect();
+        assert!(queue.enter(4, client(1)).is_none(), "its own requests stay");
+        let others = [queue.enter(4, client(2)).unwrap(), queue.enter(4, client(3)).unwrap()];
+        let displaced: Vec<bool> = greedy.iter().map(PendingPlace::is_displaced).collect();
+        assert_eq!(displaced, [false, false, true, true], "the newest leave");
+        assert!(queue.enter(4, client(2)).is_none(), "as many as another has");
+        assert!(greedy[2].woken().now_or_never().is_some());
+        greedy.truncate(2);
+        assert_eq!(queue.len(), 4);
+        drop((greedy, others));
+        assert!(queue.is_empty() && queue.queue.lock().by_client.is_empty());
+    }
+
+    #[test]
+    fn one_that_waits_for_its_share_is_passed_over() {
+        let queue = PendingQueue::default();
+        let first = queue.enter(9, None).unwrap();
+        first.set_passed_over(true);
+        assert!(!queue.has_first(), "a new request need not wait");
+        queue.wake_next();
+        assert!(first.woken().now_or_never().is_some(), "there is no other");
+        let second = queue.enter(9, None).unwrap();
+        assert!(first.is_first() && second.is_first() && queue.has_first());
+        queue.wake_next();
+        assert!(first.woken().now_or_never().is_none());
+        assert!(second.woken().now_or_never().is_some());
+        first.set_passed_over(false);
+        assert!(first.is_first() && !second.is_first());
     }
 }

@@ -184,6 +184,11 @@ impl Pool {
         &self.endpoint
     }
 
+    /// The worker's coarse time, in ms.
+    pub(super) fn now(&self) -> u64 {
+        self.coarse_clock.get()
+    }
+
     /// The server, and how it is spoken to.
     pub fn target(&self) -> &Target {
         &self.endpoint.target
@@ -285,7 +290,9 @@ impl Pool {
             }
         };
         if self.is_http2(choice) == Some(true) {
-            return self.http2.open(transport, guard, &self.coarse_clock).await.map(Link::Http2);
+            let slot = self.http2.open(transport, guard, &self.coarse_clock).await?;
+            self.endpoint.set_streams(slot.max_streams());
+            return Ok(Link::Http2(slot));
         }
         Ok(Link::Http1(UpstreamConnection::new(SharedSocket::new(transport), guard)))
     }

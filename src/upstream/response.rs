@@ -13,18 +13,32 @@ use super::{
     endpoint::InFlight,
     headers::{ProtectedHeaders, is_trailer_allowed},
     http2::Http2Body,
+    read_ahead::{ReadAhead, ReadAheadOutcome},
     request::{OutgoingRequest, SendError},
 };
 use crate::compress::{CompressionPermit, Compressor};
 use crate::framing::{
     BodyDecoder, BodyEncoder, BodyLength, Fields, FramingError, ResponseHead, buffer::poll_read,
+    socket::yield_turn,
 };
+
+/// The maximum number of reads ahead in one poll; then the task yields.
+const MAX_READS_AHEAD_PER_POLL: usize = 8;
 
 /// The streamed body of an upstream's response. Dropping it returns the connection to the pool if the
 /// connection can be reused, and closes it otherwise; then the request is no longer in flight.
 pub struct ResponseBody {
     source: BodySource,
-    compressed: Option<Box<Compressed>>,
+    /// In one box: responses are moved many times.
+    stages: Option<Box<Stages>>,
+}
+
+/// What is between the upstream and the client, if anything is.
+#[derive(Default)]
+struct Stages {
+    /// What was read while the client did not read.
+    ahead: Option<ReadAhead>,
+    compressed: Option<Compressed>,
 }
 
 /// What a response's body is read from.
@@ -34,7 +48,13 @@ pub(super) enum BodySource {
         body: Box<Http2Body>,
         /// See [`ResponseBody::declared_length`].
         declared_length: Option<u64>,
-        _in_flight: InFlight,
+        in_flight: InFlight,
+    },
+    /// A body that was read to its end, or has failed. Its request is no longer in flight.
+    Ended {
+        /// See [`ResponseBody::declared_length`].
+        declared_length: Option<u64>,
+        trailers: Option<Fields>,
     },
 }
 
@@ -54,24 +74,22 @@ pub(super) struct Http1Body {
 impl ResponseBody {
     /// The body from `source`.
     pub(super) fn new(source: BodySource) -> Self {
-        Self { source, compressed: None }
+        Self { source, stages: None }
     }
 
     /// Compresses the body from now on: nothing of it may have been read.
     pub fn compress(&mut self, compressor: Compressor, permit: CompressionPermit) {
-        self.compressed = Some(Box::new(Compressed::new(compressor, permit)));
+        let compressed = Compressed::new(compressor, permit);
+        self.stages.get_or_insert_default().compressed = Some(compressed);
     }
 
     /// The `Content-Length` of the head, in bytes; also without a body, as for HEAD. `None` if the body is
     /// compressed.
     pub fn declared_length(&self) -> Option<u64> {
-        if self.compressed.is_some() {
+        if self.stages.as_ref().is_some_and(|stages| stages.compressed.is_some()) {
             return None;
         }
-        match &self.source {
-            BodySource::Http1(body) => body.declared_length,
-            BodySource::Http2 { declared_length, .. } => *declared_length,
-        }
+        self.source.declared_length()
     }
 
     /// Whether the request's body is still being sent to the upstream.
@@ -79,13 +97,15 @@ impl ResponseBody {
         match &self.source {
             BodySource::Http1(body) => body.outgoing.is_some(),
             BodySource::Http2 { body, .. } => body.is_sending_request(),
+            BodySource::Ended { .. } => false,
         }
     }
 
     /// Whether the body was read to its end.
     pub fn is_done(&self) -> bool {
-        self.source.is_done()
-            && self.compressed.as_ref().is_none_or(|compressed| compressed.is_finished())
+        let Some(stages) = &self.stages else { return self.source.is_done() };
+        is_read(&self.source, stages.ahead.as_ref())
+            && stages.compressed.as_ref().is_none_or(Compressed::is_finished)
     }
 
     /// Appends the body bytes that have arrived to `out`, encoded by `encoder`, and at the end of a chunked
@@ -100,13 +120,16 @@ impl ResponseBody {
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        let Self { source, compressed, .. } = self;
-        let added = match compressed {
+        let Self { source, stages } = self;
+        let added = match stages.as_deref_mut() {
             None => ready!(source.poll_body(cx, encoder, out)),
-            Some(compressed) => {
+            Some(Stages { ahead, compressed: None }) => {
+                ready!(poll_source(source, ahead, cx, encoder, out))
+            }
+            Some(Stages { ahead, compressed: Some(compressed) }) => {
                 let read = |cx: &mut Context<'_>, bytes: &mut Vec<u8>| {
-                    let read = source.poll_body(cx, BodyEncoder::Plain, bytes);
-                    read.map_ok(|_| source.is_done())
+                    let read = poll_source(source, ahead, cx, BodyEncoder::Plain, bytes);
+                    read.map_ok(|_| is_read(source, ahead.as_ref()))
                 };
                 ready!(encoder.write(out, |out| compressed.poll_body(cx, out, read)))
             }
@@ -122,12 +145,24 @@ impl ResponseBody {
         Poll::Ready(added)
     }
 
-    /// Called when what was read cannot be sent to the client yet: see
-    /// [`Http2Receiver::read_ahead`](crate::framing::Http2Receiver::read_ahead).
-    pub fn read_ahead(&mut self, cx: &mut Context<'_>) {
+    /// Called when what was read cannot be sent to the client yet. Reads on up to the upstream's `response_buffer` if
+    /// its load is bounded, so that the request is no longer in flight; beyond it, the client holds its place.
+    pub fn read_ahead(&mut self, cx: &mut Context<'_>) -> ReadAheadOutcome {
+        let mut ahead = self.stages.as_deref_mut().and_then(|stages| stages.ahead.as_mut());
+        if ahead.is_none()
+            && let Some(in_flight) = self.source.in_flight()
+        {
+            ahead = ReadAhead::new(in_flight)
+                .map(|begun| self.stages.get_or_insert_default().ahead.insert(begun));
+        }
+        let outcome = match ahead {
+            None => ReadAheadOutcome::Unpaced,
+            Some(ahead) => self.source.read_into(ahead, cx),
+        };
         if let BodySource::Http2 { body, .. } = &mut self.source {
             body.read_ahead(cx);
         }
+        outcome
     }
 
     /// Takes the trailers of a body that was read to its end, if its encoder has not written them.
@@ -135,6 +170,7 @@ impl ResponseBody {
         let trailers = match &mut self.source {
             BodySource::Http1(body) => *body.decoder.take_trailers()?,
             BodySource::Http2 { body, .. } => body.take_trailers()?,
+            BodySource::Ended { trailers, .. } => trailers.take()?,
         };
         let protected = ProtectedHeaders::default();
         let kept = trailers.iter().filter(|(name, _)| is_trailer_allowed(name, &protected));
@@ -143,7 +179,99 @@ impl ResponseBody {
     }
 }
 
+/// Whether everything was read from `source`, and taken from `ahead`.
+fn is_read(source: &BodySource, ahead: Option<&ReadAhead>) -> bool {
+    source.is_done() && ahead.is_none_or(ReadAhead::is_empty)
+}
+
+/// Appends the next bytes of `ahead`, and behind them those of `source`, to `out`.
+fn poll_source(
+    source: &mut BodySource,
+    ahead: &mut Option<ReadAhead>,
+    cx: &mut Context<'_>,
+    encoder: BodyEncoder,
+    out: &mut Vec<u8>,
+) -> Poll<io::Result<usize>> {
+    let Some(ahead) = ahead else { return source.poll_body(cx, encoder, out) };
+    let taken = ahead.take(encoder, out);
+    if taken > 0 {
+        return Poll::Ready(Ok(taken));
+    }
+    if let Some(failure) = ahead.failure.take() {
+        return Poll::Ready(Err(failure));
+    }
+    let polled = source.poll_body(cx, encoder, out);
+    match (&polled, source.in_flight()) {
+        (Poll::Ready(Ok(count)), _) => ahead.add(*count),
+        (Poll::Pending, Some(in_flight)) => ahead.await_target(in_flight),
+        _ => {}
+    }
+    polled
+}
+
 impl BodySource {
+    /// The request in flight.
+    fn in_flight(&self) -> Option<&InFlight> {
+        match self {
+            Self::Http1(body) => Some(&body.in_flight),
+            Self::Http2 { in_flight, .. } => Some(in_flight),
+            Self::Ended { .. } => None,
+        }
+    }
+
+    /// See [`ResponseBody::declared_length`].
+    fn declared_length(&self) -> Option<u64> {
+        match self {
+            Self::Http1(body) => body.declared_length,
+            Self::Http2 { declared_length, .. } | Self::Ended { declared_length, .. } => {
+                *declared_length
+            }
+        }
+    }
+
+    /// Reads into `ahead` what fits. At the end of the body, the request is no longer in flight.
+    fn read_into(&mut self, ahead: &mut ReadAhead, cx: &mut Context<'_>) -> ReadAheadOutcome {
+        ahead.compact();
+        for _ in 0..MAX_READS_AHEAD_PER_POLL {
+            if self.in_flight().is_none() {
+                return ReadAheadOutcome::Unpaced;
+            }
+            if !self.is_done() {
+                if ahead.is_full()
+                    && let Some(in_flight) = self.in_flight()
+                {
+                    return ahead.await_client(in_flight);
+                }
+                match self.poll_body(cx, BodyEncoder::Plain, &mut ahead.bytes) {
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Err(failure)) => ahead.failure = Some(failure),
+                    Poll::Pending => {
+                        if let Some(in_flight) = self.in_flight() {
+                            ahead.await_target(in_flight);
+                        }
+                        return ReadAheadOutcome::Unpaced;
+                    }
+                }
+            }
+            if self.is_done() || ahead.failure.is_some() {
+                ahead.release_place();
+                self.end();
+            }
+        }
+        yield_turn(cx);
+        ReadAheadOutcome::Unpaced
+    }
+
+    /// Returns the connection, and ends the request. What it leaves is its length and its trailers.
+    fn end(&mut self) {
+        let trailers = match self {
+            Self::Http1(body) => body.decoder.take_trailers().map(|trailers| *trailers),
+            Self::Http2 { body, .. } => body.take_trailers(),
+            Self::Ended { .. } => return,
+        };
+        *self = Self::Ended { declared_length: self.declared_length(), trailers };
+    }
+
     /// The body that follows `head`, the response of HTTP/1 to a request with `method`.
     pub(super) fn http1(
         head: &ResponseHead,
@@ -169,7 +297,7 @@ impl BodySource {
             _ if body.is_done() && !has_no_body => Some(0),
             _ => None,
         };
-        Self::Http2 { body: Box::new(body), declared_length, _in_flight: in_flight }
+        Self::Http2 { body: Box::new(body), declared_length, in_flight }
     }
 
     /// Whether the body was read to its end.
@@ -177,6 +305,7 @@ impl BodySource {
         match self {
             Self::Http1(body) => body.decoder.is_done(),
             Self::Http2 { body, .. } => body.is_done(),
+            Self::Ended { .. } => true,
         }
     }
 
@@ -190,6 +319,7 @@ impl BodySource {
         match self {
             Self::Http1(body) => body.poll_body(cx, encoder, out),
             Self::Http2 { body, .. } => encoder.write(out, |out| body.poll_body(cx, out)),
+            Self::Ended { .. } => Poll::Ready(Ok(0)),
         }
     }
 }

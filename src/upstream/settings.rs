@@ -66,9 +66,36 @@ pub struct Bounds {
     pub max_pending: u32,
     /// The bounds of a maximum that follows the latency; `None`: it does not.
     pub adaptive: Option<ConcurrencyBounds>,
+    /// How much of them clients may hold at their own pace.
+    pub pacing: Pacing,
+}
+
+/// What clients may hold of a target's places while the gateway waits for them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Pacing {
+    /// The bytes of a request's body that are read before the request takes a place. 0: it takes one at once.
+    pub request_buffer: usize,
+    /// The bytes of a response that are read before its client reads them, so that its place ends.
+    pub response_buffer: usize,
+    /// The part of a target's places that one client address may hold at its own pace, in percent; at least one place.
+    pub client_share: u32,
+    /// The rate below which a client loses such a place, in bytes a second; 0: none.
+    pub min_rate: u64,
+}
+
+impl Default for Pacing {
+    fn default() -> Self {
+        let (request_buffer, response_buffer) = (64 * 1024, 64 * 1024);
+        Self { request_buffer, response_buffer, client_share: 50, min_rate: 512 }
+    }
 }
 
 impl Bounds {
+    /// Whether the requests or the connections of a target are bounded.
+    pub fn is_bounded(&self) -> bool {
+        self.bounds_requests() || self.max_connections.is_some()
+    }
+
     /// Whether the requests in flight at a target are bounded.
     pub fn bounds_requests(&self) -> bool {
         self.max_requests.is_some() || self.adaptive.is_some()

@@ -8,6 +8,8 @@ use std::{path::Path, process::Command};
 
 /// `allow` and `deny` of routes.
 mod access;
+/// Places at a target that clients hold at their own pace.
+mod client_paced;
 /// Compressed responses.
 mod client_requests;
 mod compress;

@@ -114,6 +114,56 @@ fn what_is_not_complete_or_not_http_is_not_copied() {
     assert_eq!(gateway.metric(&outcome("incomplete")), 1);
 }
 
+/// More uploads than copies may be sent at a time.
+#[test]
+fn uploads_that_pause_keep_no_copies_out() {
+    let (origin, shadow) = (Upstream::hello(), Upstream::hello());
+    let gateway = Gateway::start(&configuration(&origin, &shadow.target(), ""));
+    let mut slow: Vec<Client> = (0..100)
+        .map(|_| {
+            let mut client = Client::connect(gateway.address());
+            client.send("POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\na");
+            client
+        })
+        .collect();
+    eventually("all are forwarded", || origin.connections() == 100);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..10 {
+        client.send("POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab");
+        assert_eq!(client.read_response().status, 200);
+    }
+    eventually("they are copied", || shadow.request_count() == 10);
+    assert_eq!(gateway.metric(&outcome("dropped")), 0);
+    for client in &mut slow {
+        client.send("123456789");
+        assert_eq!(client.read_response().status, 200);
+    }
+    let ended = || gateway.metric("tidegate_mirrored_requests_total");
+    eventually("each copy has ended", || ended() == 110);
+}
+
+/// One address has an eighth of the memory of copies whose bodies are not complete.
+#[test]
+fn incomplete_copies_of_one_client_are_bounded() {
+    let (origin, shadow) = (Upstream::hello(), Upstream::hello());
+    let yaml = configuration(&origin, &shadow.target(), "");
+    let gateway = Gateway::start(&format!("client: {{trusted_proxies: [127.0.0.1/32]}}\n{yaml}"));
+    let begin = |client: u8| {
+        let mut sent = Client::connect(gateway.address());
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60001\r\n";
+        sent.send(format!("{head}X-Forwarded-For: 192.0.2.{client}\r\n\r\n"));
+        sent.send("x".repeat(60_000));
+        sent
+    };
+    let _slow: Vec<Client> = (0..12).map(|_| begin(1)).collect();
+    gateway.wait_for_metric(&outcome("dropped"), 4);
+    let mut other = begin(2);
+    other.send("x");
+    assert_eq!(other.read_response().status, 200);
+    eventually("it is copied", || shadow.request_count() == 1);
+    assert_eq!(gateway.metric(&outcome("dropped")), 4);
+}
+
 #[test]
 fn refused_requests_are_not_copied() {
     let (origin, shadow) = (Upstream::hello(), Upstream::hello());

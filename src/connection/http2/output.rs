@@ -14,7 +14,7 @@ use crate::{
     },
     gateway::{Content, RequestContext, Response},
     telemetry::CutReason,
-    upstream::ResponseBody,
+    upstream::{ReadAheadOutcome, ResponseBody},
 };
 
 /// Most reads and writes in one poll; then the task yields to others.
@@ -107,10 +107,15 @@ impl BodyWriter<'_> {
                     Poll::Ready(Err(reason)) => return Poll::Ready(Err(reason)),
                     Poll::Pending => {
                         state.begin_client_read_wait();
-                        if let Some(body) = &mut self.body {
-                            body.read_ahead(cx);
-                        }
-                        return Poll::Pending;
+                        let Some(body) = &mut self.body else { return Poll::Pending };
+                        return match body.read_ahead(cx) {
+                            ReadAheadOutcome::Unpaced => Poll::Pending,
+                            ReadAheadOutcome::Paced => {
+                                state.set_swept(true);
+                                Poll::Pending
+                            }
+                            ReadAheadOutcome::Lost => Poll::Ready(Err(CutReason::ClientSlow)),
+                        };
                     }
                 }
                 continue;

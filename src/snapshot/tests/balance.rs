@@ -1,7 +1,7 @@
 //! How targets are chosen, checked and bounded: faults, and the compiled settings.
 
 use super::{GOOD, compile};
-use crate::upstream::{UpstreamKind, balance::Policy};
+use crate::upstream::{Pacing, UpstreamKind, balance::Policy};
 
 fn with(keys: &str) -> String {
     GOOD.replace("app: {targets: [http://h:1]}", &format!("app: {{{keys}}}"))
@@ -55,6 +55,14 @@ fn settings_without_an_effect_are_refused() {
             "`max_pending` without a bound to wait for, expected `max_requests`, `max_connections` or `adaptive_concurrency`",
         ),
         (
+            "targets: ['http://h:1'], client_share: 60",
+            "`client_share` without a bound of the target's places, expected `max_requests`, `max_connections` or `adaptive_concurrency`",
+        ),
+        (
+            "respond: {body: hi}, min_rate: 1KiB",
+            "`min_rate` with `respond`, which connects to no server, expected `targets`, or no such key",
+        ),
+        (
             "targets: ['http://h:1'], adaptive_concurrency: {min: 9, max: 8}",
             "`min` 9 is more than `max` 8, expected at most `max`",
         ),
@@ -80,6 +88,7 @@ fn settings_without_an_effect_are_refused() {
 fn the_settings_reach_the_upstream() {
     let keys = "targets: ['http://h:1', {url: 'http://10.0.0.1:2', weight: 3}], balance: hash, \
         hash_key: [client_ip], retry_on: [timeout, 503], max_requests: 7, max_pending: 9, \
+        request_buffer: 0B, response_buffer: 1MiB, client_share: 30, min_rate: 2KiB, \
         health: {path: '/up?x=1', status: [200, 300-304]}";
     let snapshot = compile(&with(keys)).unwrap();
     let UpstreamKind::Servers(servers) = &snapshot.upstreams[0].kind else { panic!("servers") };
@@ -91,6 +100,9 @@ fn the_settings_reach_the_upstream() {
     assert!(retry_on.timeout && !retry_on.connect && !retry_on.reset);
     assert_eq!(retry_on.statuses, [503]);
     assert_eq!((servers.bounds.max_requests, servers.bounds.max_pending), (Some(7), 9));
+    let pacing =
+        Pacing { request_buffer: 0, response_buffer: 1 << 20, client_share: 30, min_rate: 2048 };
+    assert_eq!(servers.bounds.pacing, pacing);
     let check = servers.check.as_ref().unwrap();
     assert_eq!((&*check.path, &*check.statuses), ("/up?x=1", &[200..=200, 300..=304][..]));
     assert!(snapshot.routes[0].hash_key.is_some() && snapshot.routes[1].hash_key.is_none());

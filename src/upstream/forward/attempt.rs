@@ -1,5 +1,7 @@
 //! The choice of an endpoint for an attempt, and the connection to it.
 
+mod claim;
+
 use std::{io, pin::pin, rc::Rc, sync::atomic::Ordering::Relaxed, task::Poll, time::Duration};
 
 use futures_util::future::{Either, select};
@@ -7,8 +9,8 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::{
-    Attempts, ForwardError, ForwardInput, LoadBalancer, Outcome, Retries, UpstreamError,
-    WorkerEndpoints,
+    Attempts, ForwardError, ForwardInput, LoadBalancer, Outcome, PlaceHolder, Retries,
+    UpstreamError, WorkerEndpoints,
 };
 use crate::{
     clock::Clock,
@@ -18,6 +20,7 @@ use crate::{
         InFlight, Pool, ServerAddress,
         balance::{Choice, ChoiceInput, FAILURE_LATENCY, Observed},
         connection_budget::is_own_shortage,
+        paced_place::NoPlace,
         pending::PendingPlace,
         pool::{Link, LinkChoice},
         target_health::{AttemptKind, Availability, Failure, UpstreamState as Health},
@@ -57,6 +60,9 @@ pub(super) struct Run<'r> {
     has_begun: bool,
     /// The place in the queue of those that wait for room, until the request has it.
     place: Option<PendingPlace<'r>>,
+    holder: Option<PlaceHolder<'r>>,
+    /// Whether a target had room, but not for this client, which holds its share of it at its own pace.
+    is_share_full: bool,
 }
 
 /// A connection on which an exchange may start.
@@ -134,6 +140,8 @@ impl<'r> Run<'r> {
             started,
             has_begun: false,
             place: None,
+            holder: input.holder,
+            is_share_full: false,
         }
     }
 
@@ -187,8 +195,15 @@ impl<'r> Run<'r> {
         &mut self,
         retries: &mut Retries,
     ) -> Result<Attempt, UpstreamError> {
-        let acquired = self.find_link(retries).await;
+        // A client that holds its share would wait for itself.
+        self.hold_upload(None);
+        let mut acquired = self.find_link(retries).await;
         self.place = None;
+        if let Ok(attempt) = &mut acquired
+            && !self.choice.is_upgrade
+        {
+            self.hold_upload(attempt.in_flight.take_paced());
+        }
         acquired
     }
 
@@ -302,7 +317,7 @@ impl<'r> Run<'r> {
             let waits = max_pending > 0
                 && match &self.place {
                     Some(place) => !place.is_first(),
-                    None => !state.load.pending.is_empty(),
+                    None => state.load.pending.has_first(),
                 };
             // The first attempt begins with the request; reading the clock costs as much as the choice.
             let is_first = !std::mem::replace(&mut self.has_begun, true);
@@ -318,20 +333,30 @@ impl<'r> Run<'r> {
     fn try_next(&mut self, start: Duration) -> Result<Option<Chosen>, UpstreamError> {
         let (now, endpoints) = (millis(start), Rc::clone(&self.endpoints));
         let mut has_lost_race = false;
+        self.is_share_full = false;
         while let Some(choice) = self.choose(now) {
             let index = choice.index;
             let view = endpoints.set.members[index].state.view();
             let mut kind = AttemptKind::Regular;
             if view.availability(now) == Availability::Trial {
+                let bounds = &endpoints.set.servers.bounds;
+                let endpoint = endpoints.pools[index].endpoint();
+                // It would claim the trial and not make it.
+                if self.holder.is_some_and(|own| endpoint.is_share_full(own.client, bounds)) {
+                    (self.is_share_full, has_lost_race) = (true, true);
+                    self.excluded.push(index);
+                    continue;
+                }
                 if !endpoints.set.begin_trial(index, now) {
                     self.excluded.push(index);
                     continue;
                 }
                 kind = AttemptKind::Trial;
             }
-            let in_flight = InFlight::begin(&endpoints.pools[index], &endpoints.set);
-            if let Some(in_flight) = in_flight {
-                return Ok(Some(Chosen { index, kind, start, in_flight }));
+            match InFlight::begin(&endpoints.pools[index], &endpoints.set, self.claim()) {
+                Ok(in_flight) => return Ok(Some(Chosen { index, kind, start, in_flight })),
+                Err(NoPlace::ShareFull) => self.is_share_full = true,
+                Err(NoPlace::Full) => {}
             }
             has_lost_race = true;
             self.excluded.push(index);
@@ -361,12 +386,18 @@ impl<'r> Run<'r> {
     /// Returns when there may be room. The place in the queue stays.
     async fn wait_in_queue(&mut self, max_pending: u32) -> Result<(), UpstreamError> {
         let state = &*self.balancer.state;
-        let place = match self.place.take() {
-            Some(place) => place,
-            None => state.load.pending.enter(max_pending).ok_or_else(|| self.overloaded())?,
+        let place = if let Some(place) = self.place.take() {
+            place
+        } else {
+            let client = self.holder.map(|holder| holder.client);
+            // Also without `max_pending`.
+            let max = max_pending.max(self.excess_places());
+            state.load.pending.enter(max, client).ok_or_else(|| self.overloaded())?
         };
+        place.set_passed_over(self.is_share_full);
         let woken = self.clock().timeout(PENDING_CHECK, place.woken());
         match self.until_deadline(woken).await {
+            Ok(_) if place.is_displaced() => Err(self.overloaded()),
             Ok(_) => {
                 self.place = Some(place);
                 Ok(())
@@ -385,9 +416,6 @@ impl<'r> Run<'r> {
         // Those that may not wait wait for the idle connections of other workers, which close them soon.
         let idle = self.endpoints.pools[index].endpoint().idle_connections();
         let max_pending = self.endpoints.set.servers.bounds.max_pending.max(idle);
-        if max_pending == 0 {
-            return Err(self.overloaded());
-        }
         self.wait_in_queue(max_pending).await?;
         self.excluded.truncate(self.failed);
         Ok(())
@@ -454,7 +482,7 @@ impl<'r> Run<'r> {
             && *winner == sibling
         {
             let pool = &endpoints.pools[sibling];
-            *in_flight = InFlight::begin_beyond(pool, &endpoints.set);
+            in_flight.move_to(pool, &endpoints.set);
             self.attempts.server = Some(Rc::clone(pool));
             self.attempts.count += 1;
             self.end_attempt(AttemptResult::Failed(CONNECT_FAILED));

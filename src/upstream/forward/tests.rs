@@ -2,8 +2,9 @@ use super::*;
 use crate::{
     clock::Clock,
     upstream::{
-        Bounds, InFlight, Protocol, ServerAddress, Servers, Target, WeightedTarget,
+        Bounds, EndpointState, InFlight, Protocol, ServerAddress, Servers, Target, WeightedTarget,
         balance::{ChoiceInput, Policy},
+        paced_place::{Claim, NoPlace},
         target_health::{AttemptKind, HealthSettings, UpstreamState as Health},
     },
 };
@@ -104,8 +105,8 @@ fn a_full_endpoint_is_not_chosen_and_its_place_is_returned() {
     let bounds = Bounds { max_requests: Some(1), ..Bounds::default() };
     let (balancer, _) = balancer(2, Policy::RoundRobin, bounds);
     let endpoints = balancer.endpoints();
-    let place = InFlight::begin(&endpoints.pools[0], &endpoints.set).unwrap();
-    assert!(InFlight::begin(&endpoints.pools[0], &endpoints.set).is_none(), "full");
+    let place = InFlight::begin(&endpoints.pools[0], &endpoints.set, None).unwrap();
+    assert!(InFlight::begin(&endpoints.pools[0], &endpoints.set, None).is_err(), "full");
     assert!((0..4).all(|turn| choose(&balancer, turn, &[]) == Some(1)));
     assert!(endpoints.set.has_full_endpoint(&[1], 0) && !endpoints.set.has_full_endpoint(&[0], 0));
     drop(place);
@@ -113,10 +114,56 @@ fn a_full_endpoint_is_not_chosen_and_its_place_is_returned() {
 }
 
 #[test]
+fn a_client_holds_its_share_of_each_endpoint_at_its_own_pace() {
+    let bounds = Bounds { max_requests: Some(4), ..Bounds::default() };
+    let (balancer, _) = balancer(2, Policy::RoundRobin, bounds);
+    let endpoints = balancer.endpoints();
+    let (one, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    let begin = |index: usize, client, is_paced| {
+        let claim = Some(Claim { client, is_paced });
+        InFlight::begin(&endpoints.pools[index], &endpoints.set, claim)
+    };
+    let mut held = vec![begin(0, one, true).unwrap(), begin(0, one, true).unwrap()];
+    for is_paced in [true, false] {
+        assert_eq!(begin(0, one, is_paced).err(), Some(NoPlace::ShareFull));
+    }
+    assert!(balancer.has_share(one), "at the other endpoint");
+    held.push(begin(0, other, true).unwrap());
+    let unpaced = begin(0, other, false).unwrap();
+    assert_eq!(begin(0, other, false).err(), Some(NoPlace::Full));
+    // A response that begins to wait is counted, whatever the share is.
+    let waiting = [unpaced.pace(0).unwrap(), unpaced.pace(0).unwrap()];
+    let endpoint = endpoints.pools[0].endpoint();
+    assert_eq!((endpoint.paced_places(), endpoint.paced().excess(2)), (5, 1));
+    held.extend([begin(1, one, true).unwrap(), begin(1, one, true).unwrap()]);
+    assert!(!balancer.has_share(one));
+    drop((held, waiting, unpaced));
+    assert!(balancer.has_share(one) && begin(0, one, false).is_ok());
+    assert_eq!(endpoint.paced_places() + endpoint.in_flight(), 0);
+}
+
+/// The share follows what bounds the places, and is at least one.
+#[test]
+fn the_share_is_a_part_of_the_tightest_bound() {
+    for (max_requests, max_connections, streams, share) in [
+        (Some(50), None, 0, 25),
+        (Some(50), Some(20), 0, 10),
+        (Some(50), Some(20), 100, 25),
+        (None, Some(3), 10, 15),
+        (Some(1), None, 0, 1),
+    ] {
+        let bounds = Bounds { max_connections, max_requests, ..Bounds::default() };
+        let endpoint = EndpointState::for_test("10.0.0.1");
+        endpoint.set_streams(streams);
+        assert_eq!(endpoint.client_share(&bounds), share, "{bounds:?} {streams}");
+    }
+}
+
+#[test]
 fn health_and_load_outlive_a_reload() {
     let (balancer, clock) = balancer(2, Policy::RoundRobin, Bounds::default());
     let before = balancer.endpoints();
-    let place = InFlight::begin(&before.pools[1], &before.set);
+    let place = InFlight::begin(&before.pools[1], &before.set, None);
     fail(&balancer, &clock, 0, Failure::Connect);
     let servers = servers(3, Policy::RoundRobin, Bounds::default());
     let addresses = servers

@@ -7,6 +7,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -107,6 +108,16 @@ impl Process {
             .expect("our own child");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
         1024 * line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of KiB")
+    }
+
+    /// The CPU time of its threads so far.
+    pub fn cpu_time(&self) -> Duration {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let nanoseconds = tasks.expect("our own child").flatten().filter_map(|task| {
+            let times = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+            times.split(' ').next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(nanoseconds.sum())
     }
 
     /// Waits until it has exited and its log is complete.

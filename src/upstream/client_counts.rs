@@ -1,0 +1,107 @@
+//! [`ClientCounts`]: how many of something each client address holds.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+};
+
+use ahash::RandomState;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+/// What client addresses hold, over all workers. Addresses that hold nothing have no entry.
+#[derive(Debug, Default)]
+pub(super) struct ClientCounts {
+    by_client: Mutex<HashMap<IpAddr, u32, RandomState>>,
+    total: AtomicU32,
+}
+
+/// Counts one for a client until it is dropped.
+#[derive(Debug)]
+pub(super) struct Counted {
+    counts: Arc<ClientCounts>,
+    pub(super) client: IpAddr,
+}
+
+impl ClientCounts {
+    /// The sum over all clients.
+    pub(super) fn total(&self) -> u32 {
+        self.total.load(Relaxed)
+    }
+
+    /// What this client holds. Takes no lock while no client holds any.
+    pub(super) fn of(&self, client: IpAddr) -> u32 {
+        if self.total() == 0 {
+            return 0;
+        }
+        self.by_client.lock().get(&client).copied().unwrap_or(0)
+    }
+
+    /// Counts one more for the client, whatever it holds.
+    pub(super) fn add(self: &Arc<Self>, client: IpAddr) -> Counted {
+        *self.by_client.lock().entry(client).or_insert(0) += 1;
+        self.total.fetch_add(1, Relaxed);
+        Counted { counts: Arc::clone(self), client }
+    }
+
+    /// Counts one more for the client, unless it holds `max_each` or all clients hold `max_total`.
+    pub(super) fn try_add(
+        self: &Arc<Self>,
+        client: IpAddr,
+        max_each: u32,
+        max_total: u32,
+    ) -> Option<Counted> {
+        let mut by_client = self.by_client.lock();
+        if self.total() >= max_total || by_client.get(&client).is_some_and(|own| *own >= max_each) {
+            return None;
+        }
+        *by_client.entry(client).or_insert(0) += 1;
+        self.total.fetch_add(1, Relaxed);
+        Some(Counted { counts: Arc::clone(self), client })
+    }
+
+    /// The sum of what clients hold beyond `share` each.
+    pub(super) fn excess(&self, share: u32) -> u32 {
+        if self.total() <= share {
+            return 0;
+        }
+        self.by_client.lock().values().map(|own| own.saturating_sub(share)).sum()
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut by_client = self.counts.by_client.lock();
+        if let Some(own) = by_client.get_mut(&self.client) {
+            *own -= 1;
+            if *own == 0 {
+                by_client.remove(&self.client);
+            }
+        }
+        self.counts.total.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_counted_apart_and_forgotten() {
+        let counts = Arc::<ClientCounts>::default();
+        let (one, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let held: Vec<_> = (0..3).filter_map(|_| counts.try_add(one, 2, 9)).collect();
+        assert_eq!((held.len(), counts.of(one), counts.of(other)), (2, 2, 0));
+        let beyond = counts.add(one);
+        assert_eq!((counts.excess(2), counts.excess(1)), (1, 2));
+        assert!(counts.try_add(other, 2, 3).is_none(), "all have three");
+        let another = counts.try_add(other, 2, 4).unwrap();
+        drop((beyond, held));
+        assert_eq!((counts.of(one), counts.total()), (0, 1));
+        drop(another);
+        assert!(counts.by_client.lock().is_empty());
+    }
+}

@@ -1,0 +1,162 @@
+//! [`InFlight`] and [`ConnectionGuard`]: what counts a request in flight, and an open connection.
+
+use std::{
+    io,
+    rc::Rc,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use super::{EndpointState, NO_LIMIT};
+use crate::upstream::{
+    EndpointSet, Pool,
+    paced_place::{Claim, Holder, NoPlace, PacedPlace},
+};
+
+/// Counts a request in flight at an endpoint until it is dropped.
+pub struct InFlight {
+    pool: Rc<Pool>,
+    /// The number of requests in flight when this one began, with itself.
+    pub(in crate::upstream) count: u32,
+    wakes_pending: bool,
+    is_totalled: bool,
+    /// Whose request it is; only at an upstream with bounds. Boxed: responses are moved many times.
+    holder: Option<Box<Holder>>,
+}
+
+impl InFlight {
+    /// Begins a request at the endpoint of `pool`, which is in `set`.
+    ///
+    /// # Errors
+    /// The endpoint has no room, or the client of `claim` holds its share at its own pace.
+    pub(in crate::upstream) fn begin(
+        pool: &Rc<Pool>,
+        set: &Arc<EndpointSet>,
+        claim: Option<Claim>,
+    ) -> Result<Self, NoPlace> {
+        let bounds = &set.servers.bounds;
+        let (max_requests, is_bounded) = (bounds.max_requests, bounds.bounds_requests());
+        let endpoint = pool.endpoint();
+        let limit = if is_bounded { endpoint.request_limit(max_requests) } else { NO_LIMIT };
+        let Some(Claim { client, is_paced }) = claim.filter(|_| bounds.is_bounded()) else {
+            return Ok(Self::counted(endpoint.begin(limit).ok_or(NoPlace::Full)?, pool, set));
+        };
+        let share = endpoint.client_share(bounds);
+        let counted = match is_paced {
+            true => {
+                Some(endpoint.paced.try_add(client, share, NO_LIMIT).ok_or(NoPlace::ShareFull)?)
+            }
+            false if endpoint.is_share_full(client, bounds) => return Err(NoPlace::ShareFull),
+            false => None,
+        };
+        let count = endpoint.begin(limit).ok_or(NoPlace::Full)?;
+        let paced = counted.map(|own| Box::new(PacedPlace::new(own, endpoint, set, pool.now())));
+        let mut begun = Self::counted(count, pool, set);
+        begun.holder = Some(Box::new(Holder { client, set: Arc::clone(set), paced }));
+        Ok(begun)
+    }
+
+    /// Begins a request at the endpoint of `pool` instead of this one, even if it has no room.
+    pub(in crate::upstream) fn move_to(&mut self, pool: &Rc<Pool>, set: &EndpointSet) {
+        let mut moved = Self::counted(pool.endpoint().count_request(), pool, set);
+        moved.holder = self.holder.take();
+        if moved.take_paced().is_some() {
+            let paced = moved.pace(pool.now());
+            if let Some(holder) = &mut moved.holder {
+                holder.paced = paced.map(Box::new);
+            }
+        }
+        *self = moved;
+    }
+
+    /// Counts the request as held at the client's pace, whatever the client's share is; `None` without bounds.
+    pub(in crate::upstream) fn pace(&self, now: u64) -> Option<PacedPlace> {
+        let Holder { client, set, .. } = self.holder()?;
+        let endpoint = self.pool.endpoint();
+        Some(PacedPlace::new(endpoint.paced.add(*client), endpoint, set, now))
+    }
+
+    /// Takes the count of a place that is held at the client's pace.
+    pub(in crate::upstream) fn take_paced(&mut self) -> Option<Box<PacedPlace>> {
+        self.holder.as_mut()?.paced.take()
+    }
+
+    /// Whose request it is; `None` at an upstream without bounds.
+    pub(in crate::upstream) fn holder(&self) -> Option<&Holder> {
+        self.holder.as_deref()
+    }
+
+    fn counted(count: u32, pool: &Rc<Pool>, set: &EndpointSet) -> Self {
+        let (endpoint, is_totalled) = (pool.endpoint(), set.counts_total());
+        endpoint.counters.requests.fetch_add(1, Relaxed);
+        if is_totalled {
+            endpoint.load.in_flight.fetch_add(1, Relaxed);
+        }
+        // Without `max_pending`, requests wait for the idle connections of other workers, and for the places of
+        // clients that hold more than their share.
+        let wakes_pending = set.servers.bounds.is_bounded();
+        let pool = Rc::clone(pool);
+        Self { pool, count, wakes_pending, is_totalled, holder: None }
+    }
+
+    /// The worker's connections to the endpoint.
+    pub(in crate::upstream) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Ends a request that could not be sent, as if it had not begun. Wakes no other request that
+    /// waits: this one waits next, and two could wake each other without end.
+    pub(in crate::upstream) fn withdraw(mut self) {
+        self.wakes_pending = false;
+        self.pool.endpoint().counters.requests.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        // Before another request is woken, which may be the same client's.
+        drop(self.take_paced());
+        let endpoint = self.pool.endpoint();
+        endpoint.in_flight.fetch_sub(1, Relaxed);
+        if self.is_totalled {
+            endpoint.load.in_flight.fetch_sub(1, Relaxed);
+        }
+        if self.wakes_pending {
+            endpoint.load.pending.wake_next();
+        }
+    }
+}
+
+/// Counts an open connection to an endpoint until it is dropped.
+#[derive(Debug)]
+pub(in crate::upstream) struct ConnectionGuard(Arc<EndpointState>);
+
+impl ConnectionGuard {
+    /// Counts a connection.
+    ///
+    /// # Errors
+    /// As many as `max_connections` are open to the endpoint, which is [`io::ErrorKind::QuotaExceeded`]; or as many
+    /// as the process may have, which is a shortage of its own.
+    pub(in crate::upstream) fn open(
+        endpoint: &Arc<EndpointState>,
+        max_connections: Option<u32>,
+    ) -> io::Result<Self> {
+        let limit = max_connections.unwrap_or(u32::MAX);
+        let add = |count| (count < limit).then_some(count + 1);
+        let added = endpoint.connections.fetch_update(Relaxed, Relaxed, add);
+        endpoint.is_starved.store(added.is_err(), Relaxed);
+        added.map_err(|_| io::ErrorKind::QuotaExceeded)?;
+        if let Err(error) = endpoint.load.connection_budget.take_place() {
+            endpoint.connections.fetch_sub(1, Relaxed);
+            return Err(error);
+        }
+        Ok(Self(Arc::clone(endpoint)))
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
+        self.0.load.connection_budget.return_place();
+        self.0.load.pending.wake_next();
+    }
+}

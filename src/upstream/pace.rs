@@ -1,0 +1,91 @@
+//! [`Pace`]: how fast a client moves the bytes that a transfer waits for. Pure: time is a parameter, in ms.
+
+/// The time of waiting for the client over which its rate is measured, in ms.
+pub(super) const WINDOW: u64 = 10_000;
+/// The same for a transfer beyond the client's share of the places, in ms.
+pub(super) const EXCESS_WINDOW: u64 = 2_000;
+
+/// The bytes that a client has moved, and the time that was spent waiting for it. Waiting for the target does not
+/// count against the client.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    waiting_since: Option<u64>,
+    /// Waits that have ended, in ms.
+    waited: u64,
+    bytes: u64,
+}
+
+impl Pace {
+    /// The client is waited for from now on, if it is not already.
+    pub(super) fn wait(&mut self, now: u64) {
+        self.waiting_since.get_or_insert(now);
+    }
+
+    /// The client is not waited for any more.
+    pub(super) fn stop(&mut self, now: u64) {
+        if let Some(since) = self.waiting_since.take() {
+            self.waited += now.saturating_sub(since);
+        }
+    }
+
+    /// The client has moved `bytes`.
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// True if the client was waited for during `window` ms, of [`WINDOW`] at most, and has moved fewer than
+    /// `min_rate` bytes a second. Every [`WINDOW`] the measurement begins again.
+    pub(super) fn is_slow(&mut self, now: u64, min_rate: u64, window: u64) -> bool {
+        let waited = self.waited + self.waiting_since.map_or(0, |since| now.saturating_sub(since));
+        if waited < window {
+            return false;
+        }
+        let is_slow = u128::from(self.bytes) * 1000 < u128::from(min_rate) * u128::from(waited);
+        if waited >= WINDOW {
+            let waiting_since = self.waiting_since.map(|_| now);
+            *self = Self { waiting_since, ..Self::default() };
+        }
+        is_slow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_without_progress_is_slow_after_the_window() {
+        let mut pace = Pace::default();
+        pace.wait(1_000);
+        assert!(!pace.is_slow(10_999, 1, WINDOW));
+        assert!(pace.is_slow(11_000, 1, WINDOW));
+        let mut pace = Pace::default();
+        pace.wait(1_000);
+        assert!(!pace.is_slow(2_999, 1, EXCESS_WINDOW) && pace.is_slow(3_000, 1, EXCESS_WINDOW));
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_time_of_waiting() {
+        let mut pace = Pace::default();
+        pace.wait(0);
+        pace.add(5_000);
+        pace.stop(5_000);
+        // The target takes a minute.
+        assert!(!pace.is_slow(65_000, 1_000, WINDOW));
+        pace.wait(65_000);
+        pace.add(4_999);
+        assert!(pace.is_slow(70_000, 1_000, WINDOW), "9,999 bytes in 10 s");
+    }
+
+    #[test]
+    fn each_window_is_measured_anew() {
+        let mut pace = Pace::default();
+        pace.wait(0);
+        pace.add(1 << 30);
+        assert!(!pace.is_slow(10_000, 1_000, WINDOW));
+        pace.add(9_999);
+        assert!(!pace.is_slow(19_999, 1_000, WINDOW), "the window has not ended");
+        assert!(pace.is_slow(20_000, 1_000, WINDOW));
+        assert!(!pace.is_slow(1 << 60, 0, WINDOW), "no rate is required");
+    }
+}

@@ -1,0 +1,92 @@
+//! [`PacedPlace`]: a place at a target that a client holds at its own pace.
+
+use std::{net::IpAddr, sync::Arc};
+
+use super::{
+    EndpointSet, EndpointState,
+    client_counts::Counted,
+    pace::{EXCESS_WINDOW, Pace, WINDOW},
+};
+
+/// Whom a place is taken for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    /// The client's masked address.
+    pub(super) client: IpAddr,
+    /// Whether the client decides how long the place is held: its body is not complete, or it asks for a tunnel.
+    pub(super) is_paced: bool,
+}
+
+/// Why a request gets no place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum NoPlace {
+    /// The target has no room.
+    Full,
+    /// The client holds its share of the target's places at its own pace.
+    ShareFull,
+}
+
+/// Whose request holds a place, and under which bounds.
+#[derive(Debug)]
+pub(super) struct Holder {
+    pub(super) client: IpAddr,
+    pub(super) set: Arc<EndpointSet>,
+    /// Counts the place as held at the client's pace.
+    pub(super) paced: Option<Box<PacedPlace>>,
+}
+
+/// A place that a client holds at its own pace, because its body or its reading is awaited. It counts in the client's
+/// share. A client that is too slow loses it, and beyond the share it yields to requests that wait for room.
+#[derive(Debug)]
+pub(super) struct PacedPlace {
+    counted: Counted,
+    endpoint: Arc<EndpointState>,
+    set: Arc<EndpointSet>,
+    pace: Pace,
+    /// When it was last checked, in ms of the coarse clock: shares change slowly, and are behind a lock.
+    checked_at: u64,
+}
+
+impl PacedPlace {
+    /// The place that `counted` counts, at `endpoint` of `set`, from `now` on.
+    pub(super) fn new(
+        counted: Counted,
+        endpoint: &Arc<EndpointState>,
+        set: &Arc<EndpointSet>,
+        now: u64,
+    ) -> Self {
+        let (endpoint, set) = (Arc::clone(endpoint), Arc::clone(set));
+        Self { counted, endpoint, set, pace: Pace::default(), checked_at: now }
+    }
+
+    /// The client has moved `bytes`.
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.pace.add(bytes);
+    }
+
+    /// The client is not waited for any more.
+    pub(super) fn stop(&mut self, now: u64) {
+        self.pace.stop(now);
+    }
+
+    /// The client is waited for. Returns true if it loses the place.
+    pub(super) fn wait(&mut self, now: u64) -> bool {
+        self.pace.wait(now);
+        if now == std::mem::replace(&mut self.checked_at, now) {
+            return false;
+        }
+        let (endpoint, bounds) = (&self.endpoint, &self.set.servers.bounds);
+        let min_rate = bounds.pacing.min_rate;
+        let is_excess = endpoint.paced().of(self.counted.client) > endpoint.client_share(bounds);
+        let is_lost = if is_excess {
+            endpoint.is_full(bounds) && endpoint.has_waiting()
+                || self.pace.is_slow(now, min_rate.max(1), EXCESS_WINDOW)
+        } else {
+            self.pace.is_slow(now, min_rate, WINDOW)
+        };
+        if is_lost {
+            endpoint.count_lost_place();
+        }
+        is_lost
+    }
+}

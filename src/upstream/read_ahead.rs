@@ -1,0 +1,108 @@
+//! [`ReadAhead`]: what was read of a response while its client did not read.
+
+use std::io;
+
+use super::{
+    client_counts::Counted, endpoint::InFlight, paced_place::PacedPlace, upload::reserve_buffer,
+};
+use crate::framing::{BodyEncoder, buffer::READ_SIZE};
+
+/// Bytes of a response that was read ahead so that its place at the target ends, and the place itself once the buffer
+/// is full.
+pub(super) struct ReadAhead {
+    pub(super) bytes: Vec<u8>,
+    /// How many of `bytes` were taken.
+    start: usize,
+    /// The size of the buffer, in bytes.
+    limit: usize,
+    _buffer: Option<Counted>,
+    place: Option<PacedPlace>,
+    /// Why the response ends behind `bytes`.
+    pub(super) failure: Option<io::Error>,
+}
+
+/// What a client that does not read holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum ReadAheadOutcome {
+    /// No place, or one that the target holds by what it has not sent yet.
+    Unpaced,
+    /// A place in its share. The transfer must be polled at each sweep.
+    Paced,
+    /// It has lost its place: it is too slow, or beyond its share.
+    Lost,
+}
+
+impl ReadAhead {
+    /// An empty buffer for the response of `in_flight`; `None` if its upstream has no bounds.
+    pub(super) fn new(in_flight: &InFlight) -> Option<Self> {
+        let holder = in_flight.holder()?;
+        let endpoint = in_flight.pool().endpoint();
+        let buffer = reserve_buffer(endpoint.buffers(), holder.client);
+        let size = holder.set.servers.bounds.pacing.response_buffer;
+        Some(Self {
+            bytes: Vec::new(),
+            start: 0,
+            limit: if buffer.is_some() { size } else { 0 },
+            _buffer: buffer,
+            place: None,
+            failure: None,
+        })
+    }
+
+    /// Whether nothing is left to take.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.failure.is_none()
+    }
+
+    /// Whether the buffer is full.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.len() - self.start >= self.limit
+    }
+
+    /// Drops the bytes that were taken, before more are read.
+    pub(super) fn compact(&mut self) {
+        self.bytes.drain(..std::mem::take(&mut self.start));
+    }
+
+    /// Moves the next bytes to `out`, encoded by `encoder`. Returns their number; 0 if there are none.
+    pub(super) fn take(&mut self, encoder: BodyEncoder, out: &mut Vec<u8>) -> usize {
+        let end = self.bytes.len().min(self.start + READ_SIZE);
+        encoder.write(out, |out| out.extend_from_slice(&self.bytes[self.start..end]));
+        let count = end - std::mem::replace(&mut self.start, end);
+        if end == self.bytes.len() {
+            (self.bytes, self.start) = (Vec::new(), 0);
+        }
+        self.add(count);
+        count
+    }
+
+    /// The client is about to get `count` more bytes.
+    pub(super) fn add(&mut self, count: usize) {
+        if let Some(place) = &mut self.place {
+            place.add(count);
+        }
+    }
+
+    /// The target is waited for.
+    pub(super) fn await_target(&mut self, in_flight: &InFlight) {
+        if let Some(place) = &mut self.place {
+            place.stop(in_flight.pool().now());
+        }
+    }
+
+    /// The buffer is full, and the client does not read.
+    pub(super) fn await_client(&mut self, in_flight: &InFlight) -> ReadAheadOutcome {
+        let now = in_flight.pool().now();
+        if self.place.is_none() {
+            self.place = in_flight.pace(now);
+        }
+        let Some(place) = &mut self.place else { return ReadAheadOutcome::Unpaced };
+        if place.wait(now) { ReadAheadOutcome::Lost } else { ReadAheadOutcome::Paced }
+    }
+
+    /// The request has no place any more.
+    pub(super) fn release_place(&mut self) {
+        self.place = None;
+    }
+}
