@@ -226,7 +226,7 @@ fn invalid_requests_are_refused_alike_however_fragmented() {
     messages.extend(without_exactly_one_host());
     messages.extend([
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        b"GET / HTTP/1.2\r\nHost: a\r\n\r\n".to_vec(),
+        b"GET / HTTP/3.0\r\nHost: a\r\n\r\n".to_vec(),
         b"TRACE / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
         b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
         b"GET / HTTP/1.1\r\nHost: a\r\nExpect: 200-maybe\r\n\r\n".to_vec(),
