@@ -1,8 +1,7 @@
 //! [`RequestId`]: the value of `X-Request-Id` to the upstream, to the client and in the access log.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
-use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 
 use crate::framing::RequestHead;
@@ -34,30 +33,52 @@ impl RequestId {
     }
 }
 
-/// Makes ids that are unique, and that no one can predict or link: 32 hexadecimal digits, the 128-bit [`SipHasher13`]
-/// hash of a counter under a random key of the worker. So an id shows neither the traffic of others nor which
+/// Makes ids of 128 random bits, in 32 hexadecimal digits. So an id shows neither the traffic of others nor which
 /// worker made it.
-pub(super) struct RequestIds {
-    hasher: SipHasher13,
-    next: Cell<u64>,
+pub(super) struct RequestIds(RefCell<RandomBlock>);
+
+/// Random bytes, drawn many at a time because a draw costs as much as some hundred ids.
+struct RandomBlock {
+    bytes: [u8; BLOCK],
+    /// The number of bytes that were used.
+    used: usize,
 }
+
+/// The size of a block, in bytes.
+const BLOCK: usize = 2048;
 
 impl RequestIds {
     pub(super) fn new() -> Self {
-        // Its seed is of the system's random numbers.
-        let random = ahash::RandomState::new();
-        let hasher = SipHasher13::new_with_keys(random.hash_one(0), random.hash_one(1));
-        Self { hasher, next: Cell::new(0) }
+        Self(RefCell::new(RandomBlock { bytes: [0; BLOCK], used: BLOCK }))
     }
 
     pub(super) fn next(&self) -> RequestId {
-        let number = self.next.get();
-        self.next.set(number.wrapping_add(1));
-        let hash = self.hasher.hash(&number.to_ne_bytes());
+        let (high, low) = (self.bits(), self.bits());
         let mut text = [0; 32];
-        text[..16].copy_from_slice(&hexadecimal(hash.h1));
-        text[16..].copy_from_slice(&hexadecimal(hash.h2));
+        text[..16].copy_from_slice(&hexadecimal(high));
+        text[16..].copy_from_slice(&hexadecimal(low));
         RequestId(SmallVec::from_buf(text))
+    }
+
+    fn bits(&self) -> u64 {
+        let mut block = self.0.borrow_mut();
+        if block.used == BLOCK {
+            block.draw();
+        }
+        let bits = block.bytes[block.used..].first_chunk().copied().unwrap_or_default();
+        block.used += size_of::<u64>();
+        u64::from_ne_bytes(bits)
+    }
+}
+
+impl RandomBlock {
+    #[cold]
+    fn draw(&mut self) {
+        if aws_lc_rs::rand::fill(&mut self.bytes).is_err() {
+            // Should this fail as well, ids repeat, and nothing else depends on them.
+            let _ = getrandom::fill(&mut self.bytes);
+        }
+        self.used = 0;
     }
 }
 

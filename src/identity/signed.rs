@@ -92,8 +92,8 @@ impl Format {
         if is_fernet(text) {
             return Some(Self::Fernet);
         }
-        let last_dot = memchr::memrchr(b'.', text)?;
         let first_dot = memchr::memchr(b'.', text)?;
+        let last_dot = memchr::memrchr(b'.', text)?;
         if is_json(&text[..first_dot]) {
             return Some(Self::Json);
         }
@@ -108,9 +108,10 @@ impl Format {
 
 /// `value` without a word of letters and the white space behind it.
 fn without_scheme(value: &[u8]) -> &[u8] {
-    let end = value.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(value.len());
-    match value.get(end) {
-        Some(b' ' | b'\t') if end > 0 => value[end..].trim_ascii_start(),
+    match memchr::memchr2(b' ', b'\t', value) {
+        Some(end) if end > 0 && value[..end].iter().all(u8::is_ascii_alphabetic) => {
+            value[end..].trim_ascii_start()
+        }
         _ => value,
     }
 }
