@@ -85,12 +85,22 @@ impl ConnectionBudget {
 /// True if a call failed because this process or machine lacks a descriptor, a port or memory. It says nothing
 /// about the server that it was for.
 pub fn is_own_shortage(error: &io::Error) -> bool {
-    // Also inside of an error of TLS or HTTP/2.
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>());
     matches!(
-        Errno::from_io_error(inner.unwrap_or(error)),
+        errno(error),
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL)
     )
+}
+
+/// True if no local port was free for a connection, or no local address can reach the server: for example `::1` on a
+/// machine without IPv6.
+pub(super) fn is_address_unavailable(error: &io::Error) -> bool {
+    errno(error) == Some(Errno::ADDRNOTAVAIL)
+}
+
+/// The system's error, also inside of an error of TLS or HTTP/2.
+fn errno(error: &io::Error) -> Option<Errno> {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>());
+    Errno::from_io_error(inner.unwrap_or(error))
 }
 
 #[cfg(test)]

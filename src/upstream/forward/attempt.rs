@@ -5,7 +5,6 @@ mod claim;
 use std::{io, pin::pin, rc::Rc, sync::atomic::Ordering::Relaxed, task::Poll, time::Duration};
 
 use futures_util::future::{Either, select};
-use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::{
@@ -19,7 +18,7 @@ use crate::{
     upstream::{
         InFlight, Pool, ServerAddress,
         balance::{Choice, ChoiceInput, FAILURE_LATENCY, Observed},
-        connection_budget::is_own_shortage,
+        connection_budget::is_address_unavailable,
         paced_place::NoPlace,
         pending::PendingPlace,
         pool::{Link, LinkChoice},
@@ -254,7 +253,7 @@ impl<'r> Run<'r> {
                     self.withdraw(in_flight);
                     self.wait_for_connection(index).await?;
                 }
-                Err(error) if is_own_shortage(&error) => {
+                Err(error) if self.is_own_shortage(index, &error) => {
                     self.withdraw(in_flight);
                     self.wait_for_place(error, shortages).await?;
                     shortages += 1;
@@ -282,6 +281,10 @@ impl<'r> Run<'r> {
         }
     }
 
+    fn is_own_shortage(&self, index: usize, error: &io::Error) -> bool {
+        self.endpoints.pools[index].endpoint().is_own_shortage(error)
+    }
+
     /// Ends an attempt for which no connection was opened, as if it had not begun.
     fn withdraw(&mut self, in_flight: InFlight) {
         self.attempts.count -= 1;
@@ -295,7 +298,7 @@ impl<'r> Run<'r> {
     #[cold]
     async fn wait_for_place(&self, shortage: io::Error, checks: u32) -> Result<(), UpstreamError> {
         // A connection that is closed keeps its port for a while.
-        if Errno::from_io_error(&shortage) != Some(Errno::ADDRNOTAVAIL) {
+        if !is_address_unavailable(&shortage) {
             self.balancer.pools.close_idle();
         }
         match checks {
@@ -471,7 +474,7 @@ impl<'r> Run<'r> {
                     Ok(connected)
                 }
                 Either::Left((Err(error), second)) => {
-                    has_failed = !is_own_shortage(&error);
+                    has_failed = !self.is_own_shortage(index, &error);
                     second.await
                 }
                 Either::Right((Err(_), first)) => first.await,
