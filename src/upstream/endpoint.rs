@@ -55,7 +55,7 @@ pub struct EndpointState {
     pub(super) load: Arc<UpstreamLoad>,
     in_flight: CachePadded<AtomicU32>,
     connections: AtomicU32,
-    /// The requests that one connection carries at a time, by the last connection of HTTP/2; 0: one.
+    /// The streams that the last HTTP/2 connection allowed at a time; 0: an HTTP/1 connection carries one request.
     streams: AtomicU32,
     /// The places that clients hold at their own pace.
     paced: Arc<ClientCounts>,
@@ -295,7 +295,7 @@ impl EndpointState {
         self.adaptive_limit.load(Relaxed).min(max_requests.unwrap_or(NO_LIMIT))
     }
 
-    /// Records how many requests a connection of HTTP/2 carries at a time.
+    /// Records how many streams an HTTP/2 connection allows at a time.
     pub(super) fn set_streams(&self, streams: usize) {
         self.streams.store(streams.min(u32::MAX as usize) as u32, Relaxed);
     }

@@ -9,7 +9,7 @@ use super::{FULL_RAMP, timed_average::TimedAverage};
 /// The time constant of the average, in ms. Without requests, an error counts 1/e after it.
 const DECAY: f32 = 2_000.0;
 
-/// The least weight of one response: at high rates the average is that of about so many last responses.
+/// The least weight of one response: at high rates the average covers about the last 32 responses.
 const MIN_GAIN: f32 = 1.0 / 32.0;
 
 /// The least share of its weight that an endpoint keeps, in 1/1024.

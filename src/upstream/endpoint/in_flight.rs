@@ -19,7 +19,7 @@ pub struct InFlight {
     pub(in crate::upstream) count: u32,
     wakes_pending: bool,
     is_totalled: bool,
-    /// Whose request it is; only at an upstream with bounds. Boxed: responses are moved many times.
+    /// The client of the request; only at an upstream with bounds. Boxed: responses are moved many times.
     holder: Option<Box<Holder>>,
 }
 
@@ -80,7 +80,7 @@ impl InFlight {
         self.holder.as_mut()?.paced.take()
     }
 
-    /// Whose request it is; `None` at an upstream without bounds.
+    /// The client of the request; `None` at an upstream without bounds.
     pub(in crate::upstream) fn holder(&self) -> Option<&Holder> {
         self.holder.as_deref()
     }

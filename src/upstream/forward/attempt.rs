@@ -176,7 +176,7 @@ impl<'r> Run<'r> {
         self.choice.is_fresh = true;
     }
 
-    /// Whether an endpoint could be chosen if this one is excluded, too; a single one may be tried again.
+    /// Whether an endpoint could be chosen if this one is also excluded; a single one may be tried again.
     pub(super) fn has_choice_without(&mut self, index: usize) -> bool {
         let now = self.balancer.state.now();
         self.excluded.push(index);
@@ -416,7 +416,7 @@ impl<'r> Run<'r> {
         if self.choose(now).is_some() {
             return Ok(());
         }
-        // Those that may not wait wait for the idle connections of other workers, which close them soon.
+        // Even without `max_pending`, wait for other workers' idle connections; they are closed soon.
         let idle = self.endpoints.pools[index].endpoint().idle_connections();
         let max_pending = self.endpoints.set.servers.bounds.max_pending.max(idle);
         self.wait_in_queue(max_pending).await?;
