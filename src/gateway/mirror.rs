@@ -381,8 +381,8 @@ impl ClientStreamLayer for CopyingStream {
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
     ) -> Poll<Result<usize, BodyError>> {
-        let mut place = self.copy.borrow_mut();
-        let Some((copy, held)) = &mut *place else {
+        let mut copying = self.copy.borrow_mut();
+        let Some((copy, held)) = &mut *copying else {
             return self.client.poll_body(cx, encoder, out);
         };
         let mut body = copy.copied.body.borrow_mut();
@@ -391,17 +391,17 @@ impl ClientStreamLayer for CopyingStream {
         encoder.write(out, |out| out.extend_from_slice(&body[before..]));
         if count == 0 {
             drop(body);
-            if let Some((copy, held)) = place.take() {
+            if let Some((copy, held)) = copying.take() {
                 held.mirrors.send(copy);
             }
         } else if body.len() > MAX_BODY {
             drop(body);
             copy.outcome.set(MirrorOutcome::TooLong);
-            *place = None;
+            *copying = None;
         } else if !held.grow(count) {
             drop(body);
             copy.outcome.set(MirrorOutcome::Dropped);
-            *place = None;
+            *copying = None;
         }
         Poll::Ready(Ok(count))
     }

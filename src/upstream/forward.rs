@@ -177,8 +177,8 @@ impl LoadBalancer {
         endpoints.pools.iter().for_each(|pool| pool.sweep(idle_timeout));
     }
 
-    /// Closes the idle connections to endpoints to which another worker may open none; all idle ones while few
-    /// places for connections of the process are left. Cheap without `max_connections`.
+    /// Closes the idle connections to endpoints to which another worker may open none; all idle ones near the
+    /// maximum of the process. Cheap without `max_connections`.
     pub fn yield_connections(&self) {
         let endpoints = self.endpoints();
         if self.state.load.connection_budget.is_scarce() {

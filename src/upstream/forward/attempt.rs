@@ -255,7 +255,7 @@ impl<'r> Run<'r> {
                 }
                 Err(error) if self.is_own_shortage(index, &error) => {
                     self.withdraw(in_flight);
-                    self.wait_for_place(error, shortages).await?;
+                    self.make_room(error, shortages).await?;
                     shortages += 1;
                 }
                 Err(error) => {
@@ -296,7 +296,7 @@ impl<'r> Run<'r> {
 
     /// After a `shortage` of the process, which is no failure of a server: makes room, the second time by waiting.
     #[cold]
-    async fn wait_for_place(&self, shortage: io::Error, checks: u32) -> Result<(), UpstreamError> {
+    async fn make_room(&self, shortage: io::Error, checks: u32) -> Result<(), UpstreamError> {
         // A connection that is closed keeps its port for a while.
         if !is_address_unavailable(&shortage) {
             self.balancer.pools.close_idle();
