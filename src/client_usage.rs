@@ -48,6 +48,15 @@ pub struct ClientUsage {
     pub requests: UsageCount,
     /// Memory of the encoders that compress responses, in bytes.
     pub compression_bytes: UsageCount,
+    /// Mirrored copies of requests whose bodies are not complete, in bytes.
+    pub copied_bytes: UsageCount,
+}
+
+impl ClientUsage {
+    /// The masked address.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
 }
 
 /// A worker's handle of a client's usage. Cloning it costs no atomic operation.
@@ -106,6 +115,7 @@ impl ClientTable {
             connections: UsageCount::default(),
             requests: UsageCount::default(),
             compression_bytes: UsageCount::default(),
+            copied_bytes: UsageCount::default(),
         });
         clients.insert(address, Arc::downgrade(&usage));
         usage

@@ -55,7 +55,7 @@ pub mod upgrade;
 
 pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::{Buffer, ReadBuffer};
-pub use client::{BodyError, ClientStream};
+pub use client::{BodyError, ClientStream, ClientStreamLayer};
 pub use error::FramingError;
 pub use fields::Fields;
 pub use frame_counter::FrameCounts;

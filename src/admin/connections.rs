@@ -1,9 +1,9 @@
 //! Bounds the connections of the admin port in number and time. The port shares the process's file
 //! descriptors with clients, and must stay responsive while idle connections are open.
 //!
-//! When the maximum number is open, one is closed: of those that have sent no request the oldest, else the one that
-//! has been idle the longest. Only if none is idle, one with a request in progress is closed, and one with the token
-//! last. So a client without the token ends no event stream and no change, and a connection that sends its request promptly
+//! When the maximum number is open, the next accept closes one: the oldest that has sent no request, else the one that
+//! has been idle the longest, else one with a request in progress. Requests with the token are the last to be closed.
+//! So a client without the token ends no event stream and no change, and a connection that sends its request promptly
 //! is served, however many others are idle.
 
 mod activity;

@@ -20,12 +20,12 @@ pub struct Cors {
     /// Methods that scripts may use. Default: those of the route's `match`; if it has none, `GET`, `HEAD`,
     /// `POST`, `PUT`, `PATCH` and `DELETE`.
     pub methods: Option<Vec<Method>>,
-    /// Request headers that scripts may set, besides those that every script may; `*` for all except
+    /// Request headers that scripts may set besides the CORS-safelisted ones; `*` for all except
     /// `authorization`.
     #[serde(default)]
     pub headers: Vec<String>,
-    /// Response headers that scripts may read, besides the rate-limit headers and those that every script
-    /// may; `*` for all.
+    /// Response headers that scripts may read besides the CORS-safelisted ones and the rate-limit headers;
+    /// `*` for all.
     #[serde(default)]
     pub expose: Vec<String>,
     /// Allow requests with cookies and other credentials of the browser. Not with the origin `*`.

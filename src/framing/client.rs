@@ -56,3 +56,51 @@ pub trait ClientStream {
     /// `fields` writes the header fields, each as a line with CR LF.
     fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>));
 }
+
+/// A client's stream whose body passes through a layer of the gateway. All but the body is the client's.
+pub trait ClientStreamLayer {
+    /// The client's stream.
+    fn client(&self) -> &dyn ClientStream;
+
+    /// As [`ClientStream::poll_body`].
+    ///
+    /// # Errors
+    /// As [`ClientStream::poll_body`].
+    fn poll_layer(
+        &self,
+        cx: &mut Context<'_>,
+        encoder: BodyEncoder,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<usize, BodyError>>;
+}
+
+impl<L: ClientStreamLayer> ClientStream for L {
+    fn state(&self) -> &StateCell {
+        self.client().state()
+    }
+
+    fn length(&self) -> BodyLength {
+        self.client().length()
+    }
+
+    fn poll_body(
+        &self,
+        cx: &mut Context<'_>,
+        encoder: BodyEncoder,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<usize, BodyError>> {
+        self.poll_layer(cx, encoder, out)
+    }
+
+    fn abandon_body(&self) {
+        self.client().abandon_body();
+    }
+
+    fn take_trailers(&self) -> Option<Box<Fields>> {
+        self.client().take_trailers()
+    }
+
+    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
+        self.client().send_interim(status, fields);
+    }
+}

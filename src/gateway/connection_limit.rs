@@ -33,7 +33,7 @@ impl ConnectionLimit {
         Self { max, open: AtomicUsize::new(0), released: Notify::new() }
     }
 
-    /// Most connections of one client, whatever the bounds: half of those that the limit of open files allows.
+    /// Maximum number of connections of one client: half of what the limit of open files allows.
     pub fn client_share(&self) -> u64 {
         (self.max as u64 / 2).max(1)
     }

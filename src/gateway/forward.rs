@@ -8,7 +8,6 @@ use super::{
 use crate::{
     error::GatewayError,
     framing::{BodyError, BodyLength, ClientStream, upgrade::requested_protocol},
-    identity::client::mask_address,
     respond,
     upstream::{
         AddedHeaders, BufferedUpload, ForwardError, ForwardInput, OutgoingRequest, PlaceHolder,
@@ -59,10 +58,7 @@ impl Gateway {
         }
         let client = upload.clone().map_or(client, |upload| upload);
         let outgoing = self.outgoing(rules, route, servers, peer, context, &client)?;
-        let holder = PlaceHolder {
-            client: mask_address(context.client_ip, rules.snapshot.identity.ipv6_prefix),
-            upload: upload.as_deref(),
-        };
+        let holder = PlaceHolder { client: context.usage.address(), upload: upload.as_deref() };
         let RequestContext { head: Some(head), attempts, hash_key, tracing, .. } = context else {
             return Err(GatewayError::MalformedTarget);
         };
@@ -190,7 +186,7 @@ fn buffered_upload(
         return None;
     }
     let settings = UploadSettings {
-        client: mask_address(context.client_ip, rules.snapshot.identity.ipv6_prefix),
+        client: context.usage.address(),
         max_body: rules.snapshot.routes[route].max_body,
         pacing: servers.bounds.pacing,
         is_streaming: respond::is_grpc(&head.fields),

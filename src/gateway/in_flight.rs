@@ -23,7 +23,7 @@ impl Gateway {
             self.warn(|| {
                 tracing::warn!(
                     client = %context.client_ip, bound,
-                    "request refused: http.max_requests_per_client are in flight"
+                    "request refused: its client address has its maximum of requests in flight"
                 );
             });
             return Err(GatewayError::ClientOverloaded);

@@ -3,13 +3,12 @@
 //! A copy never delays its original: the body is copied while it is forwarded, the copy is sent by a task of
 //! its own once the body is complete, and nothing waits for that task, not even the worker's end. What copies
 //! hold is bounded for each worker: [`MAX_IN_FLIGHT`] are sent at a time, each with at most [`MAX_BODY`] bytes and
-//! for at most [`TIMEOUT`]; and copies whose bodies are not complete hold [`MAX_INCOMPLETE`] bytes, of which one client
-//! address has an eighth. So slow uploads keep no other copies out.
+//! for at most [`TIMEOUT`]; and copies whose bodies are not complete hold [`MAX_INCOMPLETE`] bytes. One client address
+//! has at most an eighth of them, so slow uploads keep no other copies out.
 
 use std::{
     cell::{Cell, RefCell},
     future::poll_fn,
-    net::IpAddr,
     pin::pin,
     rc::{Rc, Weak},
     sync::Arc,
@@ -18,7 +17,6 @@ use std::{
 
 use ahash::RandomState;
 use crossbeam_utils::CachePadded;
-use hashbrown::HashMap;
 use http::Method;
 
 use super::{
@@ -27,11 +25,12 @@ use super::{
     rules::{RouteState, WorkerRules},
 };
 use crate::{
+    client_usage::ClientHandle,
     error::GatewayError,
     framing::{
-        BodyEncoder, BodyError, BodyLength, ClientStream, ClientTimeouts, Fields, StateCell,
+        BodyEncoder, BodyError, BodyLength, ClientStream, ClientStreamLayer, ClientTimeouts,
+        Fields, StateCell,
     },
-    identity::client::mask_address,
     metrics::{MirrorOutcome, RouteCounters},
     respond,
     snapshot::Mirror,
@@ -45,10 +44,10 @@ use crate::{
 const MAX_IN_FLIGHT: usize = 64;
 /// Longest body that is copied, in bytes.
 const MAX_BODY: usize = 64 * 1024;
-/// Most bytes of copies whose bodies are not complete.
+/// Most bytes of a worker's copies whose bodies are not complete.
 const MAX_INCOMPLETE: usize = MAX_IN_FLIGHT * MAX_BODY;
-/// Most of these bytes for one client address.
-const MAX_INCOMPLETE_OF_CLIENT: usize = MAX_INCOMPLETE / 8;
+/// Most of these bytes for one client address, over all workers.
+const MAX_INCOMPLETE_OF_CLIENT: u64 = MAX_INCOMPLETE as u64 / 8;
 /// What an incomplete copy holds beside its body and the client's header fields, about, in bytes.
 const COPY_OVERHEAD: usize = 1024;
 /// Most bytes that are read of a response; then its connection is closed.
@@ -62,7 +61,8 @@ const NO_CLIENT: ClientTimeouts = ClientTimeouts { head: None, idle: None, body:
 pub(super) struct Mirrors {
     /// The copies that are being sent.
     copies: RefCell<Vec<Weak<Copied>>>,
-    incomplete: Rc<IncompleteCopies>,
+    /// Bytes of copies whose bodies are not complete.
+    incomplete: Cell<usize>,
     coarse_clock: Rc<Cell<u64>>,
     random: Cell<SplitMix>,
 }
@@ -70,7 +70,7 @@ pub(super) struct Mirrors {
 impl Mirrors {
     pub(super) fn new(coarse_clock: Rc<Cell<u64>>) -> Self {
         let random = Cell::new(SplitMix::new(RandomState::new().hash_one(0)));
-        Self { copies: RefCell::default(), incomplete: Rc::default(), coarse_clock, random }
+        Self { copies: RefCell::default(), incomplete: Cell::new(0), coarse_clock, random }
     }
 
     /// Expires the deadlines that have passed.
@@ -170,67 +170,42 @@ impl Gateway {
             self.mirrors.send(copy);
             return Ok(None);
         }
-        let address = mask_address(context.client_ip, rules.snapshot.identity.ipv6_prefix);
-        let held = IncompleteCopy::new(Rc::clone(&self.mirrors.incomplete), address);
-        let Some(held) = held.grown(COPY_OVERHEAD + head.fields.bytes().len()) else {
+        let mirrors = Rc::clone(&self.mirrors);
+        let mut held = IncompleteCopy { mirrors, client: context.usage.clone(), bytes: 0 };
+        if !held.grow(COPY_OVERHEAD + head.fields.bytes().len()) {
             copy.outcome.set(MirrorOutcome::Dropped);
             return Ok(None);
-        };
-        let (mirrors, client) = (Rc::clone(&self.mirrors), Rc::clone(&context.client));
-        let copy = RefCell::new(Some((copy, held)));
-        Ok(Some(Rc::new(CopyingStream { mirrors, client, copy })))
+        }
+        let client = Rc::clone(&context.client);
+        Ok(Some(Rc::new(CopyingStream { client, copy: RefCell::new(Some((copy, held))) })))
     }
 }
 
-/// The bytes of a worker's copies whose bodies are not complete.
-#[derive(Default)]
-struct IncompleteCopies {
-    bytes: Cell<usize>,
-    by_client: RefCell<HashMap<IpAddr, usize, RandomState>>,
-}
-
-/// The bytes of one of these copies, until it is dropped.
+/// The bytes of a copy whose body is not complete, until it is dropped.
 struct IncompleteCopy {
-    all: Rc<IncompleteCopies>,
-    client: IpAddr,
+    mirrors: Rc<Mirrors>,
+    client: ClientHandle,
     bytes: usize,
 }
 
 impl IncompleteCopy {
-    fn new(all: Rc<IncompleteCopies>, client: IpAddr) -> Self {
-        Self { all, client, bytes: 0 }
-    }
-
-    /// Counts `more` bytes; `None` if the client, or all of them, would then hold too many.
-    fn grown(mut self, more: usize) -> Option<Self> {
-        self.grow(more).then_some(self)
-    }
-
     /// Counts `more` bytes. Returns false, and counts nothing, if the client, or all of them, would then hold too many.
     fn grow(&mut self, more: usize) -> bool {
-        let mut by_client = self.all.by_client.borrow_mut();
-        let own = by_client.get(&self.client).copied().unwrap_or(0) + more;
-        let all = self.all.bytes.get() + more;
-        if own > MAX_INCOMPLETE_OF_CLIENT || all > MAX_INCOMPLETE {
-            return false;
+        let all = self.mirrors.incomplete.get() + more;
+        let is_counted = all <= MAX_INCOMPLETE
+            && self.client.copied_bytes.try_add(more as u64, MAX_INCOMPLETE_OF_CLIENT);
+        if is_counted {
+            self.mirrors.incomplete.set(all);
+            self.bytes += more;
         }
-        by_client.insert(self.client, own);
-        self.all.bytes.set(all);
-        self.bytes += more;
-        true
+        is_counted
     }
 }
 
 impl Drop for IncompleteCopy {
     fn drop(&mut self) {
-        self.all.bytes.set(self.all.bytes.get() - self.bytes);
-        let mut by_client = self.all.by_client.borrow_mut();
-        if let Some(own) = by_client.get_mut(&self.client) {
-            *own -= self.bytes;
-            if *own == 0 {
-                by_client.remove(&self.client);
-            }
-        }
+        self.mirrors.incomplete.set(self.mirrors.incomplete.get() - self.bytes);
+        self.client.copied_bytes.subtract(self.bytes as u64);
     }
 }
 
@@ -390,29 +365,24 @@ impl ClientStream for Copied {
 
 /// A client's stream whose body is copied while it is read.
 struct CopyingStream {
-    mirrors: Rc<Mirrors>,
     client: Rc<dyn ClientStream>,
     /// The copy until its body is complete, or cannot be copied.
     copy: RefCell<Option<(MirroredRequest, IncompleteCopy)>>,
 }
 
-impl ClientStream for CopyingStream {
-    fn state(&self) -> &StateCell {
-        self.client.state()
+impl ClientStreamLayer for CopyingStream {
+    fn client(&self) -> &dyn ClientStream {
+        &*self.client
     }
 
-    fn length(&self) -> BodyLength {
-        self.client.length()
-    }
-
-    fn poll_body(
+    fn poll_layer(
         &self,
         cx: &mut Context<'_>,
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
     ) -> Poll<Result<usize, BodyError>> {
-        let mut place = self.copy.borrow_mut();
-        let Some((copy, held)) = &mut *place else {
+        let mut copying = self.copy.borrow_mut();
+        let Some((copy, held)) = &mut *copying else {
             return self.client.poll_body(cx, encoder, out);
         };
         let mut body = copy.copied.body.borrow_mut();
@@ -421,28 +391,18 @@ impl ClientStream for CopyingStream {
         encoder.write(out, |out| out.extend_from_slice(&body[before..]));
         if count == 0 {
             drop(body);
-            place.take().into_iter().for_each(|(copy, _)| self.mirrors.send(copy));
+            if let Some((copy, held)) = copying.take() {
+                held.mirrors.send(copy);
+            }
         } else if body.len() > MAX_BODY {
             drop(body);
             copy.outcome.set(MirrorOutcome::TooLong);
-            *place = None;
+            *copying = None;
         } else if !held.grow(count) {
             drop(body);
             copy.outcome.set(MirrorOutcome::Dropped);
-            *place = None;
+            *copying = None;
         }
         Poll::Ready(Ok(count))
-    }
-
-    fn abandon_body(&self) {
-        self.client.abandon_body();
-    }
-
-    fn take_trailers(&self) -> Option<Box<Fields>> {
-        self.client.take_trailers()
-    }
-
-    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
-        self.client.send_interim(status, fields);
     }
 }

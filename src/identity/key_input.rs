@@ -19,7 +19,7 @@ pub struct KeyInput<'a> {
     /// One value for each part of the key, in its order: a token as in its header, an IP address, a host in
     /// any case, a normalized path, decoded parameters and cookies.
     pub values: &'a [&'a str],
-    /// The client's address, for a caller of whom all parts that identify one are empty.
+    /// The client's address, for a caller whose identifying parts are all empty.
     pub client_ip: Option<&'a str>,
     /// Where access tokens are looked for.
     pub token_sources: &'a [TokenSource],

@@ -123,7 +123,7 @@ impl<'a> Ticker<'a> {
         self.adapt_size(&fills).await;
     }
 
-    /// Resizes the filters if their fill or a payload in Redis needs it. `fills` are those of the filter.
+    /// Resizes the filters if their fill or a payload in Redis needs it. `fills` are of the current filter.
     async fn adapt_size(&mut self, fills: &[f64]) {
         if self.drop_before_at.is_some() {
             return;

@@ -25,6 +25,7 @@ mod random;
 mod reason;
 mod ring;
 mod rotation;
+mod timed_average;
 
 pub use error_rate::{ErrorRate, Observed};
 pub use peak_ewma::{FAILURE_LATENCY, PeakEwma};

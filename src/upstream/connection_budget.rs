@@ -1,7 +1,7 @@
 //! [`ConnectionBudget`]: bounds the upstream connections of the process by what its limit of open files leaves.
 //!
-//! Idle connections make room before a request is refused: when few places are left, pools keep none, workers
-//! close theirs at the next sweep, and a worker that finds no place closes its own at once.
+//! Idle connections make room before a request is refused: near the maximum, pools keep none, workers close
+//! theirs at the next sweep, and a worker that may not open another closes its own at once.
 
 use std::{
     io,
@@ -38,20 +38,20 @@ impl ConnectionBudget {
         Self { open: UsageCount::default(), max, shortages: AtomicU64::new(0) }
     }
 
-    /// Takes a place for one more connection.
+    /// Counts a connection that is about to be opened.
     ///
     /// # Errors
-    /// All are taken: what the system reports without a free file descriptor.
-    pub(super) fn take_place(&self) -> io::Result<()> {
+    /// The maximum is open: what the system reports without a free file descriptor.
+    pub(super) fn count_opened(&self) -> io::Result<()> {
         self.open.try_add(1, self.max).then_some(()).ok_or_else(|| Errno::MFILE.into())
     }
 
-    /// Returns the place of a connection that is closed.
-    pub(super) fn return_place(&self) {
+    /// Counts a connection that was closed.
+    pub(super) fn count_closed(&self) {
         self.open.subtract(1);
     }
 
-    /// True if idle connections are to be closed, because few places are left.
+    /// True if idle connections are to be closed, because the maximum is near.
     pub fn is_scarce(&self) -> bool {
         self.open.get() >= self.max - self.max / FREE_SHARE
     }
@@ -85,12 +85,22 @@ impl ConnectionBudget {
 /// True if a call failed because this process or machine lacks a descriptor, a port or memory. It says nothing
 /// about the server that it was for.
 pub fn is_own_shortage(error: &io::Error) -> bool {
-    // Also inside of an error of TLS or HTTP/2.
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>());
     matches!(
-        Errno::from_io_error(inner.unwrap_or(error)),
+        errno(error),
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL)
     )
+}
+
+/// True if no local port was free for a connection, or no local address can reach the server: for example `::1` on a
+/// machine without IPv6.
+pub(super) fn is_address_unavailable(error: &io::Error) -> bool {
+    errno(error) == Some(Errno::ADDRNOTAVAIL)
+}
+
+/// The system's error, also inside of an error of TLS or HTTP/2.
+fn errno(error: &io::Error) -> Option<Errno> {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>());
+    Errno::from_io_error(inner.unwrap_or(error))
 }
 
 #[cfg(test)]
@@ -98,21 +108,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_bounded_and_scarce_before_all_are_taken() {
+    fn connections_are_bounded_and_scarce_before_the_maximum() {
         let budget = ConnectionBudget::new(16);
         assert_eq!(budget.client_share(), 8);
-        (0..13).for_each(|_| budget.take_place().unwrap());
+        (0..13).for_each(|_| budget.count_opened().unwrap());
         assert!(!budget.is_scarce());
-        (0..3).for_each(|_| budget.take_place().unwrap());
-        assert!(budget.is_scarce() && is_own_shortage(&budget.take_place().unwrap_err()));
+        (0..3).for_each(|_| budget.count_opened().unwrap());
+        assert!(budget.is_scarce() && is_own_shortage(&budget.count_opened().unwrap_err()));
         assert_eq!(budget.open(), 16);
-        budget.return_place();
-        budget.take_place().unwrap();
+        budget.count_closed();
+        budget.count_opened().unwrap();
         assert!(!ConnectionBudget::default().is_scarce());
     }
 
     #[test]
-    fn a_shortage_of_the_process_is_told_from_a_failure_of_the_server() {
+    fn a_shortage_of_the_process_is_no_failure_of_the_server() {
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL]
         {
             assert!(is_own_shortage(&errno.into()), "{errno}");

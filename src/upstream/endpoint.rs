@@ -3,6 +3,7 @@
 mod in_flight;
 
 use std::{
+    io,
     net::{IpAddr, SocketAddr},
     sync::{
         Arc,
@@ -21,7 +22,7 @@ use super::{
     adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
     balance::{ErrorRate, Observed, PeakEwma},
     client_counts::ClientCounts,
-    connection_budget::ConnectionBudget,
+    connection_budget::{ConnectionBudget, is_address_unavailable, is_own_shortage},
     pending::PendingQueue,
     target_health::{Failure, HealthView},
 };
@@ -54,7 +55,7 @@ pub struct EndpointState {
     pub(super) load: Arc<UpstreamLoad>,
     in_flight: CachePadded<AtomicU32>,
     connections: AtomicU32,
-    /// The requests that one connection carries at a time, by the last connection of HTTP/2; 0: one.
+    /// The streams that the last HTTP/2 connection allowed at a time; 0: an HTTP/1 connection carries one request.
     streams: AtomicU32,
     /// The places that clients hold at their own pace.
     paced: Arc<ClientCounts>,
@@ -175,10 +176,19 @@ impl EndpointState {
 
     /// [`Self::latency`] of an endpoint that has ever responded; before, it has only that of failures.
     pub fn observed_latency(&self, now: u64) -> Option<u64> {
+        self.has_responded().then(|| self.latency(now)).filter(|micros| *micros > 0)
+    }
+
+    fn has_responded(&self) -> bool {
         let [connect, reset, timeout, ..] = self.failures();
         let ended = self.requests().saturating_sub(self.in_flight().into());
-        let has_responded = ended > connect + reset + timeout;
-        has_responded.then(|| self.latency(now)).filter(|micros| *micros > 0)
+        ended > connect + reset + timeout
+    }
+
+    /// True if a connect failed for want of a descriptor, a port or memory of the gateway. Without a response so far,
+    /// ports cannot have run out: then the gateway has no address for this one.
+    pub(super) fn is_own_shortage(&self, error: &io::Error) -> bool {
+        is_own_shortage(error) && (!is_address_unavailable(error) || self.has_responded())
     }
 
     /// Records the time from an attempt's start to its end, in us. A lost update is harmless.
@@ -285,7 +295,7 @@ impl EndpointState {
         self.adaptive_limit.load(Relaxed).min(max_requests.unwrap_or(NO_LIMIT))
     }
 
-    /// Records how many requests a connection of HTTP/2 carries at a time.
+    /// Records how many streams an HTTP/2 connection allows at a time.
     pub(super) fn set_streams(&self, streams: usize) {
         self.streams.store(streams.min(u32::MAX as usize) as u32, Relaxed);
     }

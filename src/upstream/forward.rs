@@ -107,11 +107,11 @@ pub struct ForwardInput<'r> {
     pub hash_key: u64,
     /// The trace of a sampled request.
     pub trace: Option<&'r mut RequestTrace>,
-    /// Whom its place is taken for; `None` without a client.
+    /// The client that holds its place; `None` without a client.
     pub holder: Option<PlaceHolder<'r>>,
 }
 
-/// Whom a place at a target is taken for.
+/// The client that holds a place at a target.
 #[derive(Clone, Copy)]
 pub struct PlaceHolder<'r> {
     /// The client's masked address.
@@ -177,8 +177,8 @@ impl LoadBalancer {
         endpoints.pools.iter().for_each(|pool| pool.sweep(idle_timeout));
     }
 
-    /// Closes the idle connections to endpoints to which another worker may open none; all idle ones while few
-    /// places for connections of the process are left. Cheap without `max_connections`.
+    /// Closes the idle connections to endpoints to which another worker may open none; all idle ones near the
+    /// maximum of the process. Cheap without `max_connections`.
     pub fn yield_connections(&self) {
         let endpoints = self.endpoints();
         if self.state.load.connection_budget.is_scarce() {
@@ -210,8 +210,8 @@ impl LoadBalancer {
         bits
     }
 
-    /// Records a response that the server of `pool` broke off within its body. The response's head was a success;
-    /// so many of them in a row as failures eject a target do so, too.
+    /// Records a response that the server of `pool` broke off within its body. Its head was a success, so only
+    /// `health.failures` of them in a row eject the target.
     #[cold]
     pub fn record_broken_body(&self, pool: &Pool) {
         let endpoints = self.endpoints();
@@ -439,7 +439,7 @@ impl WorkerEndpoints {
     }
 }
 
-/// Whether a request of which nothing was sent may be sent on one more new connection, after this many.
+/// True if an unsent request may try another new connection after `new_connections` of them.
 fn may_reconnect(new_connections: u32) -> bool {
     new_connections < MAX_NEW_CONNECTIONS
 }

@@ -8,7 +8,7 @@ use super::{
     pace::{EXCESS_WINDOW, Pace, WINDOW},
 };
 
-/// Whom a place is taken for.
+/// The client that a place is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     /// The client's masked address.
@@ -26,7 +26,7 @@ pub(super) enum NoPlace {
     ShareFull,
 }
 
-/// Whose request holds a place, and under which bounds.
+/// The client whose request holds a place, and the endpoints with their bounds.
 #[derive(Debug)]
 pub(super) struct Holder {
     pub(super) client: IpAddr,

@@ -149,7 +149,13 @@ impl PendingPlace<'_> {
 
     /// Lets others pass while the request waits for its client's share, or no longer.
     pub(super) fn set_passed_over(&self, is_passed_over: bool) {
-        self.waiter.is_passed_over.store(is_passed_over, Ordering::Release);
+        let was_passed_over = self.waiter.is_passed_over.swap(is_passed_over, Ordering::AcqRel);
+        if is_passed_over && !was_passed_over {
+            // It may have been woken for a place that it could not take.
+            if let Some(first) = self.queue.queue.lock().first() {
+                first.woken.notify_one();
+            }
+        }
     }
 
     /// Whether a request of another client has taken the place.
@@ -229,6 +235,20 @@ mod tests {
         assert_eq!(queue.len(), 4);
         drop((greedy, others));
         assert!(queue.is_empty() && queue.queue.lock().by_client.is_empty());
+    }
+
+    #[test]
+    fn one_that_is_passed_over_passes_its_wake_on() {
+        let queue = PendingQueue::default();
+        let (first, second) = (queue.enter(9, None).unwrap(), queue.enter(9, None).unwrap());
+        queue.wake_next();
+        assert!(first.woken().now_or_never().is_some());
+        first.set_passed_over(true);
+        assert!(second.woken().now_or_never().is_some());
+        first.set_passed_over(true);
+        assert!(second.woken().now_or_never().is_none(), "once");
+        second.set_passed_over(true);
+        assert!(first.woken().now_or_never().is_none(), "both wait for their shares");
     }
 
     #[test]

@@ -20,7 +20,6 @@ use tokio::{
 
 use super::{
     CheckSettings, EndpointState, Protocol, ProxyVersion, ServerAddress,
-    connection_budget::is_own_shortage,
     pool::handshake,
     registry::{UpstreamRegistry, UpstreamState},
     target_health::CheckFailure,
@@ -146,8 +145,8 @@ impl From<CheckFailure> for ProbeError {
 }
 
 impl ProbeError {
-    fn of_connect(error: io::Error) -> Self {
-        if is_own_shortage(&error) {
+    fn of_connect(endpoint: &EndpointState, error: io::Error) -> Self {
+        if endpoint.is_own_shortage(&error) {
             Self::Shortage(error)
         } else {
             Self::Failed(CheckFailure::Connect)
@@ -165,7 +164,7 @@ async fn probe(endpoint: &EndpointState, settings: &CheckSettings) -> Result<u16
             TcpStream::connect(address).await.map(RawSocket::Tcp)
         }
     }
-    .map_err(ProbeError::of_connect)?;
+    .map_err(|error| ProbeError::of_connect(endpoint, error))?;
     if let Some(version) = target.send_proxy {
         // The check is the gateway's own request, not a client's.
         let header = ProxyHeader::with_local();

@@ -21,15 +21,15 @@ pub(super) struct ReadAhead {
     pub(super) failure: Option<io::Error>,
 }
 
-/// What a client that does not read holds.
+/// The place at the target of a response that waits for its client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum ReadAheadOutcome {
-    /// No place, or one that the target holds by what it has not sent yet.
+    /// It has ended, or the target decides when it ends.
     Unpaced,
-    /// A place in its share. The transfer must be polled at each sweep.
+    /// It counts in the client's share. The transfer must be polled at each sweep.
     Paced,
-    /// It has lost its place: it is too slow, or beyond its share.
+    /// The client has lost it: it is too slow, or beyond its share.
     Lost,
 }
 

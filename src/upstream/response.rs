@@ -184,7 +184,7 @@ fn is_read(source: &BodySource, ahead: Option<&ReadAhead>) -> bool {
     source.is_done() && ahead.is_none_or(ReadAhead::is_empty)
 }
 
-/// Appends the next bytes of `ahead`, and behind them those of `source`, to `out`.
+/// Appends the next bytes to `out`: first those of `ahead`, then those of `source`.
 fn poll_source(
     source: &mut BodySource,
     ahead: &mut Option<ReadAhead>,
@@ -262,7 +262,7 @@ impl BodySource {
         ReadAheadOutcome::Unpaced
     }
 
-    /// Returns the connection, and ends the request. What it leaves is its length and its trailers.
+    /// Returns the connection, and ends the request. Its length and trailers stay.
     fn end(&mut self) {
         let trailers = match self {
             Self::Http1(body) => body.decoder.take_trailers().map(|trailers| *trailers),

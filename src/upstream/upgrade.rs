@@ -102,7 +102,7 @@ impl UpgradeRequest {
         if is_accepted { Ok(()) } else { Err(FramingError::UnexpectedUpgrade) }
     }
 
-    /// Checks the 2xx of HTTP/2 to an extended CONNECT, and makes it the response for the client.
+    /// Checks a server's 2xx to an extended CONNECT, and makes it the response for the client.
     ///
     /// # Errors
     /// It answers another key. Most servers do not answer the key: RFC 8441, 5.

@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
     rc::Rc,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     paced_place::PacedPlace,
 };
 use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, ClientStream, Fields, StateCell,
+    BodyEncoder, BodyError, BodyLength, ClientStream, ClientStreamLayer,
     buffer::READ_SIZE,
     socket::yield_turn,
     state::{COARSE_TICK, Wait},
@@ -168,7 +168,7 @@ impl BufferedUpload {
         body.has_ended || self.client.length() == BodyLength::Known(body.received)
     }
 
-    /// The request has this place, and the last one no longer.
+    /// Gives the request this place instead of the last one.
     pub(super) fn hold(&self, place: Option<Box<PacedPlace>>) {
         self.body.borrow_mut().place = place;
     }
@@ -216,16 +216,12 @@ impl BufferedUpload {
     }
 }
 
-impl ClientStream for BufferedUpload {
-    fn state(&self) -> &StateCell {
-        self.client.state()
+impl ClientStreamLayer for BufferedUpload {
+    fn client(&self) -> &dyn ClientStream {
+        &*self.client
     }
 
-    fn length(&self) -> BodyLength {
-        self.client.length()
-    }
-
-    fn poll_body(
+    fn poll_layer(
         &self,
         cx: &mut Context<'_>,
         encoder: BodyEncoder,
@@ -244,19 +240,6 @@ impl ClientStream for BufferedUpload {
         if body.has_ended {
             return Poll::Ready(Ok(0));
         }
-        let count = ready!(self.poll_rest(body, cx, encoder, out))?;
-        Poll::Ready(Ok(count))
-    }
-
-    fn abandon_body(&self) {
-        self.client.abandon_body();
-    }
-
-    fn take_trailers(&self) -> Option<Box<Fields>> {
-        self.client.take_trailers()
-    }
-
-    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
-        self.client.send_interim(status, fields);
+        self.poll_rest(body, cx, encoder, out)
     }
 }

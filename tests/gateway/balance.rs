@@ -89,7 +89,7 @@ fn send_from_clients(gateway: &Gateway) -> usize {
     CLIENTS * REQUESTS
 }
 
-/// A target that refuses at once must not draw the load of those that work, also without a retry.
+/// A target that refuses at once must not draw the load of the others, even if nothing is retried.
 #[test]
 fn a_target_that_fails_fast_gets_a_small_share() {
     let slow = || {

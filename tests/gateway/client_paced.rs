@@ -229,7 +229,7 @@ fn unread_responses_hold_a_share() {
         let attack = Attack::start(&gateway, protocol, "GET /long", "", b"");
         eventually("places are held", || paced(&gateway) as usize > PLACES / 2);
         assert_served(&gateway, protocol, bounds);
-        // What exceeds the share is cut after 2 s, also without others that wait.
+        // What exceeds the share is cut after 2 s, even if no other request waits.
         eventually("the excess is cut", || paced(&gateway) as usize <= PLACES / 2);
         assert!(paced(&gateway) > 0, "the share stays");
         drop(attack);

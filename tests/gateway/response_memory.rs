@@ -78,8 +78,10 @@ fn unread_compressed_responses_of_one_client_hold_at_most_64_mib() {
     eventually("the encoders are gone", || encoders() == 0);
 }
 
+/// A client has at most 1,024 requests in flight: about 64 KiB each with what was read of the response, and 256 KiB in
+/// the library for each connection. Without that bound, 2,000 whole responses of 64 KiB would be in it.
 #[test]
-fn unread_responses_of_one_client_hold_at_most_64_mib() {
+fn unread_responses_of_one_client_hold_at_most_96_mib() {
     // As much as the library takes for one stream.
     let text = vec![b'x'; 64 * 1024];
     let upstream = Upstream::with_handler(move |_, socket| {
@@ -110,7 +112,7 @@ fn unread_responses_of_one_client_hold_at_most_64_mib() {
         is_quiet
     });
     let growth = process.resident_bytes().saturating_sub(before);
-    assert!(growth <= 64 * MIB, "{} MiB for {} connections", growth / MIB, clients.len());
+    assert!(growth <= 96 * MIB, "{} MiB for {} connections", growth / MIB, clients.len());
     #[expect(clippy::print_stdout, reason = "the figure is a part of the proof")]
     {
         println!("2,000 responses that are not read: {} KiB", growth / 1024);

@@ -28,7 +28,7 @@ pub(in crate::admin) struct Activity {
 
 /// The reason to keep a connection: of several, one with the least is closed.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Claim {
+enum KeepReason {
     /// It has sent no request.
     Silent,
     /// It is idle.
@@ -67,13 +67,13 @@ impl Activity {
 
     /// Orders connections: the first is closed first.
     pub(super) fn eviction_order(&self) -> impl Ord + use<> {
-        let claim = match (self.in_progress.load(Relaxed), self.is_authenticated.load(Relaxed)) {
-            (0, _) if !self.has_sent_request.load(Relaxed) => Claim::Silent,
-            (0, _) => Claim::Idle,
-            (_, false) => Claim::InProgress,
-            (_, true) => Claim::Authenticated,
+        let reason = match (self.in_progress.load(Relaxed), self.is_authenticated.load(Relaxed)) {
+            (0, _) if !self.has_sent_request.load(Relaxed) => KeepReason::Silent,
+            (0, _) => KeepReason::Idle,
+            (_, false) => KeepReason::InProgress,
+            (_, true) => KeepReason::Authenticated,
         };
-        (claim, self.last_change.load(Relaxed))
+        (reason, self.last_change.load(Relaxed))
     }
 
     /// Drives `response`, and counts its request as in progress to the end of the response's body.

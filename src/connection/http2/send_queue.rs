@@ -10,6 +10,8 @@ use std::{
 
 /// The bytes on all streams of a connection beyond which no further ones are passed to the library.
 const MAX_QUEUED: usize = 256 * 1024;
+/// The maximum number of wakers: more than a connection has streams.
+const MAX_WAITING: usize = 256;
 
 /// The data of one connection that was passed to the library since its socket last took all.
 #[derive(Default)]
@@ -27,6 +29,11 @@ impl SendQueue {
         }
         let mut waiting = self.waiting.borrow_mut();
         if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            // A stream that is reset leaves its waker, and with it the memory of its task. Streams that still wait
+            // come back.
+            if waiting.len() >= MAX_WAITING {
+                waiting.drain(..).for_each(Waker::wake);
+            }
             waiting.push(cx.waker().clone());
         }
         Poll::Pending
@@ -78,5 +85,20 @@ mod tests {
         queue.clear();
         assert!(queue.poll_room(cx).is_ready());
         assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "a stream waits once");
+    }
+
+    #[test]
+    fn streams_that_are_reset_leave_no_more_than_a_bounded_number_of_wakers() {
+        let queue = SendQueue::default();
+        queue.add(MAX_QUEUED);
+        let wakes = Arc::<Wakes>::default();
+        let waiting = Waker::from(Arc::clone(&wakes));
+        assert!(queue.poll_room(&mut Context::from_waker(&waiting)).is_pending());
+        for _ in 0..3 * MAX_WAITING {
+            let reset = Waker::from(Arc::<Wakes>::default());
+            assert!(queue.poll_room(&mut Context::from_waker(&reset)).is_pending());
+            assert!(queue.waiting.borrow().len() <= MAX_WAITING);
+        }
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "one that still waits is woken");
     }
 }

@@ -4,12 +4,12 @@
 //! weight is multiplied by the share of its responses that succeeded, but by no less than a tenth: some requests
 //! must show its recovery.
 
-use super::FULL_RAMP;
+use super::{FULL_RAMP, timed_average::TimedAverage};
 
 /// The time constant of the average, in ms. Without requests, an error counts 1/e after it.
 const DECAY: f32 = 2_000.0;
 
-/// The least weight of one response: at high rates the average is that of about so many last responses.
+/// The least weight of one response: at high rates the average covers about the last 32 responses.
 const MIN_GAIN: f32 = 1.0 / 32.0;
 
 /// The least share of its weight that an endpoint keeps, in 1/1024.
@@ -26,30 +26,28 @@ pub enum Observed {
 
 /// The moving average of one endpoint's errors, in 64 bits. The default has observed none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ErrorRate {
+pub struct ErrorRate(
     /// The share of errors, 0 to 1.
-    average: f32,
-    /// The last observation, in ms, modulo 2^32.
-    observed_at: u32,
-}
+    TimedAverage,
+);
 
 impl ErrorRate {
     /// The state that [`ErrorRate::to_bits`] packed.
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
-        Self { average: f32::from_bits((bits >> 32) as u32), observed_at: bits as u32 }
+        Self(TimedAverage::from_bits(bits))
     }
 
     /// The state in one word, for an atomic. 0 is the default.
     #[inline]
     pub fn to_bits(self) -> u64 {
-        u64::from(self.average.to_bits()) << 32 | u64::from(self.observed_at)
+        self.0.to_bits()
     }
 
     /// True if no error counts: a success does not change the state.
     #[inline]
     pub fn is_zero(self) -> bool {
-        self.average == 0.0
+        self.0.value == 0.0
     }
 
     /// The state after an attempt that ended at `now`, in ms.
@@ -57,10 +55,10 @@ impl ErrorRate {
     pub fn observe(self, observed: Observed, now: u64) -> Self {
         let value = if observed == Observed::Error { 1.0 } else { 0.0 };
         let gain = (1.0 - self.kept_share(now)).max(MIN_GAIN);
-        let average = self.average + (value - self.average) * gain;
+        let average = self.0.value + (value - self.0.value) * gain;
         // Below a thousandth it has no effect, and the next success costs no write.
         let is_negligible = average < 0.001;
-        Self { average: if is_negligible { 0.0 } else { average }, observed_at: now as u32 }
+        Self(TimedAverage::new(if is_negligible { 0.0 } else { average }, now))
     }
 
     /// The share of its weight that the endpoint has at `now`, in 1/1024.
@@ -69,15 +67,13 @@ impl ErrorRate {
         if self.is_zero() {
             return FULL_RAMP;
         }
-        let errors = self.average * self.kept_share(now);
+        let errors = self.0.value * self.kept_share(now);
         ((1.0 - errors) * FULL_RAMP as f32).max(MIN_SHARE) as u32
     }
 
     /// The share of the average that is left at `now`.
     fn kept_share(self, now: u64) -> f32 {
-        // A step back of the clock counts as no time.
-        let age = (now as u32).wrapping_sub(self.observed_at);
-        if age > u32::MAX / 2 { 1.0 } else { (-(age as f32) / DECAY).exp() }
+        (-self.0.age(now) / DECAY).exp()
     }
 }
 

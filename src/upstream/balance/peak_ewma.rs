@@ -7,6 +7,8 @@
 //! Unlike theirs, an average decays faster the longer nothing was observed: among few endpoints, one that is
 //! avoided gets no request that would show its recovery, and would stay avoided for a minute and more.
 
+use super::timed_average::TimedAverage;
+
 /// The time constant of the decay, in ms. After it, a peak's excess has fallen to 1/e.
 const DECAY: f32 = 10_000.0;
 
@@ -21,24 +23,22 @@ pub const FAILURE_LATENCY: u64 = 1_000_000;
 ///
 /// The default has observed nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PeakEwma {
+pub struct PeakEwma(
     /// In us; 0 before the first observation.
-    average: f32,
-    /// The last observation, in ms, modulo 2^32.
-    observed_at: u32,
-}
+    TimedAverage,
+);
 
 impl PeakEwma {
     /// The state that [`PeakEwma::to_bits`] packed.
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
-        Self { average: f32::from_bits((bits >> 32) as u32), observed_at: bits as u32 }
+        Self(TimedAverage::from_bits(bits))
     }
 
     /// The state in one word, for an atomic. 0 is the default.
     #[inline]
     pub fn to_bits(self) -> u64 {
-        u64::from(self.average.to_bits()) << 32 | u64::from(self.observed_at)
+        self.0.to_bits()
     }
 
     /// The state after a response with this latency, in us, at `now`, in ms. A failure counts with at least
@@ -48,8 +48,8 @@ impl PeakEwma {
         // A latency of 0 would look as if nothing had been observed.
         let latency = latency.max(1) as f32;
         let kept = self.kept_share(now);
-        let average = latency.max(self.average * kept + latency * (1.0 - kept));
-        Self { average, observed_at: now as u32 }
+        let average = latency.max(self.0.value * kept + latency * (1.0 - kept));
+        Self(TimedAverage::new(average, now))
     }
 
     /// The latency that a next request is expected to have, in us; 0 before the first observation.
@@ -57,18 +57,14 @@ impl PeakEwma {
     /// Without requests it decays, so that an endpoint that was once slow is tried again.
     #[inline]
     pub fn cost(self, now: u64) -> u64 {
-        (self.average * self.kept_share(now)) as u64
+        (self.0.value * self.kept_share(now)) as u64
     }
 
     /// The share of the average that is left at `now`.
     #[inline]
     fn kept_share(self, now: u64) -> f32 {
-        // A step back of the clock counts as no time.
-        let age = (now as u32).wrapping_sub(self.observed_at);
-        if age > u32::MAX / 2 {
-            return 1.0;
-        }
-        let (age, doubt) = (age as f32, age as f32 / DOUBT);
+        let age = self.0.age(now);
+        let doubt = age / DOUBT;
         (-(age / DECAY) - doubt * doubt).exp()
     }
 }

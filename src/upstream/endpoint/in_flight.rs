@@ -19,7 +19,7 @@ pub struct InFlight {
     pub(in crate::upstream) count: u32,
     wakes_pending: bool,
     is_totalled: bool,
-    /// Whose request it is; only at an upstream with bounds. Boxed: responses are moved many times.
+    /// The client of the request; only at an upstream with bounds. Boxed: responses are moved many times.
     holder: Option<Box<Holder>>,
 }
 
@@ -80,7 +80,7 @@ impl InFlight {
         self.holder.as_mut()?.paced.take()
     }
 
-    /// Whose request it is; `None` at an upstream without bounds.
+    /// The client of the request; `None` at an upstream without bounds.
     pub(in crate::upstream) fn holder(&self) -> Option<&Holder> {
         self.holder.as_deref()
     }
@@ -145,7 +145,7 @@ impl ConnectionGuard {
         let added = endpoint.connections.fetch_update(Relaxed, Relaxed, add);
         endpoint.is_starved.store(added.is_err(), Relaxed);
         added.map_err(|_| io::ErrorKind::QuotaExceeded)?;
-        if let Err(error) = endpoint.load.connection_budget.take_place() {
+        if let Err(error) = endpoint.load.connection_budget.count_opened() {
             endpoint.connections.fetch_sub(1, Relaxed);
             return Err(error);
         }
@@ -156,7 +156,7 @@ impl ConnectionGuard {
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Relaxed);
-        self.0.load.connection_budget.return_place();
+        self.0.load.connection_budget.count_closed();
         self.0.load.pending.wake_next();
     }
 }

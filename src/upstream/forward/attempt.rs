@@ -5,7 +5,6 @@ mod claim;
 use std::{io, pin::pin, rc::Rc, sync::atomic::Ordering::Relaxed, task::Poll, time::Duration};
 
 use futures_util::future::{Either, select};
-use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::{
@@ -19,7 +18,7 @@ use crate::{
     upstream::{
         InFlight, Pool, ServerAddress,
         balance::{Choice, ChoiceInput, FAILURE_LATENCY, Observed},
-        connection_budget::is_own_shortage,
+        connection_budget::is_address_unavailable,
         paced_place::NoPlace,
         pending::PendingPlace,
         pool::{Link, LinkChoice},
@@ -177,7 +176,7 @@ impl<'r> Run<'r> {
         self.choice.is_fresh = true;
     }
 
-    /// Whether an endpoint could be chosen if this one is excluded, too; a single one may be tried again.
+    /// Whether an endpoint could be chosen if this one is also excluded; a single one may be tried again.
     pub(super) fn has_choice_without(&mut self, index: usize) -> bool {
         let now = self.balancer.state.now();
         self.excluded.push(index);
@@ -254,9 +253,9 @@ impl<'r> Run<'r> {
                     self.withdraw(in_flight);
                     self.wait_for_connection(index).await?;
                 }
-                Err(error) if is_own_shortage(&error) => {
+                Err(error) if self.is_own_shortage(index, &error) => {
                     self.withdraw(in_flight);
-                    self.wait_for_place(error, shortages).await?;
+                    self.make_room(error, shortages).await?;
                     shortages += 1;
                 }
                 Err(error) => {
@@ -282,6 +281,10 @@ impl<'r> Run<'r> {
         }
     }
 
+    fn is_own_shortage(&self, index: usize, error: &io::Error) -> bool {
+        self.endpoints.pools[index].endpoint().is_own_shortage(error)
+    }
+
     /// Ends an attempt for which no connection was opened, as if it had not begun.
     fn withdraw(&mut self, in_flight: InFlight) {
         self.attempts.count -= 1;
@@ -293,9 +296,9 @@ impl<'r> Run<'r> {
 
     /// After a `shortage` of the process, which is no failure of a server: makes room, the second time by waiting.
     #[cold]
-    async fn wait_for_place(&self, shortage: io::Error, checks: u32) -> Result<(), UpstreamError> {
+    async fn make_room(&self, shortage: io::Error, checks: u32) -> Result<(), UpstreamError> {
         // A connection that is closed keeps its port for a while.
-        if Errno::from_io_error(&shortage) != Some(Errno::ADDRNOTAVAIL) {
+        if !is_address_unavailable(&shortage) {
             self.balancer.pools.close_idle();
         }
         match checks {
@@ -413,7 +416,7 @@ impl<'r> Run<'r> {
         if self.choose(now).is_some() {
             return Ok(());
         }
-        // Those that may not wait wait for the idle connections of other workers, which close them soon.
+        // Even without `max_pending`, wait for other workers' idle connections; they are closed soon.
         let idle = self.endpoints.pools[index].endpoint().idle_connections();
         let max_pending = self.endpoints.set.servers.bounds.max_pending.max(idle);
         self.wait_in_queue(max_pending).await?;
@@ -471,7 +474,7 @@ impl<'r> Run<'r> {
                     Ok(connected)
                 }
                 Either::Left((Err(error), second)) => {
-                    has_failed = !is_own_shortage(&error);
+                    has_failed = !self.is_own_shortage(index, &error);
                     second.await
                 }
                 Either::Right((Err(_), first)) => first.await,

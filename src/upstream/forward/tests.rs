@@ -113,6 +113,24 @@ fn a_full_endpoint_is_not_chosen_and_its_place_is_returned() {
     assert!((0..4).any(|turn| choose(&balancer, turn, &[]) == Some(0)));
 }
 
+/// `::1` on a machine without IPv6 fails like ports that have run out, and must not be chosen for ever.
+#[test]
+fn an_address_that_was_never_reached_is_no_shortage_of_ports() {
+    use rustix::io::Errno;
+    let (balancer, _) = balancer(1, Policy::RoundRobin, Bounds::default());
+    let endpoints = balancer.endpoints();
+    let endpoint = endpoints.pools[0].endpoint();
+    let [ports, files] = [Errno::ADDRNOTAVAIL, Errno::MFILE].map(io::Error::from);
+    let begin = || InFlight::begin(&endpoints.pools[0], &endpoints.set, None).unwrap();
+    let failed = begin();
+    assert!(!endpoint.is_own_shortage(&ports) && endpoint.is_own_shortage(&files));
+    drop(failed);
+    endpoint.count_failure(Failure::Connect);
+    assert!(!endpoint.is_own_shortage(&ports), "it has not responded");
+    drop(begin());
+    assert!(endpoint.is_own_shortage(&ports));
+}
+
 #[test]
 fn a_client_holds_its_share_of_each_endpoint_at_its_own_pace() {
     let bounds = Bounds { max_requests: Some(4), ..Bounds::default() };

@@ -1,4 +1,4 @@
-//! Whom a place at an endpoint is taken for, and what clients hold beyond their shares.
+//! The claim of a request to a place at an endpoint, and what clients hold beyond their shares.
 
 use super::Run;
 use crate::upstream::{
@@ -14,7 +14,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whom a place is taken for.
+    /// What the request claims a place with; `None` without a client.
     pub(super) fn claim(&self) -> Option<Claim> {
         let PlaceHolder { client, upload } = self.holder?;
         let is_incomplete = upload.is_some_and(|upload| !upload.is_complete());
