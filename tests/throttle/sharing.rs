@@ -249,7 +249,7 @@ async fn filters_under_another_secret_are_left_alone() {
 #[tokio::test]
 async fn gateways_whose_filters_have_different_sizes_share_them() {
     let all_active = |gateway: &RunningThrottle| {
-        let mut tokens = (0..3_000).chain(1 << 20..(1 << 20) + 100);
+        let mut tokens = (0..3_100).chain(1 << 20..(1 << 20) + 200);
         tokens.all(|token| gateway.is_active(token))
     };
     LocalSet::new()
@@ -260,8 +260,13 @@ async fn gateways_whose_filters_have_different_sizes_share_them() {
                 let gateways = [start(first).await, start(second).await];
                 gateways[0].record(0..3_000);
                 gateways[1].record(1 << 20..(1 << 20) + 100);
-                for _ in 0..10 {
+                for second in 0..15 {
                     tick(&clock, &gateways).await;
+                    if second == 10 {
+                        // In filters of different sizes.
+                        gateways[0].record(3_000..3_100);
+                        gateways[1].record((1 << 20) + 100..(1 << 20) + 200);
+                    }
                 }
                 for (gateway, may_grow) in gateways.iter().zip([first > 1, second > 1]) {
                     assert_eq!(gateway.growth() > 1, may_grow, "{first} {second}");
