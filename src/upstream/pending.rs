@@ -147,7 +147,8 @@ impl PendingPlace<'_> {
         self.waiter.is_passed_over() || self.queue.queue.lock().first().is_some_and(is_own)
     }
 
-    /// Lets others pass while the request waits for its client's share, or no longer.
+    /// Lets others pass while the request waits for its client's share, or no longer. The next one is woken then: this
+    /// one may have been woken for a place that it does not take.
     pub(super) fn set_passed_over(&self, is_passed_over: bool) {
         let was_passed_over = self.waiter.is_passed_over.swap(is_passed_over, Ordering::AcqRel);
         if is_passed_over && !was_passed_over {
@@ -266,5 +267,11 @@ mod tests {
         assert!(second.woken().now_or_never().is_some());
         first.set_passed_over(false);
         assert!(first.is_first() && !second.is_first());
+        queue.wake_next();
+        assert!(first.woken().now_or_never().is_some());
+        first.set_passed_over(true);
+        assert!(second.woken().now_or_never().is_some(), "the place is not left unused");
+        first.set_passed_over(true);
+        assert!(second.woken().now_or_never().is_none(), "it is woken once");
     }
 }

@@ -154,15 +154,16 @@ fn idle_connections_make_room_for_another_client() {
             assert_eq!(client.read_response().status, 200);
         }
     }
+    eventually("idle ones leave places free", || {
+        let metrics = metrics();
+        let max = sum(&metrics, "tidegate_upstream_connections_max");
+        sum(&metrics, "tidegate_upstream_connections ") < max * 7 / 8 + 1
+    });
     let served = (0..100).filter(|_| {
         send_from([127, 0, 0, 2], process.address, "/quick").read_response().status == 200
     });
     assert_eq!(served.count(), 100);
-    let metrics = metrics();
-    assert_eq!(sum(&metrics, "tidegate_upstream_shortages_total"), 0);
-    let open = sum(&metrics, "tidegate_upstream_connections ");
-    let max = sum(&metrics, "tidegate_upstream_connections_max");
-    assert!(open < max * 7 / 8 + 1, "{open} of {max}: idle ones leave places free");
+    assert_eq!(sum(&metrics(), "tidegate_upstream_shortages_total"), 0);
 }
 
 /// The lowest descriptor that a process does not use: none is free below it.
@@ -172,6 +173,32 @@ fn lowest_free_descriptor(process: &Process) -> u64 {
         |entry: std::io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     let used: Vec<u64> = folder.filter_map(name).collect();
     (0..OPEN_FILES).find(|descriptor| !used.contains(descriptor)).expect("an unused one")
+}
+
+fn limit_open_files(process: &Process, current: u64) {
+    let pid = Pid::from_raw(process.id().cast_signed());
+    let new = rustix::process::Rlimit { current: Some(current), maximum: Some(OPEN_FILES) };
+    prlimit(pid, Resource::Nofile, new).expect("our own child");
+}
+
+#[test]
+fn an_idle_connection_is_closed_for_a_request_without_a_descriptor() {
+    let (one, origin) = (Upstream::hello(), Upstream::hello());
+    let yaml = configuration(&origin, "")
+        .replace("workers: 2", "workers: 1")
+        .replace("upstreams: {", &format!("upstreams: {{one: {{targets: [{}]}}, ", one.target()))
+        .replace("routes: [", "routes: [{name: one, match: {path: /one}, upstream: one}, ");
+    let (_directory, process) = start(&yaml);
+    let (mut client, mut admin) =
+        (Client::connect(process.address), Client::connect(process.admin));
+    let mut metrics = || admin.get("/metrics", "").text();
+    assert_eq!(sum(&metrics(), "tidegate_upstream_connections "), 0);
+    assert_eq!(client.get("/one", "").status, 200);
+    limit_open_files(&process, lowest_free_descriptor(&process));
+    assert_eq!(client.get("/a", "").status, 200);
+    let after = metrics();
+    assert_eq!(sum(&after, "tidegate_upstream_connections "), 1);
+    assert_eq!(sum(&after, "tidegate_upstream_shortages_total"), 0);
 }
 
 #[test]
@@ -186,13 +213,8 @@ fn a_shortage_of_the_system_is_no_failure_of_the_target() {
     assert_eq!(client.get("/a", "").status, 200);
     let mut metrics = || admin.get("/metrics", "").text();
     assert_eq!(sum(&metrics(), "tidegate_target_healthy"), 1);
-    let pid = Pid::from_raw(process.id().cast_signed());
-    let limit = |current: u64| {
-        let new = rustix::process::Rlimit { current: Some(current), maximum: Some(OPEN_FILES) };
-        prlimit(pid, Resource::Nofile, new).expect("our own child");
-    };
     eventually("no descriptor is left", || {
-        limit(lowest_free_descriptor(&process));
+        limit_open_files(&process, lowest_free_descriptor(&process));
         let response = client.get("/a", "");
         response.status == 503 && {
             assert_eq!(response.json()["type"], "urn:tidegate:problem:overloaded");
@@ -210,7 +232,7 @@ fn a_shortage_of_the_system_is_no_failure_of_the_target() {
     assert!(sum(&during, "tidegate_upstream_shortages_total") >= 6);
     assert_eq!(sum(&during, "tidegate_target_failures_total"), 0);
     assert_eq!(sum(&during, "tidegate_target_healthy"), 1, "{}", process.log());
-    limit(OPEN_FILES);
+    limit_open_files(&process, OPEN_FILES);
     assert_eq!(client.get("/a", "").status, 200);
     assert!(getrlimit(Resource::Nofile).current.is_some(), "the test's own limit is unchanged");
 }

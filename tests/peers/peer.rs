@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::Write,
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -13,7 +13,7 @@ use testkit::{
     client::Client,
     gateway::Gateway,
     port::free_address,
-    wait::{eventually, sleep},
+    wait::{TIMEOUT, eventually},
 };
 
 use crate::{
@@ -22,7 +22,32 @@ use crate::{
 };
 
 /// A proxy that sends nothing for this long is waiting for input.
-const QUIET: Duration = Duration::from_millis(700);
+const QUIET: Duration = Duration::from_secs(2);
+
+/// The bytes that the proxy at the other end of `socket` has not read, as Linux shows them.
+fn unread_bytes(socket: &TcpStream) -> u64 {
+    let hex = |address: SocketAddr| match address.ip() {
+        IpAddr::V4(ip) => {
+            format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port())
+        }
+        IpAddr::V6(_) => panic!("an IPv4 address"),
+    };
+    let own = hex(socket.local_addr().expect("an address"));
+    let peer = hex(socket.peer_addr().expect("an address"));
+    let table = fs::read_to_string("/proc/net/tcp").expect("Linux");
+    let line = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // The columns: number, local and remote address, state, and both queues.
+    let line = line.into_iter().find(|line| line.get(1..3) == Some(&[&*peer, &*own]));
+    let queue = line.as_ref().and_then(|line| line.get(4)?.split(':').nth(1));
+    queue.map_or(0, |bytes| u64::from_str_radix(bytes, 16).expect("a hexadecimal number"))
+}
+
+/// Waits until the proxy sends something or closes.
+fn await_response(socket: &TcpStream) {
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+    let _ = socket.peek(&mut [0]);
+    socket.set_read_timeout(Some(QUIET)).expect("a timeout");
+}
 
 /// A running proxy.
 pub(crate) struct Peer {
@@ -152,7 +177,10 @@ backend back
                     // The proxy may not read a refused request to its end: writes may fail.
                     let _ = client.socket.write_all(bytes);
                 }
-                Step::Pause => sleep(Duration::from_millis(20)),
+                Step::AwaitRead => {
+                    eventually("the proxy reads", || unread_bytes(&client.socket) == 0);
+                }
+                Step::AwaitResponse => await_response(&client.socket),
                 Step::CloseWrite => {
                     let _ = client.socket.shutdown(Shutdown::Write);
                 }

@@ -4,8 +4,10 @@
 /// One action of the client.
 pub(crate) enum Step {
     Send(Vec<u8>),
-    /// Gives the proxy time to read what was sent.
-    Pause,
+    /// Waits until the proxy has read what was sent.
+    AwaitRead,
+    /// Waits for the begin of the response.
+    AwaitResponse,
     /// Closes the client's sending side.
     CloseWrite,
 }
@@ -197,13 +199,15 @@ pub(crate) fn all() -> Vec<Stream> {
         without_end("half a head", "GET /a HTTP/1.1\r\nHo"),
         without_end("half a body", "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe"),
     ];
-    let shut = |name, bytes: &str| Stream {
+    let shut_after = |name, bytes: &str, wait| Stream {
         name,
-        steps: vec![Step::Send(bytes.as_bytes().to_vec()), Step::Pause, Step::CloseWrite],
+        steps: vec![Step::Send(bytes.as_bytes().to_vec()), wait, Step::CloseWrite],
         heads: Vec::new(),
     };
+    let shut = |name, bytes| shut_after(name, bytes, Step::AwaitRead);
+    let request = "GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
     all.extend([
-        shut("shut after a request", "GET /a HTTP/1.1\r\nHost: a\r\n\r\n"),
+        shut_after("shut after a request", request, Step::AwaitResponse),
         shut("shut within a head", "GET /a HTTP/1.1\r\nHo"),
         shut("shut within a body", "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe"),
         shut(

@@ -6,6 +6,8 @@
 mod corrupt_payload;
 /// Redis killed, flushed, hung, without scripts, full or read-only.
 mod failure;
+/// Whole throttles on a real Redis.
+mod running_throttle;
 /// Gateways that share filters through a real Redis, and the cost of it.
 mod sharing;
 /// Up to twenty gateways in virtual time: no token is lost, whatever fails.

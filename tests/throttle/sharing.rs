@@ -7,8 +7,12 @@ use tidegate::{
         sync::{MAX_CALLS_PER_TICK, SyncReport},
     },
 };
+use tokio::task::LocalSet;
 
-use crate::support::{FilterGateway, MINUTE, NOW, geometry, key, other_hash_keys};
+use crate::{
+    running_throttle::{RunningThrottle, tick},
+    support::{FilterGateway, MINUTE, NOW, geometry, key, other_hash_keys},
+};
 
 /// The number of script calls at Redis.
 fn scripts_run(redis: &RedisServer) -> u64 {
@@ -239,4 +243,44 @@ async fn filters_under_another_secret_are_left_alone() {
         b.ticks(3).await;
     }
     assert!(b.is_complete(), "the unreadable minutes have expired");
+}
+
+/// One gateway has three times the tokens that the filters are sized for. Either may be the one that may not grow.
+#[tokio::test]
+async fn gateways_whose_filters_have_different_sizes_share_them() {
+    let all_active = |gateway: &RunningThrottle| {
+        let mut tokens = (0..3_100).chain(1 << 20..(1 << 20) + 200);
+        tokens.all(|token| gateway.is_active(token))
+    };
+    LocalSet::new()
+        .run_until(async {
+            for [first, second] in [[8, 8], [8, 1], [1, 8]] {
+                let (redis, clock) = (RedisServer::start(), Clock::manual(NOW + 999));
+                let start = |max_growth| RunningThrottle::start(&redis, &clock, max_growth);
+                let gateways = [start(first).await, start(second).await];
+                gateways[0].record(0..3_000);
+                gateways[1].record(1 << 20..(1 << 20) + 100);
+                for second in 0..15 {
+                    tick(&clock, &gateways).await;
+                    if second == 10 {
+                        // In filters of different sizes.
+                        gateways[0].record(3_000..3_100);
+                        gateways[1].record((1 << 20) + 100..(1 << 20) + 200);
+                    }
+                }
+                for (gateway, may_grow) in gateways.iter().zip([first > 1, second > 1]) {
+                    assert_eq!(gateway.growth() > 1, may_grow, "{first} {second}");
+                    assert!(all_active(gateway), "{first} {second}");
+                }
+                let late = start(1).await;
+                assert!(all_active(&late), "{first} {second}, a later gateway");
+                for gateway in gateways.iter().chain([&late]) {
+                    let stats = &gateway.throttle.stats;
+                    let unusable = PayloadError::ALL.map(|error| stats.unusable(error));
+                    assert_eq!(unusable, [0; 6], "{first} {second}");
+                    assert!(gateway.throttle.status().complete);
+                }
+            }
+        })
+        .await;
 }

@@ -185,6 +185,7 @@ fn of_several_connections_the_one_with_the_least_claim_is_closed() {
         let answered = Arc::clone(one).track(std::future::ready(Ok::<_, ()>(Response::default())));
         answered.now_or_never().unwrap().unwrap()
     };
+    let first = connection();
     // The stronger its claim, the longer ago its last change.
     let (change, refused, slow, quick) = (connection(), connection(), connection(), connection());
     let _authenticated = respond(&change);
@@ -195,7 +196,10 @@ fn of_several_connections_the_one_with_the_least_claim_is_closed() {
     drop(respond(&quick));
     drop(slow_response);
     let (early, late) = (connection(), connection());
+    // Accepted before the other one in progress, and asked after it.
+    let _also_in_progress = respond(&first);
     let mut all = [
+        ("later in progress", &first),
         ("in progress", &refused),
         ("change", &change),
         ("slow", &slow),
@@ -205,7 +209,10 @@ fn of_several_connections_the_one_with_the_least_claim_is_closed() {
     ];
     all.sort_by_key(|(_, one)| one.eviction_order());
     let order = all.map(|(name, _)| name);
-    assert_eq!(order, ["early", "late", "quick", "slow", "in progress", "change"]);
+    assert_eq!(
+        order,
+        ["early", "late", "quick", "slow", "in progress", "later in progress", "change"]
+    );
 }
 
 #[tokio::test]

@@ -1,0 +1,81 @@
+use std::{sync::Arc, time::Duration};
+
+use smallvec::smallvec;
+use testkit::{options::redis_options, redis_server::RedisServer, wait::eventually_async};
+use tidegate::{
+    clock::Clock,
+    secret::SharedSecret,
+    store::{CounterStore, Topology},
+    throttle::{
+        Geometry, Throttle, ThrottleSettings,
+        geometry::Sizing,
+        mode::{Mode, Watermarks},
+        redis::RedisFilterStore,
+    },
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::support::{MINUTE, hash};
+
+/// The throttle of one gateway, whose control loop runs until it is dropped.
+pub(crate) struct RunningThrottle {
+    pub(crate) throttle: Arc<Throttle>,
+    _stop: DropGuard,
+}
+
+impl RunningThrottle {
+    /// A loaded throttle for 1,000 tokens a minute, whose filters may become `max_growth` times as large. Needs a
+    /// local set.
+    pub(crate) async fn start(redis: &RedisServer, clock: &Clock, max_growth: u32) -> Self {
+        let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * MINUTE };
+        let geometry = Geometry::new(&sizing).expect("sizes that fit");
+        let settings = ThrottleSettings {
+            watermarks: Watermarks { max_active: 10, resume_below: 9 },
+            mode: Mode::Auto,
+            forget_status: smallvec![401],
+            sizing,
+            geometry,
+            max_memory: geometry.grown(max_growth).bytes(),
+        };
+        let secret = SharedSecret::from_namespace("test");
+        let throttle = Throttle::new(settings, &secret, true, clock.now());
+        let options = redis_options(Topology::one(redis.url()));
+        let counters = CounterStore::redis(options, clock.clone(), 10).expect("usable options");
+        let connector = counters.connector().expect("a Redis");
+        let stats = Arc::clone(&throttle.stats);
+        let store = RedisFilterStore::new(connector, "active", clock.clone(), stats)
+            .with_timeout(Duration::from_secs(5));
+        let stop = CancellationToken::new();
+        let running = Arc::clone(&throttle).run(Some(store), clock.clone(), stop.clone());
+        tokio::task::spawn_local(running);
+        eventually_async("it is loaded", async || throttle.status().loaded).await;
+        Self { throttle, _stop: stop.drop_guard() }
+    }
+
+    /// Records the tokens, as after successful responses.
+    pub(crate) fn record(&self, tokens: impl IntoIterator<Item = u64>) {
+        let (gate, settings) = (self.throttle.gate(), self.throttle.settings());
+        for token in tokens {
+            gate.record_response(hash(token), 200, &settings);
+        }
+    }
+
+    /// Whether its filters contain the token.
+    pub(crate) fn is_active(&self, token: u64) -> bool {
+        self.throttle.gate().is_active(hash(token))
+    }
+
+    /// How many times larger than configured its filters are.
+    pub(crate) fn growth(&self) -> u64 {
+        self.throttle.status().memory_bytes / self.throttle.settings().geometry.bytes()
+    }
+}
+
+/// Moves the clock by a second, and waits until each of the throttles has ticked.
+pub(crate) async fn tick(clock: &Clock, gateways: &[RunningThrottle]) {
+    let ticks = || gateways.iter().map(|gateway| gateway.throttle.status().ticks);
+    let before: Vec<_> = ticks().collect();
+    clock.set(clock.now() + 1_000);
+    eventually_async("a tick", async || ticks().zip(&before).all(|(now, before)| now > *before))
+        .await;
+}
