@@ -322,9 +322,9 @@ impl Worker {
             if let Some(permit) = self.try_acquire_permit() {
                 return permit;
             }
-            let bound = self.shared.live.snapshot().http.max_connections;
             self.warn(|| {
-                tracing::warn!(bound, "http.max_connections is reached: further connections wait");
+                let open = limit.open();
+                tracing::warn!(open, "as many connections are open as may be: further ones wait");
             });
             // A reload may raise the bound without a permit being released.
             let _ = self.shared.clock.timeout(ACCEPT_RETRY_DELAY, limit.wait_for_release()).await;

@@ -186,7 +186,9 @@ fn redis_url(text: &str) -> Result<String, String> {
     let fault = |why: &str| format!("invalid value for '--redis <URL>': {why}");
 
     let login = text.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
-    let password = login.and_then(|(login, _)| login.split_once(':')).map(|(_, password)| password);
+    // A password without a user is often written where the user belongs.
+    let password =
+        login.map(|(login, _)| login.split_once(':').map_or(login, |(_, password)| password));
     if password.is_some_and(|password| !is_all_variables(password)) {
         return Err(fault(
             "a password here is visible in the list of processes; expected a variable, such as \
@@ -226,6 +228,7 @@ mod tests {
         };
         for url in [
             "redis://:hush@localhost:6379",
+            "redis://hush@localhost:6379",
             "redis://user:hush@localhost:none",
             "redis://:hush${P}@localhost",
             "redis://:${P}hush@localhost",
@@ -265,7 +268,7 @@ mod tests {
         for to in targets {
             for (from, redis) in [
                 (":0", "redis://a"),
-                ("${F:-:80}", "${R:-redis://u@h}"),
+                ("${F:-:80}", "${R:-redis://h/1}"),
                 ("[::]:1", "${R:-redis://a}"),
             ] {
                 let yaml =

@@ -8,6 +8,7 @@
 //! | format | recognised by |
 //! |---|---|
 //! | JWT (JWS and JWE), itsdangerous and Flask | base64 of a JSON object, list or string, then a dot |
+//! | itsdangerous of a number, `true`, `false` or `null` | its base64, a dot, and a signature |
 //! | itsdangerous and Flask, compressed | a dot, base64 of zlib data, and a dot |
 //! | itsdangerous with a time | a dot, a time in 6 characters, a dot, and a signature |
 //! | PASETO | `v1.` to `v4.`, then `local.` or `public.` |
@@ -17,6 +18,8 @@
 //! spelling of a token is of no format.
 
 use std::borrow::Cow;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
 /// The expected form in the error for a signed token in another spelling.
 pub(super) const EXPECTED: &str = "a signed token as it was issued: base64url without padding, other characters and unused bits that are set";
@@ -100,6 +103,9 @@ impl Format {
         if is_paseto(text) {
             return Some(Self::Paseto);
         }
+        if first_dot == last_dot && is_json_scalar(&text[..first_dot]) {
+            return has_signature(&text[last_dot + 1..]).then_some(Self::Itsdangerous);
+        }
         let is_compressed = first_dot == 0 && last_dot > 0 && is_zlib(&text[1..last_dot]);
         let is_timed = || is_time(&text[..last_dot]) && has_signature(&text[last_dot + 1..]);
         (is_compressed || is_timed()).then_some(Self::Itsdangerous)
@@ -167,6 +173,20 @@ fn is_json(segment: &[u8]) -> bool {
     is_enclosed
         && (0..length.min(LOOKED_AT)).map(byte).all(|byte| byte >= b' ' || is_space(byte))
         && digits.iter().all(|byte| digit(*byte).is_some())
+}
+
+/// Whether `segment` is the base64 of a number, `true`, `false` or `null`. It is signed as text, so it has one spelling.
+fn is_json_scalar(segment: &[u8]) -> bool {
+    const MAX_LENGTH: usize = 32;
+    if segment.is_empty() || segment.len() > MAX_LENGTH {
+        return false;
+    }
+    let Ok(decoded) = URL_SAFE_NO_PAD.decode(segment) else { return false };
+    let is_number = |text: &[u8]| {
+        text.iter().any(u8::is_ascii_digit)
+            && text.iter().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte))
+    };
+    matches!(&*decoded, b"true" | b"false" | b"null") || is_number(&decoded)
 }
 
 /// The value of a character of base64 or base64url.

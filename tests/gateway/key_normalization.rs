@@ -85,6 +85,24 @@ fn a_signed_token_has_one_spelling() {
     });
 }
 
+/// Upstreams that read the whole value decode the token, and skip what is behind it.
+#[test]
+fn a_token_is_no_scheme_of_a_word_behind_it() {
+    let signature = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+    for token in [
+        format!("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.{signature}"),
+        format!("NDI.{signature}"),
+        format!("gAAAAABkAAAAAAAA{signature}"),
+        "eyJhbGciOiJIUzI1NiJ9.".to_owned(),
+    ] {
+        for junk in ["!", "~", "a", "a=1", ".AAAA.AAAA.AAAA"] {
+            let header = format!("Authorization: {token} {junk}\r\n");
+            assert_refused("token", "/items/1", header.as_bytes());
+            assert_refused("'header:authorization'", "/items/1", header.as_bytes());
+        }
+    }
+}
+
 #[test]
 fn bearer_tokens_are_those_of_rfc_6750() {
     for token in ["a!b", "a b", "\u{e9}", "a=b", "{a}", "a%20"] {
