@@ -37,7 +37,7 @@ impl RequestId {
 /// worker made it.
 pub(super) struct RequestIds(RefCell<RandomBlock>);
 
-/// Random bytes, drawn many at a time because a draw costs as much as some hundred ids.
+/// Random bytes of the system, drawn many at a time: a draw is a system call.
 struct RandomBlock {
     bytes: [u8; BLOCK],
     /// The number of bytes that were used.
@@ -74,10 +74,8 @@ impl RequestIds {
 impl RandomBlock {
     #[cold]
     fn draw(&mut self) {
-        if aws_lc_rs::rand::fill(&mut self.bytes).is_err() {
-            // Should this fail as well, ids repeat, and nothing else depends on them.
-            let _ = getrandom::fill(&mut self.bytes);
-        }
+        // Should this ever fail, ids repeat, and nothing else depends on them.
+        let _ = getrandom::fill(&mut self.bytes);
         self.used = 0;
     }
 }
