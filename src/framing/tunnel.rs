@@ -4,23 +4,25 @@
 //! buffer has at most one read of a socket, or a window of a stream of HTTP/2. The end of one direction closes
 //! only that direction.
 
+mod http2_end;
+
 use std::{
     io,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
-use bytes::Bytes;
-use h2::{Reason, SendStream};
-
+pub use self::http2_end::{Http2End, poll_capacity};
 use super::{
     buffer::{Buffer, ReadBuffer, poll_read},
-    receiver::Http2Receiver,
     socket::{SharedSocket, yield_turn},
     state::StateCell,
 };
 
 /// Most reads and writes of one direction in one poll; then the task yields to others.
 const MAX_ROUNDS: usize = 16;
+
+/// Longest time in ms that what one side sent before it failed waits for the other side to take it.
+const FLUSH_TIMEOUT: u64 = 500;
 
 /// One end of a tunnel.
 pub trait TunnelEnd {
@@ -30,7 +32,7 @@ pub trait TunnelEnd {
     /// The connection failed.
     fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<usize>>;
 
-    /// Called when what was read cannot be written: see [`Http2Receiver::read_ahead`].
+    /// Called when what was read cannot be written: see [`super::Http2Receiver::read_ahead`].
     ///
     /// # Errors
     /// The connection failed, which a read would report only behind what is unread.
@@ -53,6 +55,11 @@ pub trait TunnelEnd {
     /// # Errors
     /// The connection failed.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Ready when [`Self::abort`] discards nothing that was written, or the connection failed.
+    fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_flush(cx).map(drop)
+    }
 
     /// Makes the other side see a failed connection instead of an orderly end.
     fn abort(&mut self);
@@ -79,8 +86,8 @@ pub struct Tunnel<C, U> {
     download: Flow,
     /// The length of the response's head, which is written before the first byte of the tunnel.
     head_length: u64,
-    /// Whether the tunnel has failed and will be aborted in the next turn.
-    is_aborting: bool,
+    /// How the tunnel failed, and until when what was written before may wait, in ms of the coarse clock.
+    failed: Option<(TunnelOutcome, u64)>,
 }
 
 /// One direction of a tunnel.
@@ -90,6 +97,8 @@ struct Flow {
     /// The number of bytes written of `bytes`.
     written: usize,
     phase: Phase,
+    /// The source has failed: until when what it sent before may wait, in ms of the coarse clock.
+    failing_until: Option<u64>,
     /// Bytes written to the target so far.
     sent: u64,
     /// Reads and writes so far.
@@ -116,10 +125,11 @@ impl Flow {
         self.written < self.bytes.len()
     }
 
-    /// Moves bytes from `source` to `target` until one of them is not ready.
+    /// Moves bytes from `source` to `target` until one of them is not ready. `now` is the coarse time in ms.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
+        now: u64,
         source: &mut impl TunnelEnd,
         target: &mut impl TunnelEnd,
     ) {
@@ -127,7 +137,10 @@ impl Flow {
             if self.has_unsent() {
                 match target.poll_write(cx, &self.bytes[self.written..]) {
                     Poll::Pending => {
-                        if source.read_ahead(cx).is_err() {
+                        if self.failing_until.is_none() && source.read_ahead(cx).is_err() {
+                            self.failing_until = Some(now + FLUSH_TIMEOUT);
+                        }
+                        if self.failing_until.is_some_and(|until| now > until) {
                             // The target may never take what is left.
                             self.discard(Phase::SourceFailed);
                         }
@@ -153,6 +166,10 @@ impl Flow {
                             self.discard(Phase::TargetFailed);
                         }
                         return;
+                    }
+                    // A socket reports its failure once, and then an end.
+                    Poll::Ready(Ok(0)) if self.failing_until.is_some() => {
+                        self.phase = Phase::SourceFailed;
                     }
                     Poll::Ready(Ok(0)) => self.phase = Phase::SourceEnded,
                     Poll::Ready(Ok(_)) => self.steps += 1,
@@ -183,7 +200,7 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         let head_length = head.len() as u64;
         let download = Flow { bytes: head, ..Flow::default() };
         let upload = Flow::default();
-        Self { client, upstream, upload, download, head_length, is_aborting: false }
+        Self { client, upstream, upload, download, head_length, failed: None }
     }
 
     /// The bytes that were written to the client, and to the upstream.
@@ -193,13 +210,17 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
 
     /// Moves bytes in both directions. Ready when the tunnel has ended. `state` has its idle timeout.
     pub fn poll(&mut self, cx: &mut Context<'_>, state: &StateCell) -> Poll<TunnelOutcome> {
+        if self.failed.is_some() {
+            return self.poll_abort(cx, state);
+        }
         let steps = self.upload.steps + self.download.steps;
-        self.upload.poll(cx, &mut self.client, &mut self.upstream);
-        self.download.poll(cx, &mut self.upstream, &mut self.client);
+        self.upload.poll(cx, state.now(), &mut self.client, &mut self.upstream);
+        self.download.poll(cx, state.now(), &mut self.upstream, &mut self.client);
         if self.upload.steps + self.download.steps > steps {
             state.mark_tunnel_progress();
         }
         let outcome = match self.outcome() {
+            Some(TunnelOutcome::Complete) => return Poll::Ready(TunnelOutcome::Complete),
             Some(outcome) => outcome,
             None if state.timeout().is_some() => TunnelOutcome::TimedOut,
             None => {
@@ -208,15 +229,23 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
                 return Poll::Pending;
             }
         };
-        if outcome != TunnelOutcome::Complete {
-            if !std::mem::replace(&mut self.is_aborting, true) {
-                // A reset discards what the connection of a stream has not taken, such as a last message.
-                yield_turn(cx);
-                return Poll::Pending;
-            }
-            self.client.abort();
-            self.upstream.abort();
+        self.failed = Some((outcome, state.now() + FLUSH_TIMEOUT));
+        // Only the sweep ends the wait for a side that takes no more.
+        state.begin_tunnel(None);
+        state.set_swept(true);
+        self.poll_abort(cx, state)
+    }
+
+    /// Resets both sides once they have taken what was written, such as a last message, or are late.
+    fn poll_abort(&mut self, cx: &mut Context<'_>, state: &StateCell) -> Poll<TunnelOutcome> {
+        let Some((outcome, until)) = self.failed else { return Poll::Pending };
+        let client = self.client.poll_written(cx);
+        let upstream = self.upstream.poll_written(cx);
+        if (client.is_pending() || upstream.is_pending()) && state.now() <= until {
+            return Poll::Pending;
         }
+        self.client.abort();
+        self.upstream.abort();
         Poll::Ready(outcome)
     }
 
@@ -256,78 +285,6 @@ pub fn poll_read_socket(
     out.extend_from_slice(before.bytes());
     before.consume(count);
     Poll::Ready(Ok(count))
-}
-
-/// An end of a tunnel that is a stream of HTTP/2: RFC 8441, 5.
-pub struct Http2End {
-    send: SendStream<Bytes>,
-    receive: Http2Receiver,
-}
-
-impl Http2End {
-    /// The end with both directions of one stream.
-    pub fn new(send: SendStream<Bytes>, receive: Http2Receiver) -> Self {
-        Self { send, receive }
-    }
-}
-
-impl TunnelEnd for Http2End {
-    fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        self.receive.poll_data(cx, |data| out.extend_from_slice(data)).map_err(io::Error::other)
-    }
-
-    fn read_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        self.receive.read_ahead(cx).map_err(io::Error::other)
-    }
-
-    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        check_reset(&self.send.poll_reset(cx))?;
-        let count = ready!(poll_capacity(&mut self.send, cx, bytes.len()))?;
-        let sent = self.send.send_data(Bytes::copy_from_slice(&bytes[..count]), false);
-        Poll::Ready(sent.map(|()| count).map_err(io::Error::other))
-    }
-
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(check_reset(&self.send.poll_reset(cx)))
-    }
-
-    fn poll_close(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.send.send_data(Bytes::new(), true).map_err(io::Error::other))
-    }
-
-    fn abort(&mut self) {
-        self.send.send_reset(Reason::CANCEL);
-    }
-}
-
-/// Ready with the number of bytes that may be sent now, 1 to `wanted`.
-///
-/// # Errors
-/// The stream is over.
-pub fn poll_capacity(
-    send: &mut SendStream<Bytes>,
-    cx: &mut Context<'_>,
-    wanted: usize,
-) -> Poll<io::Result<usize>> {
-    send.reserve_capacity(wanted);
-    let mut allowed = send.capacity();
-    while allowed == 0 {
-        // Reports changes only, and also those that leave nothing.
-        allowed = match ready!(send.poll_capacity(cx)) {
-            Some(Ok(allowed)) => allowed,
-            Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
-            None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-        };
-    }
-    Poll::Ready(Ok(allowed.min(wanted)))
-}
-
-/// An error if the other side has reset the stream.
-fn check_reset(reset: &Poll<Result<Reason, h2::Error>>) -> io::Result<()> {
-    match reset {
-        Poll::Pending => Ok(()),
-        Poll::Ready(_) => Err(io::ErrorKind::ConnectionReset.into()),
-    }
 }
 
 #[cfg(test)]

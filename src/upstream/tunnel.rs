@@ -102,6 +102,13 @@ impl TunnelEnd for UpstreamTunnel {
         }
     }
 
+    fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.end {
+            End::Http1(connection) => connection.socket.poll_flush(cx).map(drop),
+            End::Http2 { end, .. } => end.poll_written(cx),
+        }
+    }
+
     fn abort(&mut self) {
         match &mut self.end {
             End::Http1(connection) => connection.socket.reset_on_close(),

@@ -14,6 +14,8 @@ struct ScriptedEnd {
     is_aborted: bool,
     /// Whether the connection fails while it is not read.
     is_reset: bool,
+    /// Whether what was written waits for the connection.
+    is_held: bool,
 }
 
 impl ScriptedEnd {
@@ -61,6 +63,10 @@ impl TunnelEnd for ScriptedEnd {
         Poll::Ready(Ok(()))
     }
 
+    fn poll_written(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_held { Poll::Pending } else { Poll::Ready(()) }
+    }
+
     fn abort(&mut self) {
         self.is_aborted = true;
     }
@@ -69,15 +75,14 @@ impl TunnelEnd for ScriptedEnd {
 type ScriptedTunnel = Tunnel<ScriptedEnd, ScriptedEnd>;
 
 fn poll(tunnel: &mut ScriptedTunnel) -> Option<TunnelOutcome> {
-    let state = StateCell::new(Rc::new(Cell::new(0)));
+    poll_at(tunnel, 0)
+}
+
+/// Polls `tunnel` at a coarse time in ms.
+fn poll_at(tunnel: &mut ScriptedTunnel, now: u64) -> Option<TunnelOutcome> {
+    let state = StateCell::new(Rc::new(Cell::new(now)));
     state.begin_tunnel(None);
-    let mut polled = || tunnel.poll(&mut Context::from_waker(Waker::noop()), &state);
-    let mut outcome = polled();
-    if outcome.is_pending() {
-        // A tunnel that failed is aborted one turn later.
-        outcome = polled();
-    }
-    match outcome {
+    match tunnel.poll(&mut Context::from_waker(Waker::noop()), &state) {
         Poll::Ready(outcome) => Some(outcome),
         Poll::Pending => None,
     }
@@ -136,7 +141,46 @@ fn a_reset_ends_a_tunnel_whose_other_side_does_not_accept() {
         assert_eq!(poll(&mut tunnel), None);
         let sender = if is_client { &mut tunnel.client } else { &mut tunnel.upstream };
         sender.is_reset = true;
-        assert_eq!(poll(&mut tunnel), Some(outcome));
+        assert_eq!(poll(&mut tunnel), None);
+        assert_eq!(poll_at(&mut tunnel, FLUSH_TIMEOUT), None, "the other side may take it");
+        assert_eq!(poll_at(&mut tunnel, FLUSH_TIMEOUT + 1), Some(outcome));
+    }
+}
+
+#[test]
+fn what_waits_for_a_slow_side_is_written_after_a_reset() {
+    let client = ScriptedEnd::new([], Some(0));
+    // A socket reports its failure once, and then an end.
+    let arriving = [Some("last"), Some(" bytes"), Some("")];
+    let upstream = ScriptedEnd { is_reset: true, ..ScriptedEnd::new(arriving, ROOM) };
+    let mut tunnel = Tunnel::new(client, upstream, Buffer::default());
+    assert_eq!(poll(&mut tunnel), None);
+    tunnel.upstream.is_reset = false;
+    tunnel.client.room = ROOM;
+    assert_eq!(poll(&mut tunnel), Some(TunnelOutcome::UpstreamFailed));
+    assert_eq!(tunnel.client.written, b"last bytes");
+    assert!(tunnel.client.is_aborted && !tunnel.client.is_closed);
+}
+
+#[test]
+fn a_reset_waits_for_what_was_written_but_not_for_long() {
+    for (is_client, outcome) in
+        [(true, TunnelOutcome::ClientFailed), (false, TunnelOutcome::UpstreamFailed)]
+    {
+        for released_at in [Some(FLUSH_TIMEOUT), None] {
+            let sender = ScriptedEnd::new([Some("last"), None], ROOM);
+            let reader = ScriptedEnd { is_held: true, ..ScriptedEnd::new([], ROOM) };
+            let (client, upstream) = if is_client { (sender, reader) } else { (reader, sender) };
+            let mut tunnel = Tunnel::new(client, upstream, Buffer::default());
+            assert_eq!(poll(&mut tunnel), None);
+            assert_eq!(poll_at(&mut tunnel, FLUSH_TIMEOUT), None);
+            assert!(!tunnel.client.is_aborted && !tunnel.upstream.is_aborted);
+            let reader = if is_client { &mut tunnel.upstream } else { &mut tunnel.client };
+            reader.is_held = released_at.is_none();
+            let now = released_at.unwrap_or(FLUSH_TIMEOUT + 1);
+            assert_eq!(poll_at(&mut tunnel, now), Some(outcome));
+            assert!(tunnel.client.is_aborted && tunnel.upstream.is_aborted);
+        }
     }
 }
 
@@ -163,8 +207,7 @@ fn an_idle_tunnel_is_aborted() {
     let state = StateCell::new(Rc::new(Cell::new(0)));
     state.begin_tunnel(Some(100));
     state.expire(crate::framing::Timeout::Tunnel);
-    let mut polled = || tunnel.poll(&mut Context::from_waker(Waker::noop()), &state);
-    assert_eq!(polled(), Poll::Pending, "what was sent goes out first");
-    assert_eq!(polled(), Poll::Ready(TunnelOutcome::TimedOut));
+    let polled = tunnel.poll(&mut Context::from_waker(Waker::noop()), &state);
+    assert_eq!(polled, Poll::Ready(TunnelOutcome::TimedOut));
     assert!(tunnel.client.is_aborted && tunnel.upstream.is_aborted);
 }

@@ -1,5 +1,7 @@
 //! Tunnels over streams of HTTP/2 (RFC 8441), on the client's side, the upstream's, or both.
 
+mod resets;
+
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr},
@@ -197,6 +199,9 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) 
             tokio::task::yield_now().await;
         }
         return stream.send_reset(Reason::CONNECT_ERROR);
+    }
+    if request_path == "/count" {
+        return resets::count(body).await;
     }
     if is_refused {
         let _ = stream.send_data("no".into(), true);

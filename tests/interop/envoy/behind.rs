@@ -25,7 +25,7 @@ const WAYS: [(&str, &str, &str); 6] = [
 ];
 
 /// Envoy before an application.
-struct Envoy {
+pub(super) struct Envoy {
     application: Application,
     files: Files,
     clear: u16,
@@ -34,7 +34,7 @@ struct Envoy {
 }
 
 impl Envoy {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let application = Application::start();
         let files = Files::new();
         let own = files.issue("envoy", &[SERVER]);
@@ -57,8 +57,13 @@ impl Envoy {
 
     /// A gateway before it.
     fn edge(&self, protocol: &str, scheme: &str) -> Edge {
+        Edge::start(&self.sections(protocol, scheme))
+    }
+
+    /// The `upstreams` and `routes` of a gateway before it.
+    pub(super) fn sections(&self, protocol: &str, scheme: &str) -> String {
         let port = if scheme == "https" { self.tls } else { self.clear };
-        Edge::start(&format!(
+        format!(
             "upstreams:
   envoy:
     targets: ['{scheme}://127.0.0.1:{port}']
@@ -67,7 +72,7 @@ impl Envoy {
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: envoy, max_body: 8MiB}}]
 ",
             upstream_tls(&self.files, scheme, SERVER)
-        ))
+        )
     }
 
     /// Calls `check` for each of [`WAYS`] with a gateway, and the protocol that Envoy sees.

@@ -3,13 +3,14 @@
 use serde_json::json;
 use testkit::port::free_port;
 
-use super::{HTTP1, HTTP2, cluster, configuration, listener, route};
+use super::{HTTP1, HTTP2, behind::Envoy, cluster, configuration, listener, route};
 use crate::{
     chain::{Application, Front},
     curl::curl,
     edge::{Edge, Files, Listener, NAME},
     nghttp2::{assert_all_succeeded, h2load},
     server::Server,
+    tools::{run, script},
     websocket::{HTTP1_CLIENT, HTTP2_CLIENT},
 };
 
@@ -97,6 +98,22 @@ fn envoy_in_front_passes_websocket() {
         // Towards HTTP/1.1 Envoy sends no key if its client sent none, and the server needs one.
         if version == HTTP2 {
             front.assert_websocket_passes(HTTP2_CLIENT);
+        }
+    }
+    chain.edge.gateway.wait_for_metric("tidegate_tunnels ", 0);
+}
+
+/// Envoy resets the stream of a WebSocket right behind the close frame.
+#[test]
+fn close_frames_pass_between_two_envoys() {
+    let behind = Envoy::start();
+    let chain = Chain::start(&behind.sections("http2", "http"));
+    for (front, (_, _, version)) in chain.fronts().zip(WAYS) {
+        if version == HTTP2 {
+            let mut command = script("../envoy/websocket_closes.py");
+            command.args([&front.clear.to_string(), NAME, "60"]);
+            let codes = run(&mut command).succeeded(&front.case).out;
+            assert_eq!(codes.trim(), "1000: 30, 4002: 30", "{}", front.case);
         }
     }
     chain.edge.gateway.wait_for_metric("tidegate_tunnels ", 0);
