@@ -229,7 +229,8 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
                 return Poll::Pending;
             }
         };
-        self.failed = Some((outcome, state.now() + FLUSH_TIMEOUT));
+        let failing_until = self.upload.failing_until.or(self.download.failing_until);
+        self.failed = Some((outcome, failing_until.unwrap_or(state.now() + FLUSH_TIMEOUT)));
         // Only the sweep ends the wait for a side that takes no more.
         state.begin_tunnel(None);
         state.set_swept(true);
