@@ -59,6 +59,8 @@ pub struct EndpointState {
     streams: AtomicU32,
     /// The places that clients hold at their own pace.
     paced: Arc<ClientCounts>,
+    /// The places that clients hold; only at an upstream with bounds.
+    held: Arc<ClientCounts>,
     /// Whether the last connect was refused because `max_connections` were open.
     is_starved: AtomicBool,
     /// The view of its health, packed.
@@ -112,6 +114,7 @@ impl EndpointState {
             connections: AtomicU32::new(0),
             streams: AtomicU32::new(0),
             paced: Arc::default(),
+            held: Arc::default(),
             is_starved: AtomicBool::new(false),
             view: AtomicU64::new(HealthView::default().to_bits()),
             latency: AtomicU64::new(0),
@@ -317,6 +320,23 @@ impl EndpointState {
     /// Whether the client holds its share of the places at its own pace.
     pub(super) fn is_share_full(&self, client: IpAddr, bounds: &Bounds) -> bool {
         bounds.is_bounded() && self.paced.of(client) >= self.client_share(bounds)
+    }
+
+    /// Whether a new request of the client leaves the next place to one that waits: the client holds its share.
+    pub(super) fn is_behind_waiting(&self, client: IpAddr, bounds: &Bounds) -> bool {
+        self.has_waiting()
+            && self.held.of(client) >= self.client_share(bounds)
+            && self.load.pending.has_first()
+    }
+
+    /// The places that clients hold beyond their shares, and that this one may wait for. A client that holds its share,
+    /// or none, waits only for those that are held at the clients' pace.
+    pub(super) fn excess_places(&self, client: Option<IpAddr>, bounds: &Bounds) -> u32 {
+        let share = self.client_share(bounds);
+        match client {
+            Some(client) if self.held.of(client) < share => self.held.excess(share),
+            _ => self.paced.excess(share),
+        }
     }
 
     /// Whether all places are taken.

@@ -70,6 +70,9 @@ impl PendingQueue {
     /// Enters the queue at its end. `None`: `max` requests wait, and none of them leaves for this client's.
     pub(super) fn enter(&self, max: u32, client: Option<IpAddr>) -> Option<PendingPlace<'_>> {
         let mut queue = self.queue.lock();
+        if max == 0 {
+            return None;
+        }
         if queue.waiters.len() >= max as usize {
             queue.displace(client)?;
         }

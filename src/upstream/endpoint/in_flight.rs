@@ -51,7 +51,8 @@ impl InFlight {
         let count = endpoint.begin(limit).ok_or(NoPlace::Full)?;
         let paced = counted.map(|own| Box::new(PacedPlace::new(own, endpoint, set, pool.now())));
         let mut begun = Self::counted(count, pool, set);
-        begun.holder = Some(Box::new(Holder { client, set: Arc::clone(set), paced }));
+        let _held = endpoint.held.add(client);
+        begun.holder = Some(Box::new(Holder { client, _held, set: Arc::clone(set), paced }));
         Ok(begun)
     }
 
@@ -64,6 +65,9 @@ impl InFlight {
             if let Some(holder) = &mut moved.holder {
                 holder.paced = paced.map(Box::new);
             }
+        }
+        if let Some(holder) = &mut moved.holder {
+            holder._held = pool.endpoint().held.add(holder.client);
         }
         *self = moved;
     }
@@ -114,7 +118,7 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         // Before another request is woken, which may be the same client's.
-        drop(self.take_paced());
+        drop(self.holder.take());
         let endpoint = self.pool.endpoint();
         endpoint.in_flight.fetch_sub(1, Relaxed);
         if self.is_totalled {

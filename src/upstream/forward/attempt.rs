@@ -30,6 +30,8 @@ use crate::{
 const FAMILY_DELAY: Duration = Duration::from_millis(250);
 /// The longest time until a request that waits for room looks for it again.
 const PENDING_CHECK: Duration = Duration::from_millis(100);
+/// The time that a request waits without `max_pending` for the places that another client holds beyond its share.
+const EXCESS_WAIT: Duration = Duration::from_millis(250);
 /// The time after which a request that the process has no connection for tries again: other workers close their idle
 /// ones in between.
 const SHORTAGE_CHECK: Duration = Duration::from_millis(50);
@@ -59,6 +61,8 @@ pub(super) struct Run<'r> {
     has_begun: bool,
     /// The place in the queue of those that wait for room, until the request has it.
     place: Option<PendingPlace<'r>>,
+    /// Until when it keeps the place in the queue; `None`: until its deadline.
+    waits_until: Option<Duration>,
     holder: Option<PlaceHolder<'r>>,
     /// Whether a target had room, but not for this client, which holds its share of it at its own pace.
     is_share_full: bool,
@@ -139,6 +143,7 @@ impl<'r> Run<'r> {
             started,
             has_begun: false,
             place: None,
+            waits_until: None,
             holder: input.holder,
             is_share_full: false,
         }
@@ -339,6 +344,11 @@ impl<'r> Run<'r> {
         self.is_share_full = false;
         while let Some(choice) = self.choose(now) {
             let index = choice.index;
+            if self.is_behind_waiting(index) {
+                (self.is_share_full, has_lost_race) = (true, true);
+                self.excluded.push(index);
+                continue;
+            }
             let view = endpoints.set.members[index].state.view();
             let mut kind = AttemptKind::Regular;
             if view.availability(now) == Availability::Trial {
@@ -390,11 +400,15 @@ impl<'r> Run<'r> {
     async fn wait_in_queue(&mut self, max_pending: u32) -> Result<(), UpstreamError> {
         let state = &*self.balancer.state;
         let place = if let Some(place) = self.place.take() {
+            if self.has_waited_enough() {
+                return Err(self.overloaded());
+            }
             place
         } else {
             let client = self.holder.map(|holder| holder.client);
             // Also without `max_pending`.
             let max = max_pending.max(self.excess_places());
+            self.waits_until = (max_pending == 0).then(|| self.clock().uptime() + EXCESS_WAIT);
             state.load.pending.enter(max, client).ok_or_else(|| self.overloaded())?
         };
         place.set_passed_over(self.is_share_full);

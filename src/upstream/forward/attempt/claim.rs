@@ -27,10 +27,29 @@ impl Run<'_> {
         if self.is_share_full || !bounds.is_bounded() {
             return 0;
         }
-        let excess = self.endpoints.pools.iter().map(|pool| {
-            let endpoint = pool.endpoint();
-            endpoint.paced().excess(endpoint.client_share(bounds))
-        });
-        excess.sum()
+        let client = self.holder.map(|holder| holder.client);
+        let pools = self.endpoints.pools.iter();
+        pools.map(|pool| pool.endpoint().excess_places(client, bounds)).sum()
+    }
+
+    /// Whether the request leaves the next place at the endpoint to others, which wait, because its client holds its
+    /// share.
+    pub(super) fn is_behind_waiting(&self, index: usize) -> bool {
+        let bounds = &self.endpoints.set.servers.bounds;
+        let endpoint = self.endpoints.pools[index].endpoint();
+        self.place.is_none()
+            && self.holder.is_some_and(|own| endpoint.is_behind_waiting(own.client, bounds))
+    }
+
+    /// Whether the request has waited long enough for a place that another client holds beyond its share. Those that are
+    /// held at a client's pace return soon.
+    pub(super) fn has_waited_enough(&self) -> bool {
+        let bounds = &self.endpoints.set.servers.bounds;
+        self.waits_until.is_some_and(|until| self.clock().uptime() >= until)
+            && self
+                .endpoints
+                .pools
+                .iter()
+                .all(|pool| pool.endpoint().excess_places(None, bounds) == 0)
     }
 }
