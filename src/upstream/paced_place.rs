@@ -29,9 +29,8 @@ pub(super) enum NoPlace {
 /// The client whose request holds a place, and the endpoints with their bounds.
 #[derive(Debug)]
 pub(super) struct Holder {
-    pub(super) client: IpAddr,
     /// Counts the place as the client's.
-    pub(super) _held: Counted,
+    pub(super) held: Counted,
     pub(super) set: Arc<EndpointSet>,
     /// Counts the place as held at the client's pace.
     pub(super) paced: Option<Box<PacedPlace>>,

@@ -38,7 +38,7 @@ impl ReadAhead {
     pub(super) fn new(in_flight: &InFlight) -> Option<Self> {
         let holder = in_flight.holder()?;
         let endpoint = in_flight.pool().endpoint();
-        let buffer = reserve_buffer(endpoint.buffers(), holder.client);
+        let buffer = reserve_buffer(endpoint.buffers(), holder.held.client);
         let size = holder.set.servers.bounds.pacing.response_buffer;
         Some(Self {
             bytes: Vec::new(),

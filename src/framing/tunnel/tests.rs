@@ -4,7 +4,6 @@ use super::*;
 
 /// An end that reads what the test says, and accepts as much as it says.
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact that tests set or check alone")]
 struct ScriptedEnd {
     /// `None` is an error, no bytes the end of the stream.
     arriving: VecDeque<Option<Vec<u8>>>,

@@ -51,8 +51,8 @@ impl InFlight {
         let count = endpoint.begin(limit).ok_or(NoPlace::Full)?;
         let paced = counted.map(|own| Box::new(PacedPlace::new(own, endpoint, set, pool.now())));
         let mut begun = Self::counted(count, pool, set);
-        let _held = endpoint.held.add(client);
-        begun.holder = Some(Box::new(Holder { client, _held, set: Arc::clone(set), paced }));
+        let held = endpoint.held.add(client);
+        begun.holder = Some(Box::new(Holder { held, set: Arc::clone(set), paced }));
         Ok(begun)
     }
 
@@ -67,16 +67,16 @@ impl InFlight {
             }
         }
         if let Some(holder) = &mut moved.holder {
-            holder._held = pool.endpoint().held.add(holder.client);
+            holder.held = pool.endpoint().held.add(holder.held.client);
         }
         *self = moved;
     }
 
     /// Counts the request as held at the client's pace, whatever the client's share is; `None` without bounds.
     pub(in crate::upstream) fn pace(&self, now: u64) -> Option<PacedPlace> {
-        let Holder { client, set, .. } = self.holder()?;
+        let Holder { held, set, .. } = self.holder()?;
         let endpoint = self.pool.endpoint();
-        Some(PacedPlace::new(endpoint.paced.add(*client), endpoint, set, now))
+        Some(PacedPlace::new(endpoint.paced.add(held.client), endpoint, set, now))
     }
 
     /// Takes the count of a place that is held at the client's pace.
