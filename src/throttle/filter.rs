@@ -209,7 +209,7 @@ impl<A: Atomics> Filter<A> {
     }
 
     /// The share of positions that are set in each live generation, oldest first, if the filter had this
-    /// `growth`, which is at most its own. Estimated from [`FILL_SAMPLES`] positions.
+    /// `growth`, which is at most its own. Estimated from a sample of positions.
     pub fn fills(&self, growth: u32) -> Vec<f64> {
         let positions = self.geometry.grown(growth).bits;
         let live = self.load_epoch();
