@@ -329,8 +329,8 @@ impl EndpointState {
             && self.load.pending.has_first()
     }
 
-    /// The places that clients hold beyond their shares, and that this one may wait for. A client that holds its share,
-    /// or none, waits only for those that are held at the clients' pace.
+    /// The number of places held beyond the clients' shares that this client may wait for. A client below its share may
+    /// wait for all of them; any other request only for those held at a client's pace.
     pub(super) fn excess_places(&self, client: Option<IpAddr>, bounds: &Bounds) -> u32 {
         let share = self.client_share(bounds);
         match client {

@@ -1,4 +1,4 @@
-//! [`Http2End`]: an end of a tunnel that is a stream of HTTP/2.
+//! [`Http2End`]: a tunnel end on an HTTP/2 stream.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use h2::{Reason, SendStream};
 
 use super::{super::receiver::Http2Receiver, TunnelEnd};
 
-/// An end of a tunnel that is a stream of HTTP/2: RFC 8441, 5.
+/// A tunnel end on an HTTP/2 stream: RFC 8441, 5.
 pub struct Http2End {
     send: SendStream<Bytes>,
     receive: Http2Receiver,
@@ -104,7 +104,7 @@ pub fn poll_capacity(
     send.reserve_capacity(wanted);
     let mut allowed = send.capacity();
     while allowed == 0 {
-        // Reports changes only, and also those that leave nothing.
+        // Reports every change of the window, including one to zero.
         allowed = match ready!(send.poll_capacity(cx)) {
             Some(Ok(allowed)) => allowed,
             Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),

@@ -64,7 +64,7 @@ pub(super) struct Run<'r> {
     /// Until when it keeps the place in the queue; `None`: until its deadline.
     waits_until: Option<Duration>,
     holder: Option<PlaceHolder<'r>>,
-    /// Whether a target had room, but not for this client, which holds its share of it at its own pace.
+    /// True if a target had room, but not for this client: it holds its share, and may have to wait behind others.
     is_share_full: bool,
 }
 
