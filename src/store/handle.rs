@@ -12,13 +12,15 @@ use super::{
     fallback,
     local_admission::{LocalAdmission, QueueOutcome, can_lease},
     maintenance::Maintenance,
-    redis::{CallError, RedisClient},
     remaining,
     scatter::{self, Scatter},
     stats::WorkerCounts,
 };
-use crate::limit::{
-    Adjustment, Charge, DecisionSource, Millis, OnFailure, Outcome, StoreDecision, Verdict,
+use crate::{
+    limit::{
+        Adjustment, Charge, DecisionSource, Millis, OnFailure, Outcome, StoreDecision, Verdict,
+    },
+    redis::{CallError, RedisClient},
 };
 
 use crate::clock::Uptime;

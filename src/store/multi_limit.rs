@@ -4,11 +4,12 @@
 use smallvec::SmallVec;
 
 use super::{
-    Failure, StoreError, StoreHandle,
+    StoreError, StoreHandle,
     local_admission::{LeasedCharges, LocalAdmission, QueueOutcome, QueueTicket, can_lease},
 };
-use crate::limit::{
-    Adjustment, Change, Charge, DecisionSource, Millis, Outcome, StoreDecision, Verdict,
+use crate::{
+    limit::{Adjustment, Change, Charge, DecisionSource, Millis, Outcome, StoreDecision, Verdict},
+    redis::Failure,
 };
 
 use crate::clock::Uptime;
