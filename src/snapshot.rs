@@ -36,7 +36,6 @@ mod compile;
 mod compress;
 mod cors;
 mod error_bodies;
-mod fault_collector;
 mod files;
 mod limits;
 mod listen;
@@ -52,6 +51,7 @@ mod reserve;
 mod route_edits;
 mod route_match;
 mod routes;
+mod section;
 mod store;
 #[cfg(test)]
 mod tests;
