@@ -80,7 +80,7 @@ pub use self::{
 };
 use crate::{
     client_usage::{ClientHandle, ClientTable, ClientUsage},
-    clock::Clock,
+    clock::{Clock, CoarseClock, CoarseTime},
     compress::CompressionBudget,
     error::GatewayError,
     framing::{BodyLength, ClientStream, Fields, FramingError, RequestHead, Version},
@@ -172,9 +172,9 @@ pub struct Gateway {
     /// The counters of requests without a route.
     unrouted: Arc<CachePadded<RouteCounters>>,
     /// The worker's coarse clock, in ms.
-    coarse_clock: Rc<Cell<u64>>,
+    coarse_clock: CoarseClock,
     /// When the last warning about a request was logged, by the coarse clock.
-    warned_at: Cell<u64>,
+    warned_at: Cell<CoarseTime>,
     /// The calls to the store that outlive their request.
     background: Rc<Background>,
     /// The leases of concurrency permits.
@@ -185,7 +185,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// The gateway of the current worker; call it on the worker's runtime.
-    pub fn new(shared: Arc<Shared>, coarse_clock: Rc<Cell<u64>>) -> Self {
+    pub fn new(shared: Arc<Shared>, coarse_clock: CoarseClock) -> Self {
         let metrics = shared.metrics.add_worker();
         let store = Rc::new(shared.store.worker());
         let background = Rc::new(Background::new(Rc::clone(&store), shared.clock.clone()));
@@ -199,7 +199,7 @@ impl Gateway {
             store_name: if shared.store.connector().is_some() { "redis" } else { "memory" },
             dates: DateCache::default(),
             unrouted: metrics.route(""),
-            warned_at: Cell::new(0),
+            warned_at: Cell::new(coarse_clock.now()),
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
             mirrors: Rc::new(Mirrors::new(coarse_clock.clone())),
@@ -245,7 +245,7 @@ impl Gateway {
     /// Flushes access log lines that have been buffered for a second. Call it about every 100 ms.
     pub fn flush_log(&self) {
         if let Some(log) = &self.access_log {
-            log.flush_if_older(self.coarse_clock.get());
+            log.flush_if_older(self.coarse_clock.now());
         }
     }
 

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    clock::CoarseClock,
+    clock::CoarseTime,
     framing::{BodyDecoder, Fields, HeadBounds, StateCell},
     upstream::{HostRule, PeerAddress, Protocol, ServerAddress},
 };
@@ -54,7 +56,7 @@ fn client(
     trailers: Option<Fields>,
 ) -> Rc<dyn ClientStream> {
     Rc::new(FakeClient {
-        state: StateCell::new(Rc::default()),
+        state: StateCell::new(CoarseClock::new(CoarseTime::ZERO)),
         length,
         pieces: RefCell::new(pieces.iter().cloned().collect()),
         trailers: RefCell::new(trailers.map(Box::new)),
