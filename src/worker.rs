@@ -380,7 +380,7 @@ impl Worker {
         addresses.source.set_ip(ip);
         let is_tls = certificate.is_some();
         self.gateway.metrics().count_opened(ConnectionProtocol { is_http2, is_tls });
-        let forwarding = PeerAddress::new(ip, is_tls);
+        let forwarding = PeerAddress::new(ip, if is_tls { "https" } else { "http" });
         let redirect_https = rules.redirect_https;
         drop(rules);
         let usage = self.gateway.client_usage(ip).into();
