@@ -5,27 +5,26 @@
 //! - A request is charged to all of its limits or to none.
 //! - If Redis fails, a request waits for the response timeout at most; each limit's
 //!   [`OnFailure`](crate::limit::OnFailure) policy then decides.
-//! - Memory is bounded: counters, token leases, cached denials and queued corrections.
+//! - MemoryStore is bounded: counters, leases, cached denials and queued corrections.
 //! - A charge is counted where it was decided: what this process admitted while Redis gave no answer is
 //!   counted in its memory, and never charged in Redis.
-//! - Leased tokens admit no more than the store would have admitted by itself, and a cached denial refuses
+//! - Leased units admit no more than the store would have admitted by itself, and a cached denial refuses
 //!   no longer than until its own retry time.
 //!
 //! # Which file does what
 //!
 //! [`CounterStore`] is the process's one store; it outlives every reload. Each worker has its own
-//! [`StoreHandle`] to it (`handle`).
+//! [`StoreHandle`] to it (`handle`). Calls to Redis are in [`crate::redis`].
 //!
 //! | module | purpose |
 //! |---|---|
 //! | [`memory`] | counters in this process |
-//! | `redis` | counters in Redis: connections, breakers, topology, scripts |
-//! | `local_admission` | decides without a call per request: from leased tokens and the deny cache |
-//! | [`token_lease`] | leases tokens from Redis, many per call |
+//! | `local_admission` | decides without a call per request: from leased units and the deny cache |
+//! | [`unit_lease`] | leases units from Redis, many per call |
 //! | [`deny_cache`] | caches denials until their retry time |
 //! | `multi_limit` | requests with several limits: all charged or none |
 //! | `scatter` | requests whose records live on several Redis shards |
-//! | `remaining` | adds leased tokens to the `remaining` that Redis reports |
+//! | `remaining` | adds leased units to the `remaining` that Redis reports |
 //! | `fallback` | decides when Redis gives no answer |
 //! | `corrections` | refunds and charges that no request waits for |
 //! | `maintenance` | each worker's periodic work |
@@ -38,7 +37,7 @@
 //! ```
 //! use tidegate::{
 //!     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, LeaseSize},
-//!     store::memory::Memory,
+//!     store::memory::MemoryStore,
 //! };
 //!
 //! let limit = Limit {
@@ -52,7 +51,7 @@
 //!     enforce: true,
 //!     index: 0,
 //! };
-//! let memory = Memory::new(1_000);
+//! let memory = MemoryStore::new(1_000);
 //! let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
 //! assert!(memory.charge(&charges, 1_700_000_000_000).admitted);
 //! assert!(!memory.charge(&charges, 1_700_000_000_001).admitted);
@@ -67,36 +66,32 @@ mod maintenance;
 pub mod memory;
 mod multi_limit;
 mod record_id;
-mod redis;
 mod remaining;
-mod scatter;
+mod shard_fanout;
 mod stats;
-pub mod token_lease;
+pub mod unit_lease;
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::redis::NodeConnection;
-pub use self::{
-    corrections::Correction,
-    handle::StoreHandle,
-    redis::{Connector, Credentials, Failure, RedisOptions, ShardStatus, ShardUrls, Topology},
-    stats::StoreStats,
-};
+pub use self::{corrections::Correction, handle::StoreHandle, stats::StoreStats};
 use self::{
     corrections::CorrectionQueue,
     deny_cache::DenyCache,
-    local_admission::TokenLeases,
-    memory::Memory,
-    record_id::{local_record_id, record_id},
-    redis::{Presence, RedisBackend, Reporter},
+    local_admission::QuotaLeases,
+    memory::MemoryStore,
+    record_id::{local_record_id, record_id, shared_record_id},
     stats::CountsRegistry,
 };
 use crate::{
     clock::Clock,
     limit::{Charge, Key, Limit, Verdict},
+    redis::{
+        Connector, Presence, RedisBackend, RedisFailure, RedisOptions, RedisSetupError, Reporter,
+        ShardStatus,
+    },
     secret::SharedSecret,
 };
 
@@ -117,15 +112,9 @@ pub enum StoreError {
 /// Why a store cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The URL is not a Redis URL. The message leaves it out, because it may hold a password.
-    #[error("the Redis URL is not valid: {0}")]
-    Url(&'static str),
-    /// The CA certificates for TLS to Redis are not PEM.
-    #[error("the CA certificates for TLS to Redis are not valid: expected PEM")]
-    Ca,
-    /// The thread that connects to Redis could not be started.
-    #[error("cannot start the thread that connects to Redis: {0}")]
-    Thread(#[from] std::io::Error),
+    /// The Redis part cannot be created.
+    #[error(transparent)]
+    Redis(#[from] RedisSetupError),
     /// The operating system's random number generator failed.
     #[error("cannot get random numbers from the operating system: {0}")]
     Random(#[from] getrandom::Error),
@@ -157,7 +146,7 @@ impl StoreStatus {
 /// The counters of all limits, for the life of the process.
 pub struct CounterStore {
     /// All counters; with Redis, only those charged while Redis gave no answer.
-    memory: Memory,
+    memory: MemoryStore,
     secret: SharedSecret,
     /// [`SharedSecret::for_keys`].
     key_secret: (u64, u64),
@@ -165,7 +154,7 @@ pub struct CounterStore {
     corrections: Arc<CorrectionQueue>,
     presence: Presence,
     counts: CountsRegistry,
-    leases: Arc<TokenLeases>,
+    leases: Arc<QuotaLeases>,
     deny_cache: Arc<DenyCache>,
     /// Held by the worker that does the process-wide maintenance.
     maintenance_lock: Mutex<()>,
@@ -207,7 +196,7 @@ impl CounterStore {
     ) -> Result<Arc<Self>, SetupError> {
         let deny_cache: Arc<DenyCache> = Arc::default();
         Ok(Arc::new(Self {
-            memory: Memory::new(max_keys),
+            memory: MemoryStore::new(max_keys),
             secret,
             key_secret: secret.for_keys(),
             redis,
@@ -288,12 +277,12 @@ impl CounterStore {
     ///
     /// # Errors
     ///
-    /// The [`Failure`] of the first Redis server that gave no answer.
-    pub async fn peek(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
+    /// The [`RedisFailure`] of the first Redis server that gave no answer.
+    pub async fn peek(&self, charges: &[Charge<'_>]) -> Result<Verdict, RedisFailure> {
         match &self.redis {
             Some(backend) => {
                 let now = self.clock.manual_now();
-                let mut verdict = scatter::peek_each(backend, charges, now).await?;
+                let mut verdict = shard_fanout::peek_each(backend, charges, now).await?;
                 remaining::add_to_peeked(self, charges, &mut verdict);
                 Ok(verdict)
             }
@@ -306,9 +295,9 @@ impl CounterStore {
     ///
     /// # Errors
     ///
-    /// The [`Failure`] of the call to Redis. Unless Redis confirmed the deletion of its records, nothing is
+    /// The [`RedisFailure`] of the call to Redis. Unless Redis confirmed the deletion of its records, nothing is
     /// deleted here.
-    pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
+    pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), RedisFailure> {
         if let Some(backend) = &self.redis {
             backend.delete(limits, key).await?;
         }
@@ -322,7 +311,8 @@ impl CounterStore {
             self.leases.discard(record);
             self.deny_cache.invalidate(record, self.clock.monotonic_ms());
         }
-        backend.announce_deletion(limits, key).await
+        let records: Vec<u128> = limits.iter().map(|limit| shared_record_id(limit, key)).collect();
+        backend.announce_deletion(key, &records).await
     }
 
     /// Empties the deny cache, so that Redis decides the next request. Only for tests.
@@ -360,11 +350,11 @@ impl CounterStore {
         stats.keys = self.memory.len();
         stats.gateways = self.presence.gateways();
         stats.denials = self.deny_cache.stats(self.clock.monotonic_ms());
-        stats.tokens = self.leases.stats();
+        stats.leases = self.leases.stats();
         let queue = self.corrections.stats();
         stats.dropped_corrections = queue.dropped;
-        stats.tokens.returned = stats.tokens.returned.saturating_sub(queue.lost_tokens);
-        stats.tokens.lost += queue.lost_tokens;
+        stats.leases.returned = stats.leases.returned.saturating_sub(queue.lost_units);
+        stats.leases.lost += queue.lost_units;
         stats
     }
 }

@@ -177,7 +177,7 @@ fn serve(
         // Before the runtime ends: calls to Redis go over this worker's connection.
         let _ = clock.timeout(STORE_DRAIN_TIMEOUT, worker.gateway.drain()).await;
         let left = deadline.saturating_sub(clock.uptime());
-        worker.gateway.return_leased_tokens(left.max(STORE_DRAIN_TIMEOUT)).await;
+        worker.gateway.return_leased_units(left.max(STORE_DRAIN_TIMEOUT)).await;
         worker.gateway.close();
         sweeping.abort();
         Ok(())

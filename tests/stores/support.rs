@@ -8,7 +8,8 @@ use testkit::{
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Charge, Key, LeaseSize, Limit, OnFailure, Quota},
-    store::{CounterStore, RedisOptions, StoreHandle, Topology},
+    redis::{RedisOptions, Topology},
+    store::{CounterStore, StoreHandle},
 };
 
 /// A time in 2023, on a whole second, in ms since the Unix epoch.
@@ -68,7 +69,7 @@ pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
     redis_options(Topology::one(redis.url()))
 }
 
-/// Options for a test on [`clock`] that makes Redis hang: the timeout ends before leased tokens are idle.
+/// Options for a test on [`clock`] that makes Redis hang: the timeout ends before leased units are idle.
 pub(crate) fn short_timeout_options(redis: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_millis(500), ..options(redis) }
 }

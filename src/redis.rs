@@ -1,0 +1,68 @@
+//! WorkerConnections to Redis and the scripts that charge limits there: one script call per request, and a typed
+//! failure if it gives no decision. What to do with a failure is the business of [`crate::store`].
+//!
+//! In this module, `::redis` is the client library.
+//!
+//! Each word has one meaning here:
+//!
+//! - A **server** is a running Redis process. A **[node](node::RedisNode)** is this process's record of one
+//!   server: its address, its health and the number of open breakers.
+//! - A **shard** is a set of keys that one script call can reach together: one of the configured `shards`,
+//!   a slot of a Cluster, or all keys if there is one server. [`ShardId`] names it.
+//! - A **connection** is one TCP connection to a server, shared by pipelined commands.
+//!
+//! [`RedisBackend`] is shared by the process: it owns the nodes, and makes the calls that no request waits
+//! for. [`RedisClient`] belongs to one worker: it has a connection and a circuit breaker for each node.
+//! [`Connector`] opens further connections, for the throttle's bulk transfers.
+//!
+//! Promises: a request waits no longer than the response timeout, and not at all while the breaker is
+//! open. A call that may have been executed is never repeated. No URL, password or argument is logged.
+//!
+//! | files | what they hold |
+//! |---|---|
+//! | `options`, `context` | the options: servers, credentials, timeouts; what all parts share |
+//! | `backend`, `client` | the process's part and a worker's part |
+//! | `shard_id`, `cluster`, `sentinel`, `sentinel_watch` | which server holds a key |
+//! | `node`, `health`, `probe`, `background` | whether a server can be used |
+//! | `connect`, `breaker` | how connections are opened and replaced |
+//! | `script`, `script_texts`, `call`, `late_reply`, `failure` | commands, replies, late replies, errors |
+//! | `presence`, `presence_keys`, `heartbeat` | which gateways are alive |
+
+mod backend;
+mod background;
+mod breaker;
+mod call;
+mod client;
+mod cluster;
+mod connect;
+mod context;
+mod failure;
+mod health;
+mod heartbeat;
+mod late_reply;
+mod node;
+mod options;
+mod presence;
+mod presence_keys;
+mod probe;
+mod script;
+#[expect(unreachable_pub, reason = "the test kit compiles this file, too")]
+mod script_texts;
+mod sentinel;
+mod sentinel_watch;
+mod shard_id;
+
+use self::failure::error_code;
+pub(crate) use self::node::NodeConnection;
+pub(crate) use self::{
+    backend::RedisBackend,
+    client::RedisClient,
+    late_reply::{CallError, LATE_REPLY_TIMEOUT, LateReply},
+    presence::{Presence, Reporter},
+    shard_id::ShardId,
+};
+pub use self::{
+    backend::{Connector, ShardStatus},
+    failure::RedisFailure,
+    options::{Credentials, RedisOptions, RedisSetupError, ShardUrls, Topology},
+};

@@ -1,0 +1,29 @@
+//! What all parts of the Redis store share: the options, the clock and the background thread.
+
+use std::time::Duration;
+
+use super::{RedisOptions, RedisSetupError, background::BackgroundThread};
+use crate::clock::Clock;
+
+/// Made once for each process. Every wait, also for a server's reply, goes by its clock.
+pub(super) struct RedisShared {
+    pub(super) options: RedisOptions,
+    pub(super) clock: Clock,
+    pub(super) background: BackgroundThread,
+}
+
+impl RedisShared {
+    /// Starts the background thread.
+    ///
+    /// # Errors
+    ///
+    /// [`RedisSetupError::Thread`].
+    pub(super) fn new(options: RedisOptions, clock: Clock) -> Result<Self, RedisSetupError> {
+        Ok(Self { options, clock, background: BackgroundThread::start()? })
+    }
+
+    /// Timeout of commands that no request waits for: loading scripts, and PING.
+    pub(super) fn background_timeout(&self) -> Duration {
+        self.options.connect_timeout.max(self.options.response_timeout)
+    }
+}

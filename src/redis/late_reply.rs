@@ -1,0 +1,40 @@
+//! Replies that come after their calls have timed out.
+
+use std::time::Duration;
+
+use ::redis::RedisError;
+use futures_util::future::BoxFuture;
+
+use super::{RedisFailure, script};
+use crate::limit::{Acquisition, Grant, Limit, Millis, Verdict};
+
+/// How long the reply of a timed-out call is awaited.
+pub(crate) const LATE_REPLY_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// A pending reply.
+pub(super) type ReplyFuture = BoxFuture<'static, Result<Vec<i64>, RedisError>>;
+
+/// Why a call gave no decision.
+pub(crate) struct CallError {
+    pub(crate) failure: RedisFailure,
+    /// The pending reply, if one may still come.
+    pub(crate) late: Option<LateReply>,
+}
+
+/// The reply of a timed-out call. It keeps its connection open until the reply comes.
+pub(crate) struct LateReply(pub(super) ReplyFuture);
+
+impl LateReply {
+    /// The verdict; `None` if the connection fails or the reply is malformed.
+    pub(crate) async fn verdict<'a>(
+        self,
+        limits: impl ExactSizeIterator<Item = &'a Limit>,
+    ) -> Option<Verdict> {
+        script::parse_verdict(limits, &self.0.await.ok()?)
+    }
+
+    /// The grant, and the time of it by the server's clock, in ms; `None` as in [`Self::verdict`].
+    pub(crate) async fn grant(self, acquisition: &Acquisition<'_>) -> Option<(Grant, Millis)> {
+        script::parse_grant(acquisition, &self.0.await.ok()?)
+    }
+}

@@ -1,0 +1,245 @@
+//! The commands that call the scripts, and the parsing of their replies.
+
+use std::sync::LazyLock;
+
+use ::redis::{Cmd, Pipeline};
+
+use super::script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK};
+use crate::limit::{
+    Acquisition, Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Grant, Key,
+    Limit, Millis, Quota, StoreDecision, Verdict,
+};
+
+/// The scripts that workers call.
+const TEXTS: [&str; 4] = [CHARGE, ACQUIRE, PEEK, ADJUST];
+
+/// The SHA-1 of each of [`TEXTS`], in hexadecimal.
+static HASHES: LazyLock<[Box<str>; 4]> =
+    LazyLock::new(|| TEXTS.map(|text| ::redis::Script::new(text).get_hash().into()));
+
+/// Reports a gateway alive, and returns the gateways that are alive and recent deletions.
+pub(super) const PRESENCE: &str = include_str!("../../lua/presence.lua");
+
+/// Records deletions for the other gateways.
+pub(super) const RESET: &str = include_str!("../../lua/reset.lua");
+
+/// Integers in a reply for each charge or adjustment, after the time.
+const FIELDS: usize = 6;
+
+/// The latest time (ms) that is sent to a script: later times are not exact as Lua's numbers (doubles), and
+/// no clock reaches them.
+const MAX_TIME: Millis = 1 << 52;
+
+/// Makes the commands that read and write records in one namespace.
+pub(super) struct Scripts {
+    charge: Box<str>,
+    acquire: Box<str>,
+    peek: Box<str>,
+    adjust: Box<str>,
+    namespace: Box<str>,
+}
+
+/// How a command names its script.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ScriptRef {
+    /// By its hash: `EVALSHA`.
+    Hash,
+    /// By its text, which Redis then caches: `EVAL`.
+    Text,
+}
+
+impl Scripts {
+    pub(super) fn new(namespace: &str) -> Self {
+        let [charge, acquire, peek, adjust] = HASHES.clone();
+        Self { charge, acquire, peek, adjust, namespace: namespace.into() }
+    }
+
+    /// The command that asks which of the scripts Redis has cached.
+    pub(super) fn exists_command() -> Cmd {
+        let mut command = ::redis::cmd("SCRIPT");
+        command.arg("EXISTS");
+        for hash in &*HASHES {
+            command.arg(&**hash);
+        }
+        command
+    }
+
+    /// The commands that load the scripts that Redis has not cached. `loaded` is the reply to
+    /// [`Self::exists_command`].
+    pub(super) fn load_commands(loaded: &[bool]) -> Pipeline {
+        let mut loads = ::redis::pipe();
+        for (index, text) in TEXTS.iter().enumerate() {
+            if loaded.get(index) != Some(&true) {
+                loads.cmd("SCRIPT").arg("LOAD").arg(text).ignore();
+            }
+        }
+        loads
+    }
+
+    /// The command that charges. `now` replaces the server's clock, in tests.
+    pub(super) fn charge(
+        &self,
+        script: ScriptRef,
+        charges: &[Charge<'_>],
+        now: Option<Millis>,
+    ) -> Cmd {
+        let mut command = script.command(&self.charge, CHARGE);
+        self.push_charges(&mut command, charges, now);
+        if charges.len() > 1 {
+            for charge in charges {
+                command.arg(u8::from(charge.limit.enforce));
+            }
+        }
+        command
+    }
+
+    /// The command that charges units for a lease. `now` as for [`Self::charge`].
+    pub(super) fn acquire(
+        &self,
+        script: ScriptRef,
+        acquisition: &Acquisition<'_>,
+        now: Option<Millis>,
+    ) -> Cmd {
+        let Acquisition { limit, key, demand } = acquisition;
+        let mut command = script.command(&self.acquire, ACQUIRE);
+        command.arg(1).arg(record_key(&self.namespace, limit, *key)).arg(time_arg(now));
+        push_limit(&mut command, limit, demand.minimum);
+        command.arg(demand.needed).arg(demand.extra).arg(demand.extra_divisor.max(1));
+        command.arg(demand.returned.units).arg(demand.returned.charged_at);
+        command
+    }
+
+    /// The command that decides without charging. `now` as for [`Self::charge`].
+    pub(super) fn peek(
+        &self,
+        script: ScriptRef,
+        charges: &[Charge<'_>],
+        now: Option<Millis>,
+    ) -> Cmd {
+        let mut command = script.command(&self.peek, PEEK);
+        self.push_charges(&mut command, charges, now);
+        command
+    }
+
+    /// The command that adjusts charges. `now` as for [`Self::charge`].
+    pub(super) fn adjust(
+        &self,
+        script: ScriptRef,
+        adjustments: &[Adjustment<'_>],
+        now: Option<Millis>,
+    ) -> Cmd {
+        let mut command = script.command(&self.adjust, ADJUST);
+        command.arg(adjustments.len());
+        for adjustment in adjustments {
+            command.arg(record_key(&self.namespace, adjustment.limit, adjustment.key));
+        }
+        command.arg(time_arg(now));
+        for adjustment in adjustments {
+            let exact = |at: Millis| at.min(MAX_TIME).cast_signed();
+            let charged_at = match adjustment.change {
+                Change::Refund { charged_at, .. } => exact(charged_at),
+                Change::Overdraw { .. } => -1,
+            };
+            push_limit(&mut command, adjustment.limit, adjustment.change.cost());
+            command.arg(charged_at);
+        }
+        command
+    }
+
+    /// The command that deletes a caller's records under these limits.
+    pub(super) fn delete(&self, limits: &[&Limit], key: Key) -> Cmd {
+        let mut command = ::redis::cmd("DEL");
+        for limit in limits {
+            command.arg(record_key(&self.namespace, limit, key));
+        }
+        command
+    }
+
+    fn push_charges(&self, command: &mut Cmd, charges: &[Charge<'_>], now: Option<Millis>) {
+        command.arg(charges.len());
+        for charge in charges {
+            command.arg(record_key(&self.namespace, charge.limit, charge.key));
+        }
+        command.arg(time_arg(now));
+        for charge in charges {
+            push_limit(command, charge.limit, charge.cost);
+        }
+    }
+}
+
+impl ScriptRef {
+    fn command(self, hash: &str, text: &str) -> Cmd {
+        let (name, script) = match self {
+            Self::Hash => ("EVALSHA", hash),
+            Self::Text => ("EVAL", text),
+        };
+        let mut command = ::redis::cmd(name);
+        command.arg(script);
+        command
+    }
+}
+
+/// The scripts' time argument: 0 for the server's clock.
+fn time_arg(now: Option<Millis>) -> Millis {
+    now.unwrap_or(0)
+}
+
+/// Adds a limit's arguments: algorithm, cost, quota, window, resolution, option.
+fn push_limit(command: &mut Cmd, limit: &Limit, cost: u32) {
+    let Quota { limit: quota, window, resolution, max_wait, strict } = limit.quota;
+    let option = if limit.algorithm == Algorithm::LeakyBucket { max_wait } else { strict.into() };
+    command.arg(limit.algorithm.tag()).arg(cost);
+    command.arg(quota).arg(window).arg(resolution).arg(option);
+}
+
+/// The Redis key of a record: `NAMESPACE:{KEY}:LIMIT:FINGERPRINT`. The braces are a hash tag: in a Cluster,
+/// all records of one key are in one slot.
+fn record_key(namespace: &str, limit: &Limit, Key(key): Key) -> String {
+    format!("{namespace}:{{{key:032x}}}:{}:{:016x}", limit.name, limit.fingerprint)
+}
+
+/// The verdict in a reply: the time, then [`FIELDS`] for each limit. `None` if the reply is malformed.
+pub(super) fn parse_verdict<'a>(
+    limits: impl ExactSizeIterator<Item = &'a Limit>,
+    reply: &[i64],
+) -> Option<Verdict> {
+    let (&now, fields) = reply.split_first()?;
+    if fields.len() != limits.len() * FIELDS {
+        return None;
+    }
+    let at = u64::try_from(now).ok()?;
+    let mut verdict = Verdict::empty();
+    for (limit, fields) in limits.zip(fields.chunks_exact(FIELDS)) {
+        let decision = parse_decision(limit, fields)?;
+        verdict.push(StoreDecision { decision, at, source: DecisionSource::Store }, limit.enforce);
+    }
+    Some(verdict)
+}
+
+/// The grant in a reply to [`Scripts::acquire`], and the time by the server's clock. `None` if the reply is
+/// malformed.
+pub(super) fn parse_grant(acquisition: &Acquisition<'_>, reply: &[i64]) -> Option<(Grant, Millis)> {
+    let (&now, fields) = reply.split_first()?;
+    let (fields, &[units, end]) = fields.split_at_checked(FIELDS)? else { return None };
+    let grant = Grant {
+        units: u32::try_from(units).ok()?,
+        spendable_until: u64::try_from(end).ok()?,
+        decision: parse_decision(acquisition.limit, fields)?,
+    };
+    Some((grant, u64::try_from(now).ok()?))
+}
+
+/// One limit's fields of a reply.
+fn parse_decision(limit: &Limit, fields: &[i64]) -> Option<Decision> {
+    let &[admitted, remaining, used, reset_at, retry_at, wait] = fields else { return None };
+    Some(Decision {
+        admitted: admitted == 1,
+        limit: limit.capacity(),
+        remaining: u64::try_from(remaining).ok()?,
+        used: u64::try_from(used).ok()?,
+        reset_at: u64::try_from(reset_at).ok()?,
+        // Negative if the charge was admitted, or is never admitted.
+        retry_at: u64::try_from(retry_at).ok(),
+        wait: u64::try_from(wait).ok()?,
+    })
+}

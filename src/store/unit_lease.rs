@@ -1,0 +1,93 @@
+//! Leases: one call to the store charges units for many requests, which are then decided here.
+//!
+//! From Rockset's batched reservations ("How We Improved the Concurrency and Scalability of Our Redis Rate
+//! Limiting System"). Everything here is pure: no I/O, no waiting, and time is a parameter, in ms of
+//! this process's monotonic clock ([`crate::clock::Clock::monotonic_ms`]). Where [`LeaseRegistry::join`]
+//! returns a [`LeaseFetch`], its caller asks the store for [`LeaseFetch::demand`] and completes it with the
+//! reply.
+//!
+//! Invariants, for each key and quota: every unit that was charged at the store for this gateway is
+//! exactly one of spent, held here, returned, discarded by an operator's reset, or lost with a call whose
+//! outcome is unknown. Units are spent only inside the sub-window that they were charged to, so every
+//! bound of the algorithms holds as if each request had called the store.
+//!
+//! The leases of a registry are striped over mutexes, which guard all state. A decision holds
+//! one mutex for tens of nanoseconds (`cargo bench --bench reservations`).
+//!
+//! - `registry`: all leases: lookup, capacity, the sweep of unused ones.
+//! - `lease`: the units, the queue and the fetch of one key under one quota.
+//! - `wait_queue`, `waiter`: the requests that wait for a fetch.
+//! - `single_flight`: one fetch at a time for each lease.
+//! - `chunk_sizer`: how many units a fetch asks for.
+//! - `snapshot`: the store's last reply, for response headers.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use tidegate::{
+//!     limit::{Algorithm, Decision, Grant, Key, Limit, OnFailure, Quota, LeaseSize},
+//!     store::unit_lease::{FetchReply, JoinOutcome, LeaseRegistry, LeaseWaiter, WaiterOutcome},
+//! };
+//!
+//! struct Request;
+//! impl LeaseWaiter for Request {
+//!     fn cost(&self) -> u32 {
+//!         1
+//!     }
+//!     fn serve(self, outcome: WaiterOutcome) -> bool {
+//!         matches!(outcome, WaiterOutcome::Granted(_))
+//!     }
+//! }
+//!
+//! let limit = Limit {
+//!     name: "example".into(),
+//!     fingerprint: 1,
+//!     algorithm: Algorithm::FixedWindow,
+//!     quota: Quota::new(100, 1_000, 1),
+//!     cost: 1,
+//!     on_failure: OnFailure::Local,
+//!     lease_size: LeaseSize::Units(9),
+//!     enforce: true,
+//!     index: 0,
+//! };
+//! let registry = Arc::new(LeaseRegistry::default());
+//! assert!(registry.take(&limit, Key(7), 1, 0).is_none());
+//! let JoinOutcome::Fetch(fetch) = registry.join(&limit, Key(7), Request, 0) else { panic!() };
+//! assert_eq!((fetch.demand().needed, fetch.demand().extra), (1, 9));
+//!
+//! // The store charges 10 units, to be spent before its window ends at 1,000 ms.
+//! let decision = Decision {
+//!     admitted: true,
+//!     limit: 100,
+//!     remaining: 90,
+//!     used: 10,
+//!     reset_at: 1_000,
+//!     retry_at: None,
+//!     wait: 0,
+//! };
+//! let grant = Grant { units: 10, spendable_until: 1_000, decision };
+//! assert!(fetch.complete(&FetchReply { grant, decided_at: 1, sent: 1, received: 2 }).is_none());
+//!
+//! let charge = registry.take(&limit, Key(7), 1, 3).expect("9 units are left");
+//! assert_eq!(charge.remaining, 98);
+//! ```
+
+mod chunk_sizer;
+mod lease;
+mod registry;
+mod single_flight;
+mod snapshot;
+mod sync;
+mod wait_queue;
+mod waiter;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    lease::{IDLE_TIMEOUT, REMOVAL_TIMEOUT},
+    registry::{LeaseKey, LeaseRegistry, LeaseStats, MAX_LEASES, UnspentUnits},
+    single_flight::{JoinOutcome, LeaseFetch},
+    snapshot::{LeaseCharge, LeaseSnapshot},
+    waiter::{FetchReply, LeaseWaiter, WaiterOutcome},
+};

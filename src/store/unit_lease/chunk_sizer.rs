@@ -1,0 +1,110 @@
+//! How many units a fetch asks for beyond what is needed.
+//!
+//! Proposed at the end of Rockset's article: a chunk grows by half if the last one was used up fast, and is
+//! halved if units are returned unspent. Here it is also halved if the last one lasted long. For a key with
+//! few requests the chunk is 0: each request calls the store, and no unit is held. The store bounds what a
+//! gateway holds, by a fraction of what is left ([`crate::limit::UnitDemand::extra_divisor`]).
+
+use crate::limit::LeaseSize;
+
+/// A chunk that lasts less than this (ms) grows.
+pub(super) const GROW_BELOW: u64 = 250;
+
+/// A chunk that lasts more than this (ms) shrinks.
+pub(super) const SHRINK_ABOVE: u64 = 1_000;
+
+/// The largest chunk, in units.
+pub(super) const MAX_CHUNK: u32 = 1 << 20;
+
+/// The chunk size of one lease.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct ChunkSizer {
+    chunk: u32,
+    /// The monotonic time of the last reply; `None` if the store granted less than was asked for.
+    replied_at: Option<u64>,
+}
+
+impl ChunkSizer {
+    /// Records a reply at `monotonic_ms`; `is_complete` if everything asked for was granted.
+    pub(super) fn record_reply(&mut self, monotonic_ms: u64, is_complete: bool) {
+        self.replied_at = is_complete.then_some(monotonic_ms);
+    }
+
+    /// The units to ask for beyond what is needed, in a fetch that begins at `monotonic_ms` because the last
+    /// chunk is used up or its sub-window has ended.
+    pub(super) fn next_chunk(&mut self, monotonic_ms: u64, lease_size: LeaseSize) -> u32 {
+        match lease_size {
+            LeaseSize::Off => 0,
+            LeaseSize::Units(count) => count.min(MAX_CHUNK),
+            LeaseSize::Auto => {
+                match self.replied_at.take().map(|at| monotonic_ms.saturating_sub(at)) {
+                    Some(duration) if duration < GROW_BELOW => self.grow(),
+                    Some(duration) if duration > SHRINK_ABOVE => self.shrink(),
+                    _ => {}
+                }
+                self.chunk
+            }
+        }
+    }
+
+    /// Halves the chunk. Called also when units are returned unspent.
+    pub(super) fn shrink(&mut self) {
+        self.chunk /= 2;
+        self.replied_at = None;
+    }
+
+    fn grow(&mut self) {
+        self.chunk = (self.chunk + self.chunk / 2).max(self.chunk + 1).min(MAX_CHUNK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The chunk after `count` chunks that each lasted `duration` ms.
+    fn chunk_after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u32 {
+        for _ in 0..count {
+            sizer.record_reply(0, true);
+            sizer.next_chunk(duration, LeaseSize::Auto);
+        }
+        sizer.chunk
+    }
+
+    #[test]
+    fn chunk_grows_by_half_and_shrinks_by_half() {
+        let mut sizer = ChunkSizer::default();
+        assert_eq!(
+            sizer.next_chunk(0, LeaseSize::Auto),
+            0,
+            "the first fetch asks only for what it needs"
+        );
+        let grown: Vec<u32> = (0..6).map(|_| chunk_after(&mut sizer, 1, GROW_BELOW - 1)).collect();
+        assert_eq!(grown, [1, 2, 3, 4, 6, 9]);
+        assert_eq!(chunk_after(&mut sizer, 3, GROW_BELOW), 9);
+        assert_eq!(chunk_after(&mut sizer, 3, SHRINK_ABOVE), 9);
+        assert_eq!(chunk_after(&mut sizer, 1, SHRINK_ABOVE + 1), 4);
+        sizer.shrink();
+        assert_eq!(sizer.chunk, 2);
+        assert_eq!(chunk_after(&mut sizer, 5, SHRINK_ABOVE + 1), 0);
+        assert_eq!(chunk_after(&mut sizer, 100, 0), MAX_CHUNK);
+    }
+
+    #[test]
+    fn a_partial_grant_does_not_change_the_chunk() {
+        let mut sizer = ChunkSizer::default();
+        chunk_after(&mut sizer, 6, 0);
+        sizer.record_reply(0, false);
+        assert_eq!(sizer.next_chunk(1, LeaseSize::Auto), 9);
+        assert_eq!(sizer.next_chunk(5_000, LeaseSize::Auto), 9);
+    }
+
+    #[test]
+    fn a_configured_chunk_does_not_change() {
+        let mut sizer = ChunkSizer::default();
+        sizer.record_reply(0, true);
+        assert_eq!(sizer.next_chunk(1, LeaseSize::Units(100)), 100);
+        assert_eq!(sizer.next_chunk(1, LeaseSize::Units(u32::MAX)), MAX_CHUNK);
+        assert_eq!(sizer.next_chunk(1, LeaseSize::Off), 0);
+    }
+}

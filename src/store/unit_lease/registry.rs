@@ -1,0 +1,390 @@
+//! All leases of the process: lookup, capacity, sweeps and totals.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
+};
+
+use hashbrown::HashMap;
+
+use super::{
+    lease::{EnqueueOutcome, FailedFetch, FetchRequest, Lease},
+    snapshot::{LeaseCharge, LeaseSnapshot},
+    sync::Mutex,
+    waiter::{FetchReply, LeaseWaiter},
+};
+use crate::{
+    limit::{Change, Key, LeaseSize, Limit, Millis, UnitReturn},
+    redis::RedisFailure,
+    store::record_id::record_id,
+};
+
+/// The most leases of a process: about 30 MB. A request that finds no room calls the store itself.
+pub const MAX_LEASES: usize = 1 << 16;
+
+/// Locks that the leases are striped over.
+const STRIPES: usize = 64;
+
+/// A sweep visits whole stripes until it has visited this many leases.
+const SWEEP_BATCH: usize = 1 << 14;
+
+/// The identity of a lease.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct LeaseKey {
+    /// The store's record: the key and the limit's identity, whatever its quota.
+    pub record: u128,
+    /// The record under one quota, `reserve` and `enforce`: units that were charged under one are never
+    /// spent under another, after a reload or in another tier.
+    pub lease_id: u128,
+}
+
+impl LeaseKey {
+    /// The lease of `key` under `limit`.
+    pub fn of(limit: &Limit, key: Key) -> Self {
+        let record = record_id(limit, key);
+        let lease_size = match limit.lease_size {
+            LeaseSize::Off => 0,
+            LeaseSize::Auto => 1,
+            LeaseSize::Units(count) => u64::from(count) + 2,
+        };
+        let flags = u64::from(limit.quota.strict) << 1 | u64::from(limit.enforce);
+        let quota = u64::from(limit.quota.limit) << 2 | flags;
+        let low = mix(quota) ^ mix(!lease_size);
+        Self { record, lease_id: record ^ u128::from(low) ^ u128::from(mix(low)) << 64 }
+    }
+}
+
+/// Mixes 64 bits: one step of `SplitMix64`.
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// Units that are to be returned to the store.
+#[derive(Clone, Debug)]
+pub struct UnspentUnits {
+    /// The limit that was charged.
+    pub limit: Arc<Limit>,
+    /// The key that was charged.
+    pub key: Key,
+    /// How many, and when they were charged.
+    pub to_return: UnitReturn,
+}
+
+impl From<UnitReturn> for Change {
+    fn from(UnitReturn { charged_at, units }: UnitReturn) -> Self {
+        Self::Refund { charged_at, cost: units }
+    }
+}
+
+/// Totals of all leases, in units unless stated otherwise.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct LeaseStats {
+    /// The number of leases in the registry.
+    pub entries: usize,
+    /// Held now: charged at the store and not spent yet.
+    pub outstanding: u64,
+    /// Granted by the store since the process began.
+    pub granted: u64,
+    /// Returned to the store, with a fetch or by the sweep.
+    pub returned: u64,
+    /// At most this many lost: with fetches and returns whose outcome is unknown, and after the registry was
+    /// closed.
+    pub lost: u64,
+    /// Discarded because the operator deleted their record.
+    pub discarded: u64,
+}
+
+/// The leases behind one lock.
+struct Stripe<W> {
+    /// By [`LeaseKey::lease_id`].
+    leases: HashMap<u128, Lease<W>>,
+    /// The counters; `entries` and `outstanding` are 0 here.
+    stats: LeaseStats,
+}
+
+/// All leases of the process: bounded in number, and swept of unused ones.
+pub struct LeaseRegistry<W: LeaseWaiter> {
+    stripes: Box<[Mutex<Stripe<W>>]>,
+    /// The most leases of one stripe.
+    stripe_capacity: usize,
+    /// The stripe at which the next sweep begins, modulo their number.
+    sweep_cursor: AtomicUsize,
+    gateways: AtomicU32,
+    is_closed: AtomicBool,
+}
+
+impl<W: LeaseWaiter> Default for LeaseRegistry<W> {
+    fn default() -> Self {
+        Self::with_capacity(MAX_LEASES)
+    }
+}
+
+impl<W: LeaseWaiter> LeaseRegistry<W> {
+    /// An empty registry for at least `leases` leases, rounded up to a multiple of the stripes.
+    pub fn with_capacity(leases: usize) -> Self {
+        let stripes = STRIPES.min(leases.max(1));
+        let stripe = || Stripe { leases: HashMap::new(), stats: LeaseStats::default() };
+        Self {
+            stripes: (0..stripes).map(|_| Mutex::new(stripe())).collect(),
+            stripe_capacity: leases.div_ceil(stripes),
+            sweep_cursor: AtomicUsize::new(0),
+            gateways: AtomicU32::new(1),
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Sets the number of gateways alive, this one included. It bounds the units that a fetch asks for
+    /// beyond what is needed.
+    pub fn set_gateways(&self, gateways: u32) {
+        self.gateways.store(gateways, Relaxed);
+    }
+
+    /// Takes `cost` units (at least 1) of `key` under `limit` at `monotonic_ms`, if they are here and no
+    /// request waits for them.
+    #[inline]
+    pub fn take(
+        &self,
+        limit: &Limit,
+        key: Key,
+        cost: u32,
+        monotonic_ms: u64,
+    ) -> Option<LeaseCharge> {
+        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
+        self.stripe(record).lock().leases.get_mut(&lease_id)?.take(cost, monotonic_ms)
+    }
+
+    /// Puts back `cost` units that were taken here at [`LeaseCharge::charged_at`], to be taken
+    /// again, without a call to the store. Returns the time and what is left after that; `None` if their
+    /// sub-window has ended or the lease is gone: then the caller has to refund them at the store, with the
+    /// same `charged_at`.
+    pub fn refund(
+        &self,
+        limit: &Limit,
+        key: Key,
+        charged_at: Millis,
+        cost: u32,
+        monotonic_ms: u64,
+    ) -> Option<LeaseCharge> {
+        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
+        self.stripe(record).lock().leases.get_mut(&lease_id)?.refund(charged_at, cost, monotonic_ms)
+    }
+
+    /// As [`Self::refund`], but units whose sub-window has ended are returned to the store with the next
+    /// fetch or sweep. Returns false if there is no lease for that: the registry is full or closed.
+    pub fn refund_or_mark_for_return(
+        &self,
+        limit: &Limit,
+        key: Key,
+        charged_at: Millis,
+        cost: u32,
+        monotonic_ms: u64,
+    ) -> bool {
+        let refunded = self.with_lease(limit, key, monotonic_ms, |lease, stats| {
+            let to_return = UnitReturn { charged_at, units: cost };
+            if lease.refund(charged_at, cost, monotonic_ms).is_none()
+                && !lease.mark_for_return(to_return)
+            {
+                stats.discarded += u64::from(cost);
+            }
+        });
+        refunded.is_some()
+    }
+
+    /// Adds a request to the queue of its lease, after [`Self::take`] returned none.
+    ///
+    /// # Errors
+    ///
+    /// The waiter, if the registry is full or closed.
+    pub(super) fn enqueue(
+        &self,
+        limit: &Limit,
+        key: Key,
+        waiter: W,
+        monotonic_ms: u64,
+    ) -> Result<EnqueueOutcome, W> {
+        let (mut waiter, extra_divisor) = (Some(waiter), self.extra_divisor());
+        let outcome = self.with_lease(limit, key, monotonic_ms, |lease, _| {
+            waiter.take().map(|waiter| lease.enqueue(waiter, monotonic_ms, extra_divisor))
+        });
+        match (outcome.flatten(), waiter) {
+            (Some(outcome), _) => Ok(outcome),
+            (None, Some(waiter)) => Err(waiter),
+            (None, None) => unreachable!("the closure takes the waiter only to enqueue it"),
+        }
+    }
+
+    /// Completes a fetch with its reply. Returns the next one, if requests still wait.
+    pub(super) fn complete(
+        &self,
+        LeaseKey { record, lease_id }: LeaseKey,
+        request: &FetchRequest,
+        reply: &FetchReply,
+    ) -> Option<FetchRequest> {
+        let (extra_divisor, mut stripe) = (self.extra_divisor(), self.stripe(record).lock());
+        let Stripe { leases, stats } = &mut *stripe;
+        stats.granted += u64::from(reply.grant.units);
+        stats.returned += u64::from(request.demand.returned.units);
+        // A lease with a fetch in flight is never removed.
+        let (next, discarded) = leases.get_mut(&lease_id)?.complete(request, reply, extra_divisor);
+        stats.discarded += u64::from(discarded);
+        next
+    }
+
+    /// Ends a fetch that failed, as [`Lease::fail`].
+    pub(super) fn fail(
+        &self,
+        LeaseKey { record, lease_id }: LeaseKey,
+        request: &FetchRequest,
+        failure: Option<(RedisFailure, u64)>,
+    ) {
+        let mut stripe = self.stripe(record).lock();
+        let Stripe { leases, stats } = &mut *stripe;
+        match leases.get_mut(&lease_id).map(|lease| lease.fail(request, failure)) {
+            Some(FailedFetch::Lost(units)) => stats.lost += units,
+            Some(FailedFetch::Discarded(units)) => stats.discarded += u64::from(units),
+            Some(FailedFetch::Kept) | None => {}
+        }
+    }
+
+    /// Units of `key` under `limit` that can be spent here at `monotonic_ms`.
+    pub fn spendable(&self, limit: &Limit, key: Key, monotonic_ms: u64) -> u32 {
+        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
+        let stripe = self.stripe(record).lock();
+        stripe.leases.get(&lease_id).map_or(0, |lease| lease.spendable(monotonic_ms))
+    }
+
+    /// The store's last reply for `key` under `limit`.
+    pub fn snapshot(&self, limit: &Limit, key: Key) -> Option<LeaseSnapshot> {
+        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
+        self.stripe(record).lock().leases.get(&lease_id).map(Lease::snapshot)
+    }
+
+    /// Sweeps a part of the leases at `monotonic_ms`; to be called a few times a second. Adds to `out` the
+    /// units to be returned: those whose sub-window has ended, and those of leases without a request for
+    /// [`super::IDLE_TIMEOUT`]. Removes leases without a request for [`super::REMOVAL_TIMEOUT`]. Units whose
+    /// key's shard is not reachable stay, and so do their leases.
+    pub fn sweep(
+        &self,
+        monotonic_ms: u64,
+        is_reachable: impl Fn(Key) -> bool,
+        out: &mut Vec<UnspentUnits>,
+    ) {
+        let mut visited = 0;
+        for _ in 0..self.stripes.len() {
+            let index = self.sweep_cursor.fetch_add(1, Relaxed) % self.stripes.len();
+            visited += self.remove_where(index, out, |lease, returns| {
+                lease.sweep(monotonic_ms, &is_reachable, returns)
+            });
+            if visited >= SWEEP_BATCH {
+                return;
+            }
+        }
+    }
+
+    /// Closes the registry: moves all units to `out`, and no more leases are made. Leases with a fetch in
+    /// flight stay: call it again once the fetches are over.
+    pub fn drain(&self, out: &mut Vec<UnspentUnits>) {
+        self.is_closed.store(true, Relaxed);
+        for index in 0..self.stripes.len() {
+            self.remove_where(index, out, Lease::drain);
+        }
+    }
+
+    /// Visits the leases of a stripe, moves to `out` the units that `visit` puts into its list, and removes
+    /// the leases for which it returns true. Returns how many leases there were.
+    fn remove_where(
+        &self,
+        index: usize,
+        out: &mut Vec<UnspentUnits>,
+        mut visit: impl FnMut(&mut Lease<W>, &mut Vec<UnitReturn>) -> bool,
+    ) -> usize {
+        let mut stripe = self.stripes[index].lock();
+        let Stripe { leases, stats } = &mut *stripe;
+        let (count, mut returns) = (leases.len(), Vec::new());
+        leases.retain(|_, lease| {
+            let is_removed = visit(lease, &mut returns);
+            for to_return in returns.drain(..) {
+                stats.returned += u64::from(to_return.units);
+                out.push(UnspentUnits {
+                    limit: Arc::clone(lease.limit()),
+                    key: lease.key(),
+                    to_return,
+                });
+            }
+            !is_removed
+        });
+        count
+    }
+
+    /// Discards the units of a record that the operator has deleted at the store, under every quota, and
+    /// those of a fetch in flight: they are not refunded. To be called after the deletion.
+    pub fn discard(&self, deleted_record: u128) {
+        let mut stripe = self.stripe(deleted_record).lock();
+        let Stripe { leases, stats } = &mut *stripe;
+        let is_of_record =
+            |lease: &&mut Lease<W>| record_id(lease.limit(), lease.key()) == deleted_record;
+        for lease in leases.values_mut().filter(is_of_record) {
+            stats.discarded += lease.discard();
+        }
+    }
+
+    /// Whether there are no leases. Takes every lock, one after the other.
+    pub fn is_empty(&self) -> bool {
+        self.stripes.iter().all(|stripe| stripe.lock().leases.is_empty())
+    }
+
+    /// Counts units that were taken here and can be neither spent nor returned.
+    pub fn count_lost(&self, limit: &Limit, key: Key, cost: u32) {
+        self.stripe(record_id(limit, key)).lock().stats.lost += u64::from(cost);
+    }
+
+    /// Totals of all leases, for metrics. Takes every lock, one after the other.
+    pub fn stats(&self) -> LeaseStats {
+        let mut total = LeaseStats::default();
+        for stripe in &self.stripes {
+            let Stripe { leases, stats } = &*stripe.lock();
+            total.entries += leases.len();
+            total.outstanding += leases.values().map(Lease::outstanding).sum::<u64>();
+            total.granted += stats.granted;
+            total.returned += stats.returned;
+            total.lost += stats.lost;
+            total.discarded += stats.discarded;
+        }
+        total
+    }
+
+    /// Twice the number of gateways: beyond what they need, all of them together take at most half of what is
+    /// left.
+    fn extra_divisor(&self) -> u32 {
+        self.gateways.load(Relaxed).max(1).saturating_mul(2)
+    }
+
+    /// Applies `act` to the lease of `key` under `limit`, which is made if it is missing. `None` if there is
+    /// no room, or after [`Self::drain`].
+    fn with_lease<R>(
+        &self,
+        limit: &Limit,
+        key: Key,
+        monotonic_ms: u64,
+        act: impl FnOnce(&mut Lease<W>, &mut LeaseStats) -> R,
+    ) -> Option<R> {
+        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
+        let mut stripe = self.stripe(record).lock();
+        let Stripe { leases, stats } = &mut *stripe;
+        if !leases.contains_key(&lease_id) {
+            if leases.len() >= self.stripe_capacity || self.is_closed.load(Relaxed) {
+                return None;
+            }
+            leases.insert(lease_id, Lease::new(Arc::new(limit.clone()), key, monotonic_ms));
+        }
+        leases.get_mut(&lease_id).map(|lease| act(lease, stats))
+    }
+
+    /// The stripe that holds the leases of a record under every quota.
+    fn stripe(&self, record: u128) -> &Mutex<Stripe<W>> {
+        &self.stripes[(record >> 96) as usize % self.stripes.len()]
+    }
+}

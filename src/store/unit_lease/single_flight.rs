@@ -1,0 +1,111 @@
+//! Single flight: requests that arrive during a lease's fetch share it.
+
+use std::sync::Arc;
+
+use super::{
+    lease::{EnqueueOutcome, FetchRequest},
+    registry::{LeaseKey, LeaseRegistry},
+    waiter::{FetchReply, LeaseWaiter},
+};
+use crate::{
+    limit::{Key, Limit, UnitDemand},
+    redis::RedisFailure,
+};
+
+/// The outcome of [`LeaseRegistry::join`].
+pub enum JoinOutcome<W: LeaseWaiter> {
+    /// There were units after all: the waiter has been served.
+    Served,
+    /// The waiter waits for a fetch in flight.
+    Waiting,
+    /// The waiter waits, and the caller must make this fetch.
+    Fetch(LeaseFetch<W>),
+    /// The registry is full or closed: the request has to call the store itself.
+    Unavailable(W),
+}
+
+impl<W: LeaseWaiter> LeaseRegistry<W> {
+    /// Adds a request for units of `key` under `limit` to the queue of their lease at `monotonic_ms`, after
+    /// [`Self::take`] returned none.
+    pub fn join(
+        self: &Arc<Self>,
+        limit: &Limit,
+        key: Key,
+        waiter: W,
+        monotonic_ms: u64,
+    ) -> JoinOutcome<W> {
+        match self.enqueue(limit, key, waiter, monotonic_ms) {
+            Ok(EnqueueOutcome::Served) => JoinOutcome::Served,
+            Ok(EnqueueOutcome::Waiting) => JoinOutcome::Waiting,
+            Ok(EnqueueOutcome::Fetch(request)) => JoinOutcome::Fetch(LeaseFetch {
+                registry: Arc::clone(self),
+                limit: Arc::new(limit.clone()),
+                key,
+                request,
+                is_over: false,
+            }),
+            Err(waiter) => JoinOutcome::Unavailable(waiter),
+        }
+    }
+}
+
+/// The only fetch in flight of a lease. Dropping it fails the requests that wait, so that a fetch that
+/// panics or is cancelled leaves none waiting, and the next fetch can begin.
+#[must_use = "dropping it fails the requests that wait"]
+pub struct LeaseFetch<W: LeaseWaiter> {
+    registry: Arc<LeaseRegistry<W>>,
+    limit: Arc<Limit>,
+    key: Key,
+    request: FetchRequest,
+    is_over: bool,
+}
+
+impl<W: LeaseWaiter> LeaseFetch<W> {
+    /// What to ask the store for.
+    pub fn demand(&self) -> &UnitDemand {
+        &self.request.demand
+    }
+
+    /// The limit whose record is charged.
+    pub fn limit(&self) -> &Arc<Limit> {
+        &self.limit
+    }
+
+    /// The key whose record is charged.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Whether the lease held no unit when the fetch began: then the store's refusal of the demand's
+    /// minimum is also the refusal of a request of that cost.
+    pub fn started_empty(&self) -> bool {
+        self.request.started_empty
+    }
+
+    /// Serves the requests that wait with the store's reply. Returns the next fetch, if some still wait.
+    pub fn complete(mut self, reply: &FetchReply) -> Option<Self> {
+        let next = self.registry.complete(self.lease_key(), &self.request, reply);
+        self.is_over = true;
+        let (registry, limit) = (Arc::clone(&self.registry), Arc::clone(&self.limit));
+        next.map(|request| Self { registry, limit, key: self.key, request, is_over: false })
+    }
+
+    /// Ends the fetch without a reply, at `monotonic_ms`: the units of the lease serve the requests that
+    /// wait as far as they reach, and the others fail.
+    pub fn fail(mut self, failure: RedisFailure, monotonic_ms: u64) {
+        self.registry.fail(self.lease_key(), &self.request, Some((failure, monotonic_ms)));
+        self.is_over = true;
+    }
+
+    fn lease_key(&self) -> LeaseKey {
+        LeaseKey::of(&self.limit, self.key)
+    }
+}
+
+impl<W: LeaseWaiter> Drop for LeaseFetch<W> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.registry.fail(self.lease_key(), &self.request, None);
+        }
+    }
+}

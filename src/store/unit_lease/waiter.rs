@@ -1,0 +1,49 @@
+//! What a lease exchanges with the requests that wait for it, and with the store.
+
+use super::snapshot::LeaseCharge;
+use crate::{
+    limit::{Decision, Grant, Millis},
+    redis::RedisFailure,
+};
+
+/// A request that waits for units.
+pub trait LeaseWaiter: Send + 'static {
+    /// The request's cost, in units; at least 1.
+    fn cost(&self) -> u32;
+
+    /// Delivers the outcome. Called once, under the registry's lock, so it must not call the registry.
+    /// Returns false if the request was cancelled: then no unit is spent.
+    fn serve(self, outcome: WaiterOutcome) -> bool;
+}
+
+/// The outcome of waiting.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WaiterOutcome {
+    /// The request's cost was taken.
+    Granted(LeaseCharge),
+    /// The store refused the request's cost.
+    Refused {
+        /// The store's decision on this cost.
+        decision: Decision,
+        /// The time of the decision, in ms by the store's clock.
+        decided_at: Millis,
+    },
+    /// The store refused a smaller cost, so the refusal's times do not apply: the request has to call the
+    /// store itself.
+    CallStore,
+    /// The store gave no decision; `None` if the fetch was abandoned.
+    Failed(Option<RedisFailure>),
+}
+
+/// The store's reply to a fetch.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FetchReply {
+    /// The units that were charged, and the decision.
+    pub grant: Grant,
+    /// The time of the decision, in ms by the store's clock.
+    pub decided_at: Millis,
+    /// The monotonic time at which the call was sent, or earlier.
+    pub sent: u64,
+    /// The monotonic time at which the reply was received, or later.
+    pub received: u64,
+}
