@@ -8,12 +8,14 @@
 //! |---|---|
 //! | `head` | [`HeadParser`]: request and response heads |
 //! | `start_line`, `target`, `host`, `characters` | the grammar of a head's parts |
-//! | `fields` | [`Fields`]: the header fields, as spans of one buffer |
+//! | `fields` | [`Fields`]: the header fields, as spans of one buffer; [`FieldSink`]: what they are written to |
 //! | `body`, `chunked` | [`BodyDecoder`] and [`BodyEncoder`]: `Content-Length`, chunked and close-delimited bodies |
 //! | `error` | [`FramingError`] and its status code |
 //! | `client` | [`ClientStream`]: the interface between a client connection and the gateway |
 //! | `transport`, `socket`, `buffer` | [`Transport`]: TCP, Unix or TLS; [`SharedSocket`], [`ReadBuffer`] and the worker's buffer pools |
-//! | `receiver` | [`Http2Receiver`]: the data of a stream of HTTP/2 |
+//! | `receiver`, `frame_counter` | [`Http2Receiver`]: the data of an HTTP/2 stream; counts the frames of a client |
+//! | `header_map` | header fields as HTTP/1 lines, and as the map of the HTTP/2 library |
+//! | `rewound` | a stream whose first bytes were read before its protocol was known |
 //! | `upgrade`, `tunnel` | which requests ask for another protocol; [`Tunnel`]: the bytes of that protocol |
 //! | `state` | [`ConnectionState`]: what a connection waits for, and its deadlines |
 //!
@@ -57,7 +59,7 @@ pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::{Buffer, ReadBuffer};
 pub use client::{BodyError, ClientStream, ClientStreamLayer};
 pub use error::FramingError;
-pub use fields::Fields;
+pub use fields::{FieldSink, Fields};
 pub use frame_counter::FrameCounts;
 pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead};
 pub use receiver::Http2Receiver;

@@ -149,7 +149,7 @@ mod redis_errors;
 /// Outages of Redis and recovery.
 mod redis_outage;
 /// Token leases and the deny cache.
-mod token_lease;
+mod unit_lease;
 
 // Observability and commands.
 
