@@ -13,7 +13,9 @@
 //! | `error` | [`FramingError`] and its status code |
 //! | `client` | [`ClientStream`]: the interface between a client connection and the gateway |
 //! | `transport`, `socket`, `buffer` | [`Transport`]: TCP, Unix or TLS; [`SharedSocket`], [`ReadBuffer`] and the worker's buffer pools |
-//! | `receiver` | [`Http2Receiver`]: the data of a stream of HTTP/2 |
+//! | `receiver`, `frame_counter` | [`Http2Receiver`]: the data of an HTTP/2 stream; counts the frames of a client |
+//! | `header_map` | header fields as HTTP/1 lines, and as the map of the HTTP/2 library |
+//! | `rewound` | a stream whose first bytes were read before its protocol was known |
 //! | `upgrade`, `tunnel` | which requests ask for another protocol; [`Tunnel`]: the bytes of that protocol |
 //! | `state` | [`ConnectionState`]: what a connection waits for, and its deadlines |
 //!

@@ -12,14 +12,18 @@ use super::{
     fallback,
     local_admission::{LocalAdmission, QueueOutcome, can_lease},
     maintenance::Maintenance,
-    redis::{CallError, RedisClient},
     remaining,
     scatter::{self, Scatter},
     stats::WorkerCounts,
 };
-use crate::limit::{
-    Adjustment, Charge, DecisionSource, Millis, OnFailure, Outcome, StoreDecision, Verdict,
+use crate::{
+    limit::{
+        Adjustment, Charge, DecisionSource, Millis, OnFailure, Outcome, StoreDecision, Verdict,
+    },
+    redis::{CallError, RedisClient},
 };
+
+use crate::clock::Uptime;
 
 /// A worker's handle to the counters. Its connections to Redis live on the runtime that made it.
 pub struct StoreHandle {
@@ -103,7 +107,7 @@ impl StoreHandle {
         &self,
         charges: &[Charge<'_>],
         now: Millis,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> Result<Verdict, StoreError> {
         let Some(path @ RedisPath { client, local, .. }) = &self.redis else {
             return Ok(self.store.memory.charge(charges, now));

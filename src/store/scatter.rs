@@ -4,7 +4,7 @@
 //! refused, or is cancelled before all shards have answered, the charges made are refunded in the
 //! background. Until then the counters are too high, so no excess request is admitted.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use futures_util::{
@@ -17,10 +17,13 @@ use super::{
     CounterStore, StoreError,
     corrections::{CorrectionReason, CorrectionSender},
     fallback,
-    redis::{CallError, Failure, LateReply, RedisBackend, RedisClient, ShardId},
     stats::WorkerCounts,
 };
-use crate::limit::{Adjustment, Change, Charge, Millis, Outcome, Verdict};
+use crate::{
+    clock::Uptime,
+    limit::{Adjustment, Change, Charge, Millis, Outcome, Verdict},
+    redis::{CallError, Failure, LateReply, RedisBackend, RedisClient, ShardId},
+};
 
 /// The shard of all items, if they are all on the same one.
 pub(super) fn common_shard<T>(items: &[T], shard_of: impl Fn(&T) -> ShardId) -> Option<ShardId> {
@@ -104,7 +107,7 @@ impl Scatter<'_> {
         &self,
         charges: &[Charge<'_>],
         now: Millis,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> Result<Verdict, StoreError> {
         let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
         let mut calls = self.call_all(items.batches(), deadline).await;
@@ -157,7 +160,7 @@ impl Scatter<'_> {
     async fn call_all<'s, 'c>(
         &'s self,
         batches: Vec<ShardBatch<Charge<'c>>>,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> ShardCalls<'s, 'c> {
         let calls = batches.into_iter().map(|batch| ShardCall { batch, result: None }).collect();
         let mut calls = ShardCalls { scatter: self, calls, failed_shards: SmallVec::new() };

@@ -34,6 +34,7 @@ use super::{
     tunnel::UpstreamContent,
 };
 use crate::{
+    clock::Uptime,
     framing::{BodyError, ClientStream, FramingError, ResponseHead, Timeout},
     trace::{AttemptResult, RequestTrace},
 };
@@ -328,7 +329,7 @@ struct Outcome {
     index: usize,
     kind: AttemptKind,
     /// When it began, by the clock's uptime.
-    start: Duration,
+    start: Uptime,
     /// The requests in flight at the endpoint at its start, with this one.
     concurrency: u32,
 }

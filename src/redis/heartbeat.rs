@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::Cmd;
+use ::redis::Cmd;
 
 use super::{
     Failure, RedisBackend,
@@ -10,6 +10,8 @@ use super::{
     node::{Node, NodeConnection},
     presence_keys::{DELETION_LIFETIME, PresenceKeys, REPORT_LIFETIME},
 };
+
+use crate::clock::Uptime;
 
 /// The connection and state of this gateway's reports to one server.
 pub(super) struct HeartbeatConnection {
@@ -24,12 +26,12 @@ pub(super) struct HeartbeatConnection {
 /// The start of the current series of reports without a failure, by
 /// [`Clock::uptime`](crate::clock::Clock::uptime).
 #[derive(Default)]
-struct ReportStreak(Option<Duration>);
+struct ReportStreak(Option<Uptime>);
 
 impl ReportStreak {
     /// Extends the streak by a report, or ends it. Returns whether it has lasted [`REPORT_LIFETIME`]: then
     /// every gateway that is alive has reported during it, too.
-    fn record(&mut self, is_ok: bool, now: Duration) -> bool {
+    fn record(&mut self, is_ok: bool, now: Uptime) -> bool {
         self.0 = is_ok.then(|| self.0.unwrap_or(now));
         self.0.is_some_and(|start| {
             now.saturating_sub(start) >= Duration::from_millis(REPORT_LIFETIME)
@@ -39,12 +41,12 @@ impl ReportStreak {
 
 /// The records that the operator has deleted since the last report.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(in crate::store) struct Deletions {
-    /// Their shared ids: [`shared_record_id`](crate::store::record_id::shared_record_id).
-    pub(in crate::store) records: Vec<u128>,
+pub(crate) struct Deletions {
+    /// Their shared ids: the same at all gateways.
+    pub(crate) records: Vec<u128>,
     /// Some records may be missing: the last report is older than deletions are kept, or the server's clock
     /// was set back to before it.
-    pub(in crate::store) is_partial: bool,
+    pub(crate) is_partial: bool,
 }
 
 /// One server's reply to a report.
@@ -75,7 +77,7 @@ impl HeartbeatConnection {
         backend: &RedisBackend,
         member: &str,
         keys: &PresenceKeys,
-        now: Duration,
+        now: Uptime,
     ) -> Result<HeartbeatReply, Failure> {
         let reply = self.try_report(backend, member, keys).await;
         let is_complete = self.streak.record(reply.is_ok(), now);
@@ -143,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_streak_is_complete_after_the_lifetime_of_a_report() {
-        let (at, mut streak) = (Duration::from_secs, ReportStreak::default());
+        let mut streak = ReportStreak::default();
+        let at = |seconds| Uptime::from_duration(Duration::from_secs(seconds));
         for second in 0..5 {
             assert!(!streak.record(true, at(second)), "after {second} s");
         }
