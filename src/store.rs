@@ -92,7 +92,7 @@ use crate::{
         Connector, Presence, RedisBackend, RedisFailure, RedisOptions, RedisSetupError, Reporter,
         ShardStatus,
     },
-    secret::SharedSecret,
+    secret::{KeySecret, SharedSecret},
 };
 
 /// Interval at which the control task expires records and reports to Redis.
@@ -149,7 +149,7 @@ pub struct CounterStore {
     memory: MemoryStore,
     secret: SharedSecret,
     /// [`SharedSecret::for_keys`].
-    key_secret: (u64, u64),
+    key_secret: KeySecret,
     redis: Option<Arc<RedisBackend>>,
     corrections: Arc<CorrectionQueue>,
     presence: Presence,
@@ -221,7 +221,7 @@ impl CounterStore {
 
     /// The secret that hashes key parts to [`Key`]s; constant for the life of the process. With Redis it is
     /// the same on all gateways with the same configuration, and without Redis it is random.
-    pub fn key_secret(&self) -> (u64, u64) {
+    pub fn key_secret(&self) -> KeySecret {
         self.key_secret
     }
 

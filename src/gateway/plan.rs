@@ -5,7 +5,6 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    identity::KeySecret,
     limit::Admission,
     metrics::RouteCounters,
     plan::{
@@ -51,8 +50,7 @@ impl Gateway {
         if peer.certificate.as_ref().is_some_and(|name| !name.serves(&attributes.host)) {
             return Err(GatewayError::Misdirected);
         }
-        let (k0, k1) = self.shared.store.key_secret();
-        let secret = KeySecret(k0, k1);
+        let secret = self.shared.store.key_secret();
         let share = CallerShare::Hashed(secret);
         let preflight =
             respond::preflight_method(&head.method, &head.fields).and_then(|requested| {
