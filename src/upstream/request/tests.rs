@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    clock::{CoarseClock, CoarseTime},
     framing::{BodyDecoder, HeadBounds, RequestHead, StateCell},
     upstream::{HostRule, PeerAddress, Protocol, ServerAddress, Target},
 };
@@ -54,7 +55,7 @@ fn client(
     trailers: Option<Fields>,
 ) -> Rc<dyn ClientStream> {
     Rc::new(FakeClient {
-        state: StateCell::new(Rc::default()),
+        state: StateCell::new(CoarseClock::new(CoarseTime::ZERO)),
         length,
         pieces: RefCell::new(pieces.iter().cloned().collect()),
         trailers: RefCell::new(trailers.map(Box::new)),
