@@ -88,10 +88,10 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "upstream",
         ],
     ),
-    ("respond", &["error", "framing", "limit", "snapshot", "throttle", "upstream"]),
+    ("respond", &["error", "framing", "limit", "plan", "snapshot", "throttle", "upstream"]),
     // What is decided before anything is charged. A request, `explain` and `replay` share it, so it
     // stands below all three, and above the leaves that it calls one after the other.
-    ("plan", &["error", "framing", "identity", "limit", "route", "snapshot", "template"]),
+    ("plan", &["error", "framing", "identity", "limit", "route", "snapshot", "template", "tls"]),
     // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
     (
         "replay",
@@ -170,6 +170,8 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "handover",
             "live",
             "metrics",
+            // It makes the name that the process has in `Via`.
+            "plan",
             "redis",
             "reload",
             "secret",

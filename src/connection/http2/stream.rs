@@ -16,7 +16,7 @@ use crate::{
     framing::{
         BodyEncoder, BodyError, BodyLength, ClientStream, ConnectionState, Fields, FramingError,
         Http2Receiver, RequestHead, StateCell,
-        header_map::{from_lines, to_trailers},
+        header_map::{from_fields, to_trailers},
         socket::yield_turn,
         state::CloseMode,
         upgrade::requested_protocol,
@@ -179,7 +179,7 @@ impl Http2Stream {
 
     /// Counts a stream that the client reset.
     pub(super) fn count_reset(&self) {
-        self.connection.flood.count_reset(self.connection.coarse_clock.get());
+        self.connection.flood.count_reset(self.connection.coarse_clock.now());
     }
 
     /// Ready if the connection may take more data.
@@ -190,7 +190,7 @@ impl Http2Stream {
     /// Counts bytes of a body that were sent to the client.
     pub(super) fn count_sent(&self, bytes: u64) {
         self.connection.send_queue.add(bytes as usize);
-        self.connection.flood.count_sent(self.connection.coarse_clock.get(), bytes);
+        self.connection.flood.count_sent(self.connection.coarse_clock.now(), bytes);
     }
 
     /// Takes the client's side of an extended CONNECT.
@@ -290,18 +290,16 @@ impl ClientStream for Http2Stream {
         self.body.borrow_mut().trailers.take()
     }
 
-    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
+    fn send_interim(&self, status: u16, fields: &Fields) {
         let count = self.interim_responses.get();
         self.interim_responses.set(count + 1);
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::PROCESSING);
         if let Some(respond) = &mut *self.respond.borrow_mut()
             && count < MAX_INTERIM_RESPONSES
         {
-            let mut lines = Vec::new();
-            fields(&mut lines);
             let mut response = http::Response::new(());
             *response.status_mut() = status;
-            *response.headers_mut() = from_lines(&lines);
+            *response.headers_mut() = from_fields(fields);
             let _ = respond.send_informational(response);
         }
     }
