@@ -95,7 +95,7 @@ use crate::{
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
     tls::SelectedName,
-    trace::{IdSource, TraceQueue, Work},
+    trace::{ChildSpanKind, IdSource, TraceQueue},
     upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
 };
 
@@ -342,7 +342,7 @@ impl Gateway {
             self.charge(context).await?;
             if context.limits.iter().any(is_delayed) {
                 // Boxed, so that requests without a delay do not carry its state.
-                self.begin_span(context, || Work::Delay);
+                self.begin_span(context, || ChildSpanKind::Delay);
                 let delayed = Box::pin(self.delay(context)).await;
                 self.end_span(context);
                 delayed?;
