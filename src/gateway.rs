@@ -83,7 +83,7 @@ use crate::{
     clock::Clock,
     compress::CompressionBudget,
     error::GatewayError,
-    framing::{BodyLength, ClientStream, Fields, FramingError, RequestHead, Version},
+    http1::{BodyLength, Fields, FramingError, RequestHead, Version},
     identity::{KeySecret, client::mask_address},
     limit::Admission,
     live::LiveSnapshot,
@@ -96,6 +96,7 @@ use crate::{
     throttle::{AdmissionGate, Throttle},
     tls::SelectedName,
     trace::{IdSource, TraceQueue, Work},
+    transport::ClientStream,
     upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
 };
 

@@ -7,7 +7,7 @@
 //! `location` changes an upstream's locations back. `preflight` finds the routes of CORS preflights.
 //!
 //! ```
-//! use tidegate::{framing::Fields, plan};
+//! use tidegate::{http1::Fields, plan};
 //!
 //! let fields: Fields = [("Host", "API.example.com:8080")].into_iter().collect();
 //! assert_eq!(plan::host(&fields), "api.example.com");
@@ -33,7 +33,7 @@ pub use self::{
 };
 use crate::{
     error::GatewayError,
-    framing::{Fields, RequestHead},
+    http1::{Fields, RequestHead},
     identity::{ClientAddress, KeyPlan, KeySecret, Subject, TokenSource},
     limit::Charge,
     route::{

@@ -47,7 +47,7 @@ use self::{
 };
 use crate::{
     error::GatewayError,
-    framing::Fields,
+    http1::Fields,
     limit::{Algorithm, Decision, Millis},
     snapshot::{BodyValues, EXPOSED_HEADERS, ErrorBody, RateHeaders},
     throttle::{AdmissionDenied, POLICY},

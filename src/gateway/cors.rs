@@ -2,7 +2,7 @@
 
 use super::{context::RequestContext, draft_response::DraftResponse, rules::WorkerRules};
 use crate::{
-    framing::{Fields, ResponseHead},
+    http1::{Fields, ResponseHead},
     limit::Admission,
     respond,
     snapshot::CorsPolicy,

@@ -7,8 +7,9 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    framing::{BodyError, BodyLength, ClientStream, upgrade::requested_protocol},
+    http1::{BodyLength, upgrade::requested_protocol},
     respond,
+    transport::{BodyError, ClientStream},
     upstream::{
         AddedHeaders, BufferedUpload, ForwardError, ForwardInput, OutgoingRequest, PlaceHolder,
         Servers, UploadSettings, Upstream, UpstreamError, UpstreamKind,

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, net::Ipv6Addr};
 
 use crate::{
-    framing::{Fields, RequestHead},
+    http1::{Fields, RequestHead},
     route::normalize::is_routed_as,
 };
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    framing::{Fields, RequestHead, is_origin_form},
+    http1::{Fields, RequestHead, is_origin_form},
     identity::{KeySecret, TokenSource},
     limit::{Adjustment, Algorithm, Change, Charge, Millis},
     plan::{self, LimitRequests, RequestAttributes},

@@ -72,7 +72,7 @@ fn note_denied(collector: &mut FaultCollector<'_>, path: &str, allow: &[IpNet], 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framing::Fields;
+    use crate::http1::Fields;
     use crate::identity::client::{AddressSource, TrustedProxies};
     use proptest::prelude::*;
 

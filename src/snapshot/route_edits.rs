@@ -8,7 +8,7 @@ use super::RouteEdits;
 use super::fault_collector::FaultCollector;
 use super::parts::header;
 use crate::config::{self, Config, HostHeader};
-use crate::framing;
+use crate::http1;
 use crate::route::{Conditions, PathPattern, Rule};
 use crate::template::{HeaderRules, PathTemplate, Template, VARIABLES, Variable, is_framing_field};
 use crate::upstream::{HostRule, dashed_alias};
@@ -76,7 +76,7 @@ fn host(collector: &mut FaultCollector<'_>, path: &str, host: &HostHeader) -> Ho
         HostHeader::Preserve => HostRule::Preserve,
         HostHeader::Upstream => HostRule::Upstream,
         HostHeader::Name(name) => {
-            let is_host = framing::host::check(name.as_bytes()).is_ok();
+            let is_host = http1::host::check(name.as_bytes()).is_ok();
             let expected = "preserve, upstream, or a host such as api.example.com";
             collector.ensure(is_host, &format!("{path}.host"), &format!("`{name}`"), expected);
             HostRule::Name(name.as_str().into())

@@ -12,9 +12,12 @@ use super::{
     request::{OutgoingRequest, SendError},
     upgrade::UpgradeRequest,
 };
-use crate::framing::{
-    BodyError, ClientStream, FramingError, HeadParser, ReadBuffer, ResponseHead, SharedSocket,
-    Timeout, Version, buffer::poll_read, head::resume_parse, start_line::StatusLine, state::Wait,
+use crate::{
+    connection_state::{Timeout, Wait},
+    http1::{
+        FramingError, HeadParser, ResponseHead, Version, head::resume_parse, start_line::StatusLine,
+    },
+    transport::{BodyError, ClientStream, ReadBuffer, SharedSocket, read_buffer::poll_read},
 };
 
 /// The maximum number of interim (1xx) responses before the final one.

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::ServerAddress;
 use crate::{
-    framing::{Fields, RequestHead, ResponseHead, head::ConnectionOptions},
+    http1::{Fields, RequestHead, ResponseHead, head::ConnectionOptions},
     template::{HeaderRules, Values},
     trace::{TraceHeader, TraceParent},
 };

@@ -25,8 +25,8 @@ use super::{
     http2::{Http2Connections, Http2Slot},
 };
 use crate::{
-    framing::{RawSocket, SharedSocket, Transport},
     tls::ALPN_HTTP2,
+    transport::{RawSocket, SharedSocket, Transport},
 };
 
 /// The maximum number of idle connections; a further one is closed.

@@ -18,11 +18,12 @@ use super::{
     },
     upgrade::UpgradeRequest,
 };
-use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, FramingError, RequestHead,
-    SharedSocket, header_map::from_lines, socket::yield_turn, state::Wait,
-};
 use crate::trace::span_id_text;
+use crate::{
+    connection_state::Wait,
+    http1::{BodyEncoder, BodyLength, Buffer, FramingError, RequestHead, header_map::from_lines},
+    transport::{BodyError, ClientStream, SharedSocket, socket::yield_turn},
+};
 
 /// The number of body bytes that are collected before a write.
 const BODY_CHUNK: usize = 16 * 1024;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::request::Request;
 use super::route_changes::{RouteChanges, routed};
 use crate::error::GatewayError;
-use crate::framing::{BodyLength, Fields, RequestHead};
+use crate::http1::{BodyLength, Fields, RequestHead};
 use crate::identity::{AddressSource, Caller, ClientAddress, KeySecret, KeyValues, Subject};
 use crate::limit::{Admission, Charge, Key, Millis, Outcome};
 use crate::plan::{

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::framing::FrameCounts;
+use crate::transport::FrameCounts;
 
 /// Least number of streams in a second from which their resets are a flood.
 const MIN_STREAMS: u32 = 500;

@@ -1,6 +1,6 @@
 use super::*;
 
-use crate::framing::HeadBounds;
+use crate::http1::HeadBounds;
 
 /// The head of a request with these header lines.
 fn head(lines: &[(&str, &str)]) -> RequestHead {

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    framing::{BodyDecoder, Fields, HeadBounds, StateCell},
+    connection_state::StateCell,
+    http1::{BodyDecoder, Fields, HeadBounds},
     upstream::{HostRule, PeerAddress, Protocol, ServerAddress},
 };
 
