@@ -11,7 +11,8 @@
 //! | `openapi` | `/api/openapi.json`: the description |
 //! | `problem` | errors |
 //! | `health` | `/healthz`, `/readyz` |
-//! | `metrics`, `throttle_metrics`, `upstream_metrics`, `process_metrics`, `encode`, `exposition` | `/metrics`; the last has its formats |
+//! | `metrics`, `throttle_metrics`, `trace_metrics`, `upstream_metrics`, `process_metrics` | `/metrics`: its families |
+//! | `encode`, `exemplars`, `exposition` | `/metrics`: how families are written, and its formats |
 //! | `live_config` | `/api/config`: the configuration in force, credentials masked |
 //! | `routes` | `/api/routes`: lists routes and their responses |
 //! | `limits` | `/api/limits`: lists limits, shows and resets the counter of a caller |

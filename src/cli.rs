@@ -1,9 +1,22 @@
-//! The command line: one file per command.
+//! The command line. Results go to the output that is passed in (standard output), errors and the process's log to
+//! standard error.
 //!
-//! Results go to the output that is passed in (standard output), errors and the process's log to standard
-//! error. `serve` runs the gateway, `proxy` without a file, `health` asks a running one, `init` writes a file, `check`
-//! validates a configuration, `explain` shows the decisions on one request, `replay` those on a recorded log, `hash` the hash of a caller, `schema`
-//! prints the configuration's JSON Schema, and `completions` and `man` are for packages.
+//! | file | content |
+//! |---|---|
+//! | `serve` | runs the gateway |
+//! | `proxy` | runs the gateway without a configuration file |
+//! | `health` | asks a running gateway for its health |
+//! | `init` | writes a commented configuration |
+//! | `check` | validates a configuration and prints what it does |
+//! | `explain` | prints the decisions on one request |
+//! | `replay` | prints the decisions on the requests of an access log |
+//! | `hash` | prints the hash of a caller, as in the access log |
+//! | `schema` | prints the configuration's JSON Schema |
+//! | `man` | writes the manual pages, for packages |
+//! | `config_file` | finds the configuration of a command |
+//! | `addresses` | prints where the gateway listens, for people |
+//! | `notify` | reports the state of the process to a service manager |
+//! | `tips` | suggests a command for a command line of another gateway |
 //!
 //! ```
 //! use tidegate::cli::{self, Exit};

@@ -1,4 +1,4 @@
-//! The configuration file: its types, one file per section, and the parser.
+//! The configuration file: its types and its parser.
 //!
 //! [`load`] reads a file, [`parse`] a text. The result is the whole [`Config`] with its defaults, or
 //! all [`Fault`]s at once, each with its location in the file. Only the syntax and the type of each
@@ -6,12 +6,17 @@
 //! resolution divide the window?) belong to [`snapshot`](crate::snapshot), which reports through
 //! [`ConfigSource::fault`].
 //!
+//! The sections: `listen`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle`, `upstreams`,
+//! `limits` and `routes`. Parts of an upstream: `target`, `balance`. Of a limit: `key_part`, `rate`, `tiers`. Of a
+//! route: `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies`. Values: `scalar` (what a value
+//! with a syntax of its own implements), `units`, `method`, `listen_address`, `admin_address`, `secret`.
+//!
+//! `source` locates a path in the text, `fault` is what is wrong there, `suggest` finds the name that was meant.
 //! A file is parsed twice: `located` builds a tree with a location for every value, from which `reader`
 //! deserializes the types; `cross_check` refuses text that another YAML parser reads differently. Both replace
 //! references to environment variables (`environment`, `resolving`) before types are checked; `masks` keeps
 //! their values out of messages.
-//! `scalar` and `units` hold values with a syntax of their own, such as durations; `file` reads files with
-//! a deadline. The doc comments of the types are the descriptions in the JSON Schema ([`schema`]); editors get
+//! `file` reads files with a deadline. The doc comments of the types are the descriptions in the JSON Schema ([`schema`]); editors get
 //! [`editor_schema`], to which `strict_schema` adds what the types do not check.
 //!
 //! ```

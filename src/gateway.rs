@@ -8,7 +8,7 @@
 //!
 //! The files, in the order of the path:
 //!
-//! - `context.rs`, `request_id.rs`, `tracing.rs`: the state of one request, its log line and its trace.
+//! - `context.rs`, `request_id.rs`, `request_trace.rs`, `tracing.rs`: the state of one request, its log line and its trace.
 //! - `rules.rs`: the snapshot with the worker's counters and pools.
 //! - `via.rs`, `plan.rs`: loop detection; route, caller, limits and keys.
 //! - `in_flight.rs`: the bound on requests in flight of one client address.

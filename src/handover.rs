@@ -5,6 +5,8 @@
 //! socket, which is the new process's standard input. The new process accepts on the same sockets and says so
 //! ([`Predecessor::report_ready`]); only then the old one stops accepting. So there is always a process that
 //! accepts, and no queue of connections is closed. A new process that does not start changes nothing.
+//!
+//! `successor` has both ends of an upgrade, `passed_sockets` the sockets by their address.
 
 mod passed_sockets;
 mod successor;

@@ -64,6 +64,7 @@
 //! - [`connection_state`]: what a client connection waits for, and its deadlines.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
 //! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
+//! - [`redis`](mod@redis): connections to Redis, and the scripts that charge there.
 //! - [`route`]: finds the route for a host, a path and a method.
 //! - [`store`]: the counters of limits, in this process or in Redis.
 //! - [`template`]: texts with variables of a request: header rules, redirects, rewritten paths.
@@ -106,6 +107,7 @@ pub mod live;
 pub mod metrics;
 pub mod mix;
 pub mod plan;
+pub mod redis;
 pub mod reload;
 pub mod replay;
 pub mod respond;

@@ -2,6 +2,8 @@
 //!
 //! Only a worker writes its [`WorkerMetrics`]; a reader sums them over all workers. Counters of routes,
 //! limits and upstreams are kept by name, so a reload removes only the counters of names that it removes.
+//!
+//! `latency` is the histogram of durations, `refused_callers` the bounded count of callers that limits refuse most.
 
 mod latency;
 mod refused_callers;

@@ -1,8 +1,8 @@
 //! [`Reloader`]: replaces the running configuration with the file's current content.
 //!
 //! A reload is all or nothing: on any fault the running snapshot stays. Certificates and keys are read
-//! again with the configuration. A change of one of these files triggers it (`watch.rs`), or a call of
-//! [`Reloader::reload`]. It runs on a thread of its own, because a large file takes seconds and a file
+//! again with the configuration. A change of one of these files triggers it (`watch`, on the folders that `folders`
+//! finds), or a call of [`Reloader::reload`]. It runs on a thread of its own, because a large file takes seconds and a file
 //! system may hang, and neither may stop the admin API or a signal.
 
 mod folders;

@@ -3,8 +3,9 @@
 //! Its threads: one for each worker; one for control, with the admin API, the store's maintenance
 //! and the configuration watch; and one for the throttle, if it is configured.
 //!
-//! `open_store` reads the secrets that the store needs and opens it; `open_access_log` opens the log; `open_files`
-//! divides the limit of open files.
+//! `listeners` opens the listening sockets; `open_store` reads the secrets of the store and opens it;
+//! `open_access_log` opens the log; `open_files` divides the limit of open files; `token_watch` warns if no request
+//! carries a token.
 
 mod listeners;
 mod open_access_log;

@@ -4,12 +4,12 @@
 //! fingerprints that survive a reload. Compiling also runs the checks that need more than one value of
 //! the configuration, and reports all faults at once.
 //!
-//! `compile` assembles the parts; `access_log`, `listen`, `store`, `upstreams`, `limits`, `routes` and `throttle` each
-//! compile one section; `balance` compiles how an upstream's targets are chosen and checked; `route_match`,
-//! `route_edits`, `redirect`, `access`, `cors`, `origins` and `error_bodies` compile a route's parts; `quota`,
+//! `compile` assembles the parts; `access_log`, `listen`, `store`, `traces`, `upstreams`, `limits`, `routes` and `throttle`
+//! each compile one section; `balance` compiles how an upstream's targets are chosen and checked; `route_match`,
+//! `route_edits`, `redirect`, `mirror`, `compress`, `access`, `cors`, `origins` and `error_bodies` compile a route's parts; `quota`,
 //! `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts;
-//! `fault_collector` collects the faults, `notes` finds valid settings that are rarely intended; `load`
-//! reads a file; `policy` is the compiled limit, `certificates` finds the certificates that expire.
+//! `fault_collector` collects the faults, `notes` and `caller_notes` find valid settings that are rarely intended,
+//! `files` the files that must not be the same; `load` reads a file; `policy` is the compiled limit, `certificates` finds the certificates that expire.
 //!
 //! ```
 //! use tidegate::{config, snapshot::Snapshot};
@@ -36,7 +36,6 @@ mod compile;
 mod compress;
 mod cors;
 mod error_bodies;
-mod fault_collector;
 mod files;
 mod limits;
 mod listen;
@@ -52,6 +51,7 @@ mod reserve;
 mod route_edits;
 mod route_match;
 mod routes;
+mod section;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -14,12 +14,11 @@
 //! # Which file does what
 //!
 //! [`CounterStore`] is the process's one store; it outlives every reload. Each worker has its own
-//! [`StoreHandle`] to it (`handle`).
+//! [`StoreHandle`] to it (`handle`). Calls to Redis are in [`crate::redis`].
 //!
 //! | module | purpose |
 //! |---|---|
 //! | [`memory`] | counters in this process |
-//! | `redis` | counters in Redis: connections, breakers, topology, scripts |
 //! | `local_admission` | decides without a call per request: from leased tokens and the deny cache |
 //! | [`token_lease`] | leases tokens from Redis, many per call |
 //! | [`deny_cache`] | caches denials until their retry time |
@@ -67,7 +66,6 @@ mod maintenance;
 pub mod memory;
 mod multi_limit;
 mod record_id;
-mod redis;
 mod remaining;
 mod scatter;
 mod stats;
@@ -78,25 +76,22 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::redis::NodeConnection;
-pub use self::{
-    corrections::Correction,
-    handle::StoreHandle,
-    redis::{Connector, Credentials, Failure, RedisOptions, ShardStatus, ShardUrls, Topology},
-    stats::StoreStats,
-};
+pub use self::{corrections::Correction, handle::StoreHandle, stats::StoreStats};
 use self::{
     corrections::CorrectionQueue,
     deny_cache::DenyCache,
     local_admission::TokenLeases,
     memory::Memory,
-    record_id::{local_record_id, record_id},
-    redis::{Presence, RedisBackend, Reporter},
+    record_id::{local_record_id, record_id, shared_record_id},
     stats::CountsRegistry,
 };
 use crate::{
     clock::Clock,
     limit::{Charge, Key, Limit, Verdict},
+    redis::{
+        Connector, Failure, Presence, RedisBackend, RedisOptions, RedisSetupError, Reporter,
+        ShardStatus,
+    },
     secret::SharedSecret,
 };
 
@@ -117,15 +112,9 @@ pub enum StoreError {
 /// Why a store cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The URL is not a Redis URL. The message leaves it out, because it may hold a password.
-    #[error("the Redis URL is not valid: {0}")]
-    Url(&'static str),
-    /// The CA certificates for TLS to Redis are not PEM.
-    #[error("the CA certificates for TLS to Redis are not valid: expected PEM")]
-    Ca,
-    /// The thread that connects to Redis could not be started.
-    #[error("cannot start the thread that connects to Redis: {0}")]
-    Thread(#[from] std::io::Error),
+    /// The Redis part cannot be created.
+    #[error(transparent)]
+    Redis(#[from] RedisSetupError),
     /// The operating system's random number generator failed.
     #[error("cannot get random numbers from the operating system: {0}")]
     Random(#[from] getrandom::Error),
@@ -322,7 +311,8 @@ impl CounterStore {
             self.leases.discard(record);
             self.deny_cache.invalidate(record, self.clock.monotonic_ms());
         }
-        backend.announce_deletion(limits, key).await
+        let records: Vec<u128> = limits.iter().map(|limit| shared_record_id(limit, key)).collect();
+        backend.announce_deletion(key, &records).await
     }
 
     /// Empties the deny cache, so that Redis decides the next request. Only for tests.

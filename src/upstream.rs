@@ -1,4 +1,4 @@
-//! The HTTP/1.1 client side: forwards requests to upstream servers.
+//! The client side of HTTP/1.1 and HTTP/2: forwards requests to upstream servers.
 //!
 //! A request is retried only if that is safe. Headers that must not be forwarded are dropped, and a client
 //! cannot remove a header that limits count by. Idle connections are pooled per worker and endpoint. Load,
@@ -19,10 +19,10 @@
 //! | `paced_place`, `pace`, `client_counts` | places that clients hold at their own pace: their rate, and the share of each client |
 //! | `pool` | [`Pool`]: a worker's idle connections to one endpoint |
 //! | `connection_budget` | [`ConnectionBudget`]: bounds the connections of the process to all servers |
-//! | `connection` | one connection of HTTP/1.1 to a server, and one exchange on it |
-//! | `http2` | the connections of HTTP/2 to a server, and one exchange on one of them |
+//! | `connection` | an HTTP/1.1 connection to a server, and one exchange on it |
+//! | `http2` | the HTTP/2 connections to a server, and one exchange on one of them |
 //! | `request` | [`OutgoingRequest`]: the request's bytes and its streamed body |
-//! | `response` | [`ResponseBody`]: the response's streamed body |
+//! | `response`, `compressed` | [`ResponseBody`]: the response's streamed body; the same, compressed while it is read |
 //! | `upgrade`, `tunnel` | a request's upgrade to another protocol; [`UpstreamTunnel`]: the upstream's end of the tunnel |
 //! | `settings` | [`Servers`]: the rules by which targets are chosen, checked and bounded |
 //! | `headers` | which header fields are forwarded, dropped or added |

@@ -5,8 +5,9 @@ use std::{sync::Arc, thread};
 use testkit::redis_server::RedisServer;
 use tidegate::{
     clock::Clock,
+    redis::{Credentials, RedisOptions, Topology},
     secret::SharedSecret,
-    store::{CounterStore, Credentials, RedisOptions, Topology},
+    store::CounterStore,
     throttle::{
         Geometry, Throttle, ThrottleSettings,
         geometry::Sizing,

@@ -19,8 +19,8 @@ use crate::{
     identity::{KeyInput, KeyInputError, KeySecret},
     limit::{Charge, Key, OnFailure},
     metrics::Metrics,
+    redis::Failure,
     snapshot::{Cost, LimitPolicy, Snapshot, Tier, TierMatch},
-    store::Failure,
 };
 
 /// The limits in force.

@@ -32,7 +32,8 @@ use crate::{
     gateway::Shared,
     limit::OnFailure,
     metrics::{LATENCY_BOUNDS, MirrorOutcome},
-    store::{Failure, StoreStats},
+    redis::Failure,
+    store::StoreStats,
     telemetry::{AccessLog, process_log_dropped},
 };
 

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     gateway::Shared,
     metrics::{LATENCY_BOUNDS, Metrics, REFUSED_WINDOW},
+    redis::Failure,
     reload::Reloader,
-    store::Failure,
 };
 
 /// The most limits that are listed.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     gateway::Shared,
-    store::Failure,
+    redis::Failure,
     throttle::{payload::PayloadError, sync::SyncStats},
 };
 

@@ -9,8 +9,9 @@ use crate::{
     config::{
         self, ConfigSource, EnvLookup, LoadedConfig, Redis, RedisUrl, SecretError, SecretReference,
     },
+    redis::{Credentials, RedisOptions, ShardUrls, Topology},
     secret::{self, SharedSecret},
-    store::{CounterStore, Credentials, RedisOptions, ShardUrls, Topology},
+    store::CounterStore,
 };
 
 /// The longest file of CA certificates, in bytes; those of a whole system have about 250,000.

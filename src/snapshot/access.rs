@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use crate::config;
 use crate::identity::ClientAddress;
 
@@ -28,43 +28,39 @@ impl AccessRules {
 }
 
 /// Compiles a route's `allow` and `deny`; `None` if it has neither.
-pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    route: &config::Route,
-) -> Option<AccessRules> {
+pub(super) fn compile(section: &Section<'_>, route: &config::Route) -> Option<AccessRules> {
     let is_empty = route.allow.as_ref().is_some_and(Vec::is_empty);
     let expected = "at least one; without `allow`, all clients may use the route";
-    collector.ensure(!is_empty, &format!("{path}.allow"), "no network", expected);
+    section.at("allow").ensure(!is_empty, "no network", expected);
     let deny: Box<[IpNet]> = route.deny.iter().map(|network| network.0).collect();
     let allow = route.allow.as_ref();
     let allow: Option<Box<[IpNet]>> =
         allow.map(|all| all.iter().map(|network| network.0).collect());
-    note_duplicates(collector, &format!("{path}.deny"), &deny);
+    note_duplicates(&section.at("deny"), &deny);
     if let Some(allow) = &allow {
-        note_duplicates(collector, &format!("{path}.allow"), allow);
-        note_denied(collector, &format!("{path}.allow"), allow, &deny);
+        note_duplicates(&section.at("allow"), allow);
+        note_denied(&section.at("allow"), allow, &deny);
     }
     (allow.is_some() || !deny.is_empty()).then_some(AccessRules { allow, deny })
 }
 
 /// Notes networks that an earlier entry of the same list contains.
-fn note_duplicates(collector: &mut FaultCollector<'_>, path: &str, networks: &[IpNet]) {
+fn note_duplicates(section: &Section<'_>, networks: &[IpNet]) {
     for (index, network) in networks.iter().enumerate() {
         if let Some(first) = networks[..index].iter().find(|first| first.contains(network)) {
             let what = format!("`{network}` is within `{first}`, which is listed before it");
-            collector.note(&format!("{path}[{index}]"), what, "each network once");
+            section.index(index).note(what, "each network once");
         }
     }
 }
 
 /// Notes allowed networks of which `deny` leaves nothing.
-fn note_denied(collector: &mut FaultCollector<'_>, path: &str, allow: &[IpNet], deny: &[IpNet]) {
+fn note_denied(section: &Section<'_>, allow: &[IpNet], deny: &[IpNet]) {
     for (index, network) in allow.iter().enumerate() {
         if let Some(denied) = deny.iter().find(|denied| denied.contains(network)) {
             let what = format!("`{network}` is allowed, but `deny` has `{denied}`, which wins");
             let expected = "a network that is not denied as a whole";
-            collector.note(&format!("{path}[{index}]"), what, expected);
+            section.index(index).note(what, expected);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Compiles how an upstream's targets are chosen, checked, ejected, retried and bounded.
 
-use super::fault_collector::FaultCollector;
-use super::parts::part;
+use super::parts::{part, part_of};
+use super::section::Section;
 use crate::config::{self, Config, KeyPart, RetryCondition};
 use crate::identity::KeyPlan;
 use crate::route::Rule;
@@ -41,57 +41,48 @@ pub(super) fn keys_in_use(
 }
 
 /// Reports weights that are out of range, and targets of which none gets requests.
-pub(super) fn ensure_weights(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    upstream: &config::Upstream,
-) {
+pub(super) fn ensure_weights(section: &Section<'_>, upstream: &config::Upstream) {
     for (index, target) in upstream.targets.iter().enumerate() {
-        let path = format!("{path}.targets[{index}]");
+        let section = section.at("targets").index(index);
         let what = format!("weight {} of `{target}`", target.weight);
-        collector.ensure(target.weight <= MAX_WEIGHT, &path, &what, "a weight of 0 to 1000");
+        section.ensure(target.weight <= MAX_WEIGHT, &what, "a weight of 0 to 1000");
     }
     let is_drained = upstream.targets.iter().all(|target| target.weight == 0);
-    if is_drained && !upstream.targets.is_empty() && collector.can_read(path, &["targets"]) {
+    if is_drained && !upstream.targets.is_empty() && section.can_read(&["targets"]) {
         let expected = "at least one target with a weight of 1 or more";
-        collector.fault(&format!("{path}.targets"), "the weights of all targets are 0", expected);
+        section.at("targets").fault("the weights of all targets are 0", expected);
     }
 }
 
 /// The policy. Reports `hash` without a key and a key without `hash`.
-pub(super) fn policy(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    upstream: &config::Upstream,
-) -> Policy {
+pub(super) fn policy(section: &Section<'_>, upstream: &config::Upstream) -> Policy {
     let policy = match upstream.balance {
         config::Balance::RoundRobin => Policy::RoundRobin,
         config::Balance::LeastRequests => Policy::LeastRequests,
         config::Balance::PeakEwma => Policy::PeakEwma,
         config::Balance::Hash => Policy::Hash,
     };
-    if !collector.can_read(path, &["balance", "hash_key"]) {
+    if !section.can_read(&["balance", "hash_key"]) {
         return policy;
     }
     if policy == Policy::Hash && upstream.hash_key.is_empty() {
-        let path = format!("{path}.balance");
+        let section = section.at("balance");
         let expected = "`hash_key` with the parts of a request to choose by, such as [client_ip]";
-        collector.fault(&path, "`hash` without `hash_key`", expected);
+        section.fault("`hash` without `hash_key`", expected);
     }
     if policy != Policy::Hash && !upstream.hash_key.is_empty() {
-        let path = format!("{path}.hash_key");
-        collector.fault_at_key(&path, "`hash_key` without `balance: hash`", "both or none");
+        let section = section.at("hash_key");
+        section.fault_at_key("`hash_key` without `balance: hash`", "both or none");
     }
     for (index, hashed) in upstream.hash_key.iter().enumerate() {
-        part(collector, &format!("{path}.hash_key[{index}]"), hashed);
+        part(&section.at("hash_key").index(index), hashed);
     }
     policy
 }
 
 /// The parts that `route` chooses a target by. Reports parts that its path does not have.
 pub(super) fn hash_key(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     route: &config::Route,
     rule: Option<&Rule>,
     config: &Config,
@@ -109,33 +100,24 @@ pub(super) fn hash_key(
                 rule.path.as_str()
             );
             let expected = format!("a path with `{{{param}}}`");
-            collector.fault(&format!("{path}.upstream"), what, &expected);
+            section.at("upstream").fault(what, &expected);
         }
     }
     // A faulty header name is reported once, with the upstream.
-    let faults = collector.faults.len();
-    let parts = upstream.hash_key.iter().filter_map(|hashed| part(collector, path, hashed));
-    let plan = KeyPlan(parts.collect());
-    collector.faults.truncate(faults);
-    Some(plan)
+    Some(KeyPlan(upstream.hash_key.iter().filter_map(part_of).collect()))
 }
 
 /// When targets are ejected or down.
-pub(super) fn health(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    upstream: &config::Upstream,
-) -> HealthSettings {
+pub(super) fn health(section: &Section<'_>, upstream: &config::Upstream) -> HealthSettings {
     let ejection = &upstream.ejection;
-    let section = format!("{path}.ejection");
-    if ejection.duration > ejection.max_duration
-        && collector.can_read(&section, &["duration", "max_duration"])
+    let section = section.at("ejection");
+    if ejection.duration > ejection.max_duration && section.can_read(&["duration", "max_duration"])
     {
         let what = format!(
             "`duration` {} is longer than `max_duration` {}",
             ejection.duration, ejection.max_duration
         );
-        collector.fault(&format!("{section}.duration"), what, "at most `max_duration`");
+        section.at("duration").fault(what, "at most `max_duration`");
     }
     let check = upstream.health.as_ref();
     HealthSettings {
@@ -151,30 +133,26 @@ pub(super) fn health(
 }
 
 /// The health checks.
-pub(super) fn check(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    upstream: &config::Upstream,
-) -> Option<CheckSettings> {
+pub(super) fn check(section: &Section<'_>, upstream: &config::Upstream) -> Option<CheckSettings> {
     let check = upstream.health.as_ref()?;
-    let path = format!("{path}.health");
+    let section = section.at("health");
     let is_target = check.path.starts_with('/')
         && check.path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#')
         && check.path.parse::<http::Uri>().is_ok();
     let what = format!("`{}`", check.path);
-    collector.ensure(is_target, &format!("{path}.path"), &what, "a path such as /healthz");
+    section.at("path").ensure(is_target, &what, "a path such as /healthz");
     if let Some(host) = &check.host {
         let is_host = !host.is_empty() && host.parse::<http::uri::Authority>().is_ok();
         let expected = "a host such as app.internal, with or without a port";
-        collector.ensure(is_host, &format!("{path}.host"), &format!("`{host}`"), expected);
+        section.at("host").ensure(is_host, &format!("`{host}`"), expected);
     }
-    if check.status.is_empty() && collector.can_read(&path, &["status"]) {
-        collector.fault(&format!("{path}.status"), "no status", "at least one, such as 200-299");
+    if check.status.is_empty() && section.can_read(&["status"]) {
+        section.at("status").fault("no status", "at least one, such as 200-299");
     }
-    if check.timeout > check.interval && collector.can_read(&path, &["timeout", "interval"]) {
+    if check.timeout > check.interval && section.can_read(&["timeout", "interval"]) {
         let what =
             format!("`timeout` {} is longer than `interval` {}", check.timeout, check.interval);
-        collector.fault(&format!("{path}.timeout"), what, "at most `interval`");
+        section.at("timeout").fault(what, "at most `interval`");
     }
     Some(CheckSettings {
         path: check.path.as_str().into(),
@@ -186,33 +164,28 @@ pub(super) fn check(
 }
 
 /// The bounds of each target's load.
-pub(super) fn bounds(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    upstream: &config::Upstream,
-) -> Bounds {
+pub(super) fn bounds(section: &Section<'_>, upstream: &config::Upstream) -> Bounds {
     let adaptive = upstream.adaptive_concurrency;
     if let Some(adaptive) = adaptive.filter(|adaptive| adaptive.min > adaptive.max) {
-        let path = format!("{path}.adaptive_concurrency");
-        if collector.can_read(&path, &["min", "max"]) {
+        let section = section.at("adaptive_concurrency");
+        if section.can_read(&["min", "max"]) {
             let what = format!("`min` {} is more than `max` {}", adaptive.min, adaptive.max);
-            collector.fault(&format!("{path}.min"), what, "at most `max`");
+            section.at("min").fault(what, "at most `max`");
         }
     }
     let is_bounded =
         upstream.max_requests.is_some() || upstream.max_connections.is_some() || adaptive.is_some();
-    if !is_bounded
-        && collector.can_read(path, &["max_requests", "max_connections", "adaptive_concurrency"])
+    if !is_bounded && section.can_read(&["max_requests", "max_connections", "adaptive_concurrency"])
     {
         let expected = "`max_requests`, `max_connections` or `adaptive_concurrency`";
         if upstream.max_pending > 0 {
             let what = "`max_pending` without a bound to wait for";
-            collector.fault_at_key(&format!("{path}.max_pending"), what, expected);
+            section.at("max_pending").fault_at_key(what, expected);
         }
         let set = keys_in_use(upstream).filter(|(_, is_set)| *is_set);
         for (key, _) in set.filter(|(key, _)| PACING_KEYS.contains(key)) {
             let what = format!("`{key}` without a bound of the target's places");
-            collector.fault_at_key(&format!("{path}.{key}"), what, expected);
+            section.at(key).fault_at_key(what, expected);
         }
     }
     Bounds {

@@ -4,7 +4,7 @@
 use ahash::RandomState;
 use hashbrown::HashSet;
 
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use crate::config::{Client, Config, KeyPart, Limit, TokenSource};
 use crate::sensitive::is_sensitive_name;
 
@@ -21,7 +21,7 @@ enum Origin {
 
 /// Notes limits that a client leaves behind with another value of its own choice, on routes where no other limit
 /// counts the client. Each limit is noted once, and all routes together.
-pub(super) fn add(collector: &mut FaultCollector<'_>, config: &Config) {
+pub(super) fn add(root: &Section<'_>, config: &Config) {
     let mut noted = HashSet::<&str, RandomState>::default();
     let mut unbounded = Vec::new();
     for (index, route) in config.routes.iter().enumerate() {
@@ -47,22 +47,17 @@ pub(super) fn add(collector: &mut FaultCollector<'_>, config: &Config) {
                 );
                 let expected = "a key without it, or a limit with `key: [client_ip]` beside it on \
                                 each route";
-                collector.note(&format!("limits.{name}.key"), what, expected);
+                root.at("limits").entry(name).at("key").note(what, expected);
             }
         }
     }
     if let [first, others @ ..] = &unbounded[..] {
-        note_unbounded(collector, config, *first, others.len());
+        note_unbounded(root, config, *first, others.len());
     }
 }
 
 /// Notes the route with the index `first`, and that there are `others` like it.
-fn note_unbounded(
-    collector: &mut FaultCollector<'_>,
-    config: &Config,
-    first: usize,
-    others: usize,
-) {
+fn note_unbounded(root: &Section<'_>, config: &Config, first: usize, others: usize) {
     let route = &config.routes[first];
     let limits = route.limits.iter().filter_map(|name| config.limits.get(name));
     let mut parts: Vec<String> = limits
@@ -84,7 +79,7 @@ fn note_unbounded(
         parts.join(" or "),
     );
     let expected = "a limit with `key: [client_ip]` beside it";
-    collector.note(&format!("routes[{first}].limits"), what, expected);
+    root.at("routes").index(first).at("limits").note(what, expected);
 }
 
 /// Whether the limit counts each address, whatever the client invents. A limit over all callers does not: one client

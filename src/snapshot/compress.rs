@@ -1,32 +1,30 @@
 //! Compiles a route's `compress`.
 
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use crate::{
     compress::{CompressRules, Encoding, is_message_stream},
     config::{self, Config},
 };
 
-/// Compiles the rules of `route`, which is at `path`. Reports their faults, and notes if the route has no
+/// Compiles the rules of `route`, which is at `section`. Reports their faults, and notes if the route has no
 /// upstream whose responses could be compressed.
 pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     route: &config::Route,
     config: &Config,
 ) -> Option<Box<CompressRules>> {
     let configured = route.compress.as_ref()?;
-    let path = format!("{path}.compress");
-    note_without_servers(collector, &path, route, config);
+    let section = section.at("compress");
+    note_without_servers(&section, route, config);
     let rules = &route.headers.response;
     let mut changed = rules.set.keys().chain(rules.add.keys()).chain(&rules.remove);
     if changed.any(|name| name.eq_ignore_ascii_case("content-encoding")) {
         let what = "`compress` beside a rule for `content-encoding`, which tells clients of it";
-        collector.fault(&path, what, "one of them");
+        section.fault(what, "one of them");
     }
     let mut encodings = Vec::new();
-    collector.ensure(
+    section.at("encodings").ensure(
         !configured.encodings.is_empty(),
-        &format!("{path}.encodings"),
         "no encoding",
         "at least one of `gzip` and `zstd`",
     );
@@ -37,13 +35,13 @@ pub(super) fn compile(
         };
         if encodings.contains(&encoding) {
             let what = format!("duplicate encoding `{}`", encoding.name());
-            let path = format!("{path}.encodings[{index}]");
-            collector.fault(&path, what, "each encoding once");
+            let section = section.at("encodings").index(index);
+            section.fault(what, "each encoding once");
         } else {
             encodings.push(encoding);
         }
     }
-    let types = types(collector, &path, &configured.types);
+    let types = types(&section, &configured.types);
     let level = &configured.level;
     Some(Box::new(CompressRules {
         encodings,
@@ -54,35 +52,30 @@ pub(super) fn compile(
     }))
 }
 
-fn note_without_servers(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    route: &config::Route,
-    config: &Config,
-) {
+fn note_without_servers(section: &Section<'_>, route: &config::Route, config: &Config) {
     let upstream = route.upstream.as_ref().and_then(|name| config.upstreams.get(name));
     let is_fixed = upstream.is_some_and(|upstream| upstream.respond.is_some());
     if route.upstream.is_none() || is_fixed {
         let what = "`compress` without effect: the gateway makes this route's responses itself";
-        collector.note(path, what, "an upstream with targets");
+        section.note(what, "an upstream with targets");
     }
 }
 
 /// The media types in lower case. Reports those that no response has or that are never compressed.
-fn types(collector: &mut FaultCollector<'_>, path: &str, types: &[String]) -> Vec<Box<str>> {
-    let path = format!("{path}.types");
-    collector.ensure(!types.is_empty(), &path, "no media type", "at least one");
+fn types(section: &Section<'_>, types: &[String]) -> Vec<Box<str>> {
+    let section = section.at("types");
+    section.ensure(!types.is_empty(), "no media type", "at least one");
     let mut lowered = Vec::new();
     for (index, configured) in types.iter().enumerate() {
-        let path = format!("{path}[{index}]");
+        let section = section.index(index);
         let media_type = configured.to_ascii_lowercase();
         let what = format!("`{configured}`");
         if is_message_stream(media_type.as_bytes()) {
             let what = format!("{what}, which is never compressed");
-            collector.fault(&path, what, "a type whose responses have an end");
+            section.fault(what, "a type whose responses have an end");
         }
         let expected = "a media type without parameters, such as application/json or text/*";
-        collector.ensure(is_media_type(&media_type), &path, &what, expected);
+        section.ensure(is_media_type(&media_type), &what, expected);
         let all = media_type == "*/*";
         lowered.push(if all { "*".into() } else { media_type.into() });
     }

@@ -3,9 +3,9 @@
 use ahash::RandomState;
 use hashbrown::HashSet;
 
-use super::fault_collector::FaultCollector;
 use super::origins::OriginMatcher;
 use super::parts;
+use super::section::Section;
 use crate::config::{self, CorsOrigin};
 
 /// The header names that the gateway adds to responses and that scripts may read.
@@ -32,18 +32,14 @@ pub struct CorsPolicy {
     pub max_age: u64,
 }
 
-/// Compiles the `cors` of the route at `path`.
-pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    route: &config::Route,
-) -> Option<CorsPolicy> {
+/// Compiles the `cors` of the route at `section`.
+pub(super) fn compile(section: &Section<'_>, route: &config::Route) -> Option<CorsPolicy> {
     let cors = route.cors.as_ref()?;
-    let path = format!("{path}.cors");
-    check_origins(collector, &path, cors);
-    check_methods(collector, &path, cors, route);
+    let section = section.at("cors");
+    check_origins(&section, cors);
+    check_methods(&section, cors, route);
     let [headers, expose] = [("headers", &cors.headers), ("expose", &cors.expose)]
-        .map(|(key, names)| header_names(collector, &format!("{path}.{key}"), names, cors));
+        .map(|(key, names)| header_names(&section.at(key), names, cors));
     let methods: Vec<&str> = match &cors.methods {
         Some(methods) => methods.iter().map(|method| &*method.0).collect(),
         None if route.matches.methods.is_empty() => COMMON_METHODS.into(),
@@ -59,15 +55,15 @@ pub(super) fn compile(
     })
 }
 
-fn check_origins(collector: &mut FaultCollector<'_>, path: &str, cors: &config::Cors) {
-    let origins = format!("{path}.origins");
+fn check_origins(section: &Section<'_>, cors: &config::Cors) {
+    let origins = section.at("origins");
     let expected = "at least one, such as https://app.example.com";
-    collector.ensure(!cors.origins.is_empty(), &origins, "no origin", expected);
+    origins.ensure(!cors.origins.is_empty(), "no origin", expected);
     let has_any = cors.origins.contains(&CorsOrigin::Any);
-    if has_any && cors.credentials && collector.can_read(path, &["origins", "credentials"]) {
+    if has_any && cors.credentials && section.can_read(&["origins", "credentials"]) {
         let what = "`credentials: true` with the origin `*`, which browsers refuse";
         let expected = "origins such as https://app.example.com, or no `credentials`";
-        collector.fault(&format!("{path}.credentials"), what, expected);
+        section.at("credentials").fault(what, expected);
     }
     let matches = |listed: &[CorsOrigin], origin: &CorsOrigin| {
         let text = match origin {
@@ -87,59 +83,49 @@ fn check_origins(collector: &mut FaultCollector<'_>, path: &str, cors: &config::
         }
         if matches(&others, origin) {
             let what = format!("`{origin}` has no effect: another origin of the list includes it");
-            collector.note(&format!("{origins}[{index}]"), what, "each origin once");
+            origins.index(index).note(what, "each origin once");
         }
         if matches!(origin, CorsOrigin::Below { suffix, .. } if !suffix[1..].contains('.')) {
             let what = format!("`{origin}` has all hosts of a top-level domain");
             let expected = "a domain of your own, such as https://*.example.org";
-            collector.note(&format!("{origins}[{index}]"), what, expected);
+            origins.index(index).note(what, expected);
         }
     }
 }
 
 /// Reports methods that no script can use on the route.
-fn check_methods(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    cors: &config::Cors,
-    route: &config::Route,
-) {
-    let path = format!("{path}.methods");
+fn check_methods(section: &Section<'_>, cors: &config::Cors, route: &config::Route) {
+    let section = section.at("methods");
     let listed = cors.methods.as_ref();
     let is_empty = listed.is_some_and(Vec::is_empty);
     let expected = "at least one; without `methods`, those of the route";
-    collector.ensure(!is_empty, &path, "no method", expected);
+    section.ensure(!is_empty, "no method", expected);
     let served = &route.matches.methods;
     for (index, method) in listed.into_iter().flatten().enumerate() {
         if !served.is_empty() && !served.contains(method) {
             let what =
                 format!("`{method}` is allowed to scripts, but not among the route's methods");
-            collector.note(&format!("{path}[{index}]"), what, "a method of the route's `match`");
+            section.index(index).note(what, "a method of the route's `match`");
         }
     }
 }
 
-/// The names of the list at `path`, each once, in lower case.
-fn header_names(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    names: &[String],
-    cors: &config::Cors,
-) -> Vec<String> {
+/// The names of the list at `section`, each once, in lower case.
+fn header_names(section: &Section<'_>, names: &[String], cors: &config::Cors) -> Vec<String> {
     let mut seen = HashSet::<String, RandomState>::default();
     let mut compiled = Vec::new();
     for (index, name) in names.iter().enumerate() {
-        let path = format!("{path}[{index}]");
+        let section = section.index(index);
         if name == "*" && cors.credentials {
             // With credentials, browsers take it for a header of this name.
             let expected = "names: with `credentials: true`, browsers know no `*` here";
-            collector.fault(&path, "`*` with `credentials: true`", expected);
+            section.fault("`*` with `credentials: true`", expected);
         }
-        let Some(name) = parts::header(collector, &path, name) else { continue };
+        let Some(name) = parts::header(&section, name) else { continue };
         if seen.insert(name.to_string()) {
             compiled.push(name.to_string());
         } else {
-            collector.fault(&path, format!("duplicate header `{name}`"), "each header once");
+            section.fault(format!("duplicate header `{name}`"), "each header once");
         }
     }
     compiled

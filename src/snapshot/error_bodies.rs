@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use crate::config::{self, FileError, READ_TIMEOUT, read_regular, read_within};
 
 /// The longest file of a body, in bytes.
@@ -145,27 +145,23 @@ impl ErrorBodies {
     }
 }
 
-/// Compiles the `error_bodies` of the route at `path`, and reads their files; `None` if it has none.
-pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    route: &config::Route,
-) -> Option<ErrorBodies> {
+/// Compiles the `error_bodies` of the route at `section`, and reads their files; `None` if it has none.
+pub(super) fn compile(section: &Section<'_>, route: &config::Route) -> Option<ErrorBodies> {
     if route.error_bodies.is_empty() {
         return None;
     }
     let (mut exact, mut classes) = (Vec::new(), [None, None]);
     for (key, configured) in &route.error_bodies {
-        let path = format!("{path}.error_bodies.{key}");
+        let section = section.at("error_bodies").entry(key);
         let statuses = Statuses::parse(key);
         if statuses.is_none() {
             let expected = "a status from 400 to 599, 4xx or 5xx";
-            collector.fault_at_key(&path, format!("`{key}`"), expected);
+            section.fault_at_key(format!("`{key}`"), expected);
         }
-        let body = body(collector, &path, configured);
+        let body = body(&section, configured);
         match (statuses, body) {
             (Some(Statuses::Exact(status)), Some(body)) => {
-                note_unused(collector, &path, status);
+                note_unused(&section, status);
                 exact.push((status, body));
             }
             (Some(Statuses::Class(class)), body) => classes[class] = body,
@@ -176,30 +172,26 @@ pub(super) fn compile(
 }
 
 /// Notes a status that the gateway never makes on a route.
-fn note_unused(collector: &mut FaultCollector<'_>, path: &str, status: u16) {
+fn note_unused(section: &Section<'_>, status: u16) {
     if !ROUTE_ERRORS.contains(&status) {
         let statuses = ROUTE_ERRORS.map(|status| status.to_string()).join(", ");
         let what = format!(
             "the gateway makes no {status} of its own on a route; an upstream's keeps its body"
         );
-        collector.note(path, what, &format!("one of {statuses}"));
+        section.note(what, &format!("one of {statuses}"));
     }
 }
 
-fn body(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    configured: &config::ErrorBody,
-) -> Option<ErrorBody> {
+fn body(section: &Section<'_>, configured: &config::ErrorBody) -> Option<ErrorBody> {
     let text = Some(configured.content_type.as_str()).filter(|text| text.is_ascii());
     let content_type = text.and_then(|text| HeaderValue::from_str(text).ok());
     let content_type = content_type.filter(|value| !value.is_empty());
     let what = format!("`{}`", configured.content_type);
     let expected = "a media type such as text/html";
-    collector.ensure(content_type.is_some(), &format!("{path}.content_type"), &what, expected);
+    section.at("content_type").ensure(content_type.is_some(), &what, expected);
     let body = match (&configured.file, &configured.body) {
         (Some(file), None) => {
-            let path = format!("{path}.file");
+            let section = section.at("file");
             let owned = file.clone();
             let read = read_within(READ_TIMEOUT, move || read_regular(&owned, MAX_LEN + 1));
             let read = read.and_then(|bytes| {
@@ -208,22 +200,18 @@ fn body(
             });
             let reported = |error: FileError| {
                 let what = format!("{}: {error}", file.display());
-                collector.fault(&path, what, error.expected());
+                section.fault(what, error.expected());
             };
             Some(Bytes::from(read.map_err(reported).ok()?))
         }
         (None, Some(body)) => Some(Bytes::copy_from_slice(body.as_bytes())),
         (Some(_), Some(_)) => {
-            collector.fault_at_key(
-                &format!("{path}.body"),
-                "both `file` and `body`",
-                "one of them",
-            );
+            section.at("body").fault_at_key("both `file` and `body`", "one of them");
             None
         }
         (None, None) => {
-            if collector.can_read(path, &["file", "body"]) {
-                collector.fault(path, "neither `file` nor `body`", "one of them");
+            if section.can_read(&["file", "body"]) {
+                section.fault("neither `file` nor `body`", "one of them");
             }
             None
         }

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use crate::config::{
     CertificateFiles, Config, LogDestination, READ_TIMEOUT, SecretReference, read_within,
 };
@@ -16,9 +16,9 @@ use crate::config::{
 const READ_BY_OTHERS: u32 = 0o004;
 
 /// A file that the configuration names.
-struct NamedFile {
-    /// The key that names it.
-    key: String,
+struct NamedFile<'a> {
+    /// The value that names it.
+    section: Section<'a>,
     path: PathBuf,
     content: Content,
 }
@@ -33,12 +33,12 @@ enum Content {
 
 /// Reports an access log that is a folder or another file of the configuration, and notes keys and secrets that
 /// every user of the machine can read. `name` is the path of the configuration itself.
-pub(super) fn check(collector: &mut FaultCollector<'_>, config: &Config, name: &str) {
+pub(super) fn check(root: &Section<'_>, config: &Config, name: &str) {
     let log = match &config.access_log.to {
         LogDestination::File(path) => Some(path.clone()),
         _ => None,
     };
-    let files = named_files(config);
+    let files = named_files(root, config);
     if log.is_none() && files.iter().all(|file| file.content == Content::Public) {
         return;
     }
@@ -52,23 +52,24 @@ pub(super) fn check(collector: &mut FaultCollector<'_>, config: &Config, name: &
     });
     let Ok((log_found, own, found)) = read else { return };
     for (file, found) in files.iter().zip(&found) {
-        note_readable(collector, file, found.as_ref());
+        note_readable(file, found.as_ref());
     }
     let (Some(log), Some(log_found)) = (log, log_found) else { return };
-    let key = "access_log.to";
+    let section = root.at("access_log").at("to");
     let log = log.display();
     if log_found.is_dir() {
         let expected = format!("a file in it, such as {log}/access.log");
-        return collector.fault(key, format!("`{log}` is a folder"), &expected);
+        return section.fault(format!("`{log}` is a folder"), &expected);
     }
-    let others = files.iter().map(|file| format!("the file of `{}`", file.key)).zip(&found);
+    let others =
+        files.iter().map(|file| format!("the file of `{}`", file.section.path())).zip(&found);
     let mut all = [("this configuration".to_owned(), &own)].into_iter().chain(others);
     let is_same = |other: &Option<Metadata>| {
         other.as_ref().is_some_and(|other| identity(other) == identity(&log_found))
     };
     if let Some((what, _)) = all.find(|(_, other)| is_same(other)) {
         let what = format!("`{log}` is {what}, and lines would be appended to it");
-        collector.fault(key, what, "a file of its own");
+        section.fault(what, "a file of its own");
     }
 }
 
@@ -77,7 +78,7 @@ fn identity(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
 
-fn note_readable(collector: &mut FaultCollector<'_>, file: &NamedFile, found: Option<&Metadata>) {
+fn note_readable(file: &NamedFile<'_>, found: Option<&Metadata>) {
     let what = match file.content {
         Content::Public => return,
         Content::PrivateKey => "a private key",
@@ -87,60 +88,62 @@ fn note_readable(collector: &mut FaultCollector<'_>, file: &NamedFile, found: Op
         let path = file.path.display();
         let what = format!("`{path}` has {what}, and every user of this machine can read it");
         let expected = format!("a file that only the gateway's user can read: chmod 600 {path}");
-        collector.note(&file.key, what, &expected);
+        file.section.note(what, &expected);
     }
 }
 
-/// The files, each with the key that names it.
-fn named_files(config: &Config) -> Vec<NamedFile> {
+/// The files, each with the value that names it.
+fn named_files<'a>(root: &Section<'a>, config: &Config) -> Vec<NamedFile<'a>> {
     let mut files = Vec::new();
-    let mut add = |key: String, path: Option<&PathBuf>, content: Content| {
-        files.extend(path.map(|path| NamedFile { key, path: path.clone(), content }));
+    let mut add = |section: Section<'a>, path: Option<&PathBuf>, content: Content| {
+        files.extend(path.map(|path| NamedFile { section, path: path.clone(), content }));
     };
-    let listeners = config.listen.iter().enumerate();
-    let listeners = listeners
-        .filter_map(|(index, listener)| Some((format!("listen[{index}]"), listener.tls.as_ref()?)));
-    let admin = config.admin.iter().filter_map(|own| Some(("admin".to_owned(), own.tls.as_ref()?)));
+    let listeners = config.listen.iter().enumerate().filter_map(|(index, listener)| {
+        Some((root.at("listen").index(index), listener.tls.as_ref()?))
+    });
+    let admin = config.admin.iter().filter_map(|own| Some((root.at("admin"), own.tls.as_ref()?)));
     for (section, tls) in listeners.chain(admin) {
+        let section = section.at("tls").at("certificates");
         for (index, CertificateFiles { cert, key, client_ca }) in
             tls.certificates.iter().enumerate()
         {
-            let at = format!("{section}.tls.certificates[{index}]");
-            add(format!("{at}.cert"), Some(cert), Content::Public);
-            add(format!("{at}.key"), Some(key), Content::PrivateKey);
-            add(format!("{at}.client_ca"), client_ca.as_ref(), Content::Public);
+            let section = section.index(index);
+            add(section.at("cert"), Some(cert), Content::Public);
+            add(section.at("key"), Some(key), Content::PrivateKey);
+            add(section.at("client_ca"), client_ca.as_ref(), Content::Public);
         }
     }
     for (name, upstream) in &config.upstreams {
-        let at = format!("upstreams.{name}.tls");
-        add(format!("{at}.ca"), upstream.tls.ca.as_ref(), Content::Public);
-        add(format!("{at}.cert"), upstream.tls.cert.as_ref(), Content::Public);
-        add(format!("{at}.key"), upstream.tls.key.as_ref(), Content::PrivateKey);
+        let section = root.at("upstreams").entry(name).at("tls");
+        add(section.at("ca"), upstream.tls.ca.as_ref(), Content::Public);
+        add(section.at("cert"), upstream.tls.cert.as_ref(), Content::Public);
+        add(section.at("key"), upstream.tls.key.as_ref(), Content::PrivateKey);
     }
     for (index, route) in config.routes.iter().enumerate() {
+        let section = root.at("routes").index(index).at("error_bodies");
         for (status, body) in &route.error_bodies {
-            let key = format!("routes[{index}].error_bodies.{status}.file");
-            add(key, body.file.as_ref(), Content::Public);
+            add(section.entry(status).at("file"), body.file.as_ref(), Content::Public);
         }
     }
     let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
-    add("admin.token".to_owned(), token.and_then(secret_file), Content::Secret);
+    add(root.at("admin").at("token"), token.and_then(secret_file), Content::Secret);
     if let Some(traces) = &config.traces {
-        add("traces.tls_ca".to_owned(), traces.tls_ca.as_ref(), Content::Public);
+        let section = root.at("traces");
+        add(section.at("tls_ca"), traces.tls_ca.as_ref(), Content::Public);
         for (name, secret) in &traces.headers {
-            add(format!("traces.headers.{name}"), secret_file(secret), Content::Secret);
+            add(section.at("headers").entry(name), secret_file(secret), Content::Secret);
         }
     }
     if let Some(redis) = &config.store.redis {
+        let section = root.at("store").at("redis");
+        add(section.at("tls_ca"), redis.tls_ca.as_ref(), Content::Public);
         let sentinel = redis.sentinel.as_ref().and_then(|own| own.password.as_ref());
-        add("store.redis.tls_ca".to_owned(), redis.tls_ca.as_ref(), Content::Public);
-        for (key, secret) in [
-            ("password", redis.password.as_ref()),
-            ("secret", redis.secret.as_ref()),
-            ("sentinel.password", sentinel),
+        for (section, secret) in [
+            (section.at("password"), redis.password.as_ref()),
+            (section.at("secret"), redis.secret.as_ref()),
+            (section.at("sentinel").at("password"), sentinel),
         ] {
-            let path = secret.and_then(secret_file);
-            add(format!("store.redis.{key}"), path, Content::Secret);
+            add(section, secret.and_then(secret_file), Content::Secret);
         }
     }
     files

@@ -8,11 +8,11 @@ use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
 use super::algorithm;
-use super::fault_collector::FaultCollector;
 use super::parts::{header, part};
 use super::policy::{Cost, LimitPolicy};
 use super::quota::{QUOTA_KEYS, alternative_quota, quota};
 use super::reserve;
+use super::section::Section;
 use super::tiers;
 use crate::config::{self, Config, KeyPart};
 use crate::identity::{KeyPlan, TokenSource};
@@ -24,17 +24,17 @@ const MIN_LEASE: Millis = 1_000;
 
 /// Compiles the limits in the order of their names. A faulty limit is reported and keeps its index.
 pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
+    root: &Section<'_>,
     config: &Config,
     sources: &[TokenSource],
 ) -> Vec<Arc<LimitPolicy>> {
     let compiled = config.limits.iter().enumerate().map(|(index, (name, limit))| {
-        let path = format!("limits.{name}");
-        collector.ensure_key_name(&path, name);
-        let no_token = config.client.token.is_empty() && collector.can_read("client", &["token"]);
-        let key = key(collector, &path, &limit.key, !no_token);
-        let quota = quota(collector, &path, limit);
-        check_algorithm_keys(collector, &path, limit);
+        let section = root.at("limits").entry(name);
+        section.ensure_key_name(name);
+        let no_token = config.client.token.is_empty() && root.at("client").can_read(&["token"]);
+        let key = key(&section, &limit.key, !no_token);
+        let quota = quota(&section, limit);
+        check_algorithm_keys(&section, limit);
         let base = Limit {
             name: name.as_str().into(),
             fingerprint: fingerprint(limit),
@@ -46,49 +46,48 @@ pub(super) fn compile(
                 config::OnFailure::Open => OnFailure::Open,
                 config::OnFailure::Closed => OnFailure::Closed,
             },
-            lease_size: reserve::compile(collector, &path, limit, config.store.redis.is_some()),
+            lease_size: reserve::compile(&section, limit, config.store.redis.is_some()),
             enforce: limit.enforce,
             index,
         };
-        policy(collector, &path, limit, &base, &key, sources)
+        policy(&section, limit, &base, &key, sources)
     });
     compiled.collect()
 }
 
 /// Adds cost, tiers, refunds and the candidate to `base`.
 fn policy(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     configured: &config::Limit,
     base: &Limit,
     key: &KeyPlan,
     sources: &[TokenSource],
 ) -> Arc<LimitPolicy> {
-    let cost = cost(collector, path, configured, &base.quota);
+    let cost = cost(section, configured, &base.quota);
     let refund: SmallVec<[u16; 4]> = configured.refund.iter().map(|status| status.0).collect();
     let default_cost = if let Cost::Fixed(cost) = cost { cost } else { 1 };
-    let compile_with = |collector: &mut FaultCollector<'_>, base: Limit, candidate| {
+    let compile_with = |base: Limit, candidate| {
         let limit = Limit { cost: default_cost, ..base };
-        let tiers = tiers::compile(collector, path, configured, &limit, sources);
+        let tiers = tiers::compile(section, configured, &limit, sources);
         let (key, cost, refund) = (key.clone(), cost.clone(), refund.clone());
         Arc::new(LimitPolicy { limit: Arc::new(limit), key, cost, tiers, refund, candidate })
     };
     let candidate_limit = configured.candidate.map(|candidate| {
-        let at = format!("{path}.candidate.quota");
-        let quota = alternative_quota(collector, path, &at, configured, candidate.quota);
+        let at = section.at("candidate").at("quota");
+        let quota = alternative_quota(section, &at, configured, candidate.quota);
         // `~` is not valid in configured names.
         let name = format!("{}~candidate", base.name).into();
         Limit { name, quota, enforce: false, ..base.clone() }
     });
-    let candidate = candidate_limit.map(|limit| compile_with(collector, limit, None));
-    compile_with(collector, base.clone(), candidate)
+    let candidate = candidate_limit.map(|limit| compile_with(limit, None));
+    compile_with(base.clone(), candidate)
 }
 
 /// Reports keys that do not apply to the limit's algorithm.
-fn check_algorithm_keys(collector: &mut FaultCollector<'_>, path: &str, limit: &config::Limit) {
+fn check_algorithm_keys(section: &Section<'_>, limit: &config::Limit) {
     use config::Algorithm::{LeakyBucket, SlidingWindow};
 
-    if !collector.can_read(path, &["algorithm"]) {
+    if !section.can_read(&["algorithm"]) {
         return;
     }
     let keys = [
@@ -101,71 +100,57 @@ fn check_algorithm_keys(collector: &mut FaultCollector<'_>, path: &str, limit: &
         let what = format!("`{key}` with `{}`", algorithm::name(limit.algorithm));
         let expected = format!("it only with `{}`", algorithm::name(owner));
         let applies = !given || limit.algorithm == owner;
-        collector.ensure(applies, &format!("{path}.{key}"), &what, &expected);
+        section.at(key).ensure(applies, &what, &expected);
     }
     if limit.algorithm == config::Algorithm::Concurrency {
-        check_concurrency(collector, path, limit);
+        check_concurrency(section, limit);
     }
 }
 
 /// Reports settings that do not apply to `concurrency`, whose requests release their permits when they
 /// end.
-fn check_concurrency(collector: &mut FaultCollector<'_>, path: &str, limit: &config::Limit) {
-    let at = format!("{path}.refund");
+fn check_concurrency(section: &Section<'_>, limit: &config::Limit) {
+    let at = section.at("refund");
     let what = "`refund` with `concurrency`, which releases every permit anyway";
-    collector.ensure(limit.refund.is_empty(), &at, what, "no `refund`");
+    at.ensure(limit.refund.is_empty(), what, "no `refund`");
     let from_response = matches!(limit.cost, config::Cost::Response(_));
     let what = "a cost from the response, though permits are acquired before it";
-    collector.ensure(!from_response, &format!("{path}.cost"), what, "a number or `header:NAME`");
+    section.at("cost").ensure(!from_response, what, "a number or `header:NAME`");
     let is_renewable = limit.window.millis() >= MIN_LEASE;
     let what = format!("`{}` as the lease of a permit: too short to be renewed", limit.window);
-    collector.ensure(is_renewable, &format!("{path}.window"), &what, "at least 1s");
+    section.at("window").ensure(is_renewable, &what, "at least 1s");
 }
 
 /// Compiles the key. Reports invalid parts; a part with an invalid header name is left out.
-fn key(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    parts: &[KeyPart],
-    has_token_source: bool,
-) -> KeyPlan {
+fn key(section: &Section<'_>, parts: &[KeyPart], has_token_source: bool) -> KeyPlan {
     let mut seen = hashbrown::HashSet::<&KeyPart, ahash::RandomState>::default();
     let plan = parts.iter().enumerate().filter_map(|(index, configured)| {
-        let path = format!("{path}.key[{index}]");
+        let section = section.at("key").index(index);
         let what = format!("duplicate part `{configured}`");
-        collector.ensure(seen.insert(configured), &path, &what, "each part once");
+        section.ensure(seen.insert(configured), &what, "each part once");
         if *configured == KeyPart::Token && !has_token_source {
-            collector.fault(
-                &path,
-                "`token` with an empty `client.token`",
-                "at least one token source",
-            );
+            section.fault("`token` with an empty `client.token`", "at least one token source");
         }
-        part(collector, &path, configured)
+        part(&section, configured)
     });
     KeyPlan(plan.collect())
 }
 
 /// Compiles the cost of a request; 1 if its header name is invalid.
-fn cost(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    limit: &config::Limit,
-    quota: &Quota,
-) -> Cost {
-    let at = format!("{path}.cost");
+fn cost(section: &Section<'_>, limit: &config::Limit, quota: &Quota) -> Cost {
+    let at = section.at("cost");
     let leaky = limit.algorithm == config::Algorithm::LeakyBucket;
     let max_possible = if leaky { leaky_bucket::capacity(quota) } else { limit.quota.into() };
-    let is_max_known = collector.can_read(path, &QUOTA_KEYS);
+    let is_max_known = section.can_read(&QUOTA_KEYS);
     let max = limit.max_cost.map_or(max_possible, u64::from);
     if let Some(configured) = limit.max_cost {
-        let at = format!("{path}.max_cost");
+        let at = section.at("max_cost");
         let is_valid = u64::from(configured) <= max_possible || !is_max_known;
         let expected = format!("1 to {max_possible}: a higher cost would never be admitted");
-        collector.ensure(is_valid, &at, &format!("`{configured}`"), &expected);
-        if matches!(limit.cost, config::Cost::Fixed(_)) && collector.can_read(path, &["cost"]) {
+        at.ensure(is_valid, &format!("`{configured}`"), &expected);
+        if matches!(limit.cost, config::Cost::Fixed(_)) && section.can_read(&["cost"]) {
             let what = "`max_cost` with a fixed cost";
-            collector.fault(&at, what, "no `max_cost`, or `cost: header:NAME`");
+            at.fault(what, "no `max_cost`, or `cost: header:NAME`");
         }
     }
     let max = u32::try_from(max).unwrap_or(u32::MAX);
@@ -174,14 +159,14 @@ fn cost(
             let bound = if leaky { "the slots within max_wait" } else { "the quota" };
             let expected = format!("at most {bound}, {max_possible}: no request would be admitted");
             let is_valid = u64::from(*cost) <= max_possible || !is_max_known;
-            collector.ensure(is_valid, &at, &format!("`{cost}`"), &expected);
+            at.ensure(is_valid, &format!("`{cost}`"), &expected);
             Cost::Fixed(*cost)
         }
         config::Cost::Header(name) => {
-            header(collector, &at, name).map_or(Cost::Fixed(1), |name| Cost::Header { name, max })
+            header(&at, name).map_or(Cost::Fixed(1), |name| Cost::Header { name, max })
         }
         config::Cost::Response(name) => {
-            header(collector, &at, name).map_or(Cost::Fixed(1), |name| Cost::Response { name, max })
+            header(&at, name).map_or(Cost::Fixed(1), |name| Cost::Response { name, max })
         }
     }
 }

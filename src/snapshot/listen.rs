@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use super::{HttpRules, ListenerRules};
 use crate::config::{
     AdminAddress, CertificateFiles, Config, Http, ListenAddress, Listener, RedirectHttps, Tls,
@@ -11,77 +11,61 @@ use crate::identity::TrustedProxies;
 use crate::tls::{Certificate, ServerNames, TlsError, server::ServerName};
 use crate::{connection_state::ClientTimeouts, http1::HeadBounds};
 
-pub(super) fn check(collector: &mut FaultCollector<'_>, config: &Config) {
-    collector.ensure(!config.listen.is_empty(), "listen", "no listener", "at least one address");
+pub(super) fn check(root: &Section<'_>, config: &Config) {
+    root.at("listen").ensure(!config.listen.is_empty(), "no listener", "at least one address");
     for (index, listener) in config.listen.iter().enumerate() {
-        let path = format!("listen[{index}].address");
+        let section = root.at("listen").index(index).at("address");
         let what = format!("duplicate address `{}`", listener.address);
-        let is_duplicate = is_taken(collector, &config.listen[..index], listener.address);
-        collector.ensure(!is_duplicate, &path, &what, "each address once");
+        let is_duplicate = is_taken(root, &config.listen[..index], listener.address);
+        section.ensure(!is_duplicate, &what, "each address once");
     }
     if let Some(admin) = &config.admin {
         let what = format!("`{}`, which is also in `listen`", admin.address);
-        let is_taken =
-            admin.address.tcp().is_some_and(|own| is_taken(collector, &config.listen, own));
-        collector.ensure(!is_taken, "admin.address", &what, "an address of its own");
+        let is_taken = admin.address.tcp().is_some_and(|own| is_taken(root, &config.listen, own));
+        root.at("admin").at("address").ensure(!is_taken, &what, "an address of its own");
         let what = format!("`{}` is not on loopback, and `admin.token` is missing", admin.address);
         let expected = "a loopback address such as 127.0.0.1:9900, or a token: write `token: file:PATH` \
                         (or `env:NAME`), and make one with `openssl rand -hex 32`";
         let is_protected = admin.address.is_local() || admin.token.is_some();
-        let can_judge = collector.can_read("admin", &["address", "token"]);
-        collector.ensure(is_protected || !can_judge, "admin.address", &what, expected);
+        let can_judge = root.at("admin").can_read(&["address", "token"]);
+        root.at("admin").at("address").ensure(is_protected || !can_judge, &what, expected);
         let is_unix = matches!(admin.address, AdminAddress::Unix(_));
         let what = "`tls` on a unix socket, which no network carries";
         let expected = "no `tls`, or an address such as 127.0.0.1:9900";
-        collector.ensure(!is_unix || admin.tls.is_none(), "admin.tls", what, expected);
+        root.at("admin").at("tls").ensure(!is_unix || admin.tls.is_none(), what, expected);
     }
 }
 
 /// The certificates of the admin listener; `None` in clear.
-pub(super) fn admin_tls(
-    collector: &mut FaultCollector<'_>,
-    config: &Config,
-) -> Option<Arc<ServerNames>> {
+pub(super) fn admin_tls(root: &Section<'_>, config: &Config) -> Option<Arc<ServerNames>> {
     let tls = config.admin.as_ref()?.tls.as_ref()?;
-    certificates(collector, "admin", tls, false)
+    certificates(&root.at("admin"), tls, false)
 }
 
 /// True if one of `listeners` has the address. Their indices must be those of `listen`. Port 0 is never
 /// taken: it binds a different free port each time.
-fn is_taken(
-    collector: &FaultCollector<'_>,
-    listeners: &[Listener],
-    address: ListenAddress,
-) -> bool {
+fn is_taken(root: &Section<'_>, listeners: &[Listener], address: ListenAddress) -> bool {
     let mut listeners = listeners.iter().enumerate();
     listeners.any(|(index, listener)| {
         let is_same = listener.address == address && address.0.port() != 0;
-        is_same && collector.can_read(&format!("listen[{index}]"), &["address"])
+        is_same && root.at("listen").index(index).can_read(&["address"])
     })
 }
 
 /// Compiles how connections of each listener begin.
-pub(super) fn listeners(
-    collector: &mut FaultCollector<'_>,
-    config: &Config,
-) -> Vec<Arc<ListenerRules>> {
+pub(super) fn listeners(root: &Section<'_>, config: &Config) -> Vec<Arc<ListenerRules>> {
     let tls_port = config.listen.iter().find(|listener| listener.tls.is_some());
     let tls_port = tls_port.map(|listener| listener.address.0.port());
     let listeners = config.listen.iter().enumerate();
-    let rules =
-        listeners.map(|(index, listener)| rules(collector, index, listener, tls_port).into());
+    let rules = listeners.map(|(index, listener)| rules(root, index, listener, tls_port).into());
     let rules: Vec<Arc<ListenerRules>> = rules.collect();
-    check_redirects(collector, config, &rules);
+    check_redirects(root, config, &rules);
     rules
 }
 
 /// Reports redirects to `https://` at a port of this gateway that is in clear: handshakes fail there, or the
 /// redirects lead in a circle.
-fn check_redirects(
-    collector: &mut FaultCollector<'_>,
-    config: &Config,
-    rules: &[Arc<ListenerRules>],
-) {
+fn check_redirects(root: &Section<'_>, config: &Config, rules: &[Arc<ListenerRules>]) {
     let has_port = |index: usize, port: u16| config.listen[index].address.0.port() == port;
     for (index, own) in rules.iter().enumerate() {
         let Some(port) = own.redirect_https else { continue };
@@ -90,17 +74,17 @@ fn check_redirects(
         if !is_written || (0..rules.len()).any(has_tls) {
             continue;
         }
-        let path = format!("listen[{index}].redirect_https");
+        let section = root.at("listen").index(index).at("redirect_https");
         let expected = "the port that clients reach TLS at, such as 443";
         if has_port(index, port) {
             let what = format!("`{port}` is the port of this listener, which is in clear");
-            collector.fault(&path, what, expected);
+            section.fault(what, expected);
         } else if leads_back(config, rules, index) {
             let what = format!("`{port}` is a listener in clear that redirects back: a circle");
-            collector.fault(&path, what, expected);
+            section.fault(what, expected);
         } else if (0..rules.len()).any(|other| has_port(other, port)) {
             let what = format!("`{port}` is the port of a listener in clear");
-            collector.note(&path, what, expected);
+            section.note(what, expected);
         }
     }
 }
@@ -123,32 +107,32 @@ fn leads_back(config: &Config, rules: &[Arc<ListenerRules>], start: usize) -> bo
 }
 
 fn rules(
-    collector: &mut FaultCollector<'_>,
+    root: &Section<'_>,
     index: usize,
     listener: &Listener,
     tls_port: Option<u16>,
 ) -> ListenerRules {
-    let path = format!("listen[{index}]");
+    let section = root.at("listen").index(index);
     let http2 = listener.http2.unwrap_or(listener.tls.is_some());
-    let tls = listener.tls.as_ref().and_then(|tls| certificates(collector, &path, tls, http2));
-    let redirect = format!("{path}.redirect_https");
+    let tls = listener.tls.as_ref().and_then(|tls| certificates(&section, tls, http2));
+    let redirect = section.at("redirect_https");
     let redirects = listener.redirect_https != RedirectHttps::Off;
     if redirects && listener.tls.is_some() {
         let what =
             "`redirect_https` on a listener with `tls`: requests would be redirected to themselves";
-        collector.fault(&redirect, what, "it on a listener in clear");
+        redirect.fault(what, "it on a listener in clear");
     } else if listener.redirect_https == RedirectHttps::Listener && tls_port.is_none() {
         let what = "`redirect_https: true` without a listener with `tls`";
         let expected = "one, or the port of the server that has it: `redirect_https: 443`";
-        collector.note(&redirect, what, expected);
+        redirect.note(what, expected);
     } else if listener.redirect_https == RedirectHttps::Listener && tls_port == Some(0) {
         let what = "`redirect_https: true`, but the listener with `tls` binds a free port";
-        collector.fault(&redirect, what, "the port that clients use: `redirect_https: 443`");
+        redirect.fault(what, "the port that clients use: `redirect_https: 443`");
     }
     let proxy_protocol = listener.proxy_protocol.as_ref().map(|proxy| {
         let is_valid = !proxy.from.is_empty();
-        let path = format!("{path}.proxy_protocol.from");
-        collector.ensure(is_valid, &path, "no network", "the networks of the load balancers");
+        let section = section.at("proxy_protocol").at("from");
+        section.ensure(is_valid, "no network", "the networks of the load balancers");
         TrustedProxies::new(proxy.from.iter().map(|network| network.0).collect())
     });
     let redirect_https = match listener.redirect_https {
@@ -160,29 +144,22 @@ fn rules(
     ListenerRules { address, tls, http2, proxy_protocol, redirect_https }
 }
 
-/// Reads the certificates of the listener at `path`.
-fn certificates(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    tls: &Tls,
-    http2: bool,
-) -> Option<Arc<ServerNames>> {
-    let (path, names) = (format!("{path}.tls.certificates"), &tls.certificates);
-    let expected = "at least one certificate";
-    collector.ensure(!names.is_empty(), &path, "no certificate", expected);
-    server_names(collector, &path, names, http2)
+/// Reads the certificates of the listener at `section`.
+fn certificates(section: &Section<'_>, tls: &Tls, http2: bool) -> Option<Arc<ServerNames>> {
+    let section = section.at("tls").at("certificates");
+    section.ensure(!tls.certificates.is_empty(), "no certificate", "at least one certificate");
+    server_names(&section, &tls.certificates, http2)
 }
 
 fn server_names(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     files: &[CertificateFiles],
     http2: bool,
 ) -> Option<Arc<ServerNames>> {
     let mut entries = Vec::new();
     for (index, files) in files.iter().enumerate() {
-        let path = format!("{path}[{index}]");
-        if !collector.can_read(&path, &["cert", "key", "client_ca"]) {
+        let section = section.index(index);
+        if !section.can_read(&["cert", "key", "client_ca"]) {
             continue;
         }
         let name = Certificate::load(&files.cert, &files.key).and_then(|certificate| {
@@ -198,7 +175,7 @@ fn server_names(
                 } else {
                     "cert"
                 };
-                tls_fault(collector, &format!("{path}.{key}"), &error);
+                tls_fault(&section.at(key), &error);
             }
         }
     }
@@ -206,16 +183,17 @@ fn server_names(
         return None;
     }
     let names = ServerNames::new(entries).map_err(|(name, first, second)| {
-        let what = format!("the name `{name}` is also in the certificate of `{path}[{first}]`");
+        let other = section.index(first);
+        let what = format!("the name `{name}` is also in the certificate of `{}`", other.path());
         let expected = "each name in one certificate";
-        collector.fault(&format!("{path}[{second}].cert"), what, expected);
+        section.index(second).at("cert").fault(what, expected);
     });
     names.ok().map(Arc::new)
 }
 
 /// Reports why a file cannot be used for TLS.
-pub(super) fn tls_fault(collector: &mut FaultCollector<'_>, path: &str, error: &TlsError) {
-    collector.fault(path, error.to_string(), error.expected());
+pub(super) fn tls_fault(section: &Section<'_>, error: &TlsError) {
+    section.fault(error.to_string(), error.expected());
 }
 
 /// Compiles the bounds of client connections.

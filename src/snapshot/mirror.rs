@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use crate::{
     config::{self, Config},
     upstream::Upstream,
@@ -17,11 +17,10 @@ pub struct Mirror {
     pub share: u8,
 }
 
-/// Compiles the rules of `route`, which is at `path`; `find` finds an upstream by its name. Reports an
+/// Compiles the rules of `route`, which is at `section`; `find` finds an upstream by its name. Reports an
 /// upstream that is unknown, the route's own, or one with a fixed response; notes a route that forwards nothing.
 pub(super) fn compile<'a>(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     route: &config::Route,
     config: &Config,
     find: impl FnOnce(&str) -> Option<&'a Arc<Upstream>>,
@@ -32,17 +31,17 @@ pub(super) fn compile<'a>(
     };
     if route.upstream.as_ref().is_none_or(is_fixed) {
         let what = "`mirror` without effect: the route's requests are not forwarded";
-        collector.note(&format!("{path}.mirror"), what, "an upstream with targets");
+        section.at("mirror").note(what, "an upstream with targets");
     }
-    let path = format!("{path}.mirror.upstream");
+    let section = section.at("mirror").at("upstream");
     let name = &configured.upstream;
-    collector.ensure_reference(&path, "upstream", name, &config.upstreams);
+    section.ensure_reference("upstream", name, &config.upstreams);
     if route.upstream.as_ref() == Some(name) {
         let what = format!("`{name}`, which the requests are sent to already");
-        collector.fault(&path, what, "another upstream, whose failures do not count for this one");
+        section.fault(what, "another upstream, whose failures do not count for this one");
     } else if is_fixed(name) {
         let what = format!("`{name}`, whose responses the gateway makes itself");
-        collector.fault(&path, what, "an upstream with targets");
+        section.fault(what, "an upstream with targets");
     }
     Some(Mirror { upstream: Arc::clone(find(name)?), share: configured.share })
 }

@@ -6,39 +6,40 @@ use std::net::IpAddr;
 use ahash::RandomState;
 use hashbrown::HashSet;
 
-use super::{caller_notes, fault_collector::FaultCollector};
+use super::{caller_notes, section::Section};
 use crate::config::{self, Config, KeyPart, ListenAddress, Target};
 use crate::route::{PathPattern, normalize::normalize};
 
 /// Adds the notes of all sections.
-pub(super) fn add(collector: &mut FaultCollector<'_>, config: &Config) {
+pub(super) fn add(root: &Section<'_>, config: &Config) {
     for (name, upstream) in &config.upstreams {
-        let path = format!("upstreams.{name}");
-        note_targets(collector, &format!("{path}.targets"), &upstream.targets, config);
-        note_protocol(collector, &format!("{path}.protocol"), upstream);
+        let section = root.at("upstreams").entry(name);
+        note_targets(&section.at("targets"), &upstream.targets, config);
+        note_protocol(&section.at("protocol"), upstream);
     }
     for (index, route) in config.routes.iter().enumerate() {
-        let path = format!("routes[{index}]");
-        note_path(collector, &path, route);
-        note_prefix(collector, &path, route);
-        note_foreign_parameters(collector, &path, route);
-        note_methods(collector, &path, route);
-        note_strip_prefix(collector, &path, route);
+        let section = root.at("routes").index(index);
+        note_path(&section, route);
+        note_prefix(&section, route);
+        note_foreign_parameters(&section, route);
+        note_methods(&section, route);
+        note_strip_prefix(&section, route);
     }
-    note_unused_limits(collector, config);
-    note_tiers(collector, config);
-    note_login(collector, config);
-    caller_notes::add(collector, config);
+    note_unused_limits(root, config);
+    note_tiers(root, config);
+    note_login(root, config);
+    caller_notes::add(root, config);
 }
 
 /// Notes values of tiers that no request has.
-fn note_tiers(collector: &mut FaultCollector<'_>, config: &Config) {
+fn note_tiers(root: &Section<'_>, config: &Config) {
     let routes: HashSet<&str, RandomState> =
         config.routes.iter().map(|route| &*route.name).collect();
     for (name, limit) in &config.limits {
         for (index, tier) in limit.tiers.iter().enumerate() {
-            note_unlimited(collector, &format!("limits.{name}.tiers[{index}]"), tier, config);
-            let path = format!("limits.{name}.tiers[{index}].match.values");
+            note_unlimited(&root.at("limits").entry(name).at("tiers").index(index), tier, config);
+            let section =
+                root.at("limits").entry(name).at("tiers").index(index).at("match").at("values");
             for (index, value) in tier.matches.values.iter().enumerate() {
                 let expected = match tier.matches.part {
                     KeyPart::Method if value.bytes().any(|byte| byte.is_ascii_lowercase()) => {
@@ -55,19 +56,14 @@ fn note_tiers(collector: &mut FaultCollector<'_>, config: &Config) {
                     _ => continue,
                 };
                 let what = format!("`{value}` matches no request");
-                collector.note(&format!("{path}[{index}]"), what, &expected);
+                section.index(index).note(what, &expected);
             }
         }
     }
 }
 
 /// Notes an unlimited tier that every client can put itself into.
-fn note_unlimited(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    tier: &config::Tier,
-    config: &Config,
-) {
+fn note_unlimited(section: &Section<'_>, tier: &config::Tier, config: &Config) {
     let is_chosen =
         !matches!(tier.matches.part, KeyPart::ClientIp | KeyPart::Token | KeyPart::Route);
     let has_proxy = !config.client.trusted_proxies.is_empty();
@@ -75,21 +71,21 @@ fn note_unlimited(
         let what = format!("a client that sends this `{}` is not limited", tier.matches.part);
         let expected =
             "`client_ip`, `token` or `route`, or a proxy in `client.trusted_proxies` that sets it";
-        collector.note(&format!("{path}.match.part"), what, expected);
+        section.at("match").at("part").note(what, expected);
     }
 }
 
 /// Notes a throttle that applies to every route: a user without a token could not get one.
-fn note_login(collector: &mut FaultCollector<'_>, config: &Config) {
+fn note_login(root: &Section<'_>, config: &Config) {
     if config.throttle.is_some() && config.routes.iter().all(|route| route.throttle) {
         let what = "the throttle applies to every route: while it is on, no one can log in";
         let expected = "`throttle: false` in the routes of the login and of health checks";
-        collector.note_at_key("throttle", what, expected);
+        root.at("throttle").note_at_key(what, expected);
     }
 }
 
 /// Notes limits that apply to no request.
-fn note_unused_limits(collector: &mut FaultCollector<'_>, config: &Config) {
+fn note_unused_limits(root: &Section<'_>, config: &Config) {
     let named = config
         .routes
         .iter()
@@ -97,31 +93,26 @@ fn note_unused_limits(collector: &mut FaultCollector<'_>, config: &Config) {
     let named: HashSet<&String, RandomState> = named.collect();
     for name in config.limits.keys().filter(|name| !named.contains(name)) {
         let what = format!("no route names the limit `{name}`");
-        collector.note_at_key(&format!("limits.{name}"), what, "its name in `limits` of a route");
+        root.at("limits").entry(name).note_at_key(what, "its name in `limits` of a route");
     }
 }
 
-fn note_targets(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    targets: &[config::WeightedTarget],
-    config: &Config,
-) {
+fn note_targets(section: &Section<'_>, targets: &[config::WeightedTarget], config: &Config) {
     let mut seen = HashSet::<&Target, RandomState>::default();
     for (index, target) in targets.iter().map(|target| &target.url).enumerate() {
-        let path = format!("{path}[{index}]");
+        let section = section.index(index);
         if !seen.insert(target) {
             let what = format!("duplicate target `{target}`, which gets a share for each entry");
-            collector.note(&path, what, "each server once");
+            section.note(what, "each server once");
         }
         let own = config.listen.iter().position(|own| is_same_server(target, own.address));
         if let Some(own) = own {
-            let line = collector.line(&format!("listen[{own}].address"));
+            let line = section.root().at("listen").index(own).at("address").line();
             let what = format!(
                 "`{target}` is this gateway's own listener (line {line}); a request that comes back to \
                  the gateway gets a 508"
             );
-            collector.note(&path, what, "the address of another server");
+            section.note(what, "the address of another server");
         }
         if config
             .admin
@@ -130,17 +121,17 @@ fn note_targets(
             .is_some_and(|own| is_same_server(target, own))
         {
             let what = format!("`{target}` is the gateway's own admin API");
-            collector.note(&path, what, "the address of another server");
+            section.note(what, "the address of another server");
         }
     }
 }
 
 /// Notes `auto` where no handshake chooses the protocol.
-fn note_protocol(collector: &mut FaultCollector<'_>, path: &str, upstream: &config::Upstream) {
+fn note_protocol(section: &Section<'_>, upstream: &config::Upstream) {
     let has_tls = upstream.targets.iter().any(|target| target.url.is_tls());
     if upstream.protocol == config::Protocol::Auto && !has_tls {
         let what = "`auto` is HTTP/1.1 with targets in clear";
-        collector.note(path, what, "targets with https://, `http1` or `http2`");
+        section.note(what, "targets with https://, `http1` or `http2`");
     }
 }
 
@@ -166,7 +157,7 @@ fn configured_path(matches: &config::RouteMatch) -> Option<(&'static str, &str)>
 }
 
 /// Notes a `*` outside of `{*name}`: it is a wildcard in other gateways, but not here.
-fn note_path(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
+fn note_path(section: &Section<'_>, route: &config::Route) {
     let Some((key, pattern)) = configured_path(&route.matches) else { return };
     if pattern.replace("{*", "{").contains('*') {
         let expected = match pattern.strip_suffix("/*").filter(|rest| !rest.contains('*')) {
@@ -176,12 +167,12 @@ fn note_path(collector: &mut FaultCollector<'_>, path: &str, route: &config::Rou
             }
         };
         let what = format!("`{pattern}` matches only paths with the character `*`");
-        collector.note(&format!("{path}.match.{key}"), what, &expected);
+        section.at("match").at(key).note(what, &expected);
     }
 }
 
 /// Notes a path that ends in `/`, which is a prefix in nginx, but not here.
-fn note_prefix(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
+fn note_prefix(section: &Section<'_>, route: &config::Route) {
     let Some(pattern) = route.matches.path.as_deref() else { return };
     if pattern.len() > 1 && pattern.ends_with('/') {
         let what = format!("`{pattern}` matches only this path");
@@ -189,19 +180,19 @@ fn note_prefix(collector: &mut FaultCollector<'_>, path: &str, route: &config::R
         let expected = format!(
             "`{pattern}{{*rest}}` for all paths below it, or `path_prefix: {prefix}` for `{prefix}` also"
         );
-        collector.note(&format!("{path}.match.path"), what, &expected);
+        section.at("match").at("path").note(what, &expected);
     }
 }
 
 /// Notes `:id` and `{id:[0-9]+}`, which are parameters in other gateways.
-fn note_foreign_parameters(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
+fn note_foreign_parameters(section: &Section<'_>, route: &config::Route) {
     let Some((key, pattern)) = configured_path(&route.matches) else { return };
-    let at = format!("{path}.match.{key}");
+    let at = section.at("match").at(key);
     let is_name = |name: &str| name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     let colon = pattern.split('/').find(|segment| segment.strip_prefix(':').is_some_and(is_name));
     if let Some(segment) = colon {
         let what = format!("`{segment}` in a path matches only this text");
-        collector.note(&at, what, &format!("`{{{}}}` for any text in a segment", &segment[1..]));
+        at.note(what, &format!("`{{{}}}` for any text in a segment", &segment[1..]));
     }
     // The fault of an invalid pattern is reported by `routes`.
     let Ok(parsed) = PathPattern::parse(pattern) else { return };
@@ -211,24 +202,24 @@ fn note_foreign_parameters(collector: &mut FaultCollector<'_>, path: &str, route
         let star = if is_rest { "*" } else { "" };
         let what =
             format!("`{{{name}}}` matches any text: what follows the colon is a part of the name");
-        collector.note(&at, what, &format!("`{{{star}{plain}}}`"));
+        at.note(what, &format!("`{{{star}{plain}}}`"));
     }
 }
 
-fn note_methods(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
+fn note_methods(section: &Section<'_>, route: &config::Route) {
     for (index, method) in route.matches.methods.iter().enumerate() {
         if matches!(&*method.0, "CONNECT" | "TRACE") {
             let what = format!("`{method}` gets a 405 before any route is looked up");
-            collector.note(&format!("{path}.match.methods[{index}]"), what, "a method such as GET");
+            section.at("match").at("methods").index(index).note(what, "a method such as GET");
         }
     }
 }
 
-fn note_strip_prefix(collector: &mut FaultCollector<'_>, path: &str, route: &config::Route) {
+fn note_strip_prefix(section: &Section<'_>, route: &config::Route) {
     let Some(prefix) = &route.strip_prefix else { return };
     if prefix == "/" {
         let what = "`/` strips nothing";
-        collector.note(&format!("{path}.strip_prefix"), what, "a prefix such as /api");
+        section.at("strip_prefix").note(what, "a prefix such as /api");
     }
     // The fault of an invalid pattern is reported by `routes`.
     let pattern = match (&route.matches.path, &route.matches.path_prefix) {
@@ -243,6 +234,6 @@ fn note_strip_prefix(collector: &mut FaultCollector<'_>, path: &str, route: &con
             pattern.as_str()
         );
         let expected = "the beginning of the route's path, in whole segments";
-        collector.note(&format!("{path}.strip_prefix"), what, expected);
+        section.at("strip_prefix").note(what, expected);
     }
 }

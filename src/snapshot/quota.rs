@@ -1,6 +1,6 @@
 //! Compiles quotas and checks that they can be counted exactly.
 
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use crate::config;
 use crate::limit::{MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, Quota, sliding_log};
 
@@ -12,23 +12,15 @@ pub(super) const QUOTA_KEYS: [&str; 6] =
     ["algorithm", "quota", "window", "resolution", "max_wait", "max_queue"];
 
 /// Compiles the limit's quota; a faulty one is replaced so that later checks still work.
-pub(super) fn quota(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    limit: &config::Limit,
-) -> Quota {
+pub(super) fn quota(section: &Section<'_>, limit: &config::Limit) -> Quota {
     let (window, resolution) = (limit.window.millis(), limit.resolution());
-    if !divides(window, resolution) && collector.can_read(path, &["window", "algorithm"]) {
+    if !divides(window, resolution) && section.can_read(&["window", "algorithm"]) {
         let what = format!("`{resolution}` sub-windows of {}", limit.window);
-        collector.fault(
-            &format!("{path}.resolution"),
-            what,
-            &valid_resolutions(window, resolution),
-        );
+        section.at("resolution").fault(what, &valid_resolutions(window, resolution));
     }
     let quota = quota_of(limit, limit.quota);
     if divides(window, resolution) {
-        check_precision(collector, path, &format!("{path}.quota"), limit.algorithm, &quota);
+        check_precision(section, &section.at("quota"), limit.algorithm, &quota);
     }
     quota
 }
@@ -56,13 +48,12 @@ fn queue_wait(max: u32, window: Millis, number: u64) -> Millis {
 
 /// Reports a quota that could not be counted exactly, and notes a large log.
 fn check_precision(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    at: &str,
+    section: &Section<'_>,
+    at: &Section<'_>,
     algorithm: config::Algorithm,
     quota: &Quota,
 ) {
-    if !collector.can_read(path, &QUOTA_KEYS) {
+    if !section.can_read(&QUOTA_KEYS) {
         return;
     }
     // The factor that a unit of the quota is multiplied by, in ms.
@@ -81,18 +72,18 @@ fn check_precision(
     let max = MAX_QUOTA_MILLIS / millis;
     if u64::from(quota.limit) > max {
         let what = format!("`{}`, too large to count exactly", quota.limit);
-        collector.fault(at, what, &format!("at most {max}, or {alternative}"));
+        at.fault(what, &format!("at most {max}, or {alternative}"));
     }
     if algorithm == config::Algorithm::SlidingLog {
         let fits = quota.window <= sliding_log::MAX_WINDOW;
         let longest = format!("at most {}h", sliding_log::MAX_WINDOW / 3_600_000);
-        let window = format!("{path}.window");
-        collector.ensure(fits, &window, "too long for sliding_log", &longest);
+        let window = section.at("window");
+        window.ensure(fits, "too long for sliding_log", &longest);
         if quota.limit > LARGE_LOG {
             let what =
                 format!("`{}` with sliding_log: up to 8 bytes per unit and key", quota.limit);
             let expected = format!("at most {LARGE_LOG}, or sliding_window with `strict: true`");
-            collector.note(at, what, &expected);
+            at.note(what, &expected);
         }
     }
 }
@@ -116,13 +107,12 @@ fn valid_resolutions(window: u64, resolution: u32) -> String {
 
 /// The quota of a tier or candidate of `configured`: `number` units, configured at `at`.
 pub(super) fn alternative_quota(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    at: &str,
+    section: &Section<'_>,
+    at: &Section<'_>,
     configured: &config::Limit,
     number: u32,
 ) -> Quota {
     let quota = Quota { limit: number, ..quota_of(configured, number) };
-    check_precision(collector, path, at, configured.algorithm, &quota);
+    check_precision(section, at, configured.algorithm, &quota);
     quota
 }

@@ -2,29 +2,28 @@
 
 use http::{Method, StatusCode};
 
-use super::fault_collector::FaultCollector;
 use super::route_edits::{check_captures, excerpt};
+use super::section::Section;
 use super::{Action, Redirect, Route};
 use crate::config::{self, Config};
 use crate::route::normalize::{normalize, routed_form};
 use crate::route::{HostPattern, Lookup, PathPattern, RouteTable, ValueSource, Verdict};
 use crate::template::{UrlTemplate, VARIABLES, Values};
 
-/// Compiles the redirect at `path`. `None` if it is faulty.
+/// Compiles the redirect at `section`. `None` if it is faulty.
 pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     redirect: &config::Redirect,
     pattern: Option<&PathPattern>,
 ) -> Option<Redirect> {
     let status = redirect.status.0;
     let is_redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
     let expected = "301, 302, 303, 307 or 308";
-    collector.ensure(is_redirect, &format!("{path}.status"), &format!("`{status}`"), expected);
-    let path = format!("{path}.to");
+    section.at("status").ensure(is_redirect, &format!("`{status}`"), expected);
+    let section = section.at("to");
     match UrlTemplate::parse(&redirect.to) {
         Ok(to) => {
-            check_captures(collector, &path, to.variables(), pattern);
+            check_captures(&section, to.variables(), pattern);
             let status = StatusCode::from_u16(status).ok()?;
             Some(Redirect { to, status })
         }
@@ -33,7 +32,7 @@ pub(super) fn compile(
             let expected = format!(
                 "a URL such as https://new.example.com/items/{{path.id}}, or a path; variables are {VARIABLES}"
             );
-            collector.fault(&path, what, &expected);
+            section.fault(what, &expected);
             None
         }
     }
@@ -50,7 +49,7 @@ struct Location {
 /// Reports redirects to the requested host whose location has the same route, which would redirect again.
 /// Notes those to another host that the route matches. `routes` and `table` have no fault.
 pub(super) fn check_loops(
-    collector: &mut FaultCollector<'_>,
+    root: &Section<'_>,
     config: &Config,
     table: &RouteTable,
     routes: &[Route],
@@ -74,18 +73,18 @@ pub(super) fn check_loops(
         if !matches!(found, Lookup::Found(found) if found.route == index) {
             continue;
         }
-        let path = format!("routes[{index}].redirect.to");
+        let section = root.at("routes").index(index).at("redirect").at("to");
         let to = excerpt(config.routes[index].redirect.as_ref().map_or("", |to| &to.to));
         if location.is_same_host {
             let what =
                 format!("`{to}` leads back to this route: clients would be redirected for ever");
-            collector.fault(&path, what, "another host or path, or a more specific route for it");
+            section.fault(what, "another host or path, or a more specific route for it");
         } else {
             let what = format!(
                 "the route matches `{to}`, too: if `{}` leads to this gateway, clients are redirected for ever",
                 location.host
             );
-            collector.note(&path, what, "a more specific route for that host");
+            section.note(what, "a more specific route for that host");
         }
     }
 }

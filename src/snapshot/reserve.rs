@@ -1,23 +1,18 @@
 //! Token leases: which limits may lease tokens from Redis, and how many at a time.
 
 use super::algorithm;
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use crate::config;
 use crate::limit::{LeaseSize, MAX_LEASED_TOKENS};
 
 /// Compiles the number of tokens to lease at a time; `Off` if leasing is not possible. `shared` is true if
 /// the counters are in Redis.
-pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    limit: &config::Limit,
-    shared: bool,
-) -> LeaseSize {
-    let at = format!("{path}.reserve");
+pub(super) fn compile(section: &Section<'_>, limit: &config::Limit, shared: bool) -> LeaseSize {
+    let at = section.at("reserve");
     if limit.reserve == config::Reserve::Off {
         return LeaseSize::Off;
     }
-    if !collector.can_read(path, &["algorithm", "quota", "cost"]) {
+    if !section.can_read(&["algorithm", "quota", "cost"]) {
         return LeaseSize::Off;
     }
     if !algorithm::compile(limit.algorithm).can_lease() {
@@ -27,17 +22,17 @@ pub(super) fn compile(
             algorithm::name(limit.algorithm),
             reason(limit)
         );
-        collector.fault(&at, what, "off, or a sliding_window or fixed_window");
+        at.fault(what, "off, or a sliding_window or fixed_window");
         return LeaseSize::Off;
     }
     if let config::Cost::Response(_) = limit.cost {
         let what = format!("`{}`, though the cost is only known from the response", limit.reserve);
-        collector.fault(&at, what, "off, or a cost that is known on admission");
+        at.fault(what, "off, or a cost that is known on admission");
         return LeaseSize::Off;
     }
     if !shared {
         let what = format!("`{}`, though the counters are in this process", limit.reserve);
-        collector.note(&at, what, "`store.redis`, or no `reserve`");
+        at.note(what, "`store.redis`, or no `reserve`");
     }
     match limit.reserve {
         config::Reserve::Off => LeaseSize::Off,
@@ -45,7 +40,7 @@ pub(super) fn compile(
         config::Reserve::Fixed(tokens) => {
             let max = limit.quota.min(MAX_LEASED_TOKENS);
             let expected = format!("off, auto, or 1 to {max}");
-            collector.ensure(tokens <= max, &at, &format!("`{tokens}`"), &expected);
+            at.ensure(tokens <= max, &format!("`{tokens}`"), &expected);
             LeaseSize::Tokens(tokens)
         }
     }

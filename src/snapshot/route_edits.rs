@@ -5,34 +5,33 @@ use std::collections::BTreeMap;
 use http::HeaderName;
 
 use super::RouteEdits;
-use super::fault_collector::FaultCollector;
 use super::parts::header;
+use super::section::Section;
 use crate::config::{self, Config, HostHeader};
 use crate::http1;
 use crate::route::{Conditions, PathPattern, Rule};
 use crate::template::{HeaderRules, PathTemplate, Template, VARIABLES, Variable, is_framing_field};
 use crate::upstream::{HostRule, dashed_alias};
 
-/// Compiles the changes of the route at `path`. `counted` are the headers that its limits depend on.
+/// Compiles the changes of the route at `section`. `counted` are the headers that its limits depend on.
 pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     route: &config::Route,
     rule: Option<&Rule>,
     counted: &[HeaderName],
     config: &Config,
 ) -> RouteEdits {
-    check_forwarding(collector, path, route, config);
+    check_forwarding(section, route, config);
     let pattern = rule.map(|rule| &rule.path);
-    let mut rules = RuleCompiler { collector, pattern, counted, is_request: true };
-    let request = rules.compile(&format!("{path}.headers.request"), &route.headers.request);
+    let mut rules = RuleCompiler { pattern, counted, is_request: true };
+    let request = rules.compile(&section.at("headers").at("request"), &route.headers.request);
     rules.is_request = false;
-    let response = rules.compile(&format!("{path}.headers.response"), &route.headers.response);
+    let response = rules.compile(&section.at("headers").at("response"), &route.headers.response);
     RouteEdits {
         pattern: pattern.cloned().unwrap_or_default(),
         conditions: rule.map_or_else(Conditions::default, |rule| rule.conditions.clone()),
-        host: host(collector, path, &route.host),
-        rewrite: rewrite(collector, path, route, pattern),
+        host: host(section, &route.host),
+        rewrite: rewrite(section, route, pattern),
         request_headers: Some(request).filter(|rules| !rules.is_empty()),
         response_headers: Some(response).filter(|rules| !rules.is_empty()),
     }
@@ -40,13 +39,8 @@ pub(super) fn compile(
 
 /// Reports changes of a forwarded request on a route that forwards none; notes them if its upstream has a
 /// fixed response.
-fn check_forwarding(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    route: &config::Route,
-    config: &Config,
-) {
-    if !collector.can_read(path, &["upstream"]) {
+fn check_forwarding(section: &Section<'_>, route: &config::Route, config: &Config) {
+    if !section.can_read(&["upstream"]) {
         return;
     }
     let upstream = route.upstream.as_ref().map(|name| config.upstreams.get(name));
@@ -55,54 +49,57 @@ fn check_forwarding(
         return;
     }
     let keys = [
-        ("rewrite", route.rewrite.is_some()),
-        ("host", route.host != HostHeader::Preserve),
-        ("headers.request", route.headers.request != config::HeaderRules::default()),
+        ("rewrite", section.at("rewrite"), route.rewrite.is_some()),
+        ("host", section.at("host"), route.host != HostHeader::Preserve),
+        (
+            "headers.request",
+            section.at("headers").at("request"),
+            route.headers.request != config::HeaderRules::default(),
+        ),
     ];
-    for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set) {
+    for (key, section, _) in keys.into_iter().filter(|(_, _, is_set)| *is_set) {
         if is_fixed {
             let what = format!("`{key}` without effect: the upstream has a fixed response");
-            collector.note(&format!("{path}.{key}"), what, "an upstream with targets");
+            section.note(what, "an upstream with targets");
             continue;
         }
         let what = format!("`{key}` on a route that forwards no request");
         let expected = format!("`upstream`, or no `{key}`");
-        collector.fault_at_key(&format!("{path}.{key}"), what, &expected);
+        section.fault_at_key(what, &expected);
     }
 }
 
-fn host(collector: &mut FaultCollector<'_>, path: &str, host: &HostHeader) -> HostRule {
+fn host(section: &Section<'_>, host: &HostHeader) -> HostRule {
     match host {
         HostHeader::Preserve => HostRule::Preserve,
         HostHeader::Upstream => HostRule::Upstream,
         HostHeader::Name(name) => {
             let is_host = http1::host::check(name.as_bytes()).is_ok();
             let expected = "preserve, upstream, or a host such as api.example.com";
-            collector.ensure(is_host, &format!("{path}.host"), &format!("`{name}`"), expected);
+            section.at("host").ensure(is_host, &format!("`{name}`"), expected);
             HostRule::Name(name.as_str().into())
         }
     }
 }
 
 fn rewrite(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     route: &config::Route,
     pattern: Option<&PathPattern>,
 ) -> Option<PathTemplate> {
     let text = route.rewrite.as_deref()?;
-    let path = format!("{path}.rewrite");
+    let section = section.at("rewrite");
     if route.strip_prefix.is_some() {
-        collector.fault_at_key(&path, "both `rewrite` and `strip_prefix`", "one of them");
+        section.fault_at_key("both `rewrite` and `strip_prefix`", "one of them");
     }
     match PathTemplate::parse(text) {
         Ok(template) => {
-            check_captures(collector, &path, template.variables(), pattern);
+            check_captures(&section, template.variables(), pattern);
             Some(template)
         }
         Err(why) => {
             let expected = "a path such as /v2/things/{path.id}";
-            collector.fault(&path, format!("`{}` ({why})", excerpt(text)), expected);
+            section.fault(format!("`{}` ({why})", excerpt(text)), expected);
             None
         }
     }
@@ -110,8 +107,7 @@ fn rewrite(
 
 /// Reports parameters that the route's path does not have.
 pub(super) fn check_captures<'v>(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     variables: impl Iterator<Item = &'v Variable>,
     pattern: Option<&PathPattern>,
 ) {
@@ -120,34 +116,33 @@ pub(super) fn check_captures<'v>(
         let Variable::PathParam(name) = variable else { continue };
         if !pattern.params().iter().any(|param| **param == **name) {
             let what = format!("`{variable}`, which `{}` does not have", excerpt(pattern.as_str()));
-            collector.fault(path, what, &format!("a path with `{{{}}}`", excerpt(name)));
+            section.fault(what, &format!("a path with `{{{}}}`", excerpt(name)));
         }
     }
 }
 
 /// Compiles the header rules of one route.
-struct RuleCompiler<'c, 'f, 'r> {
-    collector: &'c mut FaultCollector<'f>,
+struct RuleCompiler<'r> {
     pattern: Option<&'r PathPattern>,
     counted: &'r [HeaderName],
     is_request: bool,
 }
 
-impl RuleCompiler<'_, '_, '_> {
-    fn compile(&mut self, path: &str, rules: &config::HeaderRules) -> HeaderRules {
-        let set = self.fields(&format!("{path}.set"), &rules.set);
-        let add = self.fields(&format!("{path}.add"), &rules.add);
+impl RuleCompiler<'_> {
+    fn compile(&self, section: &Section<'_>, rules: &config::HeaderRules) -> HeaderRules {
+        let set = self.fields(&section.at("set"), &rules.set);
+        let add = self.fields(&section.at("add"), &rules.add);
         let mut removed = Vec::new();
         for (index, name) in rules.remove.iter().enumerate() {
-            let path = format!("{path}.remove[{index}]");
-            let Some(name) = self.name(&path, name, false) else { continue };
+            let section = section.at("remove").index(index);
+            let Some(name) = self.name(&section, name, false) else { continue };
             let is_set = set.iter().any(|(other, _)| *other == name);
             let what = format!("`{name}` is also in `set`, which replaces it");
-            self.collector.ensure(!is_set, &path, &what, "a name that is not in `set`");
+            section.ensure(!is_set, &what, "a name that is not in `set`");
             removed.push(name);
         }
         if self.is_request {
-            self.check_counted(path, &set, &add);
+            self.check_counted(section, &set, &add);
             // Some upstreams read the other spelling as the same name.
             let dropped = removed.iter().chain(set.iter().map(|(name, _)| name));
             let aliases: Vec<HeaderName> = dropped.filter_map(dashed_alias).collect();
@@ -157,27 +152,27 @@ impl RuleCompiler<'_, '_, '_> {
     }
 
     fn fields(
-        &mut self,
-        path: &str,
+        &self,
+        section: &Section<'_>,
         fields: &BTreeMap<String, String>,
     ) -> Vec<(HeaderName, Template)> {
         let mut compiled: Vec<(HeaderName, Template)> = Vec::new();
         for (name, text) in fields {
-            let path = format!("{path}.{name}");
-            let Some(name) = self.name(&path, name, true) else { continue };
+            let section = section.entry(name);
+            let Some(name) = self.name(&section, name, true) else { continue };
             if compiled.iter().any(|(other, _)| *other == name) {
                 let what = format!("duplicate header `{name}`");
-                self.collector.fault_at_key(&path, what, "each name once, in any case");
+                section.fault_at_key(what, "each name once, in any case");
             }
             match Template::parse(text) {
                 Ok(template) => {
-                    check_captures(self.collector, &path, template.variables(), self.pattern);
+                    check_captures(&section, template.variables(), self.pattern);
                     compiled.push((name, template));
                 }
                 Err(why) => {
                     let what = format!("`{}` ({why})", excerpt(text));
                     let expected = format!("text, with variables such as {VARIABLES}");
-                    self.collector.fault(&path, what, &expected);
+                    section.fault(what, &expected);
                 }
             }
         }
@@ -185,13 +180,13 @@ impl RuleCompiler<'_, '_, '_> {
     }
 
     /// The name of a field that a rule may change; `is_key`: it is a key of the configuration.
-    fn name(&mut self, path: &str, name: &str, is_key: bool) -> Option<HeaderName> {
+    fn name(&self, section: &Section<'_>, name: &str, is_key: bool) -> Option<HeaderName> {
         let parsed = match name.parse::<HeaderName>() {
             Ok(parsed) => parsed,
-            Err(_) if !is_key => return header(self.collector, path, name),
+            Err(_) if !is_key => return header(section, name),
             Err(_) => {
                 let what = format!("`{}`", excerpt(name));
-                self.collector.fault_at_key(path, what, "a header name");
+                section.fault_at_key(what, "a header name");
                 return None;
             }
         };
@@ -202,9 +197,9 @@ impl RuleCompiler<'_, '_, '_> {
                 _ => "a header that neither frames the message nor concerns the connection",
             };
             if is_key {
-                self.collector.fault_at_key(path, what, expected);
+                section.fault_at_key(what, expected);
             } else {
-                self.collector.fault(path, what, expected);
+                section.fault(what, expected);
             }
             return None;
         }
@@ -214,8 +209,8 @@ impl RuleCompiler<'_, '_, '_> {
     /// Reports rules by which a client could choose what the upstream reads in a header that its requests
     /// are counted by.
     fn check_counted(
-        &mut self,
-        path: &str,
+        &self,
+        section: &Section<'_>,
         set: &[(HeaderName, Template)],
         add: &[(HeaderName, Template)],
     ) {
@@ -228,14 +223,14 @@ impl RuleCompiler<'_, '_, '_> {
             };
             let what = format!("`{name}` is set to `{chosen}`, and limits count by it");
             let expected = "a value that the client cannot choose, or another name";
-            self.collector.fault_at_key(&format!("{path}.set.{name}"), what, expected);
+            section.at("set").entry(name.as_str()).fault_at_key(what, expected);
         }
         for (name, _) in add {
             if !self.is_counted(name) {
                 continue;
             }
             let what = format!("a second `{name}`, and limits count by it");
-            self.collector.fault_at_key(&format!("{path}.add.{name}"), what, "`set`");
+            section.at("add").entry(name.as_str()).fault_at_key(what, "`set`");
         }
     }
 

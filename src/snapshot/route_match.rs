@@ -7,65 +7,52 @@ use ahash::RandomState;
 use hashbrown::HashMap;
 use http::header;
 
-use super::fault_collector::FaultCollector;
 use super::route_edits::excerpt;
+use super::section::Section;
 use crate::config::{self, MatchValue};
 use crate::identity::Part;
 use crate::route::{Condition, Conditions, HostPattern, Rule, ValueSource, ValueTest};
 
-/// Compiles the conditions in `matches`, the section at `path`.
-pub(super) fn conditions(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    matches: &config::RouteMatch,
-) -> Conditions {
+/// Compiles the conditions in `matches`, the value of `section`.
+pub(super) fn conditions(section: &Section<'_>, matches: &config::RouteMatch) -> Conditions {
     let mut tests = Vec::new();
-    let headers = format!("{path}.headers");
+    let headers = section.at("headers");
     for (name, value) in &matches.headers {
-        let path = format!("{headers}.{name}");
+        let section = headers.entry(name);
         let Ok(name) = name.parse::<header::HeaderName>() else {
-            collector.fault_at_key(&path, format!("`{}`", excerpt(name)), "a header name");
+            section.fault_at_key(format!("`{}`", excerpt(name)), "a header name");
             continue;
         };
         if name == header::HOST {
-            collector.fault_at_key(&path, "`host` among the headers", "`host` of `match`");
+            section.fault_at_key("`host` among the headers", "`host` of `match`");
         }
         let source = ValueSource::Header(name.clone());
         if tests.iter().any(|test: &Condition| test.source == source) {
             let what = format!("duplicate header `{name}`");
-            collector.fault_at_key(&path, what, "each name once, in any case");
+            section.fault_at_key(what, "each name once, in any case");
         }
-        let test = test(collector, &path, value, &Part::Header(name));
+        let test = test(&section, value, &Part::Header(name));
         tests.extend(test.map(|test| Condition { source, test }));
     }
-    tests.extend(query_conditions(collector, &format!("{path}.query"), &matches.query));
+    tests.extend(query_conditions(&section.at("query"), &matches.query));
     Conditions::new(tests, matches.weight)
 }
 
-fn query_conditions(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    query: &BTreeMap<String, MatchValue>,
-) -> Vec<Condition> {
+fn query_conditions(section: &Section<'_>, query: &BTreeMap<String, MatchValue>) -> Vec<Condition> {
     let mut tests = Vec::new();
     for (name, value) in query {
-        let path = format!("{path}.{name}");
+        let section = section.entry(name);
         if name.is_empty() {
-            collector.fault_at_key(&path, "an empty name", "the name of a query parameter");
+            section.fault_at_key("an empty name", "the name of a query parameter");
         }
-        let test = test(collector, &path, value, &Part::Query(name.clone()));
+        let test = test(&section, value, &Part::Query(name.clone()));
         let source = ValueSource::Query(name.as_str().into());
         tests.extend(test.map(|test| Condition { source, test }));
     }
     tests
 }
 
-fn test(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    value: &MatchValue,
-    part: &Part,
-) -> Option<ValueTest> {
+fn test(section: &Section<'_>, value: &MatchValue, part: &Part) -> Option<ValueTest> {
     let text = match value {
         MatchValue::Sent(true) => return Some(ValueTest::Present),
         MatchValue::Sent(false) => return Some(ValueTest::Absent),
@@ -77,14 +64,14 @@ fn test(
         let what = format!("`{}`", excerpt(text));
         let expected =
             "a value that a request can have; true if it must be sent, false if it must not";
-        collector.fault(path, what, expected);
+        section.fault(what, expected);
     }
     form.map(|form| ValueTest::Equals(form.into()))
 }
 
 /// Notes weights that give a route no caller, or leave callers without a route. `rules` are paired with their
 /// indices in the configuration.
-pub(super) fn note_weights(collector: &mut FaultCollector<'_>, rules: &[(usize, Rule)]) {
+pub(super) fn note_weights(root: &Section<'_>, rules: &[(usize, Rule)]) {
     if rules.iter().all(|(_, rule)| rule.conditions.weight().is_none()) {
         return;
     }
@@ -94,9 +81,9 @@ pub(super) fn note_weights(collector: &mut FaultCollector<'_>, rules: &[(usize, 
     }
     for (index, rule) in rules {
         let Some(weight) = rule.conditions.weight() else { continue };
-        let path = format!("routes[{index}].match.weight");
+        let section = root.at("routes").index(*index).at("match").at("weight");
         if weight == 0 {
-            collector.note(&path, "a weight of 0: the route matches no request", "1 to 100");
+            section.note("a weight of 0: the route matches no request", "1 to 100");
             continue;
         }
         let others = patterns.get(&(&rule.host, rule.path.example()));
@@ -107,7 +94,7 @@ pub(super) fn note_weights(collector: &mut FaultCollector<'_>, rules: &[(usize, 
                 "`{}` serves only a share of its callers; the others get a less specific route, or a 404",
                 rule.path.as_str()
             );
-            collector.note(&path, what, "a route with the same `match` and no `weight`");
+            section.note(what, "a route with the same `match` and no `weight`");
         }
     }
 }

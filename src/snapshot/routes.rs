@@ -8,8 +8,8 @@ use http::Method;
 use smallvec::SmallVec;
 
 use super::balance;
-use super::fault_collector::FaultCollector;
 use super::quota::QUOTA_KEYS;
+use super::section::Section;
 use super::{
     Action, LimitPolicy, Route, access, cors, counted_headers, error_bodies, mirror, redirect,
     route_edits, route_match,
@@ -23,53 +23,46 @@ use crate::upstream::Upstream;
 /// Compiles the table and its routes. Reports the faults of each route; a route without a valid action or
 /// pattern is left out.
 pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
+    root: &Section<'_>,
     config: &Config,
     upstreams: &[Arc<Upstream>],
     limits: &[Arc<LimitPolicy>],
     tokens: &[TokenSource],
 ) -> (RouteTable, Vec<Route>) {
-    collector.ensure(!config.routes.is_empty(), "routes", "no route", "at least one");
+    root.at("routes").ensure(!config.routes.is_empty(), "no route", "at least one");
     let definitions = Definitions::new(upstreams, limits);
     let mut names = HashMap::<&str, usize, RandomState>::default();
     let mut routes = Vec::new();
     let mut rules = Vec::new();
     for (index, route) in config.routes.iter().enumerate() {
-        let path = format!("routes[{index}]");
-        collector.ensure_value_name(&format!("{path}.name"), &route.name);
-        let has_name = collector.can_read(&path, &["name"]);
+        let section = root.at("routes").index(index);
+        section.at("name").ensure_value_name(&route.name);
+        let has_name = section.can_read(&["name"]);
         let first = if has_name { *names.entry(&route.name).or_insert(index) } else { index };
-        if first != index && !collector.is_full() {
+        if first != index && !root.is_full() {
             let what = format!("duplicate name `{}`", route.name);
-            let line = collector.line(&format!("routes[{first}].name"));
+            let line = root.at("routes").index(first).at("name").line();
             let expected = format!("a unique name (line {line} has it already)");
-            collector.fault(&format!("{path}.name"), what, &expected);
+            section.at("name").fault(what, &expected);
         }
-        check_references(collector, &path, route, config);
-        let rule = rule(collector, &path, &route.matches);
-        let mut named = |key: &str, names: &[String]| {
-            named_limits(
-                collector,
-                &format!("{path}.{key}"),
-                names,
-                rule.as_ref(),
-                config,
-                &definitions,
-            )
+        check_references(&section, route, config);
+        let rule = rule(&section, &route.matches);
+        let named = |key: &'static str, names: &[String]| {
+            named_limits(&section.at(key), names, rule.as_ref(), config, &definitions)
         };
         let (charged, reported) = (named("limits", &route.limits), named("status", status(route)));
-        check_delays(collector, &path, route, &definitions);
-        let access = access::compile(collector, &path, route);
-        let strip_prefix = strip_prefix(collector, &path, route);
-        let action = action(collector, &path, route, &definitions, reported, rule.as_ref());
+        check_delays(&section, route, &definitions);
+        let access = access::compile(&section, route);
+        let strip_prefix = strip_prefix(&section, route);
+        let action = action(&section, route, &definitions, reported, rule.as_ref());
         let limits: SmallVec<_> = charged.iter().flat_map(with_candidate).collect();
         let counted = counted_headers(&limits, tokens);
-        let edits = route_edits::compile(collector, &path, route, rule.as_ref(), &counted, config);
-        let hash_key = balance::hash_key(collector, &path, route, rule.as_ref(), config);
-        let compress = super::compress::compile(collector, &path, route, config);
+        let edits = route_edits::compile(&section, route, rule.as_ref(), &counted, config);
+        let hash_key = balance::hash_key(&section, route, rule.as_ref(), config);
+        let compress = super::compress::compile(&section, route, config);
         let find = |name: &str| definitions.upstreams.get(name).copied();
-        let mirror = mirror::compile(collector, &path, route, config, find);
-        let rule = rule.filter(|_| collector.can_read(&path, &["match"]));
+        let mirror = mirror::compile(&section, route, config, find);
+        let rule = rule.filter(|_| section.can_read(&["match"]));
         rules.extend(rule.map(|rule| (index, rule)));
         routes.extend(action.map(|action| Route {
             name: route.name.as_str().into(),
@@ -85,16 +78,16 @@ pub(super) fn compile(
             tunnel_idle_timeout: route.tunnel_idle_timeout.duration(),
             max_body: route.max_body.0,
             access,
-            cors: cors::compile(collector, &path, route),
-            error_bodies: error_bodies::compile(collector, &path, route),
+            cors: cors::compile(&section, route),
+            error_bodies: error_bodies::compile(&section, route),
             compress,
             mirror,
         }));
     }
-    route_match::note_weights(collector, &rules);
-    let table = table(collector, config, rules);
-    if collector.faults.is_empty() {
-        redirect::check_loops(collector, config, &table, &routes);
+    route_match::note_weights(root, &rules);
+    let table = table(root, config, rules);
+    if !root.has_faults() {
+        redirect::check_loops(root, config, &table, &routes);
     }
     (table, routes)
 }
@@ -122,30 +115,25 @@ fn status(route: &config::Route) -> &[String] {
     route.status.as_deref().unwrap_or_default()
 }
 
-fn check_references(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    route: &config::Route,
-    config: &Config,
-) {
+fn check_references(section: &Section<'_>, route: &config::Route, config: &Config) {
     if let Some(upstream) = &route.upstream {
-        let path = format!("{path}.upstream");
-        collector.ensure_reference(&path, "upstream", upstream, &config.upstreams);
+        let section = section.at("upstream");
+        section.ensure_reference("upstream", upstream, &config.upstreams);
     }
     for (key, names) in [("limits", &*route.limits), ("status", status(route))] {
         let mut seen = HashSet::<&str, RandomState>::default();
         for (index, name) in names.iter().enumerate() {
-            let path = format!("{path}.{key}[{index}]");
-            collector.ensure_reference(&path, "limit", name, &config.limits);
+            let section = section.at(key).index(index);
+            section.ensure_reference("limit", name, &config.limits);
             let what = format!("duplicate limit `{name}`");
-            collector.ensure(seen.insert(name), &path, &what, "each limit once");
+            section.ensure(seen.insert(name), &what, "each limit once");
         }
     }
 }
 
 /// Notes reported limits that count each route or path separately: their state on this route does not
 /// include other routes.
-fn check_reported(collector: &mut FaultCollector<'_>, path: &str, reported: &[Arc<LimitPolicy>]) {
+fn check_reported(section: &Section<'_>, reported: &[Arc<LimitPolicy>]) {
     for policy in reported {
         let separate = policy.key.0.iter().find(|part| matches!(part, Part::Route | Part::Path));
         if let Some(part) = separate {
@@ -153,15 +141,14 @@ fn check_reported(collector: &mut FaultCollector<'_>, path: &str, reported: &[Ar
             let what = format!(
                 "`{name}` counts by `{part}`, so it reports only the use of this status route"
             );
-            collector.note(path, what, "a limit without this part in its key");
+            section.note(what, "a limit without this part in its key");
         }
     }
 }
 
 /// Compiles the route's action; `reported` are the limits that `status` names. `None` if it is faulty.
 fn action(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     route: &config::Route,
     definitions: &Definitions<'_>,
     reported: Vec<Arc<LimitPolicy>>,
@@ -175,16 +162,16 @@ fn action(
     ];
     let mut set = set.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key);
     let Some(first) = set.next() else {
-        if collector.can_read(path, &["upstream", "redirect", "respond", "status"]) {
+        if section.can_read(&["upstream", "redirect", "respond", "status"]) {
             let what = "no action";
             let expected = "`upstream`, `redirect`, `respond` or `status`";
-            collector.fault(&format!("{path}.upstream"), what, expected);
+            section.at("upstream").fault(what, expected);
         }
         return None;
     };
     if let Some(second) = set.next() {
         let what = format!("both `{first}` and `{second}`");
-        collector.fault(&format!("{path}.{second}"), what, "one of them");
+        section.at(second).fault(what, "one of them");
         return None;
     }
     let pattern = rule.map(|rule| &rule.path);
@@ -193,36 +180,31 @@ fn action(
         return upstream.map(|upstream| Action::Upstream(Arc::clone(upstream)));
     }
     if let Some(redirect) = &route.redirect {
-        let path = format!("{path}.redirect");
-        return redirect::compile(collector, &path, redirect, pattern).map(Action::Redirect);
+        let section = section.at("redirect");
+        return redirect::compile(&section, redirect, pattern).map(Action::Redirect);
     }
     if let Some(fixed) = &route.respond {
-        let fixed = super::upstreams::respond(collector, &format!("{path}.respond"), fixed);
+        let fixed = super::upstreams::respond(&section.at("respond"), fixed);
         return Some(Action::Respond(fixed));
     }
-    let path = format!("{path}.status");
-    collector.ensure(!status(route).is_empty(), &path, "no limit", "at least one");
-    check_reported(collector, &path, &reported);
+    let section = section.at("status");
+    section.ensure(!status(route).is_empty(), "no limit", "at least one");
+    check_reported(&section, &reported);
     Some(Action::Status(reported))
 }
 
 /// Reports a limit that may delay a request for its whole `request_timeout`.
-fn check_delays(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    route: &config::Route,
-    definitions: &Definitions<'_>,
-) {
+fn check_delays(section: &Section<'_>, route: &config::Route, definitions: &Definitions<'_>) {
     let Some(timeout) = route.request_timeout.millis() else { return };
     for name in &route.limits {
         let Some(policy) = definitions.limits.get(name.as_str()) else { continue };
         let tiers = policy.tiers.iter().filter_map(|tier| tier.limit.as_ref());
         let waits = tiers.chain([&policy.limit]).map(|limit| u64::from(limit.quota.max_wait));
         let longest = waits.max().unwrap_or(0);
-        let limit = format!("limits.{name}");
-        let is_known = collector.can_read(path, &["request_timeout", "name"])
-            && collector.can_read(&limit, &QUOTA_KEYS)
-            && collector.can_read(&limit, &["tiers", "enforce"]);
+        let limit = section.root().at("limits").entry(name);
+        let is_known = section.can_read(&["request_timeout", "name"])
+            && limit.can_read(&QUOTA_KEYS)
+            && limit.can_read(&["tiers", "enforce"]);
         if policy.limit.enforce && longest > 0 && longest >= timeout && is_known {
             let what = format!(
                 "`{name}` may delay a request for {}, but the request_timeout of route `{}` is {}",
@@ -232,84 +214,75 @@ fn check_delays(
             );
             let expected =
                 "a shorter max_wait (by default, it is the window), or a longer request_timeout";
-            collector.fault(&format!("{limit}.max_wait"), what, expected);
+            limit.at("max_wait").fault(what, expected);
         }
     }
 }
 
-fn rule(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    matches: &config::RouteMatch,
-) -> Option<Rule> {
+fn rule(section: &Section<'_>, matches: &config::RouteMatch) -> Option<Rule> {
     let host = match &matches.host {
         None => Some(HostPattern::Any),
         Some(host) => HostPattern::parse(host)
-            .map_err(|error| report_pattern_error(collector, &format!("{path}.match.host"), error))
+            .map_err(|error| report_pattern_error(&section.at("match").at("host"), error))
             .ok(),
     };
-    let pattern = path_pattern(collector, &format!("{path}.match"), matches);
+    let pattern = path_pattern(&section.at("match"), matches);
     let mut methods = Vec::new();
     let mut seen = HashSet::<Method, RandomState>::default();
     for (index, method) in matches.methods.iter().enumerate() {
         match Method::from_bytes(method.0.as_bytes()) {
             Ok(method) if !seen.insert(method.clone()) => {
-                let path = format!("{path}.match.methods[{index}]");
-                collector.fault(&path, format!("duplicate method `{method}`"), "each method once");
+                let section = section.at("match").at("methods").index(index);
+                section.fault(format!("duplicate method `{method}`"), "each method once");
             }
             Ok(method) => methods.push(method),
             Err(_) => {
-                let path = format!("{path}.match.methods[{index}]");
-                collector.fault(&path, format!("`{method}`"), "a method such as GET");
+                let section = section.at("match").at("methods").index(index);
+                section.fault(format!("`{method}`"), "a method such as GET");
             }
         }
     }
-    let conditions = route_match::conditions(collector, &format!("{path}.match"), matches);
+    let conditions = route_match::conditions(&section.at("match"), matches);
     Some(Rule { host: host?, path: pattern?, methods, conditions })
 }
 
-/// The pattern of `path` or `path_prefix` in the section `match` at `path`.
-fn path_pattern(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    matches: &config::RouteMatch,
-) -> Option<PathPattern> {
+/// The pattern of `path` or `path_prefix` in the section `match`.
+fn path_pattern(section: &Section<'_>, matches: &config::RouteMatch) -> Option<PathPattern> {
     let (key, pattern) = match (&matches.path, &matches.path_prefix) {
         (Some(_), Some(_)) => {
             let what = "both `path` and `path_prefix`";
-            collector.fault_at_key(&format!("{path}.path_prefix"), what, "one of them");
+            section.at("path_prefix").fault_at_key(what, "one of them");
             return None;
         }
         (Some(pattern), None) => ("path", PathPattern::parse(pattern)),
         (None, Some(prefix)) => ("path_prefix", PathPattern::prefix(prefix)),
         (None, None) => ("path", PathPattern::parse(ANY_PATH)),
     };
-    pattern.map_err(|error| report_pattern_error(collector, &format!("{path}.{key}"), error)).ok()
+    pattern.map_err(|error| report_pattern_error(&section.at(key), error)).ok()
 }
 
-fn report_pattern_error(collector: &mut FaultCollector<'_>, path: &str, error: PatternError) {
+fn report_pattern_error(section: &Section<'_>, error: PatternError) {
     match error {
         PatternError::Host { host, why } => {
             let expected = "a host such as api.example.com or *.example.com";
-            collector.fault(path, format!("`{host}` ({why})"), expected);
+            section.fault(format!("`{host}` ({why})"), expected);
         }
         PatternError::Path { path: configured, why } => {
             let what = format!("`{configured}` ({why})");
-            let expected = if path.ends_with("path_prefix") {
+            let expected = if section.path().ends_with("path_prefix") {
                 "a prefix such as /login, which matches /login and all paths below it"
             } else {
                 "a path such as /items/{id} or /files/{*rest}"
             };
-            collector.fault(path, what, expected);
+            section.fault(what, expected);
         }
     }
 }
 
-/// The limits that the list at `path` names. Reports keys with a path parameter that the route's path does
+/// The limits that the list at `section` names. Reports keys with a path parameter that the route's path does
 /// not have.
 fn named_limits(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     names: &[String],
     rule: Option<&Rule>,
     config: &Config,
@@ -319,7 +292,7 @@ fn named_limits(
     for (index, name) in names.iter().enumerate() {
         let found = definitions.limits.get(name.as_str()).zip(config.limits.get(name));
         let Some((policy, configured)) = found else { continue };
-        let path = format!("{path}[{index}]");
+        let section = section.index(index);
         for part in &configured.key {
             let (KeyPart::PathParam(param), Some(rule)) = (part, rule) else { continue };
             if !rule.path.params().contains(param) {
@@ -327,7 +300,7 @@ fn named_limits(
                     "`{name}` counts by `{part}`, which `{}` does not have",
                     rule.path.as_str()
                 );
-                collector.fault(&path, what, &format!("a path with `{{{param}}}`"));
+                section.fault(what, &format!("a path with `{{{param}}}`"));
             }
         }
         named.push(Arc::clone(policy));
@@ -341,41 +314,28 @@ fn with_candidate(policy: &Arc<LimitPolicy>) -> impl Iterator<Item = Arc<LimitPo
 }
 
 /// The prefix without a slash at its end; `None` if there is nothing to strip.
-fn strip_prefix(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    route: &config::Route,
-) -> Option<Box<str>> {
+fn strip_prefix(section: &Section<'_>, route: &config::Route) -> Option<Box<str>> {
     let configured = route.strip_prefix.as_deref()?;
     let is_plain = !configured.contains(['?', '#', '{', '}']);
     let is_valid = is_plain
         && normalize(configured, true)
             .is_ok_and(|normal| *routed_form(&normal, true) == *configured);
     let expected = "the beginning of a path, such as /v1";
-    collector.ensure(
-        is_valid,
-        &format!("{path}.strip_prefix"),
-        &format!("`{configured}`"),
-        expected,
-    );
+    section.at("strip_prefix").ensure(is_valid, &format!("`{configured}`"), expected);
     let prefix = configured.trim_end_matches('/');
     (!prefix.is_empty()).then(|| prefix.into())
 }
 
 /// Builds the table of `rules`, each paired with its route's index in the configuration.
-fn table(
-    collector: &mut FaultCollector<'_>,
-    config: &Config,
-    rules: Vec<(usize, Rule)>,
-) -> RouteTable {
+fn table(root: &Section<'_>, config: &Config, rules: Vec<(usize, Rule)>) -> RouteTable {
     let (indices, rules): (Vec<usize>, Vec<Rule>) = rules.into_iter().unzip();
     RouteTable::build(&rules).unwrap_or_else(|errors| {
         for error in errors.into_iter().take(MAX_FAULTS) {
             let (first, second) = (indices[error.first], indices[error.second]);
             let (name, matches) = (&config.routes[first].name, &config.routes[second].matches);
             let key = if matches.path_prefix.is_some() { "path_prefix" } else { "path" };
-            let line = collector.line(&format!("routes[{first}]"));
-            let path = format!("routes[{second}].match");
+            let line = root.at("routes").index(first).line();
+            let section = root.at("routes").index(second).at("match");
             match error.kind {
                 ConflictKind::SameRequests => {
                     let what = format!(
@@ -388,17 +348,13 @@ fn table(
                     } else {
                         format!("{expected}, or other conditions")
                     };
-                    collector.fault(&format!("{path}.{key}"), what, &expected);
+                    section.at(key).fault(what, &expected);
                 }
                 ConflictKind::Weights => {
                     let what = format!(
                         "the weights up to this one, after route `{name}` (line {line}), exceed 100"
                     );
-                    collector.fault(
-                        &format!("{path}.weight"),
-                        what,
-                        "at most 100 per cent together",
-                    );
+                    section.at("weight").fault(what, "at most 100 per cent together");
                 }
             }
         }

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use crate::config::{Redis, RedisUrl, Sentinel, Store};
 
-pub(super) fn check(collector: &mut FaultCollector<'_>, store: &Store) {
+pub(super) fn check(section: &Section<'_>, store: &Store) {
     if let Some(redis) = &store.redis {
-        check_redis(collector, redis);
+        check_redis(&section.at("redis"), redis);
     }
 }
 
-fn check_redis(collector: &mut FaultCollector<'_>, redis: &Redis) {
+fn check_redis(section: &Section<'_>, redis: &Redis) {
     let kinds = [
         ("shards", !redis.shards.is_empty()),
         ("cluster", !redis.cluster.is_empty()),
@@ -19,115 +19,100 @@ fn check_redis(collector: &mut FaultCollector<'_>, redis: &Redis) {
     ];
     let mut given = kinds.into_iter().filter(|(_, given)| *given).map(|(name, _)| name);
     match (given.next(), given.next()) {
-        (None, _) if collector.can_read("store.redis", &["shards", "cluster", "sentinel"]) => {
+        (None, _) if section.can_read(&["shards", "cluster", "sentinel"]) => {
             let expected = "one of `shards`, `cluster` and `sentinel`";
-            collector.fault("store.redis.shards", "no server", expected);
+            section.at("shards").fault("no server", expected);
         }
         (Some(first), Some(second)) => {
             let what = format!("both `{first}` and `{second}`");
-            collector.fault(&format!("store.redis.{second}"), what, "one of them");
+            section.at(second).fault(what, "one of them");
         }
         _ => {}
     }
     let mut seen = BTreeSet::new();
     for (index, shard) in redis.shards.iter().enumerate() {
-        let path = format!("store.redis.shards[{index}]");
-        check_server(collector, &mut seen, &format!("{path}.primary"), &shard.primary);
+        let section = section.at("shards").index(index);
+        check_server(&section.at("primary"), &mut seen, &shard.primary);
         for (index, replica) in shard.replicas.iter().enumerate() {
-            check_server(collector, &mut seen, &format!("{path}.replicas[{index}]"), replica);
+            check_server(&section.at("replicas").index(index), &mut seen, replica);
         }
     }
     for (index, node) in redis.cluster.iter().enumerate() {
-        let path = format!("store.redis.cluster[{index}]");
-        check_server(collector, &mut seen, &path, node);
-        check_no_database(collector, &path, node);
+        let section = section.at("cluster").index(index);
+        check_server(&section, &mut seen, node);
+        check_no_database(&section, node);
     }
-    check_same_scheme(collector, "store.redis.cluster", &redis.cluster);
+    check_same_scheme(&section.at("cluster"), &redis.cluster);
     if let Some(sentinel) = &redis.sentinel {
-        check_sentinel(collector, &mut seen, sentinel);
+        check_sentinel(&section.at("sentinel"), &mut seen, sentinel);
     }
-    check_username(collector, redis);
+    check_username(section, redis);
     let servers =
         redis.shards.iter().flat_map(|shard| shard.replicas.iter().chain([&shard.primary]));
     let nodes = redis.sentinel.iter().flat_map(|sentinel| &sentinel.nodes);
     let mut all = servers.chain(&redis.cluster).chain(nodes);
-    let has_all = collector.can_read("store.redis", &["shards", "cluster", "sentinel"]);
+    let has_all = section.can_read(&["shards", "cluster", "sentinel"]);
     if redis.tls_ca.is_some() && !all.any(RedisUrl::is_tls) && has_all {
-        collector.fault("store.redis.tls_ca", "`tls_ca` without TLS", "a server with rediss://");
+        section.at("tls_ca").fault("`tls_ca` without TLS", "a server with rediss://");
     }
-    collector.ensure_value_name("store.redis.namespace", &redis.namespace);
+    section.at("namespace").ensure_value_name(&redis.namespace);
     if redis.secret.is_none() {
         let what = "no `secret`: anyone who can read this Redis can recover the addresses and tokens behind \
                     its keys by brute force";
         let expected =
             "`secret: env:NAME` or `file:PATH`, the same on all gateways that share counters";
-        collector.note("store.redis.secret", what, expected);
+        section.at("secret").note(what, expected);
     }
 }
 
-fn check_sentinel(
-    collector: &mut FaultCollector<'_>,
-    seen: &mut BTreeSet<String>,
-    sentinel: &Sentinel,
-) {
-    collector.ensure_value_name("store.redis.sentinel.master", &sentinel.master);
+fn check_sentinel(section: &Section<'_>, seen: &mut BTreeSet<String>, sentinel: &Sentinel) {
+    section.at("master").ensure_value_name(&sentinel.master);
     if sentinel.nodes.is_empty() {
-        collector.fault("store.redis.sentinel.nodes", "no sentinel", "at least one");
+        section.at("nodes").fault("no sentinel", "at least one");
     }
     for (index, node) in sentinel.nodes.iter().enumerate() {
-        let path = format!("store.redis.sentinel.nodes[{index}]");
-        check_server(collector, seen, &path, node);
-        check_no_database(collector, &path, node);
+        let section = section.at("nodes").index(index);
+        check_server(&section, seen, node);
+        check_no_database(&section, node);
     }
-    check_same_scheme(collector, "store.redis.sentinel.nodes", &sentinel.nodes);
+    check_same_scheme(&section.at("nodes"), &sentinel.nodes);
     let has_password = sentinel.password.is_some();
-    if sentinel.username.is_some()
-        && !has_password
-        && collector.can_read("store.redis.sentinel", &["password"])
-    {
-        collector.fault("store.redis.sentinel.username", "`username` without `password`", "both");
+    if sentinel.username.is_some() && !has_password && section.can_read(&["password"]) {
+        section.at("username").fault("`username` without `password`", "both");
     }
 }
 
-fn check_server(
-    collector: &mut FaultCollector<'_>,
-    seen: &mut BTreeSet<String>,
-    path: &str,
-    url: &RedisUrl,
-) {
-    let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
-    if !collector.can_read(section, &[key]) {
+fn check_server(section: &Section<'_>, seen: &mut BTreeSet<String>, url: &RedisUrl) {
+    if !section.is_readable() {
         return;
     }
     let address = url.address();
     let what = format!("duplicate server `{address}`");
-    collector.ensure(seen.insert(address), path, &what, "each server once");
+    section.ensure(seen.insert(address), &what, "each server once");
 }
 
-fn check_no_database(collector: &mut FaultCollector<'_>, path: &str, url: &RedisUrl) {
+fn check_no_database(section: &Section<'_>, url: &RedisUrl) {
     let number = url.database();
-    collector.ensure(
+    section.ensure(
         number == 0,
-        path,
         &format!("database {number}"),
         "no database number: only database 0 exists",
     );
 }
 
 /// Discovered servers are connected to like the configured ones: all with TLS, or none.
-fn check_same_scheme(collector: &mut FaultCollector<'_>, path: &str, urls: &[RedisUrl]) {
+fn check_same_scheme(section: &Section<'_>, urls: &[RedisUrl]) {
     let other = urls.iter().position(|url| url.is_tls() != urls[0].is_tls());
     if let Some(index) = other {
-        let path = format!("{path}[{index}]");
-        collector.fault(&path, "both redis:// and rediss://", "one scheme for all");
+        let section = section.index(index);
+        section.fault("both redis:// and rediss://", "one scheme for all");
     }
 }
 
-fn check_username(collector: &mut FaultCollector<'_>, redis: &Redis) {
+fn check_username(section: &Section<'_>, redis: &Redis) {
     let has_password = redis.password.is_some();
-    if redis.username.is_some() && !has_password && collector.can_read("store.redis", &["password"])
-    {
-        collector.fault("store.redis.username", "`username` without `password`", "both");
+    if redis.username.is_some() && !has_password && section.can_read(&["password"]) {
+        section.at("username").fault("`username` without `password`", "both");
     }
 }
 

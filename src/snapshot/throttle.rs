@@ -1,6 +1,6 @@
 //! Compiles the `throttle` section: active-user admission control.
 
-use super::fault_collector::FaultCollector;
+use super::section::Section;
 use crate::config::{self, Config};
 use crate::throttle::{
     Geometry, POLICY, ThrottleSettings,
@@ -12,46 +12,43 @@ use crate::throttle::{
 const MINUTE: u64 = 60_000;
 
 /// Compiles the section; `None` if there is none or if it is faulty.
-pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
-    config: &Config,
-) -> Option<ThrottleSettings> {
+pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSettings> {
     let configured = config.throttle.as_ref()?;
+    let section = &root.at("throttle");
     if config.client.token.is_empty() {
         let what = "`throttle` with an empty `client.token`";
-        collector.fault(
-            "client.token",
+        root.at("client").at("token").fault(
             what,
             "at least one token source in `client.token`, such as header:authorization",
         );
     }
-    if !collector.has_key("client", "token") {
+    if !root.at("client").has_key("token") {
         let what = "the throttle recognises users by the `Authorization` header only: browsers with a \
                     session cookie are not among them";
         let expected =
             "`client: {token: [cookie:NAME]}`, or `[header:authorization]` to confirm it";
-        collector.note_at_key("throttle", what, expected);
+        section.note_at_key(what, expected);
     }
     if config.limits.contains_key(POLICY) {
         let what = format!("`{POLICY}`, the policy name of the throttle");
-        collector.fault_at_key(&format!("limits.{POLICY}"), what, "another name");
+        root.at("limits").entry(POLICY).fault_at_key(what, "another name");
     }
-    check_fixed_responses(collector, config);
+    check_fixed_responses(root, config);
     if configured.mode == config::Mode::On {
         let what = "`on`: a gateway that starts without active users admits no user";
-        collector.note("throttle.mode", what, "`auto`, and `PUT /api/throttle` when it is needed");
+        section.at("mode").note(what, "`auto`, and `PUT /api/throttle` when it is needed");
     }
-    let watermarks = watermarks(collector, configured);
-    let sizing = sizing(collector, configured)?;
+    let watermarks = watermarks(section, configured);
+    let sizing = sizing(section, configured)?;
     let geometry = match Geometry::new(&sizing) {
         Ok(geometry) => geometry,
         Err(error) => {
-            let path = capacity_path(configured);
-            collector.fault(path, error.to_string(), "fewer tokens per minute");
+            capacity_section(section, configured)
+                .fault(error.to_string(), "fewer tokens per minute");
             return None;
         }
     };
-    let max_memory = max_memory(collector, configured, &geometry);
+    let max_memory = max_memory(section, configured, &geometry);
     let settings = ThrottleSettings {
         watermarks,
         mode: match configured.mode {
@@ -69,50 +66,50 @@ pub(super) fn compile(
         let what =
             format!("`{}`, more than filters of this size can estimate", watermarks.max_active);
         let expected = format!("at most {ceiling}, or a higher `capacity`");
-        collector.fault("throttle.max_active", what, &expected);
+        section.at("max_active").fault(what, &expected);
     }
     Some(settings)
 }
 
 /// Notes routes with a fixed response, on which any token becomes active.
-fn check_fixed_responses(collector: &mut FaultCollector<'_>, config: &Config) {
+fn check_fixed_responses(root: &Section<'_>, config: &Config) {
     for (index, route) in config.routes.iter().enumerate() {
         let upstream = route.upstream.as_ref().and_then(|name| config.upstreams.get(name));
         if route.throttle && upstream.is_some_and(|upstream| upstream.respond.is_some()) {
             let what = "a fixed response checks no token: every token becomes active on this route";
-            let path = format!("routes[{index}].upstream");
-            collector.note(&path, what, "`throttle: false` on this route");
+            let section = root.at("routes").index(index).at("upstream");
+            section.note(what, "`throttle: false` on this route");
         }
     }
 }
 
-fn watermarks(collector: &mut FaultCollector<'_>, configured: &config::Throttle) -> Watermarks {
+fn watermarks(section: &Section<'_>, configured: &config::Throttle) -> Watermarks {
     let max_active = configured.max_active;
     // Nine tenths, rounded up: at least 1, so that throttling ends when no user is active.
     let resume_below =
         configured.resume_below.unwrap_or_else(|| max_active - max_active / 10).max(1);
     if let Some(configured) = configured.resume_below {
-        let is_valid = configured <= max_active || !collector.can_read("throttle", &["max_active"]);
+        let is_valid = configured <= max_active || !section.can_read(&["max_active"]);
         let expected = format!("1 to `max_active`, {max_active}");
-        collector.ensure(is_valid, "throttle.resume_below", &format!("`{configured}`"), &expected);
+        section.at("resume_below").ensure(is_valid, &format!("`{configured}`"), &expected);
     }
     Watermarks { max_active, resume_below }
 }
 
-fn sizing(collector: &mut FaultCollector<'_>, configured: &config::Throttle) -> Option<Sizing> {
+fn sizing(section: &Section<'_>, configured: &config::Throttle) -> Option<Sizing> {
     let memory = configured.memory.millis();
     let is_whole = memory.is_multiple_of(MINUTE);
     let what = format!("`{}`", configured.memory);
-    collector.ensure(is_whole, "throttle.memory", &what, "whole minutes, from 1m to 720h");
+    section.at("memory").ensure(is_whole, &what, "whole minutes, from 1m to 720h");
     let (capacity, false_positive) = (configured.capacity_or_default(), configured.false_positive);
     let read = ["max_active", "memory", "capacity", "false_positive"];
-    let is_valid = is_whole && collector.can_read("throttle", &read);
+    let is_valid = is_whole && section.can_read(&read);
     is_valid.then_some(Sizing { capacity, false_positive, memory })
 }
 
-/// The key that decides the capacity.
-fn capacity_path(configured: &config::Throttle) -> &'static str {
-    if configured.capacity.is_some() { "throttle.capacity" } else { "throttle.max_active" }
+/// The value that decides the capacity.
+fn capacity_section<'s>(section: &Section<'s>, configured: &config::Throttle) -> Section<'s> {
+    section.at(if configured.capacity.is_some() { "capacity" } else { "max_active" })
 }
 
 /// The growth of filters whose `max_memory` is left out.
@@ -120,11 +117,7 @@ const DEFAULT_GROWTH: u32 = 8;
 
 /// The maximum memory of the filters, in bytes. Reports filters that take more than three eighths of this
 /// machine's memory: filters of two sizes exist at once while they grow.
-fn max_memory(
-    collector: &mut FaultCollector<'_>,
-    configured: &config::Throttle,
-    geometry: &Geometry,
-) -> u64 {
+fn max_memory(section: &Section<'_>, configured: &config::Throttle, geometry: &Geometry) -> u64 {
     let available = crate::throttle::machine_memory::usable().unwrap_or(u64::MAX);
     let allowed = available / 8 * 3;
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -133,7 +126,7 @@ fn max_memory(
         let what = format!("filters of {} MiB", mib(geometry.bytes()));
         let expected =
             format!("at most {of_machine}: fewer tokens per minute, or a higher `false_positive`");
-        collector.fault(capacity_path(configured), what, &expected);
+        capacity_section(section, configured).fault(what, &expected);
     }
     let Some(max_memory) = configured.max_memory else {
         return geometry.grown(DEFAULT_GROWTH).bytes().min(allowed).max(geometry.bytes());
@@ -141,10 +134,10 @@ fn max_memory(
     if max_memory.0 < geometry.bytes() {
         let what = format!("`{max_memory}`, less than the filters for `capacity`");
         let expected = format!("at least {}MiB, or a lower `capacity`", mib(geometry.bytes()));
-        collector.fault("throttle.max_memory", what, &expected);
+        section.at("max_memory").fault(what, &expected);
     } else if max_memory.0 > allowed {
         let expected = format!("at most {of_machine}");
-        collector.fault("throttle.max_memory", format!("`{max_memory}`"), &expected);
+        section.at("max_memory").fault(format!("`{max_memory}`"), &expected);
     }
     max_memory.0
 }

@@ -2,38 +2,37 @@
 
 use std::sync::Arc;
 
-use super::fault_collector::FaultCollector;
 use super::parts::part;
 use super::policy::{Tier, TierMatch};
 use super::quota::{QUOTA_KEYS, alternative_quota};
+use super::section::Section;
 use crate::config::{self, KeyPart};
 use crate::identity::TokenSource;
 use crate::limit::Limit;
 
-/// Compiles the tiers of `limit`, which is configured at `path`. A faulty tier is reported and left out.
+/// Compiles the tiers of `limit`, which is configured at `section`. A faulty tier is reported and left out.
 pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     configured: &config::Limit,
     limit: &Limit,
     sources: &[TokenSource],
 ) -> Vec<Tier> {
     let tiers = configured.tiers.iter().enumerate().filter_map(|(index, tier)| {
-        let at = format!("{path}.tiers[{index}]");
-        let matches = tier_match(collector, &format!("{at}.match"), &tier.matches, sources);
+        let at = section.at("tiers").index(index);
+        let matches = tier_match(&at.at("match"), &tier.matches, sources);
         let units = match tier.quota {
             config::TierQuota::Unlimited => return Some(Tier { matches: matches?, limit: None }),
             config::TierQuota::Units(units) => units,
         };
-        let quota = alternative_quota(collector, path, &format!("{at}.quota"), configured, units);
+        let quota = alternative_quota(section, &at.at("quota"), configured, units);
         let capacity = Limit { quota, ..limit.clone() }.capacity();
         if u64::from(limit.cost) > capacity
-            && collector.can_read(path, &QUOTA_KEYS)
-            && collector.can_read(path, &["cost"])
+            && section.can_read(&QUOTA_KEYS)
+            && section.can_read(&["cost"])
         {
             let expected =
                 format!("at least the cost, {}: no request would be admitted", limit.cost);
-            collector.fault(&format!("{at}.quota"), format!("`{units}`"), &expected);
+            at.at("quota").fault(format!("`{units}`"), &expected);
         }
         let limit = Arc::new(Limit { quota, ..limit.clone() });
         Some(Tier { matches: matches?, limit: Some(limit) })
@@ -42,14 +41,13 @@ pub(super) fn compile(
 }
 
 fn tier_match(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
+    section: &Section<'_>,
     configured: &config::TierMatch,
     sources: &[TokenSource],
 ) -> Option<TierMatch> {
-    let values = format!("{path}.values");
-    collector.ensure(!configured.values.is_empty(), &values, "no value", "at least one");
-    if !collector.can_read(path, &["part"]) {
+    let values = section.at("values");
+    values.ensure(!configured.values.is_empty(), "no value", "at least one");
+    if !section.can_read(&["part"]) {
         return None;
     }
     if configured.part == KeyPart::ClientIp {
@@ -57,23 +55,23 @@ fn tier_match(
             let network = config::parse_network(value);
             let expected = "a network such as 10.0.0.0/8, ::1/128 or a single address";
             let what = format!("`{value}`");
-            collector.ensure(network.is_some(), &format!("{values}[{index}]"), &what, expected);
+            values.index(index).ensure(network.is_some(), &what, expected);
             network
         });
         return Some(TierMatch::Networks(networks.collect()));
     }
-    let part = part(collector, &format!("{path}.part"), &configured.part)?;
+    let part = part(&section.at("part"), &configured.part)?;
     let mut wanted: Vec<Box<[u8]>> = Vec::new();
     for (index, value) in configured.values.iter().enumerate() {
-        let at = format!("{values}[{index}]");
+        let at = values.index(index);
         // Normalized like the values of requests, so that they compare equal.
         match part.canonical_input(value, sources) {
             Ok(form) => {
                 let expected = "a non-empty value: a part that the request does not have is empty";
-                collector.ensure(!form.is_empty(), &at, "an empty value", expected);
+                at.ensure(!form.is_empty(), "an empty value", expected);
                 wanted.push(form.into());
             }
-            Err(_) => collector.ensure(false, &at, "this value", "a value that a request can have"),
+            Err(_) => at.ensure(false, "this value", "a value that a request can have"),
         }
     }
     Some(TierMatch::Part(part, wanted))

@@ -6,9 +6,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use rustls::ClientConfig;
 
 use super::Snapshot;
-use super::fault_collector::FaultCollector;
 use super::listen::tls_fault;
 use super::parts::header as header_name;
+use super::section::Section;
 use crate::config::{self, ConfigSource, EnvLookup, Fault, Faults, SecretReference, TrustParent};
 use crate::tls::{ClientTls, TlsFile, client::Offer};
 use crate::trace::{ExportSettings, ParentTrust, SamplingRules};
@@ -97,18 +97,18 @@ impl TraceRules {
 
 /// Compiles the section; `None` if there is none or if it is faulty.
 pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
+    section: &Section<'_>,
     traces: Option<&config::Traces>,
 ) -> Option<TraceRules> {
     let traces = traces?;
-    note_endpoint(collector, &traces.endpoint);
+    note_endpoint(section, &traces.endpoint);
     if traces.sample <= 0.0 && traces.trust_parent == TrustParent::None {
         let what = "`0`: no request is sampled";
-        collector.note("traces.sample", what, "more than 0, or a `trust_parent` that decides");
+        section.at("sample").note(what, "more than 0, or a `trust_parent` that decides");
     }
     let is_named = !traces.service_name.trim().is_empty();
-    collector.ensure(is_named, "traces.service_name", "an empty name", "a name, such as tidegate");
-    let headers = headers(collector, traces);
+    section.at("service_name").ensure(is_named, "an empty name", "a name, such as tidegate");
+    let headers = headers(section, traces);
     let trust = match traces.trust_parent {
         TrustParent::All => ParentTrust::All,
         TrustParent::TrustedProxies => ParentTrust::TrustedProxies,
@@ -119,53 +119,50 @@ pub(super) fn compile(
         endpoint: traces.endpoint.to_string().into(),
         service_name: traces.service_name.as_str().into(),
         headers,
-        tls: tls(collector, traces)?,
+        tls: tls(section, traces)?,
         timeout: traces.timeout.0,
         max_queue: traces.max_queue,
     })
 }
 
 /// Notes endpoints that no collector takes spans at.
-fn note_endpoint(collector: &mut FaultCollector<'_>, endpoint: &config::CollectorUrl) {
-    let path = "traces.endpoint";
+fn note_endpoint(section: &Section<'_>, endpoint: &config::CollectorUrl) {
+    let section = section.at("endpoint");
     if endpoint.0.port_u16() == Some(4317) {
         let what = "port 4317, where collectors take OTLP over gRPC";
-        collector.note(path, what, "the port for OTLP over HTTP, usually 4318");
+        section.note(what, "the port for OTLP over HTTP, usually 4318");
     }
     if endpoint.0.path() == "/" {
         let what = format!("`{endpoint}` without a path");
-        collector.note(path, what, "the path that spans are sent to, usually /v1/traces");
+        section.note(what, "the path that spans are sent to, usually /v1/traces");
     }
 }
 
-fn headers(
-    collector: &mut FaultCollector<'_>,
-    traces: &config::Traces,
-) -> Vec<(HeaderName, SecretReference)> {
+fn headers(section: &Section<'_>, traces: &config::Traces) -> Vec<(HeaderName, SecretReference)> {
     let mut headers: Vec<(HeaderName, SecretReference)> = Vec::new();
     for (name, reference) in &traces.headers {
-        let path = format!("traces.headers.{name}");
-        let Some(header) = header_name(collector, &path, name) else { continue };
+        let section = section.at("headers").entry(name);
+        let Some(header) = header_name(&section, name) else { continue };
         let is_own = OWN_HEADERS.contains(&header);
         let what = format!("`{name}`, which the gateway writes itself");
-        collector.ensure(!is_own, &path, &what, "another header");
+        section.ensure(!is_own, &what, "another header");
         let is_repeated = headers.iter().any(|(other, _)| *other == header);
-        collector.ensure(!is_repeated, &path, &format!("`{name}` again"), "each header once");
+        section.ensure(!is_repeated, &format!("`{name}` again"), "each header once");
         headers.push((header, reference.clone()));
     }
     headers
 }
 
-fn tls(collector: &mut FaultCollector<'_>, traces: &config::Traces) -> Option<CollectorTls> {
-    let path = "traces.tls_ca";
+fn tls(section: &Section<'_>, traces: &config::Traces) -> Option<CollectorTls> {
+    let authorities = section.at("tls_ca");
     if traces.endpoint.is_tls() {
         let rules = ClientTls::new(traces.tls_ca.as_deref(), None, Offer::Http1);
-        let rules = rules.map_err(|error| tls_fault(collector, path, &error)).ok()?;
+        let rules = rules.map_err(|error| tls_fault(&authorities, &error)).ok()?;
         return Some(CollectorTls { config: rules.http1_config, files: rules.files });
     }
-    collector.ensure(traces.tls_ca.is_none(), path, "`tls_ca` without TLS", "an https:// endpoint");
+    authorities.ensure(traces.tls_ca.is_none(), "`tls_ca` without TLS", "an https:// endpoint");
     let rules = ClientTls::without_authorities();
-    let config = rules.map_err(|error| tls_fault(collector, "traces.endpoint", &error)).ok()?;
+    let config = rules.map_err(|error| tls_fault(&section.at("endpoint"), &error)).ok()?;
     Some(CollectorTls { config, files: Arc::default() })
 }
 

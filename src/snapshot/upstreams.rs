@@ -9,8 +9,8 @@ use http::{HeaderValue, StatusCode};
 use rustls::pki_types::ServerName;
 
 use super::balance;
-use super::fault_collector::FaultCollector;
 use super::listen::tls_fault;
+use super::section::Section;
 use crate::config;
 use crate::tls::{Certificate, ClientTls, TlsError, client::Offer};
 use crate::upstream::{
@@ -23,49 +23,41 @@ const MAX_SOCKET_PATH: usize = 107;
 
 /// Compiles the upstreams in the order of their names. A faulty upstream is reported and keeps its index.
 pub(super) fn compile(
-    collector: &mut FaultCollector<'_>,
+    root: &Section<'_>,
     upstreams: &BTreeMap<String, config::Upstream>,
 ) -> Vec<Arc<Upstream>> {
     let compiled = upstreams.iter().enumerate().map(|(index, (name, upstream))| {
-        let path = format!("upstreams.{name}");
-        collector.ensure_key_name(&path, name);
-        let kind = kind(collector, &path, upstream);
+        let section = root.at("upstreams").entry(name);
+        section.ensure_key_name(name);
+        let kind = kind(&section, upstream);
         Arc::new(Upstream { name: name.as_str().into(), index, kind })
     });
     compiled.collect()
 }
 
-fn kind(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    upstream: &config::Upstream,
-) -> UpstreamKind {
+fn kind(section: &Section<'_>, upstream: &config::Upstream) -> UpstreamKind {
     match (&upstream.respond, upstream.targets.as_slice()) {
         (Some(_), [_, ..]) => {
-            let path = format!("{path}.respond");
-            collector.fault_at_key(&path, "both `targets` and `respond`", "one of them");
+            let section = section.at("respond");
+            section.fault_at_key("both `targets` and `respond`", "one of them");
         }
-        (None, []) if collector.can_read(path, &["targets", "respond"]) => {
-            let path = format!("{path}.targets");
-            collector.fault(&path, "neither `targets` nor `respond`", "one of them");
+        (None, []) if section.can_read(&["targets", "respond"]) => {
+            let section = section.at("targets");
+            section.fault("neither `targets` nor `respond`", "one of them");
         }
         _ => {}
     }
     match &upstream.respond {
         Some(respond) => {
-            ensure_no_connection_keys(collector, path, upstream);
-            UpstreamKind::Fixed(self::respond(collector, &format!("{path}.respond"), respond))
+            ensure_no_connection_keys(section, upstream);
+            UpstreamKind::Fixed(self::respond(&section.at("respond"), respond))
         }
-        None => UpstreamKind::Servers(Arc::new(servers(collector, path, upstream))),
+        None => UpstreamKind::Servers(Arc::new(servers(section, upstream))),
     }
 }
 
 /// Reports keys of connections to targets in an upstream that has a fixed response.
-fn ensure_no_connection_keys(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    upstream: &config::Upstream,
-) {
+fn ensure_no_connection_keys(section: &Section<'_>, upstream: &config::Upstream) {
     let keys = [
         ("protocol", upstream.protocol != config::Protocol::Http1),
         ("tls", upstream.tls != config::UpstreamTls::default()),
@@ -74,17 +66,17 @@ fn ensure_no_connection_keys(
     let keys = keys.into_iter().chain(balance::keys_in_use(upstream));
     for (key, _) in keys.filter(|(_, is_set)| *is_set) {
         let what = format!("`{key}` with `respond`, which connects to no server");
-        collector.fault_at_key(&format!("{path}.{key}"), what, "`targets`, or no such key");
+        section.at(key).fault_at_key(what, "`targets`, or no such key");
     }
 }
 
-fn servers(collector: &mut FaultCollector<'_>, path: &str, upstream: &config::Upstream) -> Servers {
+fn servers(section: &Section<'_>, upstream: &config::Upstream) -> Servers {
     Servers {
-        targets: targets(collector, path, upstream),
-        policy: balance::policy(collector, path, upstream),
-        health: balance::health(collector, path, upstream),
-        check: balance::check(collector, path, upstream),
-        bounds: balance::bounds(collector, path, upstream),
+        targets: targets(section, upstream),
+        policy: balance::policy(section, upstream),
+        health: balance::health(section, upstream),
+        check: balance::check(section, upstream),
+        bounds: balance::bounds(section, upstream),
         retry_on: balance::retry_on(upstream),
         name_servers: upstream.name_servers.iter().map(|address| address.0).collect(),
         connect_timeout: upstream.connect_timeout.0,
@@ -94,11 +86,7 @@ fn servers(collector: &mut FaultCollector<'_>, path: &str, upstream: &config::Up
     }
 }
 
-fn targets(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    upstream: &config::Upstream,
-) -> Vec<WeightedTarget> {
+fn targets(section: &Section<'_>, upstream: &config::Upstream) -> Vec<WeightedTarget> {
     let (protocol, offer) = match upstream.protocol {
         config::Protocol::Http1 => (Protocol::Http1, Offer::Http1),
         config::Protocol::Http2 => (Protocol::Http2, Offer::Http2),
@@ -110,25 +98,25 @@ fn targets(
     });
     if send_proxy.is_some() && protocol != Protocol::Http1 {
         let expected = "`protocol: http1`: a connection of HTTP/2 carries requests of many clients";
-        collector.fault(&format!("{path}.send_proxy"), "`send_proxy` with HTTP/2", expected);
+        section.at("send_proxy").fault("`send_proxy` with HTTP/2", expected);
     }
-    balance::ensure_weights(collector, path, upstream);
+    balance::ensure_weights(section, upstream);
     let rules = if upstream.targets.iter().any(|target| target.url.is_tls()) {
-        client_tls(collector, &format!("{path}.tls"), &upstream.tls, offer)
+        client_tls(&section.at("tls"), &upstream.tls, offer)
     } else {
         if upstream.tls != config::UpstreamTls::default() {
             let expected = "targets with https://, or no `tls`";
-            collector.fault(&format!("{path}.tls"), "`tls` without an https target", expected);
+            section.at("tls").fault("`tls` without an https target", expected);
         }
         None
     };
     let mut compiled = Vec::new();
     for (index, weighted) in upstream.targets.iter().enumerate() {
         let target = &weighted.url;
-        let path = format!("{path}.targets[{index}]");
+        let section = section.at("targets").index(index);
         if target.is_tls() != upstream.targets[0].url.is_tls() {
             let what = "targets with and without https in one upstream";
-            collector.fault(&path, what, "the same for all targets");
+            section.fault(what, "the same for all targets");
         }
         let tcp = |server: &config::HostPort| ServerAddress::Tcp {
             host: server.host.as_str().into(),
@@ -137,7 +125,7 @@ fn targets(
         if let config::Target::Unix(socket) = target {
             let (bytes, expected) = (socket.as_os_str().as_bytes(), "a path of at most 107 bytes");
             let is_valid = bytes.len() <= MAX_SOCKET_PATH && !bytes.contains(&0);
-            collector.ensure(is_valid, &path, &format!("`{target}`"), expected);
+            section.ensure(is_valid, &format!("`{target}`"), expected);
         }
         let address = match target {
             config::Target::Http(server) | config::Target::Https(server) => tcp(server),
@@ -151,7 +139,7 @@ fn targets(
                 // A faulty `tls.name` is reported once, in `client_tls`.
                 let name = match &upstream.tls.name {
                     Some(name) => ClientTls::server_name(name).ok(),
-                    None => server_name(collector, &path, &server.host),
+                    None => server_name(&section, &server.host),
                 };
                 name.map(|name| TargetTls { rules: rules.clone(), name })
             }
@@ -171,73 +159,54 @@ fn targets(
     compiled
 }
 
-/// The name that a certificate must have, from the configuration's value at `path`.
-fn server_name(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    name: &str,
-) -> Option<ServerName<'static>> {
+/// The name that a certificate must have, from the configuration's value at `section`.
+fn server_name(section: &Section<'_>, name: &str) -> Option<ServerName<'static>> {
     let parsed = ClientTls::server_name(name);
     let expected = "a DNS name or an address";
-    collector.ensure(parsed.is_ok(), path, &format!("`{name}`"), expected);
+    section.ensure(parsed.is_ok(), &format!("`{name}`"), expected);
     parsed.ok()
 }
 
 /// The rules of handshakes with the targets.
-fn client_tls(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    tls: &config::UpstreamTls,
-    offer: Offer,
-) -> Option<ClientTls> {
+fn client_tls(section: &Section<'_>, tls: &config::UpstreamTls, offer: Offer) -> Option<ClientTls> {
     let certificate = match (&tls.cert, &tls.key) {
         (None, None) => None,
         (Some(cert), Some(key)) => {
             let loaded = Certificate::load(cert, key);
             let reported = |error: TlsError| {
                 let key = if error.is_about_key(cert, key) { "key" } else { "cert" };
-                tls_fault(collector, &format!("{path}.{key}"), &error);
+                tls_fault(&section.at(key), &error);
             };
             Some(loaded.map_err(reported).ok()?)
         }
         (Some(_), None) => {
-            collector.fault(path, "`cert` without `key`", "both or none");
+            section.fault("`cert` without `key`", "both or none");
             return None;
         }
         (None, Some(_)) => {
-            collector.fault(path, "`key` without `cert`", "both or none");
+            section.fault("`key` without `cert`", "both or none");
             return None;
         }
     };
     if let Some(name) = &tls.name {
-        server_name(collector, &format!("{path}.name"), name)?;
+        server_name(&section.at("name"), name)?;
     }
     let rules = ClientTls::new(tls.ca.as_deref(), certificate, offer);
-    rules.map_err(|error| tls_fault(collector, &format!("{path}.ca"), &error)).ok()
+    rules.map_err(|error| tls_fault(&section.at("ca"), &error)).ok()
 }
 
-pub(super) fn respond(
-    collector: &mut FaultCollector<'_>,
-    path: &str,
-    respond: &config::FixedResponse,
-) -> FixedResponse {
+pub(super) fn respond(section: &Section<'_>, respond: &config::FixedResponse) -> FixedResponse {
     let status = StatusCode::from_u16(respond.status.0).unwrap_or_default();
     let is_bodyless = matches!(status.as_u16(), 204 | 205 | 304);
     let what = format!("a body with status {}", status.as_u16());
-    let body = format!("{path}.body");
-    let is_valid =
-        !is_bodyless || respond.body.is_empty() || !collector.can_read(path, &["status"]);
-    collector.ensure(is_valid, &body, &what, "no `body`");
+    let body = section.at("body");
+    let is_valid = !is_bodyless || respond.body.is_empty() || !section.can_read(&["status"]);
+    body.ensure(is_valid, &what, "no `body`");
     let configured = Some(&respond.content_type).filter(|text| text.is_ascii());
     let content_type = configured.and_then(|text| HeaderValue::from_str(text).ok());
     let what = format!("`{}`", respond.content_type);
     let is_valid = content_type.as_ref().is_some_and(|value| !value.is_empty());
-    collector.ensure(
-        is_valid,
-        &format!("{path}.content_type"),
-        &what,
-        "a media type such as text/plain",
-    );
+    section.at("content_type").ensure(is_valid, &what, "a media type such as text/plain");
     FixedResponse {
         status,
         body: Bytes::copy_from_slice(respond.body.as_bytes()),

@@ -21,15 +21,11 @@ mod shard_queues;
 
 pub(super) use self::shard_queues::CorrectionReason;
 use self::shard_queues::{PendingCorrection, ShardQueues};
-use super::{
-    deny_cache::DenyCache,
-    record_id::record_id,
-    redis::{Failure, LATE_REPLY_TIMEOUT, LateReply, RedisClient, ShardId},
-    stats::WorkerCounts,
-};
+use super::{deny_cache::DenyCache, record_id::record_id, stats::WorkerCounts};
 use crate::{
     clock::Clock,
     limit::{Acquisition, Adjustment, Change, Charge, DecisionSource, Key, Limit, TokenDemand},
+    redis::{Failure, LATE_REPLY_TIMEOUT, LateReply, RedisClient, ShardId},
 };
 
 /// A correction of a charge, with all that it needs to outlive its request.

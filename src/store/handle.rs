@@ -12,13 +12,15 @@ use super::{
     fallback,
     local_admission::{LocalAdmission, QueueOutcome, can_lease},
     maintenance::Maintenance,
-    redis::{CallError, RedisClient},
     remaining,
     scatter::{self, Scatter},
     stats::WorkerCounts,
 };
-use crate::limit::{
-    Adjustment, Charge, DecisionSource, Millis, OnFailure, Outcome, StoreDecision, Verdict,
+use crate::{
+    limit::{
+        Adjustment, Charge, DecisionSource, Millis, OnFailure, Outcome, StoreDecision, Verdict,
+    },
+    redis::{CallError, RedisClient},
 };
 
 /// A worker's handle to the counters. Its connections to Redis live on the runtime that made it.

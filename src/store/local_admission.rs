@@ -8,11 +8,10 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::{
-    CounterStore, Failure,
+    CounterStore,
     corrections::{CorrectionReason, CorrectionSender},
     deny_cache::{DenyCache, ReplyTiming},
     record_id::record_id,
-    redis::{CallError, RedisClient},
     stats::WorkerCounts,
     token_lease::{
         FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, Waiter, WaiterOutcome,
@@ -24,6 +23,7 @@ use crate::{
         Acquisition, Adjustment, Change, Charge, Decision, DecisionSource, Key, LeaseSize, Limit,
         MAX_LEASED_TOKENS, Millis, Quota, StoreDecision, Verdict,
     },
+    redis::{CallError, Failure, RedisClient},
 };
 
 /// How much longer a request waits than the call that it waits for, so that the call times out first.

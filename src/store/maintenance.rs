@@ -6,10 +6,9 @@ use std::{sync::Arc, time::Duration};
 use super::{
     CounterStore,
     corrections::{CorrectionReason, CorrectionSender},
-    redis::RedisClient,
     token_lease::UnspentTokens,
 };
-use crate::limit::Key;
+use crate::{limit::Key, redis::RedisClient};
 
 /// Interval between two rounds of maintenance.
 const ROUND_INTERVAL: Duration = Duration::from_millis(100);

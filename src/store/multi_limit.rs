@@ -6,11 +6,12 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::{
-    Failure, StoreError, StoreHandle,
+    StoreError, StoreHandle,
     local_admission::{LeasedCharges, LocalAdmission, QueueOutcome, QueueTicket, can_lease},
 };
-use crate::limit::{
-    Adjustment, Change, Charge, DecisionSource, Millis, Outcome, StoreDecision, Verdict,
+use crate::{
+    limit::{Adjustment, Change, Charge, DecisionSource, Millis, Outcome, StoreDecision, Verdict},
+    redis::Failure,
 };
 
 /// One charge of a request, and its state.

@@ -17,10 +17,12 @@ use super::{
     CounterStore, StoreError,
     corrections::{CorrectionReason, CorrectionSender},
     fallback,
-    redis::{CallError, Failure, LateReply, RedisBackend, RedisClient, ShardId},
     stats::WorkerCounts,
 };
-use crate::limit::{Adjustment, Change, Charge, Millis, Outcome, Verdict};
+use crate::{
+    limit::{Adjustment, Change, Charge, Millis, Outcome, Verdict},
+    redis::{CallError, Failure, LateReply, RedisBackend, RedisClient, ShardId},
+};
 
 /// The shard of all items, if they are all on the same one.
 pub(super) fn common_shard<T>(items: &[T], shard_of: impl Fn(&T) -> ShardId) -> Option<ShardId> {

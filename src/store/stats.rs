@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::{deny_cache::DenyStats, redis::Failure, token_lease::LeaseStats};
-use crate::{counter::Counter, limit::OnFailure};
+use super::{deny_cache::DenyStats, token_lease::LeaseStats};
+use crate::{counter::Counter, limit::OnFailure, redis::Failure};
 
 /// One worker's counts.
 #[derive(Debug, Default)]

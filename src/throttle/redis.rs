@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
+use ::redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
 
 use super::{
     geometry::Millis,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    store::{Connector, Failure, NodeConnection},
+    redis::{Connector, Failure, NodeConnection},
 };
 
 /// Timeout of one call. A payload can be several MB long, so this is much longer than the timeout of a
@@ -85,7 +85,7 @@ impl RedisFilterStore {
     async fn server_time(&mut self) -> Result<Millis, Failure> {
         let mut connection = self.connection.as_ref().ok_or(Failure::Io)?.connection.clone();
         self.stats.calls.add(1);
-        let command = redis::cmd("TIME");
+        let command = ::redis::cmd("TIME");
         let reply = self.timed(command.query_async(&mut connection)).await;
         let reply =
             reply.and_then(|time| time.map_err(|error| self.connector.classify_error(&error)));
@@ -105,7 +105,7 @@ impl RedisFilterStore {
         arguments: impl Fn(&mut Cmd),
     ) -> Result<T, Failure> {
         for (verb, body) in [("EVALSHA", &*script.sha), ("EVAL", script.text)] {
-            let mut command = redis::cmd(verb);
+            let mut command = ::redis::cmd(verb);
             command.arg(body).arg(1).arg(key);
             arguments(&mut command);
             self.stats.calls.add(1);
@@ -199,6 +199,6 @@ struct Script {
 
 impl Script {
     fn new(text: &'static str) -> Self {
-        Self { text, sha: redis::Script::new(text).get_hash().into() }
+        Self { text, sha: ::redis::Script::new(text).get_hash().into() }
     }
 }

@@ -32,7 +32,7 @@ use super::{
     geometry::Millis,
     payload::{self, PayloadError},
 };
-use crate::store::Failure;
+use crate::redis::Failure;
 
 /// Maximum number of dirty generations that a tick synchronizes beside the current and the previous one. It
 /// also reads at least one that is not dirty, round-robin. The bound is low because a payload can be several

@@ -16,7 +16,7 @@ use super::{
     mode::Hysteresis,
     sync::{FilterStore, FilterSync, tick_time},
 };
-use crate::{clock::Clock, store::Failure};
+use crate::{clock::Clock, redis::Failure};
 
 /// Pause between two attempts to load the shared filters.
 const LOAD_RETRY_INTERVAL: Duration = Duration::from_millis(500);

@@ -50,6 +50,23 @@ fn undocumented_files(files: &[Source]) -> Vec<String> {
         .collect()
 }
 
+/// Rule: the page of a top-level module, `src/NAME.rs`, names each file of its folder, so that a reader finds it.
+fn unlisted_files(files: &[Source]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for page in files.iter().filter(|file| file.module().len() == 1) {
+        let text: Vec<_> = page.text.lines().filter(|line| line.starts_with("//!")).collect();
+        let text = text.join("\n");
+        for file in files.iter().filter(|file| !file.path.contains("/tests")) {
+            let [module, name] = &file.module()[..] else { continue };
+            let is_named = ["`", ".rs`"].iter().any(|end| text.contains(&format!("`{name}{end}")));
+            if *module == page.top_level_module() && !is_named {
+                violations.push(format!("{}: the page {} does not name it", file.path, page.path));
+            }
+        }
+    }
+    violations
+}
+
 /// Rule: a script opens with its contract; an algorithm has the same name in `lua/` and `src/limit/`.
 fn faulty_scripts(lua: &[Source], rust: &[Source]) -> Vec<String> {
     let mut violations = Vec::new();
@@ -125,6 +142,21 @@ fn files_say_what_they_are_for() {
         [Source::new("src/a.rs", "//! A.\n\n/// B.\nmod b;"), Source::new("src/a/b.rs", "")];
     assert_none(&undocumented_files(&documented_by_parent));
     assert_none(&undocumented_files(&[Source::new("src/b.rs", "//! B.")]));
+}
+
+#[test]
+fn pages_name_every_file_of_their_module() {
+    assert_none(&unlisted_files(&all("src", ".rs")));
+    let rule = |page: &str| {
+        unlisted_files(&[
+            Source::new("src/a.rs", page),
+            Source::new("src/a/b.rs", "//! B."),
+            Source::new("src/a/tests.rs", ""),
+        ])
+    };
+    assert_none(&rule("//! A: `b` does it."));
+    assert_none(&rule("//! A: `b.rs` does it."));
+    assert_eq!(rule("//! A.\n/// `b`").len(), 1);
 }
 
 #[test]

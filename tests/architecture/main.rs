@@ -9,6 +9,8 @@ mod import_cycles;
 mod imports;
 /// Files: length, opening comments, the two files of each algorithm.
 mod layout;
+/// One type for each type name.
+mod names;
 /// Parsed source.
 mod source;
 /// Words that prose avoids.

@@ -79,11 +79,7 @@ struct PathCollector {
 
 impl<'ast> Visit<'ast> for PathCollector {
     fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
-        let is_test = module.attrs.iter().any(|attribute| {
-            let condition = attribute.parse_args::<syn::Ident>();
-            attribute.path().is_ident("cfg") && condition.is_ok_and(|ident| ident == "test")
-        });
-        if self.with_tests || !is_test {
+        if self.with_tests || !is_test_module(module) {
             visit::visit_item_mod(self, module);
         }
     }
@@ -146,6 +142,14 @@ impl PathCollector {
         }
         self.paths.push(path);
     }
+}
+
+/// True under `#[cfg(test)]`.
+pub(crate) fn is_test_module(module: &syn::ItemMod) -> bool {
+    module.attrs.iter().any(|attribute| {
+        let condition = attribute.parse_args::<syn::Ident>();
+        attribute.path().is_ident("cfg") && condition.is_ok_and(|ident| ident == "test")
+    })
 }
 
 /// The repository's root.

@@ -20,6 +20,125 @@ const BANNED: [(&str, &str); 11] = [
     ("itselves", "themselves"),
 ];
 
+/// A turn of phrase that must be read twice.
+struct Habit {
+    /// In lower case, with the spaces around it.
+    phrase: &'static str,
+    instead: &'static str,
+    /// The most that all prose of the repository may have. It only shrinks.
+    limit: usize,
+}
+
+const HABITS: [Habit; 10] = [
+    Habit { phrase: ", too.", instead: "`also` in its place, or nothing", limit: 18 },
+    Habit { phrase: ", too;", instead: "`also` in its place, or nothing", limit: 0 },
+    Habit { phrase: ", too:", instead: "`also` in its place, or nothing", limit: 3 },
+    Habit { phrase: " of http/2", instead: "`HTTP/2 frames`", limit: 49 },
+    Habit { phrase: " of grpc", instead: "`a gRPC status`", limit: 13 },
+    Habit { phrase: " told ", instead: "reported, logged, exposed", limit: 4 },
+    Habit { phrase: " so many ", instead: "the number, or its name", limit: 3 },
+    Habit { phrase: " those that ", instead: "the noun", limit: 55 },
+    Habit { phrase: " others that ", instead: "the noun", limit: 1 },
+    Habit { phrase: " what is there", instead: "the noun", limit: 0 },
+];
+
+/// The prose of a file as paragraphs, each with the line that it begins in: the text of a Markdown file outside
+/// of code blocks, the comments of source. Lower case, one space before and after.
+fn paragraphs(file: &Source) -> Vec<(usize, String)> {
+    let comment = match file.path.rsplit('.').next() {
+        Some("rs") => Some("//"),
+        Some("lua") => Some("--"),
+        _ => None,
+    };
+    let mut paragraphs: Vec<(usize, String)> = Vec::new();
+    let mut continues = false;
+    let mut is_code = false;
+    for (index, line) in file.text.lines().enumerate() {
+        if comment.is_none() && line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        let (text, is_trailing) = match comment {
+            None if is_code => ("", false),
+            None => (line, false),
+            Some(mark) => comment_of_line(line, mark),
+        };
+        let text = text.trim().to_lowercase();
+        match paragraphs.last_mut() {
+            _ if text.is_empty() => {}
+            Some((_, paragraph)) if continues && !is_trailing => {
+                paragraph.push_str(&text);
+                paragraph.push(' ');
+            }
+            _ => paragraphs.push((index + 1, format!(" {text} "))),
+        }
+        continues = !text.is_empty() && !is_trailing;
+    }
+    paragraphs
+}
+
+/// The comment of a line, empty without one, and true if code precedes it.
+fn comment_of_line<'a>(line: &'a str, mark: &str) -> (&'a str, bool) {
+    for (at, _) in line.match_indices(mark) {
+        let code = &line[..at];
+        // A `//` in a URL is no comment.
+        if code.is_empty() || code.ends_with(char::is_whitespace) {
+            return (line[at..].trim_start_matches(['/', '!', '-']), !code.trim().is_empty());
+        }
+    }
+    ("", false)
+}
+
+/// Rule: a habit has at most as many places as its limit.
+fn habits(files: &[Source], limit: impl Fn(&Habit) -> usize) -> Vec<String> {
+    let paragraphs: Vec<_> = files.iter().map(|file| (&file.path, paragraphs(file))).collect();
+    let mut violations = Vec::new();
+    for habit in &HABITS {
+        let mut places = Vec::new();
+        for (path, paragraphs) in &paragraphs {
+            for (line, text) in paragraphs {
+                let count = text.matches(habit.phrase).count();
+                places.extend((0..count).map(|_| format!("  {path}:{line}")));
+            }
+        }
+        if places.len() > limit(habit) {
+            violations.push(format!(
+                "\"{}\", better: {}; {} places, at most {}:\n{}",
+                habit.phrase,
+                habit.instead,
+                places.len(),
+                limit(habit),
+                places.join("\n")
+            ));
+        }
+    }
+    violations
+}
+
+#[test]
+fn prose_has_few_habits() {
+    let mut files: Vec<_> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(read).into();
+    for (directory, ending) in [("src", ".rs"), ("tests", ".rs"), ("lua", ".lua"), ("docs", ".md")]
+    {
+        files.extend(all(directory, ending));
+    }
+    // The reference repeats the comments of `src/config`; this file quotes the habits.
+    let exempt = ["docs/src/configuration-reference.md", "tests/architecture/words.rs"];
+    files.retain(|file| !exempt.contains(&&*file.path));
+    assert_none(&habits(&files, |habit| habit.limit));
+}
+
+#[test]
+fn habits_are_found_in_prose_only() {
+    let rule = |files: &[Source]| habits(files, |_| 0);
+    assert_breaks(rule, "src/a.rs", "/// It closes those\n/// that wait.", "");
+    assert_breaks(rule, "src/a.rs", "let a = 1; // so many of it", "");
+    assert_breaks(rule, "lua/a.lua", "-- A status of gRPC, too.", "");
+    assert_breaks(rule, "README.md", "Frames of HTTP/2.", "");
+    let code = "let a = \"those that\"; /// those\nlet b = 1; // that";
+    assert_none(&rule(&[Source::new("src/a.rs", code)]));
+    assert_none(&rule(&[Source::new("README.md", "```\nFrames of HTTP/2.\n```")]));
+}
+
 fn private_words(files: &[Source]) -> Vec<String> {
     let mut violations = Vec::new();
     for file in files {

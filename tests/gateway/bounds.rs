@@ -13,6 +13,7 @@ use testkit::{
     gateway::Gateway,
     upstream::{ResponseGate, Upstream},
     wait::{eventually, sleep},
+    yaml::fill,
 };
 
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
@@ -27,13 +28,8 @@ fn held() -> (Upstream, ResponseGate) {
     (upstream, gate)
 }
 
-fn start(upstream: &Upstream, more: &str, routes: &str) -> Gateway {
-    Gateway::start(&format!(
-        "workers: 2
-upstreams: {{origin: {{targets: ['{}']{more}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}{routes}]",
-        upstream.target()
-    ))
+fn start(upstream: &Upstream, yaml: &str) -> Gateway {
+    Gateway::start(&fill(yaml, [("target", upstream.target())]))
 }
 
 fn send(gateway: &Gateway, path: &str) -> Client {
@@ -45,7 +41,16 @@ fn send(gateway: &Gateway, path: &str) -> Client {
 #[test]
 fn a_full_target_refuses_as_overloaded_and_its_places_return() {
     let (upstream, gate) = held();
-    let gateway = start(&upstream, ", max_requests: 2", "");
+    let gateway = start(
+        &upstream,
+        "
+        workers: 2
+        upstreams:
+          origin: {targets: [{target}], max_requests: 2}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     let mut clients = [send(&gateway, "/1"), send(&gateway, "/2")];
     eventually("two are in flight", || upstream.request_count() == 2);
     let refused = get(gateway.address(), "/3", "");
@@ -63,7 +68,16 @@ fn a_full_target_refuses_as_overloaded_and_its_places_return() {
 #[test]
 fn requests_wait_in_order_up_to_the_bound() {
     let (upstream, gate) = held();
-    let gateway = start(&upstream, ", max_requests: 1, max_pending: 3", "");
+    let gateway = start(
+        &upstream,
+        "
+        workers: 2
+        upstreams:
+          origin: {targets: [{target}], max_requests: 1, max_pending: 3}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     let mut clients = vec![send(&gateway, "/0")];
     eventually("one is in flight", || upstream.request_count() == 1);
     for waiting in 1..=3 {
@@ -84,9 +98,17 @@ fn requests_wait_in_order_up_to_the_bound() {
 #[test]
 fn a_request_does_not_wait_longer_than_its_timeout() {
     let (upstream, gate) = held();
-    let more = ", max_requests: 1, max_pending: 9";
-    let short = ",\n  {name: short, match: {path: /1}, upstream: origin, request_timeout: 500ms}";
-    let gateway = start(&upstream, more, short);
+    let gateway = start(
+        &upstream,
+        "
+        workers: 2
+        upstreams:
+          origin: {targets: [{target}], max_requests: 1, max_pending: 9}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+          - {name: short, match: {path: /1}, upstream: origin, request_timeout: 500ms}
+        ",
+    );
     let mut first = send(&gateway, "/0");
     eventually("one is in flight", || upstream.request_count() == 1);
     let mut second = send(&gateway, "/1");
@@ -108,7 +130,16 @@ fn connections_to_a_target_are_bounded_over_all_workers() {
         sleep(Duration::from_millis(5));
         socket.write_all(HELLO).is_ok()
     });
-    let gateway = start(&upstream, ", max_connections: 3, max_pending: 100", "");
+    let gateway = start(
+        &upstream,
+        "
+        workers: 2
+        upstreams:
+          origin: {targets: [{target}], max_connections: 3, max_pending: 100}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     thread::scope(|scope| {
         for _ in 0..12 {
             scope.spawn(|| {
@@ -127,7 +158,16 @@ fn connections_to_a_target_are_bounded_over_all_workers() {
 #[test]
 fn an_idle_connection_of_another_worker_refuses_no_request() {
     let upstream = Upstream::hello();
-    let gateway = start(&upstream, ", max_connections: 1", "");
+    let gateway = start(
+        &upstream,
+        "
+        workers: 2
+        upstreams:
+          origin: {targets: [{target}], max_connections: 1}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     for _ in 0..20 {
         assert_eq!(get(gateway.address(), "/", "").status, 200);
     }
@@ -138,7 +178,16 @@ fn an_idle_connection_of_another_worker_refuses_no_request() {
 fn a_response_that_has_arrived_leaves_its_place_free() {
     for response in [HELLO, b"HTTP/1.1 204 No Content\r\n\r\n"] {
         let upstream = Upstream::with_handler(|_, socket| socket.write_all(response).is_ok());
-        let gateway = start(&upstream, ", max_requests: 1", "");
+        let gateway = start(
+            &upstream,
+            "
+            workers: 2
+            upstreams:
+              origin: {targets: [{target}], max_requests: 1}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+            ",
+        );
         let statuses = (0..500).map(|_| get(gateway.address(), "/", "").status);
         assert_eq!(statuses.filter(|status| *status >= 300).count(), 0);
     }
@@ -204,7 +253,16 @@ routes: [{{name: all, upstream: origin}}]",
 #[test]
 fn adaptive_concurrency_bounds_the_requests_in_flight() {
     let (upstream, gate) = held();
-    let gateway = start(&upstream, ", adaptive_concurrency: {min: 1, max: 2}", "");
+    let gateway = start(
+        &upstream,
+        "
+        workers: 2
+        upstreams:
+          origin: {targets: [{target}], adaptive_concurrency: {min: 1, max: 2}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     let mut clients: Vec<Client> = (0..6).map(|n| send(&gateway, &format!("/{n}"))).collect();
     gateway.wait_for_metric("tidegate_upstream_refused_total", 4);
     let listed = get(gateway.admin(), "/api/upstreams", "").json();

@@ -6,18 +6,38 @@ use testkit::{
     http2_client::{Http2Client, request},
     protocol::{HTTP1, Protocol, on_every_protocol, on_protocols},
     upstream::{ResponseGate, Upstream},
+    yaml::fill,
 };
 
 const BOTH: &str = "Accept-Encoding: gzip, zstd\r\n";
 
-fn start(upstream: &Upstream, compress: &str) -> Gateway {
-    Gateway::for_every_protocol(&format!(
-        "workers: 1
-upstreams: {{origin: {{targets: [{}], retries: 0}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, compress: {compress}}}]",
-        upstream.target()
-    ))
+fn start(upstream: &Upstream, yaml: &str) -> Gateway {
+    Gateway::for_every_protocol(&fill(yaml, [("target", upstream.target())]))
 }
+
+const COMPRESSED: &str = "
+workers: 1
+upstreams:
+  origin: {targets: [{target}], retries: 0}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin, compress: {}}
+";
+
+const EVERY_TYPE: &str = "
+workers: 1
+upstreams:
+  origin: {targets: [{target}], retries: 0}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin, compress: {types: ['*/*']}}
+";
+
+const ONE_ENCODING: &str = "
+workers: 1
+upstreams:
+  origin: {targets: [{target}], retries: 0}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin, compress: {encodings: [{encoding}]}}
+";
 
 /// What a client reads of a body, and whether the body is complete.
 fn decode(encoding: Option<&str>, body: &[u8]) -> (Vec<u8>, bool) {
@@ -77,7 +97,7 @@ fn bodies_decode_to_the_upstreams() {
     for length in [1100, 300_000, 3_000_000] {
         let body = text(length);
         let upstream = origin(body.clone());
-        let gateway = start(&upstream, "{}");
+        let gateway = start(&upstream, COMPRESSED);
         on_every_protocol(|protocol| {
             let mut client = protocol.connect(&gateway);
             for path in ["/", "/chunked"] {
@@ -109,7 +129,7 @@ fn bodies_decode_to_the_upstreams() {
 #[test]
 fn trailers_follow_a_compressed_body() {
     let upstream = origin(text(5000));
-    let gateway = start(&upstream, "{}");
+    let gateway = start(&upstream, COMPRESSED);
     on_every_protocol(|protocol| {
         let mut client = protocol.connect(&gateway);
         client.start("GET", "/chunked", BOTH, false).read_head();
@@ -122,7 +142,7 @@ fn trailers_follow_a_compressed_body() {
 #[test]
 fn an_old_client_reads_to_the_end_of_the_connection() {
     let upstream = origin(text(100_000));
-    let gateway = start(&upstream, "{}");
+    let gateway = start(&upstream, COMPRESSED);
     let mut client = Client::connect(gateway.address());
     let response = client.send("GET / HTTP/1.0\r\nAccept-Encoding: gzip\r\n\r\n").read_response();
     assert_eq!(response.header("content-encoding"), Some("gzip"));
@@ -149,8 +169,8 @@ fn responses_that_must_not_change_are_left_alone() {
         );
         let upstream =
             Upstream::with_handler(move |_, socket| socket.write_all(whole.as_bytes()).is_ok());
-        let types = if fields.contains("image/png") { "{}" } else { "{types: ['*/*']}" };
-        let gateway = start(&upstream, types);
+        let yaml = if fields.contains("image/png") { COMPRESSED } else { EVERY_TYPE };
+        let gateway = start(&upstream, yaml);
         on_every_protocol(|protocol| {
             let response = protocol.get(&gateway, "/", BOTH);
             assert!(response.body == body.as_bytes(), "{fields}");
@@ -164,7 +184,7 @@ fn responses_that_must_not_change_are_left_alone() {
 #[test]
 fn short_bodies_and_heads_are_left_alone() {
     let upstream = origin(text(900));
-    let gateway = start(&upstream, "{}");
+    let gateway = start(&upstream, COMPRESSED);
     on_every_protocol(|protocol| {
         let response = protocol.get(&gateway, "/", BOTH);
         assert_eq!(response.header("content-encoding"), None);
@@ -173,7 +193,7 @@ fn short_bodies_and_heads_are_left_alone() {
         assert_eq!(decoded(&protocol.get(&gateway, "/chunked", BOTH)), text(900).as_bytes());
     });
     let upstream = origin(text(9000));
-    let gateway = start(&upstream, "{}");
+    let gateway = start(&upstream, COMPRESSED);
     on_every_protocol(|protocol| {
         let response = protocol.connect(&gateway).ask("HEAD", "/", BOTH, "");
         assert_eq!(response.header("content-encoding"), None);
@@ -197,7 +217,8 @@ fn a_truncated_body_never_becomes_a_complete_one() {
         let upstream =
             Upstream::with_handler(move |_, socket| socket.write_all(whole.as_bytes()).is_err());
         for encoding in ["gzip", "zstd"] {
-            let gateway = start(&upstream, &format!("{{encodings: [{encoding}]}}"));
+            let yaml = fill(ONE_ENCODING, [("encoding", encoding)]);
+            let gateway = start(&upstream, &yaml);
             on_every_protocol(|protocol| {
                 let mut client = protocol.connect(&gateway);
                 client.start("GET", "/", BOTH, false);
@@ -242,7 +263,8 @@ fn what_arrived_is_sent_when_the_upstream_pauses() {
                 held.wait();
                 socket.write_all(b"6\r\n world\r\n0\r\n\r\n").is_ok()
             });
-            let gateway = start(&upstream, &format!("{{encodings: [{encoding}]}}"));
+            let yaml = fill(ONE_ENCODING, [("encoding", encoding)]);
+            let gateway = start(&upstream, &yaml);
             let has_hello = |body: &[u8]| decode(Some(encoding), body).0 == b"hello";
             let mut body = Vec::new();
             if protocol.is_http2() {
@@ -275,7 +297,19 @@ fn what_arrived_is_sent_when_the_upstream_pauses() {
 #[test]
 fn connections_are_reused_after_a_compressed_body() {
     let upstream = origin(text(50_000));
-    let gateway = start(&upstream, "{encodings: [gzip], level: {gzip: 9}}");
+    let gateway = start(
+        &upstream,
+        "
+        workers: 1
+        upstreams:
+          origin: {targets: [{target}], retries: 0}
+        routes:
+          - name: all
+            match: {path: '/{*rest}'}
+            upstream: origin
+            compress: {encodings: [gzip], level: {gzip: 9}}
+        ",
+    );
     let mut client = Protocol::Http1.connect(&gateway);
     for _ in 0..20 {
         assert_eq!(client.get("/", BOTH).header("content-encoding"), Some("gzip"));

@@ -13,24 +13,26 @@ use testkit::{
     gateway::Gateway,
     upstream::{Upstream, read_until_closed},
     wait::{eventually, sleep, timed},
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
 const HELLO: &str = "upstreams: {hello: {respond: {body: hello}}}
 routes: [{name: a, match: {path: /a}, upstream: hello}]";
 
-fn start(more: &str, upstream: &Upstream, route: &str) -> Gateway {
-    start_at(more, upstream, route, Clock::system())
+fn start(upstream: &Upstream, yaml: &str) -> Gateway {
+    start_at(upstream, yaml, Clock::system())
 }
 
-fn start_at(more: &str, upstream: &Upstream, route: &str, clock: Clock) -> Gateway {
-    let yaml = format!(
-        "{more}
-upstreams: {{origin: {{targets: [{}]}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{route}}}]",
-        upstream.target()
-    );
-    Gateway::start_at(&yaml, clock)
+const ORIGIN: &str = "
+upstreams:
+  origin: {targets: [{target}]}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+";
+
+fn start_at(upstream: &Upstream, yaml: &str, clock: Clock) -> Gateway {
+    Gateway::start_at(&fill(yaml, [("target", upstream.target())]), clock)
 }
 
 #[test]
@@ -76,7 +78,7 @@ routes: [{{name: all, match: {{path: /a}}, upstream: origin, limits: [small]}}]"
 #[test]
 fn options_asterisk_is_answered_by_the_gateway() {
     let upstream = Upstream::hello();
-    let gateway = start("", &upstream, "");
+    let gateway = start(&upstream, ORIGIN);
     let mut client = Client::connect(gateway.address());
     for target in ["*", "http://b.test", "http://b.test:80"] {
         let asked = format!("OPTIONS {target} HTTP/1.1\r\nHost: a\r\nMax-Forwards: 0\r\n\r\n");
@@ -114,7 +116,7 @@ routes:
 #[test]
 fn head_answered_204_with_a_length_is_a_204_without_one() {
     let upstream = Upstream::with_response("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n");
-    let gateway = start("", &upstream, "");
+    let gateway = start(&upstream, ORIGIN);
     let mut client = Client::connect(gateway.address());
     for _ in 0..3 {
         client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -232,13 +234,30 @@ fn disabled_timeouts_never_fire() {
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nh");
         read_until_closed(socket) == 0
     });
-    let start = |bound: &str, route: &str| {
-        let http =
-            ["head", "idle", "body"].map(|name| format!("{name}_timeout: {bound}")).join(", ");
-        start(&format!("http: {{{http}}}"), &upstream, route)
-    };
-    let bounded = start("300ms", ", response_idle_timeout: 300ms");
-    let endless = start("off", ", response_idle_timeout: off, request_timeout: off");
+    let bounded = start(
+        &upstream,
+        "
+        http: {head_timeout: 300ms, idle_timeout: 300ms, body_timeout: 300ms}
+        upstreams:
+          origin: {targets: [{target}]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, response_idle_timeout: 300ms}
+        ",
+    );
+    let endless = start(
+        &upstream,
+        "
+        http: {head_timeout: off, idle_timeout: off, body_timeout: off}
+        upstreams:
+          origin: {targets: [{target}]}
+        routes:
+          - name: all
+            match: {path: '/{*rest}'}
+            upstream: origin
+            response_idle_timeout: off
+            request_timeout: off
+        ",
+    );
     let open = |gateway: &Gateway| {
         [
             "",
@@ -286,8 +305,20 @@ fn event_streams_may_outlast_the_request_timeout() {
         (0..12).all(|_| wait.recv().is_ok() && socket.write_all(EVENT).is_ok())
             && socket.write_all(b"0\r\n\r\n").is_ok()
     });
-    let route = ", request_timeout: 300ms, response_idle_timeout: 900ms";
-    let gateway = start_at("", &upstream, route, clock.clone());
+    let gateway = start_at(
+        &upstream,
+        "
+        upstreams:
+          origin: {targets: [{target}]}
+        routes:
+          - name: all
+            match: {path: '/{*rest}'}
+            upstream: origin
+            request_timeout: 300ms
+            response_idle_timeout: 900ms
+        ",
+        clock.clone(),
+    );
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: gateway.test\r\n\r\n");
     assert_eq!(client.read_head().expect("a head").0, 200);
@@ -307,7 +338,16 @@ fn a_stalled_response_is_cut() {
         read_until_closed(socket) == 0
     });
     let clock = Clock::simulated(1_700_000_000_000);
-    let gateway = start_at("", &upstream, ", response_idle_timeout: 300ms", clock);
+    let gateway = start_at(
+        &upstream,
+        "
+        upstreams:
+          origin: {targets: [{target}]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, response_idle_timeout: 300ms}
+        ",
+        clock,
+    );
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.read_head().expect("a head").0, 200);
@@ -367,7 +407,16 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, request_timeout: 1s}}
 fn a_slow_body_past_the_request_timeout_is_a_client_error() {
     let upstream = Upstream::hello();
     let clock = Clock::simulated(1_700_000_000_000);
-    let gateway = start_at("", &upstream, ", request_timeout: 1s", clock);
+    let gateway = start_at(
+        &upstream,
+        "
+        upstreams:
+          origin: {targets: [{target}]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, request_timeout: 1s}
+        ",
+        clock,
+    );
     let mut client = Client::connect(gateway.address());
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n");
     let mut writer = client.socket.try_clone().expect("a socket");
@@ -428,7 +477,16 @@ fn a_head_begun_before_the_drain_is_answered() {
 fn a_slow_sender_receives_its_refusal() {
     let upstream = Upstream::hello();
     let clock = Clock::simulated(1_700_000_000_000);
-    let gateway = start_at("", &upstream, ", max_body: 1KiB", clock.clone());
+    let gateway = start_at(
+        &upstream,
+        "
+        upstreams:
+          origin: {targets: [{target}]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 1KiB}
+        ",
+        clock.clone(),
+    );
     let mut client = Client::connect(gateway.address());
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n");
     for _ in 0..50 {
@@ -447,7 +505,7 @@ fn a_disconnect_is_detected_behind_buffered_bytes() {
         read_until_closed(socket);
         let _ = notify.lock().expect("not poisoned").send(());
     });
-    let gateway = start("", &upstream, "");
+    let gateway = start(&upstream, ORIGIN);
     for behind in ["", "GET /next HTTP/1.1\r\nHost: a\r\n\r\n", "GET /ne"] {
         let connections = upstream.connections();
         let mut client = Client::connect(gateway.address());

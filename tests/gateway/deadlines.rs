@@ -1,3 +1,5 @@
+//! Timeouts of clients: of heads, bodies, idle connections and readers. All on a simulated clock.
+
 use std::{
     io::{Read, Write},
     net::TcpListener,
@@ -9,67 +11,65 @@ use std::{
 use testkit::{
     client::Client,
     gateway::Gateway,
-    protocol::{Protocol, on_every_protocol},
+    protocol::on_every_protocol,
     upstream::{Upstream, read_until_closed},
     wait::{eventually, sleep},
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
-/// The shortest permitted wait. Every measured timeout is 1 s of the gateway's clock, which the test
-/// advances; it may start before the measurement, and workers check timeouts every 100 ms.
-const MIN_WAIT: Duration = Duration::from_millis(500);
+/// Timeouts of upstreams and of whole requests.
+mod upstream;
 
-/// Below every default timeout, which is 10 s or more.
-const MAX_WAIT: Duration = Duration::from_secs(9);
+/// What most of the timeouts are set to.
+const SECOND: Duration = Duration::from_secs(1);
 
-fn start(http: &str, upstream: &str, route: &str) -> Gateway {
-    let yaml = format!(
-        "http: {{{http}}}
-upstreams:
-  origin: {{{upstream}}}
-  hello: {{respond: {{body: hi}}}}
-routes:
-  - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{route}}}
-  - {{name: hello, match: {{path: /hello}}, upstream: hello}}"
-    );
-    Gateway::for_every_protocol_at(&yaml, Clock::simulated(1_700_000_000_000))
+fn start(yaml: &str) -> Gateway {
+    Gateway::for_every_protocol_at(yaml, Clock::simulated(1_700_000_000_000))
 }
 
-/// Runs `act` and asserts that a timeout of about 1 s ended it.
-fn assert_times_out<T>(gateway: &Gateway, act: impl FnOnce() -> T) -> T {
-    let (value, took) = gateway.while_time_passes(act);
-    assert!(took >= MIN_WAIT && took < MAX_WAIT, "{took:?}");
-    value
-}
+const HEAD_TIMEOUT: &str = "
+http: {head_timeout: 1s}
+upstreams: {hello: {respond: {body: hi}}}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+";
 
 #[test]
 fn a_silent_connection_is_closed() {
-    let gateway = start("head_timeout: 1s", "respond: {body: hi}", "");
+    let gateway = start(HEAD_TIMEOUT);
     for bytes in ["", "\r\n\r\n"] {
-        assert_times_out(&gateway, || {
-            let mut client = Client::connect(gateway.address());
-            assert!(client.send(bytes).is_closed(), "{bytes:?}");
-        });
+        let mut client = Client::connect(gateway.address());
+        client.send(bytes);
+        gateway.assert_times_out(SECOND, || assert!(client.is_closed(), "{bytes:?}"));
     }
 }
 
 #[test]
 fn a_slow_head_is_a_408() {
     let upstream = Upstream::hello();
-    let target = format!("targets: [{}]", upstream.target());
-    let gateway = start("head_timeout: 1s", &target, "");
-    for (before, bytes) in
+    let gateway = start(&fill(
+        "
+        http: {head_timeout: 1s}
+        upstreams:
+          origin: {targets: [{target}]}
+          hello: {respond: {body: hi}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+          - {name: hello, match: {path: /hello}, upstream: hello}
+        ",
+        [("target", upstream.target())],
+    ));
+    for (requests_before, bytes) in
         [(0, "GET / HTTP/1.1\r\nHo"), (0, "G"), (1, "GET / HTTP/1.1\r\nHost: a\r\n")]
     {
-        let (mut client, response) = assert_times_out(&gateway, || {
-            let mut client = Client::connect(gateway.address());
-            for _ in 0..before {
-                assert_eq!(client.get("/hello", "").status, 200);
-            }
-            let response = client.send(bytes).read_response();
-            (client, response)
-        });
-        assert_eq!((response.status, response.header("connection")), (408, Some("close")));
+        let mut client = Client::connect(gateway.address());
+        for _ in 0..requests_before {
+            assert_eq!(client.get("/hello", "").status, 200);
+        }
+        client.send(bytes);
+        let response = gateway.assert_times_out(SECOND, || client.read_response());
+        assert_eq!(response.status, 408);
+        assert_eq!(response.header("connection"), Some("close"));
         assert_eq!(response.json()["title"], "Request Timeout");
         assert!(client.is_closed());
     }
@@ -78,10 +78,10 @@ fn a_slow_head_is_a_408() {
 
 #[test]
 fn a_head_in_single_bytes_is_a_408() {
-    let gateway = start("head_timeout: 1s", "respond: {body: hi}", "");
-    let response = assert_times_out(&gateway, || {
-        let mut client = Client::connect(gateway.address());
-        client.send("GET / HTTP/1.1\r\nX: ");
+    let gateway = start(HEAD_TIMEOUT);
+    let mut client = Client::connect(gateway.address());
+    client.send("GET / HTTP/1.1\r\nX: ");
+    let response = gateway.assert_times_out(SECOND, || {
         client.socket.set_read_timeout(Some(Duration::from_millis(30))).expect("a timeout");
         // Until a response or the end of the connection can be read.
         while client.socket.peek(&mut [0]).is_err() {
@@ -97,19 +97,24 @@ fn a_head_in_single_bytes_is_a_408() {
 fn a_stalled_body_is_a_408_and_no_upstream_failure() {
     on_every_protocol(|protocol| {
         let upstream = Upstream::hello();
-        let target = format!("targets: [{}], response_timeout: 30s", upstream.target());
-        let gateway = start("body_timeout: 1s", &target, "");
+        let gateway = start(&fill(
+            "
+            http: {body_timeout: 1s}
+            upstreams:
+              origin: {targets: [{target}], response_timeout: 30s}
+              hello: {respond: {body: hi}}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+              - {name: hello, match: {path: /hello}, upstream: hello}
+            ",
+            [("target", upstream.target())],
+        ));
         for length in ["Content-Length: 10\r\n", ""] {
-            let (mut client, response) = assert_times_out(&gateway, || {
-                let mut client = protocol.connect(&gateway);
-                let response =
-                    client.start("POST", "/", length, true).send("12345", false).read_response();
-                (client, response)
-            });
-            assert_eq!(
-                (response.status, &response.json()["title"]),
-                (408, &"Request Timeout".into())
-            );
+            let mut client = protocol.connect(&gateway);
+            client.start("POST", "/", length, true).send("12345", false);
+            let response = gateway.assert_times_out(SECOND, || client.read_response());
+            assert_eq!(response.status, 408);
+            assert_eq!(response.json()["title"], "Request Timeout");
             if protocol.is_http2() {
                 assert_eq!(client.get("/hello", "").status, 200, "only the stream ends");
             } else {
@@ -130,18 +135,25 @@ fn a_slow_upstream_is_not_a_client_timeout() {
         let may_read = Mutex::new(may_read);
         let upstream = Upstream::on_connection(move |socket| {
             let _ = may_read.lock().expect("no panic").recv();
-            let (mut all, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-            while !all.ends_with(b"END") {
+            let mut received = Vec::new();
+            let mut buffer = vec![0; 1 << 16];
+            while !received.ends_with(b"END") {
                 match socket.read(&mut buffer) {
-                    Ok(count) if count > 0 => all.extend_from_slice(&buffer[..count]),
+                    Ok(count) if count > 0 => received.extend_from_slice(&buffer[..count]),
                     _ => return,
                 }
             }
             let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
             read_until_closed(socket);
         });
-        let target = format!("targets: [{}], response_timeout: 30s", upstream.target());
-        let gateway = start("body_timeout: 900ms", &target, ", max_body: 100MiB");
+        let gateway = start(&fill(
+            "
+            http: {body_timeout: 900ms}
+            upstreams: {origin: {targets: [{target}], response_timeout: 30s}}
+            routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 100MiB}]
+            ",
+            [("target", upstream.target())],
+        ));
         let mut client = protocol.connect(&gateway);
         let mut body = vec![b'x'; 20_000_000];
         body.extend(b"END");
@@ -165,29 +177,43 @@ fn a_slow_upstream_is_not_a_client_timeout() {
 #[test]
 fn idle_connections_are_closed() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let target = format!(
-        "targets: ['http://{}'], response_timeout: 200ms, ejection: {{max_share: 0}}",
-        silent.local_addr().expect("an address")
-    );
-    let gateway = start("idle_timeout: 1s", &target, "");
+    let gateway = start(&fill(
+        "
+        http: {idle_timeout: 1s}
+        upstreams:
+          silent:
+            targets: ['http://{silent}']
+            response_timeout: 200ms
+            ejection: {max_share: 0}
+          hello: {respond: {body: hi}}
+        routes:
+          - {name: hello, match: {path: /hello}, upstream: hello}
+          - {name: all, match: {path: '/{*rest}'}, upstream: silent}
+        ",
+        [("silent", silent.local_addr().expect("an address"))],
+    ));
     on_every_protocol(|protocol| {
-        for (path, status) in [("/hello", 200), ("//", 504)] {
-            let mut client = protocol.connect(&gateway);
-            assert_eq!(gateway.while_time_passes(|| client.get(path, "").status).0, status);
-            assert_times_out(&gateway, || {
-                assert_eq!(client.get(path, "").status, status);
-                assert!(client.is_closed(), "after {status}");
-            });
-        }
+        let mut client = protocol.connect(&gateway);
+        assert_eq!(client.get("/hello", "").status, 200);
+        gateway.assert_times_out(SECOND, || assert!(client.is_closed(), "after a 200"));
+        // The response comes after 200 ms; then the connection is idle.
+        let mut client = protocol.connect(&gateway);
+        client.start_get("/");
+        gateway.assert_times_out(Duration::from_millis(200) + SECOND, || {
+            assert_eq!(client.read_response().status, 504);
+            assert!(client.is_closed(), "after a 504");
+        });
     });
 }
 
 #[test]
 fn slow_requests_within_the_timeouts_are_served() {
     let gateway = start(
-        "idle_timeout: 1500ms, head_timeout: 1500ms, body_timeout: 1500ms",
-        "respond: {body: hi}",
-        "",
+        "
+        http: {idle_timeout: 1500ms, head_timeout: 1500ms, body_timeout: 1500ms}
+        upstreams: {hello: {respond: {body: hi}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+        ",
     );
     on_every_protocol(|protocol| {
         let mut client = protocol.connect(&gateway);
@@ -219,9 +245,15 @@ fn a_stalled_reader_is_cut() {
         socket.write_all(head.as_bytes()).is_ok()
             && (0..100).all(|_| socket.write_all(&vec![b'x'; 1_000_000]).is_ok())
     });
-    let target = format!("targets: [{}]", upstream.target());
     on_every_protocol(|protocol| {
-        let gateway = start("body_timeout: 300ms", &target, "");
+        let gateway = start(&fill(
+            "
+            http: {body_timeout: 300ms}
+            upstreams: {origin: {targets: [{target}]}}
+            routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+            ",
+            [("target", upstream.target())],
+        ));
         let mut client = protocol.connect(&gateway);
         assert_eq!(client.start_get("/").read_head().status, 200);
         gateway.while_time_passes(|| {
@@ -234,119 +266,4 @@ fn a_stalled_reader_is_cut() {
         let rest = client.read_rest();
         assert!(rest.is_none_or(|rest| rest.len() < 100_000_000), "not complete");
     });
-}
-
-#[test]
-fn an_upstream_that_never_answers_is_a_504() {
-    let silent = Upstream::silent();
-    let half = Upstream::on_connection(|socket| {
-        let _ = socket.read(&mut [0; 4096]);
-        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-");
-        read_until_closed(socket);
-    });
-    let interim = Upstream::on_connection(|socket| {
-        let _ = socket.read(&mut [0; 4096]);
-        let _ = socket.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n");
-        read_until_closed(socket);
-    });
-    thread::scope(|scope| {
-        for upstream in [silent, half, interim] {
-            scope.spawn(move || {
-                on_every_protocol(|protocol| assert_response_timeouts(&upstream, protocol));
-            });
-        }
-    });
-}
-
-/// Sends two requests over one connection to an `upstream` that never responds.
-fn assert_response_timeouts(upstream: &Upstream, protocol: Protocol) {
-    let target = format!("targets: [{}], response_timeout: 1s", upstream.target());
-    let gateway = start("", &target, "");
-    let mut client = protocol.connect(&gateway);
-    for (method, body) in [("GET", ""), ("POST", "hi")] {
-        let response = assert_times_out(&gateway, || {
-            let first = client.ask(method, "/", "", body);
-            if first.status == 103 { client.read_response() } else { first }
-        });
-        assert_eq!(response.status, 504, "{}", response.text());
-        assert_eq!(response.json()["title"], "Gateway Timeout");
-    }
-    assert_eq!(client.get("/hello", "").status, 200, "the connection is kept");
-    let timeouts = "tidegate_upstream_failures_total{upstream=\"origin\",kind=\"timeout\"}";
-    assert_eq!(gateway.metric(timeouts), 2);
-}
-
-#[test]
-fn an_active_request_body_defers_the_response_timeout() {
-    let upstream = Upstream::hello();
-    let target = format!("targets: [{}], response_timeout: 1s", upstream.target());
-    let gateway = start("", &target, "");
-    on_every_protocol(|protocol| {
-        let mut client = protocol.connect(&gateway);
-        client.start("POST", "/", "Content-Length: 10\r\n", true);
-        for sent in 1..=10 {
-            gateway.clock.advance(Duration::from_millis(150));
-            client.send("x", sent == 10);
-        }
-        assert_eq!(client.read_response().status, 200);
-    });
-}
-
-#[test]
-fn an_upstream_that_cannot_be_reached_is_a_502() {
-    on_every_protocol(|protocol| {
-        // A port on which nothing listens.
-        let gateway = start("", "targets: ['http://127.0.0.1:1']", "");
-        let mut client = protocol.connect(&gateway);
-        let response = client.get("/", "");
-        assert_eq!(
-            (response.status, response.json()["title"].as_str()),
-            (502, Some("Bad Gateway"))
-        );
-        assert!(!response.text().contains("127.0.0.1"), "{}", response.text());
-        assert_eq!(client.get("/", "").status, 502);
-        let failures = "tidegate_upstream_failures_total{upstream=\"origin\",kind=\"connect\"}";
-        assert_eq!(gateway.metric(failures), 2);
-        // One reachable server is enough.
-        let upstream = Upstream::hello();
-        let target = format!("targets: ['http://127.0.0.1:1', {}]", upstream.target());
-        let gateway = start("", &target, "");
-        for _ in 0..4 {
-            assert_eq!(protocol.get(&gateway, "/", "").status, 200);
-        }
-    });
-}
-
-#[test]
-fn the_request_timeout_covers_the_whole_request() {
-    let silent = Upstream::silent();
-    let target = format!("targets: [{}], response_timeout: 30s", silent.target());
-    let gateway = start("", &target, ", request_timeout: 1s");
-    let ask = |gateway: &Gateway, protocol: Protocol| {
-        protocol.connect(gateway).start_get("/").try_read_response()
-    };
-    on_every_protocol(|protocol| {
-        let response = assert_times_out(&gateway, || ask(&gateway, protocol));
-        assert_eq!(response.map(|response| response.status), Some(504));
-    });
-    // Once the response has begun, only `response_body_timeout` applies, if it is set. The status is already
-    // sent, so the response is truncated.
-    let endless = Upstream::on_connection(|socket| {
-        let _ = socket.read(&mut [0; 4096]);
-        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-        while socket.write_all(b"1\r\nx\r\n").is_ok() {
-            sleep(Duration::from_millis(1));
-        }
-    });
-    let target = format!("targets: [{}]", endless.target());
-    let gateway = start("", &target, ", request_timeout: 1s, response_body_timeout: 1s");
-    on_every_protocol(|protocol| {
-        assert!(assert_times_out(&gateway, || ask(&gateway, protocol)).is_none());
-    });
-    let mut client = Client::connect(gateway.address());
-    client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
-    assert!(
-        gateway.while_time_passes(|| client.read_to_end()).0.is_err(),
-        "an orderly close would look like the end of the response"
-    );
 }

@@ -15,21 +15,23 @@ use testkit::{
     protocol::{AnyClient, PROTOCOLS, Protocol, on_every_protocol},
     upstream::Upstream,
     wait::eventually,
+    yaml::fill,
 };
 use tidegate::clock;
 
-fn start(upstream: &Upstream, more: &str) -> Gateway {
-    Gateway::for_every_protocol(&format!(
-        "{more}
-upstreams:
-  origin: {{targets: [{}]}}
-  hello: {{respond: {{body: hi}}}}
-routes:
-  - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}
-  - {{name: hello, match: {{path: /hello}}, upstream: hello}}",
-        upstream.target()
-    ))
+fn start(upstream: &Upstream, yaml: &str) -> Gateway {
+    Gateway::for_every_protocol(&fill(yaml, [("target", upstream.target())]))
 }
+
+const LONG_DRAIN: &str = "
+drain_timeout: 20s
+upstreams:
+  origin: {targets: [{target}]}
+  hello: {respond: {body: hi}}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+  - {name: hello, match: {path: /hello}, upstream: hello}
+";
 
 /// An upstream that sends each response after a message, but the first half of `/streaming` at once.
 fn waiting_upstream() -> (Upstream, mpsc::Sender<()>) {
@@ -51,7 +53,7 @@ fn waiting_upstream() -> (Upstream, mpsc::Sender<()>) {
 fn requests_in_flight_are_finished_and_idle_connections_closed() {
     on_every_protocol(|protocol| {
         let (upstream, release) = waiting_upstream();
-        let gateway = Arc::new(start(&upstream, "drain_timeout: 20s"));
+        let gateway = Arc::new(start(&upstream, LONG_DRAIN));
         let mut idle = protocol.connect(&gateway);
         assert_eq!(idle.get("/hello", "").status, 200);
         let mut fresh = protocol.connect(&gateway);
@@ -99,7 +101,18 @@ fn requests_in_flight_are_finished_and_idle_connections_closed() {
 fn requests_past_the_drain_timeout_are_cut() {
     on_every_protocol(|protocol| {
         let (upstream, release) = waiting_upstream();
-        let gateway = start(&upstream, "drain_timeout: 300ms");
+        let gateway = start(
+            &upstream,
+            "
+            drain_timeout: 300ms
+            upstreams:
+              origin: {targets: [{target}]}
+              hello: {respond: {body: hi}}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+              - {name: hello, match: {path: /hello}, upstream: hello}
+            ",
+        );
         let mut client = protocol.connect(&gateway);
         client.start_get("/waiting");
         eventually("the request is at the upstream", || upstream.request_count() == 1);
@@ -126,7 +139,7 @@ struct DrainClients {
 fn no_request_is_lost_while_stopping() {
     for _ in 0..5 {
         let upstream = Upstream::hello();
-        let gateway = Arc::new(start(&upstream, "drain_timeout: 20s"));
+        let gateway = Arc::new(start(&upstream, LONG_DRAIN));
         let load = Arc::<DrainClients>::default();
         let clients: Vec<_> = (0..8)
             .map(|n| {

@@ -9,6 +9,7 @@ use testkit::{
     protocol::{PROTOCOLS, on_every_protocol},
     upstream::{Upstream, read_until_closed},
     wait::eventually,
+    yaml::fill,
 };
 
 use crate::observability::read_lines;
@@ -16,15 +17,17 @@ use crate::observability::read_lines;
 /// A listener for both versions, in clear.
 pub(crate) const LISTEN: &str = "listen: [{address: '127.0.0.1:0', http2: true}]\n";
 
-/// A gateway that forwards everything to `target`. `more` are further top-level keys, `route` further
-/// keys of the route.
-fn start(target: &str, more: &str, route: &str) -> Gateway {
-    Gateway::start(&format!(
-        "{LISTEN}{more}
-upstreams: {{origin: {{targets: [{target}]}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{route}}}]"
-    ))
+fn start(target: &str, yaml: &str) -> Gateway {
+    Gateway::start(&fill(yaml, [("target", target)]))
 }
+
+const ORIGIN: &str = "
+listen: [{address: '127.0.0.1:0', http2: true}]
+upstreams:
+  origin: {targets: [{target}]}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+";
 
 /// The parts of a response that do not depend on the version of HTTP, or on the request.
 fn comparable(response: &Response) -> (u16, Vec<String>, String) {
@@ -145,7 +148,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello, limits: [o
 #[test]
 fn the_upstream_receives_the_request_of_http1() {
     let upstream = Upstream::hello();
-    let gateway = start(&upstream.target(), "", "");
+    let gateway = start(&upstream.target(), ORIGIN);
     let mut client = Http2Client::connect(gateway.address());
     let headers = "X-Own: 1\r\nTE: trailers\r\nX-Forwarded-For: 6.6.6.6\r\nX-Real-IP: 6.6.6.6\r\n\
         X-Forwarded-Host: evil.test\r\n";
@@ -182,7 +185,7 @@ fn bodies_are_passed_in_both_directions() {
         let response = format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n");
         socket.write_all(response.as_bytes()).is_ok() && socket.write_all(body).is_ok()
     });
-    let gateway = start(&upstream.target(), "", "");
+    let gateway = start(&upstream.target(), ORIGIN);
     let mut client = Http2Client::connect(gateway.address());
     for length in [1, 1000, 300_000] {
         let body: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
@@ -203,7 +206,7 @@ fn trailers_are_passed_in_both_directions() {
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 9\r\n\
          Content-Length: 7\r\nX-RateLimit-Limit: 1\r\n\r\n",
     );
-    let gateway = start(&upstream.target(), "", "");
+    let gateway = start(&upstream.target(), ORIGIN);
     let mut client = Http2Client::connect(gateway.address());
     let mut exchange = client.start(request("POST", "/", ""), false).expect("a stream");
     exchange.send(b"hello", false).expect("sent");
@@ -220,7 +223,7 @@ fn trailers_are_passed_in_both_directions() {
 #[test]
 fn long_trailers_are_refused() {
     let upstream = Upstream::hello();
-    let gateway = start(&upstream.target(), "", "");
+    let gateway = start(&upstream.target(), ORIGIN);
     let mut client = Http2Client::connect(gateway.address());
     for (length, status) in [(8_000, 200), (9_000, 400)] {
         let mut exchange = client.start(request("POST", "/", ""), false).expect("a stream");
@@ -237,7 +240,7 @@ fn interim_responses_are_passed_on() {
         "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nX-Request-Id: evil\r\n\r\n\
          HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     );
-    let gateway = start(&upstream.target(), "", "");
+    let gateway = start(&upstream.target(), ORIGIN);
     let mut client = Http2Client::connect(gateway.address());
     let mut exchange = client.start(request("GET", "/", ""), true).expect("a stream");
     let interim = exchange.next_interim().expect("103");
@@ -250,7 +253,16 @@ fn interim_responses_are_passed_on() {
 #[test]
 fn continue_is_sent_when_the_body_is_wanted() {
     let upstream = Upstream::hello();
-    let gateway = start(&upstream.target(), "", ", max_body: 10B");
+    let gateway = start(
+        &upstream.target(),
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        upstreams:
+          origin: {targets: [{target}]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 10B}
+        ",
+    );
     let mut client = Http2Client::connect(gateway.address());
     let expecting =
         |length: &str| request("POST", "/", &format!("Expect: 100-continue\r\n{length}"));
@@ -267,7 +279,16 @@ fn continue_is_sent_when_the_body_is_wanted() {
 
 #[test]
 fn a_response_is_complete_before_the_rest_of_the_body_is_refused() {
-    let gateway = start(&Upstream::hello().target(), "", ", max_body: 5B");
+    let gateway = start(
+        &Upstream::hello().target(),
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        upstreams:
+          origin: {targets: [{target}]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 5B}
+        ",
+    );
     let mut client = Http2Client::connect(gateway.address());
     // A short body is read to its end, also if its length is not known.
     for headers in ["Content-Length: 60000\r\n", ""] {
@@ -313,8 +334,21 @@ fn a_reset_drops_the_upstream_request_and_is_logged_as_499() {
         read_until_closed(socket);
         let _ = closed.lock().expect("no panic").send(());
     });
-    let more = format!("access_log: {}\nworkers: 1\n", log.display());
-    let gateway = start(&upstream.target(), &more, "");
+    let gateway = start(
+        &upstream.target(),
+        &fill(
+            "
+            listen: [{address: '127.0.0.1:0', http2: true}]
+            access_log: {log}
+            workers: 1
+            upstreams:
+              origin: {targets: [{target}]}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+            ",
+            [("log", log.display().to_string())],
+        ),
+    );
     let mut client = Http2Client::connect(gateway.address());
     let mut exchange = client.start(request("GET", "/slow", ""), true).expect("a stream");
     eventually("the upstream is connected", || upstream.connections() == 1);

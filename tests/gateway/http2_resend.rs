@@ -14,16 +14,25 @@ use testkit::{
     http2_frames::{END_HEADERS, END_STREAM, RawHttp2, kind},
     http2_upstream::Http2Upstream,
     upstream::Upstream,
+    yaml::fill,
 };
 
-fn start(targets: &str, more: &str) -> Gateway {
-    Gateway::start(&format!(
-        "listen: [{{address: '127.0.0.1:0'}}]
+const ONE_SERVER: &str = "
+listen: [{address: '127.0.0.1:0'}]
 workers: 1
-{more}
-upstreams: {{origin: {{targets: [{targets}], protocol: http2, retries: 0, balance: round_robin, ejection: {{max_share: 0}}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]"
-    ))
+upstreams:
+  origin:
+    targets: [{target}]
+    protocol: http2
+    retries: 0
+    balance: round_robin
+    ejection: {max_share: 0}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+";
+
+fn start(target: &str) -> Gateway {
+    Gateway::start(&fill(ONE_SERVER, [("target", target)]))
 }
 
 /// A server that answers the first `answered` requests and refuses the others; counts them.
@@ -46,7 +55,7 @@ fn refusing(answered: usize, count: &Arc<AtomicUsize>) -> Upstream {
 #[test]
 fn characters_that_the_library_refuses_are_percent_encoded() {
     let upstream = Http2Upstream::hello();
-    let gateway = start(&upstream.target(), "");
+    let gateway = start(&upstream.target());
     let mut client = Client::connect(gateway.address());
     for (target, sent) in [("/first", "/first"), ("/a`b`?`=1", "/a%60b%60?%60=1")] {
         assert_eq!(client.get(target, "").text(), "hello", "{target}");
@@ -58,7 +67,23 @@ fn characters_that_the_library_refuses_are_percent_encoded() {
 #[test]
 fn a_target_that_is_too_long_for_http2_is_refused_once() {
     let upstream = Http2Upstream::hello();
-    let gateway = start(&upstream.target(), "http: {max_head: 256KiB}");
+    let gateway = Gateway::start(&fill(
+        "
+        listen: [{address: '127.0.0.1:0'}]
+        workers: 1
+        http: {max_head: 256KiB}
+        upstreams:
+          origin:
+            targets: [{target}]
+            protocol: http2
+            retries: 0
+            balance: round_robin
+            ejection: {max_share: 0}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+        [("target", upstream.target())],
+    ));
     let mut client = Client::connect(gateway.address());
     assert_eq!(client.get("/", "").status, 200);
     assert_eq!(client.get(&format!("/{}", "a".repeat(70_000)), "").status, 414);
@@ -70,7 +95,7 @@ fn a_target_that_is_too_long_for_http2_is_refused_once() {
 fn a_server_that_refuses_everything_gets_a_request_three_times() {
     let count = Arc::new(AtomicUsize::new(0));
     let upstream = refusing(1, &count);
-    let gateway = start(&upstream.target(), "");
+    let gateway = start(&upstream.target());
     let mut client = Client::connect(gateway.address());
     assert_eq!(client.get("/", "").status, 200);
     for (method, requests) in [("GET", 4), ("POST", 7)] {
@@ -91,7 +116,7 @@ fn a_server_may_end_a_connection_after_each_request() {
         raw.frame(kind::HEADERS, END_HEADERS | END_STREAM, request.stream, &[0x88]);
         while raw.read_frame().is_some() {}
     });
-    let gateway = start(&upstream.target(), "");
+    let gateway = start(&upstream.target());
     // All at once: they share a connection, of which each serves one.
     let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(gateway.address())).collect();
     for client in &mut clients {
@@ -106,7 +131,22 @@ fn a_server_may_end_a_connection_after_each_request() {
 fn a_refused_request_goes_to_another_server() {
     let (count, other_count) = (Arc::default(), Arc::default());
     let (upstream, other) = (refusing(1, &count), refusing(usize::MAX, &other_count));
-    let gateway = start(&format!("{}, {}", upstream.target(), other.target()), "");
+    let gateway = Gateway::start(&fill(
+        "
+        listen: [{address: '127.0.0.1:0'}]
+        workers: 1
+        upstreams:
+          origin:
+            targets: [{target}, {other}]
+            protocol: http2
+            retries: 0
+            balance: round_robin
+            ejection: {max_share: 0}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+        [("target", upstream.target()), ("other", other.target())],
+    ));
     let mut client = Client::connect(gateway.address());
     for n in 0..6 {
         client.send("POST / HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -19,23 +19,43 @@ use testkit::{
     http2_upstream::Http2Upstream,
     upstream::{Upstream, read_until_closed},
     wait::eventually,
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
-use crate::http2::LISTEN;
-
-/// A gateway of one worker that forwards to a server of HTTP/2. `more` are further keys of the upstream.
-fn start(target: &str, more: &str) -> Gateway {
-    start_at(Clock::system(), target, more)
+fn start(target: &str, yaml: &str) -> Gateway {
+    start_at(Clock::system(), target, yaml)
 }
 
-fn start_at(clock: Clock, target: &str, more: &str) -> Gateway {
-    let yaml = format!(
-        "{LISTEN}workers: 1
-upstreams: {{origin: {{targets: [{target}], protocol: http2{more}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body: 100MiB}}]"
-    );
-    Gateway::start_at(&yaml, clock)
+const ORIGIN: &str = "
+listen: [{address: '127.0.0.1:0', http2: true}]
+workers: 1
+upstreams:
+  origin: {targets: [{target}], protocol: http2}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 100MiB}
+";
+
+const NO_RETRIES: &str = "
+listen: [{address: '127.0.0.1:0', http2: true}]
+workers: 1
+upstreams:
+  origin: {targets: [{target}], protocol: http2, retries: 0}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 100MiB}
+";
+
+const ONE_RETRY: &str = "
+listen: [{address: '127.0.0.1:0', http2: true}]
+workers: 1
+upstreams:
+  origin: {targets: [{target}], protocol: http2, retries: 1}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 100MiB}
+";
+
+fn start_at(clock: Clock, target: &str, yaml: &str) -> Gateway {
+    Gateway::start_at(&fill(yaml, [("target", target)]), clock)
 }
 
 /// Ends a response on a stream.
@@ -72,7 +92,7 @@ fn answer(raw: &mut RawHttp2, stream: u32, body: &[u8]) {
 #[test]
 fn a_request_reaches_the_upstream_as_http2() {
     let upstream = Http2Upstream::hello();
-    let gateway = start(&upstream.target(), "");
+    let gateway = start(&upstream.target(), ORIGIN);
     let mut client = Client::connect(gateway.address());
     let response =
         client.get("/a//b?c=1", "X-Own: 1\r\nConnection: X-Hop\r\nX-Hop: 1\r\nTE: trailers\r\n");
@@ -103,7 +123,7 @@ fn bodies_and_trailers_are_passed_in_both_directions() {
         map.insert("content-length", "7".parse().expect("a value"));
         let _ = stream.send_trailers(map);
     });
-    let gateway = start(&upstream.target(), "");
+    let gateway = start(&upstream.target(), ORIGIN);
     let mut http1 = Client::connect(gateway.address());
     http1.send(
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: 9\r\n\
@@ -136,7 +156,7 @@ fn responses_without_a_body_are_passed_on() {
         };
         let _ = exchange.respond.send_response(response.body(()).expect("valid"), true);
     });
-    let gateway = start(&upstream.target(), "");
+    let gateway = start(&upstream.target(), ORIGIN);
     let mut client = Client::connect(gateway.address());
     for (path, status) in [("/none", 204), ("/same", 304)] {
         let response = client.get(path, "");
@@ -160,7 +180,7 @@ fn interim_responses_are_passed_on_but_never_a_101() {
         let _ = exchange.respond.send_informational(interim.body(()).expect("valid"));
         exchange.answer(200, "ok");
     });
-    let gateway = start(&upstream.target(), "");
+    let gateway = start(&upstream.target(), ORIGIN);
     let mut client = Client::connect(gateway.address());
     let interim = client.get("/hints", "");
     assert_eq!((interim.status, interim.header("link")), (103, Some("</a>")));
@@ -185,7 +205,7 @@ fn requests_share_one_connection() {
             exchange.answer(200, "hello");
         }
     });
-    let gateway = start(&upstream.target(), "");
+    let gateway = start(&upstream.target(), ORIGIN);
     // They connect at the same time, too.
     let clients: Vec<_> = (0..30)
         .map(|_| {
@@ -216,7 +236,7 @@ fn the_servers_bound_on_streams_is_respected() {
         }
     });
     // No request waits behind one that is slow, and none is refused.
-    let gateway = start(&upstream.target(), ", retries: 0");
+    let gateway = start(&upstream.target(), NO_RETRIES);
     let clients: Vec<_> = (0..7)
         .map(|_| {
             let address = gateway.address();
@@ -245,7 +265,7 @@ fn a_refused_stream_is_sent_again_and_the_connection_kept() {
             }
         }
     });
-    let gateway = start(&upstream.target(), ", retries: 0");
+    let gateway = start(&upstream.target(), NO_RETRIES);
     let mut client = Client::connect(gateway.address());
     assert_eq!(client.get("/", "").text(), "hello");
     // Safe for any method, while nothing of the body was read.
@@ -270,7 +290,7 @@ fn a_request_that_may_have_been_processed_is_not_sent_again() {
                 };
             }
         });
-        let gateway = start(&upstream.target(), ", retries: 1");
+        let gateway = start(&upstream.target(), ONE_RETRY);
         let mut client = Client::connect(gateway.address());
         requests.store(0, SeqCst);
         for post in ["Content-Length: 2\r\n\r\nhi", "\r\n"] {
@@ -297,7 +317,7 @@ fn a_goaway_loses_no_request() {
         raw.frame(kind::GOAWAY, 0, 0, &[last, [0; 4]].concat());
         while raw.read_frame().is_some() {}
     });
-    let gateway = start(&upstream.target(), ", retries: 0");
+    let gateway = start(&upstream.target(), NO_RETRIES);
     let mut client = Client::connect(gateway.address());
     for n in 0..7 {
         client.send("POST / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -315,8 +335,18 @@ fn a_connection_that_hangs_takes_no_further_requests() {
             }
         }
     });
-    let more = ", response_timeout: 1s, retries: 0";
-    let gateway = start_at(Clock::simulated(1_700_000_000_000), &upstream.target(), more);
+    let gateway = start_at(
+        Clock::simulated(1_700_000_000_000),
+        &upstream.target(),
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        workers: 1
+        upstreams:
+          origin: {targets: [{target}], protocol: http2, response_timeout: 1s, retries: 0}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 100MiB}
+        ",
+    );
     let mut client = Client::connect(gateway.address());
     assert_eq!(gateway.while_time_passes(|| client.get("/", "").status).0, 504);
     assert_eq!(client.get("/", "").text(), "hello");
@@ -339,7 +369,7 @@ fn an_early_response_is_whole() {
                     while let Some(Ok(_)) = exchange.body.data().await {}
                 }
             });
-        let gateway = start(&upstream.target(), "");
+        let gateway = start(&upstream.target(), ORIGIN);
         let mut client = Http2Client::connect(gateway.address());
         let mut exchange = client.start(request("POST", "/", ""), false).expect("a stream");
         exchange.send(b"some", false).expect("sent");
@@ -364,7 +394,7 @@ fn an_early_response_and_its_reset_may_arrive_together() {
             raw.send(bytes);
         }
     });
-    let gateway = start(&upstream.target(), ", retries: 0");
+    let gateway = start(&upstream.target(), NO_RETRIES);
     let mut client = Client::connect(gateway.address());
     for _ in 0..3 {
         client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n1234");
@@ -415,7 +445,7 @@ fn a_body_that_breaks_off_is_never_complete() {
                 }
             }
         });
-        let gateway = start(&upstream.target(), ", retries: 0");
+        let gateway = start(&upstream.target(), NO_RETRIES);
         let mut http1 = Client::connect(gateway.address());
         http1.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         let response = http1.try_read_response();
@@ -435,11 +465,22 @@ fn a_server_that_does_not_speak_http2_is_a_502() {
         let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         false
     });
-    let gateway = start(&http1.target(), "");
+    let gateway = start(&http1.target(), ORIGIN);
     assert_eq!(get(gateway.address(), "/", "").status, 502);
     // And one that says nothing.
     let silent = Upstream::silent();
-    let gateway = start_at(Clock::system(), &silent.target(), ", connect_timeout: 200ms");
+    let gateway = start_at(
+        Clock::system(),
+        &silent.target(),
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        workers: 1
+        upstreams:
+          origin: {targets: [{target}], protocol: http2, connect_timeout: 200ms}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 100MiB}
+        ",
+    );
     assert!(matches!(get(gateway.address(), "/", "").status, 502 | 504));
 }
 
@@ -451,7 +492,7 @@ fn a_status_beyond_599_is_a_502() {
             raw.frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &head);
         }
     });
-    let gateway = start(&upstream.target(), ", retries: 0");
+    let gateway = start(&upstream.target(), NO_RETRIES);
     assert_eq!(get(gateway.address(), "/", "").status, 502);
 }
 
@@ -466,7 +507,7 @@ fn a_hostile_server_is_bounded() {
             }
         }
     });
-    let gateway = start(&upstream.target(), ", retries: 0");
+    let gateway = start(&upstream.target(), NO_RETRIES);
     let mut client = Client::connect(gateway.address());
     let mut response = client.get("/", "");
     let mut count = 0;
@@ -485,7 +526,7 @@ fn a_hostile_server_is_bounded() {
         raw.frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &bytes);
         while raw.read_frame().is_some() {}
     });
-    let gateway = start(&upstream.target(), ", retries: 0");
+    let gateway = start(&upstream.target(), NO_RETRIES);
     assert_eq!(get(gateway.address(), "/", "").status, 502);
     let upstream = raw_upstream(|raw, _| {
         let Some(stream) = read_request(raw) else { return };
@@ -496,7 +537,7 @@ fn a_hostile_server_is_bounded() {
         answer(raw, stream, b"hello");
         read_until_closed(&mut raw.socket);
     });
-    let gateway = start(&upstream.target(), ", retries: 0");
+    let gateway = start(&upstream.target(), NO_RETRIES);
     let status = get(gateway.address(), "/", "").status;
     assert!(matches!(status, 200 | 502), "{status}");
 }
@@ -508,14 +549,25 @@ fn idle_connections_are_closed_and_dead_ones_replaced() {
         answer(raw, stream, b"hello");
         // Closes after one response.
     });
-    let gateway = start(&upstream.target(), ", retries: 1");
+    let gateway = start(&upstream.target(), ONE_RETRY);
     let mut client = Client::connect(gateway.address());
     for _ in 0..5 {
         assert_eq!(client.get("/", "").text(), "hello");
     }
     let upstream = Http2Upstream::hello();
     let clock = Clock::simulated(1_700_000_000_000);
-    let gateway = start_at(clock, &upstream.target(), ", idle_timeout: 5s");
+    let gateway = start_at(
+        clock,
+        &upstream.target(),
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        workers: 1
+        upstreams:
+          origin: {targets: [{target}], protocol: http2, idle_timeout: 5s}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 100MiB}
+        ",
+    );
     assert_eq!(get(gateway.address(), "/", "").text(), "hello");
     gateway.while_time_passes(|| {
         eventually("a new connection is opened", || {

@@ -14,24 +14,44 @@ use testkit::{
     gateway::Gateway,
     upstream::{Upstream, read_until_closed},
     wait::{eventually, timed},
+    yaml::fill,
 };
 
-/// One worker, hence one pool.
-fn start(upstream: &Upstream, more: &str) -> Gateway {
-    Gateway::start(&format!(
-        "workers: 1
-upstreams: {{origin: {{targets: [{}]{more}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body: 1GiB}}]",
-        upstream.target()
-    ))
+fn start(upstream: &Upstream, yaml: &str) -> Gateway {
+    Gateway::start(&fill(yaml, [("target", upstream.target())]))
 }
+
+/// One worker, hence one pool.
+const ORIGIN: &str = "
+workers: 1
+upstreams:
+  origin: {targets: [{target}]}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 1GiB}
+";
+
+const NO_RETRIES: &str = "
+workers: 1
+upstreams:
+  origin: {targets: [{target}], retries: 0}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 1GiB}
+";
+
+const FIVE_RETRIES: &str = "
+workers: 1
+upstreams:
+  origin: {targets: [{target}], retries: 5}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 1GiB}
+";
 
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
 #[test]
 fn upstream_connections_are_reused_across_clients() {
     let upstream = Upstream::hello();
-    let gateway = start(&upstream, "");
+    let gateway = start(&upstream, ORIGIN);
     for _ in 0..10 {
         assert_eq!(get(gateway.address(), "/", "").status, 200);
     }
@@ -52,7 +72,7 @@ fn a_connection_with_an_unfinished_response_is_not_reused() {
         }
         socket.write_all(HELLO).is_ok()
     });
-    let gateway = start(&upstream, "");
+    let gateway = start(&upstream, ORIGIN);
     for _ in 0..5 {
         let mut client = Client::connect(gateway.address());
         client.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -72,8 +92,8 @@ fn stale_connections_are_replaced_transparently() {
         let _ = closed.send(());
         false
     });
-    for more in ["", ", retries: 0"] {
-        let gateway = start(&upstream, more);
+    for (retries, yaml) in [("default", ORIGIN), ("none", NO_RETRIES)] {
+        let gateway = start(&upstream, yaml);
         let mut client = Client::connect(gateway.address());
         for round in 0..10 {
             let response = if round % 2 == 0 {
@@ -86,7 +106,7 @@ fn stale_connections_are_replaced_transparently() {
             assert_eq!(
                 (response.status, response.text().as_str()),
                 (200, "hello"),
-                "{more} {round}"
+                "retries: {retries}, {round}"
             );
             wait.recv_timeout(Duration::from_secs(30)).expect("the upstream has closed");
             // This request gives the close time to reach the gateway.
@@ -99,7 +119,7 @@ fn stale_connections_are_replaced_transparently() {
 #[test]
 fn closed_idle_connections_cost_no_retry_budget() {
     let (upstream, _) = closing_upstream();
-    let gateway = start(&upstream, "");
+    let gateway = start(&upstream, ORIGIN);
     let mut client = Client::connect(gateway.address());
     // More than the budget of 20 retries allows.
     for round in 0..100 {
@@ -132,7 +152,16 @@ fn closing_upstream() -> (Upstream, Arc<AtomicUsize>) {
 fn a_get_on_a_closed_connection_is_retried() {
     for method in ["GET", "HEAD", "OPTIONS", "DELETE"] {
         let (upstream, requests) = closing_upstream();
-        let gateway = start(&upstream, ", retries: 1");
+        let gateway = start(
+            &upstream,
+            "
+            workers: 1
+            upstreams:
+              origin: {targets: [{target}], retries: 1}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 1GiB}
+            ",
+        );
         let mut client = Client::connect(gateway.address());
         assert_eq!(client.get("/", "").status, 200);
         client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -151,14 +180,14 @@ fn unsafe_requests_are_not_retried() {
         "PATCH / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ] {
         let (upstream, requests) = closing_upstream();
-        let gateway = start(&upstream, ", retries: 5");
+        let gateway = start(&upstream, FIVE_RETRIES);
         let mut client = Client::connect(gateway.address());
         assert_eq!(client.get("/", "").status, 200);
         assert_eq!(client.send(request).read_response().status, 502, "{request}");
         assert_eq!(requests.load(Ordering::SeqCst), 2, "{request}");
     }
     let (upstream, requests) = closing_upstream();
-    let gateway = start(&upstream, ", retries: 0");
+    let gateway = start(&upstream, NO_RETRIES);
     let mut client = Client::connect(gateway.address());
     assert_eq!(client.get("/", "").status, 200);
     assert_eq!(client.get("/", "").status, 502, "no retry with `retries: 0`");
@@ -170,7 +199,7 @@ fn nothing_is_retried_after_the_response_has_begun() {
     let upstream = Upstream::with_handler(|_, socket| {
         socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf").is_err()
     });
-    let gateway = start(&upstream, ", retries: 5");
+    let gateway = start(&upstream, FIVE_RETRIES);
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(client.try_read_response().is_none());
@@ -182,7 +211,16 @@ fn retries_do_not_multiply_the_load() {
     let upstream = Upstream::with_handler(|_, _| false);
     // The budget begins with the gateway.
     let ((), took) = timed(|| {
-        let gateway = start(&upstream, ", retries: 3, ejection: {max_share: 0}");
+        let gateway = start(
+            &upstream,
+            "
+            workers: 1
+            upstreams:
+              origin: {targets: [{target}], retries: 3, ejection: {max_share: 0}}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 1GiB}
+            ",
+        );
         let mut client = Client::connect(gateway.address());
         for _ in 0..100 {
             assert_eq!(client.get("/", "").status, 502);
@@ -203,7 +241,7 @@ fn a_disconnected_client_cancels_its_upstream_request() {
         let _ = notify.lock().expect("not poisoned").send(());
         false
     });
-    let gateway = start(&upstream, "");
+    let gateway = start(&upstream, ORIGIN);
     for request in [
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345",
@@ -236,7 +274,7 @@ fn back_pressure_bounds_memory_for_a_client_that_does_not_read() {
         let _ = notify.lock().expect("not poisoned").send(sum);
         false
     });
-    let gateway = start(&upstream, "");
+    let gateway = start(&upstream, ORIGIN);
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.read_head().expect("a response").0, 200);
@@ -255,7 +293,7 @@ fn back_pressure_bounds_memory_for_an_upstream_that_does_not_read() {
     let upstream = Upstream::on_connection(move |_| {
         let _ = wait.lock().expect("not poisoned").recv();
     });
-    let gateway = start(&upstream, "");
+    let gateway = start(&upstream, ORIGIN);
     let mut client = Client::connect(gateway.address());
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n");
     client.socket.set_write_timeout(Some(Duration::from_millis(700))).expect("a timeout");
@@ -292,7 +330,7 @@ fn long_bodies_stream_completely_in_both_directions() {
         }
         let _ = socket.write_all(b"0\r\n\r\n");
     });
-    let gateway = start(&upstream, "");
+    let gateway = start(&upstream, ORIGIN);
     let mut client = Client::connect(gateway.address());
     let mut writer = client.socket.try_clone().expect("a second handle");
     let body: Vec<u8> = (0..20_000_000_u32).map(|n| (n % 251) as u8).collect();
@@ -319,7 +357,16 @@ fn a_body_is_never_sent_before_its_head() {
             first_bytes.lock().expect("no panic").push(bytes[..count].to_vec());
         }
     });
-    let gateway = start(&upstream, ", retries: 3");
+    let gateway = start(
+        &upstream,
+        "
+        workers: 1
+        upstreams:
+          origin: {targets: [{target}], retries: 3}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 1GiB}
+        ",
+    );
     let body = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
     for framing in [
         format!("Content-Length: {}\r\n\r\n", body.len()),

@@ -3,6 +3,7 @@ use testkit::{
     gateway::Gateway,
     protocol::{PROTOCOLS, Protocol, on_every_protocol},
     upstream::Upstream,
+    yaml::fill,
 };
 
 /// Starts a gateway with these routes. Each responds with its name.
@@ -89,7 +90,15 @@ fn no_route_is_a_404_and_another_method_a_405() {
 #[test]
 fn paths_without_a_normal_form_are_refused() {
     let upstream = Upstream::hello();
-    let gateway = start_forwarding(&upstream, "");
+    let gateway = start_forwarding(
+        &upstream,
+        "
+        upstreams:
+          origin: {targets: [{target}]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     for path in [
         "/%00",
         "/a%00b",
@@ -115,12 +124,8 @@ fn paths_without_a_normal_form_are_refused() {
     assert_eq!(upstream.request_count(), 0);
 }
 
-fn start_forwarding(upstream: &Upstream, more: &str) -> Gateway {
-    Gateway::for_every_protocol(&format!(
-        "upstreams: {{origin: {{targets: [{}]}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{more}}}]",
-        upstream.target()
-    ))
+fn start_forwarding(upstream: &Upstream, yaml: &str) -> Gateway {
+    Gateway::for_every_protocol(&fill(yaml, [("target", upstream.target())]))
 }
 
 /// The request lines that the upstream received.
@@ -154,7 +159,15 @@ fn the_upstream_is_sent_the_normal_form_and_the_query_untouched() {
     ];
     on_every_protocol(|protocol| {
         let upstream = Upstream::hello();
-        let gateway = start_forwarding(&upstream, "");
+        let gateway = start_forwarding(
+            &upstream,
+            "
+            upstreams:
+              origin: {targets: [{target}]}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+            ",
+        );
         if !protocol.is_http2() {
             // The client of HTTP/2 removes a fragment.
             assert_eq!(protocol.get(&gateway, "/a//?q=//../%61%2f#", "").status, 400);
@@ -174,7 +187,15 @@ fn the_upstream_is_sent_the_normal_form_and_the_query_untouched() {
 fn strip_prefix_removes_whole_segments() {
     on_every_protocol(|protocol| {
         let upstream = Upstream::hello();
-        let gateway = start_forwarding(&upstream, ", strip_prefix: /v1");
+        let gateway = start_forwarding(
+            &upstream,
+            "
+            upstreams:
+              origin: {targets: [{target}]}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin, strip_prefix: /v1}
+            ",
+        );
         for path in ["/v1/items?q=/v1", "/v1", "/v1/", "/v10/items", "/%76%31//items", "/other"] {
             assert_eq!(protocol.get(&gateway, path, "").status, 200, "{path}");
         }
@@ -232,7 +253,15 @@ fn hop_by_hop_headers_are_removed() {
              Connection: X-Own, Keep-Alive, Content-Length\r\nX-Own: 1\r\n\
              Keep-Alive: timeout=5\r\nUpgrade: h2c\r\nVia: 1.1 origin\r\nX-Kept: 1\r\n\r\nhello",
         );
-        let gateway = start_forwarding(&upstream, "");
+        let gateway = start_forwarding(
+            &upstream,
+            "
+            upstreams:
+              origin: {targets: [{target}]}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+            ",
+        );
         let mut client = protocol.connect(&gateway);
         let response = client.get(
             "/",

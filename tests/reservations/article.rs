@@ -3,7 +3,7 @@
 mod flawed_limiter;
 mod lease_registry;
 
-use tidegate::store::{Failure, token_lease::WaiterOutcome};
+use tidegate::{redis::Failure, store::token_lease::WaiterOutcome};
 
 use self::{
     flawed_limiter::{Limiter, Step, Store, Version},

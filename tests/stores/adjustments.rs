@@ -7,7 +7,8 @@ use testkit::{
 };
 use tidegate::{
     limit::{Algorithm, Change, Charge, Key, Limit, OnFailure, Verdict},
-    store::{Correction, CounterStore, Failure, StoreHandle},
+    redis::Failure,
+    store::{Correction, CounterStore, StoreHandle},
 };
 
 use crate::support::{

@@ -7,8 +7,9 @@ use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Limit, Quota},
+    redis::RedisOptions,
     secret::SharedSecret,
-    store::{CounterStore, RedisOptions},
+    store::CounterStore,
 };
 use tokio_util::sync::CancellationToken;
 

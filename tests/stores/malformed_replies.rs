@@ -1,6 +1,9 @@
 use futures_util::future::join_all;
 use testkit::{override_proxy::OverrideProxy, redis_server::RedisServer, verdict::VerdictExt as _};
-use tidegate::store::{CounterStore, Failure, RedisOptions, Topology};
+use tidegate::{
+    redis::{Failure, RedisOptions, Topology},
+    store::CounterStore,
+};
 
 use crate::support::{charge, clock, eventually, gateway, limit, options};
 

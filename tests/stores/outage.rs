@@ -8,7 +8,8 @@ use testkit::{
 };
 use tidegate::{
     limit::{Adjustment, Change, Charge, DecisionSource, Limit, OnFailure, Verdict},
-    store::{CounterStore, Failure, RedisOptions, StoreError, StoreHandle, Topology},
+    redis::{Failure, RedisOptions, Topology},
+    store::{CounterStore, StoreError, StoreHandle},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 

@@ -8,7 +8,8 @@ use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Decision, Limit, Quota},
-    store::{CounterStore, RedisOptions, StoreHandle},
+    redis::RedisOptions,
+    store::{CounterStore, StoreHandle},
 };
 
 use crate::support::{charge, limit, options};

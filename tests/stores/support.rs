@@ -8,7 +8,8 @@ use testkit::{
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Charge, Key, LeaseSize, Limit, OnFailure, Quota},
-    store::{CounterStore, RedisOptions, StoreHandle, Topology},
+    redis::{RedisOptions, Topology},
+    store::{CounterStore, StoreHandle},
 };
 
 /// A time in 2023, on a whole second, in ms since the Unix epoch.

@@ -4,7 +4,8 @@ use testkit::{options::redis_options, redis_server::RedisServer, verdict::Verdic
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Charge, Limit, Verdict},
-    store::{CounterStore, ShardUrls, StoreHandle, Topology},
+    redis::{ShardUrls, Topology},
+    store::{CounterStore, StoreHandle},
 };
 
 use crate::support::{charge, clock, eventually, now};

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use testkit::{redis_server::RedisServer, wait::while_clock_advances};
-use tidegate::{clock::Clock, store::Failure};
+use tidegate::{clock::Clock, redis::Failure};
 
 use crate::support::{FilterGateway, MINUTE, NOW};
 

@@ -4,8 +4,9 @@ use smallvec::smallvec;
 use testkit::{options::redis_options, redis_server::RedisServer, wait::eventually_async};
 use tidegate::{
     clock::Clock,
+    redis::Topology,
     secret::SharedSecret,
-    store::{CounterStore, Topology},
+    store::CounterStore,
     throttle::{
         Geometry, Throttle, ThrottleSettings,
         geometry::Sizing,

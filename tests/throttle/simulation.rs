@@ -9,7 +9,7 @@ use std::{
 
 use testkit::random::SplitMix64;
 use tidegate::{
-    store::Failure,
+    redis::Failure,
     throttle::{
         Filter, payload,
         sync::{

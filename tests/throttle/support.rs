@@ -3,7 +3,8 @@ use std::{sync::Arc, time::Duration};
 use testkit::{options::redis_options, random::SplitMix64, redis_server::RedisServer};
 use tidegate::{
     clock::Clock,
-    store::{CounterStore, Failure, Topology},
+    redis::{Failure, Topology},
+    store::CounterStore,
     throttle::{
         Filter, Geometry, HashKeys,
         geometry::Sizing,

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     limit::{Decision, Key, Limit, Millis, Quota, TokenDemand, TokenReturn},
-    store::Failure,
+    redis::Failure,
 };
 
 /// After this time (ms) without a request, a lease's tokens are returned even if they can still be spent:

@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     limit::{Change, Key, LeaseSize, Limit, Millis, TokenReturn},
-    store::{Failure, record_id::record_id},
+    redis::Failure,
+    store::record_id::record_id,
 };
 
 /// The most leases of a process: about 30 MB. A request that finds no room calls the store itself.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     limit::{Key, Limit, TokenDemand},
-    store::Failure,
+    redis::Failure,
 };
 
 /// The outcome of [`LeaseRegistry::join`].

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::{
     limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, Millis, OnFailure, Quota},
-    store::Failure,
+    redis::Failure,
 };
 
 /// The store's clock at the monotonic time 0, on a whole second.

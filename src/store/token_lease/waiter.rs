@@ -3,7 +3,7 @@
 use super::snapshot::LeaseCharge;
 use crate::{
     limit::{Decision, Grant, Millis},
-    store::Failure,
+    redis::Failure,
 };
 
 /// A request that waits for tokens.

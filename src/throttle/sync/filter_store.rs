@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    store::Failure,
+    redis::Failure,
     throttle::{geometry::Millis, payload::PayloadError},
 };
 

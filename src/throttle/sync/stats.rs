@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{counter::Counter, store::Failure, throttle::payload::PayloadError};
+use crate::{counter::Counter, redis::Failure, throttle::payload::PayloadError};
 
 /// Counts since the process started. One thread writes them, any thread may read them.
 #[derive(Debug, Default)]

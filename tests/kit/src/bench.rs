@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, LeaseSize, Limit, OnFailure, Quota},
-    store::{CounterStore, Topology},
+    redis::Topology,
+    store::CounterStore,
 };
 
 use crate::{options::redis_options, redis_server::RedisServer};

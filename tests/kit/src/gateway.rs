@@ -21,6 +21,7 @@ use crate::{
     protocol,
     redis_server::RedisServer,
     wait::{TIMEOUT, eventually, sleep},
+    yaml::without_indentation,
 };
 
 /// Waits until the gateways have reported to `redis`, which empties their deny caches, and moves a manual
@@ -32,8 +33,7 @@ pub fn wait_for_first_reports(redis: &RedisServer, gateways: &[&Gateway]) {
     });
     for gateway in gateways {
         // The thread that answers also reads the reply to the report, which has arrived by now.
-        gateway.metric("");
-        gateway.metric("");
+        gateway.barrier();
     }
     let Some(gateway) = gateways.first() else { return };
     gateway.clock.set(gateway.clock.now() + 1);
@@ -41,6 +41,9 @@ pub fn wait_for_first_reports(redis: &RedisServer, gateways: &[&Gateway]) {
 
 /// How far [`Gateway::while_time_passes`] advances a simulated clock at a time.
 const STEP: Duration = Duration::from_millis(20);
+
+/// How often workers compare deadlines with the clock.
+const TICK: Duration = Duration::from_millis(100);
 
 /// A running gateway. Dropping it drains it and waits for its threads.
 pub struct Gateway {
@@ -95,11 +98,21 @@ impl Gateway {
     /// clock. A simulated clock advances in steps of 20 ms, each as soon as the workers have done the
     /// work of the previous one: seconds of deadlines take milliseconds.
     pub fn while_time_passes<T>(&self, action: impl FnOnce() -> T) -> (T, Duration) {
+        self.while_time_passes_until(Duration::MAX, action)
+    }
+
+    /// [`Self::while_time_passes`]; a simulated clock stops after `limit`.
+    fn while_time_passes_until<T>(
+        &self,
+        limit: Duration,
+        action: impl FnOnce() -> T,
+    ) -> (T, Duration) {
         let start = self.clock.uptime();
+        let passed = || self.clock.uptime().saturating_sub(start);
         let is_over = AtomicBool::new(!self.clock.is_simulated());
         let value = thread::scope(|scope| {
             scope.spawn(|| {
-                while !is_over.load(Ordering::Acquire) {
+                while !is_over.load(Ordering::Acquire) && passed() < limit {
                     self.clock.advance(STEP);
                     sleep(STEP / 20);
                 }
@@ -108,7 +121,22 @@ impl Gateway {
             let _end = OnDrop(|| is_over.store(true, Ordering::Release));
             action()
         });
-        (value, self.clock.uptime().saturating_sub(start))
+        (value, passed())
+    }
+
+    /// Asserts that a timeout of `timeout` ends `action`, by a simulated clock: no earlier than one tick before
+    /// it, and no later than two ticks after it. Send what starts the timeout before the call: the clock
+    /// stands still until the gateway has read it.
+    ///
+    /// The clock stops at the upper bound: an action that needs more time fails by its own timeout, and a busy
+    /// machine does not make it look late.
+    pub fn assert_times_out<T>(&self, timeout: Duration, action: impl FnOnce() -> T) -> T {
+        assert!(self.clock.is_simulated(), "real time has no such bounds");
+        // Real time: the bytes are on their way to a worker's thread.
+        sleep(Duration::from_millis(20));
+        let (value, took) = self.while_time_passes_until(timeout + 2 * TICK, action);
+        assert!(took >= timeout - TICK, "ended after {took:?}, before its timeout of {timeout:?}");
+        value
     }
 
     /// Drains the gateway and waits for its threads. Returns how long that took by its clock.
@@ -127,6 +155,13 @@ impl Gateway {
             Some(BoundAddress::Tcp(address)) => *address,
             other => panic!("the admin listener is {other:?}"),
         }
+    }
+
+    /// Waits until the gateway has taken in what had reached it before this call: two requests to the admin
+    /// port, the second of which begins in a later turn of its thread than the first.
+    pub fn barrier(&self) {
+        self.metric("");
+        self.metric("");
     }
 
     /// The sum of the metrics whose lines start with `prefix`, such as `name{label="x"`.
@@ -183,6 +218,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 
 /// Adds the keys that `yaml` lacks.
 fn with_defaults(yaml: &str, listen: &str) -> String {
+    let yaml = without_indentation(yaml);
     let mut text = String::new();
     for (key, line) in [
         ("listen:", listen),
@@ -191,9 +227,9 @@ fn with_defaults(yaml: &str, listen: &str) -> String {
         ("access_log:", "access_log: off\n"),
         ("drain_timeout:", "drain_timeout: 2s\n"),
     ] {
-        if !yaml.lines().any(|own| own.starts_with(key)) {
+        if !yaml.lines().any(|present| present.starts_with(key)) {
             text.push_str(line);
         }
     }
-    text + yaml
+    text + &yaml
 }

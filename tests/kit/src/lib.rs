@@ -31,3 +31,4 @@ pub mod truncating_proxy;
 pub mod upstream;
 pub mod verdict;
 pub mod wait;
+pub mod yaml;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate::{
+    redis::{Credentials, RedisOptions, Topology},
     secret::SharedSecret,
-    store::{Credentials, RedisOptions, Topology},
 };
 
 /// Long enough that a busy machine is never mistaken for an outage; a server that is dead or refuses

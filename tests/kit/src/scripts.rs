@@ -3,7 +3,7 @@
 use redis::{Connection, Pipeline};
 use tidegate::limit::{Algorithm, Quota};
 
-#[path = "../../../src/store/redis/script_texts.rs"]
+#[path = "../../../src/redis/script_texts.rs"]
 mod script_texts;
 
 pub use self::script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK};

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use testkit::random::SplitMix64;
 use tidegate::{
     limit::{Algorithm, Change, Grant, Key, Limit, Millis, State, TokenDemand, TokenReturn},
+    redis::Failure,
     store::{
-        Failure,
         deny_cache::INITIAL_TRUST,
         token_lease::{
             FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, UnspentTokens, Waiter,

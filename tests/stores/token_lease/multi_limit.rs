@@ -8,7 +8,8 @@ use testkit::{
 use tidegate::{
     clock::Clock,
     limit::{Adjustment, Change, Charge, DecisionSource, Limit, OnFailure, Quota},
-    store::{CounterStore, RedisOptions, ShardUrls, Topology},
+    redis::{RedisOptions, ShardUrls, Topology},
+    store::CounterStore,
 };
 
 use super::{LeaseGateway, leased_limit};

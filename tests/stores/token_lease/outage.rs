@@ -5,7 +5,8 @@ use testkit::{
 };
 use tidegate::{
     limit::{Limit, OnFailure, Quota},
-    store::{CounterStore, Failure, RedisOptions, StoreError},
+    redis::{Failure, RedisOptions},
+    store::{CounterStore, StoreError},
 };
 
 use super::{LeaseGateway, leased_limit, multi_limit::sharded_gateway};

@@ -3,7 +3,8 @@ use std::sync::Arc;
 use testkit::{redis_server::RedisServer, redis_topology::RedisCluster, verdict::VerdictExt as _};
 use tidegate::{
     clock::Clock,
-    store::{CounterStore, Failure, Topology},
+    redis::{Failure, Topology},
+    store::CounterStore,
     throttle::{redis::RedisFilterStore, sync::FilterStore},
 };
 use tokio_util::sync::CancellationToken;

@@ -4,7 +4,7 @@ use std::sync::{
 };
 
 use testkit::verdict::VerdictExt as _;
-use tidegate::store::{ShardUrls, Topology};
+use tidegate::redis::{ShardUrls, Topology};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 

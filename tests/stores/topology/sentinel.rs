@@ -8,7 +8,8 @@ use testkit::{
 };
 use tidegate::{
     clock::Clock,
-    store::{CounterStore, Credentials, Topology},
+    redis::{Credentials, Topology},
+    store::CounterStore,
     throttle::{redis::RedisFilterStore, sync::FilterStore},
 };
 use tokio_util::sync::CancellationToken;

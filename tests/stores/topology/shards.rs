@@ -9,7 +9,8 @@ use testkit::{
 use tidegate::{
     clock::Clock,
     limit::{Adjustment, Change, DecisionSource, Key, Limit, OnFailure},
-    store::{CounterStore, RedisOptions, ShardUrls, StoreError, Topology},
+    redis::{RedisOptions, ShardUrls, Topology},
+    store::{CounterStore, StoreError},
 };
 
 use super::{

@@ -12,10 +12,9 @@ use testkit::{
 use tidegate::{
     clock::Clock,
     config::Environment,
+    redis::{Credentials, RedisOptions, RedisSetupError, ShardUrls, Topology},
     server::{Server, StartError},
-    store::{
-        CounterStore, Credentials, RedisOptions, SetupError, ShardUrls, StoreHandle, Topology,
-    },
+    store::{CounterStore, SetupError, StoreHandle},
     throttle::{redis::RedisFilterStore, sync::FilterStore},
 };
 use tokio_util::sync::CancellationToken;
@@ -86,7 +85,7 @@ async fn tls_is_verified_against_the_configured_ca() {
     }
     let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let made = CounterStore::redis(to(Some(nonsense)), clock(), 100);
-    assert!(matches!(made, Err(SetupError::Ca)));
+    assert!(matches!(made, Err(SetupError::Redis(RedisSetupError::Ca))));
 }
 
 #[tokio::test]

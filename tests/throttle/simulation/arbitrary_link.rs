@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testkit::random::SplitMix64;
 use tidegate::{
-    store::Failure,
+    redis::Failure,
     throttle::{
         payload::{self, PayloadError},
         sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},

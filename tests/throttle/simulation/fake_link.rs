@@ -8,7 +8,7 @@ use std::{
 
 use testkit::random::SplitMix64;
 use tidegate::{
-    store::Failure,
+    redis::Failure,
     throttle::sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
 };
 

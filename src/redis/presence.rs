@@ -20,7 +20,7 @@ use crate::secret::SharedSecret;
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The gateways of one Redis, as of the last reports.
-pub(in crate::store) struct Presence {
+pub(crate) struct Presence {
     /// This gateway's name: a random id of the process, and the tag of its secret.
     member: String,
     /// The suffix of the names of gateways with the same secret.
@@ -34,7 +34,7 @@ pub(in crate::store) struct Presence {
 
 impl Presence {
     /// Counts only this gateway, until the first report. `id` is random.
-    pub(in crate::store) fn new(secret: &SharedSecret, id: u64) -> Self {
+    pub(crate) fn new(secret: &SharedSecret, id: u64) -> Self {
         let secret_suffix = format!(":{:016x}", secret.tag());
         Self {
             member: format!("{id:016x}{secret_suffix}"),
@@ -46,17 +46,17 @@ impl Presence {
     }
 
     /// The number of gateways alive as of the last reports, this one included; at least 1.
-    pub(in crate::store) fn gateways(&self) -> u32 {
+    pub(crate) fn gateways(&self) -> u32 {
         self.gateways.load(Ordering::Relaxed)
     }
 
     /// Whether the last report succeeded at every server. Reveals a lost Redis when there are no requests.
-    pub(in crate::store) fn is_reporting(&self) -> bool {
+    pub(crate) fn is_reporting(&self) -> bool {
         self.is_reporting.load(Ordering::Relaxed)
     }
 
     /// How many of the gateways use another secret, and so count under other keys.
-    pub(in crate::store) fn other_secrets(&self) -> u32 {
+    pub(crate) fn other_secrets(&self) -> u32 {
         self.other_secrets.load(Ordering::Relaxed)
     }
 
@@ -83,7 +83,7 @@ impl Presence {
 
 /// Reports once a second over its own connections: to every shard, or with a Cluster to the server that has
 /// the presence keys.
-pub(in crate::store) struct Reporter<'a> {
+pub(crate) struct Reporter<'a> {
     presence: &'a Presence,
     backend: &'a RedisBackend,
     keys: PresenceKeys,
@@ -111,7 +111,7 @@ fn estimate_gateways(before: u32, counts: impl Iterator<Item = GatewayCount>) ->
 }
 
 impl<'a> Reporter<'a> {
-    pub(in crate::store) fn new(presence: &'a Presence, backend: &'a RedisBackend) -> Self {
+    pub(crate) fn new(presence: &'a Presence, backend: &'a RedisBackend) -> Self {
         let connections = if backend.is_cluster() {
             vec![HeartbeatConnection::new(None)]
         } else {
@@ -123,7 +123,7 @@ impl<'a> Reporter<'a> {
 
     /// Reports, and counts the gateways. A failure is only a missed report: the workers' breakers decide
     /// what requests do. Returns what the operator has deleted since the last report.
-    pub(in crate::store) async fn report(&mut self) -> Deletions {
+    pub(crate) async fn report(&mut self) -> Deletions {
         let Self { presence, backend, keys, connections } = self;
         let now = backend.context.clock.uptime();
         let replies = connections
@@ -161,7 +161,7 @@ impl<'a> Reporter<'a> {
 
     /// Removes this gateway from every server, so that the others need not wait for its report to expire.
     /// A failure is ignored: the report expires.
-    pub(in crate::store) async fn leave(self) {
+    pub(crate) async fn leave(self) {
         let Self { presence, backend, keys, connections } = self;
         let commands = connections.into_iter().filter_map(|heartbeat| heartbeat.connection).map(
             async |node_connection| {

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
+use ::redis::{Client, ConnectionInfo, aio::MultiplexedConnection};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use redis::{Client, ConnectionInfo, aio::MultiplexedConnection};
 
 use super::{
     Failure,
@@ -123,7 +123,7 @@ impl Sentinel {
         connection: &mut MultiplexedConnection,
         context: &Context,
     ) -> Result<(String, u16), ConnectError> {
-        let mut command = redis::cmd("SENTINEL");
+        let mut command = ::redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.master);
         let reply = command.query_async::<Option<(String, u16)>>(connection);
         match context.clock.timeout(context.options.connect_timeout, reply).await {
@@ -138,15 +138,15 @@ async fn is_primary(
     connection: &mut MultiplexedConnection,
     context: &Context,
 ) -> Result<bool, ConnectError> {
-    let command = redis::cmd("ROLE");
-    let reply = command.query_async::<Vec<redis::Value>>(connection);
+    let command = ::redis::cmd("ROLE");
+    let reply = command.query_async::<Vec<::redis::Value>>(connection);
     let role = match context.clock.timeout(context.options.connect_timeout, reply).await {
         Ok(Ok(role)) => role,
         Ok(Err(error)) => return Err(ConnectError::from(&error)),
         Err(_) => return Err(Failure::Timeout.into()),
     };
     let name =
-        role.into_iter().next().and_then(|name| redis::from_redis_value::<String>(name).ok());
+        role.into_iter().next().and_then(|name| ::redis::from_redis_value::<String>(name).ok());
     Ok(name.ok_or(Failure::Reply)? == "master")
 }
 

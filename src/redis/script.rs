@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, Pipeline};
+use ::redis::{Cmd, Pipeline};
 
 use super::script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK};
 use crate::limit::{
@@ -15,13 +15,13 @@ const TEXTS: [&str; 4] = [CHARGE, ACQUIRE, PEEK, ADJUST];
 
 /// The SHA-1 of each of [`TEXTS`], in hexadecimal.
 static HASHES: LazyLock<[Box<str>; 4]> =
-    LazyLock::new(|| TEXTS.map(|text| redis::Script::new(text).get_hash().into()));
+    LazyLock::new(|| TEXTS.map(|text| ::redis::Script::new(text).get_hash().into()));
 
 /// Reports a gateway alive, and returns the gateways that are alive and recent deletions.
-pub(super) const PRESENCE: &str = include_str!("../../../lua/presence.lua");
+pub(super) const PRESENCE: &str = include_str!("../../lua/presence.lua");
 
 /// Records deletions for the other gateways.
-pub(super) const RESET: &str = include_str!("../../../lua/reset.lua");
+pub(super) const RESET: &str = include_str!("../../lua/reset.lua");
 
 /// Integers in a reply for each charge or adjustment, after the time.
 const FIELDS: usize = 6;
@@ -56,7 +56,7 @@ impl Scripts {
 
     /// The command that asks which of the scripts Redis has cached.
     pub(super) fn exists_command() -> Cmd {
-        let mut command = redis::cmd("SCRIPT");
+        let mut command = ::redis::cmd("SCRIPT");
         command.arg("EXISTS");
         for hash in &*HASHES {
             command.arg(&**hash);
@@ -67,7 +67,7 @@ impl Scripts {
     /// The commands that load the scripts that Redis has not cached. `loaded` is the reply to
     /// [`Self::exists_command`].
     pub(super) fn load_commands(loaded: &[bool]) -> Pipeline {
-        let mut loads = redis::pipe();
+        let mut loads = ::redis::pipe();
         for (index, text) in TEXTS.iter().enumerate() {
             if loaded.get(index) != Some(&true) {
                 loads.cmd("SCRIPT").arg("LOAD").arg(text).ignore();
@@ -148,7 +148,7 @@ impl Scripts {
 
     /// The command that deletes a caller's records under these limits.
     pub(super) fn delete(&self, limits: &[&Limit], key: Key) -> Cmd {
-        let mut command = redis::cmd("DEL");
+        let mut command = ::redis::cmd("DEL");
         for limit in limits {
             command.arg(record_key(&self.namespace, limit, key));
         }
@@ -173,7 +173,7 @@ impl ScriptRef {
             Self::Hash => ("EVALSHA", hash),
             Self::Text => ("EVAL", text),
         };
-        let mut command = redis::cmd(name);
+        let mut command = ::redis::cmd(name);
         command.arg(script);
         command
     }

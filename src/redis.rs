@@ -1,4 +1,7 @@
-//! Counters in Redis: one script call per request, and a typed failure if it gives no decision.
+//! Connections to Redis and the scripts that charge limits there: one script call per request, and a typed
+//! failure if it gives no decision. What to do with a failure is the business of [`crate::store`].
+//!
+//! In this module, `::redis` is the client library.
 //!
 //! Each word has one meaning here:
 //!
@@ -10,6 +13,7 @@
 //!
 //! [`RedisBackend`] is shared by the process: it owns the nodes, and makes the calls that no request waits
 //! for. [`RedisClient`] belongs to one worker: it has a connection and a circuit breaker for each node.
+//! [`Connector`] opens further connections, for the throttle's bulk transfers.
 //!
 //! Promises: a request waits no longer than the response timeout, and not at all while the breaker is
 //! open. A call that may have been executed is never repeated. No URL, password or argument is logged.
@@ -50,7 +54,7 @@ mod shard_id;
 
 use self::failure::error_code;
 pub(crate) use self::node::NodeConnection;
-pub(super) use self::{
+pub(crate) use self::{
     backend::RedisBackend,
     client::RedisClient,
     late_reply::{CallError, LATE_REPLY_TIMEOUT, LateReply},
@@ -60,5 +64,5 @@ pub(super) use self::{
 pub use self::{
     backend::{Connector, ShardStatus},
     failure::Failure,
-    options::{Credentials, RedisOptions, ShardUrls, Topology},
+    options::{Credentials, RedisOptions, RedisSetupError, ShardUrls, Topology},
 };

@@ -1,6 +1,6 @@
 //! One call of a script over one connection.
 
-use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
+use ::redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 
 use super::{Failure, connect::is_redirect, error_code, script::ScriptRef};
 
@@ -73,7 +73,7 @@ pub(super) async fn send<T: FromRedisValue>(
     if redirect != Some(Redirect::Ask) {
         return command.query_async(connection).await;
     }
-    let mut pipeline = redis::pipe();
+    let mut pipeline = ::redis::pipe();
     pipeline.cmd("ASKING").ignore().add_command(command.clone());
     let (reply,) = pipeline.query_async(connection).await?;
     Ok(reply)

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{RedisOptions, background::BackgroundThread};
-use crate::{clock::Clock, store::SetupError};
+use super::{RedisOptions, RedisSetupError, background::BackgroundThread};
+use crate::clock::Clock;
 
 /// Made once for each process. Every wait, also for a server's reply, goes by its clock.
 pub(super) struct Context {
@@ -17,8 +17,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`SetupError::Thread`].
-    pub(super) fn new(options: RedisOptions, clock: Clock) -> Result<Self, SetupError> {
+    /// [`RedisSetupError::Thread`].
+    pub(super) fn new(options: RedisOptions, clock: Clock) -> Result<Self, RedisSetupError> {
         Ok(Self { options, clock, background: BackgroundThread::start()? })
     }
 

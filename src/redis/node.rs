@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
+use ::redis::{Client, aio::MultiplexedConnection};
 use parking_lot::Mutex;
-use redis::{Client, aio::MultiplexedConnection};
 use tokio::sync::watch;
 
 use super::{
@@ -286,7 +286,7 @@ impl Node {
     ///
     /// The connection's failure, or [`Failure::Timeout`].
     pub(super) async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
-        let ping = redis::cmd("PING");
+        let ping = ::redis::cmd("PING");
         let reply = ping.exec_async(connection);
         match self.clock().timeout(self.context.background_timeout(), reply).await {
             Ok(Ok(())) => Ok(()),

@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Cmd, FromRedisValue, RedisError};
+use ::redis::{Cmd, FromRedisValue, RedisError};
 
 use super::{
-    Failure, RedisOptions, Topology,
+    Failure, RedisOptions, RedisSetupError, Topology,
     call::run,
     cluster::Cluster,
     connect,
@@ -20,11 +20,10 @@ use super::{
 use crate::{
     clock::{Clock, Elapsed},
     limit::{Charge, Key, Limit, Millis, Verdict},
-    store::{SetupError, record_id::shared_record_id},
 };
 
 /// The part of the Redis store that the process's workers share.
-pub(in crate::store) struct RedisBackend {
+pub(crate) struct RedisBackend {
     pub(super) context: Arc<Context>,
     pub(super) layout: Layout,
     pub(super) scripts: Scripts,
@@ -62,19 +61,19 @@ impl RedisBackend {
     /// # Errors
     ///
     /// If a URL or the certificates are malformed, there is no URL, or the thread cannot be started.
-    pub(in crate::store) fn new(options: RedisOptions, clock: Clock) -> Result<Self, SetupError> {
+    pub(crate) fn new(options: RedisOptions, clock: Clock) -> Result<Self, RedisSetupError> {
         let context = Arc::new(Context::new(options, clock)?);
         let options = &context.options;
         let (mut sentinel, ca) = (None, options.tls_ca.as_deref());
-        let node = |url: &str| -> Result<_, SetupError> {
+        let node = |url: &str| -> Result<_, RedisSetupError> {
             let client = connect::client_for_url(url, &options.credentials, ca)?;
             Ok(Arc::new(Node::fixed(client, Arc::clone(&context))))
         };
-        let no_server = SetupError::Url("expected at least one server");
+        let no_server = RedisSetupError::Url("expected at least one server");
         let layout = match &options.topology {
             Topology::Shards(shards) if shards.is_empty() => return Err(no_server),
             Topology::Shards(shards) => {
-                let shards = shards.iter().map(|shard| -> Result<_, SetupError> {
+                let shards = shards.iter().map(|shard| -> Result<_, RedisSetupError> {
                     let replicas = shard.replicas.iter().map(|url| node(url));
                     let replicas = replicas.collect::<Result<_, _>>()?;
                     Ok(Shard { primary: node(&shard.primary)?, replicas })
@@ -107,7 +106,7 @@ impl RedisBackend {
     }
 
     /// The shard of a caller's records.
-    pub(in crate::store) fn shard_of(&self, key: Key) -> ShardId {
+    pub(crate) fn shard_of(&self, key: Key) -> ShardId {
         match &self.layout {
             Layout::Fixed(shards) if shards.len() == 1 => ShardId::ONLY,
             _ => self.shard_of_tag(&shard_id::hash_tag(key)),
@@ -174,7 +173,7 @@ impl RedisBackend {
     }
 
     /// The status of each primary.
-    pub(in crate::store) fn shards(&self) -> Vec<ShardStatus> {
+    pub(crate) fn shards(&self) -> Vec<ShardStatus> {
         let status = |node: Arc<Node>| ShardStatus {
             name: node.name.clone(),
             is_up: node.is_up(),
@@ -184,12 +183,12 @@ impl RedisBackend {
     }
 
     /// The number of workers whose breaker is open, for the server where that number is largest.
-    pub(in crate::store) fn lost_workers(&self) -> usize {
+    pub(crate) fn lost_workers(&self) -> usize {
         self.nodes().iter().map(|node| node.open_breakers()).max().unwrap_or(0)
     }
 
     /// The state for [`Self::check_topology`]; `None` without Sentinel.
-    pub(in crate::store) fn sentinel_watch(&self) -> Option<SentinelWatch> {
+    pub(crate) fn sentinel_watch(&self) -> Option<SentinelWatch> {
         let (Some(sentinel), Layout::Fixed(shards)) = (&self.sentinel, &self.layout) else {
             return None;
         };
@@ -199,7 +198,7 @@ impl RedisBackend {
 
     /// Checks for failovers: asks the sentinels once, and requests a read of a Cluster's map while a server
     /// is lost. Otherwise only failed calls request one.
-    pub(in crate::store) async fn check_topology(&self, watch: Option<&mut SentinelWatch>) {
+    pub(crate) async fn check_topology(&self, watch: Option<&mut SentinelWatch>) {
         if self.lost_workers() > 0 {
             self.refresh_cluster();
         }
@@ -214,7 +213,7 @@ impl RedisBackend {
     /// # Errors
     ///
     /// The primary's failure, if no replica gave a verdict either.
-    pub(in crate::store) async fn peek(
+    pub(crate) async fn peek(
         &self,
         shard: ShardId,
         charges: &[Charge<'_>],
@@ -246,31 +245,27 @@ impl RedisBackend {
     /// # Errors
     ///
     /// The server's failure. After [`Failure::Timeout`] or [`Failure::Io`] they may have been deleted.
-    pub(in crate::store) async fn delete(
-        &self,
-        limits: &[&Limit],
-        key: Key,
-    ) -> Result<(), Failure> {
+    pub(crate) async fn delete(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
         let command = |_| self.scripts.delete(limits, key);
         self.call_shard::<u64>(self.shard_of(key), command).await.map(drop)
     }
 
-    /// Records the deletion for the other gateways, which read it with their next report.
+    /// Announces to the other gateways, with their next reports, that the records of `key` with these shared
+    /// ids were deleted.
     ///
     /// # Errors
     ///
     /// The server's failure.
-    pub(in crate::store) async fn announce_deletion(
+    pub(crate) async fn announce_deletion(
         &self,
-        limits: &[&Limit],
         key: Key,
+        records: &[u128],
     ) -> Result<(), Failure> {
-        let records: Vec<u128> = limits.iter().map(|limit| shared_record_id(limit, key)).collect();
         let keys = PresenceKeys::new(&self.context.options.namespace, self.is_cluster());
         // Gateways report to every configured shard, so any will do; in a Cluster, to one server only.
         let presence_shard = || self.shard_of_tag(keys.hash_tag.as_bytes());
         let shard = if self.is_cluster() { presence_shard() } else { self.shard_of(key) };
-        self.call_shard(shard, |_| keys.record_deletions(&records)).await
+        self.call_shard(shard, |_| keys.record_deletions(records)).await
     }
 
     /// Calls the server of a shard over a new connection, and follows one redirect.
@@ -320,7 +315,7 @@ impl RedisBackend {
     }
 
     /// Upper bound of the duration of a call, connecting included.
-    pub(in crate::store) fn max_call_duration(&self) -> Duration {
+    pub(crate) fn max_call_duration(&self) -> Duration {
         // Connecting, the probe's write and script loads, and the call. In a Cluster, reading the map first
         // may take as long again.
         let options = &self.context.options;
@@ -343,7 +338,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    pub(in crate::store) fn new(backend: Arc<RedisBackend>) -> Self {
+    pub(crate) fn new(backend: Arc<RedisBackend>) -> Self {
         Self { backend }
     }
 

@@ -79,3 +79,17 @@ impl fmt::Debug for RedisOptions {
             .finish_non_exhaustive()
     }
 }
+
+/// Why the Redis part of a store cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub enum RedisSetupError {
+    /// The URL is not a Redis URL. The message leaves it out, because it may hold a password.
+    #[error("the Redis URL is not valid: {0}")]
+    Url(&'static str),
+    /// The CA certificates for TLS to Redis are not PEM.
+    #[error("the CA certificates for TLS to Redis are not valid: expected PEM")]
+    Ca,
+    /// The thread that connects to Redis could not be started.
+    #[error("cannot start the thread that connects to Redis: {0}")]
+    Thread(#[from] std::io::Error),
+}

@@ -36,7 +36,7 @@ impl Failure {
     }
 
     /// Classifies an error of the `redis` crate.
-    pub(super) fn classify(error: &redis::RedisError) -> Self {
+    pub(super) fn classify(error: &::redis::RedisError) -> Self {
         // The error's text is not logged: it may repeat arguments that were sent.
         let code = error_code(error);
         tracing::debug!(kind = ?error.kind(), code, "a Redis command failed");
@@ -46,7 +46,7 @@ impl Failure {
             Self::Io
         } else if matches!(
             error.kind(),
-            redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType
+            ::redis::ErrorKind::Parse | ::redis::ErrorKind::UnexpectedReturnType
         ) {
             Self::Reply
         } else {
@@ -56,7 +56,7 @@ impl Failure {
 }
 
 /// The code of a server's error reply (its first word); of a pipeline's, the first error's.
-pub(super) fn error_code(error: &redis::RedisError) -> Option<String> {
+pub(super) fn error_code(error: &::redis::RedisError) -> Option<String> {
     let errors = error.clone().into_server_errors()?;
     errors.first().map(|(_, error)| error.code().to_owned())
 }

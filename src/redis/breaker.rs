@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::aio::MultiplexedConnection;
+use ::redis::aio::MultiplexedConnection;
 use tokio::{
     sync::{Notify, watch},
     task::AbortHandle,

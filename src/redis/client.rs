@@ -2,9 +2,9 @@
 
 use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 
+use ::redis::{Cmd, RedisError};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use redis::{Cmd, RedisError};
 use tokio::task::AbortHandle;
 
 use super::{
@@ -26,7 +26,7 @@ use crate::{
 const RECOVERY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// One worker's connections to Redis.
-pub(in crate::store) struct RedisClient {
+pub(crate) struct RedisClient {
     backend: Arc<RedisBackend>,
     connections: Arc<Connections>,
     /// Opens connections as the Cluster's map changes, before requests need them.
@@ -60,7 +60,7 @@ struct Attempt {
 
 impl RedisClient {
     /// Starts connecting in the background of the current runtime.
-    pub(in crate::store) fn new(backend: Arc<RedisBackend>) -> Self {
+    pub(crate) fn new(backend: Arc<RedisBackend>) -> Self {
         let (cluster, nodes) = match &backend.layout {
             Layout::Fixed(shards) => (None, shards.iter().map(|shard| &shard.primary).collect()),
             Layout::Cluster(cluster) => (Some(Arc::clone(cluster)), Vec::new()),
@@ -83,17 +83,17 @@ impl RedisClient {
     }
 
     /// The shard of a caller's records. Hashes nothing if there is one server.
-    pub(in crate::store) fn shard_of(&self, key: Key) -> ShardId {
+    pub(crate) fn shard_of(&self, key: Key) -> ShardId {
         self.backend.shard_of(key)
     }
 
     /// The longest time that a request waits for its decision.
-    pub(in crate::store) fn response_timeout(&self) -> Duration {
+    pub(crate) fn response_timeout(&self) -> Duration {
         self.backend.context.options.response_timeout
     }
 
     /// Whether a call would be sent at once: there is a connection, and its breaker is closed.
-    pub(in crate::store) fn is_live(&self, shard: ShardId) -> bool {
+    pub(crate) fn is_live(&self, shard: ShardId) -> bool {
         self.connections.get(shard).is_some_and(|connection| connection.is_closed())
     }
 
@@ -104,7 +104,7 @@ impl RedisClient {
     ///
     /// A [`CallError`]: only with [`Failure::Open`] and [`Failure::Server`] is it certain that nothing was
     /// charged.
-    pub(in crate::store) async fn charge(
+    pub(crate) async fn charge(
         &self,
         shard: ShardId,
         charges: &[Charge<'_>],
@@ -120,7 +120,7 @@ impl RedisClient {
     /// # Errors
     ///
     /// As [`Self::charge`].
-    pub(in crate::store) async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         shard: ShardId,
         acquisition: &Acquisition<'_>,
@@ -134,7 +134,7 @@ impl RedisClient {
     /// # Errors
     ///
     /// The call's failure.
-    pub(in crate::store) async fn peek(
+    pub(crate) async fn peek(
         &self,
         shard: ShardId,
         charges: &[Charge<'_>],
@@ -153,7 +153,7 @@ impl RedisClient {
     ///
     /// The call's failure: only with [`Failure::Open`] and [`Failure::Server`] is it certain that nothing was
     /// adjusted.
-    pub(in crate::store) async fn adjust(
+    pub(crate) async fn adjust(
         &self,
         shard: ShardId,
         adjustments: &[Adjustment<'_>],
@@ -175,7 +175,7 @@ impl RedisClient {
     /// # Errors
     ///
     /// As [`Self::adjust`].
-    pub(in crate::store) async fn adjust_awaiting_late_reply(
+    pub(crate) async fn adjust_awaiting_late_reply(
         &self,
         shard: ShardId,
         adjustments: &[Adjustment<'_>],

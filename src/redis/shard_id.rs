@@ -12,11 +12,11 @@ pub(super) const SLOTS: u16 = 16_384;
 /// A set of keys that one script call can reach together: the index of a configured shard (by the order of
 /// their names), or a Cluster's slot.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub(in crate::store) struct ShardId(pub(super) u16);
+pub(crate) struct ShardId(pub(super) u16);
 
 impl ShardId {
     /// The only shard, if there is one server.
-    pub(in crate::store) const ONLY: Self = Self(0);
+    pub(crate) const ONLY: Self = Self(0);
 }
 
 /// The hash tag of all records of a caller: what is between braces in their Redis keys.

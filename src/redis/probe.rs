@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{RedisResult, Value, aio::MultiplexedConnection};
+use ::redis::{RedisResult, Value, aio::MultiplexedConnection};
 
 use super::{
     Failure,
@@ -26,7 +26,7 @@ pub(super) async fn probe(
     key: &str,
     context: &Context,
 ) -> Result<(), ConnectError> {
-    let mut checks = redis::pipe();
+    let mut checks = ::redis::pipe();
     checks.ignore_errors().add_command(Scripts::exists_command());
     checks.cmd("SET").arg(key).arg(1).arg("PX").arg(PROBE_KEY_TTL);
     let checks = checks.query_async::<(RedisResult<Vec<bool>>, RedisResult<Value>)>(connection);

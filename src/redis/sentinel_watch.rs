@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use ::redis::aio::MultiplexedConnection;
 use futures_util::future::join_all;
-use redis::aio::MultiplexedConnection;
 
 use super::{
     connect,
@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Compares the sentinels' replies with the primary in use, over one connection to each sentinel.
-pub(in crate::store) struct SentinelWatch {
+pub(crate) struct SentinelWatch {
     sentinel: Arc<Sentinel>,
     node: Arc<Node>,
     /// In the order of the sentinels; `None` until the next check.

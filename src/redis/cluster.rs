@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
+use ::redis::{ConnectionInfo, Value};
 use arc_swap::ArcSwap;
-use redis::{ConnectionInfo, Value};
 use tokio::sync::{Notify, watch};
 
 use super::{
@@ -155,7 +155,7 @@ impl Cluster {
     /// slot's owner in the map; `ASK` only adds an unknown node.
     pub(super) fn redirect(
         self: &Arc<Self>,
-        error: &redis::RedisError,
+        error: &::redis::RedisError,
         sender: &Node,
     ) -> Option<(Arc<Node>, Redirect)> {
         let is_moved = error.code() == Some("MOVED");
@@ -224,7 +224,7 @@ impl Cluster {
             return Err(failure);
         }
         let mut connection = node.open_connection().await?;
-        let mut command = redis::cmd("CLUSTER");
+        let mut command = ::redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let reply = command.query_async::<Value>(&mut connection);
         let Context { options, clock, .. } = &*self.context;
@@ -278,7 +278,7 @@ fn parse_slots(reply: Value, sender_host: &str) -> Option<Vec<SlotRange>> {
         let (first, last) = (parse_u16(&entry.next()?)?, parse_u16(&entry.next()?)?);
         let Value::Array(primary) = entry.next()? else { return None };
         let mut primary = primary.into_iter();
-        let host: Option<String> = redis::from_redis_value(primary.next()?).ok()?;
+        let host: Option<String> = ::redis::from_redis_value(primary.next()?).ok()?;
         let host = host.filter(|host| !host.is_empty()).unwrap_or_else(|| sender_host.to_owned());
         let port = parse_u16(&primary.next()?)?;
         if first > last || last >= SLOTS {
@@ -372,9 +372,9 @@ mod tests {
         let template = client.get_connection_info().clone();
         let sender = Node::fixed(client, Arc::clone(&context));
         let cluster = Arc::new(Cluster::new(context, template, [].into()));
-        let moved = |to: &str| -> redis::RedisError {
+        let moved = |to: &str| -> ::redis::RedisError {
             let error = format!("-MOVED 1 {to}:7000\r\n");
-            let reply = redis::parse_redis_value(error.as_bytes()).unwrap();
+            let reply = ::redis::parse_redis_value(error.as_bytes()).unwrap();
             reply.extract_error().unwrap_err()
         };
         assert!(cluster.redirect(&moved("?"), &sender).is_none());

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::Cmd;
+use ::redis::Cmd;
 
 use super::{
     Failure, RedisBackend,
@@ -39,12 +39,12 @@ impl ReportStreak {
 
 /// The records that the operator has deleted since the last report.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(in crate::store) struct Deletions {
-    /// Their shared ids: [`shared_record_id`](crate::store::record_id::shared_record_id).
-    pub(in crate::store) records: Vec<u128>,
+pub(crate) struct Deletions {
+    /// Their shared ids: the same at all gateways.
+    pub(crate) records: Vec<u128>,
     /// Some records may be missing: the last report is older than deletions are kept, or the server's clock
     /// was set back to before it.
-    pub(in crate::store) is_partial: bool,
+    pub(crate) is_partial: bool,
 }
 
 /// One server's reply to a report.

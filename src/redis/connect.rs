@@ -1,12 +1,11 @@
 //! Makes clients of the `redis` crate, from a URL or for another address, and connects them within a timeout.
 
-use redis::{
+use ::redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     TlsCertificates, aio::MultiplexedConnection,
 };
 
-use super::{Credentials, Failure, context::Context, error_code};
-use crate::store::SetupError;
+use super::{Credentials, Failure, RedisSetupError, context::Context, error_code};
 
 /// Commands that may wait in a connection's write buffer; later ones wait within their own timeout.
 const PIPELINE_BUFFER: usize = 1_024;
@@ -17,8 +16,8 @@ pub(super) struct ConnectError {
     pub(super) reason: String,
 }
 
-impl From<&redis::RedisError> for ConnectError {
-    fn from(error: &redis::RedisError) -> Self {
+impl From<&::redis::RedisError> for ConnectError {
+    fn from(error: &::redis::RedisError) -> Self {
         let failure = Failure::classify(error);
         Self { failure, reason: error_code(error).unwrap_or_else(|| failure.label().to_owned()) }
     }
@@ -31,7 +30,7 @@ impl From<Failure> for ConnectError {
 }
 
 /// Whether a Cluster's server redirects to the one that serves the key.
-pub(super) fn is_redirect(error: &redis::RedisError) -> bool {
+pub(super) fn is_redirect(error: &::redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK"))
 }
 
@@ -58,7 +57,7 @@ pub(super) async fn open(
         Err(_) => return Err(Failure::Timeout.into()),
     };
     let mut connect_error = ConnectError::from(&error);
-    if error.kind() == redis::ErrorKind::AuthenticationFailed
+    if error.kind() == ::redis::ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
     {
         "the server refuses the user name or the password".clone_into(&mut connect_error.reason);
@@ -79,19 +78,19 @@ pub(super) fn client_for_url(
     url: &str,
     credentials: &Credentials,
     tls_ca: Option<&[u8]>,
-) -> Result<Client, SetupError> {
+) -> Result<Client, RedisSetupError> {
     let expected = "expected redis://[user:password@]host[:port][/database] or rediss://";
-    let info = url.into_connection_info().map_err(|_| SetupError::Url(expected))?;
+    let info = url.into_connection_info().map_err(|_| RedisSetupError::Url(expected))?;
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     let info = with_credentials(info.set_tcp_settings(tcp), credentials);
     let opened = match tls_ca {
         Some(ca) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
             let certificates = TlsCertificates { client_tls: None, root_cert: Some(ca.to_vec()) };
-            return Client::build_with_tls(info, certificates).map_err(|_| SetupError::Ca);
+            return Client::build_with_tls(info, certificates).map_err(|_| RedisSetupError::Ca);
         }
         _ => Client::open(info),
     };
-    opened.map_err(|_| SetupError::Url(expected))
+    opened.map_err(|_| RedisSetupError::Url(expected))
 }
 
 /// Sets the user name and the password, each only if the URL has none.

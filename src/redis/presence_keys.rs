@@ -28,8 +28,8 @@ impl PresenceKeys {
     }
 
     /// The command that records deletions for the other gateways.
-    pub(super) fn record_deletions(&self, records: &[u128]) -> redis::Cmd {
-        let mut command = redis::cmd("EVAL");
+    pub(super) fn record_deletions(&self, records: &[u128]) -> ::redis::Cmd {
+        let mut command = ::redis::cmd("EVAL");
         command.arg(script::RESET).arg(1).arg(&self.resets).arg(DELETION_LIFETIME);
         for record in records {
             command.arg(format!("{record:032x}"));
@@ -39,17 +39,17 @@ impl PresenceKeys {
 
     /// The command that reports a gateway alive. Its reply has the deletions since `since`, in ms by the
     /// server's clock.
-    pub(super) fn report(&self, member: &str, since: u64) -> redis::Cmd {
+    pub(super) fn report(&self, member: &str, since: u64) -> ::redis::Cmd {
         self.presence(member, REPORT_LIFETIME, since)
     }
 
     /// The command that removes a stopping gateway.
-    pub(super) fn leave(&self, member: &str) -> redis::Cmd {
+    pub(super) fn leave(&self, member: &str) -> ::redis::Cmd {
         self.presence(member, 0, 0)
     }
 
-    fn presence(&self, member: &str, lifetime: u64, since: u64) -> redis::Cmd {
-        let mut command = redis::cmd("EVAL");
+    fn presence(&self, member: &str, lifetime: u64, since: u64) -> ::redis::Cmd {
+        let mut command = ::redis::cmd("EVAL");
         command.arg(script::PRESENCE).arg(2).arg(&self.gateways).arg(&self.resets);
         command.arg(member).arg(lifetime).arg(since);
         command

@@ -1,0 +1,229 @@
+//! [`Section`]: a cursor into the configuration, which reports faults and notes where it stands.
+
+use std::cell::{Ref, RefCell};
+use std::collections::BTreeMap;
+
+use crate::config::{ConfigSource, Fault, MAX_FAULTS, suggest};
+
+/// Maximum number of names that a fault lists.
+const MAX_NAMES: usize = 20;
+/// Maximum number of names that are compared to find a suggestion.
+const MAX_COMPARED: usize = 1_000;
+/// The syntax of names, for faults.
+const NAME_SYNTAX: &str = "a name of 1 to 64 letters, digits, `_`, `.` or `-`";
+
+/// Collects the faults and notes of a configuration while it is compiled: at most [`MAX_FAULTS`] of each,
+/// because locating one walks the whole file.
+pub(super) struct FaultCollector<'a> {
+    source: &'a ConfigSource,
+    faults: RefCell<Vec<Fault>>,
+    notes: RefCell<Vec<Fault>>,
+}
+
+impl<'a> FaultCollector<'a> {
+    pub(super) fn new(source: &'a ConfigSource) -> Self {
+        Self { source, faults: RefCell::default(), notes: RefCell::default() }
+    }
+
+    /// The configuration as a whole.
+    pub(super) fn root(&self) -> Section<'_> {
+        Section { collector: self, path: String::new() }
+    }
+
+    /// The faults, which exclude a snapshot, and the notes.
+    pub(super) fn into_faults_and_notes(self) -> (Vec<Fault>, Vec<Fault>) {
+        (self.faults.into_inner(), self.notes.into_inner())
+    }
+}
+
+/// A value of the configuration: its path, such as `routes[2].match.path`, and where its faults are collected.
+#[derive(Clone)]
+pub(super) struct Section<'a> {
+    collector: &'a FaultCollector<'a>,
+    path: String,
+}
+
+impl<'a> Section<'a> {
+    /// The value of `key`, a key of the configuration's schema.
+    pub(super) fn at(&self, key: &'static str) -> Self {
+        #[cfg(test)]
+        schema_keys::assert_has(key);
+        self.entry(key)
+    }
+
+    /// The value of `name` in a map whose keys the operator chooses.
+    pub(super) fn entry(&self, name: &str) -> Self {
+        let dot = if self.path.is_empty() { "" } else { "." };
+        Self { collector: self.collector, path: format!("{}{dot}{name}", self.path) }
+    }
+
+    /// The item `index` of a list, from 0.
+    pub(super) fn index(&self, index: usize) -> Self {
+        Self { collector: self.collector, path: format!("{}[{index}]", self.path) }
+    }
+
+    /// The configuration that this is a part of.
+    pub(super) fn root(&self) -> Self {
+        self.collector.root()
+    }
+
+    /// The path, as messages and log lines write it.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Reports a fault of the value, unless the value could not be read and has a fault already.
+    pub(super) fn fault(&self, what: impl Into<String>, expected: &str) {
+        if self.is_full() || self.source().is_unreadable(&self.path) {
+            return;
+        }
+        self.push_fault(self.source().fault(&self.path, what, expected));
+    }
+
+    /// Reports a fault of the key.
+    pub(super) fn fault_at_key(&self, what: impl Into<String>, expected: &str) {
+        if !self.is_full() {
+            self.push_fault(self.source().fault_at_key(&self.path, what, expected));
+        }
+    }
+
+    /// Reports a fault of the value unless `is_valid`.
+    pub(super) fn ensure(&self, is_valid: bool, what: &str, expected: &str) {
+        if !is_valid {
+            self.fault(what, expected);
+        }
+    }
+
+    /// Reports a valid value that the operator may not intend.
+    pub(super) fn note(&self, what: impl Into<String>, expected: &str) {
+        self.push_note(|| self.source().fault(&self.path, what, expected));
+    }
+
+    /// As [`Section::note`], but about the key.
+    pub(super) fn note_at_key(&self, what: impl Into<String>, expected: &str) {
+        self.push_note(|| self.source().fault_at_key(&self.path, what, expected));
+    }
+
+    /// Reports an invalid name, which is the key. Names appear in headers, metrics and Redis keys.
+    pub(super) fn ensure_key_name(&self, name: &str) {
+        if !is_name(name) {
+            self.fault_at_key(format!("`{name}`"), NAME_SYNTAX);
+        }
+    }
+
+    /// Reports an invalid name, which is the value.
+    pub(super) fn ensure_value_name(&self, name: &str) {
+        self.ensure(is_name(name), &format!("`{name}`"), NAME_SYNTAX);
+    }
+
+    /// Reports `name`, which is the value, if no upstream or limit (`kind`) in `known` has it. A name whose
+    /// definition could not be read counts as known.
+    pub(super) fn ensure_reference<T>(&self, kind: &str, name: &str, known: &BTreeMap<String, T>) {
+        if known.contains_key(name) || self.is_full() {
+            return;
+        }
+        let section = format!("{kind}s");
+        let is_defined = self.source().names(&section).any(|defined| defined == name);
+        if is_defined || self.source().is_absent(&section) {
+            return;
+        }
+        // Names with faulty definitions are included.
+        let mut all: Vec<&str> = self.source().names(&section).collect();
+        all.sort_unstable();
+        let names = || all.iter().copied();
+        let expected = match suggest(name, names().take(MAX_COMPARED)) {
+            Some(closest) => format!("`{closest}`"),
+            None if all.is_empty() => format!("the name of a defined {kind} (there is none)"),
+            None => {
+                let first: Vec<&str> = names().take(MAX_NAMES).collect();
+                let more = match all.len() - first.len() {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                format!("one of {}{more}", first.join(", "))
+            }
+        };
+        self.fault(format!("unknown {kind} `{name}`"), &expected);
+    }
+
+    /// True if the value could be read. A value that could not be read has a default or a placeholder in its
+    /// place.
+    pub(super) fn is_readable(&self) -> bool {
+        !self.source().is_unreadable(&self.path)
+    }
+
+    /// True if the values of `keys` could be read, so that they can be compared.
+    pub(super) fn can_read(&self, keys: &[&'static str]) -> bool {
+        keys.iter().all(|key| self.at(key).is_readable())
+    }
+
+    /// True if the file has `key` in this section of the first level.
+    pub(super) fn has_key(&self, key: &'static str) -> bool {
+        self.source().names(&self.path).any(|name| name == key)
+    }
+
+    /// The line number of the value, from 1.
+    pub(super) fn line(&self) -> usize {
+        self.source().fault(&self.path, "", "").location.line
+    }
+
+    /// True if any part of the configuration has a fault that was reported here.
+    pub(super) fn has_faults(&self) -> bool {
+        !self.faults().is_empty()
+    }
+
+    /// True if no more faults are recorded, so that callers can skip expensive checks.
+    pub(super) fn is_full(&self) -> bool {
+        self.faults().len() >= MAX_FAULTS
+    }
+
+    fn source(&self) -> &'a ConfigSource {
+        self.collector.source
+    }
+
+    fn faults(&self) -> Ref<'a, Vec<Fault>> {
+        self.collector.faults.borrow()
+    }
+
+    fn push_fault(&self, fault: Fault) {
+        self.collector.faults.borrow_mut().push(fault);
+    }
+
+    fn push_note(&self, note: impl FnOnce() -> Fault) {
+        let mut notes = self.collector.notes.borrow_mut();
+        if notes.len() < MAX_FAULTS {
+            notes.push(note());
+        }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    (1..=64).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
+/// The keys of the configuration, so that a test finds a misspelt one.
+#[cfg(test)]
+mod schema_keys {
+    use std::{collections::BTreeSet, sync::LazyLock};
+
+    use serde_json::Value;
+
+    static KEYS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+        let mut keys = BTreeSet::new();
+        add(&crate::config::schema().to_value(), &mut keys);
+        keys
+    });
+
+    fn add(schema: &Value, keys: &mut BTreeSet<String>) {
+        if let Some(Value::Object(properties)) = schema.get("properties") {
+            keys.extend(properties.keys().cloned());
+        }
+        let parts = schema.as_object().into_iter().flat_map(|map| map.values());
+        parts.chain(schema.as_array().into_iter().flatten()).for_each(|part| add(part, keys));
+    }
+
+    pub(super) fn assert_has(key: &str) {
+        assert!(KEYS.contains(key), "no section of the configuration has the key `{key}`");
+    }
+}

@@ -1,0 +1,142 @@
+//! Rule: a type name is one type in the whole crate, so that a search for it finds one definition.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::visit::{self, Visit};
+
+use crate::{
+    assert_breaks, assert_none,
+    source::{Source, all, is_test_module},
+};
+
+/// Names that several types may have, each with its reason.
+const SHARED: [(&str, &str); 0] = [];
+
+/// Names that wait for a rename, one a line. The list only shrinks: a name that is unique is removed from it.
+const TO_BE_RENAMED: &str = include_str!("to_be_renamed.txt");
+
+/// The types that a file defines: structs, enums, unions, traits and aliases, also those in function bodies.
+///
+/// Left out are modules under `#[cfg(test)]`, files under a folder `tests`, associated types, type parameters
+/// and what a macro generates.
+struct Definitions<'a> {
+    names: &'a mut Vec<String>,
+}
+
+impl<'ast> Visit<'ast> for Definitions<'_> {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !is_test_module(module) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.names.push(item.ident.to_string());
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.names.push(item.ident.to_string());
+    }
+
+    fn visit_item_union(&mut self, item: &'ast syn::ItemUnion) {
+        self.names.push(item.ident.to_string());
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        self.names.push(item.ident.to_string());
+    }
+
+    fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
+        self.names.push(item.ident.to_string());
+    }
+}
+
+/// The modules whose files are compiled only for tests: `#[cfg(test)] mod NAME;`.
+fn test_modules(files: &[Source]) -> BTreeSet<Vec<String>> {
+    let mut modules = BTreeSet::new();
+    for file in files {
+        for item in file.syntax().items {
+            if let syn::Item::Mod(module) = item
+                && is_test_module(&module)
+            {
+                let mut path = file.module();
+                path.push(module.ident.to_string());
+                modules.insert(path);
+            }
+        }
+    }
+    modules
+}
+
+/// For each type name, the files that define a type of this name, once for each definition.
+fn files_by_name(files: &[Source]) -> BTreeMap<String, Vec<String>> {
+    let test_modules = test_modules(files);
+    let mut files_by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in files {
+        let module = file.module();
+        if test_modules.iter().any(|test| module.starts_with(test)) {
+            continue;
+        }
+        let mut names = Vec::new();
+        Definitions { names: &mut names }.visit_file(&file.syntax());
+        for name in names {
+            files_by_name.entry(name).or_default().push(file.path.clone());
+        }
+    }
+    files_by_name
+}
+
+/// Rule: no name has two definitions, except those of `permitted`.
+fn shared_names(files: &[Source], permitted: &BTreeSet<&str>) -> Vec<String> {
+    let shared = files_by_name(files).into_iter().filter(|(_, files)| files.len() > 1);
+    let forbidden = shared.filter(|(name, _)| !permitted.contains(name.as_str()));
+    forbidden
+        .map(|(name, files)| format!("{name}: put the room's word in front: {}", files.join(", ")))
+        .collect()
+}
+
+/// Rule: a permission that no longer permits anything is removed.
+fn unused_permissions(files: &[Source], permitted: &BTreeSet<&str>) -> Vec<String> {
+    let files_by_name = files_by_name(files);
+    let is_shared = |name: &str| files_by_name.get(name).is_some_and(|files| files.len() > 1);
+    let unused = permitted.iter().filter(|name| !is_shared(name));
+    unused.map(|name| format!("{name} is unique: remove it from the list")).collect()
+}
+
+fn permitted() -> BTreeSet<&'static str> {
+    let waiting = TO_BE_RENAMED.lines().filter_map(|line| line.split_whitespace().next());
+    waiting.chain(SHARED.iter().map(|(name, _)| *name)).collect()
+}
+
+#[test]
+fn a_type_name_is_one_type() {
+    let files = all("src", ".rs");
+    assert_none(&shared_names(&files, &permitted()));
+    let mut stale = unused_permissions(&files, &permitted());
+    stale.iter_mut().for_each(|message| message.push_str(" (SHARED or to_be_renamed.txt)"));
+    assert_none(&stale);
+}
+
+#[test]
+fn two_types_of_one_name_are_found() {
+    let rule = |files: &[Source]| shared_names(files, &BTreeSet::new());
+    assert_breaks(rule, "src/a.rs", "struct A; mod b { enum A {} }", "");
+    assert_breaks(rule, "src/a.rs", "trait A {} fn b() { type A = u8; }", "");
+    let distinct = "struct A; trait B { type A; } #[cfg(test)] mod tests { struct A; }";
+    assert_none(&rule(&[Source::new("src/a.rs", distinct)]));
+    let files = [
+        Source::new("src/a.rs", "struct A; #[cfg(test)] mod tests;"),
+        Source::new("src/a/tests.rs", "struct A;"),
+    ];
+    assert_none(&rule(&files));
+}
+
+#[test]
+fn permissions_are_exact() {
+    let shared = [Source::new("src/a.rs", "struct A; mod b { struct A; }")];
+    let permitted = BTreeSet::from(["A"]);
+    assert_none(&shared_names(&shared, &permitted));
+    assert_none(&unused_permissions(&shared, &permitted));
+    let unique = [Source::new("src/a.rs", "struct A;")];
+    assert_eq!(unused_permissions(&unique, &permitted).len(), 1);
+}
