@@ -188,7 +188,8 @@ pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
     let refused_callers = metrics.refused_callers(now, MAX_CALLERS).into_iter();
     GatewayState {
         now_ms: now,
-        uptime_ms: u64::try_from(shared.clock.uptime().as_millis()).unwrap_or(u64::MAX),
+        uptime_ms: u64::try_from(shared.clock.uptime().as_duration().as_millis())
+            .unwrap_or(u64::MAX),
         version: env!("CARGO_PKG_VERSION"),
         configuration: Configuration {
             generation: shared.live.generation(),

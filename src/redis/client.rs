@@ -18,7 +18,7 @@ use super::{
     shard_id::ShardId,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Uptime},
     limit::{Acquisition, Adjustment, Charge, Grant, Key, Millis, Verdict},
 };
 
@@ -108,7 +108,7 @@ impl RedisClient {
         &self,
         shard: ShardId,
         charges: &[Charge<'_>],
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> Result<Verdict, CallError> {
         let command = |script, now| self.backend.scripts.charge(script, charges, now);
         let limits = || charges.iter().map(|charge| charge.limit);
@@ -222,7 +222,7 @@ impl RedisClient {
         shard: ShardId,
         command: impl Fn(ScriptRef, Option<Millis>) -> Cmd,
         parse: impl FnOnce(&[i64]) -> Option<T>,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> Result<T, CallError> {
         let connection = self.connections.get(shard);
         if connection.as_ref().is_some_and(|connection| connection.is_open()) {

@@ -11,6 +11,8 @@ use super::{
     presence_keys::{DELETION_LIFETIME, PresenceKeys, REPORT_LIFETIME},
 };
 
+use crate::clock::Uptime;
+
 /// The connection and state of this gateway's reports to one server.
 pub(super) struct HeartbeatConnection {
     /// `None` with a Cluster: the node is looked up for each connection.
@@ -24,12 +26,12 @@ pub(super) struct HeartbeatConnection {
 /// The start of the current series of reports without a failure, by
 /// [`Clock::uptime`](crate::clock::Clock::uptime).
 #[derive(Default)]
-struct ReportStreak(Option<Duration>);
+struct ReportStreak(Option<Uptime>);
 
 impl ReportStreak {
     /// Extends the streak by a report, or ends it. Returns whether it has lasted [`REPORT_LIFETIME`]: then
     /// every gateway that is alive has reported during it, too.
-    fn record(&mut self, is_ok: bool, now: Duration) -> bool {
+    fn record(&mut self, is_ok: bool, now: Uptime) -> bool {
         self.0 = is_ok.then(|| self.0.unwrap_or(now));
         self.0.is_some_and(|start| {
             now.saturating_sub(start) >= Duration::from_millis(REPORT_LIFETIME)
@@ -75,7 +77,7 @@ impl HeartbeatConnection {
         backend: &RedisBackend,
         member: &str,
         keys: &PresenceKeys,
-        now: Duration,
+        now: Uptime,
     ) -> Result<HeartbeatReply, Failure> {
         let reply = self.try_report(backend, member, keys).await;
         let is_complete = self.streak.record(reply.is_ok(), now);
@@ -143,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_streak_is_complete_after_the_lifetime_of_a_report() {
-        let (at, mut streak) = (Duration::from_secs, ReportStreak::default());
+        let mut streak = ReportStreak::default();
+        let at = |seconds| Uptime::from_duration(Duration::from_secs(seconds));
         for second in 0..5 {
             assert!(!streak.record(true, at(second)), "after {second} s");
         }

@@ -21,7 +21,7 @@ use super::{
     sentinel::Sentinel,
     shard_id::tag_of_slot,
 };
-use crate::clock::Clock;
+use crate::clock::{Clock, Uptime};
 
 /// [`Node::slot`] of a server that is not in a Cluster, or serves no slot.
 const NO_SLOT: u32 = u32::MAX;
@@ -57,11 +57,11 @@ pub(super) struct Node {
 
 /// Error codes, and when each was logged, by [`Clock::uptime`].
 #[derive(Default)]
-struct LoggedCodes(Vec<(String, Duration)>);
+struct LoggedCodes(Vec<(String, Uptime)>);
 
 impl LoggedCodes {
     /// Whether to log `code` now: each code once, and at most [`MAX_LOGGED_CODES`], in [`WARNING_INTERVAL`].
-    fn should_log(&mut self, code: &str, now: Duration) -> bool {
+    fn should_log(&mut self, code: &str, now: Uptime) -> bool {
         self.0.retain(|(_, at)| now < *at + WARNING_INTERVAL);
         let is_logged = self.0.iter().any(|(logged, _)| logged == code);
         if is_logged || self.0.len() >= MAX_LOGGED_CODES {
@@ -333,7 +333,7 @@ mod tests {
     fn codes_that_alternate_are_logged_once_a_minute_each() {
         let mut codes = LoggedCodes::default();
         let mut logged_at = |second: u64| {
-            let now = Duration::from_secs(second);
+            let now = Uptime::from_duration(Duration::from_secs(second));
             ["OOM", "READONLY", "OOM"].map(|code| codes.should_log(code, now))
         };
         assert_eq!(logged_at(0), [true, true, false]);
@@ -345,7 +345,7 @@ mod tests {
     fn the_number_of_logged_codes_is_bounded() {
         let mut codes = LoggedCodes::default();
         let mut logged_in = |minute: u64| {
-            let now = Duration::from_mins(minute);
+            let now = Uptime::from_duration(Duration::from_mins(minute));
             (0..1_000).filter(|n| codes.should_log(&n.to_string(), now)).count()
         };
         assert_eq!([logged_in(0), logged_in(1)], [MAX_LOGGED_CODES; 2]);

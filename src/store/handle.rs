@@ -23,6 +23,8 @@ use crate::{
     redis::{CallError, RedisClient},
 };
 
+use crate::clock::Uptime;
+
 /// A worker's handle to the counters. Its connections to Redis live on the runtime that made it.
 pub struct StoreHandle {
     pub(super) store: Arc<CounterStore>,
@@ -105,7 +107,7 @@ impl StoreHandle {
         &self,
         charges: &[Charge<'_>],
         now: Millis,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> Result<Verdict, StoreError> {
         let Some(path @ RedisPath { client, local, .. }) = &self.redis else {
             return Ok(self.store.memory.charge(charges, now));

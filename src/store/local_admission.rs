@@ -18,7 +18,7 @@ use super::{
     },
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Uptime},
     limit::{
         Acquisition, Adjustment, Change, Charge, Decision, DecisionSource, Key, LeaseSize, Limit,
         MAX_LEASED_TOKENS, Millis, Quota, StoreDecision, Verdict,
@@ -131,12 +131,12 @@ impl LocalAdmission {
 
     /// The time, by [`Clock::uptime`], until which a request that arrives now may wait: the response timeout
     /// of a call, and [`REPLY_MARGIN`].
-    pub(super) fn deadline(&self) -> Duration {
+    pub(super) fn deadline(&self) -> Uptime {
         self.clock.uptime() + self.client.response_timeout() + REPLY_MARGIN
     }
 
     /// Whether a request with this [`Self::deadline`] has waited for the whole response timeout.
-    pub(super) fn has_timed_out(&self, deadline: Duration) -> bool {
+    pub(super) fn has_timed_out(&self, deadline: Uptime) -> bool {
         self.clock.uptime() + REPLY_MARGIN >= deadline
     }
 
@@ -204,7 +204,7 @@ pub(super) struct QueueTicket {
     reply_receiver: oneshot::Receiver<QueueReply>,
     clock: Clock,
     /// By [`Clock::uptime`]. One for all fetches that the request waits for: another fetch does not extend it.
-    deadline: Duration,
+    deadline: Uptime,
 }
 
 impl QueueTicket {

@@ -1,8 +1,6 @@
 //! Decides requests with several limits, of which some can be decided in this process: all limits are
 //! charged, or none.
 
-use std::time::Duration;
-
 use smallvec::SmallVec;
 
 use super::{
@@ -13,6 +11,8 @@ use crate::{
     limit::{Adjustment, Change, Charge, DecisionSource, Millis, Outcome, StoreDecision, Verdict},
     redis::Failure,
 };
+
+use crate::clock::Uptime;
 
 /// One charge of a request, and its state.
 struct TrackedCharge<'c> {
@@ -62,7 +62,7 @@ impl TrackedCharge<'_> {
 struct MultiLimitRequest<'a, 'c> {
     local: &'a LocalAdmission,
     /// By `Clock::uptime`.
-    deadline: Duration,
+    deadline: Uptime,
     charges: SmallVec<[TrackedCharge<'c>; 4]>,
     leased: LeasedCharges<'a, 'c>,
 }

@@ -4,7 +4,7 @@
 //! refused, or is cancelled before all shards have answered, the charges made are refunded in the
 //! background. Until then the counters are too high, so no excess request is admitted.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use futures_util::{
@@ -20,6 +20,7 @@ use super::{
     stats::WorkerCounts,
 };
 use crate::{
+    clock::Uptime,
     limit::{Adjustment, Change, Charge, Millis, Outcome, Verdict},
     redis::{CallError, Failure, LateReply, RedisBackend, RedisClient, ShardId},
 };
@@ -106,7 +107,7 @@ impl Scatter<'_> {
         &self,
         charges: &[Charge<'_>],
         now: Millis,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> Result<Verdict, StoreError> {
         let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
         let mut calls = self.call_all(items.batches(), deadline).await;
@@ -159,7 +160,7 @@ impl Scatter<'_> {
     async fn call_all<'s, 'c>(
         &'s self,
         batches: Vec<ShardBatch<Charge<'c>>>,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> ShardCalls<'s, 'c> {
         let calls = batches.into_iter().map(|batch| ShardCall { batch, result: None }).collect();
         let mut calls = ShardCalls { scatter: self, calls, failed_shards: SmallVec::new() };

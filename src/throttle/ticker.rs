@@ -16,7 +16,10 @@ use super::{
     mode::Hysteresis,
     sync::{FilterStore, FilterSync, tick_time},
 };
-use crate::{clock::Clock, redis::Failure};
+use crate::{
+    clock::{Clock, Uptime},
+    redis::Failure,
+};
 
 /// Pause between two attempts to load the shared filters.
 const LOAD_RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -69,7 +72,7 @@ struct Ticker<'a> {
     /// Redis' clock minus this machine's, in ms; `None` until Redis was reached.
     clock_offset: Option<i64>,
     /// The last reading of this machine's clock, in ms, and when it was read, by [`Clock::uptime`].
-    last_reading: Option<(u64, Duration)>,
+    last_reading: Option<(u64, Uptime)>,
     /// Generations up to this one may lack recorded tokens.
     incomplete_until: Option<u64>,
 }

@@ -34,6 +34,7 @@ use super::{
     tunnel::UpstreamContent,
 };
 use crate::{
+    clock::Uptime,
     connection_state::Timeout,
     http1::{FramingError, ResponseHead},
     trace::{AttemptResult, RequestTrace},
@@ -330,7 +331,7 @@ struct Outcome {
     index: usize,
     kind: AttemptKind,
     /// When it began, by the clock's uptime.
-    start: Duration,
+    start: Uptime,
     /// The requests in flight at the endpoint at its start, with this one.
     concurrency: u32,
 }

@@ -307,7 +307,7 @@ fn a_busy_client_that_ignores_a_goaway_is_refused_after_a_second() {
     raw.read_until(kind::GOAWAY).expect("no further requests");
     gateway.clock.advance(Duration::from_millis(1100));
     eventually("a new stream is refused", || {
-        let stream = 3 + 2 * gateway.clock.uptime().as_millis() as u32;
+        let stream = 3 + 2 * gateway.clock.uptime().as_duration().as_millis() as u32;
         gateway.clock.advance(Duration::from_millis(20));
         raw.headers(stream, &fields("GET", "/hello"), true);
         raw.outcome(stream) == Outcome::Reset(7)
