@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `head` | [`HeadParser`]: request and response heads; `head/http2`: HTTP/2 request heads |
 //! | `start_line`, `target`, `host`, `characters` | the grammar of a head's parts |
-//! | `fields` | [`Fields`]: the header fields, as spans of one buffer |
+//! | `fields` | [`Fields`]: the header fields, as spans of one buffer; [`FieldSink`]: what they are written to |
 //! | `header_map` | fields as the map of the HTTP/2 library |
 //! | `body`, `chunked` | [`BodyDecoder`] and [`BodyEncoder`]: `Content-Length`, chunked and close-delimited bodies |
 //! | `upgrade` | which requests ask for another protocol |
@@ -47,7 +47,7 @@ pub mod upgrade;
 pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::Buffer;
 pub use error::FramingError;
-pub use fields::Fields;
+pub use fields::{FieldSink, Fields};
 pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead};
 pub use start_line::Version;
 pub use target::is_origin_form;

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     gateway::Shared,
     metrics::{LATENCY_BOUNDS, Metrics, REFUSED_WINDOW},
-    redis::Failure,
+    redis::RedisFailure,
     reload::Reloader,
 };
 
@@ -281,7 +281,7 @@ fn store(shared: &Shared) -> StoreState {
         requests: stats.requests,
         redis_calls: stats.store_calls,
         leased_charges: stats.leased_charges,
-        failures: Failure::ALL
+        failures: RedisFailure::ALL
             .into_iter()
             .map(|failure| (failure.label(), stats.failures[failure.index()]))
             .collect(),

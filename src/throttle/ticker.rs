@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, Uptime},
-    redis::Failure,
+    redis::RedisFailure,
 };
 
 /// Pause between two attempts to load the shared filters.
@@ -115,7 +115,7 @@ impl<'a> Ticker<'a> {
             };
             // Cancelling loses nothing, and the filters must be rotated in time.
             let outcome = clock.timeout(SYNC_TIMEOUT, synchronizing).await;
-            let outcome = outcome.unwrap_or(Err(Failure::Timeout));
+            let outcome = outcome.unwrap_or(Err(RedisFailure::Timeout));
             // `FilterSync` has counted and logged a failure; what was not written stays dirty.
             if outcome.is_ok() {
                 self.rotate();
@@ -152,14 +152,14 @@ impl<'a> Ticker<'a> {
     }
 
     /// Exchanges filters with the other gateways once.
-    async fn synchronize<S: FilterStore>(&mut self, store: &mut S) -> Result<(), Failure> {
+    async fn synchronize<S: FilterStore>(&mut self, store: &mut S) -> Result<(), RedisFailure> {
         let report = self.sync.tick(&self.filter(), store).await?;
         self.set_clock_offset(report.clock_offset);
         Ok(())
     }
 
     /// Loads the filters of the other gateways, before any request is denied.
-    async fn load<S: FilterStore>(&mut self, store: &mut S) -> Result<(), Failure> {
+    async fn load<S: FilterStore>(&mut self, store: &mut S) -> Result<(), RedisFailure> {
         self.clock_offset = Some(store.time().await?.clock_offset);
         if *self.filter().live_generations().end() > self.filter().geometry().index(self.now()) {
             self.replace_filter();

@@ -10,7 +10,7 @@ use crate::{
     connection::output::ResponseFraming,
     connection_state::{Timeout, Wait},
     gateway::{Content, RequestContext, Response},
-    http1::{BodyEncoder, Buffer, Version, header_map::from_lines},
+    http1::{BodyEncoder, Fields, Version, header_map::from_fields},
     telemetry::CutReason,
     transport::{ClientStream, socket::yield_turn, tunnel::poll_capacity},
     upstream::{ReadAheadOutcome, ResponseBody},
@@ -32,16 +32,21 @@ struct BodyWriter<'a> {
     has_ended: bool,
 }
 
+/// The head of `response`, without fields that delimit the body.
+pub(super) fn response_head(response: &Response) -> http::Response<()> {
+    let mut fields = Fields::new();
+    response.write_fields(&mut fields);
+    let mut head = http::Response::new(());
+    *head.status_mut() = response.status;
+    *head.headers_mut() = from_fields(&fields);
+    head
+}
+
 /// Writes `response` and logs its request.
 pub(super) async fn write(stream: &Http2Stream, response: Response) {
     let (method, _) = response.method_and_version();
     let framing = ResponseFraming::of(&response, &method, Version::Http2);
-    let mut lines = Buffer::with_capacity(1024);
-    response.write_fields(&mut lines);
-    let mut head = http::Response::new(());
-    *head.status_mut() = response.status;
-    *head.headers_mut() = from_lines(&lines);
-    drop(lines);
+    let mut head = response_head(&response);
     if let Some(length) = framing.length
         && !response.is_trailers_only()
     {
@@ -132,12 +137,7 @@ impl BodyWriter<'_> {
                     context.add_bytes_sent(count);
                     self.unsent = bytes.into();
                     if body.is_done() {
-                        let trailers = body.take_trailers();
-                        self.trailers = trailers.map(|fields| {
-                            let mut lines = Vec::new();
-                            fields.write_to(&mut lines, |_, _| true);
-                            from_lines(&lines)
-                        });
+                        self.trailers = body.take_trailers().as_ref().map(from_fields);
                         self.body = None;
                     }
                 }

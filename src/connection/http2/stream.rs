@@ -16,7 +16,7 @@ use crate::{
     connection_state::{CloseMode, ConnectionState, StateCell},
     gateway::Gateway,
     http1::{
-        BodyEncoder, BodyLength, Fields, FramingError, RequestHead, header_map::from_lines,
+        BodyEncoder, BodyLength, Fields, FramingError, RequestHead, header_map::from_fields,
         header_map::to_trailers, upgrade::requested_protocol,
     },
     transport::{BodyError, ClientStream, Http2Receiver, socket::yield_turn},
@@ -288,18 +288,16 @@ impl ClientStream for Http2Stream {
         self.body.borrow_mut().trailers.take()
     }
 
-    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
+    fn send_interim(&self, status: u16, fields: &Fields) {
         let count = self.interim_responses.get();
         self.interim_responses.set(count + 1);
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::PROCESSING);
         if let Some(respond) = &mut *self.respond.borrow_mut()
             && count < MAX_INTERIM_RESPONSES
         {
-            let mut lines = Vec::new();
-            fields(&mut lines);
             let mut response = http::Response::new(());
             *response.status_mut() = status;
-            *response.headers_mut() = from_lines(&lines);
+            *response.headers_mut() = from_fields(fields);
             let _ = respond.send_informational(response);
         }
     }

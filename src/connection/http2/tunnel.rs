@@ -2,21 +2,16 @@
 
 use crate::{
     gateway::{Content, Response},
-    http1::{Buffer, header_map::from_lines},
+    http1::Buffer,
     telemetry::CutReason,
     transport::{ClientStream, Tunnel, TunnelOutcome, tunnel::Http2End},
 };
 
-use super::stream::Http2Stream;
+use super::{output::response_head, stream::Http2Stream};
 
 /// Sends the head of `response`, and moves bytes in both directions until the tunnel ends.
 pub(super) async fn tunnel(stream: &Http2Stream, response: Response) {
-    let mut lines = Buffer::with_capacity(512);
-    response.write_fields(&mut lines);
-    let mut head = http::Response::new(());
-    *head.status_mut() = response.status;
-    *head.headers_mut() = from_lines(&lines);
-    drop(lines);
+    let head = response_head(&response);
     let Response { content: Content::Tunnel(upstream), mut context, timeouts, .. } = response
     else {
         return;

@@ -107,7 +107,7 @@ fn peer_server(pool: &Pool) -> PeerServer {
         ServerAddress::Unix(path) => (path.display().to_string().into(), None),
         ServerAddress::Service(name) => (name.clone(), None),
     };
-    PeerServer { address, port, peer: target.resolved, scheme: pool.scheme() }
+    PeerServer { address, port, peer: target.resolved, scheme: target.scheme() }
 }
 
 fn millis(time: Uptime) -> u64 {

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     clock::Uptime,
     limit::{Adjustment, Change, Charge, Millis, Outcome, Verdict},
-    redis::{CallError, Failure, LateReply, RedisBackend, RedisClient, ShardId},
+    redis::{CallError, LateReply, RedisBackend, RedisClient, RedisFailure, ShardId},
 };
 
 /// The shard of all items, if they are all on the same one.
@@ -93,14 +93,14 @@ impl<T: Copy> RoutedItems<T> {
 }
 
 /// A worker's calls for a request whose records live on several shards.
-pub(super) struct Scatter<'a> {
+pub(super) struct ShardFanout<'a> {
     pub(super) client: &'a Arc<RedisClient>,
     pub(super) counts: &'a Arc<CachePadded<WorkerCounts>>,
     pub(super) store: &'a CounterStore,
     pub(super) corrections: &'a CorrectionSender,
 }
 
-impl Scatter<'_> {
+impl ShardFanout<'_> {
     /// Decides all charges, and charges all or none. Waits for one response timeout at most. For a shard
     /// that gives no decision, the failure policies of its limits decide.
     pub(super) async fn charge(
@@ -235,7 +235,7 @@ impl Scatter<'_> {
         &self,
         mut items: RoutedItems<Adjustment<'_>>,
         batches: &[ShardBatch<Adjustment<'_>>],
-        results: Vec<Result<Verdict, Failure>>,
+        results: Vec<Result<Verdict, RedisFailure>>,
     ) -> SmallVec<[Outcome; 2]> {
         for (batch, result) in batches.iter().zip(results) {
             match result {
@@ -273,7 +273,7 @@ struct ShardCall<'c> {
 
 /// The calls to all shards of a request. If it is dropped with results in it, it refunds what was charged.
 struct ShardCalls<'s, 'c> {
-    scatter: &'s Scatter<'s>,
+    scatter: &'s ShardFanout<'s>,
     calls: Vec<ShardCall<'c>>,
     /// The shards that gave no decision.
     failed_shards: SmallVec<[ShardId; 4]>,
@@ -284,7 +284,7 @@ impl ShardCalls<'_, '_> {
         self.calls.iter().filter_map(|call| call.result.as_ref()?.as_ref().ok())
     }
 
-    fn failures(&self) -> impl Iterator<Item = Failure> {
+    fn failures(&self) -> impl Iterator<Item = RedisFailure> {
         self.calls.iter().filter_map(|call| Some(call.result.as_ref()?.as_ref().err()?.failure))
     }
 
@@ -344,7 +344,7 @@ pub(super) async fn peek_each(
     backend: &RedisBackend,
     charges: &[Charge<'_>],
     now: Option<Millis>,
-) -> Result<Verdict, Failure> {
+) -> Result<Verdict, RedisFailure> {
     let mut items = RoutedItems::new(charges, |charge| backend.shard_of(charge.key));
     let batches = items.batches();
     let results =
