@@ -173,7 +173,7 @@ impl Gateway {
 
     /// Calls `warn`, at most once per [`WARNING_INTERVAL`].
     pub(super) fn warn(&self, warn: impl FnOnce()) {
-        let now = self.coarse_clock.get();
+        let now = self.coarse_clock.now();
         if now.saturating_sub(self.warned_at.get()) >= WARNING_INTERVAL {
             self.warned_at.set(now);
             warn();

@@ -101,10 +101,10 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "upstream",
         ],
     ),
-    ("respond", &["error", "http1", "limit", "snapshot", "throttle", "upstream"]),
+    ("respond", &["error", "http1", "limit", "plan", "snapshot", "throttle", "upstream"]),
     // What is decided before anything is charged. A request, `explain` and `replay` share it, so it
     // stands below all three, and above the leaves that it calls one after the other.
-    ("plan", &["error", "http1", "identity", "limit", "route", "snapshot", "template"]),
+    ("plan", &["error", "http1", "identity", "limit", "route", "snapshot", "template", "tls"]),
     // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
     (
         "replay",
@@ -198,6 +198,8 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "handover",
             "live",
             "metrics",
+            // It makes the name that the process has in `Via`.
+            "plan",
             "redis",
             "reload",
             "secret",

@@ -177,7 +177,7 @@ impl Http2Stream {
 
     /// Counts a stream that the client reset.
     pub(super) fn count_reset(&self) {
-        self.connection.flood.count_reset(self.connection.coarse_clock.get());
+        self.connection.flood.count_reset(self.connection.coarse_clock.now());
     }
 
     /// Ready if the connection may take more data.
@@ -188,7 +188,7 @@ impl Http2Stream {
     /// Counts bytes of a body that were sent to the client.
     pub(super) fn count_sent(&self, bytes: u64) {
         self.connection.send_queue.add(bytes as usize);
-        self.connection.flood.count_sent(self.connection.coarse_clock.get(), bytes);
+        self.connection.flood.count_sent(self.connection.coarse_clock.now(), bytes);
     }
 
     /// Takes the client's side of an extended CONNECT.
