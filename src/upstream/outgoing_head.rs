@@ -11,7 +11,7 @@ use super::{
     },
 };
 use crate::{
-    framing::{FieldSink, Fields, FramingError, RequestHead, header_map::from_fields},
+    http1::{FieldSink, Fields, FramingError, RequestHead, header_map::from_fields},
     template::HeaderRules,
     trace::TraceHeader,
 };
@@ -274,7 +274,7 @@ impl AttemptHead<'_> {
 
     /// Writes the header fields that the server receives, without those that delimit the body or ask for an upgrade.
     ///
-    /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped, also if only `Connection` lists them, unless they are
+    /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped; so are fields that `Connection` lists, unless they are
     /// protected. The forwarding fields of a trusted peer are kept and extended, those of any other peer are
     /// replaced, or dropped if the gateway writes no such field itself, such as `X-Real-IP`. `Forwarded` is only
     /// extended, never added: it would repeat `X-Forwarded-For`. The route's changes come last.
