@@ -80,7 +80,7 @@ use crate::{
     clock::{Clock, CoarseClock, CoarseTime},
     compress::CompressionBudget,
     error::GatewayError,
-    framing::{ClientStream, Fields, FramingError, RequestHead, Version},
+    http1::{Fields, FramingError, RequestHead, Version},
     identity::{KeySecret, client::mask_address},
     limit::Admission,
     live::LiveSnapshot,
@@ -93,6 +93,7 @@ use crate::{
     throttle::{AdmissionGate, Throttle},
     tls::SelectedName,
     trace::{IdSource, TraceQueue, Work},
+    transport::ClientStream,
     upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
 };
 

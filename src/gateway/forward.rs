@@ -10,10 +10,11 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    framing::{BodyError, BodyLength, ClientStream, Fields, upgrade::requested_protocol},
+    http1::{BodyLength, Fields, upgrade::requested_protocol},
     plan::RoutedRequest,
     respond,
     trace::TraceHeader,
+    transport::{BodyError, ClientStream},
     upstream::{
         BufferedUpload, ForwardError, ForwardInput, HeaderChanges, OutgoingHead, OutgoingRequest,
         PlaceHolder, ProtectedHeaders, Servers, UploadSettings, Upstream, UpstreamError,

@@ -26,14 +26,13 @@ use super::{
 use crate::{
     client_usage::ClientHandle,
     clock::CoarseClock,
+    connection_state::{ClientTimeouts, StateCell},
     error::GatewayError,
-    framing::{
-        BodyEncoder, BodyError, BodyLength, ClientStream, ClientStreamLayer, ClientTimeouts,
-        Fields, StateCell,
-    },
+    http1::{BodyEncoder, BodyLength, Fields},
     metrics::{MirrorOutcome, RouteCounters},
     respond,
     snapshot::Mirror,
+    transport::{BodyError, ClientStream, ClientStreamLayer},
     upstream::{
         Attempts, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
         ResponseBody, UpstreamContent, UpstreamKind, balance::SplitMix,

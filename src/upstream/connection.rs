@@ -15,9 +15,12 @@ use super::{
     request::{OutgoingRequest, SendError},
     upgrade::UpgradeRequest,
 };
-use crate::framing::{
-    ClientStream, FramingError, HeadParser, ReadBuffer, ResponseHead, SharedSocket, Version,
-    buffer::poll_read, head::resume_parse, start_line::StatusLine, state::Wait,
+use crate::{
+    connection_state::Wait,
+    http1::{
+        FramingError, HeadParser, ResponseHead, Version, head::resume_parse, start_line::StatusLine,
+    },
+    transport::{ClientStream, ReadBuffer, SharedSocket, read_buffer::poll_read},
 };
 
 use crate::clock::CoarseTime;

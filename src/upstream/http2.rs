@@ -25,7 +25,7 @@ pub(super) use self::{
     exchange::{Http2Response, is_connection_lost, max_resends},
 };
 use super::endpoint::ConnectionGuard;
-use crate::{clock::CoarseClock, clock::CoarseTime, framing::Transport};
+use crate::{clock::CoarseClock, clock::CoarseTime, transport::Transport};
 
 /// Most bytes that a server may send ahead on one stream.
 const STREAM_WINDOW: u32 = 128 * 1024;
@@ -235,7 +235,7 @@ mod tests {
     use tokio::{io::AsyncWriteExt, net::UnixStream, runtime::LocalOptions};
 
     use super::*;
-    use crate::framing::{RawSocket, tunnel::poll_capacity};
+    use crate::transport::{RawSocket, tunnel::poll_capacity};
     use crate::upstream::endpoint::EndpointState;
 
     /// SETTINGS with the largest window for each stream, and as much for the connection.

@@ -26,8 +26,8 @@ use super::{
 };
 use crate::{
     clock::{CoarseClock, CoarseTime},
-    framing::{RawSocket, SharedSocket, Transport},
     tls::ALPN_HTTP2,
+    transport::{RawSocket, SharedSocket, Transport},
 };
 
 /// The maximum number of idle connections; a further one is closed.

@@ -15,9 +15,12 @@ use super::{
     outgoing_head::{AttemptHead, OutgoingHead, declares_empty_body},
     upgrade::UpgradeRequest,
 };
-use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, FieldSink, Fields, FramingError,
-    SharedSocket, header_map::from_fields, socket::yield_turn, state::Wait,
+use crate::{
+    connection_state::Wait,
+    http1::{
+        BodyEncoder, BodyLength, Buffer, FieldSink, Fields, FramingError, header_map::from_fields,
+    },
+    transport::{BodyError, ClientStream, SharedSocket, socket::yield_turn},
 };
 
 /// The number of body bytes that are collected before a write.

@@ -13,11 +13,12 @@ use super::{
     client_counts::{ClientCounts, Counted},
     paced_place::PacedPlace,
 };
-use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, ClientStream, ClientStreamLayer,
-    buffer::READ_SIZE,
-    socket::yield_turn,
-    state::{COARSE_TICK, Wait},
+use crate::{
+    connection_state::{COARSE_TICK, Wait},
+    http1::{BodyEncoder, BodyLength},
+    transport::{
+        BodyError, ClientStream, ClientStreamLayer, read_buffer::READ_SIZE, socket::yield_turn,
+    },
 };
 
 use crate::clock::CoarseTime;

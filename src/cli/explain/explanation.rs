@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::request::Request;
 use super::route_changes::{RouteChanges, routed};
 use crate::error::GatewayError;
-use crate::framing::{Fields, RequestHead};
+use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, KeySecret, KeyValues, Subject};
 use crate::limit::{Admission, Charge, Key, Millis, Outcome};
 use crate::plan::{

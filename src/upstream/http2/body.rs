@@ -10,7 +10,8 @@ use h2::{Reason, SendStream};
 
 use super::{Http2Slot, io_error};
 use crate::{
-    framing::{Fields, Http2Receiver, header_map::to_trailers, tunnel::poll_capacity},
+    http1::{Fields, header_map::to_trailers},
+    transport::{Http2Receiver, tunnel::poll_capacity},
     upstream::request::{OutgoingRequest, SendError},
 };
 
@@ -153,7 +154,7 @@ impl Upload {
             }
             self.stream.send_data(data, false).map_err(h2_failed)?;
         }
-        crate::framing::socket::yield_turn(cx);
+        crate::transport::socket::yield_turn(cx);
         Poll::Pending
     }
 
