@@ -224,6 +224,13 @@ impl OutgoingRequest {
         self.written = self.bytes.len();
     }
 
+    /// Records that bytes of the body are yet to be sent: the request does not wait for its client.
+    pub(super) fn mark_unsent(&mut self) {
+        if let Some(body) = &mut self.body {
+            body.client_pending = false;
+        }
+    }
+
     /// Records that the server took a part of the body: the next wait starts now.
     pub(super) fn mark_progress(&self) {
         if let Some(body) = &self.body {
