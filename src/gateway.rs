@@ -80,7 +80,7 @@ use crate::{
     clock::{Clock, CoarseClock, CoarseTime},
     compress::CompressionBudget,
     error::GatewayError,
-    framing::{ClientStream, Fields, FramingError, RequestHead, Version},
+    http1::{Fields, FramingError, RequestHead, Version},
     identity::client::mask_address,
     limit::Admission,
     live::LiveSnapshot,
@@ -92,7 +92,8 @@ use crate::{
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
     tls::SelectedName,
-    trace::{IdSource, TraceQueue, Work},
+    trace::{ChildSpanKind, IdSource, TraceQueue},
+    transport::ClientStream,
     upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
 };
 
@@ -341,7 +342,7 @@ impl Gateway {
             self.charge(context).await?;
             if context.limits.iter().any(is_delayed) {
                 // Boxed, so that requests without a delay do not carry its state.
-                self.begin_span(context, || Work::Delay);
+                self.begin_span(context, || ChildSpanKind::Delay);
                 let delayed = Box::pin(self.delay(context)).await;
                 self.end_span(context);
                 delayed?;

@@ -20,7 +20,7 @@
 //!
 //! ```
 //! use tidegate::{
-//!     framing::Fields,
+//!     http1::Fields,
 //!     identity::{TokenSource, TrustedProxies, token},
 //! };
 //!

@@ -9,7 +9,7 @@ use super::{
     key::{FALLBACK_TAG, KeyHasher, KeyPlan, Part, PartSink, Subject},
     token::{TokenSource, token},
 };
-use crate::{framing::Fields, secret::KeySecret};
+use crate::{http1::Fields, secret::KeySecret};
 
 /// The caller of a request, as 64 bits of a keyed hash.
 #[derive(Clone, Debug, Eq, PartialEq)]

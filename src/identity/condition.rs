@@ -9,7 +9,7 @@ use super::{
     key::{FALLBACK_TAG, KeyHasher, PartSink, SHARE_TAG},
     token::{Token, TokenSource, header_token, token},
 };
-use crate::{framing::Fields, secret::KeySecret};
+use crate::{http1::Fields, secret::KeySecret};
 
 /// The canonical value of a header; `None` if it is not sent.
 ///

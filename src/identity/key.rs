@@ -15,7 +15,7 @@ use super::{
     extract::{AmbiguousValue, single_cookie, single_query_param},
     token::{Token, TokenSource, header_token, token},
 };
-use crate::{framing::Fields, secret::KeySecret};
+use crate::{http1::Fields, secret::KeySecret};
 
 /// One part of a key.
 #[derive(Clone, Debug, Eq, PartialEq)]
