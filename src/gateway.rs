@@ -77,11 +77,11 @@ pub use self::{
 };
 use crate::{
     client_usage::{ClientHandle, ClientTable, ClientUsage},
-    clock::Clock,
+    clock::{Clock, CoarseClock, CoarseTime},
     compress::CompressionBudget,
     error::GatewayError,
-    framing::{ClientStream, Fields, FramingError, RequestHead, Version},
-    identity::{KeySecret, client::mask_address},
+    http1::{Fields, FramingError, RequestHead, Version},
+    identity::client::mask_address,
     limit::Admission,
     live::LiveSnapshot,
     metrics::{Metrics, RouteCounters, WorkerMetrics},
@@ -92,7 +92,8 @@ use crate::{
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
     tls::SelectedName,
-    trace::{IdSource, TraceQueue, Work},
+    trace::{ChildSpanKind, IdSource, TraceQueue},
+    transport::ClientStream,
     upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
 };
 
@@ -169,9 +170,9 @@ pub struct Gateway {
     /// The counters of requests without a route.
     unrouted: Arc<CachePadded<RouteCounters>>,
     /// The worker's coarse clock, in ms.
-    coarse_clock: Rc<Cell<u64>>,
+    coarse_clock: CoarseClock,
     /// When the last warning about a request was logged, by the coarse clock.
-    warned_at: Cell<u64>,
+    warned_at: Cell<CoarseTime>,
     /// The calls to the store that outlive their request.
     background: Rc<Background>,
     /// The leases of concurrency permits.
@@ -182,7 +183,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// The gateway of the current worker; call it on the worker's runtime.
-    pub fn new(shared: Arc<Shared>, coarse_clock: Rc<Cell<u64>>) -> Self {
+    pub fn new(shared: Arc<Shared>, coarse_clock: CoarseClock) -> Self {
         let metrics = shared.metrics.add_worker();
         let store = Rc::new(shared.store.worker());
         let background = Rc::new(Background::new(Rc::clone(&store), shared.clock.clone()));
@@ -196,7 +197,7 @@ impl Gateway {
             store_name: if shared.store.connector().is_some() { "redis" } else { "memory" },
             dates: DateCache::default(),
             unrouted: metrics.route(""),
-            warned_at: Cell::new(0),
+            warned_at: Cell::new(coarse_clock.now()),
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
             mirrors: Rc::new(Mirrors::new(coarse_clock.clone())),
@@ -242,7 +243,7 @@ impl Gateway {
     /// Flushes access log lines that have been buffered for a second. Call it about every 100 ms.
     pub fn flush_log(&self) {
         if let Some(log) = &self.access_log {
-            log.flush_if_older(self.coarse_clock.get());
+            log.flush_if_older(self.coarse_clock.now());
         }
     }
 
@@ -290,9 +291,9 @@ impl Gateway {
         // Boxed: it is moved many times with the response.
         let mut context = Box::new(context);
         if let Some(writer) = &self.access_log {
-            let (k0, k1) = self.shared.store.key_secret();
             context.arrived_at = self.shared.clock.now();
-            let logger = AccessLogger { writer: Rc::clone(writer), secret: KeySecret(k0, k1) };
+            let secret = self.shared.store.key_secret();
+            let logger = AccessLogger { writer: Rc::clone(writer), secret };
             context.access_logger = Some(logger);
         }
         context.tracing = self.begin_trace(&context);
@@ -341,7 +342,7 @@ impl Gateway {
             self.charge(context).await?;
             if context.limits.iter().any(is_delayed) {
                 // Boxed, so that requests without a delay do not carry its state.
-                self.begin_span(context, || Work::Delay);
+                self.begin_span(context, || ChildSpanKind::Delay);
                 let delayed = Box::pin(self.delay(context)).await;
                 self.end_span(context);
                 delayed?;

@@ -47,7 +47,7 @@ use self::{
 };
 use crate::{
     error::GatewayError,
-    framing::Fields,
+    http1::Fields,
     limit::{Algorithm, Decision, Millis},
     plan::Answer,
     snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders},
