@@ -3,12 +3,12 @@
 //!
 //! [`serve`] runs a connection from accept to close in one task, which also drives its requests, so
 //! nothing is sent between tasks and nothing is locked. Three users share it through `&self`: its
-//! own loop, the request that reads its body ([`ClientStream`](crate::framing::ClientStream)), and
+//! own loop, the request that reads its body ([`ClientStream`](crate::transport::ClientStream)), and
 //! the worker's sweep, which checks its deadlines. An idle connection holds no buffer and no
 //! request state.
 //!
 //! - `connection.rs`: the life of a connection: receive, respond, drain, linger.
-//! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::framing::ClientStream).
+//! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::transport::ClientStream).
 //! - `output.rs`: writes a response, with back-pressure.
 //! - `tunnel.rs`: the bytes of another protocol, after an upgrade.
 //! - `opening.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
@@ -35,11 +35,10 @@ pub use self::opening::{Opened, Opening, OpeningError, handshake};
 use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
-    framing::{
-        ClientTimeouts, ConnectionState, HeadBounds, ReadBuffer, SharedSocket, StateCell, Timeout,
-        Transport, buffer::poll_read, socket::yield_turn, state::CloseMode,
-    },
+    connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell, Timeout},
     gateway::{Gateway, Peer},
+    http1::HeadBounds,
+    transport::{ReadBuffer, SharedSocket, Transport, read_buffer::poll_read, socket::yield_turn},
 };
 
 /// Longest unread body that is drained so that the connection can be reused, in bytes.

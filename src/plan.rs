@@ -13,7 +13,7 @@
 //!   clients see them.
 //!
 //! ```
-//! use tidegate::{framing::Fields, plan};
+//! use tidegate::{http1::Fields, plan};
 //!
 //! let fields: Fields = [("Host", "API.example.com:8080")].into_iter().collect();
 //! assert_eq!(plan::host(&fields), "api.example.com");
@@ -46,7 +46,7 @@ pub use self::{
 };
 use crate::{
     error::GatewayError,
-    framing::Fields,
+    http1::Fields,
     identity::{ClientAddress, KeyPlan, KeySecret, Subject, TokenSource},
     limit::Charge,
     route::{

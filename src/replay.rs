@@ -56,7 +56,7 @@ use self::{
 };
 use crate::{
     clock::StoreTime,
-    framing::Fields,
+    http1::Fields,
     identity::{TokenSource, client::mask_address},
     plan::LimitRequests,
 };

@@ -48,7 +48,7 @@ use self::{
 use crate::{
     clock::StoreTime,
     error::GatewayError,
-    framing::Fields,
+    http1::Fields,
     limit::{Algorithm, Decision},
     plan::Answer,
     snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders},

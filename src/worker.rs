@@ -27,14 +27,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     clock::{CoarseClock, CoarseTime},
     connection::{self, Connection, Http2Connection, Opened, Opening, OpeningError, Swept},
-    framing::{
-        Rewound,
-        state::{COARSE_TICK, CloseMode},
-    },
+    connection_state::{COARSE_TICK, CloseMode},
     gateway::{ConnectionPermit, Gateway, Peer, Shared},
     identity::client,
     metrics::{ConnectionProtocol, OpeningFailure, WorkerMetrics},
     snapshot::ListenerRules,
+    transport::PrefixedStream,
     upstream::{PeerAddress, ProxiedClient},
 };
 
@@ -398,7 +396,7 @@ impl Worker {
             let connection = Http2Connection::new(peer, clock, http.head, max_requests);
             connection.continue_deadline(accepted_at);
             self.register(&connection);
-            let transport = Rewound::new(before, transport);
+            let transport = PrefixedStream::new(before, transport);
             Box::pin(connection.serve(transport, &self.gateway)).await;
         } else {
             let connection =

@@ -26,11 +26,10 @@ use super::{LINGER_TIMEOUT, MAX_DRAINED, Swept, linger, sweep_state};
 use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
-    framing::{
-        ClientStream, ClientTimeouts, ConnectionState, HeadBounds, ReadTurn, Rewound, StateCell,
-        socket::yield_turn, state::CloseMode,
-    },
+    connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell},
     gateway::{Content, Gateway, Peer, Response},
+    http1::HeadBounds,
+    transport::{ClientStream, PrefixedStream, ReadBudget, socket::yield_turn},
 };
 
 /// Most streams that are open at once.
@@ -63,7 +62,7 @@ const MAX_ACCEPTS_PER_POLL: usize = 16;
 /// Most streams that are driven in one poll; the others follow behind other tasks.
 const MAX_STREAMS_PER_POLL: u32 = 16;
 
-type Http2Server = server::Connection<Rewound, Bytes>;
+type Http2Server = server::Connection<PrefixedStream, Bytes>;
 
 /// A client connection of HTTP/2.
 pub struct Http2Connection {
@@ -136,7 +135,7 @@ impl Http2Connection {
     }
 
     /// Serves the connection over `transport` until it closes.
-    pub async fn serve(self: Rc<Self>, transport: Rewound, gateway: &Gateway) {
+    pub async fn serve(self: Rc<Self>, transport: PrefixedStream, gateway: &Gateway) {
         let (socket, turn) = (transport.socket(), transport.turn());
         // A stream may be a tunnel.
         socket.keep_alive();
@@ -157,7 +156,7 @@ impl Http2Connection {
     async fn serve_streams(
         self: &Rc<Self>,
         mut server: Http2Server,
-        turn: &ReadTurn,
+        turn: &ReadBudget,
         gateway: &Gateway,
     ) -> Result<(), Abuse> {
         let mut streams = FuturesUnordered::new();
@@ -214,7 +213,7 @@ impl Http2Connection {
     }
 
     /// Exchanges the settings, within the deadline of a first head.
-    async fn handshake(&self, transport: Rewound, turn: &ReadTurn) -> Option<Http2Server> {
+    async fn handshake(&self, transport: PrefixedStream, turn: &ReadBudget) -> Option<Http2Server> {
         let mut handshake = std::pin::pin!(
             server::Builder::new()
                 .max_concurrent_streams(MAX_STREAMS)

@@ -14,12 +14,10 @@ use super::{Swept, proxy_protocol::read_header, sweep_state};
 use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
-    framing::{
-        ClientTimeouts, ConnectionState, RawSocket, ReadBuffer, StateCell, Transport,
-        state::CloseMode,
-    },
+    connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell},
     snapshot::ListenerRules,
     tls::{ALPN_HTTP2, SelectedName, ServerNames},
+    transport::{RawSocket, ReadBuffer, Transport},
     upstream::ProxiedClient,
 };
 

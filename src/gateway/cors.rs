@@ -2,7 +2,7 @@
 
 use super::{context::RequestContext, rules::WorkerRules};
 use crate::{
-    framing::{Fields, ResponseHead},
+    http1::{Fields, ResponseHead},
     plan::Answer,
     respond::{self, LocalReply},
     snapshot::CorsPolicy,

@@ -26,16 +26,15 @@ use super::{
 use crate::{
     client_usage::ClientHandle,
     clock::CoarseClock,
+    connection_state::{ClientTimeouts, StateCell},
     error::GatewayError,
-    framing::{
-        BodyEncoder, BodyError, BodyLength, ClientStream, ClientStreamLayer, ClientTimeouts,
-        Fields, StateCell,
-    },
+    http1::{BodyEncoder, BodyLength, Fields},
     metrics::{MirrorOutcome, RouteCounters},
     respond,
     snapshot::Mirror,
+    transport::{BodyError, ClientStream, ClientStreamLayer},
     upstream::{
-        Attempts, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
+        AttemptLog, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
         ResponseBody, UpstreamContent, UpstreamKind, balance::SplitMix,
     },
 };
@@ -248,7 +247,7 @@ impl MirroredRequest {
         let (state, started) = (&copied.state, copied.state.now());
         state.begin_request();
         state.set_request_timeout(Some(TIMEOUT));
-        let mut attempts = Attempts::default();
+        let mut attempts = AttemptLog::default();
         let input = ForwardInput {
             head: &head,
             client: &*copied,
@@ -272,7 +271,7 @@ async fn discard(
     body: &mut ResponseBody,
     state: &StateCell,
     balancer: &LoadBalancer,
-    attempts: &Attempts,
+    attempts: &AttemptLog,
 ) -> bool {
     let (mut bytes, mut length) = (Vec::new(), 0);
     loop {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    framing::BodyLength,
+    http1::BodyLength,
     identity::{Caller, ClientAddress, KeySecret},
     limit::Admission,
     snapshot::{LimitRequest, Snapshot},

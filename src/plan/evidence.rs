@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    framing::Fields,
+    http1::Fields,
     identity::{ClientAddress, KeySecret, TokenSource},
     snapshot::IdentityRules,
 };

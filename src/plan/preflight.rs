@@ -3,7 +3,7 @@
 use http::Method;
 
 use super::{Evidence, MatchedRoute, RequestAttributes};
-use crate::{error::GatewayError, framing::Fields, snapshot::Snapshot};
+use crate::{error::GatewayError, http1::Fields, snapshot::Snapshot};
 
 /// The methods that a log may have had preflights for.
 const COMMON_METHODS: [Method; 6] =

@@ -7,7 +7,7 @@ use http::Method;
 use super::host;
 use crate::{
     error::GatewayError,
-    framing::{BodyLength, Fields, RequestHead},
+    http1::{BodyLength, Fields, RequestHead},
 };
 
 /// The parts of a request that a decision reads, from its head or from a line of a log.

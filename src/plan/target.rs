@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, net::Ipv6Addr};
 
-use crate::{framing::Fields, route::normalize::is_routed_as};
+use crate::{http1::Fields, route::normalize::is_routed_as};
 
 /// The requested host in the form that routes and keys use: lower case, without port and trailing dot, an
 /// IPv6 address in its shortest form. Empty for an HTTP/1.0 request without `Host`.

@@ -1,6 +1,6 @@
 //! [`Via`]: detects requests that loop back to this process (RFC 9110, 7.6.3).
 
-use crate::framing::{Fields, Version};
+use crate::http1::{Fields, Version};
 
 /// This process's `Via` entries, with a random name that distinguishes it from other gateways.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     clock::StoreTime,
     error::GatewayError,
-    framing::{BodyLength, Fields, RequestHead, is_origin_form},
+    http1::{BodyLength, Fields, RequestHead, is_origin_form},
     identity::{KeySecret, TokenSource},
     limit::{Adjustment, Admission, Algorithm, Change, Charge},
     plan::{self, Answer, DecisionInput, Evidence, LimitRequests, NextStep, RequestView},

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::LocalReply;
-use crate::{framing::Fields, snapshot::CorsPolicy};
+use crate::{http1::Fields, snapshot::CorsPolicy};
 
 /// Whether the gateway replaces a field of this name in an upstream's response. Ignores case.
 pub(super) fn is_cors_field(name: &[u8]) -> bool {

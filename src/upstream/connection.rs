@@ -15,15 +15,18 @@ use super::{
     request::{OutgoingRequest, SendError},
     upgrade::UpgradeRequest,
 };
-use crate::framing::{
-    ClientStream, FramingError, HeadParser, ReadBuffer, ResponseHead, SharedSocket, Version,
-    buffer::poll_read, head::resume_parse, start_line::StatusLine, state::Wait,
+use crate::{
+    connection_state::Wait,
+    http1::{
+        FramingError, HeadParser, ResponseHead, Version, head::resume_parse, start_line::StatusLine,
+    },
+    transport::{ClientStream, ReadBuffer, SharedSocket, read_buffer::poll_read},
 };
 
 use crate::clock::CoarseTime;
 
 /// One connection to an upstream server.
-pub(super) struct UpstreamConnection {
+pub(super) struct UpstreamHttp1Connection {
     pub(super) socket: SharedSocket,
     /// Bytes that were read and not parsed.
     pub(super) buffer: ReadBuffer,
@@ -43,7 +46,7 @@ pub(super) struct UpstreamConnection {
     _guard: ConnectionGuard,
 }
 
-impl UpstreamConnection {
+impl UpstreamHttp1Connection {
     /// A connection over a connected socket, counted by `guard`.
     pub(super) fn new(socket: SharedSocket, guard: ConnectionGuard) -> Self {
         Self {

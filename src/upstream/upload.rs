@@ -10,14 +10,15 @@ use std::{
 
 use super::{
     LoadBalancer, Pacing,
-    client_counts::{ClientCounts, Counted},
+    client_holdings::{ClientHoldings, Holding},
     paced_place::PacedPlace,
 };
-use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, ClientStream, ClientStreamLayer,
-    buffer::READ_SIZE,
-    socket::yield_turn,
-    state::{COARSE_TICK, Wait},
+use crate::{
+    connection_state::{COARSE_TICK, Wait},
+    http1::{BodyEncoder, BodyLength},
+    transport::{
+        BodyError, ClientStream, ClientStreamLayer, read_buffer::READ_SIZE, socket::yield_turn,
+    },
 };
 
 use crate::clock::CoarseTime;
@@ -33,7 +34,7 @@ const MAX_BUFFERS_OF_CLIENT: u32 = 128;
 const MAX_BUFFERS: u32 = 1024;
 
 /// Reserves a buffer for a transfer that waits for its client; `None` if the client or all clients have too many.
-pub(super) fn reserve_buffer(buffers: &Arc<ClientCounts>, client: IpAddr) -> Option<Counted> {
+pub(super) fn reserve_buffer(buffers: &Arc<ClientHoldings>, client: IpAddr) -> Option<Holding> {
     buffers.try_add(client, MAX_BUFFERS_OF_CLIENT, MAX_BUFFERS)
 }
 
@@ -72,7 +73,7 @@ struct BufferedBody {
     has_ended: bool,
     /// Whether it was forwarded because it paused.
     has_paused: bool,
-    buffer: Option<Counted>,
+    buffer: Option<Holding>,
     place: Option<Box<PacedPlace>>,
 }
 

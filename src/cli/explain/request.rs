@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::error::GatewayError;
-use crate::framing::{HeadBounds, RequestHead};
+use crate::http1::{HeadBounds, RequestHead};
 use crate::snapshot::{ListenerRules, Snapshot};
 
 /// A request as a client would send it.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use crate::framing::RequestHead;
+use crate::http1::RequestHead;
 use crate::plan::{CallerShare, Evidence, RequestAttributes, RoutedRequest};
 use crate::snapshot::{Route, Snapshot};
 use crate::template::HeaderRules;

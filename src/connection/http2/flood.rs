@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::{clock::CoarseTime, framing::FrameCounts};
+use crate::{clock::CoarseTime, transport::FrameCounts};
 
 /// Least number of streams in a second from which their resets are a flood.
 const MIN_STREAMS: u32 = 500;

@@ -13,15 +13,13 @@ use http::{Request, StatusCode};
 
 use super::Http2Connection;
 use crate::{
-    framing::{
-        BodyEncoder, BodyError, BodyLength, ClientStream, ConnectionState, Fields, FramingError,
-        Http2Receiver, RequestHead, StateCell,
-        header_map::{from_fields, to_trailers},
-        socket::yield_turn,
-        state::CloseMode,
-        upgrade::requested_protocol,
-    },
+    connection_state::{CloseMode, ConnectionState, StateCell},
     gateway::Gateway,
+    http1::{
+        BodyEncoder, BodyLength, Fields, FramingError, RequestHead, header_map::from_fields,
+        header_map::to_trailers, upgrade::requested_protocol,
+    },
+    transport::{BodyError, ClientStream, Http2Receiver, socket::yield_turn},
 };
 
 use super::super::{DRAIN_TIMEOUT, MAX_DRAINED};

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::{CoarseClock, CoarseTime},
-    framing::{BodyDecoder, HeadBounds, RequestHead, StateCell},
+    connection_state::StateCell,
+    http1::{BodyDecoder, HeadBounds, RequestHead},
     upstream::{HostRule, PeerAddress, Protocol, ServerAddress, Target},
 };
 

@@ -208,7 +208,7 @@ fn an_idle_tunnel_is_aborted() {
     let mut tunnel = Tunnel::new(client, upstream, Buffer::default());
     let state = StateCell::new(CoarseClock::new(CoarseTime::ZERO));
     state.begin_tunnel(Some(100));
-    state.expire(crate::framing::Timeout::Tunnel);
+    state.expire(crate::connection_state::Timeout::Tunnel);
     let polled = tunnel.poll(&mut Context::from_waker(Waker::noop()), &state);
     assert_eq!(polled, Poll::Ready(TunnelOutcome::TimedOut));
     assert!(tunnel.client.is_aborted && tunnel.upstream.is_aborted);

@@ -13,10 +13,10 @@ use std::{
 
 pub use self::http2_end::{Http2End, poll_capacity};
 use super::{
-    buffer::{Buffer, ReadBuffer, poll_read},
+    read_buffer::{ReadBuffer, poll_read},
     socket::{SharedSocket, yield_turn},
-    state::StateCell,
 };
+use crate::{connection_state::StateCell, http1::Buffer};
 
 use crate::clock::CoarseTime;
 
