@@ -74,6 +74,7 @@
 //! # Configuration
 //!
 //! - [`config`]: the configuration file: its types, parser and faults.
+//! - [`mod@file`]: reads files that an operator names, with a deadline.
 //! - [`snapshot`]: a configuration compiled into immutable rules.
 //! - [`replay`]: runs a recorded access log through the limits of a configuration.
 //!
@@ -95,6 +96,7 @@ pub mod connection;
 pub mod counter;
 pub mod error;
 pub mod escape;
+pub mod file;
 pub mod framing;
 pub mod gateway;
 pub mod handover;

@@ -37,6 +37,7 @@ use crate::{
     admin::{self, AdminAccess, AdminListener, AdminToken, AllowedHosts, BoundAddress},
     clock::Clock,
     config::{self, EnvLookup, Environment, Fault, Faults, LoadedConfig},
+    file,
     gateway::{ConnectionLimit, DelayQueues, Shared, Via},
     handover::{PassedSockets, Successor},
     live::LiveSnapshot,
@@ -363,10 +364,9 @@ impl Drop for Server {
 
 /// The configuration file's content; a pipe such as `/dev/stdin` is read to its end.
 fn read_configuration(path: &Path) -> Result<Vec<u8>, Faults> {
-    let file = path.to_owned();
-    let read = move || config::read_file(&file, config::MAX_READ);
-    config::read_within(config::READ_TIMEOUT, read)
-        .map_err(|error| config::unreadable(path, &error))
+    let owned = path.to_owned();
+    let read = move || file::read(&owned, config::MAX_READ);
+    file::read_within(file::READ_TIMEOUT, read).map_err(|error| config::unreadable(path, &error))
 }
 
 /// Starts the control thread, which runs everything that must not delay requests.

@@ -80,7 +80,7 @@ use crate::{
     compress::CompressRules,
     config::{Fault, Faults, LoadedConfig},
     framing::{ClientTimeouts, HeadBounds},
-    identity::{KeyPlan, Part, TokenSource, TrustedProxies},
+    identity::{CredentialSource, KeyPart, KeyPlan, TrustedProxies},
     route::{Conditions, PathPattern, RouteTable},
     template::{HeaderRules, PathTemplate, UrlTemplate},
     throttle::ThrottleSettings,
@@ -265,10 +265,13 @@ impl Route {
 
 /// The headers that `limits` read keys, costs or tiers from, and those that carry tokens. Sorted, without
 /// duplicates.
-pub fn counted_headers(limits: &[Arc<LimitPolicy>], tokens: &[TokenSource]) -> Vec<HeaderName> {
-    let header = |part: &Part| match part {
-        Part::Header(name) => Some(name.clone()),
-        Part::Cookie(_) => Some(http::header::COOKIE),
+pub fn counted_headers(
+    limits: &[Arc<LimitPolicy>],
+    tokens: &[CredentialSource],
+) -> Vec<HeaderName> {
+    let header = |part: &KeyPart| match part {
+        KeyPart::Header(name) => Some(name.clone()),
+        KeyPart::Cookie(_) => Some(http::header::COOKIE),
         _ => None,
     };
     let mut names = Vec::new();
@@ -283,9 +286,9 @@ pub fn counted_headers(limits: &[Arc<LimitPolicy>], tokens: &[TokenSource]) -> V
         }));
     }
     names.extend(tokens.iter().filter_map(|source| match source {
-        TokenSource::Header(name) => Some(name.clone()),
-        TokenSource::Cookie(_) => Some(http::header::COOKIE),
-        TokenSource::Recorded(_) => None,
+        CredentialSource::Header(name) => Some(name.clone()),
+        CredentialSource::Cookie(_) => Some(http::header::COOKIE),
+        CredentialSource::Recorded(_) => None,
     }));
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     names.dedup();
@@ -300,7 +303,7 @@ pub struct IdentityRules {
     /// The prefix length, in bits, that IPv6 clients are counted by.
     pub ipv6_prefix: u8,
     /// The headers and cookies that may carry an access token.
-    pub token: Vec<TokenSource>,
+    pub token: Vec<CredentialSource>,
 }
 
 /// The rate-limit headers that are written.

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{IdSource, RequestTrace, SpanContext, TraceParent};
 
 /// The random bits of a trace's id that the ratio goes by: the last 56, as W3C Trace Context asks for.
@@ -10,11 +13,13 @@ const RANDOM_BITS: u32 = 56;
 const MAX_STATE: usize = 512;
 
 /// Whose `traceparent` is followed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ParentTrust {
-    /// That of every client.
+    /// That of every client. Clients decide then how many requests are sampled.
     All,
-    /// That of trusted proxies.
+    /// That of the peers in `client.trusted_proxies`.
+    #[default]
     TrustedProxies,
     /// None.
     None,
