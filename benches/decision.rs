@@ -11,7 +11,7 @@ use std::{
 use divan::Bencher;
 use tidegate::{
     limit::{Algorithm, Charge, Key, LeaseSize, Limit, Millis, OnFailure, Quota, sliding_window},
-    store::memory::Memory,
+    store::memory::MemoryStore,
 };
 
 /// Callers in the large table; few under `cargo test`, where each benchmark runs once and measures nothing.
@@ -21,8 +21,9 @@ static COLD_KEYS: LazyLock<u64> =
 const NOW: Millis = 1_700_000_000_000;
 
 /// A store with ten million callers that were each charged once: about 1.1 GB.
-static LARGE_STORE: LazyLock<Memory> = LazyLock::new(|| {
-    let (store, limit) = (Memory::new(2 * *COLD_KEYS as usize), limit("per-caller", 1_000_000));
+static LARGE_STORE: LazyLock<MemoryStore> = LazyLock::new(|| {
+    let (store, limit) =
+        (MemoryStore::new(2 * *COLD_KEYS as usize), limit("per-caller", 1_000_000));
     for caller in 0..*COLD_KEYS {
         store.charge(&[charge(&limit, hashed_key(caller))], NOW);
     }
@@ -74,14 +75,14 @@ fn algorithm_alone(bencher: Bencher<'_, '_>) {
 /// One caller whose requests are all admitted; two threads share its record and lock.
 #[divan::bench(threads = [1, 2], sample_size = 10_000)]
 fn hot_key(bencher: Bencher<'_, '_>) {
-    let (store, limit) = (Memory::new(1 << 20), limit("per-caller", u32::MAX));
+    let (store, limit) = (MemoryStore::new(1 << 20), limit("per-caller", u32::MAX));
     bencher.bench(|| store.charge(black_box(&[charge(&limit, hashed_key(1))]), black_box(NOW)));
 }
 
 /// One caller that is refused: the retry time is computed each time.
 #[divan::bench]
 fn hot_key_refused(bencher: Bencher<'_, '_>) {
-    let (store, limit) = (Memory::new(1 << 20), limit("per-caller", 1));
+    let (store, limit) = (MemoryStore::new(1 << 20), limit("per-caller", 1));
     bencher.bench(|| store.charge(black_box(&[charge(&limit, hashed_key(1))]), black_box(NOW)));
 }
 
@@ -89,7 +90,7 @@ fn hot_key_refused(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn hot_key_two_limits(bencher: Bencher<'_, '_>) {
     let (one, other) = (limit("per-caller", u32::MAX), limit("everyone", u32::MAX));
-    let store = Memory::new(1 << 20);
+    let store = MemoryStore::new(1 << 20);
     bencher.bench(|| {
         let charges = [charge(&one, hashed_key(1)), charge(&other, hashed_key(2))];
         store.charge(black_box(&charges), black_box(NOW))
@@ -121,7 +122,7 @@ fn one_cold_read(bencher: Bencher<'_, '_>) {
 /// A flood of new callers into a full store: each evicts a record.
 #[divan::bench(sample_size = 100_000, sample_count = 20)]
 fn flood_into_a_full_store(bencher: Bencher<'_, '_>) {
-    let (store, limit) = (Memory::new(100_000), limit("per-caller", 100));
+    let (store, limit) = (MemoryStore::new(100_000), limit("per-caller", 100));
     let next = AtomicU64::new(0);
     bencher.bench(|| {
         let caller = next.fetch_add(1, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use testkit::{
 };
 use tidegate::{
     clock::{Clock, instant},
-    limit::{Charge, Key, LeaseSize, Limit, MAX_LEASED_TOKENS},
+    limit::{Charge, Key, LeaseSize, Limit, MAX_LEASED_UNITS},
     store::CounterStore,
 };
 use tokio::runtime::Builder;
@@ -63,7 +63,7 @@ impl Part {
     fn limit(self) -> Limit {
         match self {
             Self::Memory | Self::Redis => limit(u32::MAX, LeaseSize::Off),
-            Self::Lease => limit(u32::MAX, LeaseSize::Tokens(MAX_LEASED_TOKENS)),
+            Self::Lease => limit(u32::MAX, LeaseSize::Units(MAX_LEASED_UNITS)),
             Self::DenyCache => limit(1, LeaseSize::Off),
         }
     }

@@ -12,7 +12,6 @@
 //! | `replay` | prints the decisions on the requests of an access log |
 //! | `hash` | prints the hash of a caller, as in the access log |
 //! | `schema` | prints the configuration's JSON Schema |
-//! | `man` | writes the manual pages, for packages |
 //! | `config_file` | finds the configuration of a command |
 //! | `addresses` | prints where the gateway listens, for people |
 //! | `notify` | reports the state of the process to a service manager |
@@ -33,7 +32,6 @@ mod explain;
 mod hash;
 mod health;
 mod init;
-mod man;
 mod notify;
 mod proxy;
 mod replay;
@@ -46,7 +44,7 @@ mod tips;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -140,12 +138,6 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages, one for each command.
-    Man {
-        /// The folder to write them to; it is made if it does not exist.
-        #[arg(value_name = "FOLDER")]
-        folder: PathBuf,
-    },
 }
 
 #[derive(clap::Args, Debug)]
@@ -169,6 +161,11 @@ fn parse_log_filter(text: &str) -> Result<String, String> {
     let expected =
         "expected off, error, warn, info, debug, trace, or one for a module such as tidegate=debug";
     if is_valid { Ok(text.to_owned()) } else { Err(expected.to_owned()) }
+}
+
+/// The definition of the command line, for manual pages.
+pub fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// Runs the command in `arguments`, of which the first is the program's name, and writes its result to
@@ -229,7 +226,6 @@ pub fn run_process(
         Command::Replay(replay) => replay::run(&replay, &**env, out),
         Command::Hash(hash) => hash::run(&hash, &**env, &mut io::stdin().lock(), out),
         Command::Health(health) => health::run(&health, env, out),
-        Command::Man { folder } => man::run(&folder),
         Command::Schema => schema::run(out),
         Command::Completions { shell } => {
             let mut script = Vec::new();

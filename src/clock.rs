@@ -14,6 +14,10 @@
 //! assert_eq!(clock.monotonic_ms(), 60_000);
 //! ```
 
+mod coarse;
+mod interval;
+mod time;
+
 use std::{
     collections::BTreeMap,
     future::Future,
@@ -25,6 +29,12 @@ use std::{
 use futures_util::future::{Either, select};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
+
+pub use self::{
+    coarse::CoarseClock,
+    interval::{BackgroundInterval, Interval, Stopwatch},
+    time::{CoarseTime, MonotonicTime, StoreTime, Uptime},
+};
 
 /// The source of time. Cheap to clone; all clones of a manual clock move together.
 #[derive(Clone, Debug)]
@@ -125,14 +135,14 @@ impl Clock {
             Some(manual) => manual.uptime(),
             None => self.uptime(),
         };
-        time.as_millis() as u64
+        time.as_duration().as_millis() as u64
     }
 
     /// Monotonic time since this clock was created; timers use it.
-    pub fn uptime(&self) -> Duration {
+    pub fn uptime(&self) -> Uptime {
         match self.simulation() {
             Some(manual) => manual.uptime(),
-            None => instant().saturating_duration_since(self.created),
+            None => Uptime::from_duration(instant().saturating_duration_since(self.created)),
         }
     }
 
@@ -189,10 +199,10 @@ impl Clock {
     }
 
     /// Returns when [`Self::uptime`] is at least `at`. Needs a runtime.
-    pub async fn sleep_until(&self, at: Duration) {
+    pub async fn sleep_until(&self, at: Uptime) {
         match self.simulation() {
             Some(manual) => manual.wait_until(|| manual.uptime() >= at).await,
-            None => tokio::time::sleep_until((self.created + at).into()).await,
+            None => tokio::time::sleep_until((self.created + at.as_duration()).into()).await,
         }
     }
 
@@ -219,22 +229,18 @@ impl Clock {
     /// # Errors
     ///
     /// [`Elapsed`] if it has not finished by then; it is dropped.
-    pub async fn timeout_at<F: Future>(
-        &self,
-        at: Duration,
-        future: F,
-    ) -> Result<F::Output, Elapsed> {
+    pub async fn timeout_at<F: Future>(&self, at: Uptime, future: F) -> Result<F::Output, Elapsed> {
         let future = pin!(future);
         if self.is_simulated() {
             return self.simulated_timeout(at, future).await;
         }
-        let at = (self.created + at).into();
+        let at = (self.created + at.as_duration()).into();
         tokio::time::timeout_at(at, future).await.map_err(|_| Elapsed)
     }
 
     async fn simulated_timeout<F: Future>(
         &self,
-        at: Duration,
+        at: Uptime,
         future: Pin<&mut F>,
     ) -> Result<F::Output, Elapsed> {
         let sleep = pin!(self.sleep_until(at));
@@ -269,8 +275,10 @@ impl Clock {
 }
 
 impl ManualClock {
-    fn uptime(&self) -> Duration {
-        Duration::from_millis(self.state.lock().now.saturating_sub(self.start))
+    fn uptime(&self) -> Uptime {
+        Uptime::from_duration(Duration::from_millis(
+            self.state.lock().now.saturating_sub(self.start),
+        ))
     }
 
     /// Returns when `reached` holds; evaluates it again after every move of the clock.
@@ -283,79 +291,6 @@ impl ManualClock {
             }
             moved.await;
         }
-    }
-}
-
-/// A duration that is being measured; made by [`Clock::stopwatch`].
-#[derive(Clone, Debug)]
-pub struct Stopwatch {
-    clock: Clock,
-    start: Duration,
-}
-
-impl Stopwatch {
-    /// The time since the start.
-    pub fn read(&self) -> Duration {
-        self.clock.uptime().saturating_sub(self.start)
-    }
-}
-
-/// A periodic task's ticks; made by [`Clock::interval`].
-#[derive(Debug)]
-pub struct Interval {
-    clock: Clock,
-    period: Duration,
-    /// The next tick, by [`Clock::uptime`].
-    next: Duration,
-    id: u64,
-}
-
-impl Interval {
-    /// Returns at the next tick.
-    pub async fn tick(&mut self) {
-        self.record_next_tick(Some(self.next.as_millis() as u64));
-        self.clock.sleep_until(self.next).await;
-        self.record_next_tick(None);
-        let now = self.clock.uptime();
-        let missed = now.saturating_sub(self.next).as_nanos() / self.period.as_nanos().max(1);
-        self.next += self.period * (missed as u32 + 1);
-    }
-
-    /// Records the tick that this interval waits for, for [`Clock::advance`].
-    fn record_next_tick(&self, next: Option<u64>) {
-        let Some(manual) = self.clock.simulation() else { return };
-        manual.state.lock().intervals.insert(self.id, next);
-        manual.settled.notify_all();
-    }
-}
-
-impl Drop for Interval {
-    fn drop(&mut self) {
-        let Some(manual) = self.clock.simulation() else { return };
-        manual.state.lock().intervals.remove(&self.id);
-        manual.settled.notify_all();
-    }
-}
-
-/// A periodic task's ticks; made by [`Clock::background_interval`].
-#[derive(Debug)]
-pub struct BackgroundInterval {
-    clock: Clock,
-    period: Duration,
-    /// The next tick, by [`Clock::uptime`].
-    next: Duration,
-}
-
-/// A tick that is later than this was missed: the ticks after it are counted from it.
-const MISSED_TICK: Duration = Duration::from_millis(5);
-
-impl BackgroundInterval {
-    /// Returns at the next tick. Dropped before, it leaves the tick to the next call.
-    pub async fn tick(&mut self) {
-        self.clock.sleep_until(self.next).await;
-        let now = self.clock.uptime();
-        let is_missed = now > self.next + MISSED_TICK;
-        self.next = if is_missed { now } else { self.next } + self.period;
     }
 }
 
@@ -381,122 +316,4 @@ pub fn instant() -> Instant {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    };
-
-    use super::*;
-
-    const START: u64 = 1_700_000_000_000;
-
-    /// Runs `task` on a thread of its own, as a worker's tasks run.
-    fn spawn<F: Future<Output = ()>>(
-        task: impl FnOnce() -> F + Send + 'static,
-    ) -> std::thread::JoinHandle<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        std::thread::spawn(move || runtime.unwrap().block_on(task()))
-    }
-
-    #[test]
-    fn setting_a_manual_clock_does_not_shorten_waits() {
-        let clock = Clock::manual(START);
-        clock.set(START + 90_000);
-        assert_eq!((clock.now(), clock.monotonic_ms()), (START + 90_000, 90_000));
-        assert!(clock.uptime() < Duration::from_mins(1));
-        clock.set(START - 1);
-        assert_eq!((clock.now(), clock.monotonic_ms()), (START - 1, 0));
-    }
-
-    #[test]
-    fn a_simulated_sleep_ends_when_the_clock_reaches_it() {
-        let clock = Clock::simulated(START);
-        let sleeping = spawn({
-            let clock = clock.clone();
-            move || async move { clock.sleep_until(Duration::from_hours(1)).await }
-        });
-        clock.advance(Duration::from_millis(3_599_999));
-        assert!(!sleeping.is_finished());
-        clock.advance(Duration::from_millis(1));
-        sleeping.join().unwrap();
-    }
-
-    #[test]
-    fn advance_returns_after_the_work_of_every_tick() {
-        let (clock, ticks) = (Clock::simulated(START), Arc::new(AtomicU32::new(0)));
-        let mut interval = clock.interval(Duration::from_millis(100));
-        let counter = Arc::clone(&ticks);
-        let ticking = spawn(move || async move {
-            while counter.fetch_add(1, Ordering::SeqCst) < 10 {
-                interval.tick().await;
-            }
-        });
-        // Long enough for a busy machine.
-        let advance = |ms| clock.advance_within(Duration::from_mins(1), Duration::from_millis(ms));
-        // The first tick is at once. It must not come after the first advance, which would skip the second one.
-        advance(0);
-        assert_eq!(ticks.load(Ordering::SeqCst), 2);
-        for expected in 3..=10 {
-            advance(if expected == 5 { 350 } else { 100 });
-            assert_eq!(ticks.load(Ordering::SeqCst), expected);
-        }
-        advance(100);
-        ticking.join().unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_timeout_passes_on_the_output_or_elapses() {
-        for clock in [Clock::system(), Clock::simulated(START)] {
-            assert_eq!(clock.timeout(Duration::from_secs(9), async { 7 }).await, Ok(7));
-        }
-        let (clock, never) = (Clock::system(), std::future::pending::<()>);
-        assert_eq!(clock.timeout(Duration::from_millis(1), never()).await, Err(Elapsed));
-        let soon = clock.uptime() + Duration::from_millis(1);
-        assert_eq!(clock.timeout_at(soon, never()).await, Err(Elapsed));
-    }
-
-    #[tokio::test]
-    async fn a_simulated_timeout_elapses_when_the_clock_reaches_it() {
-        let clock = Clock::simulated(START);
-        let (never, second) = (std::future::pending::<()>, Duration::from_secs(1));
-        clock.advance(second);
-        let both = futures_util::future::join(
-            clock.timeout(2 * second, never()),
-            clock.timeout_at(3 * second, never()),
-        );
-        let mut both = pin!(both);
-        clock.advance(Duration::from_millis(1_999));
-        assert!(futures_util::poll!(&mut both).is_pending());
-        clock.advance(Duration::from_millis(1_999));
-        assert!(futures_util::poll!(&mut both).is_pending(), "counted from the first poll");
-        clock.advance(Duration::from_millis(1));
-        assert_eq!(both.await, (Err(Elapsed), Err(Elapsed)));
-    }
-
-    #[tokio::test]
-    async fn a_late_background_tick_delays_the_next_ones() {
-        use futures_util::FutureExt as _;
-
-        let (clock, second) = (Clock::simulated(START), Duration::from_secs(1));
-        let mut interval = clock.background_interval(second);
-        let mut ticks_after = |millis: u64| {
-            // Returns at once: `advance` does not wait for this interval.
-            clock.advance(Duration::from_millis(millis));
-            interval.tick().now_or_never().is_some()
-        };
-        assert!(ticks_after(0), "the first tick is at once");
-        assert!(!ticks_after(999) && ticks_after(1));
-        assert!(ticks_after(1_004), "late, but not missed");
-        assert!(!ticks_after(995) && ticks_after(1));
-        assert!(ticks_after(3_000) && !ticks_after(999) && ticks_after(1), "missed ticks");
-    }
-
-    #[test]
-    fn a_stopwatch_reads_the_clock_that_started_it() {
-        let clock = Clock::simulated(START);
-        let stopwatch = clock.stopwatch();
-        clock.advance(Duration::from_millis(1_234));
-        assert_eq!(stopwatch.read(), Duration::from_millis(1_234));
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `head` | [`HeadParser`]: request and response heads |
 //! | `start_line`, `target`, `host`, `characters` | the grammar of a head's parts |
-//! | `fields` | [`Fields`]: the header fields, as spans of one buffer |
+//! | `fields` | [`Fields`]: the header fields, as spans of one buffer; [`FieldSink`]: what they are written to |
 //! | `body`, `chunked` | [`BodyDecoder`] and [`BodyEncoder`]: `Content-Length`, chunked and close-delimited bodies |
 //! | `error` | [`FramingError`] and its status code |
 //! | `client` | [`ClientStream`]: the interface between a client connection and the gateway |
@@ -59,7 +59,7 @@ pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::{Buffer, ReadBuffer};
 pub use client::{BodyError, ClientStream, ClientStreamLayer};
 pub use error::FramingError;
-pub use fields::Fields;
+pub use fields::{FieldSink, Fields};
 pub use frame_counter::FrameCounts;
 pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead};
 pub use receiver::Http2Receiver;

@@ -13,7 +13,7 @@
 //! - `state.rs`: the record of any algorithm. `gcra.rs`: the record of both buckets, a theoretical arrival
 //!   time. `free_slots.rs`: the refunded slots of a leaky bucket. `counts.rs`: the counters of a sliding
 //!   window.
-//! - `acquire.rs`: tokens that a gateway acquires in batches.
+//! - `acquire.rs`: units that a gateway acquires in batches.
 //! - `verdict.rs`: the decisions of all limits of one request.
 //!
 //! ```
@@ -51,7 +51,7 @@ mod verdict;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use acquire::{Acquisition, Grant, MAX_LEASED_TOKENS, TokenDemand, TokenReturn};
+pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
 pub use counts::Counts;
 pub use gcra::GcraState;
 pub use state::State;
@@ -163,16 +163,16 @@ pub enum OnFailure {
     Closed,
 }
 
-/// How many tokens a gateway takes from the shared store in one call.
+/// How many units a gateway takes from the shared store in one call.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum LeaseSize {
     /// The cost of the request: every request calls the store.
     #[default]
     Off,
-    /// A batch that adapts to the rate at which the tokens are used.
+    /// A batch that adapts to the rate at which the units are used.
     Auto,
-    /// Batches of this many tokens.
-    Tokens(u32),
+    /// Batches of this many units.
+    Units(u32),
 }
 
 /// One configured limit.
@@ -193,7 +193,7 @@ pub struct Limit {
     pub cost: u32,
     /// What happens when the shared store gives no answer.
     pub on_failure: OnFailure,
-    /// How many tokens a gateway takes from the shared store in one call.
+    /// How many units a gateway takes from the shared store in one call.
     pub lease_size: LeaseSize,
     /// Whether the limit may refuse. If not (a dry run), it is charged for what it would have admitted,
     /// and requests are unaffected.

@@ -1,11 +1,11 @@
-//! Connections to Redis and the scripts that charge limits there: one script call per request, and a typed
+//! WorkerConnections to Redis and the scripts that charge limits there: one script call per request, and a typed
 //! failure if it gives no decision. What to do with a failure is the business of [`crate::store`].
 //!
 //! In this module, `::redis` is the client library.
 //!
 //! Each word has one meaning here:
 //!
-//! - A **server** is a running Redis process. A **[node](node::Node)** is this process's record of one
+//! - A **server** is a running Redis process. A **[node](node::RedisNode)** is this process's record of one
 //!   server: its address, its health and the number of open breakers.
 //! - A **shard** is a set of keys that one script call can reach together: one of the configured `shards`,
 //!   a slot of a Cluster, or all keys if there is one server. [`ShardId`] names it.
@@ -63,6 +63,6 @@ pub(crate) use self::{
 };
 pub use self::{
     backend::{Connector, ShardStatus},
-    failure::Failure,
+    failure::RedisFailure,
     options::{Credentials, RedisOptions, RedisSetupError, ShardUrls, Topology},
 };

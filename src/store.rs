@@ -5,10 +5,10 @@
 //! - A request is charged to all of its limits or to none.
 //! - If Redis fails, a request waits for the response timeout at most; each limit's
 //!   [`OnFailure`](crate::limit::OnFailure) policy then decides.
-//! - Memory is bounded: counters, token leases, cached denials and queued corrections.
+//! - MemoryStore is bounded: counters, leases, cached denials and queued corrections.
 //! - A charge is counted where it was decided: what this process admitted while Redis gave no answer is
 //!   counted in its memory, and never charged in Redis.
-//! - Leased tokens admit no more than the store would have admitted by itself, and a cached denial refuses
+//! - Leased units admit no more than the store would have admitted by itself, and a cached denial refuses
 //!   no longer than until its own retry time.
 //!
 //! # Which file does what
@@ -19,12 +19,12 @@
 //! | module | purpose |
 //! |---|---|
 //! | [`memory`] | counters in this process |
-//! | `local_admission` | decides without a call per request: from leased tokens and the deny cache |
-//! | [`token_lease`] | leases tokens from Redis, many per call |
+//! | `local_admission` | decides without a call per request: from leased units and the deny cache |
+//! | [`unit_lease`] | leases units from Redis, many per call |
 //! | [`deny_cache`] | caches denials until their retry time |
 //! | `multi_limit` | requests with several limits: all charged or none |
 //! | `scatter` | requests whose records live on several Redis shards |
-//! | `remaining` | adds leased tokens to the `remaining` that Redis reports |
+//! | `remaining` | adds leased units to the `remaining` that Redis reports |
 //! | `fallback` | decides when Redis gives no answer |
 //! | `corrections` | refunds and charges that no request waits for |
 //! | `maintenance` | each worker's periodic work |
@@ -37,7 +37,7 @@
 //! ```
 //! use tidegate::{
 //!     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, LeaseSize},
-//!     store::memory::Memory,
+//!     store::memory::MemoryStore,
 //! };
 //!
 //! let limit = Limit {
@@ -51,7 +51,7 @@
 //!     enforce: true,
 //!     index: 0,
 //! };
-//! let memory = Memory::new(1_000);
+//! let memory = MemoryStore::new(1_000);
 //! let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
 //! assert!(memory.charge(&charges, 1_700_000_000_000).admitted);
 //! assert!(!memory.charge(&charges, 1_700_000_000_001).admitted);
@@ -67,9 +67,9 @@ pub mod memory;
 mod multi_limit;
 mod record_id;
 mod remaining;
-mod scatter;
+mod shard_fanout;
 mod stats;
-pub mod token_lease;
+pub mod unit_lease;
 
 use std::{sync::Arc, time::Duration};
 
@@ -80,8 +80,8 @@ pub use self::{corrections::Correction, handle::StoreHandle, stats::StoreStats};
 use self::{
     corrections::CorrectionQueue,
     deny_cache::DenyCache,
-    local_admission::TokenLeases,
-    memory::Memory,
+    local_admission::QuotaLeases,
+    memory::MemoryStore,
     record_id::{local_record_id, record_id, shared_record_id},
     stats::CountsRegistry,
 };
@@ -89,7 +89,7 @@ use crate::{
     clock::Clock,
     limit::{Charge, Key, Limit, Verdict},
     redis::{
-        Connector, Failure, Presence, RedisBackend, RedisOptions, RedisSetupError, Reporter,
+        Connector, Presence, RedisBackend, RedisFailure, RedisOptions, RedisSetupError, Reporter,
         ShardStatus,
     },
     secret::SharedSecret,
@@ -146,7 +146,7 @@ impl StoreStatus {
 /// The counters of all limits, for the life of the process.
 pub struct CounterStore {
     /// All counters; with Redis, only those charged while Redis gave no answer.
-    memory: Memory,
+    memory: MemoryStore,
     secret: SharedSecret,
     /// [`SharedSecret::for_keys`].
     key_secret: (u64, u64),
@@ -154,7 +154,7 @@ pub struct CounterStore {
     corrections: Arc<CorrectionQueue>,
     presence: Presence,
     counts: CountsRegistry,
-    leases: Arc<TokenLeases>,
+    leases: Arc<QuotaLeases>,
     deny_cache: Arc<DenyCache>,
     /// Held by the worker that does the process-wide maintenance.
     maintenance_lock: Mutex<()>,
@@ -196,7 +196,7 @@ impl CounterStore {
     ) -> Result<Arc<Self>, SetupError> {
         let deny_cache: Arc<DenyCache> = Arc::default();
         Ok(Arc::new(Self {
-            memory: Memory::new(max_keys),
+            memory: MemoryStore::new(max_keys),
             secret,
             key_secret: secret.for_keys(),
             redis,
@@ -277,12 +277,12 @@ impl CounterStore {
     ///
     /// # Errors
     ///
-    /// The [`Failure`] of the first Redis server that gave no answer.
-    pub async fn peek(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
+    /// The [`RedisFailure`] of the first Redis server that gave no answer.
+    pub async fn peek(&self, charges: &[Charge<'_>]) -> Result<Verdict, RedisFailure> {
         match &self.redis {
             Some(backend) => {
                 let now = self.clock.manual_now();
-                let mut verdict = scatter::peek_each(backend, charges, now).await?;
+                let mut verdict = shard_fanout::peek_each(backend, charges, now).await?;
                 remaining::add_to_peeked(self, charges, &mut verdict);
                 Ok(verdict)
             }
@@ -295,9 +295,9 @@ impl CounterStore {
     ///
     /// # Errors
     ///
-    /// The [`Failure`] of the call to Redis. Unless Redis confirmed the deletion of its records, nothing is
+    /// The [`RedisFailure`] of the call to Redis. Unless Redis confirmed the deletion of its records, nothing is
     /// deleted here.
-    pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
+    pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), RedisFailure> {
         if let Some(backend) = &self.redis {
             backend.delete(limits, key).await?;
         }
@@ -350,11 +350,11 @@ impl CounterStore {
         stats.keys = self.memory.len();
         stats.gateways = self.presence.gateways();
         stats.denials = self.deny_cache.stats(self.clock.monotonic_ms());
-        stats.tokens = self.leases.stats();
+        stats.leases = self.leases.stats();
         let queue = self.corrections.stats();
         stats.dropped_corrections = queue.dropped;
-        stats.tokens.returned = stats.tokens.returned.saturating_sub(queue.lost_tokens);
-        stats.tokens.lost += queue.lost_tokens;
+        stats.leases.returned = stats.leases.returned.saturating_sub(queue.lost_units);
+        stats.leases.lost += queue.lost_units;
         stats
     }
 }

@@ -25,7 +25,7 @@ mod request;
 mod sampling;
 
 pub use self::{
-    context::{SpanContext, TraceParent, span_id_text},
+    context::{SpanContext, TraceParent},
     exporter::{ExportSettings, export},
     ids::IdSource,
     queue::{TraceCounts, TraceQueue},

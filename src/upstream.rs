@@ -19,9 +19,11 @@
 //! | `paced_place`, `pace`, `client_counts` | places that clients hold at their own pace: their rate, and the share of each client |
 //! | `pool` | [`Pool`]: a worker's idle connections to one endpoint |
 //! | `connection_budget` | [`ConnectionBudget`]: bounds the connections of the process to all servers |
+//! | `exchange` | what the exchanges on HTTP/1 and HTTP/2 connections share |
 //! | `connection` | an HTTP/1.1 connection to a server, and one exchange on it |
 //! | `http2` | the HTTP/2 connections to a server, and one exchange on one of them |
-//! | `request` | [`OutgoingRequest`]: the request's bytes and its streamed body |
+//! | `outgoing_head` | [`OutgoingHead`]: a request's head, which each attempt writes as HTTP/1 or HTTP/2 |
+//! | `request` | [`OutgoingRequest`]: a request on its way, with its streamed body |
 //! | `response`, `compressed` | [`ResponseBody`]: the response's streamed body; the same, compressed while it is read |
 //! | `upgrade`, `tunnel` | a request's upgrade to another protocol; [`UpstreamTunnel`]: the upstream's end of the tunnel |
 //! | `settings` | [`Servers`]: the rules by which targets are chosen, checked and bounded |
@@ -36,10 +38,12 @@ mod connection_budget;
 mod endpoint;
 mod endpoint_address;
 mod endpoint_set;
+mod exchange;
 pub mod forward;
 pub mod headers;
 mod http2;
 pub mod names;
+mod outgoing_head;
 mod pace;
 mod paced_place;
 mod pending;
@@ -77,10 +81,9 @@ pub use endpoint_set::{EndpointSet, Member};
 pub use forward::{
     Attempts, ForwardError, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, retry_seconds,
 };
-pub use headers::{
-    AddedHeaders, HostRule, PeerAddress, ProtectedHeaders, dashed_alias, write_response_fields,
-};
+pub use headers::{ProtectedHeaders, dashed_alias, write_response_fields};
 pub use http2::RequestLost;
+pub use outgoing_head::{HeaderChanges, HostRule, OutgoingHead, OwnedHead, PeerAddress};
 pub use pool::{Pool, PoolTable};
 pub use read_ahead::ReadAheadOutcome;
 pub use registry::{UpstreamRegistry, UpstreamState};
@@ -135,6 +138,11 @@ impl Target {
         let authority = self.address.authority();
         let default = if self.tls.is_some() { ":443" } else { ":80" };
         authority.strip_suffix(default).map(str::to_owned).unwrap_or(authority)
+    }
+
+    /// The scheme of requests to it.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
     }
 
     /// Whether its address is a name.

@@ -177,7 +177,7 @@ fn serve(
         // Before the runtime ends: calls to Redis go over this worker's connection.
         let _ = clock.timeout(STORE_DRAIN_TIMEOUT, worker.gateway.drain()).await;
         let left = deadline.saturating_sub(clock.uptime());
-        worker.gateway.return_leased_tokens(left.max(STORE_DRAIN_TIMEOUT)).await;
+        worker.gateway.return_leased_units(left.max(STORE_DRAIN_TIMEOUT)).await;
         worker.gateway.close();
         sweeping.abort();
         Ok(())
@@ -380,7 +380,7 @@ impl Worker {
         addresses.source.set_ip(ip);
         let is_tls = certificate.is_some();
         self.gateway.metrics().count_opened(ConnectionProtocol { is_http2, is_tls });
-        let forwarding = PeerAddress::new(ip, is_tls);
+        let forwarding = PeerAddress::new(ip, if is_tls { "https" } else { "http" });
         let redirect_https = rules.redirect_https;
         drop(rules);
         let usage = self.gateway.client_usage(ip).into();

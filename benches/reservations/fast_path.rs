@@ -1,4 +1,4 @@
-//! The time of a decision from leased tokens, without a call to Redis.
+//! The time of a decision from leased units, without a call to Redis.
 
 use std::{fmt::Write as _, hint::black_box, sync::Arc, sync::Barrier, thread, time::Duration};
 
@@ -8,18 +8,18 @@ use testkit::{
 };
 use tidegate::{
     clock::{Clock, instant},
-    limit::{Charge, Key, LeaseSize, Limit, MAX_LEASED_TOKENS},
+    limit::{Charge, Key, LeaseSize, Limit, MAX_LEASED_UNITS},
     store::CounterStore,
 };
 use tokio::runtime::Builder;
 
-/// Decisions of a thread in a round: fewer than the tokens of one fetch.
+/// Decisions of a thread in a round: fewer than the units of one fetch.
 const DECISIONS: u32 = 500_000;
 
 /// Measures all cases alternately, and returns a Markdown table of the medians.
 pub(crate) fn table(rounds: usize) -> String {
     let redis = RedisServer::start();
-    let limit = limit(u32::MAX, LeaseSize::Tokens(MAX_LEASED_TOKENS));
+    let limit = limit(u32::MAX, LeaseSize::Units(MAX_LEASED_UNITS));
     let cases: [(&str, &[u128]); 3] = [
         ("one thread", &[1]),
         ("two threads, a key each", &[1, 2]),
@@ -32,7 +32,7 @@ pub(crate) fn table(rounds: usize) -> String {
             samples.push(measure(&counter_store, &limit, keys));
         }
     }
-    let mut text = "| a decision from leased tokens | ns |\n|---|---|\n".to_owned();
+    let mut text = "| a decision from leased units | ns |\n|---|---|\n".to_owned();
     for ((name, _), samples) in cases.iter().zip(samples) {
         // Writing to a string does not fail.
         let _ = writeln!(text, "| {name} | {:.0} |", median(samples));
@@ -67,7 +67,7 @@ fn decide(
         let store = counter_store.worker();
         let now = Clock::system().now();
         let charges = [Charge { limit, key, cost: 1 }];
-        // The first decision connects and fetches tokens.
+        // The first decision connects and fetches units.
         assert!(store.charge(&charges, now).await.expect("a decision").admitted);
         barrier.wait();
         let start = instant();

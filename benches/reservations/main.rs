@@ -1,4 +1,4 @@
-//! Token leases: the load that they take off Redis, and their cost in the gateway.
+//! Leases: the load that they take off Redis, and their cost in the gateway.
 //!
 //! ```text
 //! cargo bench --bench reservations [-- --only calls|fast-path|throughput] [--rounds N]
@@ -6,7 +6,7 @@
 //!
 //! - `calls`: script calls and CPU time of the Redis process for each request, compared with one script
 //!   call per request and with a sorted set.
-//! - `fast-path`: the time of a decision from leased tokens, on one and on two threads.
+//! - `fast-path`: the time of a decision from leased units, on one and on two threads.
 //! - `throughput`: requests per second through one gateway, its limit in Redis with and without `reserve`,
 //!   compared with the same limit in memory.
 //!
@@ -25,7 +25,7 @@ mod throughput;
 
 use clap::{Parser, ValueEnum};
 
-/// Measures token leases and prints Markdown tables.
+/// Measures leases and prints Markdown tables.
 #[derive(Parser)]
 struct Options {
     /// Runs this part only.
@@ -40,7 +40,7 @@ struct Options {
 enum Part {
     /// Calls and CPU time of Redis for each request.
     Calls,
-    /// The time of a decision from leased tokens.
+    /// The time of a decision from leased units.
     FastPath,
     /// Requests per second through a gateway.
     Throughput,

@@ -19,7 +19,7 @@ use crate::{
     identity::{KeyInput, KeyInputError, KeySecret},
     limit::{Charge, Key, OnFailure},
     metrics::Metrics,
-    redis::Failure,
+    redis::RedisFailure,
     snapshot::{Cost, LimitPolicy, Snapshot, Tier, TierMatch},
 };
 
@@ -149,7 +149,7 @@ pub(super) async fn show(
     match context.shared.store.peek(&[charge]).await {
         Ok(verdict) => {
             let Some(decided) = verdict.decided(0) else {
-                return redis_unavailable(Failure::Reply);
+                return redis_unavailable(RedisFailure::Reply);
             };
             let decision = &decided.decision;
             let state = CallerState {
@@ -353,7 +353,7 @@ fn describe_input_error(error: KeyInputError, policy: &LimitPolicy, count: usize
 }
 
 /// The response if Redis does not reply.
-fn redis_unavailable(failure: Failure) -> Response {
+fn redis_unavailable(failure: RedisFailure) -> Response {
     let detail = format!("no reply from Redis ({}); try again", failure.label());
     problem(StatusCode::SERVICE_UNAVAILABLE, &detail, &[])
 }

@@ -32,7 +32,7 @@ use crate::{
     gateway::Shared,
     limit::OnFailure,
     metrics::{LATENCY_BOUNDS, MirrorOutcome},
-    redis::Failure,
+    redis::RedisFailure,
     store::StoreStats,
     telemetry::{AccessLog, process_log_dropped},
 };
@@ -196,7 +196,7 @@ impl MetricsCollector {
         write_counter(&mut start_counters(encoder, "store_requests", help)?, &[], stats.requests)?;
         let help = "Requests that got no decision from the shared store, by kind of failure";
         let mut family = start_counters(encoder, "store_failures", help)?;
-        for failure in Failure::ALL {
+        for failure in RedisFailure::ALL {
             write_counter(
                 &mut family,
                 &[("kind", failure.label())],
@@ -364,20 +364,20 @@ fn encode_leases_and_denials(
     let help = "Cached denials";
     write_gauge(encoder, "store_deny_cache_entries", help, stats.denials.entries as u64)?;
     let help = "Leased tokens that are not spent yet";
-    write_gauge(encoder, "store_tokens_outstanding", help, stats.tokens.outstanding)?;
+    write_gauge(encoder, "store_tokens_outstanding", help, stats.leases.outstanding)?;
     let help = "Tokens leased from the shared store";
     write_counter(
         &mut start_counters(encoder, "store_tokens_granted", help)?,
         &[],
-        stats.tokens.granted,
+        stats.leases.granted,
     )?;
     let help = "Leased tokens returned unspent";
     write_counter(
         &mut start_counters(encoder, "store_tokens_returned", help)?,
         &[],
-        stats.tokens.returned,
+        stats.leases.returned,
     )?;
     let help =
         "Upper bound of leased tokens lost: their call got no reply, or they could not be returned";
-    write_counter(&mut start_counters(encoder, "store_tokens_lost", help)?, &[], stats.tokens.lost)
+    write_counter(&mut start_counters(encoder, "store_tokens_lost", help)?, &[], stats.leases.lost)
 }

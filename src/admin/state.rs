@@ -22,7 +22,7 @@ use super::{
 use crate::{
     gateway::Shared,
     metrics::{LATENCY_BOUNDS, Metrics, REFUSED_WINDOW},
-    redis::Failure,
+    redis::RedisFailure,
     reload::Reloader,
 };
 
@@ -188,7 +188,8 @@ pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
     let refused_callers = metrics.refused_callers(now, MAX_CALLERS).into_iter();
     GatewayState {
         now_ms: now,
-        uptime_ms: u64::try_from(shared.clock.uptime().as_millis()).unwrap_or(u64::MAX),
+        uptime_ms: u64::try_from(shared.clock.uptime().as_duration().as_millis())
+            .unwrap_or(u64::MAX),
         version: env!("CARGO_PKG_VERSION"),
         configuration: Configuration {
             generation: shared.live.generation(),
@@ -280,7 +281,7 @@ fn store(shared: &Shared) -> StoreState {
         requests: stats.requests,
         redis_calls: stats.store_calls,
         leased_charges: stats.leased_charges,
-        failures: Failure::ALL
+        failures: RedisFailure::ALL
             .into_iter()
             .map(|failure| (failure.label(), stats.failures[failure.index()]))
             .collect(),

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     gateway::Shared,
-    redis::Failure,
+    redis::RedisFailure,
     throttle::{payload::PayloadError, sync::SyncStats},
 };
 
@@ -77,7 +77,7 @@ fn encode_sync(stats: &SyncStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::R
     write_counter(&mut family, &[("outcome", "conflict")], stats.conflicts.get())?;
     let help = "Failed synchronizations with Redis, by kind";
     let mut family = start_counters(encoder, "throttle_sync_failures", help)?;
-    for failure in Failure::ALL {
+    for failure in RedisFailure::ALL {
         write_counter(&mut family, &[("kind", failure.label())], stats.failures(failure))?;
     }
     let help = "Filters in Redis that could not be used, by reason";

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{Exit, addresses, notify::Notifier};
 use crate::{
-    clock::Clock,
+    clock::{Clock, Uptime},
     config::Environment,
     handover::{self, PassedSockets, Predecessor, Successor},
     server::{Server, StartError},
@@ -160,7 +160,7 @@ struct Serving<'a> {
 }
 
 /// An upgrade in progress: the new process, and until when it has to serve, by the clock's uptime.
-type Upgrade = (Successor, Duration);
+type Upgrade = (Successor, Uptime);
 
 impl Serving<'_> {
     /// Reloads on SIGHUP, reopens the access log on SIGUSR1 and starts a successor on SIGUSR2; returns on

@@ -354,14 +354,14 @@ impl ClientStream for Connection {
         self.input.borrow_mut().body.take_trailers()
     }
 
-    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
+    fn send_interim(&self, status: u16, fields: &Fields) {
         let input = &mut *self.input.borrow_mut();
         if !input.accepts_interim || input.interim.len() > MAX_INTERIM_BYTES {
             return;
         }
         let status = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::PROCESSING);
         super::output::write_status(&mut input.interim, status);
-        fields(&mut input.interim);
+        fields.write_to(&mut input.interim, |_, _| true);
         input.interim.extend_from_slice(b"\r\n");
     }
 }

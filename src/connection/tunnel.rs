@@ -25,7 +25,7 @@ impl Connection {
             head = Buffer::with_capacity(512);
         }
         write_status(&mut head, response.status);
-        response.write_fields(&mut head);
+        response.write_fields(&mut *head);
         let Response { content: Content::Tunnel(upstream), mut context, timeouts, .. } = response
         else {
             return Disposition::Abort;

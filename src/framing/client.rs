@@ -53,8 +53,7 @@ pub trait ClientStream {
     fn take_trailers(&self) -> Option<Box<Fields>>;
 
     /// Forwards an interim (1xx) response of the upstream, if the client's protocol version supports it.
-    /// `fields` writes the header fields, each as a line with CR LF.
-    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>));
+    fn send_interim(&self, status: u16, fields: &Fields);
 }
 
 /// A client's stream whose body passes through a layer of the gateway. All but the body is the client's.
@@ -100,7 +99,7 @@ impl<L: ClientStreamLayer> ClientStream for L {
         self.client().take_trailers()
     }
 
-    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
+    fn send_interim(&self, status: u16, fields: &Fields) {
         self.client().send_interim(status, fields);
     }
 }

@@ -81,19 +81,7 @@ impl Fields {
     /// Appends a field. The name must be a token and the value must have no CR or LF: both are written
     /// unchecked.
     pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) {
-        let value = value.as_ref();
-        let start = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.extend_from_slice(b": ");
-        self.bytes.extend_from_slice(value);
-        self.bytes.extend_from_slice(b"\r\n");
-        self.spans.push(FieldSpan {
-            name: start,
-            name_length: name.len() as u32,
-            value: start + name.len() as u32 + 2,
-            value_length: value.len() as u32,
-            end: NonZeroU32::new(self.bytes.len() as u32),
-        });
+        self.push_field(name.as_bytes(), value.as_ref());
     }
 
     /// Appends a field with a decimal number as its value.
@@ -115,6 +103,14 @@ impl Fields {
         while let Some(found) = self.spans.iter().position(|span| self.is_named(span, name)) {
             self.spans.remove(found);
         }
+    }
+
+    /// The names, and the places of the values in [`Self::bytes`].
+    pub(super) fn value_ranges(&self) -> impl Iterator<Item = (&[u8], Range<usize>)> {
+        self.spans.iter().map(|span| {
+            let start = span.value as usize;
+            (self.name(span), start..start + span.value_length as usize)
+        })
     }
 
     /// The names and values, in their order.
@@ -181,6 +177,76 @@ impl Fields {
     fn is_named(&self, span: &FieldSpan, name: &str) -> bool {
         span.name_length as usize == name.len()
             && self.name(span).eq_ignore_ascii_case(name.as_bytes())
+    }
+}
+
+/// What the fields of a head are written to: HTTP/1 lines (`Vec<u8>`), or [`Fields`] for HTTP/2.
+///
+/// Names must be tokens, and values must have no CR or LF: both are written unchecked.
+pub trait FieldSink {
+    /// Appends the fields in `fields` whose names `keep` accepts.
+    fn append(&mut self, fields: &Fields, keep: impl FnMut(&[u8]) -> bool);
+
+    /// Appends a field whose value `write` appends; no field if `write` returns false.
+    fn push_if(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool);
+
+    /// Appends a field.
+    #[inline]
+    fn push_field(&mut self, name: &[u8], value: &[u8]) {
+        self.push_if(name, |out| {
+            out.extend_from_slice(value);
+            true
+        });
+    }
+}
+
+/// Each field is a line with CR LF.
+impl FieldSink for Vec<u8> {
+    #[inline]
+    fn append(&mut self, fields: &Fields, mut keep: impl FnMut(&[u8]) -> bool) {
+        fields.write_to(self, |name, _| keep(name));
+    }
+
+    #[inline]
+    fn push_if(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool) {
+        let start = self.len();
+        self.extend_from_slice(name);
+        self.extend_from_slice(b": ");
+        if write(self) {
+            self.extend_from_slice(b"\r\n");
+        } else {
+            self.truncate(start);
+        }
+    }
+}
+
+impl FieldSink for Fields {
+    fn append(&mut self, fields: &Fields, mut keep: impl FnMut(&[u8]) -> bool) {
+        for (name, value) in fields.iter() {
+            if keep(name) {
+                self.push_field(name, value);
+            }
+        }
+    }
+
+    fn push_if(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool) {
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(b": ");
+        let value = self.bytes.len() as u32;
+        if !write(&mut self.bytes) {
+            self.bytes.truncate(start as usize);
+            return;
+        }
+        let value_length = self.bytes.len() as u32 - value;
+        self.bytes.extend_from_slice(b"\r\n");
+        self.spans.push(FieldSpan {
+            name: start,
+            name_length: name.len() as u32,
+            value,
+            value_length,
+            end: NonZeroU32::new(self.bytes.len() as u32),
+        });
     }
 }
 

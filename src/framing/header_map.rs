@@ -1,24 +1,19 @@
-//! Header fields as lines of HTTP/1, and as the map that the HTTP/2 library takes. Pure.
+//! Header fields as [`Fields`], and as the map that the HTTP/2 library takes. Pure.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{chunked::MAX_TRAILERS, error::FramingError, fields::Fields};
 
-/// The fields that `lines` contains: `name: value` and CR LF, as [`Fields::write_to`] writes them. A field
-/// that HTTP/2 cannot carry is left out, as are those beyond the most that the map can hold.
-pub fn from_lines(lines: &[u8]) -> HeaderMap {
-    // The values share one copy of the lines.
-    let shared = Bytes::copy_from_slice(lines);
+/// The map of `fields`. A field that HTTP/2 cannot carry is left out, as are those beyond the most that the map can
+/// hold.
+pub fn from_fields(fields: &Fields) -> HeaderMap {
+    // The values share one copy of the fields.
+    let shared = Bytes::copy_from_slice(fields.bytes());
     let mut map = HeaderMap::with_capacity(24);
-    let mut rest = &shared[..];
-    while let Some(end) = memchr::memchr(b'\n', rest) {
-        let line = &rest[..end.saturating_sub(1)];
-        rest = &rest[end + 1..];
-        let Some(colon) = memchr::memchr(b':', line) else { continue };
-        let name = HeaderName::from_bytes(&line[..colon]);
-        let value = shared.slice_ref(line[colon + 1..].trim_ascii());
-        let value = HeaderValue::from_maybe_shared(value);
+    for (name, value) in fields.value_ranges() {
+        let name = HeaderName::from_bytes(name);
+        let value = HeaderValue::from_maybe_shared(shared.slice_ref(shared[value].trim_ascii()));
         if let (Ok(name), Ok(value)) = (name, value) {
             let _ = map.try_append(name, value);
         }
@@ -62,9 +57,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_as_a_map_and_back() {
-        let lines = b"X-One: 1\r\nset-cookie: a=b: c\r\nset-cookie: d\r\nbad name: x\r\n";
-        let map = from_lines(lines);
+    fn fields_become_a_map_and_return() {
+        let fields: Fields =
+            [("X-One", "1 "), ("set-cookie", "a=b: c"), ("set-cookie", "d"), ("bad name", "x")]
+                .into_iter()
+                .collect();
+        let map = from_fields(&fields);
         assert_eq!(map.get("x-one").unwrap(), "1");
         let cookies: Vec<_> = map.get_all("set-cookie").iter().collect();
         assert_eq!(cookies, ["a=b: c", "d"]);

@@ -166,7 +166,7 @@ impl Gateway {
 
     /// Returns this worker's leased tokens to the store and sends its pending corrections, for at
     /// most `timeout`.
-    pub async fn return_leased_tokens(&self, timeout: Duration) {
+    pub async fn return_leased_units(&self, timeout: Duration) {
         self.store.shut_down(timeout).await;
     }
 

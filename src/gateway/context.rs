@@ -98,6 +98,13 @@ pub struct RequestContext {
     cut_reason: Option<CutReason>,
 }
 
+/// What forwarding reads of a request, and what it records.
+pub(super) struct Forwarding<'c> {
+    pub(super) routed: RoutedRequest<'c>,
+    pub(super) attempts: &'c mut Attempts,
+    pub(super) tracing: &'c mut RequestTracing,
+}
+
 impl RequestContext {
     pub(super) fn new(
         rules: Rc<WorkerRules>,
@@ -171,6 +178,24 @@ impl RequestContext {
             (None, Some(head)) => head.path(),
             (None, None) => "",
         }
+    }
+
+    /// What forwarding reads and records; `None` without a route.
+    pub(super) fn forwarding(&mut self) -> Option<Forwarding<'_>> {
+        let Self { rules, head, path, request_id, attempts, tracing, .. } = self;
+        let head = head.as_deref()?;
+        let snapshot = &rules.snapshot;
+        let routed = RoutedRequest {
+            route: &snapshot.routes[self.route?],
+            head,
+            path: path.as_deref().unwrap_or_else(|| head.path()),
+            client_ip: self.client_ip,
+            request_id: request_id.as_bytes(),
+            connection_scheme: self.connection_scheme,
+            from_trusted_proxy: self.from_trusted_proxy,
+            merge_slashes: snapshot.http.merge_slashes,
+        };
+        Some(Forwarding { routed, attempts, tracing })
     }
 
     /// The request on its route; `None` without one.

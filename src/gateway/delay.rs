@@ -21,6 +21,7 @@ use super::{
     rules::LimitRule,
 };
 use crate::{
+    clock::Uptime,
     error::GatewayError,
     framing::ClientStream,
     limit::{Algorithm, Change, Millis, Outcome, StoreDecision},
@@ -39,7 +40,7 @@ struct DelayGuard<'a> {
     wake: Arc<Notify>,
     charges: SmallVec<[DelayedCharge<'a>; 2]>,
     /// The start of the delay, by [`Clock::uptime`](crate::clock::Clock::uptime).
-    since: Duration,
+    since: Uptime,
     released: bool,
 }
 
@@ -133,8 +134,8 @@ impl<'a> DelayGuard<'a> {
     }
 
     /// Takes the slots that have begun; returns when the next one begins, if any is left.
-    fn take_due_slots(&mut self, now: Duration) -> Option<Duration> {
-        let mut next: Option<Duration> = None;
+    fn take_due_slots(&mut self, now: Uptime) -> Option<Uptime> {
+        let mut next: Option<Uptime> = None;
         for charge in &mut self.charges {
             let SlotState::Waiting(id) = charge.state else { continue };
             match self.gateway.shared.delay_queues.take_due(bucket_id(charge.limit), id, now) {

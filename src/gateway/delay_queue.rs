@@ -6,20 +6,23 @@
 //! the requests behind it move up by one slot, up to the first slot of another class; the slot
 //! before that one, or the last slot, becomes free.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc};
 
 use ahash::RandomState;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::limit::{DecisionSource, Millis};
+use crate::{
+    clock::Uptime,
+    limit::{DecisionSource, Millis},
+};
 
 /// A slot of a bucket that was granted to a request of this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Slot {
     /// Its start, by [`Clock::uptime`](crate::clock::Clock::uptime).
-    pub(super) due: Duration,
+    pub(super) due: Uptime,
     /// Its start in ms, by the clock that decided; a refund identifies the slot by it.
     pub(super) charged_at: Millis,
     /// What determines its length. A slot is passed on only to a request whose own slot has the
@@ -67,7 +70,7 @@ struct DelayQueue {
 struct DelayedRequest {
     id: u64,
     /// When its timer wakes it: at its slot, or later if it has moved up since.
-    wakes_at: Duration,
+    wakes_at: Uptime,
     wake: Arc<Notify>,
 }
 
@@ -93,8 +96,8 @@ impl DelayQueues {
         &self,
         bucket: u128,
         id: u64,
-        now: Duration,
-    ) -> Option<Result<BegunSlot, Duration>> {
+        now: Uptime,
+    ) -> Option<Result<BegunSlot, Uptime>> {
         self.update(bucket, |queue| {
             let index = queue.index_of(id)?;
             let slot = *queue.slots.get(index)?;
@@ -170,8 +173,12 @@ mod tests {
         freed
     }
 
+    fn uptime(ms: u64) -> Uptime {
+        Uptime::from_duration(std::time::Duration::from_millis(ms))
+    }
+
     fn slot(ms: u64) -> Slot {
-        Slot { due: Duration::from_millis(ms), charged_at: ms, class: CLASS }
+        Slot { due: uptime(ms), charged_at: ms, class: CLASS }
     }
 
     #[test]
@@ -183,13 +190,13 @@ mod tests {
         assert_eq!(remove(&queues, ids[0]), Some(slot(3)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(wake[1].notified());
-        let due = Duration::from_millis(1);
-        assert_eq!(queues.take_due(7, ids[1], Duration::ZERO), Some(Err(due)));
+        let due = uptime(1);
+        assert_eq!(queues.take_due(7, ids[1], Uptime::ZERO), Some(Err(due)));
         let begun = BegunSlot { slot: slot(1), waiting: 1 };
         assert_eq!(queues.take_due(7, ids[1], due), Some(Ok(begun)));
         // The next request's timer is still set to its old slot: it is woken now that it is first.
         runtime.block_on(wake[2].notified());
-        assert_eq!(queues.take_due(7, ids[2], due), Some(Err(Duration::from_millis(2))));
+        assert_eq!(queues.take_due(7, ids[2], due), Some(Err(uptime(2))));
         assert_eq!(remove(&queues, ids[2]), Some(slot(2)));
         assert_eq!((queues.len(), remove(&queues, ids[2])), (0, None));
     }
@@ -203,7 +210,7 @@ mod tests {
         queues.insert(7, slot(2), &wake);
         let third = queues.insert(7, large, &wake);
         assert_eq!(remove(&queues, first), Some(slot(2)));
-        assert_eq!(queues.take_due(7, third, Duration::ZERO), Some(Err(large.due)));
+        assert_eq!(queues.take_due(7, third, Uptime::ZERO), Some(Err(large.due)));
     }
 
     proptest! {
@@ -233,7 +240,7 @@ mod tests {
                     }
                     _ => {
                         now += 1;
-                        let at = Duration::from_millis(now);
+                        let at = uptime(now);
                         if let Some(&(id, granted)) = waiting.first()
                             && let Some(Ok(BegunSlot { slot, waiting: behind })) =
                                 queues.take_due(7, id, at)

@@ -3,15 +3,21 @@
 use std::rc::Rc;
 
 use super::{
-    Gateway, Peer, context::RequestContext, draft_response::DraftResponse, rules::WorkerRules,
+    Gateway, Peer,
+    context::{Forwarding, RequestContext},
+    draft_response::DraftResponse,
+    rules::WorkerRules,
 };
 use crate::{
     error::GatewayError,
-    framing::{BodyError, BodyLength, ClientStream, upgrade::requested_protocol},
+    framing::{BodyError, BodyLength, ClientStream, Fields, upgrade::requested_protocol},
+    plan::RoutedRequest,
     respond,
+    trace::TraceHeader,
     upstream::{
-        AddedHeaders, BufferedUpload, ForwardError, ForwardInput, OutgoingRequest, PlaceHolder,
-        Servers, UploadSettings, Upstream, UpstreamError, UpstreamKind,
+        BufferedUpload, ForwardError, ForwardInput, HeaderChanges, OutgoingHead, OutgoingRequest,
+        PlaceHolder, ProtectedHeaders, Servers, UploadSettings, Upstream, UpstreamError,
+        UpstreamKind,
     },
 };
 
@@ -57,21 +63,25 @@ impl Gateway {
             filled.map_err(|error| body_error(rules, route, context, error))?;
         }
         let client = upload.clone().map_or(client, |upload| upload);
-        let outgoing = self.outgoing(rules, route, servers, peer, context, &client)?;
+        let hash_key = context.hash_key;
         let holder = PlaceHolder { client: context.usage.address(), upload: upload.as_deref() };
-        let RequestContext { head: Some(head), attempts, hash_key, tracing, .. } = context else {
+        let Some(Forwarding { routed, attempts, tracing }) = context.forwarding() else {
             return Err(GatewayError::MalformedTarget);
         };
+        let protected = &rules.routes[route].protected_headers;
+        let head = self.outgoing_head(routed, servers, protected, peer, tracing.trace.header())?;
+        let outgoing = OutgoingRequest::new(&head, &client, routed.route.max_body);
         let input = ForwardInput {
-            method: &head.method,
+            head: &head,
             client: &*client,
             proxied: peer.proxied,
-            hash_key: *hash_key,
+            hash_key,
             trace: tracing.sampled(),
             holder: servers.bounds.is_bounded().then_some(holder),
         };
         let result = balancer.forward(outgoing, input, attempts).await;
-        context.upstream_time = attempts.time.filter(|_| result.is_ok());
+        let upstream_time = attempts.time.filter(|_| result.is_ok());
+        context.upstream_time = upstream_time;
         if let Some(counters) = &rules.routes[route].upstream {
             let retries = context.attempts.count.saturating_sub(1);
             if retries > 0 {
@@ -88,40 +98,38 @@ impl Gateway {
         }
     }
 
-    /// The request for an upstream, with its body from `client`.
-    pub(super) fn outgoing(
-        &self,
-        rules: &WorkerRules,
-        route: usize,
-        servers: &Servers,
-        peer: &Peer,
-        context: &RequestContext,
-        client: &Rc<dyn ClientStream>,
-    ) -> Result<OutgoingRequest, GatewayError> {
-        let routed = context.routed().ok_or(GatewayError::MalformedTarget)?;
-        let (head, edits) = (routed.head, &routed.route.edits);
-        let protected = &rules.routes[route].protected_headers;
-        let path = routed.forwarded_path()?;
-        let added = AddedHeaders {
+    /// The head of the request to an upstream.
+    ///
+    /// # Errors
+    ///
+    /// A part of the path would change the shape of the rewritten path.
+    pub(super) fn outgoing_head<'r>(
+        &'r self,
+        routed: RoutedRequest<'r>,
+        servers: &'r Servers,
+        protected: &'r ProtectedHeaders,
+        peer: &'r Peer,
+        trace: Option<TraceHeader>,
+    ) -> Result<OutgoingHead<'r>, GatewayError> {
+        let edits = &routed.route.edits;
+        let changes = edits.request_headers.as_ref().map(|rules| {
+            let mut written = Fields::new();
+            routed.with_values(|values| rules.write(values, &mut written));
+            HeaderChanges { rules, written }
+        });
+        Ok(OutgoingHead {
+            client: routed.head,
+            path: routed.forwarded_path()?,
             peer: &peer.forwarding,
-            trusted: context.from_trusted_proxy,
-            request_id: context.request_id.as_bytes(),
-            server: &servers.targets[0].target.address,
-            via: self.shared.via.entry(head.version),
+            is_trusted: routed.from_trusted_proxy,
+            request_id: routed.request_id,
+            fallback_host: servers.fallback_host(),
+            via: self.shared.via.entry(routed.head.version),
             prefix: routed.stripped_prefix(),
             host: &edits.host,
-            trace: context.tracing.trace.header(),
-            changes: None,
-        };
-        let max_body = routed.route.max_body;
-        let outgoing = |added: &AddedHeaders<'_>| {
-            OutgoingRequest::new(head, &path, added, protected, client, max_body)
-        };
-        Ok(match &edits.request_headers {
-            None => outgoing(&added),
-            Some(rules) => routed.with_values(|values| {
-                outgoing(&AddedHeaders { changes: Some((rules, values)), ..added })
-            }),
+            trace,
+            changes,
+            protected,
         })
     }
 

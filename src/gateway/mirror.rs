@@ -17,7 +17,6 @@ use std::{
 
 use ahash::RandomState;
 use crossbeam_utils::CachePadded;
-use http::Method;
 
 use super::{
     Gateway, Peer,
@@ -35,8 +34,8 @@ use crate::{
     respond,
     snapshot::Mirror,
     upstream::{
-        Attempts, ForwardInput, LoadBalancer, OutgoingRequest, ProxiedClient, ResponseBody,
-        UpstreamContent, UpstreamKind, balance::SplitMix,
+        Attempts, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
+        ResponseBody, UpstreamContent, UpstreamKind, balance::SplitMix,
     },
 };
 
@@ -148,7 +147,11 @@ impl Gateway {
         let state = StateCell::new(Rc::clone(&self.mirrors.coarse_clock));
         let copied = Rc::new(Copied { state, length, body: RefCell::default() });
         let client: Rc<dyn ClientStream> = Rc::<Copied>::clone(&copied);
-        let outgoing = self.outgoing(rules, route, servers, peer, context, &client)?;
+        let Some(routed) = context.routed() else { return Ok(None) };
+        let protected = &rules.routes[route].protected_headers;
+        let trace = context.tracing.trace.header();
+        let outgoing_head = self.outgoing_head(routed, servers, protected, peer, trace)?;
+        let outgoing = OutgoingRequest::new(&outgoing_head, &client, routed.route.max_body);
         if outgoing.is_upgrade() {
             outcome.forget();
             return Ok(None);
@@ -156,8 +159,8 @@ impl Gateway {
         let mut copy = MirroredRequest {
             rules: Rc::clone(rules),
             upstream: mirror.upstream.index,
+            head: outgoing_head.to_owned_head(),
             outgoing,
-            method: head.method.clone(),
             proxied: peer.proxied,
             hash_key: match context.hash_key {
                 0 => self.mirrors.draw(u64::MAX),
@@ -214,8 +217,8 @@ struct MirroredRequest {
     rules: Rc<WorkerRules>,
     /// The index of the upstream.
     upstream: usize,
+    head: OwnedHead,
     outgoing: OutgoingRequest,
-    method: Method,
     proxied: ProxiedClient,
     hash_key: u64,
     copied: Rc<Copied>,
@@ -239,13 +242,14 @@ impl MirroredRequest {
 
     async fn exchange(self) {
         let Self { rules, outgoing, copied, mut outcome, .. } = self;
+        let head = self.head.head();
         let Some(balancer) = &rules.load_balancers[self.upstream] else { return };
         let (state, started) = (&copied.state, copied.state.now());
         state.begin_request();
         state.set_request_timeout(Some(TIMEOUT));
         let mut attempts = Attempts::default();
         let input = ForwardInput {
-            method: &self.method,
+            head: &head,
             client: &*copied,
             proxied: self.proxied,
             hash_key: self.hash_key,
@@ -360,7 +364,7 @@ impl ClientStream for Copied {
         None
     }
 
-    fn send_interim(&self, _: u16, _: &mut dyn FnMut(&mut Vec<u8>)) {}
+    fn send_interim(&self, _: u16, _: &Fields) {}
 }
 
 /// A client's stream whose body is copied while it is read.

@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 
 use super::context::RequestContext;
 use crate::{
-    framing::{Fields, ResponseHead, Version},
+    framing::{FieldSink, Fields, ResponseHead, Version},
     plan::{PublicUrl, RoutedRequest},
     respond::SuppressedHeaders,
     upstream::{HostRule, ResponseBody, UpstreamTunnel, write_response_fields},
@@ -51,9 +51,9 @@ pub struct ResponseTimeouts {
 }
 
 impl Response {
-    /// Writes the header fields as lines with CR LF, without those that delimit the body or concern
-    /// the connection: `Content-Length`, `Transfer-Encoding`, `Connection`.
-    pub fn write_fields(&self, out: &mut Vec<u8>) {
+    /// Writes the header fields to `out`, without those that delimit the body or concern the connection:
+    /// `Content-Length`, `Transfer-Encoding`, `Connection`.
+    pub fn write_fields(&self, out: &mut impl FieldSink) {
         let routed = self.context.routed();
         let rules = routed.and_then(|request| request.route.edits.response_headers.as_ref());
         let drops = |name: &[u8]| rules.is_some_and(|rules| rules.drops(name));
@@ -70,7 +70,7 @@ impl Response {
             }
         }
         // What the gateway itself lets a response vary by stays true.
-        self.fields.write_to(out, |name, _| !drops(name) || name == b"vary");
+        out.append(&self.fields, |name| !drops(name) || name == b"vary");
         if let (Some(rules), Some(request)) = (rules, routed) {
             request.with_values(|values| rules.write(values, out));
         }
@@ -82,7 +82,7 @@ impl Response {
         head: &ResponseHead,
         request: RoutedRequest<'_>,
         drops: impl Fn(&[u8]) -> bool,
-        out: &mut Vec<u8>,
+        out: &mut impl FieldSink,
     ) {
         let client_host = request.head.fields.get("host").unwrap_or_default();
         let server = self.context.attempts.server.as_ref();
@@ -103,12 +103,12 @@ impl Response {
             if drops(name) {
                 continue;
             }
-            out.extend_from_slice(name);
-            out.extend_from_slice(b": ");
-            if !url.write(location, out) {
-                out.extend_from_slice(location);
-            }
-            out.extend_from_slice(b"\r\n");
+            out.push_if(name, |out| {
+                if !url.write(location, out) {
+                    out.extend_from_slice(location);
+                }
+                true
+            });
         }
     }
 

@@ -1,16 +1,16 @@
-//! Acquires a batch of tokens from a record, which the gateway then spends without calling the store.
+//! Acquires a batch of units from a record, which the gateway then spends without calling the store.
 //!
 //! Source: Rockset, "How We Improved the Concurrency and Scalability of Our Redis Rate Limiting System"
 //! (batches reserved locally). Unlike there, a batch is not all or nothing: if not all of it is left,
 //! what is left is granted.
 //!
-//! An algorithm supports batches if spending a token later than it was charged breaks no bound:
+//! An algorithm supports batches if spending a unit later than it was charged breaks no bound:
 //!
-//! - [`super::sliding_window`], strict or not: a charge counts for its whole sub-window, so its tokens
+//! - [`super::sliding_window`], strict or not: a charge counts for its whole sub-window, so its units
 //!   may be spent until that sub-window ends.
 //! - [`super::fixed_window`]: the same, until the window ends.
 //!
-//! The others do not: a token of [`super::token_bucket`] starts to refill when it is charged, so spending
+//! The others do not: a unit of [`super::token_bucket`] starts to refill when it is charged, so spending
 //! it later admits more than burst and rate; an entry of [`super::sliding_log`] expires by the time of its
 //! charge; a slot of [`super::leaky_bucket`] is a point in time and passes; a permit of
 //! [`super::concurrency`] is held only while its request is in flight.
@@ -19,26 +19,26 @@
 
 use super::{Algorithm, Decision, Key, Limit, Millis, Quota, State};
 
-/// The most tokens of one record that a gateway acquires at once or holds.
-pub const MAX_LEASED_TOKENS: u32 = 1 << 20;
+/// The most units of one record that a gateway acquires at once or holds.
+pub const MAX_LEASED_UNITS: u32 = 1 << 20;
 
-/// The batch of tokens that a gateway requests from one record.
+/// The batch of units that a gateway requests from one record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct TokenDemand {
-    /// The smallest grant that is of use, in tokens: the cost of the cheapest waiting request; at least 1.
+pub struct UnitDemand {
+    /// The smallest grant that is of use, in units: the cost of the cheapest waiting request; at least 1.
     pub minimum: u32,
-    /// The total cost of the waiting requests, in tokens; at least `minimum`. If less is left, what is
+    /// The total cost of the waiting requests, in units; at least `minimum`. If less is left, what is
     /// left is granted.
     pub needed: u32,
-    /// Tokens wanted beyond `needed`.
+    /// Units wanted beyond `needed`.
     pub extra: u32,
-    /// Caps the extra tokens: at most the tokens left beyond `needed`, divided by this. At least 1.
+    /// Caps the extra units: at most the units left beyond `needed`, divided by this. At least 1.
     pub extra_divisor: u32,
-    /// Unspent tokens of an earlier grant, refunded before the new batch is charged.
-    pub returned: TokenReturn,
+    /// Unspent units of an earlier grant, refunded before the new batch is charged.
+    pub returned: UnitReturn,
 }
 
-/// A gateway's request for a batch of tokens of one limit and one caller.
+/// A gateway's request for a batch of units of one limit and one caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Acquisition<'a> {
     /// The limit to charge.
@@ -46,59 +46,59 @@ pub struct Acquisition<'a> {
     /// The caller to charge.
     pub key: Key,
     /// The requested batch.
-    pub demand: TokenDemand,
+    pub demand: UnitDemand,
 }
 
-/// Unspent tokens to refund; none by default.
+/// Unspent units to refund; none by default.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct TokenReturn {
+pub struct UnitReturn {
     /// When they were charged, in ms by the clock that decided.
     pub charged_at: Millis,
-    /// The number of tokens.
-    pub tokens: u32,
+    /// The number of units.
+    pub units: u32,
 }
 
-/// The store's answer to a [`TokenDemand`].
+/// The store's answer to a [`UnitDemand`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Grant {
-    /// The number of tokens that were charged; 0 if less than [`TokenDemand::minimum`] was left.
-    pub tokens: u32,
-    /// The first ms, by the clock that decided, at which the tokens may no longer be spent: the end of
+    /// The number of units that were charged; 0 if less than [`UnitDemand::minimum`] was left.
+    pub units: u32,
+    /// The first ms, by the clock that decided, at which the units may no longer be spent: the end of
     /// the sub-window that they were charged to. 0 if nothing was granted.
     pub spendable_until: Millis,
-    /// The usage after the charge. `admitted` if tokens were granted; `retry_at` is for a cost of
+    /// The usage after the charge. `admitted` if units were granted; `retry_at` is for a cost of
     /// `minimum`, and is `None` if all of `needed` was granted.
     pub decision: Decision,
 }
 
 impl Algorithm {
-    /// Whether tokens may be acquired in batches.
+    /// Whether units may be acquired in batches.
     pub fn can_lease(self) -> bool {
         matches!(self, Self::SlidingWindow | Self::FixedWindow)
     }
 }
 
 impl State {
-    /// Refunds the demand's unspent tokens, then charges the batch, as far as tokens are left.
-    pub fn acquire(&mut self, quota: &Quota, now: Millis, demand: &TokenDemand) -> Grant {
-        let TokenReturn { charged_at, tokens } = demand.returned;
-        if tokens > 0 {
-            self.refund(quota, now, charged_at, tokens);
+    /// Refunds the demand's unspent units, then charges the batch, as far as units are left.
+    pub fn acquire(&mut self, quota: &Quota, now: Millis, demand: &UnitDemand) -> Grant {
+        let UnitReturn { charged_at, units } = demand.returned;
+        if units > 0 {
+            self.refund(quota, now, charged_at, units);
         }
         let decision = self.decide(quota, now, demand.minimum);
         let left = u32::try_from(decision.remaining).unwrap_or(u32::MAX);
         if !decision.admitted || left == 0 {
-            return Grant { tokens: 0, spendable_until: 0, decision };
+            return Grant { units: 0, spendable_until: 0, decision };
         }
-        let tokens = match left.checked_sub(demand.needed) {
+        let units = match left.checked_sub(demand.needed) {
             Some(rest) => demand.needed + demand.extra.min(rest / demand.extra_divisor.max(1)),
             None => left,
         };
-        let mut decision = self.charge_batch(quota, now, tokens, demand.minimum);
-        if tokens < demand.needed {
+        let mut decision = self.charge_batch(quota, now, units, demand.minimum);
+        if units < demand.needed {
             decision.retry_at = self.decide(quota, now, demand.minimum).retry_at;
         }
-        Grant { tokens, spendable_until: self.spendable_until(quota), decision }
+        Grant { units, spendable_until: self.spendable_until(quota), decision }
     }
 
     /// Charges `cost`, the sum of requests of `unit` each; the reset time is that of a request of `unit`.
@@ -111,7 +111,7 @@ impl State {
         }
     }
 
-    /// The first ms at which the tokens that were just charged may no longer be spent.
+    /// The first ms at which the units that were just charged may no longer be spent.
     fn spendable_until(&self, quota: &Quota) -> Millis {
         match self {
             Self::SlidingWindow(state) => {
@@ -130,8 +130,8 @@ mod tests {
 
     const NOW: Millis = 1_700_000_000_000;
 
-    fn demand(minimum: u32, needed: u32, extra: u32, extra_divisor: u32) -> TokenDemand {
-        TokenDemand { minimum, needed, extra, extra_divisor, returned: TokenReturn::default() }
+    fn demand(minimum: u32, needed: u32, extra: u32, extra_divisor: u32) -> UnitDemand {
+        UnitDemand { minimum, needed, extra, extra_divisor, returned: UnitReturn::default() }
     }
 
     fn fresh_states(quota: u32) -> [(Quota, State); 2] {
@@ -143,44 +143,44 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_cut_to_the_tokens_left() {
+    fn a_grant_is_cut_to_the_units_left() {
         for (quota, mut state) in fresh_states(50) {
             let grant = state.acquire(&quota, NOW, &demand(10, 100, 100, 1));
-            assert_eq!((grant.tokens, grant.decision.remaining), (50, 0));
+            assert_eq!((grant.units, grant.decision.remaining), (50, 0));
             assert!(grant.decision.admitted && grant.decision.retry_at > Some(NOW));
             let grant = state.acquire(&quota, NOW, &demand(10, 100, 100, 1));
             assert_eq!(
-                (grant.tokens, grant.spendable_until, grant.decision.admitted),
+                (grant.units, grant.spendable_until, grant.decision.admitted),
                 (0, 0, false)
             );
         }
     }
 
     #[test]
-    fn extra_is_at_most_its_share_of_the_tokens_left() {
+    fn extra_is_at_most_its_share_of_the_units_left() {
         for (quota, mut state) in fresh_states(1_000) {
             let grant = state.acquire(&quota, NOW, &demand(1, 100, 500, 6));
-            assert_eq!((grant.tokens, grant.decision.remaining), (250, 750));
+            assert_eq!((grant.units, grant.decision.remaining), (250, 750));
             assert_eq!(grant.decision.retry_at, None);
             let grant = state.acquire(&quota, NOW, &demand(1, 745, 500, 6));
-            assert_eq!(grant.tokens, 745, "a sixth of 5, rounded down, is 0");
+            assert_eq!(grant.units, 745, "a sixth of 5, rounded down, is 0");
         }
     }
 
     #[test]
-    fn returned_tokens_can_be_granted_again_and_reset_never_moves_back() {
+    fn returned_units_can_be_granted_again_and_reset_never_moves_back() {
         for (quota, mut state) in fresh_states(100) {
             let first = state.acquire(&quota, NOW, &demand(1, 1, 99, 1));
-            let returned = TokenReturn { charged_at: NOW, tokens: 40 };
-            let again = TokenDemand { returned, ..demand(1, 40, 0, 1) };
+            let returned = UnitReturn { charged_at: NOW, units: 40 };
+            let again = UnitDemand { returned, ..demand(1, 40, 0, 1) };
             let grant = state.acquire(&quota, NOW + 1, &again);
-            assert_eq!((grant.tokens, grant.decision.remaining), (40, 0));
+            assert_eq!((grant.units, grant.decision.remaining), (40, 0));
             assert!(grant.decision.reset_at >= first.decision.reset_at);
         }
     }
 
     #[test]
-    fn tokens_are_spendable_until_their_sub_window_or_window_ends() {
+    fn units_are_spendable_until_their_sub_window_or_window_ends() {
         let [(sliding, mut first), (fixed, mut second)] = fresh_states(100);
         let grant = first.acquire(&sliding, NOW + 3, &demand(1, 1, 9, 1));
         assert_eq!(grant.spendable_until, NOW + 10_000);

@@ -5,15 +5,15 @@ use std::{sync::Arc, time::Duration};
 use ::redis::{Cmd, FromRedisValue, RedisError};
 
 use super::{
-    Failure, RedisOptions, RedisSetupError, Topology,
+    RedisFailure, RedisOptions, RedisSetupError, Topology,
     call::run,
     cluster::Cluster,
     connect,
-    context::Context,
-    node::{Node, NodeConnection},
+    context::RedisShared,
+    node::{NodeConnection, RedisNode},
     presence_keys::PresenceKeys,
     script::{self, ScriptRef, Scripts},
-    sentinel::Sentinel,
+    sentinel::SentinelGroup,
     sentinel_watch::SentinelWatch,
     shard_id::{self, ShardId},
 };
@@ -24,24 +24,24 @@ use crate::{
 
 /// The part of the Redis store that the process's workers share.
 pub(crate) struct RedisBackend {
-    pub(super) context: Arc<Context>,
+    pub(super) context: Arc<RedisShared>,
     pub(super) layout: Layout,
     pub(super) scripts: Scripts,
-    sentinel: Option<Arc<Sentinel>>,
+    sentinel: Option<Arc<SentinelGroup>>,
 }
 
 /// How the keys are spread over servers.
 pub(super) enum Layout {
     /// Sorted by the primaries' names, so that a [`ShardId`] means the same at all gateways.
-    Fixed(Box<[Shard]>),
+    Fixed(Box<[ConfiguredShard]>),
     Cluster(Arc<Cluster>),
 }
 
 /// One configured shard.
-pub(super) struct Shard {
-    pub(super) primary: Arc<Node>,
+pub(super) struct ConfiguredShard {
+    pub(super) primary: Arc<RedisNode>,
     /// Servers that [`RedisBackend::peek`] reads first.
-    replicas: Box<[Arc<Node>]>,
+    replicas: Box<[Arc<RedisNode>]>,
 }
 
 /// The status of one server, for `/readyz` and metrics.
@@ -62,12 +62,12 @@ impl RedisBackend {
     ///
     /// If a URL or the certificates are malformed, there is no URL, or the thread cannot be started.
     pub(crate) fn new(options: RedisOptions, clock: Clock) -> Result<Self, RedisSetupError> {
-        let context = Arc::new(Context::new(options, clock)?);
+        let context = Arc::new(RedisShared::new(options, clock)?);
         let options = &context.options;
         let (mut sentinel, ca) = (None, options.tls_ca.as_deref());
         let node = |url: &str| -> Result<_, RedisSetupError> {
             let client = connect::client_for_url(url, &options.credentials, ca)?;
-            Ok(Arc::new(Node::fixed(client, Arc::clone(&context))))
+            Ok(Arc::new(RedisNode::fixed(client, Arc::clone(&context))))
         };
         let no_server = RedisSetupError::Url("expected at least one server");
         let layout = match &options.topology {
@@ -76,7 +76,7 @@ impl RedisBackend {
                 let shards = shards.iter().map(|shard| -> Result<_, RedisSetupError> {
                     let replicas = shard.replicas.iter().map(|url| node(url));
                     let replicas = replicas.collect::<Result<_, _>>()?;
-                    Ok(Shard { primary: node(&shard.primary)?, replicas })
+                    Ok(ConfiguredShard { primary: node(&shard.primary)?, replicas })
                 });
                 let mut shards = shards.collect::<Result<Box<[_]>, _>>()?;
                 shards.sort_by(|a, b| a.primary.name.cmp(&b.primary.name));
@@ -96,10 +96,10 @@ impl RedisBackend {
                 let placeholder = if is_tls { "rediss://sentinel" } else { "redis://sentinel" };
                 let primary = connect::client_for_url(placeholder, &options.credentials, ca)?;
                 let template = primary.get_connection_info().clone();
-                let watched = Arc::new(Sentinel::new(master.clone(), clients, template));
+                let watched = Arc::new(SentinelGroup::new(master.clone(), clients, template));
                 sentinel = Some(Arc::clone(&watched));
-                let primary = Arc::new(Node::behind_sentinel(watched, Arc::clone(&context)));
-                Layout::Fixed([Shard { primary, replicas: Box::default() }].into())
+                let primary = Arc::new(RedisNode::behind_sentinel(watched, Arc::clone(&context)));
+                Layout::Fixed([ConfiguredShard { primary, replicas: Box::default() }].into())
             }
         };
         Ok(Self { scripts: Scripts::new(&options.namespace), layout, sentinel, context })
@@ -123,10 +123,10 @@ impl RedisBackend {
     }
 
     /// The node that serves a shard. With a Cluster, waits for the first map.
-    async fn node(&self, shard: ShardId) -> Result<Arc<Node>, Failure> {
+    async fn node(&self, shard: ShardId) -> Result<Arc<RedisNode>, RedisFailure> {
         match &self.layout {
             Layout::Fixed(shards) => {
-                let shard = shards.get(usize::from(shard.0)).ok_or(Failure::Open)?;
+                let shard = shards.get(usize::from(shard.0)).ok_or(RedisFailure::Open)?;
                 Ok(Arc::clone(&shard.primary))
             }
             Layout::Cluster(cluster) => {
@@ -136,7 +136,7 @@ impl RedisBackend {
                 }
                 let map = cluster.map();
                 let owner = map.owner(shard).map(|index| Arc::clone(&map.nodes[index]));
-                owner.ok_or(Failure::Open)
+                owner.ok_or(RedisFailure::Open)
             }
         }
     }
@@ -145,14 +145,14 @@ impl RedisBackend {
     ///
     /// # Errors
     ///
-    /// [`Failure::Open`] if no server of a Cluster is known to serve the slot.
-    pub(super) async fn node_of_tag(&self, tag: &str) -> Result<Arc<Node>, Failure> {
+    /// [`RedisFailure::Open`] if no server of a Cluster is known to serve the slot.
+    pub(super) async fn node_of_tag(&self, tag: &str) -> Result<Arc<RedisNode>, RedisFailure> {
         self.node(self.shard_of_tag(tag.as_bytes())).await
     }
 
     /// The primaries: of the configured shards in the order of their [`ShardId`]s, or of the Cluster as far
     /// as they are known.
-    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+    pub(super) fn nodes(&self) -> Vec<Arc<RedisNode>> {
         match &self.layout {
             Layout::Fixed(shards) => shards.iter().map(|s| Arc::clone(&s.primary)).collect(),
             Layout::Cluster(cluster) => cluster.nodes(),
@@ -174,7 +174,7 @@ impl RedisBackend {
 
     /// The status of each primary.
     pub(crate) fn shards(&self) -> Vec<ShardStatus> {
-        let status = |node: Arc<Node>| ShardStatus {
+        let status = |node: Arc<RedisNode>| ShardStatus {
             name: node.name.clone(),
             is_up: node.is_up(),
             calls: node.calls(),
@@ -218,11 +218,11 @@ impl RedisBackend {
         shard: ShardId,
         charges: &[Charge<'_>],
         now: Option<Millis>,
-    ) -> Result<Verdict, Failure> {
+    ) -> Result<Verdict, RedisFailure> {
         let command = |script| self.scripts.peek(script, charges, now);
         let parse = |reply: &[i64]| {
             let limits = charges.iter().map(|charge| charge.limit);
-            script::parse_verdict(limits, reply).ok_or(Failure::Reply)
+            script::parse_verdict(limits, reply).ok_or(RedisFailure::Reply)
         };
         if let Layout::Fixed(shards) = &self.layout {
             let replicas = shards.get(usize::from(shard.0)).map_or(&[][..], |s| &s.replicas);
@@ -244,8 +244,8 @@ impl RedisBackend {
     ///
     /// # Errors
     ///
-    /// The server's failure. After [`Failure::Timeout`] or [`Failure::Io`] they may have been deleted.
-    pub(crate) async fn delete(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
+    /// The server's failure. After [`RedisFailure::Timeout`] or [`RedisFailure::Io`] they may have been deleted.
+    pub(crate) async fn delete(&self, limits: &[&Limit], key: Key) -> Result<(), RedisFailure> {
         let command = |_| self.scripts.delete(limits, key);
         self.call_shard::<u64>(self.shard_of(key), command).await.map(drop)
     }
@@ -260,7 +260,7 @@ impl RedisBackend {
         &self,
         key: Key,
         records: &[u128],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RedisFailure> {
         let keys = PresenceKeys::new(&self.context.options.namespace, self.is_cluster());
         // Gateways report to every configured shard, so any will do; in a Cluster, to one server only.
         let presence_shard = || self.shard_of_tag(keys.hash_tag.as_bytes());
@@ -273,7 +273,7 @@ impl RedisBackend {
         &self,
         shard: ShardId,
         command: impl Fn(ScriptRef) -> Cmd + Copy,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, RedisFailure> {
         let node = self.node(shard).await?;
         let NodeError { failure, error } = match self.call_node(&node, command).await {
             Ok(reply) => return Ok(reply),
@@ -287,14 +287,14 @@ impl RedisBackend {
         let mut connection = node.open_connection().await?;
         let reply = run(&mut connection, command, Some(redirect));
         match self.within_response_timeout(reply).await {
-            Ok(reply) => reply.map_err(|error| Failure::classify(&error)),
-            Err(_) => Err(Failure::Timeout),
+            Ok(reply) => reply.map_err(|error| RedisFailure::classify(&error)),
+            Err(_) => Err(RedisFailure::Timeout),
         }
     }
 
     async fn call_node<T: FromRedisValue>(
         &self,
-        node: &Node,
+        node: &RedisNode,
         command: impl Fn(ScriptRef) -> Cmd,
     ) -> Result<T, NodeError> {
         let mut connection =
@@ -303,14 +303,14 @@ impl RedisBackend {
         match self.within_response_timeout(reply).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(error)) => {
-                Err(NodeError { failure: Failure::classify(&error), error: Some(error) })
+                Err(NodeError { failure: RedisFailure::classify(&error), error: Some(error) })
             }
-            Err(_) => Err(NodeError { failure: Failure::Timeout, error: None }),
+            Err(_) => Err(NodeError { failure: RedisFailure::Timeout, error: None }),
         }
     }
 
     async fn within_response_timeout<F: Future>(&self, reply: F) -> Result<F::Output, Elapsed> {
-        let Context { options, clock, .. } = &*self.context;
+        let RedisShared { options, clock, .. } = &*self.context;
         clock.timeout(options.response_timeout, reply).await
     }
 
@@ -327,7 +327,7 @@ impl RedisBackend {
 
 /// Why a call to a server failed, and the error reply, if there was one.
 struct NodeError {
-    failure: Failure,
+    failure: RedisFailure,
     error: Option<RedisError>,
 }
 
@@ -353,19 +353,19 @@ impl Connector {
     /// # Errors
     ///
     /// The probe's failure, or the failure to connect.
-    pub(crate) async fn connect(&self, tag: &str) -> Result<NodeConnection, Failure> {
+    pub(crate) async fn connect(&self, tag: &str) -> Result<NodeConnection, RedisFailure> {
         let node = self.backend.node_of_tag(tag).await?;
         node.connect_if_responding().await.inspect_err(|_| self.backend.refresh_cluster())
     }
 
-    /// Classifies an error. `MOVED`, `ASK` and `READONLY` are [`Failure::Io`]: another server serves the
+    /// Classifies an error. `MOVED`, `ASK` and `READONLY` are [`RedisFailure::Io`]: another server serves the
     /// keys, so the caller has to connect again.
-    pub(crate) fn classify_error(&self, error: &RedisError) -> Failure {
-        let failure = Failure::classify(error);
+    pub(crate) fn classify_error(&self, error: &RedisError) -> RedisFailure {
+        let failure = RedisFailure::classify(error);
         if !matches!(error.code(), Some("MOVED" | "ASK" | "READONLY")) {
             return failure;
         }
         self.backend.refresh_cluster();
-        Failure::Io
+        RedisFailure::Io
     }
 }

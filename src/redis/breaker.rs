@@ -15,9 +15,9 @@ use tokio::{
 };
 
 use super::{
-    Failure,
-    health::{Epoch, Reachability},
-    node::Node,
+    RedisFailure,
+    health::{Reachability, ServerEpoch},
+    node::RedisNode,
 };
 
 /// Interval between two pings of a connection.
@@ -27,13 +27,13 @@ const PING_INTERVAL: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 pub(super) struct LiveConnection {
     pub(super) connection: MultiplexedConnection,
-    epoch: Epoch,
+    epoch: ServerEpoch,
     /// Unique among the connections of one [`BreakerConnection`].
     number: u64,
 }
 
 #[derive(Clone)]
-enum State {
+enum BreakerState {
     /// The first attempt to connect is in progress, or the first after a connection has ended: a request
     /// may wait for it, within its timeout.
     Connecting,
@@ -48,10 +48,10 @@ pub(super) struct BreakerConnection {
 }
 
 struct Breaker {
-    state: watch::Sender<State>,
+    state: watch::Sender<BreakerState>,
     /// Notified when the connection has ended.
     ended: Notify,
-    node: Arc<Node>,
+    node: Arc<RedisNode>,
 }
 
 /// Why a connection is no longer used.
@@ -59,14 +59,14 @@ enum ConnectionEnd {
     /// It has ended and is to be replaced.
     Ended,
     /// The server counts as down.
-    Down(Failure),
+    Down(RedisFailure),
 }
 
 impl BreakerConnection {
     /// Starts connecting in the background of the current runtime.
-    pub(super) fn new(node: Arc<Node>) -> Self {
+    pub(super) fn new(node: Arc<RedisNode>) -> Self {
         let breaker = Arc::new(Breaker {
-            state: watch::Sender::new(State::Connecting),
+            state: watch::Sender::new(BreakerState::Connecting),
             ended: Notify::new(),
             node,
         });
@@ -74,7 +74,7 @@ impl BreakerConnection {
         Self { breaker, connect_task }
     }
 
-    pub(super) fn node(&self) -> &Arc<Node> {
+    pub(super) fn node(&self) -> &Arc<RedisNode> {
         &self.breaker.node
     }
 
@@ -82,13 +82,13 @@ impl BreakerConnection {
     ///
     /// # Errors
     ///
-    /// [`Failure::Open`], at once while the breaker is open.
-    pub(super) async fn live(&self) -> Result<LiveConnection, Failure> {
+    /// [`RedisFailure::Open`], at once while the breaker is open.
+    pub(super) async fn live(&self) -> Result<LiveConnection, RedisFailure> {
         let state = self.breaker.state.borrow().clone();
         match state {
-            State::Closed(live) => Ok(live),
-            State::Open => Err(Failure::Open),
-            State::Connecting => self.connected().await,
+            BreakerState::Closed(live) => Ok(live),
+            BreakerState::Open => Err(RedisFailure::Open),
+            BreakerState::Connecting => self.connected().await,
         }
     }
 
@@ -97,11 +97,11 @@ impl BreakerConnection {
     ///
     /// # Errors
     ///
-    /// [`Failure::Open`] if the server cannot be connected to.
+    /// [`RedisFailure::Open`] if the server cannot be connected to.
     pub(super) async fn replacement(
         &self,
         ended: &LiveConnection,
-    ) -> Result<LiveConnection, Failure> {
+    ) -> Result<LiveConnection, RedisFailure> {
         self.breaker.replace(ended.number);
         self.live().await
     }
@@ -109,30 +109,30 @@ impl BreakerConnection {
     /// Opens the breaker after a call has waited for the first connection until its timeout, so that no
     /// other call waits.
     pub(super) fn give_up_connecting(&self) {
-        self.breaker.open(Failure::Timeout, |_| false);
+        self.breaker.open(RedisFailure::Timeout, |_| false);
     }
 
-    async fn connected(&self) -> Result<LiveConnection, Failure> {
+    async fn connected(&self) -> Result<LiveConnection, RedisFailure> {
         let mut state = self.breaker.state.subscribe();
-        match state.wait_for(|state| !matches!(state, State::Connecting)).await.as_deref() {
-            Ok(State::Closed(live)) => Ok(live.clone()),
-            _ => Err(Failure::Open),
+        match state.wait_for(|state| !matches!(state, BreakerState::Connecting)).await.as_deref() {
+            Ok(BreakerState::Closed(live)) => Ok(live.clone()),
+            _ => Err(RedisFailure::Open),
         }
     }
 
     /// Whether the breaker is closed: there is a connection.
     pub(super) fn is_closed(&self) -> bool {
-        matches!(*self.breaker.state.borrow(), State::Closed(_))
+        matches!(*self.breaker.state.borrow(), BreakerState::Closed(_))
     }
 
     /// Whether the breaker is open.
     pub(super) fn is_open(&self) -> bool {
-        matches!(*self.breaker.state.borrow(), State::Open)
+        matches!(*self.breaker.state.borrow(), BreakerState::Open)
     }
 
     /// Reports a failed connection to the health monitor, which opens the breakers of all workers, and opens
     /// this one at once unless the connection has been replaced.
-    pub(super) fn trip(&self, failed: &LiveConnection, failure: Failure) {
+    pub(super) fn trip(&self, failed: &LiveConnection, failure: RedisFailure) {
         self.breaker.node.health.report_failure(failed.epoch, failure);
         self.breaker.open(failure, |live| live.number == failed.number);
     }
@@ -142,7 +142,7 @@ impl Drop for BreakerConnection {
     fn drop(&mut self) {
         self.connect_task.abort();
         // The task holds no borrow of the state across an await, so the state no longer changes.
-        if matches!(self.breaker.state.send_replace(State::Connecting), State::Open) {
+        if matches!(self.breaker.state.send_replace(BreakerState::Connecting), BreakerState::Open) {
             self.breaker.node.open_breaker_dropped();
         }
     }
@@ -152,9 +152,9 @@ impl Breaker {
     /// Starts replacing this connection, unless it has been replaced.
     fn replace(&self, number: u64) {
         let is_current = self.state.send_if_modified(|state| {
-            let is_current = matches!(state, State::Closed(live) if live.number == number);
+            let is_current = matches!(state, BreakerState::Closed(live) if live.number == number);
             if is_current {
-                *state = State::Connecting;
+                *state = BreakerState::Connecting;
             }
             is_current
         });
@@ -164,23 +164,23 @@ impl Breaker {
     }
 
     /// Opens the breaker unless it is open; a closed one only if `affects` is true of its connection.
-    fn open(&self, failure: Failure, affects: impl Fn(&LiveConnection) -> bool) {
+    fn open(&self, failure: RedisFailure, affects: impl Fn(&LiveConnection) -> bool) {
         self.state.send_if_modified(|state| {
             let opens = match state {
-                State::Closed(live) => affects(live),
-                State::Connecting => true,
-                State::Open => false,
+                BreakerState::Closed(live) => affects(live),
+                BreakerState::Connecting => true,
+                BreakerState::Open => false,
             };
             if opens {
                 self.node.breaker_opened(failure);
-                *state = State::Open;
+                *state = BreakerState::Open;
             }
             opens
         });
     }
 
     fn close(&self, live: LiveConnection) {
-        if matches!(self.state.send_replace(State::Closed(live)), State::Open) {
+        if matches!(self.state.send_replace(BreakerState::Closed(live)), BreakerState::Open) {
             self.node.breaker_closed();
         }
     }
@@ -200,7 +200,7 @@ impl Breaker {
             failure = self.ping_until_failure(connection, number) => ConnectionEnd::Down(failure),
             now = reachability.wait_for(|now| *now != Reachability::Up(epoch)) => match now.as_deref() {
                 Ok(Reachability::Down(failure)) => ConnectionEnd::Down(*failure),
-                _ => ConnectionEnd::Down(Failure::Open),
+                _ => ConnectionEnd::Down(RedisFailure::Open),
             },
         }
     }
@@ -210,12 +210,12 @@ impl Breaker {
         &self,
         mut connection: MultiplexedConnection,
         number: u64,
-    ) -> Failure {
+    ) -> RedisFailure {
         loop {
             self.node.clock().sleep(PING_INTERVAL).await;
             match self.node.ping(&mut connection).await {
                 Ok(()) => {}
-                Err(Failure::Io) => self.replace(number),
+                Err(RedisFailure::Io) => self.replace(number),
                 Err(failure) => return failure,
             }
         }

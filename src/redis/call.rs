@@ -2,19 +2,19 @@
 
 use ::redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 
-use super::{Failure, connect::is_redirect, error_code, script::ScriptRef};
+use super::{RedisFailure, connect::is_redirect, error_code, script::ScriptRef};
 
 /// Why an attempt at a call failed.
 pub(super) struct AttemptError {
-    pub(super) failure: Failure,
+    pub(super) failure: RedisFailure,
     /// Whether the breaker opens: the server counts as down.
     pub(super) trips_breaker: bool,
     /// The code of the server's error reply, if that trips the breaker.
     pub(super) code: Option<String>,
 }
 
-impl From<Failure> for AttemptError {
-    fn from(failure: Failure) -> Self {
+impl From<RedisFailure> for AttemptError {
+    fn from(failure: RedisFailure) -> Self {
         Self { failure, trips_breaker: true, code: None }
     }
 }
@@ -23,15 +23,15 @@ impl From<RedisError> for AttemptError {
     fn from(error: RedisError) -> Self {
         // A slot that is being migrated is no failure of the server.
         let trips_breaker = !is_redirect(&error) && error.code() != Some("TRYAGAIN");
-        let failure = Failure::classify(&error);
-        let code = error_code(&error).filter(|_| trips_breaker && failure == Failure::Server);
+        let failure = RedisFailure::classify(&error);
+        let code = error_code(&error).filter(|_| trips_breaker && failure == RedisFailure::Server);
         Self { failure, trips_breaker, code }
     }
 }
 
 /// How a Cluster redirects a call to another server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Redirect {
+pub(super) enum ClusterRedirect {
     /// The slot has moved.
     Moved,
     /// The slot is being migrated: the other server takes the call only after `ASKING`.
@@ -46,7 +46,7 @@ pub(super) enum Redirect {
 pub(super) async fn run<T: FromRedisValue>(
     connection: &mut MultiplexedConnection,
     command: impl Fn(ScriptRef) -> Cmd,
-    redirect: Option<Redirect>,
+    redirect: Option<ClusterRedirect>,
 ) -> Result<T, RedisError> {
     let reply: Result<T, _> = send(connection, &command(ScriptRef::Hash), redirect).await;
     if reply.as_ref().is_err_and(is_script_missing) {
@@ -68,9 +68,9 @@ pub(super) fn is_script_missing(error: &RedisError) -> bool {
 pub(super) async fn send<T: FromRedisValue>(
     connection: &mut MultiplexedConnection,
     command: &Cmd,
-    redirect: Option<Redirect>,
+    redirect: Option<ClusterRedirect>,
 ) -> Result<T, RedisError> {
-    if redirect != Some(Redirect::Ask) {
+    if redirect != Some(ClusterRedirect::Ask) {
         return command.query_async(connection).await;
     }
     let mut pipeline = ::redis::pipe();

@@ -8,17 +8,17 @@ use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 use super::{
-    Failure, RedisBackend,
+    RedisBackend, RedisFailure,
     backend::Layout,
     breaker::{BreakerConnection, LiveConnection},
-    call::{AttemptError, Redirect, is_script_missing, send},
+    call::{AttemptError, ClusterRedirect, is_script_missing, send},
     cluster::{Cluster, SlotMap},
     late_reply::{CallError, LATE_REPLY_TIMEOUT, LateReply, ReplyFuture},
     script::{self, ScriptRef},
     shard_id::ShardId,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Uptime},
     limit::{Acquisition, Adjustment, Charge, Grant, Key, Millis, Verdict},
 };
 
@@ -28,13 +28,13 @@ const RECOVERY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// One worker's connections to Redis.
 pub(crate) struct RedisClient {
     backend: Arc<RedisBackend>,
-    connections: Arc<Connections>,
+    connections: Arc<WorkerConnections>,
     /// Opens connections as the Cluster's map changes, before requests need them.
     map_follower: Option<AbortHandle>,
 }
 
 /// One connection for each node.
-struct Connections {
+struct WorkerConnections {
     cluster: Option<Arc<Cluster>>,
     current: ArcSwap<ConnectionSet>,
     update_lock: Mutex<()>,
@@ -49,7 +49,7 @@ struct ConnectionSet {
 }
 
 /// The last attempt of a call: its connection, and the pending reply.
-struct Attempt {
+struct CallAttempt {
     connection: Arc<BreakerConnection>,
     live: LiveConnection,
     /// Whether the connection had already ended, so that nothing was sent.
@@ -70,7 +70,8 @@ impl RedisClient {
             .map(|node| Arc::new(BreakerConnection::new(Arc::clone(node))))
             .collect();
         let current = ArcSwap::from_pointee(ConnectionSet { map: None, connections });
-        let connections = Arc::new(Connections { cluster, current, update_lock: Mutex::new(()) });
+        let connections =
+            Arc::new(WorkerConnections { cluster, current, update_lock: Mutex::new(()) });
         let map_follower = connections.cluster.as_ref().map(|cluster| {
             cluster.refresh();
             tokio::spawn(follow_map(Arc::clone(&connections), Arc::clone(cluster))).abort_handle()
@@ -102,20 +103,20 @@ impl RedisClient {
     ///
     /// # Errors
     ///
-    /// A [`CallError`]: only with [`Failure::Open`] and [`Failure::Server`] is it certain that nothing was
+    /// A [`CallError`]: only with [`RedisFailure::Open`] and [`RedisFailure::Server`] is it certain that nothing was
     /// charged.
     pub(crate) async fn charge(
         &self,
         shard: ShardId,
         charges: &[Charge<'_>],
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> Result<Verdict, CallError> {
         let command = |script, now| self.backend.scripts.charge(script, charges, now);
         let limits = || charges.iter().map(|charge| charge.limit);
         self.call(shard, command, |reply| script::parse_verdict(limits(), reply), deadline).await
     }
 
-    /// Charges tokens for a lease in one script call. Returns also the time, in ms by the server's clock.
+    /// Charges units for a lease in one script call. Returns also the time, in ms by the server's clock.
     ///
     /// # Errors
     ///
@@ -138,7 +139,7 @@ impl RedisClient {
         &self,
         shard: ShardId,
         charges: &[Charge<'_>],
-    ) -> Result<Verdict, Failure> {
+    ) -> Result<Verdict, RedisFailure> {
         let command = |script, now| self.backend.scripts.peek(script, charges, now);
         let limits = || charges.iter().map(|charge| charge.limit);
         let verdict =
@@ -151,13 +152,13 @@ impl RedisClient {
     ///
     /// # Errors
     ///
-    /// The call's failure: only with [`Failure::Open`] and [`Failure::Server`] is it certain that nothing was
+    /// The call's failure: only with [`RedisFailure::Open`] and [`RedisFailure::Server`] is it certain that nothing was
     /// adjusted.
     pub(crate) async fn adjust(
         &self,
         shard: ShardId,
         adjustments: &[Adjustment<'_>],
-    ) -> Result<Verdict, Failure> {
+    ) -> Result<Verdict, RedisFailure> {
         self.try_adjust(shard, adjustments).await.map_err(|CallError { failure, late }| {
             if let Some(LateReply(reply)) = late {
                 // Keeps the connection open: once it is closed, a Redis that hangs does not execute its
@@ -179,7 +180,7 @@ impl RedisClient {
         &self,
         shard: ShardId,
         adjustments: &[Adjustment<'_>],
-    ) -> Result<Verdict, Failure> {
+    ) -> Result<Verdict, RedisFailure> {
         let CallError { failure, late } = match self.try_adjust(shard, adjustments).await {
             Ok(verdict) => return Ok(verdict),
             Err(error) => error,
@@ -222,12 +223,12 @@ impl RedisClient {
         shard: ShardId,
         command: impl Fn(ScriptRef, Option<Millis>) -> Cmd,
         parse: impl FnOnce(&[i64]) -> Option<T>,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> Result<T, CallError> {
         let connection = self.connections.get(shard);
         if connection.as_ref().is_some_and(|connection| connection.is_open()) {
             self.connections.refresh_cluster();
-            return Err(CallError { failure: Failure::Open, late: None });
+            return Err(CallError { failure: RedisFailure::Open, late: None });
         }
         let now = self.clock().manual_now();
         let mut attempt = None;
@@ -241,17 +242,17 @@ impl RedisClient {
         };
         let outcome = outcome.unwrap_or_else(|_| {
             if attempt.is_some() {
-                return Err(Failure::Timeout.into());
+                return Err(RedisFailure::Timeout.into());
             }
             // Without a connection nothing was sent.
             if let Some(connection) = self.connections.get(shard) {
                 connection.give_up_connecting();
             }
-            Err(Failure::Open.into())
+            Err(RedisFailure::Open.into())
         });
-        let outcome = outcome.and_then(|reply| parse(&reply).ok_or(Failure::Reply.into()));
+        let outcome = outcome.and_then(|reply| parse(&reply).ok_or(RedisFailure::Reply.into()));
         outcome.map_err(|AttemptError { failure, trips_breaker, code }| {
-            if let Some(Attempt { connection, live, .. }) =
+            if let Some(CallAttempt { connection, live, .. }) =
                 attempt.as_ref().filter(|_| trips_breaker)
             {
                 connection.trip(live, failure);
@@ -260,7 +261,7 @@ impl RedisClient {
                 }
             }
             let is_unsent = attempt.as_ref().is_some_and(|attempt| attempt.is_unsent);
-            let failure = if is_unsent { Failure::Open } else { failure };
+            let failure = if is_unsent { RedisFailure::Open } else { failure };
             self.connections.refresh_cluster();
             let late = attempt.and_then(|attempt| attempt.reply).map(LateReply);
             CallError { failure, late }
@@ -274,20 +275,20 @@ impl RedisClient {
         shard: ShardId,
         connection: Option<Arc<BreakerConnection>>,
         command: impl Fn(ScriptRef) -> Cmd,
-        attempt: &mut Option<Attempt>,
+        attempt: &mut Option<CallAttempt>,
     ) -> Result<Vec<i64>, AttemptError> {
         let connection = match connection {
             Some(connection) => connection,
             None => self.connections.wait_for(shard).await?,
         };
         let live = connection.live().await?;
-        let mut first = attempt.insert(Attempt::new(connection, live));
+        let mut first = attempt.insert(CallAttempt::new(connection, live));
         let mut reply = first.run(&command, None).await;
         if first.is_unsent {
             // The connection ended while it was idle: no failure of the server.
             let connection = Arc::clone(&first.connection);
             let live = connection.replacement(&first.live).await?;
-            first = attempt.insert(Attempt::new(connection, live));
+            first = attempt.insert(CallAttempt::new(connection, live));
             reply = first.run(&command, None).await;
         }
         let error = match reply {
@@ -300,12 +301,12 @@ impl RedisClient {
         // A failure from here on is not the first server's.
         *attempt = None;
         let live = connection.live().await?;
-        let second = attempt.insert(Attempt::new(connection, live));
+        let second = attempt.insert(CallAttempt::new(connection, live));
         Ok(second.run(&command, Some(redirect)).await?)
     }
 }
 
-impl Attempt {
+impl CallAttempt {
     fn new(connection: Arc<BreakerConnection>, live: LiveConnection) -> Self {
         Self { connection, live, is_unsent: false, reply: None }
     }
@@ -315,7 +316,7 @@ impl Attempt {
     async fn run(
         &mut self,
         command: impl Fn(ScriptRef) -> Cmd,
-        redirect: Option<Redirect>,
+        redirect: Option<ClusterRedirect>,
     ) -> Result<Vec<i64>, RedisError> {
         let reply = self.send(command(ScriptRef::Hash), redirect).await;
         if reply.as_ref().is_err_and(is_script_missing) {
@@ -327,7 +328,7 @@ impl Attempt {
     async fn send(
         &mut self,
         command: Cmd,
-        redirect: Option<Redirect>,
+        redirect: Option<ClusterRedirect>,
     ) -> Result<Vec<i64>, RedisError> {
         self.connection.node().count_call();
         let mut connection = self.live.connection.clone();
@@ -354,7 +355,7 @@ impl Drop for RedisClient {
     }
 }
 
-impl Connections {
+impl WorkerConnections {
     /// The connection for a shard; `None` if no server of a Cluster is known to serve it.
     fn get(&self, shard: ShardId) -> Option<Arc<BreakerConnection>> {
         let set = self.current.load();
@@ -371,11 +372,11 @@ impl Connections {
     }
 
     /// The connection for a shard for which [`Self::get`] found none: waits for the Cluster's first map.
-    async fn wait_for(&self, shard: ShardId) -> Result<Arc<BreakerConnection>, Failure> {
-        let cluster = self.cluster.as_ref().ok_or(Failure::Open)?;
+    async fn wait_for(&self, shard: ShardId) -> Result<Arc<BreakerConnection>, RedisFailure> {
+        let cluster = self.cluster.as_ref().ok_or(RedisFailure::Open)?;
         cluster.wait_for_first_read().await;
         self.update(cluster);
-        self.get(shard).ok_or(Failure::Open)
+        self.get(shard).ok_or(RedisFailure::Open)
     }
 
     /// The connection to which a Cluster's error reply redirects; `None` if it does not.
@@ -383,7 +384,7 @@ impl Connections {
         &self,
         error: &RedisError,
         sender: &BreakerConnection,
-    ) -> Option<(Arc<BreakerConnection>, Redirect)> {
+    ) -> Option<(Arc<BreakerConnection>, ClusterRedirect)> {
         let cluster = self.cluster.as_ref()?;
         let (node, redirect) = cluster.redirect(error, sender.node())?;
         let set = self.update(cluster);
@@ -420,7 +421,7 @@ impl Connections {
 }
 
 /// Opens connections as the Cluster's map changes.
-async fn follow_map(connections: Arc<Connections>, cluster: Arc<Cluster>) {
+async fn follow_map(connections: Arc<WorkerConnections>, cluster: Arc<Cluster>) {
     let mut status = cluster.subscribe();
     loop {
         if !cluster.map().nodes.is_empty() {

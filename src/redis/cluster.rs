@@ -11,12 +11,12 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    Failure,
-    call::Redirect,
+    RedisFailure,
+    call::ClusterRedirect,
     connect,
-    context::Context,
+    context::RedisShared,
     health::Reachability,
-    node::Node,
+    node::RedisNode,
     shard_id::{SLOTS, ShardId},
 };
 use crate::clock::Clock;
@@ -34,7 +34,7 @@ const NO_OWNER: u16 = u16::MAX;
 pub(super) struct SlotMap {
     /// For each slot, an index into `nodes`, or [`NO_OWNER`].
     owners: Box<[u16]>,
-    pub(super) nodes: Vec<Arc<Node>>,
+    pub(super) nodes: Vec<Arc<RedisNode>>,
 }
 
 impl SlotMap {
@@ -49,7 +49,7 @@ impl SlotMap {
     }
 
     /// The index of a node, which is added if it is missing.
-    fn index_of(&mut self, node: &Arc<Node>) -> u16 {
+    fn index_of(&mut self, node: &Arc<RedisNode>) -> u16 {
         let existing = self.nodes.iter().position(|other| other.name == node.name);
         let index = existing.unwrap_or_else(|| {
             self.nodes.push(Arc::clone(node));
@@ -59,7 +59,7 @@ impl SlotMap {
     }
 
     /// Whether the map has the node and, if a slot is given, the node serves it.
-    fn has(&self, slot: Option<u16>, node: &Node) -> bool {
+    fn has(&self, slot: Option<u16>, node: &RedisNode) -> bool {
         match slot.map(|slot| self.owner(ShardId(slot))) {
             Some(owner) => owner.is_some_and(|index| self.nodes[index].name == node.name),
             None => self.nodes.iter().any(|other| other.name == node.name),
@@ -67,7 +67,7 @@ impl SlotMap {
     }
 
     /// A copy with the node added and, if a slot is given, served by it.
-    fn with(&self, slot: Option<u16>, node: &Arc<Node>) -> Self {
+    fn with(&self, slot: Option<u16>, node: &Arc<RedisNode>) -> Self {
         let mut map = Self { owners: self.owners.clone(), nodes: self.nodes.clone() };
         let index = map.index_of(node);
         if let Some(owner) = slot.and_then(|slot| map.owners.get_mut(usize::from(slot))) {
@@ -88,11 +88,11 @@ pub(super) struct MapStatus {
 
 /// The Cluster, shared by all threads.
 pub(super) struct Cluster {
-    context: Arc<Context>,
+    context: Arc<RedisShared>,
     /// The credentials and TLS settings of every server; the address is the first seed's.
     template: ConnectionInfo,
     /// The configured servers.
-    seeds: Box<[Arc<Node>]>,
+    seeds: Box<[Arc<RedisNode>]>,
     map: ArcSwap<SlotMap>,
     status: watch::Sender<MapStatus>,
     /// Starts the task that reads the map.
@@ -104,9 +104,9 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Connects nothing yet.
     pub(super) fn new(
-        context: Arc<Context>,
+        context: Arc<RedisShared>,
         template: ConnectionInfo,
-        seeds: Box<[Arc<Node>]>,
+        seeds: Box<[Arc<RedisNode>]>,
     ) -> Self {
         Self {
             context,
@@ -124,7 +124,7 @@ impl Cluster {
     }
 
     /// The nodes that serve slots; before the first map, the seeds.
-    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+    pub(super) fn nodes(&self) -> Vec<Arc<RedisNode>> {
         let map = self.map();
         if map.nodes.is_empty() { self.seeds.to_vec() } else { map.nodes.clone() }
     }
@@ -156,8 +156,8 @@ impl Cluster {
     pub(super) fn redirect(
         self: &Arc<Self>,
         error: &::redis::RedisError,
-        sender: &Node,
-    ) -> Option<(Arc<Node>, Redirect)> {
+        sender: &RedisNode,
+    ) -> Option<(Arc<RedisNode>, ClusterRedirect)> {
         let is_moved = error.code() == Some("MOVED");
         let (address, slot) = error.redirect_node().filter(|_| connect::is_redirect(error))?;
         let (host, port) = address.rsplit_once(':')?;
@@ -175,13 +175,13 @@ impl Cluster {
         if is_moved {
             self.refresh();
         }
-        Some((node, if is_moved { Redirect::Moved } else { Redirect::Ask }))
+        Some((node, if is_moved { ClusterRedirect::Moved } else { ClusterRedirect::Ask }))
     }
 
     /// The node at an address: the existing one, or a new one.
-    fn node_at(&self, host: &str, port: u16) -> Option<Arc<Node>> {
+    fn node_at(&self, host: &str, port: u16) -> Option<Arc<RedisNode>> {
         let client = connect::client_at(&self.template, host, port)?;
-        let new = Node::fixed(client, Arc::clone(&self.context));
+        let new = RedisNode::fixed(client, Arc::clone(&self.context));
         let map = self.map();
         let existing = map.nodes.iter().chain(&self.seeds).find(|node| node.name == new.name);
         Some(existing.map_or_else(|| Arc::new(new), Arc::clone))
@@ -216,7 +216,7 @@ impl Cluster {
         self.status.send_modify(|status| status.is_first_read_over = true);
     }
 
-    async fn query_slots(&self, node: &Arc<Node>) -> Result<SlotMap, Failure> {
+    async fn query_slots(&self, node: &Arc<RedisNode>) -> Result<SlotMap, RedisFailure> {
         let reachability = node.health.reachability();
         if let Reachability::Down(failure) = reachability
             && !reachability.is_responding()
@@ -227,13 +227,14 @@ impl Cluster {
         let mut command = ::redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let reply = command.query_async::<Value>(&mut connection);
-        let Context { options, clock, .. } = &*self.context;
+        let RedisShared { options, clock, .. } = &*self.context;
         let reply = match clock.timeout(options.connect_timeout, reply).await {
             Ok(Ok(reply)) => reply,
-            Ok(Err(error)) => return Err(Failure::classify(&error)),
-            Err(_) => return Err(Failure::Timeout),
+            Ok(Err(error)) => return Err(RedisFailure::classify(&error)),
+            Err(_) => return Err(RedisFailure::Timeout),
         };
-        let ranges = parse_slots(reply, node.host().unwrap_or_default()).ok_or(Failure::Reply)?;
+        let ranges =
+            parse_slots(reply, node.host().unwrap_or_default()).ok_or(RedisFailure::Reply)?;
         let mut map = SlotMap::empty();
         for SlotRange { slots, host, port } in ranges {
             let Some(node) = self.node_at(&host, port) else { continue };
@@ -243,7 +244,7 @@ impl Cluster {
             map.nodes[usize::from(index)].set_slot(*slots.start());
             map.owners[usize::from(*slots.start())..=usize::from(*slots.end())].fill(index);
         }
-        if map.nodes.is_empty() { Err(Failure::Reply) } else { Ok(map) }
+        if map.nodes.is_empty() { Err(RedisFailure::Reply) } else { Ok(map) }
     }
 }
 
@@ -366,11 +367,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_redirect_to_an_unknown_host_refreshes_the_map() {
-        let context = Arc::new(Context::new(options(), Clock::system()).unwrap());
+        let context = Arc::new(RedisShared::new(options(), Clock::system()).unwrap());
         let credentials = &context.options.credentials;
         let client = connect::client_for_url("redis://seed:1", credentials, None).unwrap();
         let template = client.get_connection_info().clone();
-        let sender = Node::fixed(client, Arc::clone(&context));
+        let sender = RedisNode::fixed(client, Arc::clone(&context));
         let cluster = Arc::new(Cluster::new(context, template, [].into()));
         let moved = |to: &str| -> ::redis::RedisError {
             let error = format!("-MOVED 1 {to}:7000\r\n");
@@ -382,7 +383,7 @@ mod tests {
         let read = tokio::time::timeout(Duration::from_secs(5), cluster.wait_for_first_read());
         assert!(read.await.is_ok(), "the map is read");
         let (node, redirect) = cluster.redirect(&moved("there"), &sender).unwrap();
-        assert_eq!((&*node.name, redirect), ("there:7000", Redirect::Moved));
+        assert_eq!((&*node.name, redirect), ("there:7000", ClusterRedirect::Moved));
         let (node, _) = cluster.redirect(&moved(""), &sender).unwrap();
         assert_eq!(&*node.name, "seed:7000", "the host of the sender");
     }

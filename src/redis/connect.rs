@@ -5,26 +5,26 @@ use ::redis::{
     TlsCertificates, aio::MultiplexedConnection,
 };
 
-use super::{Credentials, Failure, RedisSetupError, context::Context, error_code};
+use super::{Credentials, RedisFailure, RedisSetupError, context::RedisShared, error_code};
 
 /// Commands that may wait in a connection's write buffer; later ones wait within their own timeout.
 const PIPELINE_BUFFER: usize = 1_024;
 
 /// Why there is no usable connection. `reason` is logged, so it repeats nothing that was sent.
 pub(super) struct ConnectError {
-    pub(super) failure: Failure,
+    pub(super) failure: RedisFailure,
     pub(super) reason: String,
 }
 
 impl From<&::redis::RedisError> for ConnectError {
     fn from(error: &::redis::RedisError) -> Self {
-        let failure = Failure::classify(error);
+        let failure = RedisFailure::classify(error);
         Self { failure, reason: error_code(error).unwrap_or_else(|| failure.label().to_owned()) }
     }
 }
 
-impl From<Failure> for ConnectError {
-    fn from(failure: Failure) -> Self {
+impl From<RedisFailure> for ConnectError {
+    fn from(failure: RedisFailure) -> Self {
         Self { failure, reason: failure.label().to_owned() }
     }
 }
@@ -39,10 +39,10 @@ pub(super) fn is_redirect(error: &::redis::RedisError) -> bool {
 ///
 /// # Errors
 ///
-/// Also [`Failure::Timeout`].
+/// Also [`RedisFailure::Timeout`].
 pub(super) async fn open(
     client: &Client,
-    context: &Context,
+    context: &RedisShared,
 ) -> Result<MultiplexedConnection, ConnectError> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
@@ -54,7 +54,7 @@ pub(super) async fn open(
     let error = match context.clock.timeout(timeout, connecting).await {
         Ok(Ok(connection)) => return Ok(connection),
         Ok(Err(error)) => error,
-        Err(_) => return Err(Failure::Timeout.into()),
+        Err(_) => return Err(RedisFailure::Timeout.into()),
     };
     let mut connect_error = ConnectError::from(&error);
     if error.kind() == ::redis::ErrorKind::AuthenticationFailed

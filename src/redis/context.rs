@@ -6,13 +6,13 @@ use super::{RedisOptions, RedisSetupError, background::BackgroundThread};
 use crate::clock::Clock;
 
 /// Made once for each process. Every wait, also for a server's reply, goes by its clock.
-pub(super) struct Context {
+pub(super) struct RedisShared {
     pub(super) options: RedisOptions,
     pub(super) clock: Clock,
     pub(super) background: BackgroundThread,
 }
 
-impl Context {
+impl RedisShared {
     /// Starts the background thread.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 /// Why Redis gave no decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Failure {
+pub enum RedisFailure {
     /// The breaker was open, or there was no connection: nothing was sent.
     Open,
     /// No reply in time. The call may have been executed, or may still be: it is not repeated.
@@ -15,8 +15,8 @@ pub enum Failure {
     Reply,
 }
 
-impl Failure {
-    /// All variants, in the order of [`Failure::index`].
+impl RedisFailure {
+    /// All variants, in the order of [`RedisFailure::index`].
     pub const ALL: [Self; 5] = [Self::Open, Self::Timeout, Self::Io, Self::Server, Self::Reply];
 
     /// The name in metrics and logs.
@@ -30,7 +30,7 @@ impl Failure {
         }
     }
 
-    /// The position in [`Failure::ALL`].
+    /// The position in [`RedisFailure::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }

@@ -5,7 +5,7 @@ use std::{sync::Weak, time::Duration};
 
 use tokio::sync::watch;
 
-use super::Failure;
+use super::RedisFailure;
 use crate::clock::Clock;
 
 /// Shortest interval between the starts of two probes.
@@ -22,19 +22,19 @@ pub(super) enum Reachability {
     Unknown,
     /// The probe succeeded. A connection of an earlier epoch may lead to a server that is no longer the
     /// primary.
-    Up(Epoch),
+    Up(ServerEpoch),
     /// The probe failed, or a connection did since.
-    Down(Failure),
+    Down(RedisFailure),
 }
 
 /// How many times the server came up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Epoch(u64);
+pub(super) struct ServerEpoch(u64);
 
 impl Reachability {
     /// Whether the server replies, even if only with errors.
     pub(super) fn is_responding(self) -> bool {
-        matches!(self, Self::Up(_) | Self::Down(Failure::Server | Failure::Reply))
+        matches!(self, Self::Up(_) | Self::Down(RedisFailure::Server | RedisFailure::Reply))
     }
 }
 
@@ -56,16 +56,16 @@ impl NodeHealth {
 
     /// Marks the server down after a connection of this epoch failed, until a probe succeeds. Failures of
     /// earlier epochs change nothing.
-    pub(super) fn report_failure(&self, epoch: Epoch, failure: Failure) {
+    pub(super) fn report_failure(&self, epoch: ServerEpoch, failure: RedisFailure) {
         self.mark_down(|state| state == Reachability::Up(epoch), failure);
     }
 
     /// Marks the server down because its connections lead to a former primary.
     pub(super) fn invalidate(&self) {
-        self.mark_down(|state| matches!(state, Reachability::Up(_)), Failure::Server);
+        self.mark_down(|state| matches!(state, Reachability::Up(_)), RedisFailure::Server);
     }
 
-    fn mark_down(&self, applies: impl Fn(Reachability) -> bool, failure: Failure) {
+    fn mark_down(&self, applies: impl Fn(Reachability) -> bool, failure: RedisFailure) {
         self.0.send_if_modified(|state| {
             let changes = applies(*state);
             if changes {
@@ -81,7 +81,7 @@ pub(super) trait Probe: Send + Sync + 'static {
     fn health(&self) -> &NodeHealth;
 
     /// Connects and checks that the server can be used.
-    fn probe(&self) -> impl Future<Output = Result<(), Failure>> + Send;
+    fn probe(&self) -> impl Future<Output = Result<(), RedisFailure>> + Send;
 }
 
 /// Probes the node while it is not up, at once if the last probe began at least `interval` (and a jitter)
@@ -95,7 +95,7 @@ pub(super) async fn monitor(node: Weak<impl Probe>, interval: Duration, clock: C
         let found = match node.probe().await {
             Ok(()) => {
                 epoch += 1;
-                Reachability::Up(Epoch(epoch))
+                Reachability::Up(ServerEpoch(epoch))
             }
             Err(failure) => Reachability::Down(failure),
         };
@@ -140,9 +140,9 @@ mod tests {
             &self.health
         }
 
-        async fn probe(&self) -> Result<(), Failure> {
+        async fn probe(&self) -> Result<(), RedisFailure> {
             self.probes.fetch_add(1, Relaxed);
-            if self.is_up.load(Relaxed) { Ok(()) } else { Err(Failure::Io) }
+            if self.is_up.load(Relaxed) { Ok(()) } else { Err(RedisFailure::Io) }
         }
     }
 
@@ -178,13 +178,13 @@ mod tests {
     #[tokio::test]
     async fn a_down_server_is_probed_at_most_once_an_interval_and_an_up_server_never() {
         let monitored = Monitored::start(false).await;
-        let down = Reachability::Down(Failure::Io);
+        let down = Reachability::Down(RedisFailure::Io);
         for probes in 1..=5 {
             assert_eq!(monitored.after(TOO_SOON).await, (down, probes));
             assert_eq!(monitored.after(REST).await, (down, probes + 1));
         }
         monitored.node.is_up.store(true, Relaxed);
-        let up = Reachability::Up(Epoch(1));
+        let up = Reachability::Up(ServerEpoch(1));
         assert_eq!(monitored.after(TOO_SOON + REST).await, (up, 7));
         assert_eq!(
             monitored.after(Duration::from_hours(1)).await,
@@ -197,18 +197,18 @@ mod tests {
     async fn a_failed_connection_causes_a_probe_at_once_unless_one_was_just_made() {
         let monitored = Monitored::start(true).await;
         let (health, now) = (&monitored.node.health, Duration::ZERO);
-        assert_eq!(monitored.after(TOO_SOON + REST).await, (Reachability::Up(Epoch(1)), 1));
-        health.report_failure(Epoch(1), Failure::Timeout);
-        assert_eq!(health.reachability(), Reachability::Down(Failure::Timeout));
-        let up = Reachability::Up(Epoch(2));
+        assert_eq!(monitored.after(TOO_SOON + REST).await, (Reachability::Up(ServerEpoch(1)), 1));
+        health.report_failure(ServerEpoch(1), RedisFailure::Timeout);
+        assert_eq!(health.reachability(), Reachability::Down(RedisFailure::Timeout));
+        let up = Reachability::Up(ServerEpoch(2));
         assert_eq!(monitored.after(now).await, (up, 2), "at once");
-        health.report_failure(Epoch(1), Failure::Io);
+        health.report_failure(ServerEpoch(1), RedisFailure::Io);
         assert_eq!(monitored.after(now).await, (up, 2), "a failure of an earlier epoch");
 
         health.invalidate();
-        let down = Reachability::Down(Failure::Server);
+        let down = Reachability::Down(RedisFailure::Server);
         assert_eq!(monitored.after(TOO_SOON).await, (down, 2), "one was just made");
-        assert_eq!(monitored.after(REST).await, (Reachability::Up(Epoch(3)), 3));
+        assert_eq!(monitored.after(REST).await, (Reachability::Up(ServerEpoch(3)), 3));
     }
 
     #[tokio::test]

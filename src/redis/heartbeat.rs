@@ -5,16 +5,18 @@ use std::{sync::Arc, time::Duration};
 use ::redis::Cmd;
 
 use super::{
-    Failure, RedisBackend,
-    context::Context,
-    node::{Node, NodeConnection},
+    RedisBackend, RedisFailure,
+    context::RedisShared,
+    node::{NodeConnection, RedisNode},
     presence_keys::{DELETION_LIFETIME, PresenceKeys, REPORT_LIFETIME},
 };
+
+use crate::clock::Uptime;
 
 /// The connection and state of this gateway's reports to one server.
 pub(super) struct HeartbeatConnection {
     /// `None` with a Cluster: the node is looked up for each connection.
-    node: Option<Arc<Node>>,
+    node: Option<Arc<RedisNode>>,
     pub(super) connection: Option<NodeConnection>,
     /// Time of the last report, in ms by the server's clock.
     reported_at: u64,
@@ -24,12 +26,12 @@ pub(super) struct HeartbeatConnection {
 /// The start of the current series of reports without a failure, by
 /// [`Clock::uptime`](crate::clock::Clock::uptime).
 #[derive(Default)]
-struct ReportStreak(Option<Duration>);
+struct ReportStreak(Option<Uptime>);
 
 impl ReportStreak {
     /// Extends the streak by a report, or ends it. Returns whether it has lasted [`REPORT_LIFETIME`]: then
     /// every gateway that is alive has reported during it, too.
-    fn record(&mut self, is_ok: bool, now: Duration) -> bool {
+    fn record(&mut self, is_ok: bool, now: Uptime) -> bool {
         self.0 = is_ok.then(|| self.0.unwrap_or(now));
         self.0.is_some_and(|start| {
             now.saturating_sub(start) >= Duration::from_millis(REPORT_LIFETIME)
@@ -61,7 +63,7 @@ type RawReply = (Vec<String>, u64, Vec<String>);
 
 impl HeartbeatConnection {
     /// Connects with the first report.
-    pub(super) fn new(node: Option<Arc<Node>>) -> Self {
+    pub(super) fn new(node: Option<Arc<RedisNode>>) -> Self {
         Self { node, connection: None, reported_at: 0, streak: ReportStreak::default() }
     }
 
@@ -75,8 +77,8 @@ impl HeartbeatConnection {
         backend: &RedisBackend,
         member: &str,
         keys: &PresenceKeys,
-        now: Duration,
-    ) -> Result<HeartbeatReply, Failure> {
+        now: Uptime,
+    ) -> Result<HeartbeatReply, RedisFailure> {
         let reply = self.try_report(backend, member, keys).await;
         let is_complete = self.streak.record(reply.is_ok(), now);
         let (members, deletions) = reply?;
@@ -88,7 +90,7 @@ impl HeartbeatConnection {
         backend: &RedisBackend,
         member: &str,
         keys: &PresenceKeys,
-    ) -> Result<(Vec<String>, Deletions), Failure> {
+    ) -> Result<(Vec<String>, Deletions), RedisFailure> {
         let command = keys.report(member, self.reported_at);
         let (members, now, deleted) = self.send(backend, keys, &command).await?;
         let interval = now.checked_sub(self.reported_at);
@@ -105,19 +107,19 @@ impl HeartbeatConnection {
         backend: &RedisBackend,
         keys: &PresenceKeys,
         report: &Cmd,
-    ) -> Result<RawReply, Failure> {
+    ) -> Result<RawReply, RedisFailure> {
         let usable = match self.connection.take().filter(|connection| !connection.is_stale()) {
             Some(connection) => connection,
             None => self.connect(backend, keys).await?,
         };
         let connection = &mut self.connection.insert(usable).connection;
         let reply = report.query_async(connection);
-        let Context { options, clock, .. } = &*backend.context;
+        let RedisShared { options, clock, .. } = &*backend.context;
         let failure = match clock.timeout(options.response_timeout, reply).await {
             Ok(Ok(reply)) => return Ok(reply),
-            Ok(Err(error)) if error.code() == Some("WRONGTYPE") => return Err(Failure::Reply),
-            Ok(Err(error)) => Failure::classify(&error),
-            Err(_) => Failure::Timeout,
+            Ok(Err(error)) if error.code() == Some("WRONGTYPE") => return Err(RedisFailure::Reply),
+            Ok(Err(error)) => RedisFailure::classify(&error),
+            Err(_) => RedisFailure::Timeout,
         };
         backend.refresh_cluster();
         self.connection = None;
@@ -128,7 +130,7 @@ impl HeartbeatConnection {
         &self,
         backend: &RedisBackend,
         keys: &PresenceKeys,
-    ) -> Result<NodeConnection, Failure> {
+    ) -> Result<NodeConnection, RedisFailure> {
         let node = match &self.node {
             Some(node) => Arc::clone(node),
             None => backend.node_of_tag(&keys.hash_tag).await?,
@@ -143,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_streak_is_complete_after_the_lifetime_of_a_report() {
-        let (at, mut streak) = (Duration::from_secs, ReportStreak::default());
+        let mut streak = ReportStreak::default();
+        let at = |seconds| Uptime::from_duration(Duration::from_secs(seconds));
         for second in 0..5 {
             assert!(!streak.record(true, at(second)), "after {second} s");
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::redis::RedisError;
 use futures_util::future::BoxFuture;
 
-use super::{Failure, script};
+use super::{RedisFailure, script};
 use crate::limit::{Acquisition, Grant, Limit, Millis, Verdict};
 
 /// How long the reply of a timed-out call is awaited.
@@ -16,7 +16,7 @@ pub(super) type ReplyFuture = BoxFuture<'static, Result<Vec<i64>, RedisError>>;
 
 /// Why a call gave no decision.
 pub(crate) struct CallError {
-    pub(crate) failure: Failure,
+    pub(crate) failure: RedisFailure,
     /// The pending reply, if one may still come.
     pub(crate) late: Option<LateReply>,
 }

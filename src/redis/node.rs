@@ -13,17 +13,17 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
-    Failure,
+    RedisFailure,
     connect::{self, ConnectError},
-    context::Context,
+    context::RedisShared,
     health::{self, NodeHealth, Probe, Reachability},
     probe::probe,
-    sentinel::Sentinel,
+    sentinel::SentinelGroup,
     shard_id::tag_of_slot,
 };
-use crate::clock::Clock;
+use crate::clock::{Clock, Uptime};
 
-/// [`Node::slot`] of a server that is not in a Cluster, or serves no slot.
+/// [`RedisNode::slot`] of a server that is not in a Cluster, or serves no slot.
 const NO_SLOT: u32 = u32::MAX;
 
 /// Shortest interval between two warnings with the same reason.
@@ -33,11 +33,11 @@ const WARNING_INTERVAL: Duration = Duration::from_mins(1);
 const MAX_LOGGED_CODES: usize = 8;
 
 /// A shard's primary, a replica, a Cluster's server, or the primary that Sentinel names.
-pub(super) struct Node {
+pub(super) struct RedisNode {
     /// `host:port`, or Sentinel's name for the primary.
     pub(super) name: Box<str>,
-    address: Address,
-    context: Arc<Context>,
+    address: NodeAddress,
+    context: Arc<RedisShared>,
     pub(super) health: NodeHealth,
     /// Starts the health monitor.
     monitor: Once,
@@ -57,11 +57,11 @@ pub(super) struct Node {
 
 /// Error codes, and when each was logged, by [`Clock::uptime`].
 #[derive(Default)]
-struct LoggedCodes(Vec<(String, Duration)>);
+struct LoggedCodes(Vec<(String, Uptime)>);
 
 impl LoggedCodes {
     /// Whether to log `code` now: each code once, and at most [`MAX_LOGGED_CODES`], in [`WARNING_INTERVAL`].
-    fn should_log(&mut self, code: &str, now: Duration) -> bool {
+    fn should_log(&mut self, code: &str, now: Uptime) -> bool {
         self.0.retain(|(_, at)| now < *at + WARNING_INTERVAL);
         let is_logged = self.0.iter().any(|(logged, _)| logged == code);
         if is_logged || self.0.len() >= MAX_LOGGED_CODES {
@@ -73,15 +73,15 @@ impl LoggedCodes {
 }
 
 /// How the server's address is found.
-enum Address {
+enum NodeAddress {
     Fixed(Box<Client>),
-    Sentinel(Arc<Sentinel>),
+    Sentinel(Arc<SentinelGroup>),
 }
 
 /// A connection without a breaker.
 pub(crate) struct NodeConnection {
     pub(crate) connection: MultiplexedConnection,
-    node: Arc<Node>,
+    node: Arc<RedisNode>,
     /// The server's reachability before the connection was made.
     reachability: Reachability,
 }
@@ -95,19 +95,19 @@ impl NodeConnection {
     }
 }
 
-impl Node {
+impl RedisNode {
     /// The server at a client's address. Connects nothing.
-    pub(super) fn fixed(client: Client, context: Arc<Context>) -> Self {
+    pub(super) fn fixed(client: Client, context: Arc<RedisShared>) -> Self {
         let name = client.get_connection_info().addr().to_string().to_ascii_lowercase();
-        Self::new(name.into(), Address::Fixed(Box::new(client)), context)
+        Self::new(name.into(), NodeAddress::Fixed(Box::new(client)), context)
     }
 
     /// The primary that Sentinel names. Connects nothing.
-    pub(super) fn behind_sentinel(sentinel: Arc<Sentinel>, context: Arc<Context>) -> Self {
-        Self::new(sentinel.master.clone(), Address::Sentinel(sentinel), context)
+    pub(super) fn behind_sentinel(sentinel: Arc<SentinelGroup>, context: Arc<RedisShared>) -> Self {
+        Self::new(sentinel.master.clone(), NodeAddress::Sentinel(sentinel), context)
     }
 
-    fn new(name: Box<str>, address: Address, context: Arc<Context>) -> Self {
+    fn new(name: Box<str>, address: NodeAddress, context: Arc<RedisShared>) -> Self {
         Self {
             name,
             address,
@@ -130,10 +130,10 @@ impl Node {
     /// The host, where the address is fixed.
     pub(super) fn host(&self) -> Option<&str> {
         match &self.address {
-            Address::Fixed(client) => {
+            NodeAddress::Fixed(client) => {
                 connect::host_and_port(client.get_connection_info()).map(|(host, _)| host)
             }
-            Address::Sentinel(_) => None,
+            NodeAddress::Sentinel(_) => None,
         }
     }
 
@@ -158,7 +158,7 @@ impl Node {
     }
 
     /// Counts a worker's breaker that opens.
-    pub(super) fn breaker_opened(&self, failure: Failure) {
+    pub(super) fn breaker_opened(&self, failure: RedisFailure) {
         if self.open_breakers.fetch_add(1, Ordering::Relaxed) == 0 {
             let (shard, failure) = (&*self.name, failure.label());
             tracing::warn!(shard, failure, "Redis is lost: limits fall back");
@@ -196,14 +196,14 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`Failure::Open`] if the server is not up, or the failure to connect.
-    pub(super) async fn connect_if_up(self: &Arc<Self>) -> Result<NodeConnection, Failure> {
+    /// [`RedisFailure::Open`] if the server is not up, or the failure to connect.
+    pub(super) async fn connect_if_up(self: &Arc<Self>) -> Result<NodeConnection, RedisFailure> {
         let mut changes = self.watch_health();
         // Cannot fail: `self` owns the sender.
         let found = changes.wait_for(|found| *found != Reachability::Unknown).await;
         match found.map(|found| *found) {
             Ok(found @ Reachability::Up(_)) => self.connect_with_reachability(found).await,
-            _ => Err(Failure::Open),
+            _ => Err(RedisFailure::Open),
         }
     }
 
@@ -213,7 +213,9 @@ impl Node {
     /// # Errors
     ///
     /// The probe's failure, or the failure to connect.
-    pub(super) async fn connect_if_responding(self: &Arc<Self>) -> Result<NodeConnection, Failure> {
+    pub(super) async fn connect_if_responding(
+        self: &Arc<Self>,
+    ) -> Result<NodeConnection, RedisFailure> {
         let mut changes = self.watch_health();
         let mut found = *changes.borrow_and_update();
         if !found.is_responding() {
@@ -230,7 +232,7 @@ impl Node {
     async fn connect_with_reachability(
         self: &Arc<Self>,
         reachability: Reachability,
-    ) -> Result<NodeConnection, Failure> {
+    ) -> Result<NodeConnection, RedisFailure> {
         let connection = self.open_connection().await?;
         Ok(NodeConnection { connection, node: Arc::clone(self), reachability })
     }
@@ -241,10 +243,10 @@ impl Node {
     /// # Errors
     ///
     /// The failure to connect, which is logged.
-    pub(super) async fn open_connection(&self) -> Result<MultiplexedConnection, Failure> {
+    pub(super) async fn open_connection(&self) -> Result<MultiplexedConnection, RedisFailure> {
         let opened = match &self.address {
-            Address::Fixed(client) => connect::open(client, &self.context).await,
-            Address::Sentinel(sentinel) => sentinel.open(&self.context).await,
+            NodeAddress::Fixed(client) => connect::open(client, &self.context).await,
+            NodeAddress::Sentinel(sentinel) => sentinel.open(&self.context).await,
         };
         self.log_error(&self.connect_error, "cannot connect to Redis", opened)
     }
@@ -255,7 +257,7 @@ impl Node {
         logged: &Mutex<String>,
         message: &str,
         outcome: Result<T, ConnectError>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, RedisFailure> {
         let ConnectError { failure, reason } = match outcome {
             Ok(value) => {
                 logged.lock().clear();
@@ -284,30 +286,33 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// The connection's failure, or [`Failure::Timeout`].
-    pub(super) async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+    /// The connection's failure, or [`RedisFailure::Timeout`].
+    pub(super) async fn ping(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(), RedisFailure> {
         let ping = ::redis::cmd("PING");
         let reply = ping.exec_async(connection);
         match self.clock().timeout(self.context.background_timeout(), reply).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => match Failure::classify(&error) {
-                Failure::Server | Failure::Reply => Ok(()),
+            Ok(Err(error)) => match RedisFailure::classify(&error) {
+                RedisFailure::Server | RedisFailure::Reply => Ok(()),
                 failure => Err(failure),
             },
-            Err(_) => Err(Failure::Timeout),
+            Err(_) => Err(RedisFailure::Timeout),
         }
     }
 }
 
-impl Probe for Node {
+impl Probe for RedisNode {
     fn health(&self) -> &NodeHealth {
         &self.health
     }
 
     /// Connects and checks that Redis accepts a write and has the scripts: a server that replies to PING may
     /// still refuse writes. Behind Sentinel, asks the sentinels first for the primary's address.
-    async fn probe(&self) -> Result<(), Failure> {
-        if let Address::Sentinel(sentinel) = &self.address {
+    async fn probe(&self) -> Result<(), RedisFailure> {
+        if let NodeAddress::Sentinel(sentinel) = &self.address {
             sentinel.invalidate();
         }
         let mut connection = self.open_connection().await?;
@@ -333,7 +338,7 @@ mod tests {
     fn codes_that_alternate_are_logged_once_a_minute_each() {
         let mut codes = LoggedCodes::default();
         let mut logged_at = |second: u64| {
-            let now = Duration::from_secs(second);
+            let now = Uptime::from_duration(Duration::from_secs(second));
             ["OOM", "READONLY", "OOM"].map(|code| codes.should_log(code, now))
         };
         assert_eq!(logged_at(0), [true, true, false]);
@@ -345,7 +350,7 @@ mod tests {
     fn the_number_of_logged_codes_is_bounded() {
         let mut codes = LoggedCodes::default();
         let mut logged_in = |minute: u64| {
-            let now = Duration::from_mins(minute);
+            let now = Uptime::from_duration(Duration::from_mins(minute));
             (0..1_000).filter(|n| codes.should_log(&n.to_string(), now)).count()
         };
         assert_eq!([logged_in(0), logged_in(1)], [MAX_LOGGED_CODES; 2]);

@@ -9,8 +9,8 @@ use std::{
 use futures_util::future::join_all;
 
 use super::{
-    Failure, RedisBackend,
-    context::Context,
+    RedisBackend, RedisFailure,
+    context::RedisShared,
     heartbeat::{Deletions, HeartbeatConnection, HeartbeatReply},
     presence_keys::PresenceKeys,
 };
@@ -129,7 +129,7 @@ impl<'a> Reporter<'a> {
         let replies = connections
             .iter_mut()
             .map(|heartbeat| heartbeat.report(backend, &presence.member, keys, now));
-        let replies: Vec<Result<HeartbeatReply, Failure>> = join_all(replies).await;
+        let replies: Vec<Result<HeartbeatReply, RedisFailure>> = join_all(replies).await;
         let failure = replies.iter().find_map(|reply| reply.as_ref().err());
         let was_reporting = presence.is_reporting.swap(failure.is_none(), Ordering::Relaxed);
         if let Some(failure) = failure.filter(|_| was_reporting) {
@@ -168,7 +168,7 @@ impl<'a> Reporter<'a> {
                 let mut connection = node_connection.connection;
                 let command = keys.leave(&presence.member);
                 let reply = command.exec_async(&mut connection);
-                let Context { options, clock, .. } = &*backend.context;
+                let RedisShared { options, clock, .. } = &*backend.context;
                 let timeout = options.response_timeout.min(LEAVE_TIMEOUT);
                 let _ = clock.timeout(timeout, reply).await;
             },

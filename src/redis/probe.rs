@@ -5,9 +5,9 @@ use std::time::Duration;
 use ::redis::{RedisResult, Value, aio::MultiplexedConnection};
 
 use super::{
-    Failure,
+    RedisFailure,
     connect::{ConnectError, is_redirect},
-    context::Context,
+    context::RedisShared,
     script::Scripts,
 };
 use crate::clock::Clock;
@@ -24,7 +24,7 @@ const PROBE_KEY_TTL: u64 = 1_000;
 pub(super) async fn probe(
     connection: &mut MultiplexedConnection,
     key: &str,
-    context: &Context,
+    context: &RedisShared,
 ) -> Result<(), ConnectError> {
     let mut checks = ::redis::pipe();
     checks.ignore_errors().add_command(Scripts::exists_command());
@@ -53,6 +53,6 @@ async fn with_timeout<T>(
     match clock.timeout(timeout, reply).await {
         Ok(Ok(reply)) => Ok(reply),
         Ok(Err(error)) => Err(ConnectError::from(&error)),
-        Err(_) => Err(Failure::Timeout.into()),
+        Err(_) => Err(RedisFailure::Timeout.into()),
     }
 }

@@ -93,7 +93,7 @@ impl Scripts {
         command
     }
 
-    /// The command that charges tokens for a lease. `now` as for [`Self::charge`].
+    /// The command that charges units for a lease. `now` as for [`Self::charge`].
     pub(super) fn acquire(
         &self,
         script: ScriptRef,
@@ -105,7 +105,7 @@ impl Scripts {
         command.arg(1).arg(record_key(&self.namespace, limit, *key)).arg(time_arg(now));
         push_limit(&mut command, limit, demand.minimum);
         command.arg(demand.needed).arg(demand.extra).arg(demand.extra_divisor.max(1));
-        command.arg(demand.returned.tokens).arg(demand.returned.charged_at);
+        command.arg(demand.returned.units).arg(demand.returned.charged_at);
         command
     }
 
@@ -220,9 +220,9 @@ pub(super) fn parse_verdict<'a>(
 /// malformed.
 pub(super) fn parse_grant(acquisition: &Acquisition<'_>, reply: &[i64]) -> Option<(Grant, Millis)> {
     let (&now, fields) = reply.split_first()?;
-    let (fields, &[tokens, end]) = fields.split_at_checked(FIELDS)? else { return None };
+    let (fields, &[units, end]) = fields.split_at_checked(FIELDS)? else { return None };
     let grant = Grant {
-        tokens: u32::try_from(tokens).ok()?,
+        units: u32::try_from(units).ok()?,
         spendable_until: u64::try_from(end).ok()?,
         decision: parse_decision(acquisition.limit, fields)?,
     };

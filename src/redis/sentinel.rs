@@ -7,13 +7,13 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use super::{
-    Failure,
+    RedisFailure,
     connect::{self, ConnectError},
-    context::Context,
+    context::RedisShared,
 };
 
 /// The sentinels, and the primary that they monitor.
-pub(super) struct Sentinel {
+pub(super) struct SentinelGroup {
     /// The primary's name in Sentinel's configuration.
     pub(super) master: Box<str>,
     /// One client for each sentinel.
@@ -24,7 +24,7 @@ pub(super) struct Sentinel {
     address: Mutex<Option<(String, u16)>>,
 }
 
-impl Sentinel {
+impl SentinelGroup {
     pub(super) fn new(
         master: Box<str>,
         sentinels: Box<[Client]>,
@@ -50,7 +50,7 @@ impl Sentinel {
     /// No sentinel names a primary, or the server that they name cannot be reached or is not a primary.
     pub(super) async fn open(
         &self,
-        context: &Context,
+        context: &RedisShared,
     ) -> Result<MultiplexedConnection, ConnectError> {
         match self.address() {
             Some(address) => self.open_at(&address, context).await,
@@ -60,7 +60,7 @@ impl Sentinel {
 
     /// Connects to the address that most sentinels name, if the server there is a primary; in a tie, to the
     /// first such server.
-    async fn discover(&self, context: &Context) -> Result<MultiplexedConnection, ConnectError> {
+    async fn discover(&self, context: &RedisShared) -> Result<MultiplexedConnection, ConnectError> {
         let replies = self.sentinels.iter().map(async |sentinel| {
             let mut connection = connect::open(sentinel, context).await?;
             self.query_address(&mut connection, context).await
@@ -89,7 +89,7 @@ impl Sentinel {
             let reason = sentinel_error
                 .map_or_else(|| "no sentinel is configured".to_owned(), |error| error.reason);
             let reason = format!("no sentinel names a primary: {reason}");
-            ConnectError { failure: Failure::Io, reason }
+            ConnectError { failure: RedisFailure::Io, reason }
         }))
     }
 
@@ -97,57 +97,57 @@ impl Sentinel {
     ///
     /// # Errors
     ///
-    /// The failure to connect, or [`Failure::Server`] if the server's role is not primary.
+    /// The failure to connect, or [`RedisFailure::Server`] if the server's role is not primary.
     pub(super) async fn open_at(
         &self,
         (host, port): &(String, u16),
-        context: &Context,
+        context: &RedisShared,
     ) -> Result<MultiplexedConnection, ConnectError> {
         let client = connect::client_at(&self.template, host, *port);
-        let client = client.ok_or(ConnectError::from(Failure::Reply))?;
+        let client = client.ok_or(ConnectError::from(RedisFailure::Reply))?;
         let mut connection = connect::open(&client, context).await?;
         if is_primary(&mut connection, context).await? {
             return Ok(connection);
         }
         let reason = format!("{host}:{port} is not the primary yet");
-        Err(ConnectError { failure: Failure::Server, reason })
+        Err(ConnectError { failure: RedisFailure::Server, reason })
     }
 
     /// Asks one sentinel for the primary's address (host, port).
     ///
     /// # Errors
     ///
-    /// No reply, or [`Failure::Reply`] if the sentinel does not monitor that primary.
+    /// No reply, or [`RedisFailure::Reply`] if the sentinel does not monitor that primary.
     pub(super) async fn query_address(
         &self,
         connection: &mut MultiplexedConnection,
-        context: &Context,
+        context: &RedisShared,
     ) -> Result<(String, u16), ConnectError> {
         let mut command = ::redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.master);
         let reply = command.query_async::<Option<(String, u16)>>(connection);
         match context.clock.timeout(context.options.connect_timeout, reply).await {
-            Ok(Ok(address)) => address.ok_or(Failure::Reply.into()),
+            Ok(Ok(address)) => address.ok_or(RedisFailure::Reply.into()),
             Ok(Err(error)) => Err(ConnectError::from(&error)),
-            Err(_) => Err(Failure::Timeout.into()),
+            Err(_) => Err(RedisFailure::Timeout.into()),
         }
     }
 }
 
 async fn is_primary(
     connection: &mut MultiplexedConnection,
-    context: &Context,
+    context: &RedisShared,
 ) -> Result<bool, ConnectError> {
     let command = ::redis::cmd("ROLE");
     let reply = command.query_async::<Vec<::redis::Value>>(connection);
     let role = match context.clock.timeout(context.options.connect_timeout, reply).await {
         Ok(Ok(role)) => role,
         Ok(Err(error)) => return Err(ConnectError::from(&error)),
-        Err(_) => return Err(Failure::Timeout.into()),
+        Err(_) => return Err(RedisFailure::Timeout.into()),
     };
     let name =
         role.into_iter().next().and_then(|name| ::redis::from_redis_value::<String>(name).ok());
-    Ok(name.ok_or(Failure::Reply)? == "master")
+    Ok(name.ok_or(RedisFailure::Reply)? == "master")
 }
 
 /// The addresses that sentinels named, each with its number of votes, the most first; in a tie, the one

@@ -7,28 +7,28 @@ use futures_util::future::join_all;
 
 use super::{
     connect,
-    context::Context,
-    node::Node,
-    sentinel::{Sentinel, rank_by_votes},
+    context::RedisShared,
+    node::RedisNode,
+    sentinel::{SentinelGroup, rank_by_votes},
 };
 
 /// Compares the sentinels' replies with the primary in use, over one connection to each sentinel.
 pub(crate) struct SentinelWatch {
-    sentinel: Arc<Sentinel>,
-    node: Arc<Node>,
+    sentinel: Arc<SentinelGroup>,
+    node: Arc<RedisNode>,
     /// In the order of the sentinels; `None` until the next check.
     connections: Box<[Option<MultiplexedConnection>]>,
 }
 
 impl SentinelWatch {
-    pub(super) fn new(sentinel: Arc<Sentinel>, node: Arc<Node>) -> Self {
+    pub(super) fn new(sentinel: Arc<SentinelGroup>, node: Arc<RedisNode>) -> Self {
         let connections = sentinel.sentinels.iter().map(|_| None).collect();
         Self { sentinel, node, connections }
     }
 
     /// Asks once. If more sentinels name another address than the one in use, and the server there is a
     /// primary, all connections are replaced.
-    pub(super) async fn check(&mut self, context: &Context) {
+    pub(super) async fn check(&mut self, context: &RedisShared) {
         let Some(current) = self.sentinel.address() else { return };
         let sentinel = &self.sentinel;
         let replies =

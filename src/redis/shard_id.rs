@@ -29,8 +29,30 @@ pub(super) fn hash_tag(key: Key) -> [u8; 32] {
 
 /// The slot of a tag: CRC16 modulo [`SLOTS`], as the Redis Cluster specification defines it.
 pub(super) fn slot_of_tag(tag: &[u8]) -> u16 {
-    crc16::State::<crc16::XMODEM>::calculate(tag) % SLOTS
+    let mut remainder = 0_u16;
+    for &byte in tag {
+        remainder = remainder << 8 ^ CRC16[usize::from((remainder >> 8) as u8 ^ byte)];
+    }
+    remainder % SLOTS
 }
+
+/// The remainder of each byte under CRC-16/XMODEM: polynomial 0x1021, most significant bit first.
+const CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        let mut remainder = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            let polynomial = if remainder & 0x8000 == 0 { 0 } else { 0x1021 };
+            remainder = remainder << 1 ^ polynomial;
+            bit += 1;
+        }
+        table[byte] = remainder;
+        byte += 1;
+    }
+    table
+};
 
 /// A tag of the slot.
 pub(super) fn tag_of_slot(slot: u16) -> String {
@@ -63,7 +85,11 @@ mod tests {
     #[test]
     fn slots_match_the_specification() {
         assert_eq!(slot_of_tag(b"123456789"), 0x31c3);
+        // As `CLUSTER KEYSLOT` of a Redis server returns them.
+        assert_eq!(slot_of_tag(b""), 0);
         assert_eq!(slot_of_tag(b"foo"), 12_182);
+        assert_eq!(slot_of_tag(b"bar"), 5_061);
+        assert_eq!(slot_of_tag(b"user1000"), 3_443);
         for slot in [0, 1, 8_191, 16_383] {
             assert_eq!(slot_of_tag(tag_of_slot(slot).as_bytes()), slot);
         }

@@ -17,7 +17,7 @@ use crate::{
     plan::{self, LimitRequests, RequestAttributes},
     route::normalize::normalize,
     snapshot::{LimitPolicy, LimitRequest, Snapshot},
-    store::memory::Memory,
+    store::memory::MemoryStore,
 };
 
 /// Expired counters are removed at most once per virtual second and once per this number of requests:
@@ -49,7 +49,7 @@ pub struct ConfigReplay {
     pub unmatched: BTreeMap<u16, u64>,
     /// Number of requests whose route depends on what the log does not show: a header, a query, a weight.
     pub undecided: u64,
-    memory: Memory,
+    memory: MemoryStore,
     secret: KeySecret,
     /// Virtual time of the last removal of expired counters, in ms, and number of requests since then.
     last_tick: (Millis, u32),
@@ -155,7 +155,7 @@ impl ConfigReplay {
             denied: vec![0; snapshot.routes.len()],
             unmatched: BTreeMap::new(),
             undecided: 0,
-            memory: Memory::new(max_keys),
+            memory: MemoryStore::new(max_keys),
             secret,
             last_tick: (0, 0),
             snapshot,

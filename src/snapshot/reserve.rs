@@ -1,11 +1,11 @@
-//! Token leases: which limits may lease tokens from Redis, and how many at a time.
+//! Leases: which limits may lease units from Redis, and how many at a time.
 
 use super::algorithm;
 use super::section::Section;
 use crate::config;
-use crate::limit::{LeaseSize, MAX_LEASED_TOKENS};
+use crate::limit::{LeaseSize, MAX_LEASED_UNITS};
 
-/// Compiles the number of tokens to lease at a time; `Off` if leasing is not possible. `shared` is true if
+/// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `shared` is true if
 /// the counters are in Redis.
 pub(super) fn compile(section: &Section<'_>, limit: &config::Limit, shared: bool) -> LeaseSize {
     let at = section.at("reserve");
@@ -37,11 +37,11 @@ pub(super) fn compile(section: &Section<'_>, limit: &config::Limit, shared: bool
     match limit.reserve {
         config::Reserve::Off => LeaseSize::Off,
         config::Reserve::Auto => LeaseSize::Auto,
-        config::Reserve::Fixed(tokens) => {
-            let max = limit.quota.min(MAX_LEASED_TOKENS);
+        config::Reserve::Fixed(units) => {
+            let max = limit.quota.min(MAX_LEASED_UNITS);
             let expected = format!("off, auto, or 1 to {max}");
-            at.ensure(tokens <= max, &format!("`{tokens}`"), &expected);
-            LeaseSize::Tokens(tokens)
+            at.ensure(units <= max, &format!("`{units}`"), &expected);
+            LeaseSize::Units(units)
         }
     }
 }

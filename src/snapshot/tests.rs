@@ -13,6 +13,8 @@ mod route_edits;
 mod route_match;
 mod variables;
 
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::{Action, Snapshot};

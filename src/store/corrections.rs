@@ -1,5 +1,5 @@
 //! The queue of corrections that no request waits for: refunds of requests that are over and of calls that
-//! timed out, and returned tokens.
+//! timed out, and returned units.
 //!
 //! Each shard has one queue and at most one call in flight, so corrections reach Redis in the order in
 //! which the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task on the
@@ -24,8 +24,8 @@ use self::shard_queues::{PendingCorrection, ShardQueues};
 use super::{deny_cache::DenyCache, record_id::record_id, stats::WorkerCounts};
 use crate::{
     clock::Clock,
-    limit::{Acquisition, Adjustment, Change, Charge, DecisionSource, Key, Limit, TokenDemand},
-    redis::{Failure, LATE_REPLY_TIMEOUT, LateReply, RedisClient, ShardId},
+    limit::{Acquisition, Adjustment, Change, Charge, DecisionSource, Key, Limit, UnitDemand},
+    redis::{LATE_REPLY_TIMEOUT, LateReply, RedisClient, RedisFailure, ShardId},
 };
 
 /// A correction of a charge, with all that it needs to outlive its request.
@@ -44,11 +44,11 @@ pub struct Correction {
 /// Totals and contents of the queue.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct QueueStats {
-    /// Corrections, except of tokens, that were dropped: Redis has not made them, or it is unknown whether
+    /// Corrections, except of units, that were dropped: Redis has not made them, or it is unknown whether
     /// it has.
     pub(super) dropped: u64,
-    /// Tokens whose return was dropped, for the same reasons.
-    pub(super) lost_tokens: u64,
+    /// Units whose return was dropped, for the same reasons.
+    pub(super) lost_units: u64,
 }
 
 /// The corrections of the process.
@@ -57,7 +57,7 @@ pub(super) struct CorrectionQueue {
     deny_cache: Arc<DenyCache>,
     clock: Clock,
     dropped: AtomicU64,
-    lost_tokens: AtomicU64,
+    lost_units: AtomicU64,
 }
 
 impl CorrectionQueue {
@@ -67,14 +67,14 @@ impl CorrectionQueue {
             deny_cache,
             clock,
             dropped: AtomicU64::new(0),
-            lost_tokens: AtomicU64::new(0),
+            lost_units: AtomicU64::new(0),
         }
     }
 
     pub(super) fn stats(&self) -> QueueStats {
         QueueStats {
             dropped: self.dropped.load(Relaxed),
-            lost_tokens: self.lost_tokens.load(Relaxed),
+            lost_units: self.lost_units.load(Relaxed),
         }
     }
 
@@ -98,8 +98,8 @@ impl CorrectionQueue {
     /// Counts a correction that is dropped, though Redis may not have made it.
     fn count_lost(&self, pending: &PendingCorrection) {
         match pending.reason {
-            CorrectionReason::Tokens => {
-                self.lost_tokens.fetch_add(pending.change.cost().into(), Relaxed);
+            CorrectionReason::UnspentUnits => {
+                self.lost_units.fetch_add(pending.change.cost().into(), Relaxed);
             }
             CorrectionReason::Request => {
                 self.dropped.fetch_add(1, Relaxed);
@@ -113,8 +113,13 @@ impl CorrectionQueue {
     }
 
     /// Ends a batch with this outcome.
-    fn finish(&self, shard: ShardId, batch: Vec<PendingCorrection>, outcome: Result<(), Failure>) {
-        if !matches!(outcome, Err(Failure::Open)) {
+    fn finish(
+        &self,
+        shard: ShardId,
+        batch: Vec<PendingCorrection>,
+        outcome: Result<(), RedisFailure>,
+    ) {
+        if !matches!(outcome, Err(RedisFailure::Open)) {
             // The corrected charges may be the reason for cached denials.
             let monotonic_ms = self.clock.monotonic_ms();
             for pending in &batch {
@@ -123,8 +128,8 @@ impl CorrectionQueue {
         }
         let retry = match outcome {
             Ok(()) => return self.shards.lock().complete(shard),
-            Err(Failure::Open) => batch,
-            Err(Failure::Server) => {
+            Err(RedisFailure::Open) => batch,
+            Err(RedisFailure::Server) => {
                 let (lost, mut retry): (Vec<_>, Vec<_>) =
                     batch.into_iter().partition(|pending| pending.is_retry);
                 for pending in &lost {
@@ -135,7 +140,7 @@ impl CorrectionQueue {
                 }
                 retry
             }
-            Err(Failure::Timeout | Failure::Io | Failure::Reply) => {
+            Err(RedisFailure::Timeout | RedisFailure::Io | RedisFailure::Reply) => {
                 for pending in &batch {
                     self.count_lost(pending);
                 }
@@ -181,8 +186,8 @@ impl CorrectionSender {
     }
 
     /// Queues the adjustments of a call that failed, if they were certainly not made.
-    pub(super) fn push_unsent(&self, adjustments: &[Adjustment<'_>], failure: Failure) {
-        if matches!(failure, Failure::Open | Failure::Server) {
+    pub(super) fn push_unsent(&self, adjustments: &[Adjustment<'_>], failure: RedisFailure) {
+        if matches!(failure, RedisFailure::Open | RedisFailure::Server) {
             let owned = |adjustment: &Adjustment<'_>| {
                 (Arc::new(adjustment.limit.clone()), adjustment.key, adjustment.change)
             };
@@ -233,13 +238,13 @@ impl CorrectionSender {
         }
     }
 
-    /// Waits for the reply of a fetch of tokens that timed out, and refunds what it granted.
+    /// Waits for the reply of a fetch of units that timed out, and refunds what it granted.
     pub(super) fn return_late_grant(
         &self,
         reply: LateReply,
         limit: Arc<Limit>,
         key: Key,
-        demand: TokenDemand,
+        demand: UnitDemand,
     ) {
         let sender = self.clone();
         let refund = async move {
@@ -247,7 +252,7 @@ impl CorrectionSender {
             let grant = reply.grant(&acquisition);
             let grant = sender.queue.clock.timeout(LATE_REPLY_TIMEOUT, grant).await;
             let Ok(Some((grant, now))) = grant else { return };
-            let change = Change::Refund { charged_at: now, cost: grant.tokens };
+            let change = Change::Refund { charged_at: now, cost: grant.units };
             sender.push([(limit, key, change)], CorrectionReason::Request);
         };
         if let Ok(runtime) = Handle::try_current() {
@@ -280,7 +285,7 @@ impl SenderTask {
             let outcome = self.sender.client.adjust_awaiting_late_reply(*shard, &adjustments).await;
             drop(adjustments);
             if let Err(failure) = &outcome
-                && *failure != Failure::Open
+                && *failure != RedisFailure::Open
             {
                 self.sender.counts.count_failure(*failure);
                 tracing::debug!(failure = failure.label(), "corrections failed in Redis");
@@ -306,7 +311,7 @@ impl Drop for SenderTask {
         let queue = &self.sender.queue;
         if let Some((shard, batch)) = self.batch.take() {
             // It may have been sent.
-            queue.finish(shard, batch, Err(Failure::Io));
+            queue.finish(shard, batch, Err(RedisFailure::Io));
         }
         queue.shards.lock().end_sender();
     }

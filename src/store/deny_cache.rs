@@ -10,7 +10,7 @@
 //! is never ahead of the store's clock, so a `Retry-After` computed from it is never too short.
 //!
 //! Within that time, a denial is trusted for [`INITIAL_TRUST`], and each time that the store repeats it, for
-//! twice as long: another gateway may have returned quota (by a refund, with unspent tokens, or after another
+//! twice as long: another gateway may have returned quota (by a refund, with unspent units, or after another
 //! shard refused the request) without this one being notified. A denial of a cost above the limit's own is
 //! not trusted at all, because another gateway may charge the record with cheaper requests. While the store
 //! gives no answer, the last denial stays in force until its retry time ([`DenyCache::get_stale`]).
@@ -36,8 +36,8 @@ const SETS_PER_SHARD: usize = 256;
 /// Entries in a set.
 const WAYS: usize = 4;
 
-/// How long a new denial is trusted, in ms. An idle gateway has returned its unspent tokens by then: see
-/// [`super::token_lease::IDLE_TIMEOUT`].
+/// How long a new denial is trusted, in ms. An idle gateway has returned its unspent units by then: see
+/// [`super::unit_lease::IDLE_TIMEOUT`].
 pub const INITIAL_TRUST: u64 = 2_000;
 
 /// The times of a call to the store. Monotonic times are in ms of
@@ -96,11 +96,11 @@ struct DenyTable {
 #[repr(align(64))]
 struct CacheSet {
     records: [u128; WAYS],
-    entries: [Option<Entry>; WAYS],
+    entries: [Option<DenyEntry>; WAYS],
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct DenyEntry {
     quota_id: u64,
     /// The first ms of the monotonic time at which the retry time may have come.
     expires: u64,
@@ -120,7 +120,7 @@ impl CacheSet {
     const EMPTY: Self = Self { records: [0; WAYS], entries: [None; WAYS] };
 }
 
-impl Entry {
+impl DenyEntry {
     /// How long the denial that replaces this one is trusted, in ms: twice as long if the store repeated it.
     fn next_trust(&self, timing: &ReplyTiming) -> u64 {
         let is_past = self.decision.retry_at.is_none_or(|retry_at| retry_at <= timing.decided_at);
@@ -187,7 +187,7 @@ impl DenyCache {
         };
         let trusted_until = expires.min(timing.sent.saturating_add(trust));
         set.records[way] = id.record;
-        set.entries[way] = Some(Entry {
+        set.entries[way] = Some(DenyEntry {
             quota_id: id.quota_id,
             expires,
             trusted_until,
@@ -211,7 +211,7 @@ impl DenyCache {
             return None;
         }
         let mut table = shard.table.lock();
-        let is_valid = |entry: &Entry| monotonic_ms < entry.trusted_until;
+        let is_valid = |entry: &DenyEntry| monotonic_ms < entry.trusted_until;
         let denial = table.sets.get(index)?.find(id, charge.cost, monotonic_ms, is_valid)?;
         table.hits += 1;
         Some(denial)
@@ -296,7 +296,7 @@ impl CacheSet {
     /// The entry of this record, quota and cost.
     fn position(&self, id: RecordId, cost: u32) -> Option<usize> {
         let is_same = |&way: &usize| {
-            let is_same = |entry: &Entry| entry.quota_id == id.quota_id && entry.cost == cost;
+            let is_same = |entry: &DenyEntry| entry.quota_id == id.quota_id && entry.cost == cost;
             self.records[way] == id.record && self.entries[way].as_ref().is_some_and(is_same)
         };
         (0..WAYS).find(is_same)
@@ -317,7 +317,7 @@ impl CacheSet {
         id: RecordId,
         cost: u32,
         monotonic_ms: u64,
-        is_valid: impl Fn(&Entry) -> bool,
+        is_valid: impl Fn(&DenyEntry) -> bool,
     ) -> Option<Denial> {
         let denial = |way: usize| {
             let entry = self.entries[way].as_ref().filter(|entry| is_valid(entry))?;

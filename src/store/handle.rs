@@ -13,7 +13,7 @@ use super::{
     local_admission::{LocalAdmission, QueueOutcome, can_lease},
     maintenance::Maintenance,
     remaining,
-    scatter::{self, Scatter},
+    shard_fanout::{self, ShardFanout},
     stats::WorkerCounts,
 };
 use crate::{
@@ -22,6 +22,8 @@ use crate::{
     },
     redis::{CallError, RedisClient},
 };
+
+use crate::clock::Uptime;
 
 /// A worker's handle to the counters. Its connections to Redis live on the runtime that made it.
 pub struct StoreHandle {
@@ -105,27 +107,27 @@ impl StoreHandle {
         &self,
         charges: &[Charge<'_>],
         now: Millis,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> Result<Verdict, StoreError> {
         let Some(path @ RedisPath { client, local, .. }) = &self.redis else {
             return Ok(self.store.memory.charge(charges, now));
         };
         self.counts.count_call();
         let sent = local.monotonic_ms();
-        let mut verdict = match scatter::common_shard(charges, |charge| client.shard_of(charge.key))
-        {
-            None => Box::pin(self.scatter(path).charge(charges, now, deadline)).await?,
-            Some(shard) => match client.charge(shard, charges, deadline).await {
-                Ok(verdict) => verdict,
-                Err(CallError { failure, late }) => {
-                    self.counts.count_failure(failure);
-                    if let Some(late) = late {
-                        path.corrections.undo_late_charge(late, charges);
+        let mut verdict =
+            match shard_fanout::common_shard(charges, |charge| client.shard_of(charge.key)) {
+                None => Box::pin(self.scatter(path).charge(charges, now, deadline)).await?,
+                Some(shard) => match client.charge(shard, charges, deadline).await {
+                    Ok(verdict) => verdict,
+                    Err(CallError { failure, late }) => {
+                        self.counts.count_failure(failure);
+                        if let Some(late) = late {
+                            path.corrections.undo_late_charge(late, charges);
+                        }
+                        return self.fall_back(charges, now);
                     }
-                    return self.fall_back(charges, now);
-                }
-            },
-        };
+                },
+            };
         if !verdict.admitted {
             remaining::add_to_refusals(&self.store, charges, &mut verdict);
         }
@@ -147,8 +149,11 @@ impl StoreHandle {
     }
 
     /// The calls for charges whose records live on several shards.
-    fn scatter<'a>(&'a self, RedisPath { client, corrections, .. }: &'a RedisPath) -> Scatter<'a> {
-        Scatter { client, counts: &self.counts, store: &self.store, corrections }
+    fn scatter<'a>(
+        &'a self,
+        RedisPath { client, corrections, .. }: &'a RedisPath,
+    ) -> ShardFanout<'a> {
+        ShardFanout { client, counts: &self.counts, store: &self.store, corrections }
     }
 
     /// Adjusts charges where they were made: in memory at once, and in Redis through a queue that keeps the
@@ -226,7 +231,7 @@ impl StoreHandle {
         path: &RedisPath,
         adjustments: &[Adjustment<'_>],
     ) -> SmallVec<[Outcome; 2]> {
-        // Leases absorb refunds of their tokens; the rest go to Redis.
+        // Leases absorb refunds of their units; the rest go to Redis.
         let absorb = |adjustment: &Adjustment<'_>| {
             path.local.absorb_refund(adjustment).map(Outcome::Decided)
         };
@@ -244,7 +249,7 @@ impl StoreHandle {
     }
 
     /// Decides each charge by itself, and charges nothing. An expired record counts as empty, and leased
-    /// tokens count as remaining. If Redis gives no answer, cached denials and the limits' failure policies
+    /// units count as remaining. If Redis gives no answer, cached denials and the limits' failure policies
     /// decide.
     ///
     /// # Errors
@@ -255,24 +260,24 @@ impl StoreHandle {
             return Ok(self.store.memory.peek(charges, now));
         };
         let client = &path.client;
-        let mut verdict = match scatter::common_shard(charges, |charge| client.shard_of(charge.key))
-        {
-            None => Box::pin(self.scatter(path).peek(charges, now)).await?,
-            Some(shard) => match client.peek(shard, charges).await {
-                Ok(verdict) => verdict,
-                Err(failure) => {
-                    self.counts.count_failure(failure);
-                    return fallback::peek(charges, now, &self.store);
-                }
-            },
-        };
+        let mut verdict =
+            match shard_fanout::common_shard(charges, |charge| client.shard_of(charge.key)) {
+                None => Box::pin(self.scatter(path).peek(charges, now)).await?,
+                Some(shard) => match client.peek(shard, charges).await {
+                    Ok(verdict) => verdict,
+                    Err(failure) => {
+                        self.counts.count_failure(failure);
+                        return fallback::peek(charges, now, &self.store);
+                    }
+                },
+            };
         remaining::add_to_peeked(&self.store, charges, &mut verdict);
         Ok(verdict)
     }
 
-    /// Returns all leased tokens to Redis and sends the queued corrections. Nothing may be charged through
+    /// Returns all leased units to Redis and sends the queued corrections. Nothing may be charged through
     /// the store afterwards. Takes at most the shorter of `timeout` and the duration of a call that has to
-    /// connect first. Tokens that are not returned by then count as spent until their window has passed.
+    /// connect first. Units that are not returned by then count as spent until their window has passed.
     pub async fn shut_down(&self, timeout: Duration) {
         if let (Some(path), Some(backend)) = (&self.redis, &self.store.redis) {
             let maintenance = Maintenance::new(&self.store, &path.client, &path.corrections);

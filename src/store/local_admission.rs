@@ -1,5 +1,5 @@
-//! Decides charges in this process although their counters are in Redis: from leased tokens and the deny
-//! cache. Also makes the calls that fetch tokens.
+//! Decides charges in this process although their counters are in Redis: from leased units and the deny
+//! cache. Also makes the calls that fetch units.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,43 +13,43 @@ use super::{
     deny_cache::{DenyCache, ReplyTiming},
     record_id::record_id,
     stats::WorkerCounts,
-    token_lease::{
-        FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, Waiter, WaiterOutcome,
+    unit_lease::{
+        FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, LeaseWaiter, WaiterOutcome,
     },
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Uptime},
     limit::{
         Acquisition, Adjustment, Change, Charge, Decision, DecisionSource, Key, LeaseSize, Limit,
-        MAX_LEASED_TOKENS, Millis, Quota, StoreDecision, Verdict,
+        MAX_LEASED_UNITS, Millis, Quota, StoreDecision, Verdict,
     },
-    redis::{CallError, Failure, RedisClient},
+    redis::{CallError, RedisClient, RedisFailure},
 };
 
 /// How much longer a request waits than the call that it waits for, so that the call times out first.
 const REPLY_MARGIN: Duration = Duration::from_millis(5);
 
-/// All token leases of the process.
-pub(super) type TokenLeases = LeaseRegistry<QueuedRequest>;
+/// All leases of the process.
+pub(super) type QuotaLeases = LeaseRegistry<QueuedRequest>;
 
 /// A decision made on behalf of Redis, at the store's time `at`.
 fn store_decision(decision: Decision, at: Millis) -> StoreDecision {
     StoreDecision { decision, at, source: DecisionSource::Store }
 }
 
-/// The outcome of waiting in the queue for tokens.
+/// The outcome of waiting in the queue for units.
 pub(super) enum QueueOutcome {
     /// Admitted from a grant, or refused by the store.
     Decided(StoreDecision),
     /// The request has to call the store by itself.
     CallStore,
     /// The store gave no answer.
-    Failed(Failure),
+    Failed(RedisFailure),
 }
 
-/// One worker's access to the process's token leases and cached denials.
+/// One worker's access to the process's leases and cached denials.
 pub(super) struct LocalAdmission {
-    leases: Arc<TokenLeases>,
+    leases: Arc<QuotaLeases>,
     deny_cache: Arc<DenyCache>,
     client: Arc<RedisClient>,
     corrections: CorrectionSender,
@@ -57,10 +57,10 @@ pub(super) struct LocalAdmission {
     clock: Clock,
 }
 
-/// Whether a charge may be made from leased tokens. One above the quota may not: it is never admitted, but
+/// Whether a charge may be made from leased units. One above the quota may not: it is never admitted, but
 /// a queue would lease all that remains for it.
 pub(super) fn can_lease(charge: &Charge<'_>) -> bool {
-    let max_cost = charge.limit.quota.limit.min(MAX_LEASED_TOKENS);
+    let max_cost = charge.limit.quota.limit.min(MAX_LEASED_UNITS);
     charge.limit.lease_size != LeaseSize::Off && (1..=max_cost).contains(&charge.cost)
 }
 
@@ -76,7 +76,7 @@ impl LocalAdmission {
         Self { leases, deny_cache, client, corrections, counts, clock }
     }
 
-    /// Charges from the leased tokens of this process, if they suffice.
+    /// Charges from the leased units of this process, if they suffice.
     #[inline]
     pub(super) fn take(&self, charge: &Charge<'_>) -> Option<StoreDecision> {
         if !can_lease(charge) {
@@ -112,11 +112,11 @@ impl LocalAdmission {
         Some(store_decision(taken.decision(&limit.quota), taken.charged_at))
     }
 
-    /// Puts back tokens that were taken for a request that is then refused: into the lease, or into the
+    /// Puts back units that were taken for a request that is then refused: into the lease, or into the
     /// store if the registry has no room for a lease or is closed.
     fn put_back(&self, charge: &Charge<'_>, now: Millis) {
         let &Charge { limit, key, cost } = charge;
-        if self.leases.refund_or_set_aside(limit, key, now, cost, self.clock.monotonic_ms()) {
+        if self.leases.refund_or_mark_for_return(limit, key, now, cost, self.clock.monotonic_ms()) {
             return;
         }
         let change = Change::Refund { charged_at: now, cost: charge.cost };
@@ -131,12 +131,12 @@ impl LocalAdmission {
 
     /// The time, by [`Clock::uptime`], until which a request that arrives now may wait: the response timeout
     /// of a call, and [`REPLY_MARGIN`].
-    pub(super) fn deadline(&self) -> Duration {
+    pub(super) fn deadline(&self) -> Uptime {
         self.clock.uptime() + self.client.response_timeout() + REPLY_MARGIN
     }
 
     /// Whether a request with this [`Self::deadline`] has waited for the whole response timeout.
-    pub(super) fn has_timed_out(&self, deadline: Duration) -> bool {
+    pub(super) fn has_timed_out(&self, deadline: Uptime) -> bool {
         self.clock.uptime() + REPLY_MARGIN >= deadline
     }
 
@@ -167,11 +167,11 @@ impl LocalAdmission {
         }
     }
 
-    /// Queues a request for tokens, after [`Self::take`] gave none and no denial is cached. `None` if the
-    /// request has to call the store by itself. Tokens granted to a request that is gone are put back.
+    /// Queues a request for units, after [`Self::take`] gave none and no denial is cached. `None` if the
+    /// request has to call the store by itself. Units granted to a request that is gone are put back.
     pub(super) fn queue(&self, charge: &Charge<'_>) -> Option<QueueTicket> {
         let (reply_sender, reply_receiver) = oneshot::channel();
-        let source = TokenSource {
+        let source = LeaseOrigin {
             leases: Arc::clone(&self.leases),
             limit: charge.limit.clone(),
             key: charge.key,
@@ -204,7 +204,7 @@ pub(super) struct QueueTicket {
     reply_receiver: oneshot::Receiver<QueueReply>,
     clock: Clock,
     /// By [`Clock::uptime`]. One for all fetches that the request waits for: another fetch does not extend it.
-    deadline: Duration,
+    deadline: Uptime,
 }
 
 impl QueueTicket {
@@ -213,8 +213,8 @@ impl QueueTicket {
         match self.clock.timeout_at(self.deadline, self.reply_receiver).await {
             Ok(Ok(mut reply)) => reply.outcome(quota),
             // The fetch task was dropped without a reply, which happens only when its runtime ends.
-            Ok(Err(_)) => QueueOutcome::Failed(Failure::Io),
-            Err(_) => QueueOutcome::Failed(Failure::Timeout),
+            Ok(Err(_)) => QueueOutcome::Failed(RedisFailure::Io),
+            Err(_) => QueueOutcome::Failed(RedisFailure::Timeout),
         }
     }
 }
@@ -228,7 +228,7 @@ fn is_repeated(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
     charges.len() > 1 && charges.iter().filter(same).count() > 1
 }
 
-/// Fetches tokens for a lease, one call after the other, until no request waits.
+/// Fetches units for a lease, one call after the other, until no request waits.
 struct FetchTask {
     client: Arc<RedisClient>,
     deny_cache: Arc<DenyCache>,
@@ -251,14 +251,14 @@ impl FetchTask {
             let received = self.clock.monotonic_ms();
             next = match fetched {
                 Ok((grant, now)) => {
-                    if grant.tokens > 0 || demand.returned.tokens > 0 {
+                    if grant.units > 0 || demand.returned.units > 0 {
                         self.deny_cache.remove(record_id(&limit, key));
                     }
                     let charge = Charge { limit: &limit, key, cost: demand.minimum };
                     let refused = Decision { admitted: false, ..grant.decision };
                     // Not cached otherwise: a charge of the minimum cost may still be admitted, from
-                    // tokens in the lease or from those that other requests put back.
-                    if grant.tokens == 0 && fetch.started_empty() {
+                    // units in the lease or from those that other requests put back.
+                    if grant.units == 0 && fetch.started_empty() {
                         self.deny_cache.insert(
                             &charge,
                             &refused,
@@ -279,29 +279,29 @@ impl FetchTask {
     }
 }
 
-/// The lease that a request's tokens come from and are put back to.
-struct TokenSource {
-    leases: Arc<TokenLeases>,
+/// The lease that a request's units come from and are put back to.
+struct LeaseOrigin {
+    leases: Arc<QuotaLeases>,
     limit: Limit,
     key: Key,
     cost: u32,
     clock: Clock,
 }
 
-/// A request that waits for tokens.
+/// A request that waits for units.
 pub(super) struct QueuedRequest {
-    source: TokenSource,
+    source: LeaseOrigin,
     reply_sender: oneshot::Sender<QueueReply>,
 }
 
-impl Waiter for QueuedRequest {
+impl LeaseWaiter for QueuedRequest {
     fn cost(&self) -> u32 {
         self.source.cost
     }
 
     fn serve(self, outcome: WaiterOutcome) -> bool {
         let Self { source, reply_sender } = self;
-        // The registry is locked here, so the drop of an undelivered reply must not put tokens back.
+        // The registry is locked here, so the drop of an undelivered reply must not put units back.
         reply_sender
             .send(QueueReply { outcome: Some(outcome), source })
             .map_err(QueueReply::disarm)
@@ -309,10 +309,10 @@ impl Waiter for QueuedRequest {
     }
 }
 
-/// A queued request's outcome in transit. If the request never receives it, the drop puts its tokens back.
+/// A queued request's outcome in transit. If the request never receives it, the drop puts its units back.
 pub(super) struct QueueReply {
     outcome: Option<WaiterOutcome>,
-    source: TokenSource,
+    source: LeaseOrigin,
 }
 
 impl QueueReply {
@@ -330,9 +330,9 @@ impl QueueReply {
             }
             Some(WaiterOutcome::CallStore) => QueueOutcome::CallStore,
             Some(WaiterOutcome::Failed(failure)) => {
-                QueueOutcome::Failed(failure.unwrap_or(Failure::Io))
+                QueueOutcome::Failed(failure.unwrap_or(RedisFailure::Io))
             }
-            None => QueueOutcome::Failed(Failure::Io),
+            None => QueueOutcome::Failed(RedisFailure::Io),
         }
     }
 }
@@ -340,15 +340,21 @@ impl QueueReply {
 impl Drop for QueueReply {
     fn drop(&mut self) {
         if let Some(WaiterOutcome::Granted(LeaseCharge { charged_at, .. })) = self.outcome {
-            let TokenSource { leases, limit, key, cost, clock } = &self.source;
-            if !leases.refund_or_set_aside(limit, *key, charged_at, *cost, clock.monotonic_ms()) {
+            let LeaseOrigin { leases, limit, key, cost, clock } = &self.source;
+            if !leases.refund_or_mark_for_return(
+                limit,
+                *key,
+                charged_at,
+                *cost,
+                clock.monotonic_ms(),
+            ) {
                 leases.count_lost(limit, *key, *cost);
             }
         }
     }
 }
 
-/// Tokens that were taken for a request with several limits. The drop puts them back unless the request was
+/// Units that were taken for a request with several limits. The drop puts them back unless the request was
 /// admitted.
 pub(super) struct LeasedCharges<'a, 'c> {
     local: &'a LocalAdmission,
@@ -373,7 +379,7 @@ impl<'a, 'c> LeasedCharges<'a, 'c> {
         self.add_queued(charge, now);
     }
 
-    /// Spends the tokens: the request is admitted.
+    /// Spends the units: the request is admitted.
     pub(super) fn spend(mut self) {
         (0..self.immediate).for_each(|_| self.local.count_taken());
         self.taken.clear();

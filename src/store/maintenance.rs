@@ -1,4 +1,4 @@
-//! Each worker's periodic work: it returns unspent tokens, and sends queued corrections when their shard is
+//! Each worker's periodic work: it returns unspent units, and sends queued corrections when their shard is
 //! reachable again.
 
 use std::{sync::Arc, time::Duration};
@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     CounterStore,
     corrections::{CorrectionReason, CorrectionSender},
-    token_lease::UnspentTokens,
+    unit_lease::UnspentUnits,
 };
 use crate::{limit::Key, redis::RedisClient};
 
@@ -42,13 +42,13 @@ impl Maintenance {
             if let Some(_guard) = self.store.maintenance_lock.try_lock() {
                 let monotonic_ms = self.store.clock.monotonic_ms();
                 self.store.leases.sweep(monotonic_ms, |key| self.is_live(key), &mut unspent);
-                self.return_tokens(&mut unspent);
+                self.return_units(&mut unspent);
             }
             self.corrections.resume();
         }
     }
 
-    /// Queues all leased tokens for Redis, and waits until everything that can be sent has been sent, for at
+    /// Queues all leased units for Redis, and waits until everything that can be sent has been sent, for at
     /// most `timeout`.
     pub(super) async fn finish(&self, timeout: Duration) {
         let clock = &self.store.clock;
@@ -56,7 +56,7 @@ impl Maintenance {
         let mut unspent = Vec::new();
         loop {
             self.store.leases.drain(&mut unspent);
-            self.return_tokens(&mut unspent);
+            self.return_units(&mut unspent);
             self.corrections.resume();
             if self.store.leases.is_empty() && !self.store.corrections.is_busy() {
                 return;
@@ -72,10 +72,10 @@ impl Maintenance {
         self.client.is_live(self.client.shard_of(key))
     }
 
-    fn return_tokens(&self, unspent: &mut Vec<UnspentTokens>) {
+    fn return_units(&self, unspent: &mut Vec<UnspentUnits>) {
         let refunds = unspent
             .drain(..)
-            .map(|UnspentTokens { limit, key, to_return }| (limit, key, to_return.into()));
-        self.corrections.push(refunds, CorrectionReason::Tokens);
+            .map(|UnspentUnits { limit, key, to_return }| (limit, key, to_return.into()));
+        self.corrections.push(refunds, CorrectionReason::UnspentUnits);
     }
 }

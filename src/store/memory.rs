@@ -28,10 +28,10 @@ const MAX_SHARDS: usize = 256;
 /// further, and fill unevenly.
 const MIN_RECORDS_PER_SHARD: usize = 1_024;
 
-/// Calls of [`Memory::expire`] that together sweep a whole shard.
+/// Calls of [`MemoryStore::expire`] that together sweep a whole shard.
 const CALLS_PER_SWEEP: usize = 16;
 
-/// The most slots that [`Memory::expire`] visits before it releases the shard's lock.
+/// The most slots that [`MemoryStore::expire`] visits before it releases the shard's lock.
 const SLOTS_PER_LOCK: usize = 1_024;
 
 /// One charge of a request with several charges.
@@ -43,12 +43,12 @@ struct JointCharge {
 }
 
 /// The counters of all limits, in this process's memory.
-pub struct Memory {
+pub struct MemoryStore {
     /// Their number is a power of two.
     shards: Box<[CachePadded<Mutex<RecordShard>>]>,
 }
 
-impl Memory {
+impl MemoryStore {
     /// An empty store of at most `max_keys` records.
     pub fn new(max_keys: usize) -> Self {
         let wanted = (max_keys / MIN_RECORDS_PER_SHARD).clamp(1, MAX_SHARDS);

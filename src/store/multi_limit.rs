@@ -1,8 +1,6 @@
 //! Decides requests with several limits, of which some can be decided in this process: all limits are
 //! charged, or none.
 
-use std::time::Duration;
-
 use smallvec::SmallVec;
 
 use super::{
@@ -11,8 +9,10 @@ use super::{
 };
 use crate::{
     limit::{Adjustment, Change, Charge, DecisionSource, Millis, Outcome, StoreDecision, Verdict},
-    redis::Failure,
+    redis::RedisFailure,
 };
+
+use crate::clock::Uptime;
 
 /// One charge of a request, and its state.
 struct TrackedCharge<'c> {
@@ -25,7 +25,7 @@ struct TrackedCharge<'c> {
 enum ChargeState {
     Undecided,
     /// The store gave no answer.
-    Failed(Failure),
+    Failed(RedisFailure),
     Decided(Outcome),
 }
 
@@ -34,7 +34,7 @@ impl TrackedCharge<'_> {
         matches!(self.state, ChargeState::Undecided)
     }
 
-    fn failure(&self) -> Option<Failure> {
+    fn failure(&self) -> Option<RedisFailure> {
         match self.state {
             ChargeState::Failed(failure) => Some(failure),
             ChargeState::Undecided | ChargeState::Decided(_) => None,
@@ -58,11 +58,11 @@ impl TrackedCharge<'_> {
     }
 }
 
-/// All charges of a request, and the tokens taken for them.
+/// All charges of a request, and the units taken for them.
 struct MultiLimitRequest<'a, 'c> {
     local: &'a LocalAdmission,
     /// By `Clock::uptime`.
-    deadline: Duration,
+    deadline: Uptime,
     charges: SmallVec<[TrackedCharge<'c>; 4]>,
     leased: LeasedCharges<'a, 'c>,
 }
@@ -79,7 +79,7 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
         }
     }
 
-    /// Decides the charges for which there are leased tokens or cached denials. Returns whether a cached
+    /// Decides the charges for which there are leased units or cached denials. Returns whether a cached
     /// denial refuses the request.
     fn decide_locally(&mut self) -> bool {
         let mut refused = false;
@@ -132,7 +132,7 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
     }
 
     /// The failures, in the charges' order.
-    fn failures(&self) -> impl Iterator<Item = Failure> {
+    fn failures(&self) -> impl Iterator<Item = RedisFailure> {
         self.charges.iter().filter_map(TrackedCharge::failure)
     }
 
@@ -171,7 +171,7 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
 }
 
 impl StoreHandle {
-    /// Decides in this order: from leased tokens, which can be put back, and cached denials; then, by failure
+    /// Decides in this order: from leased units, which can be put back, and cached denials; then, by failure
     /// policy, the charges whose fetch failed; then the rest at the store, in one call.
     pub(super) async fn charge_multiple(
         &self,
@@ -235,7 +235,7 @@ impl StoreHandle {
         if request.local.has_timed_out(request.deadline) {
             // The request has no time left for another call.
             for tracked in request.charges.iter_mut().filter(|tracked| tracked.is_undecided()) {
-                tracked.state = ChargeState::Failed(Failure::Open);
+                tracked.state = ChargeState::Failed(RedisFailure::Open);
             }
         }
         let failed = |tracked: &TrackedCharge<'_>| tracked.failure().is_some();

@@ -1,10 +1,10 @@
-//! Adds this gateway's leased tokens to the `remaining` that Redis reports: the store counts
-//! leased tokens as used, but this gateway still admits from them.
+//! Adds this gateway's leased units to the `remaining` that Redis reports: the store counts
+//! leased units as used, but this gateway still admits from them.
 
 use super::CounterStore;
 use crate::limit::{Charge, Decision, DecisionSource, LeaseSize, Outcome, StoreDecision, Verdict};
 
-/// Adds the leased tokens to the decisions of a peek. A charge that the sum covers is admitted.
+/// Adds the leased units to the decisions of a peek. A charge that the sum covers is admitted.
 pub(super) fn add_to_peeked(store: &CounterStore, charges: &[Charge<'_>], verdict: &mut Verdict) {
     add_leased(store, charges, verdict, |charge, decision, leased| {
         raise_remaining(decision, (decision.remaining + leased).min(decision.limit));
@@ -14,8 +14,8 @@ pub(super) fn add_to_peeked(store: &CounterStore, charges: &[Charge<'_>], verdic
     });
 }
 
-/// Adds the leased tokens to the store's refusals. `remaining` stays below the charge's cost, even if more
-/// tokens were leased in the meantime.
+/// Adds the leased units to the store's refusals. `remaining` stays below the charge's cost, even if more
+/// units were leased in the meantime.
 pub(super) fn add_to_refusals(store: &CounterStore, charges: &[Charge<'_>], verdict: &mut Verdict) {
     add_leased(store, charges, verdict, |charge, decision, leased| {
         if !decision.admitted {
@@ -25,7 +25,7 @@ pub(super) fn add_to_refusals(store: &CounterStore, charges: &[Charge<'_>], verd
     });
 }
 
-/// Calls `add` for each decision of Redis on a record with leased tokens, with their number.
+/// Calls `add` for each decision of Redis on a record with leased units, with their number.
 fn add_leased(
     store: &CounterStore,
     charges: &[Charge<'_>],

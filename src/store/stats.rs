@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::{deny_cache::DenyStats, token_lease::LeaseStats};
-use crate::{counter::Counter, limit::OnFailure, redis::Failure};
+use super::{deny_cache::DenyStats, unit_lease::LeaseStats};
+use crate::{counter::Counter, limit::OnFailure, redis::RedisFailure};
 
 /// One worker's counts.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub(super) struct WorkerCounts {
     requests: Counter,
     store_calls: Counter,
     leased_charges: Counter,
-    failures: [Counter; Failure::ALL.len()],
+    failures: [Counter; RedisFailure::ALL.len()],
     fallbacks: [Counter; 3],
 }
 
@@ -23,18 +23,18 @@ impl WorkerCounts {
         self.requests.add(1);
     }
 
-    /// Counts a call to Redis, for a decision or for tokens.
+    /// Counts a call to Redis, for a decision or for units.
     pub(super) fn count_call(&self) {
         self.store_calls.add(1);
     }
 
-    /// Counts a charge made from leased tokens, without waiting for them.
+    /// Counts a charge made from leased units, without waiting for them.
     pub(super) fn count_leased_charge(&self) {
         self.leased_charges.add(1);
     }
 
     /// Counts a request, or another call, to which Redis gave no decision.
-    pub(super) fn count_failure(&self, failure: Failure) {
+    pub(super) fn count_failure(&self, failure: RedisFailure) {
         self.failures[failure.index()].add(1);
     }
 
@@ -79,23 +79,23 @@ impl CountsRegistry {
 pub struct StoreStats {
     /// Requests charged through the store.
     pub requests: u64,
-    /// Calls to Redis, for decisions and for tokens.
+    /// Calls to Redis, for decisions and for units.
     pub store_calls: u64,
-    /// Charges made from leased tokens, without waiting for them.
+    /// Charges made from leased units, without waiting for them.
     pub leased_charges: u64,
     /// The deny cache's counts.
     pub denials: DenyStats,
-    /// Leased tokens.
-    pub tokens: LeaseStats,
-    /// Requests and other calls to which Redis gave no decision, indexed by [`Failure::index`].
-    pub failures: [u64; Failure::ALL.len()],
+    /// Leased units.
+    pub leases: LeaseStats,
+    /// Requests and other calls to which Redis gave no decision, indexed by [`RedisFailure::index`].
+    pub failures: [u64; RedisFailure::ALL.len()],
     /// Indexed by `policy_index`.
     fallbacks: [u64; 3],
     /// Records evicted from memory before they expired, because it was full.
     pub evictions: u64,
     /// Records in memory.
     pub keys: usize,
-    /// Corrections of charges (except returned tokens) that were dropped: there were too many, Redis refused
+    /// Corrections of charges (except returned units) that were dropped: there were too many, Redis refused
     /// them twice, or it is unknown whether Redis made them.
     pub dropped_corrections: u64,
     /// Live gateways on the same Redis, including this one.

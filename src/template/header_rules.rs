@@ -3,6 +3,7 @@
 use http::HeaderName;
 
 use super::{Template, Values};
+use crate::framing::FieldSink;
 
 /// The header fields that a route removes, sets and adds, on requests or on responses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -40,20 +41,14 @@ impl HeaderRules {
         self.dropped.iter().any(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()))
     }
 
-    /// Appends the fields that are set and added, each as a line with CR LF. A field whose value is empty is
-    /// left out.
-    pub fn write(&self, values: &Values<'_>, out: &mut Vec<u8>) {
+    /// Appends the fields that are set and added to `out`. A field whose value is empty is left out.
+    pub fn write(&self, values: &Values<'_>, out: &mut impl FieldSink) {
         for (name, template) in &self.written {
-            let start = out.len();
-            out.extend_from_slice(name.as_str().as_bytes());
-            out.extend_from_slice(b": ");
-            let value = out.len();
-            template.write_value(values, out);
-            if out[value..].trim_ascii().is_empty() {
-                out.truncate(start);
-            } else {
-                out.extend_from_slice(b"\r\n");
-            }
+            out.push_if(name.as_str().as_bytes(), |out| {
+                let start = out.len();
+                template.write_value(values, out);
+                !out[start..].trim_ascii().is_empty()
+            });
         }
     }
 }

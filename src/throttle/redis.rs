@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    redis::{Connector, Failure, NodeConnection},
+    redis::{Connector, NodeConnection, RedisFailure},
 };
 
 /// Timeout of one call. A payload can be several MB long, so this is much longer than the timeout of a
@@ -67,23 +67,23 @@ impl RedisFilterStore {
         script: fn(&Self) -> &Script,
         key: &str,
         arguments: impl Fn(&mut Cmd),
-    ) -> Result<T, Failure> {
-        let connection = self.connection.as_ref().ok_or(Failure::Io)?.connection.clone();
+    ) -> Result<T, RedisFailure> {
+        let connection = self.connection.as_ref().ok_or(RedisFailure::Io)?.connection.clone();
         let outcome = self.try_run(connection, script(self), key, arguments).await;
         self.check_connection(outcome)
     }
 
     /// Drops the connection after a failure other than an error reply of Redis.
-    fn check_connection<T>(&mut self, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        if outcome.as_ref().is_err_and(|failure| *failure != Failure::Server) {
+    fn check_connection<T>(&mut self, outcome: Result<T, RedisFailure>) -> Result<T, RedisFailure> {
+        if outcome.as_ref().is_err_and(|failure| *failure != RedisFailure::Server) {
             self.connection = None;
         }
         outcome
     }
 
     /// The time of the server, in ms since the Unix epoch.
-    async fn server_time(&mut self) -> Result<Millis, Failure> {
-        let mut connection = self.connection.as_ref().ok_or(Failure::Io)?.connection.clone();
+    async fn server_time(&mut self) -> Result<Millis, RedisFailure> {
+        let mut connection = self.connection.as_ref().ok_or(RedisFailure::Io)?.connection.clone();
         self.stats.calls.add(1);
         let command = ::redis::cmd("TIME");
         let reply = self.timed(command.query_async(&mut connection)).await;
@@ -93,8 +93,8 @@ impl RedisFilterStore {
         Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
     }
 
-    async fn timed<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
-        self.clock.timeout(self.timeout, work).await.map_err(|_| Failure::Timeout)
+    async fn timed<T>(&self, work: impl Future<Output = T>) -> Result<T, RedisFailure> {
+        self.clock.timeout(self.timeout, work).await.map_err(|_| RedisFailure::Timeout)
     }
 
     async fn try_run<T: FromRedisValue>(
@@ -103,7 +103,7 @@ impl RedisFilterStore {
         script: &Script,
         key: &str,
         arguments: impl Fn(&mut Cmd),
-    ) -> Result<T, Failure> {
+    ) -> Result<T, RedisFailure> {
         for (verb, body) in [("EVALSHA", &*script.sha), ("EVAL", script.text)] {
             let mut command = ::redis::cmd(verb);
             command.arg(body).arg(1).arg(key);
@@ -117,12 +117,12 @@ impl RedisFilterStore {
                 Err(error) => return Err(self.connector.classify_error(&error)),
             }
         }
-        Err(Failure::Reply)
+        Err(RedisFailure::Reply)
     }
 }
 
 impl FilterStore for RedisFilterStore {
-    async fn time(&mut self) -> Result<ServerTime, Failure> {
+    async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
         // The first call of a tick, and the only one that connects.
         if self.connection.as_ref().is_none_or(NodeConnection::is_stale) {
             self.connection = None;
@@ -140,7 +140,7 @@ impl FilterStore for RedisFilterStore {
         minute: u64,
         known: Option<PayloadVersion>,
         max_len: usize,
-    ) -> Result<ReadOutcome, Failure> {
+    ) -> Result<ReadOutcome, RedisFailure> {
         let PayloadVersion { timestamp, len } =
             known.unwrap_or(PayloadVersion { timestamp: 0, len: 0 });
         let key = format!("{}{minute}", self.prefix);
@@ -161,7 +161,7 @@ impl FilterStore for RedisFilterStore {
             (2, Some(version)) => Ok(ReadOutcome::Value(version, payload)),
             (3, version) => Ok(ReadOutcome::Unusable(PayloadError::TooLong, version)),
             (4, version) => Ok(ReadOutcome::Unusable(PayloadError::WrongType, version)),
-            _ => Err(Failure::Reply),
+            _ => Err(RedisFailure::Reply),
         }
     }
 
@@ -171,7 +171,7 @@ impl FilterStore for RedisFilterStore {
         expected: Option<u64>,
         payload: &[u8],
         ttl: Duration,
-    ) -> Result<CommitOutcome, Failure> {
+    ) -> Result<CommitOutcome, RedisFailure> {
         let (key, manual) = (format!("{}{minute}", self.prefix), self.manual_now());
         self.stats.bytes_written.add(payload.len() as u64);
         let (written, timestamp): (u8, u64) = self
@@ -186,7 +186,7 @@ impl FilterStore for RedisFilterStore {
         match written {
             0 => Ok(CommitOutcome::Conflict),
             1 => Ok(CommitOutcome::Committed(timestamp)),
-            _ => Err(Failure::Reply),
+            _ => Err(RedisFailure::Reply),
         }
     }
 }

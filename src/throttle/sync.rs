@@ -32,7 +32,7 @@ use super::{
     geometry::Millis,
     payload::{self, PayloadError},
 };
-use crate::redis::Failure;
+use crate::redis::RedisFailure;
 
 /// Maximum number of dirty generations that a tick synchronizes beside the current and the previous one. It
 /// also reads at least one that is not dirty, round-robin. The bound is low because a payload can be several
@@ -101,7 +101,7 @@ enum ReadState {
 struct WriteBudget {
     remaining_commits: usize,
     /// The error reply to a write, after which the tick only reads.
-    write_error: Option<Failure>,
+    write_error: Option<RedisFailure>,
 }
 
 impl FilterSync {
@@ -158,7 +158,7 @@ impl FilterSync {
         &mut self,
         filter: &Filter,
         store: &mut impl FilterStore,
-    ) -> Result<SyncReport, Failure> {
+    ) -> Result<SyncReport, RedisFailure> {
         let outcome = self.try_load(filter, store).await;
         self.record_outcome(filter, &outcome);
         outcome
@@ -168,7 +168,7 @@ impl FilterSync {
         &mut self,
         filter: &Filter,
         store: &mut impl FilterStore,
-    ) -> Result<SyncReport, Failure> {
+    ) -> Result<SyncReport, RedisFailure> {
         let report = self.begin_tick(store).await?;
         for index in filter.live_generations().rev() {
             self.read(filter, store, index).await?;
@@ -188,7 +188,7 @@ impl FilterSync {
         &mut self,
         filter: &Filter,
         store: &mut impl FilterStore,
-    ) -> Result<SyncReport, Failure> {
+    ) -> Result<SyncReport, RedisFailure> {
         let outcome = self.try_tick(filter, store).await;
         self.record_outcome(filter, &outcome);
         outcome
@@ -198,7 +198,7 @@ impl FilterSync {
         &mut self,
         filter: &Filter,
         store: &mut impl FilterStore,
-    ) -> Result<SyncReport, Failure> {
+    ) -> Result<SyncReport, RedisFailure> {
         let mut report = self.begin_tick(store).await?;
         let live = filter.live_generations();
         let (oldest, current) = (*live.start(), *live.end());
@@ -228,7 +228,10 @@ impl FilterSync {
         Ok(report)
     }
 
-    async fn begin_tick(&mut self, store: &mut impl FilterStore) -> Result<SyncReport, Failure> {
+    async fn begin_tick(
+        &mut self,
+        store: &mut impl FilterStore,
+    ) -> Result<SyncReport, RedisFailure> {
         self.tick += 1;
         self.stats.ticks.add(1);
         self.wanted_growth = None;
@@ -243,7 +246,7 @@ impl FilterSync {
         store: &mut impl FilterStore,
         index: u64,
         budget: &mut WriteBudget,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RedisFailure> {
         let found = self.read(filter, store, index).await?;
         let tick = self.tick;
         let state = self.generations.entry(index);
@@ -281,7 +284,7 @@ impl FilterSync {
             }
             Ok(CommitOutcome::Conflict) => self.stats.conflicts.add(1),
             // Reads may still succeed.
-            Err(Failure::Server) => budget.write_error = Some(Failure::Server),
+            Err(RedisFailure::Server) => budget.write_error = Some(RedisFailure::Server),
             Err(failure) => return Err(failure),
         }
         Ok(())
@@ -293,7 +296,7 @@ impl FilterSync {
         filter: &Filter,
         store: &mut impl FilterStore,
         index: u64,
-    ) -> Result<ReadState, Failure> {
+    ) -> Result<ReadState, RedisFailure> {
         let geometry = filter.geometry();
         let (minute, max_len) = (geometry.minute(index), payload::max_len(geometry));
         let known = self.generations.entry(index).known;
@@ -365,7 +368,7 @@ impl FilterSync {
     }
 
     /// Counts the outcome of a tick or load. Logs the first failure and the first success after it.
-    fn record_outcome(&mut self, filter: &Filter, outcome: &Result<SyncReport, Failure>) {
+    fn record_outcome(&mut self, filter: &Filter, outcome: &Result<SyncReport, RedisFailure>) {
         match outcome {
             Ok(report) => {
                 if std::mem::replace(&mut self.is_failing, false) {

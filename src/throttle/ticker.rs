@@ -16,7 +16,10 @@ use super::{
     mode::Hysteresis,
     sync::{FilterStore, FilterSync, tick_time},
 };
-use crate::{clock::Clock, redis::Failure};
+use crate::{
+    clock::{Clock, Uptime},
+    redis::RedisFailure,
+};
 
 /// Pause between two attempts to load the shared filters.
 const LOAD_RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -69,7 +72,7 @@ struct Ticker<'a> {
     /// Redis' clock minus this machine's, in ms; `None` until Redis was reached.
     clock_offset: Option<i64>,
     /// The last reading of this machine's clock, in ms, and when it was read, by [`Clock::uptime`].
-    last_reading: Option<(u64, Duration)>,
+    last_reading: Option<(u64, Uptime)>,
     /// Generations up to this one may lack recorded tokens.
     incomplete_until: Option<u64>,
 }
@@ -112,7 +115,7 @@ impl<'a> Ticker<'a> {
             };
             // Cancelling loses nothing, and the filters must be rotated in time.
             let outcome = clock.timeout(SYNC_TIMEOUT, synchronizing).await;
-            let outcome = outcome.unwrap_or(Err(Failure::Timeout));
+            let outcome = outcome.unwrap_or(Err(RedisFailure::Timeout));
             // `FilterSync` has counted and logged a failure; what was not written stays dirty.
             if outcome.is_ok() {
                 self.rotate();
@@ -149,14 +152,14 @@ impl<'a> Ticker<'a> {
     }
 
     /// Exchanges filters with the other gateways once.
-    async fn synchronize<S: FilterStore>(&mut self, store: &mut S) -> Result<(), Failure> {
+    async fn synchronize<S: FilterStore>(&mut self, store: &mut S) -> Result<(), RedisFailure> {
         let report = self.sync.tick(&self.filter(), store).await?;
         self.set_clock_offset(report.clock_offset);
         Ok(())
     }
 
     /// Loads the filters of the other gateways, before any request is denied.
-    async fn load<S: FilterStore>(&mut self, store: &mut S) -> Result<(), Failure> {
+    async fn load<S: FilterStore>(&mut self, store: &mut S) -> Result<(), RedisFailure> {
         self.clock_offset = Some(store.time().await?.clock_offset);
         if *self.filter().live_generations().end() > self.filter().geometry().index(self.now()) {
             self.replace_filter();

@@ -23,7 +23,7 @@ pub struct TraceParent {
 
 impl TraceParent {
     /// The place of the span's id in [`Self::format`].
-    pub const SPAN_ID: std::ops::Range<usize> = 36..52;
+    const SPAN_ID: std::ops::Range<usize> = 36..52;
 
     /// Reads a value of version 00, or of a later version as one of version 00. `None` if it is invalid.
     pub fn parse(value: &[u8]) -> Option<Self> {
@@ -63,7 +63,7 @@ impl SpanContext {
 }
 
 /// A span's id: 16 hexadecimal digits.
-pub fn span_id_text(span_id: u64) -> [u8; 16] {
+fn span_id_text(span_id: u64) -> [u8; 16] {
     digits(span_id.into())
 }
 

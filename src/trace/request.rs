@@ -7,6 +7,8 @@ use std::{
 
 use super::{SpanContext, Start, ids::child_id};
 
+use crate::clock::Uptime;
+
 /// The most child spans of a request.
 const MAX_CHILDREN: usize = 64;
 
@@ -23,7 +25,7 @@ pub struct RequestTrace {
     /// The sender's `tracestate`.
     pub(super) state: Option<Box<str>>,
     pub(super) start: Start,
-    pub(super) end: Duration,
+    pub(super) end: Uptime,
     pub(super) children: Vec<Child>,
     /// The number of children beyond [`MAX_CHILDREN`].
     pub(super) dropped_children: u32,
@@ -37,9 +39,9 @@ pub struct RequestTrace {
 #[derive(Debug)]
 pub(super) struct Child {
     pub(super) id: u64,
-    pub(super) start: Duration,
+    pub(super) start: Uptime,
     /// `None`: the request ended before it.
-    pub(super) end: Option<Duration>,
+    pub(super) end: Option<Uptime>,
     pub(super) work: Work,
 }
 
@@ -139,7 +141,7 @@ impl RequestTrace {
     }
 
     /// Begins a child span. Children do not overlap: the one before it has ended.
-    pub fn begin(&mut self, work: Work, now: Duration) {
+    pub fn begin(&mut self, work: Work, now: Uptime) {
         if self.children.len() == MAX_CHILDREN {
             self.dropped_children += 1;
             return;
@@ -155,14 +157,14 @@ impl RequestTrace {
     }
 
     /// Ends the child span.
-    pub fn end(&mut self, now: Duration) {
+    pub fn end(&mut self, now: Uptime) {
         if let Some(child) = self.open() {
             child.end = Some(now);
         }
     }
 
     /// Ends the store's decision.
-    pub fn end_charge(&mut self, label: &'static str, now: Duration) {
+    pub fn end_charge(&mut self, label: &'static str, now: Uptime) {
         if let Some(child) = self.open()
             && let Work::Charge { decision, .. } = &mut child.work
         {
@@ -172,7 +174,7 @@ impl RequestTrace {
     }
 
     /// Begins an attempt at `server`; returns the id of its span.
-    pub fn begin_attempt(&mut self, server: PeerServer, now: Duration) {
+    pub fn begin_attempt(&mut self, server: PeerServer, now: Uptime) {
         let resends = self.attempts;
         self.attempts += 1;
         self.begin(Work::Attempt { server, resends, result: None }, now);
@@ -185,7 +187,7 @@ impl RequestTrace {
     }
 
     /// Ends the attempt.
-    pub fn end_attempt(&mut self, ended: AttemptResult, now: Duration) {
+    pub fn end_attempt(&mut self, ended: AttemptResult, now: Uptime) {
         if let Some(child) = self.open()
             && let Work::Attempt { result, .. } = &mut child.work
         {
@@ -221,7 +223,7 @@ impl RequestTrace {
     }
 
     /// `at` in ns since the epoch.
-    pub(super) fn nanos(&self, at: Duration) -> u64 {
+    pub(super) fn nanos(&self, at: Uptime) -> u64 {
         let since = at.saturating_sub(self.start.uptime).as_nanos();
         self.start.nanos.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }

@@ -1,11 +1,11 @@
 //! Which requests are sampled.
 
-use std::time::Duration;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{IdSource, RequestTrace, SpanContext, TraceParent};
+
+use crate::clock::Uptime;
 
 /// The random bits of a trace's id that the ratio goes by: the last 56, as W3C Trace Context asks for.
 const RANDOM_BITS: u32 = 56;
@@ -48,7 +48,7 @@ pub struct Received<'r> {
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
     /// By the clock's uptime.
-    pub uptime: Duration,
+    pub uptime: Uptime,
     /// In ns since the epoch.
     pub nanos: u64,
 }
@@ -157,7 +157,7 @@ mod tests {
 
     fn begin(rules: SamplingRules, parent: Option<&[u8]>, is_trusted: bool) -> Tracing {
         let received = Received { parent, state: Some(b"a=1"), is_trusted };
-        let start = || Start { uptime: Duration::ZERO, nanos: 0 };
+        let start = || Start { uptime: Uptime::ZERO, nanos: 0 };
         rules.begin(received, &IdSource::default(), start)
     }
 
@@ -198,7 +198,7 @@ mod tests {
     fn the_share_is_the_configured_one() {
         let (rules, ids) = (SamplingRules::new(0.1, ParentTrust::All), IdSource::default());
         let received = Received { parent: None, state: None, is_trusted: false };
-        let start = || Start { uptime: Duration::ZERO, nanos: 0 };
+        let start = || Start { uptime: Uptime::ZERO, nanos: 0 };
         let begun = (0..100_000).map(|_| rules.begin(received, &ids, start));
         let sampled = begun.filter(|tracing| matches!(tracing, Tracing::Sampled(_))).count();
         // The standard deviation is 95.

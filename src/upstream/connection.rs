@@ -9,16 +9,16 @@ use std::{
 
 use super::{
     endpoint::ConnectionGuard,
+    exchange::{
+        ExchangeError, MAX_INTERIM_RESPONSES, begin_wait, check_deadlines, forward_interim,
+    },
     request::{OutgoingRequest, SendError},
     upgrade::UpgradeRequest,
 };
 use crate::framing::{
-    BodyError, ClientStream, FramingError, HeadParser, ReadBuffer, ResponseHead, SharedSocket,
-    Timeout, Version, buffer::poll_read, head::resume_parse, start_line::StatusLine, state::Wait,
+    ClientStream, FramingError, HeadParser, ReadBuffer, ResponseHead, SharedSocket, Version,
+    buffer::poll_read, head::resume_parse, start_line::StatusLine, state::Wait,
 };
-
-/// The maximum number of interim (1xx) responses before the final one.
-const MAX_INTERIM_RESPONSES: u8 = 32;
 
 /// One connection to an upstream server.
 pub(super) struct UpstreamConnection {
@@ -39,21 +39,6 @@ pub(super) struct UpstreamConnection {
     pub(super) is_upgraded: bool,
     /// Counts it as open.
     _guard: ConnectionGuard,
-}
-
-/// Why an exchange has no response.
-#[derive(Debug)]
-pub(super) enum ExchangeError {
-    /// The deadline has passed.
-    Expired,
-    /// The client's body failed.
-    Body(BodyError),
-    /// HTTP/2 cannot carry the request.
-    Request(FramingError),
-    /// The connection failed, or the response was malformed.
-    Failed(io::Error),
-    /// The server does not allow upgrades over HTTP/2.
-    UpgradeUnsupported,
 }
 
 impl UpstreamConnection {
@@ -101,15 +86,7 @@ impl UpstreamConnection {
         let state = client.state();
         state.set_wait(Wait::Gateway);
         std::future::poll_fn(|cx| {
-            match state.timeout() {
-                Some(Timeout::Upstream | Timeout::Request) => {
-                    return Poll::Ready(Err(ExchangeError::Expired));
-                }
-                Some(Timeout::ClientBody) => {
-                    return Poll::Ready(Err(ExchangeError::Body(BodyError::TimedOut)));
-                }
-                _ => {}
-            }
+            check_deadlines(state)?;
             let sending = outgoing.poll_send(&self.socket, cx);
             if let Poll::Ready(Err(SendError::Body(error))) = sending {
                 return Poll::Ready(Err(ExchangeError::Body(error)));
@@ -122,11 +99,7 @@ impl UpstreamConnection {
                 }
                 (Poll::Ready(response), _) => Poll::Ready(response.map_err(ExchangeError::Failed)),
                 (Poll::Pending, _) => {
-                    if outgoing.waits_for_client() {
-                        state.begin_client_body_wait();
-                    } else {
-                        state.begin_upstream_wait(response_timeout);
-                    }
+                    begin_wait(state, outgoing, response_timeout);
                     Poll::Pending
                 }
             }
@@ -175,14 +148,8 @@ impl UpstreamConnection {
                 if self.interim_responses > MAX_INTERIM_RESPONSES {
                     return Poll::Ready(Err(FramingError::TooManyInterim.into()));
                 }
-                if response.status != 100 && response.version == Version::Http11 {
-                    client.send_interim(response.status, &mut |out| {
-                        super::headers::write_response_fields(
-                            &response,
-                            out,
-                            is_interim_field_forwarded,
-                        );
-                    });
+                if response.version == Version::Http11 {
+                    forward_interim(client, &response);
                 }
                 let (next, used) = read_head(&mut self.head, self.buffer.bytes(), upgrade)?;
                 self.buffer.consume(used);
@@ -207,13 +174,4 @@ fn read_head(
         None => HeadParser::<StatusLine>::finish,
     };
     resume_parse(parser, bytes, HeadParser::response, finish)
-}
-
-/// Whether a field of an interim response is forwarded. Fields that the gateway writes to the final
-/// response are not.
-pub(super) fn is_interim_field_forwarded(name: &[u8]) -> bool {
-    let starts = |prefix: &[u8]| {
-        name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
-    };
-    !(starts(b"x-ratelimit") || starts(b"ratelimit") || starts(b"x-request-id"))
 }

@@ -291,7 +291,7 @@ impl EndpointSet {
                 for (index, member) in self.members.iter().enumerate() {
                     member.state.publish(health.machine.view(index));
                 }
-                self.sum_weights(clock.uptime().as_millis() as u64);
+                self.sum_weights(clock.uptime().to_coarse().as_ms());
             }
             changes
         };

@@ -14,8 +14,6 @@ use std::{
     time::Duration,
 };
 
-use http::Method;
-
 use self::{
     attempt::{Attempt, Run},
     exchange::{FailedExchange, exchange},
@@ -24,9 +22,10 @@ use super::{
     BufferedUpload, EndpointSet, ProxiedClient, RetryConditions, UpstreamState,
     balance::SplitMix,
     client_counts::ClientCounts,
-    connection::ExchangeError,
     connection_budget::is_own_shortage,
+    exchange::ExchangeError,
     http2::max_resends,
+    outgoing_head::{AttemptHead, OutgoingHead},
     pool::{Link, Pool, PoolTable},
     request::OutgoingRequest,
     retry_budget::backoff,
@@ -34,6 +33,7 @@ use super::{
     tunnel::UpstreamContent,
 };
 use crate::{
+    clock::Uptime,
     framing::{BodyError, ClientStream, FramingError, ResponseHead, Timeout},
     trace::{AttemptResult, RequestTrace},
 };
@@ -97,8 +97,8 @@ pub struct Attempts {
 
 /// What a request is forwarded for.
 pub struct ForwardInput<'r> {
-    /// The method.
-    pub method: &'r Method,
+    /// The head.
+    pub head: &'r OutgoingHead<'r>,
     /// The client's stream.
     pub client: &'r dyn ClientStream,
     /// The client's addresses, for the PROXY protocol.
@@ -262,6 +262,7 @@ impl LoadBalancer {
         let mut run = Run::new(self, &input, attempts, trace, outgoing.upgrade().is_some());
         let endpoints = Rc::clone(&run.endpoints);
         let servers = &*endpoints.set.servers;
+        let method = &input.head.client.method;
         let response_timeout = Some(servers.response_timeout.as_millis() as u64);
         let mut retries = Retries { left: servers.retries, new_connections: 0, resends: 0 };
         loop {
@@ -276,12 +277,13 @@ impl LoadBalancer {
                 let error = io::ErrorKind::ConnectionReset.into();
                 return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
             }
-            outgoing.set_server(pool.target());
-            if let Some(trace) = &mut run.trace {
-                outgoing.set_span_id(trace.attempt_id());
-            }
+            let head = AttemptHead {
+                head: input.head,
+                target: pool.target(),
+                span_id: run.trace.as_mut().map(|trace| trace.attempt_id()),
+            };
             let exchanged =
-                exchange(link, pool, &mut outgoing, input.client, response_timeout).await;
+                exchange(link, head, &mut outgoing, input.client, response_timeout).await;
             let failed = match exchanged {
                 Ok(exchanged) => {
                     let status = exchanged.status();
@@ -291,21 +293,21 @@ impl LoadBalancer {
                     run.end_attempt(AttemptResult::Status(status));
                     if !servers.retry_on.statuses.contains(&status) {
                         run.record_success(outcome, exchanged.observed());
-                        return Ok(exchanged.into_response(input.method, outgoing, in_flight));
+                        return Ok(exchanged.into_response(method, outgoing, in_flight));
                     }
                     run.record_failure(outcome, Failure::Status(status));
                     let may_retry = outgoing.is_retryable() && !exchanged.has_sent_interim();
                     if !(may_retry && retries.left > 0 && run.can_try_another(index)) {
-                        return Ok(exchanged.into_response(input.method, outgoing, in_flight));
+                        return Ok(exchanged.into_response(method, outgoing, in_flight));
                     }
                     // The response is discarded, with its connection.
                     drop(exchanged);
-                    run.begin_retry(index, &mut retries, &mut outgoing).await?;
+                    run.begin_retry(index, &mut retries).await?;
                     continue;
                 }
                 Err(failed) => failed,
             };
-            run.handle(failed, outcome, &mut outgoing, &mut retries, &servers.retry_on).await?;
+            run.handle(failed, outcome, &outgoing, &mut retries, &servers.retry_on).await?;
             // Kept until the retry begins, or another request could take the place that it needs.
             drop(in_flight);
         }
@@ -328,7 +330,7 @@ struct Outcome {
     index: usize,
     kind: AttemptKind,
     /// When it began, by the clock's uptime.
-    start: Duration,
+    start: Uptime,
     /// The requests in flight at the endpoint at its start, with this one.
     concurrency: u32,
 }
@@ -339,7 +341,7 @@ impl Run<'_> {
         &mut self,
         failed: FailedExchange,
         outcome: Outcome,
-        outgoing: &mut OutgoingRequest,
+        outgoing: &OutgoingRequest,
         retries: &mut Retries,
         retry_on: &RetryConditions,
     ) -> Result<(), ForwardError> {
@@ -353,7 +355,7 @@ impl Run<'_> {
                     self.record_failure(outcome, Failure::Timeout);
                     if retry_on.timeout && may_retry && self.can_try_another(index) {
                         self.client.state().resume_request();
-                        return self.begin_retry(index, retries, outgoing).await;
+                        return self.begin_retry(index, retries).await;
                     }
                 } else if self.client.state().awaits_upstream() && self.had_most_time(outcome) {
                     // The request's own deadline, which may be shorter than the upstream's.
@@ -393,11 +395,10 @@ impl Run<'_> {
             } else {
                 self.exclude(index, failed.is_stale);
             }
-            outgoing.rewind();
             return Ok(());
         }
         if may_retry && retry_on.reset && self.balancer.try_retry() {
-            return self.begin_retry(index, retries, outgoing).await;
+            return self.begin_retry(index, retries).await;
         }
         Err(ForwardError::Upstream(UpstreamError::Failed(error)))
     }
@@ -418,11 +419,9 @@ impl Run<'_> {
         &mut self,
         index: usize,
         retries: &mut Retries,
-        outgoing: &mut OutgoingRequest,
     ) -> Result<(), ForwardError> {
         retries.left -= 1;
         self.exclude(index, false);
-        outgoing.rewind();
         self.retry_count += 1;
         let delay = backoff(self.retry_count, self.balancer.random());
         self.wait(Duration::from_millis(delay)).await.map_err(ForwardError::Upstream)

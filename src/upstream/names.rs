@@ -17,7 +17,7 @@ use super::{
     endpoint_address::EndpointAddress,
     registry::{UpstreamRegistry, UpstreamState},
 };
-use crate::{clock::Clock, tls::ClientTls};
+use crate::{clock::Clock, clock::Uptime, tls::ClientTls};
 
 /// The shortest time between two resolutions of a name, whatever fails.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -87,7 +87,7 @@ async fn resolve_upstream(
 /// fails, or until the configuration changes.
 async fn wait_for_doubt(
     state: &UpstreamState,
-    resolved: Duration,
+    resolved: Uptime,
     ttl: Duration,
     mut changed: impl Future<Output = ()> + Unpin,
 ) {

@@ -199,11 +199,6 @@ impl Pool {
         &self.endpoint.name
     }
 
-    /// The scheme of requests to the server.
-    pub(super) fn scheme(&self) -> &'static str {
-        if self.target().tls.is_some() { "https" } else { "http" }
-    }
-
     /// Whether the server speaks HTTP/2 for such a request; `None` before the first handshake that chooses it.
     fn is_http2(&self, choice: LinkChoice) -> Option<bool> {
         if self.upgrades_over_http1(choice) { Some(false) } else { self.is_http2.get() }

@@ -117,7 +117,7 @@ impl UpstreamRegistry {
 
     /// The clock of health, in ms: see [`UpstreamState::now`].
     pub fn now(&self) -> u64 {
-        self.clock.uptime().as_millis() as u64
+        self.clock.uptime().to_coarse().as_ms()
     }
 
     /// The clock.
@@ -134,7 +134,7 @@ impl UpstreamState {
         clock: Clock,
         connection_budget: Arc<ConnectionBudget>,
     ) -> Self {
-        let now = clock.uptime().as_millis() as u64;
+        let now = clock.uptime().to_coarse().as_ms();
         let load = Arc::new(UpstreamLoad { connection_budget, ..UpstreamLoad::default() });
         let addresses = known_addresses(servers, None);
         let set = EndpointSet::first(name, servers, addresses, &load, now);
@@ -157,7 +157,7 @@ impl UpstreamState {
 
     /// The time of health, in ms: that of the process, which only goes forward.
     pub fn now(&self) -> u64 {
-        self.clock.uptime().as_millis() as u64
+        self.clock.uptime().to_coarse().as_ms()
     }
 
     /// The clock.

@@ -1,34 +1,27 @@
-//! A request to an upstream, as bytes. The head is written directly from the client's head: hop-by-hop
-//! fields are left out, and forwarding fields are added.
+//! [`OutgoingRequest`]: a request on its way to a server, with its streamed body. The head is written for each
+//! attempt.
 
 use std::{
-    borrow::Cow,
     io,
     rc::Rc,
     task::{Context, Poll, ready},
 };
 
 use h2::ext::Protocol;
-use http::{HeaderValue, Method, header};
+use http::Method;
 
 use super::{
-    Target,
-    headers::{
-        AddedHeaders, AttemptPlaces, ProtectedHeaders, is_trailer_allowed, write_request_fields,
-    },
+    headers::{ProtectedHeaders, is_trailer_allowed},
+    outgoing_head::{AttemptHead, OutgoingHead, declares_empty_body},
     upgrade::UpgradeRequest,
 };
 use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, FramingError, RequestHead,
-    SharedSocket, header_map::from_lines, socket::yield_turn, state::Wait,
+    BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, FieldSink, Fields, FramingError,
+    SharedSocket, header_map::from_fields, socket::yield_turn, state::Wait,
 };
-use crate::trace::span_id_text;
 
 /// The number of body bytes that are collected before a write.
 const BODY_CHUNK: usize = 16 * 1024;
-
-/// The longest target that [`http::Uri`] accepts, in bytes.
-const MAX_URI: usize = 65_534;
 
 /// The maximum number of body writes in one poll; then the task yields.
 const MAX_WRITES_PER_POLL: usize = 8;
@@ -44,12 +37,14 @@ pub(super) enum SendError {
 
 /// A request and its progress.
 pub struct OutgoingRequest {
-    /// The head, later the current part of the body.
+    /// The head of HTTP/1, later the current part of the body.
     bytes: Buffer,
-    /// The length of the head, in bytes.
+    /// The length of the head in `bytes`; 0 before it is written.
     head_length: usize,
     /// The number of bytes written of `bytes`.
     written: usize,
+    /// How the body is delimited.
+    length: BodyLength,
     /// The body, until its end was read.
     body: Option<Body>,
     /// Whether a part of the body was read from the client.
@@ -57,12 +52,8 @@ pub struct OutgoingRequest {
     /// Whether a byte was written to a socket.
     send_started: bool,
     idempotent: bool,
-    /// `TE` for HTTP/2: `trailers` if the client accepts them, as gRPC requires.
-    te: Option<&'static str>,
     /// The protocol that the client asks to switch to.
     upgrade: Option<Box<UpgradeRequest>>,
-    /// The places in the head that depend on the attempt.
-    places: AttemptPlaces,
 }
 
 /// The unread rest of a body.
@@ -77,88 +68,78 @@ struct Body {
 }
 
 impl OutgoingRequest {
-    /// Writes the head of a request. `path` is the path to forward, `added` the fields that the gateway
-    /// adds, `protected` the fields that `Connection` cannot remove. The body is read from `client`, at
-    /// most `max_body` bytes.
-    pub fn new(
-        head: &RequestHead,
-        path: &str,
-        added: &AddedHeaders<'_>,
-        protected: &ProtectedHeaders,
-        client: &Rc<dyn ClientStream>,
-        max_body: u64,
-    ) -> Self {
-        let mut bytes = Buffer::with_capacity(1024);
-        for piece in [head.method.as_str(), " ", path] {
-            bytes.extend_from_slice(piece.as_bytes());
-        }
-        if let Some(query) = head.query() {
-            bytes.push(b'?');
-            bytes.extend_from_slice(query.as_bytes());
-        }
-        bytes.extend_from_slice(b" HTTP/1.1\r\n");
-        let places = write_request_fields(&mut bytes, head, added, protected);
-        let upgrade = UpgradeRequest::of(head);
-        if let Some(upgrade) = &upgrade {
-            upgrade.write_fields(&mut bytes);
-        }
-        let encoder = match client.length() {
-            BodyLength::Chunked => {
-                bytes.extend_from_slice(b"transfer-encoding: chunked\r\n");
-                Some(BodyEncoder::Chunked)
-            }
-            BodyLength::Known(length) => {
-                if length > 0 || declares_empty_body(&head.method) {
-                    bytes.extend_from_slice(b"content-length: ");
-                    bytes.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
-                    bytes.extend_from_slice(b"\r\n");
-                }
-                (length > 0).then_some(BodyEncoder::Plain)
-            }
+    /// A request with this head. The body is read from `client`, at most `max_body` bytes.
+    pub fn new(head: &OutgoingHead<'_>, client: &Rc<dyn ClientStream>, max_body: u64) -> Self {
+        let length = client.length();
+        let encoder = match length {
+            BodyLength::Chunked => Some(BodyEncoder::Chunked),
+            BodyLength::Known(0) => None,
+            BodyLength::Known(_) => Some(BodyEncoder::Plain),
         };
-        bytes.extend_from_slice(b"\r\n");
         let body = encoder.map(|encoder| Body {
             client: Rc::clone(client),
             encoder,
             remaining: max_body,
             client_pending: false,
-            protected: protected.clone(),
+            protected: head.protected.clone(),
         });
-        let idempotent = head.method.is_idempotent();
-        let mut codings = head.fields.get_all("te").flat_map(|te| te.split(|byte| *byte == b','));
-        let te = codings
-            .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-            .then_some("trailers");
         Self {
-            head_length: bytes.len(),
-            bytes,
+            bytes: Buffer::default(),
+            head_length: 0,
             written: 0,
+            length,
             body,
             body_started: false,
             send_started: false,
-            idempotent,
-            te,
-            upgrade,
-            places,
+            idempotent: head.client.method.is_idempotent(),
+            upgrade: UpgradeRequest::of(head.client),
         }
     }
 
-    /// Writes the host of `target`, which the request is sent to next, into the head. Call it before a byte is
-    /// sent to it.
-    pub(super) fn set_server(&mut self, target: &Target) {
-        let Some(place) = self.places.host.take() else { return };
-        let host = target.host();
-        self.places.host = Some(place.start..place.start + host.len());
-        self.head_length = self.head_length - place.len() + host.len();
-        self.bytes.splice(place, host.into_bytes());
+    /// Writes `head` as HTTP/1, in place of one for another attempt. Call it before a byte is sent.
+    pub(super) fn write_http1(&mut self, head: AttemptHead<'_>) {
+        let before = std::mem::replace(&mut self.bytes, Buffer::with_capacity(1024));
+        let out = &mut *self.bytes;
+        head.write_request_line(out);
+        head.write_fields(out);
+        if let Some(upgrade) = &self.upgrade {
+            out.push_field(b"connection", b"upgrade");
+            out.push_field(b"upgrade", upgrade.protocol().as_bytes());
+            upgrade.write_key(out);
+        }
+        match self.length {
+            BodyLength::Chunked => out.push_field(b"transfer-encoding", b"chunked"),
+            BodyLength::Known(length) => push_length(length, &head.head.client.method, out),
+        }
+        out.extend_from_slice(b"\r\n");
+        let head_length = std::mem::replace(&mut self.head_length, out.len());
+        // What was read of the body follows the head.
+        out.extend_from_slice(&before[head_length..]);
+        self.written = 0;
     }
 
-    /// Writes the id of the next attempt's span into the head. Call it before a byte is sent.
-    pub(super) fn set_span_id(&mut self, id: u64) {
-        let Some(place) = self.places.span_id.clone() else { return };
-        if let Some(value) = self.bytes.get_mut(place) {
-            value.copy_from_slice(&span_id_text(id));
+    /// `head` as HTTP/2.
+    ///
+    /// # Errors
+    /// The target is longer than the library accepts.
+    pub(super) fn http2_head(
+        &self,
+        head: AttemptHead<'_>,
+    ) -> Result<http::Request<()>, FramingError> {
+        let mut fields = Fields::new();
+        head.write_fields(&mut fields);
+        if let Some(upgrade) = &self.upgrade {
+            upgrade.write_key(&mut fields);
         }
+        if let BodyLength::Known(length) = self.length {
+            push_length(length, &head.head.client.method, &mut fields);
+        }
+        let mut request = head.to_http2(&fields)?;
+        if let Some(upgrade) = self.http2_upgrade() {
+            *request.method_mut() = Method::CONNECT;
+            request.extensions_mut().insert(Protocol::from(upgrade.protocol()));
+        }
+        Ok(request)
     }
 
     /// Whether the request may be sent again although the upstream may have received it: idempotent
@@ -208,49 +189,6 @@ impl OutgoingRequest {
         self.body.is_some()
     }
 
-    /// The head for HTTP/2, with `scheme` as its `:scheme`. A part of the body that is in the buffer is not in
-    /// it.
-    ///
-    /// # Errors
-    /// The target is longer than the library accepts.
-    pub(super) fn http2_head(
-        &self,
-        scheme: &'static str,
-    ) -> Result<http::Request<()>, FramingError> {
-        let head = &self.bytes[..self.head_length];
-        let line = memchr::memchr(b'\n', head).map_or(0, |end| end + 1);
-        let mut headers = from_lines(&head[line..]);
-        headers.remove(header::TRANSFER_ENCODING);
-        if self.upgrade.is_some() {
-            headers.remove(header::CONNECTION);
-            headers.remove(header::UPGRADE);
-        }
-        if let Some(te) = self.te {
-            headers.insert(header::TE, HeaderValue::from_static(te));
-        }
-        let authority = headers.remove(header::HOST);
-        let authority = authority.as_ref().map_or(&b""[..], HeaderValue::as_bytes);
-        let mut parts = head[..line].split(|byte| *byte == b' ');
-        let (method, target) = (parts.next(), parts.next());
-        let target = uri_target(target.unwrap_or_default());
-        if target.len() > MAX_URI {
-            return Err(FramingError::TargetTooLong(MAX_URI));
-        }
-        let uri = http::Uri::builder().scheme(scheme).authority(authority).path_and_query(&*target);
-        let uri = uri.build().map_err(|_| FramingError::Target)?;
-        let mut request = http::Request::new(());
-        *request.method_mut() = Method::from_bytes(method.unwrap_or_default())
-            .map_err(|_| FramingError::RequestLine)?;
-        *request.uri_mut() = uri;
-        *request.version_mut() = http::Version::HTTP_2;
-        *request.headers_mut() = headers;
-        if let Some(upgrade) = self.http2_upgrade() {
-            *request.method_mut() = Method::CONNECT;
-            request.extensions_mut().insert(Protocol::from(upgrade.protocol()));
-        }
-        Ok(request)
-    }
-
     /// Appends the next bytes of the body to `out`, without the framing of HTTP/1. Ready with their number;
     /// 0 at the end of the body.
     pub(super) fn poll_plain_body(
@@ -272,13 +210,13 @@ impl OutgoingRequest {
     pub(super) fn take_trailers(&mut self) -> Option<http::HeaderMap> {
         let body = self.body.take()?;
         let trailers = body.client.take_trailers()?;
-        let mut lines = Vec::new();
-        trailers.write_to(&mut lines, |name, _| is_trailer_allowed(name, &body.protected));
-        Some(from_lines(&lines)).filter(|trailers| !trailers.is_empty())
+        let mut allowed = Fields::default();
+        allowed.append(&trailers, |name| is_trailer_allowed(name, &body.protected));
+        Some(from_fields(&allowed)).filter(|trailers| !trailers.is_empty())
     }
 
-    /// Records that the head was sent.
-    pub(super) fn mark_send_started(&mut self) {
+    /// Records that the head was sent as HTTP/2.
+    pub(super) fn mark_http2_started(&mut self) {
         self.send_started = true;
         self.written = self.bytes.len();
     }
@@ -288,11 +226,6 @@ impl OutgoingRequest {
         if let Some(body) = &self.body {
             body.client.state().set_wait(Wait::Gateway);
         }
-    }
-
-    /// Starts again with the first byte.
-    pub(super) fn rewind(&mut self) {
-        self.written = 0;
     }
 
     /// Sends as much as possible. Ready when the whole request was sent.
@@ -339,6 +272,7 @@ impl OutgoingRequest {
         }
         if unsent == 0 {
             self.bytes.clear();
+            self.head_length = 0;
             self.written = 0;
         }
         loop {
@@ -375,17 +309,11 @@ impl OutgoingRequest {
     }
 }
 
-/// `target` with the one character percent-encoded that [`http::Uri`] refuses and a target may have.
-fn uri_target(target: &[u8]) -> Cow<'_, [u8]> {
-    if memchr::memchr(b'`', target).is_none() {
-        return Cow::Borrowed(target);
+/// Pushes `Content-Length`, if a request of this method declares it.
+fn push_length(length: u64, method: &Method, out: &mut impl FieldSink) {
+    if length > 0 || declares_empty_body(method) {
+        out.push_field(b"content-length", itoa::Buffer::new().format(length).as_bytes());
     }
-    target.split(|byte| *byte == b'`').collect::<Vec<_>>().join(&b"%60"[..]).into()
-}
-
-/// Whether a request of this method declares a length of 0: RFC 9110, 8.6.
-fn declares_empty_body(method: &Method) -> bool {
-    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 
 #[cfg(test)]

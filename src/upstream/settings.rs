@@ -3,7 +3,8 @@
 use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
 use super::{
-    Target, adaptive_concurrency::ConcurrencyBounds, balance::Policy, target_health::HealthSettings,
+    ServerAddress, Target, adaptive_concurrency::ConcurrencyBounds, balance::Policy,
+    target_health::HealthSettings,
 };
 
 /// Servers that requests are forwarded to.
@@ -31,6 +32,13 @@ pub struct Servers {
     pub retry_on: RetryConditions,
     /// The DNS servers for names; empty: those of the system.
     pub name_servers: Vec<SocketAddr>,
+}
+
+impl Servers {
+    /// The `Host` of requests that have none: that of the first target.
+    pub fn fallback_host(&self) -> &ServerAddress {
+        &self.targets[0].target.address
+    }
 }
 
 /// A target and its weight.

@@ -4,7 +4,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use http::Method;
 
 use crate::framing::{
-    FramingError, RequestHead, ResponseHead, Version,
+    FieldSink, FramingError, RequestHead, ResponseHead, Version,
     upgrade::{is_websocket, requested_protocol, websocket_accept},
 };
 
@@ -69,15 +69,10 @@ impl UpgradeRequest {
         self.is_get
     }
 
-    /// Writes the header fields that ask for it, each as a line with CR LF.
-    pub(super) fn write_fields(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"connection: upgrade\r\nupgrade: ");
-        out.extend_from_slice(self.protocol.as_bytes());
-        out.extend_from_slice(b"\r\n");
+    /// Writes the key that was made for the upstream, if one was.
+    pub(super) fn write_key(&self, out: &mut impl FieldSink) {
         if let WebSocketKey::Made(key) = &self.key {
-            out.extend_from_slice(b"sec-websocket-key: ");
-            out.extend_from_slice(key.as_bytes());
-            out.extend_from_slice(b"\r\n");
+            out.push_field(b"sec-websocket-key", key.as_bytes());
         }
     }
 

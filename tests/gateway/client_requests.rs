@@ -7,6 +7,7 @@ use testkit::{
     gateway::Gateway,
     http2_client::{Http2Client, request},
     upstream::{ResponseGate, Upstream},
+    yaml::fill,
 };
 
 /// Answers when the gate is open.
@@ -18,16 +19,8 @@ fn held_upstream(gate: &ResponseGate) -> Upstream {
     })
 }
 
-fn start(upstream: &Upstream, more: &str) -> Gateway {
-    Gateway::start(&format!(
-        "listen: [{{address: 127.0.0.1:0, http2: true}}]
-workers: 2
-http: {{max_requests_per_client: 3}}
-{more}upstreams: {{origin: {{targets: [{}]}}}}
-limits: {{few: {{quota: 4, window: 1h}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [few]}}]",
-        upstream.target()
-    ))
+fn start(upstream: &Upstream, yaml: &str) -> Gateway {
+    Gateway::start(&fill(yaml, [("target", upstream.target())]))
 }
 
 fn send(gateway: &Gateway, headers: &str) -> Client {
@@ -45,7 +38,18 @@ fn assert_refused(response: &Response) {
 fn requests_in_flight_are_bounded_over_all_protocols_and_workers() {
     let gate = ResponseGate::default();
     let upstream = held_upstream(&gate);
-    let gateway = start(&upstream, "");
+    let gateway = start(
+        &upstream,
+        "
+        listen: [{address: 127.0.0.1:0, http2: true}]
+        workers: 2
+        http: {max_requests_per_client: 3}
+        upstreams: {origin: {targets: [{target}]}}
+        limits: {few: {quota: 4, window: 1h}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, limits: [few]}
+        ",
+    );
     let mut first = send(&gateway, "");
     let mut http2 = Http2Client::connect(gateway.address());
     let mut streams =
@@ -70,7 +74,19 @@ fn requests_in_flight_are_bounded_over_all_protocols_and_workers() {
 fn behind_a_trusted_proxy_the_client_is_bounded_and_not_the_proxy() {
     let gate = ResponseGate::default();
     let upstream = held_upstream(&gate);
-    let gateway = start(&upstream, "client: {trusted_proxies: [127.0.0.1], ipv6_prefix: 64}\n");
+    let gateway = start(
+        &upstream,
+        "
+        listen: [{address: 127.0.0.1:0, http2: true}]
+        workers: 2
+        http: {max_requests_per_client: 3}
+        client: {trusted_proxies: [127.0.0.1], ipv6_prefix: 64}
+        upstreams: {origin: {targets: [{target}]}}
+        limits: {few: {quota: 4, window: 1h}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, limits: [few]}
+        ",
+    );
     let from = |address: &str| format!("X-Forwarded-For: {address}\r\n");
     let mut held: Vec<_> =
         (1..=3).map(|host| send(&gateway, &from(&format!("2001:db8::{host}")))).collect();
@@ -89,7 +105,19 @@ fn behind_a_trusted_proxy_the_client_is_bounded_and_not_the_proxy() {
 fn the_requests_of_a_trusted_proxy_itself_are_not_bounded() {
     let gate = ResponseGate::default();
     let upstream = held_upstream(&gate);
-    let gateway = start(&upstream, "client: {trusted_proxies: [127.0.0.1]}\n");
+    let gateway = start(
+        &upstream,
+        "
+        listen: [{address: 127.0.0.1:0, http2: true}]
+        workers: 2
+        http: {max_requests_per_client: 3}
+        client: {trusted_proxies: [127.0.0.1]}
+        upstreams: {origin: {targets: [{target}]}}
+        limits: {few: {quota: 4, window: 1h}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, limits: [few]}
+        ",
+    );
     let mut held: Vec<_> = (0..4).map(|_| send(&gateway, "")).collect();
     testkit::wait::eventually("four are in flight", || upstream.request_count() == 4);
     gate.open();

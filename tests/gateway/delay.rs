@@ -21,14 +21,14 @@ use testkit::{
     redis_server::RedisServer,
     upstream::Upstream,
 };
-use tidegate::clock::{self, Clock};
+use tidegate::clock::{self, Clock, Uptime};
 
 /// Arrival time and path of each request at the upstream.
 #[derive(Clone)]
 struct Arrivals {
     clock: Clock,
     /// Path and [`Clock::uptime`].
-    recorded: Arc<Mutex<Vec<(String, Duration)>>>,
+    recorded: Arc<Mutex<Vec<(String, Uptime)>>>,
 }
 
 impl Arrivals {
@@ -51,7 +51,7 @@ impl Arrivals {
     }
 
     /// The arrival times for `path` after `start`, in order.
-    fn of(&self, path: &str, start: Duration) -> Vec<Duration> {
+    fn of(&self, path: &str, start: Uptime) -> Vec<Duration> {
         let all = self.recorded.lock().expect("not poisoned");
         let found = all.iter().filter(|(known, _)| known == path);
         let mut found: Vec<_> = found.map(|(_, at)| at.saturating_sub(start)).collect();

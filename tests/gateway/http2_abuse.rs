@@ -10,6 +10,7 @@ use testkit::{
     process::Process,
     upstream::Upstream,
     wait::timed,
+    yaml::fill,
 };
 
 use crate::tidegate_command;
@@ -27,30 +28,29 @@ const REFUSED: u32 = 7;
 /// Frames that break the protocol on a stream.
 type Provoke = fn(u32) -> Vec<u8>;
 
-/// A process with one worker that answers `/hello` itself and forwards everything else to `upstream`.
-fn start(upstream: &Upstream, more: &str) -> (TempDir, Process) {
+/// A process with the configuration `yaml`, in which `{target}` is `upstream`.
+fn start(upstream: &Upstream, yaml: &str) -> (TempDir, Process) {
     let directory = tempfile::tempdir().expect("a directory");
-    let yaml = format!(
-        "listen: [{{address: 127.0.0.1:0, http2: true}}]
-admin: {{address: 127.0.0.1:0, hosts: [gateway.test]}}
-access_log: off
-workers: 1
-{more}
-upstreams:
-  hello: {{respond: {{body: hello}}}}
-  origin: {{targets: [{}]}}
-routes:
-  - {{name: hello, match: {{path: /hello}}, upstream: hello}}
-  - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}
-",
-        upstream.target()
-    );
+    let yaml = fill(yaml, [("target", upstream.target())]);
     fs::write(directory.path().join("t.yaml"), yaml).expect("a file");
     let process =
         Process::start(tidegate_command(directory.path(), &["serve", "--config", "t.yaml"]));
     assert_eq!(Http2Client::connect(process.address).get("/hello", "").status, 200);
     (directory, process)
 }
+
+const ORIGIN_AND_HELLO: &str = "
+listen: [{address: 127.0.0.1:0, http2: true}]
+admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
+access_log: off
+workers: 1
+upstreams:
+  hello: {respond: {body: hello}}
+  origin: {targets: [{target}]}
+routes:
+  - {name: hello, match: {path: /hello}, upstream: hello}
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+";
 
 /// Asserts that other clients are served, and that memory has not grown by much.
 fn assert_unharmed(process: &Process, before: u64, what: &str) {
@@ -115,7 +115,7 @@ fn get_frame(index: usize, path: &str) -> Vec<u8> {
 #[test]
 fn rapid_resets_end_the_connection() {
     let upstream = Upstream::silent();
-    let (_directory, process) = start(&upstream, "");
+    let (_directory, process) = start(&upstream, ORIGIN_AND_HELLO);
     let before = process.resident_bytes();
     let mut raw = RawHttp2::connect(process.address);
     let ended = send_until_ended(&mut raw, 200_000, |index| {
@@ -130,7 +130,7 @@ fn rapid_resets_end_the_connection() {
 
 #[test]
 fn a_client_that_cancels_now_and_then_is_kept() {
-    let (_directory, process) = start(&Upstream::silent(), "");
+    let (_directory, process) = start(&Upstream::silent(), ORIGIN_AND_HELLO);
     let mut raw = RawHttp2::connect(process.address);
     // 100 at a time, as an ordinary client may.
     for round in 0..3 {
@@ -148,7 +148,7 @@ fn a_client_that_cancels_now_and_then_is_kept() {
 #[test]
 fn resets_that_the_client_provokes_end_the_connection() {
     let upstream = Upstream::silent();
-    let (_directory, process) = start(&upstream, "");
+    let (_directory, process) = start(&upstream, ORIGIN_AND_HELLO);
     let provocations: [(&str, Provoke); 3] = [
         ("a window update of 0", |stream| frame(kind::WINDOW_UPDATE, 0, stream, &[0; 4])),
         ("a window that overflows", |stream| {
@@ -172,7 +172,7 @@ fn resets_that_the_client_provokes_end_the_connection() {
 
 #[test]
 fn floods_of_frames_end_the_connection_or_cost_little() {
-    let (_directory, process) = start(&Upstream::silent(), "");
+    let (_directory, process) = start(&Upstream::silent(), ORIGIN_AND_HELLO);
     let many = |bytes: Vec<u8>| bytes.repeat(1000);
     let headers = frame(kind::HEADERS, 0, 1, &block(&request("POST", "/slow")));
     let open = frame(kind::HEADERS, END_HEADERS, 1, &block(&request("POST", "/slow")));
@@ -217,7 +217,7 @@ fn floods_of_frames_end_the_connection_or_cost_little() {
 
 #[test]
 fn a_flood_whose_answers_are_not_read_is_bounded() {
-    let (_directory, process) = start(&Upstream::silent(), "");
+    let (_directory, process) = start(&Upstream::silent(), ORIGIN_AND_HELLO);
     for (what, flood) in
         [("PING", frame(kind::PING, 0, 0, &[7; 8])), ("SETTINGS", frame(kind::SETTINGS, 0, 0, &[]))]
     {
@@ -239,7 +239,7 @@ fn a_flood_whose_answers_are_not_read_is_bounded() {
 
 #[test]
 fn a_bomb_of_header_fields_is_bounded() {
-    let (_directory, process) = start(&Upstream::silent(), "");
+    let (_directory, process) = start(&Upstream::silent(), ORIGIN_AND_HELLO);
     let before = process.resident_bytes();
     // One field of 3,900 bytes in the table, and 16,000 references to it in each head: 60 MiB.
     let mut head = block(&request("GET", "/hello"));
@@ -261,7 +261,7 @@ fn a_bomb_of_header_fields_is_bounded() {
 #[test]
 fn long_heads_of_many_streams_are_bounded() {
     let upstream = Upstream::silent();
-    let (_directory, process) = start(&upstream, "");
+    let (_directory, process) = start(&upstream, ORIGIN_AND_HELLO);
     let before = process.resident_bytes();
     // One field of 320 bytes in the table, and 90 references to it in each head.
     let mut first = block(&request("GET", "/slow"));
@@ -288,7 +288,7 @@ fn long_heads_of_many_streams_are_bounded() {
 
 #[test]
 fn frames_that_break_a_rule_fill_no_log() {
-    let (_directory, process) = start(&Upstream::silent(), "");
+    let (_directory, process) = start(&Upstream::silent(), ORIGIN_AND_HELLO);
     let is_acknowledgement = 1;
     for _ in 0..20 {
         let mut raw = RawHttp2::connect(process.address);
@@ -307,7 +307,7 @@ fn stalled_windows_are_bounded() {
         socket.write_all(head.as_bytes()).is_ok()
             && (0..100).all(|_| socket.write_all(&vec![b'x'; 1_000_000]).is_ok())
     });
-    let (_directory, process) = start(&upstream, "");
+    let (_directory, process) = start(&upstream, ORIGIN_AND_HELLO);
     let before = process.resident_bytes();
     // Windows of streams: none, one byte, and as large as possible with a connection's that is not.
     let connections: Vec<_> = [0, 1, 0x7fff_ffff]
@@ -330,8 +330,22 @@ fn stalled_windows_are_bounded() {
 #[test]
 fn slow_connections_of_every_kind_are_closed() {
     let upstream = Upstream::silent();
-    let (_directory, process) =
-        start(&upstream, "http: {head_timeout: 2s, idle_timeout: 2s, body_timeout: 2s}");
+    let (_directory, process) = start(
+        &upstream,
+        "
+        listen: [{address: 127.0.0.1:0, http2: true}]
+        admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
+        access_log: off
+        workers: 1
+        http: {head_timeout: 2s, idle_timeout: 2s, body_timeout: 2s}
+        upstreams:
+          hello: {respond: {body: hello}}
+          origin: {targets: [{target}]}
+        routes:
+          - {name: hello, match: {path: /hello}, upstream: hello}
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     let before = process.resident_bytes();
     let post = block(&request("POST", "/slow"));
     let mut connections = Vec::new();

@@ -29,9 +29,9 @@ mod fragmentation;
 mod framing;
 /// HTTP/2 towards clients: what holds for HTTP/1 holds for it.
 mod http2;
-/// Requests that HTTP/2 cannot carry, or that a server of HTTP/2 refuses.
+/// Requests that HTTP/2 cannot carry, or that an HTTP/2 server refuses.
 mod http2_resend;
-/// Requests of HTTP/2 that HTTP/1 would read differently.
+/// HTTP/2 requests that HTTP/1 would read differently.
 mod http2_smuggling;
 /// HTTP/2 towards upstreams.
 mod http2_upstream;
@@ -55,7 +55,7 @@ mod route_actions;
 mod route_spellings;
 /// Hosts, paths, methods and headers.
 mod routing;
-/// Many small DATA frames of HTTP/2 that are not read.
+/// Many small HTTP/2 DATA frames that are not read.
 mod small_frames;
 /// Upgrades to other protocols.
 mod upgrade;
@@ -97,9 +97,15 @@ mod handshake_drain;
 mod health;
 /// HTTP/2 under hostile clients.
 mod http2_abuse;
-/// Timeouts, bounds and the drain of HTTP/2 connections.
+/// What is read ahead over HTTP/2, and bounds of heads and requests.
 mod http2_bounds;
+/// HTTP/2 streams that end early.
 mod http2_cancel;
+/// Timeouts of HTTP/2 connections and streams.
+mod http2_deadlines;
+/// The drain of HTTP/2 connections.
+mod http2_drain;
+/// Floods of frames without content.
 mod http2_flood;
 /// Targets with names: DNS.
 mod names;
@@ -143,7 +149,7 @@ mod redis_errors;
 /// Outages of Redis and recovery.
 mod redis_outage;
 /// Token leases and the deny cache.
-mod token_lease;
+mod unit_lease;
 
 // Observability and commands.
 

@@ -6,6 +6,7 @@ use testkit::{
     protocol::{Protocol, on_every_protocol},
     upstream::Upstream,
     wait::eventually,
+    yaml::fill,
 };
 
 const SECRETS: [&str; 4] = ["tok-3c7e", "cook-91ab", "query-55f0", "team-d00d"];
@@ -21,21 +22,21 @@ pub(crate) fn read_lines(file: &Path, count: usize) -> String {
     text
 }
 
-fn start(upstream: &Upstream, more: &str) -> Gateway {
-    Gateway::for_every_protocol(&format!(
-        "{more}
-upstreams:
-  origin: {{targets: [{}], retries: 0}}
-  lost: {{targets: ['http://127.0.0.1:1']}}
-limits:
-  small: {{algorithm: sliding_window, quota: 2, window: 1h, key: [token]}}
-  team: {{algorithm: sliding_window, quota: 100, window: 1h, key: ['header:X-Team', 'cookie:c']}}
-routes:
-  - {{name: items, match: {{path: '/items/{{id}}'}}, upstream: origin, limits: [small, team]}}
-  - {{name: lost, match: {{path: /lost}}, upstream: lost}}",
-        upstream.target()
-    ))
+fn start(upstream: &Upstream, yaml: &str) -> Gateway {
+    Gateway::for_every_protocol(&fill(yaml, [("target", upstream.target())]))
 }
+
+const ITEMS: &str = "
+upstreams:
+  origin: {targets: [{target}], retries: 0}
+  lost: {targets: ['http://127.0.0.1:1']}
+limits:
+  small: {algorithm: sliding_window, quota: 2, window: 1h, key: [token]}
+  team: {algorithm: sliding_window, quota: 100, window: 1h, key: ['header:X-Team', 'cookie:c']}
+routes:
+  - {name: items, match: {path: '/items/{id}'}, upstream: origin, limits: [small, team]}
+  - {name: lost, match: {path: /lost}, upstream: lost}
+";
 
 /// A request with a secret in every place that may carry one.
 fn get_with_secrets(protocol: Protocol, gateway: &Gateway, path: &str) -> Response {
@@ -45,7 +46,7 @@ fn get_with_secrets(protocol: Protocol, gateway: &Gateway, path: &str) -> Respon
 
 #[test]
 fn health_and_readiness_are_reported() {
-    let gateway = start(&Upstream::hello(), "");
+    let gateway = start(&Upstream::hello(), ITEMS);
     let response = get(gateway.admin(), "/healthz", "");
     assert_eq!((response.status, response.text().as_str()), (200, "ok\n"));
     let response = get(gateway.admin(), "/readyz", "");
@@ -62,7 +63,7 @@ fn health_and_readiness_are_reported() {
 fn metrics_count_every_outcome() {
     on_every_protocol(|protocol| {
         let upstream = Upstream::hello();
-        let gateway = start(&upstream, "");
+        let gateway = start(&upstream, ITEMS);
         for status in [200, 200, 429, 429, 429] {
             assert_eq!(get_with_secrets(protocol, &gateway, "/items/5").status, status);
         }
@@ -108,7 +109,7 @@ fn metrics_count_every_outcome() {
 #[test]
 fn accept_chooses_the_format_of_metrics() {
     let upstream = Upstream::hello();
-    let gateway = start(&upstream, "");
+    let gateway = start(&upstream, ITEMS);
     assert_eq!(get_with_secrets(Protocol::Http1, &gateway, "/items/5").status, 200);
     gateway.wait_for_metric("tidegate_requests_total{route=\"items\",status=\"2xx\"}", 1);
     let counted = "tidegate_requests_total{route=\"items\",status=\"2xx\"} 1\n";
@@ -144,9 +145,26 @@ fn access_log_has_one_line_per_request_and_no_secrets() {
         let file = directory.path().join("access.log");
         let gateway = start(
             &upstream,
-            &format!(
-                "access_log: {}\nworkers: 1\nclient: {{trusted_proxies: [127.0.0.1/32]}}",
-                file.display()
+            &fill(
+                "
+                access_log: {log}
+                workers: 1
+                client: {trusted_proxies: [127.0.0.1/32]}
+                upstreams:
+                  origin: {targets: [{target}], retries: 0}
+                  lost: {targets: ['http://127.0.0.1:1']}
+                limits:
+                  small: {algorithm: sliding_window, quota: 2, window: 1h, key: [token]}
+                  team:
+                    algorithm: sliding_window
+                    quota: 100
+                    window: 1h
+                    key: ['header:X-Team', 'cookie:c']
+                routes:
+                  - {name: items, match: {path: '/items/{id}'}, upstream: origin, limits: [small, team]}
+                  - {name: lost, match: {path: /lost}, upstream: lost}
+                ",
+                [("log", file.display())],
             ),
         );
         let mut ids = Vec::new();
@@ -227,7 +245,28 @@ fn truncated_responses_are_logged_as_truncated() {
         });
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("access.log");
-        let gateway = start(&upstream, &format!("access_log: {}", file.display()));
+        let gateway = start(
+            &upstream,
+            &fill(
+                "
+                access_log: {log}
+                upstreams:
+                  origin: {targets: [{target}], retries: 0}
+                  lost: {targets: ['http://127.0.0.1:1']}
+                limits:
+                  small: {algorithm: sliding_window, quota: 2, window: 1h, key: [token]}
+                  team:
+                    algorithm: sliding_window
+                    quota: 100
+                    window: 1h
+                    key: ['header:X-Team', 'cookie:c']
+                routes:
+                  - {name: items, match: {path: '/items/{id}'}, upstream: origin, limits: [small, team]}
+                  - {name: lost, match: {path: /lost}, upstream: lost}
+                ",
+                [("log", file.display())],
+            ),
+        );
         let mut client = protocol.connect(&gateway);
         client.start_get("/items/5");
         assert!(client.try_read_response().is_none());
@@ -253,10 +292,28 @@ fn a_request_id_is_new_unless_a_trusted_caller_gives_one() {
             id
         };
         let is_new = |id: &str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let gateway = start(&upstream, "");
+        let gateway = start(&upstream, ITEMS);
         let (first, second) = (id(&gateway, "given"), id(&gateway, ""));
         assert!(is_new(&first) && is_new(&second) && first != second, "{first} {second}");
-        let gateway = start(&upstream, "client: {trusted_proxies: [127.0.0.1/32]}");
+        let gateway = start(
+            &upstream,
+            "
+            client: {trusted_proxies: [127.0.0.1/32]}
+            upstreams:
+              origin: {targets: [{target}], retries: 0}
+              lost: {targets: ['http://127.0.0.1:1']}
+            limits:
+              small: {algorithm: sliding_window, quota: 2, window: 1h, key: [token]}
+              team:
+                algorithm: sliding_window
+                quota: 100
+                window: 1h
+                key: ['header:X-Team', 'cookie:c']
+            routes:
+              - {name: items, match: {path: '/items/{id}'}, upstream: origin, limits: [small, team]}
+              - {name: lost, match: {path: /lost}, upstream: lost}
+            ",
+        );
         assert_eq!(id(&gateway, "given-1"), "given-1");
         for bad in ["", "two words", "\u{e9}", &"x".repeat(129)] {
             assert!(is_new(&id(&gateway, bad)), "{bad}");

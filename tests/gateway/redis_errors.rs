@@ -7,7 +7,7 @@ use testkit::{
     wait::{eventually, timed},
 };
 
-use crate::token_lease::{fixed_response_rules, start_process, with_redis};
+use crate::unit_lease::{fixed_response_rules, start_process, with_redis};
 
 const LIMIT: &str = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
 

@@ -11,24 +11,16 @@ use testkit::{
     random::SplitMix64,
     upstream::Upstream,
     wait::{eventually, sleep},
+    yaml::fill,
 };
 
 use crate::tidegate_command;
 
 const MIB: u64 = 1024 * 1024;
 
-fn start(upstream: &Upstream, more: &str) -> (TempDir, Process) {
+fn start(upstream: &Upstream, yaml: &str) -> (TempDir, Process) {
     let directory = tempfile::tempdir().expect("a directory");
-    let yaml = format!(
-        "listen: [{{address: 127.0.0.1:0, http2: true}}]
-admin: {{address: 127.0.0.1:0, hosts: [gateway.test]}}
-access_log: off
-workers: 2
-upstreams: {{origin: {{targets: [{}]}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{more}}}]
-",
-        upstream.target()
-    );
+    let yaml = fill(yaml, [("target", upstream.target())]);
     fs::write(directory.path().join("t.yaml"), yaml).expect("a file");
     let command = tidegate_command(directory.path(), &["serve", "--config", "t.yaml"]);
     let process = Process::start(command);
@@ -46,7 +38,18 @@ fn unread_compressed_responses_of_one_client_hold_at_most_64_mib() {
         );
         socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(&text)).is_ok()
     });
-    let (_directory, process) = start(&upstream, ", compress: {encodings: [zstd]}");
+    let (_directory, process) = start(
+        &upstream,
+        "
+        listen: [{address: 127.0.0.1:0, http2: true}]
+        admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
+        access_log: off
+        workers: 2
+        upstreams: {origin: {targets: [{target}]}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, compress: {encodings: [zstd]}}
+        ",
+    );
     let encoders = || {
         let metrics = get(process.admin, "/metrics", "Connection: close\r\n").text();
         let line =
@@ -88,7 +91,18 @@ fn unread_responses_of_one_client_hold_at_most_96_mib() {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());
         socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(&text)).is_ok()
     });
-    let (_directory, process) = start(&upstream, "");
+    let (_directory, process) = start(
+        &upstream,
+        "
+        listen: [{address: 127.0.0.1:0, http2: true}]
+        admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
+        access_log: off
+        workers: 2
+        upstreams: {origin: {targets: [{target}]}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     assert_eq!(get(process.address, "/a", "").status, 200);
     let before = process.resident_bytes();
     // Windows without a bound, and sockets that are not read.

@@ -191,14 +191,14 @@ fn a_weight_is_a_share_of_callers_who_keep_their_route() {
 #[test]
 fn redirects_and_fixed_responses_are_answered_by_the_gateway() {
     let routes = "
-        - name: moved
-          match: {path: '/items/{id}'}
-          redirect: {to: 'https://new.test/things/{path.id}?from={route}&{query}'}
-          limits: [one]
-        - {name: rest, match: {path: '/old/{*rest}'}, redirect: {to: '/new/{path.rest}', status: 302}}
-        - {name: see, match: {path: /see}, redirect: {to: 'https://{host}/x?{query}', status: 303}}
-        - {name: teapot, match: {path: /teapot}, respond: {status: 418, body: short, content_type: text/tea}}
-        ";
+  - name: moved
+    match: {path: '/items/{id}'}
+    redirect: {to: 'https://new.test/things/{path.id}?from={route}&{query}'}
+    limits: [one]
+  - {name: rest, match: {path: '/old/{*rest}'}, redirect: {to: '/new/{path.rest}', status: 302}}
+  - {name: see, match: {path: /see}, redirect: {to: 'https://{host}/x?{query}', status: 303}}
+  - {name: teapot, match: {path: /teapot}, respond: {status: 418, body: short, content_type: text/tea}}
+";
     let limits = "limits: {one: {quota: 2, window: 1h, key: ['header:x-caller']}}";
     let gateway = start(limits, "  unused: {respond: {}}", routes);
     let mut without_host = Client::connect(gateway.address());

@@ -3,7 +3,7 @@
 mod flawed_limiter;
 mod lease_registry;
 
-use tidegate::{redis::Failure, store::token_lease::WaiterOutcome};
+use tidegate::{redis::RedisFailure, store::unit_lease::WaiterOutcome};
 
 use self::{
     flawed_limiter::{Limiter, Step, Store, Version},
@@ -14,8 +14,8 @@ use self::{
 fn inverted_expiry() {
     let (mut flawed, mut store) = (Limiter::new(Version::Locked, 100, 60), Store::of(1_000));
     assert!(flawed.run_alone(&mut store, 1, 10));
-    assert_ne!(flawed.enter("", 1, 11), Step::Admitted, "fresh tokens are not spent");
-    assert_eq!(flawed.enter("", 1, 70), Step::Admitted, "expired tokens are");
+    assert_ne!(flawed.enter("", 1, 11), Step::Admitted, "fresh units are not spent");
+    assert_eq!(flawed.enter("", 1, 70), Step::Admitted, "expired units are");
 
     let (gateway, mut store) = (Gateway::new(1_000, 100, 1), lease_registry::Store::of(1_000));
     assert!(gateway.run_alone(&mut store, 1, 10));
@@ -60,7 +60,7 @@ fn a_fetch_flag_never_cleared() {
     }
     // Also after a failed and a dropped fetch.
     let (_, fetch) = gateway.expect_fetch(11, 30);
-    fetch.fail(Failure::Timeout, 31);
+    fetch.fail(RedisFailure::Timeout, 31);
     drop(gateway.expect_fetch(11, 32).1);
     assert!(gateway.run_alone(&mut store, 11, 33));
 }
@@ -74,7 +74,7 @@ fn waiters_released_on_error() {
         assert_eq!(flawed.enter("", 20, 11), Step::Waits(20));
     }
 
-    let ends: [fn(lease_registry::Fetch); 2] = [|fetch| fetch.fail(Failure::Io, 12), drop];
+    let ends: [fn(lease_registry::Fetch); 2] = [|fetch| fetch.fail(RedisFailure::Io, 12), drop];
     for end in ends {
         let gateway = Gateway::new(1_000, 100, 1);
         let (first, fetch) = gateway.expect_fetch(20, 10);
@@ -103,17 +103,17 @@ fn spurious_wake_ups() {
 }
 
 #[test]
-fn tokens_of_a_failed_fetch() {
+fn units_of_a_failed_fetch() {
     let mut flawed = Limiter::new(Version::Locked, 100, 60);
     flawed.reserved = 15;
     assert_eq!(flawed.enter("", 20, 10), Step::Fetches(5));
     assert!(!flawed.complete_fetch(5, false, 11));
-    assert_eq!(flawed.reserved, 0, "15 tokens are lost");
+    assert_eq!(flawed.reserved, 0, "15 units are lost");
 
     let (gateway, mut store) = (Gateway::new(1_000, 15, 1), lease_registry::Store::of(1_000));
     assert!(gateway.run_alone(&mut store, 1, 0));
     let (_, fetch) = gateway.expect_fetch(20, 10);
-    fetch.fail(Failure::Io, 11);
+    fetch.fail(RedisFailure::Io, 11);
     assert_eq!(gateway.leases.stats().outstanding, 15);
     assert!(matches!(gateway.enter(1, 15, 12), EntryOutcome::Admitted(_)));
 }
@@ -141,7 +141,7 @@ fn twenty_refused_while_fifty_remain() {
 }
 
 #[test]
-fn one_keys_tokens_serve_another() {
+fn one_keys_units_serve_another() {
     let (mut flawed, mut store) = (Limiter::new(Version::Aside, 100, 60), Store::of(1_000));
     assert!(flawed.run_alone(&mut store, 1, 10));
     assert_eq!(flawed.enter("another", 99, 11), Step::Admitted);
@@ -154,8 +154,8 @@ fn one_keys_tokens_serve_another() {
 
 #[test]
 fn a_reservation_outlives_its_window() {
-    // Tokens fetched just before a window of 60 ends are valid until 119. With the comparison corrected, or
-    // without one as in the aside, the tokens of two windows are spent in one.
+    // Units fetched just before a window of 60 ends are valid until 119. With the comparison corrected, or
+    // without one as in the aside, the units of two windows are spent in one.
     let (mut flawed, mut store) = (Limiter::new(Version::Aside, 100, 60), Store::of(100));
     assert!(flawed.run_alone(&mut store, 1, 59));
     store.left = 100;
@@ -169,7 +169,7 @@ fn a_reservation_outlives_its_window() {
         matches!(gateway.enter(1, 1, WINDOW - 2), EntryOutcome::Admitted(taken) if taken.charged_at < START + WINDOW)
     );
     let (_, fetch) = gateway.expect_fetch(1, WINDOW + 1);
-    assert_eq!(fetch.demand().returned.tokens, 48, "they are returned, not spent");
+    assert_eq!(fetch.demand().returned.units, 48, "they are returned, not spent");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn barging_past_waiters() {
     assert_eq!(
         flawed.enter("", 60, 11),
         Step::Admitted,
-        "the last thread took the tokens of a waiter"
+        "the last thread took the units of a waiter"
     );
     assert!(!flawed.wake(60), "refused, though the store refused nothing");
 

@@ -1,4 +1,4 @@
-//! Token leases without the Redis driver: the article's errors, and gateways in virtual time.
+//! Leases without the Redis driver: the article's errors, and gateways in virtual time.
 #![allow(missing_docs, reason = "a test's name says what it asserts")]
 
 /// Each error in the logic of Rockset's article, and its absence in the lease registry.

@@ -1,4 +1,4 @@
-//! Many gateways in virtual time: the bounds hold, tokens balance, and little of the quota is unused.
+//! Many gateways in virtual time: the bounds hold, units balance, and little of the quota is unused.
 
 mod bounds;
 mod world;
@@ -36,7 +36,7 @@ struct Plan {
     has_direct_calls: bool,
     /// The capacity of a gateway's lease registry, in leases.
     capacity: usize,
-    /// Whether the store bounds the leased tokens.
+    /// Whether the store bounds the leased units.
     has_bound: bool,
 }
 
@@ -70,7 +70,7 @@ impl Plan {
         let quota = Quota { strict, ..Quota::new(quota, window, resolution) };
         let lease_size = match rng.below(2) {
             0 => LeaseSize::Auto,
-            _ => LeaseSize::Tokens(1 + rng.below(20) as u32),
+            _ => LeaseSize::Units(1 + rng.below(20) as u32),
         };
         Self {
             seed,
@@ -110,12 +110,12 @@ fn run_all(seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn bounds_hold_and_tokens_balance() {
+fn bounds_hold_and_units_balance() {
     run_all(0..600);
 }
 
 #[test]
-fn bounds_hold_and_tokens_balance_in_other_runs() {
+fn bounds_hold_and_units_balance_in_other_runs() {
     run_all(1_000_000..1_000_600);
 }
 
@@ -179,14 +179,14 @@ fn auto_reserve_exhausts_the_quota_before_refusing() {
 
 #[test]
 fn a_configured_reserve_exhausts_the_quota_before_refusing() {
-    assert_efficiency(LeaseSize::Tokens(LARGE / 1_000));
+    assert_efficiency(LeaseSize::Units(LARGE / 1_000));
 }
 
 /// Shows that the check detects violations. The chunks are a hundredth of the quota.
 #[test]
 #[expect(clippy::print_stdout, reason = "figures for the documentation")]
 fn the_quota_is_not_exhausted_without_the_bound_at_the_store() {
-    let plan = overload(20, false, LARGE / 10, LeaseSize::Tokens(LARGE / 1_000));
+    let plan = overload(20, false, LARGE / 10, LeaseSize::Units(LARGE / 1_000));
     let (with, _) = measure_efficiency(plan.clone());
     let (without, _) = measure_efficiency(Plan { has_bound: false, ..plan });
     println!("chunks of a hundredth: first refusal at {with:.2}%, without the bound {without:.2}%");
@@ -210,7 +210,7 @@ fn leases_for_expensive_requests_refuse_no_others() {
 
 #[test]
 fn a_quota_of_ten_admits_ten() {
-    for lease_size in [LeaseSize::Auto, LeaseSize::Tokens(1), LeaseSize::Tokens(100)] {
+    for lease_size in [LeaseSize::Auto, LeaseSize::Units(1), LeaseSize::Units(100)] {
         for seed in 0..20 {
             let plan = overload(20, seed % 2 == 0, 10, lease_size);
             let world = World::new(Plan { seed, requests: 200, ..plan }).run();

@@ -7,7 +7,7 @@ use testkit::{
 };
 use tidegate::{
     limit::{Algorithm, Change, Charge, Key, Limit, OnFailure, Verdict},
-    redis::Failure,
+    redis::RedisFailure,
     store::{Correction, CounterStore, StoreHandle},
 };
 
@@ -190,7 +190,7 @@ async fn a_rejected_adjustment_is_retried_once() {
         let command = ["ACL", "SETUSER", "default"];
         let _: String = redis.command(&[&command[..], rights].concat());
     };
-    let failed = || counter_store.stats().failures[Failure::Server.index()];
+    let failed = || counter_store.stats().failures[RedisFailure::Server.index()];
     // Until the next probe, the clock stands still: with its success the adjustment is sent again.
     let wait_until_used = async |expected| {
         clock().advance(Duration::from_secs(2));

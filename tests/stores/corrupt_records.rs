@@ -4,7 +4,7 @@ use testkit::{
     redis_server::RedisServer,
     scripts::{ACQUIRE, ADJUST, CHARGE, PEEK, ScriptCaller},
 };
-use tidegate::limit::{Algorithm, MAX_LEASED_TOKENS};
+use tidegate::limit::{Algorithm, MAX_LEASED_UNITS};
 
 use crate::support::NOW;
 
@@ -142,7 +142,7 @@ fn any_calls() -> impl Strategy<Value = Vec<ScriptCall>> {
         cost().prop_map(ScriptCall::Charge),
         cost().prop_map(ScriptCall::Peek),
         (cost(), at).prop_map(|(cost, at)| ScriptCall::Adjust(cost, at)),
-        (1..MAX_LEASED_TOKENS).prop_map(ScriptCall::Acquire),
+        (1..MAX_LEASED_UNITS).prop_map(ScriptCall::Acquire),
     ];
     prop::collection::vec(call, 1..6)
 }
@@ -154,7 +154,7 @@ impl Scripts {
         Self { charge, peek, adjust, acquire }
     }
 
-    /// `None` if tokens of this algorithm cannot be leased.
+    /// `None` if units of this algorithm cannot be leased.
     fn call(
         &mut self,
         key: &str,

@@ -5,7 +5,7 @@ use tidegate::{
     limit::{
         Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, MAX_QUOTA_MILLIS, Quota,
     },
-    store::{CounterStore, StoreHandle, memory::Memory},
+    store::{CounterStore, StoreHandle, memory::MemoryStore},
 };
 use tokio::runtime::Runtime;
 
@@ -105,7 +105,7 @@ fn any_sequence() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
 struct StorePair<'a> {
     runtime: &'a Runtime,
     clock: &'a Clock,
-    memory: Memory,
+    memory: MemoryStore,
     handle: &'a StoreHandle,
     counter_store: &'a CounterStore,
     /// The first caller of this sequence: other sequences in the same Redis have others.
@@ -230,7 +230,7 @@ fn rust_and_lua_decide_alike() {
         let mut pair = StorePair {
             runtime: &runtime,
             clock: &clock,
-            memory: Memory::new(1_000),
+            memory: MemoryStore::new(1_000),
             handle: &handle,
             counter_store: &counter_store,
             first_caller: caller.get(),
@@ -251,7 +251,7 @@ fn the_largest_quotas_are_exact_in_lua() {
         let clock = Clock::manual(NOW);
         let counter_store = counter_store(&redis, clock.clone());
         let handle = counter_store.worker();
-        let memory = Memory::new(1_000);
+        let memory = MemoryStore::new(1_000);
         for algorithm in Algorithm::ALL {
             for max_wait in [0, 7, (1 << 20) - 1] {
                 // Just below MAX_QUOTA_MILLIS: 2^32 - 1 times 2^20 - 1 ms.
@@ -325,7 +325,7 @@ fn long_records_decide_alike() {
         let mut pair = StorePair {
             runtime: &runtime,
             clock: &clock,
-            memory: Memory::new(1_000),
+            memory: MemoryStore::new(1_000),
             handle: &handle,
             counter_store: &counter_store,
             first_caller: caller.get(),

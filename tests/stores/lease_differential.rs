@@ -3,15 +3,15 @@ use testkit::{
     redis_server::RedisServer,
     scripts::{ACQUIRE, ScriptCaller},
 };
-use tidegate::limit::{Algorithm, Decision, Grant, Limit, Quota, State, TokenDemand, TokenReturn};
+use tidegate::limit::{Algorithm, Decision, Grant, Limit, Quota, State, UnitDemand, UnitReturn};
 
 use crate::support::{NOW, limit};
 
-/// A demand, after a delay in ms; the tokens that it returns were charged `ago` ms before.
+/// A demand, after a delay in ms; the units that it returns were charged `ago` ms before.
 #[derive(Clone, Debug)]
 struct AcquireCall {
     delay: u64,
-    demand: TokenDemand,
+    demand: UnitDemand,
     ago: u64,
 }
 
@@ -41,12 +41,12 @@ fn any_calls(limit: &Limit) -> impl Strategy<Value = Vec<AcquireCall>> + use<> {
     let extra = prop_oneof![1 => Just(0_u32), 2 => 0_u32..40, 1 => 0..=quota];
     let back = prop_oneof![3 => Just(0_u32), 1 => 1_u32..20];
     let call = (delay, minimum, more, extra, 1_u32..12, back, 0..sub_window * 9).prop_map(
-        |(delay, minimum, more, extra, extra_divisor, tokens, ago)| {
-            let back = TokenReturn { charged_at: 0, tokens };
+        |(delay, minimum, more, extra, extra_divisor, units, ago)| {
+            let back = UnitReturn { charged_at: 0, units };
             let needed = minimum.saturating_add(more);
             AcquireCall {
                 delay,
-                demand: TokenDemand { minimum, needed, extra, extra_divisor, returned: back },
+                demand: UnitDemand { minimum, needed, extra, extra_divisor, returned: back },
                 ago,
             }
         },
@@ -67,7 +67,7 @@ fn grant_in_lua(
     limit: &Limit,
     run: u64,
     now: u64,
-    demand: &TokenDemand,
+    demand: &UnitDemand,
 ) -> Vec<i64> {
     let Limit { algorithm, quota, .. } = limit;
     let mut command = caller.command();
@@ -76,19 +76,19 @@ fn grant_in_lua(
     command
         .arg(demand.extra)
         .arg(demand.extra_divisor)
-        .arg(demand.returned.tokens)
+        .arg(demand.returned.units)
         .arg(demand.returned.charged_at);
     command.query(&mut caller.connection).expect("a reply")
 }
 
 /// The grant of the Rust implementation, in the format of the script's reply.
-fn grant_in_rust(state: &mut State, limit: &Limit, now: u64, demand: &TokenDemand) -> Vec<i64> {
-    let Grant { tokens, spendable_until: end, decision } = state.acquire(&limit.quota, now, demand);
+fn grant_in_rust(state: &mut State, limit: &Limit, now: u64, demand: &UnitDemand) -> Vec<i64> {
+    let Grant { units, spendable_until: end, decision } = state.acquire(&limit.quota, now, demand);
     let Decision { admitted, remaining, used, reset_at, retry_at, wait, .. } = decision;
     let mut reply =
         [now, admitted.into(), remaining, used, reset_at].map(u64::cast_signed).to_vec();
     reply.push(retry_at.map_or(-1, u64::cast_signed));
-    reply.extend([wait, tokens.into(), end].map(u64::cast_signed));
+    reply.extend([wait, units.into(), end].map(u64::cast_signed));
     reply
 }
 
@@ -113,8 +113,8 @@ fn assert_same_grants(
     let (mut state, mut now) = (State::fresh(limit.algorithm), NOW);
     for AcquireCall { delay, demand, ago } in calls {
         now += delay;
-        let demand = TokenDemand {
-            returned: TokenReturn { charged_at: now - ago, ..demand.returned },
+        let demand = UnitDemand {
+            returned: UnitReturn { charged_at: now - ago, ..demand.returned },
             ..*demand
         };
         let in_lua = grant_in_lua(caller, limit, run, now, &demand);

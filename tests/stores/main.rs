@@ -5,8 +5,8 @@
 
 /// The worst-case cost of one call in Redis.
 mod redis_cost;
-/// Token leases and the deny cache.
-mod token_lease;
+/// Leases and the deny cache.
+mod unit_lease;
 
 /// Adjustments in the background, and late replies to charges.
 mod adjustments;

@@ -1,7 +1,7 @@
 use futures_util::future::join_all;
 use testkit::{override_proxy::OverrideProxy, redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
-    redis::{Failure, RedisOptions, Topology},
+    redis::{RedisFailure, RedisOptions, Topology},
     store::CounterStore,
 };
 
@@ -38,7 +38,7 @@ async fn assert_recovery(redis: &RedisServer, number: usize, reply: &str) {
     let used = decide().await.decision(0).used;
 
     proxy.reply_with(reply);
-    let timeouts = || counter_store.stats().failures[Failure::Timeout.index()];
+    let timeouts = || counter_store.stats().failures[RedisFailure::Timeout.index()];
     let before = timeouts();
     let verdict = decide().await;
     assert!(verdict.is_fallback() && verdict.admitted, "{reply}: {verdict:?}");

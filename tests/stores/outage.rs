@@ -8,7 +8,7 @@ use testkit::{
 };
 use tidegate::{
     limit::{Adjustment, Change, Charge, DecisionSource, Limit, OnFailure, Verdict},
-    redis::{Failure, RedisOptions, Topology},
+    redis::{RedisFailure, RedisOptions, Topology},
     store::{CounterStore, StoreError, StoreHandle},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -52,7 +52,7 @@ async fn wait_for_recovery(counter_store: &CounterStore, handle: &StoreHandle) {
     assert!(counter_store.status().is_healthy());
 }
 
-fn failures(counter_store: &CounterStore, kind: Failure) -> u64 {
+fn failures(counter_store: &CounterStore, kind: RedisFailure) -> u64 {
     counter_store.stats().failures[kind.index()]
 }
 
@@ -119,15 +119,15 @@ async fn a_redis_killed_under_load_fails_and_delays_no_request() {
             redis.kill();
         }
         // After the first detection no request waits.
-        if failures(&counter_store, Failure::Io) > 0 {
+        if failures(&counter_store, RedisFailure::Io) > 0 {
             assert!(charge_at_once(&handle, &limit).admitted);
             continue;
         }
         assert!(charge_before_timeout(&handle, &limit).await.unwrap().admitted);
     }
     let stats = counter_store.stats();
-    assert!(failures(&counter_store, Failure::Open) >= 1_900, "{stats:?}");
-    assert!(failures(&counter_store, Failure::Io) >= 1, "{stats:?}");
+    assert!(failures(&counter_store, RedisFailure::Open) >= 1_900, "{stats:?}");
+    assert!(failures(&counter_store, RedisFailure::Io) >= 1, "{stats:?}");
     redis.restart();
     wait_for_recovery(&counter_store, &handle).await;
 }
@@ -138,14 +138,14 @@ async fn a_hung_redis_delays_only_the_first_requests() {
     let (counter_store, handle) = gateway(&redis);
     let limit = limit("hang", 1_000);
     assert!(charge_before_timeout(&handle, &limit).await.unwrap().admitted);
-    let before = failures(&counter_store, Failure::Timeout);
+    let before = failures(&counter_store, RedisFailure::Timeout);
     redis.suspend();
     let charges = [charge(&limit, 1)];
     let both =
         async { tokio::join!(handle.charge(&charges, now()), handle.charge(&charges, now())) };
     let (first, second) = wait_for_timeout(&redis, both).await;
     assert!(first.unwrap().admitted && second.unwrap().admitted);
-    let timeouts = || failures(&counter_store, Failure::Timeout) - before;
+    let timeouts = || failures(&counter_store, RedisFailure::Timeout) - before;
     assert_eq!(timeouts(), 2, "neither call was repeated");
     for _ in 0..100 {
         assert!(charge_at_once(&handle, &limit).admitted);
@@ -189,7 +189,7 @@ async fn an_outage_found_by_one_worker_delays_no_other() {
         })
         .await;
     }
-    let late = failures(&counter_store, Failure::Timeout);
+    let late = failures(&counter_store, RedisFailure::Timeout);
     redis.suspend();
     let charges = [charge(&limit, 1)];
     let outcome = wait_for_timeout(&redis, first.charge(&charges, now())).await;
@@ -200,7 +200,7 @@ async fn an_outage_found_by_one_worker_delays_no_other() {
     for other in &others {
         assert!(charge_at_once(other, &limit).is_fallback());
     }
-    assert_eq!(failures(&counter_store, Failure::Timeout), late + 1, "only the first waited");
+    assert_eq!(failures(&counter_store, RedisFailure::Timeout), late + 1, "only the first waited");
     redis.resume();
     for handle in others.iter().chain([&first]) {
         wait_for_recovery(&counter_store, handle).await;
@@ -235,7 +235,7 @@ async fn a_read_only_or_full_redis_is_an_outage() {
         assert!(charge_before_timeout(&handle, &limit).await.unwrap().admitted);
         let _: String = redis.command(&break_command);
         assert!(charge_before_timeout(&handle, &limit).await.unwrap().admitted);
-        assert_eq!(failures(&counter_store, Failure::Server), 1, "{break_command:?}");
+        assert_eq!(failures(&counter_store, RedisFailure::Server), 1, "{break_command:?}");
         // The probe must not accept a Redis that replies but refuses writes.
         let before = rejected_writes(&redis);
         eventually("Redis is probed twice", async || rejected_writes(&redis) > before + 1).await;
@@ -307,7 +307,8 @@ async fn an_adjustment_has_the_charges_timeout_and_is_not_repeated() {
     let again = handle.adjust(&adjustments, DecisionSource::Store, now()).await;
     assert!(again.are_made()[0], "a flushed script is sent again");
 
-    let failed = || [Failure::Timeout, Failure::Open].map(|kind| failures(&counter_store, kind));
+    let failed =
+        || [RedisFailure::Timeout, RedisFailure::Open].map(|kind| failures(&counter_store, kind));
     let before = failed();
     redis.suspend();
     let adjusting = handle.adjust(&adjustments, DecisionSource::Store, now());

@@ -6,7 +6,7 @@ use std::{cell::Cell, time::Duration};
 use futures_util::future::join_all;
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
-    clock::Clock,
+    clock::{Clock, Uptime},
     limit::{Algorithm, Decision, Limit, Quota},
     redis::RedisOptions,
     store::{CounterStore, StoreHandle},
@@ -53,9 +53,9 @@ struct Gateway {
     /// Whether Redis has been lost.
     is_lost: Cell<bool>,
     /// When Redis is back and settled, by [`Clock::uptime`]; `None` before and during the outage.
-    settled_at: Cell<Option<Duration>>,
+    settled_at: Cell<Option<Uptime>>,
     /// When the clients end.
-    end: Cell<Duration>,
+    end: Cell<Uptime>,
 }
 
 /// What a client has seen.
@@ -131,7 +131,7 @@ async fn assert_waits_hold(length: Duration) {
         clock,
         is_lost: Cell::new(false),
         settled_at: Cell::new(None),
-        end: Cell::new(Duration::MAX),
+        end: Cell::new(Uptime::MAX),
     };
     let limits = limits();
     let callers = limits.iter().flat_map(|limit| [1, LATE_KEY].map(|key| (limit, key)));

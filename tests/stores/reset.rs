@@ -24,7 +24,7 @@ async fn a_reset_reaches_every_gateway() {
     }
     eventually("each counts both", async || fleet.iter().all(|of| of.status().gateways == 2)).await;
     let handles = [fleet[0].worker(), fleet[1].worker()];
-    for limit in [daily_limit("plain", LeaseSize::Off), daily_limit("leased", LeaseSize::Tokens(5))]
+    for limit in [daily_limit("plain", LeaseSize::Off), daily_limit("leased", LeaseSize::Units(5))]
     {
         let (one, other) = (charge(&limit, 1), charge(&limit, 2));
         for handle in &handles {
@@ -81,14 +81,14 @@ async fn an_unanswered_reset_changes_nothing_locally() {
     let counter_store = made.expect("usable options");
     let handle = counter_store.worker();
     let (blocked, leased) =
-        (daily_limit("blocked", LeaseSize::Off), daily_limit("leased", LeaseSize::Tokens(10)));
+        (daily_limit("blocked", LeaseSize::Off), daily_limit("leased", LeaseSize::Units(10)));
     let counted = limit("counted", 1_000);
     let admits = async |limit| {
         handle.charge(&[charge(limit, 1)], now()).await.expect("a local policy").admitted
     };
     while admits(&blocked).await {}
     assert!(admits(&leased).await);
-    let outstanding = counter_store.stats().tokens.outstanding;
+    let outstanding = counter_store.stats().leases.outstanding;
     assert!(outstanding > 0);
     redis.suspend();
     wait_for_outage(&counter_store, &handle).await;
@@ -98,7 +98,7 @@ async fn an_unanswered_reset_changes_nothing_locally() {
     let reset = counter_store.reset(&all, Key(1));
     assert!(while_clock_advances(&clock(), reset).await.0.is_err());
     assert!(!admits(&blocked).await, "Redis had refused it");
-    assert_eq!(counter_store.stats().tokens.outstanding, outstanding);
+    assert_eq!(counter_store.stats().leases.outstanding, outstanding);
     redis.resume();
     let local = [Adjustment { limit: &counted, key: Key(1), change: Change::Overdraw { cost: 1 } }];
     let adjusted = handle.adjust(&local, DecisionSource::Fallback, now()).await;

@@ -69,7 +69,7 @@ pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
     redis_options(Topology::one(redis.url()))
 }
 
-/// Options for a test on [`clock`] that makes Redis hang: the timeout ends before leased tokens are idle.
+/// Options for a test on [`clock`] that makes Redis hang: the timeout ends before leased units are idle.
 pub(crate) fn short_timeout_options(redis: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_millis(500), ..options(redis) }
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use testkit::{redis_server::RedisServer, wait::while_clock_advances};
-use tidegate::{clock::Clock, redis::Failure};
+use tidegate::{clock::Clock, redis::RedisFailure};
 
 use crate::support::{FilterGateway, MINUTE, NOW};
 
@@ -49,13 +49,13 @@ async fn an_emptied_redis_is_refilled() {
     for minute in 25..30 {
         clock.set(NOW + minute * MINUTE);
         for gateway in [&mut a, &mut b] {
-            assert_eq!(gateway.tick().await, Err(Failure::Io));
+            assert_eq!(gateway.tick().await, Err(RedisFailure::Io));
             assert!(gateway.sync.has_unread_generations());
         }
         a.record([minute]);
         b.record([100 + minute]);
     }
-    assert_eq!(a.stats.failures(Failure::Io), 5);
+    assert_eq!(a.stats.failures(RedisFailure::Io), 5);
     redis.restart();
     tick_until_all_checked(&mut a).await;
     tick_until_all_checked(&mut b).await;
@@ -79,7 +79,7 @@ async fn a_gateway_loads_when_redis_becomes_reachable() {
     // Each waits for a probe.
     for _ in 0..2 {
         let (loaded, _) = while_clock_advances(&clock, gateway.load()).await;
-        assert_eq!(loaded, Err(Failure::Io));
+        assert_eq!(loaded, Err(RedisFailure::Io));
     }
     gateway.record([1]);
     assert!(!gateway.is_complete());
@@ -101,7 +101,7 @@ async fn flushed_scripts_are_reloaded() {
         gateway.ticks(1).await;
         assert_eq!(gateway.tick_pending().await, 0);
     }
-    assert_eq!(Failure::ALL.map(|failure| gateway.stats.failures(failure)), [0; 5]);
+    assert_eq!(RedisFailure::ALL.map(|failure| gateway.stats.failures(failure)), [0; 5]);
 }
 
 #[tokio::test]
@@ -117,11 +117,11 @@ async fn a_pause_is_waited_out_and_a_hang_times_out() {
     // The second tick reconnects and times out as well.
     for _ in 0..2 {
         let (ticked, _) = while_clock_advances(&clock, gateway.tick()).await;
-        assert_eq!(ticked, Err(Failure::Timeout));
+        assert_eq!(ticked, Err(RedisFailure::Timeout));
     }
     redis.resume();
     tick_until_written(&mut gateway).await;
-    assert_eq!(gateway.stats.failures(Failure::Timeout), 2);
+    assert_eq!(gateway.stats.failures(RedisFailure::Timeout), 2);
     let fresh = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(fresh.missing([0, 1, 10, 11]), [0; 0]);
 }
@@ -148,8 +148,8 @@ async fn a_read_only_redis_is_still_read() {
         b.filter.rotate(clock.now());
         a.record([11]);
         b.record([12]);
-        assert_eq!(a.tick().await, Err(Failure::Server), "{break_command:?}");
-        assert_eq!(b.tick().await, Err(Failure::Server), "{break_command:?}");
+        assert_eq!(a.tick().await, Err(RedisFailure::Server), "{break_command:?}");
+        assert_eq!(b.tick().await, Err(RedisFailure::Server), "{break_command:?}");
         assert_eq!(b.missing([10]), [0; 0], "Redis is still read");
         let c = FilterGateway::loaded(&redis, &clock).await;
         assert_eq!(c.missing([0, 1, 2, 10]), [0; 0], "Redis is still loaded from");
@@ -167,7 +167,7 @@ async fn a_broken_connection_costs_one_tick() {
     let mut gateway = writer(&redis, &clock, 2).await;
     gateway.record([10]);
     let _: u64 = redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-    assert_eq!(gateway.tick().await, Err(Failure::Io));
+    assert_eq!(gateway.tick().await, Err(RedisFailure::Io));
     assert_eq!(tick_until_written(&mut gateway).await, 1);
 }
 

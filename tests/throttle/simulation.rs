@@ -9,7 +9,7 @@ use std::{
 
 use testkit::random::SplitMix64;
 use tidegate::{
-    redis::Failure,
+    redis::RedisFailure,
     throttle::{
         Filter, payload,
         sync::{
@@ -184,7 +184,10 @@ impl Simulation<'_> {
 }
 
 /// A tick of a simpler protocol: only the current minute is exchanged, and conflicting commits are abandoned.
-async fn single_minute_tick(filter: &Filter, store: &mut impl FilterStore) -> Result<(), Failure> {
+async fn single_minute_tick(
+    filter: &Filter,
+    store: &mut impl FilterStore,
+) -> Result<(), RedisFailure> {
     store.time().await?;
     let (geometry, index) = (filter.geometry(), *filter.live_generations().end());
     let minute = geometry.minute(index);

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use testkit::{options::redis_options, random::SplitMix64, redis_server::RedisServer};
 use tidegate::{
     clock::Clock,
-    redis::{Failure, Topology},
+    redis::{RedisFailure, Topology},
     store::CounterStore,
     throttle::{
         Filter, Geometry, HashKeys,
@@ -83,11 +83,11 @@ impl FilterGateway {
         gateway
     }
 
-    pub(crate) async fn load(&mut self) -> Result<SyncReport, Failure> {
+    pub(crate) async fn load(&mut self) -> Result<SyncReport, RedisFailure> {
         self.sync.load(&self.filter, &mut self.store).await
     }
 
-    pub(crate) async fn tick(&mut self) -> Result<SyncReport, Failure> {
+    pub(crate) async fn tick(&mut self) -> Result<SyncReport, RedisFailure> {
         self.filter.rotate(self.clock.now());
         self.sync.tick(&self.filter, &mut self.store).await
     }

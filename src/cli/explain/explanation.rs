@@ -17,7 +17,7 @@ use crate::plan::{
 };
 use crate::respond::{self, ErrorForm, LimitReport};
 use crate::snapshot::{Action, Route, Snapshot};
-use crate::store::memory::Memory;
+use crate::store::memory::MemoryStore;
 use crate::upstream::balance::{Balancer, ChoiceInput, Endpoint, EndpointView};
 use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 
@@ -505,7 +505,7 @@ fn limit_charges<'s>(
 /// Charges the limits with empty counters; true if all admit.
 fn charge(limits: &mut [LimitCharge<'_>], now: Millis) -> bool {
     let charges: Vec<Charge<'_>> = limits.iter().map(|limit| limit.charge).collect();
-    let verdict = Memory::new(charges.len()).charge(&charges, now);
+    let verdict = MemoryStore::new(charges.len()).charge(&charges, now);
     for (limit, outcome) in limits.iter_mut().zip(verdict.outcomes) {
         limit.outcome = outcome;
     }

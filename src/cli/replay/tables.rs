@@ -1,8 +1,7 @@
 //! Prints a replay's report as tables.
 
 use std::io::{self, Write};
-
-use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
+use std::iter;
 
 use crate::replay::report::{ConfigResult, Difference, Report, Row};
 
@@ -103,29 +102,52 @@ fn difference(difference: &Difference, out: &mut dyn Write) -> io::Result<()> {
     table(&["limit", "newly refused", "newly admitted"], &[1, 2], limits, out)?;
     let callers = callers.iter().map(|row| {
         let counts = [row.requests, row.newly_refused, row.newly_admitted].map(grouped);
-        std::iter::once(row.caller.clone()).chain(counts).collect()
+        iter::once(row.caller.clone()).chain(counts).collect()
     });
     table(&["caller", "requests", "newly refused", "newly admitted"], &[1, 2, 3], callers, out)
 }
 
-/// Prints a table, with the columns `numbers` aligned to the right; nothing without rows.
+/// Prints a Markdown table, with the columns `numbers` aligned to the right; nothing without rows.
 fn table(
     header: &[&str],
     numbers: &[usize],
     rows: impl Iterator<Item = Vec<String>>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN).set_header(header.to_vec()).add_rows(rows);
-    if table.is_empty() {
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
         return Ok(());
     }
-    for column in numbers {
-        if let Some(column) = table.column_mut(*column) {
-            column.set_cell_alignment(CellAlignment::Right);
+    let header: Vec<String> = header.iter().map(|cell| (*cell).to_owned()).collect();
+    let mut widths = vec![0; header.len()];
+    for row in iter::once(&header).chain(&rows) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
         }
     }
-    writeln!(out, "\n{table}")
+    writeln!(out)?;
+    print_row(&header, &widths, numbers, out)?;
+    for width in &widths {
+        write!(out, "|{}", "-".repeat(width + 2))?;
+    }
+    writeln!(out, "|")?;
+    rows.iter().try_for_each(|row| print_row(row, &widths, numbers, out))
+}
+
+fn print_row(
+    row: &[String],
+    widths: &[usize],
+    numbers: &[usize],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+        if numbers.contains(&column) {
+            write!(out, "| {cell:>width$} ")?;
+        } else {
+            write!(out, "| {cell:<width$} ")?;
+        }
+    }
+    writeln!(out, "|")
 }
 
 fn count(number: u64, what: &str) -> String {

@@ -9,7 +9,7 @@ use super::stream::Http2Stream;
 use crate::{
     connection::output::ResponseFraming,
     framing::{
-        BodyEncoder, Buffer, ClientStream, Timeout, Version, header_map::from_lines,
+        BodyEncoder, ClientStream, Fields, Timeout, Version, header_map::from_fields,
         socket::yield_turn, state::Wait, tunnel::poll_capacity,
     },
     gateway::{Content, RequestContext, Response},
@@ -33,16 +33,21 @@ struct BodyWriter<'a> {
     has_ended: bool,
 }
 
+/// The head of `response`, without fields that delimit the body.
+pub(super) fn response_head(response: &Response) -> http::Response<()> {
+    let mut fields = Fields::new();
+    response.write_fields(&mut fields);
+    let mut head = http::Response::new(());
+    *head.status_mut() = response.status;
+    *head.headers_mut() = from_fields(&fields);
+    head
+}
+
 /// Writes `response` and logs its request.
 pub(super) async fn write(stream: &Http2Stream, response: Response) {
     let (method, _) = response.method_and_version();
     let framing = ResponseFraming::of(&response, &method, Version::Http2);
-    let mut lines = Buffer::with_capacity(1024);
-    response.write_fields(&mut lines);
-    let mut head = http::Response::new(());
-    *head.status_mut() = response.status;
-    *head.headers_mut() = from_lines(&lines);
-    drop(lines);
+    let mut head = response_head(&response);
     if let Some(length) = framing.length
         && !response.is_trailers_only()
     {
@@ -133,12 +138,7 @@ impl BodyWriter<'_> {
                     context.add_bytes_sent(count);
                     self.unsent = bytes.into();
                     if body.is_done() {
-                        let trailers = body.take_trailers();
-                        self.trailers = trailers.map(|fields| {
-                            let mut lines = Vec::new();
-                            fields.write_to(&mut lines, |_, _| true);
-                            from_lines(&lines)
-                        });
+                        self.trailers = body.take_trailers().as_ref().map(from_fields);
                         self.body = None;
                     }
                 }

@@ -16,7 +16,7 @@ use crate::{
     framing::{
         BodyEncoder, BodyError, BodyLength, ClientStream, ConnectionState, Fields, FramingError,
         Http2Receiver, RequestHead, StateCell,
-        header_map::{from_lines, to_trailers},
+        header_map::{from_fields, to_trailers},
         socket::yield_turn,
         state::CloseMode,
         upgrade::requested_protocol,
@@ -290,18 +290,16 @@ impl ClientStream for Http2Stream {
         self.body.borrow_mut().trailers.take()
     }
 
-    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
+    fn send_interim(&self, status: u16, fields: &Fields) {
         let count = self.interim_responses.get();
         self.interim_responses.set(count + 1);
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::PROCESSING);
         if let Some(respond) = &mut *self.respond.borrow_mut()
             && count < MAX_INTERIM_RESPONSES
         {
-            let mut lines = Vec::new();
-            fields(&mut lines);
             let mut response = http::Response::new(());
             *response.status_mut() = status;
-            *response.headers_mut() = from_lines(&lines);
+            *response.headers_mut() = from_fields(fields);
             let _ = respond.send_informational(response);
         }
     }

@@ -1,23 +1,16 @@
 //! The client's end of a tunnel over HTTP/2 (RFC 8441): begins it with the 200, and drives it to its end.
 
 use crate::{
-    framing::{
-        Buffer, ClientStream, Tunnel, TunnelOutcome, header_map::from_lines, tunnel::Http2End,
-    },
+    framing::{Buffer, ClientStream, Tunnel, TunnelOutcome, tunnel::Http2End},
     gateway::{Content, Response},
     telemetry::CutReason,
 };
 
-use super::stream::Http2Stream;
+use super::{output::response_head, stream::Http2Stream};
 
 /// Sends the head of `response`, and moves bytes in both directions until the tunnel ends.
 pub(super) async fn tunnel(stream: &Http2Stream, response: Response) {
-    let mut lines = Buffer::with_capacity(512);
-    response.write_fields(&mut lines);
-    let mut head = http::Response::new(());
-    *head.status_mut() = response.status;
-    *head.headers_mut() = from_lines(&lines);
-    drop(lines);
+    let head = response_head(&response);
     let Response { content: Content::Tunnel(upstream), mut context, timeouts, .. } = response
     else {
         return;

@@ -14,8 +14,8 @@ fn window_counters_may_lease_tokens() {
     for (limit, expected) in [
         ("{quota: 5, window: 10s}", LeaseSize::Off),
         ("{quota: 5, window: 10s, reserve: auto}", LeaseSize::Auto),
-        ("{quota: 5, window: 10s, strict: true, reserve: 5}", LeaseSize::Tokens(5)),
-        ("{quota: 5, window: 10s, algorithm: fixed_window, reserve: 1}", LeaseSize::Tokens(1)),
+        ("{quota: 5, window: 10s, strict: true, reserve: 5}", LeaseSize::Units(5)),
+        ("{quota: 5, window: 10s, algorithm: fixed_window, reserve: 1}", LeaseSize::Units(1)),
     ] {
         let snapshot = compile(&with(limit)).unwrap();
         assert_eq!(snapshot.limits[0].limit.lease_size, expected, "{limit}");

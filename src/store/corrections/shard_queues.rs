@@ -24,8 +24,8 @@ pub(super) const MAX_SENDERS: usize = 16;
 pub(in crate::store) enum CorrectionReason {
     /// A request that is over, or whose call timed out.
     Request,
-    /// Tokens of a lease that were not spent.
-    Tokens,
+    /// Units of a lease that were not spent.
+    UnspentUnits,
 }
 
 /// A correction that waits.
@@ -79,11 +79,11 @@ impl PendingCorrection {
 #[derive(Debug)]
 struct ShardQueue {
     waiting: VecDeque<PendingCorrection>,
-    state: QueueState,
+    state: ShardQueueState,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum QueueState {
+enum ShardQueueState {
     /// In [`ShardQueues::ready`]: a sender may take a batch.
     Ready,
     /// A sender has a batch in flight.
@@ -129,7 +129,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         let evicted = if self.waiting >= CAPACITY { self.evict_oldest() } else { None };
         let queue = self.queues.entry(shard).or_insert_with(|| {
             self.ready.push_back(shard);
-            ShardQueue { waiting: VecDeque::new(), state: QueueState::Ready }
+            ShardQueue { waiting: VecDeque::new(), state: ShardQueueState::Ready }
         });
         queue.waiting.push_back(pending);
         self.waiting += 1;
@@ -169,7 +169,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
                 self.queues.remove(&shard);
                 continue;
             }
-            queue.state = QueueState::Sending;
+            queue.state = ShardQueueState::Sending;
             self.sending += 1;
             sort_slots(&mut batch);
             return Some((shard, batch));
@@ -185,15 +185,15 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
 
     /// Ends a batch whose corrections Redis has made.
     pub(super) fn complete(&mut self, shard: S) {
-        self.end_batch(shard, Vec::new(), QueueState::Ready);
+        self.end_batch(shard, Vec::new(), ShardQueueState::Ready);
     }
 
     /// Ends a batch that failed. Its corrections in `retry` are sent first when the shard can be reached.
     pub(super) fn park(&mut self, shard: S, retry: Vec<PendingCorrection>) {
-        self.end_batch(shard, retry, QueueState::Parked);
+        self.end_batch(shard, retry, ShardQueueState::Parked);
     }
 
-    fn end_batch(&mut self, shard: S, retry: Vec<PendingCorrection>, state: QueueState) {
+    fn end_batch(&mut self, shard: S, retry: Vec<PendingCorrection>, state: ShardQueueState) {
         self.sending -= 1;
         let Some(queue) = self.queues.get_mut(&shard) else { return };
         self.waiting += retry.len();
@@ -205,7 +205,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
             return;
         }
         queue.state = state;
-        if state == QueueState::Ready {
+        if state == ShardQueueState::Ready {
             self.ready.push_back(shard);
         }
     }
@@ -213,8 +213,8 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
     /// Makes ready the parked queues whose shard can be reached again.
     pub(super) fn resume(&mut self, is_live: impl Fn(S) -> bool) {
         for (&shard, queue) in &mut self.queues {
-            if queue.state == QueueState::Parked && is_live(shard) {
-                queue.state = QueueState::Ready;
+            if queue.state == ShardQueueState::Parked && is_live(shard) {
+                queue.state = ShardQueueState::Ready;
                 self.ready.push_back(shard);
             }
         }

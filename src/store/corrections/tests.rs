@@ -25,17 +25,17 @@ fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
     }
 }
 
-/// A queue with a correction for a request, and one of leased tokens.
+/// A queue with a correction for a request, and one of leased units.
 fn queue() -> CorrectionQueue {
     let queue = CorrectionQueue::new(Arc::default(), Clock::manual(0));
-    for (key, reason) in (0..).zip([CorrectionReason::Request, CorrectionReason::Tokens]) {
+    for (key, reason) in (0..).zip([CorrectionReason::Request, CorrectionReason::UnspentUnits]) {
         queue.push(ShardId::ONLY, pending(reason, key));
     }
     queue
 }
 
 /// Ends a batch with this outcome. Returns how many corrections were in it.
-fn send(queue: &CorrectionQueue, outcome: Result<(), Failure>) -> usize {
+fn send(queue: &CorrectionQueue, outcome: Result<(), RedisFailure>) -> usize {
     queue.shards.lock().resume(|_| true);
     if !queue.shards.lock().start_sender() {
         return 0;
@@ -58,27 +58,27 @@ fn applied_corrections_are_done() {
 fn unsent_corrections_stay() {
     let queue = queue();
     for _ in 0..10 {
-        assert_eq!(send(&queue, Err(Failure::Open)), 2);
+        assert_eq!(send(&queue, Err(RedisFailure::Open)), 2);
     }
     assert_eq!(queue.stats(), QueueStats::default());
 }
 
-const LOST: QueueStats = QueueStats { dropped: 1, lost_tokens: 5 };
+const LOST: QueueStats = QueueStats { dropped: 1, lost_units: 5 };
 
 #[test]
 fn refused_corrections_are_sent_once_more() {
     let queue = queue();
-    assert_eq!(send(&queue, Err(Failure::Server)), 2);
+    assert_eq!(send(&queue, Err(RedisFailure::Server)), 2);
     assert_eq!(queue.stats(), QueueStats::default());
     queue.push(ShardId::ONLY, pending(CorrectionReason::Request, 9));
-    assert_eq!((send(&queue, Err(Failure::Server)), queue.stats()), (3, LOST));
+    assert_eq!((send(&queue, Err(RedisFailure::Server)), queue.stats()), (3, LOST));
     assert_eq!((send(&queue, Ok(())), send(&queue, Ok(()))), (1, 0));
     assert_eq!(queue.stats(), LOST);
 }
 
 #[test]
 fn corrections_of_unknown_outcome_are_lost_and_later_ones_are_sent() {
-    for failure in [Failure::Timeout, Failure::Io, Failure::Reply] {
+    for failure in [RedisFailure::Timeout, RedisFailure::Io, RedisFailure::Reply] {
         let queue = queue();
         assert!(queue.shards.lock().start_sender());
         let (shard, batch) = queue.take_batch().expect("two corrections wait");

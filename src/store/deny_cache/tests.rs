@@ -109,7 +109,7 @@ fn only_denials_in_force_are_cached() {
 #[test]
 fn a_denial_is_trusted_briefly_and_reports_the_whole_wait() {
     let (cache, denial) = (DenyCache::default(), refusal(10, 10, NOW + 3_600_000));
-    for lease_size in [LeaseSize::Off, LeaseSize::Auto, LeaseSize::Tokens(10)] {
+    for lease_size in [LeaseSize::Off, LeaseSize::Auto, LeaseSize::Units(10)] {
         let limit = Limit { lease_size, ..limit_of(10) };
         cache.insert(&charge(&limit, 1, 1), &denial, at(5));
         let found = cache.get(&charge(&limit, 1, 1), 5 + INITIAL_TRUST - 1).unwrap();
@@ -238,7 +238,7 @@ fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
 
 #[test]
 fn the_entry_that_expires_first_is_replaced() {
-    let entry = |expires| Entry {
+    let entry = |expires| DenyEntry {
         quota_id: 1,
         expires,
         trusted_until: 0,
@@ -255,7 +255,7 @@ fn the_entry_that_expires_first_is_replaced() {
     assert_eq!(set.victim(100), 3);
     set.entries[2] = None;
     assert_eq!(set.victim(0), 2, "an empty one first");
-    assert_eq!(size_of::<Option<Entry>>(), size_of::<Entry>());
+    assert_eq!(size_of::<Option<DenyEntry>>(), size_of::<DenyEntry>());
 }
 
 #[derive(Clone, Debug)]

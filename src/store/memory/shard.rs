@@ -2,7 +2,7 @@
 
 use super::{
     eviction::{EvictionRank, RecordUsage},
-    table::{Entry, Table},
+    table::{RecordEntry, RecordTable},
 };
 use crate::limit::{Algorithm, Change, Decision, Millis, Quota, State};
 
@@ -23,7 +23,7 @@ pub(super) struct RecordCharge {
 
 /// A bounded table of records.
 pub(super) struct RecordShard {
-    table: Table,
+    table: RecordTable,
     max: usize,
     /// The slot at which the next sweep or eviction continues.
     cursor: usize,
@@ -33,7 +33,7 @@ pub(super) struct RecordShard {
 impl RecordShard {
     /// An empty shard for at most `max` records, at least 1.
     pub(super) fn new(max: usize) -> Self {
-        Self { table: Table::default(), max: max.max(1), cursor: 0, evictions: 0 }
+        Self { table: RecordTable::default(), max: max.max(1), cursor: 0, evictions: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -119,7 +119,7 @@ impl RecordShard {
             let expires = to_seconds_ceil(state.expires_at(&charge.quota));
             self.make_room(now);
             let usage = update(RecordUsage::new(now), &decision);
-            self.table.insert(Entry { id: charge.id, state, expires, usage });
+            self.table.insert(RecordEntry { id: charge.id, state, expires, usage });
         }
         decision
     }

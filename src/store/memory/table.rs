@@ -15,7 +15,7 @@ const MIN_SLOTS: usize = 16;
 const EMPTY: u128 = 0;
 
 /// A record with its expiry and usage: 80 bytes; no heap memory for a sliding window of up to 7 sub-windows.
-pub(super) struct Entry {
+pub(super) struct RecordEntry {
     /// The record's id: uniformly random, never 0.
     pub(super) id: u128,
     pub(super) state: State,
@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) usage: RecordUsage,
 }
 
-impl Entry {
+impl RecordEntry {
     fn empty() -> Self {
         let state = State::fresh(Algorithm::SlidingWindow);
         Self { id: EMPTY, state, expires: 0, usage: RecordUsage::default() }
@@ -38,13 +38,13 @@ impl Entry {
 
 /// Records by id. At most three quarters of the slots are in use, so a search always ends at a free one.
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct RecordTable {
     /// Empty, or a power of two of slots.
-    slots: Vec<Entry>,
+    slots: Vec<RecordEntry>,
     len: usize,
 }
 
-impl Table {
+impl RecordTable {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -59,16 +59,16 @@ impl Table {
     }
 
     /// The record in a slot, if there is one.
-    pub(super) fn at(&self, slot: usize) -> Option<&Entry> {
+    pub(super) fn at(&self, slot: usize) -> Option<&RecordEntry> {
         self.slots.get(slot).filter(|entry| !entry.is_empty())
     }
 
     /// The same, to change it.
-    pub(super) fn at_mut(&mut self, slot: usize) -> Option<&mut Entry> {
+    pub(super) fn at_mut(&mut self, slot: usize) -> Option<&mut RecordEntry> {
         self.slots.get_mut(slot).filter(|entry| !entry.is_empty())
     }
 
-    pub(super) fn find(&mut self, id: u128) -> Option<&mut Entry> {
+    pub(super) fn find(&mut self, id: u128) -> Option<&mut RecordEntry> {
         if self.slots.is_empty() {
             return None;
         }
@@ -84,7 +84,7 @@ impl Table {
     }
 
     /// Adds a record whose id is not in the table.
-    pub(super) fn insert(&mut self, entry: Entry) {
+    pub(super) fn insert(&mut self, entry: RecordEntry) {
         if self.len == self.capacity() {
             self.resize((self.slots.len() * 2).max(MIN_SLOTS));
         }
@@ -110,7 +110,7 @@ impl Table {
                 hole = next;
             }
         }
-        self.slots[hole] = Entry::empty();
+        self.slots[hole] = RecordEntry::empty();
         self.len -= 1;
     }
 
@@ -136,7 +136,7 @@ impl Table {
     /// Moves all records into `slots` slots: a power of two, greater than the number of records.
     fn resize(&mut self, slots: usize) {
         let mut new = Vec::with_capacity(slots);
-        new.resize_with(slots, Entry::empty);
+        new.resize_with(slots, RecordEntry::empty);
         let old = std::mem::replace(&mut self.slots, new);
         for entry in old.into_iter().filter(|entry| !entry.is_empty()) {
             let slot = self.search(entry.id);
@@ -155,19 +155,19 @@ mod tests {
 
     #[test]
     fn a_record_takes_eighty_bytes() {
-        assert_eq!(size_of::<Entry>(), 80);
+        assert_eq!(size_of::<RecordEntry>(), 80);
     }
 
     proptest! {
         /// Ids with few home slots are added and removed at random.
         #[test]
         fn matches_a_reference_set(steps in prop::collection::vec((1_u128..400, any::<bool>()), 1..600)) {
-            let (mut table, mut model) = (Table::default(), BTreeSet::new());
+            let (mut table, mut model) = (RecordTable::default(), BTreeSet::new());
             for (number, add) in steps {
                 // The low bits choose the home slot: one of 8, some of them at the end of the table.
                 let id = number << 64 | (number % 8).wrapping_sub(3) & 0xffff_ffff;
                 if add && model.insert(id) {
-                    table.insert(Entry { id, ..Entry::empty() });
+                    table.insert(RecordEntry { id, ..RecordEntry::empty() });
                 } else if !add && model.remove(&id) {
                     let slot = table.search(id);
                     table.remove(slot);

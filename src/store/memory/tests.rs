@@ -49,7 +49,7 @@ fn key(n: u64) -> u128 {
 #[test]
 fn concurrent_charges_admit_the_quota_exactly() {
     const QUOTA: u32 = 10_000;
-    let (store, limit) = (Memory::new(1_000), limit("a", QUOTA));
+    let (store, limit) = (MemoryStore::new(1_000), limit("a", QUOTA));
     let (admitted, start) = (AtomicU64::new(0), Barrier::new(2));
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -68,7 +68,7 @@ fn concurrent_charges_admit_the_quota_exactly() {
 #[test]
 fn several_limits_in_any_order_neither_deadlock_nor_over_admit() {
     let limits: Vec<Limit> = (0..4).map(|n| limit(&format!("limit-{n}"), 3_000)).collect();
-    let store = Memory::new(1 << 20);
+    let store = MemoryStore::new(1 << 20);
     let admitted = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for reversed in [false, true] {
@@ -91,7 +91,7 @@ fn several_limits_in_any_order_neither_deadlock_nor_over_admit() {
 #[test]
 fn a_refusal_by_one_limit_charges_none() {
     let (narrow, broad) = (limit("narrow", 1), limit("broad", 1_000));
-    let store = Memory::new(1_000);
+    let store = MemoryStore::new(1_000);
     let both = [charge(&broad, 1), charge(&narrow, 1)];
     assert!(store.charge(&both, NOW).admitted);
     for _ in 0..1_000 {
@@ -108,7 +108,7 @@ fn a_refusal_by_one_limit_charges_none() {
 #[test]
 fn two_limits_that_count_the_same_key_keep_two_records() {
     let (one, other) = (limit("one", 5), limit("other", 5));
-    let store = Memory::new(1_000);
+    let store = MemoryStore::new(1_000);
     for expected in (0..5).rev() {
         assert_eq!(
             store.charge(&[charge(&one, 1)], NOW).decided(0).unwrap().decision.remaining,
@@ -121,7 +121,7 @@ fn two_limits_that_count_the_same_key_keep_two_records() {
 #[test]
 fn one_record_charged_twice_by_a_request_counts_both_or_none() {
     let limit = limit("twice", 3);
-    let store = Memory::new(1_000);
+    let store = MemoryStore::new(1_000);
     let twice = [charge(&limit, 1), charge(&limit, 1)];
     let verdict = store.charge(&twice, NOW);
     assert_eq!(
@@ -143,7 +143,7 @@ fn one_record_charged_twice_by_a_request_counts_both_or_none() {
 #[test]
 fn a_refused_caller_gets_no_record() {
     let limit = limit("a", 1);
-    let store = Memory::new(1_000);
+    let store = MemoryStore::new(1_000);
     let expensive = Charge { cost: 2, ..charge(&limit, 1) };
     assert!(!store.charge(&[expensive], NOW).admitted);
     assert!(store.is_empty());
@@ -152,7 +152,7 @@ fn a_refused_caller_gets_no_record() {
 #[test]
 fn memory_is_freed_when_records_expire() {
     let limit = limit("a", 100);
-    let store = Memory::new(1_000_000);
+    let store = MemoryStore::new(1_000_000);
     for n in 0..10_000 {
         store.charge(&[charge(&limit, key(n))], NOW);
     }
@@ -168,7 +168,7 @@ fn memory_is_freed_when_records_expire() {
 #[test]
 fn a_large_table_is_swept_in_parts() {
     let limit = limit("a", 100);
-    let store = Memory::new(100_000);
+    let store = MemoryStore::new(100_000);
     for n in 0..50_000 {
         store.charge(&[charge(&limit, key(n))], NOW);
     }
@@ -183,7 +183,7 @@ fn a_large_table_is_swept_in_parts() {
 #[test]
 fn a_full_store_drops_expired_records_before_it_evicts() {
     let limit = limit("a", 100);
-    let store = Memory::new(1_000);
+    let store = MemoryStore::new(1_000);
     for n in 0..1_000 {
         store.charge(&[charge(&limit, key(n))], NOW);
     }
@@ -196,7 +196,7 @@ fn a_full_store_drops_expired_records_before_it_evicts() {
 #[test]
 fn a_changed_quota_keeps_the_usage() {
     let (before, raised, lowered) = (limit("a", 10), limit("a", 20), limit("a", 5));
-    let store = Memory::new(1_000);
+    let store = MemoryStore::new(1_000);
     for _ in 0..8 {
         store.charge(&[charge(&before, 1)], NOW);
     }
@@ -210,7 +210,7 @@ proptest! {
     #[test]
     fn the_number_of_records_is_bounded(max in 1_usize..5_000, keys in 1_u64..6_000) {
         let limit = limit("a", 100);
-        let store = Memory::new(max);
+        let store = MemoryStore::new(max);
         for n in 0..keys {
             store.charge(&[charge(&limit, key(n))], NOW);
         }
@@ -221,7 +221,7 @@ proptest! {
 /// An attacker that knows the hash secret can choose keys that agree in the bits of their shard.
 #[test]
 fn chosen_keys_evict_no_records() {
-    let (store, limit) = (Memory::new(4 * MIN_RECORDS_PER_SHARD), limit("a", 10));
+    let (store, limit) = (MemoryStore::new(4 * MIN_RECORDS_PER_SHARD), limit("a", 10));
     assert_eq!(store.shards.len(), 4);
     for n in 0..2_000 {
         assert!(store.charge(&[charge(&limit, n << 72)], NOW).admitted);

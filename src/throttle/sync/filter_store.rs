@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    redis::Failure,
+    redis::RedisFailure,
     throttle::{geometry::Millis, payload::PayloadError},
 };
 
@@ -15,7 +15,7 @@ pub trait FilterStore {
     /// # Errors
     ///
     /// If the store cannot be reached or gives no valid reply.
-    async fn time(&mut self) -> Result<ServerTime, Failure>;
+    async fn time(&mut self) -> Result<ServerTime, RedisFailure>;
 
     /// Reads the payload of the generation whose first minute is `minute` (counted from the Unix epoch),
     /// unless its version is `known`. A payload of more than `max_len` bytes is not fetched.
@@ -28,7 +28,7 @@ pub trait FilterStore {
         minute: u64,
         known: Option<PayloadVersion>,
         max_len: usize,
-    ) -> Result<ReadOutcome, Failure>;
+    ) -> Result<ReadOutcome, RedisFailure>;
 
     /// Replaces the payload of the generation that starts at `minute` and sets its expiry to `ttl`, if the
     /// stored time stamp still is `expected`; with `None`, if no readable payload is stored.
@@ -42,7 +42,7 @@ pub trait FilterStore {
         expected: Option<u64>,
         payload: &[u8],
         ttl: Duration,
-    ) -> Result<CommitOutcome, Failure>;
+    ) -> Result<CommitOutcome, RedisFailure>;
 }
 
 /// The reply to [`FilterStore::time`].

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{counter::Counter, redis::Failure, throttle::payload::PayloadError};
+use crate::{counter::Counter, redis::RedisFailure, throttle::payload::PayloadError};
 
 /// Counts since the process started. One thread writes them, any thread may read them.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub struct SyncStats {
     pub commits: Counter,
     /// Payloads not written, because another gateway wrote first.
     pub conflicts: Counter,
-    failures: [Counter; Failure::ALL.len()],
+    failures: [Counter; RedisFailure::ALL.len()],
     unusable: [Counter; PayloadError::ALL.len()],
     /// 0: none so far.
     last_success: AtomicU64,
@@ -27,7 +27,7 @@ pub struct SyncStats {
 
 impl SyncStats {
     /// Number of ticks and loads that failed with this kind of failure.
-    pub fn failures(&self, failure: Failure) -> u64 {
+    pub fn failures(&self, failure: RedisFailure) -> u64 {
         self.failures[failure.index()].get()
     }
 
@@ -41,7 +41,7 @@ impl SyncStats {
         Some(self.last_success.load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
-    pub(super) fn count_failure(&self, failure: Failure) {
+    pub(super) fn count_failure(&self, failure: RedisFailure) {
         self.failures[failure.index()].add(1);
     }
 

@@ -24,7 +24,7 @@ struct ClockStore {
 }
 
 impl FilterStore for ClockStore {
-    async fn time(&mut self) -> Result<ServerTime, Failure> {
+    async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
         if self.hangs {
             std::future::pending::<()>().await;
         }
@@ -39,7 +39,7 @@ impl FilterStore for ClockStore {
         _: u64,
         _: Option<PayloadVersion>,
         _: usize,
-    ) -> Result<ReadOutcome, Failure> {
+    ) -> Result<ReadOutcome, RedisFailure> {
         Ok(ReadOutcome::Absent)
     }
 
@@ -49,7 +49,7 @@ impl FilterStore for ClockStore {
         _: Option<u64>,
         _: &[u8],
         _: Duration,
-    ) -> Result<CommitOutcome, Failure> {
+    ) -> Result<CommitOutcome, RedisFailure> {
         Ok(CommitOutcome::Committed(1))
     }
 }

@@ -10,10 +10,14 @@ use opentelemetry_proto::tonic::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::trace::{IdSource, ParentTrust, PeerServer, Received, SamplingRules, Start, Tracing};
+use crate::{
+    clock::Uptime,
+    trace::{IdSource, ParentTrust, PeerServer, Received, SamplingRules, Start, Tracing},
+};
 
-fn ms(time: u64) -> Duration {
-    Duration::from_millis(time)
+/// A clock's uptime.
+fn ms(time: u64) -> Uptime {
+    Uptime::from_duration(Duration::from_millis(time))
 }
 
 fn begin(parent: Option<&[u8]>) -> Box<RequestTrace> {
@@ -76,7 +80,7 @@ fn spans_have_their_times_parents_and_attributes() {
     trace.begin_attempt(server(), ms(105));
     trace.end_attempt(AttemptResult::Status(200), ms(106));
     trace.begin(Work::Delay, ms(106));
-    trace.finish(summary(), ms(10));
+    trace.finish(summary(), Duration::from_millis(10));
     let spans = decode(&trace);
     let [own, charge, failed, repeated, delay] = &spans[..] else { panic!("{spans:#?}") };
     assert_eq!((&*own.name, own.kind), ("GET /items/{id}", SpanKind::Server as i32));
@@ -124,7 +128,7 @@ fn the_children_of_a_request_are_bounded() {
         trace.begin(Work::Delay, ms(time));
         trace.end(ms(time));
     }
-    trace.finish(summary(), ms(1));
+    trace.finish(summary(), Duration::from_millis(1));
     let spans = decode(&trace);
     assert_eq!(spans.len(), 65);
     assert_eq!(attribute(&spans[0], "tidegate.dropped_children").as_deref(), Some("36"));
@@ -157,7 +161,7 @@ proptest! {
         let summary = RequestSummary {
             method, path: path.clone(), host, request_id, status, refused_by: refused, ..summary()
         };
-        trace.finish(summary, ms(1));
+        trace.finish(summary, Duration::from_millis(1));
         let spans = decode(&trace);
         prop_assert_eq!(spans.len(), 1);
         prop_assert_eq!(attribute(&spans[0], "url.path"), Some(path.into_string()));

@@ -12,7 +12,7 @@ use super::{
     UpstreamError, WorkerEndpoints,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Uptime},
     framing::{ClientStream, state::Wait},
     trace::{AttemptResult, PeerServer, RequestTrace},
     upstream::{
@@ -57,12 +57,12 @@ pub(super) struct Run<'r> {
     failed: usize,
     /// The retries so far.
     pub(super) retry_count: u32,
-    pub(super) started: Duration,
+    pub(super) started: Uptime,
     has_begun: bool,
     /// The place in the queue of those that wait for room, until the request has it.
     place: Option<PendingPlace<'r>>,
     /// Until when it keeps the place in the queue; `None`: until its deadline.
-    waits_until: Option<Duration>,
+    waits_until: Option<Uptime>,
     holder: Option<PlaceHolder<'r>>,
     /// True if a target had room, but not for this client: it holds its share, and may have to wait behind others.
     is_share_full: bool,
@@ -75,7 +75,7 @@ pub(super) struct Attempt {
     pub(super) kind: AttemptKind,
     pub(super) link: Link,
     /// When it began, by the clock's uptime.
-    pub(super) start: Duration,
+    pub(super) start: Uptime,
     pub(super) in_flight: InFlight,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Attempt {
 struct Chosen {
     index: usize,
     kind: AttemptKind,
-    start: Duration,
+    start: Uptime,
     in_flight: InFlight,
 }
 
@@ -106,11 +106,11 @@ fn peer_server(pool: &Pool) -> PeerServer {
         ServerAddress::Unix(path) => (path.display().to_string().into(), None),
         ServerAddress::Service(name) => (name.clone(), None),
     };
-    PeerServer { address, port, peer: target.resolved, scheme: pool.scheme() }
+    PeerServer { address, port, peer: target.resolved, scheme: target.scheme() }
 }
 
-fn millis(time: Duration) -> u64 {
-    time.as_millis() as u64
+fn millis(time: Uptime) -> u64 {
+    time.to_coarse().as_ms()
 }
 
 impl<'r> Run<'r> {
@@ -338,7 +338,7 @@ impl<'r> Run<'r> {
     }
 
     /// `None`: endpoints are in service, but full.
-    fn try_next(&mut self, start: Duration) -> Result<Option<Chosen>, UpstreamError> {
+    fn try_next(&mut self, start: Uptime) -> Result<Option<Chosen>, UpstreamError> {
         let (now, endpoints) = (millis(start), Rc::clone(&self.endpoints));
         let mut has_lost_race = false;
         self.is_share_full = false;

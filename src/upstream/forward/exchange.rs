@@ -5,10 +5,12 @@ use http::Method;
 use crate::{
     framing::{ClientStream, FramingError, ResponseHead},
     upstream::{
-        InFlight, Pool, ResponseBody, UpstreamContent, UpstreamTunnel,
+        InFlight, ResponseBody, UpstreamContent, UpstreamTunnel,
         balance::Observed,
-        connection::{ExchangeError, UpstreamConnection},
+        connection::UpstreamConnection,
+        exchange::ExchangeError,
         http2::{Http2Response, Http2Slot, is_connection_lost},
+        outgoing_head::AttemptHead,
         pool::Link,
         request::OutgoingRequest,
         response::BodySource,
@@ -117,13 +119,14 @@ fn is_grpc_server_error(status: &[u8]) -> bool {
 /// Performs one exchange on `link`.
 pub(super) async fn exchange(
     link: Link,
-    pool: &Pool,
+    head: AttemptHead<'_>,
     outgoing: &mut OutgoingRequest,
     client: &dyn ClientStream,
     response_timeout: Option<u64>,
 ) -> Result<Exchanged, FailedExchange> {
     match link {
         Link::Http1(mut connection) => {
+            outgoing.write_http1(head);
             match connection.exchange(outgoing, client, response_timeout).await {
                 Ok(head) => Ok(Exchanged::Http1(head, connection)),
                 Err(error) => Err(FailedExchange {
@@ -135,8 +138,7 @@ pub(super) async fn exchange(
         }
         // Boxed, so that exchanges of HTTP/1 do not carry its state.
         Link::Http2(slot) => {
-            let scheme = pool.scheme();
-            match Box::pin(slot.exchange(outgoing, scheme, client, response_timeout)).await {
+            match Box::pin(slot.exchange(head, outgoing, client, response_timeout)).await {
                 Ok(response) => Ok(Exchanged::Http2(response, slot)),
                 Err(error) => {
                     let has_sent_interim = slot.response_started.get();

@@ -16,8 +16,7 @@ use super::{
 };
 use crate::{
     framing::{
-        BodyError, BodyLength, ClientStream, FramingError, Http2Receiver, ResponseHead, Timeout,
-        Version,
+        BodyLength, ClientStream, FramingError, Http2Receiver, ResponseHead, Timeout, Version,
         head::{ConnectionOptions, MAX_RESPONSE_FIELDS},
         header_map::to_fields,
         start_line::MAX_STATUS,
@@ -25,15 +24,14 @@ use crate::{
         tunnel::Http2End,
     },
     upstream::{
-        connection::{ExchangeError, is_interim_field_forwarded},
-        headers::write_response_fields,
+        exchange::{
+            ExchangeError, MAX_INTERIM_RESPONSES, begin_wait, check_deadlines, forward_interim,
+        },
+        outgoing_head::AttemptHead,
         request::{OutgoingRequest, SendError},
         upgrade::UpgradeRequest,
     },
 };
-
-/// Most interim (1xx) responses before the final one.
-const MAX_INTERIM_RESPONSES: usize = 32;
 
 /// Most times that a request is sent again because the server refused its stream. Without a bound, a server that
 /// refuses everything would get it in a loop.
@@ -43,7 +41,7 @@ const MAX_REFUSALS: u32 = 2;
 const MAX_ENDED_CONNECTIONS: u32 = 8;
 
 impl Http2Slot {
-    /// Sends `outgoing` and waits for the response's head, at most `response_timeout` ms after the last
+    /// Sends `outgoing` with `head`, and waits for the response's head, at most `response_timeout` ms after the last
     /// progress. A response that arrives before the body is sent is returned at once; [`Http2Body`] sends
     /// the rest. Interim responses are forwarded to `client`.
     ///
@@ -51,8 +49,8 @@ impl Http2Slot {
     /// A deadline has passed, the client's body failed, or the connection or the response failed.
     pub(in crate::upstream) async fn exchange(
         &self,
+        head: AttemptHead<'_>,
         outgoing: &mut OutgoingRequest,
-        scheme: &'static str,
         client: &dyn ClientStream,
         response_timeout: Option<u64>,
     ) -> Result<Http2Response, ExchangeError> {
@@ -76,11 +74,11 @@ impl Http2Slot {
             return Err(ExchangeError::UpgradeUnsupported);
         }
         let ends = !outgoing.has_body() && !is_upgrade;
-        let head = outgoing.http2_head(scheme).map_err(ExchangeError::Request)?;
-        let sent = send.send_request(head, ends).map_err(failed);
+        let request = outgoing.http2_head(head).map_err(ExchangeError::Request)?;
+        let sent = send.send_request(request, ends).map_err(failed);
         // The connection has no further stream identifier, or has just failed.
         let (mut response, stream) = sent.inspect_err(|_| self.connection.is_retired.set(true))?;
-        outgoing.mark_send_started();
+        outgoing.mark_http2_started();
         let (mut upload, mut tunnel) = (None, None);
         if is_upgrade {
             tunnel = Some(stream);
@@ -89,15 +87,7 @@ impl Http2Slot {
         }
         let mut interim_responses = 0;
         let result = std::future::poll_fn(|cx| {
-            match state.timeout() {
-                Some(Timeout::Upstream | Timeout::Request) => {
-                    return Poll::Ready(Err(ExchangeError::Expired));
-                }
-                Some(Timeout::ClientBody) => {
-                    return Poll::Ready(Err(ExchangeError::Body(BodyError::TimedOut)));
-                }
-                _ => {}
-            }
+            check_deadlines(state)?;
             if let Some(sending) = &mut upload {
                 match sending.poll_send(outgoing, cx) {
                     Poll::Ready(Err(SendError::Body(error))) => {
@@ -117,7 +107,8 @@ impl Http2Slot {
                     FramingError::TooManyInterim
                 } else {
                     self.response_started.set(true);
-                    send_interim(client, &interim);
+                    let head = response_head(interim.status(), interim.headers());
+                    forward_interim(client, &head);
                     continue;
                 };
                 return Poll::Ready(Err(ExchangeError::Failed(error.into())));
@@ -125,10 +116,9 @@ impl Http2Slot {
             match poll_head(&mut response, cx) {
                 Poll::Ready(head) => Poll::Ready(head.map_err(failed)),
                 Poll::Pending => {
-                    if upload.is_some() && outgoing.waits_for_client() {
-                        state.begin_client_body_wait();
-                    } else {
-                        state.begin_upstream_wait(response_timeout);
+                    match upload {
+                        Some(_) => begin_wait(state, outgoing, response_timeout),
+                        None => state.begin_upstream_wait(response_timeout),
                     }
                     Poll::Pending
                 }
@@ -251,18 +241,6 @@ fn response_head(status: StatusCode, headers: &http::HeaderMap) -> ResponseHead 
         length,
         connection: ConnectionOptions::default(),
     }
-}
-
-/// Forwards an interim response, unless it is a `100 Continue`, which the gateway sends itself.
-fn send_interim(client: &dyn ClientStream, interim: &http::Response<()>) {
-    let status = interim.status().as_u16();
-    if status == 100 {
-        return;
-    }
-    let head = response_head(interim.status(), interim.headers());
-    client.send_interim(status, &mut |out| {
-        write_response_fields(&head, out, is_interim_field_forwarded);
-    });
 }
 
 /// Whether an exchange that failed so ends the use of its connection. A server that hangs keeps its

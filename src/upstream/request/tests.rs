@@ -1,12 +1,12 @@
 use std::{cell::RefCell, collections::VecDeque};
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue, header};
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    framing::{BodyDecoder, Fields, HeadBounds, StateCell},
-    upstream::{HostRule, PeerAddress, Protocol, ServerAddress},
+    framing::{BodyDecoder, HeadBounds, RequestHead, StateCell},
+    upstream::{HostRule, PeerAddress, Protocol, ServerAddress, Target},
 };
 
 const BOUNDS: HeadBounds = HeadBounds { bytes: 1 << 16, headers: 100 };
@@ -45,7 +45,7 @@ impl ClientStream for FakeClient {
         self.trailers.borrow_mut().take()
     }
 
-    fn send_interim(&self, _: u16, _: &mut dyn FnMut(&mut Vec<u8>)) {}
+    fn send_interim(&self, _: u16, _: &Fields) {}
 }
 
 fn client(
@@ -61,31 +61,75 @@ fn client(
     })
 }
 
-fn outgoing(head: &RequestHead, trusted: bool, client: &Rc<dyn ClientStream>) -> OutgoingRequest {
-    outgoing_to(&HostRule::Preserve, head, trusted, client)
+/// What the head of a forwarded request is made of, besides the client's head.
+struct Rules {
+    peer: PeerAddress,
+    fallback_host: ServerAddress,
+    host: HostRule,
+    protected: ProtectedHeaders,
+    is_trusted: bool,
 }
 
-fn outgoing_to(
-    host: &HostRule,
+impl Rules {
+    fn new(is_trusted: bool) -> Self {
+        Self {
+            peer: PeerAddress::new("192.0.2.1".parse().unwrap(), "http"),
+            fallback_host: ServerAddress::Tcp { host: "origin.test".into(), port: 8080 },
+            host: HostRule::Preserve,
+            protected: ProtectedHeaders::new(&[HeaderName::from_static("x-cost")]),
+            is_trusted,
+        }
+    }
+
+    fn head<'r>(&'r self, client: &'r RequestHead) -> OutgoingHead<'r> {
+        OutgoingHead {
+            client,
+            path: client.path().into(),
+            peer: &self.peer,
+            is_trusted: self.is_trusted,
+            request_id: b"id",
+            fallback_host: &self.fallback_host,
+            via: "1.1 tidegate",
+            prefix: None,
+            host: &self.host,
+            trace: None,
+            changes: None,
+            protected: &self.protected,
+        }
+    }
+}
+
+fn target(host: &str, port: u16) -> Target {
+    Target {
+        address: ServerAddress::Tcp { host: host.into(), port },
+        protocol: Protocol::Http1,
+        tls: None,
+        has_own_name: false,
+        send_proxy: None,
+        resolved: None,
+    }
+}
+
+/// A request whose head is written as HTTP/1.
+fn outgoing(
     head: &RequestHead,
-    trusted: bool,
+    is_trusted: bool,
     client: &Rc<dyn ClientStream>,
 ) -> OutgoingRequest {
-    let peer = PeerAddress::new("192.0.2.1".parse().unwrap(), false);
-    let server = ServerAddress::Tcp { host: "origin.test".into(), port: 8080 };
-    let added = AddedHeaders {
-        peer: &peer,
-        trusted,
-        request_id: b"id",
-        server: &server,
-        via: "1.1 tidegate",
-        prefix: None,
-        host,
-        trace: None,
-        changes: None,
-    };
-    let protected = ProtectedHeaders::new(&[HeaderName::from_static("x-cost")]);
-    OutgoingRequest::new(head, head.path(), &added, &protected, client, 1 << 20)
+    let rules = Rules::new(is_trusted);
+    let head = &rules.head(head);
+    let mut outgoing = OutgoingRequest::new(head, client, 1 << 20);
+    let target = target("server.test", 80);
+    outgoing.write_http1(AttemptHead { head, target: &target, span_id: None });
+    outgoing
+}
+
+/// The head of `outgoing`, a request with this `head`, for HTTP/2.
+fn http2_head(outgoing: &OutgoingRequest, head: &RequestHead) -> http::Request<()> {
+    let rules = Rules::new(false);
+    let head = &rules.head(head);
+    let target = target("server.test", 80);
+    outgoing.http2_head(AttemptHead { head, target: &target, span_id: None }).unwrap()
 }
 
 fn head(text: &str) -> RequestHead {
@@ -135,7 +179,7 @@ fn te_trailers_reaches_http2_and_other_codings_do_not() {
             "POST /a.B/C HTTP/1.1\r\nHost: a\r\n{te}grpc-timeout: 5S\r\nTransfer-Encoding: chunked\r\n\r\n"
         ));
         let outgoing = outgoing(&head, false, &client(BodyLength::Chunked, &[], None));
-        let sent = outgoing.http2_head("http").unwrap();
+        let sent = http2_head(&outgoing, &head);
         let value = sent.headers().get(header::TE).map(|value| value.to_str().unwrap());
         assert_eq!(value, expected, "{te}");
         assert_eq!(sent.headers()["grpc-timeout"], "5S");
@@ -151,7 +195,7 @@ fn body_in_the_buffer_is_no_header_of_http2() {
     let mut outgoing = outgoing(&head, false, &client(BodyLength::Known(13), &[body], None));
     let mut cx = Context::from_waker(std::task::Waker::noop());
     assert!(outgoing.poll_read_body(&mut cx).is_ready() && outgoing.has_body_started());
-    let sent = outgoing.http2_head("http").unwrap();
+    let sent = http2_head(&outgoing, &head);
     assert_eq!(
         (sent.uri().path(), &sent.headers()["content-length"]),
         ("/a%60b", &HeaderValue::from_static("13"))
@@ -380,22 +424,15 @@ proptest! {
 }
 
 #[test]
-fn the_host_of_each_chosen_server_is_written() {
-    let target = |host: &str, port: u16| {
-        let address = ServerAddress::Tcp { host: host.into(), port };
-        Target {
-            address,
-            protocol: Protocol::Http1,
-            tls: None,
-            has_own_name: false,
-            send_proxy: None,
-            resolved: None,
-        }
-    };
-    let head = head("POST /a HTTP/1.1\r\nHost: client.test\r\nX-A: 1\r\nContent-Length: 4\r\n\r\n");
+fn a_head_is_written_again_before_what_was_read_of_the_body() {
+    let client_head =
+        head("POST /a HTTP/1.1\r\nHost: client.test\r\nX-A: 1\r\nContent-Length: 4\r\n\r\n");
     let client = client(BodyLength::Known(4), &[b"body".to_vec()], None);
-    let mut outgoing = outgoing_to(&HostRule::Upstream, &head, false, &client);
-    // What was read of the body follows the head.
+    let rules = Rules { host: HostRule::Upstream, ..Rules::new(false) };
+    let head = &rules.head(&client_head);
+    let mut outgoing = OutgoingRequest::new(head, &client, 1 << 20);
+    let first = target("first.test", 80);
+    outgoing.write_http1(AttemptHead { head, target: &first, span_id: None });
     let mut cx = Context::from_waker(std::task::Waker::noop());
     assert!(outgoing.poll_read_body(&mut cx).is_ready());
     for (host, port, wanted) in [
@@ -404,14 +441,16 @@ fn the_host_of_each_chosen_server_is_written() {
         ("::1", 81, "[::1]:81"),
         ("client.test", 443, "client.test:443"),
     ] {
-        outgoing.set_server(&target(host, port));
+        let target = target(host, port);
+        let attempt = AttemptHead { head, target: &target, span_id: None };
+        outgoing.write_http1(attempt);
         let text = String::from_utf8(outgoing.bytes.to_vec()).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert_eq!((body, head.len() + 4), ("body", outgoing.head_length), "{text}");
-        let hosts: Vec<_> = head.lines().filter(|line| line.starts_with("host: ")).collect();
+        let (lines, body) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!((body, lines.len() + 4), ("body", outgoing.head_length), "{text}");
+        let hosts: Vec<_> = lines.lines().filter(|line| line.starts_with("host: ")).collect();
         assert_eq!(hosts, [format!("host: {wanted}")], "{text}");
-        assert!(!head.contains("Host: client") && head.contains("\r\nX-A: 1\r\n"), "{text}");
-        let sent = outgoing.http2_head("http").unwrap();
+        assert!(!lines.contains("Host: client") && lines.contains("\r\nX-A: 1\r\n"), "{text}");
+        let sent = outgoing.http2_head(attempt).unwrap();
         assert_eq!(sent.uri().authority().map(http::uri::Authority::as_str), Some(wanted));
     }
 }

@@ -13,10 +13,10 @@ impl Store {
         Self { left, calls: 0 }
     }
 
-    pub(super) fn acquire(&mut self, tokens: i64) -> bool {
+    pub(super) fn acquire(&mut self, units: i64) -> bool {
         self.calls += 1;
-        let granted = tokens <= self.left;
-        self.left -= if granted { tokens } else { 0 };
+        let granted = units <= self.left;
+        self.left -= if granted { units } else { 0 };
         granted
     }
 }
@@ -26,9 +26,9 @@ impl Store {
 pub(super) enum Version {
     /// A lock, but not across the fetch.
     Locked,
-    /// A thread that arrives during a fetch waits for it if the batch has tokens left.
+    /// A thread that arrives during a fetch waits for it if the batch has units left.
     Queued,
-    /// The article's aside: a waiting thread checks the tokens again when it is woken.
+    /// The article's aside: a waiting thread checks the units again when it is woken.
     Aside,
 }
 
@@ -36,9 +36,9 @@ pub(super) enum Version {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Step {
     Admitted,
-    /// Fetches a batch, of which it takes this many tokens.
+    /// Fetches a batch, of which it takes this many units.
     Fetches(i64),
-    /// Waits for a fetch in flight, of which it takes this many tokens.
+    /// Waits for a fetch in flight, of which it takes this many units.
     Waits(i64),
     /// Calls the store itself, without a batch.
     CallsStore,
@@ -52,7 +52,7 @@ pub(super) struct Limiter {
     pub(super) reserved: i64,
     expiration: i64,
     fetching: bool,
-    /// Tokens of the batch in flight that no thread takes.
+    /// Units of the batch in flight that no thread takes.
     unreserved: i64,
     /// Whether the last fetch was granted.
     succeeded: bool,
@@ -73,39 +73,39 @@ impl Limiter {
     }
 
     /// Enters a thread. The key is ignored, because the state has none.
-    pub(super) fn enter(&mut self, _key: &str, mut tokens: i64, now: i64) -> Step {
+    pub(super) fn enter(&mut self, _key: &str, mut units: i64, now: i64) -> Step {
         // The article has this comparison; the aside has none.
         let is_valid = self.version == Version::Aside || self.expiration <= now;
-        if self.reserved >= tokens && is_valid {
-            self.reserved -= tokens;
+        if self.reserved >= units && is_valid {
+            self.reserved -= units;
             return Step::Admitted;
         }
         if self.expiration <= now {
-            tokens -= self.reserved;
+            units -= self.reserved;
             self.reserved = 0;
         }
         if self.version == Version::Locked {
-            return Step::Fetches(tokens);
+            return Step::Fetches(units);
         }
         if !self.fetching {
             self.fetching = true;
-            self.unreserved = self.batch - tokens;
-            return Step::Fetches(tokens);
+            self.unreserved = self.batch - units;
+            return Step::Fetches(units);
         }
-        if self.unreserved < tokens {
+        if self.unreserved < units {
             return Step::CallsStore;
         }
-        self.unreserved -= tokens;
-        Step::Waits(tokens)
+        self.unreserved -= units;
+        Step::Waits(units)
     }
 
     /// Completes the fetch. The `fetching` flag is not cleared.
-    pub(super) fn complete_fetch(&mut self, tokens: i64, granted: bool, now: i64) -> bool {
+    pub(super) fn complete_fetch(&mut self, units: i64, granted: bool, now: i64) -> bool {
         self.succeeded = granted;
         if granted {
             self.reserved = match self.version {
                 Version::Queued => self.unreserved,
-                Version::Locked | Version::Aside => self.batch - tokens,
+                Version::Locked | Version::Aside => self.batch - units,
             };
             self.expiration = now + self.window;
         }
@@ -113,24 +113,24 @@ impl Limiter {
     }
 
     /// Wakes a waiting thread, by a signal or spuriously. Returns whether it is admitted.
-    pub(super) fn wake(&mut self, tokens: i64) -> bool {
+    pub(super) fn wake(&mut self, units: i64) -> bool {
         if self.version == Version::Queued {
             return self.succeeded;
         }
-        let enough = self.reserved >= tokens;
-        self.reserved -= if enough { tokens } else { 0 };
+        let enough = self.reserved >= units;
+        self.reserved -= if enough { units } else { 0 };
         enough
     }
 
     /// Runs one thread alone. Returns whether it is admitted.
-    pub(super) fn run_alone(&mut self, store: &mut Store, tokens: i64, now: i64) -> bool {
-        match self.enter("", tokens, now) {
+    pub(super) fn run_alone(&mut self, store: &mut Store, units: i64, now: i64) -> bool {
+        match self.enter("", units, now) {
             Step::Admitted => true,
             Step::Fetches(own) => {
                 let granted = store.acquire(self.batch);
                 self.complete_fetch(own, granted, now)
             }
-            Step::CallsStore => store.acquire(tokens),
+            Step::CallsStore => store.acquire(units),
             Step::Waits(_) => panic!("there is no other thread"),
         }
     }

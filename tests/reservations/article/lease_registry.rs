@@ -5,8 +5,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate::{
     limit::{Algorithm, Key, LeaseSize, Limit, Millis, OnFailure, Quota, State},
-    store::token_lease::{
-        FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, Waiter, WaiterOutcome,
+    store::unit_lease::{
+        FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, LeaseWaiter, WaiterOutcome,
     },
 };
 
@@ -35,7 +35,7 @@ impl Thread {
     }
 }
 
-impl Waiter for Thread {
+impl LeaseWaiter for Thread {
     fn cost(&self) -> u32 {
         self.cost
     }
@@ -65,7 +65,7 @@ impl Store {
         self.calls += 1;
         let now = START + monotonic_ms;
         let grant = self.state.acquire(&self.quota, now, fetch.demand());
-        self.charged += grant.tokens;
+        self.charged += grant.units;
         FetchReply { grant, decided_at: now, sent: monotonic_ms, received: monotonic_ms }
     }
 }
@@ -97,7 +97,7 @@ impl Gateway {
             quota: Quota::new(quota, WINDOW, 1),
             cost: 1,
             on_failure: OnFailure::Local,
-            lease_size: LeaseSize::Tokens(batch),
+            lease_size: LeaseSize::Units(batch),
             enforce: true,
             index: 0,
         };

@@ -11,13 +11,13 @@ use std::{
 use parking_lot::Mutex;
 use testkit::random::SplitMix64;
 use tidegate::{
-    limit::{Algorithm, Change, Grant, Key, Limit, Millis, State, TokenDemand, TokenReturn},
-    redis::Failure,
+    limit::{Algorithm, Change, Grant, Key, Limit, Millis, State, UnitDemand, UnitReturn},
+    redis::RedisFailure,
     store::{
         deny_cache::INITIAL_TRUST,
-        token_lease::{
-            FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, UnspentTokens, Waiter,
-            WaiterOutcome,
+        unit_lease::{
+            FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, LeaseWaiter,
+            UnspentUnits, WaiterOutcome,
         },
     },
 };
@@ -43,7 +43,7 @@ pub(super) struct Caller {
     is_cancelled: bool,
 }
 
-impl Waiter for Caller {
+impl LeaseWaiter for Caller {
     fn cost(&self) -> u32 {
         self.cost
     }
@@ -81,9 +81,9 @@ struct Gateway {
     /// By (key, cost): the monotonic time until which requests are refused without a call.
     denied: BTreeMap<(usize, u32), u64>,
     spent: u64,
-    /// Tokens charged for a fetch that has got no reply.
+    /// Units charged for a fetch that has got no reply.
     unreplied: u64,
-    /// Tokens whose return is not confirmed, because the fetch that returned them timed out.
+    /// Units whose return is not confirmed, because the fetch that returned them timed out.
     unconfirmed: u64,
 }
 
@@ -93,7 +93,7 @@ struct Call {
     incarnation: u32,
     key: usize,
     limit: Limit,
-    demand: TokenDemand,
+    demand: UnitDemand,
     /// `None` for a direct call, or after the timeout.
     fetch: Option<LeaseFetch<Caller>>,
     /// The request of a direct call: one without a lease.
@@ -110,7 +110,7 @@ enum Event {
     Reply(usize, usize),
     /// A call's timeout expires at the gateway.
     Timeout(usize),
-    /// Returned tokens arrive at the store.
+    /// Returned units arrive at the store.
     Return {
         gateway: usize,
         key: usize,
@@ -150,7 +150,7 @@ pub(super) struct World {
     pub(super) store_calls: usize,
     /// Admissions before the first refusal.
     pub(super) first_refusal: Option<u64>,
-    /// The most leased tokens that gateways could still spend when the store refused a request.
+    /// The most leased units that gateways could still spend when the store refused a request.
     pub(super) max_unspent_at_refusal: u64,
     /// The sum of the admitted costs that were not refunded.
     admitted_cost: u64,
@@ -227,7 +227,7 @@ impl World {
         self.rng.below(self.plan.max_latency + 1)
     }
 
-    /// Runs to the end. Panics if a request hangs or the tokens do not balance.
+    /// Runs to the end. Panics if a request hangs or the units do not balance.
     pub(super) fn run(mut self) -> Self {
         let (start, duration, requests) = (self.now, self.plan.duration, self.plan.requests as u64);
         for at in 0..requests {
@@ -274,7 +274,7 @@ impl World {
             Event::Sweep(gateway) => {
                 let mut out = Vec::new();
                 self.gateways[gateway].leases.sweep(self.monotonic_ms(gateway), |_| true, &mut out);
-                self.return_tokens(gateway, out);
+                self.return_units(gateway, out);
                 self.schedule(SWEEP_INTERVAL, Event::Sweep(gateway));
             }
             Event::Crash(gateway_index) => self.crash(gateway_index),
@@ -300,15 +300,15 @@ impl World {
         self.mailbox.lock().clear();
     }
 
-    /// Sends returned tokens to the store. Some are lost on the way.
-    fn return_tokens(&mut self, gateway: usize, out: Vec<UnspentTokens>) {
-        for UnspentTokens { key, to_return, .. } in out {
+    /// Sends returned units to the store. Some are lost on the way.
+    fn return_units(&mut self, gateway: usize, out: Vec<UnspentUnits>) {
+        for UnspentUnits { key, to_return, .. } in out {
             if self.rng.one_in(self.plan.failures) {
                 continue;
             }
             let (key, delay) = (key.0 as usize, self.latency());
-            let TokenReturn { charged_at, tokens } = to_return;
-            self.schedule(delay, Event::Return { gateway, key, at: charged_at, cost: tokens });
+            let UnitReturn { charged_at, units } = to_return;
+            self.schedule(delay, Event::Return { gateway, key, at: charged_at, cost: units });
         }
     }
 
@@ -347,7 +347,7 @@ impl World {
         self.deliver();
     }
 
-    /// Asserts that local tokens are spent in the sub-window that they were charged to.
+    /// Asserts that local units are spent in the sub-window that they were charged to.
     fn assert_local_charge(&self, taken: &LeaseCharge, key: usize) {
         let (real, sub_window) = (self.store_now(), self.plan.limit.quota.sub_window());
         assert!(taken.charged_at <= real, "the reported time is ahead of the store's");
@@ -361,7 +361,7 @@ impl World {
         assert!(same, "spent at {real}, charged at {}", taken.charged_at);
     }
 
-    /// Admits a request at `at`, by a charge at `now`; `is_local` if from leased tokens.
+    /// Admits a request at `at`, by a charge at `now`; `is_local` if from leased units.
     fn admit(&mut self, id: usize, at: Millis, now: Millis, is_local: bool) {
         let Request { gateway, key, cost } = self.requests[id];
         assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
@@ -394,7 +394,7 @@ impl World {
         let Request { gateway, key, cost } = self.requests[id];
         let extra_divisor = 2 * self.plan.gateways as u32;
         let demand =
-            TokenDemand { minimum: cost, needed: cost, extra_divisor, ..TokenDemand::default() };
+            UnitDemand { minimum: cost, needed: cost, extra_divisor, ..UnitDemand::default() };
         self.send_call(gateway, key, demand, None, Some(id));
     }
 }

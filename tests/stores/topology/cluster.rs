@@ -3,7 +3,7 @@ use std::sync::Arc;
 use testkit::{redis_server::RedisServer, redis_topology::RedisCluster, verdict::VerdictExt as _};
 use tidegate::{
     clock::Clock,
-    redis::{Failure, Topology},
+    redis::{RedisFailure, Topology},
     store::CounterStore,
     throttle::{redis::RedisFilterStore, sync::FilterStore},
 };
@@ -39,7 +39,7 @@ fn filter_store(
 }
 
 /// Reads the time and one minute, as at the start of a tick.
-async fn exchange(filters: &mut RedisFilterStore) -> Result<(), Failure> {
+async fn exchange(filters: &mut RedisFilterStore) -> Result<(), RedisFailure> {
     filters.time().await?;
     filters.read(1, None, 1).await.map(drop)
 }
@@ -104,7 +104,7 @@ async fn quotas_are_exact_while_slots_migrate() {
     exchange(&mut filters).await.unwrap();
     let (slot, from) = cluster.slot_of(&name);
     cluster.end_migration(&slot, (from + 1) % 3);
-    assert_eq!(exchange(&mut filters).await.err(), Some(Failure::Io));
+    assert_eq!(exchange(&mut filters).await.err(), Some(RedisFailure::Io));
     eventually("the next connection is to the new owner", async || {
         exchange(&mut filters).await.is_ok()
     })

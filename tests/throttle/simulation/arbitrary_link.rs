@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testkit::random::SplitMix64;
 use tidegate::{
-    redis::Failure,
+    redis::RedisFailure,
     throttle::{
         payload::{self, PayloadError},
         sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
@@ -25,8 +25,8 @@ impl ArbitraryLink {
         PayloadVersion { timestamp: one(), len: one() }
     }
 
-    fn failure(&mut self) -> Failure {
-        Failure::ALL[self.rng.below(5) as usize]
+    fn failure(&mut self) -> RedisFailure {
+        RedisFailure::ALL[self.rng.below(5) as usize]
     }
 
     /// A reply from empty to valid, with some bits flipped.
@@ -50,7 +50,7 @@ impl ArbitraryLink {
 }
 
 impl FilterStore for ArbitraryLink {
-    async fn time(&mut self) -> Result<ServerTime, Failure> {
+    async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
         self.calls += 1;
         if self.rng.one_in(10) {
             return Err(self.failure());
@@ -63,7 +63,7 @@ impl FilterStore for ArbitraryLink {
         _minute: u64,
         _known: Option<PayloadVersion>,
         _max_len: usize,
-    ) -> Result<ReadOutcome, Failure> {
+    ) -> Result<ReadOutcome, RedisFailure> {
         self.calls += 1;
         let version = self.version();
         Ok(match self.rng.below(8) {
@@ -82,7 +82,7 @@ impl FilterStore for ArbitraryLink {
         _expected: Option<u64>,
         _payload: &[u8],
         _ttl: Duration,
-    ) -> Result<CommitOutcome, Failure> {
+    ) -> Result<CommitOutcome, RedisFailure> {
         self.calls += 1;
         Ok(match self.rng.below(4) {
             0 => return Err(self.failure()),

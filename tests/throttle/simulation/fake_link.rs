@@ -8,7 +8,7 @@ use std::{
 
 use testkit::random::SplitMix64;
 use tidegate::{
-    redis::Failure,
+    redis::RedisFailure,
     throttle::sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
 };
 
@@ -79,19 +79,19 @@ impl FakeLink<'_> {
         self.store.time.sleep(latency).await;
     }
 
-    async fn call<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Failure> {
+    async fn call<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, RedisFailure> {
         self.calls += 1;
         self.most_calls = self.most_calls.max(self.calls);
         self.sleep_latency().await;
         let faults = self.store.faults.get();
         let out = (faults.outage.0..faults.outage.1).contains(&self.store.time.now());
         if out || self.rng.one_in(faults.lost_calls) {
-            return Err(Failure::Io);
+            return Err(RedisFailure::Io);
         }
         let reply = work(self);
         self.sleep_latency().await;
         if self.rng.one_in(faults.lost_replies) {
-            return Err(Failure::Timeout);
+            return Err(RedisFailure::Timeout);
         }
         Ok(reply)
     }
@@ -104,7 +104,7 @@ impl FakeLink<'_> {
 }
 
 impl FilterStore for FakeLink<'_> {
-    async fn time(&mut self) -> Result<ServerTime, Failure> {
+    async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
         self.calls = 0;
         self.call(|link| ServerTime { now: link.store.time.now(), clock_offset: 0 }).await
     }
@@ -114,7 +114,7 @@ impl FilterStore for FakeLink<'_> {
         minute: u64,
         known: Option<PayloadVersion>,
         _max_len: usize,
-    ) -> Result<ReadOutcome, Failure> {
+    ) -> Result<ReadOutcome, RedisFailure> {
         self.call(|link| match link.store.minutes.borrow().get(&minute) {
             None => ReadOutcome::Absent,
             Some((ts, payload)) => {
@@ -136,7 +136,7 @@ impl FilterStore for FakeLink<'_> {
         expected: Option<u64>,
         payload: &[u8],
         _ttl: Duration,
-    ) -> Result<CommitOutcome, Failure> {
+    ) -> Result<CommitOutcome, RedisFailure> {
         self.call(|link| {
             let store = link.store;
             let mut minutes = store.minutes.borrow_mut();

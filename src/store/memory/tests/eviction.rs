@@ -16,8 +16,8 @@ fn caller(n: u64) -> u128 {
 
 /// A store in which first each caller has used `used` of `limit`, one by one, and then each of `requests`
 /// made-up keys has charged `cost` to the limit `flood`.
-fn flooded(limit: &Limit, used: u32, flood: &Limit, cost: u32, requests: u64) -> Memory {
-    let store = Memory::new(ROOM);
+fn flooded(limit: &Limit, used: u32, flood: &Limit, cost: u32, requests: u64) -> MemoryStore {
+    let store = MemoryStore::new(ROOM);
     for n in 0..CALLERS {
         for _ in 0..used {
             assert!(store.charge(&[charge(limit, caller(n))], NOW).admitted);
@@ -32,7 +32,7 @@ fn flooded(limit: &Limit, used: u32, flood: &Limit, cost: u32, requests: u64) ->
 }
 
 /// How many of the callers still have their records.
-fn spared(store: &Memory, limit: &Limit, used: u32) -> usize {
+fn spared(store: &MemoryStore, limit: &Limit, used: u32) -> usize {
     let used_by = |n| {
         store.peek(&[charge(limit, caller(n))], NOW + FLOOD_DELAY).decided(0).unwrap().decision.used
     };
@@ -75,7 +75,7 @@ fn a_flood_that_spends_all_at_once_spares_blocked_callers() {
 #[test]
 fn a_flood_of_two_requests_per_key_spares_callers_with_more() {
     let limit = limit("a", 10);
-    let store = Memory::new(ROOM);
+    let store = MemoryStore::new(ROOM);
     for n in 0..CALLERS {
         for _ in 0..9 {
             store.charge(&[charge(&limit, caller(n))], NOW);
@@ -95,7 +95,7 @@ fn a_flood_of_two_requests_per_key_spares_callers_with_more() {
 /// keys, `delay` ms after the last caller.
 fn evicted_by_a_flood(times: u64, delay: Millis) -> usize {
     let limit = limit("a", 1);
-    let store = Memory::new(ROOM);
+    let store = MemoryStore::new(ROOM);
     let room = ROOM as u64;
     for n in 0..room {
         store.charge(&[charge(&limit, caller(n))], NOW + n);
@@ -124,7 +124,7 @@ fn a_store_full_of_blocked_callers_loses_few_of_them_to_a_flood() {
 #[test]
 fn a_new_record_survives_for_a_while_in_a_full_store() {
     let limit = limit("a", 1);
-    let store = Memory::new(ROOM);
+    let store = MemoryStore::new(ROOM);
     for n in 0..ROOM as u64 {
         store.charge(&[charge(&limit, caller(n))], NOW);
     }

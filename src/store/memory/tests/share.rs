@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn shares_are_rounded_up() {
     let limit = limit("a", 10);
-    let store = Memory::new(1_000);
+    let store = MemoryStore::new(1_000);
     let share = (0..10).filter(|_| store.charge_share(&[charge(&limit, 1)], NOW, 3).admitted);
     assert_eq!(share.count(), 4);
 }
@@ -32,8 +32,8 @@ proptest! {
     ) {
         let limit = sized(Algorithm::ALL[at], quota, max_wait);
         let charges = [Charge { cost, ..charge(&limit, 1) }];
-        let whole = Memory::new(10).charge(&charges, NOW);
-        let share = Memory::new(10).charge_share(&charges, NOW, gateways);
+        let whole = MemoryStore::new(10).charge(&charges, NOW);
+        let share = MemoryStore::new(10).charge_share(&charges, NOW, gateways);
         prop_assert_eq!(share.admitted, whole.admitted);
         prop_assert!(share.decided(0).unwrap().decision.wait <= u64::from(limit.quota.max_wait));
     }
@@ -50,8 +50,8 @@ proptest! {
         let limit = sized(Algorithm::ALL[at], quota, max_wait);
         let charge = |cost| Charge { cost, ..charge(&limit, 1) };
         let charges = [charge(costs.0), charge(costs.1)];
-        let whole = Memory::new(10).charge(&charges, NOW);
-        let share = Memory::new(10).charge_share(&charges, NOW, gateways);
+        let whole = MemoryStore::new(10).charge(&charges, NOW);
+        let share = MemoryStore::new(10).charge_share(&charges, NOW, gateways);
         prop_assert_eq!(share.admitted, whole.admitted);
     }
 
@@ -65,11 +65,11 @@ proptest! {
         max_wait in 0_u32..20_000,
     ) {
         let limit = sized(Algorithm::ALL[at], quota, max_wait);
-        let store = Memory::new(10);
+        let store = MemoryStore::new(10);
         let mut now = NOW;
         for cost in costs {
             let charges = [Charge { cost, ..charge(&limit, 1) }];
-            let whole = Memory::new(10).charge(&charges, now).admitted;
+            let whole = MemoryStore::new(10).charge(&charges, now).admitted;
             let verdict = store.charge_share(&charges, now, gateways);
             prop_assert!(verdict.decided(0).unwrap().decision.wait <= u64::from(limit.quota.max_wait));
             if verdict.admitted {
@@ -89,7 +89,7 @@ proptest! {
 #[test]
 fn expensive_requests_do_not_raise_the_rate_of_a_shared_leaky_bucket() {
     let limit = sized(Algorithm::LeakyBucket, 6, 2_000);
-    let store = Memory::new(10);
+    let store = MemoryStore::new(10);
     // A share of 2 in 6 s; a second of three slots would begin 6 s after the first.
     let charges = [Charge { cost: 3, ..charge(&limit, 1) }];
     let seconds = 600;

@@ -34,7 +34,7 @@ struct PayloadStore<'a> {
 }
 
 impl FilterStore for PayloadStore<'_> {
-    async fn time(&mut self) -> Result<ServerTime, Failure> {
+    async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
         Ok(ServerTime { now: self.clock.now(), clock_offset: 0 })
     }
 
@@ -43,7 +43,7 @@ impl FilterStore for PayloadStore<'_> {
         minute: u64,
         known: Option<PayloadVersion>,
         max_len: usize,
-    ) -> Result<ReadOutcome, Failure> {
+    ) -> Result<ReadOutcome, RedisFailure> {
         let payloads = self.payloads.0.borrow();
         let Some((timestamp, payload)) = payloads.get(&minute) else {
             return Ok(ReadOutcome::Absent);
@@ -64,7 +64,7 @@ impl FilterStore for PayloadStore<'_> {
         expected: Option<u64>,
         payload: &[u8],
         _: Duration,
-    ) -> Result<CommitOutcome, Failure> {
+    ) -> Result<CommitOutcome, RedisFailure> {
         let mut payloads = self.payloads.0.borrow_mut();
         let current = payloads.get(&minute).map(|(timestamp, _)| *timestamp);
         if current != expected {

@@ -8,7 +8,7 @@ impl World {
         &mut self,
         gateway: usize,
         key: usize,
-        mut demand: TokenDemand,
+        mut demand: UnitDemand,
         fetch: Option<LeaseFetch<Caller>>,
         direct: Option<usize>,
     ) {
@@ -45,7 +45,7 @@ impl World {
         let Call { gateway, key, demand, ref limit, incarnation, is_over, .. } = self.calls[call];
         let quota = limit.quota;
         let grant = self.records[key].acquire(&quota, now, &demand);
-        if grant.tokens > 0 {
+        if grant.units > 0 {
             assert!(grant.spendable_until > now);
             if self.ends[key].last() != Some(&grant.spendable_until) {
                 self.ends[key].push(grant.spendable_until);
@@ -56,7 +56,7 @@ impl World {
         }
         let is_awaited = self.calls[call].fetch.is_some() && !is_over;
         if is_awaited && incarnation == self.gateways[gateway].incarnation {
-            self.gateways[gateway].unreplied += u64::from(grant.tokens);
+            self.gateways[gateway].unreplied += u64::from(grant.units);
         }
         self.replies.push((grant, now));
         if !self.rng.one_in(self.plan.failures) {
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// The leased tokens of a key that gateways can spend now; the store counts them as used.
+    /// The leased units of a key that gateways can spend now; the store counts them as used.
     fn spendable(&self, key: usize) -> u64 {
         let of = |(at, gateway): (usize, &Gateway)| {
             let monotonic_ms = self.monotonic_ms(at);
@@ -85,7 +85,7 @@ impl World {
         let fetch = self.calls[call].fetch.take();
         self.calls[call].is_over = true;
         if let Some(fetch) = fetch {
-            self.gateways[gateway].unreplied -= u64::from(grant.tokens);
+            self.gateways[gateway].unreplied -= u64::from(grant.units);
             if let Some(next) =
                 fetch.complete(&FetchReply { grant, decided_at: now, sent, received })
             {
@@ -94,7 +94,7 @@ impl World {
             }
         }
         let Some(id) = direct else { return };
-        if grant.tokens == 0 {
+        if grant.units == 0 {
             self.refuse(id, grant.decision.remaining, grant.decision.retry_at, now);
             return;
         }
@@ -110,11 +110,11 @@ impl World {
         self.calls[call].is_over = true;
         let monotonic_ms = self.monotonic_ms(gateway);
         if let Some(fetch) = self.calls[call].fetch.take() {
-            self.gateways[gateway].unconfirmed += u64::from(demand.returned.tokens);
+            self.gateways[gateway].unconfirmed += u64::from(demand.returned.units);
             if self.rng.one_in(4) {
                 drop(fetch);
             } else {
-                fetch.fail(Failure::Timeout, monotonic_ms);
+                fetch.fail(RedisFailure::Timeout, monotonic_ms);
             }
         }
         if let Some(id) = direct {
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// Asserts that every charged token is spent, held, returned, or lost.
+    /// Asserts that every charged unit is spent, held, returned, or lost.
     pub(super) fn assert_balance(&mut self) {
         for at in &self.gateways {
             for drained in [false, true] {

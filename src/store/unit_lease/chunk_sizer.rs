@@ -1,9 +1,9 @@
-//! How many tokens a fetch asks for beyond what is needed.
+//! How many units a fetch asks for beyond what is needed.
 //!
 //! Proposed at the end of Rockset's article: a chunk grows by half if the last one was used up fast, and is
-//! halved if tokens are returned unspent. Here it is also halved if the last one lasted long. For a key with
-//! few requests the chunk is 0: each request calls the store, and no token is held. The store bounds what a
-//! gateway holds, by a fraction of what is left ([`crate::limit::TokenDemand::extra_divisor`]).
+//! halved if units are returned unspent. Here it is also halved if the last one lasted long. For a key with
+//! few requests the chunk is 0: each request calls the store, and no unit is held. The store bounds what a
+//! gateway holds, by a fraction of what is left ([`crate::limit::UnitDemand::extra_divisor`]).
 
 use crate::limit::LeaseSize;
 
@@ -13,7 +13,7 @@ pub(super) const GROW_BELOW: u64 = 250;
 /// A chunk that lasts more than this (ms) shrinks.
 pub(super) const SHRINK_ABOVE: u64 = 1_000;
 
-/// The largest chunk, in tokens.
+/// The largest chunk, in units.
 pub(super) const MAX_CHUNK: u32 = 1 << 20;
 
 /// The chunk size of one lease.
@@ -30,12 +30,12 @@ impl ChunkSizer {
         self.replied_at = is_complete.then_some(monotonic_ms);
     }
 
-    /// The tokens to ask for beyond what is needed, in a fetch that begins at `monotonic_ms` because the last
+    /// The units to ask for beyond what is needed, in a fetch that begins at `monotonic_ms` because the last
     /// chunk is used up or its sub-window has ended.
     pub(super) fn next_chunk(&mut self, monotonic_ms: u64, lease_size: LeaseSize) -> u32 {
         match lease_size {
             LeaseSize::Off => 0,
-            LeaseSize::Tokens(count) => count.min(MAX_CHUNK),
+            LeaseSize::Units(count) => count.min(MAX_CHUNK),
             LeaseSize::Auto => {
                 match self.replied_at.take().map(|at| monotonic_ms.saturating_sub(at)) {
                     Some(duration) if duration < GROW_BELOW => self.grow(),
@@ -47,7 +47,7 @@ impl ChunkSizer {
         }
     }
 
-    /// Halves the chunk. Called also when tokens are returned unspent.
+    /// Halves the chunk. Called also when units are returned unspent.
     pub(super) fn shrink(&mut self) {
         self.chunk /= 2;
         self.replied_at = None;
@@ -103,8 +103,8 @@ mod tests {
     fn a_configured_chunk_does_not_change() {
         let mut sizer = ChunkSizer::default();
         sizer.record_reply(0, true);
-        assert_eq!(sizer.next_chunk(1, LeaseSize::Tokens(100)), 100);
-        assert_eq!(sizer.next_chunk(1, LeaseSize::Tokens(u32::MAX)), MAX_CHUNK);
+        assert_eq!(sizer.next_chunk(1, LeaseSize::Units(100)), 100);
+        assert_eq!(sizer.next_chunk(1, LeaseSize::Units(u32::MAX)), MAX_CHUNK);
         assert_eq!(sizer.next_chunk(1, LeaseSize::Off), 0);
     }
 }

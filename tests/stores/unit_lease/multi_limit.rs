@@ -106,7 +106,7 @@ async fn two_gateways_admit_the_narrower_quota_exactly() {
     assert_eq!(gateways[0].used(&broad).await + gateways[0].used(&narrow).await, 200 + outstanding);
 }
 
-/// Checks a request with two limits while Redis is lost: the first has leased tokens, the second falls back.
+/// Checks a request with two limits while Redis is lost: the first has leased units, the second falls back.
 async fn assert_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: bool) {
     let (mut redis, clock) = (RedisServer::start(), Clock::simulated(NOW));
     let options = if hangs { short_timeout_options(&redis) } else { options(&redis) };
@@ -115,7 +115,7 @@ async fn assert_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: 
     let first = leased_limit("first", 1_000, 50);
     let second = if has_reserve { leased_limit("second", 2, 10) } else { limit("second", 2) };
     let second = Limit { on_failure: policy, index: 1, ..second };
-    eventually_async("tokens are leased", async || {
+    eventually_async("units are leased", async || {
         !gateway.decide(&[charge(&first, 1)]).await.is_fallback() && gateway.outstanding() > 0
     })
     .await;
@@ -150,7 +150,7 @@ async fn assert_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: 
     assert_eq!(
         gateway.outstanding(),
         outstanding - expected,
-        "{case}: tokens of refused requests are put back"
+        "{case}: units of refused requests are put back"
     );
     if hangs {
         redis.resume();
@@ -158,7 +158,7 @@ async fn assert_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: 
 }
 
 #[tokio::test]
-async fn an_unreachable_limit_follows_its_policy_and_the_others_keep_their_tokens() {
+async fn an_unreachable_limit_follows_its_policy_and_the_others_keep_their_units() {
     for hangs in [false, true] {
         for policy in [OnFailure::Local, OnFailure::Open, OnFailure::Closed] {
             for has_reserve in [false, true] {
@@ -169,7 +169,7 @@ async fn an_unreachable_limit_follows_its_policy_and_the_others_keep_their_token
 }
 
 #[tokio::test]
-async fn a_caller_cancelled_during_the_second_fetch_spends_no_token_of_the_first() {
+async fn a_caller_cancelled_during_the_second_fetch_spends_no_unit_of_the_first() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let (first, second) = (leased_limit("first", 1_000, 50), limit("second", 100));

@@ -1,4 +1,4 @@
-//! Token leases: one call to the store charges tokens for many requests, which are then decided here.
+//! Leases: one call to the store charges units for many requests, which are then decided here.
 //!
 //! From Rockset's batched reservations ("How We Improved the Concurrency and Scalability of Our Redis Rate
 //! Limiting System"). Everything here is pure: no I/O, no waiting, and time is a parameter, in ms of
@@ -6,19 +6,19 @@
 //! returns a [`LeaseFetch`], its caller asks the store for [`LeaseFetch::demand`] and completes it with the
 //! reply.
 //!
-//! Invariants, for each key and quota: every token that was charged at the store for this gateway is
+//! Invariants, for each key and quota: every unit that was charged at the store for this gateway is
 //! exactly one of spent, held here, returned, discarded by an operator's reset, or lost with a call whose
-//! outcome is unknown. Tokens are spent only inside the sub-window that they were charged to, so every
+//! outcome is unknown. Units are spent only inside the sub-window that they were charged to, so every
 //! bound of the algorithms holds as if each request had called the store.
 //!
 //! The leases of a registry are striped over mutexes, which guard all state. A decision holds
 //! one mutex for tens of nanoseconds (`cargo bench --bench reservations`).
 //!
 //! - `registry`: all leases: lookup, capacity, the sweep of unused ones.
-//! - `lease`: the tokens, the queue and the fetch of one key under one quota.
+//! - `lease`: the units, the queue and the fetch of one key under one quota.
 //! - `wait_queue`, `waiter`: the requests that wait for a fetch.
 //! - `single_flight`: one fetch at a time for each lease.
-//! - `chunk_sizer`: how many tokens a fetch asks for.
+//! - `chunk_sizer`: how many units a fetch asks for.
 //! - `snapshot`: the store's last reply, for response headers.
 //!
 //! ```
@@ -26,11 +26,11 @@
 //!
 //! use tidegate::{
 //!     limit::{Algorithm, Decision, Grant, Key, Limit, OnFailure, Quota, LeaseSize},
-//!     store::token_lease::{FetchReply, JoinOutcome, LeaseRegistry, Waiter, WaiterOutcome},
+//!     store::unit_lease::{FetchReply, JoinOutcome, LeaseRegistry, LeaseWaiter, WaiterOutcome},
 //! };
 //!
 //! struct Request;
-//! impl Waiter for Request {
+//! impl LeaseWaiter for Request {
 //!     fn cost(&self) -> u32 {
 //!         1
 //!     }
@@ -46,7 +46,7 @@
 //!     quota: Quota::new(100, 1_000, 1),
 //!     cost: 1,
 //!     on_failure: OnFailure::Local,
-//!     lease_size: LeaseSize::Tokens(9),
+//!     lease_size: LeaseSize::Units(9),
 //!     enforce: true,
 //!     index: 0,
 //! };
@@ -55,7 +55,7 @@
 //! let JoinOutcome::Fetch(fetch) = registry.join(&limit, Key(7), Request, 0) else { panic!() };
 //! assert_eq!((fetch.demand().needed, fetch.demand().extra), (1, 9));
 //!
-//! // The store charges 10 tokens, to be spent before its window ends at 1,000 ms.
+//! // The store charges 10 units, to be spent before its window ends at 1,000 ms.
 //! let decision = Decision {
 //!     admitted: true,
 //!     limit: 100,
@@ -65,10 +65,10 @@
 //!     retry_at: None,
 //!     wait: 0,
 //! };
-//! let grant = Grant { tokens: 10, spendable_until: 1_000, decision };
+//! let grant = Grant { units: 10, spendable_until: 1_000, decision };
 //! assert!(fetch.complete(&FetchReply { grant, decided_at: 1, sent: 1, received: 2 }).is_none());
 //!
-//! let charge = registry.take(&limit, Key(7), 1, 3).expect("9 tokens are left");
+//! let charge = registry.take(&limit, Key(7), 1, 3).expect("9 units are left");
 //! assert_eq!(charge.remaining, 98);
 //! ```
 
@@ -86,8 +86,8 @@ mod tests;
 
 pub use self::{
     lease::{IDLE_TIMEOUT, REMOVAL_TIMEOUT},
-    registry::{LeaseKey, LeaseRegistry, LeaseStats, MAX_LEASES, UnspentTokens},
+    registry::{LeaseKey, LeaseRegistry, LeaseStats, MAX_LEASES, UnspentUnits},
     single_flight::{JoinOutcome, LeaseFetch},
     snapshot::{LeaseCharge, LeaseSnapshot},
-    waiter::{FetchReply, Waiter, WaiterOutcome},
+    waiter::{FetchReply, LeaseWaiter, WaiterOutcome},
 };

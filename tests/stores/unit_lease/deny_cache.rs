@@ -232,7 +232,7 @@ async fn one_cached_refusal_of_several_limits_costs_no_call_and_no_charge() {
         assert_eq!(
             gateway.counter_store.stats().leased_charges,
             leased_charges,
-            "no token was spent"
+            "no unit was spent"
         );
     }
 }
@@ -250,7 +250,7 @@ async fn a_shadow_limit_counts_what_another_limit_refuses() {
     }
 }
 
-/// The first request needs more than the local tokens, and Redis has fewer than the difference.
+/// The first request needs more than the local units, and Redis has fewer than the difference.
 #[tokio::test]
 async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
@@ -269,8 +269,8 @@ async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
             .admitted
     );
     assert!(!gateway.decide(&[Charge { cost: 5, ..charge(&limit, 1) }]).await.admitted);
-    assert!(gateway.charge_cost(&limit, 2).await.admitted, "from the three local tokens");
-    assert!(gateway.charge_cost(&limit, 2).await.admitted, "one token here and one in Redis");
+    assert!(gateway.charge_cost(&limit, 2).await.admitted, "from the three local units");
+    assert!(gateway.charge_cost(&limit, 2).await.admitted, "one unit here and one in Redis");
     assert!(!gateway.charge_one(&limit).await.admitted);
 }
 

@@ -2,13 +2,13 @@
 
 use crate::limit::{Decision, Millis, Quota};
 
-/// What the last reply says about the tokens of a lease.
+/// What the last reply says about the units of a lease.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LeaseSnapshot {
-    /// The end of the sub-window that the tokens were charged to, in ms by the store's clock; 0 before the
+    /// The end of the sub-window that the units were charged to, in ms by the store's clock; 0 before the
     /// first grant.
     pub end: Millis,
-    /// The units of cost that were left at the store after the grant, plus tokens that are to be returned.
+    /// The units of cost that were left at the store after the grant, plus units that are to be returned.
     pub remaining: u64,
     /// The decision's reset time, in ms by the store's clock.
     pub reset_at: Millis,
@@ -26,7 +26,7 @@ impl LeaseSnapshot {
         now.max(self.charged_at).min(self.end.saturating_sub(1))
     }
 
-    /// A charge at `monotonic_ms` that leaves `left` tokens in the lease.
+    /// A charge at `monotonic_ms` that leaves `left` units in the lease.
     pub fn charge(&self, monotonic_ms: u64, left: u32) -> LeaseCharge {
         LeaseCharge {
             charged_at: self.now(monotonic_ms),
@@ -36,10 +36,10 @@ impl LeaseSnapshot {
     }
 }
 
-/// A request's charge, made here from leased tokens.
+/// A request's charge, made here from leased units.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LeaseCharge {
-    /// The time of the charge, in ms by the store's clock or slightly earlier, inside the tokens'
+    /// The time of the charge, in ms by the store's clock or slightly earlier, inside the units'
     /// sub-window. A refund names it.
     pub charged_at: Millis,
     /// The units of cost that are left: at the store by its last reply, plus in the lease.

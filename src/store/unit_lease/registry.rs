@@ -11,11 +11,11 @@ use super::{
     lease::{EnqueueOutcome, FailedFetch, FetchRequest, Lease},
     snapshot::{LeaseCharge, LeaseSnapshot},
     sync::Mutex,
-    waiter::{FetchReply, Waiter},
+    waiter::{FetchReply, LeaseWaiter},
 };
 use crate::{
-    limit::{Change, Key, LeaseSize, Limit, Millis, TokenReturn},
-    redis::Failure,
+    limit::{Change, Key, LeaseSize, Limit, Millis, UnitReturn},
+    redis::RedisFailure,
     store::record_id::record_id,
 };
 
@@ -33,7 +33,7 @@ const SWEEP_BATCH: usize = 1 << 14;
 pub struct LeaseKey {
     /// The store's record: the key and the limit's identity, whatever its quota.
     pub record: u128,
-    /// The record under one quota, `reserve` and `enforce`: tokens that were charged under one are never
+    /// The record under one quota, `reserve` and `enforce`: units that were charged under one are never
     /// spent under another, after a reload or in another tier.
     pub lease_id: u128,
 }
@@ -45,7 +45,7 @@ impl LeaseKey {
         let lease_size = match limit.lease_size {
             LeaseSize::Off => 0,
             LeaseSize::Auto => 1,
-            LeaseSize::Tokens(count) => u64::from(count) + 2,
+            LeaseSize::Units(count) => u64::from(count) + 2,
         };
         let flags = u64::from(limit.quota.strict) << 1 | u64::from(limit.enforce);
         let quota = u64::from(limit.quota.limit) << 2 | flags;
@@ -62,24 +62,24 @@ fn mix(value: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Tokens that are to be returned to the store.
+/// Units that are to be returned to the store.
 #[derive(Clone, Debug)]
-pub struct UnspentTokens {
+pub struct UnspentUnits {
     /// The limit that was charged.
     pub limit: Arc<Limit>,
     /// The key that was charged.
     pub key: Key,
     /// How many, and when they were charged.
-    pub to_return: TokenReturn,
+    pub to_return: UnitReturn,
 }
 
-impl From<TokenReturn> for Change {
-    fn from(TokenReturn { charged_at, tokens }: TokenReturn) -> Self {
-        Self::Refund { charged_at, cost: tokens }
+impl From<UnitReturn> for Change {
+    fn from(UnitReturn { charged_at, units }: UnitReturn) -> Self {
+        Self::Refund { charged_at, cost: units }
     }
 }
 
-/// Totals of all leases, in tokens unless stated otherwise.
+/// Totals of all leases, in units unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LeaseStats {
     /// The number of leases in the registry.
@@ -106,7 +106,7 @@ struct Stripe<W> {
 }
 
 /// All leases of the process: bounded in number, and swept of unused ones.
-pub struct LeaseRegistry<W: Waiter> {
+pub struct LeaseRegistry<W: LeaseWaiter> {
     stripes: Box<[Mutex<Stripe<W>>]>,
     /// The most leases of one stripe.
     stripe_capacity: usize,
@@ -116,13 +116,13 @@ pub struct LeaseRegistry<W: Waiter> {
     is_closed: AtomicBool,
 }
 
-impl<W: Waiter> Default for LeaseRegistry<W> {
+impl<W: LeaseWaiter> Default for LeaseRegistry<W> {
     fn default() -> Self {
         Self::with_capacity(MAX_LEASES)
     }
 }
 
-impl<W: Waiter> LeaseRegistry<W> {
+impl<W: LeaseWaiter> LeaseRegistry<W> {
     /// An empty registry for at least `leases` leases, rounded up to a multiple of the stripes.
     pub fn with_capacity(leases: usize) -> Self {
         let stripes = STRIPES.min(leases.max(1));
@@ -136,13 +136,13 @@ impl<W: Waiter> LeaseRegistry<W> {
         }
     }
 
-    /// Sets the number of gateways alive, this one included. It bounds the tokens that a fetch asks for
+    /// Sets the number of gateways alive, this one included. It bounds the units that a fetch asks for
     /// beyond what is needed.
     pub fn set_gateways(&self, gateways: u32) {
         self.gateways.store(gateways, Relaxed);
     }
 
-    /// Takes `cost` tokens (at least 1) of `key` under `limit` at `monotonic_ms`, if they are here and no
+    /// Takes `cost` units (at least 1) of `key` under `limit` at `monotonic_ms`, if they are here and no
     /// request waits for them.
     #[inline]
     pub fn take(
@@ -156,7 +156,7 @@ impl<W: Waiter> LeaseRegistry<W> {
         self.stripe(record).lock().leases.get_mut(&lease_id)?.take(cost, monotonic_ms)
     }
 
-    /// Puts back `cost` tokens that were taken here at [`LeaseCharge::charged_at`], to be taken
+    /// Puts back `cost` units that were taken here at [`LeaseCharge::charged_at`], to be taken
     /// again, without a call to the store. Returns the time and what is left after that; `None` if their
     /// sub-window has ended or the lease is gone: then the caller has to refund them at the store, with the
     /// same `charged_at`.
@@ -172,9 +172,9 @@ impl<W: Waiter> LeaseRegistry<W> {
         self.stripe(record).lock().leases.get_mut(&lease_id)?.refund(charged_at, cost, monotonic_ms)
     }
 
-    /// As [`Self::refund`], but tokens whose sub-window has ended are returned to the store with the next
+    /// As [`Self::refund`], but units whose sub-window has ended are returned to the store with the next
     /// fetch or sweep. Returns false if there is no lease for that: the registry is full or closed.
-    pub fn refund_or_set_aside(
+    pub fn refund_or_mark_for_return(
         &self,
         limit: &Limit,
         key: Key,
@@ -183,8 +183,9 @@ impl<W: Waiter> LeaseRegistry<W> {
         monotonic_ms: u64,
     ) -> bool {
         let refunded = self.with_lease(limit, key, monotonic_ms, |lease, stats| {
-            let to_return = TokenReturn { charged_at, tokens: cost };
-            if lease.refund(charged_at, cost, monotonic_ms).is_none() && !lease.set_aside(to_return)
+            let to_return = UnitReturn { charged_at, units: cost };
+            if lease.refund(charged_at, cost, monotonic_ms).is_none()
+                && !lease.mark_for_return(to_return)
             {
                 stats.discarded += u64::from(cost);
             }
@@ -224,8 +225,8 @@ impl<W: Waiter> LeaseRegistry<W> {
     ) -> Option<FetchRequest> {
         let (extra_divisor, mut stripe) = (self.extra_divisor(), self.stripe(record).lock());
         let Stripe { leases, stats } = &mut *stripe;
-        stats.granted += u64::from(reply.grant.tokens);
-        stats.returned += u64::from(request.demand.returned.tokens);
+        stats.granted += u64::from(reply.grant.units);
+        stats.returned += u64::from(request.demand.returned.units);
         // A lease with a fetch in flight is never removed.
         let (next, discarded) = leases.get_mut(&lease_id)?.complete(request, reply, extra_divisor);
         stats.discarded += u64::from(discarded);
@@ -237,18 +238,18 @@ impl<W: Waiter> LeaseRegistry<W> {
         &self,
         LeaseKey { record, lease_id }: LeaseKey,
         request: &FetchRequest,
-        failure: Option<(Failure, u64)>,
+        failure: Option<(RedisFailure, u64)>,
     ) {
         let mut stripe = self.stripe(record).lock();
         let Stripe { leases, stats } = &mut *stripe;
         match leases.get_mut(&lease_id).map(|lease| lease.fail(request, failure)) {
-            Some(FailedFetch::Lost(tokens)) => stats.lost += tokens,
-            Some(FailedFetch::Discarded(tokens)) => stats.discarded += u64::from(tokens),
+            Some(FailedFetch::Lost(units)) => stats.lost += units,
+            Some(FailedFetch::Discarded(units)) => stats.discarded += u64::from(units),
             Some(FailedFetch::Kept) | None => {}
         }
     }
 
-    /// Tokens of `key` under `limit` that can be spent here at `monotonic_ms`.
+    /// Units of `key` under `limit` that can be spent here at `monotonic_ms`.
     pub fn spendable(&self, limit: &Limit, key: Key, monotonic_ms: u64) -> u32 {
         let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
         let stripe = self.stripe(record).lock();
@@ -262,14 +263,14 @@ impl<W: Waiter> LeaseRegistry<W> {
     }
 
     /// Sweeps a part of the leases at `monotonic_ms`; to be called a few times a second. Adds to `out` the
-    /// tokens to be returned: those whose sub-window has ended, and those of leases without a request for
-    /// [`super::IDLE_TIMEOUT`]. Removes leases without a request for [`super::REMOVAL_TIMEOUT`]. Tokens whose
+    /// units to be returned: those whose sub-window has ended, and those of leases without a request for
+    /// [`super::IDLE_TIMEOUT`]. Removes leases without a request for [`super::REMOVAL_TIMEOUT`]. Units whose
     /// key's shard is not reachable stay, and so do their leases.
     pub fn sweep(
         &self,
         monotonic_ms: u64,
         is_reachable: impl Fn(Key) -> bool,
-        out: &mut Vec<UnspentTokens>,
+        out: &mut Vec<UnspentUnits>,
     ) {
         let mut visited = 0;
         for _ in 0..self.stripes.len() {
@@ -283,22 +284,22 @@ impl<W: Waiter> LeaseRegistry<W> {
         }
     }
 
-    /// Closes the registry: moves all tokens to `out`, and no more leases are made. Leases with a fetch in
+    /// Closes the registry: moves all units to `out`, and no more leases are made. Leases with a fetch in
     /// flight stay: call it again once the fetches are over.
-    pub fn drain(&self, out: &mut Vec<UnspentTokens>) {
+    pub fn drain(&self, out: &mut Vec<UnspentUnits>) {
         self.is_closed.store(true, Relaxed);
         for index in 0..self.stripes.len() {
             self.remove_where(index, out, Lease::drain);
         }
     }
 
-    /// Visits the leases of a stripe, moves to `out` the tokens that `visit` puts into its list, and removes
+    /// Visits the leases of a stripe, moves to `out` the units that `visit` puts into its list, and removes
     /// the leases for which it returns true. Returns how many leases there were.
     fn remove_where(
         &self,
         index: usize,
-        out: &mut Vec<UnspentTokens>,
-        mut visit: impl FnMut(&mut Lease<W>, &mut Vec<TokenReturn>) -> bool,
+        out: &mut Vec<UnspentUnits>,
+        mut visit: impl FnMut(&mut Lease<W>, &mut Vec<UnitReturn>) -> bool,
     ) -> usize {
         let mut stripe = self.stripes[index].lock();
         let Stripe { leases, stats } = &mut *stripe;
@@ -306,8 +307,8 @@ impl<W: Waiter> LeaseRegistry<W> {
         leases.retain(|_, lease| {
             let is_removed = visit(lease, &mut returns);
             for to_return in returns.drain(..) {
-                stats.returned += u64::from(to_return.tokens);
-                out.push(UnspentTokens {
+                stats.returned += u64::from(to_return.units);
+                out.push(UnspentUnits {
                     limit: Arc::clone(lease.limit()),
                     key: lease.key(),
                     to_return,
@@ -318,7 +319,7 @@ impl<W: Waiter> LeaseRegistry<W> {
         count
     }
 
-    /// Discards the tokens of a record that the operator has deleted at the store, under every quota, and
+    /// Discards the units of a record that the operator has deleted at the store, under every quota, and
     /// those of a fetch in flight: they are not refunded. To be called after the deletion.
     pub fn discard(&self, deleted_record: u128) {
         let mut stripe = self.stripe(deleted_record).lock();
@@ -335,7 +336,7 @@ impl<W: Waiter> LeaseRegistry<W> {
         self.stripes.iter().all(|stripe| stripe.lock().leases.is_empty())
     }
 
-    /// Counts tokens that were taken here and can be neither spent nor returned.
+    /// Counts units that were taken here and can be neither spent nor returned.
     pub fn count_lost(&self, limit: &Limit, key: Key, cost: u32) {
         self.stripe(record_id(limit, key)).lock().stats.lost += u64::from(cost);
     }

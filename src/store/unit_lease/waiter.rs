@@ -3,16 +3,16 @@
 use super::snapshot::LeaseCharge;
 use crate::{
     limit::{Decision, Grant, Millis},
-    redis::Failure,
+    redis::RedisFailure,
 };
 
-/// A request that waits for tokens.
-pub trait Waiter: Send + 'static {
-    /// The request's cost, in tokens; at least 1.
+/// A request that waits for units.
+pub trait LeaseWaiter: Send + 'static {
+    /// The request's cost, in units; at least 1.
     fn cost(&self) -> u32;
 
     /// Delivers the outcome. Called once, under the registry's lock, so it must not call the registry.
-    /// Returns false if the request was cancelled: then no token is spent.
+    /// Returns false if the request was cancelled: then no unit is spent.
     fn serve(self, outcome: WaiterOutcome) -> bool;
 }
 
@@ -32,13 +32,13 @@ pub enum WaiterOutcome {
     /// store itself.
     CallStore,
     /// The store gave no decision; `None` if the fetch was abandoned.
-    Failed(Option<Failure>),
+    Failed(Option<RedisFailure>),
 }
 
 /// The store's reply to a fetch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FetchReply {
-    /// The tokens that were charged, and the decision.
+    /// The units that were charged, and the decision.
     pub grant: Grant,
     /// The time of the decision, in ms by the store's clock.
     pub decided_at: Millis,

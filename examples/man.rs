@@ -1,13 +1,15 @@
-//! `tidegate man`: writes the manual pages, from the same definitions as `--help`.
+//! Writes the manual pages, one for each command, from the same definitions as `--help`. `scripts/package` runs it.
+//!
+//! `cargo run --locked --example man -- FOLDER`
+#![allow(clippy::print_stderr, reason = "it prints its own errors")]
 
 use std::io;
 use std::path::Path;
+use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-
-use super::{Arguments, Exit, print_error};
+use tidegate::cli;
 
 /// Sections besides those of the arguments: the first of every page, the others of the program's own.
 const SECTIONS: [(&str, &[(&str, &str)]); 3] = [
@@ -43,35 +45,25 @@ const SECTIONS: [(&str, &[(&str, &str)]); 3] = [
     ),
 ];
 
-/// Writes a page for each command to `folder`.
-pub(super) fn run(folder: &Path) -> Exit {
-    if let Some(fault) = not_a_folder(folder) {
-        return print_error(&fault);
-    }
-    match write_pages(folder) {
-        Ok(()) => Exit::Ok,
+fn main() -> ExitCode {
+    let Some(folder) = std::env::args_os().nth(1) else {
+        eprintln!("usage: cargo run --example man -- FOLDER");
+        return ExitCode::from(2);
+    };
+    match write_pages(Path::new(&folder)) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            print_error(&format!("tidegate: cannot write to {}: {error}", folder.display()))
+            eprintln!("man: cannot write to {}: {error}", folder.display());
+            ExitCode::FAILURE
         }
     }
 }
 
-/// The fault of a path that is something else than a folder.
-fn not_a_folder(folder: &Path) -> Option<String> {
-    let is_other = folder.metadata().is_ok_and(|found| !found.is_dir());
-    let shown = folder.display();
-    is_other.then(|| {
-        format!(
-            "tidegate: {shown} is not a folder; expected one, because there is a page for each command: tidegate \
-             man FOLDER"
-        )
-    })
-}
-
+/// Writes a page for each command to `folder`, which is made if it does not exist.
 fn write_pages(folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     // `help` would get a page for every command.
-    let mut command = Arguments::command().disable_help_subcommand(true);
+    let mut command = cli::command().disable_help_subcommand(true);
     command.build();
     write_page(&command, folder, true)?;
     let mut shown = command.get_subcommands().filter(|command| !command.is_hide_set());
@@ -110,28 +102,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_folder_is_written_to() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
-        std::fs::write(&file, "").unwrap();
-        for path in [Path::new("/dev/stdout"), Path::new("/dev/null"), &file] {
-            let fault = not_a_folder(path).unwrap_or_default();
-            assert!(fault.contains("is not a folder; expected one"), "{fault}");
-            assert_eq!(run(path), Exit::BadInput);
-        }
-        assert_eq!(not_a_folder(&folder.path().join("new")), None);
-    }
-
-    #[test]
     fn every_command_has_a_page() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder");
         let pages = folder.path().join("man1");
-        assert_eq!(run(&pages), Exit::Ok);
+        write_pages(&pages).expect("the pages are written");
         let read = |name: &str| {
             let path = pages.join(format!("{name}.1"));
             std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"))
         };
-        let mut command = Arguments::command();
+        let mut command = cli::command();
         command.build();
         let mut expected = 1;
         let main = read("tidegate");
@@ -150,6 +129,6 @@ mod tests {
             assert!(page.contains(&format!("tidegate\\-{name}")), "{page}");
             assert!(main.contains(&format!("tidegate\\-{name}(1)")), "{main}");
         }
-        assert_eq!(std::fs::read_dir(&pages).unwrap().count(), expected);
+        assert_eq!(std::fs::read_dir(&pages).expect("the folder").count(), expected);
     }
 }

@@ -1,8 +1,8 @@
-//! The requests that wait for a lease's tokens, first in, first out.
+//! The requests that wait for a lease's units, first in, first out.
 
 use std::collections::VecDeque;
 
-use super::waiter::{Waiter, WaiterOutcome};
+use super::waiter::{LeaseWaiter, WaiterOutcome};
 
 /// Waiting requests, in the order of their arrival.
 pub(super) struct WaitQueue<W>(VecDeque<W>);
@@ -13,7 +13,7 @@ impl<W> Default for WaitQueue<W> {
     }
 }
 
-impl<W: Waiter> WaitQueue<W> {
+impl<W: LeaseWaiter> WaitQueue<W> {
     pub(super) fn push(&mut self, waiter: W) {
         self.0.push_back(waiter);
     }
@@ -28,7 +28,7 @@ impl<W: Waiter> WaitQueue<W> {
 
     /// The lowest cost of a request, and the sum of all costs; 0 if none waits.
     pub(super) fn costs(&self) -> (u32, u32) {
-        let costs = self.0.iter().map(Waiter::cost);
+        let costs = self.0.iter().map(LeaseWaiter::cost);
         (costs.clone().min().unwrap_or(0), costs.fold(0, u32::saturating_add))
     }
 
@@ -42,15 +42,15 @@ impl<W: Waiter> WaitQueue<W> {
         self.0.append(&mut later.0);
     }
 
-    /// Spends `tokens` for the requests in order, as the store would. A request that costs more than is left
+    /// Spends `units` for the requests in order, as the store would. A request that costs more than is left
     /// is passed over and stays in the queue.
-    pub(super) fn grant(&mut self, tokens: &mut u32, outcome: impl Fn(u32) -> WaiterOutcome) {
+    pub(super) fn grant(&mut self, units: &mut u32, outcome: impl Fn(u32) -> WaiterOutcome) {
         for waiter in std::mem::take(&mut self.0) {
-            match tokens.checked_sub(waiter.cost()) {
+            match units.checked_sub(waiter.cost()) {
                 // A cancelled request spends nothing.
                 Some(rest) => {
                     if waiter.serve(outcome(rest)) {
-                        *tokens = rest;
+                        *units = rest;
                     }
                 }
                 None => self.0.push_back(waiter),

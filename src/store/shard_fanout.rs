@@ -4,7 +4,7 @@
 //! refused, or is cancelled before all shards have answered, the charges made are refunded in the
 //! background. Until then the counters are too high, so no excess request is admitted.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use futures_util::{
@@ -20,8 +20,9 @@ use super::{
     stats::WorkerCounts,
 };
 use crate::{
+    clock::Uptime,
     limit::{Adjustment, Change, Charge, Millis, Outcome, Verdict},
-    redis::{CallError, Failure, LateReply, RedisBackend, RedisClient, ShardId},
+    redis::{CallError, LateReply, RedisBackend, RedisClient, RedisFailure, ShardId},
 };
 
 /// The shard of all items, if they are all on the same one.
@@ -92,21 +93,21 @@ impl<T: Copy> RoutedItems<T> {
 }
 
 /// A worker's calls for a request whose records live on several shards.
-pub(super) struct Scatter<'a> {
+pub(super) struct ShardFanout<'a> {
     pub(super) client: &'a Arc<RedisClient>,
     pub(super) counts: &'a Arc<CachePadded<WorkerCounts>>,
     pub(super) store: &'a CounterStore,
     pub(super) corrections: &'a CorrectionSender,
 }
 
-impl Scatter<'_> {
+impl ShardFanout<'_> {
     /// Decides all charges, and charges all or none. Waits for one response timeout at most. For a shard
     /// that gives no decision, the failure policies of its limits decide.
     pub(super) async fn charge(
         &self,
         charges: &[Charge<'_>],
         now: Millis,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> Result<Verdict, StoreError> {
         let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
         let mut calls = self.call_all(items.batches(), deadline).await;
@@ -159,7 +160,7 @@ impl Scatter<'_> {
     async fn call_all<'s, 'c>(
         &'s self,
         batches: Vec<ShardBatch<Charge<'c>>>,
-        deadline: Option<Duration>,
+        deadline: Option<Uptime>,
     ) -> ShardCalls<'s, 'c> {
         let calls = batches.into_iter().map(|batch| ShardCall { batch, result: None }).collect();
         let mut calls = ShardCalls { scatter: self, calls, failed_shards: SmallVec::new() };
@@ -234,7 +235,7 @@ impl Scatter<'_> {
         &self,
         mut items: RoutedItems<Adjustment<'_>>,
         batches: &[ShardBatch<Adjustment<'_>>],
-        results: Vec<Result<Verdict, Failure>>,
+        results: Vec<Result<Verdict, RedisFailure>>,
     ) -> SmallVec<[Outcome; 2]> {
         for (batch, result) in batches.iter().zip(results) {
             match result {
@@ -272,7 +273,7 @@ struct ShardCall<'c> {
 
 /// The calls to all shards of a request. If it is dropped with results in it, it refunds what was charged.
 struct ShardCalls<'s, 'c> {
-    scatter: &'s Scatter<'s>,
+    scatter: &'s ShardFanout<'s>,
     calls: Vec<ShardCall<'c>>,
     /// The shards that gave no decision.
     failed_shards: SmallVec<[ShardId; 4]>,
@@ -283,7 +284,7 @@ impl ShardCalls<'_, '_> {
         self.calls.iter().filter_map(|call| call.result.as_ref()?.as_ref().ok())
     }
 
-    fn failures(&self) -> impl Iterator<Item = Failure> {
+    fn failures(&self) -> impl Iterator<Item = RedisFailure> {
         self.calls.iter().filter_map(|call| Some(call.result.as_ref()?.as_ref().err()?.failure))
     }
 
@@ -343,7 +344,7 @@ pub(super) async fn peek_each(
     backend: &RedisBackend,
     charges: &[Charge<'_>],
     now: Option<Millis>,
-) -> Result<Verdict, Failure> {
+) -> Result<Verdict, RedisFailure> {
     let mut items = RoutedItems::new(charges, |charge| backend.shard_of(charge.key));
     let batches = items.batches();
     let results =

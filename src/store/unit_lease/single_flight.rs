@@ -5,16 +5,16 @@ use std::sync::Arc;
 use super::{
     lease::{EnqueueOutcome, FetchRequest},
     registry::{LeaseKey, LeaseRegistry},
-    waiter::{FetchReply, Waiter},
+    waiter::{FetchReply, LeaseWaiter},
 };
 use crate::{
-    limit::{Key, Limit, TokenDemand},
-    redis::Failure,
+    limit::{Key, Limit, UnitDemand},
+    redis::RedisFailure,
 };
 
 /// The outcome of [`LeaseRegistry::join`].
-pub enum JoinOutcome<W: Waiter> {
-    /// There were tokens after all: the waiter has been served.
+pub enum JoinOutcome<W: LeaseWaiter> {
+    /// There were units after all: the waiter has been served.
     Served,
     /// The waiter waits for a fetch in flight.
     Waiting,
@@ -24,8 +24,8 @@ pub enum JoinOutcome<W: Waiter> {
     Unavailable(W),
 }
 
-impl<W: Waiter> LeaseRegistry<W> {
-    /// Adds a request for tokens of `key` under `limit` to the queue of their lease at `monotonic_ms`, after
+impl<W: LeaseWaiter> LeaseRegistry<W> {
+    /// Adds a request for units of `key` under `limit` to the queue of their lease at `monotonic_ms`, after
     /// [`Self::take`] returned none.
     pub fn join(
         self: &Arc<Self>,
@@ -52,7 +52,7 @@ impl<W: Waiter> LeaseRegistry<W> {
 /// The only fetch in flight of a lease. Dropping it fails the requests that wait, so that a fetch that
 /// panics or is cancelled leaves none waiting, and the next fetch can begin.
 #[must_use = "dropping it fails the requests that wait"]
-pub struct LeaseFetch<W: Waiter> {
+pub struct LeaseFetch<W: LeaseWaiter> {
     registry: Arc<LeaseRegistry<W>>,
     limit: Arc<Limit>,
     key: Key,
@@ -60,9 +60,9 @@ pub struct LeaseFetch<W: Waiter> {
     is_over: bool,
 }
 
-impl<W: Waiter> LeaseFetch<W> {
+impl<W: LeaseWaiter> LeaseFetch<W> {
     /// What to ask the store for.
-    pub fn demand(&self) -> &TokenDemand {
+    pub fn demand(&self) -> &UnitDemand {
         &self.request.demand
     }
 
@@ -76,7 +76,7 @@ impl<W: Waiter> LeaseFetch<W> {
         self.key
     }
 
-    /// Whether the lease held no token when the fetch began: then the store's refusal of the demand's
+    /// Whether the lease held no unit when the fetch began: then the store's refusal of the demand's
     /// minimum is also the refusal of a request of that cost.
     pub fn started_empty(&self) -> bool {
         self.request.started_empty
@@ -90,9 +90,9 @@ impl<W: Waiter> LeaseFetch<W> {
         next.map(|request| Self { registry, limit, key: self.key, request, is_over: false })
     }
 
-    /// Ends the fetch without a reply, at `monotonic_ms`: the tokens of the lease serve the requests that
+    /// Ends the fetch without a reply, at `monotonic_ms`: the units of the lease serve the requests that
     /// wait as far as they reach, and the others fail.
-    pub fn fail(mut self, failure: Failure, monotonic_ms: u64) {
+    pub fn fail(mut self, failure: RedisFailure, monotonic_ms: u64) {
         self.registry.fail(self.lease_key(), &self.request, Some((failure, monotonic_ms)));
         self.is_over = true;
     }
@@ -102,7 +102,7 @@ impl<W: Waiter> LeaseFetch<W> {
     }
 }
 
-impl<W: Waiter> Drop for LeaseFetch<W> {
+impl<W: LeaseWaiter> Drop for LeaseFetch<W> {
     fn drop(&mut self) {
         if !self.is_over {
             self.registry.fail(self.lease_key(), &self.request, None);

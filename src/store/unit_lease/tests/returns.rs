@@ -1,20 +1,20 @@
-//! How long tokens are held, and when they are returned or discarded.
+//! How long units are held, and when they are returned or discarded.
 
 use super::*;
 
-fn stocked(registry: &Registry, limit: &Limit, key: Key, tokens: u32) -> TestLease {
-    lease(registry, limit, key).stock(tokens)
+fn stocked(registry: &Registry, limit: &Limit, key: Key, units: u32) -> TestLease {
+    lease(registry, limit, key).stock(units)
 }
 
 fn sweep(registry: &Registry, monotonic_ms: u64) -> Vec<(u32, Millis)> {
     let mut out = Vec::new();
     registry.sweep(monotonic_ms, |_| true, &mut out);
-    out.iter().map(|unspent| (unspent.to_return.tokens, unspent.to_return.charged_at)).collect()
+    out.iter().map(|unspent| (unspent.to_return.units, unspent.to_return.charged_at)).collect()
 }
 
 #[test]
-fn idle_tokens_are_returned_before_their_window_ends() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+fn idle_units_are_returned_before_their_window_ends() {
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let limit = Limit { quota: Quota::new(100, 60_000, 1), ..limit };
     let lease = stocked(&registry, &limit, KEY, 5);
     assert_eq!(sweep(&registry, 100), []);
@@ -28,8 +28,8 @@ fn idle_tokens_are_returned_before_their_window_ends() {
 }
 
 #[test]
-fn tokens_of_an_unreachable_shard_stay_spendable() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+fn units_of_an_unreachable_shard_stay_spendable() {
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     stocked(&registry, &limit, Key(8), 3);
     let mut out = Vec::new();
@@ -37,7 +37,7 @@ fn tokens_of_an_unreachable_shard_stay_spendable() {
         registry.sweep(monotonic_ms, |key| key != KEY, &mut out);
     }
     let returned: Vec<_> =
-        out.iter().map(|unspent| (unspent.key, unspent.to_return.tokens)).collect();
+        out.iter().map(|unspent| (unspent.key, unspent.to_return.units)).collect();
     assert_eq!(returned, [(Key(8), 3)]);
     assert_eq!((registry.stats().entries, registry.stats().outstanding), (1, 5));
     assert!(lease.take(1, 101).is_some());
@@ -46,8 +46,8 @@ fn tokens_of_an_unreachable_shard_stay_spendable() {
 }
 
 #[test]
-fn spendable_counts_tokens_until_their_sub_window_ends() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+fn spendable_counts_units_until_their_sub_window_ends() {
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     assert_eq!(
         [101, 998, 999].map(|monotonic_ms| registry.spendable(&limit, KEY, monotonic_ms)),
@@ -66,7 +66,7 @@ fn spendable_counts_tokens_until_their_sub_window_ends() {
 
 #[test]
 fn unused_leases_are_removed() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     sweep(&registry, 100);
     sweep(&registry, 100 + IDLE_TIMEOUT);
@@ -81,25 +81,37 @@ fn unused_leases_are_removed() {
     assert!(lease.take(1, 20_001).is_some());
 }
 
-/// A request may be refused by another limit long after it took tokens.
+/// A request may be refused by another limit long after it took units.
 #[test]
-fn tokens_refunded_after_the_lease_was_removed_are_returned() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+fn units_refunded_after_the_lease_was_removed_are_returned() {
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let taken = stocked(&registry, &limit, KEY, 1).take(1, 101).unwrap();
     sweep(&registry, 101 + REMOVAL_TIMEOUT);
     assert_eq!(registry.stats().entries, 0);
-    assert!(registry.refund_or_set_aside(&limit, KEY, taken.charged_at, 1, 102 + REMOVAL_TIMEOUT));
+    assert!(registry.refund_or_mark_for_return(
+        &limit,
+        KEY,
+        taken.charged_at,
+        1,
+        102 + REMOVAL_TIMEOUT
+    ));
     assert_eq!(sweep(&registry, 102 + REMOVAL_TIMEOUT), [(1, taken.charged_at)]);
     registry.drain(&mut Vec::new());
     assert!(
-        !registry.refund_or_set_aside(&limit, Key(8), taken.charged_at, 1, 103 + REMOVAL_TIMEOUT),
+        !registry.refund_or_mark_for_return(
+            &limit,
+            Key(8),
+            taken.charged_at,
+            1,
+            103 + REMOVAL_TIMEOUT
+        ),
         "the registry is closed"
     );
 }
 
 #[test]
 fn an_empty_lease_is_removed_while_the_store_is_lost() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     stocked(&registry, &limit, KEY, 5);
     stocked(&registry, &limit, Key(KEY.0 + 1), 0);
     for monotonic_ms in [100, 100 + REMOVAL_TIMEOUT] {
@@ -109,13 +121,13 @@ fn an_empty_lease_is_removed_while_the_store_is_lost() {
     }
     assert_eq!(registry.stats().entries, 1);
     let back = sweep(&registry, 100 + REMOVAL_TIMEOUT);
-    assert_eq!(back.iter().map(|(tokens, _)| tokens).sum::<u32>(), 5);
+    assert_eq!(back.iter().map(|(units, _)| units).sum::<u32>(), 5);
 }
 
 /// After a reload or in another tier, a record may have another quota.
 #[test]
-fn tokens_of_one_quota_are_not_spent_under_another() {
-    let (registry, old) = (registry(), limit(LeaseSize::Tokens(10)));
+fn units_of_one_quota_are_not_spent_under_another() {
+    let (registry, old) = (registry(), limit(LeaseSize::Units(10)));
     stocked(&registry, &old, KEY, 5);
     let strict = Quota { strict: true, ..old.quota };
     for quota in [Quota::new(10, 6_000, 6), Quota::new(101, 6_000, 6), strict] {
@@ -146,7 +158,7 @@ fn registry_capacity_is_bounded() {
 fn sweeps_visit_every_lease() {
     const LEASES: usize = 30_000;
     let registry = registry();
-    let limit = limit(LeaseSize::Tokens(10));
+    let limit = limit(LeaseSize::Units(10));
     for key in 0..LEASES as u128 {
         stocked(&registry, &limit, Key(key << 96), 2);
     }
@@ -158,24 +170,24 @@ fn sweeps_visit_every_lease() {
 }
 
 #[test]
-fn drain_returns_all_tokens() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+fn drain_returns_all_units() {
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     stocked(&registry, &limit, KEY, 5);
     let busy = stocked(&registry, &limit, Key(8), 3);
     let fetch = expect_fetch(busy.join(TestWaiter::of(4), 101));
     let mut out = Vec::new();
     registry.drain(&mut out);
-    assert_eq!(out.iter().map(|unspent| unspent.to_return.tokens).sum::<u32>(), 5);
+    assert_eq!(out.iter().map(|unspent| unspent.to_return.units).sum::<u32>(), 5);
     assert_eq!(registry.stats().outstanding, 3, "in flight");
     assert!(fetch.complete(&reply(2, 40, 102)).is_none());
     registry.drain(&mut out);
-    assert_eq!(out.iter().map(|unspent| unspent.to_return.tokens).sum::<u32>(), 6);
+    assert_eq!(out.iter().map(|unspent| unspent.to_return.units).sum::<u32>(), 6);
     assert_eq!((registry.stats().outstanding, registry.stats().entries), (0, 0));
 }
 
 #[test]
-fn tokens_of_a_deleted_record_are_discarded() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+fn units_of_a_deleted_record_are_discarded() {
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     let other = stocked(&registry, &limit, Key(8), 5);
     let raised = Limit { quota: Quota::new(200, 6_000, 6), ..limit.clone() };
@@ -197,8 +209,8 @@ fn tokens_of_a_deleted_record_are_discarded() {
 }
 
 #[test]
-fn a_refunded_token_can_be_spent_while_its_sub_window_lasts() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+fn a_refunded_unit_can_be_spent_while_its_sub_window_lasts() {
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 1);
     let taken = lease.take(1, 200).unwrap();
     assert_eq!((taken.charged_at, taken.remaining), (START + 200, 50));
@@ -207,24 +219,24 @@ fn a_refunded_token_can_be_spent_while_its_sub_window_lasts() {
     assert!(lease.take(1, 301).is_some());
     assert!(!lease.refund(taken.charged_at, 1, 1_000), "its sub-window has ended");
     assert!(!lease.refund(START - 1, 1, 301), "charged in an earlier sub-window");
-    // During a fetch, a refunded token is kept for the queue.
+    // During a fetch, a refunded unit is kept for the queue.
     let waiter = TestWaiter::of(1);
     let fetch = expect_fetch(lease.join(waiter.clone(), 302));
     assert!(lease.refund(taken.charged_at, 1, 303));
-    fetch.fail(Failure::Timeout, 304);
+    fetch.fail(RedisFailure::Timeout, 304);
     assert!(waiter.is_granted());
 }
 
-/// A refund may come after the sweep has returned the other tokens.
+/// A refund may come after the sweep has returned the other units.
 #[test]
-fn a_refund_after_the_idle_return_adds_one_token() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+fn a_refund_after_the_idle_return_adds_one_unit() {
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let limit = Limit { quota: Quota::new(100, 60_000, 1), ..limit };
     let lease = lease(&registry, &limit, KEY);
     let mut granted = reply(6, 50, 100);
     granted.grant.spendable_until = START + 60_000;
     assert!(expect_fetch(lease.join(TestWaiter::of(1), 100)).complete(&granted).is_none());
-    let taken = lease.take(1, 101).expect("5 tokens are left");
+    let taken = lease.take(1, 101).expect("5 units are left");
     assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT).iter().map(|back| back.0).sum::<u32>(), 4);
     let monotonic_ms = 102 + IDLE_TIMEOUT;
     let back = registry
@@ -235,8 +247,8 @@ fn a_refund_after_the_idle_return_adds_one_token() {
 }
 
 #[test]
-fn a_token_is_not_refunded_into_the_next_sub_window() {
-    let (registry, limit) = (registry(), limit(LeaseSize::Tokens(10)));
+fn a_unit_is_not_refunded_into_the_next_sub_window() {
+    let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 1);
     let taken = lease.take(1, 998).unwrap();
     let fetch = expect_fetch(lease.join(TestWaiter::of(1), 1_001));

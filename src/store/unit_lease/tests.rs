@@ -1,4 +1,4 @@
-//! Tests of a lease as a whole: its tokens, its queue and its fetch.
+//! Tests of a lease as a whole: its units, its queue and its fetch.
 
 #[cfg(feature = "loom")]
 mod every_interleaving;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::{
     limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, Millis, OnFailure, Quota},
-    redis::Failure,
+    redis::RedisFailure,
 };
 
 /// The store's clock at the monotonic time 0, on a whole second.
@@ -65,7 +65,7 @@ impl TestWaiter {
     }
 }
 
-impl Waiter for TestWaiter {
+impl LeaseWaiter for TestWaiter {
     fn cost(&self) -> u32 {
         self.cost
     }
@@ -101,10 +101,10 @@ impl TestLease {
         self.registry.refund(&self.limit, self.key, now, cost, monotonic_ms).is_some()
     }
 
-    /// Puts `tokens` into the lease at 100 ms, by a fetch for a request of cost 1.
-    fn stock(self, tokens: u32) -> Self {
+    /// Puts `units` into the lease at 100 ms, by a fetch for a request of cost 1.
+    fn stock(self, units: u32) -> Self {
         let fetch = expect_fetch(self.join(TestWaiter::of(1), 100));
-        assert!(fetch.complete(&reply(1 + tokens, 50, 100)).is_none());
+        assert!(fetch.complete(&reply(1 + units, 50, 100)).is_none());
         self
     }
 }
@@ -115,20 +115,20 @@ fn lease(registry: &Registry, limit: &Limit, key: Key) -> TestLease {
 
 /// The reply of a store whose clock is [`START`] plus the monotonic time: decided at `monotonic_ms`, without
 /// delay.
-fn reply(tokens: u32, remaining: u64, monotonic_ms: u64) -> FetchReply {
+fn reply(units: u32, remaining: u64, monotonic_ms: u64) -> FetchReply {
     let decided_at = START + monotonic_ms;
     let decision = Decision {
-        admitted: tokens > 0,
+        admitted: units > 0,
         limit: 100,
         remaining,
         used: 100 - remaining,
         reset_at: START + 7_000,
-        retry_at: (tokens == 0).then_some(START + 6_000),
+        retry_at: (units == 0).then_some(START + 6_000),
         wait: 0,
     };
-    let end = if tokens > 0 { (decided_at / 1_000 + 1) * 1_000 } else { 0 };
+    let end = if units > 0 { (decided_at / 1_000 + 1) * 1_000 } else { 0 };
     FetchReply {
-        grant: Grant { tokens, spendable_until: end, decision },
+        grant: Grant { units, spendable_until: end, decision },
         decided_at,
         sent: monotonic_ms,
         received: monotonic_ms,

@@ -12,7 +12,7 @@ use tidegate::{
 use super::{LeaseGateway, calls, leased_limit, return_idle};
 use crate::support::{NOW, charge, limit};
 
-/// A gateway that has spent 3 of its leased tokens of `limit`.
+/// A gateway that has spent 3 of its leased units of `limit`.
 async fn spent_three(redis: &RedisServer, clock: &Clock) -> (LeaseGateway, Limit) {
     let gateway = LeaseGateway::new(redis, clock);
     let limit = leased_limit("leased", 1_000, 100);
@@ -24,7 +24,7 @@ async fn spent_three(redis: &RedisServer, clock: &Clock) -> (LeaseGateway, Limit
 }
 
 #[tokio::test]
-async fn idle_tokens_are_returned_after_a_second() {
+async fn idle_units_are_returned_after_a_second() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
     clock.set(NOW + 999);
@@ -32,7 +32,7 @@ async fn idle_tokens_are_returned_after_a_second() {
     return_idle(&gateway, &clock).await;
     assert!(clock.now() >= NOW + 1_999, "returned too early");
     eventually_async("Redis has counted them", async || gateway.used(&limit).await == 4).await;
-    assert_eq!(gateway.counter_store.stats().tokens.returned, 97);
+    assert_eq!(gateway.counter_store.stats().leases.returned, 97);
     assert_eq!(
         gateway.charge_one(&limit).await.remaining,
         995,
@@ -41,18 +41,18 @@ async fn idle_tokens_are_returned_after_a_second() {
 }
 
 #[tokio::test]
-async fn tokens_are_returned_at_the_end_of_their_sub_window() {
+async fn units_are_returned_at_the_end_of_their_sub_window() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
     clock.set(NOW + 9_998);
-    assert!(gateway.charge_one(&limit).await.admitted, "the last ms in which a token may be spent");
+    assert!(gateway.charge_one(&limit).await.admitted, "the last ms in which a unit may be spent");
     let calls_before = calls(&redis);
     clock.set(NOW + 10_000);
     let decision = gateway.charge_one(&limit).await;
-    assert_eq!(decision.remaining, 995, "the fetch returns the old tokens");
+    assert_eq!(decision.remaining, 995, "the fetch returns the old units");
     assert_eq!(
         calls(&redis),
-        calls_before + 1 + u64::from(gateway.counter_store.stats().tokens.returned > 97)
+        calls_before + 1 + u64::from(gateway.counter_store.stats().leases.returned > 97)
     );
     eventually_async("Redis has counted them", async || {
         gateway.used(&limit).await == 5 + gateway.outstanding()
@@ -61,7 +61,7 @@ async fn tokens_are_returned_at_the_end_of_their_sub_window() {
 }
 
 #[tokio::test]
-async fn a_stopping_gateway_returns_all_tokens() {
+async fn a_stopping_gateway_returns_all_units() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
     let second = gateway.counter_store.worker();
@@ -118,7 +118,7 @@ async fn a_refund_within_the_sub_window_costs_no_call() {
 
 /// The same record is charged with and without a reserve.
 #[tokio::test]
-async fn a_refused_caller_is_admitted_after_tokens_are_returned() {
+async fn a_refused_caller_is_admitted_after_units_are_returned() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let (leased, plain) = (leased_limit("leased", 10, 100), limit("leased", 10));
@@ -142,7 +142,7 @@ async fn a_refused_caller_is_admitted_after_tokens_are_returned() {
 
 /// Gateways are not notified of each other's returns.
 #[tokio::test]
-async fn a_refused_caller_is_admitted_after_another_gateway_returns_tokens() {
+async fn a_refused_caller_is_admitted_after_another_gateway_returns_units() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let quota = Quota::new(10, 3_600_000, 1);

@@ -5,20 +5,20 @@ use testkit::{
 };
 use tidegate::{
     limit::{Limit, OnFailure, Quota},
-    redis::{Failure, RedisOptions},
+    redis::{RedisFailure, RedisOptions},
     store::{CounterStore, StoreError},
 };
 
 use super::{LeaseGateway, leased_limit, multi_limit::sharded_gateway};
 use crate::support::{NOW, charge, clock, eventually, limit, options, short_timeout_options};
 
-/// A gateway with 50 leased tokens of `limit`, and the number of its charges.
-async fn gateway_with_tokens(options: RedisOptions, limit: &Limit) -> (LeaseGateway, u64) {
+/// A gateway with 50 leased units of `limit`, and the number of its charges.
+async fn gateway_with_units(options: RedisOptions, limit: &Limit) -> (LeaseGateway, u64) {
     let counter_store = CounterStore::redis(options, clock(), 1_000).expect("usable options");
     let gateway = LeaseGateway::on(counter_store);
     let mut charged = 0;
     // The clock stands still, so that no call of a busy machine times out.
-    eventually_async("50 tokens are leased", async || {
+    eventually_async("50 units are leased", async || {
         let outstanding = gateway.outstanding();
         charged += u64::from(
             outstanding != 50 && !gateway.decide(&[charge(limit, 1)]).await.is_fallback(),
@@ -36,10 +36,10 @@ fn daily_limit(policy: OnFailure) -> Limit {
 }
 
 #[tokio::test]
-async fn local_tokens_are_spent_before_the_outage_policy_applies() {
+async fn local_units_are_spent_before_the_outage_policy_applies() {
     for policy in [OnFailure::Local, OnFailure::Open, OnFailure::Closed] {
         let (mut redis, limit) = (RedisServer::start(), daily_limit(policy));
-        let (gateway, mut charged) = gateway_with_tokens(options(&redis), &limit).await;
+        let (gateway, mut charged) = gateway_with_units(options(&redis), &limit).await;
         redis.kill();
         for _ in 0..50 {
             charged += 1;
@@ -48,7 +48,7 @@ async fn local_tokens_are_spent_before_the_outage_policy_applies() {
             assert_eq!(verdict.decision(0).used, charged);
         }
         let stats = gateway.counter_store.stats();
-        assert_eq!((stats.failures[Failure::Open.index()], stats.fallbacks(policy)), (0, 0));
+        assert_eq!((stats.failures[RedisFailure::Open.index()], stats.fallbacks(policy)), (0, 0));
         let outcome = gateway.handle.charge(&[charge(&limit, 1)], NOW).await;
         match policy {
             OnFailure::Closed => assert_eq!(outcome, Err(StoreError::Unavailable { limit: 0 })),
@@ -67,10 +67,10 @@ async fn local_tokens_are_spent_before_the_outage_policy_applies() {
 }
 
 #[tokio::test]
-async fn tokens_of_an_unanswered_fetch_are_counted_as_lost() {
+async fn units_of_an_unanswered_fetch_are_counted_as_lost() {
     let (redis, limit) = (RedisServer::start(), daily_limit(OnFailure::Local));
-    let (gateway, _) = gateway_with_tokens(short_timeout_options(&redis), &limit).await;
-    let lost = || gateway.counter_store.stats().tokens.lost;
+    let (gateway, _) = gateway_with_units(short_timeout_options(&redis), &limit).await;
+    let lost = || gateway.counter_store.stats().leases.lost;
     assert_eq!(lost(), 0);
     redis.suspend();
     for _ in 0..50 {
@@ -80,7 +80,7 @@ async fn tokens_of_an_unanswered_fetch_are_counted_as_lost() {
     let (verdict, _) = while_clock_advances(&clock(), gateway.decide(&charges)).await;
     assert!(verdict.is_fallback());
     // A waiter may time out slightly before its fetch.
-    eventually("the needed token and the 50 of the reserve are lost", async || lost() == 51).await;
+    eventually("the needed unit and the 50 of the reserve are lost", async || lost() == 51).await;
     assert!(gateway.decide(&[charge(&limit, 1)]).await.is_fallback());
     assert_eq!(lost(), 51, "an unsent fetch loses nothing");
     redis.resume();
@@ -88,14 +88,14 @@ async fn tokens_of_an_unanswered_fetch_are_counted_as_lost() {
         !gateway.decide(&[charge(&limit, 1)]).await.is_fallback()
     })
     .await;
-    let tokens = gateway.counter_store.stats().tokens;
+    let units = gateway.counter_store.stats().leases;
     let used = gateway.used(&limit).await;
-    assert!(used <= tokens.granted + tokens.lost, "{used} of {tokens:?}");
+    assert!(used <= units.granted + units.lost, "{used} of {units:?}");
 }
 
-/// Tokens of a lost server cannot be returned, but can still be spent.
+/// Units of a lost server cannot be returned, but can still be spent.
 #[tokio::test]
-async fn idle_tokens_are_kept_while_their_server_is_lost() {
+async fn idle_units_are_kept_while_their_server_is_lost() {
     let (here, mut lost) = (RedisServer::start(), RedisServer::start());
     let clock = clock();
     let (gateway, keys) = sharded_gateway(&[&here, &lost], &clock).await;
@@ -108,27 +108,27 @@ async fn idle_tokens_are_kept_while_their_server_is_lost() {
     let is_lost = async || gateway.decide(&[charge(&other, keys[1])]).await.is_fallback();
     eventually("the outage is detected", is_lost).await;
     let wait_for_returns = async |left: u64| {
-        eventually_async("the other tokens are returned", async || {
+        eventually_async("the other units are returned", async || {
             clock.set(clock.now() + 100);
             gateway.outstanding() == left
         })
         .await;
     };
     wait_for_returns(50).await;
-    assert!(!gateway.decide(&[charge(&limit, keys[1])]).await.is_fallback(), "a leased token");
+    assert!(!gateway.decide(&[charge(&limit, keys[1])]).await.is_fallback(), "a leased unit");
     lost.restart();
     wait_for_returns(0).await;
     while_clock_advances(&clock, gateway.handle.shut_down(TIMEOUT)).await;
-    let tokens = gateway.counter_store.stats().tokens;
-    assert_eq!((tokens.returned, tokens.lost), (99, 0), "{tokens:?}");
+    let units = gateway.counter_store.stats().leases;
+    assert_eq!((units.returned, units.lost), (99, 0), "{units:?}");
 }
 
 #[tokio::test]
-async fn unreturnable_tokens_are_counted_as_lost() {
+async fn unreturnable_units_are_counted_as_lost() {
     let (mut redis, limit) = (RedisServer::start(), daily_limit(OnFailure::Local));
-    let (gateway, _) = gateway_with_tokens(options(&redis), &limit).await;
+    let (gateway, _) = gateway_with_units(options(&redis), &limit).await;
     redis.kill();
     while_clock_advances(&clock(), gateway.handle.shut_down(TIMEOUT)).await;
-    let tokens = gateway.counter_store.stats().tokens;
-    assert_eq!((tokens.returned, tokens.lost), (0, 50), "{tokens:?}");
+    let units = gateway.counter_store.stats().leases;
+    assert_eq!((units.returned, units.lost), (0, 50), "{units:?}");
 }

@@ -1,7 +1,7 @@
-//! The lease of one key under one quota: its tokens, the requests that wait for more, and the fetch in
+//! The lease of one key under one quota: its units, the requests that wait for more, and the fetch in
 //! flight.
 //!
-//! At most one fetch is in flight. Meanwhile no new request takes tokens: those in the lease are kept for
+//! At most one fetch is in flight. Meanwhile no new request takes units: those in the lease are kept for
 //! the requests that wait. Each is decided as if they had called the store one after the other: in order,
 //! passing over a request that costs more than is left.
 
@@ -13,27 +13,27 @@ use super::{
     chunk_sizer::ChunkSizer,
     snapshot::{LeaseCharge, LeaseSnapshot},
     wait_queue::WaitQueue,
-    waiter::{FetchReply, Waiter, WaiterOutcome},
+    waiter::{FetchReply, LeaseWaiter, WaiterOutcome},
 };
 use crate::{
-    limit::{Decision, Key, Limit, Millis, Quota, TokenDemand, TokenReturn},
-    redis::Failure,
+    limit::{Decision, Key, Limit, Millis, Quota, UnitDemand, UnitReturn},
+    redis::RedisFailure,
 };
 
-/// After this time (ms) without a request, a lease's tokens are returned even if they can still be spent:
+/// After this time (ms) without a request, a lease's units are returned even if they can still be spent:
 /// other gateways may need them.
 pub const IDLE_TIMEOUT: u64 = 1_000;
 
 /// After this time (ms) without a request, a lease is removed.
 pub const REMOVAL_TIMEOUT: u64 = 10_000;
 
-/// The longest time (ms) that a token is held. Clocks whose rates differ by a thousandth are 60 ms apart by
-/// then, and tokens that are used so slowly are better kept at the store.
+/// The longest time (ms) that a unit is held. Clocks whose rates differ by a thousandth are 60 ms apart by
+/// then, and units that are used so slowly are better kept at the store.
 const MAX_HOLD: u64 = 60_000;
 
-/// Tokens of one sub-window.
+/// Units of one sub-window.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-struct TokenCell {
+struct LeasedUnits {
     count: u32,
     /// The monotonic time from which none may be spent.
     deadline: u64,
@@ -41,13 +41,13 @@ struct TokenCell {
     end: Millis,
 }
 
-impl TokenCell {
-    /// The tokens that may be spent at `monotonic_ms`.
+impl LeasedUnits {
+    /// The units that may be spent at `monotonic_ms`.
     fn live(&self, monotonic_ms: u64) -> u32 {
         if monotonic_ms < self.deadline { self.count } else { 0 }
     }
 
-    /// Whether a charge at `charged_at`, by the store's clock, is in these tokens' sub-window, which has not
+    /// Whether a charge at `charged_at`, by the store's clock, is in these units' sub-window, which has not
     /// ended at `monotonic_ms`.
     fn covers(&self, quota: &Quota, charged_at: Millis, monotonic_ms: u64) -> bool {
         let start = self.end.saturating_sub(quota.sub_window());
@@ -58,14 +58,14 @@ impl TokenCell {
 /// What a fetch asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct FetchRequest {
-    pub(super) demand: TokenDemand,
-    /// Whether the lease held no token when the fetch began.
+    pub(super) demand: UnitDemand,
+    /// Whether the lease held no unit when the fetch began.
     pub(super) started_empty: bool,
 }
 
 /// The outcome of [`Lease::enqueue`].
 pub(super) enum EnqueueOutcome {
-    /// There were tokens: the waiter has been served.
+    /// There were units: the waiter has been served.
     Served,
     /// The waiter waits for a fetch in flight.
     Waiting,
@@ -73,27 +73,27 @@ pub(super) enum EnqueueOutcome {
     Fetch(FetchRequest),
 }
 
-/// What becomes of the tokens that a failed fetch was to return, and of those that it asked for.
+/// What becomes of the units that a failed fetch was to return, and of those that it asked for.
 pub(super) enum FailedFetch {
-    /// The store did not execute it: the tokens to be returned are still here.
+    /// The store did not execute it: the units to be returned are still here.
     Kept,
-    /// The store did not execute it, and the operator has deleted the record of the tokens to be returned:
+    /// The store did not execute it, and the operator has deleted the record of the units to be returned:
     /// this many are discarded.
     Discarded(u32),
-    /// The outcome is unknown: at most this many tokens are lost.
+    /// The outcome is unknown: at most this many units are lost.
     Lost(u64),
 }
 
-/// The tokens of one key under one quota at this gateway.
+/// The units of one key under one quota at this gateway.
 pub(super) struct Lease<W> {
     limit: Arc<Limit>,
     key: Key,
-    tokens: TokenCell,
+    units: LeasedUnits,
     snapshot: LeaseSnapshot,
     queue: WaitQueue<W>,
-    fetch: Option<InFlight>,
-    /// Tokens that are to be returned to the store.
-    unspent: SmallVec<[TokenReturn; 2]>,
+    fetch: Option<FetchInFlight>,
+    /// Units that are to be returned to the store.
+    unspent: SmallVec<[UnitReturn; 2]>,
     sizer: ChunkSizer,
     /// The monotonic time of the last request or fetch.
     used_at: u64,
@@ -101,19 +101,19 @@ pub(super) struct Lease<W> {
 
 /// The fetch in flight.
 #[derive(Clone, Copy)]
-struct InFlight {
+struct FetchInFlight {
     /// The number of requests that waited when it began.
     waiters: usize,
     /// Whether the operator has deleted the record since.
     is_discarded: bool,
 }
 
-impl<W: Waiter> Lease<W> {
+impl<W: LeaseWaiter> Lease<W> {
     pub(super) fn new(limit: Arc<Limit>, key: Key, monotonic_ms: u64) -> Self {
         Self {
             limit,
             key,
-            tokens: TokenCell::default(),
+            units: LeasedUnits::default(),
             snapshot: LeaseSnapshot::default(),
             queue: WaitQueue::default(),
             fetch: None,
@@ -135,30 +135,30 @@ impl<W: Waiter> Lease<W> {
         self.snapshot
     }
 
-    /// The tokens held here, to be spent or to be returned.
+    /// The units held here, to be spent or to be returned.
     pub(super) fn outstanding(&self) -> u64 {
-        let unspent = self.unspent.iter().map(|unspent| u64::from(unspent.tokens));
-        unspent.sum::<u64>() + u64::from(self.tokens.count)
+        let unspent = self.unspent.iter().map(|unspent| u64::from(unspent.units));
+        unspent.sum::<u64>() + u64::from(self.units.count)
     }
 
-    /// The tokens that can be spent at `monotonic_ms`.
+    /// The units that can be spent at `monotonic_ms`.
     pub(super) fn spendable(&self, monotonic_ms: u64) -> u32 {
-        self.tokens.live(monotonic_ms)
+        self.units.live(monotonic_ms)
     }
 
-    /// Takes `cost` tokens at `monotonic_ms`, if they are here and no fetch is in flight.
+    /// Takes `cost` units at `monotonic_ms`, if they are here and no fetch is in flight.
     #[inline]
     pub(super) fn take(&mut self, cost: u32, monotonic_ms: u64) -> Option<LeaseCharge> {
         if self.fetch.is_some() {
             return None;
         }
-        let rest = self.tokens.live(monotonic_ms).checked_sub(cost)?;
-        self.tokens.count = rest;
+        let rest = self.units.live(monotonic_ms).checked_sub(cost)?;
+        self.units.count = rest;
         self.used_at = monotonic_ms;
         Some(self.snapshot.charge(monotonic_ms, rest))
     }
 
-    /// Puts back `cost` tokens that were charged at `charged_at`, if their sub-window has not ended. Returns
+    /// Puts back `cost` units that were charged at `charged_at`, if their sub-window has not ended. Returns
     /// the time and what is left after that.
     pub(super) fn refund(
         &mut self,
@@ -166,23 +166,23 @@ impl<W: Waiter> Lease<W> {
         cost: u32,
         monotonic_ms: u64,
     ) -> Option<LeaseCharge> {
-        if !self.tokens.covers(&self.limit.quota, charged_at, monotonic_ms) {
+        if !self.units.covers(&self.limit.quota, charged_at, monotonic_ms) {
             return None;
         }
-        self.tokens.count = self.tokens.count.saturating_add(cost);
-        Some(self.snapshot.charge(monotonic_ms, self.tokens.count))
+        self.units.count = self.units.count.saturating_add(cost);
+        Some(self.snapshot.charge(monotonic_ms, self.units.count))
     }
 
-    /// Keeps tokens to be returned with the next fetch or sweep. Returns false if the operator has deleted
+    /// Keeps units to be returned with the next fetch or sweep. Returns false if the operator has deleted
     /// their record.
-    pub(super) fn set_aside(&mut self, to_return: TokenReturn) -> bool {
+    pub(super) fn mark_for_return(&mut self, to_return: UnitReturn) -> bool {
         if self.fetch.is_some_and(|fetch| fetch.is_discarded) {
             return false;
         }
         let mut unspent = self.unspent.iter_mut();
         match unspent.find(|other| other.charged_at == to_return.charged_at) {
-            Some(other) => other.tokens = other.tokens.saturating_add(to_return.tokens),
-            None if to_return.tokens > 0 => self.unspent.push(to_return),
+            Some(other) => other.units = other.units.saturating_add(to_return.units),
+            None if to_return.units > 0 => self.unspent.push(to_return),
             None => {}
         }
         true
@@ -201,9 +201,9 @@ impl<W: Waiter> Lease<W> {
             return EnqueueOutcome::Waiting;
         }
         self.expire(monotonic_ms);
-        if let Some(rest) = self.tokens.count.checked_sub(waiter.cost()) {
+        if let Some(rest) = self.units.count.checked_sub(waiter.cost()) {
             if waiter.serve(WaiterOutcome::Granted(self.snapshot.charge(monotonic_ms, rest))) {
-                self.tokens.count = rest;
+                self.units.count = rest;
             }
             return EnqueueOutcome::Served;
         }
@@ -214,18 +214,18 @@ impl<W: Waiter> Lease<W> {
     /// Begins a fetch at `monotonic_ms` for the requests that wait.
     fn begin_fetch(&mut self, monotonic_ms: u64, extra_divisor: u32) -> FetchRequest {
         self.expire(monotonic_ms);
-        self.fetch = Some(InFlight { waiters: self.queue.len(), is_discarded: false });
+        self.fetch = Some(FetchInFlight { waiters: self.queue.len(), is_discarded: false });
         let extra = self.sizer.next_chunk(monotonic_ms, self.limit.lease_size);
         let returned = self.unspent.pop().unwrap_or_default();
         let (cheapest, all) = self.queue.costs();
-        let minimum = cheapest.saturating_sub(self.tokens.count).max(1);
-        let needed = all.saturating_sub(self.tokens.count).max(minimum);
-        let demand = TokenDemand { minimum, needed, extra, extra_divisor, returned };
-        FetchRequest { demand, started_empty: self.tokens.count == 0 }
+        let minimum = cheapest.saturating_sub(self.units.count).max(1);
+        let needed = all.saturating_sub(self.units.count).max(minimum);
+        let demand = UnitDemand { minimum, needed, extra, extra_divisor, returned };
+        FetchRequest { demand, started_empty: self.units.count == 0 }
     }
 
     /// Ends a fetch with the store's reply. Returns the next fetch, if requests still wait, and how many
-    /// tokens are discarded because the operator has deleted the record.
+    /// units are discarded because the operator has deleted the record.
     pub(super) fn complete(
         &mut self,
         request: &FetchRequest,
@@ -233,14 +233,14 @@ impl<W: Waiter> Lease<W> {
         extra_divisor: u32,
     ) -> (Option<FetchRequest>, u32) {
         let FetchReply { grant, decided_at: now, received, .. } = reply;
-        let TokenDemand { minimum, needed, extra, .. } = request.demand;
+        let UnitDemand { minimum, needed, extra, .. } = request.demand;
         let decision = grant.decision;
-        let is_partial = grant.tokens < needed;
+        let is_partial = grant.units < needed;
         self.used_at = *received;
-        self.sizer.record_reply(*received, grant.tokens >= needed.saturating_add(extra));
+        self.sizer.record_reply(*received, grant.units >= needed.saturating_add(extra));
         self.receive(reply);
         self.snapshot = LeaseSnapshot {
-            end: self.tokens.end,
+            end: self.units.end,
             remaining: decision.remaining,
             reset_at: decision.reset_at,
             charged_at: *now,
@@ -249,7 +249,7 @@ impl<W: Waiter> Lease<W> {
         let fetch = self.fetch.take();
         let arrivals = self.queue.split_off(fetch.map_or(0, |fetch| fetch.waiters));
         // A grant was decided at the store for these requests, so it serves them however late the reply is.
-        if grant.tokens > 0 || *received < self.tokens.deadline {
+        if grant.units > 0 || *received < self.units.deadline {
             self.grant(*received);
         }
         if is_partial {
@@ -258,16 +258,16 @@ impl<W: Waiter> Lease<W> {
             let queue = mem::take(&mut self.queue);
             queue.end(|cost| if cost == minimum { refused } else { WaiterOutcome::CallStore });
         }
-        // After a full grant, requests still wait only if tokens of the lease have expired that the fetch
+        // After a full grant, requests still wait only if units of the lease have expired that the fetch
         // did not ask for, because they were there: these requests keep their places.
         let is_discarded = fetch.is_some_and(|fetch| fetch.is_discarded);
-        let discarded = if is_discarded { mem::take(&mut self.tokens.count) } else { 0 };
+        let discarded = if is_discarded { mem::take(&mut self.units.count) } else { 0 };
         self.queue.append(arrivals);
-        if *received < self.tokens.deadline {
+        if *received < self.units.deadline {
             self.grant(*received);
         }
-        if is_partial && grant.tokens > 0 {
-            // These are the last tokens of the quota, taken for requests that cost more: other gateways may
+        if is_partial && grant.units > 0 {
+            // These are the last units of the quota, taken for requests that cost more: other gateways may
             // need them.
             self.set_aside_all();
         }
@@ -276,23 +276,23 @@ impl<W: Waiter> Lease<W> {
     }
 
     /// Ends a fetch that failed at a known time, or was abandoned (`None`) at an unknown time. The lease's
-    /// tokens serve the requests that wait as far as they reach, and the others fail.
+    /// units serve the requests that wait as far as they reach, and the others fail.
     pub(super) fn fail(
         &mut self,
         request: &FetchRequest,
-        failure: Option<(Failure, u64)>,
+        failure: Option<(RedisFailure, u64)>,
     ) -> FailedFetch {
-        let TokenDemand { needed, extra, returned, .. } = request.demand;
-        let is_unknown = !matches!(failure, Some((Failure::Open | Failure::Server, _)));
+        let UnitDemand { needed, extra, returned, .. } = request.demand;
+        let is_unknown = !matches!(failure, Some((RedisFailure::Open | RedisFailure::Server, _)));
         let effect = if is_unknown {
-            FailedFetch::Lost([needed, extra, returned.tokens].map(u64::from).iter().sum())
-        } else if self.set_aside(returned) {
+            FailedFetch::Lost([needed, extra, returned.units].map(u64::from).iter().sum())
+        } else if self.mark_for_return(returned) {
             FailedFetch::Kept
         } else {
-            FailedFetch::Discarded(returned.tokens)
+            FailedFetch::Discarded(returned.units)
         };
         if let Some((_, monotonic_ms)) =
-            failure.filter(|&(_, monotonic_ms)| monotonic_ms < self.tokens.deadline)
+            failure.filter(|&(_, monotonic_ms)| monotonic_ms < self.units.deadline)
         {
             self.grant(monotonic_ms);
         }
@@ -302,26 +302,26 @@ impl<W: Waiter> Lease<W> {
         effect
     }
 
-    /// Spends tokens for the requests that wait.
+    /// Spends units for the requests that wait.
     fn grant(&mut self, monotonic_ms: u64) {
-        let Self { queue, tokens, snapshot, .. } = self;
-        queue.grant(&mut tokens.count, |rest| {
+        let Self { queue, units, snapshot, .. } = self;
+        queue.grant(&mut units.count, |rest| {
             WaiterOutcome::Granted(snapshot.charge(monotonic_ms, rest))
         });
     }
 
-    /// Adds the granted tokens, after setting aside those of another sub-window.
+    /// Adds the granted units, after setting aside those of another sub-window.
     fn receive(&mut self, reply: &FetchReply) {
         let grant = &reply.grant;
-        let is_other_sub_window = grant.tokens > 0 && grant.spendable_until != self.tokens.end;
-        if reply.decided_at >= self.tokens.end || is_other_sub_window {
+        let is_other_sub_window = grant.units > 0 && grant.spendable_until != self.units.end;
+        if reply.decided_at >= self.units.end || is_other_sub_window {
             self.set_aside_all();
         }
-        if grant.tokens == 0 {
+        if grant.units == 0 {
             return;
         }
-        self.tokens = TokenCell {
-            count: self.tokens.count.saturating_add(grant.tokens),
+        self.units = LeasedUnits {
+            count: self.units.count.saturating_add(grant.units),
             // One ms early, because the ms of the two clocks do not begin together; bounded, because the
             // clocks drift apart.
             deadline: reply.sent
@@ -331,26 +331,26 @@ impl<W: Waiter> Lease<W> {
     }
 
     fn expire(&mut self, monotonic_ms: u64) {
-        if monotonic_ms >= self.tokens.deadline {
+        if monotonic_ms >= self.units.deadline {
             self.set_aside_all();
         }
     }
 
-    /// Sets aside all tokens.
+    /// Sets aside all units.
     fn set_aside_all(&mut self) {
-        // Any time in the tokens' sub-window identifies it.
-        let charged_at = self.tokens.end.saturating_sub(1);
-        let to_return = TokenReturn { charged_at, tokens: mem::take(&mut self.tokens.count) };
+        // Any time in the units' sub-window identifies it.
+        let charged_at = self.units.end.saturating_sub(1);
+        let to_return = UnitReturn { charged_at, units: mem::take(&mut self.units.count) };
         // They will remain at the store instead of here, so `remaining` in response headers does not change.
-        self.snapshot.remaining += u64::from(to_return.tokens);
-        self.set_aside(to_return);
+        self.snapshot.remaining += u64::from(to_return.units);
+        self.mark_for_return(to_return);
     }
 
-    /// Discards all tokens, because the operator has deleted the record that they were charged to; a fetch
+    /// Discards all units, because the operator has deleted the record that they were charged to; a fetch
     /// in flight was charged to it as well. Returns how many were held.
     pub(super) fn discard(&mut self) -> u64 {
         let count = self.outstanding();
-        self.tokens = TokenCell::default();
+        self.units = LeasedUnits::default();
         self.unspent.clear();
         if let Some(fetch) = &mut self.fetch {
             fetch.is_discarded = true;
@@ -358,13 +358,13 @@ impl<W: Waiter> Lease<W> {
         count
     }
 
-    /// Moves to `out` the tokens to be returned, and all tokens after [`IDLE_TIMEOUT`]; none while the
+    /// Moves to `out` the units to be returned, and all units after [`IDLE_TIMEOUT`]; none while the
     /// store cannot be reached. Returns whether to remove the lease.
     pub(super) fn sweep(
         &mut self,
         monotonic_ms: u64,
         is_reachable: impl FnOnce(Key) -> bool,
-        out: &mut Vec<TokenReturn>,
+        out: &mut Vec<UnitReturn>,
     ) -> bool {
         let unused =
             if self.fetch.is_some() { 0 } else { monotonic_ms.saturating_sub(self.used_at) };
@@ -374,7 +374,7 @@ impl<W: Waiter> Lease<W> {
         if self.outstanding() > 0 && !is_reachable(self.key) {
             return false;
         }
-        if unused >= IDLE_TIMEOUT && self.tokens.count > 0 {
+        if unused >= IDLE_TIMEOUT && self.units.count > 0 {
             self.set_aside_all();
             self.sizer.shrink();
         }
@@ -382,9 +382,9 @@ impl<W: Waiter> Lease<W> {
         unused >= REMOVAL_TIMEOUT
     }
 
-    /// Moves all tokens to `out`; with a fetch in flight, only those to be returned. Returns whether to
+    /// Moves all units to `out`; with a fetch in flight, only those to be returned. Returns whether to
     /// remove the lease: no fetch is in flight.
-    pub(super) fn drain(&mut self, out: &mut Vec<TokenReturn>) -> bool {
+    pub(super) fn drain(&mut self, out: &mut Vec<UnitReturn>) -> bool {
         let is_idle = self.fetch.is_none();
         if is_idle {
             self.set_aside_all();

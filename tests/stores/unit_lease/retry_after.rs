@@ -8,21 +8,21 @@ use super::{LeaseGateway, leased_limit};
 use crate::support::{NOW, charge};
 
 /// A limit of one request per window.
-fn one_per_window(name: &str, window: u64, tokens: u32) -> Limit {
+fn one_per_window(name: &str, window: u64, units: u32) -> Limit {
     let quota = Quota::new(1, window, 1);
-    Limit { algorithm: Algorithm::FixedWindow, quota, ..leased_limit(name, 1, tokens) }
+    Limit { algorithm: Algorithm::FixedWindow, quota, ..leased_limit(name, 1, units) }
 }
 
 #[tokio::test]
 async fn the_longest_retry_at_of_several_limits_admits() {
-    for tokens in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+    for units in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
         let gateway = LeaseGateway::new(&redis, &clock);
         let (short, long) =
-            (one_per_window("short", 2_000, tokens.0), one_per_window("long", 60_000, tokens.1));
+            (one_per_window("short", 2_000, units.0), one_per_window("long", 60_000, units.1));
         for both in [[&short, &long], [&long, &short]] {
             let charges = both.map(|limit| charge(limit, 1));
-            assert!(gateway.decide(&charges).await.admitted, "{tokens:?}");
+            assert!(gateway.decide(&charges).await.admitted, "{units:?}");
             // Refused by the store, by the wait queue, or by the deny cache.
             for turn in 0..4 {
                 let verdict = gateway.decide(&charges).await;
@@ -31,7 +31,7 @@ async fn the_longest_retry_at_of_several_limits_admits() {
                     .iter()
                     .filter_map(|outcome| outcome.refused()?.decision.retry_at);
                 let wait = longest.max().expect("a refusal") - verdict.decided_at();
-                assert!(!verdict.admitted && wait > 59_000, "{tokens:?} {turn}: {wait}");
+                assert!(!verdict.admitted && wait > 59_000, "{units:?} {turn}: {wait}");
             }
             clock.set(clock.now() + 60_000);
         }

@@ -22,7 +22,7 @@ struct Gateway {
     in_flight: Arc<AtomicBool>,
 }
 
-/// How a request got its tokens.
+/// How a request got its units.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum CallOutcome {
     Taken,
@@ -39,11 +39,11 @@ impl Gateway {
         Self { lease, in_flight: Arc::default() }
     }
 
-    /// A gateway that has `tokens` at 1 ms, after one was spent.
-    fn stocked(tokens: u32) -> Self {
+    /// A gateway that has `units` at 1 ms, after one was spent.
+    fn stocked(units: u32) -> Self {
         let gateway = Self::new();
         let first = expect_fetch(gateway.lease.join(TestWaiter::of(1), 1));
-        assert!(first.complete(&reply(1 + tokens, 90, 1)).is_none());
+        assert!(first.complete(&reply(1 + units, 90, 1)).is_none());
         gateway
     }
 
@@ -56,7 +56,7 @@ impl Gateway {
         self.in_flight.store(false, Ordering::Relaxed);
     }
 
-    /// Completes fetches with the needed tokens and `spare` more, until no request waits.
+    /// Completes fetches with the needed units and `spare` more, until no request waits.
     fn complete_all(&self, first: LeaseFetch<TestWaiter>, spare: u32) {
         let mut next = Some(first);
         while let Some(fetch) = next {
@@ -118,7 +118,7 @@ impl Gateway {
 }
 
 #[test]
-fn no_token_is_taken_twice() {
+fn no_unit_is_taken_twice() {
     check(|| {
         let gateway = Gateway::stocked(3);
         let takers = [2, 1, 2].map(|cost| {
@@ -141,7 +141,7 @@ fn requests_during_a_failure_have_one_outcome() {
     check(|| {
         Gateway::check_requests_during(|gateway, fetch| {
             gateway.end_fetch();
-            fetch.fail(Failure::Timeout, 1);
+            fetch.fail(RedisFailure::Timeout, 1);
         });
     });
 }
@@ -168,7 +168,7 @@ fn remaining_combines_the_lease_and_the_store_of_one_time() {
             assert!(fetch.complete(&reply(7, 60, 1)).is_none());
         }
         let Some(taken) = join(taker) else { return };
-        // 90 at the store and none here; or 60 at the store and 7 - 2 - 1 here, with or without the token
+        // 90 at the store and none here; or 60 at the store and 7 - 2 - 1 here, with or without the unit
         // from before.
         assert!([90, 64, 65].contains(&taken.remaining), "{}", taken.remaining);
     });
@@ -193,7 +193,7 @@ fn a_refund_during_a_fetch_is_kept_once() {
 }
 
 #[test]
-fn removing_a_lease_loses_no_token() {
+fn removing_a_lease_loses_no_unit() {
     check(|| {
         let gateway = Gateway::stocked(1);
         let user = thread::spawn({
@@ -208,10 +208,10 @@ fn removing_a_lease_loses_no_token() {
         registry.sweep(1 + REMOVAL_TIMEOUT, |_| true, &mut out);
         let (outcome, refunded) = join(user);
         registry.drain(&mut out);
-        let back: u64 = out.iter().map(|unspent| u64::from(unspent.to_return.tokens)).sum();
+        let back: u64 = out.iter().map(|unspent| u64::from(unspent.to_return.units)).sum();
         let stats = registry.stats();
         assert_eq!((stats.entries, stats.outstanding, stats.returned), (0, 0, back));
-        // Both requests spent one token, and at most one was refunded.
+        // Both requests spent one unit, and at most one was refunded.
         assert_eq!(stats.granted, 2 - u64::from(refunded) + back, "{outcome:?} {refunded}");
     });
 }

@@ -1,10 +1,10 @@
 //! Which requests a reply serves, and in which order.
 
 use super::*;
-use crate::limit::TokenReturn;
+use crate::limit::UnitReturn;
 
 fn test_lease(registry: &Registry) -> TestLease {
-    lease(registry, &limit(LeaseSize::Tokens(10)), KEY)
+    lease(registry, &limit(LeaseSize::Units(10)), KEY)
 }
 
 fn join_queue(lease: &TestLease, cost: u32, monotonic_ms: u64) -> TestWaiter {
@@ -13,9 +13,9 @@ fn join_queue(lease: &TestLease, cost: u32, monotonic_ms: u64) -> TestWaiter {
     waiter
 }
 
-/// A lease with `tokens` at 100 ms.
-fn stocked(registry: &Registry, tokens: u32) -> TestLease {
-    test_lease(registry).stock(tokens)
+/// A lease with `units` at 100 ms.
+fn stocked(registry: &Registry, units: u32) -> TestLease {
+    test_lease(registry).stock(units)
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_fetch_asks_for_the_queue_and_a_chunk() {
     assert_eq!(
         (fetch.demand().minimum, fetch.demand().needed),
         (1, 6),
-        "one token is left of the first grant"
+        "one unit is left of the first grant"
     );
     assert!(!fetch.started_empty());
     assert!(next.iter().all(|waiter| waiter.outcome().is_none()));
@@ -63,7 +63,7 @@ fn a_request_that_costs_too_much_is_passed_over() {
     assert!(matches!(two, WaiterOutcome::Granted(taken) if taken.remaining == 1));
 }
 
-/// These are the last tokens of the quota, leased for the expensive request: other gateways may need them.
+/// These are the last units of the quota, leased for the expensive request: other gateways may need them.
 #[test]
 fn the_rest_of_a_partial_grant_is_returned() {
     let registry = registry();
@@ -80,11 +80,11 @@ fn the_rest_of_a_partial_grant_is_returned() {
     let mut out = Vec::new();
     registry.sweep(104, |_| true, &mut out);
     let returned: Vec<_> = out.iter().map(|unspent| unspent.to_return).collect();
-    assert_eq!(returned, [TokenReturn { charged_at: START + 999, tokens: 57 }]);
+    assert_eq!(returned, [UnitReturn { charged_at: START + 999, units: 57 }]);
 }
 
 #[test]
-fn an_empty_grant_keeps_the_leases_tokens() {
+fn an_empty_grant_keeps_the_leases_units() {
     let registry = registry();
     let lease = stocked(&registry, 3);
     let expensive = TestWaiter::of(50);
@@ -110,7 +110,7 @@ fn a_refused_request_gets_the_stores_own_decision() {
 }
 
 #[test]
-fn no_request_takes_tokens_while_others_wait() {
+fn no_request_takes_units_while_others_wait() {
     let registry = registry();
     let lease = stocked(&registry, 3);
     let first = TestWaiter::of(5);
@@ -130,13 +130,13 @@ fn a_cancelled_request_spends_nothing() {
     let fetch = expect_fetch(lease.join(TestWaiter::cancelled(4), 100));
     let next = join_queue(&lease, 4, 101);
     assert!(fetch.complete(&reply(4, 50, 102)).is_none());
-    assert!(next.is_granted(), "the cancelled request left its tokens");
+    assert!(next.is_granted(), "the cancelled request left its units");
     assert_eq!(registry.stats().outstanding, 0);
 }
 
-/// The fetch asked for less because of these tokens, so the request keeps its place in the queue.
+/// The fetch asked for less because of these units, so the request keeps its place in the queue.
 #[test]
-fn tokens_that_expire_during_the_fetch_are_returned() {
+fn units_that_expire_during_the_fetch_are_returned() {
     let registry = registry();
     let lease = stocked(&registry, 3);
     let first = TestWaiter::of(5);
@@ -144,17 +144,17 @@ fn tokens_that_expire_during_the_fetch_are_returned() {
     assert_eq!(fetch.demand().needed, 2);
     let later = join_queue(&lease, 1, 995);
     let fetch =
-        fetch.complete(&reply(3, 40, 1_005)).expect("3 tokens do not serve a request of cost 5");
+        fetch.complete(&reply(3, 40, 1_005)).expect("3 units do not serve a request of cost 5");
     assert!(first.outcome().is_none());
     assert!(later.is_granted());
     let demand = *fetch.demand();
     assert_eq!((demand.minimum, demand.needed), (3, 3));
-    assert_eq!((demand.returned.tokens, demand.returned.charged_at), (3, START + 999));
+    assert_eq!((demand.returned.units, demand.returned.charged_at), (3, START + 999));
     assert!(fetch.complete(&reply(3, 40, 1_006)).is_none());
     assert!(first.is_granted());
 }
 
-/// The store decided for the fetch's requests in time; a later request gets none of the expired tokens.
+/// The store decided for the fetch's requests in time; a later request gets none of the expired units.
 #[test]
 fn a_late_reply_serves_the_requests_of_its_fetch() {
     let registry = registry();
@@ -163,26 +163,26 @@ fn a_late_reply_serves_the_requests_of_its_fetch() {
     let fetch = expect_fetch(lease.join(first.clone(), 980));
     let later = join_queue(&lease, 1, 1_005);
     let late = FetchReply { received: 1_010, ..reply(5, 50, 990) };
-    let fetch = fetch.complete(&late).expect("the remaining tokens have expired");
+    let fetch = fetch.complete(&late).expect("the remaining units have expired");
     assert!(
         matches!(first.outcome(), Some(WaiterOutcome::Granted(taken)) if taken.charged_at == START + 990)
     );
     assert!(later.outcome().is_none());
-    assert_eq!(fetch.demand().returned.tokens, 4);
+    assert_eq!(fetch.demand().returned.units, 4);
     assert_eq!(fetch.demand().needed, 1);
 }
 
 #[test]
-fn after_a_failure_the_leases_tokens_serve_the_queue() {
+fn after_a_failure_the_leases_units_serve_the_queue() {
     let registry = registry();
     let lease = stocked(&registry, 3);
     let first_cost = 5;
     let fetch = expect_fetch(lease.join(TestWaiter::of(first_cost), 101));
     let others = [2, 2, 1].map(|cost| join_queue(&lease, cost, 101));
-    fetch.fail(Failure::Timeout, 102);
+    fetch.fail(RedisFailure::Timeout, 102);
     let outcomes = others.map(|waiter| waiter.outcome().unwrap());
     assert!(matches!(outcomes[0], WaiterOutcome::Granted(taken) if taken.remaining == 51));
-    assert_eq!(outcomes[1], WaiterOutcome::Failed(Some(Failure::Timeout)));
+    assert_eq!(outcomes[1], WaiterOutcome::Failed(Some(RedisFailure::Timeout)));
     assert!(matches!(outcomes[2], WaiterOutcome::Granted(_)));
     let stats = registry.stats();
     assert_eq!((stats.outstanding, stats.lost), (0, 2 + 10));
@@ -194,20 +194,20 @@ fn after_a_failure_the_leases_tokens_serve_the_queue() {
 
 #[test]
 fn a_fetch_that_was_not_executed_loses_nothing() {
-    for failure in [Failure::Open, Failure::Server] {
+    for failure in [RedisFailure::Open, RedisFailure::Server] {
         let registry = registry();
         let lease = stocked(&registry, 3);
         let fetch = expect_fetch(lease.join(TestWaiter::of(1), 1_200));
-        assert_eq!(fetch.demand().returned.tokens, 3);
+        assert_eq!(fetch.demand().returned.units, 3);
         fetch.fail(failure, 1_201);
         let stats = registry.stats();
         assert_eq!((stats.outstanding, stats.lost), (3, 0));
-        assert_eq!(expect_fetch(lease.join(TestWaiter::of(1), 1_202)).demand().returned.tokens, 3);
+        assert_eq!(expect_fetch(lease.join(TestWaiter::of(1), 1_202)).demand().returned.units, 3);
     }
 }
 
 #[test]
-fn a_dropped_fetch_keeps_the_leases_tokens() {
+fn a_dropped_fetch_keeps_the_leases_units() {
     let registry = registry();
     let lease = stocked(&registry, 3);
     let first = TestWaiter::of(5);

@@ -1,4 +1,4 @@
-//! The deny cache and token leases with a real Redis.
+//! The deny cache and leases with a real Redis.
 
 /// Leases are exact with any number of gateways and workers.
 mod chunks;
@@ -6,11 +6,11 @@ mod chunks;
 mod deny_cache;
 /// Requests with several limits, some with leases.
 mod multi_limit;
-/// Outages while tokens are leased.
+/// Outages while units are leased.
 mod outage;
 /// The longest `retry_at` of several refusals.
 mod retry_after;
-/// Unspent tokens are returned.
+/// Unspent units are returned.
 mod returns;
 
 use std::sync::Arc;
@@ -71,30 +71,30 @@ impl LeaseGateway {
     }
 
     async fn used_by(&self, limit: &Limit, key: u128) -> u64 {
-        // With `reserve`, a peek counts local tokens as remaining.
+        // With `reserve`, a peek counts local units as remaining.
         let plain = Limit { lease_size: LeaseSize::Off, ..limit.clone() };
         let peeked = self.counter_store.peek(&[charge(&plain, key)]).await.expect("a Redis");
         peeked.decision(0).used
     }
 
-    /// The number of tokens leased to the gateway.
+    /// The number of units leased to the gateway.
     fn outstanding(&self) -> u64 {
-        self.counter_store.stats().tokens.outstanding
+        self.counter_store.stats().leases.outstanding
     }
 }
 
-/// Advances the clock until all leased tokens are returned as idle.
+/// Advances the clock until all leased units are returned as idle.
 async fn return_idle(gateway: &LeaseGateway, clock: &Clock) {
-    eventually_async("the tokens are returned", async || {
+    eventually_async("the units are returned", async || {
         clock.set(clock.now() + 100);
         gateway.outstanding() == 0
     })
     .await;
 }
 
-/// A limit with a reserve of `tokens`; without one if that is 0.
-fn leased_limit(name: &str, quota: u32, tokens: u32) -> Limit {
-    let lease_size = if tokens > 0 { LeaseSize::Tokens(tokens) } else { LeaseSize::Off };
+/// A limit with a reserve of `units`; without one if that is 0.
+fn leased_limit(name: &str, quota: u32, units: u32) -> Limit {
+    let lease_size = if units > 0 { LeaseSize::Units(units) } else { LeaseSize::Off };
     Limit { lease_size, ..limit(name, quota) }
 }
 

@@ -37,7 +37,7 @@ async fn nine_thousand_charges_take_a_hundred_calls_with_exact_headers() {
         (9_000, redis_calls, 9_000 - redis_calls)
     );
     assert_eq!(gateway.used(&limit).await, 9_000 + gateway.outstanding());
-    assert_eq!(stats.tokens.granted, 9_000 + gateway.outstanding());
+    assert_eq!(stats.leases.granted, 9_000 + gateway.outstanding());
 }
 
 #[tokio::test]
@@ -64,8 +64,8 @@ async fn exhaust(gateway: &LeaseGateway, limit: &Limit, cost: u32) -> u64 {
 #[test]
 fn two_gateways_with_two_workers_admit_the_quota_exactly() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    for (name, tokens) in [("ten", 10), ("many", 5_000), ("one", 1)] {
-        let limit = leased_limit(name, 2_000, tokens);
+    for (name, units) in [("ten", 10), ("many", 5_000), ("one", 1)] {
+        let limit = leased_limit(name, 2_000, units);
         let gateways = [0, 1].map(|_| counter_store(&redis, clock.clone()));
         let (barrier, admitted) = (Barrier::new(4), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
                         if number == 0 {
                             let spent = admitted.load(Relaxed);
                             let is_returned = async || gateway.used(limit).await == spent;
-                            eventually_async("all tokens are returned", is_returned).await;
+                            eventually_async("all units are returned", is_returned).await;
                             clock.set(clock.now() + INITIAL_TRUST);
                         }
                         barrier.wait().await;
@@ -100,8 +100,8 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
         });
         assert_eq!(admitted.into_inner(), 2_000, "{name}");
         for counter_store in gateways {
-            let (failures, tokens) = (counter_store.stats().failures, counter_store.stats().tokens);
-            assert_eq!((failures, tokens.outstanding, tokens.lost), ([0; 5], 0, 0), "{tokens:?}");
+            let (failures, units) = (counter_store.stats().failures, counter_store.stats().leases);
+            assert_eq!((failures, units.outstanding, units.lost), ([0; 5], 0, 0), "{units:?}");
         }
     }
 }
@@ -110,7 +110,7 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
 async fn sixty_four_concurrent_charges_share_one_fetch() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let limit = Limit { lease_size: LeaseSize::Tokens(0), ..leased_limit("leased", 100, 0) };
+    let limit = Limit { lease_size: LeaseSize::Units(0), ..leased_limit("leased", 100, 0) };
     let decisions = join_all((0..64).map(|_| gateway.charge_one(&limit))).await;
     assert!(decisions.iter().all(|decision| decision.admitted));
     let mut remaining: Vec<u64> = decisions.iter().map(|decision| decision.remaining).collect();
@@ -126,8 +126,8 @@ async fn sixty_four_concurrent_charges_share_one_fetch() {
 async fn a_quota_of_ten_is_exact_with_any_number_of_gateways() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateways: Vec<LeaseGateway> = (0..6).map(|_| LeaseGateway::new(&redis, &clock)).collect();
-    for (name, tokens) in [("leased", 100), ("one", 1)] {
-        let limit = leased_limit(name, 10, tokens);
+    for (name, units) in [("leased", 100), ("one", 1)] {
+        let limit = leased_limit(name, 10, units);
         let mut admitted = 0;
         for turn in 0..20 * gateways.len() {
             admitted += u32::from(gateways[turn % 6].charge_one(&limit).await.admitted);
@@ -165,7 +165,7 @@ async fn mixed_costs_use_exactly_the_quota() {
 }
 
 #[tokio::test]
-async fn a_peek_counts_local_tokens_as_remaining() {
+async fn a_peek_counts_local_units_as_remaining() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let limit = Limit { quota: Quota::new(10, 60_000, 6), ..leased_limit("leased", 10, 10) };
@@ -197,7 +197,7 @@ async fn a_peek_counts_local_tokens_as_remaining() {
     assert_eq!(after.used, 11 - outstanding);
 }
 
-/// The rest of the quota is leased for a queue with a request that is too expensive. The tokens are
+/// The rest of the quota is leased for a queue with a request that is too expensive. The units are
 /// returned, and no other request is refused.
 #[tokio::test]
 async fn a_refused_expensive_request_does_not_refuse_others() {
@@ -221,14 +221,14 @@ async fn a_refused_expensive_request_does_not_refuse_others() {
 }
 
 #[tokio::test]
-async fn a_refusal_counts_local_tokens_as_remaining() {
+async fn a_refusal_counts_local_units_as_remaining() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = leased_limit("mixed", 20, 5);
     for cost in [1, 7, 7] {
         assert!(gateway.charge_cost(&limit, cost).await.admitted);
     }
-    assert!(gateway.outstanding() > 0, "no local tokens");
+    assert!(gateway.outstanding() > 0, "no local units");
     let refused = gateway.charge_cost(&limit, 10).await;
     assert_eq!((refused.admitted, refused.used, refused.remaining), (false, 15, 5));
     let admitted = gateway.charge_one(&limit).await;
@@ -260,7 +260,7 @@ async fn a_cancelled_waiter_is_not_charged() {
 }
 
 #[tokio::test]
-async fn leased_tokens_are_not_spent_under_another_quota() {
+async fn leased_units_are_not_spent_under_another_quota() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let old = leased_limit("leased", 1_000, 100);
@@ -276,7 +276,7 @@ async fn leased_tokens_are_not_spent_under_another_quota() {
     assert!(decision.admitted);
     assert_eq!((calls(&redis), gateway.outstanding()), (calls_before + 1, 200));
     assert_eq!(gateway.used(&raised).await, 202);
-    // Tokens of the old quota are returned and count towards the new one.
+    // Units of the old quota are returned and count towards the new one.
     return_idle(&gateway, &clock).await;
     eventually_async("Redis has counted them", async || gateway.used(&raised).await == 2).await;
     assert_eq!(gateway.charge_one(&raised).await.remaining, 1_997);

@@ -1,6 +1,42 @@
-use super::*;
+use http::HeaderName;
 
-use crate::framing::HeadBounds;
+use super::*;
+use crate::{
+    framing::HeadBounds,
+    template::Values,
+    trace::{SpanContext, TraceParent},
+    upstream::Protocol,
+};
+
+/// A server that is reached by this name.
+fn target(host: &str, port: u16) -> Target {
+    Target {
+        address: ServerAddress::Tcp { host: host.into(), port },
+        protocol: Protocol::Http1,
+        tls: None,
+        has_own_name: false,
+        resolved: None,
+        send_proxy: None,
+    }
+}
+
+/// HTTP/2 gets the fields of the HTTP/1 `lines`, in the same order.
+fn assert_both_versions_have(lines: &[u8], head: AttemptHead<'_>) {
+    let mut fields = Fields::new();
+    head.write_fields(&mut fields);
+    let mut again = Vec::new();
+    fields.write_to(&mut again, |_, _| true);
+    assert_eq!(String::from_utf8_lossy(&again), String::from_utf8_lossy(lines));
+}
+
+/// A copy of the head has the same `lines`.
+fn assert_owned_is_equal(lines: &[u8], head: &OutgoingHead<'_>, target: &Target) {
+    let owned = head.to_owned_head();
+    let mut copied = Vec::new();
+    let head = &owned.head();
+    AttemptHead { head, target, span_id: None }.write_fields(&mut copied);
+    assert_eq!(String::from_utf8_lossy(&copied), String::from_utf8_lossy(lines));
+}
 
 /// The head of a request with these header lines.
 fn head(lines: &[(&str, &str)]) -> RequestHead {
@@ -27,21 +63,29 @@ fn written_with(
     prefix: Option<&str>,
     rules: &HeaderRules,
 ) -> Vec<String> {
-    let peer = PeerAddress::new(peer.parse().unwrap(), false);
-    let server = ServerAddress::Tcp { host: "origin.test".into(), port: 8080 };
-    let added = AddedHeaders {
-        peer: &peer,
-        trusted,
+    let client = head(lines);
+    let mut written = Fields::new();
+    rules.write(&Values::default(), &mut written);
+    let head = OutgoingHead {
+        client: &client,
+        path: "/".into(),
+        peer: &PeerAddress::new(peer.parse().unwrap(), "http"),
+        is_trusted: trusted,
         request_id: b"id",
-        server: &server,
+        fallback_host: &ServerAddress::Tcp { host: "origin.test".into(), port: 8080 },
         via: "1.1 tidegate",
         prefix,
         host,
         trace: None,
-        changes: Some((rules, &Values::default())),
+        changes: Some(HeaderChanges { rules, written }),
+        protected: &protected(),
     };
+    let target = target("server.test", 9000);
+    let attempt = AttemptHead { head: &head, target: &target, span_id: None };
     let mut out = Vec::new();
-    write_request_fields(&mut out, &head(lines), &added, &protected());
+    attempt.write_fields(&mut out);
+    assert_both_versions_have(&out, attempt);
+    assert_owned_is_equal(&out, &head, &target);
     let text = String::from_utf8(out).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
@@ -184,36 +228,6 @@ fn forwarding_headers_of_a_trusted_proxy_are_extended() {
 }
 
 #[test]
-fn trailers_for_framing_identity_and_limits_are_dropped() {
-    let kept = |name: &str| is_trailer_allowed(name.as_bytes(), &protected());
-    for name in ["x-checksum", "Grpc-Status", "server-timing"] {
-        assert!(kept(name), "{name}");
-    }
-    for name in [
-        "authorization",
-        "content-length",
-        "Transfer-Encoding",
-        "host",
-        "X-Api-Key",
-        "x_api_key",
-        "X-Forwarded-For",
-        "X-Real-IP",
-        "x_forwarded_host",
-        "x-forwarded-user",
-        "forwarded",
-        "x-request-id",
-        "x-ratelimit-remaining",
-        "ratelimit",
-        "cookie",
-        "Set-Cookie",
-        "connection",
-        "trailer",
-    ] {
-        assert!(!kept(name), "{name}");
-    }
-}
-
-#[test]
 fn aliases_of_protected_headers_are_dropped() {
     let sent = [
         ("x_api-key", "other"),
@@ -283,5 +297,39 @@ fn the_stripped_prefix_follows_that_of_a_trusted_peer() {
         let lines = written_with(&lines, "192.0.2.9", trusted, &host, Some("/v1"), &rules);
         let prefix: Vec<_> = lines.iter().filter(|line| line.contains("prefix")).collect();
         assert_eq!(prefix, [&format!("x-forwarded-prefix: {wanted}")], "{sent:?} {trusted}");
+    }
+}
+
+#[test]
+fn each_attempt_has_its_own_host_and_span() {
+    let client = head(&[("host", "client.test"), ("traceparent", "ignored")]);
+    let context = SpanContext { trace_id: 1, span_id: 2 };
+    let protected = protected();
+    for (is_sampled, spans) in [(true, [Some(3), Some(4)]), (false, [None, None])] {
+        let parent = TraceParent { context, is_sampled };
+        let head = OutgoingHead {
+            client: &client,
+            path: "/".into(),
+            peer: &PeerAddress::new([192, 0, 2, 1].into(), "http"),
+            is_trusted: false,
+            request_id: b"id",
+            fallback_host: &ServerAddress::Tcp { host: "first.test".into(), port: 80 },
+            via: "1.1 tidegate",
+            prefix: None,
+            host: &HostRule::Upstream,
+            trace: Some(TraceHeader { parent, keeps_state: false }),
+            changes: None,
+            protected: &protected,
+        };
+        for (span_id, host) in spans.into_iter().zip(["a.test:81", "b.test:82"]) {
+            let (name, port) = host.split_once(':').unwrap();
+            let target = target(name, port.parse().unwrap());
+            let mut fields = Fields::new();
+            AttemptHead { head: &head, target: &target, span_id }.write_fields(&mut fields);
+            assert_eq!(fields.get_all("host").collect::<Vec<_>>(), [host.as_bytes()]);
+            let sent = TraceParent::parse(fields.get("traceparent").unwrap()).unwrap();
+            assert_eq!(sent.context.span_id, span_id.unwrap_or(2));
+            assert_eq!((sent.context.trace_id, sent.is_sampled), (1, is_sampled));
+        }
     }
 }

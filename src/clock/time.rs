@@ -1,0 +1,172 @@
+//! The kinds of time, one type each: none converts to another, so none is compared with another by mistake.
+//!
+//! | type | read with | used for |
+//! |---|---|---|
+//! | [`StoreTime`] | [`Clock::now`], Redis' `TIME` | the decisions of limits; dates |
+//! | [`MonotonicTime`] | [`Clock::monotonic_ms`] | what threads cache of a store's decisions |
+//! | [`CoarseTime`] | [`CoarseClock::now`] | the deadlines of a worker's connections |
+//! | [`Uptime`] | [`Clock::uptime`] | timers and measured durations |
+//!
+//! Lengths of time are a [`Duration`] or a number of ms. A point in time becomes a number only at the edge,
+//! where it is encoded: in the arguments of a script, in a header, in a log line, in an atomic.
+//!
+//! [`Clock::now`]: super::Clock::now
+//! [`Clock::monotonic_ms`]: super::Clock::monotonic_ms
+//! [`Clock::uptime`]: super::Clock::uptime
+//! [`CoarseClock::now`]: super::CoarseClock::now
+
+use std::{
+    ops::{Add, AddAssign, Sub},
+    time::Duration,
+};
+
+/// Defines a point in time in whole ms: `+` and `-` a number of ms, and `-` another point of its kind, which
+/// gives the ms from that one to this.
+macro_rules! time_in_ms {
+    ($(#[$doc:meta])* $name:ident, $from:ident, $as:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+        #[repr(transparent)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// The start of the scale.
+            pub const ZERO: Self = Self(0);
+            /// Later than any time that is read from a clock.
+            pub const MAX: Self = Self(u64::MAX);
+
+            /// The time that many ms after the start of the scale.
+            pub const fn $from(ms: u64) -> Self {
+                Self(ms)
+            }
+
+            /// The ms since the start of the scale, to be encoded.
+            pub const fn $as(self) -> u64 {
+                self.0
+            }
+
+            /// The ms from `earlier` to this time; 0 if `earlier` is later.
+            pub const fn saturating_sub(self, earlier: Self) -> u64 {
+                self.0.saturating_sub(earlier.0)
+            }
+
+            /// The ms from `earlier` to this time; `None` if `earlier` is later.
+            pub const fn checked_sub(self, earlier: Self) -> Option<u64> {
+                self.0.checked_sub(earlier.0)
+            }
+
+            /// This time `ms` later, at most [`Self::MAX`].
+            pub const fn saturating_add(self, ms: u64) -> Self {
+                Self(self.0.saturating_add(ms))
+            }
+
+            /// This time `ms` later, or earlier if `ms` is negative.
+            pub const fn saturating_add_signed(self, ms: i64) -> Self {
+                Self(self.0.saturating_add_signed(ms))
+            }
+
+            /// This time `ms` earlier, at least [`Self::ZERO`].
+            pub const fn minus_ms(self, ms: u64) -> Self {
+                Self(self.0.saturating_sub(ms))
+            }
+
+            /// The whole periods of `ms` since the start of the scale.
+            pub const fn periods_of(self, ms: u64) -> u64 {
+                self.0 / ms
+            }
+        }
+
+        impl Add<u64> for $name {
+            type Output = Self;
+
+            fn add(self, ms: u64) -> Self {
+                Self(self.0 + ms)
+            }
+        }
+
+        impl AddAssign<u64> for $name {
+            fn add_assign(&mut self, ms: u64) {
+                self.0 += ms;
+            }
+        }
+
+        impl Sub<u64> for $name {
+            type Output = Self;
+
+            fn sub(self, ms: u64) -> Self {
+                Self(self.0 - ms)
+            }
+        }
+
+        impl Sub for $name {
+            type Output = u64;
+
+            fn sub(self, earlier: Self) -> u64 {
+                self.0 - earlier.0
+            }
+        }
+    };
+}
+
+time_in_ms! {
+    /// The time by which limits are decided: that of the wall clock or of Redis, in ms since the Unix epoch. It
+    /// may be set back.
+    StoreTime, from_unix_ms, as_unix_ms
+}
+
+time_in_ms! {
+    /// Monotonic time in ms since a [`Clock`](super::Clock) was created. For a manual clock, the time since its
+    /// start.
+    MonotonicTime, from_ms, as_ms
+}
+
+time_in_ms! {
+    /// An [`Uptime`] in whole ms, rounded down. A worker's [`CoarseClock`](super::CoarseClock) may lag by one
+    /// tick.
+    CoarseTime, from_ms, as_ms
+}
+
+/// Monotonic time since a [`Clock`](super::Clock) was created. Timers use it.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Uptime(Duration);
+
+impl Uptime {
+    /// When the clock was created.
+    pub const ZERO: Self = Self(Duration::ZERO);
+    /// Later than any time that is read from a clock.
+    pub const MAX: Self = Self(Duration::MAX);
+
+    /// The uptime of a clock that was created this long ago.
+    pub const fn from_duration(since_creation: Duration) -> Self {
+        Self(since_creation)
+    }
+
+    /// The time since the clock was created.
+    pub const fn as_duration(self) -> Duration {
+        self.0
+    }
+
+    /// The time from `earlier` to this; zero if `earlier` is later.
+    pub fn saturating_sub(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// In whole ms, rounded down.
+    pub fn to_coarse(self) -> CoarseTime {
+        CoarseTime(self.0.as_millis() as u64)
+    }
+}
+
+impl Add<Duration> for Uptime {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0 + duration)
+    }
+}
+
+impl AddAssign<Duration> for Uptime {
+    fn add_assign(&mut self, duration: Duration) {
+        self.0 += duration;
+    }
+}

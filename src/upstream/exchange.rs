@@ -1,0 +1,73 @@
+//! What the exchanges on HTTP/1 and HTTP/2 connections share: errors, deadlines and interim responses.
+
+use std::io;
+
+use super::{headers::write_response_fields, request::OutgoingRequest};
+use crate::framing::{
+    BodyError, ClientStream, Fields, FramingError, ResponseHead, StateCell, Timeout,
+};
+
+/// The maximum number of interim (1xx) responses before the final one.
+pub(super) const MAX_INTERIM_RESPONSES: u8 = 32;
+
+/// Why an exchange has no response.
+#[derive(Debug)]
+pub(super) enum ExchangeError {
+    /// The deadline has passed.
+    Expired,
+    /// The client's body failed.
+    Body(BodyError),
+    /// HTTP/2 cannot carry the request.
+    Request(FramingError),
+    /// The connection failed, or the response was malformed.
+    Failed(io::Error),
+    /// The server does not allow upgrades over HTTP/2.
+    UpgradeUnsupported,
+}
+
+/// Checks the deadlines of the request and of the upstream, and that of the client's body.
+///
+/// # Errors
+/// One has passed.
+#[inline]
+pub(super) fn check_deadlines(state: &StateCell) -> Result<(), ExchangeError> {
+    match state.timeout() {
+        Some(Timeout::Upstream | Timeout::Request) => Err(ExchangeError::Expired),
+        Some(Timeout::ClientBody) => Err(ExchangeError::Body(BodyError::TimedOut)),
+        _ => Ok(()),
+    }
+}
+
+/// Begins to wait for the side that an exchange without a response waits for: the client, if more of its body is
+/// needed, or the server, for at most `response_timeout` ms.
+#[inline]
+pub(super) fn begin_wait(
+    state: &StateCell,
+    outgoing: &OutgoingRequest,
+    response_timeout: Option<u64>,
+) {
+    if outgoing.waits_for_client() {
+        state.begin_client_body_wait();
+    } else {
+        state.begin_upstream_wait(response_timeout);
+    }
+}
+
+/// Forwards an interim response, unless it is a `100 Continue`, which the gateway sends itself.
+#[cold]
+pub(super) fn forward_interim(client: &dyn ClientStream, interim: &ResponseHead) {
+    if interim.status != 100 {
+        let mut fields = Fields::new();
+        write_response_fields(interim, &mut fields, is_forwarded);
+        client.send_interim(interim.status, &fields);
+    }
+}
+
+/// True for the fields of an interim response that are forwarded. The gateway writes the others to the final
+/// response.
+fn is_forwarded(name: &[u8]) -> bool {
+    let starts = |prefix: &[u8]| {
+        name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
+    };
+    !(starts(b"x-ratelimit") || starts(b"ratelimit") || starts(b"x-request-id"))
+}

@@ -1,0 +1,397 @@
+//! [`OutgoingHead`]: the head of a request to an upstream. Each attempt writes it once, as HTTP/1 or as HTTP/2.
+
+use std::{borrow::Cow, net::IpAddr};
+
+use http::{HeaderMap, HeaderValue, Method, header};
+
+use super::{
+    ServerAddress, Target,
+    headers::{
+        FORWARDED_PREFIX, FieldRule, ListedFields, ProtectedHeaders, can_be_alias, dashed_name,
+    },
+};
+use crate::{
+    framing::{FieldSink, Fields, FramingError, RequestHead, header_map::from_fields},
+    template::HeaderRules,
+    trace::TraceHeader,
+};
+
+/// The longest target that [`http::Uri`] accepts, in bytes.
+const MAX_URI: usize = 65_534;
+
+/// The address of a client connection's peer as text, formatted once per connection.
+#[derive(Clone, Debug)]
+pub struct PeerAddress {
+    address: Box<str>,
+    is_v6: bool,
+    /// `http` or `https`.
+    scheme: &'static str,
+}
+
+impl PeerAddress {
+    /// Formats `address`. `scheme`: `http` or `https`, as the connection is encrypted.
+    pub fn new(address: IpAddr, scheme: &'static str) -> Self {
+        Self { address: address.to_string().into(), is_v6: address.is_ipv6(), scheme }
+    }
+
+    /// `http` or `https`: that of the connection.
+    pub fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+
+    /// The element that is added to `Forwarded`: RFC 7239, 4.
+    fn forwarded_element(&self) -> String {
+        let Self { address, is_v6, scheme } = self;
+        if *is_v6 {
+            format!("for=\"[{address}]\";proto={scheme}")
+        } else {
+            format!("for={address};proto={scheme}")
+        }
+    }
+}
+
+/// The value of `Host` in forwarded requests.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum HostRule {
+    /// The client's.
+    #[default]
+    Preserve,
+    /// That of the chosen server.
+    Upstream,
+    /// This one.
+    Name(Box<str>),
+}
+
+/// The head of a request to an upstream: the client's head, and what the gateway changes in it.
+#[derive(Clone, Debug)]
+pub struct OutgoingHead<'r> {
+    /// The client's head.
+    pub client: &'r RequestHead,
+    /// The path to forward; the query is the client's.
+    pub path: Cow<'r, str>,
+    /// The address of the connection's peer.
+    pub peer: &'r PeerAddress,
+    /// Whether the peer is a trusted proxy, whose forwarding fields are kept.
+    pub is_trusted: bool,
+    /// The value of `X-Request-Id`.
+    pub request_id: &'r [u8],
+    /// The value of `Host` for an HTTP/1.0 request without one.
+    pub fallback_host: &'r ServerAddress,
+    /// The value of `Via`.
+    pub via: &'r str,
+    /// The prefix that was stripped from the path, for `X-Forwarded-Prefix`.
+    pub prefix: Option<&'r str>,
+    /// The value of `Host`.
+    pub host: &'r HostRule,
+    /// The trace context; `None`: the client's.
+    pub trace: Option<TraceHeader>,
+    /// The route's changes.
+    pub changes: Option<HeaderChanges<'r>>,
+    /// The fields that a client cannot remove.
+    pub protected: &'r ProtectedHeaders,
+}
+
+/// A route's changes of a request's fields.
+#[derive(Clone, Debug)]
+pub struct HeaderChanges<'r> {
+    /// Which fields are removed.
+    pub rules: &'r HeaderRules,
+    /// The fields that the rules set and add, with the values of their variables.
+    pub written: Fields,
+}
+
+/// An [`OutgoingHead`] that outlives its request.
+#[derive(Debug)]
+pub struct OwnedHead {
+    client: RequestHead,
+    path: Box<str>,
+    peer: PeerAddress,
+    is_trusted: bool,
+    request_id: Box<[u8]>,
+    fallback_host: ServerAddress,
+    via: Box<str>,
+    prefix: Option<Box<str>>,
+    host: HostRule,
+    trace: Option<TraceHeader>,
+    changes: Option<(HeaderRules, Fields)>,
+    protected: ProtectedHeaders,
+}
+
+impl OwnedHead {
+    /// The head, borrowed.
+    pub fn head(&self) -> OutgoingHead<'_> {
+        let changes = self.changes.as_ref();
+        OutgoingHead {
+            client: &self.client,
+            path: Cow::Borrowed(&self.path),
+            peer: &self.peer,
+            is_trusted: self.is_trusted,
+            request_id: &self.request_id,
+            fallback_host: &self.fallback_host,
+            via: &self.via,
+            prefix: self.prefix.as_deref(),
+            host: &self.host,
+            trace: self.trace,
+            changes: changes
+                .map(|(rules, written)| HeaderChanges { rules, written: written.clone() }),
+            protected: &self.protected,
+        }
+    }
+}
+
+impl OutgoingHead<'_> {
+    /// A copy that outlives the request.
+    pub fn to_owned_head(&self) -> OwnedHead {
+        let changes = self.changes.as_ref();
+        OwnedHead {
+            client: self.client.clone(),
+            path: self.path.as_ref().into(),
+            peer: self.peer.clone(),
+            is_trusted: self.is_trusted,
+            request_id: self.request_id.into(),
+            fallback_host: self.fallback_host.clone(),
+            via: self.via.into(),
+            prefix: self.prefix.map(Into::into),
+            host: self.host.clone(),
+            trace: self.trace,
+            changes: changes.map(|changes| (changes.rules.clone(), changes.written.clone())),
+            protected: self.protected.clone(),
+        }
+    }
+
+    /// True for a field of the client's trace context that is not forwarded.
+    fn replaces_context(&self, name: &[u8]) -> bool {
+        let Some(trace) = &self.trace else { return false };
+        match name.len() {
+            10 => !trace.keeps_state && name.eq_ignore_ascii_case(b"tracestate"),
+            11 => name.eq_ignore_ascii_case(b"traceparent"),
+            _ => false,
+        }
+    }
+
+    /// True if the route's changes leave this field out. Upstreams may read `x_user` as `x-user`, so aliases are
+    /// also left out.
+    fn drops(&self, name: &[u8]) -> bool {
+        self.changes.as_ref().is_some_and(|HeaderChanges { rules, .. }| {
+            rules.drops(name) || can_be_alias(name) && rules.drops(&dashed_name(name))
+        })
+    }
+
+    /// Writes the client's fields that are forwarded. Returns whether `X-Forwarded-Proto` and `X-Forwarded-Host`
+    /// are among them.
+    fn write_client_fields(&self, out: &mut impl FieldSink) -> ForwardedFields {
+        let listed = ListedFields::of(&self.client.fields, self.client.connection);
+        let mut forwarded = ForwardedFields { proto: false, host: false };
+        let is_host_kept = *self.host == HostRule::Preserve;
+        out.append(&self.client.fields, |name| {
+            if !is_host_kept && name.eq_ignore_ascii_case(b"host") {
+                return false;
+            }
+            if self.prefix.is_some() && name.eq_ignore_ascii_case(FORWARDED_PREFIX.as_bytes()) {
+                return false;
+            }
+            if self.replaces_context(name) {
+                return false;
+            }
+            let is_first =
+                |has_one: &mut bool| std::mem::replace(has_one, self.is_trusted) != self.is_trusted;
+            let is_kept = match FieldRule::of(name) {
+                FieldRule::Forward => true,
+                FieldRule::Drop => false,
+                FieldRule::TrustedOnly => self.is_trusted,
+                FieldRule::Proto => is_first(&mut forwarded.proto),
+                FieldRule::Host => is_first(&mut forwarded.host),
+            };
+            let is_hop_by_hop =
+                !listed.is_empty() && listed.contains(name) && !self.protected.contains(name);
+            is_kept && !self.protected.has_alias(name) && !is_hop_by_hop && !self.drops(name)
+        });
+        forwarded
+    }
+
+    /// Writes the fields for `X-Forwarded-*` and `Forwarded` that carry the peer's address and scheme.
+    fn write_peer(&self, out: &mut impl FieldSink, forwarded: &ForwardedFields) {
+        let fields = &self.client.fields;
+        if self.drops(b"x-forwarded-for") {
+            // The route's own, or none.
+        } else if self.is_trusted {
+            push_list(out, fields, "x-forwarded-for", &self.peer.address);
+        } else {
+            out.push_field(b"x-forwarded-for", self.peer.address.as_bytes());
+        }
+        if self.is_trusted && fields.contains("forwarded") && !self.drops(b"forwarded") {
+            push_list(out, fields, "forwarded", &self.peer.forwarded_element());
+        }
+        if !forwarded.proto && !self.drops(b"x-forwarded-proto") {
+            out.push_field(b"x-forwarded-proto", self.peer.scheme.as_bytes());
+        }
+    }
+
+    /// Writes `X-Forwarded-Prefix` if a prefix was stripped: behind that of a trusted peer.
+    fn write_prefix(&self, out: &mut impl FieldSink) {
+        let Some(prefix) = self.prefix else { return };
+        if self.drops(FORWARDED_PREFIX.as_bytes()) {
+            return;
+        }
+        let outer = if self.is_trusted { self.client.fields.get(FORWARDED_PREFIX) } else { None };
+        let outer = outer.filter(|outer| outer.starts_with(b"/")).unwrap_or_default();
+        let outer = outer.strip_suffix(b"/").unwrap_or(outer);
+        out.push_field(FORWARDED_PREFIX.as_bytes(), &[outer, prefix.as_bytes()].concat());
+    }
+}
+
+/// Which fields of a trusted peer were forwarded.
+struct ForwardedFields {
+    /// `X-Forwarded-Proto`.
+    proto: bool,
+    /// `X-Forwarded-Host`.
+    host: bool,
+}
+
+/// The head of one attempt.
+#[derive(Clone, Copy)]
+pub(super) struct AttemptHead<'a> {
+    pub(super) head: &'a OutgoingHead<'a>,
+    /// The server that the attempt is for.
+    pub(super) target: &'a Target,
+    /// The attempt's span; `None` if the request is not sampled.
+    pub(super) span_id: Option<u64>,
+}
+
+impl AttemptHead<'_> {
+    /// Writes the request line of HTTP/1.
+    pub(super) fn write_request_line(&self, out: &mut Vec<u8>) {
+        let OutgoingHead { client, path, .. } = self.head;
+        for piece in [client.method.as_str(), " ", path] {
+            out.extend_from_slice(piece.as_bytes());
+        }
+        if let Some(query) = client.query() {
+            out.push(b'?');
+            out.extend_from_slice(query.as_bytes());
+        }
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+    }
+
+    /// Writes the header fields that the server receives, without those that delimit the body or ask for an upgrade.
+    ///
+    /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped, including those that `Connection` lists unless they are
+    /// protected. The forwarding fields of a trusted peer are kept and extended, those of any other peer are
+    /// replaced, or dropped if the gateway writes no such field itself, such as `X-Real-IP`. `Forwarded` is only
+    /// extended, never added: it would repeat `X-Forwarded-For`. The route's changes come last.
+    pub(super) fn write_fields(&self, out: &mut impl FieldSink) {
+        let head = self.head;
+        let forwarded = head.write_client_fields(out);
+        head.write_peer(out, &forwarded);
+        self.write_trace(out);
+        self.write_host(out, &forwarded);
+        head.write_prefix(out);
+        out.push_field(b"via", head.via.as_bytes());
+        if !head.drops(b"x-request-id") {
+            out.push_field(b"x-request-id", head.request_id);
+        }
+        if let Some(changes) = &head.changes {
+            out.append(&changes.written, |_| true);
+        }
+    }
+
+    /// Writes `traceparent`, with the id of the attempt's span if the request is sampled.
+    fn write_trace(&self, out: &mut impl FieldSink) {
+        let Some(TraceHeader { mut parent, .. }) = self.head.trace else { return };
+        if self.head.drops(b"traceparent") {
+            return;
+        }
+        if let Some(span_id) = self.span_id {
+            parent.context.span_id = span_id;
+        }
+        out.push_field(b"traceparent", &parent.format());
+    }
+
+    /// Writes `X-Forwarded-Host` with the value of the client's `Host`, unless a trusted peer's was forwarded, and
+    /// `Host` if it is not the client's. An HTTP/1.0 request without `Host` gets the fallback, because the
+    /// forwarded request is HTTP/1.1.
+    fn write_host(&self, out: &mut impl FieldSink, forwarded: &ForwardedFields) {
+        let head = self.head;
+        let sent = head.client.fields.get("host");
+        if let Some(host) = sent
+            && !forwarded.host
+            && !head.drops(b"x-forwarded-host")
+        {
+            out.push_field(b"x-forwarded-host", host);
+        }
+        match head.host {
+            HostRule::Name(name) => out.push_field(b"host", name.as_bytes()),
+            HostRule::Preserve if sent.is_some() => {}
+            HostRule::Preserve => {
+                out.push_field(b"host", head.fallback_host.authority().as_bytes());
+            }
+            HostRule::Upstream => out.push_field(b"host", self.target.host().as_bytes()),
+        }
+    }
+
+    /// The head for HTTP/2 with these `fields`.
+    ///
+    /// # Errors
+    /// The target is longer than the library accepts.
+    pub(super) fn to_http2(&self, fields: &Fields) -> Result<http::Request<()>, FramingError> {
+        let client = self.head.client;
+        let mut headers = from_fields(fields);
+        if accepts_trailers(&client.fields) {
+            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        }
+        let uri = self.uri(&mut headers)?;
+        let mut request = http::Request::new(());
+        *request.method_mut() = client.method.clone();
+        *request.uri_mut() = uri;
+        *request.version_mut() = http::Version::HTTP_2;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    /// The target, whose authority is taken from `Host` in `headers`.
+    fn uri(&self, headers: &mut HeaderMap) -> Result<http::Uri, FramingError> {
+        let authority = headers.remove(header::HOST);
+        let authority = authority.as_ref().map_or(&b""[..], HeaderValue::as_bytes);
+        let target = match self.head.client.query() {
+            None => Cow::Borrowed(&*self.head.path),
+            Some(query) => Cow::Owned(format!("{}?{query}", self.head.path)),
+        };
+        let target = uri_target(&target);
+        if target.len() > MAX_URI {
+            return Err(FramingError::TargetTooLong(MAX_URI));
+        }
+        let scheme = self.target.scheme();
+        let uri = http::Uri::builder().scheme(scheme).authority(authority).path_and_query(&*target);
+        uri.build().map_err(|_| FramingError::Target)
+    }
+}
+
+/// Pushes one field with all values of the header `name` and then `last`.
+fn push_list(out: &mut impl FieldSink, fields: &Fields, name: &str, last: &str) {
+    out.push_if(name.as_bytes(), |out| {
+        for value in fields.get_all(name) {
+            out.extend_from_slice(value);
+            out.extend_from_slice(b", ");
+        }
+        out.extend_from_slice(last.as_bytes());
+        true
+    });
+}
+
+/// True if the client accepts trailers, which gRPC requires.
+fn accepts_trailers(fields: &Fields) -> bool {
+    let mut codings = fields.get_all("te").flat_map(|te| te.split(|byte| *byte == b','));
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+/// `target` with the one character percent-encoded that [`http::Uri`] refuses and a target may have.
+fn uri_target(target: &str) -> Cow<'_, str> {
+    if target.contains('`') { Cow::Owned(target.replace('`', "%60")) } else { target.into() }
+}
+
+/// True if a request of this method declares a length of 0: RFC 9110, 8.6.
+pub(super) fn declares_empty_body(method: &Method) -> bool {
+    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
+}
+
+#[cfg(test)]
+mod tests;
