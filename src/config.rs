@@ -16,7 +16,7 @@
 //! deserializes the types; `cross_check` refuses text that another YAML parser reads differently. Both replace
 //! references to environment variables (`environment`, `resolving`) before types are checked; `masks` keeps
 //! their values out of messages.
-//! `file` reads files with a deadline. The doc comments of the types are the descriptions in the JSON Schema ([`schema`]); editors get
+//! The doc comments of the types are the descriptions in the JSON Schema ([`schema`]); editors get
 //! [`editor_schema`], to which `strict_schema` adds what the types do not check.
 //!
 //! ```

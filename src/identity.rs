@@ -20,7 +20,7 @@
 //!
 //! ```
 //! use tidegate::{
-//!     framing::Fields,
+//!     http1::Fields,
 //!     identity::{CredentialSource, TrustedProxies, token},
 //! };
 //!

@@ -8,7 +8,7 @@
 //! each compile one section; `balance` compiles how an upstream's targets are chosen and checked; `route_match`,
 //! `route_edits`, `redirect`, `mirror`, `compress`, `access`, `cors`, `origins` and `error_bodies` compile a route's parts; `quota`,
 //! `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts;
-//! `fault_collector` collects the faults, `notes` and `caller_notes` find valid settings that are rarely intended,
+//! `section` is a cursor into the configuration that reports faults, `notes` and `caller_notes` find valid settings that are rarely intended,
 //! `files` the files that must not be the same; `load` reads a file; `policy` is the compiled limit, `certificates` finds the certificates that expire.
 //!
 //! ```
@@ -79,7 +79,8 @@ pub use self::traces::TraceRules;
 use crate::{
     compress::CompressRules,
     config::{Fault, Faults, LoadedConfig},
-    framing::{ClientTimeouts, HeadBounds},
+    connection_state::ClientTimeouts,
+    http1::HeadBounds,
     identity::{CredentialSource, KeyPart, KeyPlan, TrustedProxies},
     route::{Conditions, PathPattern, RouteTable},
     template::{HeaderRules, PathTemplate, UrlTemplate},
@@ -263,7 +264,7 @@ impl Route {
     }
 }
 
-/// The headers that `limits` read keys, costs or tiers from, and those that carry tokens. Sorted, without
+/// The headers that `limits` read keys, costs or tiers from, and the headers that carry tokens. Sorted, without
 /// duplicates.
 pub fn counted_headers(
     limits: &[Arc<LimitPolicy>],

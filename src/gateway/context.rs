@@ -18,7 +18,8 @@ use super::{
 use crate::{
     client_usage::{ClientHandle, RequestInFlight},
     clock::Stopwatch,
-    framing::{ClientStream, RequestHead, TunnelOutcome, state::CloseMode},
+    connection_state::CloseMode,
+    http1::RequestHead,
     identity::{Caller, KeySecret, token_hash},
     limit::Admission,
     metrics::{RouteCounters, WorkerMetrics},
@@ -27,6 +28,7 @@ use crate::{
     snapshot::Action,
     telemetry::{AccessLine, AccessWriter, CutReason},
     throttle::POLICY,
+    transport::{ClientStream, TunnelOutcome},
     upstream::{Attempts, RequestLost, is_own_shortage},
 };
 

@@ -10,10 +10,11 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    framing::{BodyError, BodyLength, ClientStream, Fields, upgrade::requested_protocol},
+    http1::{BodyLength, Fields, upgrade::requested_protocol},
     plan::RoutedRequest,
     respond,
     trace::TraceHeader,
+    transport::{BodyError, ClientStream},
     upstream::{
         BufferedUpload, ForwardError, ForwardInput, HeaderChanges, OutgoingHead, OutgoingRequest,
         PlaceHolder, ProtectedHeaders, Servers, UploadSettings, Upstream, UpstreamError,
@@ -172,7 +173,7 @@ impl Gateway {
 
     /// Calls `warn`, at most once per [`WARNING_INTERVAL`].
     pub(super) fn warn(&self, warn: impl FnOnce()) {
-        let now = self.coarse_clock.get();
+        let now = self.coarse_clock.now();
         if now.saturating_sub(self.warned_at.get()) >= WARNING_INTERVAL {
             self.warned_at.set(now);
             warn();

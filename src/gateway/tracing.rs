@@ -6,7 +6,7 @@ use super::{
     Gateway, charged_limit::ChargedLimit, context::RequestContext, request_trace::RequestTracing,
 };
 use crate::{
-    framing::RequestHead,
+    http1::RequestHead,
     limit::Admission,
     metrics::Exemplar,
     plan,

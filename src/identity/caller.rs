@@ -9,7 +9,7 @@ use super::{
     key::{FALLBACK_TAG, KeyHasher, KeyPart, KeyPlan, KeySecret, PartSink, Subject},
     token::{CredentialSource, token},
 };
-use crate::framing::Fields;
+use crate::http1::Fields;
 
 /// The caller of a request, as 64 bits of a keyed hash.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -9,7 +9,7 @@ use super::{
     key::{FALLBACK_TAG, KeyHasher, KeySecret, PartSink, SHARE_TAG},
     token::{CredentialSource, Token, header_token, token},
 };
-use crate::framing::Fields;
+use crate::http1::Fields;
 
 /// The canonical value of a header; `None` if it is not sent.
 ///

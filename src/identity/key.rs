@@ -15,7 +15,7 @@ use super::{
     extract::{AmbiguousValue, single_cookie, single_query_param},
     token::{CredentialSource, Token, header_token, token},
 };
-use crate::framing::Fields;
+use crate::http1::Fields;
 
 /// The 128-bit secret of the keyed hash, as two halves.
 #[derive(Clone, Copy)]

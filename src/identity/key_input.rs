@@ -143,7 +143,7 @@ fn parse_address(value: &str) -> Result<IpAddr, KeyInputError> {
 mod tests {
     use http::{HeaderName, Method};
 
-    use crate::framing::Fields;
+    use crate::http1::Fields;
     use proptest::prelude::*;
 
     use super::super::{AmbiguousValue, ClientAddress, Subject};

@@ -34,8 +34,10 @@ use super::{
 };
 use crate::{
     clock::Uptime,
-    framing::{BodyError, ClientStream, FramingError, ResponseHead, Timeout},
+    connection_state::Timeout,
+    http1::{FramingError, ResponseHead},
     trace::{AttemptResult, RequestTrace},
+    transport::{BodyError, ClientStream},
 };
 
 /// Why an upstream did not respond.

@@ -11,7 +11,7 @@ use super::{
     },
 };
 use crate::{
-    framing::{FieldSink, Fields, FramingError, RequestHead, header_map::from_fields},
+    http1::{FieldSink, Fields, FramingError, RequestHead, header_map::from_fields},
     template::HeaderRules,
     trace::TraceHeader,
 };

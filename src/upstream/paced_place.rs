@@ -8,6 +8,8 @@ use super::{
     pace::{EXCESS_WINDOW, Pace, WINDOW},
 };
 
+use crate::clock::CoarseTime;
+
 /// The client that a place is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
@@ -45,7 +47,7 @@ pub(super) struct PacedPlace {
     set: Arc<EndpointSet>,
     pace: Pace,
     /// When it was last checked, in ms of the coarse clock: shares change slowly, and are behind a lock.
-    checked_at: u64,
+    checked_at: CoarseTime,
 }
 
 impl PacedPlace {
@@ -54,7 +56,7 @@ impl PacedPlace {
         counted: Counted,
         endpoint: &Arc<EndpointState>,
         set: &Arc<EndpointSet>,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
         let (endpoint, set) = (Arc::clone(endpoint), Arc::clone(set));
         Self { counted, endpoint, set, pace: Pace::default(), checked_at: now }
@@ -66,12 +68,12 @@ impl PacedPlace {
     }
 
     /// The client is not waited for any more.
-    pub(super) fn stop(&mut self, now: u64) {
+    pub(super) fn stop(&mut self, now: CoarseTime) {
         self.pace.stop(now);
     }
 
     /// The client is waited for. Returns true if it loses the place.
-    pub(super) fn wait(&mut self, now: u64) -> bool {
+    pub(super) fn wait(&mut self, now: CoarseTime) -> bool {
         self.pace.wait(now);
         if now == std::mem::replace(&mut self.checked_at, now) {
             return false;

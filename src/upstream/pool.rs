@@ -25,8 +25,9 @@ use super::{
     http2::{Http2Connections, Http2Slot},
 };
 use crate::{
-    framing::{RawSocket, SharedSocket, Transport},
+    clock::{CoarseClock, CoarseTime},
     tls::ALPN_HTTP2,
+    transport::{RawSocket, SharedSocket, Transport},
 };
 
 /// The maximum number of idle connections; a further one is closed.
@@ -47,13 +48,13 @@ pub struct Pool {
     /// Wakes those that wait.
     opened: Notify,
     idle: RefCell<Vec<UpstreamConnection>>,
-    coarse_clock: Rc<Cell<u64>>,
+    coarse_clock: CoarseClock,
 }
 
 /// One worker's pools, by their endpoints. They outlive reloads.
 pub struct PoolTable {
     pools: RefCell<HashMap<usize, Rc<Pool>, RandomState>>,
-    coarse_clock: Rc<Cell<u64>>,
+    coarse_clock: CoarseClock,
 }
 
 /// A connection on which an exchange may start.
@@ -99,13 +100,13 @@ impl<'a> Opening<'a> {
 
 impl PoolTable {
     /// No pools. `coarse_clock` is the worker's coarse clock, in ms.
-    pub fn new(coarse_clock: Rc<Cell<u64>>) -> Rc<Self> {
+    pub fn new(coarse_clock: CoarseClock) -> Rc<Self> {
         Rc::new(Self { pools: RefCell::default(), coarse_clock })
     }
 
     /// The pool of an endpoint.
     pub(super) fn pool(&self, endpoint: &Arc<EndpointState>) -> Rc<Pool> {
-        let new = || Pool::new(Arc::clone(endpoint), Rc::clone(&self.coarse_clock));
+        let new = || Pool::new(Arc::clone(endpoint), self.coarse_clock.clone());
         let mut pools = self.pools.borrow_mut();
         // A pool keeps its endpoint, so the address is its own.
         Rc::clone(pools.entry(Arc::as_ptr(endpoint).addr()).or_insert_with(new))
@@ -159,7 +160,7 @@ pub(super) async fn handshake(
 
 impl Pool {
     /// An empty pool. `coarse_clock` is the worker's coarse clock, in ms.
-    pub fn new(endpoint: Arc<EndpointState>, coarse_clock: Rc<Cell<u64>>) -> Rc<Self> {
+    pub fn new(endpoint: Arc<EndpointState>, coarse_clock: CoarseClock) -> Rc<Self> {
         let target = &endpoint.target;
         let is_http2 = match target.protocol {
             Protocol::Http1 => Some(false),
@@ -185,8 +186,8 @@ impl Pool {
     }
 
     /// The worker's coarse time, in ms.
-    pub(super) fn now(&self) -> u64 {
-        self.coarse_clock.get()
+    pub(super) fn now(&self) -> CoarseTime {
+        self.coarse_clock.now()
     }
 
     /// The server, and how it is spoken to.
@@ -319,15 +320,15 @@ impl Pool {
             self.endpoint.is_starved() || self.endpoint.load.connection_budget.is_scarce();
         let is_kept = is_shared && !is_needed;
         if is_kept && connection.is_reusable() && idle.len() < MAX_IDLE {
-            connection.mark_idle(self.coarse_clock.get());
+            connection.mark_idle(self.coarse_clock.now());
             idle.push(connection);
         }
     }
 
     /// Closes the connections that have been idle for longer than `limit` ms; all idle ones if it is 0.
     pub fn sweep(&self, limit: u64) {
-        let now = self.coarse_clock.get();
-        let is_kept = |idle_since: u64| limit > 0 && now.saturating_sub(idle_since) <= limit;
+        let now = self.coarse_clock.now();
+        let is_kept = |idle_since: CoarseTime| limit > 0 && now.saturating_sub(idle_since) <= limit;
         self.http2.sweep(now, limit);
         self.idle.borrow_mut().retain(|connection| is_kept(connection.idle_since));
     }

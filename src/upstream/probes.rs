@@ -24,7 +24,7 @@ use super::{
     registry::{UpstreamRegistry, UpstreamState},
     target_health::CheckFailure,
 };
-use crate::{framing::RawSocket, tls::ALPN_HTTP2};
+use crate::{tls::ALPN_HTTP2, transport::RawSocket};
 
 /// The most bytes that are read of a target's response: its head, with interim responses. Then the check has
 /// failed.

@@ -5,7 +5,7 @@ use std::io;
 use super::{
     client_counts::Counted, endpoint::InFlight, paced_place::PacedPlace, upload::reserve_buffer,
 };
-use crate::framing::{BodyEncoder, buffer::READ_SIZE};
+use crate::{http1::BodyEncoder, transport::read_buffer::READ_SIZE};
 
 /// Bytes of a response that was read ahead so that its place at the target ends, and the place itself once the buffer
 /// is full.

@@ -15,9 +15,12 @@ use super::{
     outgoing_head::{AttemptHead, OutgoingHead, declares_empty_body},
     upgrade::UpgradeRequest,
 };
-use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, FieldSink, Fields, FramingError,
-    SharedSocket, header_map::from_fields, socket::yield_turn, state::Wait,
+use crate::{
+    connection_state::Wait,
+    http1::{
+        BodyEncoder, BodyLength, Buffer, FieldSink, Fields, FramingError, header_map::from_fields,
+    },
+    transport::{BodyError, ClientStream, SharedSocket, socket::yield_turn},
 };
 
 /// The number of body bytes that are collected before a write.
@@ -219,6 +222,13 @@ impl OutgoingRequest {
     pub(super) fn mark_http2_started(&mut self) {
         self.send_started = true;
         self.written = self.bytes.len();
+    }
+
+    /// Records that bytes of the body are yet to be sent: the request does not wait for its client.
+    pub(super) fn mark_unsent(&mut self) {
+        if let Some(body) = &mut self.body {
+            body.client_pending = false;
+        }
     }
 
     /// Records that the server took a part of the body: the next wait starts now.

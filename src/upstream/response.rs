@@ -17,9 +17,9 @@ use super::{
     request::{OutgoingRequest, SendError},
 };
 use crate::compress::{CompressionPermit, Compressor};
-use crate::framing::{
-    BodyDecoder, BodyEncoder, BodyLength, Fields, FramingError, ResponseHead, buffer::poll_read,
-    socket::yield_turn,
+use crate::{
+    http1::{BodyDecoder, BodyEncoder, BodyLength, Fields, FramingError, ResponseHead},
+    transport::{read_buffer::poll_read, socket::yield_turn},
 };
 
 /// The maximum number of reads ahead in one poll; then the task yields.

@@ -9,7 +9,7 @@ use super::{
     connection::UpstreamConnection, endpoint::InFlight, http2::Http2Slot, request::OutgoingRequest,
     response::ResponseBody, upgrade::UpgradeRequest,
 };
-use crate::framing::tunnel::{Http2End, TunnelEnd, poll_read_socket};
+use crate::transport::{tunnel::Http2End, tunnel::TunnelEnd, tunnel::poll_read_socket};
 
 /// What follows the head of an upstream's response.
 pub enum UpstreamContent {

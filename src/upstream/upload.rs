@@ -13,12 +13,15 @@ use super::{
     client_counts::{ClientCounts, Counted},
     paced_place::PacedPlace,
 };
-use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, ClientStream, ClientStreamLayer,
-    buffer::READ_SIZE,
-    socket::yield_turn,
-    state::{COARSE_TICK, Wait},
+use crate::{
+    connection_state::{COARSE_TICK, Wait},
+    http1::{BodyEncoder, BodyLength},
+    transport::{
+        BodyError, ClientStream, ClientStreamLayer, read_buffer::READ_SIZE, socket::yield_turn,
+    },
 };
+
+use crate::clock::CoarseTime;
 
 /// The time after which a body of unknown length that pauses is forwarded, in ms: its client may be waiting for the
 /// response.
@@ -108,7 +111,7 @@ impl BufferedUpload {
         &self,
         cx: &mut Context<'_>,
         balancer: &LoadBalancer,
-        progressed_at: &mut u64,
+        progressed_at: &mut CoarseTime,
     ) -> Poll<Result<(), BodyError>> {
         let (state, body) = (self.client.state(), &mut *self.body.borrow_mut());
         let limit = self.settings.pacing.request_buffer;
@@ -141,7 +144,12 @@ impl BufferedUpload {
     }
 
     /// True if the request takes a place although its body is neither complete nor fills its buffer.
-    fn must_begin(&self, body: &mut BufferedBody, balancer: &LoadBalancer, since: u64) -> bool {
+    fn must_begin(
+        &self,
+        body: &mut BufferedBody,
+        balancer: &LoadBalancer,
+        since: CoarseTime,
+    ) -> bool {
         let UploadSettings { client, pacing, is_streaming, .. } = self.settings;
         if is_streaming || body.bytes.len() >= pacing.request_buffer {
             return true;

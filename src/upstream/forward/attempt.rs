@@ -13,8 +13,9 @@ use super::{
 };
 use crate::{
     clock::{Clock, Uptime},
-    framing::{ClientStream, state::Wait},
+    connection_state::Wait,
     trace::{AttemptResult, PeerServer, RequestTrace},
+    transport::ClientStream,
     upstream::{
         InFlight, Pool, ServerAddress,
         balance::{Choice, ChoiceInput, FAILURE_LATENCY, Observed},

@@ -3,7 +3,8 @@
 use http::Method;
 
 use crate::{
-    framing::{ClientStream, FramingError, ResponseHead},
+    http1::{FramingError, ResponseHead},
+    transport::ClientStream,
     upstream::{
         InFlight, ResponseBody, UpstreamContent, UpstreamTunnel,
         balance::Observed,

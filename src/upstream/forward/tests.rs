@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    clock::Clock,
+    clock::{Clock, CoarseClock, CoarseTime},
     upstream::{
         Bounds, EndpointState, InFlight, Protocol, ServerAddress, Servers, Target, WeightedTarget,
         balance::{ChoiceInput, Policy},
@@ -50,7 +50,7 @@ fn balancer(count: usize, policy: Policy, bounds: Bounds) -> (LoadBalancer, Cloc
     let clock = Clock::simulated(1_700_000_000_000);
     let servers = servers(count, policy, bounds);
     let state = Arc::new(UpstreamState::new("app", &servers, clock.clone(), Arc::default()));
-    (LoadBalancer::new(state, PoolTable::new(Rc::new(Cell::new(0)))), clock)
+    (LoadBalancer::new(state, PoolTable::new(CoarseClock::new(CoarseTime::ZERO))), clock)
 }
 
 fn choose(balancer: &LoadBalancer, turn: u64, excluded: &[usize]) -> Option<usize> {
@@ -77,7 +77,7 @@ fn requests_rotate_and_retries_keep_their_turn() {
 #[test]
 fn an_ejection_holds_for_all_workers() {
     let (first, clock) = balancer(2, Policy::RoundRobin, Bounds::default());
-    let pools = PoolTable::new(Rc::new(Cell::new(0)));
+    let pools = PoolTable::new(CoarseClock::new(CoarseTime::ZERO));
     let second = LoadBalancer::new(Arc::clone(&first.state), pools);
     fail(&first, &clock, 0, Failure::Connect);
     for turn in 0..4 {
@@ -150,7 +150,8 @@ fn a_client_holds_its_share_of_each_endpoint_at_its_own_pace() {
     let unpaced = begin(0, other, false).unwrap();
     assert_eq!(begin(0, other, false).err(), Some(NoPlace::Full));
     // A response that begins to wait is counted, whatever the share is.
-    let waiting = [unpaced.pace(0).unwrap(), unpaced.pace(0).unwrap()];
+    let waiting =
+        [unpaced.pace(CoarseTime::ZERO).unwrap(), unpaced.pace(CoarseTime::ZERO).unwrap()];
     let endpoint = endpoints.pools[0].endpoint();
     assert_eq!((endpoint.paced_places(), endpoint.paced().excess(2)), (5, 1));
     held.extend([begin(1, one, true).unwrap(), begin(1, one, true).unwrap()]);

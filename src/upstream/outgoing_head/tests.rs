@@ -2,7 +2,7 @@ use http::HeaderName;
 
 use super::*;
 use crate::{
-    framing::HeadBounds,
+    http1::HeadBounds,
     template::Values,
     trace::{SpanContext, TraceParent},
     upstream::Protocol,
