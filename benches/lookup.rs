@@ -5,7 +5,7 @@ use std::{hint::black_box, net::IpAddr};
 use divan::Bencher;
 use http::{HeaderName, Method, header};
 use tidegate::{
-    framing::Fields,
+    http1::Fields,
     identity::{ClientAddress, KeyPlan, KeySecret, Part, Subject, TokenSource},
     route::{Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule},
 };

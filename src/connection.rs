@@ -3,12 +3,12 @@
 //!
 //! [`serve`] runs a connection from accept to close in one task, which also drives its requests, so
 //! nothing is sent between tasks and nothing is locked. Three users share it through `&self`: its
-//! own loop, the request that reads its body ([`ClientStream`](crate::framing::ClientStream)), and
+//! own loop, the request that reads its body ([`ClientStream`](crate::transport::ClientStream)), and
 //! the worker's sweep, which checks its deadlines. An idle connection holds no buffer and no
 //! request state.
 //!
 //! - `connection.rs`: the life of a connection: receive, respond, drain, linger.
-//! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::framing::ClientStream).
+//! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::transport::ClientStream).
 //! - `output.rs`: writes a response, with back-pressure.
 //! - `tunnel.rs`: the bytes of another protocol, after an upgrade.
 //! - `opening.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
@@ -33,11 +33,12 @@ use self::input::{Input, ReceiveOutcome};
 pub use self::opening::{Opened, Opening, OpeningError, handshake};
 
 use crate::{
-    framing::{
-        ClientTimeouts, ConnectionState, HeadBounds, ReadBuffer, SharedSocket, StateCell, Timeout,
-        Transport, buffer::poll_read, socket::yield_turn, state::CloseMode,
-    },
+    clock::CoarseClock,
+    clock::CoarseTime,
+    connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell, Timeout},
     gateway::{Gateway, Peer},
+    http1::HeadBounds,
+    transport::{ReadBuffer, SharedSocket, Transport, read_buffer::poll_read, socket::yield_turn},
 };
 
 /// Longest unread body that is drained so that the connection can be reused, in bytes.
@@ -78,14 +79,14 @@ enum Disposition {
 /// What the worker's sweep does to a connection, whatever its protocol.
 pub trait Swept {
     /// Expires the deadlines that have passed at `now`, in ms of the worker's coarse clock.
-    fn sweep(&self, now: u64, timeouts: &ClientTimeouts);
+    fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts);
 
     /// Closes the connection as `mode` says.
     fn request_close(&self, mode: CloseMode);
 }
 
 /// Expires the deadline of `state` if it has passed.
-fn sweep_state(state: &StateCell, now: u64, timeouts: &ClientTimeouts) {
+fn sweep_state(state: &StateCell, now: CoarseTime, timeouts: &ClientTimeouts) {
     match state.get().overdue(now, timeouts) {
         Some(timeout) => state.expire(timeout),
         None if state.is_swept() => state.wake(),
@@ -94,7 +95,7 @@ fn sweep_state(state: &StateCell, now: u64, timeouts: &ClientTimeouts) {
 }
 
 impl Swept for Connection {
-    fn sweep(&self, now: u64, timeouts: &ClientTimeouts) {
+    fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
         // With unread bytes, the runtime does not wake the task when the client closes.
         if self.has_unread.get() {
             self.state.wake();
@@ -136,7 +137,7 @@ impl Connection {
         transport: Transport,
         before: ReadBuffer,
         peer: Peer,
-        coarse_clock: Rc<Cell<u64>>,
+        coarse_clock: CoarseClock,
         bounds: HeadBounds,
         max_requests: Option<u32>,
     ) -> Rc<Self> {
@@ -152,7 +153,7 @@ impl Connection {
     }
 
     /// Lets the deadline of the first head count from `accepted_at`, in ms of the coarse clock.
-    pub fn continue_deadline(&self, accepted_at: u64) {
+    pub fn continue_deadline(&self, accepted_at: CoarseTime) {
         self.state.enter(ConnectionState::Head { since: accepted_at });
     }
 

@@ -4,7 +4,7 @@
 use http::{Method, StatusCode};
 
 use crate::{
-    framing::FramingError, identity::AmbiguousValue, route::normalize::PathError,
+    http1::FramingError, identity::AmbiguousValue, route::normalize::PathError,
     snapshot::LimitRequestError, throttle::AdmissionDenied, upstream::UpstreamError,
 };
 

@@ -10,14 +10,14 @@
 //!
 //! - `context.rs`, `request_id.rs`, `request_trace.rs`, `tracing.rs`: the state of one request, its log line and its trace.
 //! - `rules.rs`: the snapshot with the worker's counters and pools.
-//! - `via.rs`, `plan.rs`: loop detection; route, caller, limits and keys.
+//! - `plan.rs`: the decision of [`plan::decide`](crate::plan::decide).
 //! - `in_flight.rs`: the bound on requests in flight of one client address.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
 //! - `forward.rs`, `mirror.rs`, `quota_status.rs`, `route_reply.rs`: the actions of a route.
-//! - `cors.rs`: CORS preflights, and the fields of responses.
+//! - `cors.rs`: the fields of CORS.
 //! - `compress.rs`: whether a response is compressed.
 //! - `draft_response.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: what was decided, for the log.
 //! - `connection_limit.rs`: the bound on open connections, which workers enforce.
@@ -48,7 +48,6 @@ mod response;
 mod route_reply;
 mod rules;
 mod tracing;
-mod via;
 
 use std::{
     cell::Cell,
@@ -58,7 +57,6 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use http::StatusCode;
 
 use self::{
     background::Background,
@@ -76,26 +74,26 @@ pub use self::{
     context::RequestContext,
     delay_queue::DelayQueues,
     response::{Content, Response, ResponseTimeouts},
-    via::Via,
 };
 use crate::{
     client_usage::{ClientHandle, ClientTable, ClientUsage},
-    clock::Clock,
+    clock::{Clock, CoarseClock, CoarseTime},
     compress::CompressionBudget,
     error::GatewayError,
-    framing::{BodyLength, ClientStream, Fields, FramingError, RequestHead, Version},
-    identity::{KeySecret, client::mask_address},
+    http1::{Fields, FramingError, RequestHead, Version},
+    identity::client::mask_address,
     limit::Admission,
     live::LiveSnapshot,
     metrics::{Metrics, RouteCounters, WorkerMetrics},
-    plan::{check_method_and_expect, https_location},
+    plan::{NextStep, RoutePlan, Via},
     respond::{self, ErrorForm},
-    snapshot::{Action, Route},
+    snapshot::Action,
     store::{CounterStore, StoreHandle},
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
     tls::SelectedName,
-    trace::{IdSource, TraceQueue, Work},
+    trace::{ChildSpanKind, IdSource, TraceQueue},
+    transport::ClientStream,
     upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
 };
 
@@ -172,9 +170,9 @@ pub struct Gateway {
     /// The counters of requests without a route.
     unrouted: Arc<CachePadded<RouteCounters>>,
     /// The worker's coarse clock, in ms.
-    coarse_clock: Rc<Cell<u64>>,
+    coarse_clock: CoarseClock,
     /// When the last warning about a request was logged, by the coarse clock.
-    warned_at: Cell<u64>,
+    warned_at: Cell<CoarseTime>,
     /// The calls to the store that outlive their request.
     background: Rc<Background>,
     /// The leases of concurrency permits.
@@ -185,7 +183,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// The gateway of the current worker; call it on the worker's runtime.
-    pub fn new(shared: Arc<Shared>, coarse_clock: Rc<Cell<u64>>) -> Self {
+    pub fn new(shared: Arc<Shared>, coarse_clock: CoarseClock) -> Self {
         let metrics = shared.metrics.add_worker();
         let store = Rc::new(shared.store.worker());
         let background = Rc::new(Background::new(Rc::clone(&store), shared.clock.clone()));
@@ -199,7 +197,7 @@ impl Gateway {
             store_name: if shared.store.connector().is_some() { "redis" } else { "memory" },
             dates: DateCache::default(),
             unrouted: metrics.route(""),
-            warned_at: Cell::new(0),
+            warned_at: Cell::new(coarse_clock.now()),
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
             mirrors: Rc::new(Mirrors::new(coarse_clock.clone())),
@@ -245,7 +243,7 @@ impl Gateway {
     /// Flushes access log lines that have been buffered for a second. Call it about every 100 ms.
     pub fn flush_log(&self) {
         if let Some(log) = &self.access_log {
-            log.flush_if_older(self.coarse_clock.get());
+            log.flush_if_older(self.coarse_clock.now());
         }
     }
 
@@ -293,9 +291,9 @@ impl Gateway {
         // Boxed: it is moved many times with the response.
         let mut context = Box::new(context);
         if let Some(writer) = &self.access_log {
-            let (k0, k1) = self.shared.store.key_secret();
             context.arrived_at = self.shared.clock.now();
-            let logger = AccessLogger { writer: Rc::clone(writer), secret: KeySecret(k0, k1) };
+            let secret = self.shared.store.key_secret();
+            let logger = AccessLogger { writer: Rc::clone(writer), secret };
             context.access_logger = Some(logger);
         }
         context.tracing = self.begin_trace(&context);
@@ -308,41 +306,43 @@ impl Gateway {
         peer: &Peer,
         context: &mut RequestContext,
     ) -> Result<DraftResponse, GatewayError> {
+        match self.decide(peer, context).ok_or(GatewayError::MalformedTarget)? {
+            NextStep::Answer(answer) => {
+                context.admission = Admission::Unlimited;
+                Ok(DraftResponse::Local(cors::answer(&answer, context)))
+            }
+            NextStep::Refuse(refusal) => {
+                context.admission = refusal.admission();
+                if context.admission == Admission::Denied {
+                    context.counters.denied.add(1);
+                }
+                Err(refusal.error)
+            }
+            NextStep::Proceed(plan) => self.proceed(peer, plan, context).await,
+        }
+    }
+
+    /// Makes the checks that need state, in this order: requests in flight of the client's address, the throttle,
+    /// the limits. Then the route's action follows.
+    async fn proceed(
+        &self,
+        peer: &Peer,
+        mut plan: RoutePlan,
+        context: &mut RequestContext,
+    ) -> Result<DraftResponse, GatewayError> {
         let rules = &Rc::clone(&context.rules);
-        let Some(head) = &context.head else { return Err(GatewayError::MalformedTarget) };
-        check_method_and_expect(head)?;
-        if self.shared.via.is_listed_in(&head.fields) {
-            return Err(GatewayError::LoopDetected);
-        }
-        if head.is_asterisk_form() {
-            context.admission = Admission::Unlimited;
-            return Ok(DraftResponse::Local(respond::options_reply()));
-        }
-        if let Some(port) = peer.redirect_https {
-            let location = https_location(head, port).ok_or(GatewayError::MalformedTarget)?;
-            context.admission = Admission::Unlimited;
-            return Ok(DraftResponse::Local(respond::redirect_reply(
-                &location,
-                StatusCode::PERMANENT_REDIRECT,
-            )));
-        }
-        let length = head.length;
-        let plan = self.plan(rules, peer, context)?;
-        if plan.is_preflight {
-            return Ok(cors::answer_preflight(rules, context));
-        }
+        self.take_plan(&mut plan, context);
         self.count_in_flight(context)?;
         let route = &rules.snapshot.routes[plan.route];
         let timeout = route.request_timeout.map(|timeout| timeout.as_millis() as u64);
         context.client.state().set_request_timeout(timeout);
         self.admit(context)?;
-        check_length(length, route)?;
         context.admission = Admission::Unlimited;
         if !context.limits.is_empty() {
             self.charge(context).await?;
             if context.limits.iter().any(is_delayed) {
                 // Boxed, so that requests without a delay do not carry its state.
-                self.begin_span(context, || Work::Delay);
+                self.begin_span(context, || ChildSpanKind::Delay);
                 let delayed = Box::pin(self.delay(context)).await;
                 self.end_span(context);
                 delayed?;
@@ -433,24 +433,13 @@ impl Gateway {
     }
 }
 
-/// Refuses a body whose `Content-Length` is more than the route allows.
-fn check_length(length: BodyLength, route: &Route) -> Result<(), GatewayError> {
-    match length {
-        BodyLength::Known(length) if length > route.max_body => {
-            Err(GatewayError::BodyTooLong(route.max_body))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Whether an enforced limit delays the request.
 fn is_delayed(limit: &ChargedLimit) -> bool {
     let wait = limit.outcome.decided().map_or(0, |decided| decided.decision.wait);
     wait > 0 && limit.limit().enforce
 }
 
-/// The response to a request that was refused or failed. If no route matched, the request's
-/// admission is recorded as unlimited.
+/// The response to a request that was refused or failed.
 fn error_reply(
     rules: &WorkerRules,
     context: &mut RequestContext,
@@ -471,16 +460,10 @@ fn error_reply(
         let own = bodies.and_then(|bodies| bodies.get(error.status()));
         respond::error_reply(&error, context.reports(), context.request_id.as_str(), form, own)
     };
-    match error {
-        GatewayError::Throttled(denied) => {
-            let exposes = cors::exposes_rate_headers(rules, context);
-            let (families, fields) = (rules.snapshot.headers, &mut reply.fields);
-            respond::write_throttle_headers(fields, &denied, families, exposes);
-        }
-        GatewayError::NoRoute | GatewayError::MethodNotAllowed(_) => {
-            context.admission = Admission::Unlimited;
-        }
-        _ => {}
+    if let GatewayError::Throttled(denied) = error {
+        let exposes = cors::exposes_rate_headers(rules, context);
+        let (families, fields) = (rules.snapshot.headers, &mut reply.fields);
+        respond::write_throttle_headers(fields, &denied, families, exposes);
     }
     reply
 }

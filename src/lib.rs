@@ -59,7 +59,9 @@
 //! # Parts that can be tested alone
 //!
 //! - [`compress`]: content codings: the negotiation and the streaming encoders.
-//! - [`framing`]: strict HTTP/1.1 framing.
+//! - [`http1`]: HTTP/1.1 messages as bytes, read strictly.
+//! - [`transport`]: what carries HTTP: sockets, TLS, tunnels.
+//! - [`connection_state`]: what a client connection waits for, and its deadlines.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
 //! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
 //! - [`redis`](mod@redis): connections to Redis, and the scripts that charge there.
@@ -92,12 +94,13 @@ pub mod clock;
 pub mod compress;
 pub mod config;
 pub mod connection;
+pub mod connection_state;
 pub mod counter;
 pub mod error;
 pub mod escape;
-pub mod framing;
 pub mod gateway;
 pub mod handover;
+pub mod http1;
 pub mod identity;
 pub mod limit;
 pub mod live;
@@ -119,5 +122,6 @@ pub mod template;
 pub mod throttle;
 pub mod tls;
 pub mod trace;
+pub mod transport;
 pub mod upstream;
 pub mod worker;

@@ -191,7 +191,7 @@ pub struct WorkerMetrics {
     pub opened: [Counter; ConnectionProtocol::COUNT],
     /// Client connections that ended before HTTP, by [`OpeningFailure`].
     pub openings_failed: [Counter; OpeningFailure::ALL.len()],
-    /// Requests by version, in the order of [`crate::framing::Version::ALL`].
+    /// Requests by version, in the order of [`crate::http1::Version::ALL`].
     pub requests_by_version: [Counter; 3],
     /// Requests refused before routing: malformed or too slow.
     pub malformed: Counter,

@@ -1,13 +1,19 @@
-//! The plan of a request, made before a limit is charged: the client, the host, the normalized path, the
-//! route, the keys and costs for its limits, and the path to forward.
+//! The decision on a request, made before a limit is charged: whether it is answered, refused or proceeds, on
+//! which route, and with which keys and costs for its limits.
 //!
-//! Pure and stateless. The gateway, `explain` and `replay` share it, so a simulated request is decided
-//! like a real one. `target` reads the host, the path to forward and the URL to redirect to; `condition`
-//! decides the conditions of routes; `route_values` has the values that routes write into messages, and
-//! `location` changes an upstream's locations back. `preflight` finds the routes of CORS preflights.
+//! Pure and stateless. The gateway executes what [`decide`] returns, `explain` prints it and `replay` counts
+//! it, so all three decide alike. The files, in the order of a decision:
+//!
+//! - `decision.rs`: all checks in their order, and what may follow.
+//! - `request_view.rs`, `evidence.rs`: what a decision reads of a request or of a line of a log.
+//! - `via.rs`: loop detection.
+//! - `target.rs`: the host, and the path to forward.
+//! - `preflight.rs`: the routes of CORS preflights; `condition.rs`: the conditions of routes.
+//! - `route_values.rs`: the values that routes write into messages; `location.rs`: an upstream's locations as
+//!   clients see them.
 //!
 //! ```
-//! use tidegate::{framing::Fields, plan};
+//! use tidegate::{http1::Fields, plan};
 //!
 //! let fields: Fields = [("Host", "API.example.com:8080")].into_iter().collect();
 //! assert_eq!(plan::host(&fields), "api.example.com");
@@ -15,25 +21,32 @@
 //! ```
 
 mod condition;
+mod decision;
+mod evidence;
 mod location;
 mod preflight;
+mod request_view;
 mod route_values;
 mod target;
+mod via;
 
-use std::{borrow::Cow, cell::OnceCell, net::IpAddr};
+use std::{borrow::Cow, cell::OnceCell};
 
 use http::Method;
 use smallvec::SmallVec;
 
 pub use self::{
-    condition::CallerShare,
+    decision::{Answer, Decision, DecisionInput, NextStep, Refusal, RoutePlan, decide},
+    evidence::{CallerShare, Evidence},
     location::PublicUrl,
+    request_view::RequestView,
     route_values::RoutedRequest,
-    target::{forwarded_path, host, https_location},
+    target::{forwarded_path, host},
+    via::Via,
 };
 use crate::{
     error::GatewayError,
-    framing::{Fields, RequestHead},
+    http1::Fields,
     identity::{ClientAddress, KeyPlan, KeySecret, Subject, TokenSource},
     limit::Charge,
     route::{
@@ -42,34 +55,6 @@ use crate::{
     },
     snapshot::{Action, LimitRequest, Route, Snapshot},
 };
-
-/// Checks that the gateway supports the method and the expectation, on any route.
-///
-/// # Errors
-/// The method is `CONNECT` or `TRACE`, or `Expect` is not `100-continue`.
-#[inline]
-pub fn check_method_and_expect(head: &RequestHead) -> Result<(), GatewayError> {
-    check_method(&head.method)?;
-    if head.has_expect {
-        let mut values = head.fields.get_all("expect");
-        if values.any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
-            return Err(GatewayError::UnsupportedExpectation);
-        }
-    }
-    Ok(())
-}
-
-/// Checks that the gateway supports the method, on any route.
-///
-/// # Errors
-/// The method is `CONNECT` or `TRACE`.
-#[inline]
-pub fn check_method(method: &Method) -> Result<(), GatewayError> {
-    if matches!(*method, Method::CONNECT | Method::TRACE) {
-        return Err(GatewayError::MethodNotSupported(method.clone()));
-    }
-    Ok(())
-}
 
 /// The form of the normal `path` that routes and keys use, if it differs: see [`routed_form`].
 pub fn routed_path(path: &str, merge_slashes: bool) -> Option<Box<str>> {
@@ -115,28 +100,29 @@ pub struct MatchedRoute<'a> {
 }
 
 impl<'r> RequestAttributes<'r> {
-    /// Reads the attributes of a request from `peer` that [`check_method_and_expect`] has accepted.
+    /// Reads the attributes of a request.
     ///
     /// # Errors
     /// The path has no normal form.
     #[inline]
     pub fn read(
         snapshot: &'r Snapshot,
-        peer: IpAddr,
-        head: &'r RequestHead,
+        evidence: &Evidence<'r>,
+        request: RequestView<'r>,
     ) -> Result<Self, GatewayError> {
         let merge_slashes = snapshot.http.merge_slashes;
-        let path = normalize(head.path(), merge_slashes).map_err(GatewayError::Path)?;
+        let path = normalize(request.path, merge_slashes).map_err(GatewayError::Path)?;
+        let identity = &snapshot.identity;
         Ok(Self {
-            client: snapshot.identity.trusted_proxies.client(peer, &head.fields),
-            host: host(&head.fields),
+            client: evidence.client(identity, request.headers),
+            host: request.host,
             routed_path: routed_path(&path, merge_slashes),
             path,
-            method: &head.method,
-            query: head.query(),
-            headers: &head.fields,
-            token_sources: &snapshot.identity.token,
-            is_from_trusted_proxy: snapshot.identity.trusted_proxies.contains(peer),
+            method: request.method,
+            query: request.query,
+            headers: request.headers,
+            token_sources: evidence.token_sources(identity),
+            is_from_trusted_proxy: evidence.is_from_trusted_proxy(identity),
         })
     }
 
@@ -145,59 +131,31 @@ impl<'r> RequestAttributes<'r> {
         self.routed_path.as_deref().unwrap_or(&self.path)
     }
 
-    /// Finds the most specific route that matches. `share` decides the share of callers that a route's weight is
-    /// for.
+    /// Finds the most specific route that matches.
     ///
     /// # Errors
-    /// No route matches the host and path, none of them allows the method, or a value that a condition tests
-    /// can be read in more than one way.
+    /// No route matches the host and path, none of them allows the method, or a condition cannot be decided:
+    /// the value that it tests can be read in more than one way, or is not in the log.
     #[inline]
     pub fn find_route<'a>(
         &'a self,
         snapshot: &'a Snapshot,
-        share: CallerShare,
-    ) -> Result<MatchedRoute<'a>, GatewayError> {
-        let (mut ambiguous, query) = (None, OnceCell::new());
-        let decide = |route: &ConditionalRoute| match self.meets(snapshot, route, share, &query) {
-            Ok(true) => Verdict::Met,
-            Ok(false) => Verdict::Unmet,
-            Err(error) => {
-                ambiguous = Some(error);
-                Verdict::Unknown
-            }
-        };
-        let (host, path) = (&self.host, self.routed_path());
-        let found = snapshot.table.find_where(host, path, self.method, decide);
-        self.matched(snapshot, found, ambiguous)
-    }
-
-    /// As [`Self::find_route`], for a request of a log. `None` if a condition decides its route that the log
-    /// does not show; its queries are known only if `has_query`.
-    ///
-    /// # Errors
-    /// No route matches the host and path, or none of them allows the method.
-    pub fn find_recorded_route<'a>(
-        &'a self,
-        snapshot: &'a Snapshot,
-        has_query: bool,
-    ) -> Result<Option<MatchedRoute<'a>>, GatewayError> {
+        evidence: &Evidence<'_>,
+    ) -> Result<MatchedRoute<'a>, Refusal> {
+        let mut ambiguous = None;
         let query = OnceCell::new();
-        let decide = |route: &ConditionalRoute| self.recorded_verdict(route, has_query, &query);
-        let (host, path) = (&self.host, self.routed_path());
-        match snapshot.table.find_where(host, path, self.method, decide) {
-            Lookup::Undecided(_) => Ok(None),
-            found => self.matched(snapshot, found, None).map(Some),
-        }
-    }
-
-    #[inline]
-    fn matched<'a>(
-        &'a self,
-        snapshot: &'a Snapshot,
-        found: Lookup<'a>,
-        ambiguous: Option<GatewayError>,
-    ) -> Result<MatchedRoute<'a>, GatewayError> {
-        match found {
+        let decide = |route: &ConditionalRoute| match *evidence {
+            Evidence::Log { has_query, .. } => self.recorded_verdict(route, has_query, &query),
+            Evidence::Request { share, .. } => match self.meets(snapshot, route, share, &query) {
+                Ok(true) => Verdict::Met,
+                Ok(false) => Verdict::Unmet,
+                Err(error) => {
+                    ambiguous = Some(error);
+                    Verdict::Unknown
+                }
+            },
+        };
+        match snapshot.table.find_where(&self.host, self.routed_path(), self.method, decide) {
             Lookup::Found(found) => Ok(MatchedRoute {
                 index: found.route,
                 route: &snapshot.routes[found.route],
@@ -205,23 +163,20 @@ impl<'r> RequestAttributes<'r> {
                 params: found.params,
                 ipv6_prefix: snapshot.identity.ipv6_prefix,
             }),
-            Lookup::Undecided(_) => Err(ambiguous.unwrap_or(GatewayError::NoRoute)),
-            Lookup::MethodNotAllowed(methods) => Err(GatewayError::MethodNotAllowed(methods)),
-            Lookup::NotFound => Err(GatewayError::NoRoute),
+            Lookup::Undecided(_) => Err(Refusal {
+                error: ambiguous.unwrap_or(GatewayError::NoRoute),
+                route: None,
+                is_undecided: true,
+            }),
+            Lookup::MethodNotAllowed(methods) => {
+                Err(GatewayError::MethodNotAllowed(methods).into())
+            }
+            Lookup::NotFound => Err(GatewayError::NoRoute.into()),
         }
     }
 }
 
 impl MatchedRoute<'_> {
-    /// Checks that the route's `allow` and `deny` admit the client.
-    ///
-    /// # Errors
-    /// They do not.
-    #[inline]
-    pub fn check_access(&self) -> Result<(), GatewayError> {
-        check_access(self.route, self.request.client)
-    }
-
     /// Calls `read` with the subject that keys are read from.
     #[inline]
     pub fn with_subject<T>(&self, read: impl FnOnce(&Subject<'_>) -> T) -> T {
@@ -242,11 +197,8 @@ impl MatchedRoute<'_> {
 }
 
 /// Checks that `allow` and `deny` of `route` admit `client`.
-///
-/// # Errors
-/// They do not.
 #[inline]
-pub fn check_access(route: &Route, client: ClientAddress) -> Result<(), GatewayError> {
+fn check_access(route: &Route, client: ClientAddress) -> Result<(), GatewayError> {
     match &route.access {
         Some(access) if !access.admits(client) => Err(GatewayError::AccessDenied),
         _ => Ok(()),
@@ -258,11 +210,8 @@ pub fn check_access(route: &Route, client: ClientAddress) -> Result<(), GatewayE
 pub type LimitRequests = SmallVec<[LimitRequest; 4]>;
 
 /// The limit requests of `subject` to the limits of `route`.
-///
-/// # Errors
-/// A key or cost cannot be read unambiguously from the request.
 #[inline]
-pub fn limit_requests(
+fn limit_requests(
     route: &Route,
     subject: &Subject<'_>,
     secret: KeySecret,
@@ -277,29 +226,26 @@ pub fn limit_requests(
 }
 
 /// The requests to the limits that a `status` route reports. Empty for another route.
-///
-/// # Errors
-/// A key cannot be read unambiguously from the request.
-pub fn status_requests(
+#[inline]
+fn status_requests(
     route: &Route,
     subject: &Subject<'_>,
     secret: KeySecret,
-) -> Result<LimitRequests, GatewayError> {
+) -> Result<Vec<LimitRequest>, GatewayError> {
+    let Action::Status(limits) = &route.action else { return Ok(Vec::new()) };
     let mut requests = LimitRequests::new();
-    if let Action::Status(limits) = &route.action {
-        for (index, policy) in limits.iter().enumerate() {
-            policy
-                .add_status_requests(index, subject, secret, &mut requests)
-                .map_err(GatewayError::Ambiguous)?;
-        }
+    for (index, policy) in limits.iter().enumerate() {
+        policy
+            .add_status_requests(index, subject, secret, &mut requests)
+            .map_err(GatewayError::Ambiguous)?;
     }
-    Ok(requests)
+    Ok(requests.into_vec())
 }
 
-/// The hash that a target is chosen by: the same on all gateways. 0 if the parts are ambiguous.
-pub fn target_key(plan: &KeyPlan, subject: &Subject<'_>) -> u64 {
+/// The hash that a target is chosen by: the same on all gateways. `None` if the parts are ambiguous.
+fn target_key(plan: &KeyPlan, subject: &Subject<'_>) -> Option<u64> {
     // Not a secret: a caller that chooses its target gains nothing.
-    plan.key(subject, KeySecret(0, 0)).map_or(0, |key| key as u64)
+    plan.key(subject, KeySecret(0, 0)).ok().map(|key| key as u64)
 }
 
 /// The charge of `request`: its limit in the caller's tier, its key and its cost. `None`: the route has no

@@ -55,7 +55,7 @@ use self::{
     reorder::ReorderBuffer,
 };
 use crate::{
-    framing::Fields,
+    http1::Fields,
     identity::{TokenSource, client::mask_address},
     limit::Millis,
     plan::LimitRequests,

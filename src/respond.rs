@@ -34,7 +34,7 @@ use http::StatusCode;
 
 pub use self::{
     accept::ErrorForm,
-    cors::{preflight_method, preflight_reply, write_cors_fields},
+    cors::write_cors_fields,
     grpc::{GRPC_HTTP_STATUS, grpc_refusal, is_grpc},
     limit_report::LimitReport,
     problem::problem,
@@ -47,9 +47,10 @@ use self::{
 };
 use crate::{
     error::GatewayError,
-    framing::Fields,
+    http1::Fields,
     limit::{Algorithm, Decision, Millis},
-    snapshot::{BodyValues, EXPOSED_HEADERS, ErrorBody, RateHeaders},
+    plan::Answer,
+    snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders},
     throttle::{AdmissionDenied, POLICY},
     upstream::FixedResponse,
 };
@@ -289,8 +290,19 @@ pub fn redirect_reply(location: &str, status: StatusCode) -> LocalReply {
     LocalReply { status, fields, body: Bytes::new() }
 }
 
+/// The response of a decision that charges nothing. `cors` is that of the request's route.
+pub fn answer(answer: &Answer, cors: Option<&CorsPolicy>, request: &Fields) -> LocalReply {
+    match (answer, cors) {
+        (Answer::RedirectHttps(location), _) => {
+            redirect_reply(location, StatusCode::PERMANENT_REDIRECT)
+        }
+        (Answer::Preflight(_), Some(cors)) => cors::preflight_reply(cors, request),
+        (Answer::Preflight(_), None) | (Answer::Options, _) => options_reply(),
+    }
+}
+
 /// The response to `OPTIONS *` (RFC 9110, 9.3.7): the methods that the gateway supports.
-pub fn options_reply() -> LocalReply {
+fn options_reply() -> LocalReply {
     let mut fields = Fields::new();
     fields.push("allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     LocalReply { status: StatusCode::OK, fields, body: Bytes::new() }

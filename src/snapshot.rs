@@ -79,7 +79,8 @@ pub use self::traces::TraceRules;
 use crate::{
     compress::CompressRules,
     config::{Fault, Faults, LoadedConfig},
-    framing::{ClientTimeouts, HeadBounds},
+    connection_state::ClientTimeouts,
+    http1::HeadBounds,
     identity::{KeyPlan, Part, TokenSource, TrustedProxies},
     route::{Conditions, PathPattern, RouteTable},
     template::{HeaderRules, PathTemplate, UrlTemplate},

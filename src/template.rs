@@ -35,7 +35,7 @@ pub use self::{
     path::PathTemplate,
     url::UrlTemplate,
 };
-use crate::framing::Fields;
+use crate::http1::Fields;
 
 /// The variables, for messages.
 pub const VARIABLES: &str = "{client_ip}, {host}, {method}, {scheme}, {request_id}, {route}, {path}, {query}, \

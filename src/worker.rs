@@ -25,15 +25,14 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    clock::{CoarseClock, CoarseTime},
     connection::{self, Connection, Http2Connection, Opened, Opening, OpeningError, Swept},
-    framing::{
-        Rewound,
-        state::{COARSE_TICK, CloseMode},
-    },
+    connection_state::{COARSE_TICK, CloseMode},
     gateway::{ConnectionPermit, Gateway, Peer, Shared},
     identity::client,
     metrics::{ConnectionProtocol, OpeningFailure, WorkerMetrics},
     snapshot::ListenerRules,
+    transport::PrefixedStream,
     upstream::{PeerAddress, ProxiedClient},
 };
 
@@ -199,20 +198,20 @@ struct Worker {
     shared: Arc<Shared>,
     gateway: Gateway,
     shutdown: Shutdown,
-    /// The coarse clock, set by each sweep: ms since an arbitrary start.
-    coarse_clock: Rc<Cell<u64>>,
+    /// Set by each sweep.
+    coarse_clock: CoarseClock,
     connections: RefCell<Vec<Weak<dyn Swept>>>,
     /// The tasks of the connections.
     tasks: TaskTracker,
     /// How connections close while the worker drains; new connections start in this mode.
     close_mode: Cell<CloseMode>,
     /// The last warning, by the coarse clock.
-    warned_at: Cell<Option<u64>>,
+    warned_at: Cell<Option<CoarseTime>>,
 }
 
 impl Worker {
     fn new(shared: Arc<Shared>, shutdown: Shutdown) -> Self {
-        let coarse_clock = Rc::new(Cell::new(0));
+        let coarse_clock = CoarseClock::new(shared.clock.uptime().to_coarse());
         Self {
             gateway: Gateway::new(shared.clone(), coarse_clock.clone()),
             shared,
@@ -333,7 +332,7 @@ impl Worker {
 
     /// Calls `warn`, at most once per [`WARNING_INTERVAL`].
     fn warn(&self, warn: impl FnOnce()) {
-        let now = self.coarse_clock.get();
+        let now = self.coarse_clock.now();
         if self.warned_at.get().is_none_or(|at| now.saturating_sub(at) >= WARNING_INTERVAL) {
             self.warned_at.set(Some(now));
             warn();
@@ -360,7 +359,7 @@ impl Worker {
         // Or a client that does not read costs the kernel megabytes, and the time to copy them.
         let _ = SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT);
         let _open = OpenConnection::new(self.gateway.metrics());
-        let accepted_at = self.coarse_clock.get();
+        let accepted_at = self.coarse_clock.now();
         let destination = local_address(&socket, origin.address);
         let opened = if rules.is_plain_http1() {
             Opened::plain(socket)
@@ -397,7 +396,7 @@ impl Worker {
             let connection = Http2Connection::new(peer, clock, http.head, max_requests);
             connection.continue_deadline(accepted_at);
             self.register(&connection);
-            let transport = Rewound::new(before, transport);
+            let transport = PrefixedStream::new(before, transport);
             Box::pin(connection.serve(transport, &self.gateway)).await;
         } else {
             let connection =
@@ -465,11 +464,10 @@ impl Worker {
     /// log.
     async fn sweep(self: Rc<Self>) {
         let clock = &self.shared.clock;
-        let start = clock.uptime();
         let mut ticks = clock.interval(SWEEP_INTERVAL);
         for count in 1_u32.. {
             ticks.tick().await;
-            let now = clock.uptime().saturating_sub(start).as_millis() as u64;
+            let now = clock.uptime().to_coarse();
             self.coarse_clock.set(now);
             self.gateway.metrics().sweeps.add(1);
             let deadlines = self.shared.live.snapshot().http.timeouts;

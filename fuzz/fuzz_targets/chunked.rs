@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::framing::{BodyDecoder, BodyEncoder, BodyLength, FramingError};
+use tidegate::http1::{BodyDecoder, BodyEncoder, BodyLength, FramingError};
 
 /// The data, the trailers, the length of the encoded body, and whether it is complete.
 type Decoded = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>, usize, bool);

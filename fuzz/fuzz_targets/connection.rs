@@ -14,7 +14,7 @@ use std::{
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
     clock::Clock,
-    framing::{BodyDecoder, HeadBounds, RequestHead, ResponseHead},
+    http1::{BodyDecoder, HeadBounds, RequestHead, ResponseHead},
     server::Server,
 };
 

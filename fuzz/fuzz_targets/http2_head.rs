@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, uri::PathAndQuery};
 use libfuzzer_sys::fuzz_target;
-use tidegate::framing::{BodyLength, HeadBounds, RequestHead};
+use tidegate::http1::{BodyLength, HeadBounds, RequestHead};
 
 const BOUNDS: HeadBounds = HeadBounds { bytes: 4096, headers: 30 };
 /// Room for what HTTP/1 adds: the request line, and the length of a body.

@@ -5,7 +5,7 @@
 use http::{Method, header};
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
-    framing::Fields,
+    http1::Fields,
     identity::{
         ClientAddress, KeyPlan, KeySecret, Part, Subject, TokenSource, TrustedProxies, token,
     },

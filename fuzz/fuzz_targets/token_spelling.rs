@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::HeaderName;
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
-    framing::Fields,
+    http1::Fields,
     identity::{TokenSource, token},
 };
 

@@ -43,8 +43,8 @@ pub(super) use self::activity::Activity;
 use super::{MAX_BODY, listener::AcceptingListener, problem::problem};
 use crate::{
     connection::handshake,
-    framing::{RawSocket, Transport},
     tls::ServerNames,
+    transport::{RawSocket, Transport},
 };
 
 /// Maximum number of open connections of the admin port.

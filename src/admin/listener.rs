@@ -19,7 +19,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use crate::{config::AdminAddress, framing::RawSocket};
+use crate::{config::AdminAddress, transport::RawSocket};
 
 /// Who may connect to the socket: the user of the gateway.
 const MODE: u32 = 0o600;

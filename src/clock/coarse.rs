@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, rc::Rc};
 
-use super::{Clock, CoarseTime};
+use super::CoarseTime;
 
 /// A clock of one worker, which stands still between two of its ticks: reading it costs no system call.
 /// Cheap to clone; all clones move together.
@@ -20,12 +20,7 @@ impl CoarseClock {
         self.0.get()
     }
 
-    /// Sets the time to that of `clock`, at a tick.
-    pub fn tick(&self, clock: &Clock) {
-        self.set(clock.uptime().to_coarse());
-    }
-
-    /// Sets the time.
+    /// Sets the time, at a tick.
     pub fn set(&self, now: CoarseTime) {
         self.0.set(now);
     }

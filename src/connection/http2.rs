@@ -24,11 +24,12 @@ use h2::{Reason, server};
 use self::{flood::FloodDetector, send_queue::SendQueue, stream::Http2Stream};
 use super::{LINGER_TIMEOUT, MAX_DRAINED, Swept, linger, sweep_state};
 use crate::{
-    framing::{
-        ClientStream, ClientTimeouts, ConnectionState, HeadBounds, ReadTurn, Rewound, StateCell,
-        socket::yield_turn, state::CloseMode,
-    },
+    clock::CoarseClock,
+    clock::CoarseTime,
+    connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell},
     gateway::{Content, Gateway, Peer, Response},
+    http1::HeadBounds,
+    transport::{ClientStream, PrefixedStream, ReadBudget, socket::yield_turn},
 };
 
 /// Most streams that are open at once.
@@ -61,12 +62,12 @@ const MAX_ACCEPTS_PER_POLL: usize = 16;
 /// Most streams that are driven in one poll; the others follow behind other tasks.
 const MAX_STREAMS_PER_POLL: u32 = 16;
 
-type Http2Server = server::Connection<Rewound, Bytes>;
+type Http2Server = server::Connection<PrefixedStream, Bytes>;
 
 /// A client connection of HTTP/2.
 pub struct Http2Connection {
     state: StateCell,
-    coarse_clock: Rc<Cell<u64>>,
+    coarse_clock: CoarseClock,
     /// The open streams, for the sweep.
     streams: RefCell<Vec<Weak<Http2Stream>>>,
     peer: Peer,
@@ -75,7 +76,7 @@ pub struct Http2Connection {
     requests_left: Cell<Option<u32>>,
     flood: FloodDetector,
     /// When the client was told to open no further streams, in ms of the coarse clock.
-    closing_since: Cell<Option<u64>>,
+    closing_since: Cell<Option<CoarseTime>>,
     /// Bytes of the heads of the open streams.
     head_bytes: Cell<usize>,
     /// Streams that may still be driven in this poll.
@@ -88,7 +89,7 @@ pub struct Http2Connection {
 struct Abuse;
 
 impl Swept for Http2Connection {
-    fn sweep(&self, now: u64, timeouts: &ClientTimeouts) {
+    fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
         sweep_state(&self.state, now, timeouts);
         self.streams.borrow_mut().retain(|stream| {
             let Some(stream) = stream.upgrade() else { return false };
@@ -109,7 +110,7 @@ impl Http2Connection {
     /// A connection that was just accepted; see `Connection::new`.
     pub fn new(
         peer: Peer,
-        coarse_clock: Rc<Cell<u64>>,
+        coarse_clock: CoarseClock,
         bounds: HeadBounds,
         max_requests: Option<u32>,
     ) -> Rc<Self> {
@@ -129,12 +130,12 @@ impl Http2Connection {
     }
 
     /// Lets the deadline of the first request count from `accepted_at`, in ms of the coarse clock.
-    pub fn continue_deadline(&self, accepted_at: u64) {
+    pub fn continue_deadline(&self, accepted_at: CoarseTime) {
         self.state.enter(ConnectionState::Head { since: accepted_at });
     }
 
     /// Serves the connection over `transport` until it closes.
-    pub async fn serve(self: Rc<Self>, transport: Rewound, gateway: &Gateway) {
+    pub async fn serve(self: Rc<Self>, transport: PrefixedStream, gateway: &Gateway) {
         let (socket, turn) = (transport.socket(), transport.turn());
         // A stream may be a tunnel.
         socket.keep_alive();
@@ -155,14 +156,14 @@ impl Http2Connection {
     async fn serve_streams(
         self: &Rc<Self>,
         mut server: Http2Server,
-        turn: &ReadTurn,
+        turn: &ReadBudget,
         gateway: &Gateway,
     ) -> Result<(), Abuse> {
         let mut streams = FuturesUnordered::new();
         let (mut is_over, mut is_flood) = (false, false);
         std::future::poll_fn(|cx| {
             self.state.register(cx.waker());
-            self.flood.count_frames(self.coarse_clock.get(), turn.begin());
+            self.flood.count_frames(self.coarse_clock.now(), turn.begin());
             self.streams_left.set(MAX_STREAMS_PER_POLL);
             for _ in 0..MAX_ACCEPTS_PER_POLL {
                 if !is_over && self.close_if_asked(&mut server) {
@@ -212,7 +213,7 @@ impl Http2Connection {
     }
 
     /// Exchanges the settings, within the deadline of a first head.
-    async fn handshake(&self, transport: Rewound, turn: &ReadTurn) -> Option<Http2Server> {
+    async fn handshake(&self, transport: PrefixedStream, turn: &ReadBudget) -> Option<Http2Server> {
         let mut handshake = std::pin::pin!(
             server::Builder::new()
                 .max_concurrent_streams(MAX_STREAMS)
@@ -305,7 +306,7 @@ impl Http2Connection {
 
     /// Registers a new stream.
     fn accept(self: &Rc<Self>) -> Rc<Http2Stream> {
-        self.flood.count_accepted(self.coarse_clock.get());
+        self.flood.count_accepted(self.coarse_clock.now());
         self.requests_left.set(self.requests_left.get().map(|left| left.saturating_sub(1)));
         let stream = Http2Stream::new(Rc::clone(self));
         stream.state().request_close(self.state.close_mode());

@@ -3,11 +3,13 @@
 use std::task::{Context, Poll, ready};
 
 use super::Connection;
-use crate::framing::{
-    BodyDecoder, BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, ConnectionState, Fields,
-    FramingError, HeadBounds, HeadParser, ReadBuffer, RequestHead, SharedSocket, StateCell,
-    Timeout, Version, buffer::poll_read, head::resume_parse, start_line::RequestLine,
-    state::CloseMode,
+use crate::{
+    connection_state::{CloseMode, ConnectionState, StateCell, Timeout},
+    http1::{
+        BodyDecoder, BodyEncoder, BodyLength, Buffer, Fields, FramingError, HeadBounds, HeadParser,
+        RequestHead, Version, head::resume_parse, start_line::RequestLine,
+    },
+    transport::{BodyError, ClientStream, ReadBuffer, SharedSocket, read_buffer::poll_read},
 };
 
 /// Most bytes of unsent interim (1xx) responses; further ones are dropped.

@@ -12,12 +12,12 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{Swept, proxy_protocol::read_header, sweep_state};
 use crate::{
-    framing::{
-        ClientTimeouts, ConnectionState, RawSocket, ReadBuffer, StateCell, Transport,
-        state::CloseMode,
-    },
+    clock::CoarseClock,
+    clock::CoarseTime,
+    connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell},
     snapshot::ListenerRules,
     tls::{ALPN_HTTP2, SelectedName, ServerNames},
+    transport::{RawSocket, ReadBuffer, Transport},
     upstream::ProxiedClient,
 };
 
@@ -97,7 +97,7 @@ pub struct Opening {
 }
 
 impl Swept for Opening {
-    fn sweep(&self, now: u64, timeouts: &ClientTimeouts) {
+    fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
         sweep_state(&self.state, now, timeouts);
     }
 
@@ -108,12 +108,12 @@ impl Swept for Opening {
 
 impl Opening {
     /// A connection that was just accepted. `coarse_clock` is the worker's, in ms.
-    pub fn new(coarse_clock: Rc<Cell<u64>>) -> Rc<Self> {
+    pub fn new(coarse_clock: CoarseClock) -> Rc<Self> {
         Rc::new(Self { state: StateCell::new(coarse_clock), has_begun: Cell::new(false) })
     }
 
     /// When the connection was accepted, in ms of the worker's coarse clock.
-    pub fn accepted_at(&self) -> u64 {
+    pub fn accepted_at(&self) -> CoarseTime {
         match self.state.get() {
             ConnectionState::Head { since } => since,
             _ => self.state.now(),

@@ -6,14 +6,11 @@ use http::{Method, StatusCode};
 
 use super::{Connection, Disposition, MAX_DRAINED};
 use crate::{
-    framing::{
-        BodyEncoder, Buffer, Timeout, Version,
-        buffer::READ_SIZE,
-        socket::yield_turn,
-        state::{CloseMode, Wait},
-    },
+    connection_state::{CloseMode, Timeout, Wait},
     gateway::{Content, RequestContext, Response},
+    http1::{BodyEncoder, Buffer, Version},
     telemetry::CutReason,
+    transport::{read_buffer::READ_SIZE, socket::yield_turn},
     upstream::{ReadAheadOutcome, ResponseBody},
 };
 

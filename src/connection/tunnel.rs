@@ -7,8 +7,9 @@ use std::{
 
 use super::{Connection, Disposition, output::write_status};
 use crate::{
-    framing::{Buffer, ReadBuffer, Tunnel, TunnelEnd, TunnelOutcome, tunnel::poll_read_socket},
     gateway::{Content, Response},
+    http1::Buffer,
+    transport::{ReadBuffer, Tunnel, TunnelEnd, TunnelOutcome, tunnel::poll_read_socket},
 };
 
 struct ClientEnd<'c> {

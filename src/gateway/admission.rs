@@ -7,30 +7,12 @@ use smallvec::{SmallVec, smallvec};
 use super::{Gateway, activity::ActivityGuard, context::RequestContext, rules::WorkerRules};
 use crate::{
     error::GatewayError,
-    identity::{Caller, KeySecret, Subject, caller_key},
+    identity::{Caller, caller_key},
     limit::Admission,
-    snapshot::Route,
     throttle::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, POLICY},
 };
 
 impl Gateway {
-    /// The caller for the throttle; `None` if the throttle does not apply to `route`.
-    pub(super) fn caller(
-        &self,
-        route: &Route,
-        subject: &Subject<'_>,
-    ) -> Result<Option<Caller>, GatewayError> {
-        let Some(gate) = self.gate.as_ref().filter(|_| route.throttle) else { return Ok(None) };
-        let (k0, k1) = gate.token_key();
-        let caller = Caller::of(subject, KeySecret(k0, k1)).map_err(GatewayError::Ambiguous)?;
-        let counters = &self.metrics.throttle;
-        match &caller {
-            Caller::Tokens(_) => counters.with_token.add(1),
-            Caller::Address(_) => counters.without_token.add(1),
-        }
-        Ok(Some(caller))
-    }
-
     /// Refuses the request while the throttle admits only active users and the caller is not one.
     /// If the caller has several tokens, one of them must be active.
     pub(super) fn admit(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
@@ -73,14 +55,13 @@ impl Gateway {
     #[cold]
     fn count_throttled_caller(&self, context: &RequestContext) {
         let Some(head) = context.head() else { return };
-        let (identity, (k0, k1)) =
-            (&context.rules.snapshot.identity, self.shared.store.key_secret());
+        let identity = &context.rules.snapshot.identity;
         let key = caller_key(
             &identity.token,
             &head.fields,
             context.client_ip,
             identity.ipv6_prefix,
-            KeySecret(k0, k1),
+            self.shared.store.key_secret(),
         );
         self.metrics.count_refused_caller(self.shared.clock.now(), POLICY, key);
     }

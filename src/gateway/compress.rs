@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{context::RequestContext, response::Content};
 use crate::{
     compress::{CompressRules, CompressionBudget, Compressor, negotiate},
-    framing::{Fields, ResponseHead},
+    http1::{Fields, ResponseHead},
     upstream::ResponseBody,
 };
 

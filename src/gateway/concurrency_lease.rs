@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use super::background::Background;
 use crate::{
+    clock::{CoarseClock, CoarseTime},
     limit::{Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, Millis, Verdict},
     store::Correction,
 };
@@ -65,7 +66,7 @@ struct ConcurrencyLease {
     /// The store that granted it.
     source: DecisionSource,
     /// The next renewal, in ms by the worker's coarse clock.
-    due: u64,
+    due: CoarseTime,
     renewal: Renewal,
 }
 
@@ -82,16 +83,16 @@ enum Renewal {
 pub(super) struct LeaseTable {
     background: Rc<Background>,
     /// The worker's coarse clock, in ms.
-    coarse_clock: Rc<Cell<u64>>,
+    coarse_clock: CoarseClock,
     next_id: Cell<u64>,
-    /// No lease is due before this, in ms by the coarse clock; `u64::MAX` without leases.
-    next_due: Cell<u64>,
+    /// No lease is due before this, in ms by the coarse clock; `CoarseTime::MAX` without leases.
+    next_due: Cell<CoarseTime>,
     leases: RefCell<BTreeMap<u64, ConcurrencyLease>>,
 }
 
 impl LeaseTable {
-    pub(super) fn new(background: Rc<Background>, coarse_clock: Rc<Cell<u64>>) -> Self {
-        let next_due = Cell::new(u64::MAX);
+    pub(super) fn new(background: Rc<Background>, coarse_clock: CoarseClock) -> Self {
+        let next_due = Cell::new(CoarseTime::MAX);
         Self {
             background,
             coarse_clock,
@@ -135,8 +136,8 @@ impl LeaseTable {
     }
 
     /// Schedules the renewal of a lease that is acquired now; returns when it is due.
-    fn schedule_renewal(&self, limit: &Limit) -> u64 {
-        let due = self.coarse_clock.get() + limit.quota.window / RENEWALS_PER_TERM;
+    fn schedule_renewal(&self, limit: &Limit) -> CoarseTime {
+        let due = self.coarse_clock.now() + limit.quota.window / RENEWALS_PER_TERM;
         self.next_due.set(self.next_due.get().min(due));
         due
     }
@@ -161,11 +162,11 @@ impl LeaseTable {
     /// Starts the renewal of the leases that are due. Call it far more often than
     /// [`RENEWALS_PER_TERM`] times per term.
     pub(super) fn renew(self: &Rc<Self>) {
-        let now = self.coarse_clock.get();
+        let now = self.coarse_clock.now();
         if now < self.next_due.get() {
             return;
         }
-        self.next_due.set(u64::MAX);
+        self.next_due.set(CoarseTime::MAX);
         let (mut in_store, mut in_fallback) = (Vec::new(), Vec::new());
         for (&id, lease) in self.leases.borrow_mut().iter_mut() {
             if lease.due <= now {
@@ -217,7 +218,7 @@ impl LeaseTable {
             if let Some(decided) = renewed.first().and_then(|outcome| outcome.decided()) {
                 lease.charged_at = decided.at;
             } else {
-                lease.due = lease.due.min(self.coarse_clock.get() + RETRY_INTERVAL);
+                lease.due = lease.due.min(self.coarse_clock.now() + RETRY_INTERVAL);
                 self.next_due.set(self.next_due.get().min(lease.due));
             }
             if std::mem::replace(&mut lease.renewal, Renewal::None) == Renewal::Abandoned {

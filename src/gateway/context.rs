@@ -18,7 +18,8 @@ use super::{
 use crate::{
     client_usage::{ClientHandle, RequestInFlight},
     clock::Stopwatch,
-    framing::{ClientStream, RequestHead, TunnelOutcome, state::CloseMode},
+    connection_state::CloseMode,
+    http1::RequestHead,
     identity::{Caller, KeySecret, token_hash},
     limit::Admission,
     metrics::{RouteCounters, WorkerMetrics},
@@ -27,7 +28,8 @@ use crate::{
     snapshot::Action,
     telemetry::{AccessLine, AccessWriter, CutReason},
     throttle::POLICY,
-    upstream::{Attempts, RequestLost, is_own_shortage},
+    transport::{ClientStream, TunnelOutcome},
+    upstream::{AttemptLog, RequestLost, is_own_shortage},
 };
 
 /// The status that is logged and counted if the client closes before the response (nginx's code).
@@ -74,7 +76,7 @@ pub struct RequestContext {
     pub(super) admission: Admission,
     /// How long leaky buckets delayed the request.
     pub(super) delay: Cell<Duration>,
-    pub(super) attempts: Attempts,
+    pub(super) attempts: AttemptLog,
     /// The hash of the parts that the upstream chooses a target by; 0 without.
     pub(super) hash_key: u64,
     /// The time from the first attempt to the response's head; `None` without a response.
@@ -101,7 +103,7 @@ pub struct RequestContext {
 /// What forwarding reads of a request, and what it records.
 pub(super) struct Forwarding<'c> {
     pub(super) routed: RoutedRequest<'c>,
-    pub(super) attempts: &'c mut Attempts,
+    pub(super) attempts: &'c mut AttemptLog,
     pub(super) tracing: &'c mut RequestTracing,
 }
 
@@ -138,7 +140,7 @@ impl RequestContext {
             is_grpc_refusal: false,
             admission: Admission::NotChecked,
             delay: Cell::default(),
-            attempts: Attempts::default(),
+            attempts: AttemptLog::default(),
             hash_key: 0,
             upstream_time: None,
             activity: None,

@@ -1,10 +1,10 @@
-//! Cross-origin resource sharing: preflights, and the fields of actual responses.
+//! Cross-origin resource sharing: the fields of responses.
 
-use super::{context::RequestContext, draft_response::DraftResponse, rules::WorkerRules};
+use super::{context::RequestContext, rules::WorkerRules};
 use crate::{
-    framing::{Fields, ResponseHead},
-    limit::Admission,
-    respond,
+    http1::{Fields, ResponseHead},
+    plan::Answer,
+    respond::{self, LocalReply},
     snapshot::CorsPolicy,
 };
 
@@ -13,13 +13,11 @@ fn policy<'r>(rules: &'r WorkerRules, context: &RequestContext) -> Option<&'r Co
     rules.snapshot.routes[context.route?].cors.as_ref()
 }
 
-/// The response to a preflight that the plan has found. Charges nothing.
-pub(super) fn answer_preflight(rules: &WorkerRules, context: &mut RequestContext) -> DraftResponse {
-    context.admission = Admission::Unlimited;
+/// The response of a decision that charges nothing.
+pub(super) fn answer(answer: &Answer, context: &RequestContext) -> LocalReply {
     let empty = Fields::default();
     let fields = context.head.as_ref().map_or(&empty, |head| &head.fields);
-    let reply = policy(rules, context).map(|policy| respond::preflight_reply(policy, fields));
-    DraftResponse::Local(reply.unwrap_or_else(respond::options_reply))
+    respond::answer(answer, policy(&context.rules, context), fields)
 }
 
 /// Writes the fields of the route's `cors` to a response; returns whether the upstream's own are removed.

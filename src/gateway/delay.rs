@@ -23,9 +23,9 @@ use super::{
 use crate::{
     clock::Uptime,
     error::GatewayError,
-    framing::ClientStream,
     limit::{Algorithm, Change, Millis, Outcome, StoreDecision},
     store::Correction,
+    transport::ClientStream,
 };
 
 /// A delayed request and its charges. Dropping it removes the request from the queues and, unless

@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use crate::{
-    framing::{Fields, RequestHead, ResponseHead, Version, upgrade::requested_protocol},
+    http1::{Fields, RequestHead, ResponseHead, Version, upgrade::requested_protocol},
     respond::LocalReply,
     upstream::UpstreamContent,
 };

@@ -10,13 +10,14 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    framing::{BodyError, BodyLength, ClientStream, Fields, upgrade::requested_protocol},
+    http1::{BodyLength, Fields, upgrade::requested_protocol},
     plan::RoutedRequest,
     respond,
     trace::TraceHeader,
+    transport::{BodyError, ClientStream},
     upstream::{
-        BufferedUpload, ForwardError, ForwardInput, HeaderChanges, OutgoingHead, OutgoingRequest,
-        PlaceHolder, ProtectedHeaders, Servers, UploadSettings, Upstream, UpstreamError,
+        BufferedUpload, ForwardError, ForwardInput, OutgoingHead, OutgoingRequest, PlaceHolder,
+        ProtectedHeaders, RequestHeaderChanges, Servers, UploadSettings, Upstream, UpstreamError,
         UpstreamKind,
     },
 };
@@ -115,7 +116,7 @@ impl Gateway {
         let changes = edits.request_headers.as_ref().map(|rules| {
             let mut written = Fields::new();
             routed.with_values(|values| rules.write(values, &mut written));
-            HeaderChanges { rules, written }
+            RequestHeaderChanges { rules, written }
         });
         Ok(OutgoingHead {
             client: routed.head,
@@ -172,7 +173,7 @@ impl Gateway {
 
     /// Calls `warn`, at most once per [`WARNING_INTERVAL`].
     pub(super) fn warn(&self, warn: impl FnOnce()) {
-        let now = self.coarse_clock.get();
+        let now = self.coarse_clock.now();
         if now.saturating_sub(self.warned_at.get()) >= WARNING_INTERVAL {
             self.warned_at.set(now);
             warn();

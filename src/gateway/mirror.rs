@@ -25,16 +25,16 @@ use super::{
 };
 use crate::{
     client_usage::ClientHandle,
+    clock::CoarseClock,
+    connection_state::{ClientTimeouts, StateCell},
     error::GatewayError,
-    framing::{
-        BodyEncoder, BodyError, BodyLength, ClientStream, ClientStreamLayer, ClientTimeouts,
-        Fields, StateCell,
-    },
+    http1::{BodyEncoder, BodyLength, Fields},
     metrics::{MirrorOutcome, RouteCounters},
     respond,
     snapshot::Mirror,
+    transport::{BodyError, ClientStream, ClientStreamLayer},
     upstream::{
-        Attempts, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
+        AttemptLog, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
         ResponseBody, UpstreamContent, UpstreamKind, balance::SplitMix,
     },
 };
@@ -62,19 +62,19 @@ pub(super) struct Mirrors {
     copies: RefCell<Vec<Weak<Copied>>>,
     /// Bytes of copies whose bodies are not complete.
     incomplete: Cell<usize>,
-    coarse_clock: Rc<Cell<u64>>,
+    coarse_clock: CoarseClock,
     random: Cell<SplitMix>,
 }
 
 impl Mirrors {
-    pub(super) fn new(coarse_clock: Rc<Cell<u64>>) -> Self {
+    pub(super) fn new(coarse_clock: CoarseClock) -> Self {
         let random = Cell::new(SplitMix::new(RandomState::new().hash_one(0)));
         Self { copies: RefCell::default(), incomplete: Cell::new(0), coarse_clock, random }
     }
 
     /// Expires the deadlines that have passed.
     pub(super) fn sweep(&self) {
-        let now = self.coarse_clock.get();
+        let now = self.coarse_clock.now();
         let is_in_flight = |copy: &Weak<Copied>| {
             let Some(copy) = copy.upgrade() else { return false };
             if let Some(timeout) = copy.state.get().overdue(now, &NO_CLIENT) {
@@ -144,7 +144,7 @@ impl Gateway {
             outcome.set(MirrorOutcome::Dropped);
             return Ok(None);
         }
-        let state = StateCell::new(Rc::clone(&self.mirrors.coarse_clock));
+        let state = StateCell::new(self.mirrors.coarse_clock.clone());
         let copied = Rc::new(Copied { state, length, body: RefCell::default() });
         let client: Rc<dyn ClientStream> = Rc::<Copied>::clone(&copied);
         let Some(routed) = context.routed() else { return Ok(None) };
@@ -247,7 +247,7 @@ impl MirroredRequest {
         let (state, started) = (&copied.state, copied.state.now());
         state.begin_request();
         state.set_request_timeout(Some(TIMEOUT));
-        let mut attempts = Attempts::default();
+        let mut attempts = AttemptLog::default();
         let input = ForwardInput {
             head: &head,
             client: &*copied,
@@ -271,7 +271,7 @@ async fn discard(
     body: &mut ResponseBody,
     state: &StateCell,
     balancer: &LoadBalancer,
-    attempts: &Attempts,
+    attempts: &AttemptLog,
 ) -> bool {
     let (mut bytes, mut length) = (Vec::new(), 0);
     loop {

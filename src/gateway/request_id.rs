@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use smallvec::SmallVec;
 
-use crate::framing::RequestHead;
+use crate::http1::RequestHead;
 
 /// The longest id that is accepted from a trusted proxy, in bytes.
 const MAX_ID_LEN: usize = 128;

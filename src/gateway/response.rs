@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 
 use super::context::RequestContext;
 use crate::{
-    framing::{FieldSink, Fields, ResponseHead, Version},
+    http1::{FieldSink, Fields, ResponseHead, Version},
     plan::{PublicUrl, RoutedRequest},
     respond::SuppressedHeaders,
     upstream::{HostRule, ResponseBody, UpstreamTunnel, write_response_fields},
@@ -133,7 +133,7 @@ fn is_location(name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framing::RequestHead;
+    use crate::http1::RequestHead;
 
     /// These types are moved many times: when they had 2112, 464 and 376 bytes, copying took 40% of
     /// the user instructions of a proxied request.

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use super::Shared;
 use crate::{
+    clock::CoarseClock,
     identity::TokenSource,
     metrics::{LimitCounters, RouteCounters, UpstreamCounters, WorkerMetrics},
     route::ValueSource,
@@ -57,11 +58,7 @@ pub(super) struct RulesCache {
 }
 
 impl RulesCache {
-    pub(super) fn new(
-        shared: &Shared,
-        metrics: &WorkerMetrics,
-        coarse_clock: Rc<Cell<u64>>,
-    ) -> Self {
+    pub(super) fn new(shared: &Shared, metrics: &WorkerMetrics, coarse_clock: CoarseClock) -> Self {
         let pools = PoolTable::new(coarse_clock);
         let generation = shared.live.generation();
         let rules = WorkerRules::new(shared, metrics, &pools);

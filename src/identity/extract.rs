@@ -11,7 +11,7 @@ use super::{
     },
     signed,
 };
-use crate::{escape::escape, framing::Fields};
+use crate::{escape::escape, http1::Fields};
 
 /// A part of a key that the gateway and the upstream could read differently.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]

@@ -10,7 +10,7 @@ use super::{
     extract::{AmbiguousValue, single_cookie, single_header},
     signed,
 };
-use crate::framing::Fields;
+use crate::http1::Fields;
 
 pub use super::credentials::Token;
 

@@ -117,7 +117,7 @@ impl DisplaySink {
 
 #[cfg(test)]
 mod tests {
-    use crate::framing::Fields;
+    use crate::http1::Fields;
     use http::{HeaderName, Method, header};
 
     use super::super::ClientAddress;

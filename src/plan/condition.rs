@@ -2,22 +2,13 @@
 
 use std::cell::OnceCell;
 
-use super::RequestAttributes;
+use super::{CallerShare, RequestAttributes};
 use crate::{
     error::GatewayError,
-    identity::{KeySecret, QueryPairs, caller_percentile, header_value, is_forwarding_field},
+    identity::{QueryPairs, caller_percentile, header_value, is_forwarding_field},
     route::{Condition, ConditionalRoute, ValueSource, ValueTest, Verdict},
     snapshot::Snapshot,
 };
-
-/// How the share of callers is decided that a route's `weight` is for.
-#[derive(Clone, Copy)]
-pub enum CallerShare {
-    /// By the hash of the caller under this secret.
-    Hashed(KeySecret),
-    /// The caller is the one with this number, from 0 to 99.
-    Fixed(u8),
-}
 
 /// The parameters of a query, once a condition has tested one.
 type ReadQuery<'r> = OnceCell<QueryPairs<'r>>;

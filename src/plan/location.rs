@@ -1,6 +1,6 @@
 //! The location in a response of an upstream that sees another path or host than the client.
 
-use crate::framing::host;
+use crate::http1::host;
 
 /// What an upstream's locations are changed back to.
 #[derive(Clone, Copy)]

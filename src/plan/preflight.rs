@@ -2,45 +2,72 @@
 
 use http::Method;
 
-use super::{CallerShare, MatchedRoute, RequestAttributes};
-use crate::{error::GatewayError, snapshot::Snapshot};
+use super::{Evidence, MatchedRoute, RequestAttributes};
+use crate::{error::GatewayError, http1::Fields, snapshot::Snapshot};
 
 /// The methods that a log may have had preflights for.
 const COMMON_METHODS: [Method; 6] =
     [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD];
 
 impl<'r> RequestAttributes<'r> {
-    /// The same request with another method, which a preflight asks for.
-    #[must_use]
-    pub fn with_method<'m>(&self, method: &'m Method) -> RequestAttributes<'m>
+    /// The index of the route whose `cors` answers the request; `None` if the request is not a preflight, or its
+    /// route has no `cors`. A log has no headers: each of its `OPTIONS` is assumed to be a preflight.
+    #[inline]
+    pub(super) fn find_preflight(
+        &self,
+        snapshot: &Snapshot,
+        evidence: &Evidence<'_>,
+    ) -> Option<usize> {
+        if *self.method != Method::OPTIONS {
+            return None;
+        }
+        match evidence {
+            Evidence::Request { .. } => self.find_requested(snapshot, evidence),
+            Evidence::Log { .. } => self.find_assumed(snapshot, evidence),
+        }
+    }
+
+    #[cold]
+    fn find_requested(&self, snapshot: &Snapshot, evidence: &Evidence<'_>) -> Option<usize> {
+        let requested = requested_method(self.headers)?;
+        let has_cors = |found: MatchedRoute<'_>| found.route.cors.as_ref().map(|_| found.index);
+        match self.with_method(&requested).find_route(snapshot, evidence) {
+            Ok(found) => has_cors(found),
+            // A route that allows another method lets the browser show what is allowed.
+            Err(refusal) => match refusal.error {
+                GatewayError::MethodNotAllowed(methods) => methods.iter().find_map(|method| {
+                    self.with_method(method).find_route(snapshot, evidence).ok().and_then(has_cors)
+                }),
+                _ => None,
+            },
+        }
+    }
+
+    #[cold]
+    fn find_assumed(&self, snapshot: &Snapshot, evidence: &Evidence<'_>) -> Option<usize> {
+        COMMON_METHODS.iter().find_map(|method| {
+            let attributes = self.with_method(method);
+            let found = attributes.find_route(snapshot, evidence).ok()?;
+            found.route.cors.as_ref().map(|_| found.index)
+        })
+    }
+
+    /// The same request with another method.
+    fn with_method<'m>(&self, method: &'m Method) -> RequestAttributes<'m>
     where
         'r: 'm,
     {
         RequestAttributes { method, ..self.clone() }
     }
+}
 
-    /// The route whose `cors` answers a preflight for the method of these attributes; `None` if its route has
-    /// no `cors`. If no route allows the method, one that allows another tells the browser so.
-    #[cold]
-    pub fn find_preflight(&self, snapshot: &Snapshot, share: CallerShare) -> Option<usize> {
-        let has_cors = |found: MatchedRoute<'_>| found.route.cors.as_ref().map(|_| found.index);
-        match self.find_route(snapshot, share) {
-            Ok(found) => has_cors(found),
-            Err(GatewayError::MethodNotAllowed(methods)) => methods.iter().find_map(|method| {
-                self.with_method(method).find_route(snapshot, share).ok().and_then(has_cors)
-            }),
-            Err(_) => None,
-        }
+/// The method that an `OPTIONS` asks for; `None` if it is not a preflight, which has an `Origin` and one
+/// `Access-Control-Request-Method`.
+fn requested_method(headers: &Fields) -> Option<Method> {
+    if !headers.contains("origin") {
+        return None;
     }
-
-    /// The route with `cors` that an `OPTIONS` in a log is assumed to be a preflight of: the log does not
-    /// have its headers. Its queries are known only if `has_query`.
-    #[cold]
-    pub fn find_assumed_preflight(&self, snapshot: &Snapshot, has_query: bool) -> Option<usize> {
-        let routes = || COMMON_METHODS.iter().map(|method| self.with_method(method));
-        routes().find_map(|attributes| {
-            let found = attributes.find_recorded_route(snapshot, has_query).ok()??;
-            found.route.cors.as_ref().map(|_| found.index)
-        })
-    }
+    let mut requested = headers.get_all("access-control-request-method");
+    let method = requested.next().filter(|_| requested.next().is_none())?;
+    Method::from_bytes(method).ok()
 }

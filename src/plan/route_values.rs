@@ -4,8 +4,8 @@ use std::{borrow::Cow, net::IpAddr};
 
 use super::{forwarded_path, host};
 use crate::{
-    error::GatewayError, framing::RequestHead, route::normalize::without_parameters,
-    snapshot::Route, template::Values,
+    error::GatewayError, http1::RequestHead, route::normalize::without_parameters, snapshot::Route,
+    template::Values,
 };
 
 /// A request on its route.

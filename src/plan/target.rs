@@ -2,10 +2,7 @@
 
 use std::{borrow::Cow, net::Ipv6Addr};
 
-use crate::{
-    framing::{Fields, RequestHead},
-    route::normalize::is_routed_as,
-};
+use crate::{http1::Fields, route::normalize::is_routed_as};
 
 /// The requested host in the form that routes and keys use: lower case, without port and trailing dot, an
 /// IPv6 address in its shortest form. Empty for an HTTP/1.0 request without `Host`.
@@ -24,26 +21,6 @@ pub fn host(fields: &Fields) -> Cow<'_, str> {
     } else {
         Cow::Borrowed(name)
     }
-}
-
-/// The URL of the same resource at an `https` listener on `port`: the host without its port, and the path
-/// and query as they were sent. `None` for a request without a host.
-pub fn https_location(head: &RequestHead, port: u16) -> Option<String> {
-    let host = host(&head.fields);
-    if host.is_empty() {
-        return None;
-    }
-    let mut location = format!("https://{host}");
-    if port != 443 {
-        location.push(':');
-        location += itoa::Buffer::new().format(port);
-    }
-    location += head.path();
-    if let Some(query) = head.query() {
-        location.push('?');
-        location += query;
-    }
-    Some(location)
 }
 
 /// The path to forward: the normalized `path` without the segments of the route's `strip_prefix`, whose

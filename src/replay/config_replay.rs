@@ -11,11 +11,10 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    framing::{Fields, RequestHead, is_origin_form},
+    http1::{BodyLength, Fields, RequestHead, is_origin_form},
     identity::{KeySecret, TokenSource},
-    limit::{Adjustment, Algorithm, Change, Charge, Millis},
-    plan::{self, LimitRequests, RequestAttributes},
-    route::normalize::normalize,
+    limit::{Adjustment, Admission, Algorithm, Change, Charge, Millis},
+    plan::{self, Answer, DecisionInput, Evidence, LimitRequests, NextStep, RequestView},
     snapshot::{LimitPolicy, LimitRequest, Snapshot},
     store::memory::MemoryStore,
 };
@@ -191,13 +190,26 @@ impl ConfigReplay {
         limit_requests: &mut LimitRequests,
     ) -> Result<PlannedRequest, GatewayError> {
         let target = &*request.line.target;
-        plan::check_method(method)?;
         if !is_origin_form(target) {
             return self.plan_non_path(request, method, target, limit_requests);
         }
         // A valid target is ASCII.
         let text = std::str::from_utf8(target).map_err(|_| GatewayError::MalformedTarget)?;
-        self.plan_path(request, method, [request.host, text], limit_requests)
+        let (path, query) = match memchr::memchr(b'?', target) {
+            Some(mark) => (&text[..mark], Some(&text[mark + 1..])),
+            None => (text, None),
+        };
+        let view = RequestView {
+            method,
+            host: request.host.into(),
+            path,
+            query,
+            headers: request.headers,
+            has_expect: false,
+            is_asterisk_form: false,
+            length: BodyLength::Known(0),
+        };
+        Ok(self.plan_view(request, view, limit_requests))
     }
 
     /// Plans a request whose target is not a path, such as `http://host/path`.
@@ -209,74 +221,61 @@ impl ConfigReplay {
         target: &[u8],
         limit_requests: &mut LimitRequests,
     ) -> Result<PlannedRequest, GatewayError> {
+        if *method == Method::CONNECT {
+            // A log may not have its target, which is a host.
+            return Err(GatewayError::MethodNotSupported(Method::CONNECT));
+        }
         let host = if request.host.is_empty() { "localhost" } else { request.host };
         let parts = [method.as_str().as_bytes(), b" ", target, b" HTTP/1.1\r\nHost: "];
         let head = [&parts.concat(), host.as_bytes(), b"\r\n\r\n"].concat();
         let read =
             RequestHead::read(&head, self.snapshot.http.head).map_err(GatewayError::Framing)?;
         let (head, _) = read.ok_or(GatewayError::MalformedTarget)?;
-        if head.is_asterisk_form() {
-            return Ok(PlannedRequest::Unmatched(200));
-        }
-        let target = match head.query() {
-            Some(query) => format!("{}?{query}", head.path()),
-            None => head.path().to_owned(),
-        };
-        self.plan_path(request, method, [&plan::host(&head.fields), &target], limit_requests)
+        let view = RequestView { headers: request.headers, ..RequestView::of(&head) };
+        Ok(self.plan_view(request, view, limit_requests))
     }
 
-    fn plan_path(
+    /// Has the request decided as far as the log shows it.
+    fn plan_view(
         &self,
         request: &LoggedRequest<'_>,
-        method: &Method,
-        [host, target]: [&str; 2],
+        view: RequestView<'_>,
         limit_requests: &mut LimitRequests,
-    ) -> Result<PlannedRequest, GatewayError> {
-        let query = memchr::memchr(b'?', target.as_bytes());
-        let (path, query) = match query {
-            Some(mark) => (&target[..mark], Some(&target[mark + 1..])),
-            None => (target, None),
+    ) -> PlannedRequest {
+        let evidence = Evidence::Log {
+            client: request.line.client,
+            token: request.sources,
+            has_query: request.has_query,
         };
-        let merge_slashes = self.snapshot.http.merge_slashes;
-        let path = normalize(path, merge_slashes).map_err(GatewayError::Path)?;
-        let attributes = RequestAttributes {
-            client: self.snapshot.identity.trusted_proxies.client_from_address(request.line.client),
-            host: host.into(),
-            routed_path: plan::routed_path(&path, merge_slashes),
-            path,
-            method,
-            query,
-            headers: request.headers,
-            token_sources: request.sources,
-            // The log's client is behind the proxies already.
-            is_from_trusted_proxy: true,
+        let input = DecisionInput {
+            evidence,
+            via: None,
+            redirect_https: None,
+            certificate: None,
+            key_secret: self.secret,
+            throttle_secret: None,
         };
-        if *method == Method::OPTIONS
-            && let Some(index) =
-                attributes.find_assumed_preflight(&self.snapshot, request.has_query)
-        {
-            let client = attributes.client;
-            let route = index as u32;
-            let denied = plan::check_access(&self.snapshot.routes[index], client).is_err();
-            return Ok(if denied {
-                PlannedRequest::Denied(route)
-            } else {
-                PlannedRequest::Routed { route, limit_requests: 0, status: request.line.status }
-            });
+        let status = request.line.status;
+        match plan::decide(&self.snapshot, &input, view).next {
+            NextStep::Answer(Answer::Options) => PlannedRequest::Unmatched(200),
+            NextStep::Answer(Answer::RedirectHttps(_)) => PlannedRequest::Unmatched(308),
+            NextStep::Answer(Answer::Preflight(route)) => {
+                PlannedRequest::Routed { route: route as u32, limit_requests: 0, status }
+            }
+            NextStep::Refuse(refusal) => match refusal.route {
+                _ if refusal.is_undecided => PlannedRequest::Undecided,
+                Some(route) if refusal.admission() == Admission::Denied => {
+                    PlannedRequest::Denied(route as u32)
+                }
+                _ => PlannedRequest::Unmatched(refusal.error.status().as_u16()),
+            },
+            NextStep::Proceed(plan) => {
+                limit_requests.extend_from_slice(&plan.charges);
+                let route = plan.route as u32;
+                let limit_requests = plan.charges.len() as u32;
+                PlannedRequest::Routed { route, limit_requests, status }
+            }
         }
-        let matched = attributes.find_recorded_route(&self.snapshot, request.has_query)?;
-        let Some(matched) = matched else { return Ok(PlannedRequest::Undecided) };
-        if matched.check_access().is_err() {
-            return Ok(PlannedRequest::Denied(matched.index as u32));
-        }
-        let requests = matched
-            .with_subject(|subject| plan::limit_requests(matched.route, subject, self.secret))?;
-        limit_requests.extend_from_slice(&requests);
-        Ok(PlannedRequest::Routed {
-            route: matched.index as u32,
-            limit_requests: requests.len() as u32,
-            status: request.line.status,
-        })
     }
 
     /// Charges a request at the virtual time `at`, which never decreases. The request's limit requests are

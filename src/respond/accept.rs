@@ -1,6 +1,6 @@
 //! The form of an error's body by the request's `Accept` (RFC 9110, 12.5.1).
 
-use crate::framing::Fields;
+use crate::http1::Fields;
 
 /// A quality value in thousandths: 0 to 1000.
 type Quality = u16;

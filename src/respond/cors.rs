@@ -1,27 +1,15 @@
 //! The header fields of cross-origin resource sharing (Fetch standard, "CORS protocol").
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::StatusCode;
 
 use super::LocalReply;
-use crate::{framing::Fields, snapshot::CorsPolicy};
+use crate::{http1::Fields, snapshot::CorsPolicy};
 
 /// Whether the gateway replaces a field of this name in an upstream's response. Ignores case.
 pub(super) fn is_cors_field(name: &[u8]) -> bool {
     const PREFIX: &[u8] = b"access-control-";
     name.len() > PREFIX.len() && name[..PREFIX.len()].eq_ignore_ascii_case(PREFIX)
-}
-
-/// The method that a preflight asks for; `None` if the request is not a preflight: an `OPTIONS` with an
-/// `Origin` and one `Access-Control-Request-Method`.
-#[inline]
-pub fn preflight_method(method: &Method, fields: &Fields) -> Option<Method> {
-    if *method != Method::OPTIONS || !fields.contains("origin") {
-        return None;
-    }
-    let mut requested = fields.get_all("access-control-request-method");
-    let method = requested.next().filter(|_| requested.next().is_none())?;
-    Method::from_bytes(method).ok()
 }
 
 /// Writes the fields of a response to `request`: who may read it, and that it depends on the origin unless
@@ -66,7 +54,7 @@ fn write_allowed_origin(fields: &mut Fields, policy: &CorsPolicy, request: &Fiel
 
 /// The response to a preflight, without the fields that [`write_cors_fields`] adds. Of an origin that may
 /// not use the route, it permits nothing.
-pub fn preflight_reply(policy: &CorsPolicy, request: &Fields) -> LocalReply {
+pub(super) fn preflight_reply(policy: &CorsPolicy, request: &Fields) -> LocalReply {
     let mut fields = Fields::new();
     let mut origins = request.get_all("origin");
     let origin = origins.next().filter(|_| origins.next().is_none());

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    framing::{Fields, FramingError},
+    http1::{Fields, FramingError},
     upstream::UpstreamError,
 };
 

@@ -9,7 +9,7 @@ use super::{
     LimitReport, LocalReply,
     problem::{allow, refused_retry_after},
 };
-use crate::{error::GatewayError, framing::Fields, snapshot::escape_markup};
+use crate::{error::GatewayError, http1::Fields, snapshot::escape_markup};
 
 const HTML: &str = "text/html; charset=utf-8";
 /// Initial capacity of a page, in bytes: one allocation is enough for most.

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{LimitReport, LocalReply, retry_after, throttle_retry_after};
 use crate::{
     error::GatewayError,
-    framing::Fields,
+    http1::Fields,
     throttle::POLICY,
     upstream::{UpstreamError, retry_seconds},
 };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::{LimitReport, LocalReply, reset_seconds};
-use crate::framing::Fields;
+use crate::http1::Fields;
 
 /// The response with the caller's quotas as they stand before the caller's next request.
 ///

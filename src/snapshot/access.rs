@@ -68,7 +68,7 @@ fn note_denied(section: &Section<'_>, allow: &[IpNet], deny: &[IpNet]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framing::Fields;
+    use crate::http1::Fields;
     use crate::identity::client::{AddressSource, TrustedProxies};
     use proptest::prelude::*;
 

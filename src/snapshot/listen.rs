@@ -7,9 +7,9 @@ use super::{HttpRules, ListenerRules};
 use crate::config::{
     AdminAddress, CertificateFiles, Config, Http, ListenAddress, Listener, RedirectHttps, Tls,
 };
-use crate::framing::{ClientTimeouts, HeadBounds};
 use crate::identity::TrustedProxies;
 use crate::tls::{Certificate, ServerNames, TlsError, server::ServerName};
+use crate::{connection_state::ClientTimeouts, http1::HeadBounds};
 
 pub(super) fn check(root: &Section<'_>, config: &Config) {
     root.at("listen").ensure(!config.listen.is_empty(), "no listener", "at least one address");

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::{
-    framing::Fields,
+    http1::Fields,
     identity::{AmbiguousValue, KeyPlan, KeySecret, Part, Subject, trim},
     limit::{Key, Limit},
 };

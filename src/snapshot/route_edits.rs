@@ -8,7 +8,7 @@ use super::RouteEdits;
 use super::parts::header;
 use super::section::Section;
 use crate::config::{self, Config, HostHeader};
-use crate::framing;
+use crate::http1;
 use crate::route::{Conditions, PathPattern, Rule};
 use crate::template::{HeaderRules, PathTemplate, Template, VARIABLES, Variable, is_framing_field};
 use crate::upstream::{HostRule, dashed_alias};
@@ -74,7 +74,7 @@ fn host(section: &Section<'_>, host: &HostHeader) -> HostRule {
         HostHeader::Preserve => HostRule::Preserve,
         HostHeader::Upstream => HostRule::Upstream,
         HostHeader::Name(name) => {
-            let is_host = framing::host::check(name.as_bytes()).is_ok();
+            let is_host = http1::host::check(name.as_bytes()).is_ok();
             let expected = "preserve, upstream, or a host such as api.example.com";
             section.at("host").ensure(is_host, &format!("`{name}`"), expected);
             HostRule::Name(name.as_str().into())

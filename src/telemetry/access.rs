@@ -9,6 +9,8 @@ use super::{
     sink::{Destination, FileSink, Sink},
 };
 
+use crate::clock::CoarseTime;
+
 /// Size of a worker's buffer, in bytes.
 const BUFFER_SIZE: usize = 64 * 1024;
 /// A buffer with less free space than this, in bytes, is queued, so that a line rarely makes it grow.
@@ -97,8 +99,8 @@ struct Buffer {
     /// Whole lines. Allocated with the first one.
     bytes: Vec<u8>,
     lines: u64,
-    /// When [`AccessWriter::flush_if_older`] first found a line here, in ms of the worker's clock.
-    since: Option<u64>,
+    /// When [`AccessWriter::flush_if_older`] first found a line here.
+    since: Option<CoarseTime>,
     formatter: LineFormatter,
 }
 
@@ -123,13 +125,12 @@ impl AccessWriter {
         }
     }
 
-    /// Queues lines that are a second old, and reports losses. Call it about every 100 ms; `now_ms` is
-    /// monotonic.
-    pub fn flush_if_older(&self, now_ms: u64) {
+    /// Queues lines that are a second old, and reports losses. Call it about every 100 ms.
+    pub fn flush_if_older(&self, now: CoarseTime) {
         let mut buffer = self.buffer.borrow_mut();
         if !buffer.bytes.is_empty() {
-            let since = *buffer.since.get_or_insert(now_ms);
-            if now_ms.saturating_sub(since) >= MAX_AGE_MS {
+            let since = *buffer.since.get_or_insert(now);
+            if now.saturating_sub(since) >= MAX_AGE_MS {
                 self.enqueue(&mut buffer);
             }
         }

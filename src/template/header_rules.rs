@@ -3,7 +3,7 @@
 use http::HeaderName;
 
 use super::{Template, Values};
-use crate::framing::FieldSink;
+use crate::http1::FieldSink;
 
 /// The header fields that a route removes, sets and adds, on requests or on responses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

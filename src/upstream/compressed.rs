@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     compress::{CompressionPermit, Compressor},
-    framing::{buffer::READ_SIZE, socket::yield_turn},
+    transport::{read_buffer::READ_SIZE, socket::yield_turn},
 };
 
 /// How many bytes are compressed before the task yields to others.

@@ -15,13 +15,18 @@ use super::{
     request::{OutgoingRequest, SendError},
     upgrade::UpgradeRequest,
 };
-use crate::framing::{
-    ClientStream, FramingError, HeadParser, ReadBuffer, ResponseHead, SharedSocket, Version,
-    buffer::poll_read, head::resume_parse, start_line::StatusLine, state::Wait,
+use crate::{
+    connection_state::Wait,
+    http1::{
+        FramingError, HeadParser, ResponseHead, Version, head::resume_parse, start_line::StatusLine,
+    },
+    transport::{ClientStream, ReadBuffer, SharedSocket, read_buffer::poll_read},
 };
 
+use crate::clock::CoarseTime;
+
 /// One connection to an upstream server.
-pub(super) struct UpstreamConnection {
+pub(super) struct UpstreamHttp1Connection {
     pub(super) socket: SharedSocket,
     /// Bytes that were read and not parsed.
     pub(super) buffer: ReadBuffer,
@@ -32,7 +37,7 @@ pub(super) struct UpstreamConnection {
     /// Whether a byte of the response was received.
     pub(super) response_started: bool,
     /// When the connection was returned to the pool, in ms of the worker's coarse clock.
-    pub(super) idle_since: u64,
+    pub(super) idle_since: CoarseTime,
     /// Whether the connection has carried an exchange before.
     pub(super) is_reused: bool,
     /// Whether a 101 has ended HTTP on it.
@@ -41,7 +46,7 @@ pub(super) struct UpstreamConnection {
     _guard: ConnectionGuard,
 }
 
-impl UpstreamConnection {
+impl UpstreamHttp1Connection {
     /// A connection over a connected socket, counted by `guard`.
     pub(super) fn new(socket: SharedSocket, guard: ConnectionGuard) -> Self {
         Self {
@@ -51,7 +56,7 @@ impl UpstreamConnection {
             head: None,
             interim_responses: 0,
             response_started: false,
-            idle_since: 0,
+            idle_since: CoarseTime::ZERO,
             is_reused: false,
             is_upgraded: false,
         }
@@ -64,7 +69,7 @@ impl UpstreamConnection {
     }
 
     /// Resets the state of the last exchange. `now`: ms of the worker's coarse clock.
-    pub(super) fn mark_idle(&mut self, now: u64) {
+    pub(super) fn mark_idle(&mut self, now: CoarseTime) {
         self.idle_since = now;
         self.is_reused = true;
         self.interim_responses = 0;

@@ -3,8 +3,10 @@
 use std::io;
 
 use super::{headers::write_response_fields, request::OutgoingRequest};
-use crate::framing::{
-    BodyError, ClientStream, Fields, FramingError, ResponseHead, StateCell, Timeout,
+use crate::{
+    connection_state::{StateCell, Timeout},
+    http1::{Fields, FramingError, ResponseHead},
+    transport::{BodyError, ClientStream},
 };
 
 /// The maximum number of interim (1xx) responses before the final one.

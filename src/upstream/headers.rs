@@ -5,7 +5,7 @@ use std::rc::Rc;
 use http::HeaderName;
 use smallvec::SmallVec;
 
-use crate::framing::{FieldSink, Fields, ResponseHead, head::ConnectionOptions};
+use crate::http1::{FieldSink, Fields, ResponseHead, head::ConnectionOptions};
 
 /// The prefix of the path that the client sees.
 pub(super) const FORWARDED_PREFIX: &str = "x-forwarded-prefix";

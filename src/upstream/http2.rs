@@ -25,7 +25,7 @@ pub(super) use self::{
     exchange::{Http2Response, is_connection_lost, max_resends},
 };
 use super::endpoint::ConnectionGuard;
-use crate::framing::Transport;
+use crate::{clock::CoarseClock, clock::CoarseTime, transport::Transport};
 
 /// Most bytes that a server may send ahead on one stream.
 const STREAM_WINDOW: u32 = 128 * 1024;
@@ -51,34 +51,34 @@ const CLOSE_TIMEOUT: u64 = 5_000;
 /// The connections of HTTP/2 to one server.
 #[derive(Default)]
 pub(super) struct Http2Connections {
-    open: RefCell<Vec<Rc<Http2Connection>>>,
+    open: RefCell<Vec<Rc<UpstreamHttp2Connection>>>,
     closing: RefCell<Vec<Closing>>,
 }
 
 /// A connection that takes no further exchanges, and is closed after those in flight.
 struct Closing {
-    connection: Weak<Http2Connection>,
+    connection: Weak<UpstreamHttp2Connection>,
     driver: AbortHandle,
     /// When it was found without exchanges, in ms of the worker's coarse clock.
-    since: Option<u64>,
+    since: Option<CoarseTime>,
 }
 
 /// One connection. A task of its own drives it.
-struct Http2Connection {
+struct UpstreamHttp2Connection {
     send: SendRequest<Bytes>,
     /// The open exchanges on it.
     streams: Cell<usize>,
     /// Whether it takes no further exchanges: it has failed or is closing, or a response was late.
     is_retired: Cell<bool>,
     /// When the last exchange ended, in ms of the worker's coarse clock.
-    idle_since: Cell<u64>,
+    idle_since: Cell<CoarseTime>,
     driver: AbortHandle,
 }
 
 /// A place for one exchange on a connection.
 pub(super) struct Http2Slot {
-    connection: Rc<Http2Connection>,
-    coarse_clock: Rc<Cell<u64>>,
+    connection: Rc<UpstreamHttp2Connection>,
+    coarse_clock: CoarseClock,
     /// Whether the connection has carried an exchange before.
     pub(super) is_reused: bool,
     /// Whether an interim response has been passed on.
@@ -87,7 +87,7 @@ pub(super) struct Http2Slot {
 
 impl Http2Connections {
     /// A place on a connection that has room for another exchange.
-    pub(super) fn take(&self, coarse_clock: &Rc<Cell<u64>>) -> Option<Http2Slot> {
+    pub(super) fn take(&self, coarse_clock: &CoarseClock) -> Option<Http2Slot> {
         let connections = self.open.borrow();
         let connection = connections.iter().find(|connection| connection.has_room())?;
         Some(Http2Slot::new(Rc::clone(connection), coarse_clock, true))
@@ -102,7 +102,7 @@ impl Http2Connections {
         &self,
         transport: Transport,
         guard: ConnectionGuard,
-        coarse_clock: &Rc<Cell<u64>>,
+        coarse_clock: &CoarseClock,
     ) -> io::Result<Http2Slot> {
         // A stream may be a tunnel.
         transport.keep_alive();
@@ -127,7 +127,7 @@ impl Http2Connections {
             Poll::Pending => Poll::Pending,
         })
         .await?;
-        let connection = Rc::new_cyclic(|driven: &Weak<Http2Connection>| {
+        let connection = Rc::new_cyclic(|driven: &Weak<UpstreamHttp2Connection>| {
             let driven = driven.clone();
             let driving = tokio::task::spawn_local(async move {
                 // Its exchanges learn of a failure themselves.
@@ -137,11 +137,11 @@ impl Http2Connections {
                     connection.is_retired.set(true);
                 }
             });
-            Http2Connection {
+            UpstreamHttp2Connection {
                 send,
                 streams: Cell::new(0),
                 is_retired: Cell::new(false),
-                idle_since: Cell::new(coarse_clock.get()),
+                idle_since: Cell::new(coarse_clock.now()),
                 driver: driving.abort_handle(),
             }
         });
@@ -150,7 +150,7 @@ impl Http2Connections {
     }
 
     /// Closes the connections that are retired, or have been idle for longer than `limit` ms.
-    pub(super) fn sweep(&self, now: u64, limit: u64) {
+    pub(super) fn sweep(&self, now: CoarseTime, limit: u64) {
         let mut closing = self.closing.borrow_mut();
         self.open.borrow_mut().retain(|connection| {
             let is_idle = connection.streams.get() == 0;
@@ -174,7 +174,7 @@ impl Http2Connections {
 
 impl Closing {
     /// Whether the connection is closed; closes it at once if it is late.
-    fn is_over(&mut self, now: u64) -> bool {
+    fn is_over(&mut self, now: CoarseTime) -> bool {
         if self.driver.is_finished() || self.connection.strong_count() > 0 {
             return self.driver.is_finished();
         }
@@ -186,7 +186,7 @@ impl Closing {
     }
 }
 
-impl Http2Connection {
+impl UpstreamHttp2Connection {
     fn has_room(&self) -> bool {
         !self.is_retired.get() && self.streams.get() < self.max_streams()
     }
@@ -200,14 +200,18 @@ impl Http2Connection {
 impl Drop for Http2Slot {
     fn drop(&mut self) {
         self.connection.streams.set(self.connection.streams.get() - 1);
-        self.connection.idle_since.set(self.coarse_clock.get());
+        self.connection.idle_since.set(self.coarse_clock.now());
     }
 }
 
 impl Http2Slot {
-    fn new(connection: Rc<Http2Connection>, coarse_clock: &Rc<Cell<u64>>, is_reused: bool) -> Self {
+    fn new(
+        connection: Rc<UpstreamHttp2Connection>,
+        coarse_clock: &CoarseClock,
+        is_reused: bool,
+    ) -> Self {
         connection.streams.set(connection.streams.get() + 1);
-        let coarse_clock = Rc::clone(coarse_clock);
+        let coarse_clock = coarse_clock.clone();
         Self { connection, coarse_clock, is_reused, response_started: Cell::new(false) }
     }
 
@@ -235,7 +239,7 @@ mod tests {
     use tokio::{io::AsyncWriteExt, net::UnixStream, runtime::LocalOptions};
 
     use super::*;
-    use crate::framing::{RawSocket, tunnel::poll_capacity};
+    use crate::transport::{RawSocket, tunnel::poll_capacity};
     use crate::upstream::endpoint::EndpointState;
 
     /// SETTINGS with the largest window for each stream, and as much for the connection.
@@ -249,7 +253,8 @@ mod tests {
         runtime.block_on(async {
             let (near, mut server) = UnixStream::pair().unwrap();
             server.write_all(SERVER).await.unwrap();
-            let (connections, clock) = (Http2Connections::default(), Rc::new(Cell::new(0)));
+            let (connections, clock) =
+                (Http2Connections::default(), CoarseClock::new(CoarseTime::ZERO));
             let transport = Transport::Plain(RawSocket::Unix(near));
             let guard = ConnectionGuard::open(&EndpointState::for_test("a"), None).unwrap();
             let slot = connections.open(transport, guard, &clock).await.unwrap();
@@ -276,7 +281,7 @@ mod tests {
             slot.connection.is_retired.set(true);
             drop((slot, stream, response));
             for (now, is_closed) in [(0, false), (5_000, false), (5_001, true)] {
-                connections.sweep(now, 60_000);
+                connections.sweep(CoarseTime::from_ms(now), 60_000);
                 tokio::task::yield_now().await;
                 assert_eq!(driver.is_finished(), is_closed, "{now}");
             }

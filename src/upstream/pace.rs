@@ -1,5 +1,7 @@
 //! [`Pace`]: how fast a client moves the bytes that a transfer waits for. Pure: time is a parameter, in ms.
 
+use crate::clock::CoarseTime;
+
 /// The time of waiting for the client over which its rate is measured, in ms.
 pub(super) const WINDOW: u64 = 10_000;
 /// The same for a transfer beyond the client's share of the places, in ms.
@@ -9,7 +11,7 @@ pub(super) const EXCESS_WINDOW: u64 = 2_000;
 /// count against the client.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    waiting_since: Option<u64>,
+    waiting_since: Option<CoarseTime>,
     /// Waits that have ended, in ms.
     waited: u64,
     bytes: u64,
@@ -17,12 +19,12 @@ pub(super) struct Pace {
 
 impl Pace {
     /// The client is waited for from now on, if it is not already.
-    pub(super) fn wait(&mut self, now: u64) {
+    pub(super) fn wait(&mut self, now: CoarseTime) {
         self.waiting_since.get_or_insert(now);
     }
 
     /// The client is not waited for any more.
-    pub(super) fn stop(&mut self, now: u64) {
+    pub(super) fn stop(&mut self, now: CoarseTime) {
         if let Some(since) = self.waiting_since.take() {
             self.waited += now.saturating_sub(since);
         }
@@ -35,7 +37,7 @@ impl Pace {
 
     /// True if the client was waited for during `window` ms, of [`WINDOW`] at most, and has moved fewer than
     /// `min_rate` bytes a second. Every [`WINDOW`] the measurement begins again.
-    pub(super) fn is_slow(&mut self, now: u64, min_rate: u64, window: u64) -> bool {
+    pub(super) fn is_slow(&mut self, now: CoarseTime, min_rate: u64, window: u64) -> bool {
         let waited = self.waited + self.waiting_since.map_or(0, |since| now.saturating_sub(since));
         if waited < window {
             return false;
@@ -53,39 +55,45 @@ impl Pace {
 mod tests {
     use super::*;
 
+    fn ms(ms: u64) -> CoarseTime {
+        CoarseTime::from_ms(ms)
+    }
+
     #[test]
     fn a_client_without_progress_is_slow_after_the_window() {
         let mut pace = Pace::default();
-        pace.wait(1_000);
-        assert!(!pace.is_slow(10_999, 1, WINDOW));
-        assert!(pace.is_slow(11_000, 1, WINDOW));
+        pace.wait(ms(1_000));
+        assert!(!pace.is_slow(ms(10_999), 1, WINDOW));
+        assert!(pace.is_slow(ms(11_000), 1, WINDOW));
         let mut pace = Pace::default();
-        pace.wait(1_000);
-        assert!(!pace.is_slow(2_999, 1, EXCESS_WINDOW) && pace.is_slow(3_000, 1, EXCESS_WINDOW));
+        pace.wait(ms(1_000));
+        assert!(
+            !pace.is_slow(ms(2_999), 1, EXCESS_WINDOW) && pace.is_slow(ms(3_000), 1, EXCESS_WINDOW)
+        );
     }
 
     #[test]
     fn the_rate_is_that_of_the_time_of_waiting() {
         let mut pace = Pace::default();
-        pace.wait(0);
+        pace.wait(ms(0));
         pace.add(5_000);
-        pace.stop(5_000);
+        pace.stop(ms(5_000));
         // The target takes a minute.
-        assert!(!pace.is_slow(65_000, 1_000, WINDOW));
-        pace.wait(65_000);
+        assert!(!pace.is_slow(ms(65_000), 1_000, WINDOW));
+        pace.wait(ms(65_000));
         pace.add(4_999);
-        assert!(pace.is_slow(70_000, 1_000, WINDOW), "9,999 bytes in 10 s");
+        assert!(pace.is_slow(ms(70_000), 1_000, WINDOW), "9,999 bytes in 10 s");
     }
 
     #[test]
     fn each_window_is_measured_anew() {
         let mut pace = Pace::default();
-        pace.wait(0);
+        pace.wait(ms(0));
         pace.add(1 << 30);
-        assert!(!pace.is_slow(10_000, 1_000, WINDOW));
+        assert!(!pace.is_slow(ms(10_000), 1_000, WINDOW));
         pace.add(9_999);
-        assert!(!pace.is_slow(19_999, 1_000, WINDOW), "the window has not ended");
-        assert!(pace.is_slow(20_000, 1_000, WINDOW));
-        assert!(!pace.is_slow(1 << 60, 0, WINDOW), "no rate is required");
+        assert!(!pace.is_slow(ms(19_999), 1_000, WINDOW), "the window has not ended");
+        assert!(pace.is_slow(ms(20_000), 1_000, WINDOW));
+        assert!(!pace.is_slow(ms(1 << 60), 0, WINDOW), "no rate is required");
     }
 }

@@ -4,9 +4,11 @@ use std::{net::IpAddr, sync::Arc};
 
 use super::{
     EndpointSet, EndpointState,
-    client_counts::Counted,
+    client_holdings::Holding,
     pace::{EXCESS_WINDOW, Pace, WINDOW},
 };
+
+use crate::clock::CoarseTime;
 
 /// The client that a place is for.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +32,7 @@ pub(super) enum NoPlace {
 #[derive(Debug)]
 pub(super) struct Holder {
     /// Counts the place as the client's.
-    pub(super) held: Counted,
+    pub(super) held: Holding,
     pub(super) set: Arc<EndpointSet>,
     /// Counts the place as held at the client's pace.
     pub(super) paced: Option<Box<PacedPlace>>,
@@ -40,21 +42,21 @@ pub(super) struct Holder {
 /// share. A client that is too slow loses it, and beyond the share it yields to requests that wait for room.
 #[derive(Debug)]
 pub(super) struct PacedPlace {
-    counted: Counted,
+    counted: Holding,
     endpoint: Arc<EndpointState>,
     set: Arc<EndpointSet>,
     pace: Pace,
     /// When it was last checked, in ms of the coarse clock: shares change slowly, and are behind a lock.
-    checked_at: u64,
+    checked_at: CoarseTime,
 }
 
 impl PacedPlace {
     /// The place that `counted` counts, at `endpoint` of `set`, from `now` on.
     pub(super) fn new(
-        counted: Counted,
+        counted: Holding,
         endpoint: &Arc<EndpointState>,
         set: &Arc<EndpointSet>,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
         let (endpoint, set) = (Arc::clone(endpoint), Arc::clone(set));
         Self { counted, endpoint, set, pace: Pace::default(), checked_at: now }
@@ -66,12 +68,12 @@ impl PacedPlace {
     }
 
     /// The client is not waited for any more.
-    pub(super) fn stop(&mut self, now: u64) {
+    pub(super) fn stop(&mut self, now: CoarseTime) {
         self.pace.stop(now);
     }
 
     /// The client is waited for. Returns true if it loses the place.
-    pub(super) fn wait(&mut self, now: u64) -> bool {
+    pub(super) fn wait(&mut self, now: CoarseTime) -> bool {
         self.pace.wait(now);
         if now == std::mem::replace(&mut self.checked_at, now) {
             return false;

@@ -15,9 +15,12 @@ use super::{
     outgoing_head::{AttemptHead, OutgoingHead, declares_empty_body},
     upgrade::UpgradeRequest,
 };
-use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, Buffer, ClientStream, FieldSink, Fields, FramingError,
-    SharedSocket, header_map::from_fields, socket::yield_turn, state::Wait,
+use crate::{
+    connection_state::Wait,
+    http1::{
+        BodyEncoder, BodyLength, Buffer, FieldSink, Fields, FramingError, header_map::from_fields,
+    },
+    transport::{BodyError, ClientStream, SharedSocket, socket::yield_turn},
 };
 
 /// The number of body bytes that are collected before a write.
@@ -46,7 +49,7 @@ pub struct OutgoingRequest {
     /// How the body is delimited.
     length: BodyLength,
     /// The body, until its end was read.
-    body: Option<Body>,
+    body: Option<UnreadBody>,
     /// Whether a part of the body was read from the client.
     body_started: bool,
     /// Whether a byte was written to a socket.
@@ -57,7 +60,7 @@ pub struct OutgoingRequest {
 }
 
 /// The unread rest of a body.
-struct Body {
+struct UnreadBody {
     client: Rc<dyn ClientStream>,
     encoder: BodyEncoder,
     /// The number of bytes that may still be read.
@@ -76,7 +79,7 @@ impl OutgoingRequest {
             BodyLength::Known(0) => None,
             BodyLength::Known(_) => Some(BodyEncoder::Plain),
         };
-        let body = encoder.map(|encoder| Body {
+        let body = encoder.map(|encoder| UnreadBody {
             client: Rc::clone(client),
             encoder,
             remaining: max_body,
@@ -219,6 +222,13 @@ impl OutgoingRequest {
     pub(super) fn mark_http2_started(&mut self) {
         self.send_started = true;
         self.written = self.bytes.len();
+    }
+
+    /// Records that bytes of the body are yet to be sent: the request does not wait for its client.
+    pub(super) fn mark_unsent(&mut self) {
+        if let Some(body) = &mut self.body {
+            body.client_pending = false;
+        }
     }
 
     /// Records that the server took a part of the body: the next wait starts now.

@@ -3,9 +3,9 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::Method;
 
-use crate::framing::{
-    FieldSink, FramingError, RequestHead, ResponseHead, Version,
-    upgrade::{is_websocket, requested_protocol, websocket_accept},
+use crate::http1::{
+    FieldSink, FramingError, RequestHead, ResponseHead, Version, upgrade::is_websocket,
+    upgrade::requested_protocol, upgrade::websocket_accept,
 };
 
 const ACCEPT: &str = "sec-websocket-accept";

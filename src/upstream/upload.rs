@@ -10,15 +10,18 @@ use std::{
 
 use super::{
     LoadBalancer, Pacing,
-    client_counts::{ClientCounts, Counted},
+    client_holdings::{ClientHoldings, Holding},
     paced_place::PacedPlace,
 };
-use crate::framing::{
-    BodyEncoder, BodyError, BodyLength, ClientStream, ClientStreamLayer,
-    buffer::READ_SIZE,
-    socket::yield_turn,
-    state::{COARSE_TICK, Wait},
+use crate::{
+    connection_state::{COARSE_TICK, Wait},
+    http1::{BodyEncoder, BodyLength},
+    transport::{
+        BodyError, ClientStream, ClientStreamLayer, read_buffer::READ_SIZE, socket::yield_turn,
+    },
 };
+
+use crate::clock::CoarseTime;
 
 /// The time after which a body of unknown length that pauses is forwarded, in ms: its client may be waiting for the
 /// response.
@@ -31,7 +34,7 @@ const MAX_BUFFERS_OF_CLIENT: u32 = 128;
 const MAX_BUFFERS: u32 = 1024;
 
 /// Reserves a buffer for a transfer that waits for its client; `None` if the client or all clients have too many.
-pub(super) fn reserve_buffer(buffers: &Arc<ClientCounts>, client: IpAddr) -> Option<Counted> {
+pub(super) fn reserve_buffer(buffers: &Arc<ClientHoldings>, client: IpAddr) -> Option<Holding> {
     buffers.try_add(client, MAX_BUFFERS_OF_CLIENT, MAX_BUFFERS)
 }
 
@@ -70,7 +73,7 @@ struct BufferedBody {
     has_ended: bool,
     /// Whether it was forwarded because it paused.
     has_paused: bool,
-    buffer: Option<Counted>,
+    buffer: Option<Holding>,
     place: Option<Box<PacedPlace>>,
 }
 
@@ -108,7 +111,7 @@ impl BufferedUpload {
         &self,
         cx: &mut Context<'_>,
         balancer: &LoadBalancer,
-        progressed_at: &mut u64,
+        progressed_at: &mut CoarseTime,
     ) -> Poll<Result<(), BodyError>> {
         let (state, body) = (self.client.state(), &mut *self.body.borrow_mut());
         let limit = self.settings.pacing.request_buffer;
@@ -141,7 +144,12 @@ impl BufferedUpload {
     }
 
     /// True if the request takes a place although its body is neither complete nor fills its buffer.
-    fn must_begin(&self, body: &mut BufferedBody, balancer: &LoadBalancer, since: u64) -> bool {
+    fn must_begin(
+        &self,
+        body: &mut BufferedBody,
+        balancer: &LoadBalancer,
+        since: CoarseTime,
+    ) -> bool {
         let UploadSettings { client, pacing, is_streaming, .. } = self.settings;
         if is_streaming || body.bytes.len() >= pacing.request_buffer {
             return true;

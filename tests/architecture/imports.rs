@@ -6,18 +6,32 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 13] = [
-    "compress", "config", "framing", "identity", "limit", "redis", "route", "store", "template",
-    "throttle", "tls", "trace", "upstream",
+const LEAVES: [&str; 15] = [
+    "compress",
+    "config",
+    "connection_state",
+    "http1",
+    "identity",
+    "limit",
+    "redis",
+    "route",
+    "store",
+    "template",
+    "throttle",
+    "tls",
+    "trace",
+    "transport",
+    "upstream",
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 31] = [
+const ALLOWED: [(&str, &str, &str); 36] = [
     ("config", "escape", "faults quote what the file has"),
     ("identity", "escape", "errors quote what the request has"),
     ("config", "sensitive", "faults hide what may be a credential"),
     ("identity", "sensitive", "a key's values are shown without what may be a credential"),
-    ("identity", "framing", "it reads the header fields that the framing has parsed"),
+    ("identity", "secret", "keys are hashed under what gateways of one store share"),
+    ("identity", "http1", "it reads parsed header fields"),
     ("store", "limit", "a store calls the algorithms and keeps their records"),
     ("store", "counter", "it counts its calls as everything else is counted"),
     ("store", "mix", "its tables are keyed by process-local ids"),
@@ -27,11 +41,7 @@ const ALLOWED: [(&str, &str, &str); 31] = [
     ("redis", "limit", "scripts get charges and quotas, and return verdicts and grants"),
     ("redis", "secret", "gateways report a tag of the secret that they share"),
     ("redis", "clock", "replies, probes and reconnecting wait by the time of the process"),
-    (
-        "template",
-        "framing",
-        "variables are values of the header fields that the framing has parsed",
-    ),
+    ("template", "http1", "variables are values of parsed header fields"),
     ("template", "route", "a rewritten path is checked to be in normal form"),
     ("throttle", "clock", "it ticks once a second; tests set its clock"),
     ("throttle", "mix", "its tables are keyed by process-local ids"),
@@ -51,7 +61,11 @@ const ALLOWED: [(&str, &str, &str); 31] = [
         "template",
         "a route's header rules are written with the fields that it adds itself",
     ),
-    ("upstream", "framing", "responses are read as strictly as requests, with the same deadlines"),
+    ("transport", "http1", "a client stream's body is decoded and encoded as HTTP/1"),
+    ("transport", "connection_state", "a tunnel keeps its connection's deadline"),
+    ("upstream", "http1", "responses are read as strictly as requests"),
+    ("upstream", "transport", "it has connections, and reads bodies of client streams"),
+    ("upstream", "connection_state", "the client's connection has the deadlines of an attempt"),
 ];
 
 /// What the other modules may import. A module that is not in the list of another is above or beside it.
@@ -69,13 +83,14 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
     // Losses are reported at most once a minute: a deadline that several threads check.
     // Text for a terminal must not control it.
     ("telemetry", &["clock", "escape"]),
-    ("error", &["framing", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
+    ("error", &["http1", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
     (
         "snapshot",
         &[
             "compress",
             "config",
-            "framing",
+            "connection_state",
+            "http1",
             "identity",
             "limit",
             "route",
@@ -87,14 +102,14 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "upstream",
         ],
     ),
-    ("respond", &["error", "framing", "limit", "snapshot", "throttle", "upstream"]),
+    ("respond", &["error", "http1", "limit", "plan", "snapshot", "throttle", "upstream"]),
     // What is decided before anything is charged. A request, `explain` and `replay` share it, so it
     // stands below all three, and above the leaves that it calls one after the other.
-    ("plan", &["error", "framing", "identity", "limit", "route", "snapshot", "template"]),
+    ("plan", &["error", "http1", "identity", "limit", "route", "snapshot", "template", "tls"]),
     // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
     (
         "replay",
-        &["error", "escape", "framing", "identity", "limit", "plan", "route", "snapshot", "store"],
+        &["error", "escape", "http1", "identity", "limit", "plan", "route", "snapshot", "store"],
     ),
     ("live", &["snapshot"]),
     ("reload", &["config", "gateway", "snapshot", "tls", "trace"]),
@@ -104,8 +119,9 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "client_usage",
             "clock",
             "compress",
+            "connection_state",
             "error",
-            "framing",
+            "http1",
             "identity",
             "limit",
             "live",
@@ -120,21 +136,35 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "throttle",
             "tls",
             "trace",
+            "transport",
             "upstream",
         ],
     ),
     // What precedes HTTP goes by the listener's rules.
-    ("connection", &["framing", "gateway", "snapshot", "telemetry", "tls", "upstream"]),
+    (
+        "connection",
+        &[
+            "connection_state",
+            "gateway",
+            "http1",
+            "snapshot",
+            "telemetry",
+            "tls",
+            "transport",
+            "upstream",
+        ],
+    ),
     (
         "worker",
         &[
             "clock",
             "connection",
-            "framing",
+            "connection_state",
             "gateway",
             "identity",
             "metrics",
             "snapshot",
+            "transport",
             "upstream",
         ],
     ),
@@ -143,7 +173,6 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
         &[
             "config",
             "connection",
-            "framing",
             "gateway",
             "identity",
             "limit",
@@ -156,6 +185,7 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "telemetry",
             "throttle",
             "tls",
+            "transport",
             "upstream",
         ],
     ),
@@ -169,6 +199,8 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "handover",
             "live",
             "metrics",
+            // It makes the name that the process has in `Via`.
+            "plan",
             "redis",
             "reload",
             "secret",
@@ -190,8 +222,8 @@ const CLI: (&str, &[&str]) = (
         "clock",
         "config",
         "error",
-        "framing",
         "handover",
+        "http1",
         "identity",
         "limit",
         "plan",

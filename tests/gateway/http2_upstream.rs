@@ -144,6 +144,33 @@ fn bodies_and_trailers_are_passed_in_both_directions() {
     }
 }
 
+/// Envoy resets a stream, and loses its response, if the response is complete before the request is.
+#[test]
+fn the_end_of_a_body_is_sent_with_its_last_bytes() {
+    let flags = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&flags);
+    let upstream = raw_upstream(move |raw, _| {
+        while let Some(Frame { kind, flags, stream, payload }) = raw.read_frame() {
+            if kind == kind::DATA {
+                seen.lock().expect("no panic").push((payload.len(), flags & END_STREAM != 0));
+                if flags & END_STREAM != 0 {
+                    answer(raw, stream, b"");
+                }
+            }
+        }
+    });
+    let gateway = start(&upstream.target(), ORIGIN);
+    let mut client = Http2Client::connect(gateway.address());
+    for length in [1, 16_384, 40_000] {
+        let response = client.ask("POST", "/", "", &vec![7; length]);
+        assert_eq!(response.status, 200, "{length}");
+        let frames = std::mem::take(&mut *flags.lock().expect("no panic"));
+        assert_eq!(frames.iter().map(|(length, _)| length).sum::<usize>(), length);
+        let (last, ends) = frames[frames.len() - 1];
+        assert!(last > 0 && ends, "{length}: {frames:?}");
+    }
+}
+
 #[test]
 fn responses_without_a_body_are_passed_on() {
     let upstream = Http2Upstream::with_handler(Builder::new(), |mut exchange| async move {

@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use http::StatusCode;
 use serde::Serialize;
 
 use super::request::Request;
 use super::route_changes::{RouteChanges, routed};
 use crate::error::GatewayError;
-use crate::framing::{BodyLength, Fields, RequestHead};
-use crate::identity::{AddressSource, Caller, ClientAddress, KeySecret, KeyValues, Subject};
+use crate::http1::{Fields, RequestHead};
+use crate::identity::{AddressSource, KeySecret, KeyValues, Subject};
 use crate::limit::{Admission, Charge, Key, Millis, Outcome};
 use crate::plan::{
-    self, CallerShare, MatchedRoute, RequestAttributes, RoutedRequest, https_location,
+    self, CallerShare, Decision, DecisionInput, Evidence, NextStep, Refusal, RequestAttributes,
+    RequestView, RoutePlan, RoutedRequest,
 };
 use crate::respond::{self, ErrorForm, LimitReport};
-use crate::snapshot::{Action, Route, Snapshot};
+use crate::snapshot::{Action, LimitRequest, Route, Snapshot};
 use crate::store::memory::MemoryStore;
-use crate::upstream::balance::{Balancer, ChoiceInput, Endpoint, EndpointView};
+use crate::upstream::balance::{Balancer, EndpointView, PickRequest, WeightedEndpoint};
 use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 
 /// A fixed secret: no hash leaves this process.
@@ -125,9 +125,9 @@ impl Explanation {
     pub(super) fn new(snapshot: &Snapshot, request: &Request, now: Millis) -> Self {
         let mut explanation = Self { decision: Admission::NotChecked.label(), ..Self::default() };
         if let Err(error) = explanation.trace(snapshot, request, now) {
-            explanation.set_refusal(&error, &[]);
+            let route = explanation.route_index.map(|index| &snapshot.routes[index]);
+            explanation.set_refusal(&error, &[], route);
         }
-        explanation.replace_body(snapshot);
         explanation
     }
 
@@ -142,72 +142,82 @@ impl Explanation {
         self.method = head.method.to_string();
         self.is_grpc = respond::is_grpc(&head.fields);
         self.form = ErrorForm::of(&head.fields);
-        plan::check_method_and_expect(head)?;
-        if head.is_asterisk_form() {
-            self.decision = Admission::Unlimited.label();
-            self.status = Some(200);
-            return Ok(());
-        }
+        let view = RequestView::of(head);
         let listener = request.listener(snapshot);
-        if let Some(port) = listener.and_then(|listener| listener.redirect_https) {
-            let location = https_location(head, port).ok_or(GatewayError::MalformedTarget)?;
-            let reply = respond::redirect_reply(&location, StatusCode::PERMANENT_REDIRECT);
-            self.decision = Admission::Unlimited.label();
-            self.status = Some(reply.status.as_u16());
-            self.add_headers(&reply.fields);
-            return Ok(());
+        let names = listener.and_then(|listener| listener.tls.as_ref());
+        let certificate = names.map(|names| names.select(Some(&view.host)));
+        let evidence = Evidence::Request { peer: request.peer, share: EXAMPLE_CALLER };
+        let has_throttle = snapshot.throttle.is_some();
+        let input = DecisionInput {
+            evidence,
+            via: None,
+            redirect_https: listener.and_then(|listener| listener.redirect_https),
+            certificate: certificate.as_ref(),
+            key_secret: SECRET,
+            throttle_secret: has_throttle.then_some(SECRET),
+        };
+        let Decision { client, next, .. } = plan::decide(snapshot, &input, view.clone());
+        if client.is_none() {
+            return self.follow(next, snapshot, head);
         }
-        let attributes = RequestAttributes::read(snapshot, request.peer, head)?;
+        let attributes = RequestAttributes::read(snapshot, &evidence, view)?;
+        self.set_attributes(&attributes);
+        let index = next.route();
+        if let Some(index) = index {
+            self.enter_route(snapshot, index, head);
+        }
+        if matches!(
+            next,
+            NextStep::Answer(_)
+                | NextStep::Refuse(Refusal { error: GatewayError::Misdirected, .. })
+        ) {
+            return self.follow(next, snapshot, head);
+        }
+        self.changes = RouteChanges::of_others(snapshot, &attributes, request.peer, index);
+        let Some(index) = index else { return self.follow(next, snapshot, head) };
+        let route = &snapshot.routes[index];
+        self.changes.add_conditions(route);
+        let routed = routed(snapshot, route, head, &attributes, request.scheme());
+        self.changes.add_response(routed);
+        let is_denied =
+            matches!(next, NextStep::Refuse(Refusal { error: GatewayError::AccessDenied, .. }));
+        self.throttle = route.throttle && has_throttle && !is_denied;
+        let NextStep::Proceed(plan) = next else { return self.follow(next, snapshot, head) };
+        let matched =
+            attributes.find_route(snapshot, &evidence).map_err(|refusal| refusal.error)?;
+        let limits =
+            matched.with_subject(|subject| limit_charges(route, subject, &plan.charges))?;
+        self.trace_route(snapshot, &plan, limits, routed, now)
+    }
+
+    /// Takes an answer or a refusal.
+    fn follow(
+        &mut self,
+        next: NextStep,
+        snapshot: &Snapshot,
+        head: &RequestHead,
+    ) -> Result<(), GatewayError> {
+        match next {
+            NextStep::Answer(answer) => {
+                self.decision = Admission::Unlimited.label();
+                let cors = self.route_index.and_then(|index| snapshot.routes[index].cors.as_ref());
+                self.set_reply(&respond::answer(&answer, cors, &head.fields));
+                Ok(())
+            }
+            NextStep::Refuse(refusal) => {
+                self.decision = refusal.admission().label();
+                Err(refusal.error)
+            }
+            NextStep::Proceed(_) => Ok(()),
+        }
+    }
+
+    /// Shows what routes and keys go by.
+    fn set_attributes(&mut self, attributes: &RequestAttributes<'_>) {
         self.host = attributes.host.to_string();
         self.path = attributes.path.to_string();
         self.client = attributes.client.ip.to_string();
         self.client_source = attributes.client.source.label();
-        if let Some(names) = listener.and_then(|listener| listener.tls.as_ref())
-            && !names.select(Some(&attributes.host)).serves(&attributes.host)
-        {
-            return Err(GatewayError::Misdirected);
-        }
-        let preflight =
-            respond::preflight_method(&head.method, &head.fields).and_then(|requested| {
-                attributes.with_method(&requested).find_preflight(snapshot, EXAMPLE_CALLER)
-            });
-        if let Some(index) = preflight {
-            self.enter_route(snapshot, index, head);
-            return self.trace_preflight(&snapshot.routes[index], attributes.client, head);
-        }
-        let matched = attributes.find_route(snapshot, EXAMPLE_CALLER);
-        let index = matched.as_ref().ok().map(|matched| matched.index);
-        self.changes = RouteChanges::of_others(snapshot, &attributes, index);
-        let matched = matched.map_err(|error| {
-            if matches!(error, GatewayError::NoRoute | GatewayError::MethodNotAllowed(_)) {
-                self.decision = Admission::Unlimited.label();
-            }
-            error
-        })?;
-        let route = &snapshot.routes[matched.index];
-        self.enter_route(snapshot, matched.index, head);
-        self.changes.add_conditions(route);
-        let routed = routed(snapshot, route, head, &attributes, request.is_https(), request.peer);
-        self.changes.add_response(routed);
-        self.trace_route(snapshot, &matched, routed, now)
-    }
-
-    /// Names the type of the body that the route has for a refusal.
-    fn replace_body(&mut self, snapshot: &Snapshot) {
-        let route = self.route_index.filter(|_| self.reason.is_some() && !self.is_grpc);
-        let own = route.and_then(|route| snapshot.routes[route].error_bodies.as_ref());
-        let status = self.status.and_then(|status| StatusCode::from_u16(status).ok());
-        if let Some(own) = own.zip(status).and_then(|(own, status)| own.get(status)) {
-            let content_type = String::from_utf8_lossy(own.content_type.as_bytes()).into_owned();
-            self.headers.insert("content-type".to_owned(), content_type);
-            // The body is the same for all clients.
-            let vary = self.headers.remove("vary").unwrap_or_default();
-            let kept: Vec<_> = vary.split(", ").filter(|member| *member != "Accept").collect();
-            if !kept.concat().is_empty() {
-                self.headers.insert("vary".to_owned(), kept.join(", "));
-            }
-            self.headers.remove("content-security-policy");
-        }
     }
 
     /// Names the route, and adds the fields of its `cors`.
@@ -224,58 +234,20 @@ impl Explanation {
         }
     }
 
-    /// Follows a preflight, which the route's `cors` answers.
-    fn trace_preflight(
-        &mut self,
-        route: &Route,
-        client: ClientAddress,
-        head: &RequestHead,
-    ) -> Result<(), GatewayError> {
-        self.check_access(plan::check_access(route, client))?;
-        self.decision = Admission::Unlimited.label();
-        if let Some(policy) = &route.cors {
-            let reply = respond::preflight_reply(policy, &head.fields);
-            self.status = Some(reply.status.as_u16());
-            self.add_headers(&reply.fields);
-        }
-        Ok(())
-    }
-
-    /// Records that the route does not admit the client.
-    fn check_access(&mut self, checked: Result<(), GatewayError>) -> Result<(), GatewayError> {
-        checked.inspect_err(|_| self.decision = Admission::Denied.label())
-    }
-
+    /// Follows a request that proceeds on its route.
     fn trace_route(
         &mut self,
         snapshot: &Snapshot,
-        matched: &MatchedRoute<'_>,
+        plan: &RoutePlan,
+        mut limits: Vec<LimitCharge<'_>>,
         routed: RoutedRequest<'_>,
         now: Millis,
     ) -> Result<(), GatewayError> {
-        let (route, head) = (matched.route, routed.head);
-        self.check_access(matched.check_access())?;
-        self.throttle = route.throttle && snapshot.throttle.is_some();
-        let (hash_key, caller, limits, status) = matched.with_subject(|subject| {
-            (
-                route.hash_key.as_ref().map_or(0, |key| plan::target_key(key, subject)),
-                Caller::of(subject, SECRET),
-                limit_charges(route, subject),
-                plan::status_requests(route, subject, SECRET),
-            )
-        });
-        if self.throttle {
-            caller.map_err(GatewayError::Ambiguous)?;
-        }
-        status?;
-        let mut limits = limits?;
+        let RoutedRequest { route, head, .. } = routed;
         let names = route.limits.iter().map(|policy| &policy.limit.name);
         let uncounted =
             names.filter(|name| limits.iter().all(|own| own.charge.limit.name != **name));
         self.unlimited = uncounted.map(ToString::to_string).collect();
-        if matches!(head.length, BodyLength::Known(length) if length > route.max_body) {
-            return Err(GatewayError::BodyTooLong(route.max_body));
-        }
         self.decision = Admission::Unlimited.label();
         if !limits.is_empty() {
             let admitted = charge(&mut limits, now);
@@ -284,7 +256,7 @@ impl Explanation {
             let exposes = head.fields.contains("origin") && route.cors.is_none();
             self.add_rate_headers(snapshot, &limits, exposes);
             if !admitted {
-                self.set_refusal(&GatewayError::LimitExceeded, &limits);
+                self.set_refusal(&GatewayError::LimitExceeded, &limits, Some(route));
             }
             self.limits = limits.into_iter().map(LimitExplanation::new).collect();
             if !admitted {
@@ -317,7 +289,8 @@ impl Explanation {
                 self.forwarded = Some(path.into_owned() + &query.unwrap_or_default());
                 self.changes.add_request(routed);
                 self.targets = servers.targets.iter().map(|own| own.target.to_string()).collect();
-                if let Some((target, reason)) = chosen_target(servers, hash_key) {
+                if let Some((target, reason)) = chosen_target(servers, plan.target_key.unwrap_or(0))
+                {
                     (self.target, self.target_reason) = (Some(target), Some(reason));
                 }
                 self.upstream_protocol =
@@ -339,12 +312,19 @@ impl Explanation {
         self.add_headers(&fields);
     }
 
-    fn set_refusal(&mut self, error: &GatewayError, limits: &[LimitCharge<'_>]) {
+    fn set_refusal(
+        &mut self,
+        error: &GatewayError,
+        limits: &[LimitCharge<'_>],
+        route: Option<&Route>,
+    ) {
         let reports = limits.iter().map(LimitCharge::report);
+        let bodies = route.and_then(|route| route.error_bodies.as_ref());
+        let own = bodies.and_then(|bodies| bodies.get(error.status()));
         let response = if self.is_grpc {
             respond::grpc_refusal(error, reports)
         } else {
-            respond::error_reply(error, reports, "", self.form, None)
+            respond::error_reply(error, reports, "", self.form, own)
         };
         self.status = Some(response.status.as_u16());
         self.reason = Some(error.detail());
@@ -427,12 +407,12 @@ impl Explanation {
 fn chosen_target(servers: &Servers, hash_key: u64) -> Option<(String, String)> {
     let names: Vec<String> =
         servers.targets.iter().map(|own| own.target.address.to_string()).collect();
-    let endpoints: Vec<Endpoint<'_>> = names
+    let endpoints: Vec<WeightedEndpoint<'_>> = names
         .iter()
         .zip(&servers.targets)
-        .map(|(name, own)| Endpoint { name, weight: own.weight })
+        .map(|(name, own)| WeightedEndpoint { name, weight: own.weight })
         .collect();
-    let input = ChoiceInput { turn: 0, key: hash_key, random: 0, excluded: &[] };
+    let input = PickRequest { turn: 0, key: hash_key, random: 0, excluded: &[] };
     let choice = Balancer::new(servers.policy, &endpoints).choose(&input, &Unloaded)?;
     let name = |index: usize| names[index].as_str();
     Some((names[choice.index].clone(), choice.reason.describe(name).to_string()))
@@ -480,21 +460,22 @@ impl LimitCharge<'_> {
     }
 }
 
-/// The charges to the limits of `route`: one for each key of the request.
+/// The charges of `requests`, with the values that their keys have in the request.
 fn limit_charges<'s>(
     route: &'s Route,
     subject: &Subject<'_>,
+    requests: &[LimitRequest],
 ) -> Result<Vec<LimitCharge<'s>>, GatewayError> {
     let mut limits = Vec::new();
-    for request in plan::limit_requests(route, subject, SECRET)? {
-        let Some(charge) = plan::charge_for(route, &request) else { continue };
+    for request in requests {
+        let Some(charge) = plan::charge_for(route, request) else { continue };
         let key = &route.limits[usize::from(request.limit_index)].key;
         for subject in key.subjects(subject).map_err(GatewayError::Ambiguous)? {
             let hashed = key.key(&subject, SECRET).map_err(GatewayError::Ambiguous)?;
             if Key(hashed) == request.key {
                 let values = key.display_values(&subject).map_err(GatewayError::Ambiguous)?;
-                let (tier, outcome) = (request.tier, Outcome::NotCharged);
-                limits.push(LimitCharge { charge, tier, values, outcome });
+                let tier = request.tier;
+                limits.push(LimitCharge { charge, tier, values, outcome: Outcome::NotCharged });
                 break;
             }
         }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::error::GatewayError;
-use crate::framing::{HeadBounds, RequestHead};
+use crate::http1::{HeadBounds, RequestHead};
 use crate::snapshot::{ListenerRules, Snapshot};
 
 /// A request as a client would send it.
@@ -77,9 +77,9 @@ impl Request {
         snapshot.listeners.iter().map(AsRef::as_ref).find(is_reached)
     }
 
-    /// Whether the URL's scheme is `https`.
-    pub(super) fn is_https(&self) -> bool {
-        self.origin.is_some_and(|origin| origin.is_https)
+    /// The URL's scheme: `http` or `https`.
+    pub(super) fn scheme(&self) -> &'static str {
+        if self.origin.is_some_and(|origin| origin.is_https) { "https" } else { "http" }
     }
 
     /// Parses the head like that of a connection.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use crate::framing::RequestHead;
-use crate::plan::{CallerShare, RequestAttributes, RoutedRequest};
+use crate::http1::RequestHead;
+use crate::plan::{CallerShare, Evidence, RequestAttributes, RoutedRequest};
 use crate::snapshot::{Route, Snapshot};
 use crate::template::HeaderRules;
 use crate::upstream::HostRule;
@@ -57,11 +57,13 @@ impl RouteChanges {
     pub(super) fn of_others(
         snapshot: &Snapshot,
         attributes: &RequestAttributes<'_>,
+        peer: IpAddr,
         index: Option<usize>,
     ) -> Self {
         let mut shares: Vec<Share> = Vec::new();
         for caller in 0..100 {
-            let found = attributes.find_route(snapshot, CallerShare::Fixed(caller));
+            let evidence = Evidence::Request { peer, share: CallerShare::Fixed(caller) };
+            let found = attributes.find_route(snapshot, &evidence);
             let Some(other) = found.ok().filter(|found| Some(found.index) != index) else {
                 continue;
             };
@@ -157,8 +159,7 @@ pub(super) fn routed<'r>(
     route: &'r Route,
     head: &'r RequestHead,
     attributes: &'r RequestAttributes<'r>,
-    is_https: bool,
-    peer: IpAddr,
+    connection_scheme: &'static str,
 ) -> RoutedRequest<'r> {
     RoutedRequest {
         route,
@@ -166,8 +167,8 @@ pub(super) fn routed<'r>(
         path: &attributes.path,
         client_ip: attributes.client.ip,
         request_id: b"{request_id}",
-        connection_scheme: if is_https { "https" } else { "http" },
-        from_trusted_proxy: snapshot.identity.trusted_proxies.contains(peer),
+        connection_scheme,
+        from_trusted_proxy: attributes.is_from_trusted_proxy,
         merge_slashes: snapshot.http.merge_slashes,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::framing::FrameCounts;
+use crate::{clock::CoarseTime, transport::FrameCounts};
 
 /// Least number of streams in a second from which their resets are a flood.
 const MIN_STREAMS: u32 = 500;
@@ -25,8 +25,8 @@ pub(super) struct FloodDetector {
 }
 
 impl FloodDetector {
-    fn enter_second(&self, now: u64) {
-        if self.second.replace(now / 1000) != now / 1000 {
+    fn enter_second(&self, now: CoarseTime) {
+        if self.second.replace(now.periods_of(1000)) != now.periods_of(1000) {
             self.accepted.set(0);
             self.reset.set(0);
             self.received.set(FrameCounts::default());
@@ -35,19 +35,19 @@ impl FloodDetector {
     }
 
     /// Counts a stream that the client opened. `now` is in ms.
-    pub(super) fn count_accepted(&self, now: u64) {
+    pub(super) fn count_accepted(&self, now: CoarseTime) {
         self.enter_second(now);
         self.accepted.set(self.accepted.get() + 1);
     }
 
     /// Counts a stream that the client reset.
-    pub(super) fn count_reset(&self, now: u64) {
+    pub(super) fn count_reset(&self, now: CoarseTime) {
         self.enter_second(now);
         self.reset.set(self.reset.get() + 1);
     }
 
     /// Counts frames that the client sent.
-    pub(super) fn count_frames(&self, now: u64, frames: FrameCounts) {
+    pub(super) fn count_frames(&self, now: CoarseTime, frames: FrameCounts) {
         self.enter_second(now);
         let FrameCounts { content, control } = self.received.get();
         let (content, control) = (content + frames.content, control + frames.control);
@@ -55,7 +55,7 @@ impl FloodDetector {
     }
 
     /// Counts bytes of a body that were sent to the client.
-    pub(super) fn count_sent(&self, now: u64, bytes: u64) {
+    pub(super) fn count_sent(&self, now: CoarseTime, bytes: u64) {
         self.enter_second(now);
         self.sent.set(self.sent.get() + bytes);
     }
@@ -77,7 +77,8 @@ mod tests {
     #[test]
     fn only_many_resets_within_a_second_are_a_flood() {
         let flood = FloodDetector::default();
-        let count = |now, accepted, reset| {
+        let count = |now_ms, accepted, reset| {
+            let now = CoarseTime::from_ms(now_ms);
             (0..accepted).for_each(|_| flood.count_accepted(now));
             (0..reset).for_each(|_| flood.count_reset(now));
             flood.is_detected()
@@ -91,7 +92,8 @@ mod tests {
     #[test]
     fn only_many_control_frames_within_a_second_are_a_flood() {
         let flood = FloodDetector::default();
-        let count = |now, control, content, sent| {
+        let count = |now_ms, control, content, sent| {
+            let now = CoarseTime::from_ms(now_ms);
             flood.count_frames(now, FrameCounts { content, control });
             flood.count_sent(now, sent);
             flood.is_detected()

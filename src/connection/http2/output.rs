@@ -8,12 +8,11 @@ use h2::{Reason, SendStream};
 use super::stream::Http2Stream;
 use crate::{
     connection::output::ResponseFraming,
-    framing::{
-        BodyEncoder, ClientStream, Fields, Timeout, Version, header_map::from_fields,
-        socket::yield_turn, state::Wait, tunnel::poll_capacity,
-    },
+    connection_state::{Timeout, Wait},
     gateway::{Content, RequestContext, Response},
+    http1::{BodyEncoder, Fields, Version, header_map::from_fields},
     telemetry::CutReason,
+    transport::{ClientStream, socket::yield_turn, tunnel::poll_capacity},
     upstream::{ReadAheadOutcome, ResponseBody},
 };
 

@@ -13,15 +13,13 @@ use http::{Request, StatusCode};
 
 use super::Http2Connection;
 use crate::{
-    framing::{
-        BodyEncoder, BodyError, BodyLength, ClientStream, ConnectionState, Fields, FramingError,
-        Http2Receiver, RequestHead, StateCell,
-        header_map::{from_fields, to_trailers},
-        socket::yield_turn,
-        state::CloseMode,
-        upgrade::requested_protocol,
-    },
+    connection_state::{CloseMode, ConnectionState, StateCell},
     gateway::Gateway,
+    http1::{
+        BodyEncoder, BodyLength, Fields, FramingError, RequestHead, header_map::from_fields,
+        header_map::to_trailers, upgrade::requested_protocol,
+    },
+    transport::{BodyError, ClientStream, Http2Receiver, socket::yield_turn},
 };
 
 use super::super::{DRAIN_TIMEOUT, MAX_DRAINED};
@@ -179,7 +177,7 @@ impl Http2Stream {
 
     /// Counts a stream that the client reset.
     pub(super) fn count_reset(&self) {
-        self.connection.flood.count_reset(self.connection.coarse_clock.get());
+        self.connection.flood.count_reset(self.connection.coarse_clock.now());
     }
 
     /// Ready if the connection may take more data.
@@ -190,7 +188,7 @@ impl Http2Stream {
     /// Counts bytes of a body that were sent to the client.
     pub(super) fn count_sent(&self, bytes: u64) {
         self.connection.send_queue.add(bytes as usize);
-        self.connection.flood.count_sent(self.connection.coarse_clock.get(), bytes);
+        self.connection.flood.count_sent(self.connection.coarse_clock.now(), bytes);
     }
 
     /// Takes the client's side of an extended CONNECT.

@@ -1,9 +1,10 @@
 //! The client's end of a tunnel over HTTP/2 (RFC 8441): begins it with the 200, and drives it to its end.
 
 use crate::{
-    framing::{Buffer, ClientStream, Tunnel, TunnelOutcome, tunnel::Http2End},
     gateway::{Content, Response},
+    http1::Buffer,
     telemetry::CutReason,
+    transport::{ClientStream, Tunnel, TunnelOutcome, tunnel::Http2End},
 };
 
 use super::{output::response_head, stream::Http2Stream};

@@ -2,6 +2,8 @@ use std::{path::Path, time::Duration};
 
 use super::{super::queue::tests::FakeSink, *};
 
+use crate::clock::CoarseTime;
+
 fn line(path: &str) -> AccessLine<'_> {
     AccessLine {
         time: 1_700_000_000_123,
@@ -82,16 +84,16 @@ fn a_buffer_is_queued_when_it_is_a_second_old() {
     let (log, guard) = open(&sink, MAX_QUEUED_BYTES);
     let writer = log.writer();
     let is_queued = || writer.buffer.borrow().bytes.is_empty();
-    writer.flush_if_older(0);
+    writer.flush_if_older(CoarseTime::from_ms(0));
     writer.write(&line("/1"));
-    writer.flush_if_older(50_000);
+    writer.flush_if_older(CoarseTime::from_ms(50_000));
     writer.write(&line("/2"));
-    writer.flush_if_older(50_000 + MAX_AGE_MS - 1);
+    writer.flush_if_older(CoarseTime::from_ms(50_000 + MAX_AGE_MS - 1));
     assert!(!is_queued());
-    writer.flush_if_older(50_000 + MAX_AGE_MS);
+    writer.flush_if_older(CoarseTime::from_ms(50_000 + MAX_AGE_MS));
     assert!(is_queued());
     writer.write(&line("/3"));
-    writer.flush_if_older(60_000);
+    writer.flush_if_older(CoarseTime::from_ms(60_000));
     assert!(!is_queued(), "the age counts from this buffer's first line");
     writer.flush();
     drop((writer, guard));

@@ -12,6 +12,8 @@ use crate::upstream::{
     paced_place::{Claim, Holder, NoPlace, PacedPlace},
 };
 
+use crate::clock::CoarseTime;
+
 /// Counts a request in flight at an endpoint until it is dropped.
 pub struct InFlight {
     pool: Rc<Pool>,
@@ -73,7 +75,7 @@ impl InFlight {
     }
 
     /// Counts the request as held at the client's pace, whatever the client's share is; `None` without bounds.
-    pub(in crate::upstream) fn pace(&self, now: u64) -> Option<PacedPlace> {
+    pub(in crate::upstream) fn pace(&self, now: CoarseTime) -> Option<PacedPlace> {
         let Holder { held, set, .. } = self.holder()?;
         let endpoint = self.pool.endpoint();
         Some(PacedPlace::new(endpoint.paced.add(held.client), endpoint, set, now))

@@ -1,11 +1,11 @@
 use super::*;
 use crate::{
-    clock::Clock,
+    clock::{Clock, CoarseClock, CoarseTime},
     upstream::{
         Bounds, EndpointState, InFlight, Protocol, ServerAddress, Servers, Target, WeightedTarget,
-        balance::{ChoiceInput, Policy},
+        balance::{PickRequest, Policy},
         paced_place::{Claim, NoPlace},
-        target_health::{AttemptKind, HealthSettings, UpstreamState as Health},
+        target_health::{AttemptKind, HealthSettings, ServiceLevel},
     },
 };
 
@@ -49,12 +49,12 @@ fn servers(count: usize, policy: Policy, bounds: Bounds) -> Arc<Servers> {
 fn balancer(count: usize, policy: Policy, bounds: Bounds) -> (LoadBalancer, Clock) {
     let clock = Clock::simulated(1_700_000_000_000);
     let servers = servers(count, policy, bounds);
-    let state = Arc::new(UpstreamState::new("app", &servers, clock.clone(), Arc::default()));
-    (LoadBalancer::new(state, PoolTable::new(Rc::new(Cell::new(0)))), clock)
+    let state = Arc::new(UpstreamRuntime::new("app", &servers, clock.clone(), Arc::default()));
+    (LoadBalancer::new(state, PoolTable::new(CoarseClock::new(CoarseTime::ZERO))), clock)
 }
 
 fn choose(balancer: &LoadBalancer, turn: u64, excluded: &[usize]) -> Option<usize> {
-    let input = ChoiceInput { turn, key: 0, random: balancer.random(), excluded };
+    let input = PickRequest { turn, key: 0, random: balancer.random(), excluded };
     let now = balancer.state.now();
     balancer.endpoints().set.choose(&input, now).map(|choice| choice.index)
 }
@@ -77,7 +77,7 @@ fn requests_rotate_and_retries_keep_their_turn() {
 #[test]
 fn an_ejection_holds_for_all_workers() {
     let (first, clock) = balancer(2, Policy::RoundRobin, Bounds::default());
-    let pools = PoolTable::new(Rc::new(Cell::new(0)));
+    let pools = PoolTable::new(CoarseClock::new(CoarseTime::ZERO));
     let second = LoadBalancer::new(Arc::clone(&first.state), pools);
     fail(&first, &clock, 0, Failure::Connect);
     for turn in 0..4 {
@@ -96,7 +96,7 @@ fn all_down_tells_when_the_first_returns() {
         fail(&balancer, &clock, 0, Failure::Reset);
     }
     let health = balancer.state.endpoints().state(balancer.state.now());
-    assert!(matches!(health, Health::AllDown { retry_after: 1..=10_000 }), "{health:?}");
+    assert!(matches!(health, ServiceLevel::AllDown { retry_after: 1..=10_000 }), "{health:?}");
     assert_eq!(choose(&balancer, 0, &[]), None);
 }
 
@@ -150,7 +150,8 @@ fn a_client_holds_its_share_of_each_endpoint_at_its_own_pace() {
     let unpaced = begin(0, other, false).unwrap();
     assert_eq!(begin(0, other, false).err(), Some(NoPlace::Full));
     // A response that begins to wait is counted, whatever the share is.
-    let waiting = [unpaced.pace(0).unwrap(), unpaced.pace(0).unwrap()];
+    let waiting =
+        [unpaced.pace(CoarseTime::ZERO).unwrap(), unpaced.pace(CoarseTime::ZERO).unwrap()];
     let endpoint = endpoints.pools[0].endpoint();
     assert_eq!((endpoint.paced_places(), endpoint.paced().excess(2)), (5, 1));
     held.extend([begin(1, one, true).unwrap(), begin(1, one, true).unwrap()]);

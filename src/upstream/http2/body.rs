@@ -10,7 +10,8 @@ use h2::{Reason, SendStream};
 
 use super::{Http2Slot, io_error};
 use crate::{
-    framing::{Fields, Http2Receiver, header_map::to_trailers, tunnel::poll_capacity},
+    http1::{Fields, header_map::to_trailers},
+    transport::{Http2Receiver, tunnel::poll_capacity},
     upstream::request::{OutgoingRequest, SendError},
 };
 
@@ -22,6 +23,8 @@ pub(in crate::upstream) struct Upload {
     stream: SendStream<Bytes>,
     /// Bytes that the server has not yet allowed to send.
     unsent: Bytes,
+    /// True if nothing follows `unsent`, except trailers.
+    is_read: bool,
 }
 
 /// The body of a response of HTTP/2.
@@ -118,7 +121,7 @@ impl Http2Body {
 impl Upload {
     /// A body of which nothing was sent.
     pub(in crate::upstream) fn new(stream: SendStream<Bytes>) -> Self {
-        Self { stream, unsent: Bytes::new() }
+        Self { stream, unsent: Bytes::new(), is_read: false }
     }
 
     /// The stream that it is sent on.
@@ -137,24 +140,57 @@ impl Upload {
                 return Poll::Ready(Err(SendError::Io(io::ErrorKind::ConnectionReset.into())));
             }
             if self.unsent.is_empty() {
-                let mut bytes = Vec::new();
-                if ready!(outgoing.poll_plain_body(cx, &mut bytes))? == 0 {
-                    let end = match outgoing.take_trailers() {
-                        Some(trailers) => self.stream.send_trailers(trailers),
-                        None => self.stream.send_data(Bytes::new(), true),
-                    };
-                    return Poll::Ready(end.map_err(|error| SendError::Io(io_error(error))));
-                }
-                self.unsent = bytes.into();
+                ready!(self.poll_read(outgoing, cx))?;
             }
-            let allowed = ready!(poll_capacity(&mut self.stream, cx, self.unsent.len()));
-            let allowed = allowed.map_err(SendError::Io)?;
-            let data = self.unsent.split_to(allowed);
-            let sent = self.stream.send_data(data, false);
-            sent.map_err(|error| SendError::Io(io_error(error)))?;
+            let mut data = Bytes::new();
+            if !self.unsent.is_empty() {
+                let allowed = ready!(poll_capacity(&mut self.stream, cx, self.unsent.len()));
+                data = self.unsent.split_to(allowed.map_err(SendError::Io)?);
+            }
             outgoing.mark_progress();
+            if self.is_read && self.unsent.is_empty() {
+                let trailers = outgoing.take_trailers();
+                return Poll::Ready(self.send_end(data, trailers).map_err(h2_failed));
+            }
+            self.stream.send_data(data, false).map_err(h2_failed)?;
         }
-        crate::framing::socket::yield_turn(cx);
+        crate::transport::socket::yield_turn(cx);
         Poll::Pending
     }
+
+    /// Reads the next bytes into `unsent`, with the end of the body if it has arrived: the end is sent with the last
+    /// bytes, because Envoy resets a stream whose response is complete before the request is.
+    fn poll_read(
+        &mut self,
+        outgoing: &mut OutgoingRequest,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
+        let mut bytes = Vec::new();
+        self.is_read = ready!(outgoing.poll_plain_body(cx, &mut bytes))? == 0;
+        if !self.is_read
+            && let Poll::Ready(more) = outgoing.poll_plain_body(cx, &mut bytes)
+        {
+            self.is_read = more? == 0;
+        }
+        outgoing.mark_unsent();
+        self.unsent = bytes.into();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends the last bytes, and ends the stream.
+    fn send_end(
+        &mut self,
+        data: Bytes,
+        trailers: Option<http::HeaderMap>,
+    ) -> Result<(), h2::Error> {
+        let Some(trailers) = trailers else { return self.stream.send_data(data, true) };
+        if !data.is_empty() {
+            self.stream.send_data(data, false)?;
+        }
+        self.stream.send_trailers(trailers)
+    }
+}
+
+fn h2_failed(error: h2::Error) -> SendError {
+    SendError::Io(io_error(error))
 }

@@ -15,14 +15,12 @@ use super::{
     io_error,
 };
 use crate::{
-    framing::{
-        BodyLength, ClientStream, FramingError, Http2Receiver, ResponseHead, Timeout, Version,
-        head::{ConnectionOptions, MAX_RESPONSE_FIELDS},
-        header_map::to_fields,
-        start_line::MAX_STATUS,
-        state::Wait,
-        tunnel::Http2End,
+    connection_state::{Timeout, Wait},
+    http1::{
+        BodyLength, FramingError, ResponseHead, Version, head::ConnectionOptions,
+        head::MAX_RESPONSE_FIELDS, header_map::to_fields, start_line::MAX_STATUS,
     },
+    transport::{ClientStream, Http2Receiver, tunnel::Http2End},
     upstream::{
         exchange::{
             ExchangeError, MAX_INTERIM_RESPONSES, begin_wait, check_deadlines, forward_interim,

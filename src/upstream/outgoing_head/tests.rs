@@ -2,7 +2,7 @@ use http::HeaderName;
 
 use super::*;
 use crate::{
-    framing::HeadBounds,
+    http1::HeadBounds,
     template::Values,
     trace::{SpanContext, TraceParent},
     upstream::Protocol,
@@ -77,7 +77,7 @@ fn written_with(
         prefix,
         host,
         trace: None,
-        changes: Some(HeaderChanges { rules, written }),
+        changes: Some(RequestHeaderChanges { rules, written }),
         protected: &protected(),
     };
     let target = target("server.test", 9000);

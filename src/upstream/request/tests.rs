@@ -5,7 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    framing::{BodyDecoder, HeadBounds, RequestHead, StateCell},
+    clock::{CoarseClock, CoarseTime},
+    connection_state::StateCell,
+    http1::{BodyDecoder, HeadBounds, RequestHead},
     upstream::{HostRule, PeerAddress, Protocol, ServerAddress, Target},
 };
 
@@ -54,7 +56,7 @@ fn client(
     trailers: Option<Fields>,
 ) -> Rc<dyn ClientStream> {
     Rc::new(FakeClient {
-        state: StateCell::new(Rc::default()),
+        state: StateCell::new(CoarseClock::new(CoarseTime::ZERO)),
         length,
         pieces: RefCell::new(pieces.iter().cloned().collect()),
         trailers: RefCell::new(trailers.map(Box::new)),

@@ -26,7 +26,7 @@ use testkit::{
     upstream::Upstream,
     wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
-use tidegate::{clock::Clock, framing::upgrade::websocket_accept};
+use tidegate::{clock::Clock, http1::upgrade::websocket_accept};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{configuration, echo_upstream, request};

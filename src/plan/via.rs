@@ -1,6 +1,6 @@
 //! [`Via`]: detects requests that loop back to this process (RFC 9110, 7.6.3).
 
-use crate::framing::{Fields, Version};
+use crate::http1::{Fields, Version};
 
 /// This process's `Via` entries, with a random name that distinguishes it from other gateways.
 #[derive(Debug)]
@@ -22,12 +22,12 @@ impl Default for Via {
 
 impl Via {
     /// The entry for a message that was received in `version`.
-    pub(super) fn entry(&self, version: Version) -> &str {
+    pub fn entry(&self, version: Version) -> &str {
         &self.entries[version as usize]
     }
 
-    /// Whether `Via` in `fields` names this process.
-    pub(super) fn is_listed_in(&self, fields: &Fields) -> bool {
+    /// True if `Via` in `fields` names this process.
+    pub fn is_listed_in(&self, fields: &Fields) -> bool {
         let is_own = |hop: &[u8]| {
             let mut words = hop.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
             // The first word is the protocol.

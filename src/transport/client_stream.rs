@@ -2,8 +2,9 @@
 
 use std::task::{Context, Poll};
 
-use super::{
-    body::BodyEncoder, error::FramingError, fields::Fields, head::BodyLength, state::StateCell,
+use crate::{
+    connection_state::StateCell,
+    http1::{BodyEncoder, BodyLength, Fields, FramingError},
 };
 
 /// Why a request's body could not be read.

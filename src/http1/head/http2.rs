@@ -7,15 +7,9 @@ use h2::ext::Protocol;
 use http::{Method, request::Parts};
 
 use super::{BodyLength, FieldSummary, HeadBounds, RequestHead};
-use crate::framing::{
-    Version,
-    buffer::Buffer,
-    characters::{has_control, is_token},
-    error::FramingError,
-    fields::Fields,
-    host,
-    target::RequestTarget,
-    upgrade::is_tunnelled,
+use crate::http1::{
+    Version, buffer::Buffer, characters::has_control, characters::is_token, error::FramingError,
+    fields::Fields, host, target::RequestTarget, upgrade::is_tunnelled,
 };
 
 impl RequestHead {
@@ -169,7 +163,7 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::framing::upgrade::requested_protocol;
+    use crate::http1::upgrade::requested_protocol;
 
     const BOUNDS: HeadBounds = HeadBounds { bytes: 1024, headers: 8 };
 

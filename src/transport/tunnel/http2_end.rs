@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use h2::{Reason, SendStream};
 
-use super::{super::receiver::Http2Receiver, TunnelEnd};
+use super::{super::http2_receiver::Http2Receiver, TunnelEnd};
 
 /// A tunnel end on an HTTP/2 stream: RFC 8441, 5.
 pub struct Http2End {

@@ -52,7 +52,7 @@ pub fn websocket_accept(key: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framing::HeadBounds;
+    use crate::http1::HeadBounds;
 
     fn requested(lines: &str) -> Option<String> {
         let text = format!("GET /chat {lines}\r\n");

@@ -1,6 +1,8 @@
-use std::{cell::Cell, collections::VecDeque, rc::Rc, task::Waker};
+use std::{collections::VecDeque, task::Waker};
 
 use super::*;
+
+use crate::clock::{CoarseClock, CoarseTime};
 
 /// An end that reads what the test says, and accepts as much as it says.
 #[derive(Default)]
@@ -79,7 +81,7 @@ fn poll(tunnel: &mut ScriptedTunnel) -> Option<TunnelOutcome> {
 
 /// Polls `tunnel` at a coarse time in ms.
 fn poll_at(tunnel: &mut ScriptedTunnel, now: u64) -> Option<TunnelOutcome> {
-    let state = StateCell::new(Rc::new(Cell::new(now)));
+    let state = StateCell::new(CoarseClock::new(CoarseTime::from_ms(now)));
     state.begin_tunnel(None);
     match tunnel.poll(&mut Context::from_waker(Waker::noop()), &state) {
         Poll::Ready(outcome) => Some(outcome),
@@ -204,9 +206,9 @@ fn an_idle_tunnel_is_aborted() {
     let ends = [ScriptedEnd::new([], ROOM), ScriptedEnd::new([], ROOM)];
     let [client, upstream] = ends;
     let mut tunnel = Tunnel::new(client, upstream, Buffer::default());
-    let state = StateCell::new(Rc::new(Cell::new(0)));
+    let state = StateCell::new(CoarseClock::new(CoarseTime::ZERO));
     state.begin_tunnel(Some(100));
-    state.expire(crate::framing::Timeout::Tunnel);
+    state.expire(crate::connection_state::Timeout::Tunnel);
     let polled = tunnel.poll(&mut Context::from_waker(Waker::noop()), &state);
     assert_eq!(polled, Poll::Ready(TunnelOutcome::TimedOut));
     assert!(tunnel.client.is_aborted && tunnel.upstream.is_aborted);

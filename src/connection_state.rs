@@ -5,9 +5,10 @@
 
 use std::{
     cell::{Cell, RefCell},
-    rc::Rc,
     task::Waker,
 };
+
+use crate::clock::{CoarseClock, CoarseTime};
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -15,24 +16,24 @@ pub enum ConnectionState {
     /// The first byte of the next request.
     Idle {
         /// The end of the previous request.
-        since: u64,
+        since: CoarseTime,
     },
     /// The end of a request's head.
     Head {
         /// The head's first byte; for the first request, the accept.
-        since: u64,
+        since: CoarseTime,
     },
     /// The response's head.
     Request {
         /// The deadline of the response's head. `None`: unlimited, or the route is not known yet.
-        deadline: Option<u64>,
+        deadline: Option<CoarseTime>,
         /// What the request currently waits for.
         wait: Wait,
     },
     /// The end of the response.
     Response {
         /// The deadline of the whole response, if it has one.
-        deadline: Option<u64>,
+        deadline: Option<CoarseTime>,
         /// The longest time between two reads from the upstream, in ms. `None`: unlimited.
         idle_timeout: Option<u64>,
         /// What the response currently waits for.
@@ -41,21 +42,21 @@ pub enum ConnectionState {
     /// The rest of a request's body, which is discarded.
     Drain {
         /// The deadline.
-        deadline: u64,
+        deadline: CoarseTime,
     },
     /// Bytes of either side of a tunnel, after an upgrade.
     Tunnel {
         /// The last byte that was moved.
-        since: u64,
+        since: CoarseTime,
         /// The longest time without a byte, in ms. `None`: unlimited.
         idle_timeout: Option<u64>,
     },
     /// The client's close, after the gateway has shut down its own side. Received bytes are discarded.
     Linger {
         /// The last received byte.
-        since: u64,
+        since: CoarseTime,
         /// The deadline of the whole state.
-        deadline: u64,
+        deadline: CoarseTime,
     },
 }
 
@@ -70,17 +71,17 @@ pub enum Wait {
     /// More of the body from the client.
     ClientBody {
         /// The last progress.
-        since: u64,
+        since: CoarseTime,
     },
     /// The client, which has to read the response.
     ClientRead {
         /// The last progress.
-        since: u64,
+        since: CoarseTime,
     },
     /// The upstream.
     Upstream {
         /// The last progress of the upstream or of the request's body.
-        since: u64,
+        since: CoarseTime,
         /// The longest time without progress, in ms, while the response's head is awaited.
         response_timeout: Option<u64>,
     },
@@ -127,12 +128,12 @@ const LINGER_GAP: u64 = 2_000;
 
 impl ConnectionState {
     /// The deadline that has passed at `now`, if any.
-    pub fn overdue(self, now: u64, timeouts: &ClientTimeouts) -> Option<Timeout> {
-        let gap_exceeded = |since: u64, limit: Option<u64>| {
+    pub fn overdue(self, now: CoarseTime, timeouts: &ClientTimeouts) -> Option<Timeout> {
+        let gap_exceeded = |since: CoarseTime, limit: Option<u64>| {
             limit.is_some_and(|limit| now.saturating_sub(since) > limit)
         };
         let deadline_passed =
-            |deadline: Option<u64>| deadline.is_some_and(|deadline| now > deadline);
+            |deadline: Option<CoarseTime>| deadline.is_some_and(|deadline| now > deadline);
         match self {
             Self::Idle { since } => gap_exceeded(since, timeouts.idle).then_some(Timeout::Idle),
             Self::Head { since } => gap_exceeded(since, timeouts.head).then_some(Timeout::Head),
@@ -190,7 +191,7 @@ pub enum CloseMode {
 /// One connection's state, shared by its task and the worker's sweep.
 #[derive(Debug)]
 pub struct StateCell {
-    coarse_clock: Rc<Cell<u64>>,
+    coarse_clock: CoarseClock,
     state: Cell<ConnectionState>,
     timeout: Cell<Option<Timeout>>,
     close_mode: Cell<CloseMode>,
@@ -201,16 +202,16 @@ pub struct StateCell {
 
 impl StateCell {
     /// The state of a connection accepted now. `coarse_clock` is the worker's coarse clock, in ms.
-    pub fn new(coarse_clock: Rc<Cell<u64>>) -> Self {
-        let state = Cell::new(ConnectionState::Head { since: coarse_clock.get() });
+    pub fn new(coarse_clock: CoarseClock) -> Self {
+        let state = Cell::new(ConnectionState::Head { since: coarse_clock.now() });
         let (timeout, close_mode) = (Cell::new(None), Cell::new(CloseMode::KeepOpen));
         let (is_swept, waker) = (Cell::new(false), RefCell::new(None));
         Self { coarse_clock, state, timeout, close_mode, is_swept, waker }
     }
 
     /// The worker's coarse time, in ms.
-    pub fn now(&self) -> u64 {
-        self.coarse_clock.get()
+    pub fn now(&self) -> CoarseTime {
+        self.coarse_clock.now()
     }
 
     /// The current state.
@@ -369,20 +370,24 @@ mod tests {
     const TIMEOUTS: ClientTimeouts =
         ClientTimeouts { head: Some(100), idle: Some(200), body: Some(50) };
 
-    fn cell(now: u64) -> (StateCell, Rc<Cell<u64>>) {
-        let clock = Rc::new(Cell::new(now));
+    fn ms(ms: u64) -> CoarseTime {
+        CoarseTime::from_ms(ms)
+    }
+
+    fn cell(now_ms: u64) -> (StateCell, CoarseClock) {
+        let clock = CoarseClock::new(ms(now_ms));
         (StateCell::new(clock.clone()), clock)
     }
 
-    fn due(cell: &StateCell, now: u64) -> Option<Timeout> {
-        cell.get().overdue(now, &TIMEOUTS)
+    fn due(cell: &StateCell, now_ms: u64) -> Option<Timeout> {
+        cell.get().overdue(ms(now_ms), &TIMEOUTS)
     }
 
     #[test]
     fn head_and_idle_connections_have_their_own_timeouts() {
         let (cell, _) = cell(1000);
         assert_eq!((due(&cell, 1100), due(&cell, 1101)), (None, Some(Timeout::Head)));
-        cell.enter(ConnectionState::Idle { since: 1000 });
+        cell.enter(ConnectionState::Idle { since: ms(1000) });
         assert_eq!((due(&cell, 1200), due(&cell, 1201)), (None, Some(Timeout::Idle)));
     }
 
@@ -408,7 +413,7 @@ mod tests {
         cell.begin_client_body_wait();
         assert_eq!(due(&cell, 1141), Some(Timeout::ClientBody), "the upstream is not waited for");
         cell.set_request_timeout(Some(10_000));
-        clock.set(1040);
+        clock.set(ms(1040));
         cell.begin_client_body_wait();
         assert_eq!(due(&cell, 1051), Some(Timeout::ClientBody), "no progress since 1000");
         cell.begin_upstream_wait(Some(30));
@@ -423,7 +428,7 @@ mod tests {
         cell.begin_response(Some(300), None);
         cell.begin_upstream_wait(None);
         assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::ResponseIdle)));
-        clock.set(1300);
+        clock.set(ms(1300));
         cell.begin_client_read_wait();
         assert_eq!((due(&cell, 1350), due(&cell, 1351)), (None, Some(Timeout::ClientRead)));
         cell.begin_response(None, Some(70));
@@ -434,9 +439,9 @@ mod tests {
     #[test]
     fn lingering_ends_without_progress_and_at_its_deadline() {
         let (cell, _) = cell(0);
-        cell.enter(ConnectionState::Linger { since: 500, deadline: 30_000 });
+        cell.enter(ConnectionState::Linger { since: ms(500), deadline: ms(30_000) });
         assert_eq!((due(&cell, 2500), due(&cell, 2501)), (None, Some(Timeout::Close)));
-        cell.enter(ConnectionState::Linger { since: 29_900, deadline: 30_000 });
+        cell.enter(ConnectionState::Linger { since: ms(29_900), deadline: ms(30_000) });
         assert_eq!(due(&cell, 30_001), Some(Timeout::Close));
     }
 
@@ -445,7 +450,7 @@ mod tests {
         let (cell, clock) = cell(1000);
         cell.begin_tunnel(Some(300));
         assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::Tunnel)));
-        clock.set(1300);
+        clock.set(ms(1300));
         cell.mark_tunnel_progress();
         assert_eq!((due(&cell, 1600), due(&cell, 1601)), (None, Some(Timeout::Tunnel)));
         cell.begin_tunnel(None);

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::transport::Transport;
+use super::stream::Transport;
 
 /// Schedules the task behind other runnable tasks and pending I/O. The caller must then return `Pending`.
 pub fn yield_turn(cx: &mut Context<'_>) {

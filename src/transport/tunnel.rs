@@ -13,10 +13,12 @@ use std::{
 
 pub use self::http2_end::{Http2End, poll_capacity};
 use super::{
-    buffer::{Buffer, ReadBuffer, poll_read},
+    read_buffer::{ReadBuffer, poll_read},
     socket::{SharedSocket, yield_turn},
-    state::StateCell,
 };
+use crate::{connection_state::StateCell, http1::Buffer};
+
+use crate::clock::CoarseTime;
 
 /// Most reads and writes of one direction in one poll; then the task yields to others.
 const MAX_ROUNDS: usize = 16;
@@ -87,7 +89,7 @@ pub struct Tunnel<C, U> {
     /// The length of the response's head, which is written before the first byte of the tunnel.
     head_length: u64,
     /// How the tunnel failed, and until when what was written before may wait, in ms of the coarse clock.
-    failed: Option<(TunnelOutcome, u64)>,
+    failed: Option<(TunnelOutcome, CoarseTime)>,
 }
 
 /// One direction of a tunnel.
@@ -98,7 +100,7 @@ struct Flow {
     written: usize,
     phase: Phase,
     /// The source has failed: until when what it sent before may wait, in ms of the coarse clock.
-    failing_until: Option<u64>,
+    failing_until: Option<CoarseTime>,
     /// Bytes written to the target so far.
     sent: u64,
     /// Reads and writes so far.
@@ -129,7 +131,7 @@ impl Flow {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        now: u64,
+        now: CoarseTime,
         source: &mut impl TunnelEnd,
         target: &mut impl TunnelEnd,
     ) {

@@ -11,10 +11,10 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    buffer::ReadBuffer,
     frame_counter::{FrameCounter, FrameCounts},
+    read_buffer::ReadBuffer,
     socket::{SharedSocket, yield_turn},
-    transport::Transport,
+    stream::Transport,
 };
 
 /// Bytes after which a task yields to others.
@@ -27,16 +27,16 @@ const SMALL_FRAME: usize = 256;
 /// A client's stream of which some bytes, or none, were read already. Once much was read in a turn, the next read
 /// yields, so that a flood of small frames does not delay others.
 #[derive(Debug)]
-pub struct Rewound {
+pub struct PrefixedStream {
     before: ReadBuffer,
     socket: Rc<SharedSocket>,
     counter: FrameCounter,
-    turn: Rc<ReadTurn>,
+    turn: Rc<ReadBudget>,
 }
 
 /// What a task has read from its connection since it was polled, and whether it can write.
 #[derive(Debug)]
-pub struct ReadTurn {
+pub struct ReadBudget {
     frames: Cell<FrameCounts>,
     /// Most bytes of this turn.
     max: Cell<usize>,
@@ -46,7 +46,7 @@ pub struct ReadTurn {
     is_write_blocked: Cell<bool>,
 }
 
-impl Default for ReadTurn {
+impl Default for ReadBudget {
     fn default() -> Self {
         let max = MAX_SMALL_FRAME_TURN_BYTES;
         Self {
@@ -58,7 +58,7 @@ impl Default for ReadTurn {
     }
 }
 
-impl ReadTurn {
+impl ReadBudget {
     /// Begins a turn. Returns the frames of the last one.
     pub fn begin(&self) -> FrameCounts {
         let frames = self.frames.take();
@@ -77,7 +77,7 @@ impl ReadTurn {
     }
 }
 
-impl Rewound {
+impl PrefixedStream {
     /// The stream that first returns `before`.
     pub fn new(before: ReadBuffer, transport: Transport) -> Self {
         let socket = Rc::new(SharedSocket::new(transport));
@@ -85,7 +85,7 @@ impl Rewound {
     }
 
     /// The turn, which the task that reads has to begin at each poll.
-    pub fn turn(&self) -> Rc<ReadTurn> {
+    pub fn turn(&self) -> Rc<ReadBudget> {
         Rc::clone(&self.turn)
     }
 
@@ -95,7 +95,7 @@ impl Rewound {
     }
 }
 
-impl AsyncRead for Rewound {
+impl AsyncRead for PrefixedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -122,7 +122,7 @@ impl AsyncRead for Rewound {
     }
 }
 
-impl AsyncWrite for Rewound {
+impl AsyncWrite for PrefixedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_turn_is_short_at_first_and_after_small_frames() {
-        let turn = ReadTurn::default();
+        let turn = ReadBudget::default();
         let read = |bytes: usize, content| {
             turn.left.set(turn.left.get().saturating_sub(bytes));
             turn.frames.set(FrameCounts { content, control: 0 });

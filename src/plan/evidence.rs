@@ -1,0 +1,66 @@
+//! What a decision knows of a request: the request itself, or a line of an access log.
+
+use std::net::IpAddr;
+
+use crate::{
+    http1::Fields,
+    identity::{ClientAddress, KeySecret, TokenSource},
+    snapshot::IdentityRules,
+};
+
+/// Where a request comes from, and so what is known of it.
+#[derive(Clone, Copy)]
+pub enum Evidence<'r> {
+    /// The request itself.
+    Request {
+        /// The address of the connection.
+        peer: IpAddr,
+        /// Decides the routes that have a `weight`.
+        share: CallerShare,
+    },
+    /// A line of an access log, which has neither headers nor the secret that divides callers.
+    Log {
+        /// The client's address, behind trusted proxies.
+        client: IpAddr,
+        /// The logged token.
+        token: &'r [TokenSource],
+        /// True if the log has queries.
+        has_query: bool,
+    },
+}
+
+/// How the share of callers is decided that a route's `weight` is for.
+#[derive(Clone, Copy)]
+pub enum CallerShare {
+    /// By the hash of the caller under this secret.
+    Hashed(KeySecret),
+    /// The caller is the one with this number, from 0 to 99.
+    Fixed(u8),
+}
+
+impl<'r> Evidence<'r> {
+    /// The client, behind trusted proxies.
+    pub(super) fn client(&self, identity: &IdentityRules, headers: &Fields) -> ClientAddress {
+        match *self {
+            Self::Request { peer, .. } => identity.trusted_proxies.client(peer, headers),
+            Self::Log { client, .. } => identity.trusted_proxies.client_from_address(client),
+        }
+    }
+
+    /// Where access tokens are looked for, in order.
+    pub(super) fn token_sources(&self, identity: &'r IdentityRules) -> &'r [TokenSource] {
+        match *self {
+            Self::Request { .. } => &identity.token,
+            Self::Log { token, .. } => token,
+        }
+    }
+
+    /// True if the peer is a trusted proxy, whose `X-Forwarded-*` are used.
+    pub(super) fn is_from_trusted_proxy(&self, identity: &IdentityRules) -> bool {
+        match *self {
+            Self::Request { peer, .. } => identity.trusted_proxies.contains(peer),
+            // The log's client is behind the proxies already.
+            Self::Log { .. } => true,
+        }
+    }
+}
