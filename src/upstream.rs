@@ -16,7 +16,7 @@
 //! | `probes` | health checks of the targets, on the control thread |
 //! | `pending` | requests that wait for an endpoint with room |
 //! | `upload`, `read_ahead` | [`BufferedUpload`]: bodies that are read before a place is taken; responses that are read before the client reads |
-//! | `paced_place`, `pace`, `client_counts` | places that clients hold at their own pace: their rate, and the share of each client |
+//! | `paced_place`, `pace`, `client_holdings` | places that clients hold at their own pace: their rate, and the share of each client |
 //! | `pool` | [`Pool`]: a worker's idle connections to one endpoint |
 //! | `connection_budget` | [`ConnectionBudget`]: bounds the connections of the process to all servers |
 //! | `exchange` | what the exchanges on HTTP/1 and HTTP/2 connections share |
@@ -31,7 +31,7 @@
 
 pub mod adaptive_concurrency;
 pub mod balance;
-mod client_counts;
+mod client_holdings;
 mod compressed;
 mod connection;
 mod connection_budget;
@@ -79,14 +79,14 @@ pub use endpoint::{EndpointState, FAILURE_KINDS, InFlight, LastChange};
 pub use endpoint_address::EndpointAddress;
 pub use endpoint_set::{EndpointSet, Member};
 pub use forward::{
-    Attempts, ForwardError, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, retry_seconds,
+    AttemptLog, ForwardError, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, retry_seconds,
 };
 pub use headers::{ProtectedHeaders, dashed_alias, write_response_fields};
 pub use http2::RequestLost;
-pub use outgoing_head::{HeaderChanges, HostRule, OutgoingHead, OwnedHead, PeerAddress};
+pub use outgoing_head::{HostRule, OutgoingHead, OwnedHead, PeerAddress, RequestHeaderChanges};
 pub use pool::{Pool, PoolTable};
 pub use read_ahead::ReadAheadOutcome;
-pub use registry::{UpstreamRegistry, UpstreamState};
+pub use registry::{UpstreamRegistry, UpstreamRuntime};
 pub use request::OutgoingRequest;
 pub use response::ResponseBody;
 pub use settings::{Bounds, CheckSettings, Pacing, RetryConditions, Servers, WeightedTarget};

@@ -11,7 +11,7 @@ use crate::{
     metrics::Exemplar,
     plan,
     throttle::POLICY,
-    trace::{Received, RequestSummary, Start, Tracing, Work},
+    trace::{ChildSpanKind, Received, RequestSummary, SamplingDecision, Start},
 };
 
 /// Longest path in a span, in bytes; the rest is cut off.
@@ -32,14 +32,18 @@ impl Gateway {
         let clock = &self.shared.clock;
         let start = || Start { uptime: clock.uptime(), nanos: clock.now_nanos() };
         let trace = rules.sampling.begin(received, &self.trace_ids, start);
-        let is_sampled = matches!(trace, Tracing::Sampled(_));
+        let is_sampled = matches!(trace, SamplingDecision::Sampled(_));
         let queue = is_sampled.then(|| Arc::clone(&self.shared.traces));
         RequestTracing { trace, queue }
     }
 
     /// Begins a child span if the request is sampled.
     #[inline]
-    pub(super) fn begin_span(&self, context: &mut RequestContext, work: impl FnOnce() -> Work) {
+    pub(super) fn begin_span(
+        &self,
+        context: &mut RequestContext,
+        work: impl FnOnce() -> ChildSpanKind,
+    ) {
         if let Some(trace) = context.tracing.sampled() {
             trace.begin(work(), self.shared.clock.uptime());
         }
@@ -75,7 +79,9 @@ impl RequestContext {
     pub(super) fn finish_trace(&mut self, duration: std::time::Duration) {
         let Some(queue) = self.tracing.queue.take() else { return };
         let summary = self.summary();
-        let Tracing::Sampled(mut trace) = std::mem::take(&mut self.tracing.trace) else { return };
+        let SamplingDecision::Sampled(mut trace) = std::mem::take(&mut self.tracing.trace) else {
+            return;
+        };
         trace.finish(summary, duration);
         let trace_id = trace.context.trace_id_text();
         self.counters.latency.keep_exemplar(Exemplar {

@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use super::{
     extract::AmbiguousValue,
-    key::{FALLBACK_TAG, KeyHasher, KeyPart, KeyPlan, KeySecret, PartSink, Subject},
+    key::{FALLBACK_TAG, KeyHasher, KeyPart, KeyPlan, PartSink, Subject},
     token::{CredentialSource, token},
 };
-use crate::http1::Fields;
+use crate::{http1::Fields, secret::KeySecret};
 
 /// The caller of a request, as 64 bits of a keyed hash.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -15,11 +15,7 @@ use super::{
     extract::{AmbiguousValue, single_cookie, single_query_param},
     token::{CredentialSource, Token, header_token, token},
 };
-use crate::http1::Fields;
-
-/// The 128-bit secret of the keyed hash, as two halves.
-#[derive(Clone, Copy)]
-pub struct KeySecret(pub u64, pub u64);
+use crate::{http1::Fields, secret::KeySecret};
 
 /// One part of a limit's key. A part that the request does not have is the empty string.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]

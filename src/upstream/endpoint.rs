@@ -21,7 +21,7 @@ use super::{
     Bounds, Target,
     adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
     balance::{ErrorRate, Observed, PeakEwma},
-    client_counts::ClientCounts,
+    client_holdings::ClientHoldings,
     connection_budget::{ConnectionBudget, is_address_unavailable, is_own_shortage},
     pending::PendingQueue,
     target_health::{Failure, HealthView},
@@ -38,7 +38,7 @@ pub(super) struct UpstreamLoad {
     /// The requests that wait for an endpoint with room.
     pub(super) pending: PendingQueue,
     /// The buffers of transfers that wait for their clients.
-    pub(super) buffers: Arc<ClientCounts>,
+    pub(super) buffers: Arc<ClientHoldings>,
     /// Wakes the task that resolves names after a target went out of service: its name may have moved.
     pub(super) names_doubted: Notify,
     /// The connections of the process to all upstreams.
@@ -58,9 +58,9 @@ pub struct EndpointState {
     /// The streams that the last HTTP/2 connection allowed at a time; 0: an HTTP/1 connection carries one request.
     streams: AtomicU32,
     /// The places that clients hold at their own pace.
-    paced: Arc<ClientCounts>,
+    paced: Arc<ClientHoldings>,
     /// The places that clients hold; only at an upstream with bounds.
-    held: Arc<ClientCounts>,
+    held: Arc<ClientHoldings>,
     /// Whether the last connect was refused because `max_connections` were open.
     is_starved: AtomicBool,
     /// The view of its health, packed.
@@ -345,7 +345,7 @@ impl EndpointState {
     }
 
     /// The places that clients hold at their own pace.
-    pub(super) fn paced(&self) -> &Arc<ClientCounts> {
+    pub(super) fn paced(&self) -> &Arc<ClientHoldings> {
         &self.paced
     }
 
@@ -355,7 +355,7 @@ impl EndpointState {
     }
 
     /// The buffers of the upstream.
-    pub(super) fn buffers(&self) -> &Arc<ClientCounts> {
+    pub(super) fn buffers(&self) -> &Arc<ClientHoldings> {
         &self.load.buffers
     }
 

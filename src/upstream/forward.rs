@@ -15,18 +15,18 @@ use std::{
 };
 
 use self::{
-    attempt::{Attempt, Run},
+    attempt::{Attempt, RequestAttempts},
     exchange::{FailedExchange, exchange},
 };
 use super::{
-    BufferedUpload, EndpointSet, ProxiedClient, RetryConditions, UpstreamState,
+    BufferedUpload, EndpointSet, ProxiedClient, RetryConditions, UpstreamRuntime,
     balance::SplitMix,
-    client_counts::ClientCounts,
+    client_holdings::ClientHoldings,
     connection_budget::is_own_shortage,
     exchange::ExchangeError,
     http2::max_resends,
     outgoing_head::{AttemptHead, OutgoingHead},
-    pool::{Link, Pool, PoolTable},
+    pool::{Pool, PoolTable, UpstreamConnection},
     request::OutgoingRequest,
     retry_budget::backoff,
     target_health::{AttemptKind, Failure},
@@ -88,7 +88,7 @@ pub fn retry_seconds(retry_after: u64) -> u64 {
 
 /// The attempts of one request.
 #[derive(Default)]
-pub struct Attempts {
+pub struct AttemptLog {
     /// The number of attempts, failed connects included.
     pub count: u32,
     /// The endpoint of the last attempt.
@@ -124,7 +124,7 @@ pub struct PlaceHolder<'r> {
 
 /// One worker's attempts at the endpoints of one upstream.
 pub struct LoadBalancer {
-    state: Arc<UpstreamState>,
+    state: Arc<UpstreamRuntime>,
     pools: Rc<PoolTable>,
     current: RefCell<Rc<WorkerEndpoints>>,
     /// The number of requests, which the rotation goes by.
@@ -150,7 +150,7 @@ const BUDGET_BATCH: u32 = 16;
 
 impl LoadBalancer {
     /// A load balancer over the endpoints of `state`, with the worker's `pools`.
-    pub fn new(state: Arc<UpstreamState>, pools: Rc<PoolTable>) -> Self {
+    pub fn new(state: Arc<UpstreamRuntime>, pools: Rc<PoolTable>) -> Self {
         let current = RefCell::new(WorkerEndpoints::new(&state, &pools));
         let seed = ahash::RandomState::new().hash_one(state.generation());
         Self {
@@ -193,7 +193,7 @@ impl LoadBalancer {
     }
 
     /// The buffers of transfers that wait for their clients.
-    pub(super) fn buffers(&self) -> &Arc<ClientCounts> {
+    pub(super) fn buffers(&self) -> &Arc<ClientHoldings> {
         &self.state.load.buffers
     }
 
@@ -258,10 +258,11 @@ impl LoadBalancer {
         &self,
         mut outgoing: OutgoingRequest,
         mut input: ForwardInput<'_>,
-        attempts: &mut Attempts,
+        attempts: &mut AttemptLog,
     ) -> Result<(ResponseHead, UpstreamContent), ForwardError> {
         let trace = input.trace.take();
-        let mut run = Run::new(self, &input, attempts, trace, outgoing.upgrade().is_some());
+        let mut run =
+            RequestAttempts::new(self, &input, attempts, trace, outgoing.upgrade().is_some());
         let endpoints = Rc::clone(&run.endpoints);
         let servers = &*endpoints.set.servers;
         let method = &input.head.client.method;
@@ -272,9 +273,9 @@ impl LoadBalancer {
             let attempt = acquired.map_err(|error| run.fail_to_acquire(error))?;
             let Attempt { index, link, kind, start, in_flight } = attempt;
             let pool = &endpoints.pools[index];
-            let outcome = Outcome { index, kind, start, concurrency: in_flight.count };
+            let outcome = AttemptRecord { index, kind, start, concurrency: in_flight.count };
             retries.new_connections += u32::from(!link.is_reused());
-            if outgoing.has_body_started() && matches!(link, Link::Http2(_)) {
+            if outgoing.has_body_started() && matches!(link, UpstreamConnection::Http2(_)) {
                 // What was read of the body is framed for HTTP/1.
                 let error = io::ErrorKind::ConnectionReset.into();
                 return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
@@ -328,7 +329,7 @@ struct Retries {
 
 /// An attempt whose result is recorded.
 #[derive(Clone, Copy)]
-struct Outcome {
+struct AttemptRecord {
     index: usize,
     kind: AttemptKind,
     /// When it began, by the clock's uptime.
@@ -337,12 +338,12 @@ struct Outcome {
     concurrency: u32,
 }
 
-impl Run<'_> {
+impl RequestAttempts<'_> {
     /// Returns if the request is sent again after this failure.
     async fn handle(
         &mut self,
         failed: FailedExchange,
-        outcome: Outcome,
+        outcome: AttemptRecord,
         outgoing: &OutgoingRequest,
         retries: &mut Retries,
         retry_on: &RetryConditions,
@@ -406,7 +407,7 @@ impl Run<'_> {
     }
 
     /// Whether the attempt had at least half of the request's time so far.
-    fn had_most_time(&self, outcome: Outcome) -> bool {
+    fn had_most_time(&self, outcome: AttemptRecord) -> bool {
         let now = self.balancer.state.clock().uptime();
         now.saturating_sub(outcome.start) >= now.saturating_sub(self.started) / 2
     }
@@ -431,7 +432,7 @@ impl Run<'_> {
 }
 
 impl WorkerEndpoints {
-    fn new(state: &UpstreamState, pools: &PoolTable) -> Rc<Self> {
+    fn new(state: &UpstreamRuntime, pools: &PoolTable) -> Rc<Self> {
         // Before the set: if it is replaced in between, it is read again.
         let generation = state.generation();
         let set = state.endpoints();

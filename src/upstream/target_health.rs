@@ -30,9 +30,9 @@ mod view;
 pub use change::{Changes, EjectionCause, HealthChange, HealthEvent, ReturnCause};
 pub use failure::{CheckFailure, Failure};
 pub use target::TargetHealth;
-pub use view::{Availability, HealthView, TargetStatus, UpstreamState};
+pub use view::{Availability, HealthView, ServiceLevel, TargetStatus};
 
-use self::target::State;
+use self::target::TargetState;
 
 /// The time between trials of a target while all are down, in ms.
 pub const ALL_DOWN_TRIAL_INTERVAL: u64 = 1_000;
@@ -96,9 +96,9 @@ impl UpstreamHealth {
     }
 
     /// Whether the upstream can take requests at `now`.
-    pub fn state(&self, now: u64) -> UpstreamState {
+    pub fn state(&self, now: u64) -> ServiceLevel {
         let views = self.targets.iter().map(TargetHealth::view);
-        UpstreamState::of(views, now, self.settings.check_interval)
+        ServiceLevel::of(views, now, self.settings.check_interval)
     }
 
     /// Claims the trial of a target whose ejection has ended. `false`: another attempt has it. If its result
@@ -112,12 +112,12 @@ impl UpstreamHealth {
         let target = &mut self.targets[index];
         match &mut target.state {
             _ if target.is_down => false,
-            State::InService | State::SlowStart(_) => true,
-            State::Ejected { until, .. } if *until <= now => {
+            TargetState::InService | TargetState::SlowStart(_) => true,
+            TargetState::Ejected { until, .. } if *until <= now => {
                 *until = now.saturating_add(lease.max(1));
                 true
             }
-            State::Ejected { .. } => false,
+            TargetState::Ejected { .. } => false,
         }
     }
 
@@ -241,7 +241,7 @@ impl UpstreamHealth {
         let mut changes = Changes::new();
         if is_all_down {
             let wait = target.last_duration.min(ALL_DOWN_TRIAL_INTERVAL);
-            target.state = State::Ejected { since: now, until: now.saturating_add(wait) };
+            target.state = TargetState::Ejected { since: now, until: now.saturating_add(wait) };
         } else {
             // A failed trial always follows its ejection.
             target.returned_at = now;
@@ -274,7 +274,7 @@ impl UpstreamHealth {
     /// While all are down, an ejection ends after [`ALL_DOWN_TRIAL_INTERVAL`].
     fn hasten_trials(&mut self, now: u64) {
         for target in &mut self.targets {
-            if let State::Ejected { since, .. } = target.state {
+            if let TargetState::Ejected { since, .. } = target.state {
                 target.shorten_ejection(now.max(since.saturating_add(ALL_DOWN_TRIAL_INTERVAL)));
             }
         }

@@ -18,7 +18,7 @@ use crate::plan::{
 use crate::respond::{self, ErrorForm, LimitReport};
 use crate::snapshot::{Action, LimitRequest, Route, Snapshot};
 use crate::store::memory::MemoryStore;
-use crate::upstream::balance::{Balancer, ChoiceInput, Endpoint, EndpointView};
+use crate::upstream::balance::{Balancer, EndpointView, PickRequest, WeightedEndpoint};
 use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 
 /// A fixed secret: no hash leaves this process.
@@ -407,12 +407,12 @@ impl Explanation {
 fn chosen_target(servers: &Servers, hash_key: u64) -> Option<(String, String)> {
     let names: Vec<String> =
         servers.targets.iter().map(|own| own.target.address.to_string()).collect();
-    let endpoints: Vec<Endpoint<'_>> = names
+    let endpoints: Vec<WeightedEndpoint<'_>> = names
         .iter()
         .zip(&servers.targets)
-        .map(|(name, own)| Endpoint { name, weight: own.weight })
+        .map(|(name, own)| WeightedEndpoint { name, weight: own.weight })
         .collect();
-    let input = ChoiceInput { turn: 0, key: hash_key, random: 0, excluded: &[] };
+    let input = PickRequest { turn: 0, key: hash_key, random: 0, excluded: &[] };
     let choice = Balancer::new(servers.policy, &endpoints).choose(&input, &Unloaded)?;
     let name = |index: usize| names[index].as_str();
     Some((names[choice.index].clone(), choice.reason.describe(name).to_string()))

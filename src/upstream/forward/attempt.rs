@@ -8,7 +8,7 @@ use futures_util::future::{Either, select};
 use smallvec::SmallVec;
 
 use super::{
-    Attempts, ForwardError, ForwardInput, LoadBalancer, Outcome, PlaceHolder, Retries,
+    AttemptLog, AttemptRecord, ForwardError, ForwardInput, LoadBalancer, PlaceHolder, Retries,
     UpstreamError, WorkerEndpoints,
 };
 use crate::{
@@ -18,12 +18,12 @@ use crate::{
     transport::ClientStream,
     upstream::{
         InFlight, Pool, ServerAddress,
-        balance::{Choice, ChoiceInput, FAILURE_LATENCY, Observed},
+        balance::{FAILURE_LATENCY, Observed, Pick, PickRequest},
         connection_budget::is_address_unavailable,
         paced_place::NoPlace,
-        pending::PendingPlace,
-        pool::{Link, LinkChoice},
-        target_health::{AttemptKind, Availability, Failure, UpstreamState as Health},
+        pending::PendingTicket,
+        pool::{LinkWanted, UpstreamConnection},
+        target_health::{AttemptKind, Availability, Failure, ServiceLevel},
     },
 };
 
@@ -43,13 +43,13 @@ const MAX_SHORTAGE_CHECKS: u32 = 5;
 const SHORT_RETRY: u64 = 1_000;
 
 /// The attempts of one request at the endpoints of a set.
-pub(super) struct Run<'r> {
+pub(super) struct RequestAttempts<'r> {
     pub(super) balancer: &'r LoadBalancer,
     pub(super) endpoints: Rc<WorkerEndpoints>,
     pub(super) client: &'r dyn ClientStream,
-    attempts: &'r mut Attempts,
+    attempts: &'r mut AttemptLog,
     pub(super) trace: Option<&'r mut RequestTrace>,
-    choice: LinkChoice,
+    choice: LinkWanted,
     turn: u64,
     hash_key: u64,
     /// The endpoints that are not chosen: first those that have failed, then those passed over.
@@ -61,7 +61,7 @@ pub(super) struct Run<'r> {
     pub(super) started: Uptime,
     has_begun: bool,
     /// The place in the queue of those that wait for room, until the request has it.
-    place: Option<PendingPlace<'r>>,
+    place: Option<PendingTicket<'r>>,
     /// Until when it keeps the place in the queue; `None`: until its deadline.
     waits_until: Option<Uptime>,
     holder: Option<PlaceHolder<'r>>,
@@ -74,14 +74,14 @@ pub(super) struct Attempt {
     /// The endpoint's index.
     pub(super) index: usize,
     pub(super) kind: AttemptKind,
-    pub(super) link: Link,
+    pub(super) link: UpstreamConnection,
     /// When it began, by the clock's uptime.
     pub(super) start: Uptime,
     pub(super) in_flight: InFlight,
 }
 
 /// An endpoint that was chosen.
-struct Chosen {
+struct AttemptCandidate {
     index: usize,
     kind: AttemptKind,
     start: Uptime,
@@ -89,10 +89,10 @@ struct Chosen {
 }
 
 /// The result of a connect.
-struct Connected {
+struct Dialed {
     /// The endpoint, which may be of another address family than the chosen one.
     index: usize,
-    link: Link,
+    link: UpstreamConnection,
 }
 
 /// `error.type` of an attempt that got no connection.
@@ -114,11 +114,11 @@ fn millis(time: Uptime) -> u64 {
     time.to_coarse().as_ms()
 }
 
-impl<'r> Run<'r> {
+impl<'r> RequestAttempts<'r> {
     pub(super) fn new(
         balancer: &'r LoadBalancer,
         input: &ForwardInput<'r>,
-        attempts: &'r mut Attempts,
+        attempts: &'r mut AttemptLog,
         trace: Option<&'r mut RequestTrace>,
         is_upgrade: bool,
     ) -> Self {
@@ -135,7 +135,7 @@ impl<'r> Run<'r> {
             client: input.client,
             attempts,
             trace,
-            choice: LinkChoice { is_upgrade, is_fresh: false, proxied, max_connections },
+            choice: LinkWanted { is_upgrade, is_fresh: false, proxied, max_connections },
             turn,
             hash_key: input.hash_key,
             excluded: SmallVec::new(),
@@ -154,8 +154,8 @@ impl<'r> Run<'r> {
         self.balancer.state.clock()
     }
 
-    fn choose(&self, now: u64) -> Option<Choice> {
-        let input = ChoiceInput {
+    fn choose(&self, now: u64) -> Option<Pick> {
+        let input = PickRequest {
             turn: self.turn,
             key: self.hash_key,
             random: self.balancer.random(),
@@ -221,7 +221,7 @@ impl<'r> Run<'r> {
         }
         let (mut last_error, mut failed_connects, mut shortages) = (None, 0, 0);
         loop {
-            let Chosen { index, kind, start, mut in_flight } = match last_error.take() {
+            let AttemptCandidate { index, kind, start, mut in_flight } = match last_error.take() {
                 None => self.next().await?,
                 Some(error) => match self.next().await {
                     Ok(chosen) => chosen,
@@ -237,7 +237,7 @@ impl<'r> Run<'r> {
             }
             // An idle connection from before the ejection tells nothing of the target now.
             let is_fresh = self.choice.is_fresh || kind == AttemptKind::Trial;
-            if let Some(link) = pool.take(LinkChoice { is_fresh, ..self.choice }) {
+            if let Some(link) = pool.take(LinkWanted { is_fresh, ..self.choice }) {
                 return Ok(Attempt { index, kind, link, start, in_flight });
             }
             if pool.has_room(self.choice) {
@@ -246,7 +246,7 @@ impl<'r> Run<'r> {
             }
             // Boxed, so that requests on idle connections do not carry its state.
             match Box::pin(self.connect(index, &mut in_flight)).await? {
-                Ok(Connected { index: connected, link }) => {
+                Ok(Dialed { index: connected, link }) => {
                     // The wait for the first family is no latency of the other one.
                     let (kind, start) = if connected == index {
                         (kind, start)
@@ -266,7 +266,8 @@ impl<'r> Run<'r> {
                 }
                 Err(error) => {
                     self.end_attempt(AttemptResult::Failed(CONNECT_FAILED));
-                    let outcome = Outcome { index, kind, start, concurrency: in_flight.count };
+                    let outcome =
+                        AttemptRecord { index, kind, start, concurrency: in_flight.count };
                     // Those that wait before this request may wait for its place.
                     drop(in_flight);
                     self.record_failure(outcome, Failure::Connect);
@@ -318,7 +319,7 @@ impl<'r> Run<'r> {
     }
 
     /// The next endpoint with room. Waits for one if requests may wait.
-    async fn next(&mut self) -> Result<Chosen, UpstreamError> {
+    async fn next(&mut self) -> Result<AttemptCandidate, UpstreamError> {
         let state = &*self.balancer.state;
         let max_pending = self.endpoints.set.servers.bounds.max_pending;
         loop {
@@ -339,7 +340,7 @@ impl<'r> Run<'r> {
     }
 
     /// `None`: endpoints are in service, but full.
-    fn try_next(&mut self, start: Uptime) -> Result<Option<Chosen>, UpstreamError> {
+    fn try_next(&mut self, start: Uptime) -> Result<Option<AttemptCandidate>, UpstreamError> {
         let (now, endpoints) = (millis(start), Rc::clone(&self.endpoints));
         let mut has_lost_race = false;
         self.is_share_full = false;
@@ -368,7 +369,9 @@ impl<'r> Run<'r> {
                 kind = AttemptKind::Trial;
             }
             match InFlight::begin(&endpoints.pools[index], &endpoints.set, self.claim()) {
-                Ok(in_flight) => return Ok(Some(Chosen { index, kind, start, in_flight })),
+                Ok(in_flight) => {
+                    return Ok(Some(AttemptCandidate { index, kind, start, in_flight }));
+                }
                 Err(NoPlace::ShareFull) => self.is_share_full = true,
                 Err(NoPlace::Full) => {}
             }
@@ -382,9 +385,9 @@ impl<'r> Run<'r> {
         let retry_after = match endpoints.set.state(now) {
             // Without an endpoint, the names have not been resolved.
             _ if endpoints.pools.is_empty() => SHORT_RETRY,
-            Health::AllDown { retry_after } => retry_after,
+            ServiceLevel::AllDown { retry_after } => retry_after,
             // Another request makes the trial, or all that are in service have failed this request.
-            Health::Serving => SHORT_RETRY,
+            ServiceLevel::Serving => SHORT_RETRY,
         };
         if self.attempts.count == 0 {
             self.balancer.state.refused_down.fetch_add(1, Relaxed);
@@ -463,12 +466,12 @@ impl<'r> Run<'r> {
         &mut self,
         index: usize,
         in_flight: &mut InFlight,
-    ) -> Result<io::Result<Connected>, UpstreamError> {
+    ) -> Result<io::Result<Dialed>, UpstreamError> {
         let endpoints = Rc::clone(&self.endpoints);
         let timeout = endpoints.set.servers.connect_timeout;
         let connect = async |index: usize| {
             let link = endpoints.pools[index].connect(timeout, self.choice).await?;
-            io::Result::Ok(Connected { index, link })
+            io::Result::Ok(Dialed { index, link })
         };
         let has_family = endpoints.set.members[index].state.target.resolved.is_some();
         let sibling =
@@ -496,7 +499,7 @@ impl<'r> Run<'r> {
             }
         };
         let connected = self.until_deadline(race).await?;
-        if let Ok(Connected { index: winner, .. }) = &connected
+        if let Ok(Dialed { index: winner, .. }) = &connected
             && *winner == sibling
         {
             let pool = &endpoints.pools[sibling];
@@ -537,8 +540,8 @@ impl<'r> Run<'r> {
     }
 
     /// Records a response that is not retried.
-    pub(super) fn record_success(&mut self, outcome: Outcome, observed: Observed) {
-        let Outcome { index, kind, start, concurrency } = outcome;
+    pub(super) fn record_success(&mut self, outcome: AttemptRecord, observed: Observed) {
+        let AttemptRecord { index, kind, start, concurrency } = outcome;
         let (set, clock) = (&self.endpoints.set, self.clock());
         let uptime = clock.uptime();
         self.attempts.time = Some(uptime.saturating_sub(self.started));
@@ -551,8 +554,8 @@ impl<'r> Run<'r> {
 
     /// Records a failure of an endpoint.
     #[cold]
-    pub(super) fn record_failure(&mut self, outcome: Outcome, failure: Failure) {
-        let Outcome { index, kind, start, concurrency } = outcome;
+    pub(super) fn record_failure(&mut self, outcome: AttemptRecord, failure: Failure) {
+        let AttemptRecord { index, kind, start, concurrency } = outcome;
         let (set, clock) = (&self.endpoints.set, self.clock());
         let uptime = clock.uptime();
         if let Failure::Status(_) = failure {

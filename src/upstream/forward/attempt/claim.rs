@@ -1,12 +1,12 @@
 //! The claim of a request to a place at an endpoint, and what clients hold beyond their shares.
 
-use super::Run;
+use super::RequestAttempts;
 use crate::upstream::{
     PlaceHolder,
     paced_place::{Claim, PacedPlace},
 };
 
-impl Run<'_> {
+impl RequestAttempts<'_> {
     /// The request's body, if it is still awaited, holds `place`.
     pub(super) fn hold_upload(&self, place: Option<Box<PacedPlace>>) {
         if let Some(upload) = self.holder.and_then(|holder| holder.upload) {
