@@ -81,7 +81,7 @@ use crate::{
     compress::CompressionBudget,
     error::GatewayError,
     http1::{Fields, FramingError, RequestHead, Version},
-    identity::{KeySecret, client::mask_address},
+    identity::client::mask_address,
     limit::Admission,
     live::LiveSnapshot,
     metrics::{Metrics, RouteCounters, WorkerMetrics},
@@ -291,9 +291,9 @@ impl Gateway {
         // Boxed: it is moved many times with the response.
         let mut context = Box::new(context);
         if let Some(writer) = &self.access_log {
-            let (k0, k1) = self.shared.store.key_secret();
             context.arrived_at = self.shared.clock.now();
-            let logger = AccessLogger { writer: Rc::clone(writer), secret: KeySecret(k0, k1) };
+            let secret = self.shared.store.key_secret();
+            let logger = AccessLogger { writer: Rc::clone(writer), secret };
             context.access_logger = Some(logger);
         }
         context.tracing = self.begin_trace(&context);

@@ -57,7 +57,9 @@ pub use client::{AddressSource, ClientAddress, TrustedProxies};
 pub use condition::{caller_percentile, header_value, is_forwarding_field};
 pub use extract::AmbiguousValue;
 pub use extract::QueryPairs;
-pub use key::{KeyPlan, KeySecret, Part, Subject};
+pub use key::{KeyPlan, Part, Subject};
 pub use key_input::{KeyInput, KeyInputError};
 pub use token::{TokenSource, token};
 pub use values::{KeyValues, PartValue};
+
+pub use crate::secret::KeySecret;

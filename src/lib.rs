@@ -20,7 +20,7 @@
 //! limits: {per-client: {quota: 1, window: 1m, key: [client_ip]}}
 //! routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [per-client]}]
 //! ")?;
-//! let server = Server::start(&path, Clock::system())?;
+//! let server = Server::builder(Clock::system()).start_file(&path)?;
 //!
 //! let get = || -> std::io::Result<String> {
 //!     let mut client = TcpStream::connect(server.addresses[0])?;

@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use super::{
     extract::AmbiguousValue,
-    key::{FALLBACK_TAG, KeyHasher, KeyPlan, KeySecret, Part, PartSink, Subject},
+    key::{FALLBACK_TAG, KeyHasher, KeyPlan, Part, PartSink, Subject},
     token::{TokenSource, token},
 };
-use crate::http1::Fields;
+use crate::{http1::Fields, secret::KeySecret};
 
 /// The caller of a request, as 64 bits of a keyed hash.
 #[derive(Clone, Debug, Eq, PartialEq)]

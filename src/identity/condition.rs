@@ -6,10 +6,10 @@ use http::HeaderName;
 
 use super::{
     extract::AmbiguousValue,
-    key::{FALLBACK_TAG, KeyHasher, KeySecret, PartSink, SHARE_TAG},
+    key::{FALLBACK_TAG, KeyHasher, PartSink, SHARE_TAG},
     token::{Token, TokenSource, header_token, token},
 };
-use crate::http1::Fields;
+use crate::{http1::Fields, secret::KeySecret};
 
 /// The canonical value of a header; `None` if it is not sent.
 ///

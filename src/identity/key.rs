@@ -15,11 +15,7 @@ use super::{
     extract::{AmbiguousValue, single_cookie, single_query_param},
     token::{Token, TokenSource, header_token, token},
 };
-use crate::http1::Fields;
-
-/// The 128-bit secret of the keyed hash, as two halves.
-#[derive(Clone, Copy)]
-pub struct KeySecret(pub u64, pub u64);
+use crate::{http1::Fields, secret::KeySecret};
 
 /// One part of a key.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -8,10 +8,11 @@ use super::{
     canonical::{canonical_host, decoded_cookie_value, strip_matrix_params, trim},
     client,
     credentials::canonical_credentials,
-    key::{CallerParts, FALLBACK_TAG, KeyHasher, KeyPlan, KeySecret, Part, PartSink},
+    key::{CallerParts, FALLBACK_TAG, KeyHasher, KeyPlan, Part, PartSink},
     signed,
     token::{Token, TokenSource},
 };
+use crate::secret::KeySecret;
 
 /// The values of a caller's key.
 #[derive(Clone, Copy)]
