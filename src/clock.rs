@@ -4,6 +4,12 @@
 //! that a test moves. Deadlines, delays, the drain, and the store's timeouts and probes use that clock,
 //! so a test covers minutes of them in milliseconds of real time.
 //!
+//! | file | what |
+//! |---|---|
+//! | `time.rs` | the kinds of time |
+//! | `coarse.rs` | a worker's coarse clock |
+//! | `interval.rs` | measured durations, and the ticks of periodic tasks |
+//!
 //! ```
 //! use std::time::Duration;
 //! use tidegate::clock::Clock;

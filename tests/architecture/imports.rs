@@ -25,9 +25,17 @@ const LEAVES: [&str; 15] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 36] = [
+const ALLOWED: [(&str, &str, &str); 47] = [
     ("config", "escape", "faults quote what the file has"),
     ("identity", "escape", "errors quote what the request has"),
+    ("config", "file", "it reads itself and the secrets that it names"),
+    ("config", "compress", "an encoding is configured by its own name"),
+    ("config", "identity", "so are the parts of a key and the sources of tokens"),
+    ("config", "limit", "so is what happens while Redis is unavailable"),
+    ("config", "telemetry", "so are the fields of the access log"),
+    ("config", "throttle", "so is the throttle's mode"),
+    ("config", "trace", "so are the senders whose traces are continued"),
+    ("config", "upstream", "so are protocols and load-balancing policies"),
     ("config", "sensitive", "faults hide what may be a credential"),
     ("identity", "sensitive", "a key's values are shown without what may be a credential"),
     ("identity", "secret", "keys are hashed under what gateways of one store share"),
@@ -40,6 +48,9 @@ const ALLOWED: [(&str, &str, &str); 36] = [
     ("store", "redis", "it charges in Redis if gateways share their counters"),
     ("redis", "limit", "scripts get charges and quotas, and return verdicts and grants"),
     ("redis", "secret", "gateways report a tag of the secret that they share"),
+    ("limit", "clock", "a decision is made at a time of its store"),
+    ("connection_state", "clock", "deadlines go by the worker's coarse clock"),
+    ("transport", "clock", "so does what a failed tunnel may still send"),
     ("redis", "clock", "replies, probes and reconnecting wait by the time of the process"),
     ("template", "http1", "variables are values of parsed header fields"),
     ("template", "route", "a rewritten path is checked to be in normal form"),
@@ -48,7 +59,7 @@ const ALLOWED: [(&str, &str, &str); 36] = [
     ("throttle", "secret", "tokens are hashed under what gateways of one store share"),
     ("throttle", "counter", "it counts its calls as everything else is counted"),
     ("throttle", "redis", "it opens its own connections to the servers of the store"),
-    ("tls", "config", "its files are read as the configuration is: regular ones, and not for ever"),
+    ("tls", "file", "its files are read as the configuration is: regular ones, with a deadline"),
     ("trace", "clock", "its batches and pauses go by the time of the process"),
     ("compress", "client_usage", "a client has a share of the memory for encoders"),
     ("upstream", "client_usage", "a client has a share of what its requests hold at servers"),
@@ -69,13 +80,14 @@ const ALLOWED: [(&str, &str, &str); 36] = [
 ];
 
 /// What the other modules may import. A module that is not in the list of another is above or beside it.
-const MAY_IMPORT: [(&str, &[&str]); 22] = [
+const MAY_IMPORT: [(&str, &[&str]); 23] = [
     // What each client address uses is counted by all who bound something.
     ("client_usage", &[]),
     ("handover", &[]),
     ("clock", &[]),
     ("counter", &[]),
     ("escape", &[]),
+    ("file", &[]),
     ("mix", &[]),
     ("secret", &[]),
     ("sensitive", &[]),
@@ -90,6 +102,7 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "compress",
             "config",
             "connection_state",
+            "file",
             "http1",
             "identity",
             "limit",
@@ -102,17 +115,20 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "upstream",
         ],
     ),
-    ("respond", &["error", "http1", "limit", "plan", "snapshot", "throttle", "upstream"]),
+    ("respond", &["clock", "error", "http1", "limit", "plan", "snapshot", "throttle", "upstream"]),
     // What is decided before anything is charged. A request, `explain` and `replay` share it, so it
     // stands below all three, and above the leaves that it calls one after the other.
     ("plan", &["error", "http1", "identity", "limit", "route", "snapshot", "template", "tls"]),
     // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
     (
         "replay",
-        &["error", "escape", "http1", "identity", "limit", "plan", "route", "snapshot", "store"],
+        &[
+            "clock", "error", "escape", "http1", "identity", "limit", "plan", "route", "snapshot",
+            "store",
+        ],
     ),
     ("live", &["snapshot"]),
-    ("reload", &["config", "gateway", "snapshot", "tls", "trace"]),
+    ("reload", &["config", "file", "gateway", "snapshot", "tls", "trace"]),
     (
         "gateway",
         &[
@@ -144,6 +160,7 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
     (
         "connection",
         &[
+            "clock",
             "connection_state",
             "gateway",
             "http1",
@@ -171,6 +188,7 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
     (
         "admin",
         &[
+            "clock",
             "config",
             "connection",
             "gateway",
@@ -195,6 +213,7 @@ const MAY_IMPORT: [(&str, &[&str]); 22] = [
             "admin",
             "clock",
             "config",
+            "file",
             "gateway",
             "handover",
             "live",
@@ -223,6 +242,7 @@ const CLI: (&str, &[&str]) = (
         "config",
         "error",
         "handover",
+        "file",
         "http1",
         "identity",
         "limit",
