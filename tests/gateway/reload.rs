@@ -187,7 +187,11 @@ struct WatchedGateway(Server);
 
 impl WatchedGateway {
     fn start(path: &Path) -> Self {
-        Self(Server::start(path, Clock::system()).unwrap_or_else(|error| panic!("{error}")))
+        Self(
+            Server::builder(Clock::system())
+                .start_file(path)
+                .unwrap_or_else(|error| panic!("{error}")),
+        )
     }
 
     fn response(&self) -> String {
