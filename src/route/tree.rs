@@ -66,7 +66,7 @@ struct Shape {
 
 /// What follows a partly fixed segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Successor {
+pub(super) enum NextNode {
     /// The node for the next segment.
     Node(usize),
     /// The leaf after `{*name}`.
@@ -253,7 +253,7 @@ impl PartialSegments {
         &self,
         segment: &'p str,
         remaining_path: &'p str,
-    ) -> Option<(Successor, &'p str)> {
+    ) -> Option<(NextNode, &'p str)> {
         let Shape { fixed, is_param, prefix } = self.shape;
         if is_param {
             let before = segment.get(..prefix)?;
@@ -261,11 +261,11 @@ impl PartialSegments {
             let end = segment.len().checked_sub(fixed - prefix).filter(|end| *end > prefix)?;
             let (value, after) = segment.get(prefix..)?.split_at_checked(end - prefix)?;
             let node = *self.targets.get(&TextsRef(before, after))?;
-            Some((Successor::Node(node), value))
+            Some((NextNode::Node(node), value))
         } else {
             let (before, value) = remaining_path.split_at_checked(prefix)?;
             let leaf = *self.targets.get(&TextsRef(before, ""))?;
-            Some((Successor::Leaf(leaf), value))
+            Some((NextNode::Leaf(leaf), value))
         }
     }
 }
