@@ -76,6 +76,7 @@
 //! # Configuration
 //!
 //! - [`config`]: the configuration file: its types, parser and faults.
+//! - [`mod@file`]: reads files that an operator names, with a deadline.
 //! - [`snapshot`]: a configuration compiled into immutable rules.
 //! - [`replay`]: runs a recorded access log through the limits of a configuration.
 //!
@@ -98,6 +99,7 @@ pub mod connection_state;
 pub mod counter;
 pub mod error;
 pub mod escape;
+pub mod file;
 pub mod gateway;
 pub mod handover;
 pub mod http1;

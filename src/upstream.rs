@@ -71,6 +71,8 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use proxy_header::{ProxiedAddress, ProxyHeader};
 use rustls::pki_types::ServerName;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use connection_budget::{ConnectionBudget, is_own_shortage};
 pub use endpoint::{EndpointState, FAILURE_KINDS, InFlight, LastChange};
@@ -163,23 +165,25 @@ impl fmt::Display for Target {
     }
 }
 
-/// The version of HTTP that a server is spoken to.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+/// HTTP version used with the targets.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Protocol {
     /// HTTP/1.1.
     Http1,
-    /// HTTP/2; in clear with prior knowledge.
+    /// HTTP/2: with `https`, the server must choose it in the handshake; in clear, with prior knowledge.
     Http2,
-    /// What the server prefers in the TLS handshake; in clear HTTP/1.1.
+    /// With `https`, HTTP/2 if the server chooses it in the handshake; otherwise HTTP/1.1.
     Auto,
 }
 
 /// A version of the PROXY protocol.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ProxyVersion {
-    /// A line of text.
+    /// Version 1: a line of text.
     V1,
-    /// Binary.
+    /// Version 2: binary.
     V2,
 }
 

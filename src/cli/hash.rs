@@ -5,7 +5,7 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 use super::config_file::ConfigFile;
 use super::{Exit, exit_after_write, print_error};
 use crate::config::EnvLookup;
-use crate::identity::{KeyInput, KeyInputError, KeyPlan, Part};
+use crate::identity::{KeyInput, KeyInputError, KeyPart, KeyPlan};
 use crate::server;
 use crate::snapshot::Snapshot;
 
@@ -78,7 +78,7 @@ pub(super) fn run(
 
 /// The key that is hashed.
 fn plan(arguments: &HashArgs, snapshot: &Snapshot) -> Result<KeyPlan, String> {
-    let Some(name) = &arguments.limit else { return Ok(KeyPlan(vec![Part::Token])) };
+    let Some(name) = &arguments.limit else { return Ok(KeyPlan(vec![KeyPart::Token])) };
     let named = snapshot.limits.iter().find(|policy| *policy.limit.name == **name);
     named.map(|policy| policy.key.clone()).ok_or_else(|| {
         let names: Vec<&str> = snapshot.limits.iter().map(|policy| &*policy.limit.name).collect();

@@ -16,6 +16,7 @@ use crate::{
     admin::{AdminAccess, AdminListener, AdminToken, AllowedHosts, Stops},
     clock::Clock,
     config::{self, EnvLookup, Environment, Faults, LoadedConfig},
+    file,
     gateway::{ConnectionLimit, DelayQueues, Shared},
     handover::PassedSockets,
     live::LiveSnapshot,
@@ -147,10 +148,9 @@ impl ServerBuilder {
 
 /// The configuration file's content; a pipe such as `/dev/stdin` is read to its end.
 fn read_configuration(path: &Path) -> Result<Vec<u8>, Faults> {
-    let file = path.to_owned();
-    let read = move || config::read_file(&file, config::MAX_READ);
-    config::read_within(config::READ_TIMEOUT, read)
-        .map_err(|error| config::unreadable(path, &error))
+    let owned = path.to_owned();
+    let read = move || file::read(&owned, config::MAX_READ);
+    file::read_within(file::READ_TIMEOUT, read).map_err(|error| config::unreadable(path, &error))
 }
 
 /// Which requests the admin API answers: with which `Host`, and with the token that is read here.

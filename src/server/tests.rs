@@ -2,12 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::{
-    clock::Clock,
-    config::{self, LoadedConfig},
-    reload::Loader,
-    snapshot::Snapshot,
-};
+use crate::{clock::Clock, config::LoadedConfig, file, reload::Loader, snapshot::Snapshot};
 
 /// A configuration with one route of this name.
 fn yaml_with_route(name: &str) -> String {
@@ -49,7 +44,7 @@ impl ReloadTest {
     /// The same test, but a reload reads the file within `timeout`.
     fn with_timeout(self, timeout: Duration) -> Self {
         let reloader = Arc::into_inner(self.reloader).unwrap();
-        let reloader = Arc::new(reloader.with_reader(config::read_regular, timeout));
+        let reloader = Arc::new(reloader.with_reader(file::read_regular, timeout));
         Self { reloader, ..self }
     }
 
@@ -107,7 +102,7 @@ fn a_reload_that_cannot_read_the_file_ends_at_its_deadline() {
     // Like a file of a server that is gone: opening a FIFO without a writer does not return.
     let (loaded, shared) = (&gateway.loaded, gateway.server.shared.clone());
     let reloader = Reloader::new(gateway.path.clone(), loaded, shared, Arc::new(|_: &str| None))
-        .with_reader(config::read_file, Duration::from_millis(50));
+        .with_reader(file::read, Duration::from_millis(50));
     let fault = || reloader.reload_blocking().unwrap_err().to_string();
     let first = fault();
     assert!(first.contains("other.yaml:1:1: the file could not be read within 50ms"), "{first}");

@@ -1,5 +1,8 @@
 //! Which requests are sampled.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{IdSource, RequestTrace, SpanContext, TraceParent};
 
 use crate::clock::Uptime;
@@ -10,11 +13,13 @@ const RANDOM_BITS: u32 = 56;
 const MAX_STATE: usize = 512;
 
 /// Whose `traceparent` is followed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ParentTrust {
-    /// That of every client.
+    /// That of every client. Clients decide then how many requests are sampled.
     All,
-    /// That of trusted proxies.
+    /// That of the peers in `client.trusted_proxies`.
+    #[default]
     TrustedProxies,
     /// None.
     None,

@@ -32,21 +32,27 @@ pub use peak_ewma::{FAILURE_LATENCY, PeakEwma};
 pub use random::SplitMix;
 pub use reason::{Description, Reason, SkipCause};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use self::{alias::AliasTable, draw::Draw, ring::Ring};
 
 /// The ramp of an endpoint that is not in slow start: its whole weight, in 1/1024.
 pub const FULL_RAMP: u32 = 1_024;
 
-/// How an endpoint is chosen.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Load-balancing policy: how a target is chosen for a request.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// In turn, by weight.
+    /// Each target in turn, in proportion to the weights.
     RoundRobin,
-    /// The one of two random endpoints with fewer requests in flight.
+    /// Of two random targets, the one with fewer requests in flight.
+    #[default]
     LeastRequests,
-    /// The one of two random endpoints with the lower latency times requests in flight.
+    /// Of two random targets, the one with the lower product of latency and requests in flight.
     PeakEwma,
-    /// By the request's key.
+    /// The target that `hash_key` is mapped to: the same for the same key, as long as it is in service and
+    /// not overloaded.
     Hash,
 }
 

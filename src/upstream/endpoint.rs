@@ -19,7 +19,7 @@ pub(super) use self::in_flight::ConnectionGuard;
 pub use self::in_flight::InFlight;
 use super::{
     Bounds, Target,
-    adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
+    adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample},
     balance::{ErrorRate, Observed, PeakEwma},
     client_holdings::ClientHoldings,
     connection_budget::{ConnectionBudget, is_address_unavailable, is_own_shortage},
@@ -282,12 +282,11 @@ impl EndpointState {
         Some(self.adaptive_limit.load(Relaxed)).filter(|limit| *limit != NO_LIMIT)
     }
 
-    /// Records an attempt for adaptive concurrency. `in_flight` is the number at its start, with itself.
-    pub(super) fn record_sample(&self, latency: u64, in_flight: u32, is_dropped: bool, now: u64) {
+    /// Records an attempt for adaptive concurrency.
+    pub(super) fn record_sample(&self, sample: Sample, now: u64) {
         let mut adaptive = self.adaptive.lock();
         let Some((_, limit)) = adaptive.as_mut() else { return };
-        let outcome = if is_dropped { SampleOutcome::Dropped } else { SampleOutcome::Responded };
-        if let Some(limit) = limit.record(Sample { latency, in_flight, outcome }, now) {
+        if let Some(limit) = limit.record(sample, now) {
             self.adaptive_limit.store(limit, Relaxed);
             self.load.pending.wake_next();
         }

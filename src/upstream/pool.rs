@@ -45,7 +45,7 @@ pub struct Pool {
     openings: Cell<usize>,
     /// The number of requests that wait for one of them.
     waiting: Cell<usize>,
-    /// Wakes those that wait.
+    /// Wakes the requests that wait.
     opened: Notify,
     idle: RefCell<Vec<UpstreamHttp1Connection>>,
     coarse_clock: CoarseClock,
@@ -88,7 +88,7 @@ impl UpstreamConnection {
     }
 }
 
-/// Counts a connection that is being opened; wakes those that wait for it when it is dropped.
+/// Counts a connection that is being opened; wakes the requests that wait for it when it is dropped.
 struct ConnectInFlight<'a>(&'a Pool);
 
 impl<'a> ConnectInFlight<'a> {
@@ -108,7 +108,7 @@ impl PoolTable {
     pub(super) fn pool(&self, endpoint: &Arc<EndpointState>) -> Rc<Pool> {
         let new = || Pool::new(Arc::clone(endpoint), self.coarse_clock.clone());
         let mut pools = self.pools.borrow_mut();
-        // A pool keeps its endpoint, so the address is its own.
+        // The pool holds the `Arc`, so no other endpoint can have this address.
         Rc::clone(pools.entry(Arc::as_ptr(endpoint).addr()).or_insert_with(new))
     }
 
@@ -201,26 +201,26 @@ impl Pool {
     }
 
     /// Whether the server speaks HTTP/2 for such a request; `None` before the first handshake that chooses it.
-    fn is_http2(&self, choice: LinkWanted) -> Option<bool> {
-        if self.upgrades_over_http1(choice) { Some(false) } else { self.is_http2.get() }
+    fn is_http2(&self, wanted: LinkWanted) -> Option<bool> {
+        if self.upgrades_over_http1(wanted) { Some(false) } else { self.is_http2.get() }
     }
 
-    /// Whether HTTP/1.1 is chosen for an upgrade: few servers accept one over HTTP/2.
-    fn upgrades_over_http1(&self, choice: LinkWanted) -> bool {
-        choice.is_upgrade && self.target().protocol == Protocol::Auto
+    /// True if HTTP/1.1 is taken for an upgrade: few servers accept one over HTTP/2.
+    fn upgrades_over_http1(&self, wanted: LinkWanted) -> bool {
+        wanted.is_upgrade && self.target().protocol == Protocol::Auto
     }
 
     /// Takes an idle connection, or a place on one of HTTP/2. Connections that the server has closed are
     /// dropped.
-    pub(super) fn take(&self, choice: LinkWanted) -> Option<UpstreamConnection> {
-        let is_http2 = self.is_http2(choice);
+    pub(super) fn take(&self, wanted: LinkWanted) -> Option<UpstreamConnection> {
+        let is_http2 = self.is_http2(wanted);
         if is_http2 != Some(false) {
             let slot = self.http2.take(&self.coarse_clock);
             if slot.is_some() || is_http2 == Some(true) {
                 return slot.map(UpstreamConnection::Http2);
             }
         }
-        if choice.is_fresh {
+        if wanted.is_fresh {
             return None;
         }
         let mut idle = self.idle.borrow_mut();
@@ -238,37 +238,37 @@ impl Pool {
     pub(super) async fn connect(
         &self,
         connect_timeout: Duration,
-        choice: LinkWanted,
+        wanted: LinkWanted,
     ) -> io::Result<UpstreamConnection> {
         let connecting = async {
-            while self.is_http2(choice) != Some(false)
+            while self.is_http2(wanted) != Some(false)
                 && self.waiting.get() < self.openings.get() * MAX_WAITING
             {
                 let waiting = ConnectWaiter::new(self);
                 self.opened.notified().await;
                 drop(waiting);
-                if let Some(link) = self.take(choice) {
+                if let Some(link) = self.take(wanted) {
                     return Ok(link);
                 }
             }
             let _opening = ConnectInFlight::new(self);
-            self.open(choice).await
+            self.open(wanted).await
         };
         let timed_out = |_| Err(io::ErrorKind::TimedOut.into());
         timeout(connect_timeout, connecting).await.unwrap_or_else(timed_out)
     }
 
     /// Whether a connection can be opened, or waited for, within the bound of connections.
-    pub(super) fn has_room(&self, choice: LinkWanted) -> bool {
-        let is_shared = self.is_http2(choice) != Some(false) && self.openings.get() > 0;
-        let max = choice.max_connections;
+    pub(super) fn has_room(&self, wanted: LinkWanted) -> bool {
+        let is_shared = self.is_http2(wanted) != Some(false) && self.openings.get() > 0;
+        let max = wanted.max_connections;
         is_shared || max.is_none_or(|max| self.endpoint.connections() < max)
     }
 
-    async fn open(&self, choice: LinkWanted) -> io::Result<UpstreamConnection> {
-        let is_http1 = self.upgrades_over_http1(choice);
-        let guard = ConnectionGuard::open(&self.endpoint, choice.max_connections)?;
-        let socket = self.connect_socket(choice.proxied).await?;
+    async fn open(&self, wanted: LinkWanted) -> io::Result<UpstreamConnection> {
+        let is_http1 = self.upgrades_over_http1(wanted);
+        let guard = ConnectionGuard::open(&self.endpoint, wanted.max_connections)?;
+        let socket = self.connect_socket(wanted.proxied).await?;
         let transport = match &self.target().tls {
             None => Transport::Plain(socket),
             Some(tls) => {
@@ -285,7 +285,7 @@ impl Pool {
                 stream.into()
             }
         };
-        if self.is_http2(choice) == Some(true) {
+        if self.is_http2(wanted) == Some(true) {
             let slot = self.http2.open(transport, guard, &self.coarse_clock).await?;
             self.endpoint.set_streams(slot.max_streams());
             return Ok(UpstreamConnection::Http2(slot));
@@ -326,6 +326,8 @@ impl Pool {
             connection.mark_idle(self.coarse_clock.now());
             idle.push(connection);
         }
+        drop(idle);
+        self.check();
     }
 
     /// Closes the connections that have been idle for longer than `limit` ms; all idle ones if it is 0.
@@ -334,6 +336,20 @@ impl Pool {
         let is_kept = |idle_since: CoarseTime| limit > 0 && now.saturating_sub(idle_since) <= limit;
         self.http2.sweep(now, limit);
         self.idle.borrow_mut().retain(|connection| is_kept(connection.idle_since));
+        self.check();
+    }
+
+    /// Checks the invariants of the idle connections, in debug builds.
+    fn check(&self) {
+        if cfg!(debug_assertions) {
+            let idle = self.idle.borrow();
+            assert!(idle.len() <= MAX_IDLE, "{} idle connections", idle.len());
+            assert!(idle.iter().all(|connection| connection.is_reused && !connection.is_upgraded));
+            let is_shared = self.target().send_proxy.is_none();
+            assert!(is_shared || idle.is_empty(), "a client's own connection is kept");
+            let open = self.endpoint.connections() as usize;
+            assert!(idle.len() <= open, "{} idle connections, {open} open", idle.len());
+        }
     }
 
     /// The number of idle connections.

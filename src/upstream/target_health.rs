@@ -82,6 +82,7 @@ impl UpstreamHealth {
     pub fn new(settings: HealthSettings, targets: Vec<TargetHealth>, now: u64) -> Self {
         let mut health = Self { settings, targets };
         health.release_excess(now, &mut Changes::new());
+        health.check();
         health
     }
 
@@ -123,6 +124,12 @@ impl UpstreamHealth {
 
     /// Records an attempt that succeeded.
     pub fn record_success(&mut self, index: usize, kind: AttemptKind, now: u64) -> Changes {
+        let changes = self.apply_success(index, kind, now);
+        self.check();
+        changes
+    }
+
+    fn apply_success(&mut self, index: usize, kind: AttemptKind, now: u64) -> Changes {
         let mut changes = Changes::new();
         let target = &mut self.targets[index];
         if !target.is_ejected() {
@@ -136,7 +143,7 @@ impl UpstreamHealth {
             }
             self.release_excess(now, &mut changes);
         }
-        // Others succeed that were sent before the ejection.
+        // Attempts sent before the ejection may still succeed.
         changes
     }
 
@@ -148,12 +155,24 @@ impl UpstreamHealth {
         failure: Failure,
         now: u64,
     ) -> Changes {
+        let changes = self.apply_failure(index, kind, failure, now);
+        self.check();
+        changes
+    }
+
+    fn apply_failure(
+        &mut self,
+        index: usize,
+        kind: AttemptKind,
+        failure: Failure,
+        now: u64,
+    ) -> Changes {
         let target = &mut self.targets[index];
         if self.settings.max_share == 0 || target.is_down || !target.is_member() {
             return Changes::new();
         }
         if target.is_ejected() {
-            // Others fail that were sent before the ejection.
+            // Attempts sent before the ejection may still fail.
             return match kind {
                 AttemptKind::Trial => self.fail_trial(index, failure, now),
                 AttemptKind::Regular => Changes::new(),
@@ -174,6 +193,12 @@ impl UpstreamHealth {
         result: Result<(), CheckFailure>,
         now: u64,
     ) -> Changes {
+        let changes = self.apply_check(index, result, now);
+        self.check();
+        changes
+    }
+
+    fn apply_check(&mut self, index: usize, result: Result<(), CheckFailure>, now: u64) -> Changes {
         let mut changes = Changes::new();
         let target = &mut self.targets[index];
         match result {
@@ -298,6 +323,17 @@ impl UpstreamHealth {
         }
     }
 
+    /// Checks the invariants of all targets, in debug builds.
+    fn check(&self) {
+        if cfg!(debug_assertions) {
+            self.targets.iter().for_each(TargetHealth::check);
+            assert!(
+                self.suspects() <= self.max_suspects() || self.is_all_down(),
+                "more than the share is ejected while a target works: {self:?}"
+            );
+        }
+    }
+
     /// Whether no target is in service.
     fn is_all_down(&self) -> bool {
         !self.targets.iter().any(TargetHealth::is_in_service)
@@ -308,7 +344,7 @@ impl UpstreamHealth {
         self.targets.iter().filter(|target| target.is_suspect()).count()
     }
 
-    /// The most that may be.
+    /// The maximum number of ejected targets while one works.
     fn max_suspects(&self) -> usize {
         let members = self.targets.iter().filter(|target| target.is_member()).count();
         members * self.settings.max_share.min(100) as usize / 100

@@ -117,15 +117,15 @@ fn is_grpc_server_error(status: &[u8]) -> bool {
     matches!(status, b"2" | b"4" | b"12" | b"13" | b"14" | b"15")
 }
 
-/// Performs one exchange on `link`.
+/// Performs one exchange on `connection`.
 pub(super) async fn exchange(
-    link: UpstreamConnection,
+    connection: UpstreamConnection,
     head: AttemptHead<'_>,
     outgoing: &mut OutgoingRequest,
     client: &dyn ClientStream,
     response_timeout: Option<u64>,
 ) -> Result<Exchanged, FailedExchange> {
-    match link {
+    match connection {
         UpstreamConnection::Http1(mut connection) => {
             outgoing.write_http1(head);
             match connection.exchange(outgoing, client, response_timeout).await {

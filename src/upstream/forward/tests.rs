@@ -2,7 +2,8 @@ use super::*;
 use crate::{
     clock::{Clock, CoarseClock, CoarseTime},
     upstream::{
-        Bounds, EndpointState, InFlight, Protocol, ServerAddress, Servers, Target, WeightedTarget,
+        Bounds, EndpointState, InFlight, Protocol, RetryConditions, ServerAddress, Servers, Target,
+        WeightedTarget,
         balance::{PickRequest, Policy},
         paced_place::{Claim, NoPlace},
         target_health::{AttemptKind, HealthSettings, ServiceLevel},
@@ -202,10 +203,4 @@ fn health_and_load_outlive_a_reload() {
     assert!((0..50).any(|turn| choose(&balancer, turn, &[]) == Some(1)));
     drop(place);
     assert_eq!(after.set.members[1].state.in_flight(), 0);
-}
-
-#[test]
-fn an_unsent_request_opens_at_most_two_new_connections() {
-    let opened = (1..10).find(|opened| !may_reconnect(*opened));
-    assert_eq!(opened, Some(MAX_NEW_CONNECTIONS));
 }

@@ -1,4 +1,16 @@
-//! The state of one target.
+//! The state of one target, as its attempts determine it:
+//!
+//! ```text
+//!                eject                   begin_trial: moves `until`
+//!   InService ───────────▶ Ejected { until } ──┐
+//!       ▲                   ▲   │      ▲       │
+//!       │             eject │   │      └───────┘
+//!       │                   │   │ return_to_service
+//!       └── without ─── SlowStart { since } ◀───┘
+//!           slow start
+//! ```
+//!
+//! Whether health checks find it down, and whether its weight is 0, are independent of this state.
 
 use super::{
     Failure, HealthSettings,
@@ -7,13 +19,13 @@ use super::{
 
 /// The health of one target: failures since the last success, its ejection, and its health checks.
 ///
-/// The rules that consider the other targets, too, are those of [`UpstreamHealth`](super::UpstreamHealth).
+/// [`UpstreamHealth`](super::UpstreamHealth) has the rules that also consider the other targets.
 #[derive(Clone, Debug, Default)]
 pub struct TargetHealth {
     pub(super) state: TargetState,
     /// Failures since the last success.
     pub(super) failures: u32,
-    /// Whether the target would be ejected, but for the maximum share.
+    /// True if only the maximum share keeps the target from its ejection.
     pub(super) is_kept: bool,
     /// The duration of the last ejection, in ms; 0 before the first.
     pub(super) last_duration: u64,
@@ -64,6 +76,17 @@ impl TargetHealth {
         Self { is_drained, ..self }
     }
 
+    /// Checks the invariants between the fields, in debug builds.
+    pub(super) fn check(&self) {
+        debug_assert!(!self.is_ejected() || self.failures == 0, "ejected, with failures: {self:?}");
+        debug_assert!(!self.is_ejected() || self.last_duration > 0, "no duration: {self:?}");
+        debug_assert!(!self.is_kept || self.failures > 0, "kept without failures: {self:?}");
+        debug_assert!(
+            self.passed_checks == 0 || self.failed_checks == 0,
+            "health checks passed and failed in a row: {self:?}"
+        );
+    }
+
     /// What the choice reads.
     pub(super) fn view(&self) -> HealthView {
         let has_failures = self.failures > 0;
@@ -78,7 +101,7 @@ impl TargetHealth {
         }
     }
 
-    /// Whether the target counts among those that requests may be sent to.
+    /// True if requests may be sent to the target.
     pub(super) fn is_member(&self) -> bool {
         !self.is_drained
     }
