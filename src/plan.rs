@@ -36,7 +36,9 @@ use http::Method;
 use smallvec::SmallVec;
 
 pub use self::{
-    decision::{Answer, Decision, DecisionInput, NextStep, Refusal, RoutePlan, decide},
+    decision::{
+        DecisionInput, LocalAnswer, NextStep, RequestDecision, RequestRefusal, RoutePlan, decide,
+    },
     evidence::{CallerShare, Evidence},
     location::PublicUrl,
     request_view::RequestView,
@@ -141,7 +143,7 @@ impl<'r> RequestAttributes<'r> {
         &'a self,
         snapshot: &'a Snapshot,
         evidence: &Evidence<'_>,
-    ) -> Result<MatchedRoute<'a>, Refusal> {
+    ) -> Result<MatchedRoute<'a>, RequestRefusal> {
         let mut ambiguous = None;
         let query = OnceCell::new();
         let decide = |route: &ConditionalRoute| match *evidence {
@@ -163,7 +165,7 @@ impl<'r> RequestAttributes<'r> {
                 params: found.params,
                 ipv6_prefix: snapshot.identity.ipv6_prefix,
             }),
-            Lookup::Undecided(_) => Err(Refusal {
+            Lookup::Undecided(_) => Err(RequestRefusal {
                 error: ambiguous.unwrap_or(GatewayError::NoRoute),
                 route: None,
                 is_undecided: true,
