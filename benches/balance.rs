@@ -16,7 +16,7 @@ use divan::Bencher;
 use simulation::{Capacity, FixedLimit, Limiter, Second, Simulation};
 use tidegate::upstream::{
     adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
-    balance::{Balancer, Choice, ChoiceInput, Endpoint, EndpointView, PeakEwma, Policy},
+    balance::{Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, WeightedEndpoint},
     retry_budget::RetryBudget,
     target_health::{
         AttemptKind, Availability, Failure, HealthSettings, HealthView, TargetHealth,
@@ -100,19 +100,21 @@ fn targets(count: usize) -> Targets {
 fn balancer(policy: Policy, count: usize, weight: impl Fn(usize) -> u32) -> Balancer {
     let names: Vec<String> =
         (0..count).map(|index| format!("10.0.{}.{}:9000", index / 256, index % 256)).collect();
-    let endpoints =
-        names.iter().enumerate().map(|(index, name)| Endpoint { name, weight: weight(index) });
+    let endpoints = names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| WeightedEndpoint { name, weight: weight(index) });
     Balancer::new(policy, &endpoints.collect::<Vec<_>>())
 }
 
 /// Measures choices, each for another request.
 fn choose(bencher: Bencher<'_, '_>, balancer: &Balancer, view: &Targets) {
     let mut request = 0_u64;
-    bencher.bench_local(|| -> Option<Choice> {
+    bencher.bench_local(|| -> Option<Pick> {
         request += 1;
         // Keys and random bits that a processor cannot predict.
         let random = request.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        let input = ChoiceInput { turn: request, key: random, random, excluded: &[] };
+        let input = PickRequest { turn: request, key: random, random, excluded: &[] };
         black_box(balancer).choose(black_box(&input), black_box(view))
     });
 }

@@ -12,10 +12,13 @@ use std::{
 
 use bloomfilter::Bloom;
 use parking_lot::RwLock;
-use tidegate::throttle::{
-    Filter, Geometry, HashKeys,
-    geometry::{Millis, Sizing},
-    payload,
+use tidegate::{
+    secret::KeySecret,
+    throttle::{
+        Filter, Geometry, HashKeys,
+        geometry::{Millis, Sizing},
+        payload,
+    },
 };
 
 #[global_allocator]
@@ -37,8 +40,10 @@ fn main() {
     let lookups = capacity * 2;
     let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * MINUTE };
     let geometry = Geometry::new(&sizing).expect("a sizing");
-    let hash_keys =
-        HashKeys { token_key: (1, 2), positions: std::array::from_fn(|i| i as u8 * 37 + 11) };
+    let hash_keys = HashKeys {
+        token_secret: KeySecret(1, 2),
+        positions: std::array::from_fn(|i| i as u8 * 37 + 11),
+    };
     println!(
         "{MINUTES} minutes of {capacity} tokens, P {}: {} positions per minute, {} per token, {:.1} MB",
         sizing.false_positive,

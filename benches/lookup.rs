@@ -6,7 +6,7 @@ use divan::Bencher;
 use http::{HeaderName, Method, header};
 use tidegate::{
     http1::Fields,
-    identity::{ClientAddress, KeyPlan, KeySecret, Part, Subject, TokenSource},
+    identity::{ClientAddress, CredentialSource, KeyPart, KeyPlan, KeySecret, Subject},
     route::{Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule},
 };
 
@@ -20,7 +20,7 @@ fn main() {
 }
 
 /// Hashes the key of a typical request.
-fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[Part]) {
+fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[KeyPart]) {
     let mut headers = Fields::default();
     for (name, value) in [
         ("host", "api.example.com"),
@@ -32,7 +32,7 @@ fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[Part]) {
     ] {
         headers.push(name, value);
     }
-    let sources = [TokenSource::Header(header::AUTHORIZATION)];
+    let sources = [CredentialSource::Header(header::AUTHORIZATION)];
     let client: IpAddr = client.parse().expect("an address");
     let param = |name: &str| (name == "id").then_some("4711");
     let subject = Subject {
@@ -53,39 +53,39 @@ fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[Part]) {
 
 #[divan::bench]
 fn key_token(bencher: Bencher<'_, '_>) {
-    key(bencher, "192.0.2.1", &[Part::Token]);
+    key(bencher, "192.0.2.1", &[KeyPart::Token]);
 }
 
 #[divan::bench]
 fn key_client_ipv4(bencher: Bencher<'_, '_>) {
-    key(bencher, "192.0.2.1", &[Part::ClientIp]);
+    key(bencher, "192.0.2.1", &[KeyPart::ClientIp]);
 }
 
 #[divan::bench]
 fn key_client_ipv6(bencher: Bencher<'_, '_>) {
-    key(bencher, "2001:db8::1", &[Part::ClientIp]);
+    key(bencher, "2001:db8::1", &[KeyPart::ClientIp]);
 }
 
 /// The header of the key is missing, so the address takes its place.
 #[divan::bench]
 fn key_missing_header(bencher: Bencher<'_, '_>) {
-    key(bencher, "192.0.2.1", &[Part::Header(HeaderName::from_static("x-none"))]);
+    key(bencher, "192.0.2.1", &[KeyPart::Header(HeaderName::from_static("x-none"))]);
 }
 
 #[divan::bench]
 fn key_token_route_method(bencher: Bencher<'_, '_>) {
-    key(bencher, "192.0.2.1", &[Part::Token, Part::Route, Part::Method]);
+    key(bencher, "192.0.2.1", &[KeyPart::Token, KeyPart::Route, KeyPart::Method]);
 }
 
 #[divan::bench]
 fn key_six_parts(bencher: Bencher<'_, '_>) {
     let parts = [
-        Part::ClientIp,
-        Part::Host,
-        Part::Path,
-        Part::PathParam("id".into()),
-        Part::Header(HeaderName::from_static("x-team")),
-        Part::Query("sort".into()),
+        KeyPart::ClientIp,
+        KeyPart::Host,
+        KeyPart::Path,
+        KeyPart::PathParam("id".into()),
+        KeyPart::Header(HeaderName::from_static("x-team")),
+        KeyPart::Query("sort".into()),
     ];
     key(bencher, "192.0.2.1", &parts);
 }

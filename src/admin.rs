@@ -101,20 +101,23 @@ pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, access: AdminAccess)
         .layer(from_fn_with_state(access.hosts, guard::check_host_and_origin))
 }
 
-/// Serves `router` on `listener` until `stop` is cancelled, with the certificates of the running configuration. When
-/// `leave` is cancelled, no further connections are accepted.
-pub async fn serve(
-    listener: AdminListener,
-    router: Router,
-    shared: Arc<Shared>,
-    (stop, leave): (CancellationToken, CancellationToken),
-) {
+/// Ends control threads: cancelled once, for good.
+#[derive(Clone, Debug, Default)]
+pub struct Stops {
+    /// Ends all of them, after the workers.
+    pub all: CancellationToken,
+    /// Only ends the accepting of admin connections, whose listener a successor has.
+    pub admin: CancellationToken,
+}
+
+/// Serves `router` on `listener` until `stops` end it, with the certificates of the running configuration.
+pub async fn serve(listener: AdminListener, router: Router, shared: Arc<Shared>, stops: Stops) {
     match listener.into_accepting() {
         Ok(listener) => {
             let tls = move || shared.live.snapshot().admin_tls.clone();
-            let serving =
-                connections::serve(listener, router, tls, ConnectionBounds::default(), leave);
-            stop.run_until_cancelled(serving).await;
+            let bounds = ConnectionBounds::default();
+            let serving = connections::serve(listener, router, tls, bounds, stops.admin);
+            stops.all.run_until_cancelled(serving).await;
         }
         Err(error) => tracing::error!(%error, "the admin port cannot be served"),
     }

@@ -8,6 +8,9 @@ mod accept;
 mod compressor;
 mod permit;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 pub use self::{
     accept::negotiate,
     compressor::Compressor,
@@ -15,11 +18,12 @@ pub use self::{
 };
 
 /// A content coding that the gateway can apply.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Encoding {
-    /// gzip (RFC 1952).
+    /// gzip (RFC 1952), which all clients support.
     Gzip,
-    /// Zstandard (RFC 8878), with a window of at most 256 KiB.
+    /// Zstandard (RFC 8878): smaller and faster than gzip, with a window of at most 256 KiB.
     Zstd,
 }
 

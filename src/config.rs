@@ -16,7 +16,7 @@
 //! deserializes the types; `cross_check` refuses text that another YAML parser reads differently. Both replace
 //! references to environment variables (`environment`, `resolving`) before types are checked; `masks` keeps
 //! their values out of messages.
-//! `file` reads files with a deadline. The doc comments of the types are the descriptions in the JSON Schema ([`schema`]); editors get
+//! The doc comments of the types are the descriptions in the JSON Schema ([`schema`]); editors get
 //! [`editor_schema`], to which `strict_schema` adds what the types do not check.
 //!
 //! ```
@@ -44,7 +44,6 @@ mod editor_schema;
 mod environment;
 mod error_bodies;
 mod fault;
-mod file;
 mod headers;
 mod key_part;
 mod limits;
@@ -82,22 +81,18 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use access_log::{AccessLog, AccessLogField, AccessLogFormat, LogDestination};
+pub use access_log::{AccessLog, AccessLogFormat, LogDestination};
 pub use admin::{Admin, HostName};
 pub use admin_address::AdminAddress;
-pub use balance::{
-    AdaptiveConcurrency, Balance, Ejection, HealthCheck, RetryCondition, StatusRange,
-};
-pub use client::{Client, TokenSource};
-pub use compress::{Compress, CompressLevel, Encoding};
+pub use balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition, StatusRange};
+pub use client::Client;
+pub use compress::{Compress, CompressLevel};
 pub use cors::{Cors, CorsOrigin};
 pub use editor_schema::editor_schema;
 pub use error_bodies::ErrorBody;
 pub use fault::{Fault, Faults, Location};
-pub use file::{FileError, READ_TIMEOUT, read as read_file, read_regular, read_whole, read_within};
 pub use headers::{Headers, StandardHeaders};
-pub use key_part::KeyPart;
-pub use limits::{Algorithm, Cost, Limit, OnFailure, Reserve};
+pub use limits::{Algorithm, Cost, Limit, Reserve};
 pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
 pub use listen_address::ListenAddress;
 pub use method::Method;
@@ -111,12 +106,13 @@ pub use source::ConfigSource;
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use suggest::suggest;
 pub use target::{HostPort, Target, WeightedTarget};
-pub use throttle::{Mode, Throttle};
+pub use throttle::Throttle;
 pub use tiers::{Candidate, Tier, TierMatch, TierQuota};
-pub use traces::{CollectorUrl, Traces, TrustParent};
+pub use traces::{CollectorUrl, Traces};
 pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, parse_network};
-pub use upstreams::{FixedResponse, Protocol, ProxyVersion, Upstream, UpstreamTls};
+pub use upstreams::{FixedResponse, Upstream, UpstreamTls};
 
+use crate::file::{self, FileError};
 use fault::Mismatch;
 use located::Tree;
 use masks::Masks;

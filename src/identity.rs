@@ -21,14 +21,14 @@
 //! ```
 //! use tidegate::{
 //!     http1::Fields,
-//!     identity::{TokenSource, TrustedProxies, token},
+//!     identity::{CredentialSource, TrustedProxies, token},
 //! };
 //!
 //! let fields: Fields =
 //!     [("Authorization", "bearer  abc"), ("X-Forwarded-For", "6.6.6.6, 198.51.100.1")]
 //!         .into_iter()
 //!         .collect();
-//! let sources = [TokenSource::Header(http::header::AUTHORIZATION)];
+//! let sources = [CredentialSource::Header(http::header::AUTHORIZATION)];
 //! let token = token(&sources, &fields)?.expect("a token");
 //! assert_eq!(&*token.value, b"abc");
 //!
@@ -57,7 +57,9 @@ pub use client::{AddressSource, ClientAddress, TrustedProxies};
 pub use condition::{caller_percentile, header_value, is_forwarding_field};
 pub use extract::AmbiguousValue;
 pub use extract::QueryPairs;
-pub use key::{KeyPlan, KeySecret, Part, Subject};
+pub use key::{KeyPart, KeyPlan, Subject};
 pub use key_input::{KeyInput, KeyInputError};
-pub use token::{TokenSource, token};
+pub use token::{CredentialSource, token};
 pub use values::{KeyValues, PartValue};
+
+pub use crate::secret::KeySecret;

@@ -20,7 +20,7 @@
 //! limits: {per-client: {quota: 1, window: 1m, key: [client_ip]}}
 //! routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [per-client]}]
 //! ")?;
-//! let server = Server::start(&path, Clock::system())?;
+//! let server = Server::builder(Clock::system()).start_file(&path)?;
 //!
 //! let get = || -> std::io::Result<String> {
 //!     let mut client = TcpStream::connect(server.addresses[0])?;
@@ -76,6 +76,7 @@
 //! # Configuration
 //!
 //! - [`config`]: the configuration file: its types, parser and faults.
+//! - [`mod@file`]: reads files that an operator names, with a deadline.
 //! - [`snapshot`]: a configuration compiled into immutable rules.
 //! - [`replay`]: runs a recorded access log through the limits of a configuration.
 //!
@@ -98,6 +99,7 @@ pub mod connection_state;
 pub mod counter;
 pub mod error;
 pub mod escape;
+pub mod file;
 pub mod gateway;
 pub mod handover;
 pub mod http1;

@@ -48,6 +48,9 @@ mod state;
 pub mod token_bucket;
 mod verdict;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
 pub use counts::Counts;
 pub use gcra::GcraState;
@@ -147,15 +150,16 @@ impl Algorithm {
     }
 }
 
-/// What a limit does with a request when the shared store gives no answer.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+/// What happens to a request while Redis is unavailable.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnFailure {
-    /// The gateway enforces its share of the quota (quota / live gateways) in its own memory.
+    /// This gateway enforces its share of the limit from its own memory.
     #[default]
     Local,
-    /// The limit admits.
+    /// The request is admitted.
     Open,
-    /// The limit refuses, with 503.
+    /// The request is refused with 503.
     Closed,
 }
 

@@ -47,7 +47,7 @@ pub use self::{
 use crate::{
     error::GatewayError,
     http1::Fields,
-    identity::{ClientAddress, KeyPlan, KeySecret, Subject, TokenSource},
+    identity::{ClientAddress, CredentialSource, KeyPlan, KeySecret, Subject},
     limit::Charge,
     route::{
         ConditionalRoute, Lookup, Params, Verdict,
@@ -82,7 +82,7 @@ pub struct RequestAttributes<'r> {
     /// The headers.
     pub headers: &'r Fields,
     /// Where access tokens are looked for, in order.
-    pub token_sources: &'r [TokenSource],
+    pub token_sources: &'r [CredentialSource],
     /// Whether the peer is a trusted proxy, whose `X-Forwarded-*` are used.
     pub is_from_trusted_proxy: bool,
 }

@@ -23,7 +23,8 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    config::{self, Config, EnvLookup, Environment, Faults, FileError, LoadedConfig},
+    config::{self, Config, EnvLookup, Environment, Faults, LoadedConfig},
+    file::{self, FileError},
     gateway::Shared,
     snapshot::{LoadError, Snapshot, catch_panic},
     tls::TlsFile,
@@ -74,7 +75,7 @@ pub struct Reloader {
     replaced: Notify,
     /// True while a thread reads the file. The thread outlasts a reload whose time is over.
     is_reading: Arc<AtomicBool>,
-    /// [`config::read_regular`], [`Snapshot::load_bytes`] and [`TIMEOUT`]; tests replace them.
+    /// [`file::read_regular`], [`Snapshot::load_bytes`] and [`TIMEOUT`]; tests replace them.
     read: Reader,
     load: Loader,
     timeout: Duration,
@@ -148,7 +149,7 @@ impl Reloader {
             last_read: Mutex::new(last_read),
             replaced: Notify::new(),
             is_reading: Arc::default(),
-            read: config::read_regular,
+            read: file::read_regular,
             load: Snapshot::load_bytes,
             timeout: TIMEOUT,
         }
@@ -226,7 +227,7 @@ impl Reloader {
         }
         let reading = ClearOnDrop(Arc::clone(&self.is_reading));
         let (path, read, tls_files) = (self.path.clone(), self.read, tls_files.to_vec());
-        config::read_within(self.timeout, move || {
+        file::read_within(self.timeout, move || {
             let _reading = reading;
             let config = read(&path, config::MAX_READ)?;
             Ok((config, tls_files.iter().map(TlsFile::read_again).collect()))

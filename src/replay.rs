@@ -56,7 +56,7 @@ use self::{
 };
 use crate::{
     http1::Fields,
-    identity::{TokenSource, client::mask_address},
+    identity::{CredentialSource, client::mask_address},
     limit::Millis,
     plan::LimitRequests,
 };
@@ -127,7 +127,7 @@ pub struct Replay {
     /// Empty: a log has no headers.
     headers: Fields,
     /// The current line's token.
-    sources: [TokenSource; 1],
+    sources: [CredentialSource; 1],
     /// The virtual clock, in ms since the epoch.
     now: Millis,
 }
@@ -163,7 +163,7 @@ impl Replay {
             callers: CallerTable::default(),
             pending: ReorderBuffer::new(REORDER_LINES),
             headers: Fields::default(),
-            sources: [TokenSource::Recorded(String::new())],
+            sources: [CredentialSource::Recorded(String::new())],
             now: 0,
         }
     }
@@ -236,7 +236,7 @@ impl Replay {
         position: LogPosition,
         observer: &mut Option<Observer<'_>>,
     ) {
-        self.sources = [TokenSource::Recorded(line.token.to_string())];
+        self.sources = [CredentialSource::Recorded(line.token.to_string())];
         let is_combined = format == Format::Combined;
         let identity = &self.configs[0].snapshot.identity;
         if is_combined && identity.trusted_proxies.contains(line.client) {

@@ -24,6 +24,24 @@ impl fmt::Debug for SharedSecret {
     }
 }
 
+/// The 128-bit secret of a keyed hash of what a request has, as two halves.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub struct KeySecret(pub u64, pub u64);
+
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeySecret(..)")
+    }
+}
+
+impl KeySecret {
+    /// The first 128 bits.
+    fn from_bytes(bytes: &[u8; 32]) -> Self {
+        let (words, _) = bytes.as_chunks::<8>();
+        Self(u64::from_be_bytes(words[0]), u64::from_be_bytes(words[1]))
+    }
+}
+
 impl SharedSecret {
     /// The secret of gateways that are configured with this text and namespace.
     pub fn from_text(text: &str, namespace: &str) -> Self {
@@ -50,13 +68,13 @@ impl SharedSecret {
     }
 
     /// The key that hashes the key parts of limits.
-    pub fn for_keys(&self) -> (u64, u64) {
-        halves(&self.derive("keys"))
+    pub fn for_keys(&self) -> KeySecret {
+        KeySecret::from_bytes(&self.derive("keys"))
     }
 
     /// The key that hashes callers to the throttle's tokens.
-    pub fn for_tokens(&self) -> (u64, u64) {
-        halves(&self.derive("tokens"))
+    pub fn for_tokens(&self) -> KeySecret {
+        KeySecret::from_bytes(&self.derive("tokens"))
     }
 
     /// The key that determines a token's bits in the throttle's filters. It may be read in Redis.
@@ -66,7 +84,7 @@ impl SharedSecret {
 
     /// A fingerprint that distinguishes secrets. It may be read in Redis.
     pub fn tag(&self) -> u64 {
-        halves(&self.derive("tag")).0
+        KeySecret::from_bytes(&self.derive("tag")).0
     }
 
     fn derive(&self, purpose: &str) -> [u8; 32] {
@@ -79,11 +97,6 @@ fn mac(key: &[u8], message: &str) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(tag.as_ref());
     bytes
-}
-
-fn halves(bytes: &[u8; 32]) -> (u64, u64) {
-    let (words, _) = bytes.as_chunks::<8>();
-    (u64::from_be_bytes(words[0]), u64::from_be_bytes(words[1]))
 }
 
 #[cfg(test)]
@@ -128,8 +141,11 @@ mod tests {
     #[test]
     fn derived_keys_never_change() {
         let secret = SharedSecret::from_text("0123456789abcdef", "tidegate");
-        assert_eq!(secret.for_keys(), (0xc768_4ed0_c262_0c95, 0x6203_d5f4_53b6_7df1));
+        assert_eq!(secret.for_keys(), KeySecret(0xc768_4ed0_c262_0c95, 0x6203_d5f4_53b6_7df1));
         let from_namespace = SharedSecret::from_namespace("tidegate");
-        assert_eq!(from_namespace.for_keys(), (0x74bd_7ea2_c046_65eb, 0x23b7_c05a_5e36_4c02));
+        assert_eq!(
+            from_namespace.for_keys(),
+            KeySecret(0x74bd_7ea2_c046_65eb, 0x23b7_c05a_5e36_4c02)
+        );
     }
 }

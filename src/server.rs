@@ -3,10 +3,11 @@
 //! Its threads: one for each worker; one for control, with the admin API, the store's maintenance
 //! and the configuration watch; and one for the throttle, if it is configured.
 //!
-//! `listeners` opens the listening sockets; `open_store` reads the secrets of the store and opens it;
+//! `builder` starts a gateway from a file or a text; `listeners` opens the listening sockets; `open_store` reads the secrets of the store and opens it;
 //! `open_access_log` opens the log; `open_files` divides the limit of open files; `token_watch` warns if no request
 //! carries a token.
 
+mod builder;
 mod listeners;
 mod open_access_log;
 mod open_files;
@@ -18,10 +19,9 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::OwnedFd,
-    path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread,
@@ -31,25 +31,20 @@ use std::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-pub use self::open_store::shared_secret;
-use self::{open_access_log::open_access_log, open_files::FileBudget, open_store::open_store};
+pub use self::{builder::ServerBuilder, open_store::shared_secret};
 use crate::{
-    admin::{self, AdminAccess, AdminListener, AdminToken, AllowedHosts, BoundAddress},
+    admin::{self, AdminAccess, AdminListener, BoundAddress, Stops},
     clock::Clock,
-    config::{self, EnvLookup, Environment, Fault, Faults, LoadedConfig},
-    gateway::{ConnectionLimit, DelayQueues, Shared},
-    handover::{PassedSockets, Successor},
-    live::LiveSnapshot,
-    metrics::Metrics,
-    plan::Via,
+    config::{Fault, Faults},
+    gateway::Shared,
+    handover::Successor,
     reload::Reloader,
-    secret,
-    snapshot::{LoadError, Snapshot},
+    snapshot::LoadError,
     store::SetupError,
     telemetry::AccessLogGuard,
     throttle::{Throttle, redis::RedisFilterStore},
-    trace::{self, TraceQueue},
-    upstream::{ConnectionBudget, UpstreamRegistry, names, probes},
+    trace,
+    upstream::{names, probes},
     worker::{self, ClientListener, Shutdown},
 };
 
@@ -138,8 +133,8 @@ pub struct Server {
     pub reloader: Arc<Reloader>,
     /// Cancelled to drain the workers.
     drain: CancellationToken,
-    /// Cancelled to end the control threads, after the workers.
-    stop: CancellationToken,
+    /// Cancelled to end the control threads, after the workers, or only the admin API's listener.
+    stops: Stops,
     workers: Mutex<Vec<thread::JoinHandle<()>>>,
     /// A copy of each listening socket, for a successor.
     sockets: Mutex<Vec<OwnedFd>>,
@@ -147,154 +142,74 @@ pub struct Server {
     keeps_socket_files: bool,
     /// Whether a successor has them.
     is_handed_over: Arc<AtomicBool>,
-    /// Cancelled when the admin API's listener is another process's.
-    leave_admin: CancellationToken,
     /// The control thread and the throttle's.
     control: Mutex<Vec<thread::JoinHandle<()>>>,
     _access_log: Option<AccessLogGuard>,
 }
 
 impl Server {
-    /// Starts a gateway with the configuration file at `path`, which a reload reads again. Returns
-    /// when every worker accepts connections. If a part cannot start, those that run are stopped.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError`] says which part cannot start.
-    pub fn start(path: &Path, clock: Clock) -> Result<Self, StartError> {
-        Self::start_with(path, clock, &(Arc::new(|_: &str| None) as Environment))
-    }
-
-    /// Like [`Self::start`], with environment variables from `env`.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError`] says which part cannot start.
-    pub fn start_with(path: &Path, clock: Clock, env: &Environment) -> Result<Self, StartError> {
-        Self::start_on(path, clock, env, PassedSockets::default())
-    }
-
-    /// Like [`Self::start_with`], on the sockets that were passed to the process for its addresses.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError`] says which part cannot start.
-    pub fn start_on(
-        path: &Path,
-        clock: Clock,
-        env: &Environment,
-        passed: PassedSockets,
-    ) -> Result<Self, StartError> {
-        let bytes = read_configuration(path)?;
-        Self::start_configured(path, &bytes, clock, (env, passed), |reloader| reloader)
-    }
-
-    /// Like [`Self::start_on`], with the configuration `text`, which is called `name` in messages and cannot
-    /// be reloaded.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError`] says which part cannot start.
-    pub fn start_text(
-        name: &str,
-        text: &str,
-        clock: Clock,
-        env: &Environment,
-        passed: PassedSockets,
-    ) -> Result<Self, StartError> {
-        let bytes = text.as_bytes();
-        Self::start_configured(name.as_ref(), bytes, clock, (env, passed), Reloader::without_file)
-    }
-
-    /// Starts a gateway with the content of the file at `path`.
-    fn start_configured(
-        path: &Path,
-        bytes: &[u8],
-        clock: Clock,
-        (env, passed): (&Environment, PassedSockets),
-        adapt: fn(Reloader) -> Reloader,
-    ) -> Result<Self, StartError> {
-        let (loaded, snapshot) = Snapshot::load_bytes(path, bytes, &**env)?;
-        snapshot.log_notes();
-        snapshot.log_certificates(clock.now());
-        let config = &loaded.config;
-        let is_handed_over = Arc::default();
-        let keeps_socket_files = passed.keeps_files();
-        let listeners = listeners::open(config, passed, &is_handed_over)?;
-        let (access_log, access_log_guard) = open_access_log(&config.access_log, &**env)?.unzip();
-        let settings = snapshot.throttle.clone();
-        let store = open_store(&loaded, clock.clone(), &**env)?;
-        let throttle = settings.map(|settings| {
-            let shared = config.store.redis.is_some();
-            Throttle::new(settings, store.shared_secret(), shared, clock.now())
-        });
-        let files = FileBudget::of_process(config);
-        let connections = ConnectionBudget::new(files.upstreams);
-        let upstreams = UpstreamRegistry::new(clock.clone(), connections);
-        upstreams.apply(&snapshot.upstreams);
-        let traces = Arc::new(TraceQueue::default());
-        traces.configure(snapshot.export_settings(&loaded.source, &**env)?);
-        let shared = Arc::new(Shared {
-            traces,
-            upstreams: Arc::new(upstreams),
-            live: LiveSnapshot::new(snapshot),
-            store,
-            throttle,
-            metrics: Metrics::default(),
-            clock,
-            access_log,
-            delay_queues: DelayQueues::default(),
-            accepting_workers: AtomicU64::new(0),
-            connection_limit: ConnectionLimit::new(files.clients as usize).into(),
-            clients: Arc::default(),
-            compression: Arc::default(),
-            via: Via::default(),
-        });
-        let reloader = Reloader::new(path.to_owned(), &loaded, shared.clone(), env.clone());
-        let reloader = Arc::new(adapt(reloader));
-        let admin = listeners.admin.as_ref().and_then(AdminListener::address);
-        let access = config.admin.as_ref().map(|admin| admin_access(admin, &loaded, &**env));
-        let admin_api = listeners.admin.zip(access.transpose()?);
-        let server = Self {
-            addresses: listeners.addresses,
-            admin,
-            shared,
-            reloader,
-            drain: CancellationToken::new(),
-            stop: CancellationToken::new(),
-            sockets: Mutex::new(listeners.sockets),
-            keeps_socket_files,
-            is_handed_over,
-            leave_admin: CancellationToken::new(),
-            workers: Mutex::default(),
-            control: Mutex::default(),
-            _access_log: access_log_guard,
-        };
-        // A failure drops the server, which ends the threads that run by then.
-        server.start_control(admin_api).map_err(StartError::Thread)?;
-        let drain_timeout = config.drain_timeout.0;
-        server.start_workers(listeners.workers, drain_timeout).map_err(StartError::Thread)?;
-        Ok(server)
+    /// What to start a gateway with. Its waits and decisions go by `clock`.
+    pub fn builder(clock: Clock) -> ServerBuilder {
+        ServerBuilder::new(clock)
     }
 
     /// Starts the control thread, and the throttle's if it is configured.
     fn start_control(&self, admin: Option<(AdminListener, AdminAccess)>) -> io::Result<()> {
-        let (shared, stop) = (&self.shared, &self.stop);
+        let shared = &self.shared;
         let (resolved, is_resolved) = mpsc::channel();
-        let stops = (stop, &self.leave_admin);
-        let control = spawn_control(shared, &self.reloader, admin, stops, resolved)?;
+        let control = self.spawn_control(admin, resolved)?;
         self.control.lock().push(control);
-        // Without an answer the server starts, too: its upstreams are down until there is one.
+        // Starts even if DNS has not answered: the upstreams are down until it does.
         let _ = is_resolved.recv_timeout(FIRST_RESOLUTION);
         if let Some(throttle) = &shared.throttle {
             let filter_store = shared.store.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
                 RedisFilterStore::new(connector, "throttle", clock, stats)
             });
-            let ticker = spawn_throttle(shared, throttle.clone(), filter_store, stop.clone())?;
+            let ticker =
+                spawn_throttle(shared, throttle.clone(), filter_store, self.stops.all.clone())?;
             self.control.lock().push(ticker);
         }
         Ok(())
+    }
+
+    /// Starts the control thread, which runs everything that must not delay requests.
+    fn spawn_control(
+        &self,
+        admin: Option<(AdminListener, AdminAccess)>,
+        resolved: mpsc::Sender<()>,
+    ) -> io::Result<thread::JoinHandle<()>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let shared = self.shared.clone();
+        let reloader = self.reloader.clone();
+        let stops = self.stops.clone();
+        thread::Builder::new().name("control".to_owned()).spawn(move || {
+            runtime.block_on(async move {
+                let maintenance = tokio::spawn(shared.store.clone().run(stops.all.clone()));
+                let watch = tokio::spawn(reloader.clone().watch(stops.all.clone()));
+                let certificates = tokio::spawn(log_certificates(shared.clone()));
+                let names = tokio::spawn(names::resolve(shared.upstreams.clone(), resolved));
+                let traces =
+                    trace::export(shared.traces.clone(), shared.clock.clone(), stops.all.clone());
+                let traces = tokio::spawn(traces);
+                let probes = tokio::spawn(probes::run(shared.upstreams.clone()));
+                let admin_api = admin.map(|(listener, access)| {
+                    let router = admin::router(shared.clone(), reloader.clone(), access);
+                    tokio::spawn(admin::serve(listener, router, shared.clone(), stops))
+                });
+                let _ = maintenance.await;
+                watch.abort();
+                certificates.abort();
+                names.abort();
+                probes.abort();
+                if let Some(admin_api) = admin_api {
+                    let _ = admin_api.await;
+                }
+                let _ = traces.await;
+            });
+            // Does not wait for a lookup of the collector's name.
+            runtime.shutdown_background();
+        })
     }
 
     /// Starts a worker for each element of `listeners`. Returns when all of them accept connections, or
@@ -336,7 +251,7 @@ impl Server {
     /// Leaves the listening sockets to a successor that accepts on them; [`Self::stop`] is next.
     pub fn hand_over(&self) {
         self.is_handed_over.store(true, Ordering::Release);
-        self.leave_admin.cancel();
+        self.stops.admin.cancel();
     }
 
     /// Stops accepting, lets requests in flight finish for at most `drain_timeout`, and ends all
@@ -349,7 +264,7 @@ impl Server {
             // A worker that panicked has nothing left to finish.
             let _ = worker.join();
         }
-        self.stop.cancel();
+        self.stops.all.cancel();
         for control in self.control.lock().drain(..) {
             let _ = control.join();
         }
@@ -362,85 +277,12 @@ impl Drop for Server {
     }
 }
 
-/// The configuration file's content; a pipe such as `/dev/stdin` is read to its end.
-fn read_configuration(path: &Path) -> Result<Vec<u8>, Faults> {
-    let file = path.to_owned();
-    let read = move || config::read_file(&file, config::MAX_READ);
-    config::read_within(config::READ_TIMEOUT, read)
-        .map_err(|error| config::unreadable(path, &error))
-}
-
-/// Starts the control thread, which runs everything that must not delay requests.
-fn spawn_control(
-    shared: &Arc<Shared>,
-    reloader: &Arc<Reloader>,
-    admin: Option<(AdminListener, AdminAccess)>,
-    (stop, leave_admin): (&CancellationToken, &CancellationToken),
-    resolved: mpsc::Sender<()>,
-) -> io::Result<thread::JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (shared, reloader) = (shared.clone(), reloader.clone());
-    let (stop, leave_admin) = (stop.clone(), leave_admin.clone());
-    thread::Builder::new().name("control".to_owned()).spawn(move || {
-        runtime.block_on(async move {
-            let maintenance = tokio::spawn(shared.store.clone().run(stop.clone()));
-            let watch = tokio::spawn(reloader.clone().watch(stop.clone()));
-            let certificates = tokio::spawn(log_certificates(shared.clone()));
-            let names = tokio::spawn(names::resolve(shared.upstreams.clone(), resolved));
-            let traces = trace::export(shared.traces.clone(), shared.clock.clone(), stop.clone());
-            let traces = tokio::spawn(traces);
-            let probes = tokio::spawn(probes::run(shared.upstreams.clone()));
-            let admin_api = admin.map(|(listener, access)| {
-                let router = admin::router(shared.clone(), reloader.clone(), access);
-                tokio::spawn(admin::serve(listener, router, shared.clone(), (stop, leave_admin)))
-            });
-            let _ = maintenance.await;
-            watch.abort();
-            certificates.abort();
-            names.abort();
-            probes.abort();
-            if let Some(admin_api) = admin_api {
-                let _ = admin_api.await;
-            }
-            let _ = traces.await;
-        });
-        // Does not wait for a lookup of the collector's name.
-        runtime.shutdown_background();
-    })
-}
-
 /// Logs the certificates that expire soon, once a day.
 async fn log_certificates(shared: Arc<Shared>) {
     loop {
         shared.clock.sleep(CERTIFICATE_CHECK_INTERVAL).await;
         shared.live.snapshot().log_certificates(shared.clock.now());
     }
-}
-
-/// Which requests the admin API answers: with which `Host`, and with the token that is read here.
-fn admin_access(
-    admin: &config::Admin,
-    loaded: &LoadedConfig,
-    variables: EnvLookup<'_>,
-) -> Result<AdminAccess, StartError> {
-    let hosts = admin.hosts.iter().map(|name| name.0.clone());
-    let hosts = AllowedHosts::new(admin.address.is_local(), hosts);
-    let Some(reference) = &admin.token else {
-        return Ok(AdminAccess { hosts, token: AdminToken::none() });
-    };
-    let fault = |what: String, expected: &str| {
-        StartError::Faults(loaded.source.fault("admin.token", what, expected).into())
-    };
-    let text = reference.reveal_at_least(secret::MIN_LEN, variables).map_err(|error| {
-        fault(error.to_string(), "a token that the gateway can read when it starts")
-    })?;
-    let token = AdminToken::new(text.trim()).map_err(|error| {
-        fault(
-            error.to_string(),
-            "visible ASCII without spaces, such as `openssl rand -hex 32` prints",
-        )
-    })?;
-    Ok(AdminAccess { hosts, token })
 }
 
 /// Starts the thread that runs the throttle's periodic work.

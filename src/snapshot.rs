@@ -8,7 +8,7 @@
 //! each compile one section; `balance` compiles how an upstream's targets are chosen and checked; `route_match`,
 //! `route_edits`, `redirect`, `mirror`, `compress`, `access`, `cors`, `origins` and `error_bodies` compile a route's parts; `quota`,
 //! `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts;
-//! `fault_collector` collects the faults, `notes` and `caller_notes` find valid settings that are rarely intended,
+//! `section` is a cursor into the configuration that reports faults, `notes` and `caller_notes` find valid settings that are rarely intended,
 //! `files` the files that must not be the same; `load` reads a file; `policy` is the compiled limit, `certificates` finds the certificates that expire.
 //!
 //! ```
@@ -81,7 +81,7 @@ use crate::{
     config::{Fault, Faults, LoadedConfig},
     connection_state::ClientTimeouts,
     http1::HeadBounds,
-    identity::{KeyPlan, Part, TokenSource, TrustedProxies},
+    identity::{CredentialSource, KeyPart, KeyPlan, TrustedProxies},
     route::{Conditions, PathPattern, RouteTable},
     template::{HeaderRules, PathTemplate, UrlTemplate},
     throttle::ThrottleSettings,
@@ -264,12 +264,15 @@ impl Route {
     }
 }
 
-/// The headers that `limits` read keys, costs or tiers from, and those that carry tokens. Sorted, without
+/// The headers that `limits` read keys, costs or tiers from, and the headers that carry tokens. Sorted, without
 /// duplicates.
-pub fn counted_headers(limits: &[Arc<LimitPolicy>], tokens: &[TokenSource]) -> Vec<HeaderName> {
-    let header = |part: &Part| match part {
-        Part::Header(name) => Some(name.clone()),
-        Part::Cookie(_) => Some(http::header::COOKIE),
+pub fn counted_headers(
+    limits: &[Arc<LimitPolicy>],
+    tokens: &[CredentialSource],
+) -> Vec<HeaderName> {
+    let header = |part: &KeyPart| match part {
+        KeyPart::Header(name) => Some(name.clone()),
+        KeyPart::Cookie(_) => Some(http::header::COOKIE),
         _ => None,
     };
     let mut names = Vec::new();
@@ -284,9 +287,9 @@ pub fn counted_headers(limits: &[Arc<LimitPolicy>], tokens: &[TokenSource]) -> V
         }));
     }
     names.extend(tokens.iter().filter_map(|source| match source {
-        TokenSource::Header(name) => Some(name.clone()),
-        TokenSource::Cookie(_) => Some(http::header::COOKIE),
-        TokenSource::Recorded(_) => None,
+        CredentialSource::Header(name) => Some(name.clone()),
+        CredentialSource::Cookie(_) => Some(http::header::COOKIE),
+        CredentialSource::Recorded(_) => None,
     }));
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     names.dedup();
@@ -301,7 +304,7 @@ pub struct IdentityRules {
     /// The prefix length, in bits, that IPv6 clients are counted by.
     pub ipv6_prefix: u8,
     /// The headers and cookies that may carry an access token.
-    pub token: Vec<TokenSource>,
+    pub token: Vec<CredentialSource>,
 }
 
 /// The rate-limit headers that are written.

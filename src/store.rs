@@ -5,30 +5,44 @@
 //! - A request is charged to all of its limits or to none.
 //! - If Redis fails, a request waits for the response timeout at most; each limit's
 //!   [`OnFailure`](crate::limit::OnFailure) policy then decides.
-//! - MemoryStore is bounded: counters, leases, cached denials and queued corrections.
+//! - Memory is bounded: counters, leases, cached denials and queued corrections.
 //! - A charge is counted where it was decided: what this process admitted while Redis gave no answer is
 //!   counted in its memory, and never charged in Redis.
 //! - Leased units admit no more than the store would have admitted by itself, and a cached denial refuses
 //!   no longer than until its own retry time.
 //!
-//! # Which file does what
+//! # Words
 //!
 //! [`CounterStore`] is the process's one store; it outlives every reload. Each worker has its own
-//! [`StoreHandle`] to it (`handle`). Calls to Redis are in [`crate::redis`].
+//! [`StoreHandle`] to it. Without Redis a handle charges records in [`memory`], and nothing else here is
+//! used. With Redis it calls scripts through [`crate::redis`], and four mechanisms surround these calls:
+//!
+//! - A **lease** holds units of a quota that Redis was charged in advance, so that requests are admitted
+//!   without a call. Its opposite, a **cached denial**, refuses them without a call.
+//! - A **fan-out** charges one request on several Redis shards at the same time.
+//! - A **fallback** decides a request to which Redis gave no answer.
+//! - A **correction** is a refund or a later charge that no request waits for. It is queued until its shard
+//!   can be reached.
+//!
+//! # Which file does what
+//!
+//! In reading order:
 //!
 //! | module | purpose |
 //! |---|---|
 //! | [`memory`] | counters in this process |
-//! | `local_admission` | decides without a call per request: from leased units and the deny cache |
-//! | [`unit_lease`] | leases units from Redis, many per call |
+//! | `record_id` | ids of records |
+//! | `handle` | a worker's handle: the order of the steps that decide a request |
+//! | `local_admission` | decides without a call: from leases and cached denials; fetches units |
+//! | [`unit_lease`] | the leases, as a pure state machine |
 //! | [`deny_cache`] | caches denials until their retry time |
 //! | `multi_limit` | requests with several limits: all charged or none |
-//! | `scatter` | requests whose records live on several Redis shards |
-//! | `remaining` | adds leased units to the `remaining` that Redis reports |
+//! | `shard_fanout` | requests whose records live on several Redis shards |
 //! | `fallback` | decides when Redis gives no answer |
-//! | `corrections` | refunds and charges that no request waits for |
-//! | `maintenance` | each worker's periodic work |
-//! | `record_id`, `stats` | record ids; counts for metrics |
+//! | `remaining` | adds leased units to the `remaining` that Redis reports |
+//! | `corrections` | queues and sends refunds and charges that no request waits for |
+//! | `maintenance` | each worker's periodic work: returns of leased units, queued corrections |
+//! | `stats` | counts for metrics |
 //!
 //! # Example
 //!
@@ -92,7 +106,7 @@ use crate::{
         Connector, Presence, RedisBackend, RedisFailure, RedisOptions, RedisSetupError, Reporter,
         ShardStatus,
     },
-    secret::SharedSecret,
+    secret::{KeySecret, SharedSecret},
 };
 
 /// Interval at which the control task expires records and reports to Redis.
@@ -149,7 +163,7 @@ pub struct CounterStore {
     memory: MemoryStore,
     secret: SharedSecret,
     /// [`SharedSecret::for_keys`].
-    key_secret: (u64, u64),
+    key_secret: KeySecret,
     redis: Option<Arc<RedisBackend>>,
     corrections: Arc<CorrectionQueue>,
     presence: Presence,
@@ -221,7 +235,7 @@ impl CounterStore {
 
     /// The secret that hashes key parts to [`Key`]s; constant for the life of the process. With Redis it is
     /// the same on all gateways with the same configuration, and without Redis it is random.
-    pub fn key_secret(&self) -> (u64, u64) {
+    pub fn key_secret(&self) -> KeySecret {
         self.key_secret
     }
 

@@ -27,7 +27,7 @@ use std::{path::Path, sync::Arc};
 
 use rustls::crypto::CryptoProvider;
 
-use crate::config::FileError;
+use crate::file::FileError;
 
 /// The protocol name of HTTP/2 in ALPN.
 pub const ALPN_HTTP2: &[u8] = b"h2";

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `context` | [`SpanContext`], [`TraceParent`]: the header `traceparent` |
 //! | `ids` | [`IdSource`]: random ids |
-//! | `sampling` | [`SamplingRules`]: the decision; [`Tracing`]: its result |
+//! | `sampling` | [`SamplingRules`]: the decision; [`SamplingDecision`]: its result |
 //! | `request` | [`RequestTrace`]: the spans of a request |
 //! | `queue` | [`TraceQueue`]: the bounded way to the control thread |
 //! | `messages`, `encode` | the messages of OTLP, and how spans become one |
@@ -29,6 +29,6 @@ pub use self::{
     exporter::{ExportSettings, export},
     ids::IdSource,
     queue::{TraceCounts, TraceQueue},
-    request::{AttemptResult, PeerServer, RequestSummary, RequestTrace, Work},
-    sampling::{ParentTrust, Received, SamplingRules, Start, TraceHeader, Tracing},
+    request::{AttemptResult, ChildSpanKind, PeerServer, RequestSummary, RequestTrace},
+    sampling::{ParentTrust, Received, SamplingDecision, SamplingRules, Start, TraceHeader},
 };

@@ -16,7 +16,7 @@
 //! | `probes` | health checks of the targets, on the control thread |
 //! | `pending` | requests that wait for an endpoint with room |
 //! | `upload`, `read_ahead` | [`BufferedUpload`]: bodies that are read before a place is taken; responses that are read before the client reads |
-//! | `paced_place`, `pace`, `client_counts` | places that clients hold at their own pace: their rate, and the share of each client |
+//! | `paced_place`, `pace`, `client_holdings` | places that clients hold at their own pace: their rate, and the share of each client |
 //! | `pool` | [`Pool`]: a worker's idle connections to one endpoint |
 //! | `connection_budget` | [`ConnectionBudget`]: bounds the connections of the process to all servers |
 //! | `exchange` | what the exchanges on HTTP/1 and HTTP/2 connections share |
@@ -31,7 +31,7 @@
 
 pub mod adaptive_concurrency;
 pub mod balance;
-mod client_counts;
+mod client_holdings;
 mod compressed;
 mod connection;
 mod connection_budget;
@@ -71,20 +71,22 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use proxy_header::{ProxiedAddress, ProxyHeader};
 use rustls::pki_types::ServerName;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use connection_budget::{ConnectionBudget, is_own_shortage};
 pub use endpoint::{EndpointState, FAILURE_KINDS, InFlight, LastChange};
 pub use endpoint_address::EndpointAddress;
 pub use endpoint_set::{EndpointSet, Member};
 pub use forward::{
-    Attempts, ForwardError, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, retry_seconds,
+    AttemptLog, ForwardError, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, retry_seconds,
 };
 pub use headers::{ProtectedHeaders, dashed_alias, write_response_fields};
 pub use http2::RequestLost;
-pub use outgoing_head::{HeaderChanges, HostRule, OutgoingHead, OwnedHead, PeerAddress};
+pub use outgoing_head::{HostRule, OutgoingHead, OwnedHead, PeerAddress, RequestHeaderChanges};
 pub use pool::{Pool, PoolTable};
 pub use read_ahead::ReadAheadOutcome;
-pub use registry::{UpstreamRegistry, UpstreamState};
+pub use registry::{UpstreamRegistry, UpstreamRuntime};
 pub use request::OutgoingRequest;
 pub use response::ResponseBody;
 pub use settings::{Bounds, CheckSettings, Pacing, RetryConditions, Servers, WeightedTarget};
@@ -163,23 +165,25 @@ impl fmt::Display for Target {
     }
 }
 
-/// The version of HTTP that a server is spoken to.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+/// HTTP version used with the targets.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Protocol {
     /// HTTP/1.1.
     Http1,
-    /// HTTP/2; in clear with prior knowledge.
+    /// HTTP/2: with `https`, the server must choose it in the handshake; in clear, with prior knowledge.
     Http2,
-    /// What the server prefers in the TLS handshake; in clear HTTP/1.1.
+    /// With `https`, HTTP/2 if the server chooses it in the handshake; otherwise HTTP/1.1.
     Auto,
 }
 
 /// A version of the PROXY protocol.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ProxyVersion {
-    /// A line of text.
+    /// Version 1: a line of text.
     V1,
-    /// Binary.
+    /// Version 2: binary.
     V2,
 }
 

@@ -73,7 +73,7 @@ routes:
 "
     );
     std::fs::write(&file, yaml).expect("a file");
-    Server::start(&file, Clock::system()).unwrap_or_else(|error| panic!("{error}"))
+    Server::builder(Clock::system()).start_file(&file).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Answers each request with the request's body. Panics, which ends the run, on a malformed request.

@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use tidegate::{
     http1::Fields,
     identity::{
-        ClientAddress, KeyPlan, KeySecret, Part, Subject, TokenSource, TrustedProxies, token,
+        ClientAddress, KeyPlan, KeySecret, KeyPart, Subject, CredentialSource, TrustedProxies, token,
     },
 };
 
@@ -27,7 +27,7 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
     let client = TrustedProxies::default().client(peer, &headers);
     assert_eq!(client, ClientAddress::of_peer(peer));
     let sources =
-        [TokenSource::Header(header::AUTHORIZATION), TokenSource::Cookie("session".to_owned())];
+        [CredentialSource::Header(header::AUTHORIZATION), CredentialSource::Cookie("session".to_owned())];
     let _ = token(&sources, &headers);
     let subject = Subject {
         client,
@@ -41,9 +41,9 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
         token_sources: &sources,
         ipv6_prefix: 64,
     };
-    let parts = [Part::Token, Part::Cookie("session".to_owned()), Part::Query("k".to_owned())];
+    let parts = [KeyPart::Token, KeyPart::Cookie("session".to_owned()), KeyPart::Query("k".to_owned())];
     let plan = KeyPlan(parts.to_vec());
     assert_eq!(plan.key(&subject, KeySecret(1, 2)), plan.key(&subject, KeySecret(1, 2)));
-    let by_address = KeyPlan(vec![Part::ClientIp]);
+    let by_address = KeyPlan(vec![KeyPart::ClientIp]);
     assert!(by_address.key(&subject, KeySecret(1, 2)).is_ok());
 });

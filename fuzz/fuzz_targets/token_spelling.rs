@@ -7,7 +7,7 @@ use http::HeaderName;
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
     http1::Fields,
-    identity::{TokenSource, token},
+    identity::{CredentialSource, token},
 };
 
 /// What `binascii.a2b_base64` of Python makes of `text`, in either alphabet and with padding added.
@@ -44,8 +44,8 @@ fn counted(name: &str, value: &[u8]) -> Option<Vec<u8>> {
     let mut headers = Fields::new();
     headers.push(name, value);
     let sources = [
-        TokenSource::Header(HeaderName::from_static("x-token")),
-        TokenSource::Cookie("session".to_owned()),
+        CredentialSource::Header(HeaderName::from_static("x-token")),
+        CredentialSource::Cookie("session".to_owned()),
     ];
     let found = token(&sources, &headers).ok()?;
     Some(found.unwrap_or_default().value.into_owned())

@@ -81,20 +81,20 @@ impl Default for ConnectionBounds {
     }
 }
 
-/// Serves `router` on each connection that `listener` accepts, with the certificates that `tls` returns then. When
-/// `leave` is cancelled, no further ones are accepted.
+/// Serves `router` on each connection that `listener` accepts, with the certificates that `tls` returns at that time.
+/// No further connection is accepted after `stop_accepting`.
 pub(super) async fn serve(
     listener: AcceptingListener,
     router: Router,
     tls: impl Fn() -> Option<Arc<ServerNames>>,
     bounds: ConnectionBounds,
-    leave: CancellationToken,
+    stop_accepting: CancellationToken,
 ) -> Infallible {
     let router = router
         .layer(DefaultBodyLimit::max(bounds.max_body))
         .layer(from_fn_with_state(bounds, enforce_bounds));
     let mut connections = Connections::default();
-    while let Some(accepted) = leave.run_until_cancelled(listener.accept()).await {
+    while let Some(accepted) = stop_accepting.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok(socket) => {
                 if connections.evict(bounds.connections) {

@@ -209,10 +209,9 @@ fn resolve(
         let detail = "no limit has this name; expected one that /api/limits lists";
         return Err((StatusCode::NOT_FOUND, detail.to_owned()));
     };
-    let (k0, k1) = shared.store.key_secret();
     let parameters = parse_query(query.unwrap_or_default());
     let parameters = parameters.map_err(|detail| (StatusCode::BAD_REQUEST, detail))?;
-    let query = parse_caller(&parameters, &policy, &snapshot, KeySecret(k0, k1));
+    let query = parse_caller(&parameters, &policy, &snapshot, shared.store.key_secret());
     let query = query.map_err(|detail| (StatusCode::BAD_REQUEST, detail))?;
     Ok((policy, query))
 }

@@ -11,14 +11,14 @@ use super::encode::{start_counters, write_counter, write_gauge};
 use crate::{
     gateway::Shared,
     upstream::{
-        ConnectionBudget, EndpointSet, EndpointState, FAILURE_KINDS, UpstreamState,
+        ConnectionBudget, EndpointSet, EndpointState, FAILURE_KINDS, UpstreamRuntime,
         target_health::TargetStatus,
     },
 };
 
 /// An upstream and its endpoints at the time of the scrape.
 struct Scraped {
-    state: Arc<UpstreamState>,
+    state: Arc<UpstreamRuntime>,
     set: Arc<EndpointSet>,
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::AdminContext;
 use crate::upstream::balance::Policy;
-use crate::upstream::{EndpointSet, FAILURE_KINDS, Member, UpstreamState};
+use crate::upstream::{EndpointSet, FAILURE_KINDS, Member, UpstreamRuntime};
 
 /// The upstreams that have servers.
 #[derive(JsonSchema, Serialize)]
@@ -69,7 +69,7 @@ pub(super) async fn list(State(context): State<AdminContext>) -> Json<UpstreamLi
 }
 
 /// The state of an upstream.
-pub(super) fn describe(state: &UpstreamState) -> UpstreamDescription {
+pub(super) fn describe(state: &UpstreamRuntime) -> UpstreamDescription {
     let (set, now, counts) = (state.endpoints(), state.now(), state.counts());
     let configured = set.servers.targets.iter().map(|own| own.target.to_string());
     UpstreamDescription {

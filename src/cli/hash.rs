@@ -5,7 +5,7 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 use super::config_file::ConfigFile;
 use super::{Exit, exit_after_write, print_error};
 use crate::config::EnvLookup;
-use crate::identity::{KeyInput, KeyInputError, KeyPlan, KeySecret, Part};
+use crate::identity::{KeyInput, KeyInputError, KeyPart, KeyPlan};
 use crate::server;
 use crate::snapshot::Snapshot;
 
@@ -59,7 +59,7 @@ pub(super) fn run(
         Ok(plan) => plan,
         Err(what) => return print_error(&format!("tidegate: {what}")),
     };
-    let (k0, k1) = secret.for_keys();
+    let secret = secret.for_keys();
     let hash = read_values(&plan, input).and_then(|values| {
         let identity = &snapshot.identity;
         let input = KeyInput {
@@ -68,7 +68,7 @@ pub(super) fn run(
             token_sources: &identity.token,
             ipv6_prefix: identity.ipv6_prefix,
         };
-        plan.key_of_input(&input, KeySecret(k0, k1)).map_err(|error| describe(error, &plan))
+        plan.key_of_input(&input, secret).map_err(|error| describe(error, &plan))
     });
     match hash {
         Ok(hash) => exit_after_write(writeln!(out, "{hash:032x}"), Exit::Ok),
@@ -78,7 +78,7 @@ pub(super) fn run(
 
 /// The key that is hashed.
 fn plan(arguments: &HashArgs, snapshot: &Snapshot) -> Result<KeyPlan, String> {
-    let Some(name) = &arguments.limit else { return Ok(KeyPlan(vec![Part::Token])) };
+    let Some(name) = &arguments.limit else { return Ok(KeyPlan(vec![KeyPart::Token])) };
     let named = snapshot.limits.iter().find(|policy| *policy.limit.name == **name);
     named.map(|policy| policy.key.clone()).ok_or_else(|| {
         let names: Vec<&str> = snapshot.limits.iter().map(|policy| &*policy.limit.name).collect();

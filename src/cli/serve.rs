@@ -20,7 +20,7 @@ use crate::{
     clock::{Clock, Uptime},
     config::Environment,
     handover::{self, PassedSockets, Predecessor, Successor},
-    server::{Server, StartError},
+    server::{Server, ServerBuilder, StartError},
     telemetry::{self, Destination, LogStyle},
 };
 
@@ -50,25 +50,19 @@ enum Ending {
 /// Runs the gateway with the configuration at `config` until SIGTERM or SIGINT. `log` filters the process's
 /// own log, such as `info` or `tidegate=debug`.
 pub(super) fn run(config: &Path, log: &str, launch: Launch<'_>) -> Exit {
-    let env = launch.env;
-    run_until_signal(log, launch, &config.display(), |passed| {
-        Server::start_on(config, Clock::system(), env, passed)
-    })
+    run_until_signal(log, launch, &config.display(), |builder| builder.start_file(config))
 }
 
 /// As [`run`], with the configuration `text`, which is called `name` in messages.
 pub(super) fn run_text(name: &str, text: &str, log: &str, launch: Launch<'_>) -> Exit {
-    let env = launch.env;
-    run_until_signal(log, launch, &name, |passed| {
-        Server::start_text(name, text, Clock::system(), env, passed)
-    })
+    run_until_signal(log, launch, &name, |builder| builder.start_text(name, text))
 }
 
 fn run_until_signal(
     log: &str,
     launch: Launch<'_>,
     config: &dyn Display,
-    start: impl FnOnce(PassedSockets) -> Result<Server, StartError>,
+    start: impl FnOnce(ServerBuilder) -> Result<Server, StartError>,
 ) -> Exit {
     let env = launch.env;
     // Dropped last: dropping the guard flushes the log.
@@ -86,8 +80,9 @@ fn run_until_signal(
         }
     };
     raise_file_limit();
+    let builder = Server::builder(Clock::system()).environment(env.clone());
     let started = take_sockets(&**env, launch.listen_fds)
-        .and_then(|(predecessor, passed)| Ok((predecessor, start(passed)?)));
+        .and_then(|(predecessor, passed)| Ok((predecessor, start(builder.sockets(passed))?)));
     let (predecessor, server) = match started {
         Ok(started) => started,
         Err(error) => return report_start_error(&error),
@@ -100,7 +95,7 @@ fn run_until_signal(
     addresses::print(&server);
     let notifier = Notifier::new(&**env);
     match predecessor.map(Predecessor::report_ready) {
-        // The predecessor tells the service manager, which does not know this process yet.
+        // The predecessor notifies the service manager, which does not know this process yet.
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::warn!(%error, "the process that was to be replaced has ended"),
         None => notifier.ready(&format!("serving on {listen}")),

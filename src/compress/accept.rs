@@ -3,7 +3,7 @@
 use super::Encoding;
 
 /// A quality value in thousandths: 0 to 1000.
-type Quality = u16;
+type CodingQuality = u16;
 
 /// The encoding of `offered`, the preferred one first, that the client prefers. `values` are those of the
 /// request's `Accept-Encoding` fields. `None`: none is acceptable, the client prefers the body as it is, or
@@ -26,7 +26,7 @@ pub fn negotiate<'a>(
         // Repeated: the first counts.
         place.get_or_insert(quality);
     }
-    let mut best: Option<(Encoding, Quality)> = None;
+    let mut best: Option<(Encoding, CodingQuality)> = None;
     for encoding in offered {
         let named = match encoding {
             Encoding::Gzip => gzip,
@@ -42,7 +42,7 @@ pub fn negotiate<'a>(
 }
 
 /// A member's coding and quality; `None` if it is malformed.
-fn parse_member(member: &[u8]) -> Option<(&[u8], Quality)> {
+fn parse_member(member: &[u8]) -> Option<(&[u8], CodingQuality)> {
     let mut parts = member.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let name = parts.next().filter(|name| !name.is_empty())?;
     let quality = match parts.next() {
@@ -53,7 +53,7 @@ fn parse_member(member: &[u8]) -> Option<(&[u8], Quality)> {
 }
 
 /// A weight such as `q=0.5`: at most three decimals, and not above 1.
-fn parse_quality(weight: &[u8]) -> Option<Quality> {
+fn parse_quality(weight: &[u8]) -> Option<CodingQuality> {
     let number = weight.strip_prefix(b"q=").or_else(|| weight.strip_prefix(b"Q="))?;
     let (first, decimals) = match number {
         [first] => (first, &[][..]),
@@ -64,8 +64,8 @@ fn parse_quality(weight: &[u8]) -> Option<Quality> {
         return None;
     }
     let thousandths = [100, 10, 1].iter().zip(decimals);
-    let fraction: Quality =
-        thousandths.map(|(unit, digit)| unit * Quality::from(digit - b'0')).sum();
+    let fraction: CodingQuality =
+        thousandths.map(|(unit, digit)| unit * CodingQuality::from(digit - b'0')).sum();
     match first {
         b'0' => Some(fraction),
         b'1' if fraction == 0 => Some(1000),

@@ -10,6 +10,7 @@ use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::scalar::{ScalarValue, impl_scalar};
+use crate::telemetry::AccessField;
 
 /// The access log. `access_log: PATH` is short for one with `to` alone.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -24,7 +25,7 @@ pub struct AccessLog {
     /// The fields of its lines, in their order; not with `combined`. Default: all but `referer` and
     /// `user_agent`.
     #[serde(default)]
-    pub fields: Option<Vec<AccessLogField>>,
+    pub fields: Option<Vec<AccessField>>,
 }
 
 /// Format of the access log.
@@ -37,37 +38,6 @@ pub enum AccessLogFormat {
     Combined,
     /// Readable lines, with colours on a terminal.
     Text,
-}
-
-/// A field of the access log.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "docs/src/operations/logs.md describes each")]
-pub enum AccessLogField {
-    Time,
-    Client,
-    Method,
-    Host,
-    Path,
-    Protocol,
-    Status,
-    Route,
-    Limit,
-    RefusedBy,
-    Token,
-    Bytes,
-    Received,
-    DurationMs,
-    DelayMs,
-    Upstream,
-    UpstreamMs,
-    Attempts,
-    Cut,
-    Complete,
-    RequestId,
-    TraceId,
-    Referer,
-    UserAgent,
 }
 
 /// Destination of the access log.

@@ -8,22 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::scalar::{ScalarValue, impl_scalar};
 use super::units::Duration;
 
-/// Load-balancing policy: how a target is chosen for a request.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Balance {
-    /// Each target in turn, in proportion to the weights.
-    RoundRobin,
-    /// Of two random targets, the one with fewer requests in flight.
-    #[default]
-    LeastRequests,
-    /// Of two random targets, the one with the lower product of latency and requests in flight.
-    PeakEwma,
-    /// The target that `hash_key` is mapped to: the same for the same key, as long as it is in service and
-    /// not overloaded.
-    Hash,
-}
-
 /// Health checks of the targets (active health): the gateway asks each one for a path.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]

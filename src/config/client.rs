@@ -1,12 +1,12 @@
 //! `client`: how the client's address and access token are determined.
 
-use std::fmt;
-
+use http::header;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::scalar::{ScalarValue, impl_scalar, is_token};
 use super::units::Cidr;
+use crate::identity::CredentialSource;
 
 /// How the client's address and access token are determined.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -20,7 +20,7 @@ pub struct Client {
     pub ipv6_prefix: u8,
     /// Headers and cookies that carry an access token. If a request carries several tokens, each is
     /// counted.
-    pub token: Vec<TokenSource>,
+    pub token: Vec<CredentialSource>,
 }
 
 impl Default for Client {
@@ -28,41 +28,23 @@ impl Default for Client {
         Self {
             trusted_proxies: Vec::new(),
             ipv6_prefix: 64,
-            token: vec![TokenSource::Header("authorization".to_owned())],
+            token: vec![CredentialSource::Header(header::AUTHORIZATION)],
         }
     }
 }
 
-/// A header or cookie that carries an access token.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum TokenSource {
-    /// A header, by its name in lower case.
-    Header(String),
-    /// A cookie, by its name.
-    Cookie(String),
-}
-
-impl ScalarValue for TokenSource {
+impl ScalarValue for CredentialSource {
     const EXPECTED: &'static str = "header:NAME or cookie:NAME";
     const PATTERN: &'static str = "^(header|cookie):[!#-'*+.0-9A-Z^-z|~-]+$";
     const EXAMPLE: &'static str = "header:authorization";
 
     fn parse(text: &str) -> Option<Self> {
         match text.split_once(':')? {
-            ("header", name) if is_token(name) => Some(Self::Header(name.to_ascii_lowercase())),
+            ("header", name) => name.parse().ok().map(Self::Header),
             ("cookie", name) if is_token(name) => Some(Self::Cookie(name.to_owned())),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for TokenSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Header(name) => write!(f, "header:{name}"),
-            Self::Cookie(name) => write!(f, "cookie:{name}"),
-        }
-    }
-}
-
-impl_scalar!(TokenSource);
+impl_scalar!(CredentialSource);

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::units::Size;
+use crate::compress::Encoding;
 
 /// Which responses of an upstream are compressed, and how. Never compressed are responses that have a
 /// `Content-Encoding`, a range, a digest or `Cache-Control: no-transform`, event streams, gRPC, and upgrades.
@@ -50,16 +51,6 @@ impl Compress {
         ];
         types.map(str::to_owned).to_vec()
     }
-}
-
-/// A content coding.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Encoding {
-    /// gzip, which all clients support.
-    Gzip,
-    /// Zstandard: smaller and faster than gzip.
-    Zstd,
 }
 
 /// The levels of compression.

@@ -6,10 +6,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::key_part::KeyPart;
 use super::scalar::is_token;
 use super::tiers::{Candidate, Tier};
 use super::units::{Duration, Status};
+use crate::identity::KeyPart;
+use crate::limit::OnFailure;
 
 /// A rate limit: a quota per window, counted per key.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -139,19 +140,6 @@ pub enum Algorithm {
     /// Requests in flight: each holds a permit until it ends. The window is the permit's lease, which
     /// the gateway renews.
     Concurrency,
-}
-
-/// What happens to a request while Redis is unavailable.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnFailure {
-    /// This gateway enforces its share of the limit from its own memory.
-    #[default]
-    Local,
-    /// The request is admitted.
-    Open,
-    /// The request is refused with 503.
-    Closed,
 }
 
 /// Units of the quota that one request costs.

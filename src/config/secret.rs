@@ -7,8 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use super::file::{FileError, read_whole};
 use super::scalar::{ScalarValue, impl_scalar};
+use crate::file::{FileError, read_whole};
 
 /// The longest secret that is read from a file, in bytes.
 const MAX_SECRET: u64 = 4_096;

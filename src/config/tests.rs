@@ -61,7 +61,7 @@ fn missing_keys_have_their_defaults() {
     let limit = &config.limits["a.b"];
     assert_eq!((limit.algorithm, limit.resolution()), (Algorithm::SlidingWindow, 5));
     assert_eq!((&limit.cost, limit.reserve), (&Cost::Fixed(1), Reserve::Off));
-    assert_eq!((limit.enforce, limit.on_failure), (true, OnFailure::Local));
+    assert_eq!((limit.enforce, limit.on_failure), (true, crate::limit::OnFailure::Local));
     let route = &config.routes[0];
     assert_eq!((route.max_body, route.request_timeout), (Size(10 << 20), Timeout::from_secs(60)));
     assert!(route.throttle && route.matches.methods.is_empty() && route.matches.host.is_none());
@@ -83,7 +83,7 @@ fn every_key_is_parsed_and_survives_a_round_trip() {
         Err(faults) => panic!("{faults}"),
     };
     assert_eq!(config.headers.standard, StandardHeaders::Off);
-    assert_eq!(config.throttle.as_ref().map(|t| t.mode), Some(Mode::On));
+    assert_eq!(config.throttle.as_ref().map(|t| t.mode), Some(crate::throttle::mode::Mode::On));
     assert_eq!(config.limits["per-caller"].cost, Cost::Header("x-cost".to_owned()));
     assert_eq!(config.limits["per-caller"].reserve, Reserve::Fixed(50));
     assert_eq!(config.limits["all"].key, []);

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::units::{Duration, Size, Status};
+use crate::throttle::mode::Mode;
 
 /// Active-user admission control: while too many users are active, new users are refused with 429 and
 /// active ones are still served. A user is an access token.
@@ -66,17 +67,4 @@ impl Throttle {
     fn default_forget_status() -> Vec<Status> {
         vec![Status(401), Status(403)]
     }
-}
-
-/// When the gateway throttles.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// While too many users are active, by `max_active` and `resume_below`.
-    #[default]
-    Auto,
-    /// Always.
-    On,
-    /// Never.
-    Off,
 }

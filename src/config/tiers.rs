@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::key_part::KeyPart;
+use crate::identity::KeyPart;
 
 /// Another quota for some callers. The first tier that matches applies.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::scalar::{ScalarValue, impl_scalar};
 use super::secret::SecretReference;
 use super::units::Duration;
+use crate::trace::ParentTrust;
 
 /// Spans of requests for a trace collector, and the W3C trace context of forwarded requests. Spans are sent by
 /// OTLP over HTTP, in protobuf.
@@ -23,7 +24,7 @@ pub struct Traces {
     /// Whose `traceparent` is followed: its trace is continued, and its flag decides whether the request is
     /// sampled. Any other request begins a new trace.
     #[serde(default)]
-    pub trust_parent: TrustParent,
+    pub trust_parent: ParentTrust,
     /// Name of the service in all spans (`service.name`).
     #[serde(default = "Traces::default_service_name")]
     pub service_name: String,
@@ -60,19 +61,6 @@ impl Traces {
     fn default_max_queue() -> usize {
         4096
     }
-}
-
-/// Whose `traceparent` is followed.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TrustParent {
-    /// That of every client. Clients decide then how many requests are sampled.
-    All,
-    /// That of the peers in `client.trusted_proxies`.
-    #[default]
-    TrustedProxies,
-    /// None.
-    None,
 }
 
 /// The URL of a trace collector.

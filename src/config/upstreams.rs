@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::balance::{AdaptiveConcurrency, Balance, Ejection, HealthCheck, RetryCondition};
-use super::key_part::KeyPart;
+use super::balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition};
 use super::target::WeightedTarget;
 use super::units::{Address, Duration, Size, Status};
+use crate::identity::KeyPart;
+use crate::upstream::{Protocol, ProxyVersion, balance::Policy};
 
 /// A group of equivalent servers, or a fixed response.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -23,7 +24,7 @@ pub struct Upstream {
     /// Fixed response that the gateway sends itself, instead of forwarding the request.
     pub respond: Option<FixedResponse>,
     /// Load-balancing policy.
-    pub balance: Balance,
+    pub balance: Policy,
     /// Parts of the request that `hash` maps to a target, as in a limit's `key`. Required for `hash`. Default: none.
     pub hash_key: Vec<KeyPart>,
     /// Health checks of the targets. Default: only failed requests show that a target fails.
@@ -95,7 +96,7 @@ impl Default for Upstream {
         Self {
             targets: Vec::new(),
             respond: None,
-            balance: Balance::default(),
+            balance: Policy::default(),
             hash_key: Vec::new(),
             health: None,
             ejection: Ejection::default(),
@@ -140,18 +141,6 @@ impl Default for FixedResponse {
     }
 }
 
-/// HTTP version used with the targets.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Protocol {
-    /// HTTP/1.1.
-    Http1,
-    /// HTTP/2: with `https`, the server must choose it in the handshake; in clear, with prior knowledge.
-    Http2,
-    /// With `https`, HTTP/2 if the server chooses it in the handshake; otherwise HTTP/1.1.
-    Auto,
-}
-
 /// TLS to the targets.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -165,14 +154,4 @@ pub struct UpstreamTls {
     pub cert: Option<PathBuf>,
     /// Path of the private key of `cert`, in PEM. Default: none.
     pub key: Option<PathBuf>,
-}
-
-/// A version of the PROXY protocol.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProxyVersion {
-    /// Version 1: a line of text.
-    V1,
-    /// Version 2: binary.
-    V2,
 }

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{Gateway, activity::ActivityGuard, context::RequestContext, rules::WorkerRules};
 use crate::{
     error::GatewayError,
-    identity::{Caller, KeySecret, caller_key},
+    identity::{Caller, caller_key},
     limit::Admission,
     throttle::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, POLICY},
 };
@@ -55,14 +55,13 @@ impl Gateway {
     #[cold]
     fn count_throttled_caller(&self, context: &RequestContext) {
         let Some(head) = context.head() else { return };
-        let (identity, (k0, k1)) =
-            (&context.rules.snapshot.identity, self.shared.store.key_secret());
+        let identity = &context.rules.snapshot.identity;
         let key = caller_key(
             &identity.token,
             &head.fields,
             context.client_ip,
             identity.ipv6_prefix,
-            KeySecret(k0, k1),
+            self.shared.store.key_secret(),
         );
         self.metrics.count_refused_caller(self.shared.clock.now(), POLICY, key);
     }

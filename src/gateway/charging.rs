@@ -17,7 +17,7 @@ use crate::{
     error::GatewayError,
     limit::{Admission, Algorithm, Change, Charge, Outcome, Verdict},
     store::{Correction, StoreError},
-    trace::Work,
+    trace::ChildSpanKind,
 };
 
 /// Interval at which a draining worker checks for delayed requests and held permits.
@@ -48,7 +48,7 @@ impl Gateway {
     /// [`GatewayError::StoreUnavailable`] if the store gave no answer and a limit's failure policy
     /// is to refuse.
     pub(super) async fn charge(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        self.begin_span(context, || Work::Charge { store: self.store_name, decision: "" });
+        self.begin_span(context, || ChildSpanKind::Charge { store: self.store_name, decision: "" });
         let charged = self.charge_limits(context).await;
         self.end_charge_span(context);
         charged
@@ -139,7 +139,7 @@ impl Gateway {
             return;
         }
         if let Some(trace) = context.tracing.sampled() {
-            let work = Work::Correction { store: self.store_name };
+            let work = ChildSpanKind::Correction { store: self.store_name };
             trace.begin(work, self.shared.clock.uptime());
         }
         // Boxed, so that requests that need no correction do not carry its state.

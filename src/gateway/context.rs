@@ -29,7 +29,7 @@ use crate::{
     telemetry::{AccessLine, AccessWriter, CutReason},
     throttle::POLICY,
     transport::{ClientStream, TunnelOutcome},
-    upstream::{Attempts, RequestLost, is_own_shortage},
+    upstream::{AttemptLog, RequestLost, is_own_shortage},
 };
 
 /// The status that is logged and counted if the client closes before the response (nginx's code).
@@ -76,7 +76,7 @@ pub struct RequestContext {
     pub(super) admission: Admission,
     /// How long leaky buckets delayed the request.
     pub(super) delay: Cell<Duration>,
-    pub(super) attempts: Attempts,
+    pub(super) attempts: AttemptLog,
     /// The hash of the parts that the upstream chooses a target by; 0 without.
     pub(super) hash_key: u64,
     /// The time from the first attempt to the response's head; `None` without a response.
@@ -103,7 +103,7 @@ pub struct RequestContext {
 /// What forwarding reads of a request, and what it records.
 pub(super) struct Forwarding<'c> {
     pub(super) routed: RoutedRequest<'c>,
-    pub(super) attempts: &'c mut Attempts,
+    pub(super) attempts: &'c mut AttemptLog,
     pub(super) tracing: &'c mut RequestTracing,
 }
 
@@ -140,7 +140,7 @@ impl RequestContext {
             is_grpc_refusal: false,
             admission: Admission::NotChecked,
             delay: Cell::default(),
-            attempts: Attempts::default(),
+            attempts: AttemptLog::default(),
             hash_key: 0,
             upstream_time: None,
             activity: None,

@@ -16,8 +16,8 @@ use crate::{
     trace::TraceHeader,
     transport::{BodyError, ClientStream},
     upstream::{
-        BufferedUpload, ForwardError, ForwardInput, HeaderChanges, OutgoingHead, OutgoingRequest,
-        PlaceHolder, ProtectedHeaders, Servers, UploadSettings, Upstream, UpstreamError,
+        BufferedUpload, ForwardError, ForwardInput, OutgoingHead, OutgoingRequest, PlaceHolder,
+        ProtectedHeaders, RequestHeaderChanges, Servers, UploadSettings, Upstream, UpstreamError,
         UpstreamKind,
     },
 };
@@ -116,7 +116,7 @@ impl Gateway {
         let changes = edits.request_headers.as_ref().map(|rules| {
             let mut written = Fields::new();
             routed.with_values(|values| rules.write(values, &mut written));
-            HeaderChanges { rules, written }
+            RequestHeaderChanges { rules, written }
         });
         Ok(OutgoingHead {
             client: routed.head,

@@ -34,7 +34,7 @@ use crate::{
     snapshot::Mirror,
     transport::{BodyError, ClientStream, ClientStreamLayer},
     upstream::{
-        Attempts, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
+        AttemptLog, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
         ResponseBody, UpstreamContent, UpstreamKind, balance::SplitMix,
     },
 };
@@ -247,7 +247,7 @@ impl MirroredRequest {
         let (state, started) = (&copied.state, copied.state.now());
         state.begin_request();
         state.set_request_timeout(Some(TIMEOUT));
-        let mut attempts = Attempts::default();
+        let mut attempts = AttemptLog::default();
         let input = ForwardInput {
             head: &head,
             client: &*copied,
@@ -271,7 +271,7 @@ async fn discard(
     body: &mut ResponseBody,
     state: &StateCell,
     balancer: &LoadBalancer,
-    attempts: &Attempts,
+    attempts: &AttemptLog,
 ) -> bool {
     let (mut bytes, mut length) = (Vec::new(), 0);
     loop {

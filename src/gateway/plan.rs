@@ -2,7 +2,7 @@
 
 use super::{Gateway, Peer, charged_limit::ChargedLimit, context::RequestContext};
 use crate::{
-    identity::{Caller, KeySecret},
+    identity::Caller,
     plan::{CallerShare, Decision, DecisionInput, Evidence, NextStep, RequestView, decide},
 };
 
@@ -10,12 +10,8 @@ impl Gateway {
     /// What follows from the request's head. Charges nothing.
     pub(super) fn decide(&self, peer: &Peer, context: &mut RequestContext) -> Option<NextStep> {
         let head = context.head.as_ref()?;
-        let (k0, k1) = self.shared.store.key_secret();
-        let key_secret = KeySecret(k0, k1);
-        let throttle_secret = self.gate.as_ref().map(|gate| {
-            let (k0, k1) = gate.token_key();
-            KeySecret(k0, k1)
-        });
+        let key_secret = self.shared.store.key_secret();
+        let throttle_secret = self.gate.as_ref().map(|gate| gate.token_secret());
         let share = CallerShare::Hashed(key_secret);
         let input = DecisionInput {
             evidence: Evidence::Request { peer: peer.address, share },

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::trace::{RequestTrace, TraceQueue, Tracing};
+use crate::trace::{RequestTrace, SamplingDecision, TraceQueue};
 
 /// The trace of a request, and where its spans go.
 #[derive(Default)]
 pub(super) struct RequestTracing {
-    pub(super) trace: Tracing,
+    pub(super) trace: SamplingDecision,
     /// `None` if the request is not sampled.
     pub(super) queue: Option<Arc<TraceQueue>>,
 }

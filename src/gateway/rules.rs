@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::Shared;
 use crate::{
     clock::CoarseClock,
-    identity::TokenSource,
+    identity::CredentialSource,
     metrics::{LimitCounters, RouteCounters, UpstreamCounters, WorkerMetrics},
     route::ValueSource,
     snapshot::{Action, LimitPolicy, Route, Snapshot, counted_headers},
@@ -144,7 +144,7 @@ impl WorkerRules {
 }
 
 /// The headers that limits of `route` depend on, and those that it removes or replaces. Sorted, without duplicates.
-fn protected_names(route: &Route, tokens: &[TokenSource]) -> Vec<HeaderName> {
+fn protected_names(route: &Route, tokens: &[CredentialSource]) -> Vec<HeaderName> {
     let mut names = counted_headers(&route.limits, tokens);
     let rules = route.edits.request_headers.iter();
     names.extend(rules.flat_map(HeaderRules::dropped).cloned());

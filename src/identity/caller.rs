@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use super::{
     extract::AmbiguousValue,
-    key::{FALLBACK_TAG, KeyHasher, KeyPlan, KeySecret, Part, PartSink, Subject},
-    token::{TokenSource, token},
+    key::{FALLBACK_TAG, KeyHasher, KeyPart, KeyPlan, PartSink, Subject},
+    token::{CredentialSource, token},
 };
-use crate::http1::Fields;
+use crate::{http1::Fields, secret::KeySecret};
 
 /// The caller of a request, as 64 bits of a keyed hash.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -58,7 +58,7 @@ impl KeyPlan {
         subject: &Subject<'r>,
     ) -> Result<SmallVec<[Subject<'r>; 1]>, AmbiguousValue> {
         let mut subjects = SmallVec::new();
-        if subject.token_sources.len() > 1 && self.0.contains(&Part::Token) {
+        if subject.token_sources.len() > 1 && self.0.contains(&KeyPart::Token) {
             for source in subject.token_sources {
                 let token_sources = std::slice::from_ref(source);
                 if token(token_sources, subject.headers)?.is_some() {
@@ -76,7 +76,7 @@ impl KeyPlan {
 /// The key of limits by `token`: the keyed hash of the first token, or of the client's address without one. A token
 /// that can be read in more than one way counts as none.
 pub fn caller_key(
-    sources: &[TokenSource],
+    sources: &[CredentialSource],
     headers: &Fields,
     client: IpAddr,
     ipv6_prefix: u8,
@@ -92,7 +92,11 @@ pub fn caller_key(
 
 /// The keyed hash of the first token among `sources`: the key of limits by `token`. `None` without a token, or if a
 /// source can be read in more than one way.
-pub fn token_hash(sources: &[TokenSource], headers: &Fields, secret: KeySecret) -> Option<u128> {
+pub fn token_hash(
+    sources: &[CredentialSource],
+    headers: &Fields,
+    secret: KeySecret,
+) -> Option<u128> {
     let token = token(sources, headers).ok()??;
     let mut hash = KeyHasher::new(secret);
     hash.add_token(&token);

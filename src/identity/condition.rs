@@ -6,10 +6,10 @@ use http::HeaderName;
 
 use super::{
     extract::AmbiguousValue,
-    key::{FALLBACK_TAG, KeyHasher, KeySecret, PartSink, SHARE_TAG},
-    token::{Token, TokenSource, header_token, token},
+    key::{FALLBACK_TAG, KeyHasher, PartSink, SHARE_TAG},
+    token::{CredentialSource, Token, header_token, token},
 };
-use crate::http1::Fields;
+use crate::{http1::Fields, secret::KeySecret};
 
 /// The canonical value of a header; `None` if it is not sent.
 ///
@@ -31,7 +31,7 @@ pub fn is_forwarding_field(name: &HeaderName) -> bool {
 /// The place of a caller among all callers, from 0 to 99: a keyed hash of its first token, or of its
 /// address without one. An ambiguous token counts as none.
 pub fn caller_percentile(
-    sources: &[TokenSource],
+    sources: &[CredentialSource],
     headers: &Fields,
     client: IpAddr,
     ipv6_prefix: u8,
@@ -57,8 +57,10 @@ mod tests {
     const SECRET: KeySecret = KeySecret(3, 4);
 
     fn percentile(lines: &[(&str, &str)], client: &str) -> u8 {
-        let sources =
-            [TokenSource::Header(header::AUTHORIZATION), TokenSource::Cookie("session".into())];
+        let sources = [
+            CredentialSource::Header(header::AUTHORIZATION),
+            CredentialSource::Cookie("session".into()),
+        ];
         let headers: Fields = lines.iter().copied().collect();
         caller_percentile(&sources, &headers, client.parse().unwrap(), 64, SECRET)
     }

@@ -13,17 +13,13 @@ use super::{
     canonical::{canonical_path_param, strip_matrix_params},
     client::{ClientAddress, mask_address},
     extract::{AmbiguousValue, single_cookie, single_query_param},
-    token::{Token, TokenSource, header_token, token},
+    token::{CredentialSource, Token, header_token, token},
 };
-use crate::http1::Fields;
+use crate::{http1::Fields, secret::KeySecret};
 
-/// The 128-bit secret of the keyed hash, as two halves.
-#[derive(Clone, Copy)]
-pub struct KeySecret(pub u64, pub u64);
-
-/// One part of a key.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Part {
+/// One part of a limit's key. A part that the request does not have is the empty string.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum KeyPart {
     /// The client's address, IPv6 by prefix.
     ClientIp,
     /// The access token.
@@ -46,7 +42,7 @@ pub enum Part {
     Query(String),
 }
 
-impl Part {
+impl KeyPart {
     /// The tag under which the part is hashed.
     pub(super) fn tag(&self) -> u8 {
         match self {
@@ -108,7 +104,7 @@ impl Part {
 
 /// The parts of one limit's key, in their order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct KeyPlan(pub Vec<Part>);
+pub struct KeyPlan(pub Vec<KeyPart>);
 
 /// The attributes of one request that keys are read from.
 #[derive(Clone, Copy)]
@@ -130,7 +126,7 @@ pub struct Subject<'r> {
     /// The request's headers.
     pub headers: &'r Fields,
     /// Where access tokens are looked for, in order.
-    pub token_sources: &'r [TokenSource],
+    pub token_sources: &'r [CredentialSource],
     /// The length of the IPv6 prefix that is counted, in bits.
     pub ipv6_prefix: u8,
 }
@@ -185,7 +181,7 @@ pub(super) struct CallerParts {
 }
 
 impl CallerParts {
-    pub(super) fn add(&mut self, part: &Part, is_empty: bool) {
+    pub(super) fn add(&mut self, part: &KeyPart, is_empty: bool) {
         let (empty, present) =
             if part.identifies_caller() { &mut self.caller } else { &mut self.other };
         *empty |= is_empty;
@@ -217,10 +213,10 @@ pub(super) trait PartSink {
     fn put(&mut self, tag: u8, bytes: &[u8]);
 
     /// Adds one part. Like the methods below, returns whether it is empty.
-    fn add_part(&mut self, part: &Part, subject: &Subject<'_>) -> Result<bool, AmbiguousValue> {
+    fn add_part(&mut self, part: &KeyPart, subject: &Subject<'_>) -> Result<bool, AmbiguousValue> {
         Ok(match part {
-            Part::ClientIp => self.add_client(ADDRESS_TAG, subject),
-            Part::Token => {
+            KeyPart::ClientIp => self.add_client(ADDRESS_TAG, subject),
+            KeyPart::Token => {
                 let token = token(subject.token_sources, subject.headers)?.unwrap_or_default();
                 self.add_token(&token)
             }
@@ -282,7 +278,7 @@ mod tests {
             Self { headers: headers.collect(), client, query: None, params: Vec::new() }
         }
 
-        fn key(&self, parts: &[Part]) -> Result<u128, AmbiguousValue> {
+        fn key(&self, parts: &[KeyPart]) -> Result<u128, AmbiguousValue> {
             let param = |name: &str| {
                 self.params
                     .iter()
@@ -298,7 +294,7 @@ mod tests {
                 param: &param,
                 query: self.query.as_deref(),
                 headers: &self.headers,
-                token_sources: &[TokenSource::Header(header::AUTHORIZATION)],
+                token_sources: &[CredentialSource::Header(header::AUTHORIZATION)],
                 ipv6_prefix: 64,
             };
             KeyPlan(parts.to_vec()).key(&subject, SECRET)
@@ -315,46 +311,51 @@ mod tests {
     #[test]
     fn empty_key_falls_back_to_the_address_without_collisions() {
         let anonymous = Request::new(&[]);
-        let fallback = anonymous.key(&[Part::Token]).unwrap();
-        assert_ne!(fallback, anonymous.key(&[Part::ClientIp]).unwrap());
+        let fallback = anonymous.key(&[KeyPart::Token]).unwrap();
+        assert_ne!(fallback, anonymous.key(&[KeyPart::ClientIp]).unwrap());
         let token_as_address = Request::new(&[("authorization", "192.0.2.1")]);
-        assert_ne!(fallback, token_as_address.key(&[Part::Token]).unwrap());
+        assert_ne!(fallback, token_as_address.key(&[KeyPart::Token]).unwrap());
         let octets = Request::new(&[("x-team", "\u{c0}")]);
-        let team = [Part::Header(HeaderName::from_static("x-team"))];
+        let team = [KeyPart::Header(HeaderName::from_static("x-team"))];
         assert_ne!(fallback, octets.key(&team).unwrap());
         let mut other_client = Request::new(&[]);
         other_client.client = "192.0.2.2".parse().unwrap();
-        assert_ne!(fallback, other_client.key(&[Part::Token]).unwrap());
-        assert_eq!(fallback, Request::new(&[("x-other", "1")]).key(&[Part::Token]).unwrap());
+        assert_ne!(fallback, other_client.key(&[KeyPart::Token]).unwrap());
+        assert_eq!(fallback, Request::new(&[("x-other", "1")]).key(&[KeyPart::Token]).unwrap());
     }
 
     #[test]
     fn the_address_takes_the_place_of_missing_caller_parts_beside_the_others() {
-        let key = |client: &str, lines: &[(&str, &str)], plan: &[Part]| {
+        let key = |client: &str, lines: &[(&str, &str)], plan: &[KeyPart]| {
             let mut request = Request::new(lines);
             request.client = client.parse().unwrap();
             request.params = vec![("id", "5".into())];
             request.key(plan).unwrap()
         };
-        let team = Part::Header(HeaderName::from_static("x-team"));
+        let team = KeyPart::Header(HeaderName::from_static("x-team"));
         for plan in [
-            vec![Part::Token, Part::Route],
-            vec![Part::Host, Part::Method, Part::Path, Part::Token],
-            vec![Part::Token, Part::PathParam("id".into())],
-            vec![team.clone(), Part::Route, Part::Cookie("c".into()), Part::Query("q".into())],
-            vec![Part::Header(header::HOST), Part::Token],
+            vec![KeyPart::Token, KeyPart::Route],
+            vec![KeyPart::Host, KeyPart::Method, KeyPart::Path, KeyPart::Token],
+            vec![KeyPart::Token, KeyPart::PathParam("id".into())],
+            vec![
+                team.clone(),
+                KeyPart::Route,
+                KeyPart::Cookie("c".into()),
+                KeyPart::Query("q".into()),
+            ],
+            vec![KeyPart::Header(header::HOST), KeyPart::Token],
         ] {
             let one = key("192.0.2.1", &[], &plan);
             assert_ne!(one, key("192.0.2.2", &[], &plan), "{plan:?}");
             assert_eq!(one, key("192.0.2.1", &[], &plan), "{plan:?}");
-            let without_others: Vec<Part> =
+            let without_others: Vec<KeyPart> =
                 plan.iter().filter(|part| part.identifies_caller()).cloned().collect();
             assert_ne!(one, key("192.0.2.1", &[], &without_others), "{plan:?}: the others count");
         }
-        let plan = [Part::Token, team, Part::Route];
+        let plan = [KeyPart::Token, team, KeyPart::Route];
         let named = |client| key(client, &[("x-team", "a")], &plan);
         assert_eq!(named("192.0.2.1"), named("192.0.2.2"), "one caller part is there");
-        let by_path = [Part::PathParam("id".into()), Part::Route];
+        let by_path = [KeyPart::PathParam("id".into()), KeyPart::Route];
         assert_eq!(key("192.0.2.1", &[], &by_path), key("192.0.2.2", &[], &by_path));
     }
 
@@ -362,11 +363,11 @@ mod tests {
     fn spellings_of_a_scheme_have_one_key() {
         let keys: Vec<_> = ["Bearer abc", "bearer abc", "BEARER   abc ", "bearer\tabc"]
             .iter()
-            .map(|value| Request::new(&[("authorization", value)]).key(&[Part::Token]).unwrap())
+            .map(|value| Request::new(&[("authorization", value)]).key(&[KeyPart::Token]).unwrap())
             .collect();
         assert!(keys.windows(2).all(|pair| pair[0] == pair[1]));
         let basic = Request::new(&[("authorization", "Basic YWJjOg==")]);
-        assert_ne!(basic.key(&[Part::Token]).unwrap(), keys[0]);
+        assert_ne!(basic.key(&[KeyPart::Token]).unwrap(), keys[0]);
     }
 
     #[test]
@@ -375,15 +376,15 @@ mod tests {
         request.query = Some("k=%61b&x=1".into());
         request.params = vec![("id", "5".into())];
         let parts = [
-            Part::ClientIp,
-            Part::Host,
-            Part::Method,
-            Part::Route,
-            Part::Path,
-            Part::PathParam("id".into()),
-            Part::Header(HeaderName::from_static("x-team")),
-            Part::Cookie("c".into()),
-            Part::Query("k".into()),
+            KeyPart::ClientIp,
+            KeyPart::Host,
+            KeyPart::Method,
+            KeyPart::Route,
+            KeyPart::Path,
+            KeyPart::PathParam("id".into()),
+            KeyPart::Header(HeaderName::from_static("x-team")),
+            KeyPart::Cookie("c".into()),
+            KeyPart::Query("k".into()),
         ];
         let mut keys: Vec<_> =
             parts.iter().map(|part| request.key(std::slice::from_ref(part)).unwrap()).collect();
@@ -392,7 +393,7 @@ mod tests {
         assert_eq!(keys.len(), parts.len());
         let mut plain = Request::new(&[]);
         plain.query = Some("x=2&k=ab".into());
-        let part = [Part::Query("k".into())];
+        let part = [KeyPart::Query("k".into())];
         assert_eq!(request.key(&part), plain.key(&part));
     }
 
@@ -401,9 +402,9 @@ mod tests {
         let mut request = Request::new(&[("x-team", "a"), ("x-team", "b"), ("cookie", "c=1; c=2")]);
         request.query = Some("k=1&%6b=2".into());
         for part in [
-            Part::Header(HeaderName::from_static("x-team")),
-            Part::Cookie("c".into()),
-            Part::Query("k".into()),
+            KeyPart::Header(HeaderName::from_static("x-team")),
+            KeyPart::Cookie("c".into()),
+            KeyPart::Query("k".into()),
         ] {
             assert!(request.key(std::slice::from_ref(&part)).is_err(), "{part:?}");
         }
@@ -414,7 +415,7 @@ mod tests {
         let key = |address: &str| {
             let mut request = Request::new(&[]);
             request.client = address.parse().unwrap();
-            request.key(&[Part::ClientIp]).unwrap()
+            request.key(&[KeyPart::ClientIp]).unwrap()
         };
         assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1"));
         assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
@@ -439,11 +440,11 @@ mod tests {
                 &format!("x  {other} "),
             );
             for part in [
-                Part::Header(HeaderName::from_static("x-team")),
-                Part::Cookie("c".into()),
-                Part::Query("k".into()),
-                Part::PathParam("id".into()),
-                Part::Token,
+                KeyPart::Header(HeaderName::from_static("x-team")),
+                KeyPart::Cookie("c".into()),
+                KeyPart::Query("k".into()),
+                KeyPart::PathParam("id".into()),
+                KeyPart::Token,
             ] {
                 let part = std::slice::from_ref(&part);
                 prop_assert_eq!(plain.key(part) == odd.key(part), one == other, "{:?}", part);
@@ -456,8 +457,8 @@ mod tests {
             a in "[a-z:|]{0,6}", b in "[a-z:|]{0,6}", c in "[a-z:|]{0,6}", d in "[a-z:|]{0,6}",
         ) {
             let plan = [
-                Part::Header(HeaderName::from_static("x-a")),
-                Part::Header(HeaderName::from_static("x-b")),
+                KeyPart::Header(HeaderName::from_static("x-a")),
+                KeyPart::Header(HeaderName::from_static("x-b")),
             ];
             let one = Request::new(&[("x-a", &a), ("x-b", &b)]).key(&plan).unwrap();
             let two = Request::new(&[("x-a", &c), ("x-b", &d)]).key(&plan).unwrap();

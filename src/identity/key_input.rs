@@ -8,10 +8,11 @@ use super::{
     canonical::{canonical_host, decoded_cookie_value, strip_matrix_params, trim},
     client,
     credentials::canonical_credentials,
-    key::{CallerParts, FALLBACK_TAG, KeyHasher, KeyPlan, KeySecret, Part, PartSink},
+    key::{CallerParts, FALLBACK_TAG, KeyHasher, KeyPart, KeyPlan, PartSink},
     signed,
-    token::{Token, TokenSource},
+    token::{CredentialSource, Token},
 };
+use crate::secret::KeySecret;
 
 /// The values of a caller's key.
 #[derive(Clone, Copy)]
@@ -22,7 +23,7 @@ pub struct KeyInput<'a> {
     /// The client's address, for a caller whose identifying parts are all empty.
     pub client_ip: Option<&'a str>,
     /// Where access tokens are looked for.
-    pub token_sources: &'a [TokenSource],
+    pub token_sources: &'a [CredentialSource],
     /// The length of the IPv6 prefix that is counted, in bits.
     pub ipv6_prefix: u8,
 }
@@ -71,22 +72,22 @@ impl KeyHasher {
     /// Adds one part. Returns whether it is empty.
     fn add_input(
         &mut self,
-        part: &Part,
+        part: &KeyPart,
         value: &str,
         input: &KeyInput<'_>,
     ) -> Result<bool, KeyInputError> {
         Ok(match part {
-            Part::ClientIp => {
+            KeyPart::ClientIp => {
                 self.add_address(part.tag(), parse_address(value)?, input.ipv6_prefix)
             }
-            Part::Token => self.add_token(&token(value, input.token_sources)?),
+            KeyPart::Token => self.add_token(&token(value, input.token_sources)?),
             _ => self.add_bytes(part.tag(), &part.canonical_input(value, input.token_sources)?),
         })
     }
 }
 
-impl Part {
-    /// The canonical form of an entered `value`, equal to [`Part::value`] for a request that sends it. A
+impl KeyPart {
+    /// The canonical form of an entered `value`, equal to [`KeyPart::value`] for a request that sends it. A
     /// client address is returned as entered.
     ///
     /// # Errors
@@ -94,7 +95,7 @@ impl Part {
     pub fn canonical_input<'v>(
         &self,
         value: &'v str,
-        sources: &[TokenSource],
+        sources: &[CredentialSource],
     ) -> Result<Cow<'v, [u8]>, KeyInputError> {
         let bytes = value.as_bytes();
         Ok(match self {
@@ -116,13 +117,13 @@ impl Part {
 
 /// The token in `value`, as [`super::token()`] reads it. With `Authorization` among the sources, `value` may
 /// have a scheme.
-fn token<'v>(value: &'v str, sources: &[TokenSource]) -> Result<Token<'v>, KeyInputError> {
+fn token<'v>(value: &'v str, sources: &[CredentialSource]) -> Result<Token<'v>, KeyInputError> {
     let bytes = value.as_bytes();
-    let is_authorization = |source: &TokenSource| matches!(source, TokenSource::Header(name) if *name == header::AUTHORIZATION);
+    let is_authorization = |source: &CredentialSource| matches!(source, CredentialSource::Header(name) if *name == header::AUTHORIZATION);
     if sources.iter().any(is_authorization) {
         return canonical_credentials(bytes).ok_or(KeyInputError::Credentials);
     }
-    let all_cookies = sources.iter().all(|source| matches!(source, TokenSource::Cookie(_)));
+    let all_cookies = sources.iter().all(|source| matches!(source, CredentialSource::Cookie(_)));
     Ok(Token::plain(if all_cookies { cookie(bytes)? } else { word(bytes)? }))
 }
 
@@ -151,8 +152,8 @@ mod tests {
 
     const SECRET: KeySecret = KeySecret(3, 4);
 
-    fn sources() -> [TokenSource; 1] {
-        [TokenSource::Header(header::AUTHORIZATION)]
+    fn sources() -> [CredentialSource; 1] {
+        [CredentialSource::Header(header::AUTHORIZATION)]
     }
 
     fn with_subject<T>(
@@ -177,7 +178,7 @@ mod tests {
 
     /// The key of a request with these headers, as the gateway reads it.
     fn try_request_key(
-        parts: &[Part],
+        parts: &[KeyPart],
         headers: &Fields,
         client: &str,
         query: &str,
@@ -186,12 +187,12 @@ mod tests {
         with_subject(headers, client, query, |subject| plan.key(subject, SECRET))
     }
 
-    fn request_key(parts: &[Part], headers: &Fields, client: &str, query: &str) -> u128 {
+    fn request_key(parts: &[KeyPart], headers: &Fields, client: &str, query: &str) -> u128 {
         try_request_key(parts, headers, client, query).unwrap()
     }
 
     fn input_key(
-        parts: &[Part],
+        parts: &[KeyPart],
         values: &[&str],
         client_ip: Option<&str>,
     ) -> Result<u128, KeyInputError> {
@@ -206,21 +207,21 @@ mod tests {
         headers.push("cookie", "c=\"1%202\"");
         headers.push("x-team", "a b");
         let parts = [
-            (Part::ClientIp, "2001:db8::77"),
-            (Part::Token, "bearer abc "),
-            (Part::Host, "API.example.com.:80"),
-            (Part::Header(header::HOST), "api.example.com"),
-            (Part::Header(header::AUTHORIZATION), "token token=\"abc\""),
-            (Part::Method, "GET"),
-            (Part::Route, "items"),
-            (Part::Path, "/items/5"),
-            (Part::PathParam("id".into()), "5"),
-            (Part::Header(HeaderName::from_static("x-team")), " a b"),
-            (Part::Cookie("c".into()), "1 2"),
-            (Part::Query("q".into()), "x y"),
+            (KeyPart::ClientIp, "2001:db8::77"),
+            (KeyPart::Token, "bearer abc "),
+            (KeyPart::Host, "API.example.com.:80"),
+            (KeyPart::Header(header::HOST), "api.example.com"),
+            (KeyPart::Header(header::AUTHORIZATION), "token token=\"abc\""),
+            (KeyPart::Method, "GET"),
+            (KeyPart::Route, "items"),
+            (KeyPart::Path, "/items/5"),
+            (KeyPart::PathParam("id".into()), "5"),
+            (KeyPart::Header(HeaderName::from_static("x-team")), " a b"),
+            (KeyPart::Cookie("c".into()), "1 2"),
+            (KeyPart::Query("q".into()), "x y"),
         ];
-        let (all, values): (Vec<Part>, Vec<&str>) = parts.into_iter().unzip();
-        let key = |parts: &[Part]| request_key(parts, &headers, "2001:db8::1", "q=x+y");
+        let (all, values): (Vec<KeyPart>, Vec<&str>) = parts.into_iter().unzip();
+        let key = |parts: &[KeyPart]| request_key(parts, &headers, "2001:db8::1", "q=x+y");
         assert_eq!(input_key(&all, &values, None), Ok(key(&all)));
         for (part, value) in all.iter().zip(&values) {
             let (part, value) = (std::slice::from_ref(part), std::slice::from_ref(value));
@@ -231,14 +232,14 @@ mod tests {
 
     #[test]
     fn empty_values_fall_back_to_the_client_address() {
-        let plan = [Part::Token, Part::Cookie("c".into())];
+        let plan = [KeyPart::Token, KeyPart::Cookie("c".into())];
         let anonymous = request_key(&plan, &Fields::default(), "192.0.2.1", "");
         assert_eq!(input_key(&plan, &["", ""], Some("::ffff:192.0.2.1")), Ok(anonymous));
         assert_eq!(input_key(&plan, &["", ""], None), Err(KeyInputError::Empty));
         assert_eq!(input_key(&plan, &["", ""], Some("here")), Err(KeyInputError::Address));
-        assert_eq!(input_key(&[Part::ClientIp], &["here"], None), Err(KeyInputError::Address));
+        assert_eq!(input_key(&[KeyPart::ClientIp], &["here"], None), Err(KeyInputError::Address));
         assert_eq!(input_key(&plan, &["a"], None), Err(KeyInputError::Count));
-        let plan = [Part::Token, Part::Route];
+        let plan = [KeyPart::Token, KeyPart::Route];
         let anonymous = request_key(&plan, &Fields::default(), "192.0.2.1", "");
         assert_eq!(input_key(&plan, &["", "items"], Some("192.0.2.1")), Ok(anonymous));
         assert_eq!(input_key(&plan, &["", "items"], None), Err(KeyInputError::Empty));
@@ -255,7 +256,7 @@ mod tests {
             let value = value + &padded;
             let mut headers = Fields::default();
             headers.push("authorization", value.as_bytes());
-            for part in [Part::Token, Part::Header(header::AUTHORIZATION)] {
+            for part in [KeyPart::Token, KeyPart::Header(header::AUTHORIZATION)] {
                 let key = try_request_key(std::slice::from_ref(&part), &headers, "192.0.2.1", "");
                 let key_of_input = input_key(&[part], &[&value], Some("192.0.2.1"));
                 prop_assert_eq!(key_of_input.ok(), key.ok());
@@ -268,9 +269,9 @@ mod tests {
             headers.push("x-team", value.trim());
             headers.push("cookie", format!("c={value}").trim());
             for part in [
-                Part::Header(HeaderName::from_static("x-team")),
-                Part::Cookie("c".into()),
-                Part::Query("q".into()),
+                KeyPart::Header(HeaderName::from_static("x-team")),
+                KeyPart::Cookie("c".into()),
+                KeyPart::Query("q".into()),
             ] {
                 let plan = std::slice::from_ref(&part);
                 let Ok(key) = try_request_key(plan, &headers, "192.0.2.1", &query) else { continue };

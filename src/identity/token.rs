@@ -1,6 +1,6 @@
 //! The access token of a request, from the first source that has one.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 use http::{HeaderName, header};
 
@@ -15,14 +15,24 @@ use crate::http1::Fields;
 pub use super::credentials::Token;
 
 /// Where an access token is looked for.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum TokenSource {
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum CredentialSource {
     /// In this header.
     Header(HeaderName),
     /// In the cookie of this name.
     Cookie(String),
-    /// This token, read from a log; requests are not searched.
+    /// This token, read from a log: requests are not searched. No configuration has it.
     Recorded(String),
+}
+
+impl fmt::Display for CredentialSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::Recorded(_) => f.write_str("recorded"),
+        }
+    }
 }
 
 /// The token in the first of `sources` that has one.
@@ -30,14 +40,14 @@ pub enum TokenSource {
 /// # Errors
 /// A source can be read in more than one way.
 pub fn token<'r>(
-    sources: &'r [TokenSource],
+    sources: &'r [CredentialSource],
     headers: &'r Fields,
 ) -> Result<Option<Token<'r>>, AmbiguousValue> {
     for source in sources {
         let found = match source {
-            TokenSource::Header(name) => header_token(headers, name)?,
-            TokenSource::Cookie(name) => single_cookie(headers, name)?.map(Token::plain),
-            TokenSource::Recorded(token) => {
+            CredentialSource::Header(name) => header_token(headers, name)?,
+            CredentialSource::Cookie(name) => single_cookie(headers, name)?.map(Token::plain),
+            CredentialSource::Recorded(token) => {
                 Some(Token::plain(Cow::Borrowed(trim(token.as_bytes()))))
             }
         };
@@ -74,8 +84,11 @@ mod tests {
         lines.iter().copied().collect()
     }
 
-    fn sources() -> [TokenSource; 2] {
-        [TokenSource::Header(header::AUTHORIZATION), TokenSource::Cookie("session".into())]
+    fn sources() -> [CredentialSource; 2] {
+        [
+            CredentialSource::Header(header::AUTHORIZATION),
+            CredentialSource::Cookie("session".into()),
+        ]
     }
 
     #[test]

@@ -7,8 +7,8 @@ use http::HeaderName;
 use super::{
     client::mask_address,
     extract::AmbiguousValue,
-    key::{ADDRESS_TAG, KeyPlan, Part, PartSink, SCHEME_TAG, Subject},
-    token::TokenSource,
+    key::{ADDRESS_TAG, KeyPart, KeyPlan, PartSink, SCHEME_TAG, Subject},
+    token::CredentialSource,
 };
 use crate::sensitive::is_sensitive_name;
 
@@ -30,7 +30,7 @@ pub struct KeyValues {
     pub fallback: Option<IpAddr>,
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ClientIp => f.write_str("client_ip"),
@@ -67,14 +67,16 @@ impl KeyPlan {
     }
 }
 
-fn is_secret(part: &Part, sources: &[TokenSource]) -> bool {
+fn is_secret(part: &KeyPart, sources: &[CredentialSource]) -> bool {
     let is_token_source = |name: &HeaderName| {
-        sources.iter().any(|source| matches!(source, TokenSource::Header(header) if header == name))
+        sources
+            .iter()
+            .any(|source| matches!(source, CredentialSource::Header(header) if header == name))
     };
     match part {
-        Part::Token | Part::Cookie(_) => true,
-        Part::Header(name) => is_token_source(name) || is_sensitive_name(name.as_str()),
-        Part::Query(name) => is_sensitive_name(name),
+        KeyPart::Token | KeyPart::Cookie(_) => true,
+        KeyPart::Header(name) => is_token_source(name) || is_sensitive_name(name.as_str()),
+        KeyPart::Query(name) => is_sensitive_name(name),
         _ => false,
     }
 }
@@ -123,7 +125,7 @@ mod tests {
     use super::super::ClientAddress;
     use super::*;
 
-    fn key_values(parts: Vec<Part>, headers: &Fields) -> KeyValues {
+    fn key_values(parts: Vec<KeyPart>, headers: &Fields) -> KeyValues {
         let subject = Subject {
             client: ClientAddress::of_peer("2001:db8:1:2:3::4".parse().unwrap()),
             host: "api.example.com",
@@ -133,7 +135,7 @@ mod tests {
             param: &|name| (name == "id").then_some("5"),
             query: Some("page=2&api_key=topsecret"),
             headers,
-            token_sources: &[TokenSource::Header(header::AUTHORIZATION)],
+            token_sources: &[CredentialSource::Header(header::AUTHORIZATION)],
             ipv6_prefix: 64,
         };
         KeyPlan(parts).display_values(&subject).unwrap()
@@ -146,21 +148,21 @@ mod tests {
         headers.push("cookie", "c=topsecret");
         headers.push("x-team", " payments");
         headers.push("x-api-key", "topsecret");
-        let header = |name| Part::Header(HeaderName::from_static(name));
+        let header = |name| KeyPart::Header(HeaderName::from_static(name));
         for (part, name, value) in [
-            (Part::ClientIp, "client_ip", "2001:db8:1:2::"),
-            (Part::Token, "token", "*** (9 bytes)"),
-            (Part::Host, "host", "api.example.com"),
-            (Part::Method, "method", "GET"),
-            (Part::Route, "route", "items"),
-            (Part::Path, "path", "/items/5"),
-            (Part::PathParam("id".into()), "path:id", "5"),
+            (KeyPart::ClientIp, "client_ip", "2001:db8:1:2::"),
+            (KeyPart::Token, "token", "*** (9 bytes)"),
+            (KeyPart::Host, "host", "api.example.com"),
+            (KeyPart::Method, "method", "GET"),
+            (KeyPart::Route, "route", "items"),
+            (KeyPart::Path, "path", "/items/5"),
+            (KeyPart::PathParam("id".into()), "path:id", "5"),
             (header("x-team"), "header:x-team", "payments"),
             (header("x-api-key"), "header:x-api-key", "*** (9 bytes)"),
             (header("authorization"), "header:authorization", "*** (9 bytes)"),
-            (Part::Cookie("c".into()), "cookie:c", "*** (9 bytes)"),
-            (Part::Query("page".into()), "query:page", "2"),
-            (Part::Query("api_key".into()), "query:api_key", "*** (9 bytes)"),
+            (KeyPart::Cookie("c".into()), "cookie:c", "*** (9 bytes)"),
+            (KeyPart::Query("page".into()), "query:page", "2"),
+            (KeyPart::Query("api_key".into()), "query:api_key", "*** (9 bytes)"),
         ] {
             let values = key_values(vec![part], &headers);
             let wanted = PartValue { part: name.to_owned(), value: value.to_owned() };
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn empty_key_shows_the_fallback_address() {
-        let values = key_values(vec![Part::Token, Part::Cookie("c".into())], &Fields::new());
+        let values = key_values(vec![KeyPart::Token, KeyPart::Cookie("c".into())], &Fields::new());
         assert_eq!(values.fallback, Some("2001:db8:1:2::".parse().unwrap()));
         assert!(values.parts.iter().all(|part| part.value.is_empty()));
         let without_parts = key_values(Vec::new(), &Fields::new());

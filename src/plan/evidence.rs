@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     http1::Fields,
-    identity::{ClientAddress, KeySecret, TokenSource},
+    identity::{ClientAddress, CredentialSource, KeySecret},
     snapshot::IdentityRules,
 };
 
@@ -23,7 +23,7 @@ pub enum Evidence<'r> {
         /// The client's address, behind trusted proxies.
         client: IpAddr,
         /// The logged token.
-        token: &'r [TokenSource],
+        token: &'r [CredentialSource],
         /// True if the log has queries.
         has_query: bool,
     },
@@ -48,7 +48,7 @@ impl<'r> Evidence<'r> {
     }
 
     /// Where access tokens are looked for, in order.
-    pub(super) fn token_sources(&self, identity: &'r IdentityRules) -> &'r [TokenSource] {
+    pub(super) fn token_sources(&self, identity: &'r IdentityRules) -> &'r [CredentialSource] {
         match *self {
             Self::Request { .. } => &identity.token,
             Self::Log { token, .. } => token,

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Reloader, folders::add_folders, on_own_thread};
-use crate::{config::FileError, tls::TlsFile};
+use crate::{file::FileError, tls::TlsFile};
 
 /// Delay before a changed file is read: an editor writes a file in several steps, and a certificate and its
 /// key are two files.

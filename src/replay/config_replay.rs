@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::GatewayError,
     http1::{BodyLength, Fields, RequestHead, is_origin_form},
-    identity::{KeySecret, TokenSource},
+    identity::{CredentialSource, KeySecret},
     limit::{Adjustment, Admission, Algorithm, Change, Charge, Millis},
     plan::{self, Answer, DecisionInput, Evidence, LimitRequests, NextStep, RequestView},
     snapshot::{LimitPolicy, LimitRequest, Snapshot},
@@ -65,7 +65,7 @@ pub(super) struct LoggedRequest<'r> {
     /// Empty: a log has no headers.
     pub(super) headers: &'r Fields,
     /// The logged token.
-    pub(super) sources: &'r [TokenSource],
+    pub(super) sources: &'r [CredentialSource],
 }
 
 /// A request planned under one configuration. Its limit requests are stored separately, together with

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{ConfigReplay, Format, Replay};
-use crate::identity::Part;
+use crate::identity::KeyPart;
 use crate::snapshot::{Cost, LimitPolicy, TierMatch};
 
 /// The notes, one sentence each.
@@ -15,14 +15,14 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
             replay,
             "Tidegate's log",
             &["headers", "cookies", "query"],
-            |part| matches!(part, Part::Header(_) | Part::Cookie(_) | Part::Query(_)),
+            |part| matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_)),
         ));
     }
     if has(Format::Combined) {
         let parts =
             ["host (see --host)", "headers", "cookies", "token (the user name is used instead)"];
         notes.push(missing_parts(replay, "a log in the format `combined`", &parts, |part| {
-            matches!(part, Part::Host | Part::Header(_) | Part::Cookie(_) | Part::Token)
+            matches!(part, KeyPart::Host | KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Token)
         }));
     }
     if replay.from_proxies > 0 {
@@ -98,8 +98,11 @@ fn limit_notes(config: &ConfigReplay) -> Vec<String> {
     let costs = named(|policy| !matches!(policy.cost, Cost::Fixed(_)));
     let refunds = named(|policy| !policy.refund.is_empty());
     let tiers = named(|policy| {
-        let is_missing = |part: &Part| {
-            matches!(part, Part::Token | Part::Header(_) | Part::Cookie(_) | Part::Query(_))
+        let is_missing = |part: &KeyPart| {
+            matches!(
+                part,
+                KeyPart::Token | KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_)
+            )
         };
         policy
             .tiers
@@ -127,7 +130,7 @@ fn missing_parts(
     replay: &Replay,
     log: &str,
     parts: &[&str],
-    lacks: impl Fn(&Part) -> bool,
+    lacks: impl Fn(&KeyPart) -> bool,
 ) -> String {
     let affected: BTreeSet<&str> =
         replay.configs.iter().flat_map(|config| affected_limits(config, &lacks)).collect();
@@ -144,7 +147,7 @@ fn missing_parts(
 
 fn affected_limits(
     config: &ConfigReplay,
-    lacks: impl Fn(&Part) -> bool,
+    lacks: impl Fn(&KeyPart) -> bool,
 ) -> impl Iterator<Item = &str> {
     let policies = config.snapshot.routes.iter().flat_map(|route| &route.limits);
     policies.filter(move |policy| policy.key.0.iter().any(&lacks)).map(|policy| &*policy.limit.name)

@@ -4,10 +4,8 @@ use std::ffi::OsString;
 
 use super::StartError;
 use crate::{
-    config::{self, AccessLogField, AccessLogFormat, LogDestination},
-    telemetry::{
-        AccessField, AccessFormat, AccessLayout, AccessLog, AccessLogGuard, Destination, LogStyle,
-    },
+    config::{self, AccessLogFormat, LogDestination},
+    telemetry::{AccessFormat, AccessLayout, AccessLog, AccessLogGuard, Destination, LogStyle},
 };
 
 /// The access log and its thread; `None` if it is off. `env` looks up variables that terminals are described by.
@@ -28,9 +26,7 @@ pub(super) fn open_access_log(
         (Some(AccessLogFormat::Text), LogStyle::Json) => AccessFormat::Text { is_coloured: false },
         (_, LogStyle::Text { is_coloured }) => AccessFormat::Text { is_coloured },
     };
-    let fields = configured.fields.as_ref();
-    let fields: Option<Vec<_>> = fields.map(|fields| fields.iter().copied().map(field).collect());
-    let layout = AccessLayout::new(format, fields.as_deref());
+    let layout = AccessLayout::new(format, configured.fields.as_deref());
     AccessLog::open(&destination, layout).map(Some).map_err(|error| {
         let path = match &destination {
             Destination::File(path) => path.display().to_string(),
@@ -40,45 +36,17 @@ pub(super) fn open_access_log(
     })
 }
 
-fn field(configured: AccessLogField) -> AccessField {
-    match configured {
-        AccessLogField::Time => AccessField::Time,
-        AccessLogField::Client => AccessField::Client,
-        AccessLogField::Method => AccessField::Method,
-        AccessLogField::Host => AccessField::Host,
-        AccessLogField::Path => AccessField::Path,
-        AccessLogField::Protocol => AccessField::Protocol,
-        AccessLogField::Status => AccessField::Status,
-        AccessLogField::Route => AccessField::Route,
-        AccessLogField::Limit => AccessField::Limit,
-        AccessLogField::RefusedBy => AccessField::RefusedBy,
-        AccessLogField::Token => AccessField::Token,
-        AccessLogField::Bytes => AccessField::Bytes,
-        AccessLogField::Received => AccessField::Received,
-        AccessLogField::DurationMs => AccessField::DurationMs,
-        AccessLogField::DelayMs => AccessField::DelayMs,
-        AccessLogField::Upstream => AccessField::Upstream,
-        AccessLogField::UpstreamMs => AccessField::UpstreamMs,
-        AccessLogField::Attempts => AccessField::Attempts,
-        AccessLogField::Cut => AccessField::Cut,
-        AccessLogField::Complete => AccessField::Complete,
-        AccessLogField::RequestId => AccessField::RequestId,
-        AccessLogField::TraceId => AccessField::TraceId,
-        AccessLogField::Referer => AccessField::Referer,
-        AccessLogField::UserAgent => AccessField::UserAgent,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::AccessField;
 
     #[test]
     fn fields_have_the_same_names_in_files_and_in_lines() {
         let named = |name: &str| {
             let yaml = format!("access_log: {{fields: [{name}]}}\nupstreams: {{}}\nroutes: []\n");
             let config = config::parse("t.yaml", &yaml).unwrap().config;
-            field(config.access_log.fields.unwrap()[0])
+            config.access_log.fields.unwrap()[0]
         };
         let others = [AccessField::Referer, AccessField::UserAgent];
         for own in AccessField::JSON.into_iter().chain(others) {

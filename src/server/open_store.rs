@@ -9,6 +9,7 @@ use crate::{
     config::{
         self, ConfigSource, EnvLookup, LoadedConfig, Redis, RedisUrl, SecretError, SecretReference,
     },
+    file,
     redis::{Credentials, RedisOptions, ShardUrls, Topology},
     secret::{self, SharedSecret},
     store::CounterStore,
@@ -123,7 +124,7 @@ fn topology(redis: &Redis, secrets: &Secrets<'_>) -> Result<Topology, StartError
 
 /// The content of `tls_ca`.
 fn read_certificates(path: &Path) -> Result<Box<[u8]>, StartError> {
-    let read = config::read_whole(path, MAX_CERTIFICATES).map(Vec::into_boxed_slice);
+    let read = file::read_whole(path, MAX_CERTIFICATES).map(Vec::into_boxed_slice);
     read.map_err(|error| StartError::Certificates {
         path: path.display().to_string(),
         error: error.into_io(),

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::{config::LoadedConfig, reload::Loader};
+use crate::{clock::Clock, config::LoadedConfig, file, reload::Loader, snapshot::Snapshot};
 
 /// A configuration with one route of this name.
 fn yaml_with_route(name: &str) -> String {
@@ -30,7 +30,7 @@ impl ReloadTest {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.yaml");
         std::fs::write(&path, yaml_with_route("one")).unwrap();
-        let server = Server::start(&path, Clock::system()).unwrap();
+        let server = Server::builder(Clock::system()).start_file(&path).unwrap();
         let (loaded, _) = Snapshot::load(&path, &|_| None).unwrap();
         // Another file, because the gateway's own reloader watches the first.
         let path = folder.path().join("other.yaml");
@@ -44,7 +44,7 @@ impl ReloadTest {
     /// The same test, but a reload reads the file within `timeout`.
     fn with_timeout(self, timeout: Duration) -> Self {
         let reloader = Arc::into_inner(self.reloader).unwrap();
-        let reloader = Arc::new(reloader.with_reader(config::read_regular, timeout));
+        let reloader = Arc::new(reloader.with_reader(file::read_regular, timeout));
         Self { reloader, ..self }
     }
 
@@ -63,7 +63,7 @@ fn a_worker_that_cannot_start_fails_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.yaml");
     std::fs::write(&path, yaml_with_route("one")).unwrap();
-    let server = Server::start(&path, Clock::system()).unwrap();
+    let server = Server::builder(Clock::system()).start_file(&path).unwrap();
     // A runtime cannot wait for a regular file.
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
     let file = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
@@ -102,7 +102,7 @@ fn a_reload_that_cannot_read_the_file_ends_at_its_deadline() {
     // Like a file of a server that is gone: opening a FIFO without a writer does not return.
     let (loaded, shared) = (&gateway.loaded, gateway.server.shared.clone());
     let reloader = Reloader::new(gateway.path.clone(), loaded, shared, Arc::new(|_: &str| None))
-        .with_reader(config::read_file, Duration::from_millis(50));
+        .with_reader(file::read, Duration::from_millis(50));
     let fault = || reloader.reload_blocking().unwrap_err().to_string();
     let first = fault();
     assert!(first.contains("other.yaml:1:1: the file could not be read within 50ms"), "{first}");
@@ -189,7 +189,7 @@ fn a_certificate_file_without_end_is_refused() {
     let path = folder.path().join("t.yaml");
     let store = "store: {redis: {shards: [{primary: 'rediss://127.0.0.1:1'}], tls_ca: /dev/zero}}";
     std::fs::write(&path, format!("{}{store}\n", yaml_with_route("one"))).unwrap();
-    let error = Server::start(&path, Clock::system()).err().unwrap().to_string();
+    let error = Server::builder(Clock::system()).start_file(&path).err().unwrap().to_string();
     let expected =
         "cannot read the certificates in /dev/zero: the file is longer than 1048576 bytes";
     assert_eq!(error, expected);

@@ -1,9 +1,8 @@
 //! Compiles how an upstream's targets are chosen, checked, ejected, retried and bounded.
 
-use super::parts::{part, part_of};
 use super::section::Section;
-use crate::config::{self, Config, KeyPart, RetryCondition};
-use crate::identity::KeyPlan;
+use crate::config::{self, Config, RetryCondition};
+use crate::identity::{KeyPart, KeyPlan};
 use crate::route::Rule;
 use crate::upstream::adaptive_concurrency::ConcurrencyBounds;
 use crate::upstream::balance::Policy;
@@ -56,12 +55,7 @@ pub(super) fn ensure_weights(section: &Section<'_>, upstream: &config::Upstream)
 
 /// The policy. Reports `hash` without a key and a key without `hash`.
 pub(super) fn policy(section: &Section<'_>, upstream: &config::Upstream) -> Policy {
-    let policy = match upstream.balance {
-        config::Balance::RoundRobin => Policy::RoundRobin,
-        config::Balance::LeastRequests => Policy::LeastRequests,
-        config::Balance::PeakEwma => Policy::PeakEwma,
-        config::Balance::Hash => Policy::Hash,
-    };
+    let policy = upstream.balance;
     if !section.can_read(&["balance", "hash_key"]) {
         return policy;
     }
@@ -73,9 +67,6 @@ pub(super) fn policy(section: &Section<'_>, upstream: &config::Upstream) -> Poli
     if policy != Policy::Hash && !upstream.hash_key.is_empty() {
         let section = section.at("hash_key");
         section.fault_at_key("`hash_key` without `balance: hash`", "both or none");
-    }
-    for (index, hashed) in upstream.hash_key.iter().enumerate() {
-        part(&section.at("hash_key").index(index), hashed);
     }
     policy
 }
@@ -103,8 +94,7 @@ pub(super) fn hash_key(
             section.at("upstream").fault(what, &expected);
         }
     }
-    // A faulty header name is reported once, with the upstream.
-    Some(KeyPlan(upstream.hash_key.iter().filter_map(part_of).collect()))
+    Some(KeyPlan(upstream.hash_key.clone()))
 }
 
 /// When targets are ejected or down.

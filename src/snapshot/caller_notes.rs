@@ -5,7 +5,8 @@ use ahash::RandomState;
 use hashbrown::HashSet;
 
 use super::section::Section;
-use crate::config::{Client, Config, KeyPart, Limit, TokenSource};
+use crate::config::{Client, Config, Limit};
+use crate::identity::{CredentialSource, KeyPart};
 use crate::sensitive::is_sensitive_name;
 
 /// Who decides how many values a part of a key has.
@@ -108,8 +109,8 @@ fn origin(part: &KeyPart, client: &Client) -> Origin {
         KeyPart::Token | KeyPart::Cookie(_) => Origin::Upstream,
         KeyPart::Header(name) if name == "host" => Origin::Gateway,
         KeyPart::Header(name) => {
-            let is_token = client.token.contains(&TokenSource::Header(name.clone()));
-            verified_if(is_token || is_sensitive_name(name))
+            let is_token = client.token.contains(&CredentialSource::Header(name.clone()));
+            verified_if(is_token || is_sensitive_name(name.as_str()))
         }
         KeyPart::Query(name) => verified_if(is_sensitive_name(name)),
         KeyPart::ClientIp

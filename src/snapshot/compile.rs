@@ -1,16 +1,13 @@
 //! Assembles the snapshot. Every section is compiled even if others are faulty, so that all faults are
 //! found at once.
 
-use super::parts::header;
 use super::section::{FaultCollector, Section};
 use super::{
     IdentityRules, RateHeaders, Snapshot, access_log, files, limits, listen, notes, routes, store,
     throttle, traces, upstreams,
 };
-use crate::config::{
-    Client, Faults, LoadedConfig, StandardHeaders, TokenSource as ConfiguredSource,
-};
-use crate::identity::{TokenSource, TrustedProxies};
+use crate::config::{Client, Faults, LoadedConfig, StandardHeaders};
+use crate::identity::TrustedProxies;
 
 pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let config = &loaded.config;
@@ -53,23 +50,16 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
 }
 
 fn identity(section: &Section<'_>, client: &Client) -> IdentityRules {
-    let prefix = client.ipv6_prefix;
-    let mut token = Vec::new();
-    for (index, source) in client.token.iter().enumerate() {
-        match source {
-            ConfiguredSource::Cookie(name) => token.push(TokenSource::Cookie(name.clone())),
-            ConfiguredSource::Header(name) => {
-                let section = section.at("token").index(index);
-                token.extend(header(&section, name).map(TokenSource::Header));
-            }
-        }
-    }
+    let token = client.token.clone();
     if token.len() > 1 {
         let what = format!("{} token sources: a request may carry several tokens", token.len());
-        section
-            .at("token")
-            .note(what, "one token source, or callers that may be counted once per token");
+        let expected = "one token source, or callers that may be counted once per token";
+        section.at("token").note(what, expected);
     }
     let networks = client.trusted_proxies.iter().map(|network| network.0).collect();
-    IdentityRules { trusted_proxies: TrustedProxies::new(networks), ipv6_prefix: prefix, token }
+    IdentityRules {
+        trusted_proxies: TrustedProxies::new(networks),
+        ipv6_prefix: client.ipv6_prefix,
+        token,
+    }
 }

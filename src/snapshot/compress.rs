@@ -2,7 +2,7 @@
 
 use super::section::Section;
 use crate::{
-    compress::{CompressRules, Encoding, is_message_stream},
+    compress::{CompressRules, is_message_stream},
     config::{self, Config},
 };
 
@@ -29,16 +29,12 @@ pub(super) fn compile(
         "at least one of `gzip` and `zstd`",
     );
     for (index, encoding) in configured.encodings.iter().enumerate() {
-        let encoding = match encoding {
-            config::Encoding::Gzip => Encoding::Gzip,
-            config::Encoding::Zstd => Encoding::Zstd,
-        };
-        if encodings.contains(&encoding) {
+        if encodings.contains(encoding) {
             let what = format!("duplicate encoding `{}`", encoding.name());
             let section = section.at("encodings").index(index);
             section.fault(what, "each encoding once");
         } else {
-            encodings.push(encoding);
+            encodings.push(*encoding);
         }
     }
     let types = types(&section, &configured.types);

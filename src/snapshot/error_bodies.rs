@@ -4,7 +4,8 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
 use super::section::Section;
-use crate::config::{self, FileError, READ_TIMEOUT, read_regular, read_within};
+use crate::config;
+use crate::file::{FileError, READ_TIMEOUT, read_regular, read_within};
 
 /// The longest file of a body, in bytes.
 const MAX_LEN: u64 = 256 << 10;

@@ -8,9 +8,8 @@ use std::{
 };
 
 use super::section::Section;
-use crate::config::{
-    CertificateFiles, Config, LogDestination, READ_TIMEOUT, SecretReference, read_within,
-};
+use crate::config::{CertificateFiles, Config, LogDestination, SecretReference};
+use crate::file::{READ_TIMEOUT, read_within};
 
 /// The permission to read for every user.
 const READ_BY_OTHERS: u32 = 0o004;

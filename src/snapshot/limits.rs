@@ -8,15 +8,15 @@ use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
 use super::algorithm;
-use super::parts::{header, part};
+use super::parts::header;
 use super::policy::{Cost, LimitPolicy};
 use super::quota::{QUOTA_KEYS, alternative_quota, quota};
 use super::reserve;
 use super::section::Section;
 use super::tiers;
-use crate::config::{self, Config, KeyPart};
-use crate::identity::{KeyPlan, TokenSource};
-use crate::limit::{Limit, Millis, OnFailure, Quota, leaky_bucket};
+use crate::config::{self, Config};
+use crate::identity::{CredentialSource, KeyPart, KeyPlan};
+use crate::limit::{Limit, Millis, Quota, leaky_bucket};
 
 /// Shortest lease of a concurrency permit, in ms. Leases are renewed every third of their length, with
 /// a precision of 100 ms.
@@ -26,13 +26,14 @@ const MIN_LEASE: Millis = 1_000;
 pub(super) fn compile(
     root: &Section<'_>,
     config: &Config,
-    sources: &[TokenSource],
+    sources: &[CredentialSource],
 ) -> Vec<Arc<LimitPolicy>> {
     let compiled = config.limits.iter().enumerate().map(|(index, (name, limit))| {
         let section = root.at("limits").entry(name);
         section.ensure_key_name(name);
         let no_token = config.client.token.is_empty() && root.at("client").can_read(&["token"]);
-        let key = key(&section, &limit.key, !no_token);
+        check_key(&section, &limit.key, !no_token);
+        let key = KeyPlan(limit.key.clone());
         let quota = quota(&section, limit);
         check_algorithm_keys(&section, limit);
         let base = Limit {
@@ -41,11 +42,7 @@ pub(super) fn compile(
             algorithm: algorithm::compile(limit.algorithm),
             quota,
             cost: 1,
-            on_failure: match limit.on_failure {
-                config::OnFailure::Local => OnFailure::Local,
-                config::OnFailure::Open => OnFailure::Open,
-                config::OnFailure::Closed => OnFailure::Closed,
-            },
+            on_failure: limit.on_failure,
             lease_size: reserve::compile(&section, limit, config.store.redis.is_some()),
             enforce: limit.enforce,
             index,
@@ -61,7 +58,7 @@ fn policy(
     configured: &config::Limit,
     base: &Limit,
     key: &KeyPlan,
-    sources: &[TokenSource],
+    sources: &[CredentialSource],
 ) -> Arc<LimitPolicy> {
     let cost = cost(section, configured, &base.quota);
     let refund: SmallVec<[u16; 4]> = configured.refund.iter().map(|status| status.0).collect();
@@ -121,19 +118,16 @@ fn check_concurrency(section: &Section<'_>, limit: &config::Limit) {
     section.at("window").ensure(is_renewable, &what, "at least 1s");
 }
 
-/// Compiles the key. Reports invalid parts; a part with an invalid header name is left out.
-fn key(section: &Section<'_>, parts: &[KeyPart], has_token_source: bool) -> KeyPlan {
+/// Reports parts of the key that are listed twice, and tokens that no source has.
+fn check_key(section: &Section<'_>, key: &[KeyPart], has_token_source: bool) {
     let mut seen = hashbrown::HashSet::<&KeyPart, ahash::RandomState>::default();
-    let plan = parts.iter().enumerate().filter_map(|(index, configured)| {
+    for (index, part) in key.iter().enumerate() {
         let section = section.at("key").index(index);
-        let what = format!("duplicate part `{configured}`");
-        section.ensure(seen.insert(configured), &what, "each part once");
-        if *configured == KeyPart::Token && !has_token_source {
+        section.ensure(seen.insert(part), &format!("duplicate part `{part}`"), "each part once");
+        if *part == KeyPart::Token && !has_token_source {
             section.fault("`token` with an empty `client.token`", "at least one token source");
         }
-        part(&section, configured)
-    });
-    KeyPlan(plan.collect())
+    }
 }
 
 /// Compiles the cost of a request; 1 if its header name is invalid.

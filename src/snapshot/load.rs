@@ -9,6 +9,7 @@ use std::{
 
 use super::Snapshot;
 use crate::config::{self, EnvLookup, Fault, Faults, LoadedConfig, ReadError};
+use crate::file;
 
 /// Why a file could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +39,7 @@ impl Snapshot {
     ///
     /// The file cannot be read, or [`Self::load_bytes`] fails.
     pub fn load(path: &Path, env: EnvLookup<'_>) -> Result<(LoadedConfig, Self), LoadError> {
-        let bytes = config::read_file(path, config::MAX_READ);
+        let bytes = file::read(path, config::MAX_READ);
         let bytes = bytes.map_err(|error| config::unreadable(path, &error))?;
         Self::load_bytes(path, &bytes, env)
     }

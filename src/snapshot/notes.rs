@@ -7,8 +7,10 @@ use ahash::RandomState;
 use hashbrown::HashSet;
 
 use super::{caller_notes, section::Section};
-use crate::config::{self, Config, KeyPart, ListenAddress, Target};
+use crate::config::{self, Config, ListenAddress, Target};
+use crate::identity::KeyPart;
 use crate::route::{PathPattern, normalize::normalize};
+use crate::upstream::Protocol;
 
 /// Adds the notes of all sections.
 pub(super) fn add(root: &Section<'_>, config: &Config) {
@@ -129,7 +131,7 @@ fn note_targets(section: &Section<'_>, targets: &[config::WeightedTarget], confi
 /// Notes `auto` where no handshake chooses the protocol.
 fn note_protocol(section: &Section<'_>, upstream: &config::Upstream) {
     let has_tls = upstream.targets.iter().any(|target| target.url.is_tls());
-    if upstream.protocol == config::Protocol::Auto && !has_tls {
+    if upstream.protocol == Protocol::Auto && !has_tls {
         let what = "`auto` is HTTP/1.1 with targets in clear";
         section.note(what, "targets with https://, `http1` or `http2`");
     }

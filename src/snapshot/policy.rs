@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::{
     http1::Fields,
-    identity::{AmbiguousValue, KeyPlan, KeySecret, Part, Subject, trim},
+    identity::{AmbiguousValue, KeyPart, KeyPlan, KeySecret, Subject, trim},
     limit::{Key, Limit},
 };
 
@@ -63,7 +63,7 @@ pub struct Tier {
 #[derive(Debug)]
 pub enum TierMatch {
     /// Callers whose value of this part is one of these.
-    Part(Part, Vec<Box<[u8]>>),
+    Part(KeyPart, Vec<Box<[u8]>>),
     /// Callers with a verified address in one of these networks.
     Networks(Vec<IpNet>),
 }

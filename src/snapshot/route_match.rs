@@ -10,7 +10,7 @@ use http::header;
 use super::route_edits::excerpt;
 use super::section::Section;
 use crate::config::{self, MatchValue};
-use crate::identity::Part;
+use crate::identity::KeyPart;
 use crate::route::{Condition, Conditions, HostPattern, Rule, ValueSource, ValueTest};
 
 /// Compiles the conditions in `matches`, the value of `section`.
@@ -31,7 +31,7 @@ pub(super) fn conditions(section: &Section<'_>, matches: &config::RouteMatch) ->
             let what = format!("duplicate header `{name}`");
             section.fault_at_key(what, "each name once, in any case");
         }
-        let test = test(&section, value, &Part::Header(name));
+        let test = test(&section, value, &KeyPart::Header(name));
         tests.extend(test.map(|test| Condition { source, test }));
     }
     tests.extend(query_conditions(&section.at("query"), &matches.query));
@@ -45,14 +45,14 @@ fn query_conditions(section: &Section<'_>, query: &BTreeMap<String, MatchValue>)
         if name.is_empty() {
             section.fault_at_key("an empty name", "the name of a query parameter");
         }
-        let test = test(&section, value, &Part::Query(name.clone()));
+        let test = test(&section, value, &KeyPart::Query(name.clone()));
         let source = ValueSource::Query(name.as_str().into());
         tests.extend(test.map(|test| Condition { source, test }));
     }
     tests
 }
 
-fn test(section: &Section<'_>, value: &MatchValue, part: &Part) -> Option<ValueTest> {
+fn test(section: &Section<'_>, value: &MatchValue, part: &KeyPart) -> Option<ValueTest> {
     let text = match value {
         MatchValue::Sent(true) => return Some(ValueTest::Present),
         MatchValue::Sent(false) => return Some(ValueTest::Absent),

@@ -14,8 +14,8 @@ use super::{
     Action, LimitPolicy, Route, access, cors, counted_headers, error_bodies, mirror, redirect,
     route_edits, route_match,
 };
-use crate::config::{self, Config, Duration, KeyPart, MAX_FAULTS};
-use crate::identity::{Part, TokenSource};
+use crate::config::{self, Config, Duration, MAX_FAULTS};
+use crate::identity::{CredentialSource, KeyPart};
 use crate::route::normalize::{normalize, routed_form};
 use crate::route::{ConflictKind, HostPattern, PathPattern, PatternError, RouteTable, Rule};
 use crate::upstream::Upstream;
@@ -27,7 +27,7 @@ pub(super) fn compile(
     config: &Config,
     upstreams: &[Arc<Upstream>],
     limits: &[Arc<LimitPolicy>],
-    tokens: &[TokenSource],
+    tokens: &[CredentialSource],
 ) -> (RouteTable, Vec<Route>) {
     root.at("routes").ensure(!config.routes.is_empty(), "no route", "at least one");
     let definitions = Definitions::new(upstreams, limits);
@@ -135,7 +135,8 @@ fn check_references(section: &Section<'_>, route: &config::Route, config: &Confi
 /// include other routes.
 fn check_reported(section: &Section<'_>, reported: &[Arc<LimitPolicy>]) {
     for policy in reported {
-        let separate = policy.key.0.iter().find(|part| matches!(part, Part::Route | Part::Path));
+        let separate =
+            policy.key.0.iter().find(|part| matches!(part, KeyPart::Route | KeyPart::Path));
         if let Some(part) = separate {
             let name = &policy.limit.name;
             let what = format!(

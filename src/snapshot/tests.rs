@@ -13,6 +13,8 @@ mod route_edits;
 mod route_match;
 mod variables;
 
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::{Action, Snapshot};
@@ -32,8 +34,9 @@ routes:
 ";
 
 fn compile(text: &str) -> Result<Snapshot, Vec<String>> {
-    let loaded = config::parse("t.yaml", text).unwrap_or_else(|error| panic!("{error}"));
-    Snapshot::compile(&loaded).map_err(|faults| {
+    let loaded = Snapshot::load_bytes(Path::new("t.yaml"), text.as_bytes(), &|_| None);
+    loaded.map(|(_, snapshot)| snapshot).map_err(|error| {
+        let faults = error.into_faults();
         let shown = faults.iter().map(ToString::to_string);
         shown.map(|f| f.lines().next().unwrap().replacen("t.yaml:", "", 1)).collect()
     })

@@ -34,7 +34,7 @@ pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSet
         root.at("limits").entry(POLICY).fault_at_key(what, "another name");
     }
     check_fixed_responses(root, config);
-    if configured.mode == config::Mode::On {
+    if configured.mode == Mode::On {
         let what = "`on`: a gateway that starts without active users admits no user";
         section.at("mode").note(what, "`auto`, and `PUT /api/throttle` when it is needed");
     }
@@ -51,11 +51,7 @@ pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSet
     let max_memory = max_memory(section, configured, &geometry);
     let settings = ThrottleSettings {
         watermarks,
-        mode: match configured.mode {
-            config::Mode::Auto => Mode::Auto,
-            config::Mode::On => Mode::On,
-            config::Mode::Off => Mode::Off,
-        },
+        mode: configured.mode,
         forget_status: configured.forget_status.iter().map(|status| status.0).collect(),
         sizing,
         geometry,

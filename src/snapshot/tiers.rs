@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::parts::part;
 use super::policy::{Tier, TierMatch};
 use super::quota::{QUOTA_KEYS, alternative_quota};
 use super::section::Section;
-use crate::config::{self, KeyPart};
-use crate::identity::TokenSource;
+use crate::config;
+use crate::identity::{CredentialSource, KeyPart};
 use crate::limit::Limit;
 
 /// Compiles the tiers of `limit`, which is configured at `section`. A faulty tier is reported and left out.
@@ -15,7 +14,7 @@ pub(super) fn compile(
     section: &Section<'_>,
     configured: &config::Limit,
     limit: &Limit,
-    sources: &[TokenSource],
+    sources: &[CredentialSource],
 ) -> Vec<Tier> {
     let tiers = configured.tiers.iter().enumerate().filter_map(|(index, tier)| {
         let at = section.at("tiers").index(index);
@@ -43,7 +42,7 @@ pub(super) fn compile(
 fn tier_match(
     section: &Section<'_>,
     configured: &config::TierMatch,
-    sources: &[TokenSource],
+    sources: &[CredentialSource],
 ) -> Option<TierMatch> {
     let values = section.at("values");
     values.ensure(!configured.values.is_empty(), "no value", "at least one");
@@ -60,7 +59,7 @@ fn tier_match(
         });
         return Some(TierMatch::Networks(networks.collect()));
     }
-    let part = part(&section.at("part"), &configured.part)?;
+    let part = configured.part.clone();
     let mut wanted: Vec<Box<[u8]>> = Vec::new();
     for (index, value) in configured.values.iter().enumerate() {
         let at = values.index(index);

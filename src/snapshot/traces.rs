@@ -9,7 +9,7 @@ use super::Snapshot;
 use super::listen::tls_fault;
 use super::parts::header as header_name;
 use super::section::Section;
-use crate::config::{self, ConfigSource, EnvLookup, Fault, Faults, SecretReference, TrustParent};
+use crate::config::{self, ConfigSource, EnvLookup, Fault, Faults, SecretReference};
 use crate::tls::{ClientTls, TlsFile, client::Offer};
 use crate::trace::{ExportSettings, ParentTrust, SamplingRules};
 
@@ -102,20 +102,15 @@ pub(super) fn compile(
 ) -> Option<TraceRules> {
     let traces = traces?;
     note_endpoint(section, &traces.endpoint);
-    if traces.sample <= 0.0 && traces.trust_parent == TrustParent::None {
+    if traces.sample <= 0.0 && traces.trust_parent == ParentTrust::None {
         let what = "`0`: no request is sampled";
         section.at("sample").note(what, "more than 0, or a `trust_parent` that decides");
     }
     let is_named = !traces.service_name.trim().is_empty();
     section.at("service_name").ensure(is_named, "an empty name", "a name, such as tidegate");
     let headers = headers(section, traces);
-    let trust = match traces.trust_parent {
-        TrustParent::All => ParentTrust::All,
-        TrustParent::TrustedProxies => ParentTrust::TrustedProxies,
-        TrustParent::None => ParentTrust::None,
-    };
     Some(TraceRules {
-        sampling: SamplingRules::new(traces.sample, trust),
+        sampling: SamplingRules::new(traces.sample, traces.trust_parent),
         endpoint: traces.endpoint.to_string().into(),
         service_name: traces.service_name.as_str().into(),
         headers,

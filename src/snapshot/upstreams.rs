@@ -14,8 +14,8 @@ use super::section::Section;
 use crate::config;
 use crate::tls::{Certificate, ClientTls, TlsError, client::Offer};
 use crate::upstream::{
-    FixedResponse, Protocol, ProxyVersion, ServerAddress, Servers, Target, TargetTls, Upstream,
-    UpstreamKind, WeightedTarget,
+    FixedResponse, Protocol, ServerAddress, Servers, Target, TargetTls, Upstream, UpstreamKind,
+    WeightedTarget,
 };
 
 /// The longest path of a Unix socket, in bytes: `sun_path` of unix(7), without its final NUL.
@@ -59,7 +59,7 @@ fn kind(section: &Section<'_>, upstream: &config::Upstream) -> UpstreamKind {
 /// Reports keys of connections to targets in an upstream that has a fixed response.
 fn ensure_no_connection_keys(section: &Section<'_>, upstream: &config::Upstream) {
     let keys = [
-        ("protocol", upstream.protocol != config::Protocol::Http1),
+        ("protocol", upstream.protocol != Protocol::Http1),
         ("tls", upstream.tls != config::UpstreamTls::default()),
         ("send_proxy", upstream.send_proxy.is_some()),
     ];
@@ -87,15 +87,13 @@ fn servers(section: &Section<'_>, upstream: &config::Upstream) -> Servers {
 }
 
 fn targets(section: &Section<'_>, upstream: &config::Upstream) -> Vec<WeightedTarget> {
-    let (protocol, offer) = match upstream.protocol {
-        config::Protocol::Http1 => (Protocol::Http1, Offer::Http1),
-        config::Protocol::Http2 => (Protocol::Http2, Offer::Http2),
-        config::Protocol::Auto => (Protocol::Auto, Offer::Either),
+    let protocol = upstream.protocol;
+    let offer = match protocol {
+        Protocol::Http1 => Offer::Http1,
+        Protocol::Http2 => Offer::Http2,
+        Protocol::Auto => Offer::Either,
     };
-    let send_proxy = upstream.send_proxy.map(|version| match version {
-        config::ProxyVersion::V1 => ProxyVersion::V1,
-        config::ProxyVersion::V2 => ProxyVersion::V2,
-    });
+    let send_proxy = upstream.send_proxy;
     if send_proxy.is_some() && protocol != Protocol::Http1 {
         let expected = "`protocol: http1`: a connection of HTTP/2 carries requests of many clients";
         section.at("send_proxy").fault("`send_proxy` with HTTP/2", expected);

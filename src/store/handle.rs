@@ -116,7 +116,7 @@ impl StoreHandle {
         let sent = local.monotonic_ms();
         let mut verdict =
             match shard_fanout::common_shard(charges, |charge| client.shard_of(charge.key)) {
-                None => Box::pin(self.scatter(path).charge(charges, now, deadline)).await?,
+                None => Box::pin(self.fan_out(path).charge(charges, now, deadline)).await?,
                 Some(shard) => match client.charge(shard, charges, deadline).await {
                     Ok(verdict) => verdict,
                     Err(CallError { failure, late }) => {
@@ -149,7 +149,7 @@ impl StoreHandle {
     }
 
     /// The calls for charges whose records live on several shards.
-    fn scatter<'a>(
+    fn fan_out<'a>(
         &'a self,
         RedisPath { client, corrections, .. }: &'a RedisPath,
     ) -> ShardFanout<'a> {
@@ -202,7 +202,7 @@ impl StoreHandle {
         now: Millis,
     ) -> SmallVec<[Outcome; 2]> {
         match (&self.redis, source) {
-            (Some(path), DecisionSource::Store) => self.scatter(path).renew(adjustments).await,
+            (Some(path), DecisionSource::Store) => self.fan_out(path).renew(adjustments).await,
             _ => adjustments.iter().map(|each| self.adjust_in_memory(each, source, now)).collect(),
         }
     }
@@ -238,7 +238,7 @@ impl StoreHandle {
         let absorbed: SmallVec<[Option<Outcome>; 4]> = adjustments.iter().map(absorb).collect();
         let rest = adjustments.iter().zip(&absorbed).filter(|(_, outcome)| outcome.is_none());
         let rest: SmallVec<[Adjustment<'_>; 4]> = rest.map(|(adjustment, _)| *adjustment).collect();
-        let mut adjusted = Box::pin(self.scatter(path).adjust(&rest)).await.into_iter();
+        let mut adjusted = Box::pin(self.fan_out(path).adjust(&rest)).await.into_iter();
         // The adjustment may have moved the retry time of a denial that was cached before it.
         for Adjustment { limit, key, .. } in &rest {
             path.local.invalidate(limit, *key);
@@ -262,7 +262,7 @@ impl StoreHandle {
         let client = &path.client;
         let mut verdict =
             match shard_fanout::common_shard(charges, |charge| client.shard_of(charge.key)) {
-                None => Box::pin(self.scatter(path).peek(charges, now)).await?,
+                None => Box::pin(self.fan_out(path).peek(charges, now)).await?,
                 Some(shard) => match client.peek(shard, charges).await {
                     Ok(verdict) => verdict,
                     Err(failure) => {

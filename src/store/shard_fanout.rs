@@ -87,6 +87,13 @@ impl<T: Copy> RoutedItems<T> {
         }
     }
 
+    /// Keeps only the outcomes that refuse: the request is refused, and its charges are undone.
+    fn retain_refusals(&mut self) {
+        for routed in self.0.iter_mut().filter(|routed| routed.outcome.refused().is_none()) {
+            routed.outcome = Outcome::NotCharged;
+        }
+    }
+
     fn outcomes(self) -> SmallVec<[Outcome; 2]> {
         self.0.into_iter().map(|routed| routed.outcome).collect()
     }
@@ -111,34 +118,31 @@ impl ShardFanout<'_> {
     ) -> Result<Verdict, StoreError> {
         let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
         let mut calls = self.call_all(items.batches(), deadline).await;
-        let others_admit = calls.verdicts().all(|verdict| verdict.admitted);
-        let fallback_verdict = self.decide_failed(&items, &calls, others_admit, now);
+        let fallback_verdict = self.decide_failed(&items, &calls, now);
         let admitted =
-            others_admit && fallback_verdict.as_ref().is_ok_and(|verdict| verdict.admitted);
+            calls.admit() && fallback_verdict.as_ref().is_ok_and(|verdict| verdict.admitted);
         calls.undo_late_charges();
         if !admitted {
             calls.undo();
         }
         for ShardCall { batch, result } in calls.calls.drain(..) {
             if let Some(Ok(verdict)) = result {
-                items.set_outcomes(|shard| shard == batch.shard, outcomes_of(verdict, admitted));
+                items.set_outcomes(|shard| shard == batch.shard, verdict.outcomes);
             }
         }
         let failed = std::mem::take(&mut calls.failed_shards);
-        items.set_outcomes(
-            |shard| failed.contains(&shard),
-            outcomes_of(fallback_verdict?, admitted),
-        );
+        items.set_outcomes(|shard| failed.contains(&shard), fallback_verdict?.outcomes);
+        if !admitted {
+            items.retain_refusals();
+        }
         Ok(Verdict { admitted, outcomes: items.outcomes() })
     }
 
-    /// Decides the charges whose shards gave no decision, by their limits' failure policies. `others_admit`:
-    /// all other shards admitted the request.
+    /// Decides the charges whose shards gave no decision, by their limits' failure policies.
     fn decide_failed(
         &self,
         items: &RoutedItems<Charge<'_>>,
         calls: &ShardCalls<'_, '_>,
-        others_admit: bool,
         now: Millis,
     ) -> Result<Verdict, StoreError> {
         let failed = items.0.iter().filter(|routed| calls.failed_shards.contains(&routed.shard));
@@ -149,7 +153,7 @@ impl ShardFanout<'_> {
         if let Some(denied) = fallback::cached_denial(&failed, self.store) {
             return Ok(denied);
         }
-        if !others_admit {
+        if !calls.admit() {
             return fallback::peek_refused(&failed, now, self.store, self.counts);
         }
         fallback::decide(&failed, now, self.store, self.counts)
@@ -163,7 +167,7 @@ impl ShardFanout<'_> {
         deadline: Option<Uptime>,
     ) -> ShardCalls<'s, 'c> {
         let calls = batches.into_iter().map(|batch| ShardCall { batch, result: None }).collect();
-        let mut calls = ShardCalls { scatter: self, calls, failed_shards: SmallVec::new() };
+        let mut calls = ShardCalls { fanout: self, calls, failed_shards: SmallVec::new() };
         let pending = calls.calls.iter_mut().map(|ShardCall { batch, result }| async {
             *result = Some(self.client.charge(batch.shard, &batch.items, deadline).await);
         });
@@ -273,15 +277,17 @@ struct ShardCall<'c> {
 
 /// The calls to all shards of a request. If it is dropped with results in it, it refunds what was charged.
 struct ShardCalls<'s, 'c> {
-    scatter: &'s ShardFanout<'s>,
+    fanout: &'s ShardFanout<'s>,
     calls: Vec<ShardCall<'c>>,
     /// The shards that gave no decision.
     failed_shards: SmallVec<[ShardId; 4]>,
 }
 
 impl ShardCalls<'_, '_> {
-    fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
-        self.calls.iter().filter_map(|call| call.result.as_ref()?.as_ref().ok())
+    /// True if all shards that gave a decision admit the request.
+    fn admit(&self) -> bool {
+        let mut decided = self.calls.iter().filter_map(|call| call.result.as_ref()?.as_ref().ok());
+        decided.all(|verdict| verdict.admitted)
     }
 
     fn failures(&self) -> impl Iterator<Item = RedisFailure> {
@@ -302,7 +308,7 @@ impl ShardCalls<'_, '_> {
                 _ => None,
             };
             if let Some(late) = late {
-                self.scatter.corrections.undo_late_charge(late, &batch.items);
+                self.fanout.corrections.undo_late_charge(late, &batch.items);
             }
         }
     }
@@ -311,7 +317,7 @@ impl ShardCalls<'_, '_> {
     fn undo(&self) {
         for ShardCall { batch, result } in &self.calls {
             if let Some(Ok(verdict)) = result {
-                self.scatter.undo(batch, verdict);
+                self.fanout.undo(batch, verdict);
             }
         }
     }
@@ -321,13 +327,6 @@ impl Drop for ShardCalls<'_, '_> {
     fn drop(&mut self) {
         self.undo();
     }
-}
-
-/// The outcomes of one shard's batch. If the whole request is refused, only those that refuse are kept.
-fn outcomes_of(verdict: Verdict, admitted: bool) -> impl Iterator<Item = Outcome> {
-    verdict.outcomes.into_iter().map(move |outcome| {
-        if admitted || outcome.refused().is_some() { outcome } else { Outcome::NotCharged }
-    })
 }
 
 /// The verdict on charges that were each decided by itself.

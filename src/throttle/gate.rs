@@ -8,7 +8,7 @@ use arc_swap::{ArcSwap, Cache};
 use super::{
     Throttle, ThrottleSettings, geometry::Millis, live_filters::LiveFilters, recent::RecentTokens,
 };
-use crate::mix::local_token;
+use crate::{mix::local_token, secret::KeySecret};
 
 /// The status for an invalid token. The other statuses in `forget_status` may mean that a valid token lacks
 /// a permission.
@@ -79,9 +79,9 @@ impl AdmissionGate {
         Self { throttle, filter, recent: RecentTokens::new() }
     }
 
-    /// The key of the hash of callers.
-    pub fn token_key(&self) -> (u64, u64) {
-        self.filter.borrow_mut().load().current.hash_keys().token_key
+    /// The secret of the hash of callers.
+    pub fn token_secret(&self) -> KeySecret {
+        self.filter.borrow_mut().load().current.hash_keys().token_secret
     }
 
     /// Decides whether a caller is admitted. `caller` is the keyed hash of the token or, without a token,

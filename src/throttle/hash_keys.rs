@@ -4,14 +4,14 @@ use std::fmt;
 
 use siphasher::sip::SipHasher13;
 
-use crate::secret::SharedSecret;
+use crate::secret::{KeySecret, SharedSecret};
 
-/// The key of the hash of tokens (16 bytes) and that of the positions in the filters (32 bytes). Filters
+/// The secret of the hash of tokens and the key of the positions in the filters. Filters
 /// have only hashes of tokens, never tokens.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct HashKeys {
-    /// The key of the hash of tokens.
-    pub token_key: (u64, u64),
+    /// The secret of the hash of tokens.
+    pub token_secret: KeySecret,
     /// The seed of the `bloomfilter` crate. Each payload's header contains it, so filters with
     /// another secret are recognized.
     pub positions: [u8; 32],
@@ -26,7 +26,7 @@ impl fmt::Debug for HashKeys {
 impl HashKeys {
     /// The keys of all gateways with this secret.
     pub fn of(secret: &SharedSecret) -> Self {
-        Self { token_key: secret.for_tokens(), positions: secret.for_filters() }
+        Self { token_secret: secret.for_tokens(), positions: secret.for_filters() }
     }
 
     /// The two keyed hash functions that determine positions.
@@ -45,7 +45,9 @@ mod tests {
         let [one, same, other] = ["one", "one", "other"].map(SharedSecret::from_namespace);
         let [one, same, other] = [one, same, other].map(|secret| HashKeys::of(&secret));
         assert!(
-            one == same && one.token_key != other.token_key && one.positions != other.positions
+            one == same
+                && one.token_secret != other.token_secret
+                && one.positions != other.positions
         );
         assert_eq!(format!("{one:?}"), "HashKeys(..)");
         assert_ne!(one.hashers()[0].key(), one.hashers()[1].key());

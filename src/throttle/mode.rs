@@ -1,5 +1,8 @@
 //! When to throttle: compares the number of active users with two watermarks, with hysteresis.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{estimate::Estimate, geometry::Millis};
 
 /// Number of consecutive ticks above [`Watermarks::max_active`] after which throttling starts.
@@ -9,10 +12,11 @@ pub const TRIGGER_TICKS: u32 = 3;
 /// stops, in ms.
 pub const CALM_PERIOD: Millis = 60_000;
 
-/// When to throttle.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+/// When the gateway throttles.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// While too many users are active.
+    /// While too many users are active, by `max_active` and `resume_below`.
     #[default]
     Auto,
     /// Always.

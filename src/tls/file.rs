@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::TlsError;
-use crate::config::{FileError, READ_TIMEOUT, read_regular, read_within};
+use crate::file::{FileError, READ_TIMEOUT, read_regular, read_within};
 
 /// The longest file that is read, in bytes.
 const MAX_LEN: u64 = 1 << 20;

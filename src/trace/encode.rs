@@ -4,10 +4,10 @@
 use prost::Message;
 
 use super::{
-    AttemptResult, RequestTrace, SpanContext, Work,
+    AttemptResult, ChildSpanKind, RequestTrace, SpanContext,
     messages::{
-        AnyValue, ArrayValue, ExportRequest, KeyValue, Link, Resource, ResourceSpans, Scope,
-        ScopeSpans, Span, SpanKind, Status, StatusCode, Value,
+        AnyValue, ArrayValue, ExportRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans,
+        Span, SpanKind, SpanLink, SpanStatus, SpanStatusCode, Value,
     },
     request::{Child, RequestSummary},
 };
@@ -51,7 +51,7 @@ fn request_span(trace: &RequestTrace, summary: &RequestSummary) -> Span {
         (Some(method), None) => method.to_owned(),
         (Some(method), Some((_, pattern))) => format!("{method} {pattern}"),
     };
-    let links = trace.link.iter().map(|link| Link {
+    let links = trace.link.iter().map(|link| SpanLink {
         trace_id: link.trace_id.to_be_bytes().into(),
         span_id: link.span_id.to_be_bytes().into(),
         flags: 0x100 | IS_REMOTE,
@@ -69,7 +69,7 @@ fn request_span(trace: &RequestTrace, summary: &RequestSummary) -> Span {
     }
 }
 
-const ERROR: Status = Status { code: StatusCode::Error as i32 };
+const ERROR: SpanStatus = SpanStatus { code: SpanStatusCode::Error as i32 };
 
 fn span(trace: &RequestTrace, id: u64, name: String, kind: SpanKind) -> Span {
     let SpanContext { trace_id, span_id } = trace.context;
@@ -136,19 +136,19 @@ fn child_span(trace: &RequestTrace, child: &Child, method: &str) -> Span {
     let mut attributes = Vec::new();
     let mut is_failed = child.end.is_none();
     let (name, kind) = match &child.work {
-        Work::Charge { store, decision } => {
+        ChildSpanKind::Charge { store, decision } => {
             attributes.push(text("tidegate.store", store));
             if !decision.is_empty() {
                 attributes.push(text("tidegate.limit.decision", decision));
             }
             ("charge limits", SpanKind::Internal)
         }
-        Work::Correction { store } => {
+        ChildSpanKind::Correction { store } => {
             attributes.push(text("tidegate.store", store));
             ("correct charges", SpanKind::Internal)
         }
-        Work::Delay => ("wait for a slot", SpanKind::Internal),
-        Work::Attempt { server, resends, result } => {
+        ChildSpanKind::Delay => ("wait for a slot", SpanKind::Internal),
+        ChildSpanKind::Attempt { server, resends, result } => {
             let method = known_method(method);
             attributes.push(text("http.request.method", method.unwrap_or("_OTHER")));
             attributes.push(text("server.address", &server.address));

@@ -70,7 +70,7 @@ pub async fn export(queue: Arc<TraceQueue>, clock: Clock, stop: CancellationToke
 struct Exporter {
     queue: Arc<TraceQueue>,
     clock: Clock,
-    connection: Option<Connection>,
+    connection: Option<CollectorConnection>,
     /// What is being sent.
     batch: Option<Batch>,
     /// The pause before the next request, after a failure.
@@ -80,7 +80,7 @@ struct Exporter {
 }
 
 /// A client, and the settings that it was made for.
-struct Connection {
+struct CollectorConnection {
     settings: Arc<ExportSettings>,
     client: Client,
 }
@@ -93,7 +93,7 @@ struct Batch {
 }
 
 /// Why the collector did not take a batch.
-enum SendError {
+enum ExportError {
     /// It may take it later: not before this pause, if it named one.
     Retry(String, Option<Duration>),
     /// It will never take it.
@@ -119,7 +119,7 @@ impl Exporter {
             }
             let Some(batch) = self.batch.clone() else { return true };
             let sent = self.send(&settings, batch.body).await;
-            if let Err(SendError::Retry(reason, pause)) = &sent {
+            if let Err(ExportError::Retry(reason, pause)) = &sent {
                 let (first, longest) = BACKOFF;
                 let next = self.backoff.map_or(first, |last| last * 2);
                 let next = next.max(pause.unwrap_or_default()).min(longest);
@@ -136,7 +136,12 @@ impl Exporter {
     }
 
     /// Records what became of a batch that is not sent again.
-    fn record(&mut self, settings: &ExportSettings, spans: u64, sent: Result<Reply, SendError>) {
+    fn record(
+        &mut self,
+        settings: &ExportSettings,
+        spans: u64,
+        sent: Result<CollectorReply, ExportError>,
+    ) {
         let counts = &self.queue.counts;
         let rejected = match &sent {
             Ok(reply) => reply.rejected.min(spans),
@@ -154,7 +159,7 @@ impl Exporter {
                 tracing::info!(endpoint = %settings.endpoint, dropped, "the trace collector takes spans again");
             }
             Ok(_) => {}
-            Err(SendError::Retry(reason, _) | SendError::Refused(reason)) => {
+            Err(ExportError::Retry(reason, _) | ExportError::Refused(reason)) => {
                 self.record_failure(settings, &reason);
             }
         }
@@ -195,8 +200,8 @@ impl Exporter {
         &mut self,
         settings: &Arc<ExportSettings>,
         body: Bytes,
-    ) -> Result<Reply, SendError> {
-        let retry = |reason: String| SendError::Retry(reason, None);
+    ) -> Result<CollectorReply, ExportError> {
+        let retry = |reason: String| ExportError::Retry(reason, None);
         let client = self.client(settings).map_err(|error| retry(causes(&error)))?;
         let request = client.post(&*settings.endpoint).headers(settings.headers.clone()).body(body);
         let exchange = async {
@@ -209,10 +214,10 @@ impl Exporter {
             while let Ok(Some(chunk)) = response.chunk().await {
                 reply.extend_from_slice(&chunk);
                 if reply.len() > MAX_REPLY {
-                    return Ok(Reply::default());
+                    return Ok(CollectorReply::default());
                 }
             }
-            Ok(Reply::read(&reply))
+            Ok(CollectorReply::read(&reply))
         };
         let exchanged = self.clock.timeout(settings.timeout, exchange).await;
         exchanged.unwrap_or_else(|_| Err(retry("no response in time".to_owned())))
@@ -227,7 +232,7 @@ impl Exporter {
         }
         let client = client(settings)?;
         let settings = Arc::clone(settings);
-        self.connection = Some(Connection { settings, client: client.clone() });
+        self.connection = Some(CollectorConnection { settings, client: client.clone() });
         Ok(client)
     }
 }
@@ -248,26 +253,26 @@ fn client(settings: &ExportSettings) -> reqwest::Result<Client> {
 }
 
 /// Whether a batch is sent again after this status: as OTLP requires.
-fn status_error(status: StatusCode, headers: &HeaderMap) -> SendError {
+fn status_error(status: StatusCode, headers: &HeaderMap) -> ExportError {
     let reason = format!("it answered {}", status.as_u16());
     match status.as_u16() {
         429 | 502 | 503 | 504 => {
             let pause = headers.get(header::RETRY_AFTER).and_then(|after| after.to_str().ok());
             let seconds = pause.and_then(|after| after.parse().ok());
-            SendError::Retry(reason, seconds.map(Duration::from_secs))
+            ExportError::Retry(reason, seconds.map(Duration::from_secs))
         }
-        _ => SendError::Refused(reason),
+        _ => ExportError::Refused(reason),
     }
 }
 
 /// What the collector replied.
 #[derive(Default)]
-struct Reply {
+struct CollectorReply {
     rejected: u64,
     message: String,
 }
 
-impl Reply {
+impl CollectorReply {
     /// A reply that cannot be read is a success, as its status says.
     fn read(bytes: &[u8]) -> Self {
         let partial = ExportResponse::decode(bytes).ok().and_then(|reply| reply.partial_success);

@@ -61,9 +61,9 @@ pub(super) struct Span {
     #[prost(message, repeated, tag = "9")]
     pub(super) attributes: Vec<KeyValue>,
     #[prost(message, repeated, tag = "13")]
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<SpanLink>,
     #[prost(message, optional, tag = "15")]
-    pub(super) status: Option<Status>,
+    pub(super) status: Option<SpanStatus>,
     #[prost(fixed32, tag = "16")]
     pub(super) flags: u32,
 }
@@ -78,7 +78,7 @@ pub(super) enum SpanKind {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Link {
+pub(super) struct SpanLink {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) trace_id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
@@ -88,14 +88,14 @@ pub(super) struct Link {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Status {
-    #[prost(enumeration = "StatusCode", tag = "3")]
+pub(super) struct SpanStatus {
+    #[prost(enumeration = "SpanStatusCode", tag = "3")]
     pub(super) code: i32,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Enumeration)]
 #[repr(i32)]
-pub(super) enum StatusCode {
+pub(super) enum SpanStatusCode {
     Unset = 0,
     Error = 2,
 }

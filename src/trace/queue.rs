@@ -17,7 +17,7 @@ use super::{ExportSettings, RequestTrace};
 /// the queue full drops its request's spans.
 #[derive(Debug, Default)]
 pub struct TraceQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueuedTraces>,
     /// Where they are sent; `None`: nowhere.
     settings: Mutex<Option<Arc<ExportSettings>>>,
     /// Notified when the queue is half full.
@@ -29,7 +29,7 @@ pub struct TraceQueue {
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedTraces {
     #[expect(clippy::vec_box, reason = "what is moved under the lock is a pointer")]
     traces: Vec<Box<RequestTrace>>,
     max: usize,

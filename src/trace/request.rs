@@ -42,12 +42,12 @@ pub(super) struct Child {
     pub(super) start: Uptime,
     /// `None`: the request ended before it.
     pub(super) end: Option<Uptime>,
-    pub(super) work: Work,
+    pub(super) work: ChildSpanKind,
 }
 
 /// What a child span stands for.
 #[derive(Debug)]
-pub enum Work {
+pub enum ChildSpanKind {
     /// The store's decision.
     Charge {
         /// Where the counters are: `memory` or `redis`.
@@ -141,7 +141,7 @@ impl RequestTrace {
     }
 
     /// Begins a child span. Children do not overlap: the one before it has ended.
-    pub fn begin(&mut self, work: Work, now: Uptime) {
+    pub fn begin(&mut self, work: ChildSpanKind, now: Uptime) {
         if self.children.len() == MAX_CHILDREN {
             self.dropped_children += 1;
             return;
@@ -166,7 +166,7 @@ impl RequestTrace {
     /// Ends the store's decision.
     pub fn end_charge(&mut self, label: &'static str, now: Uptime) {
         if let Some(child) = self.open()
-            && let Work::Charge { decision, .. } = &mut child.work
+            && let ChildSpanKind::Charge { decision, .. } = &mut child.work
         {
             *decision = label;
         }
@@ -177,7 +177,7 @@ impl RequestTrace {
     pub fn begin_attempt(&mut self, server: PeerServer, now: Uptime) {
         let resends = self.attempts;
         self.attempts += 1;
-        self.begin(Work::Attempt { server, resends, result: None }, now);
+        self.begin(ChildSpanKind::Attempt { server, resends, result: None }, now);
     }
 
     /// The id of the attempt's span, which the request to the server tells.
@@ -189,7 +189,7 @@ impl RequestTrace {
     /// Ends the attempt.
     pub fn end_attempt(&mut self, ended: AttemptResult, now: Uptime) {
         if let Some(child) = self.open()
-            && let Work::Attempt { result, .. } = &mut child.work
+            && let ChildSpanKind::Attempt { result, .. } = &mut child.work
         {
             *result = Some(ended);
             self.end(now);
@@ -199,7 +199,7 @@ impl RequestTrace {
     /// Removes the attempt: nothing was sent, and it was not one.
     pub fn forget_attempt(&mut self) {
         if let Some(child) = self.open()
-            && matches!(child.work, Work::Attempt { .. })
+            && matches!(child.work, ChildSpanKind::Attempt { .. })
         {
             self.children.pop();
             self.attempts -= 1;

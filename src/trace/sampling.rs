@@ -1,5 +1,8 @@
 //! Which requests are sampled.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{IdSource, RequestTrace, SpanContext, TraceParent};
 
 use crate::clock::Uptime;
@@ -10,11 +13,13 @@ const RANDOM_BITS: u32 = 56;
 const MAX_STATE: usize = 512;
 
 /// Whose `traceparent` is followed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ParentTrust {
-    /// That of every client.
+    /// That of every client. Clients decide then how many requests are sampled.
     All,
-    /// That of trusted proxies.
+    /// That of the peers in `client.trusted_proxies`.
+    #[default]
     TrustedProxies,
     /// None.
     None,
@@ -50,7 +55,7 @@ pub struct Start {
 
 /// What is done with the trace of a request.
 #[derive(Debug, Default)]
-pub enum Tracing {
+pub enum SamplingDecision {
     /// Nothing: the client's fields are forwarded as they are.
     #[default]
     Forwarded,
@@ -84,7 +89,7 @@ impl SamplingRules {
         received: Received<'_>,
         ids: &IdSource,
         start: impl FnOnce() -> Start,
-    ) -> Tracing {
+    ) -> SamplingDecision {
         let parent = received.parent.and_then(TraceParent::parse);
         let is_followed = match self.trust {
             ParentTrust::All => true,
@@ -93,7 +98,7 @@ impl SamplingRules {
         };
         if let Some(parent) = parent.filter(|_| is_followed) {
             if !parent.is_sampled {
-                return Tracing::Forwarded;
+                return SamplingDecision::Forwarded;
             }
             let context = SpanContext { span_id: ids.span_id(), ..parent.context };
             let state = received.state.filter(|state| state.len() <= MAX_STATE);
@@ -101,20 +106,20 @@ impl SamplingRules {
             let mut trace = RequestTrace::new(context, start());
             trace.parent = Some(parent.context.span_id);
             trace.state = state;
-            return Tracing::Sampled(Box::new(trace));
+            return SamplingDecision::Sampled(Box::new(trace));
         }
         let context = ids.context();
         let random = context.trace_id as u64 & ((1 << RANDOM_BITS) - 1);
         if random < self.threshold {
-            return Tracing::Unsampled(context);
+            return SamplingDecision::Unsampled(context);
         }
         let mut trace = RequestTrace::new(context, start());
         trace.link = parent.map(|parent| parent.context);
-        Tracing::Sampled(Box::new(trace))
+        SamplingDecision::Sampled(Box::new(trace))
     }
 }
 
-impl Tracing {
+impl SamplingDecision {
     /// The trace of a sampled request.
     #[inline]
     pub fn sampled(&mut self) -> Option<&mut RequestTrace> {
@@ -150,7 +155,7 @@ mod tests {
     const SAMPLED: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const NOT_SAMPLED: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
-    fn begin(rules: SamplingRules, parent: Option<&[u8]>, is_trusted: bool) -> Tracing {
+    fn begin(rules: SamplingRules, parent: Option<&[u8]>, is_trusted: bool) -> SamplingDecision {
         let received = Received { parent, state: Some(b"a=1"), is_trusted };
         let start = || Start { uptime: Uptime::ZERO, nanos: 0 };
         rules.begin(received, &IdSource::default(), start)
@@ -160,12 +165,14 @@ mod tests {
     fn a_followed_sender_decides() {
         for share in [0.0, 1.0] {
             let rules = SamplingRules::new(share, ParentTrust::TrustedProxies);
-            let Tracing::Sampled(trace) = begin(rules, Some(SAMPLED), true) else { panic!() };
+            let SamplingDecision::Sampled(trace) = begin(rules, Some(SAMPLED), true) else {
+                panic!()
+            };
             assert_eq!(trace.context.trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
             assert_eq!(trace.parent, Some(0x00f0_67aa_0ba9_02b7));
             assert_eq!((trace.link, trace.state.as_deref()), (None, Some("a=1")));
             assert_ne!(trace.context.span_id, 0x00f0_67aa_0ba9_02b7);
-            assert!(matches!(begin(rules, Some(NOT_SAMPLED), true), Tracing::Forwarded));
+            assert!(matches!(begin(rules, Some(NOT_SAMPLED), true), SamplingDecision::Forwarded));
         }
     }
 
@@ -176,11 +183,11 @@ mod tests {
                 let never = begin(SamplingRules::new(0.0, trust), parent, false);
                 let header = never.header().expect("a context");
                 assert!(!header.parent.is_sampled && !header.keeps_state);
-                assert!(matches!(never, Tracing::Unsampled(_)));
+                assert!(matches!(never, SamplingDecision::Unsampled(_)));
                 let always = begin(SamplingRules::new(1.0, trust), parent, false);
                 let header = always.header().expect("a context");
                 assert!(header.parent.is_sampled && !header.keeps_state);
-                let Tracing::Sampled(trace) = always else { panic!() };
+                let SamplingDecision::Sampled(trace) = always else { panic!() };
                 assert_eq!((trace.parent, trace.state.as_deref()), (None, None));
                 let valid = parent.and_then(TraceParent::parse).map(|parent| parent.context);
                 assert_eq!(trace.link, valid);
@@ -195,7 +202,8 @@ mod tests {
         let received = Received { parent: None, state: None, is_trusted: false };
         let start = || Start { uptime: Uptime::ZERO, nanos: 0 };
         let begun = (0..100_000).map(|_| rules.begin(received, &ids, start));
-        let sampled = begun.filter(|tracing| matches!(tracing, Tracing::Sampled(_))).count();
+        let sampled =
+            begun.filter(|tracing| matches!(tracing, SamplingDecision::Sampled(_))).count();
         // The standard deviation is 95.
         assert!((9_500..10_500).contains(&sampled), "{sampled}");
     }

@@ -82,7 +82,7 @@ pub enum SampleOutcome {
 pub struct AdaptiveLimit {
     bounds: ConcurrencyBounds,
     limit: f64,
-    phase: Phase,
+    phase: AdaptivePhase,
     window: Window,
     /// Attempts that started before this time, in ms, do not count.
     valid_from: u64,
@@ -99,7 +99,7 @@ pub struct AdaptiveLimit {
 
 /// What the windows are for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
+enum AdaptivePhase {
     /// To adapt the limit.
     Adapt,
     /// To measure the base latency.
@@ -120,7 +120,7 @@ impl AdaptiveLimit {
         Self {
             bounds,
             limit,
-            phase: Phase::Measure { limit, previous: None },
+            phase: AdaptivePhase::Measure { limit, previous: None },
             window: Window::new(now),
             valid_from: now,
             base: None,
@@ -168,14 +168,14 @@ impl AdaptiveLimit {
         let latency = window.latency();
         match (self.phase, latency) {
             // Half of the limit is no load: there is nothing to lower.
-            (Phase::Measure { limit, .. }, Some(latency)) if !self.is_used(&window) => {
+            (AdaptivePhase::Measure { limit, .. }, Some(latency)) if !self.is_used(&window) => {
                 self.end_measurement(limit, latency, now);
             }
-            (Phase::Measure { limit, previous }, Some(latency)) => {
+            (AdaptivePhase::Measure { limit, previous }, Some(latency)) => {
                 self.measure(limit, previous, latency, now);
             }
-            (Phase::Measure { limit, .. }, None) if self.base.is_some() => {
-                self.phase = Phase::Adapt;
+            (AdaptivePhase::Measure { limit, .. }, None) if self.base.is_some() => {
+                self.phase = AdaptivePhase::Adapt;
                 self.set_limit(limit * MIN_GRADIENT, now);
             }
             _ => self.adapt(&window, latency, now),
@@ -186,7 +186,7 @@ impl AdaptiveLimit {
     fn measure(&mut self, limit: f64, previous: Option<f64>, latency: f64, now: u64) {
         let falls = previous.is_none_or(|previous| latency < MEASURE_GAIN * previous);
         if falls && self.limit() > self.bounds.min {
-            self.phase = Phase::Measure { limit, previous: Some(latency) };
+            self.phase = AdaptivePhase::Measure { limit, previous: Some(latency) };
             self.set_limit(self.limit / 2.0, now);
             return;
         }
@@ -199,7 +199,7 @@ impl AdaptiveLimit {
         self.base = Some(latency);
         self.measure_at = now + BASE_LIFETIME + self.jitter;
         self.slow_windows = 0;
-        self.phase = Phase::Adapt;
+        self.phase = AdaptivePhase::Adapt;
         self.set_limit(limit, now);
     }
 
@@ -230,7 +230,7 @@ impl AdaptiveLimit {
         }
         self.slow_windows = if latency > 2.0 * base { self.slow_windows + 1 } else { 0 };
         if now >= self.measure_at || self.slow_windows >= MAX_SLOW_WINDOWS {
-            self.phase = Phase::Measure { limit: self.limit, previous: Some(latency) };
+            self.phase = AdaptivePhase::Measure { limit: self.limit, previous: Some(latency) };
             self.set_limit(self.limit / 2.0, now);
             return;
         }

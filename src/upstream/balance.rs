@@ -32,27 +32,33 @@ pub use peak_ewma::{FAILURE_LATENCY, PeakEwma};
 pub use random::SplitMix;
 pub use reason::{Description, Reason, SkipCause};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use self::{alias::AliasTable, draw::Draw, ring::Ring};
 
 /// The ramp of an endpoint that is not in slow start: its whole weight, in 1/1024.
 pub const FULL_RAMP: u32 = 1_024;
 
-/// How an endpoint is chosen.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Load-balancing policy: how a target is chosen for a request.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// In turn, by weight.
+    /// Each target in turn, in proportion to the weights.
     RoundRobin,
-    /// The one of two random endpoints with fewer requests in flight.
+    /// Of two random targets, the one with fewer requests in flight.
+    #[default]
     LeastRequests,
-    /// The one of two random endpoints with the lower latency times requests in flight.
+    /// Of two random targets, the one with the lower product of latency and requests in flight.
     PeakEwma,
-    /// By the request's key.
+    /// The target that `hash_key` is mapped to: the same for the same key, as long as it is in service and
+    /// not overloaded.
     Hash,
 }
 
 /// An endpoint as it is configured.
 #[derive(Clone, Copy, Debug)]
-pub struct Endpoint<'a> {
+pub struct WeightedEndpoint<'a> {
     /// Its name, which determines its keys with [`Policy::Hash`]. The same at all gateways.
     pub name: &'a str,
     /// Its share of the requests, in relation to the other weights. With 0 it is never chosen.
@@ -98,7 +104,7 @@ pub trait EndpointView {
 
 /// What a choice depends on beside the endpoints.
 #[derive(Clone, Copy, Debug)]
-pub struct ChoiceInput<'a> {
+pub struct PickRequest<'a> {
     /// The number of the request in the rotation, the same for all its attempts.
     pub turn: u64,
     /// The hash of the request's key.
@@ -111,7 +117,7 @@ pub struct ChoiceInput<'a> {
 
 /// A chosen endpoint.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Choice {
+pub struct Pick {
     /// Its index.
     pub index: usize,
     /// Why it was chosen.
@@ -140,7 +146,7 @@ enum Table {
 
 impl Balancer {
     /// A balancer over these endpoints, which are numbered from 0.
-    pub fn new(policy: Policy, endpoints: &[Endpoint<'_>]) -> Self {
+    pub fn new(policy: Policy, endpoints: &[WeightedEndpoint<'_>]) -> Self {
         let weights: Box<[u32]> = endpoints.iter().map(|endpoint| endpoint.weight).collect();
         let total_weight = weights.iter().copied().map(u64::from).sum();
         let table = match policy {
@@ -172,11 +178,11 @@ impl Balancer {
     }
 
     /// Chooses an endpoint; `None` if none is available that is not excluded.
-    pub fn choose(&self, input: &ChoiceInput<'_>, view: &impl EndpointView) -> Option<Choice> {
+    pub fn choose(&self, input: &PickRequest<'_>, view: &impl EndpointView) -> Option<Pick> {
         let mut draw = Draw::new(self, input, view);
         if self.weights.len() == 1 {
             let is_usable = self.weights[0] > 0 && draw.is_usable(0);
-            return is_usable.then_some(Choice { index: 0, reason: Reason::OnlyTarget });
+            return is_usable.then_some(Pick { index: 0, reason: Reason::OnlyTarget });
         }
         match &self.table {
             Table::Empty => None,

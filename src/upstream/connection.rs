@@ -26,7 +26,7 @@ use crate::{
 use crate::clock::CoarseTime;
 
 /// One connection to an upstream server.
-pub(super) struct UpstreamConnection {
+pub(super) struct UpstreamHttp1Connection {
     pub(super) socket: SharedSocket,
     /// Bytes that were read and not parsed.
     pub(super) buffer: ReadBuffer,
@@ -46,7 +46,7 @@ pub(super) struct UpstreamConnection {
     _guard: ConnectionGuard,
 }
 
-impl UpstreamConnection {
+impl UpstreamHttp1Connection {
     /// A connection over a connected socket, counted by `guard`.
     pub(super) fn new(socket: SharedSocket, guard: ConnectionGuard) -> Self {
         Self {

@@ -19,9 +19,9 @@ pub(super) use self::in_flight::ConnectionGuard;
 pub use self::in_flight::InFlight;
 use super::{
     Bounds, Target,
-    adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
+    adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample},
     balance::{ErrorRate, Observed, PeakEwma},
-    client_counts::ClientCounts,
+    client_holdings::ClientHoldings,
     connection_budget::{ConnectionBudget, is_address_unavailable, is_own_shortage},
     pending::PendingQueue,
     target_health::{Failure, HealthView},
@@ -38,7 +38,7 @@ pub(super) struct UpstreamLoad {
     /// The requests that wait for an endpoint with room.
     pub(super) pending: PendingQueue,
     /// The buffers of transfers that wait for their clients.
-    pub(super) buffers: Arc<ClientCounts>,
+    pub(super) buffers: Arc<ClientHoldings>,
     /// Wakes the task that resolves names after a target went out of service: its name may have moved.
     pub(super) names_doubted: Notify,
     /// The connections of the process to all upstreams.
@@ -58,9 +58,9 @@ pub struct EndpointState {
     /// The streams that the last HTTP/2 connection allowed at a time; 0: an HTTP/1 connection carries one request.
     streams: AtomicU32,
     /// The places that clients hold at their own pace.
-    paced: Arc<ClientCounts>,
+    paced: Arc<ClientHoldings>,
     /// The places that clients hold; only at an upstream with bounds.
-    held: Arc<ClientCounts>,
+    held: Arc<ClientHoldings>,
     /// Whether the last connect was refused because `max_connections` were open.
     is_starved: AtomicBool,
     /// The view of its health, packed.
@@ -282,12 +282,11 @@ impl EndpointState {
         Some(self.adaptive_limit.load(Relaxed)).filter(|limit| *limit != NO_LIMIT)
     }
 
-    /// Records an attempt for adaptive concurrency. `in_flight` is the number at its start, with itself.
-    pub(super) fn record_sample(&self, latency: u64, in_flight: u32, is_dropped: bool, now: u64) {
+    /// Records an attempt for adaptive concurrency.
+    pub(super) fn record_sample(&self, sample: Sample, now: u64) {
         let mut adaptive = self.adaptive.lock();
         let Some((_, limit)) = adaptive.as_mut() else { return };
-        let outcome = if is_dropped { SampleOutcome::Dropped } else { SampleOutcome::Responded };
-        if let Some(limit) = limit.record(Sample { latency, in_flight, outcome }, now) {
+        if let Some(limit) = limit.record(sample, now) {
             self.adaptive_limit.store(limit, Relaxed);
             self.load.pending.wake_next();
         }
@@ -345,7 +344,7 @@ impl EndpointState {
     }
 
     /// The places that clients hold at their own pace.
-    pub(super) fn paced(&self) -> &Arc<ClientCounts> {
+    pub(super) fn paced(&self) -> &Arc<ClientHoldings> {
         &self.paced
     }
 
@@ -355,7 +354,7 @@ impl EndpointState {
     }
 
     /// The buffers of the upstream.
-    pub(super) fn buffers(&self) -> &Arc<ClientCounts> {
+    pub(super) fn buffers(&self) -> &Arc<ClientHoldings> {
         &self.load.buffers
     }
 

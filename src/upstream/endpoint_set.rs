@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 
 use super::{
     Servers, Target,
-    balance::{Balancer, Choice, ChoiceInput, Endpoint, EndpointView, Observed, Policy},
+    balance::{Balancer, EndpointView, Observed, Pick, PickRequest, Policy, WeightedEndpoint},
     endpoint::{EndpointState, LastChange, UpstreamLoad},
     endpoint_address::EndpointAddress,
     target_health::{
         AttemptKind, Availability, Changes, CheckFailure, Failure, HealthChange, HealthEvent,
-        HealthView, TargetHealth, UpstreamHealth, UpstreamState as Health,
+        HealthView, ServiceLevel, TargetHealth, UpstreamHealth,
     },
 };
 use crate::clock::Clock;
@@ -33,7 +33,7 @@ pub struct EndpointSet {
     pub(super) addresses: Vec<EndpointAddress>,
     upstream: Box<str>,
     /// One for each priority, the lowest number first.
-    tiers: Vec<Tier>,
+    groups: Vec<PriorityGroup>,
     health: Mutex<SetHealth>,
     load: Arc<UpstreamLoad>,
 }
@@ -51,7 +51,7 @@ pub struct Member {
 
 /// The endpoints of one priority.
 #[derive(Debug)]
-struct Tier {
+struct PriorityGroup {
     priority: u16,
     /// Over all endpoints of the set; those of other priorities have weight 0 in it.
     balancer: Balancer,
@@ -143,18 +143,18 @@ impl EndpointSet {
             members.iter().filter(|own| own.weight > 0).map(|own| own.priority).collect();
         priorities.sort_unstable();
         priorities.dedup();
-        let tiers = priorities.into_iter().map(|priority| {
+        let groups = priorities.into_iter().map(|priority| {
             let weight = |own: &Member| if own.priority == priority { own.weight } else { 0 };
-            let endpoints: Vec<Endpoint<'_>> = members
+            let endpoints: Vec<WeightedEndpoint<'_>> = members
                 .iter()
-                .map(|own| Endpoint { name: &own.state.name, weight: weight(own) })
+                .map(|own| WeightedEndpoint { name: &own.state.name, weight: weight(own) })
                 .collect();
             let balancer = Balancer::new(servers.policy, &endpoints);
-            Tier { priority, balancer, weight_in_service: AtomicU64::new(0) }
+            PriorityGroup { priority, balancer, weight_in_service: AtomicU64::new(0) }
         });
         let set = Self {
             servers: Arc::clone(servers),
-            tiers: tiers.collect(),
+            groups: groups.collect(),
             members,
             addresses,
             upstream: upstream.into(),
@@ -167,13 +167,13 @@ impl EndpointSet {
 
     /// Sums the weights in service, after a change of health.
     fn sum_weights(&self, now: u64) {
-        for tier in &self.tiers {
+        for group in &self.groups {
             let members = self.members.iter().filter(|own| {
-                own.priority == tier.priority
+                own.priority == group.priority
                     && own.state.view().availability(now) == Availability::Available
             });
             let sum = members.map(|own| u64::from(own.weight)).sum();
-            tier.weight_in_service.store(sum, Relaxed);
+            group.weight_in_service.store(sum, Relaxed);
         }
     }
 
@@ -184,10 +184,10 @@ impl EndpointSet {
 
     /// Chooses an endpoint for an attempt at `now`, in ms of the health's clock. `None`: all that `input`
     /// does not exclude are down, ejected or full.
-    pub fn choose(&self, input: &ChoiceInput<'_>, now: u64) -> Option<Choice> {
-        self.tiers.iter().find_map(|tier| {
-            let view = View { set: self, tier, now };
-            tier.balancer.choose(input, &view)
+    pub fn choose(&self, input: &PickRequest<'_>, now: u64) -> Option<Pick> {
+        self.groups.iter().find_map(|group| {
+            let view = View { set: self, group, now };
+            group.balancer.choose(input, &view)
         })
     }
 
@@ -206,9 +206,9 @@ impl EndpointSet {
     }
 
     /// Whether any endpoint is in service, from the published views.
-    pub fn state(&self, now: u64) -> Health {
+    pub fn state(&self, now: u64) -> ServiceLevel {
         let views = self.members.iter().map(|own| own.state.view());
-        Health::of(views, now, self.servers.health.check_interval)
+        ServiceLevel::of(views, now, self.servers.health.check_interval)
     }
 
     /// An endpoint of the other address family of the same name, that is in service.
@@ -348,7 +348,7 @@ impl EndpointSet {
 /// What a choice reads of the endpoints at a time.
 struct View<'a> {
     set: &'a EndpointSet,
-    tier: &'a Tier,
+    group: &'a PriorityGroup,
     now: u64,
 }
 
@@ -387,6 +387,6 @@ impl EndpointView for View<'_> {
     }
 
     fn weight_in_service(&self) -> Option<u64> {
-        Some(self.tier.weight_in_service.load(Relaxed)).filter(|weight| *weight > 0)
+        Some(self.group.weight_in_service.load(Relaxed)).filter(|weight| *weight > 0)
     }
 }

@@ -1,9 +1,14 @@
 //! Forwards one request: attempts at the endpoints of an upstream, and their retries.
 //!
-//! `attempt` chooses an endpoint and connects to it; `exchange` performs the exchange.
+//! | file | content |
+//! |---|---|
+//! | `attempt` | the choice of an endpoint, and the connection to it |
+//! | `exchange` | one exchange, on a connection of either version of HTTP |
+//! | `retry` | whether a request is sent again after a failed attempt |
 
 mod attempt;
 mod exchange;
+mod retry;
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,26 +20,21 @@ use std::{
 };
 
 use self::{
-    attempt::{Attempt, Run},
-    exchange::{FailedExchange, exchange},
+    attempt::{Attempt, RequestAttempts},
+    exchange::exchange,
+    retry::{AttemptRecord, Retries},
 };
 use super::{
-    BufferedUpload, EndpointSet, ProxiedClient, RetryConditions, UpstreamState,
+    BufferedUpload, EndpointSet, ProxiedClient, UpstreamRuntime,
     balance::SplitMix,
-    client_counts::ClientCounts,
-    connection_budget::is_own_shortage,
-    exchange::ExchangeError,
-    http2::max_resends,
+    client_holdings::ClientHoldings,
     outgoing_head::{AttemptHead, OutgoingHead},
-    pool::{Link, Pool, PoolTable},
+    pool::{Pool, PoolTable, UpstreamConnection},
     request::OutgoingRequest,
-    retry_budget::backoff,
     target_health::{AttemptKind, Failure},
     tunnel::UpstreamContent,
 };
 use crate::{
-    clock::Uptime,
-    connection_state::Timeout,
     http1::{FramingError, ResponseHead},
     trace::{AttemptResult, RequestTrace},
     transport::{BodyError, ClientStream},
@@ -88,7 +88,7 @@ pub fn retry_seconds(retry_after: u64) -> u64 {
 
 /// The attempts of one request.
 #[derive(Default)]
-pub struct Attempts {
+pub struct AttemptLog {
     /// The number of attempts, failed connects included.
     pub count: u32,
     /// The endpoint of the last attempt.
@@ -124,7 +124,7 @@ pub struct PlaceHolder<'r> {
 
 /// One worker's attempts at the endpoints of one upstream.
 pub struct LoadBalancer {
-    state: Arc<UpstreamState>,
+    state: Arc<UpstreamRuntime>,
     pools: Rc<PoolTable>,
     current: RefCell<Rc<WorkerEndpoints>>,
     /// The number of requests, which the rotation goes by.
@@ -142,15 +142,12 @@ struct WorkerEndpoints {
     pools: Vec<Rc<Pool>>,
 }
 
-/// The maximum number of new connections for a request of which nothing was sent. Bounds the attempts at
-/// servers that accept connections and close them at once.
-const MAX_NEW_CONNECTIONS: u32 = 2;
 /// The number of requests that a worker adds to the retry budget at a time.
 const BUDGET_BATCH: u32 = 16;
 
 impl LoadBalancer {
     /// A load balancer over the endpoints of `state`, with the worker's `pools`.
-    pub fn new(state: Arc<UpstreamState>, pools: Rc<PoolTable>) -> Self {
+    pub fn new(state: Arc<UpstreamRuntime>, pools: Rc<PoolTable>) -> Self {
         let current = RefCell::new(WorkerEndpoints::new(&state, &pools));
         let seed = ahash::RandomState::new().hash_one(state.generation());
         Self {
@@ -193,7 +190,7 @@ impl LoadBalancer {
     }
 
     /// The buffers of transfers that wait for their clients.
-    pub(super) fn buffers(&self) -> &Arc<ClientCounts> {
+    pub(super) fn buffers(&self) -> &Arc<ClientHoldings> {
         &self.state.load.buffers
     }
 
@@ -258,10 +255,11 @@ impl LoadBalancer {
         &self,
         mut outgoing: OutgoingRequest,
         mut input: ForwardInput<'_>,
-        attempts: &mut Attempts,
+        attempts: &mut AttemptLog,
     ) -> Result<(ResponseHead, UpstreamContent), ForwardError> {
         let trace = input.trace.take();
-        let mut run = Run::new(self, &input, attempts, trace, outgoing.upgrade().is_some());
+        let mut run =
+            RequestAttempts::new(self, &input, attempts, trace, outgoing.upgrade().is_some());
         let endpoints = Rc::clone(&run.endpoints);
         let servers = &*endpoints.set.servers;
         let method = &input.head.client.method;
@@ -270,11 +268,11 @@ impl LoadBalancer {
         loop {
             let acquired = run.acquire(&mut retries).await;
             let attempt = acquired.map_err(|error| run.fail_to_acquire(error))?;
-            let Attempt { index, link, kind, start, in_flight } = attempt;
+            let Attempt { index, connection, kind, start, in_flight } = attempt;
             let pool = &endpoints.pools[index];
-            let outcome = Outcome { index, kind, start, concurrency: in_flight.count };
-            retries.new_connections += u32::from(!link.is_reused());
-            if outgoing.has_body_started() && matches!(link, Link::Http2(_)) {
+            let record = AttemptRecord { index, kind, start, concurrency: in_flight.count };
+            retries.new_connections += u32::from(!connection.is_reused());
+            if outgoing.has_body_started() && matches!(connection, UpstreamConnection::Http2(_)) {
                 // What was read of the body is framed for HTTP/1.
                 let error = io::ErrorKind::ConnectionReset.into();
                 return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
@@ -285,7 +283,7 @@ impl LoadBalancer {
                 span_id: run.trace.as_mut().map(|trace| trace.attempt_id()),
             };
             let exchanged =
-                exchange(link, head, &mut outgoing, input.client, response_timeout).await;
+                exchange(connection, head, &mut outgoing, input.client, response_timeout).await;
             let failed = match exchanged {
                 Ok(exchanged) => {
                     let status = exchanged.status();
@@ -294,10 +292,10 @@ impl LoadBalancer {
                     }
                     run.end_attempt(AttemptResult::Status(status));
                     if !servers.retry_on.statuses.contains(&status) {
-                        run.record_success(outcome, exchanged.observed());
+                        run.record_success(record, exchanged.observed());
                         return Ok(exchanged.into_response(method, outgoing, in_flight));
                     }
-                    run.record_failure(outcome, Failure::Status(status));
+                    run.record_failure(record, Failure::Status(status));
                     let may_retry = outgoing.is_retryable() && !exchanged.has_sent_interim();
                     if !(may_retry && retries.left > 0 && run.can_try_another(index)) {
                         return Ok(exchanged.into_response(method, outgoing, in_flight));
@@ -309,140 +307,21 @@ impl LoadBalancer {
                 }
                 Err(failed) => failed,
             };
-            run.handle(failed, outcome, &outgoing, &mut retries, &servers.retry_on).await?;
+            run.retry_or_fail(failed, record, &outgoing, &mut retries, &servers.retry_on).await?;
             // Kept until the retry begins, or another request could take the place that it needs.
             drop(in_flight);
         }
     }
 }
 
-/// What a request may still do.
-struct Retries {
-    /// The retries left.
-    left: u32,
-    /// The new connections so far.
-    new_connections: u32,
-    /// The times that it was sent again because a server had certainly not processed it.
-    resends: u32,
-}
-
-/// An attempt whose result is recorded.
-#[derive(Clone, Copy)]
-struct Outcome {
-    index: usize,
-    kind: AttemptKind,
-    /// When it began, by the clock's uptime.
-    start: Uptime,
-    /// The requests in flight at the endpoint at its start, with this one.
-    concurrency: u32,
-}
-
-impl Run<'_> {
-    /// Returns if the request is sent again after this failure.
-    async fn handle(
-        &mut self,
-        failed: FailedExchange,
-        outcome: Outcome,
-        outgoing: &OutgoingRequest,
-        retries: &mut Retries,
-        retry_on: &RetryConditions,
-    ) -> Result<(), ForwardError> {
-        self.end_attempt(AttemptResult::Failed(failed.label()));
-        let may_retry = outgoing.is_retryable() && !failed.has_sent_interim && retries.left > 0;
-        let index = outcome.index;
-        let error = match failed.error {
-            ExchangeError::Expired => {
-                let is_response_timeout = self.client.state().timeout() == Some(Timeout::Upstream);
-                if is_response_timeout {
-                    self.record_failure(outcome, Failure::Timeout);
-                    if retry_on.timeout && may_retry && self.can_try_another(index) {
-                        self.client.state().resume_request();
-                        return self.begin_retry(index, retries).await;
-                    }
-                } else if self.client.state().awaits_upstream() && self.had_most_time(outcome) {
-                    // The request's own deadline, which may be shorter than the upstream's.
-                    self.record_failure(outcome, Failure::Timeout);
-                }
-                return Err(ForwardError::Upstream(UpstreamError::Timeout));
-            }
-            ExchangeError::Body(error) => return Err(ForwardError::Body(error)),
-            ExchangeError::Request(error) => return Err(ForwardError::Request(error)),
-            ExchangeError::UpgradeUnsupported => {
-                return Err(ForwardError::Upstream(UpstreamError::UpgradeUnsupported));
-            }
-            ExchangeError::Failed(error) if is_own_shortage(&error) => {
-                self.balancer.state.load.connection_budget.count_shortage();
-                return Err(ForwardError::Upstream(UpstreamError::Shortage(error)));
-            }
-            ExchangeError::Failed(error) => error,
-        };
-        let is_unprocessed = retries.resends < max_resends(&error) && !outgoing.has_body_started();
-        let is_unsent = outgoing.is_unsent() && may_reconnect(retries.new_connections);
-        // On a new connection, which cannot be stale.
-        let is_repeatable = failed.is_stale && may_retry;
-        // The server may close an idle connection at any time. That is a failure only for the client.
-        if !failed.is_stale || !(is_unprocessed || is_unsent || is_repeatable) {
-            let malformed = error.get_ref().and_then(|error| error.downcast_ref());
-            let failure = match malformed {
-                None | Some(FramingError::Incomplete) => Failure::Reset,
-                Some(_) => Failure::Malformed,
-            };
-            self.record_failure(outcome, failure);
-        }
-        retries.resends += u32::from(is_unprocessed);
-        retries.left -= u32::from(is_repeatable && !is_unprocessed && !is_unsent);
-        if is_unprocessed || is_unsent || is_repeatable {
-            if is_repeatable {
-                self.exclude_stale(index);
-            } else {
-                self.exclude(index, failed.is_stale);
-            }
-            return Ok(());
-        }
-        if may_retry && retry_on.reset && self.balancer.try_retry() {
-            return self.begin_retry(index, retries).await;
-        }
-        Err(ForwardError::Upstream(UpstreamError::Failed(error)))
-    }
-
-    /// Whether the attempt had at least half of the request's time so far.
-    fn had_most_time(&self, outcome: Outcome) -> bool {
-        let now = self.balancer.state.clock().uptime();
-        now.saturating_sub(outcome.start) >= now.saturating_sub(self.started) / 2
-    }
-
-    /// Whether a retry may go to another endpoint, or to the only one, within the budget.
-    fn can_try_another(&mut self, index: usize) -> bool {
-        self.has_choice_without(index) && self.balancer.try_retry()
-    }
-
-    /// Prepares the next attempt of a request, which the budget has allowed, and waits a little.
-    async fn begin_retry(
-        &mut self,
-        index: usize,
-        retries: &mut Retries,
-    ) -> Result<(), ForwardError> {
-        retries.left -= 1;
-        self.exclude(index, false);
-        self.retry_count += 1;
-        let delay = backoff(self.retry_count, self.balancer.random());
-        self.wait(Duration::from_millis(delay)).await.map_err(ForwardError::Upstream)
-    }
-}
-
 impl WorkerEndpoints {
-    fn new(state: &UpstreamState, pools: &PoolTable) -> Rc<Self> {
+    fn new(state: &UpstreamRuntime, pools: &PoolTable) -> Rc<Self> {
         // Before the set: if it is replaced in between, it is read again.
         let generation = state.generation();
         let set = state.endpoints();
         let pools = set.members.iter().map(|member| pools.pool(&member.state)).collect();
         Rc::new(Self { generation, set, pools })
     }
-}
-
-/// True if an unsent request may try another new connection after `new_connections` of them.
-fn may_reconnect(new_connections: u32) -> bool {
-    new_connections < MAX_NEW_CONNECTIONS
 }
 
 #[cfg(test)]

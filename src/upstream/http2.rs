@@ -51,20 +51,20 @@ const CLOSE_TIMEOUT: u64 = 5_000;
 /// The connections of HTTP/2 to one server.
 #[derive(Default)]
 pub(super) struct Http2Connections {
-    open: RefCell<Vec<Rc<Http2Connection>>>,
+    open: RefCell<Vec<Rc<UpstreamHttp2Connection>>>,
     closing: RefCell<Vec<Closing>>,
 }
 
 /// A connection that takes no further exchanges, and is closed after those in flight.
 struct Closing {
-    connection: Weak<Http2Connection>,
+    connection: Weak<UpstreamHttp2Connection>,
     driver: AbortHandle,
     /// When it was found without exchanges, in ms of the worker's coarse clock.
     since: Option<CoarseTime>,
 }
 
 /// One connection. A task of its own drives it.
-struct Http2Connection {
+struct UpstreamHttp2Connection {
     send: SendRequest<Bytes>,
     /// The open exchanges on it.
     streams: Cell<usize>,
@@ -77,7 +77,7 @@ struct Http2Connection {
 
 /// A place for one exchange on a connection.
 pub(super) struct Http2Slot {
-    connection: Rc<Http2Connection>,
+    connection: Rc<UpstreamHttp2Connection>,
     coarse_clock: CoarseClock,
     /// Whether the connection has carried an exchange before.
     pub(super) is_reused: bool,
@@ -127,7 +127,7 @@ impl Http2Connections {
             Poll::Pending => Poll::Pending,
         })
         .await?;
-        let connection = Rc::new_cyclic(|driven: &Weak<Http2Connection>| {
+        let connection = Rc::new_cyclic(|driven: &Weak<UpstreamHttp2Connection>| {
             let driven = driven.clone();
             let driving = tokio::task::spawn_local(async move {
                 // Its exchanges learn of a failure themselves.
@@ -137,7 +137,7 @@ impl Http2Connections {
                     connection.is_retired.set(true);
                 }
             });
-            Http2Connection {
+            UpstreamHttp2Connection {
                 send,
                 streams: Cell::new(0),
                 is_retired: Cell::new(false),
@@ -186,7 +186,7 @@ impl Closing {
     }
 }
 
-impl Http2Connection {
+impl UpstreamHttp2Connection {
     fn has_room(&self) -> bool {
         !self.is_retired.get() && self.streams.get() < self.max_streams()
     }
@@ -205,7 +205,11 @@ impl Drop for Http2Slot {
 }
 
 impl Http2Slot {
-    fn new(connection: Rc<Http2Connection>, coarse_clock: &CoarseClock, is_reused: bool) -> Self {
+    fn new(
+        connection: Rc<UpstreamHttp2Connection>,
+        coarse_clock: &CoarseClock,
+        is_reused: bool,
+    ) -> Self {
         connection.streams.set(connection.streams.get() + 1);
         let coarse_clock = coarse_clock.clone();
         Self { connection, coarse_clock, is_reused, response_started: Cell::new(false) }

@@ -11,11 +11,11 @@ use std::{pin::pin, sync::Arc, sync::mpsc::Sender, time::Duration};
 use futures_util::future::select;
 use tokio::task::JoinSet;
 
-use self::lookup::Lookup;
+use self::lookup::NameLookup;
 use super::{
     ServerAddress, Servers, Target, TargetTls,
     endpoint_address::EndpointAddress,
-    registry::{UpstreamRegistry, UpstreamState},
+    registry::{UpstreamRegistry, UpstreamRuntime},
 };
 use crate::{clock::Clock, clock::Uptime, tls::ClientTls};
 
@@ -37,7 +37,7 @@ const MAX_LOGGED: usize = 16;
 /// of the first configuration have been tried once. Ends when it is dropped.
 pub async fn resolve(registry: Arc<UpstreamRegistry>, resolved: Sender<()>) {
     let (mut tasks, mut first) = (JoinSet::new(), Some(resolved));
-    let mut running: Vec<Arc<UpstreamState>> = Vec::new();
+    let mut running: Vec<Arc<UpstreamRuntime>> = Vec::new();
     loop {
         // Created before the upstreams are read, so that a change in between is not missed.
         let changed = registry.changed.notified();
@@ -58,7 +58,7 @@ pub async fn resolve(registry: Arc<UpstreamRegistry>, resolved: Sender<()>) {
 
 /// Resolves the names of one upstream until it is removed.
 async fn resolve_upstream(
-    state: Arc<UpstreamState>,
+    state: Arc<UpstreamRuntime>,
     registry: Arc<UpstreamRegistry>,
     mut first: Option<Sender<()>>,
 ) {
@@ -86,7 +86,7 @@ async fn resolve_upstream(
 /// Waits until the names may have changed since `resolved`, by the clock's uptime: for `ttl`, until a target
 /// fails, or until the configuration changes.
 async fn wait_for_doubt(
-    state: &UpstreamState,
+    state: &UpstreamRuntime,
     resolved: Uptime,
     ttl: Duration,
     mut changed: impl Future<Output = ()> + Unpin,
@@ -100,11 +100,11 @@ async fn wait_for_doubt(
 
 /// Resolves all names of an upstream once. Returns the time until the next time.
 async fn resolve_once(
-    state: &UpstreamState,
+    state: &UpstreamRuntime,
     servers: &Arc<Servers>,
     last_error: &mut Option<String>,
 ) -> Duration {
-    let lookup = Lookup::new(&servers.name_servers);
+    let lookup = NameLookup::new(&servers.name_servers);
     let known = state.endpoints();
     let (mut addresses, mut ttl, mut error) = (Vec::new(), MAX_TTL, None);
     for configured in &servers.targets {
@@ -145,7 +145,7 @@ async fn resolve_once(
 }
 
 /// Logs an error when it first occurs, and the first answer after it.
-fn log_error(state: &UpstreamState, last: &mut Option<String>, error: Option<String>) {
+fn log_error(state: &UpstreamRuntime, last: &mut Option<String>, error: Option<String>) {
     let upstream = &*state.name;
     if *last == error {
         return;
@@ -165,7 +165,7 @@ struct Answer {
 }
 
 async fn resolve_target(
-    lookup: &Lookup,
+    lookup: &NameLookup,
     clock: &Clock,
     target: &Target,
     weight: u32,

@@ -86,14 +86,14 @@ pub struct OutgoingHead<'r> {
     /// The trace context; `None`: the client's.
     pub trace: Option<TraceHeader>,
     /// The route's changes.
-    pub changes: Option<HeaderChanges<'r>>,
+    pub changes: Option<RequestHeaderChanges<'r>>,
     /// The fields that a client cannot remove.
     pub protected: &'r ProtectedHeaders,
 }
 
 /// A route's changes of a request's fields.
 #[derive(Clone, Debug)]
-pub struct HeaderChanges<'r> {
+pub struct RequestHeaderChanges<'r> {
     /// Which fields are removed.
     pub rules: &'r HeaderRules,
     /// The fields that the rules set and add, with the values of their variables.
@@ -133,7 +133,7 @@ impl OwnedHead {
             host: &self.host,
             trace: self.trace,
             changes: changes
-                .map(|(rules, written)| HeaderChanges { rules, written: written.clone() }),
+                .map(|(rules, written)| RequestHeaderChanges { rules, written: written.clone() }),
             protected: &self.protected,
         }
     }
@@ -172,7 +172,7 @@ impl OutgoingHead<'_> {
     /// True if the route's changes leave this field out. Upstreams may read `x_user` as `x-user`, so aliases are
     /// also left out.
     fn drops(&self, name: &[u8]) -> bool {
-        self.changes.as_ref().is_some_and(|HeaderChanges { rules, .. }| {
+        self.changes.as_ref().is_some_and(|RequestHeaderChanges { rules, .. }| {
             rules.drops(name) || can_be_alias(name) && rules.drops(&dashed_name(name))
         })
     }
@@ -274,7 +274,7 @@ impl AttemptHead<'_> {
 
     /// Writes the header fields that the server receives, without those that delimit the body or ask for an upgrade.
     ///
-    /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped, including those that `Connection` lists unless they are
+    /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped; so are fields that `Connection` lists, unless they are
     /// protected. The forwarding fields of a trusted peer are kept and extended, those of any other peer are
     /// replaced, or dropped if the gateway writes no such field itself, such as `X-Real-IP`. `Forwarded` is only
     /// extended, never added: it would repeat `X-Forwarded-For`. The route's changes come last.

@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use super::{
     EndpointSet, EndpointState,
-    client_counts::Counted,
+    client_holdings::Holding,
     pace::{EXCESS_WINDOW, Pace, WINDOW},
 };
 
@@ -32,7 +32,7 @@ pub(super) enum NoPlace {
 #[derive(Debug)]
 pub(super) struct Holder {
     /// Counts the place as the client's.
-    pub(super) held: Counted,
+    pub(super) held: Holding,
     pub(super) set: Arc<EndpointSet>,
     /// Counts the place as held at the client's pace.
     pub(super) paced: Option<Box<PacedPlace>>,
@@ -42,7 +42,7 @@ pub(super) struct Holder {
 /// share. A client that is too slow loses it, and beyond the share it yields to requests that wait for room.
 #[derive(Debug)]
 pub(super) struct PacedPlace {
-    counted: Counted,
+    counted: Holding,
     endpoint: Arc<EndpointState>,
     set: Arc<EndpointSet>,
     pace: Pace,
@@ -53,7 +53,7 @@ pub(super) struct PacedPlace {
 impl PacedPlace {
     /// The place that `counted` counts, at `endpoint` of `set`, from `now` on.
     pub(super) fn new(
-        counted: Counted,
+        counted: Holding,
         endpoint: &Arc<EndpointState>,
         set: &Arc<EndpointSet>,
         now: CoarseTime,

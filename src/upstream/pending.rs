@@ -24,13 +24,13 @@ const MAX_DISPLACEABLE: usize = 64;
 /// until it leaves.
 #[derive(Debug, Default)]
 pub(super) struct PendingQueue {
-    queue: Mutex<Queue>,
+    queue: Mutex<WaitingRequests>,
     /// The length of the queue.
     count: AtomicU32,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct WaitingRequests {
     waiters: VecDeque<Arc<Waiter>>,
     /// The number of waiters of each client address; `None`: of requests without a client.
     by_client: HashMap<Option<IpAddr>, u32, RandomState>,
@@ -46,7 +46,7 @@ struct Waiter {
 
 /// A place in the queue. Dropping it leaves the queue, and wakes the next one.
 #[derive(Debug)]
-pub(super) struct PendingPlace<'q> {
+pub(super) struct PendingTicket<'q> {
     queue: &'q PendingQueue,
     waiter: Arc<Waiter>,
 }
@@ -68,7 +68,7 @@ impl PendingQueue {
     }
 
     /// Enters the queue at its end. `None`: `max` requests wait, and none of them leaves for this client's.
-    pub(super) fn enter(&self, max: u32, client: Option<IpAddr>) -> Option<PendingPlace<'_>> {
+    pub(super) fn enter(&self, max: u32, client: Option<IpAddr>) -> Option<PendingTicket<'_>> {
         let mut queue = self.queue.lock();
         if max == 0 {
             return None;
@@ -85,7 +85,7 @@ impl PendingQueue {
         queue.waiters.push_back(Arc::clone(&waiter));
         *queue.by_client.entry(client).or_insert(0) += 1;
         self.count.store(queue.waiters.len() as u32, Ordering::Release);
-        Some(PendingPlace { queue: self, waiter })
+        Some(PendingTicket { queue: self, waiter })
     }
 
     /// Wakes the first one: there may be a place for it. Costs one load while the queue is empty.
@@ -96,7 +96,7 @@ impl PendingQueue {
     }
 }
 
-impl Queue {
+impl WaitingRequests {
     /// The one that takes the next place.
     fn first(&self) -> Option<&Arc<Waiter>> {
         self.waiters.iter().find(|waiter| !waiter.is_passed_over())
@@ -143,7 +143,7 @@ impl Waiter {
     }
 }
 
-impl PendingPlace<'_> {
+impl PendingTicket<'_> {
     /// Whether no one that waits longer takes the next place.
     pub(super) fn is_first(&self) -> bool {
         let is_own = |first: &Arc<Waiter>| Arc::ptr_eq(first, &self.waiter);
@@ -173,7 +173,7 @@ impl PendingPlace<'_> {
     }
 }
 
-impl Drop for PendingPlace<'_> {
+impl Drop for PendingTicket<'_> {
     fn drop(&mut self) {
         let mut queue = self.queue.queue.lock();
         let is_own = |waiter: &Arc<Waiter>| Arc::ptr_eq(waiter, &self.waiter);
@@ -231,7 +231,7 @@ mod tests {
         let mut greedy: Vec<_> = (0..4).filter_map(|_| queue.enter(4, client(1))).collect();
         assert!(queue.enter(4, client(1)).is_none(), "its own requests stay");
         let others = [queue.enter(4, client(2)).unwrap(), queue.enter(4, client(3)).unwrap()];
-        let displaced: Vec<bool> = greedy.iter().map(PendingPlace::is_displaced).collect();
+        let displaced: Vec<bool> = greedy.iter().map(PendingTicket::is_displaced).collect();
         assert_eq!(displaced, [false, false, true, true], "the newest leave");
         assert!(queue.enter(4, client(2)).is_none(), "as many as another has");
         assert!(greedy[2].woken().now_or_never().is_some());

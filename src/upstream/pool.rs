@@ -20,7 +20,7 @@ use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::{
     Protocol, ProxiedClient, ServerAddress, Target, TargetTls,
-    connection::UpstreamConnection,
+    connection::UpstreamHttp1Connection,
     endpoint::{ConnectionGuard, EndpointState},
     http2::{Http2Connections, Http2Slot},
 };
@@ -45,9 +45,9 @@ pub struct Pool {
     openings: Cell<usize>,
     /// The number of requests that wait for one of them.
     waiting: Cell<usize>,
-    /// Wakes those that wait.
+    /// Wakes the requests that wait.
     opened: Notify,
-    idle: RefCell<Vec<UpstreamConnection>>,
+    idle: RefCell<Vec<UpstreamHttp1Connection>>,
     coarse_clock: CoarseClock,
 }
 
@@ -58,16 +58,16 @@ pub struct PoolTable {
 }
 
 /// A connection on which an exchange may start.
-pub(super) enum Link {
+pub(super) enum UpstreamConnection {
     /// Of HTTP/1.1.
-    Http1(UpstreamConnection),
+    Http1(UpstreamHttp1Connection),
     /// A place on one of HTTP/2.
     Http2(Http2Slot),
 }
 
 /// What a request needs of its connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LinkChoice {
+pub(super) struct LinkWanted {
     /// Whether the request asks for an upgrade.
     pub(super) is_upgrade: bool,
     /// Whether the last connection of HTTP/1 had been closed by the server while it was idle.
@@ -78,7 +78,7 @@ pub(super) struct LinkChoice {
     pub(super) max_connections: Option<u32>,
 }
 
-impl Link {
+impl UpstreamConnection {
     /// Whether the connection has carried an exchange before.
     pub(super) fn is_reused(&self) -> bool {
         match self {
@@ -88,10 +88,10 @@ impl Link {
     }
 }
 
-/// Counts a connection that is being opened; wakes those that wait for it when it is dropped.
-struct Opening<'a>(&'a Pool);
+/// Counts a connection that is being opened; wakes the requests that wait for it when it is dropped.
+struct ConnectInFlight<'a>(&'a Pool);
 
-impl<'a> Opening<'a> {
+impl<'a> ConnectInFlight<'a> {
     fn new(pool: &'a Pool) -> Self {
         pool.openings.set(pool.openings.get() + 1);
         Self(pool)
@@ -108,7 +108,7 @@ impl PoolTable {
     pub(super) fn pool(&self, endpoint: &Arc<EndpointState>) -> Rc<Pool> {
         let new = || Pool::new(Arc::clone(endpoint), self.coarse_clock.clone());
         let mut pools = self.pools.borrow_mut();
-        // A pool keeps its endpoint, so the address is its own.
+        // The pool holds the `Arc`, so no other endpoint can have this address.
         Rc::clone(pools.entry(Arc::as_ptr(endpoint).addr()).or_insert_with(new))
     }
 
@@ -123,7 +123,7 @@ impl PoolTable {
     }
 }
 
-impl Drop for Opening<'_> {
+impl Drop for ConnectInFlight<'_> {
     fn drop(&mut self) {
         self.0.openings.set(self.0.openings.get() - 1);
         self.0.opened.notify_waiters();
@@ -131,16 +131,16 @@ impl Drop for Opening<'_> {
 }
 
 /// Counts a request that waits for a connection that is being opened.
-struct Waiting<'a>(&'a Pool);
+struct ConnectWaiter<'a>(&'a Pool);
 
-impl<'a> Waiting<'a> {
+impl<'a> ConnectWaiter<'a> {
     fn new(pool: &'a Pool) -> Self {
         pool.waiting.set(pool.waiting.get() + 1);
         Self(pool)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ConnectWaiter<'_> {
     fn drop(&mut self) {
         self.0.waiting.set(self.0.waiting.get() - 1);
     }
@@ -201,33 +201,33 @@ impl Pool {
     }
 
     /// Whether the server speaks HTTP/2 for such a request; `None` before the first handshake that chooses it.
-    fn is_http2(&self, choice: LinkChoice) -> Option<bool> {
-        if self.upgrades_over_http1(choice) { Some(false) } else { self.is_http2.get() }
+    fn is_http2(&self, wanted: LinkWanted) -> Option<bool> {
+        if self.upgrades_over_http1(wanted) { Some(false) } else { self.is_http2.get() }
     }
 
-    /// Whether HTTP/1.1 is chosen for an upgrade: few servers accept one over HTTP/2.
-    fn upgrades_over_http1(&self, choice: LinkChoice) -> bool {
-        choice.is_upgrade && self.target().protocol == Protocol::Auto
+    /// True if HTTP/1.1 is taken for an upgrade: few servers accept one over HTTP/2.
+    fn upgrades_over_http1(&self, wanted: LinkWanted) -> bool {
+        wanted.is_upgrade && self.target().protocol == Protocol::Auto
     }
 
     /// Takes an idle connection, or a place on one of HTTP/2. Connections that the server has closed are
     /// dropped.
-    pub(super) fn take(&self, choice: LinkChoice) -> Option<Link> {
-        let is_http2 = self.is_http2(choice);
+    pub(super) fn take(&self, wanted: LinkWanted) -> Option<UpstreamConnection> {
+        let is_http2 = self.is_http2(wanted);
         if is_http2 != Some(false) {
             let slot = self.http2.take(&self.coarse_clock);
             if slot.is_some() || is_http2 == Some(true) {
-                return slot.map(Link::Http2);
+                return slot.map(UpstreamConnection::Http2);
             }
         }
-        if choice.is_fresh {
+        if wanted.is_fresh {
             return None;
         }
         let mut idle = self.idle.borrow_mut();
         loop {
             let connection = idle.pop()?;
             if connection.is_reusable() {
-                return Some(Link::Http1(connection));
+                return Some(UpstreamConnection::Http1(connection));
             }
         }
     }
@@ -238,37 +238,37 @@ impl Pool {
     pub(super) async fn connect(
         &self,
         connect_timeout: Duration,
-        choice: LinkChoice,
-    ) -> io::Result<Link> {
+        wanted: LinkWanted,
+    ) -> io::Result<UpstreamConnection> {
         let connecting = async {
-            while self.is_http2(choice) != Some(false)
+            while self.is_http2(wanted) != Some(false)
                 && self.waiting.get() < self.openings.get() * MAX_WAITING
             {
-                let waiting = Waiting::new(self);
+                let waiting = ConnectWaiter::new(self);
                 self.opened.notified().await;
                 drop(waiting);
-                if let Some(link) = self.take(choice) {
+                if let Some(link) = self.take(wanted) {
                     return Ok(link);
                 }
             }
-            let _opening = Opening::new(self);
-            self.open(choice).await
+            let _opening = ConnectInFlight::new(self);
+            self.open(wanted).await
         };
         let timed_out = |_| Err(io::ErrorKind::TimedOut.into());
         timeout(connect_timeout, connecting).await.unwrap_or_else(timed_out)
     }
 
     /// Whether a connection can be opened, or waited for, within the bound of connections.
-    pub(super) fn has_room(&self, choice: LinkChoice) -> bool {
-        let is_shared = self.is_http2(choice) != Some(false) && self.openings.get() > 0;
-        let max = choice.max_connections;
+    pub(super) fn has_room(&self, wanted: LinkWanted) -> bool {
+        let is_shared = self.is_http2(wanted) != Some(false) && self.openings.get() > 0;
+        let max = wanted.max_connections;
         is_shared || max.is_none_or(|max| self.endpoint.connections() < max)
     }
 
-    async fn open(&self, choice: LinkChoice) -> io::Result<Link> {
-        let is_http1 = self.upgrades_over_http1(choice);
-        let guard = ConnectionGuard::open(&self.endpoint, choice.max_connections)?;
-        let socket = self.connect_socket(choice.proxied).await?;
+    async fn open(&self, wanted: LinkWanted) -> io::Result<UpstreamConnection> {
+        let is_http1 = self.upgrades_over_http1(wanted);
+        let guard = ConnectionGuard::open(&self.endpoint, wanted.max_connections)?;
+        let socket = self.connect_socket(wanted.proxied).await?;
         let transport = match &self.target().tls {
             None => Transport::Plain(socket),
             Some(tls) => {
@@ -285,12 +285,15 @@ impl Pool {
                 stream.into()
             }
         };
-        if self.is_http2(choice) == Some(true) {
+        if self.is_http2(wanted) == Some(true) {
             let slot = self.http2.open(transport, guard, &self.coarse_clock).await?;
             self.endpoint.set_streams(slot.max_streams());
-            return Ok(Link::Http2(slot));
+            return Ok(UpstreamConnection::Http2(slot));
         }
-        Ok(Link::Http1(UpstreamConnection::new(SharedSocket::new(transport), guard)))
+        Ok(UpstreamConnection::Http1(UpstreamHttp1Connection::new(
+            SharedSocket::new(transport),
+            guard,
+        )))
     }
 
     async fn connect_socket(&self, client: ProxiedClient) -> io::Result<RawSocket> {
@@ -311,7 +314,7 @@ impl Pool {
     }
 
     /// Returns a connection to the pool, or closes it if it cannot be reused.
-    pub(super) fn put(&self, mut connection: UpstreamConnection) {
+    pub(super) fn put(&self, mut connection: UpstreamHttp1Connection) {
         let mut idle = self.idle.borrow_mut();
         // Behind the PROXY protocol, a connection belongs to one client.
         let is_shared = self.target().send_proxy.is_none();
@@ -323,6 +326,8 @@ impl Pool {
             connection.mark_idle(self.coarse_clock.now());
             idle.push(connection);
         }
+        drop(idle);
+        self.check();
     }
 
     /// Closes the connections that have been idle for longer than `limit` ms; all idle ones if it is 0.
@@ -331,6 +336,20 @@ impl Pool {
         let is_kept = |idle_since: CoarseTime| limit > 0 && now.saturating_sub(idle_since) <= limit;
         self.http2.sweep(now, limit);
         self.idle.borrow_mut().retain(|connection| is_kept(connection.idle_since));
+        self.check();
+    }
+
+    /// Checks the invariants of the idle connections, in debug builds.
+    fn check(&self) {
+        if cfg!(debug_assertions) {
+            let idle = self.idle.borrow();
+            assert!(idle.len() <= MAX_IDLE, "{} idle connections", idle.len());
+            assert!(idle.iter().all(|connection| connection.is_reused && !connection.is_upgraded));
+            let is_shared = self.target().send_proxy.is_none();
+            assert!(is_shared || idle.is_empty(), "a client's own connection is kept");
+            let open = self.endpoint.connections() as usize;
+            assert!(idle.len() <= open, "{} idle connections, {open} open", idle.len());
+        }
     }
 
     /// The number of idle connections.

@@ -21,7 +21,7 @@ use tokio::{
 use super::{
     CheckSettings, EndpointState, Protocol, ProxyVersion, ServerAddress,
     pool::handshake,
-    registry::{UpstreamRegistry, UpstreamState},
+    registry::{UpstreamRegistry, UpstreamRuntime},
     target_health::CheckFailure,
 };
 use crate::{tls::ALPN_HTTP2, transport::RawSocket};
@@ -34,7 +34,7 @@ const MAX_RECEIVED: u64 = 64 * 1024;
 /// dropped.
 pub async fn run(registry: Arc<UpstreamRegistry>) {
     let mut tasks = JoinSet::new();
-    let mut running: Vec<Arc<UpstreamState>> = Vec::new();
+    let mut running: Vec<Arc<UpstreamRuntime>> = Vec::new();
     loop {
         // Created before the upstreams are read, so that a change in between is not missed.
         let changed = registry.changed.notified();
@@ -60,7 +60,7 @@ struct RunningCheck {
 }
 
 /// Checks the endpoints of one upstream until it is removed.
-async fn check_upstream(state: Arc<UpstreamState>, registry: Arc<UpstreamRegistry>) {
+async fn check_upstream(state: Arc<UpstreamRuntime>, registry: Arc<UpstreamRegistry>) {
     let (mut tasks, mut running) = (JoinSet::new(), Vec::<RunningCheck>::new());
     while !state.is_removed() {
         let (changed, replaced) = (registry.changed.notified(), state.replaced.notified());
@@ -96,7 +96,7 @@ async fn check_upstream(state: Arc<UpstreamState>, registry: Arc<UpstreamRegistr
 
 /// Checks one endpoint at each interval.
 async fn check_endpoint(
-    state: Arc<UpstreamState>,
+    state: Arc<UpstreamRuntime>,
     endpoint: Arc<EndpointState>,
     settings: CheckSettings,
 ) {

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{
-    client_counts::Counted, endpoint::InFlight, paced_place::PacedPlace, upload::reserve_buffer,
+    client_holdings::Holding, endpoint::InFlight, paced_place::PacedPlace, upload::reserve_buffer,
 };
 use crate::{http1::BodyEncoder, transport::read_buffer::READ_SIZE};
 
@@ -15,7 +15,7 @@ pub(super) struct ReadAhead {
     start: usize,
     /// The size of the buffer, in bytes.
     limit: usize,
-    _buffer: Option<Counted>,
+    _buffer: Option<Holding>,
     place: Option<PacedPlace>,
     /// Why the response ends behind `bytes`.
     pub(super) failure: Option<io::Error>,

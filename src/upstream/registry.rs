@@ -19,7 +19,7 @@ use crate::clock::Clock;
 /// The state of all upstreams with servers, by name.
 #[derive(Debug)]
 pub struct UpstreamRegistry {
-    upstreams: Mutex<HashMap<Box<str>, Arc<UpstreamState>, RandomState>>,
+    upstreams: Mutex<HashMap<Box<str>, Arc<UpstreamRuntime>, RandomState>>,
     clock: Clock,
     /// The connections of the process to all upstreams.
     pub connection_budget: Arc<ConnectionBudget>,
@@ -29,7 +29,7 @@ pub struct UpstreamRegistry {
 
 /// The state of one upstream.
 #[derive(Debug)]
-pub struct UpstreamState {
+pub struct UpstreamRuntime {
     /// Its name in metrics and logs.
     pub name: Box<str>,
     set: ArcSwap<EndpointSet>,
@@ -89,7 +89,7 @@ impl UpstreamRegistry {
                 continue;
             }
             let budget = Arc::clone(&self.connection_budget);
-            let state = UpstreamState::new(&upstream.name, servers, self.clock.clone(), budget);
+            let state = UpstreamRuntime::new(&upstream.name, servers, self.clock.clone(), budget);
             states.insert(upstream.name.clone(), Arc::new(state));
         }
         let servers = upstreams.iter().filter(|own| matches!(own.kind, UpstreamKind::Servers(_)));
@@ -104,18 +104,18 @@ impl UpstreamRegistry {
     }
 
     /// The state of the upstream with this name.
-    pub fn get(&self, name: &str) -> Option<Arc<UpstreamState>> {
+    pub fn get(&self, name: &str) -> Option<Arc<UpstreamRuntime>> {
         self.upstreams.lock().get(name).cloned()
     }
 
     /// The state of all upstreams, by name.
-    pub fn all(&self) -> Vec<Arc<UpstreamState>> {
+    pub fn all(&self) -> Vec<Arc<UpstreamRuntime>> {
         let mut states: Vec<_> = self.upstreams.lock().values().cloned().collect();
         states.sort_by(|a, b| a.name.cmp(&b.name));
         states
     }
 
-    /// The clock of health, in ms: see [`UpstreamState::now`].
+    /// The clock of health, in ms: see [`UpstreamRuntime::now`].
     pub fn now(&self) -> u64 {
         self.clock.uptime().to_coarse().as_ms()
     }
@@ -126,7 +126,7 @@ impl UpstreamRegistry {
     }
 }
 
-impl UpstreamState {
+impl UpstreamRuntime {
     /// The state at the start: endpoints of addresses, and none of names.
     pub(super) fn new(
         name: &str,

@@ -49,7 +49,7 @@ pub struct OutgoingRequest {
     /// How the body is delimited.
     length: BodyLength,
     /// The body, until its end was read.
-    body: Option<Body>,
+    body: Option<UnreadBody>,
     /// Whether a part of the body was read from the client.
     body_started: bool,
     /// Whether a byte was written to a socket.
@@ -60,7 +60,7 @@ pub struct OutgoingRequest {
 }
 
 /// The unread rest of a body.
-struct Body {
+struct UnreadBody {
     client: Rc<dyn ClientStream>,
     encoder: BodyEncoder,
     /// The number of bytes that may still be read.
@@ -79,7 +79,7 @@ impl OutgoingRequest {
             BodyLength::Known(0) => None,
             BodyLength::Known(_) => Some(BodyEncoder::Plain),
         };
-        let body = encoder.map(|encoder| Body {
+        let body = encoder.map(|encoder| UnreadBody {
             client: Rc::clone(client),
             encoder,
             remaining: max_body,

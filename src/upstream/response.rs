@@ -9,7 +9,7 @@ use http::Method;
 
 use super::{
     compressed::Compressed,
-    connection::UpstreamConnection,
+    connection::UpstreamHttp1Connection,
     endpoint::InFlight,
     headers::{ProtectedHeaders, is_trailer_allowed},
     http2::Http2Body,
@@ -60,7 +60,7 @@ pub(super) enum BodySource {
 
 /// The body of a response of HTTP/1.
 pub(super) struct Http1Body {
-    connection: Option<UpstreamConnection>,
+    connection: Option<UpstreamHttp1Connection>,
     /// The request, while it is not completely sent.
     outgoing: Option<Box<OutgoingRequest>>,
     decoder: BodyDecoder,
@@ -276,7 +276,7 @@ impl BodySource {
     pub(super) fn http1(
         head: &ResponseHead,
         method: &Method,
-        connection: UpstreamConnection,
+        connection: UpstreamHttp1Connection,
         outgoing: OutgoingRequest,
         in_flight: InFlight,
     ) -> Self {
@@ -328,7 +328,7 @@ impl Http1Body {
     fn new(
         head: &ResponseHead,
         method: &Method,
-        connection: UpstreamConnection,
+        connection: UpstreamHttp1Connection,
         outgoing: OutgoingRequest,
         in_flight: InFlight,
     ) -> Self {

@@ -30,9 +30,9 @@ mod view;
 pub use change::{Changes, EjectionCause, HealthChange, HealthEvent, ReturnCause};
 pub use failure::{CheckFailure, Failure};
 pub use target::TargetHealth;
-pub use view::{Availability, HealthView, TargetStatus, UpstreamState};
+pub use view::{Availability, HealthView, ServiceLevel, TargetStatus};
 
-use self::target::State;
+use self::target::TargetState;
 
 /// The time between trials of a target while all are down, in ms.
 pub const ALL_DOWN_TRIAL_INTERVAL: u64 = 1_000;
@@ -82,6 +82,7 @@ impl UpstreamHealth {
     pub fn new(settings: HealthSettings, targets: Vec<TargetHealth>, now: u64) -> Self {
         let mut health = Self { settings, targets };
         health.release_excess(now, &mut Changes::new());
+        health.check();
         health
     }
 
@@ -96,9 +97,9 @@ impl UpstreamHealth {
     }
 
     /// Whether the upstream can take requests at `now`.
-    pub fn state(&self, now: u64) -> UpstreamState {
+    pub fn state(&self, now: u64) -> ServiceLevel {
         let views = self.targets.iter().map(TargetHealth::view);
-        UpstreamState::of(views, now, self.settings.check_interval)
+        ServiceLevel::of(views, now, self.settings.check_interval)
     }
 
     /// Claims the trial of a target whose ejection has ended. `false`: another attempt has it. If its result
@@ -112,17 +113,23 @@ impl UpstreamHealth {
         let target = &mut self.targets[index];
         match &mut target.state {
             _ if target.is_down => false,
-            State::InService | State::SlowStart(_) => true,
-            State::Ejected { until, .. } if *until <= now => {
+            TargetState::InService | TargetState::SlowStart(_) => true,
+            TargetState::Ejected { until, .. } if *until <= now => {
                 *until = now.saturating_add(lease.max(1));
                 true
             }
-            State::Ejected { .. } => false,
+            TargetState::Ejected { .. } => false,
         }
     }
 
     /// Records an attempt that succeeded.
     pub fn record_success(&mut self, index: usize, kind: AttemptKind, now: u64) -> Changes {
+        let changes = self.apply_success(index, kind, now);
+        self.check();
+        changes
+    }
+
+    fn apply_success(&mut self, index: usize, kind: AttemptKind, now: u64) -> Changes {
         let mut changes = Changes::new();
         let target = &mut self.targets[index];
         if !target.is_ejected() {
@@ -136,7 +143,7 @@ impl UpstreamHealth {
             }
             self.release_excess(now, &mut changes);
         }
-        // Others succeed that were sent before the ejection.
+        // Attempts sent before the ejection may still succeed.
         changes
     }
 
@@ -148,12 +155,24 @@ impl UpstreamHealth {
         failure: Failure,
         now: u64,
     ) -> Changes {
+        let changes = self.apply_failure(index, kind, failure, now);
+        self.check();
+        changes
+    }
+
+    fn apply_failure(
+        &mut self,
+        index: usize,
+        kind: AttemptKind,
+        failure: Failure,
+        now: u64,
+    ) -> Changes {
         let target = &mut self.targets[index];
         if self.settings.max_share == 0 || target.is_down || !target.is_member() {
             return Changes::new();
         }
         if target.is_ejected() {
-            // Others fail that were sent before the ejection.
+            // Attempts sent before the ejection may still fail.
             return match kind {
                 AttemptKind::Trial => self.fail_trial(index, failure, now),
                 AttemptKind::Regular => Changes::new(),
@@ -174,6 +193,12 @@ impl UpstreamHealth {
         result: Result<(), CheckFailure>,
         now: u64,
     ) -> Changes {
+        let changes = self.apply_check(index, result, now);
+        self.check();
+        changes
+    }
+
+    fn apply_check(&mut self, index: usize, result: Result<(), CheckFailure>, now: u64) -> Changes {
         let mut changes = Changes::new();
         let target = &mut self.targets[index];
         match result {
@@ -241,7 +266,7 @@ impl UpstreamHealth {
         let mut changes = Changes::new();
         if is_all_down {
             let wait = target.last_duration.min(ALL_DOWN_TRIAL_INTERVAL);
-            target.state = State::Ejected { since: now, until: now.saturating_add(wait) };
+            target.state = TargetState::Ejected { since: now, until: now.saturating_add(wait) };
         } else {
             // A failed trial always follows its ejection.
             target.returned_at = now;
@@ -274,7 +299,7 @@ impl UpstreamHealth {
     /// While all are down, an ejection ends after [`ALL_DOWN_TRIAL_INTERVAL`].
     fn hasten_trials(&mut self, now: u64) {
         for target in &mut self.targets {
-            if let State::Ejected { since, .. } = target.state {
+            if let TargetState::Ejected { since, .. } = target.state {
                 target.shorten_ejection(now.max(since.saturating_add(ALL_DOWN_TRIAL_INTERVAL)));
             }
         }
@@ -298,6 +323,17 @@ impl UpstreamHealth {
         }
     }
 
+    /// Checks the invariants of all targets, in debug builds.
+    fn check(&self) {
+        if cfg!(debug_assertions) {
+            self.targets.iter().for_each(TargetHealth::check);
+            assert!(
+                self.suspects() <= self.max_suspects() || self.is_all_down(),
+                "more than the share is ejected while a target works: {self:?}"
+            );
+        }
+    }
+
     /// Whether no target is in service.
     fn is_all_down(&self) -> bool {
         !self.targets.iter().any(TargetHealth::is_in_service)
@@ -308,7 +344,7 @@ impl UpstreamHealth {
         self.targets.iter().filter(|target| target.is_suspect()).count()
     }
 
-    /// The most that may be.
+    /// The maximum number of ejected targets while one works.
     fn max_suspects(&self) -> usize {
         let members = self.targets.iter().filter(|target| target.is_member()).count();
         members * self.settings.max_share.min(100) as usize / 100

@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    connection::UpstreamConnection, endpoint::InFlight, http2::Http2Slot, request::OutgoingRequest,
-    response::ResponseBody, upgrade::UpgradeRequest,
+    connection::UpstreamHttp1Connection, endpoint::InFlight, http2::Http2Slot,
+    request::OutgoingRequest, response::ResponseBody, upgrade::UpgradeRequest,
 };
 use crate::transport::{tunnel::Http2End, tunnel::TunnelEnd, tunnel::poll_read_socket};
 
@@ -28,7 +28,7 @@ pub struct UpstreamTunnel {
 }
 
 enum End {
-    Http1(UpstreamConnection),
+    Http1(UpstreamHttp1Connection),
     /// A stream, and its place on the connection.
     Http2 {
         end: Http2End,
@@ -40,7 +40,7 @@ impl UpstreamTunnel {
     /// The tunnel that begins behind the 101 on `connection`.
     pub(super) fn http1(
         outgoing: &OutgoingRequest,
-        connection: UpstreamConnection,
+        connection: UpstreamHttp1Connection,
         in_flight: InFlight,
     ) -> Self {
         connection.socket.keep_alive();

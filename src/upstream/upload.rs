@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     LoadBalancer, Pacing,
-    client_counts::{ClientCounts, Counted},
+    client_holdings::{ClientHoldings, Holding},
     paced_place::PacedPlace,
 };
 use crate::{
@@ -34,7 +34,7 @@ const MAX_BUFFERS_OF_CLIENT: u32 = 128;
 const MAX_BUFFERS: u32 = 1024;
 
 /// Reserves a buffer for a transfer that waits for its client; `None` if the client or all clients have too many.
-pub(super) fn reserve_buffer(buffers: &Arc<ClientCounts>, client: IpAddr) -> Option<Counted> {
+pub(super) fn reserve_buffer(buffers: &Arc<ClientHoldings>, client: IpAddr) -> Option<Holding> {
     buffers.try_add(client, MAX_BUFFERS_OF_CLIENT, MAX_BUFFERS)
 }
 
@@ -73,7 +73,7 @@ struct BufferedBody {
     has_ended: bool,
     /// Whether it was forwarded because it paused.
     has_paused: bool,
-    buffer: Option<Counted>,
+    buffer: Option<Holding>,
     place: Option<Box<PacedPlace>>,
 }
 

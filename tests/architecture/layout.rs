@@ -11,9 +11,39 @@ const MAX_LINES: usize = 600;
 /// The readers of the configuration and of the access log: nothing else is deserialized.
 const READERS: [&str; 2] = ["src/config", "src/replay/json.rs"];
 
-/// Rule: only [`READERS`] derive `Deserialize`.
+/// Files with enums without fields that the configuration reads by their names: the whole enum is its syntax.
+const NAMED_BY_CONFIGURATION: [&str; 7] = [
+    "src/compress.rs",
+    "src/limit.rs",
+    "src/telemetry/line/field.rs",
+    "src/throttle/mode.rs",
+    "src/trace/sampling.rs",
+    "src/upstream.rs",
+    "src/upstream/balance.rs",
+];
+
+/// True if each type of the file that derives `Deserialize` is an enum without fields.
+fn deserializes_only_names(file: &Source) -> bool {
+    let derives = |attributes: &[syn::Attribute]| {
+        attributes.iter().filter_map(|attribute| attribute.meta.require_list().ok()).any(|list| {
+            list.path.is_ident("derive") && list.tokens.to_string().contains("Deserialize")
+        })
+    };
+    file.syntax().items.iter().all(|item| match item {
+        syn::Item::Enum(item) => {
+            !derives(&item.attrs) || item.variants.iter().all(|variant| variant.fields.is_empty())
+        }
+        syn::Item::Struct(item) => !derives(&item.attrs),
+        _ => true,
+    })
+}
+
+/// Rule: only [`READERS`] derive `Deserialize`, and [`NAMED_BY_CONFIGURATION`] for enums without fields.
 fn forbidden_deserialize(files: &[Source]) -> Vec<String> {
-    let is_reader = |file: &Source| READERS.iter().any(|reader| file.path.starts_with(reader));
+    let is_reader = |file: &Source| {
+        READERS.iter().any(|reader| file.path.starts_with(reader))
+            || NAMED_BY_CONFIGURATION.contains(&&*file.path) && deserializes_only_names(file)
+    };
     let others = files.iter().filter(|file| !is_reader(file));
     let deriving = others.filter(|file| file.has_identifier("Deserialize"));
     deriving.map(|file| format!("{}: only {READERS:?} derive Deserialize", file.path)).collect()
@@ -122,6 +152,12 @@ fn only_the_configuration_and_the_log_reader_derive_deserialize() {
         "src/limit.rs",
         "#[derive(Deserialize)] struct A;",
         "src/config/limits.rs",
+    );
+    assert_breaks(
+        forbidden_deserialize,
+        "src/limit.rs",
+        "#[derive(Deserialize)] enum A { B(u8) }",
+        "",
     );
 }
 

@@ -127,7 +127,7 @@ fn an_address_beyond_loopback_needs_a_token_that_can_be_used() {
         let admin = admin.replace("FILE", &token.display().to_string());
         let listen = "listen: [{address: '127.0.0.1:0'}]";
         fs::write(&path, format!("admin: {{{admin}}}\n{listen}\n{RULES}")).expect("a file");
-        match Server::start(&path, tidegate::clock::Clock::system()) {
+        match Server::builder(tidegate::clock::Clock::system()).start_file(&path) {
             Ok(_) => panic!("it started with {admin}"),
             Err(error) => error.to_string(),
         }

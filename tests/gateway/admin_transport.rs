@@ -73,7 +73,7 @@ fn the_admin_api_is_served_on_a_unix_socket() {
     let listen = "listen: [{address: '127.0.0.1:0'}]\naccess_log: off\n";
     let yaml = format!("{listen}admin: {{address: 'unix:{}'}}\n{RULES}", path.display());
     fs::write(&file, yaml).expect("a file");
-    let start = || Server::start(&file, Clock::system());
+    let start = || Server::builder(Clock::system()).start_file(&file);
 
     // A socket that a gateway left behind is replaced.
     drop(UnixListener::bind(&path).expect("a socket"));
@@ -107,6 +107,7 @@ fn tls_on_a_unix_socket_is_refused() {
     let admin = format!("address: 'unix:{}'", socket.display());
     let yaml = format!("admin: {{{admin}, tls: {{certificates: [{{{entry}}}]}}}}\n{RULES}");
     fs::write(&file, yaml).expect("a file");
-    let fault = Server::start(&file, Clock::system()).err().expect("a fault").to_string();
+    let fault =
+        Server::builder(Clock::system()).start_file(&file).err().expect("a fault").to_string();
     assert!(fault.contains("`tls` on a unix socket"), "{fault}");
 }

@@ -141,8 +141,8 @@ fn the_admin_api_is_asked_on_a_unix_socket() {
     let none = health(folder, &["a.yaml"]);
     assert_eq!(none.0, Some(1));
     assert!(none.1.contains("No such file or directory"), "{}", none.1);
-    let gateway =
-        tidegate::server::Server::start(&folder.join("a.yaml"), tidegate::clock::Clock::system());
+    let gateway = tidegate::server::Server::builder(tidegate::clock::Clock::system())
+        .start_file(&folder.join("a.yaml"));
     let gateway = gateway.unwrap_or_else(|error| panic!("{error}"));
     let ready = (Some(0), format!("ready: {socket}"));
     assert_eq!(health(folder, &["a.yaml"]), ready);

@@ -8,6 +8,8 @@ use std::{path::Path, process::Command};
 
 /// `allow` and `deny` of routes.
 mod access;
+/// The gateway, `explain` and `replay` decide alike.
+mod agreement;
 /// Places at a target that clients hold at their own pace.
 mod client_paced;
 /// Compressed responses.

@@ -11,30 +11,54 @@ use tokio::runtime::Runtime;
 
 use crate::support::{NOW, counter_store, limit};
 
-/// One step of a sequence.
+/// One step of a sequence. Delays are in ms.
 #[derive(Clone, Debug)]
 enum Step {
-    /// After a delay in ms, a request charges some limits: (limit, caller, cost).
-    Request(u64, Vec<(usize, u128, u32)>),
-    /// After a delay in ms, charges are adjusted: (limit, caller, adjustment).
-    Adjust(u64, Vec<(usize, u128, AdjustStep)>),
-    /// The clock is set back, by ms.
-    SetBack(u64),
-    /// A reload changes one limit's quota, `max_wait` and strictness.
-    Reload(usize, u32, u32, bool),
+    /// After a delay, a request charges some limits.
+    Request { delay: u64, charges: Vec<ChargeStep> },
+    /// After a delay, charges are adjusted.
+    Adjust { delay: u64, adjustments: Vec<AdjustStep> },
+    /// The clock is set back.
+    SetBack { by: u64 },
+    /// A reload changes one limit.
+    Reload { limit: usize, quota: u32, max_wait: u32, strict: bool },
+}
+
+/// A charge of the limit with an index.
+#[derive(Clone, Copy, Debug)]
+struct ChargeStep {
+    limit: usize,
+    caller: u128,
+    cost: u32,
+}
+
+/// An adjustment of the limit with an index.
+#[derive(Clone, Copy, Debug)]
+struct AdjustStep {
+    limit: usize,
+    caller: u128,
+    kind: AdjustKind,
 }
 
 /// How a charge is adjusted.
 #[derive(Clone, Copy, Debug)]
-enum AdjustStep {
-    /// A partial refund of an earlier charge: (requests ago, units).
-    Refund(usize, u32),
+enum AdjustKind {
+    /// A partial refund of the charge of an earlier request.
+    Refund { requests_ago: usize, cost: u32 },
     /// A full refund of an admitted charge, of any limit and caller.
-    RefundAdmitted(usize),
-    /// A refund of a charge that was never made, some ms ago.
-    RefundUnmade(u64, u32),
-    /// An additional charge, in units.
-    Overdraw(u32),
+    RefundAdmitted { nth: usize },
+    /// A refund of a charge that was never made.
+    RefundUnmade { ms_ago: u64, cost: u32 },
+    /// An additional charge.
+    Overdraw { cost: u32 },
+}
+
+/// An admitted charge, at its own time or at that of its slot.
+struct AdmittedCharge {
+    limit: usize,
+    caller: u128,
+    charged_at: u64,
+    cost: u32,
 }
 
 fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
@@ -47,7 +71,7 @@ fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
     let one = (algorithms, quota, sub_windows, resolutions, waits, any::<bool>(), enforced);
     prop::collection::vec(one, 1..5).prop_map(|all| {
         type One = (Algorithm, u32, u64, u32, u32, bool, bool);
-        let compile = |(at, one): (usize, One)| {
+        let compile = |(index, one): (usize, One)| {
             let (algorithm, quota, sub_window, resolution, max_wait, strict, enforce) = one;
             let window = sub_window * u64::from(resolution);
             let resolution = if algorithm == Algorithm::SlidingWindow { resolution } else { 1 };
@@ -55,7 +79,7 @@ fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
             let quota = u32::try_from(most).unwrap_or(u32::MAX).min(quota);
             let max_wait = if algorithm == Algorithm::LeakyBucket { max_wait } else { 0 };
             let quota = Quota { limit: quota, window, resolution, max_wait, strict };
-            Limit { algorithm, quota, enforce, ..limit(&format!("limit-{at}"), 1) }
+            Limit { algorithm, quota, enforce, ..limit(&format!("limit-{index}"), 1) }
         };
         all.into_iter().enumerate().map(compile).collect()
     })
@@ -72,23 +96,36 @@ fn any_steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
         1 => Just(0_u32),
     ];
     let overdraw = prop_oneof![4 => 1_u32..6, 1 => any::<u32>()];
-    let adjust_steps = prop_oneof![
-        4 => (0_usize..4, 1_u32..6).prop_map(|(ago, cost)| AdjustStep::Refund(ago, cost)),
-        6 => any::<usize>().prop_map(AdjustStep::RefundAdmitted),
-        2 => (0..scale * 8, 1_u32..6).prop_map(|(ago, cost)| AdjustStep::RefundUnmade(ago, cost)),
-        1 => overdraw.prop_map(AdjustStep::Overdraw),
+    let adjust_kinds = prop_oneof![
+        4 => (0_usize..4, 1_u32..6)
+            .prop_map(|(requests_ago, cost)| AdjustKind::Refund { requests_ago, cost }),
+        6 => any::<usize>().prop_map(|nth| AdjustKind::RefundAdmitted { nth }),
+        2 => (0..scale * 8, 1_u32..6)
+            .prop_map(|(ms_ago, cost)| AdjustKind::RefundUnmade { ms_ago, cost }),
+        1 => overdraw.prop_map(|cost| AdjustKind::Overdraw { cost }),
     ];
-    let charges = prop::collection::vec((0..count, 0_u128..2, cost), 1..4);
-    let adjustments = prop::collection::vec((0..count, 0_u128..2, adjust_steps), 1..3);
+    let charge = (0..count, 0_u128..2, cost).prop_map(|(limit, caller, cost)| ChargeStep {
+        limit,
+        caller,
+        cost,
+    });
+    let adjustment = (0..count, 0_u128..2, adjust_kinds)
+        .prop_map(|(limit, caller, kind)| AdjustStep { limit, caller, kind });
+    let charges = prop::collection::vec(charge, 1..4);
+    let adjustments = prop::collection::vec(adjustment, 1..3);
     let delay = || prop_oneof![3 => 0..=scale / 3, 2 => 0..=scale * 2, 1 => 0..=scale * 20];
     let reload = (0..count, 1_u32..40, 0_u32..5_000, any::<bool>());
     prop::collection::vec(
         prop_oneof![
-            20 => (delay(), charges).prop_map(|(delay, charges)| Step::Request(delay, charges)),
-            4 => (delay(), adjustments).prop_map(|(delay, changes)| Step::Adjust(delay, changes)),
-            1 => (1_u64..12_000).prop_map(Step::SetBack),
-            1 => (1_u64..100_000_000).prop_map(Step::SetBack),
-            2 => reload.prop_map(|(at, quota, wait, strict)| Step::Reload(at, quota, wait, strict)),
+            20 => (delay(), charges)
+                .prop_map(|(delay, charges)| Step::Request { delay, charges }),
+            4 => (delay(), adjustments)
+                .prop_map(|(delay, adjustments)| Step::Adjust { delay, adjustments }),
+            1 => (1_u64..12_000).prop_map(|by| Step::SetBack { by }),
+            1 => (1_u64..100_000_000).prop_map(|by| Step::SetBack { by }),
+            2 => reload.prop_map(|(limit, quota, max_wait, strict)| {
+                Step::Reload { limit, quota, max_wait, strict }
+            }),
         ],
         1..60,
     )
@@ -113,15 +150,14 @@ struct StorePair<'a> {
     now: u64,
     /// The times of the requests.
     times: Vec<u64>,
-    /// The admitted charges: limit, caller, time of the charge or of its slot, cost.
-    admitted: Vec<(usize, u128, u64, u32)>,
+    admitted: Vec<AdmittedCharge>,
 }
 
 impl StorePair<'_> {
-    fn request(&mut self, limits: &[Limit], requested: &[(usize, u128, u32)]) -> TestCaseResult {
-        let charge = |&(at, caller, cost): &(usize, u128, u32)| {
-            let limit: &Limit = &limits[at];
-            Charge { limit, key: Key(self.first_caller + caller), cost }
+    fn request(&mut self, limits: &[Limit], requested: &[ChargeStep]) -> TestCaseResult {
+        let charge = |step: &ChargeStep| {
+            let limit: &Limit = &limits[step.limit];
+            Charge { limit, key: Key(self.first_caller + step.caller), cost: step.cost }
         };
         let charges: Vec<Charge<'_>> = requested.iter().map(charge).collect();
         // Only decisions of Redis are compared.
@@ -131,9 +167,12 @@ impl StorePair<'_> {
             self.runtime.block_on(self.handle.charge(&charges, self.now)).expect("local limits");
         prop_assert_eq!(&in_memory, &in_redis);
         if in_memory.admitted {
-            for (&(at, caller, cost), outcome) in requested.iter().zip(&in_memory.outcomes) {
+            for (&ChargeStep { limit, caller, cost }, outcome) in
+                requested.iter().zip(&in_memory.outcomes)
+            {
                 if let Some(decided) = outcome.admitted() {
-                    self.admitted.push((at, caller, decided.charged_at(), cost));
+                    let charged_at = decided.charged_at();
+                    self.admitted.push(AdmittedCharge { limit, caller, charged_at, cost });
                 }
             }
         }
@@ -144,40 +183,34 @@ impl StorePair<'_> {
         Ok(())
     }
 
-    fn adjust(
-        &mut self,
-        limits: &[Limit],
-        requested: &[(usize, u128, AdjustStep)],
-    ) -> TestCaseResult {
+    fn adjust(&mut self, limits: &[Limit], requested: &[AdjustStep]) -> TestCaseResult {
         let mut requested = requested.to_vec();
-        let change = |(at, caller, adjust_step): &mut (usize, u128, AdjustStep)| match *adjust_step
-        {
-            AdjustStep::RefundAdmitted(nth) if self.admitted.is_empty() => {
+        let change = |step: &mut AdjustStep| match step.kind {
+            AdjustKind::RefundAdmitted { nth } if self.admitted.is_empty() => {
                 Change::Refund { charged_at: self.now, cost: nth as u32 % 5 }
             }
-            AdjustStep::RefundAdmitted(nth) => {
-                let charged_at;
-                let cost;
-                (*at, *caller, charged_at, cost) =
-                    self.admitted.swap_remove(nth % self.admitted.len());
-                Change::Refund { charged_at, cost }
+            AdjustKind::RefundAdmitted { nth } => {
+                let charge = self.admitted.swap_remove(nth % self.admitted.len());
+                step.limit = charge.limit;
+                step.caller = charge.caller;
+                Change::Refund { charged_at: charge.charged_at, cost: charge.cost }
             }
-            AdjustStep::Refund(ago, cost) => {
-                let at = self.times.len().checked_sub(ago + 1).and_then(|at| self.times.get(at));
-                Change::Refund { charged_at: at.copied().unwrap_or(self.now), cost }
+            AdjustKind::Refund { requests_ago, cost } => {
+                let charged_at = self.times.iter().rev().nth(requests_ago).copied();
+                Change::Refund { charged_at: charged_at.unwrap_or(self.now), cost }
             }
-            AdjustStep::RefundUnmade(ago, cost) => {
+            AdjustKind::RefundUnmade { ms_ago, cost } => {
                 // A leaky bucket's slots are in the future.
                 let max_wait = limits.iter().map(|limit| u64::from(limit.quota.max_wait)).max();
-                let at = self.now + max_wait.unwrap_or(0) / 2;
-                Change::Refund { charged_at: at.saturating_sub(ago), cost }
+                let latest = self.now + max_wait.unwrap_or(0) / 2;
+                Change::Refund { charged_at: latest.saturating_sub(ms_ago), cost }
             }
-            AdjustStep::Overdraw(cost) => Change::Overdraw { cost },
+            AdjustKind::Overdraw { cost } => Change::Overdraw { cost },
         };
         let changes: Vec<Change> = requested.iter_mut().map(change).collect();
-        let adjustment = |(&(at, caller, _), &change): (&(usize, u128, AdjustStep), &Change)| {
-            let limit: &Limit = &limits[at];
-            Adjustment { limit, key: Key(self.first_caller + caller), change }
+        let adjustment = |(step, &change): (&AdjustStep, &Change)| {
+            let limit: &Limit = &limits[step.limit];
+            Adjustment { limit, key: Key(self.first_caller + step.caller), change }
         };
         let adjustments: Vec<Adjustment<'_>> =
             requested.iter().zip(&changes).map(adjustment).collect();
@@ -193,19 +226,20 @@ impl StorePair<'_> {
     fn run(&mut self, limits: &mut [Limit], steps: &[Step]) -> TestCaseResult {
         for step in steps {
             match step {
-                Step::SetBack(by) => self.now -= by,
-                Step::Request(delay, _) | Step::Adjust(delay, _) => self.now += delay,
-                &Step::Reload(at, quota, wait, strict) => {
-                    let limit = &mut limits[at];
-                    let max_wait = if limit.algorithm == Algorithm::LeakyBucket { wait } else { 0 };
+                Step::SetBack { by } => self.now -= by,
+                Step::Request { delay, .. } | Step::Adjust { delay, .. } => self.now += delay,
+                &Step::Reload { limit, quota, max_wait, strict } => {
+                    let limit = &mut limits[limit];
+                    let delays = limit.algorithm == Algorithm::LeakyBucket;
+                    let max_wait = if delays { max_wait } else { 0 };
                     limit.quota = Quota { limit: quota, max_wait, strict, ..limit.quota };
                 }
             }
             self.clock.set(self.now);
             match step {
-                Step::Request(_, requested) => self.request(limits, requested)?,
-                Step::Adjust(_, requested) => self.adjust(limits, requested)?,
-                Step::SetBack(_) | Step::Reload(..) => {}
+                Step::Request { charges, .. } => self.request(limits, charges)?,
+                Step::Adjust { adjustments, .. } => self.adjust(limits, adjustments)?,
+                Step::SetBack { .. } | Step::Reload { .. } => {}
             }
         }
         Ok(())
@@ -337,14 +371,22 @@ fn long_records_decide_alike() {
             pair.now += delay;
             clock.set(pair.now);
             let ago = (delay as usize + 1) * 97 * amount as usize;
-            match step {
-                LongStep::Refund => pair.adjust(&limits, &[(0, 0, AdjustStep::Refund(ago, amount))])?,
-                LongStep::RefundOne => pair.adjust(&limits, &[(0, 0, AdjustStep::Refund(amount as usize, 1))])?,
-                LongStep::Overdraw => pair.adjust(&limits, &[(0, 0, AdjustStep::Overdraw(amount))])?,
-                LongStep::TwoCharges => pair.request(&limits, &[(0, 0, amount * 100), (0, 0, 1)])?,
-                LongStep::RefundAdmitted => pair.adjust(&limits, &[(0, 0, AdjustStep::RefundAdmitted(ago))])?,
-                LongStep::Charge => pair.request(&limits, &[(0, 0, amount)])?,
-            }
+            let charge = |cost| ChargeStep { limit: 0, caller: 0, cost };
+            let kind = match step {
+                LongStep::TwoCharges => {
+                    pair.request(&limits, &[charge(amount * 100), charge(1)])?;
+                    continue;
+                }
+                LongStep::Charge => {
+                    pair.request(&limits, &[charge(amount)])?;
+                    continue;
+                }
+                LongStep::Refund => AdjustKind::Refund { requests_ago: ago, cost: amount },
+                LongStep::RefundOne => AdjustKind::Refund { requests_ago: amount as usize, cost: 1 },
+                LongStep::Overdraw => AdjustKind::Overdraw { cost: amount },
+                LongStep::RefundAdmitted => AdjustKind::RefundAdmitted { nth: ago },
+            };
+            pair.adjust(&limits, &[AdjustStep { limit: 0, caller: 0, kind }])?;
         }
     });
 }

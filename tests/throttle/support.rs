@@ -4,6 +4,7 @@ use testkit::{options::redis_options, random::SplitMix64, redis_server::RedisSer
 use tidegate::{
     clock::Clock,
     redis::{RedisFailure, Topology},
+    secret::KeySecret,
     store::CounterStore,
     throttle::{
         Filter, Geometry, HashKeys,
@@ -27,12 +28,12 @@ pub(crate) fn geometry(capacity: u64, minutes: u64) -> Geometry {
 
 /// The hash keys that the gateways share.
 pub(crate) fn hash_keys() -> HashKeys {
-    HashKeys { token_key: (1, 2), positions: [7; 32] }
+    HashKeys { token_secret: KeySecret(1, 2), positions: [7; 32] }
 }
 
 /// Different hash keys.
 pub(crate) fn other_hash_keys() -> HashKeys {
-    HashKeys { token_key: (3, 4), positions: [8; 32] }
+    HashKeys { token_secret: KeySecret(3, 4), positions: [8; 32] }
 }
 
 /// The Redis key of a minute, as the specification defines it.

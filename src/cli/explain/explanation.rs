@@ -15,10 +15,10 @@ use crate::plan::{
     self, CallerShare, Decision, DecisionInput, Evidence, NextStep, Refusal, RequestAttributes,
     RequestView, RoutePlan, RoutedRequest,
 };
-use crate::respond::{self, ErrorForm, LimitReport};
+use crate::respond::{self, ErrorForm, HeaderReader, LimitReport};
 use crate::snapshot::{Action, LimitRequest, Route, Snapshot};
 use crate::store::memory::MemoryStore;
-use crate::upstream::balance::{Balancer, ChoiceInput, Endpoint, EndpointView};
+use crate::upstream::balance::{Balancer, EndpointView, PickRequest, WeightedEndpoint};
 use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 
 /// A fixed secret: no hash leaves this process.
@@ -253,8 +253,8 @@ impl Explanation {
             let admitted = charge(&mut limits, now);
             let admission = if admitted { Admission::Admitted } else { Admission::Refused };
             self.decision = admission.label();
-            let exposes = head.fields.contains("origin") && route.cors.is_none();
-            self.add_rate_headers(snapshot, &limits, exposes);
+            let reader = HeaderReader::of(&head.fields, route.cors.as_ref());
+            self.add_rate_headers(snapshot, &limits, reader);
             if !admitted {
                 self.set_refusal(&GatewayError::LimitExceeded, &limits, Some(route));
             }
@@ -304,11 +304,11 @@ impl Explanation {
         &mut self,
         snapshot: &Snapshot,
         limits: &[LimitCharge<'_>],
-        cross_origin: bool,
+        reader: HeaderReader,
     ) {
         let mut fields = Fields::new();
         let reports = limits.iter().map(LimitCharge::report);
-        respond::write_rate_headers(&mut fields, reports, snapshot.headers, cross_origin);
+        respond::write_rate_headers(&mut fields, reports, snapshot.headers, reader);
         self.add_headers(&fields);
     }
 
@@ -407,12 +407,12 @@ impl Explanation {
 fn chosen_target(servers: &Servers, hash_key: u64) -> Option<(String, String)> {
     let names: Vec<String> =
         servers.targets.iter().map(|own| own.target.address.to_string()).collect();
-    let endpoints: Vec<Endpoint<'_>> = names
+    let endpoints: Vec<WeightedEndpoint<'_>> = names
         .iter()
         .zip(&servers.targets)
-        .map(|(name, own)| Endpoint { name, weight: own.weight })
+        .map(|(name, own)| WeightedEndpoint { name, weight: own.weight })
         .collect();
-    let input = ChoiceInput { turn: 0, key: hash_key, random: 0, excluded: &[] };
+    let input = PickRequest { turn: 0, key: hash_key, random: 0, excluded: &[] };
     let choice = Balancer::new(servers.policy, &endpoints).choose(&input, &Unloaded)?;
     let name = |index: usize| names[index].as_str();
     Some((names[choice.index].clone(), choice.reason.describe(name).to_string()))

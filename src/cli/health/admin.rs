@@ -8,6 +8,7 @@ use reqwest::Url;
 
 use super::Unhealthy;
 use crate::config::{self, Admin, AdminAddress, Config, Environment, ReadError};
+use crate::file;
 use crate::tls::Certificate;
 
 /// The request that is sent if a URL does not name another one.
@@ -129,8 +130,8 @@ pub(super) fn endpoint(
     timeout: Duration,
     env: &Environment,
 ) -> Result<Endpoint, Unhealthy> {
-    let file = path.to_owned();
-    let bytes = config::read_within(timeout, move || config::read_regular(&file, config::MAX_READ));
+    let owned = path.to_owned();
+    let bytes = file::read_within(timeout, move || file::read_regular(&owned, config::MAX_READ));
     let name = path.display();
     let bytes = bytes.map_err(|error| Unhealthy(format!("{name}: {error}")))?;
     let config = admin_part(config::parse_bytes(&name.to_string(), &bytes, &**env))?;

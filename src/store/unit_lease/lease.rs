@@ -4,6 +4,31 @@
 //! At most one fetch is in flight. Meanwhile no new request takes units: those in the lease are kept for
 //! the requests that wait. Each is decided as if they had called the store one after the other: in order,
 //! passing over a request that costs more than is left.
+//!
+//! ```text
+//!                take, refund, sweep
+//!                +----+
+//!                |    v
+//!   new ----> +----------+  sweep after REMOVAL_TIMEOUT, drain
+//!             |   Idle   | ----------------------------------> removed
+//!             +----------+
+//!   enqueue      |    ^
+//!   with too     |    |  complete and no request waits, or fail
+//!   few units    v    |
+//!             +----------+  enqueue: the request waits
+//!             | Fetching | -+
+//!             +----------+ <+  complete and requests wait: the next fetch
+//!   discard      |    ^
+//!                |    |  complete and requests wait: the next fetch
+//!                v    |
+//!            +-----------+
+//!            | Discarded |  complete and no request waits, or fail: Idle
+//!            +-----------+
+//! ```
+//!
+//! Requests wait only while a fetch is in flight. `Discarded` is a fetch whose record the operator has
+//! deleted since: the lease holds nothing, and what the fetch brings beyond the requests that wait is
+//! discarded.
 
 use std::{mem, sync::Arc};
 
@@ -135,6 +160,37 @@ impl<W: LeaseWaiter> Lease<W> {
         self.snapshot
     }
 
+    /// Checks what holds between any two calls, at the end of each step.
+    fn check_invariants(&self) {
+        match &self.fetch {
+            None => {
+                debug_assert!(self.queue.is_empty(), "requests wait, and no fetch is in flight")
+            }
+            Some(fetch) => {
+                debug_assert!(fetch.waiters > 0, "a fetch that no request waits for");
+                debug_assert!(
+                    self.queue.len() >= fetch.waiters,
+                    "a request left the queue unserved"
+                );
+                debug_assert!(
+                    !fetch.is_discarded || self.outstanding() == 0,
+                    "units of a deleted record are held"
+                );
+            }
+        }
+        debug_assert!(
+            self.units.count == 0 || self.units.end > 0 && self.units.end == self.snapshot.end,
+            "units of another sub-window than that of the last reply"
+        );
+        debug_assert!(
+            self.unspent.iter().enumerate().all(|(index, unspent)| {
+                let mut later = self.unspent[index + 1..].iter();
+                unspent.units > 0 && later.all(|other| other.charged_at != unspent.charged_at)
+            }),
+            "units to be returned are none, or twice of the same time"
+        );
+    }
+
     /// The units held here, to be spent or to be returned.
     pub(super) fn outstanding(&self) -> u64 {
         let unspent = self.unspent.iter().map(|unspent| u64::from(unspent.units));
@@ -155,6 +211,7 @@ impl<W: LeaseWaiter> Lease<W> {
         let rest = self.units.live(monotonic_ms).checked_sub(cost)?;
         self.units.count = rest;
         self.used_at = monotonic_ms;
+        self.check_invariants();
         Some(self.snapshot.charge(monotonic_ms, rest))
     }
 
@@ -170,6 +227,7 @@ impl<W: LeaseWaiter> Lease<W> {
             return None;
         }
         self.units.count = self.units.count.saturating_add(cost);
+        self.check_invariants();
         Some(self.snapshot.charge(monotonic_ms, self.units.count))
     }
 
@@ -198,6 +256,7 @@ impl<W: LeaseWaiter> Lease<W> {
         self.used_at = monotonic_ms;
         if self.fetch.is_some() {
             self.queue.push(waiter);
+            self.check_invariants();
             return EnqueueOutcome::Waiting;
         }
         self.expire(monotonic_ms);
@@ -205,6 +264,7 @@ impl<W: LeaseWaiter> Lease<W> {
             if waiter.serve(WaiterOutcome::Granted(self.snapshot.charge(monotonic_ms, rest))) {
                 self.units.count = rest;
             }
+            self.check_invariants();
             return EnqueueOutcome::Served;
         }
         self.queue.push(waiter);
@@ -221,6 +281,7 @@ impl<W: LeaseWaiter> Lease<W> {
         let minimum = cheapest.saturating_sub(self.units.count).max(1);
         let needed = all.saturating_sub(self.units.count).max(minimum);
         let demand = UnitDemand { minimum, needed, extra, extra_divisor, returned };
+        self.check_invariants();
         FetchRequest { demand, started_empty: self.units.count == 0 }
     }
 
@@ -269,9 +330,10 @@ impl<W: LeaseWaiter> Lease<W> {
         if is_partial && grant.units > 0 {
             // These are the last units of the quota, taken for requests that cost more: other gateways may
             // need them.
-            self.set_aside_all();
+            self.mark_all_for_return();
         }
         let next = (!self.queue.is_empty()).then(|| self.begin_fetch(*received, extra_divisor));
+        self.check_invariants();
         (next, discarded)
     }
 
@@ -299,6 +361,7 @@ impl<W: LeaseWaiter> Lease<W> {
         self.fetch = None;
         let failure = failure.map(|(failure, _)| failure);
         mem::take(&mut self.queue).end(|_| WaiterOutcome::Failed(failure));
+        self.check_invariants();
         effect
     }
 
@@ -310,12 +373,12 @@ impl<W: LeaseWaiter> Lease<W> {
         });
     }
 
-    /// Adds the granted units, after setting aside those of another sub-window.
+    /// Adds the granted units, after marking those of another sub-window for return.
     fn receive(&mut self, reply: &FetchReply) {
         let grant = &reply.grant;
         let is_other_sub_window = grant.units > 0 && grant.spendable_until != self.units.end;
         if reply.decided_at >= self.units.end || is_other_sub_window {
-            self.set_aside_all();
+            self.mark_all_for_return();
         }
         if grant.units == 0 {
             return;
@@ -332,12 +395,12 @@ impl<W: LeaseWaiter> Lease<W> {
 
     fn expire(&mut self, monotonic_ms: u64) {
         if monotonic_ms >= self.units.deadline {
-            self.set_aside_all();
+            self.mark_all_for_return();
         }
     }
 
-    /// Sets aside all units.
-    fn set_aside_all(&mut self) {
+    /// Marks all units for return.
+    fn mark_all_for_return(&mut self) {
         // Any time in the units' sub-window identifies it.
         let charged_at = self.units.end.saturating_sub(1);
         let to_return = UnitReturn { charged_at, units: mem::take(&mut self.units.count) };
@@ -355,6 +418,7 @@ impl<W: LeaseWaiter> Lease<W> {
         if let Some(fetch) = &mut self.fetch {
             fetch.is_discarded = true;
         }
+        self.check_invariants();
         count
     }
 
@@ -375,10 +439,11 @@ impl<W: LeaseWaiter> Lease<W> {
             return false;
         }
         if unused >= IDLE_TIMEOUT && self.units.count > 0 {
-            self.set_aside_all();
+            self.mark_all_for_return();
             self.sizer.shrink();
         }
         out.extend(self.unspent.drain(..));
+        self.check_invariants();
         unused >= REMOVAL_TIMEOUT
     }
 
@@ -387,9 +452,10 @@ impl<W: LeaseWaiter> Lease<W> {
     pub(super) fn drain(&mut self, out: &mut Vec<UnitReturn>) -> bool {
         let is_idle = self.fetch.is_none();
         if is_idle {
-            self.set_aside_all();
+            self.mark_all_for_return();
         }
         out.extend(self.unspent.drain(..));
+        self.check_invariants();
         is_idle
     }
 }

@@ -1,7 +1,11 @@
 //! [`AccessField`]: the fields of an access line.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// A field of an access line.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum AccessField {
     /// When the request began.
     Time,

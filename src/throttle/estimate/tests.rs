@@ -1,5 +1,8 @@
 use super::*;
-use crate::throttle::{Filter, HashKeys, geometry::Sizing};
+use crate::{
+    secret::KeySecret,
+    throttle::{Filter, HashKeys, geometry::Sizing},
+};
 
 const START: u64 = 1_700_000_040_000;
 
@@ -10,7 +13,8 @@ fn sized(capacity: u64, false_positive: f64) -> Geometry {
 /// The estimate for `tokens` distinct tokens, each recorded in one to three of the minutes.
 fn estimate_of(geometry: Geometry, run: u64, tokens: u64) -> Estimate {
     let positions = std::array::from_fn(|i| (run.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> i) as u8);
-    let filter = Filter::new(geometry, HashKeys { token_key: (1, 2), positions }, START);
+    let filter =
+        Filter::new(geometry, HashKeys { token_secret: KeySecret(1, 2), positions }, START);
     for minute in 0..6 {
         filter.rotate(START + minute * 60_000);
         for token in (0..tokens).filter(|token| [token % 6, token % 5, 3].contains(&minute)) {

@@ -6,7 +6,10 @@ use bloomfilter::Bloom;
 use proptest::prelude::*;
 
 use super::*;
-use crate::throttle::{geometry::Sizing, payload};
+use crate::{
+    secret::KeySecret,
+    throttle::{geometry::Sizing, payload},
+};
 
 mod interleavings;
 mod memory;
@@ -21,7 +24,7 @@ pub(super) fn sized(capacity: u64, false_positive: f64, minutes: u64) -> Geometr
 
 pub(super) fn hash_keys(number: u8) -> HashKeys {
     HashKeys {
-        token_key: (1, 2),
+        token_secret: KeySecret(1, 2),
         positions: std::array::from_fn(|i| number.wrapping_mul(31) ^ i as u8),
     }
 }

@@ -1,7 +1,10 @@
 use super::*;
-use crate::throttle::{
-    HashKeys,
-    geometry::{Geometry, MAX_GROWTH, Millis, Sizing},
+use crate::{
+    secret::KeySecret,
+    throttle::{
+        HashKeys,
+        geometry::{Geometry, MAX_GROWTH, Millis, Sizing},
+    },
 };
 
 const MINUTE: Millis = 60_000;
@@ -21,7 +24,7 @@ impl Grown {
     fn new() -> Self {
         let sizing = Sizing { capacity: CAPACITY, false_positive: 0.001, memory: MINUTE };
         let positions = std::array::from_fn(|i| i as u8);
-        let hash_keys = HashKeys { token_key: (1, 2), positions };
+        let hash_keys = HashKeys { token_secret: KeySecret(1, 2), positions };
         let filter = Filter::new(Geometry::new(&sizing).unwrap(), hash_keys, START);
         let mut grown = Self { filter, control: GrowthControl::default(), tokens: 0, now: START };
         assert_eq!(grown.tick(MAX_GROWTH), None);

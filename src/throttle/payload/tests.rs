@@ -2,7 +2,10 @@ use bloomfilter::Bloom;
 use proptest::prelude::*;
 
 use super::*;
-use crate::throttle::{Filter, geometry::Sizing};
+use crate::{
+    secret::KeySecret,
+    throttle::{Filter, geometry::Sizing},
+};
 
 const NOW: u64 = 1_700_000_040_000;
 
@@ -11,7 +14,7 @@ fn geometry() -> Geometry {
 }
 
 fn hash_keys() -> HashKeys {
-    HashKeys { token_key: (1, 2), positions: std::array::from_fn(|i| i as u8) }
+    HashKeys { token_secret: KeySecret(1, 2), positions: std::array::from_fn(|i| i as u8) }
 }
 
 fn gzipped(parts: &[&[u8]]) -> Vec<u8> {

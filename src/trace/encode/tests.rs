@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::Uptime,
-    trace::{IdSource, ParentTrust, PeerServer, Received, SamplingRules, Start, Tracing},
+    trace::{IdSource, ParentTrust, PeerServer, Received, SamplingDecision, SamplingRules, Start},
 };
 
 /// A clock's uptime.
@@ -25,7 +25,7 @@ fn begin(parent: Option<&[u8]>) -> Box<RequestTrace> {
     let start = || Start { uptime: ms(100), nanos: 1_700_000_000_000_000_000 };
     let rules = SamplingRules::new(1.0, ParentTrust::All);
     match rules.begin(received, &IdSource::default(), start) {
-        Tracing::Sampled(trace) => trace,
+        SamplingDecision::Sampled(trace) => trace,
         other => panic!("{other:?}"),
     }
 }
@@ -70,7 +70,7 @@ fn attribute(span: &Span, key: &str) -> Option<String> {
 #[test]
 fn spans_have_their_times_parents_and_attributes() {
     let mut trace = begin(Some(b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
-    trace.begin(Work::Charge { store: "redis", decision: "" }, ms(101));
+    trace.begin(ChildSpanKind::Charge { store: "redis", decision: "" }, ms(101));
     trace.end_charge("admitted", ms(102));
     let server =
         || PeerServer { address: "app".into(), port: Some(80), peer: None, scheme: "http" };
@@ -79,7 +79,7 @@ fn spans_have_their_times_parents_and_attributes() {
     trace.end_attempt(AttemptResult::Failed("timeout"), ms(104));
     trace.begin_attempt(server(), ms(105));
     trace.end_attempt(AttemptResult::Status(200), ms(106));
-    trace.begin(Work::Delay, ms(106));
+    trace.begin(ChildSpanKind::Delay, ms(106));
     trace.finish(summary(), Duration::from_millis(10));
     let spans = decode(&trace);
     let [own, charge, failed, repeated, delay] = &spans[..] else { panic!("{spans:#?}") };
@@ -125,7 +125,7 @@ fn spans_have_their_times_parents_and_attributes() {
 fn the_children_of_a_request_are_bounded() {
     let mut trace = begin(None);
     for time in 0..100 {
-        trace.begin(Work::Delay, ms(time));
+        trace.begin(ChildSpanKind::Delay, ms(time));
         trace.end(ms(time));
     }
     trace.finish(summary(), Duration::from_millis(1));

@@ -84,7 +84,7 @@ struct Request {
     is_over: bool,
 }
 
-struct Run<'a> {
+struct SimulationRun<'a> {
     simulation: &'a Simulation,
     random: u64,
     events: BinaryHeap<Reverse<(u64, Event)>>,
@@ -99,7 +99,7 @@ impl Simulation {
     /// Runs it; returns what became of the requests of each second.
     pub(crate) fn run(&self, limiter: &mut dyn Limiter) -> Vec<Second> {
         let seconds = vec![Second::default(); self.duration.div_ceil(1_000_000) as usize];
-        let mut run = Run {
+        let mut run = SimulationRun {
             simulation: self,
             random: self.seed,
             events: BinaryHeap::new(),
@@ -138,7 +138,7 @@ impl Simulation {
     }
 }
 
-impl Run<'_> {
+impl SimulationRun<'_> {
     /// A random time with an exponential distribution, in us.
     fn exponential(&mut self, mean: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{
-    Balancer, Choice, ChoiceInput, EndpointView, FULL_RAMP, Policy, Reason, SkipCause,
+    Balancer, EndpointView, FULL_RAMP, Pick, PickRequest, Policy, Reason, SkipCause,
     alias::AliasTable, random::SplitMix, ring::Ring,
 };
 
@@ -23,14 +23,14 @@ const UNKNOWN_COST: f64 = 1e12;
 /// One choice.
 pub(super) struct Draw<'a, V> {
     balancer: &'a Balancer,
-    input: &'a ChoiceInput<'a>,
+    input: &'a PickRequest<'a>,
     view: &'a V,
     random: SplitMix,
 }
 
 impl<'a, V: EndpointView> Draw<'a, V> {
     /// A choice of `balancer`.
-    pub(super) fn new(balancer: &'a Balancer, input: &'a ChoiceInput<'a>, view: &'a V) -> Self {
+    pub(super) fn new(balancer: &'a Balancer, input: &'a PickRequest<'a>, view: &'a V) -> Self {
         Self { balancer, input, view, random: SplitMix::new(input.random) }
     }
 
@@ -92,37 +92,37 @@ impl<'a, V: EndpointView> Draw<'a, V> {
     }
 
     /// The endpoint whose turn it is, or a random one by weight.
-    pub(super) fn rotation(&mut self, schedule: &[u32]) -> Option<Choice> {
+    pub(super) fn rotation(&mut self, schedule: &[u32]) -> Option<Pick> {
         let turn_of = schedule[(self.input.turn % schedule.len() as u64) as usize] as usize;
         if self.accept(turn_of) {
-            return Some(Choice { index: turn_of, reason: Reason::Rotation });
+            return Some(Pick { index: turn_of, reason: Reason::Rotation });
         }
         let reason = Reason::Redrawn { turn_of };
         for _ in 0..MAX_DRAWS {
             let index = schedule[self.random.below(schedule.len() as u64) as usize] as usize;
             if self.accept(index) {
-                return Some(Choice { index, reason });
+                return Some(Pick { index, reason });
             }
         }
-        self.scan(None).map(|index| Choice { index, reason })
+        self.scan(None).map(|index| Pick { index, reason })
     }
 
     /// The better one of two random endpoints.
-    pub(super) fn two_choices(&mut self, table: &AliasTable) -> Option<Choice> {
+    pub(super) fn two_choices(&mut self, table: &AliasTable) -> Option<Pick> {
         let first = self.draw(table, None)?;
         let Some(second) = self.draw(table, Some(first)) else {
-            return Some(Choice { index: first, reason: Reason::OnlyAvailable });
+            return Some(Pick { index: first, reason: Reason::OnlyAvailable });
         };
         // However low its load, one that fails gets no more than its part: with two endpoints, it always is the
         // other one.
         if !self.succeeds(second) {
-            return Some(Choice { index: first, reason: Reason::DrawnByWeight { other: second } });
+            return Some(Pick { index: first, reason: Reason::DrawnByWeight { other: second } });
         }
         if self.balancer.policy != Policy::PeakEwma {
             return Some(self.fewer_requests(first, second));
         }
         if self.keeps_first(first, second) {
-            return Some(Choice { index: first, reason: Reason::DrawnByWeight { other: second } });
+            return Some(Pick { index: first, reason: Reason::DrawnByWeight { other: second } });
         }
         Some(self.lower_cost(first, second))
     }
@@ -148,7 +148,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
     /// The second endpoint if it would have no more requests for its weight, with this one, than the first has
     /// without it. With equal weights it then has fewer. Without load the first one, which was drawn by its
     /// weight, so that each has its share.
-    fn fewer_requests(&self, first: usize, second: usize) -> Choice {
+    fn fewer_requests(&self, first: usize, second: usize) -> Pick {
         let (in_flight, other_in_flight) =
             (self.view.in_flight(first), self.view.in_flight(second));
         let (weight, other_weight) =
@@ -160,17 +160,17 @@ impl<'a, V: EndpointView> Draw<'a, V> {
                 other: first,
                 other_in_flight: in_flight,
             };
-            return Choice { index: second, reason };
+            return Pick { index: second, reason };
         }
         let reason = match load.cmp(&(u128::from(other_in_flight) * weight)) {
             Ordering::Less => Reason::FewerRequests { in_flight, other: second, other_in_flight },
             Ordering::Equal => Reason::EqualRequests { in_flight, other: second },
             Ordering::Greater => Reason::DrawnByWeight { other: second },
         };
-        Choice { index: first, reason }
+        Pick { index: first, reason }
     }
 
-    fn lower_cost(&self, first: usize, second: usize) -> Choice {
+    fn lower_cost(&self, first: usize, second: usize) -> Pick {
         let (cost, other_cost) = (self.cost(first), self.cost(second));
         let (index, cost, other, other_cost) = if other_cost < cost {
             (second, other_cost, first, cost)
@@ -178,7 +178,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
             (first, cost, second, other_cost)
         };
         let reason = Reason::LowerCost { cost: cost as u64, other, other_cost: other_cost as u64 };
-        Choice { index, reason }
+        Pick { index, reason }
     }
 
     /// The latency times the requests in flight, in us; those count in relation to the endpoint's weight.
@@ -193,7 +193,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
     }
 
     /// The first endpoint from the key's point on that can take the request.
-    pub(super) fn ring(&self, ring: &Ring) -> Option<Choice> {
+    pub(super) fn ring(&self, ring: &Ring) -> Option<Pick> {
         let key = self.input.key;
         let (mut owner, mut previous) = (None, None);
         for index in ring.walk(key).take(MAX_POINTS) {
@@ -202,11 +202,11 @@ impl<'a, V: EndpointView> Draw<'a, V> {
             }
             previous = Some(index);
             match self.skip_cause(ring, index) {
-                None => return Some(Choice { index, reason: ring_reason(owner) }),
+                None => return Some(Pick { index, reason: ring_reason(owner) }),
                 Some(cause) => owner = owner.or(Some((index, cause))),
             }
         }
-        self.scan_ring(ring).map(|index| Choice { index, reason: ring_reason(owner) })
+        self.scan_ring(ring).map(|index| Pick { index, reason: ring_reason(owner) })
     }
 
     /// Why the endpoint cannot take the key; `None` if it can.

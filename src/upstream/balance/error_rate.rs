@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
     use crate::upstream::balance::{
-        Balancer, ChoiceInput, Endpoint, EndpointView, Policy, SplitMix,
+        Balancer, EndpointView, PickRequest, Policy, SplitMix, WeightedEndpoint,
     };
 
     /// What the choice of a simulation reads.
@@ -137,7 +137,7 @@ mod tests {
         (from, until): (u64, u64),
         fails: impl Fn(u64) -> bool,
     ) -> f64 {
-        let endpoints = ["a", "b", "c", "d"].map(|name| Endpoint { name, weight: 1 });
+        let endpoints = ["a", "b", "c", "d"].map(|name| WeightedEndpoint { name, weight: 1 });
         let balancer = Balancer::new(policy, &endpoints[..size]);
         let (in_flight, errors) = (vec![0; size], vec![ErrorRate::default(); size]);
         let mut fleet = Fleet { reads, in_flight, errors, now: 0 };
@@ -154,7 +154,7 @@ mod tests {
                 let observed = if is_error { Observed::Error } else { Observed::Success };
                 fleet.errors[index] = fleet.errors[index].observe(observed, now);
             }
-            let input = ChoiceInput { turn: now, key: 0, random: random.bits(), excluded: &[] };
+            let input = PickRequest { turn: now, key: 0, random: random.bits(), excluded: &[] };
             let index = balancer.choose(&input, &fleet).expect("an endpoint").index;
             counts[index] += u32::from(now >= from * 1_000);
             fleet.in_flight[index] += 1;

@@ -57,12 +57,13 @@ fn names(size: usize) -> Vec<String> {
 
 fn balancer(policy: Policy, weights: &[u32]) -> Balancer {
     let names = names(weights.len());
-    let endpoints = names.iter().zip(weights).map(|(name, &weight)| Endpoint { name, weight });
+    let endpoints =
+        names.iter().zip(weights).map(|(name, &weight)| WeightedEndpoint { name, weight });
     Balancer::new(policy, &endpoints.collect::<Vec<_>>())
 }
 
-fn input(request: u64) -> ChoiceInput<'static> {
-    ChoiceInput {
+fn input(request: u64) -> PickRequest<'static> {
+    PickRequest {
         turn: request,
         key: SplitMix::new(request).bits(),
         random: request,
@@ -233,10 +234,10 @@ fn peak_ewma_avoids_latency_and_load() {
 fn a_retry_keeps_the_turn_and_goes_elsewhere() {
     let (balancer, fleet) = (balancer(Policy::RoundRobin, &[1; 3]), Fleet::new(3));
     for turn in 0..30 {
-        let first = balancer.choose(&ChoiceInput { random: 5, ..input(turn) }, &fleet).unwrap();
-        assert_eq!(first, Choice { index: turn as usize % 3, reason: Reason::Rotation });
+        let first = balancer.choose(&PickRequest { random: 5, ..input(turn) }, &fleet).unwrap();
+        assert_eq!(first, Pick { index: turn as usize % 3, reason: Reason::Rotation });
         let excluded = [first.index];
-        let retry = ChoiceInput { excluded: &excluded, random: turn, ..input(turn) };
+        let retry = PickRequest { excluded: &excluded, random: turn, ..input(turn) };
         let second = balancer.choose(&retry, &fleet).unwrap();
         assert_ne!(second.index, first.index);
         assert_eq!(second.reason, Reason::Redrawn { turn_of: first.index });
@@ -251,7 +252,7 @@ fn assert_load_is_bounded(fleet: &mut Fleet, balancer: &Balancer, keys: u64, hel
         // A few keys make most of the load.
         let key = random.below(keys).min(random.below(keys)).min(random.below(keys));
         let key = SplitMix::new(key).bits();
-        let choice = balancer.choose(&ChoiceInput { key, ..input(request) }, fleet).unwrap();
+        let choice = balancer.choose(&PickRequest { key, ..input(request) }, fleet).unwrap();
         fleet.in_flight[choice.index] += 1;
         let total = fleet.total_in_flight();
         let mean = total as f64 / fleet.available.iter().filter(|one| **one).count() as f64;
@@ -316,7 +317,7 @@ fn at_most_the_share_of_a_removed_endpoint_moves() {
     for size in [2_usize, 3, 8, 50, 1_000] {
         let names = names(size);
         let of = |names: &[&str]| {
-            let endpoints = names.iter().map(|name| Endpoint { name, weight: 1 });
+            let endpoints = names.iter().map(|name| WeightedEndpoint { name, weight: 1 });
             Balancer::new(Policy::Hash, &endpoints.collect::<Vec<_>>())
         };
         let all: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -420,7 +421,7 @@ proptest! {
         let is_usable = |index: usize| {
             weights[index] > 0 && fleet.available[index] && !excluded.contains(&index)
         };
-        let input = ChoiceInput { turn, key, random, excluded: &excluded };
+        let input = PickRequest { turn, key, random, excluded: &excluded };
         for policy in POLICIES {
             match balancer(policy, &weights).choose(&input, &fleet) {
                 Some(choice) => prop_assert!(is_usable(choice.index), "{:?}", choice),

@@ -8,11 +8,11 @@ use crate::{
     upstream::{
         InFlight, ResponseBody, UpstreamContent, UpstreamTunnel,
         balance::Observed,
-        connection::UpstreamConnection,
+        connection::UpstreamHttp1Connection,
         exchange::ExchangeError,
         http2::{Http2Response, Http2Slot, is_connection_lost},
         outgoing_head::AttemptHead,
-        pool::Link,
+        pool::UpstreamConnection,
         request::OutgoingRequest,
         response::BodySource,
     },
@@ -20,7 +20,7 @@ use crate::{
 
 /// A response's head, and what its body is read from.
 pub(super) enum Exchanged {
-    Http1(ResponseHead, UpstreamConnection),
+    Http1(ResponseHead, UpstreamHttp1Connection),
     Http2(Http2Response, Http2Slot),
 }
 
@@ -117,16 +117,16 @@ fn is_grpc_server_error(status: &[u8]) -> bool {
     matches!(status, b"2" | b"4" | b"12" | b"13" | b"14" | b"15")
 }
 
-/// Performs one exchange on `link`.
+/// Performs one exchange on `connection`.
 pub(super) async fn exchange(
-    link: Link,
+    connection: UpstreamConnection,
     head: AttemptHead<'_>,
     outgoing: &mut OutgoingRequest,
     client: &dyn ClientStream,
     response_timeout: Option<u64>,
 ) -> Result<Exchanged, FailedExchange> {
-    match link {
-        Link::Http1(mut connection) => {
+    match connection {
+        UpstreamConnection::Http1(mut connection) => {
             outgoing.write_http1(head);
             match connection.exchange(outgoing, client, response_timeout).await {
                 Ok(head) => Ok(Exchanged::Http1(head, connection)),
@@ -138,7 +138,7 @@ pub(super) async fn exchange(
             }
         }
         // Boxed, so that exchanges of HTTP/1 do not carry its state.
-        Link::Http2(slot) => {
+        UpstreamConnection::Http2(slot) => {
             match Box::pin(slot.exchange(head, outgoing, client, response_timeout)).await {
                 Ok(response) => Ok(Exchanged::Http2(response, slot)),
                 Err(error) => {

@@ -2,10 +2,11 @@ use super::*;
 use crate::{
     clock::{Clock, CoarseClock, CoarseTime},
     upstream::{
-        Bounds, EndpointState, InFlight, Protocol, ServerAddress, Servers, Target, WeightedTarget,
-        balance::{ChoiceInput, Policy},
+        Bounds, EndpointState, InFlight, Protocol, RetryConditions, ServerAddress, Servers, Target,
+        WeightedTarget,
+        balance::{PickRequest, Policy},
         paced_place::{Claim, NoPlace},
-        target_health::{AttemptKind, HealthSettings, UpstreamState as Health},
+        target_health::{AttemptKind, HealthSettings, ServiceLevel},
     },
 };
 
@@ -49,12 +50,12 @@ fn servers(count: usize, policy: Policy, bounds: Bounds) -> Arc<Servers> {
 fn balancer(count: usize, policy: Policy, bounds: Bounds) -> (LoadBalancer, Clock) {
     let clock = Clock::simulated(1_700_000_000_000);
     let servers = servers(count, policy, bounds);
-    let state = Arc::new(UpstreamState::new("app", &servers, clock.clone(), Arc::default()));
+    let state = Arc::new(UpstreamRuntime::new("app", &servers, clock.clone(), Arc::default()));
     (LoadBalancer::new(state, PoolTable::new(CoarseClock::new(CoarseTime::ZERO))), clock)
 }
 
 fn choose(balancer: &LoadBalancer, turn: u64, excluded: &[usize]) -> Option<usize> {
-    let input = ChoiceInput { turn, key: 0, random: balancer.random(), excluded };
+    let input = PickRequest { turn, key: 0, random: balancer.random(), excluded };
     let now = balancer.state.now();
     balancer.endpoints().set.choose(&input, now).map(|choice| choice.index)
 }
@@ -96,7 +97,7 @@ fn all_down_tells_when_the_first_returns() {
         fail(&balancer, &clock, 0, Failure::Reset);
     }
     let health = balancer.state.endpoints().state(balancer.state.now());
-    assert!(matches!(health, Health::AllDown { retry_after: 1..=10_000 }), "{health:?}");
+    assert!(matches!(health, ServiceLevel::AllDown { retry_after: 1..=10_000 }), "{health:?}");
     assert_eq!(choose(&balancer, 0, &[]), None);
 }
 
@@ -202,10 +203,4 @@ fn health_and_load_outlive_a_reload() {
     assert!((0..50).any(|turn| choose(&balancer, turn, &[]) == Some(1)));
     drop(place);
     assert_eq!(after.set.members[1].state.in_flight(), 0);
-}
-
-#[test]
-fn an_unsent_request_opens_at_most_two_new_connections() {
-    let opened = (1..10).find(|opened| !may_reconnect(*opened));
-    assert_eq!(opened, Some(MAX_NEW_CONNECTIONS));
 }

@@ -23,7 +23,7 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const FAMILY_DELAY: Duration = Duration::from_secs(1);
 
 /// Resolvers with the name servers of now.
-pub(super) struct Lookup(Result<Families, String>);
+pub(super) struct NameLookup(Result<Families, String>);
 
 /// A resolver for each family of addresses, so that one does not wait for the other.
 struct Families {
@@ -57,7 +57,7 @@ pub(super) struct Service {
     pub(super) weight: u32,
 }
 
-impl Lookup {
+impl NameLookup {
     /// A resolver that asks `name_servers`, or those of the system if there are none.
     pub(super) fn new(name_servers: &[SocketAddr]) -> Self {
         Self(resolver(name_servers, LookupIpStrategy::Ipv4Only).and_then(|v4| {

@@ -77,7 +77,7 @@ fn written_with(
         prefix,
         host,
         trace: None,
-        changes: Some(HeaderChanges { rules, written }),
+        changes: Some(RequestHeaderChanges { rules, written }),
         protected: &protected(),
     };
     let target = target("server.test", 9000);

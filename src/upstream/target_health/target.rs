@@ -1,4 +1,16 @@
-//! The state of one target.
+//! The state of one target, as its attempts determine it:
+//!
+//! ```text
+//!                eject                   begin_trial: moves `until`
+//!   InService ───────────▶ Ejected { until } ──┐
+//!       ▲                   ▲   │      ▲       │
+//!       │             eject │   │      └───────┘
+//!       │                   │   │ return_to_service
+//!       └── without ─── SlowStart { since } ◀───┘
+//!           slow start
+//! ```
+//!
+//! Whether health checks find it down, and whether its weight is 0, are independent of this state.
 
 use super::{
     Failure, HealthSettings,
@@ -7,13 +19,13 @@ use super::{
 
 /// The health of one target: failures since the last success, its ejection, and its health checks.
 ///
-/// The rules that consider the other targets, too, are those of [`UpstreamHealth`](super::UpstreamHealth).
+/// [`UpstreamHealth`](super::UpstreamHealth) has the rules that also consider the other targets.
 #[derive(Clone, Debug, Default)]
 pub struct TargetHealth {
-    pub(super) state: State,
+    pub(super) state: TargetState,
     /// Failures since the last success.
     pub(super) failures: u32,
-    /// Whether the target would be ejected, but for the maximum share.
+    /// True if only the maximum share keeps the target from its ejection.
     pub(super) is_kept: bool,
     /// The duration of the last ejection, in ms; 0 before the first.
     pub(super) last_duration: u64,
@@ -31,7 +43,7 @@ pub struct TargetHealth {
 
 /// A target's state as attempts determine it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) enum State {
+pub(super) enum TargetState {
     /// It takes requests.
     #[default]
     InService,
@@ -54,7 +66,7 @@ impl TargetHealth {
 
     /// A target that appears at `now`, in ms, in an upstream that has others: in service with slow start.
     pub fn appearing(now: u64) -> Self {
-        Self { state: State::SlowStart(now), ..Self::default() }
+        Self { state: TargetState::SlowStart(now), ..Self::default() }
     }
 
     /// The same target with a weight of 0 or not. With 0 it is no part of the targets of which a share may be
@@ -64,19 +76,32 @@ impl TargetHealth {
         Self { is_drained, ..self }
     }
 
+    /// Checks the invariants between the fields, in debug builds.
+    pub(super) fn check(&self) {
+        debug_assert!(!self.is_ejected() || self.failures == 0, "ejected, with failures: {self:?}");
+        debug_assert!(!self.is_ejected() || self.last_duration > 0, "no duration: {self:?}");
+        debug_assert!(!self.is_kept || self.failures > 0, "kept without failures: {self:?}");
+        debug_assert!(
+            self.passed_checks == 0 || self.failed_checks == 0,
+            "health checks passed and failed in a row: {self:?}"
+        );
+    }
+
     /// What the choice reads.
     pub(super) fn view(&self) -> HealthView {
         let has_failures = self.failures > 0;
         match self.state {
             _ if self.is_drained => HealthView::new(ViewKind::Drained, 0, has_failures),
             _ if self.is_down => HealthView::new(ViewKind::Down, 0, has_failures),
-            State::InService => HealthView::new(ViewKind::InService, 0, has_failures),
-            State::SlowStart(since) => HealthView::new(ViewKind::SlowStart, since, has_failures),
-            State::Ejected { until, .. } => HealthView::new(ViewKind::Ejected, until, false),
+            TargetState::InService => HealthView::new(ViewKind::InService, 0, has_failures),
+            TargetState::SlowStart(since) => {
+                HealthView::new(ViewKind::SlowStart, since, has_failures)
+            }
+            TargetState::Ejected { until, .. } => HealthView::new(ViewKind::Ejected, until, false),
         }
     }
 
-    /// Whether the target counts among those that requests may be sent to.
+    /// True if requests may be sent to the target.
     pub(super) fn is_member(&self) -> bool {
         !self.is_drained
     }
@@ -88,7 +113,7 @@ impl TargetHealth {
 
     /// Whether the target is ejected because its attempts failed, a trial included.
     pub(super) fn is_ejected(&self) -> bool {
-        matches!(self.state, State::Ejected { .. })
+        matches!(self.state, TargetState::Ejected { .. })
     }
 
     /// Whether the target is held back only because its attempts failed.
@@ -99,8 +124,8 @@ impl TargetHealth {
     /// The end of the ejection, in ms.
     pub(super) fn ejected_until(&self) -> Option<u64> {
         match self.state {
-            State::Ejected { until, .. } => Some(until),
-            State::InService | State::SlowStart(_) => None,
+            TargetState::Ejected { until, .. } => Some(until),
+            TargetState::InService | TargetState::SlowStart(_) => None,
         }
     }
 
@@ -112,7 +137,8 @@ impl TargetHealth {
         let doubled = self.last_duration.saturating_mul(2).min(settings.max_duration);
         let duration = if is_repeated { doubled } else { settings.duration };
         self.last_duration = duration.max(1);
-        self.state = State::Ejected { since: now, until: now.saturating_add(self.last_duration) };
+        self.state =
+            TargetState::Ejected { since: now, until: now.saturating_add(self.last_duration) };
         self.failures = 0;
         self.is_kept = false;
         self.passed_checks = 0;
@@ -124,14 +150,18 @@ impl TargetHealth {
         if self.is_ejected() {
             self.returned_at = now;
         }
-        self.state = if settings.slow_start > 0 { State::SlowStart(now) } else { State::InService };
+        self.state = if settings.slow_start > 0 {
+            TargetState::SlowStart(now)
+        } else {
+            TargetState::InService
+        };
         self.failures = 0;
         self.is_kept = false;
     }
 
     /// Lets the ejection end at `limit`, in ms, if it would end later.
     pub(super) fn shorten_ejection(&mut self, limit: u64) {
-        if let State::Ejected { until, .. } = &mut self.state {
+        if let TargetState::Ejected { until, .. } = &mut self.state {
             *until = (*until).min(limit);
         }
     }

@@ -58,7 +58,7 @@ fn failures_in_a_row_eject() {
         "ejected for 10 s: 5 failures in a row, the last: status 503"
     );
     assert_eq!(statuses(&health, NOW), ["ejected", "up"]);
-    assert_eq!(health.state(NOW), UpstreamState::Serving);
+    assert_eq!(health.state(NOW), ServiceLevel::Serving);
     assert_eq!(health.view(0).availability(NOW + 9_999), Availability::Unavailable);
     assert_eq!(health.view(0).availability(NOW + 10_000), Availability::Trial);
 }
@@ -73,7 +73,7 @@ fn a_failed_connect_ejects_at_once() {
     assert_eq!(statuses(&health, NOW), ["ejected", "up"]);
     let events = fail(&mut health, 1, Failure::Connect, 1, NOW);
     assert_eq!(events.last(), Some(&HealthEvent::AllDown));
-    assert_eq!(health.state(NOW), UpstreamState::AllDown { retry_after: 1_000 });
+    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: 1_000 });
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn at_most_the_share_is_ejected_unless_all_fail() {
     fail(&mut health, 3, Failure::Reset, 9, NOW);
     assert_eq!(statuses(&health, NOW), ["ejected", "ejected", "up", "up", "up"]);
     fail(&mut health, 4, Failure::Reset, 4, NOW);
-    assert_eq!(health.state(NOW), UpstreamState::Serving);
+    assert_eq!(health.state(NOW), ServiceLevel::Serving);
     fail(&mut health, 4, Failure::Reset, 1, NOW);
     assert_eq!(statuses(&health, NOW), ["ejected"; 5]);
     assert_eq!(statuses(&health, NOW + 1_000), ["half_open"; 5]);
@@ -107,7 +107,7 @@ fn at_most_the_share_is_ejected_unless_all_fail() {
 fn a_single_target_is_down_after_the_full_count_and_tried_once_a_second() {
     let mut health = health(1);
     fail(&mut health, 0, Failure::Connect, 5, NOW);
-    assert_eq!(health.state(NOW + 400), UpstreamState::AllDown { retry_after: 600 });
+    assert_eq!(health.state(NOW + 400), ServiceLevel::AllDown { retry_after: 600 });
     for second in 1..100 {
         let now = NOW + second * 1_000;
         assert!(!health.begin_trial(0, now - 1));
@@ -238,7 +238,7 @@ fn targets_that_are_down_are_outside_of_the_share() {
     let changes = health.record_check(3, Err(CheckFailure::Connect), NOW + 5_000);
     assert_eq!(changes[1].event, HealthEvent::AllDown);
     assert_eq!(statuses(&health, NOW + 5_000), ["down", "down", "half_open", "down"]);
-    assert_eq!(health.state(NOW + 5_000), UpstreamState::AllDown { retry_after: 0 });
+    assert_eq!(health.state(NOW + 5_000), ServiceLevel::AllDown { retry_after: 0 });
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn all_down_by_health_checks_waits_for_the_next_check() {
     for _ in 0..3 {
         health.record_check(0, Err(CheckFailure::Timeout), NOW);
     }
-    assert_eq!(health.state(NOW), UpstreamState::AllDown { retry_after: 5_000 });
+    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: 5_000 });
 }
 
 #[test]
@@ -267,9 +267,9 @@ fn drained_targets_do_not_count() {
     let mut health = UpstreamHealth::new(SETTINGS, targets, NOW);
     assert_eq!(health.view(0).availability(NOW), Availability::Unavailable);
     fail(&mut health, 1, Failure::Timeout, 4, NOW);
-    assert_eq!(health.state(NOW), UpstreamState::Serving);
+    assert_eq!(health.state(NOW), ServiceLevel::Serving);
     fail(&mut health, 1, Failure::Timeout, 1, NOW);
-    assert_eq!(health.state(NOW), UpstreamState::AllDown { retry_after: 1_000 });
+    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: 1_000 });
 }
 
 #[test]
@@ -338,7 +338,7 @@ proptest! {
                 matches!(status(view), TargetStatus::Ejected | TargetStatus::HalfOpen)
             });
             let suspects = suspects.count();
-            let serving = health.state(now) == UpstreamState::Serving;
+            let serving = health.state(now) == ServiceLevel::Serving;
             prop_assert!(!serving || suspects <= size * max_share as usize / 100);
             for view in views {
                 let later = view.availability(now + settings.max_duration);

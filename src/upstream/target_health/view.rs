@@ -58,7 +58,7 @@ pub enum TargetStatus {
 
 /// Whether an upstream can take requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum UpstreamState {
+pub enum ServiceLevel {
     /// At least one target is in service.
     Serving,
     /// All are ejected or down.
@@ -169,7 +169,7 @@ impl TargetStatus {
     }
 }
 
-impl UpstreamState {
+impl ServiceLevel {
     /// The state of an upstream from the views of its targets. `check_interval` is the time between health
     /// checks, after which a target that is down may be up; all in ms.
     pub fn of(views: impl Iterator<Item = HealthView>, now: u64, check_interval: u64) -> Self {

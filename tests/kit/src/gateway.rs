@@ -89,7 +89,7 @@ impl Gateway {
     fn start_in(directory: TempDir, yaml: &str, listen: String, clock: Clock) -> Self {
         let file = directory.path().join("tidegate.yaml");
         fs::write(&file, with_defaults(yaml, &listen)).expect("a file");
-        let started = Server::start(&file, clock.clone());
+        let started = Server::builder(clock.clone()).start_file(&file);
         let server = started.unwrap_or_else(|error| panic!("{error}"));
         Self { server, clock, file, listen, _directory: directory }
     }

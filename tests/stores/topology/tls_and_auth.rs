@@ -243,7 +243,7 @@ async fn a_missing_secret_is_reported_at_the_start() {
             "LONG" => Some("hush".repeat(4).into()),
             _ => None,
         });
-        Server::start_with(&config, Clock::system(), &variables)
+        Server::builder(Clock::system()).environment(variables).start_file(&config)
     };
     let file = format!("password: 'file:{}'", secret.display());
     std::fs::write(&secret, "hush\n").unwrap();

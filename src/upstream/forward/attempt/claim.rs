@@ -1,12 +1,12 @@
 //! The claim of a request to a place at an endpoint, and what clients hold beyond their shares.
 
-use super::Run;
+use super::RequestAttempts;
 use crate::upstream::{
     PlaceHolder,
     paced_place::{Claim, PacedPlace},
 };
 
-impl Run<'_> {
+impl RequestAttempts<'_> {
     /// The request's body, if it is still awaited, holds `place`.
     pub(super) fn hold_upload(&self, place: Option<Box<PacedPlace>>) {
         if let Some(upload) = self.holder.and_then(|holder| holder.upload) {
@@ -18,7 +18,7 @@ impl Run<'_> {
     pub(super) fn claim(&self) -> Option<Claim> {
         let PlaceHolder { client, upload } = self.holder?;
         let is_incomplete = upload.is_some_and(|upload| !upload.is_complete());
-        Some(Claim { client, is_paced: is_incomplete || self.choice.is_upgrade })
+        Some(Claim { client, is_paced: is_incomplete || self.wanted.is_upgrade })
     }
 
     /// The places at all targets that clients hold beyond their shares. They return soon if requests wait for them.
@@ -37,7 +37,7 @@ impl Run<'_> {
     pub(super) fn is_behind_waiting(&self, index: usize) -> bool {
         let bounds = &self.endpoints.set.servers.bounds;
         let endpoint = self.endpoints.pools[index].endpoint();
-        self.place.is_none()
+        self.ticket.is_none()
             && self.holder.is_some_and(|own| endpoint.is_behind_waiting(own.client, bounds))
     }
 

@@ -3,12 +3,12 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{
-    super::super::balance::{Balancer, ChoiceInput, Endpoint, EndpointView, Policy},
+    super::super::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
     SETTINGS,
 };
 use crate::upstream::target_health::{
-    AttemptKind, Availability, CheckFailure, Failure, HealthSettings, HealthView, TargetHealth,
-    TargetStatus, UpstreamHealth, UpstreamState,
+    AttemptKind, Availability, CheckFailure, Failure, HealthSettings, HealthView, ServiceLevel,
+    TargetHealth, TargetStatus, UpstreamHealth,
 };
 
 /// The simulated time, in ms.
@@ -146,7 +146,7 @@ impl Run {
     fn send(&mut self, balancer: &Balancer, random: u64, now: u64) {
         let mut excluded = Vec::new();
         loop {
-            let input = ChoiceInput { turn: self.sent, key: random, random, excluded: &excluded };
+            let input = PickRequest { turn: self.sent, key: random, random, excluded: &excluded };
             let views = Views { health: &self.views, in_flight: &self.in_flight, now };
             let Some(choice) = balancer.choose(&input, &views) else {
                 self.refuse(now);
@@ -178,7 +178,7 @@ impl Run {
         self.refused += 1;
         assert_ne!(
             self.health.state(now),
-            UpstreamState::Serving,
+            ServiceLevel::Serving,
             "refused while one is in service"
         );
         for target in 0..self.views.len() {
@@ -226,7 +226,7 @@ impl Run {
 
     /// No more than the share is ejected on suspicion, unless all are.
     fn check_bound(&mut self, now: u64) {
-        if self.health.state(now) != UpstreamState::Serving {
+        if self.health.state(now) != ServiceLevel::Serving {
             self.was_down = true;
             return;
         }
@@ -246,7 +246,8 @@ fn never_all_ejected_while_one_works_and_never_more_than_the_share() {
         let mut random = Random(seed);
         let mut run = Run::new(&mut random);
         let names: Vec<String> = (0..run.views.len()).map(|target| format!("t{target}")).collect();
-        let endpoints: Vec<_> = names.iter().map(|name| Endpoint { name, weight: 1 }).collect();
+        let endpoints: Vec<_> =
+            names.iter().map(|name| WeightedEndpoint { name, weight: 1 }).collect();
         let policies = [Policy::RoundRobin, Policy::LeastRequests, Policy::PeakEwma, Policy::Hash];
         let balancer = Balancer::new(policies[seed as usize % 4], &endpoints);
         let (mut now, mut next_check) = (0, 0);

@@ -1,4 +1,4 @@
-//! [`ClientCounts`]: how many of something each client address holds.
+//! [`ClientHoldings`]: how many of something each client address holds.
 
 use std::{
     net::IpAddr,
@@ -14,19 +14,19 @@ use parking_lot::Mutex;
 
 /// What client addresses hold, over all workers. Addresses that hold nothing have no entry.
 #[derive(Debug, Default)]
-pub(super) struct ClientCounts {
+pub(super) struct ClientHoldings {
     by_client: Mutex<HashMap<IpAddr, u32, RandomState>>,
     total: AtomicU32,
 }
 
 /// Counts one for a client until it is dropped.
 #[derive(Debug)]
-pub(super) struct Counted {
-    counts: Arc<ClientCounts>,
+pub(super) struct Holding {
+    counts: Arc<ClientHoldings>,
     pub(super) client: IpAddr,
 }
 
-impl ClientCounts {
+impl ClientHoldings {
     /// The sum over all clients.
     pub(super) fn total(&self) -> u32 {
         self.total.load(Relaxed)
@@ -41,10 +41,10 @@ impl ClientCounts {
     }
 
     /// Counts one more for the client, whatever it holds.
-    pub(super) fn add(self: &Arc<Self>, client: IpAddr) -> Counted {
+    pub(super) fn add(self: &Arc<Self>, client: IpAddr) -> Holding {
         *self.by_client.lock().entry(client).or_insert(0) += 1;
         self.total.fetch_add(1, Relaxed);
-        Counted { counts: Arc::clone(self), client }
+        Holding { counts: Arc::clone(self), client }
     }
 
     /// Counts one more for the client, unless it holds `max_each` or all clients hold `max_total`.
@@ -53,14 +53,14 @@ impl ClientCounts {
         client: IpAddr,
         max_each: u32,
         max_total: u32,
-    ) -> Option<Counted> {
+    ) -> Option<Holding> {
         let mut by_client = self.by_client.lock();
         if self.total() >= max_total || by_client.get(&client).is_some_and(|own| *own >= max_each) {
             return None;
         }
         *by_client.entry(client).or_insert(0) += 1;
         self.total.fetch_add(1, Relaxed);
-        Some(Counted { counts: Arc::clone(self), client })
+        Some(Holding { counts: Arc::clone(self), client })
     }
 
     /// The sum of what clients hold beyond `share` each.
@@ -72,7 +72,7 @@ impl ClientCounts {
     }
 }
 
-impl Drop for Counted {
+impl Drop for Holding {
     fn drop(&mut self) {
         let mut by_client = self.counts.by_client.lock();
         if let Some(own) = by_client.get_mut(&self.client) {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn clients_are_counted_apart_and_forgotten() {
-        let counts = Arc::<ClientCounts>::default();
+        let counts = Arc::<ClientHoldings>::default();
         let (one, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         let held: Vec<_> = (0..3).filter_map(|_| counts.try_add(one, 2, 9)).collect();
         assert_eq!((held.len(), counts.of(one), counts.of(other)), (2, 2, 0));

@@ -11,7 +11,7 @@ use crate::{
     metrics::Exemplar,
     plan,
     throttle::POLICY,
-    trace::{Received, RequestSummary, Start, Tracing, Work},
+    trace::{ChildSpanKind, Received, RequestSummary, SamplingDecision, Start},
 };
 
 /// Longest path in a span, in bytes; the rest is cut off.
@@ -32,14 +32,18 @@ impl Gateway {
         let clock = &self.shared.clock;
         let start = || Start { uptime: clock.uptime(), nanos: clock.now_nanos() };
         let trace = rules.sampling.begin(received, &self.trace_ids, start);
-        let is_sampled = matches!(trace, Tracing::Sampled(_));
+        let is_sampled = matches!(trace, SamplingDecision::Sampled(_));
         let queue = is_sampled.then(|| Arc::clone(&self.shared.traces));
         RequestTracing { trace, queue }
     }
 
     /// Begins a child span if the request is sampled.
     #[inline]
-    pub(super) fn begin_span(&self, context: &mut RequestContext, work: impl FnOnce() -> Work) {
+    pub(super) fn begin_span(
+        &self,
+        context: &mut RequestContext,
+        work: impl FnOnce() -> ChildSpanKind,
+    ) {
         if let Some(trace) = context.tracing.sampled() {
             trace.begin(work(), self.shared.clock.uptime());
         }
@@ -63,19 +67,21 @@ impl Gateway {
     }
 }
 
-/// The value of a header that is not a list. Several are as none: the sender is not to be followed.
+/// The value of a single-valued header; duplicates are ignored as untrustworthy.
 fn only_value<'h>(head: &'h RequestHead, name: &str) -> Option<&'h [u8]> {
     let mut values = head.fields.get_all(name);
     values.next().filter(|_| values.next().is_none())
 }
 
 impl RequestContext {
-    /// Passes the spans of a sampled request on. Call it when the request ends, `duration` after its begin.
+    /// Passes the spans of a sampled request on. Call when the request ends; `duration` is its total time.
     #[cold]
     pub(super) fn finish_trace(&mut self, duration: std::time::Duration) {
         let Some(queue) = self.tracing.queue.take() else { return };
         let summary = self.summary();
-        let Tracing::Sampled(mut trace) = std::mem::take(&mut self.tracing.trace) else { return };
+        let SamplingDecision::Sampled(mut trace) = std::mem::take(&mut self.tracing.trace) else {
+            return;
+        };
         trace.finish(summary, duration);
         let trace_id = trace.context.trace_id_text();
         self.counters.latency.keep_exemplar(Exemplar {
@@ -97,7 +103,7 @@ impl RequestContext {
             scheme: self.connection_scheme,
             protocol: head.map_or("", |head| head.version.protocol()),
             host: cut(&host, MAX_HOST),
-            // As in the access log: without one, addresses are not told.
+            // Omitted unless there is an access log.
             client: self.access_logger.as_ref().map(|_| self.client_ip),
             route: route.map(|own| (own.name.clone(), own.edits.pattern.as_str().into())),
             status: self.status(),

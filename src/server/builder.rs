@@ -1,0 +1,180 @@
+//! [`ServerBuilder`]: what a gateway is started with, and the start.
+
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Server, StartError, listeners, open_access_log::open_access_log, open_files::FileBudget,
+    open_store::open_store,
+};
+use crate::{
+    admin::{AdminAccess, AdminListener, AdminToken, AllowedHosts, Stops},
+    clock::Clock,
+    config::{self, EnvLookup, Environment, Faults, LoadedConfig},
+    file,
+    gateway::{ConnectionLimit, DelayQueues, Shared},
+    handover::PassedSockets,
+    live::LiveSnapshot,
+    metrics::Metrics,
+    plan::Via,
+    reload::Reloader,
+    secret,
+    snapshot::Snapshot,
+    throttle::Throttle,
+    trace::TraceQueue,
+    upstream::{ConnectionBudget, UpstreamRegistry},
+};
+
+/// What a gateway is started with: by default without environment variables and passed sockets.
+pub struct ServerBuilder {
+    clock: Clock,
+    env: Environment,
+    sockets: PassedSockets,
+}
+
+impl ServerBuilder {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, env: Arc::new(|_| None), sockets: PassedSockets::default() }
+    }
+
+    /// Reads environment variables from `env`.
+    #[must_use]
+    pub fn environment(self, env: Environment) -> Self {
+        Self { env, ..self }
+    }
+
+    /// Uses the sockets that were passed to the process, for their addresses.
+    #[must_use]
+    pub fn sockets(self, sockets: PassedSockets) -> Self {
+        Self { sockets, ..self }
+    }
+
+    /// Starts a gateway with the configuration file at `path`, which a reload reads again. Returns when every
+    /// worker accepts connections. If a part cannot start, the parts that run are stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] says which part cannot start.
+    pub fn start_file(self, path: &Path) -> Result<Server, StartError> {
+        let bytes = read_configuration(path)?;
+        self.start(path, &bytes, |reloader| reloader)
+    }
+
+    /// Like [`Self::start_file`], with the configuration `text`, which is called `name` in messages and cannot
+    /// be reloaded.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] says which part cannot start.
+    pub fn start_text(self, name: &str, text: &str) -> Result<Server, StartError> {
+        self.start(name.as_ref(), text.as_bytes(), Reloader::without_file)
+    }
+
+    /// Starts a gateway with the content of the file at `path`.
+    fn start(
+        self,
+        path: &Path,
+        bytes: &[u8],
+        adapt: fn(Reloader) -> Reloader,
+    ) -> Result<Server, StartError> {
+        let Self { clock, env, sockets: passed } = self;
+        let (loaded, snapshot) = Snapshot::load_bytes(path, bytes, &*env)?;
+        snapshot.log_notes();
+        snapshot.log_certificates(clock.now());
+        let config = &loaded.config;
+        let is_handed_over = Arc::default();
+        let keeps_socket_files = passed.keeps_files();
+        let listeners = listeners::open(config, passed, &is_handed_over)?;
+        let (access_log, access_log_guard) = open_access_log(&config.access_log, &*env)?.unzip();
+        let settings = snapshot.throttle.clone();
+        let store = open_store(&loaded, clock.clone(), &*env)?;
+        let throttle = settings.map(|settings| {
+            let shared = config.store.redis.is_some();
+            Throttle::new(settings, store.shared_secret(), shared, clock.now())
+        });
+        let files = FileBudget::of_process(config);
+        let connections = ConnectionBudget::new(files.upstreams);
+        let upstreams = UpstreamRegistry::new(clock.clone(), connections);
+        upstreams.apply(&snapshot.upstreams);
+        let traces = Arc::new(TraceQueue::default());
+        traces.configure(snapshot.export_settings(&loaded.source, &*env)?);
+        let shared = Arc::new(Shared {
+            traces,
+            upstreams: Arc::new(upstreams),
+            live: LiveSnapshot::new(snapshot),
+            store,
+            throttle,
+            metrics: Metrics::default(),
+            clock,
+            access_log,
+            delay_queues: DelayQueues::default(),
+            accepting_workers: AtomicU64::new(0),
+            connection_limit: ConnectionLimit::new(files.clients as usize).into(),
+            clients: Arc::default(),
+            compression: Arc::default(),
+            via: Via::default(),
+        });
+        let reloader = Reloader::new(path.to_owned(), &loaded, shared.clone(), env.clone());
+        let reloader = Arc::new(adapt(reloader));
+        let admin = listeners.admin.as_ref().and_then(AdminListener::address);
+        let access = config.admin.as_ref().map(|admin| admin_access(admin, &loaded, &*env));
+        let admin_api = listeners.admin.zip(access.transpose()?);
+        let server = Server {
+            addresses: listeners.addresses,
+            admin,
+            shared,
+            reloader,
+            drain: CancellationToken::new(),
+            stops: Stops::default(),
+            sockets: Mutex::new(listeners.sockets),
+            keeps_socket_files,
+            is_handed_over,
+            workers: Mutex::default(),
+            control: Mutex::default(),
+            _access_log: access_log_guard,
+        };
+        // A failure drops the server, which ends the threads that run by then.
+        server.start_control(admin_api).map_err(StartError::Thread)?;
+        let drain_timeout = config.drain_timeout.0;
+        server.start_workers(listeners.workers, drain_timeout).map_err(StartError::Thread)?;
+        Ok(server)
+    }
+}
+
+/// The configuration file's content; a pipe such as `/dev/stdin` is read to its end.
+fn read_configuration(path: &Path) -> Result<Vec<u8>, Faults> {
+    let owned = path.to_owned();
+    let read = move || file::read(&owned, config::MAX_READ);
+    file::read_within(file::READ_TIMEOUT, read).map_err(|error| config::unreadable(path, &error))
+}
+
+/// Which requests the admin API answers: with which `Host`, and with the token that is read here.
+fn admin_access(
+    admin: &config::Admin,
+    loaded: &LoadedConfig,
+    variables: EnvLookup<'_>,
+) -> Result<AdminAccess, StartError> {
+    let hosts = admin.hosts.iter().map(|name| name.0.clone());
+    let hosts = AllowedHosts::new(admin.address.is_local(), hosts);
+    let Some(reference) = &admin.token else {
+        return Ok(AdminAccess { hosts, token: AdminToken::none() });
+    };
+    let fault = |what: String, expected: &str| {
+        StartError::Faults(loaded.source.fault("admin.token", what, expected).into())
+    };
+    let text = reference.reveal_at_least(secret::MIN_LEN, variables).map_err(|error| {
+        fault(error.to_string(), "a token that the gateway can read when it starts")
+    })?;
+    let token = AdminToken::new(text.trim()).map_err(|error| {
+        fault(
+            error.to_string(),
+            "visible ASCII without spaces, such as `openssl rand -hex 32` prints",
+        )
+    })?;
+    Ok(AdminAccess { hosts, token })
+}

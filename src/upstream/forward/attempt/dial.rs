@@ -1,0 +1,128 @@
+//! Connects to a chosen endpoint: over both address families of its name, and with what the process has left.
+
+use std::{io, pin::pin, rc::Rc, time::Duration};
+
+use futures_util::future::{Either, select};
+
+use super::{CONNECT_FAILED, RequestAttempts, peer_server};
+use crate::{
+    trace::AttemptResult,
+    upstream::{
+        InFlight,
+        connection_budget::is_address_unavailable,
+        forward::UpstreamError,
+        pool::UpstreamConnection,
+        target_health::{AttemptKind, Failure},
+    },
+};
+
+/// The time after which a connect is raced with one over the other address family (RFC 8305, section 8).
+const FAMILY_DELAY: Duration = Duration::from_millis(250);
+/// The time after which a request that the process has no connection for tries again: other workers close their idle
+/// ones in between.
+const SHORTAGE_CHECK: Duration = Duration::from_millis(50);
+/// The maximum number of these tries.
+const MAX_SHORTAGE_CHECKS: u32 = 5;
+
+/// A new connection.
+pub(super) struct Dialed {
+    /// The endpoint, which may be of another address family than the chosen one.
+    pub(super) index: usize,
+    pub(super) connection: UpstreamConnection,
+}
+
+impl RequestAttempts<'_> {
+    /// Opens a connection to the endpoint. If it takes long and its name has an address of the other family,
+    /// both are tried, the first one wins, and `in_flight` then counts the request there. The outer error means that
+    /// the request's deadline has passed.
+    pub(super) async fn connect(
+        &mut self,
+        index: usize,
+        in_flight: &mut InFlight,
+    ) -> Result<io::Result<Dialed>, UpstreamError> {
+        let endpoints = Rc::clone(&self.endpoints);
+        let timeout = endpoints.set.servers.connect_timeout;
+        let connect = async |index: usize| {
+            let connection = endpoints.pools[index].connect(timeout, self.wanted).await?;
+            io::Result::Ok(Dialed { index, connection })
+        };
+        let has_family = endpoints.set.members[index].state.target.resolved.is_some();
+        let sibling =
+            if has_family { endpoints.set.sibling(index, self.balancer.state.now()) } else { None };
+        let Some(sibling) = sibling.filter(|sibling| !self.excluded.contains(sibling)) else {
+            return self.until_deadline(connect(index)).await;
+        };
+        let clock = self.clock();
+        let mut has_failed = true;
+        let race = async {
+            let mut first = pin!(connect(index));
+            let delay = pin!(clock.sleep(FAMILY_DELAY));
+            if let Either::Left((connected, _)) = select(first.as_mut(), delay).await {
+                return connected;
+            }
+            match select(first, pin!(connect(sibling))).await {
+                Either::Left((Ok(connected), _)) | Either::Right((Ok(connected), _)) => {
+                    Ok(connected)
+                }
+                Either::Left((Err(error), second)) => {
+                    has_failed = !self.is_own_shortage(index, &error);
+                    second.await
+                }
+                Either::Right((Err(_), first)) => first.await,
+            }
+        };
+        let connected = self.until_deadline(race).await?;
+        if let Ok(Dialed { index: winner, .. }) = &connected
+            && *winner == sibling
+        {
+            let pool = &endpoints.pools[sibling];
+            in_flight.move_to(pool, &endpoints.set);
+            self.attempts.server = Some(Rc::clone(pool));
+            self.attempts.count += 1;
+            self.end_attempt(AttemptResult::Failed(CONNECT_FAILED));
+            if let Some(trace) = &mut self.trace {
+                trace.begin_attempt(peer_server(pool), clock.uptime());
+            }
+            let now = self.balancer.state.now();
+            let (kind, failure) = (AttemptKind::Regular, Failure::Connect);
+            if has_failed {
+                endpoints.set.record_failure(index, kind, failure, now, clock);
+            }
+        }
+        Ok(connected)
+    }
+
+    pub(super) fn is_own_shortage(&self, index: usize, error: &io::Error) -> bool {
+        self.endpoints.pools[index].endpoint().is_own_shortage(error)
+    }
+
+    /// Ends an attempt for which no connection was opened, as if it had not begun.
+    pub(super) fn withdraw(&mut self, in_flight: InFlight) {
+        self.attempts.count -= 1;
+        if let Some(trace) = &mut self.trace {
+            trace.forget_attempt();
+        }
+        in_flight.withdraw();
+    }
+
+    /// After a `shortage` of the process, which is no failure of a server: makes room, the second time by waiting.
+    #[cold]
+    pub(super) async fn make_room(
+        &self,
+        shortage: io::Error,
+        checks: u32,
+    ) -> Result<(), UpstreamError> {
+        // A connection that is closed keeps its port for a while.
+        if !is_address_unavailable(&shortage) {
+            self.balancer.pools.close_idle();
+        }
+        match checks {
+            0 => Ok(()),
+            1..=MAX_SHORTAGE_CHECKS => self.wait(SHORTAGE_CHECK).await,
+            _ => {
+                self.balancer.state.load.connection_budget.count_shortage();
+                Err(UpstreamError::Shortage(shortage))
+            }
+        }
+    }
+}

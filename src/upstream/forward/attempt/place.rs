@@ -1,0 +1,158 @@
+//! The next endpoint with room for a request, and the wait for one.
+
+use std::{rc::Rc, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use super::{RequestAttempts, millis};
+use crate::{
+    clock::Uptime,
+    upstream::{
+        InFlight,
+        forward::UpstreamError,
+        paced_place::NoPlace,
+        target_health::{AttemptKind, Availability, ServiceLevel},
+    },
+};
+
+/// The longest time until a request that waits for room looks for it again.
+const PENDING_CHECK: Duration = Duration::from_millis(100);
+/// The time that a request waits without `max_pending` for the places that another client holds beyond its share.
+const EXCESS_WAIT: Duration = Duration::from_millis(250);
+/// `Retry-After` of an upstream whose names have not been resolved, or whose trial another request makes, in
+/// ms.
+const SHORT_RETRY: u64 = 1_000;
+
+/// An endpoint that was chosen.
+pub(super) struct AttemptCandidate {
+    pub(super) index: usize,
+    pub(super) kind: AttemptKind,
+    pub(super) start: Uptime,
+    pub(super) in_flight: InFlight,
+}
+
+impl RequestAttempts<'_> {
+    /// The next endpoint with room. Waits for one if requests may wait.
+    pub(super) async fn next(&mut self) -> Result<AttemptCandidate, UpstreamError> {
+        let state = &*self.balancer.state;
+        let max_pending = self.endpoints.set.servers.bounds.max_pending;
+        loop {
+            // Waiting requests come first.
+            let waits = max_pending > 0
+                && match &self.ticket {
+                    Some(place) => !place.is_first(),
+                    None => state.load.pending.has_first(),
+                };
+            // The first attempt begins with the request; reading the clock costs as much as the choice.
+            let is_first = !std::mem::replace(&mut self.has_begun, true);
+            let start = if is_first { self.started } else { self.clock().uptime() };
+            if !waits && let Some(chosen) = self.try_next(start)? {
+                return Ok(chosen);
+            }
+            self.wait_in_queue(max_pending).await?;
+        }
+    }
+
+    /// `None`: endpoints are in service, but full.
+    fn try_next(&mut self, start: Uptime) -> Result<Option<AttemptCandidate>, UpstreamError> {
+        let (now, endpoints) = (millis(start), Rc::clone(&self.endpoints));
+        let mut has_lost_race = false;
+        self.is_share_full = false;
+        while let Some(choice) = self.choose(now) {
+            let index = choice.index;
+            if self.is_behind_waiting(index) {
+                self.is_share_full = true;
+                has_lost_race = true;
+                self.excluded.push(index);
+                continue;
+            }
+            let view = endpoints.set.members[index].state.view();
+            let mut kind = AttemptKind::Regular;
+            if view.availability(now) == Availability::Trial {
+                let bounds = &endpoints.set.servers.bounds;
+                let endpoint = endpoints.pools[index].endpoint();
+                // It would claim the trial and not make it.
+                if self.holder.is_some_and(|own| endpoint.is_share_full(own.client, bounds)) {
+                    self.is_share_full = true;
+                    has_lost_race = true;
+                    self.excluded.push(index);
+                    continue;
+                }
+                if !endpoints.set.begin_trial(index, now) {
+                    self.excluded.push(index);
+                    continue;
+                }
+                kind = AttemptKind::Trial;
+            }
+            match InFlight::begin(&endpoints.pools[index], &endpoints.set, self.claim()) {
+                Ok(in_flight) => {
+                    return Ok(Some(AttemptCandidate { index, kind, start, in_flight }));
+                }
+                Err(NoPlace::ShareFull) => self.is_share_full = true,
+                Err(NoPlace::Full) => {}
+            }
+            has_lost_race = true;
+            self.excluded.push(index);
+        }
+        self.excluded.truncate(self.failed);
+        if has_lost_race || endpoints.set.has_full_endpoint(&self.excluded, now) {
+            return Ok(None);
+        }
+        let retry_after = match endpoints.set.state(now) {
+            // Without an endpoint, the names have not been resolved.
+            _ if endpoints.pools.is_empty() => SHORT_RETRY,
+            ServiceLevel::AllDown { retry_after } => retry_after,
+            // Another request makes the trial, or all that are in service have failed this request.
+            ServiceLevel::Serving => SHORT_RETRY,
+        };
+        if self.attempts.count == 0 {
+            self.balancer.state.refused_down.fetch_add(1, Relaxed);
+        }
+        Err(UpstreamError::Down { retry_after })
+    }
+
+    fn overloaded(&self) -> UpstreamError {
+        self.balancer.state.overloaded.fetch_add(1, Relaxed);
+        UpstreamError::Overloaded
+    }
+
+    /// Returns when there may be room. The place in the queue stays.
+    async fn wait_in_queue(&mut self, max_pending: u32) -> Result<(), UpstreamError> {
+        let state = &*self.balancer.state;
+        let place = if let Some(place) = self.ticket.take() {
+            if self.has_waited_enough() {
+                return Err(self.overloaded());
+            }
+            place
+        } else {
+            let client = self.holder.map(|holder| holder.client);
+            // Also without `max_pending`.
+            let max = max_pending.max(self.excess_places());
+            self.waits_until = (max_pending == 0).then(|| self.clock().uptime() + EXCESS_WAIT);
+            state.load.pending.enter(max, client).ok_or_else(|| self.overloaded())?
+        };
+        place.set_passed_over(self.is_share_full);
+        let woken = self.clock().timeout(PENDING_CHECK, place.woken());
+        match self.until_deadline(woken).await {
+            Ok(_) if place.is_displaced() => Err(self.overloaded()),
+            Ok(_) => {
+                self.ticket = Some(place);
+                Ok(())
+            }
+            Err(_) => Err(self.overloaded()),
+        }
+    }
+
+    /// After `max_connections` are open to an endpoint: waits for a place, or passes the endpoint over.
+    pub(super) async fn wait_for_connection(&mut self, index: usize) -> Result<(), UpstreamError> {
+        self.excluded.push(index);
+        let now = self.balancer.state.now();
+        if self.choose(now).is_some() {
+            return Ok(());
+        }
+        // Even without `max_pending`, wait for other workers' idle connections; they are closed soon.
+        let idle = self.endpoints.pools[index].endpoint().idle_connections();
+        let max_pending = self.endpoints.set.servers.bounds.max_pending.max(idle);
+        self.wait_in_queue(max_pending).await?;
+        self.excluded.truncate(self.failed);
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Records how an attempt ended: in its span, in the health and the latency of its endpoint, and for adaptive
+//! concurrency.
+
+use super::{CONNECT_FAILED, RequestAttempts, millis};
+use crate::{
+    trace::AttemptResult,
+    upstream::{
+        adaptive_concurrency::{Sample, SampleOutcome},
+        balance::{FAILURE_LATENCY, Observed},
+        forward::{ForwardError, UpstreamError, retry::AttemptRecord},
+        target_health::Failure,
+    },
+};
+
+impl RequestAttempts<'_> {
+    /// Ends the span of the attempt if the request is sampled.
+    #[inline]
+    pub(in crate::upstream::forward) fn end_attempt(&mut self, result: AttemptResult) {
+        let clock = self.clock();
+        if let Some(trace) = &mut self.trace {
+            trace.end_attempt(result, clock.uptime());
+        }
+    }
+
+    /// Ends the span of an attempt without a connection.
+    #[cold]
+    pub(in crate::upstream::forward) fn fail_to_acquire(
+        &mut self,
+        error: UpstreamError,
+    ) -> ForwardError {
+        let label = match &error {
+            UpstreamError::Timeout => "timeout",
+            _ => CONNECT_FAILED,
+        };
+        self.end_attempt(AttemptResult::Failed(label));
+        ForwardError::Upstream(error)
+    }
+
+    /// Records a response that is not retried.
+    pub(in crate::upstream::forward) fn record_success(
+        &mut self,
+        attempt: AttemptRecord,
+        observed: Observed,
+    ) {
+        let AttemptRecord { index, kind, start, concurrency } = attempt;
+        let set = &self.endpoints.set;
+        let clock = self.clock();
+        let uptime = clock.uptime();
+        self.attempts.time = Some(uptime.saturating_sub(self.started));
+        let now = millis(uptime);
+        let latency = uptime.saturating_sub(start).as_micros() as u64;
+        set.members[index].state.observe_latency(latency, now);
+        set.members[index].state.observe_result(observed, now);
+        set.record_success(index, kind, now, clock);
+        let outcome = SampleOutcome::Responded;
+        self.record_sample(index, Sample { latency, in_flight: concurrency, outcome }, now);
+    }
+
+    /// Records a failure of an endpoint.
+    #[cold]
+    pub(in crate::upstream::forward) fn record_failure(
+        &mut self,
+        attempt: AttemptRecord,
+        failure: Failure,
+    ) {
+        let AttemptRecord { index, kind, start, concurrency } = attempt;
+        let set = &self.endpoints.set;
+        let clock = self.clock();
+        let uptime = clock.uptime();
+        if let Failure::Status(_) = failure {
+            self.attempts.time = Some(uptime.saturating_sub(self.started));
+        }
+        let now = millis(uptime);
+        let latency = uptime.saturating_sub(start).as_micros() as u64;
+        set.members[index].state.observe_latency(latency.max(FAILURE_LATENCY), now);
+        set.record_failure(index, kind, failure, now, clock);
+        let outcome = match failure {
+            Failure::Timeout | Failure::Status(503) => SampleOutcome::Dropped,
+            Failure::Status(_) => SampleOutcome::Responded,
+            // A failed connection does not show the load.
+            _ => return,
+        };
+        self.record_sample(index, Sample { latency, in_flight: concurrency, outcome }, now);
+    }
+
+    /// Records an attempt for adaptive concurrency.
+    fn record_sample(&self, index: usize, sample: Sample, now: u64) {
+        let set = &self.endpoints.set;
+        if set.servers.bounds.adaptive.is_some() {
+            set.members[index].state.record_sample(sample, now);
+        }
+    }
+}

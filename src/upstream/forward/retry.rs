@@ -1,0 +1,157 @@
+//! Whether a request is sent again after a failed attempt, and where.
+
+use std::time::Duration;
+
+use super::{ForwardError, UpstreamError, attempt::RequestAttempts, exchange::FailedExchange};
+use crate::{
+    clock::Uptime,
+    connection_state::Timeout,
+    http1::FramingError,
+    trace::AttemptResult,
+    upstream::{
+        RetryConditions,
+        connection_budget::is_own_shortage,
+        exchange::ExchangeError,
+        http2::max_resends,
+        request::OutgoingRequest,
+        retry_budget::backoff,
+        target_health::{AttemptKind, Failure},
+    },
+};
+
+/// The maximum number of new connections for a request of which nothing was sent. Bounds the attempts at
+/// servers that accept connections and close them at once.
+const MAX_NEW_CONNECTIONS: u32 = 2;
+
+/// What a request may still do.
+pub(super) struct Retries {
+    /// The retries left.
+    pub(super) left: u32,
+    /// The new connections so far.
+    pub(super) new_connections: u32,
+    /// The times that it was sent again because a server had certainly not processed it.
+    pub(super) resends: u32,
+}
+
+/// An attempt whose result is recorded.
+#[derive(Clone, Copy)]
+pub(super) struct AttemptRecord {
+    pub(super) index: usize,
+    pub(super) kind: AttemptKind,
+    /// When it began, by the clock's uptime.
+    pub(super) start: Uptime,
+    /// The requests in flight at the endpoint at its start, with this one.
+    pub(super) concurrency: u32,
+}
+
+impl RequestAttempts<'_> {
+    /// Returns if the request is sent again after this failure.
+    pub(super) async fn retry_or_fail(
+        &mut self,
+        failed: FailedExchange,
+        attempt: AttemptRecord,
+        outgoing: &OutgoingRequest,
+        retries: &mut Retries,
+        retry_on: &RetryConditions,
+    ) -> Result<(), ForwardError> {
+        self.end_attempt(AttemptResult::Failed(failed.label()));
+        let may_retry = outgoing.is_retryable() && !failed.has_sent_interim && retries.left > 0;
+        let index = attempt.index;
+        let error = match failed.error {
+            ExchangeError::Expired => {
+                let is_response_timeout = self.client.state().timeout() == Some(Timeout::Upstream);
+                if is_response_timeout {
+                    self.record_failure(attempt, Failure::Timeout);
+                    if retry_on.timeout && may_retry && self.can_try_another(index) {
+                        self.client.state().resume_request();
+                        return self.begin_retry(index, retries).await;
+                    }
+                } else if self.client.state().awaits_upstream() && self.had_most_time(attempt) {
+                    // The request's own deadline, which may be shorter than the upstream's.
+                    self.record_failure(attempt, Failure::Timeout);
+                }
+                return Err(ForwardError::Upstream(UpstreamError::Timeout));
+            }
+            ExchangeError::Body(error) => return Err(ForwardError::Body(error)),
+            ExchangeError::Request(error) => return Err(ForwardError::Request(error)),
+            ExchangeError::UpgradeUnsupported => {
+                return Err(ForwardError::Upstream(UpstreamError::UpgradeUnsupported));
+            }
+            ExchangeError::Failed(error) if is_own_shortage(&error) => {
+                self.balancer.state.load.connection_budget.count_shortage();
+                return Err(ForwardError::Upstream(UpstreamError::Shortage(error)));
+            }
+            ExchangeError::Failed(error) => error,
+        };
+        let is_unprocessed = retries.resends < max_resends(&error) && !outgoing.has_body_started();
+        let is_unsent = outgoing.is_unsent() && may_reconnect(retries.new_connections);
+        // On a new connection, which cannot be stale.
+        let is_repeatable = failed.is_stale && may_retry;
+        // The server may close an idle connection at any time. That is a failure only for the client.
+        if !failed.is_stale || !(is_unprocessed || is_unsent || is_repeatable) {
+            let malformed = error.get_ref().and_then(|error| error.downcast_ref());
+            let failure = match malformed {
+                None | Some(FramingError::Incomplete) => Failure::Reset,
+                Some(_) => Failure::Malformed,
+            };
+            self.record_failure(attempt, failure);
+        }
+        retries.resends += u32::from(is_unprocessed);
+        retries.left -= u32::from(is_repeatable && !is_unprocessed && !is_unsent);
+        if is_unprocessed || is_unsent || is_repeatable {
+            if is_repeatable {
+                self.exclude_stale(index);
+            } else if failed.is_stale {
+                self.require_new_connection();
+            } else {
+                self.exclude(index);
+            }
+            return Ok(());
+        }
+        if may_retry && retry_on.reset && self.balancer.try_retry() {
+            return self.begin_retry(index, retries).await;
+        }
+        Err(ForwardError::Upstream(UpstreamError::Failed(error)))
+    }
+
+    /// True if the attempt had at least half of the request's time so far.
+    fn had_most_time(&self, attempt: AttemptRecord) -> bool {
+        let now = self.balancer.state.clock().uptime();
+        now.saturating_sub(attempt.start) >= now.saturating_sub(self.started) / 2
+    }
+
+    /// Takes a retry from the budget if there is another endpoint for it, or only one at all. Returns whether the
+    /// request may be sent again.
+    pub(super) fn can_try_another(&mut self, index: usize) -> bool {
+        self.has_choice_without(index) && self.balancer.try_retry()
+    }
+
+    /// Prepares the next attempt of a request, which the budget has allowed, and waits a little.
+    pub(super) async fn begin_retry(
+        &mut self,
+        index: usize,
+        retries: &mut Retries,
+    ) -> Result<(), ForwardError> {
+        retries.left -= 1;
+        self.exclude(index);
+        self.retry_count += 1;
+        let delay = backoff(self.retry_count, self.balancer.random());
+        self.wait(Duration::from_millis(delay)).await.map_err(ForwardError::Upstream)
+    }
+}
+
+/// True if an unsent request may try another new connection after `new_connections` of them.
+fn may_reconnect(new_connections: u32) -> bool {
+    new_connections < MAX_NEW_CONNECTIONS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unsent_request_opens_at_most_two_new_connections() {
+        let opened = (1..10).find(|opened| !may_reconnect(*opened));
+        assert_eq!(opened, Some(MAX_NEW_CONNECTIONS));
+    }
+}
