@@ -5,7 +5,7 @@ mod redis_outage;
 use std::{io::Write, time::Duration};
 
 use testkit::{
-    backend::{Backend, Fleet, on_every_store},
+    backend::{Backend, Fleet, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
     client::{Client, get},
     gateway::Gateway,
     protocol::{AnyClient, PROTOCOLS, on_every_protocol},
@@ -91,7 +91,7 @@ fn all_refuse(fleet: &Fleet) -> bool {
 
 #[test]
 fn requests_in_flight_are_bounded_by_the_slots() {
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
         let yaml = limited(&upstream, "quota: 3, window: 60s", "");
@@ -132,7 +132,7 @@ fn requests_in_flight_are_bounded_by_the_slots() {
 /// many per lease.
 #[test]
 fn headers_advertise_slots_only_when_exhausted() {
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
         let more = "headers: {x_ratelimit: true, standard: draft-11}";
@@ -155,7 +155,7 @@ fn headers_advertise_slots_only_when_exhausted() {
 
 #[test]
 fn disconnected_clients_hold_no_slot() {
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
         let yaml = limited(&upstream, "quota: 2, window: 60s", "");
@@ -182,7 +182,7 @@ fn disconnected_clients_hold_no_slot() {
 
 #[test]
 fn unrenewed_slots_expire_with_their_lease() {
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
         let clock = Clock::manual(NOW);
@@ -214,7 +214,7 @@ fn unrenewed_slots_expire_with_their_lease() {
 
 #[test]
 fn a_long_request_renews_and_releases_its_slot() {
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
         let yaml = limited(&upstream, "quota: 2, window: 2s", "");
@@ -304,7 +304,7 @@ fn unsent_releases_are_made_after_an_outage() {
 
 #[test]
 fn requests_cut_by_the_drain_release_their_slots() {
-    let backend = Backend::Redis(RedisServer::start());
+    let backend = Backend::redis();
     on_every_protocol(|protocol| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);

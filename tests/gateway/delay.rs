@@ -15,10 +15,9 @@ use std::{
 };
 
 use testkit::{
-    backend::{Backend, on_every_store, on_every_store_once},
+    backend::{Backend, MEMORY_AND_REDIS, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
     client::{Client, get},
     gateway::Gateway,
-    redis_server::RedisServer,
     upstream::Upstream,
 };
 use tidegate::clock::{self, Clock, Uptime};
@@ -95,7 +94,7 @@ fn lateness(arrived: &[Duration]) -> Vec<Duration> {
 fn four_a_second_are_released_every_250_ms() {
     const BUCKETS: usize = 8;
     const COUNT: u32 = 9;
-    on_every_store_once(|backend| {
+    on_each(&MEMORY_AND_REDIS, |backend| {
         let clock = Clock::system();
         let arrivals = Arrivals::new(&clock);
         let upstream = arrivals.upstream();
@@ -166,7 +165,7 @@ fn shortest_of_eleven(admitted: &[(Duration, Duration)]) -> Option<Duration> {
 
 /// Asserts that `limit` admits at most ten calls in any interval of one second.
 fn assert_ten_in_any_second(limit: &str) {
-    let redis = Backend::Redis(RedisServer::start());
+    let redis = Backend::redis();
     let upstream = Upstream::hello();
     let limit = format!("{limit}, quota: 10, window: 1s, key: []");
     let fleet = redis.start(&limited(&upstream, &limit, "", ""), &Clock::system());
@@ -198,7 +197,7 @@ fn a_strict_window_admits_ten_calls_in_any_second() {
 
 #[test]
 fn delays_above_max_wait_are_refused() {
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let clock = Clock::manual(crate::policies::NOW);
         let upstream = Upstream::hello();
         let limit = "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []";
@@ -233,7 +232,7 @@ fn delays_above_max_wait_are_refused() {
 
 #[test]
 fn the_delay_queue_is_bounded() {
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let upstream = Upstream::hello();
         let limit = "algorithm: leaky_bucket, quota: 3, window: 10s, max_wait: 50s, max_queue: 2";
         let clock = Clock::manual(crate::policies::NOW);
@@ -260,7 +259,7 @@ fn the_delay_queue_is_bounded() {
 /// At the release of a request, its slot and those of the requests that still wait are used.
 #[test]
 fn a_delayed_response_shows_what_is_left_at_its_release() {
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let (clock, upstream) = (Clock::simulated(crate::policies::NOW), Upstream::hello());
         let limit = "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []";
         let fleet = backend.start(&limited(&upstream, limit, "", ""), &clock);

@@ -1,7 +1,7 @@
 use std::{collections::BTreeSet, sync::Mutex, thread};
 
 use testkit::{
-    backend::{Fleet, on_every_topology_once},
+    backend::{Fleet, MEMORY_AND_TOPOLOGIES, on_all_at_once},
     wait::eventually,
 };
 use tidegate::clock::Clock;
@@ -51,7 +51,7 @@ fn send_concurrently(fleet: &Fleet) -> (Vec<u64>, u64) {
 
 #[test]
 fn concurrent_requests_admit_exactly_the_quota() {
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         for cost in [1, 3] {
             let fleet =
                 backend.start(&rules(cost), &Clock::manual(1_700_000_000_000 + cost * 200_000_000));

@@ -1,8 +1,10 @@
 use testkit::{
-    backend::{Backend, Fleet, on_every_store_once, on_every_topology, on_every_topology_once},
+    backend::{
+        Backend, Fleet, MEMORY_AND_REDIS, MEMORY_AND_TOPOLOGIES, MEMORY_BY_PROTOCOL_AND_TOPOLOGIES,
+        on_all_at_once, on_each,
+    },
     client::{Client, Response},
     gateway::wait_for_first_reports,
-    redis_server::RedisServer,
     upstream::Upstream,
     wait::sleep,
 };
@@ -78,7 +80,7 @@ fn advertised_unchecked(response: &Response) -> AdvertisedLimit {
 
 #[test]
 fn every_limited_response_has_all_rate_limit_headers() {
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let yaml =
             rules("per-caller: {quota: 5, window: 10s, key: [token]}", &route("/a", "per-caller"));
         let fleet = backend.start(&yaml, &Clock::manual(NOW + 500));
@@ -109,7 +111,7 @@ fn every_limited_response_has_all_rate_limit_headers() {
 
 #[test]
 fn failed_responses_have_rate_limit_headers() {
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let yaml = "upstreams: {gone: {targets: [\"http://127.0.0.1:1\"]}}
 limits: {small: {quota: 1, window: 10s}}
 routes: [{name: a, match: {path: /a}, upstream: gone, limits: [small]}]
@@ -136,7 +138,7 @@ client: {{trusted_proxies: [127.0.0.1]}}
 ",
         upstream.target()
     );
-    on_every_store_once(|backend| {
+    on_each(&MEMORY_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let has_headers =
             |response: &Response| response.head.to_ascii_lowercase().contains("\r\nx-ratelimit-");
@@ -174,7 +176,7 @@ client: {{trusted_proxies: [127.0.0.1]}}
 
 #[test]
 fn several_limits_are_charged_all_or_none() {
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         let limits = "broad: {quota: 5000, window: 1h}, narrow: {quota: 1, window: 1h}";
         let routes = [route("/both", "broad, narrow"), route("/broad", "broad")].join(", ");
         let fleet = backend.start(&rules(limits, &routes), &Clock::manual(NOW));
@@ -190,7 +192,7 @@ fn several_limits_are_charged_all_or_none() {
 
 #[test]
 fn the_limit_with_the_fewest_remaining_is_advertised() {
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let limits = "cheap: {quota: 8, window: 1h}, dear: {quota: 40, window: 1h, cost: 10}";
         let fleet = backend.start(&rules(limits, &route("/a", "cheap, dear")), &Clock::manual(NOW));
         for left in [30, 20, 10, 0] {
@@ -208,7 +210,7 @@ fn the_limit_with_the_fewest_remaining_is_advertised() {
 
 #[test]
 fn a_cost_above_what_remains_is_refused_and_not_charged() {
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let clock = Clock::manual(NOW);
         let yaml = rules("dear: {quota: 10, window: 10s, cost: 4}", &route("/a", "dear"));
         let fleet = backend.start(&yaml, &clock);
@@ -232,7 +234,7 @@ fn a_cost_above_what_remains_is_refused_and_not_charged() {
 
 #[test]
 fn the_standard_headers_are_exact() {
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let limits = "per-caller: {quota: 5, window: 10s, resolution: 5, key: [token]}, \
                       all: {quota: 100, window: 90s, resolution: 1, key: []}";
         let rules = rules(limits, &route("/a", "per-caller, all"));
@@ -277,7 +279,7 @@ fn rate_limit_headers_of_the_upstream_are_replaced() {
          X-RateLimit-Reset: 12\r\nX-RateLimit-Resource: core\r\nRateLimit: \"x\";r=1\r\n\
          RateLimit-Policy: \"x\";q=1\r\nAccess-Control-Expose-Headers: X-Own\r\n\r\nok",
     );
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let yaml = format!(
             "headers: {{standard: draft-11}}
 upstreams: {{origin: {{targets: [{}]}}}}
@@ -303,7 +305,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [small]}}]
 
 #[test]
 fn cors_exposes_the_headers() {
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let yaml = rules("small: {quota: 1, window: 10s}", &route("/a", "small"));
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for status in [200, 429] {
@@ -320,7 +322,7 @@ fn cors_exposes_the_headers() {
 
 #[test]
 fn a_changed_quota_keeps_the_usage() {
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let clock = Clock::manual(NOW);
         let with = |quota: u32, cost: u32| {
             let limit = format!("small: {{quota: {quota}, window: 10s, cost: {cost}}}");
@@ -357,8 +359,8 @@ fn a_changed_quota_keeps_the_usage() {
 
 #[test]
 fn one_request_is_one_redis_call_and_no_key_is_in_clear_text() {
-    let backend = Backend::Redis(RedisServer::start());
-    let Backend::Redis(redis) = &backend else { unreachable!() };
+    let backend = Backend::redis();
+    let redis = backend.redis_server().expect("it is one Redis");
     let limits = "a: {quota: 9, window: 1m, key: [token]}, b: {quota: 9, window: 1m, \
                   key: [\"header:x-who\", \"cookie:sid\"]}, c: {quota: 9, window: 1m}";
     let fleet = backend.start(&rules(limits, &route("/a", "a, b, c")), &Clock::manual(NOW));
@@ -412,7 +414,7 @@ fn every_algorithm_advertises_exact_numbers() {
         "quota: 5, window: 10s, algorithm: fixed_window",
         "quota: 5, window: 10s, algorithm: token_bucket",
     ];
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         let of = |n: usize| format!("l{n}: {{{}, key: [token]}}", SHAPES[n]);
         let limits: Vec<_> = (0..SHAPES.len()).map(of).collect();
         let routes: Vec<_> =
@@ -445,7 +447,7 @@ fn every_algorithm_advertises_exact_numbers() {
 
 #[test]
 fn retry_after_admits_in_real_time() {
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         let limit = "small: {quota: 3, window: 1s, resolution: 2, key: [token]}";
         // The other tests wait by a manual clock; this one shows that real clocks agree with it.
         let clock = Clock::system();

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::process::Signal;
 use testkit::{
-    backend::on_every_store_once,
+    backend::{MEMORY_AND_REDIS, on_each},
     client::{Client, Response, get},
     gateway::Gateway,
     process::Process,
@@ -55,7 +55,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [many]}}]
             upstream.target()
         )
     };
-    on_every_store_once(|backend| {
+    on_each(&MEMORY_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml(0), &Clock::manual(1_700_000_000_000));
         let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {

@@ -1,7 +1,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use testkit::{
-    backend::on_every_topology_once,
+    backend::{MEMORY_AND_TOPOLOGIES, on_all_at_once},
     wait::{sleep, timed},
 };
 use tidegate::clock::Clock;
@@ -13,7 +13,7 @@ routes: [{name: a, match: {path: /a}, upstream: hello, limits: [slow]}]
 
 #[test]
 fn one_window_advertises_one_reset() {
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         // In real time, by the clocks of Redis and of the gateways: the advertised reset must not move.
         let fleet = backend.start(YAML, &Clock::system());
         let mut resets = [const { BTreeSet::<u64>::new() }; 4];

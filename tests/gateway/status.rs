@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 use testkit::{
-    backend::{Fleet, on_every_store},
+    backend::{Fleet, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
     client::{Client, Response},
     gateway::Gateway,
     protocol::on_every_protocol,
@@ -90,7 +90,7 @@ fn admin_state(fleet: &Fleet, target: &str) -> [u64; 4] {
 fn the_status_matches_the_headers_and_charges_nothing() {
     for algorithm in ALGORITHMS {
         let yaml = with_status_route(&format!("{algorithm}, quota: 4, window: 1h, key: [token]"));
-        on_every_store(|backend| {
+        on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
             let clock = Clock::manual(NOW);
             let fleet = backend.start(&yaml, &clock);
             let ask = || status_of(&fleet.get_as("Bearer a", "/rate_limit"));
@@ -127,7 +127,7 @@ fn retry_at_is_reported_to_the_operator() {
     for algorithm in ALGORITHMS {
         let yaml =
             with_status_route(&format!("{algorithm}, quota: 4, window: 1m, key: [], cost: 3"));
-        on_every_store(|backend| {
+        on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
             let clock = Clock::manual(NOW + 123);
             let fleet = backend.start(&yaml, &clock);
             assert_eq!(fleet.get("/x", "").status, 200);
@@ -150,7 +150,7 @@ fn a_callers_quota_and_key_are_reported() {
             {match: {part: 'header:x-plan', values: [gold]}, quota: 10},
             {match: {part: token, values: [vip]}, quota: 20}]",
     );
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for (who, more, quota, tier) in [
             ("plain", "", 3, ""),
@@ -178,7 +178,7 @@ fn a_callers_quota_and_key_are_reported() {
 #[test]
 fn a_caller_without_a_token_gets_the_status_of_its_address() {
     let yaml = with_status_route("quota: 3, window: 1h, key: [token]");
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let charged = headers(&fleet.get("/x", ""));
         assert_eq!(status_of(&fleet.get("/rate_limit", "")), charged);
@@ -199,7 +199,7 @@ routes:
   - {name: all, match: {path: '/teams/{team}'}, upstream: hello, limits: [calls, shadow]}
   - {name: rate-limit, match: {path: '/teams/{team}/limits'}, status: [shadow, calls], limits: [status]}
 ";
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(yaml, &Clock::manual(NOW));
         for team in ["a", "a", "b"] {
             assert_eq!(fleet.get(&format!("/teams/{team}"), "").status, 200);

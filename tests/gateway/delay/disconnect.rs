@@ -1,7 +1,7 @@
 use std::{thread, time::Duration};
 
 use testkit::{
-    backend::{Backend, on_every_store},
+    backend::{Backend, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
     client::Client,
     gateway::Gateway,
     redis_server::RedisServer,
@@ -79,7 +79,7 @@ fn assert_slot_goes_to_the_next(backend: &Backend, kind: &str, more: &str, body:
 
 #[test]
 fn an_abandoned_slot_goes_to_the_next_in_the_queue() {
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         thread::scope(|scope| {
             let long = "Content-Length: 5000000\r\n";
             for (kind, more, body) in [
@@ -148,7 +148,7 @@ fn slots_of_clients_that_disconnect_before_the_delay_are_released() {
 
 #[test]
 fn requests_cut_by_the_drain_release_their_slots() {
-    let backend = Backend::Redis(RedisServer::start());
+    let backend = Backend::redis();
     let upstream = Upstream::hello();
     let limit = "algorithm: leaky_bucket, quota: 1, window: 20s, max_wait: 40s, key: []";
     let yaml = limited(&upstream, limit, "", "drain_timeout: 200ms");
@@ -168,7 +168,7 @@ fn requests_cut_by_the_drain_release_their_slots() {
 
 #[test]
 fn an_earlier_slot_is_used_once() {
-    let backend = Backend::Redis(RedisServer::start());
+    let backend = Backend::redis();
     let clock = Clock::simulated(NOW);
     let arrivals = Arrivals::new(&clock);
     let upstream = arrivals.upstream();

@@ -1,6 +1,6 @@
 use serde_json::Value;
 use testkit::{
-    backend::{Backend, Fleet, on_every_topology_once},
+    backend::{Backend, Fleet, MEMORY_AND_TOPOLOGIES, on_all_at_once},
     client::Response,
     upstream::Upstream,
 };
@@ -37,7 +37,7 @@ fn assert_headers_match_status(fleet: &Fleet, response: &Response, what: &str) {
 #[test]
 fn headers_of_a_refunded_response_match_the_store() {
     let upstream = status_upstream();
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         for limit in LIMITS {
             let limit = format!("{limit}, quota: 10, window: 12s, key: [], refund: [304]");
             let clock = Clock::manual(NOW);
@@ -63,7 +63,7 @@ fn headers_of_a_refunded_response_match_the_store() {
 #[test]
 fn reset_of_an_adjusted_response_admits() {
     let upstream = status_upstream();
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         let all = LIMITS[..5].iter().flat_map(|limit| [10, 7, 4].map(|cost| (limit, cost)));
         for (hour, (limit, cost)) in (0..).zip(all) {
             assert_reset_admits(&upstream, backend, limit, cost, hour);
@@ -91,7 +91,7 @@ fn assert_reset_admits(upstream: &Upstream, backend: &Backend, limit: &str, cost
 #[test]
 fn a_refund_is_visible_to_the_next_request() {
     let upstream = status_upstream();
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         let reserves = ["", ", reserve: auto", ", reserve: 1"];
         let all = LIMITS.iter().flat_map(|limit| reserves.map(|reserve| (limit, reserve)));
         for (day, (limit, reserve)) in (0..).zip(all) {
@@ -131,7 +131,7 @@ fn assert_refunds_are_visible(
 fn the_status_route_reports_numbers() {
     let upstream = status_upstream();
     let yaml = with_status(&one_limit(&upstream, "quota: 10, window: 10s, key: []"));
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let status: Value = fleet.get("/status", "").json();
         assert_eq!(status["resources"]["calls"]["remaining"], 10);

@@ -1,5 +1,5 @@
 use testkit::{
-    backend::{Fleet, on_every_store},
+    backend::{Fleet, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
     client::Response,
 };
 use tidegate::clock::Clock;
@@ -15,7 +15,7 @@ fn request_costs_are_bounded() {
     let upstream = status_upstream();
     let yaml =
         one_limit(&upstream, "quota: 100, window: 1h, key: [], cost: header:X-Cost, max_cost: 20");
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         assert_eq!(ask(&fleet, "20").number("x-ratelimit-remaining"), 80);
         assert_eq!(ask(&fleet, "7").number("x-ratelimit-remaining"), 73);
@@ -51,7 +51,7 @@ fn response_costs_are_charged() {
     let upstream = status_upstream();
     let limit = "quota: 100, window: 1h, key: [], cost: response:X-Cost, max_cost: 50";
     let yaml = one_limit(&upstream, limit);
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for (path, left) in [
             ("/200?cost=10", 90),

@@ -1,5 +1,5 @@
 use testkit::{
-    backend::{Fleet, on_every_topology, on_every_topology_once},
+    backend::{Fleet, MEMORY_AND_TOPOLOGIES, MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, on_all_at_once},
     client::Response,
 };
 use tidegate::clock::Clock;
@@ -15,7 +15,7 @@ fn get_as(fleet: &Fleet, token: &str, path: &str) -> Response {
 #[test]
 fn a_refunded_response_restores_remaining() {
     let upstream = status_upstream();
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         for algorithm in LIMITS {
             let limit = format!(
                 "algorithm: {algorithm}, quota: 10, window: 1h, key: [token], refund: [304, 500, 502]"
@@ -55,7 +55,7 @@ routes:
   - {name: refunded, match: {path: /refunded}, upstream: gone, limits: [refunded]}
   - {name: charged, match: {path: /charged}, upstream: gone, limits: [charged]}
 ";
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let fleet = backend.start(yaml, &Clock::manual(NOW));
         for _ in 0..10 {
             let response = fleet.get_in_order("/refunded", "");
@@ -74,7 +74,7 @@ fn refused_requests_are_not_refunded() {
     let upstream = status_upstream();
     let limit = "quota: 3, window: 1h, key: [], refund: [429, 304]";
     let yaml = one_limit(&upstream, limit);
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for _ in 0..3 {
             assert_eq!(fleet.get_in_order("/200", "").status, 200);
@@ -91,7 +91,7 @@ fn a_late_refund_is_not_credited_to_another_window() {
     let upstream = status_upstream();
     let limit = "quota: 5, window: 60s, resolution: 6, key: [], refund: [304]";
     let yaml = one_limit(&upstream, limit);
-    on_every_topology(|backend| {
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let clock = Clock::manual(NOW);
         let fleet = backend.start(&yaml, &clock);
         assert_eq!(fleet.get_in_order("/304", "").number("x-ratelimit-remaining"), 5);

@@ -1,4 +1,4 @@
-use testkit::backend::{Fleet, on_every_store};
+use testkit::backend::{Fleet, MEMORY_BY_PROTOCOL_AND_REDIS, on_each};
 use tidegate::clock::Clock;
 
 use super::{NOW, one_limit, status_upstream};
@@ -15,7 +15,7 @@ fn shadow_limits_count_and_refuse_nothing() {
     let upstream = status_upstream();
     let yaml =
         one_limit(&upstream, "quota: 3, window: 1h, key: [], enforce: false, on_failure: closed");
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for _ in 0..10 {
             let response = fleet.get("/200", "");
@@ -35,7 +35,7 @@ fn shadow_limits_count_and_refuse_nothing() {
 fn a_shadow_limit_runs_beside_the_enforced_one() {
     let upstream = status_upstream();
     let yaml = one_limit(&upstream, "quota: 5, window: 1h, key: [], candidate: {quota: 2}");
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for left in (0..5).rev() {
             let response = fleet.get("/200", "");
@@ -56,7 +56,7 @@ fn a_shadow_limit_runs_beside_the_enforced_one() {
 fn a_higher_shadow_quota_shows_what_would_pass() {
     let upstream = status_upstream();
     let yaml = one_limit(&upstream, "quota: 2, window: 1h, key: [], candidate: {quota: 4}");
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for _ in 0..6 {
             fleet.get("/200", "");

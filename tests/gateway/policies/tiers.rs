@@ -1,4 +1,4 @@
-use testkit::backend::on_every_store;
+use testkit::backend::{MEMORY_BY_PROTOCOL_AND_REDIS, on_each};
 use tidegate::clock::Clock;
 
 use super::{NOW, one_limit, status_upstream};
@@ -13,7 +13,7 @@ fn tiers_raise_the_quota() {
     let upstream = status_upstream();
     let yaml = one_limit(&upstream, TIERS);
     let yaml = yaml.replace("client: {", "client: {trusted_proxies: [127.0.0.0/8], ");
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for (who, headers, quota) in [
             ("plain", "", 3),
@@ -45,7 +45,7 @@ fn an_unlimited_tier_is_neither_counted_nor_refused() {
     {match: {part: client_ip, values: [10.0.0.0/8]}, quota: unlimited}]";
     let yaml = one_limit(&upstream, limit);
     let yaml = yaml.replace("client: {", "client: {trusted_proxies: [127.0.0.0/8], ");
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for headers in ["Authorization: Bearer probe\r\n", "X-Forwarded-For: 10.1.2.3\r\n"] {
             for _ in 0..5 {
@@ -68,7 +68,7 @@ fn two_tokens_are_counted_by_the_one_that_is_limited() {
     {match: {part: token, values: [probe]}, quota: unlimited}]";
     let yaml = one_limit(&upstream, limit)
         .replace("[header:authorization]", "[header:authorization, cookie:session]");
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let both = "Authorization: Bearer probe\r\nCookie: session=user\r\n";
         for status in [200, 200, 429] {
@@ -81,7 +81,7 @@ fn two_tokens_are_counted_by_the_one_that_is_limited() {
 fn a_change_of_tier_keeps_the_usage() {
     let upstream = status_upstream();
     let yaml = one_limit(&upstream, TIERS);
-    on_every_store(|backend| {
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for _ in 0..3 {
             assert_eq!(fleet.get_as("user", "/200").status, 200);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use testkit::{
-    backend::{Fleet, on_every_topology_once},
+    backend::{Fleet, MEMORY_AND_TOPOLOGIES, on_all_at_once},
     random::SplitMix64,
 };
 use tidegate::clock::Clock;
@@ -46,7 +46,7 @@ fn shapes() -> (String, Vec<String>) {
 
 /// Runs `history` for each path, each with its own caller.
 fn for_all(history: impl Fn(&Fleet, &Clock, &str, &str, &mut SplitMix64) + Sync) {
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         let clock = Clock::manual(NOW);
         let (yaml, paths) = shapes();
         let fleet = backend.start(&yaml, &clock);
@@ -151,7 +151,7 @@ const LEASED: [&str; 2] = [
 /// what costs no more than the last request that was charged.
 #[test]
 fn resets_do_not_depend_on_the_cost() {
-    on_every_topology_once(|backend| {
+    on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         for (number, limit) in VARYING.iter().chain(&LEASED).enumerate() {
             let clock = Clock::manual(NOW);
             let limits =

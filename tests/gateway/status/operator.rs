@@ -1,6 +1,6 @@
 use serde_json::json;
 use testkit::{
-    backend::{Backend, on_every_store},
+    backend::{MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
     gateway::Gateway,
 };
 use tidegate::clock::Clock;
@@ -13,7 +13,7 @@ fn a_reset_takes_effect_on_every_gateway() {
         let limit =
             format!("{algorithm}, quota: 3, window: 1h, key: [token], candidate: {{quota: 2}}");
         let yaml = with_status_route(&limit);
-        on_every_store(|backend| {
+        on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
             let fleet = backend.start(&yaml, &Clock::manual(NOW));
             for who in ["a", "b"] {
                 for _ in 0..4 {
@@ -47,8 +47,8 @@ fn a_reset_takes_effect_on_every_gateway() {
 #[test]
 fn a_caller_is_found_by_its_key_hash() {
     let yaml = with_status_route("quota: 3, window: 1h, key: [token]");
-    on_every_store(|backend| {
-        let Backend::Redis(redis) = backend else { return };
+    on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
+        let Some(redis) = backend.redis_server() else { return };
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let charged = headers(&fleet.get_as("a", "/x"));
         let names: Vec<String> = redis.command(&["KEYS", "tidegate:{*}:calls:*"]);

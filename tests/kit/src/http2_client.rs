@@ -1,4 +1,4 @@
-//! A client of HTTP/2, in clear with prior knowledge or over TLS. A thread of its own drives the connection,
+//! An HTTP/2 client, in clear with prior knowledge or over TLS. A thread of its own drives the connection,
 //! so the test's thread can block.
 
 use std::{

@@ -1,4 +1,4 @@
-//! An upstream of HTTP/2 in clear, with prior knowledge. A thread of its own serves all connections.
+//! An HTTP/2 upstream in clear, with prior knowledge. A thread of its own serves all connections.
 
 use std::{
     net::SocketAddr,

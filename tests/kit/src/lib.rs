@@ -1,6 +1,41 @@
-//! What the integration tests and the benchmarks share: raw HTTP clients and upstreams, gateways in
-//! this process and as child processes, real Redis servers and topologies, and proxies that inject
-//! faults. Nothing here is part of the gateway.
+//! What the integration tests and the benchmarks share. Nothing here is part of the gateway.
+//!
+//! A test writes its configuration, starts a gateway between a client and an upstream that it scripts, and reads
+//! what each of them received:
+//!
+//! ```ignore
+//! let upstream = Upstream::hello();
+//! let gateway = Gateway::start(&fill(
+//!     "
+//!     upstreams: {origin: {targets: [{target}]}}
+//!     routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+//!     ",
+//!     [("target", upstream.target())],
+//! ));
+//! assert_eq!(get(gateway.address(), "/a", "").status, 200);
+//! assert_eq!(upstream.request_count(), 1);
+//! ```
+//!
+//! The files, in reading order:
+//!
+//! | file | offers |
+//! |---|---|
+//! | `yaml.rs` | `fill`: a configuration as an indented literal, with addresses filled in by name |
+//! | `gateway.rs` | a gateway in the test's process, on the system's or a simulated clock; its metrics; timeouts with tight bounds |
+//! | `client.rs`, `upstream.rs` | HTTP/1.1 on raw sockets: exactly the bytes that a test sends, and an upstream that it scripts |
+//! | `protocol.rs` | HTTP/1.1 and HTTP/2, in clear and over TLS: one client for all four, and `on_every_protocol` |
+//! | `backend.rs` | memory and each Redis topology: lists of runs, and gateways that share a store |
+//! | `http2_client.rs`, `http2_upstream.rs` | HTTP/2 with the `h2` crate, on either side |
+//! | `http2_frames.rs` | HTTP/2 frames by hand, valid or not |
+//! | `tls.rs` | certificates made for a test, a TLS client, a TLS upstream |
+//! | `process.rs`, `terminal.rs`, `port.rs` | the binary as a child process, on a terminal, with ports that no other test takes |
+//! | `wait.rs`, `random.rs` | waiting for events; numbers that are the same in every run |
+//! | `redis_server.rs`, `redis_topology.rs`, `options.rs` | real Redis servers: one, replicas, Cluster, Sentinel; options for them |
+//! | `override_proxy.rs`, `truncating_proxy.rs` | proxies before Redis that replace replies or cut them off |
+//! | `scripts.rs`, `verdict.rs` | the Lua scripts, called alone and measured; short forms for a store's verdicts |
+//! | `faults.rs` | targets that fail on command, and a paced client that verifies each response |
+//! | `load.rs`, `bench.rs` | a load generator and a cheap upstream; limits, stores and statistics for benchmarks |
+//! | `interpreters.rs` | the Python, Node.js, Envoy and Caddy that `scripts/test` installs |
 //!
 //! A helper that cannot do its work panics and so fails the test that called it.
 #![allow(clippy::missing_panics_doc, reason = "every helper fails its test by panicking")]

@@ -1,6 +1,7 @@
 //! The protocols of a gateway's clients, and a client of each: what holds for one holds for all.
 
 use std::{
+    fmt::Debug,
     io::Write as _,
     net::SocketAddr,
     path::Path,
@@ -57,7 +58,7 @@ const NAMES: [&str; 12] = [
     "127.0.0.1",
 ];
 
-/// Fields of a connection of HTTP/1, which no request of HTTP/2 may have.
+/// Fields of an HTTP/1 connection, which no HTTP/2 request may have.
 const HTTP1_FIELDS: [&str; 6] = [
     "connection",
     "http2-settings",
@@ -102,10 +103,10 @@ pub fn on_protocols(protocols: &[Protocol], test: impl Fn(Protocol)) {
     }
 }
 
-/// Names the protocol of a test body that panics.
-pub(crate) struct NameOnPanic(pub(crate) Protocol);
+/// Names what a test body ran over, if it panics.
+pub(crate) struct NameOnPanic<T: Debug>(pub(crate) T);
 
-impl Drop for NameOnPanic {
+impl<T: Debug> Drop for NameOnPanic<T> {
     #[expect(clippy::print_stderr, reason = "the test harness shows it with the failure")]
     fn drop(&mut self) {
         if thread::panicking() {
@@ -115,12 +116,12 @@ impl Drop for NameOnPanic {
 }
 
 impl Protocol {
-    /// Whether it is HTTP/2.
+    /// True for HTTP/2.
     pub fn is_http2(self) -> bool {
         matches!(self, Self::Http2 | Self::Http2Tls)
     }
 
-    /// Whether it has TLS below.
+    /// True for HTTP over TLS.
     pub fn is_tls(self) -> bool {
         matches!(self, Self::Http1Tls | Self::Http2Tls)
     }
@@ -168,7 +169,7 @@ impl Protocol {
 /// One connection to a gateway, for one request at a time.
 ///
 /// Everywhere `headers` are whole lines, each with CR LF. The host is `gateway.test` unless a line `Host`
-/// has another one. Fields of a connection of HTTP/1 are left out in HTTP/2.
+/// has another one. Fields of an HTTP/1 connection are left out in HTTP/2.
 pub struct AnyClient {
     /// What it speaks.
     pub protocol: Protocol,
@@ -178,9 +179,9 @@ pub struct AnyClient {
 enum Connection {
     Http1 {
         client: Client<Box<dyn Stream>>,
-        /// Whether the last request was HEAD.
+        /// True if the last request was HEAD.
         is_head: bool,
-        /// Whether its body is sent in chunks.
+        /// True if its body is sent in chunks.
         is_chunked: bool,
     },
     Http2 {
@@ -365,7 +366,7 @@ impl AnyClient {
         }
     }
 
-    /// Whether the gateway has said that it did not process the last request: HTTP/1 cannot.
+    /// True if the gateway has reported that it did not process the last request: HTTP/1 cannot.
     pub fn is_unprocessed(&self) -> bool {
         let Connection::Http2 { error: Some(error), .. } = &self.connection else { return false };
         error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM)
