@@ -8,7 +8,7 @@
 //!
 //! The files, in the order of the path:
 //!
-//! - `context.rs`, `request_id.rs`, `request_trace.rs`, `tracing.rs`: the state of one request, its log line and its trace.
+//! - `context.rs`, `request_id.rs`, `request_trace.rs`, `spans.rs`: the state of one request, its log line and its trace.
 //! - `rules.rs`: the snapshot with the worker's counters and pools.
 //! - `plan.rs`: the decision of [`plan::decide`](crate::plan::decide).
 //! - `in_flight.rs`: the bound on requests in flight of one client address.
@@ -47,7 +47,7 @@ mod request_trace;
 mod response;
 mod route_reply;
 mod rules;
-mod tracing;
+mod spans;
 
 use std::{
     cell::Cell,
@@ -401,9 +401,9 @@ impl Gateway {
         if let Some(index) = context.route {
             let route = &rules.snapshot.routes[index];
             if context.admission.is_decided() {
-                let exposes = cors::exposes_rate_headers(rules, &context);
+                let reader = cors::rate_header_reader(rules, &context);
                 let (families, reports) = (rules.snapshot.headers, context.reports());
-                suppressed = respond::write_rate_headers(&mut fields, reports, families, exposes);
+                suppressed = respond::write_rate_headers(&mut fields, reports, families, reader);
             }
             let millis = |bound: Option<std::time::Duration>| bound.map(|b| b.as_millis() as u64);
             timeouts.idle = millis(route.response_idle_timeout);
@@ -446,7 +446,7 @@ fn error_reply(
     error: GatewayError,
 ) -> respond::LocalReply {
     context.is_grpc_refusal = context.head.as_ref().is_some_and(|head| {
-        // The status of gRPC is 200, which would begin a tunnel.
+        // A gRPC refusal is a 200, which would open the tunnel.
         let is_http2 = head.version == Version::Http2;
         is_http2 && respond::is_grpc(&head.fields) && !is_extended_connect(head)
     });
@@ -461,9 +461,9 @@ fn error_reply(
         respond::error_reply(&error, context.reports(), context.request_id.as_str(), form, own)
     };
     if let GatewayError::Throttled(denied) = error {
-        let exposes = cors::exposes_rate_headers(rules, context);
+        let reader = cors::rate_header_reader(rules, context);
         let (families, fields) = (rules.snapshot.headers, &mut reply.fields);
-        respond::write_throttle_headers(fields, &denied, families, exposes);
+        respond::write_throttle_headers(fields, &denied, families, reader);
     }
     reply
 }

@@ -25,7 +25,7 @@
 //! | `shard_id`, `cluster`, `sentinel`, `sentinel_watch` | which server holds a key |
 //! | `node`, `health`, `probe`, `background` | whether a server can be used |
 //! | `connect`, `breaker` | how connections are opened and replaced |
-//! | `script`, `script_texts`, `call`, `late_reply`, `failure` | commands, replies, late replies, errors |
+//! | `script`, `script_texts`, `script_call`, `call`, `late_reply`, `failure` | commands, replies, late replies, errors |
 //! | `presence`, `presence_keys`, `heartbeat` | which gateways are alive |
 
 mod backend;
@@ -46,7 +46,8 @@ mod presence;
 mod presence_keys;
 mod probe;
 mod script;
-#[expect(unreachable_pub, reason = "the test kit compiles this file, too")]
+mod script_call;
+#[expect(unreachable_pub, reason = "the test kit also compiles this file")]
 mod script_texts;
 mod sentinel;
 mod sentinel_watch;
@@ -59,6 +60,7 @@ pub(crate) use self::{
     client::RedisClient,
     late_reply::{CallError, LATE_REPLY_TIMEOUT, LateReply},
     presence::{Presence, Reporter},
+    script_call::{Script, ScriptRef},
     shard_id::ShardId,
 };
 pub use self::{

@@ -74,6 +74,22 @@ pub struct LocalReply {
     pub body: Bytes,
 }
 
+/// Who reads the headers of a response.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum HeaderReader {
+    /// A program, or a page that may read all headers.
+    Any,
+    /// A page of another origin: a browser shows it only the exposed headers.
+    OtherOrigin,
+}
+
+impl HeaderReader {
+    /// The reader of the response to a request with these headers. The route's `cors` exposes the headers itself.
+    pub fn of(request: &Fields, cors: Option<&CorsPolicy>) -> Self {
+        if cors.is_none() && request.contains("origin") { Self::OtherOrigin } else { Self::Any }
+    }
+}
+
 /// The header families that are removed from an upstream's response, because the gateway writes its
 /// own.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -107,13 +123,11 @@ impl SuppressedHeaders {
 /// that they replace.
 ///
 /// `X-RateLimit-*` describe the tightest limit; `RateLimit` and `RateLimit-Policy` list all limits.
-/// `cross_origin`: the request has an `Origin`, so a browser shows the page only the exposed
-/// headers.
 pub fn write_rate_headers<'a>(
     fields: &mut Fields,
     limits: impl Iterator<Item = LimitReport<'a>> + Clone,
     families: RateHeaders,
-    cross_origin: bool,
+    reader: HeaderReader,
 ) -> SuppressedHeaders {
     let RateHeaders { x_ratelimit, draft_11, .. } = families;
     let suppressed = SuppressedHeaders { x_ratelimit, draft_11, cors: false };
@@ -136,7 +150,7 @@ pub fn write_rate_headers<'a>(
     if draft_11 {
         write_draft_headers(fields, advertised);
     }
-    write_expose_headers(fields, families, cross_origin);
+    write_expose_headers(fields, families, reader);
     suppressed
 }
 
@@ -152,7 +166,7 @@ pub fn write_throttle_headers(
     fields: &mut Fields,
     denied: &AdmissionDenied,
     families: RateHeaders,
-    cross_origin: bool,
+    reader: HeaderReader,
 ) {
     if families.x_ratelimit {
         fields.push_number(LIMIT, denied.max_active);
@@ -168,12 +182,12 @@ pub fn write_throttle_headers(
         fields.push(DRAFT_POLICY, policy);
         fields.push(DRAFT_LIMIT, format!("\"{POLICY}\";r=0;t={seconds_to_reset}"));
     }
-    write_expose_headers(fields, families, cross_origin);
+    write_expose_headers(fields, families, reader);
 }
 
 /// Lets scripts of another origin read the rate-limit headers (Fetch standard, CORS protocol).
-fn write_expose_headers(fields: &mut Fields, families: RateHeaders, cross_origin: bool) {
-    if cross_origin && (families.x_ratelimit || families.draft_11) {
+fn write_expose_headers(fields: &mut Fields, families: RateHeaders, reader: HeaderReader) {
+    if reader == HeaderReader::OtherOrigin && (families.x_ratelimit || families.draft_11) {
         fields.push("access-control-expose-headers", EXPOSED_HEADERS);
     }
 }

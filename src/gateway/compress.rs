@@ -44,7 +44,7 @@ pub(super) fn compress(
     let Ok(compressor) = Compressor::new(encoding, level, length) else { return };
     body.compress(compressor, permit);
     added.push("content-encoding", encoding.name());
-    // The bytes differ from those that the tag stands for, and so do their ranges.
+    // The tag describes the uncompressed bytes, so weaken it and refuse ranges.
     if let Some(tag) = head.fields.get("etag").filter(|tag| tag.starts_with(b"\"")) {
         let weak = [b"W/", tag].concat();
         head.fields.set("etag", weak);

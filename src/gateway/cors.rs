@@ -4,7 +4,7 @@ use super::{context::RequestContext, rules::WorkerRules};
 use crate::{
     http1::{Fields, ResponseHead},
     plan::Answer,
-    respond::{self, LocalReply},
+    respond::{self, HeaderReader, LocalReply},
     snapshot::CorsPolicy,
 };
 
@@ -36,9 +36,8 @@ pub(super) fn write_fields(
     true
 }
 
-/// Whether the rate-limit headers are exposed to scripts of other origins: the request has an `Origin`, which
-/// a browser sends with a cross-origin request, and its route has no `cors`, which would expose them.
-pub(super) fn exposes_rate_headers(rules: &WorkerRules, context: &RequestContext) -> bool {
-    context.head.as_ref().is_some_and(|head| head.fields.contains("origin"))
-        && policy(rules, context).is_none()
+/// Who reads the rate-limit headers.
+pub(super) fn rate_header_reader(rules: &WorkerRules, context: &RequestContext) -> HeaderReader {
+    let policy = policy(rules, context);
+    context.head.as_ref().map_or(HeaderReader::Any, |head| HeaderReader::of(&head.fields, policy))
 }

@@ -26,8 +26,8 @@ impl DraftResponse {
         }
     }
 
-    /// Whether a client of HTTP/2 would take the response for the beginning of the tunnel that `head` asks
-    /// for: to a CONNECT, any 2xx is.
+    /// True if an HTTP/2 client would mistake the response for an accepted tunnel: any 2xx answer to CONNECT
+    /// opens one.
     pub(super) fn is_mistaken_for_tunnel(&self, head: Option<&RequestHead>) -> bool {
         let begins_tunnel = matches!(self, Self::Upstream(_, UpstreamContent::Tunnel(_)));
         self.status().is_success() && !begins_tunnel && head.is_some_and(is_extended_connect)

@@ -12,7 +12,8 @@ use super::{
     context::RedisShared,
     node::{NodeConnection, RedisNode},
     presence_keys::PresenceKeys,
-    script::{self, ScriptRef, Scripts},
+    script::{self, Scripts},
+    script_call::ScriptRef,
     sentinel::SentinelGroup,
     sentinel_watch::SentinelWatch,
     shard_id::{self, ShardId},
@@ -284,8 +285,8 @@ impl RedisBackend {
             return Err(failure);
         };
         let (node, redirect) = cluster.redirect(&error, &node).ok_or(failure)?;
-        let mut connection = node.open_connection().await?;
-        let reply = run(&mut connection, command, Some(redirect));
+        let connection = node.open_connection().await?;
+        let reply = run(&connection, command, Some(redirect));
         match self.within_response_timeout(reply).await {
             Ok(reply) => reply.map_err(|error| RedisFailure::classify(&error)),
             Err(_) => Err(RedisFailure::Timeout),
@@ -297,9 +298,9 @@ impl RedisBackend {
         node: &RedisNode,
         command: impl Fn(ScriptRef) -> Cmd,
     ) -> Result<T, NodeError> {
-        let mut connection =
+        let connection =
             node.open_connection().await.map_err(|failure| NodeError { failure, error: None })?;
-        let reply = run(&mut connection, command, None);
+        let reply = run(&connection, command, None);
         match self.within_response_timeout(reply).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(error)) => {

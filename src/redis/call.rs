@@ -2,7 +2,12 @@
 
 use ::redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 
-use super::{RedisFailure, connect::is_redirect, error_code, script::ScriptRef};
+use super::{
+    RedisFailure,
+    connect::is_redirect,
+    error_code,
+    script_call::{Script, ScriptRef},
+};
 
 /// Why an attempt at a call failed.
 pub(super) struct AttemptError {
@@ -38,26 +43,21 @@ pub(super) enum ClusterRedirect {
     Ask,
 }
 
-/// Runs a script by its hash, and by its text if the server has not cached it.
+/// Calls a script.
 ///
 /// # Errors
 ///
 /// The server's error reply, or the connection's failure.
 pub(super) async fn run<T: FromRedisValue>(
-    connection: &mut MultiplexedConnection,
+    connection: &MultiplexedConnection,
     command: impl Fn(ScriptRef) -> Cmd,
     redirect: Option<ClusterRedirect>,
 ) -> Result<T, RedisError> {
-    let reply: Result<T, _> = send(connection, &command(ScriptRef::Hash), redirect).await;
-    if reply.as_ref().is_err_and(is_script_missing) {
-        return send(connection, &command(ScriptRef::Text), redirect).await;
-    }
-    reply
-}
-
-/// Whether Redis has not cached the script. Then it executed nothing, so sending again cannot charge twice.
-pub(super) fn is_script_missing(error: &RedisError) -> bool {
-    error.code() == Some("NOSCRIPT")
+    let send = |command| {
+        let mut connection = connection.clone();
+        async move { send(&mut connection, &command, redirect).await }
+    };
+    Script::invoke(command, send).await
 }
 
 /// Sends one command.

@@ -11,10 +11,11 @@ use super::{
     RedisBackend, RedisFailure,
     backend::Layout,
     breaker::{BreakerConnection, LiveConnection},
-    call::{AttemptError, ClusterRedirect, is_script_missing, send},
+    call::{AttemptError, ClusterRedirect, send},
     cluster::{Cluster, SlotMap},
     late_reply::{CallError, LATE_REPLY_TIMEOUT, LateReply, ReplyFuture},
-    script::{self, ScriptRef},
+    script,
+    script_call::{ScriptRef, is_script_missing},
     shard_id::ShardId,
 };
 use crate::{
@@ -311,18 +312,19 @@ impl CallAttempt {
         Self { connection, live, is_unsent: false, reply: None }
     }
 
-    /// Sends the script's hash, and its text if the server has not cached it. If this future is dropped
-    /// while it waits, the reply that may still come is in `self.reply`.
+    /// Calls a script as [`Script::invoke`](super::Script::invoke). If this future is dropped while it waits,
+    /// `self.reply` is the reply that may still come.
     async fn run(
         &mut self,
         command: impl Fn(ScriptRef) -> Cmd,
         redirect: Option<ClusterRedirect>,
     ) -> Result<Vec<i64>, RedisError> {
-        let reply = self.send(command(ScriptRef::Hash), redirect).await;
-        if reply.as_ref().is_err_and(is_script_missing) {
-            return self.send(command(ScriptRef::Text), redirect).await;
+        match self.send(command(ScriptRef::Hash), redirect).await {
+            Err(error) if is_script_missing(&error) => {
+                self.send(command(ScriptRef::Text), redirect).await
+            }
+            reply => reply,
         }
-        reply
     }
 
     async fn send(

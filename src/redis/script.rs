@@ -4,18 +4,18 @@ use std::sync::LazyLock;
 
 use ::redis::{Cmd, Pipeline};
 
-use super::script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK};
+use super::{
+    script_call::{Script, ScriptRef},
+    script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK},
+};
 use crate::limit::{
     Acquisition, Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Grant, Key,
     Limit, Millis, Quota, StoreDecision, Verdict,
 };
 
 /// The scripts that workers call.
-const TEXTS: [&str; 4] = [CHARGE, ACQUIRE, PEEK, ADJUST];
-
-/// The SHA-1 of each of [`TEXTS`], in hexadecimal.
-static HASHES: LazyLock<[Box<str>; 4]> =
-    LazyLock::new(|| TEXTS.map(|text| ::redis::Script::new(text).get_hash().into()));
+static SCRIPTS: LazyLock<[Script; 4]> =
+    LazyLock::new(|| [CHARGE, ACQUIRE, PEEK, ADJUST].map(Script::new));
 
 /// Reports a gateway alive, and returns the gateways that are alive and recent deletions.
 pub(super) const PRESENCE: &str = include_str!("../../lua/presence.lua");
@@ -32,25 +32,16 @@ const MAX_TIME: Millis = 1 << 52;
 
 /// Makes the commands that read and write records in one namespace.
 pub(super) struct Scripts {
-    charge: Box<str>,
-    acquire: Box<str>,
-    peek: Box<str>,
-    adjust: Box<str>,
+    charge: Script,
+    acquire: Script,
+    peek: Script,
+    adjust: Script,
     namespace: Box<str>,
-}
-
-/// How a command names its script.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ScriptRef {
-    /// By its hash: `EVALSHA`.
-    Hash,
-    /// By its text, which Redis then caches: `EVAL`.
-    Text,
 }
 
 impl Scripts {
     pub(super) fn new(namespace: &str) -> Self {
-        let [charge, acquire, peek, adjust] = HASHES.clone();
+        let [charge, acquire, peek, adjust] = SCRIPTS.clone();
         Self { charge, acquire, peek, adjust, namespace: namespace.into() }
     }
 
@@ -58,8 +49,8 @@ impl Scripts {
     pub(super) fn exists_command() -> Cmd {
         let mut command = ::redis::cmd("SCRIPT");
         command.arg("EXISTS");
-        for hash in &*HASHES {
-            command.arg(&**hash);
+        for script in &*SCRIPTS {
+            command.arg(&*script.hash);
         }
         command
     }
@@ -68,22 +59,17 @@ impl Scripts {
     /// [`Self::exists_command`].
     pub(super) fn load_commands(loaded: &[bool]) -> Pipeline {
         let mut loads = ::redis::pipe();
-        for (index, text) in TEXTS.iter().enumerate() {
+        for (index, script) in SCRIPTS.iter().enumerate() {
             if loaded.get(index) != Some(&true) {
-                loads.cmd("SCRIPT").arg("LOAD").arg(text).ignore();
+                loads.cmd("SCRIPT").arg("LOAD").arg(script.text).ignore();
             }
         }
         loads
     }
 
     /// The command that charges. `now` replaces the server's clock, in tests.
-    pub(super) fn charge(
-        &self,
-        script: ScriptRef,
-        charges: &[Charge<'_>],
-        now: Option<Millis>,
-    ) -> Cmd {
-        let mut command = script.command(&self.charge, CHARGE);
+    pub(super) fn charge(&self, by: ScriptRef, charges: &[Charge<'_>], now: Option<Millis>) -> Cmd {
+        let mut command = self.charge.command(by);
         self.push_charges(&mut command, charges, now);
         if charges.len() > 1 {
             for charge in charges {
@@ -96,12 +82,12 @@ impl Scripts {
     /// The command that charges units for a lease. `now` as for [`Self::charge`].
     pub(super) fn acquire(
         &self,
-        script: ScriptRef,
+        by: ScriptRef,
         acquisition: &Acquisition<'_>,
         now: Option<Millis>,
     ) -> Cmd {
         let Acquisition { limit, key, demand } = acquisition;
-        let mut command = script.command(&self.acquire, ACQUIRE);
+        let mut command = self.acquire.command(by);
         command.arg(1).arg(record_key(&self.namespace, limit, *key)).arg(time_arg(now));
         push_limit(&mut command, limit, demand.minimum);
         command.arg(demand.needed).arg(demand.extra).arg(demand.extra_divisor.max(1));
@@ -110,13 +96,8 @@ impl Scripts {
     }
 
     /// The command that decides without charging. `now` as for [`Self::charge`].
-    pub(super) fn peek(
-        &self,
-        script: ScriptRef,
-        charges: &[Charge<'_>],
-        now: Option<Millis>,
-    ) -> Cmd {
-        let mut command = script.command(&self.peek, PEEK);
+    pub(super) fn peek(&self, by: ScriptRef, charges: &[Charge<'_>], now: Option<Millis>) -> Cmd {
+        let mut command = self.peek.command(by);
         self.push_charges(&mut command, charges, now);
         command
     }
@@ -124,11 +105,11 @@ impl Scripts {
     /// The command that adjusts charges. `now` as for [`Self::charge`].
     pub(super) fn adjust(
         &self,
-        script: ScriptRef,
+        by: ScriptRef,
         adjustments: &[Adjustment<'_>],
         now: Option<Millis>,
     ) -> Cmd {
-        let mut command = script.command(&self.adjust, ADJUST);
+        let mut command = self.adjust.command(by);
         command.arg(adjustments.len());
         for adjustment in adjustments {
             command.arg(record_key(&self.namespace, adjustment.limit, adjustment.key));
@@ -164,18 +145,6 @@ impl Scripts {
         for charge in charges {
             push_limit(command, charge.limit, charge.cost);
         }
-    }
-}
-
-impl ScriptRef {
-    fn command(self, hash: &str, text: &str) -> Cmd {
-        let (name, script) = match self {
-            Self::Hash => ("EVALSHA", hash),
-            Self::Text => ("EVAL", text),
-        };
-        let mut command = ::redis::cmd(name);
-        command.arg(script);
-        command
     }
 }
 

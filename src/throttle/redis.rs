@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use ::redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
+use ::redis::{Cmd, FromRedisValue, RedisError};
 
 use super::{
     geometry::Millis,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    redis::{Connector, NodeConnection, RedisFailure},
+    redis::{Connector, NodeConnection, RedisFailure, Script, ScriptRef},
 };
 
 /// Timeout of one call. A payload can be several MB long, so this is much longer than the timeout of a
@@ -61,15 +61,26 @@ impl RedisFilterStore {
         self.clock.manual_now().unwrap_or(0)
     }
 
-    /// Runs a script on one key; `arguments` adds the arguments after the key.
-    async fn run<T: FromRedisValue>(
+    /// Calls a script on one key; `arguments` adds the arguments after the key.
+    async fn call<T: FromRedisValue>(
         &mut self,
         script: fn(&Self) -> &Script,
         key: &str,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<T, RedisFailure> {
         let connection = self.connection.as_ref().ok_or(RedisFailure::Io)?.connection.clone();
-        let outcome = self.try_run(connection, script(self), key, arguments).await;
+        let command = |by: ScriptRef| {
+            let mut command = script(self).command(by);
+            command.arg(1).arg(key);
+            arguments(&mut command);
+            command
+        };
+        let reply = Script::invoke(command, |command| {
+            self.stats.calls.add(1);
+            let mut connection = connection.clone();
+            async move { command.query_async(&mut connection).await }
+        });
+        let outcome = self.timed(reply).await;
         self.check_connection(outcome)
     }
 
@@ -87,37 +98,18 @@ impl RedisFilterStore {
         self.stats.calls.add(1);
         let command = ::redis::cmd("TIME");
         let reply = self.timed(command.query_async(&mut connection)).await;
-        let reply =
-            reply.and_then(|time| time.map_err(|error| self.connector.classify_error(&error)));
         let (seconds, micros): (u64, u64) = self.check_connection(reply)?;
         Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
     }
 
-    async fn timed<T>(&self, work: impl Future<Output = T>) -> Result<T, RedisFailure> {
-        self.clock.timeout(self.timeout, work).await.map_err(|_| RedisFailure::Timeout)
-    }
-
-    async fn try_run<T: FromRedisValue>(
+    /// Waits for a reply within the timeout, and classifies its error.
+    async fn timed<T>(
         &self,
-        mut connection: MultiplexedConnection,
-        script: &Script,
-        key: &str,
-        arguments: impl Fn(&mut Cmd),
+        reply: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisFailure> {
-        for (verb, body) in [("EVALSHA", &*script.sha), ("EVAL", script.text)] {
-            let mut command = ::redis::cmd(verb);
-            command.arg(body).arg(1).arg(key);
-            arguments(&mut command);
-            self.stats.calls.add(1);
-            let reply = self.timed(command.query_async(&mut connection)).await;
-            match reply? {
-                Ok(value) => return Ok(value),
-                // The script is not cached in Redis, so nothing was executed: send it.
-                Err(error) if error.code() == Some("NOSCRIPT") => {}
-                Err(error) => return Err(self.connector.classify_error(&error)),
-            }
-        }
-        Err(RedisFailure::Reply)
+        let reply = self.clock.timeout(self.timeout, reply).await;
+        let reply = reply.map_err(|_| RedisFailure::Timeout)?;
+        reply.map_err(|error| self.connector.classify_error(&error))
     }
 }
 
@@ -145,7 +137,7 @@ impl FilterStore for RedisFilterStore {
             known.unwrap_or(PayloadVersion { timestamp: 0, len: 0 });
         let key = format!("{}{minute}", self.prefix);
         let (state, timestamp, len, payload): (u8, u64, u64, Vec<u8>) = self
-            .run(
+            .call(
                 |store| &store.read,
                 &key,
                 |command| {
@@ -175,7 +167,7 @@ impl FilterStore for RedisFilterStore {
         let (key, manual) = (format!("{}{minute}", self.prefix), self.manual_now());
         self.stats.bytes_written.add(payload.len() as u64);
         let (written, timestamp): (u8, u64) = self
-            .run(
+            .call(
                 |store| &store.commit,
                 &key,
                 |command| {
@@ -188,17 +180,5 @@ impl FilterStore for RedisFilterStore {
             1 => Ok(CommitOutcome::Committed(timestamp)),
             _ => Err(RedisFailure::Reply),
         }
-    }
-}
-
-/// A script, and its SHA-1 digest, by which Redis caches it.
-struct Script {
-    text: &'static str,
-    sha: Box<str>,
-}
-
-impl Script {
-    fn new(text: &'static str) -> Self {
-        Self { text, sha: ::redis::Script::new(text).get_hash().into() }
     }
 }

@@ -15,7 +15,7 @@ use crate::plan::{
     self, CallerShare, Decision, DecisionInput, Evidence, NextStep, Refusal, RequestAttributes,
     RequestView, RoutePlan, RoutedRequest,
 };
-use crate::respond::{self, ErrorForm, LimitReport};
+use crate::respond::{self, ErrorForm, HeaderReader, LimitReport};
 use crate::snapshot::{Action, LimitRequest, Route, Snapshot};
 use crate::store::memory::MemoryStore;
 use crate::upstream::balance::{Balancer, EndpointView, PickRequest, WeightedEndpoint};
@@ -253,8 +253,8 @@ impl Explanation {
             let admitted = charge(&mut limits, now);
             let admission = if admitted { Admission::Admitted } else { Admission::Refused };
             self.decision = admission.label();
-            let exposes = head.fields.contains("origin") && route.cors.is_none();
-            self.add_rate_headers(snapshot, &limits, exposes);
+            let reader = HeaderReader::of(&head.fields, route.cors.as_ref());
+            self.add_rate_headers(snapshot, &limits, reader);
             if !admitted {
                 self.set_refusal(&GatewayError::LimitExceeded, &limits, Some(route));
             }
@@ -304,11 +304,11 @@ impl Explanation {
         &mut self,
         snapshot: &Snapshot,
         limits: &[LimitCharge<'_>],
-        cross_origin: bool,
+        reader: HeaderReader,
     ) {
         let mut fields = Fields::new();
         let reports = limits.iter().map(LimitCharge::report);
-        respond::write_rate_headers(&mut fields, reports, snapshot.headers, cross_origin);
+        respond::write_rate_headers(&mut fields, reports, snapshot.headers, reader);
         self.add_headers(&fields);
     }
 

@@ -67,14 +67,14 @@ impl Gateway {
     }
 }
 
-/// The value of a header that is not a list. Several are as none: the sender is not to be followed.
+/// The value of a single-valued header; duplicates are ignored as untrustworthy.
 fn only_value<'h>(head: &'h RequestHead, name: &str) -> Option<&'h [u8]> {
     let mut values = head.fields.get_all(name);
     values.next().filter(|_| values.next().is_none())
 }
 
 impl RequestContext {
-    /// Passes the spans of a sampled request on. Call it when the request ends, `duration` after its begin.
+    /// Passes the spans of a sampled request on. Call when the request ends; `duration` is its total time.
     #[cold]
     pub(super) fn finish_trace(&mut self, duration: std::time::Duration) {
         let Some(queue) = self.tracing.queue.take() else { return };
@@ -103,7 +103,7 @@ impl RequestContext {
             scheme: self.connection_scheme,
             protocol: head.map_or("", |head| head.version.protocol()),
             host: cut(&host, MAX_HOST),
-            // As in the access log: without one, addresses are not told.
+            // Omitted unless there is an access log.
             client: self.access_logger.as_ref().map(|_| self.client_ip),
             route: route.map(|own| (own.name.clone(), own.edits.pattern.as_str().into())),
             status: self.status(),

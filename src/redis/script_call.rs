@@ -1,0 +1,59 @@
+//! A script that is called by its hash, or by its text if the server has not cached it.
+
+use ::redis::{Cmd, RedisError};
+
+/// A script.
+#[derive(Clone)]
+pub(crate) struct Script {
+    pub(super) text: &'static str,
+    /// Its SHA-1 in hexadecimal, under which Redis caches it.
+    pub(super) hash: Box<str>,
+}
+
+/// How a command names its script.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ScriptRef {
+    /// By its hash: `EVALSHA`.
+    Hash,
+    /// By its text, which Redis then caches: `EVAL`.
+    Text,
+}
+
+impl Script {
+    pub(crate) fn new(text: &'static str) -> Self {
+        Self { text, hash: ::redis::Script::new(text).get_hash().into() }
+    }
+
+    /// The command that calls the script, without keys and arguments.
+    pub(crate) fn command(&self, by: ScriptRef) -> Cmd {
+        let (name, script) = match by {
+            ScriptRef::Hash => ("EVALSHA", &*self.hash),
+            ScriptRef::Text => ("EVAL", self.text),
+        };
+        let mut command = ::redis::cmd(name);
+        command.arg(script);
+        command
+    }
+
+    /// Sends the `command` that names the script by its hash and, if the server has not cached it, by its
+    /// text.
+    ///
+    /// # Errors
+    ///
+    /// The error of `send`.
+    pub(crate) async fn invoke<T, F: Future<Output = Result<T, RedisError>>>(
+        command: impl Fn(ScriptRef) -> Cmd,
+        send: impl Fn(Cmd) -> F,
+    ) -> Result<T, RedisError> {
+        match send(command(ScriptRef::Hash)).await {
+            Err(error) if is_script_missing(&error) => send(command(ScriptRef::Text)).await,
+            reply => reply,
+        }
+    }
+}
+
+/// True if the server has not cached the script. Then it executed nothing, so sending it again cannot charge
+/// twice.
+pub(super) fn is_script_missing(error: &RedisError) -> bool {
+    error.code() == Some("NOSCRIPT")
+}
