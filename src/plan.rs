@@ -52,7 +52,7 @@ use crate::{
     identity::{ClientAddress, CredentialSource, KeyPlan, KeySecret, Subject},
     limit::Charge,
     route::{
-        ConditionalRoute, Lookup, Params, Verdict,
+        ConditionResult, ConditionalRoute, Lookup, Params,
         normalize::{normalize, routed_form},
     },
     snapshot::{Action, LimitRequest, Route, Snapshot},
@@ -149,11 +149,11 @@ impl<'r> RequestAttributes<'r> {
         let decide = |route: &ConditionalRoute| match *evidence {
             Evidence::Log { has_query, .. } => self.recorded_verdict(route, has_query, &query),
             Evidence::Request { share, .. } => match self.meets(snapshot, route, share, &query) {
-                Ok(true) => Verdict::Met,
-                Ok(false) => Verdict::Unmet,
+                Ok(true) => ConditionResult::Met,
+                Ok(false) => ConditionResult::Unmet,
                 Err(error) => {
                     ambiguous = Some(error);
-                    Verdict::Unknown
+                    ConditionResult::Unknown
                 }
             },
         };

@@ -47,7 +47,7 @@ mod presence_keys;
 mod probe;
 mod script;
 mod script_call;
-#[expect(unreachable_pub, reason = "the test kit compiles this file, too")]
+#[expect(unreachable_pub, reason = "the test kit also compiles this file")]
 mod script_texts;
 mod sentinel;
 mod sentinel_watch;

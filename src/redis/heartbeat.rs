@@ -30,7 +30,7 @@ struct ReportStreak(Option<Uptime>);
 
 impl ReportStreak {
     /// Extends the streak by a report, or ends it. Returns whether it has lasted [`REPORT_LIFETIME`]: then
-    /// every gateway that is alive has reported during it, too.
+    /// every gateway that is alive has also reported during it.
     fn record(&mut self, is_ok: bool, now: Uptime) -> bool {
         self.0 = is_ok.then(|| self.0.unwrap_or(now));
         self.0.is_some_and(|start| {

@@ -1,7 +1,7 @@
 //! Ranks records for eviction from a full store.
 //!
-//! An evicted record loses its count. A record therefore ranks higher the more of its quota is used, and the
-//! more requests used it; of equals, the older ranks higher. A flood of made-up keys is then evicted
+//! An evicted record loses its count. Records are therefore ranked by the used part of their quota, then by
+//! requests, then by age. A flood of made-up keys is then evicted
 //! first: each key is charged once, at whatever cost, and is newer than the callers that it competes with.
 //! The exception is a flood that no bounded store can distinguish from callers: as many keys as there is
 //! room for, each with as many requests (up to [`MAX_LEVEL`]) and as much of its quota used as the callers.

@@ -319,8 +319,8 @@ impl<W: LeaseWaiter> Lease<W> {
             let queue = mem::take(&mut self.queue);
             queue.end(|cost| if cost == minimum { refused } else { WaiterOutcome::CallStore });
         }
-        // After a full grant, requests still wait only if units of the lease have expired that the fetch
-        // did not ask for, because they were there: these requests keep their places.
+        // After a full grant, a request still waits only if leased units expired during the fetch; it keeps its
+        // place.
         let is_discarded = fetch.is_some_and(|fetch| fetch.is_discarded);
         let discarded = if is_discarded { mem::take(&mut self.units.count) } else { 0 };
         self.queue.append(arrivals);

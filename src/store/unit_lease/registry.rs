@@ -356,8 +356,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         total
     }
 
-    /// Twice the number of gateways: beyond what they need, all of them together take at most half of what is
-    /// left.
+    /// Twice the number of gateways, so that the extra units of all gateways together are at most half of what
+    /// is left.
     fn extra_divisor(&self) -> u32 {
         self.gateways.load(Relaxed).max(1).saturating_mul(2)
     }

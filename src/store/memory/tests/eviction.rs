@@ -48,7 +48,7 @@ fn a_flood_of_made_up_keys_spares_callers_near_their_limit() {
     assert_eq!(spared(&store, &limit, 90), 20);
 }
 
-/// Without their records, more requests would be admitted beside those in flight.
+/// Without their records, more requests would be admitted in addition to those in flight.
 #[test]
 fn a_flood_that_spends_all_at_once_spares_requests_in_flight() {
     let (limit, narrow) = (limit("a", 100), limit("narrow", 1));
