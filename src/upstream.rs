@@ -2,7 +2,7 @@
 //!
 //! A request is retried only if that is safe. Headers that must not be forwarded are dropped, and a client
 //! cannot remove a header that limits count by. Idle connections are pooled per worker and endpoint. Load,
-//! health and the retry budget are those of the process: all workers know of a failing endpoint.
+//! health and the retry budget belong to the process: all workers see a failing endpoint.
 //!
 //! | file | content |
 //! |---|---|
@@ -115,7 +115,7 @@ pub enum UpstreamKind {
     Fixed(FixedResponse),
 }
 
-/// A server and how it is spoken to. Connections are pooled by it, also across reloads.
+/// A server and its protocol settings: the key of its connection pool, which survives reloads.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Target {
     /// Its address.
@@ -187,7 +187,7 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// The addresses that the PROXY protocol tells a server.
+/// The addresses that a server receives by the PROXY protocol.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ProxiedClient {
     /// The client's.

@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::activity::Activity;
 use super::{MAX_BODY, listener::AcceptingListener, problem::problem};
 use crate::{
-    connection::handshake,
+    connection::accept_tls,
     tls::ServerNames,
     transport::{RawSocket, Transport},
 };
@@ -198,7 +198,7 @@ async fn enforce_bounds(
 async fn open(socket: RawSocket, tls: Option<Arc<ServerNames>>) -> Option<Transport> {
     match (tls, socket) {
         (Some(names), RawSocket::Tcp(socket)) => {
-            let (stream, _) = handshake(socket, &names).await.ok()?;
+            let (stream, _) = accept_tls(socket, &names).await.ok()?;
             Some(tokio_rustls::TlsStream::Server(stream).into())
         }
         (_, socket) => Some(Transport::Plain(socket)),

@@ -8,13 +8,13 @@ use zstd::stream::raw::CParameter;
 use super::Encoding;
 
 /// The window of zstd, as a power of two in bytes: it bounds the memory of a body to 1.8 MiB at the
-/// default level (measured); a window of up to 8 MiB would be kept otherwise, by the client, too.
+/// default level (measured); otherwise gateway and client would each keep up to 8 MiB.
 const ZSTD_WINDOW_LOG: u32 = 18;
 
 /// The highest level of zstd whose own tables are small. Those of level 12 take 40 MiB, whatever the window.
 const MAX_SMALL_LEVEL: u8 = 3;
 
-/// The streaming encoder of one body. All input is in the output at the latest after [`Self::flush`].
+/// The streaming encoder of one body. [`Self::flush`] emits all input so far.
 pub struct Compressor {
     stream: Stream,
     /// Whether input may be left in the encoder.

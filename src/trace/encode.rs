@@ -16,7 +16,7 @@ use super::{
 const FLAGS: u32 = 0x101;
 /// The parent is in another process.
 const IS_REMOTE: u32 = 0x200;
-/// The methods that are told; any other is `_OTHER`.
+/// The known methods; any other becomes `_OTHER`.
 const METHODS: [&str; 9] =
     ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 

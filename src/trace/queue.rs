@@ -75,7 +75,7 @@ impl TraceQueue {
         }
     }
 
-    /// Takes at most `max` requests, those that wait longest.
+    /// Takes at most `max` requests, the oldest first.
     #[expect(clippy::vec_box, reason = "what is moved under the lock is a pointer")]
     pub(super) fn take(&self, max: usize) -> Vec<Box<RequestTrace>> {
         let traces = &mut self.waiting.lock().traces;

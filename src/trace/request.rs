@@ -180,7 +180,7 @@ impl RequestTrace {
         self.begin(ChildSpanKind::Attempt { server, resends, result: None }, now);
     }
 
-    /// The id of the attempt's span, which the request to the server tells.
+    /// The id of the attempt's span, which the request to the server carries.
     pub fn attempt_id(&mut self) -> u64 {
         let own = self.context.span_id;
         self.open().map_or(own, |child| child.id)

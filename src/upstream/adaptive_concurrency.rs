@@ -16,7 +16,8 @@
 //!   minute, and when the latency stays above twice the base: the limit is halved until the latency falls no
 //!   further. Envoy measures at 3 requests in flight instead, and refuses more meanwhile.
 //! - **Drops**: refused attempts and timeouts lower the limit by their share.
-//! - **Unused limits** do not grow: less than half of the limit in flight tells nothing of more.
+//! - **Unused limits** do not grow: use of less than half the limit does not show whether
+//!   a higher one would hold.
 
 mod window;
 
@@ -33,9 +34,11 @@ const TOLERANCE: f64 = 1.25;
 const MIN_GRADIENT: f64 = 0.5;
 /// The least decrease if attempts were dropped.
 const DROP_GRADIENT: f64 = 0.9;
-/// If less than half of the limit is in use, drops count in a window of so many attempts, and from this share
-/// on: the others are hardly for the load.
-const UNUSED_DROPS: (u32, f64) = (20, 0.1);
+/// If less than half of the limit is in use, drops count only in windows of at least this many attempts: fewer are
+/// unlikely to be caused by load.
+const UNUSED_DROPS_ATTEMPTS: u32 = 20;
+/// The least share of drops that counts in such a window.
+const UNUSED_DROPS_SHARE: f64 = 0.1;
 /// The limit at the start.
 const INITIAL_LIMIT: u32 = 20;
 /// The weight of a window in the base latency while the target is not loaded.
@@ -216,7 +219,7 @@ impl AdaptiveLimit {
             let in_flight = f64::from(window.max_in_flight);
             if is_used {
                 self.set_limit(self.limit.min(in_flight) * gradient, now);
-            } else if share >= UNUSED_DROPS.1 && window.len() >= UNUSED_DROPS.0 {
+            } else if share >= UNUSED_DROPS_SHARE && window.len() >= UNUSED_DROPS_ATTEMPTS {
                 self.set_limit((self.limit * gradient).max(2.0 * in_flight), now);
             }
             return;

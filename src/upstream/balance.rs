@@ -14,8 +14,8 @@
 //! The two policies of random choices also weigh the errors of an endpoint (`error_rate`), because one that refuses
 //! fast has few requests in flight.
 //!
-//! An endpoint that is drawn and not available is drawn again, in proportion to the weights, so that its
-//! share falls to all others and not to its neighbour. If few are available, all are inspected.
+//! If the drawn endpoint is unavailable, another is drawn by weight, so its share spreads over all others and not to
+//! its neighbour. If few are available, all are inspected.
 
 mod alias;
 mod draw;

@@ -1,4 +1,5 @@
-//! [`ClientHoldings`]: how many of something each client address holds.
+//! [`ClientHoldings`]: how many places or buffers of one target or upstream each client address holds.
+//! [`ClientUsage`](crate::client_usage::ClientUsage) has what it uses of the whole process.
 
 use std::{
     net::IpAddr,

@@ -177,7 +177,7 @@ impl EndpointState {
         PeakEwma::from_bits(self.latency.load(Relaxed)).cost(now)
     }
 
-    /// [`Self::latency`] of an endpoint that has ever responded; before, it has only that of failures.
+    /// The latency, or `None` before the first response: until then it reflects failures only.
     pub fn observed_latency(&self, now: u64) -> Option<u64> {
         self.has_responded().then(|| self.latency(now)).filter(|micros| *micros > 0)
     }

@@ -129,7 +129,7 @@ impl EndpointSet {
         }
         let random = ahash::RandomState::new().hash_one(now);
         for (index, member) in members.iter().enumerate() {
-            // Not all are to be measured at the same time.
+            // Stagger the measurements of the base latency.
             let random = random.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
             member.state.set_adaptive(servers.bounds.adaptive, random, now);
         }

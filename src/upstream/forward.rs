@@ -20,9 +20,8 @@ use std::{
 };
 
 use self::{
-    attempt::{Attempt, RequestAttempts},
+    attempt::{Attempt, AttemptRecord, RequestAttempts, Retries},
     exchange::exchange,
-    retry::{AttemptRecord, Retries},
 };
 use super::{
     BufferedUpload, EndpointSet, ProxiedClient, UpstreamRuntime,

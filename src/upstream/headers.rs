@@ -28,7 +28,7 @@ impl ProtectedHeaders {
         Self { own: names.into(), tested: Rc::default(), has_odd_names }
     }
 
-    /// Protects those in `tested`, too, which routes share.
+    /// Also protects the headers in `tested`, which routes share.
     #[must_use]
     pub fn with_tested(self, tested: &Rc<[HeaderName]>) -> Self {
         let is_odd = |name: &HeaderName| can_be_alias(name.as_str().as_bytes());
@@ -98,7 +98,7 @@ fn is_x_forwarded(name: &[u8]) -> bool {
 pub struct ListedFields<'f>(SmallVec<[&'f [u8]; 4]>);
 
 impl<'f> ListedFields<'f> {
-    /// The fields that `Connection` in `fields` lists, without those that are always end-to-end. `options`
+    /// The fields that `Connection` in `fields` lists, without fields that are always end-to-end. `options`
     /// are the parsed options of the same message.
     pub fn of(fields: &'f Fields, options: ConnectionOptions) -> Self {
         if !options.lists_fields {

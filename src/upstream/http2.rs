@@ -1,4 +1,4 @@
-//! Connections of HTTP/2 to one server, shared by the requests of a worker.
+//! HTTP/2 connections to one server, shared by the requests of a worker.
 //!
 //! - `http2.rs`: the connections, and the places on them.
 //! - `exchange.rs`: one exchange: the request, and the head of its response.
@@ -34,8 +34,8 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
 /// Most bytes of a request's body that wait for the server, on one stream.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Most bytes by which unread DATA frames of less than 256 bytes may fall short of that size, on all streams of a
-/// connection. They are read as soon as their tasks run: about 130,000 in between, of which each stream's
+/// Padding charged to unread DATA frames of a connection's streams: each counts as at least 256 bytes, up to this
+/// total. They are read as soon as their tasks run: about 130,000 in between, of which each stream's
 /// window allows 13,000 of ten bytes.
 const SMALL_FRAME_BUDGET: usize = 32 * 1024 * 1024;
 /// Most cancelled exchanges of the last second whose late frames are ignored.
@@ -48,7 +48,7 @@ const MAX_STREAMS: usize = 128;
 /// not read them.
 const CLOSE_TIMEOUT: u64 = 5_000;
 
-/// The connections of HTTP/2 to one server.
+/// The HTTP/2 connections to one server.
 #[derive(Default)]
 pub(super) struct Http2Connections {
     open: RefCell<Vec<Rc<UpstreamHttp2Connection>>>,

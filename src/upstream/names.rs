@@ -33,7 +33,7 @@ const MAX_ENDPOINTS: usize = 1024;
 /// The most addresses in a line of the log.
 const MAX_LOGGED: usize = 16;
 
-/// Resolves the names of all upstreams, also of those that a reload adds. `resolved` is dropped when the names
+/// Resolves the names of all upstreams, including upstreams added by reloads. `resolved` is dropped when the names
 /// of the first configuration have been tried once. Ends when it is dropped.
 pub async fn resolve(registry: Arc<UpstreamRegistry>, resolved: Sender<()>) {
     let (mut tasks, mut first) = (JoinSet::new(), Some(resolved));

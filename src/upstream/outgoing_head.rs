@@ -272,7 +272,7 @@ impl AttemptHead<'_> {
         out.extend_from_slice(b" HTTP/1.1\r\n");
     }
 
-    /// Writes the header fields that the server receives, without those that delimit the body or ask for an upgrade.
+    /// Writes the header fields that the server receives, except for body length and upgrade.
     ///
     /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped; so are fields that `Connection` lists, unless they are
     /// protected. The forwarding fields of a trusted peer are kept and extended, those of any other peer are

@@ -32,7 +32,7 @@ use crate::{
 
 /// The maximum number of idle connections; a further one is closed.
 const MAX_IDLE: usize = 512;
-/// The maximum number of requests that wait for one connection of HTTP/2 that is being opened. Servers usually
+/// The maximum number of requests that wait for one HTTP/2 connection that is being opened. Servers usually
 /// allow about 100 streams.
 const MAX_WAITING: usize = 100;
 /// One worker's connections to one server. The most recently used idle connection is taken first.
@@ -61,7 +61,7 @@ pub struct PoolTable {
 pub(super) enum UpstreamConnection {
     /// Of HTTP/1.1.
     Http1(UpstreamHttp1Connection),
-    /// A place on one of HTTP/2.
+    /// A place on an HTTP/2 connection.
     Http2(Http2Slot),
 }
 
@@ -210,7 +210,7 @@ impl Pool {
         wanted.is_upgrade && self.target().protocol == Protocol::Auto
     }
 
-    /// Takes an idle connection, or a place on one of HTTP/2. Connections that the server has closed are
+    /// Takes an idle connection, or a place on an HTTP/2 connection. Connections that the server has closed are
     /// dropped.
     pub(super) fn take(&self, wanted: LinkWanted) -> Option<UpstreamConnection> {
         let is_http2 = self.is_http2(wanted);
@@ -234,7 +234,7 @@ impl Pool {
 
     /// Opens a connection within `connect_timeout`, handshakes included.
     ///
-    /// One connection of HTTP/2 is opened for up to [`MAX_WAITING`] requests, which share it.
+    /// One HTTP/2 connection is opened for up to [`MAX_WAITING`] requests, which share it.
     pub(super) async fn connect(
         &self,
         connect_timeout: Duration,

@@ -30,7 +30,7 @@ use crate::{tls::ALPN_HTTP2, transport::RawSocket};
 /// failed.
 const MAX_RECEIVED: u64 = 64 * 1024;
 
-/// Checks the targets of all upstreams, also of those that a reload or a name server adds. Ends when it is
+/// Checks the targets of all upstreams, including targets added by reloads and name servers. Runs until it is
 /// dropped.
 pub async fn run(registry: Arc<UpstreamRegistry>) {
     let mut tasks = JoinSet::new();

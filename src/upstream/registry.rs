@@ -200,7 +200,7 @@ impl UpstreamRuntime {
         self.replace(&current, servers, addresses);
     }
 
-    /// Replaces the endpoints with those that its names were resolved to. Returns false if the configuration
+    /// Replaces the endpoints with the addresses that its names were resolved to. Returns false if the configuration
     /// has changed since `servers` was read.
     pub fn set_addresses(&self, servers: &Arc<Servers>, addresses: Vec<EndpointAddress>) -> bool {
         let _replacing = self.replacing.lock();

@@ -58,7 +58,7 @@ pub(super) enum BodySource {
     },
 }
 
-/// The body of a response of HTTP/1.
+/// The body of an HTTP/1 response.
 pub(super) struct Http1Body {
     connection: Option<UpstreamHttp1Connection>,
     /// The request, while it is not completely sent.
@@ -272,7 +272,7 @@ impl BodySource {
         *self = Self::Ended { declared_length: self.declared_length(), trailers };
     }
 
-    /// The body that follows `head`, the response of HTTP/1 to a request with `method`.
+    /// The body that follows `head`, the HTTP/1 response to a request with `method`.
     pub(super) fn http1(
         head: &ResponseHead,
         method: &Method,
@@ -283,7 +283,7 @@ impl BodySource {
         Self::Http1(Http1Body::new(head, method, connection, outgoing, in_flight))
     }
 
-    /// The body that follows `head`, the response of HTTP/2 to a request with `method`.
+    /// The body that follows `head`, the HTTP/2 response to a request with `method`.
     pub(super) fn http2(
         head: &ResponseHead,
         method: &Method,

@@ -15,7 +15,7 @@ pub(super) enum AliasTable {
 /// A column of the table: its own index up to a threshold, another one above.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
-    /// The share of the column's own index, in 1/2^32. The own index of a full column is its alias, too.
+    /// The share of the column's own index, in 1/2^32. A full column is its own alias.
     threshold: u32,
     alias: u32,
 }

@@ -274,7 +274,7 @@ fn the_load_of_hot_keys_is_bounded() {
     }
 }
 
-/// A view that tells the weight in service.
+/// A view with a known weight in service.
 struct InService<'a>(&'a Fleet);
 
 impl EndpointView for InService<'_> {
@@ -342,7 +342,7 @@ fn at_most_the_share_of_a_removed_endpoint_moves() {
     }
 }
 
-/// An ejected endpoint's keys move to those that they would move to if it were gone.
+/// An ejected endpoint's keys move to the endpoints that they would move to if it were gone.
 #[test]
 fn ejection_moves_only_the_keys_of_the_ejected_endpoint() {
     let balancer = balancer(Policy::Hash, &[1; 8]);
@@ -468,7 +468,7 @@ proptest! {
         }
     }
 
-    /// With weights, too, only the keys of a removed endpoint move, also of the one with the largest weight: the
+    /// Also with weights, only the keys of a removed endpoint move, also of the one with the largest weight: the
     /// points of the others stay while the ring has room for all.
     #[test]
     fn keys_move_only_from_a_removed_endpoint(

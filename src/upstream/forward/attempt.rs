@@ -17,10 +17,7 @@ use std::{io, pin::pin, rc::Rc, task::Poll, time::Duration};
 use smallvec::SmallVec;
 
 use self::{dial::Dialed, place::AttemptCandidate};
-use super::{
-    AttemptLog, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, WorkerEndpoints,
-    retry::{AttemptRecord, Retries},
-};
+use super::{AttemptLog, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, WorkerEndpoints};
 
 use crate::{
     clock::{Clock, Uptime},
@@ -61,6 +58,27 @@ pub(super) struct RequestAttempts<'r> {
     holder: Option<PlaceHolder<'r>>,
     /// True if a target had room, but not for this client: it holds its share, and may have to wait behind others.
     is_share_full: bool,
+}
+
+/// What a request may still do.
+pub(super) struct Retries {
+    /// The retries left.
+    pub(super) left: u32,
+    /// The new connections so far.
+    pub(super) new_connections: u32,
+    /// The times that it was sent again because a server had certainly not processed it.
+    pub(super) resends: u32,
+}
+
+/// An attempt whose result is recorded.
+#[derive(Clone, Copy)]
+pub(super) struct AttemptRecord {
+    pub(super) index: usize,
+    pub(super) kind: AttemptKind,
+    /// When it began, by the clock's uptime.
+    pub(super) start: Uptime,
+    /// The requests in flight at the endpoint at its start, with this one.
+    pub(super) concurrency: u32,
 }
 
 /// A connection on which an exchange may start.
@@ -278,7 +296,7 @@ impl<'r> RequestAttempts<'r> {
     /// Drives `future` until the request's own deadline has passed, which is the error.
     async fn until_deadline<F: Future>(&self, future: F) -> Result<F::Output, UpstreamError> {
         let state = self.client.state();
-        state.set_wait(Wait::Gateway);
+        state.set_wait(Wait::Internal);
         let mut future = pin!(future);
         std::future::poll_fn(|cx| match state.timeout() {
             Some(_) => Poll::Ready(Err(UpstreamError::Timeout)),

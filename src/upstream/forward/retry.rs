@@ -2,47 +2,25 @@
 
 use std::time::Duration;
 
-use super::{ForwardError, UpstreamError, attempt::RequestAttempts, exchange::FailedExchange};
+use super::{
+    ForwardError, UpstreamError,
+    attempt::{AttemptRecord, RequestAttempts, Retries},
+    exchange::FailedExchange,
+};
 use crate::{
-    clock::Uptime,
     connection_state::Timeout,
     http1::FramingError,
     trace::AttemptResult,
     upstream::{
-        RetryConditions,
-        connection_budget::is_own_shortage,
-        exchange::ExchangeError,
-        http2::max_resends,
-        request::OutgoingRequest,
-        retry_budget::backoff,
-        target_health::{AttemptKind, Failure},
+        RetryConditions, connection_budget::is_own_shortage, exchange::ExchangeError,
+        http2::max_resends, request::OutgoingRequest, retry_budget::backoff,
+        target_health::Failure,
     },
 };
 
 /// The maximum number of new connections for a request of which nothing was sent. Bounds the attempts at
 /// servers that accept connections and close them at once.
 const MAX_NEW_CONNECTIONS: u32 = 2;
-
-/// What a request may still do.
-pub(super) struct Retries {
-    /// The retries left.
-    pub(super) left: u32,
-    /// The new connections so far.
-    pub(super) new_connections: u32,
-    /// The times that it was sent again because a server had certainly not processed it.
-    pub(super) resends: u32,
-}
-
-/// An attempt whose result is recorded.
-#[derive(Clone, Copy)]
-pub(super) struct AttemptRecord {
-    pub(super) index: usize,
-    pub(super) kind: AttemptKind,
-    /// When it began, by the clock's uptime.
-    pub(super) start: Uptime,
-    /// The requests in flight at the endpoint at its start, with this one.
-    pub(super) concurrency: u32,
-}
 
 impl RequestAttempts<'_> {
     /// Returns if the request is sent again after this failure.

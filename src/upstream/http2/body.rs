@@ -1,4 +1,4 @@
-//! The bodies of an exchange of HTTP/2: the request's on its way to the server, and the response's.
+//! The bodies of an HTTP/2 exchange: the request's on its way to the server, and the response's.
 
 use std::{
     io,
@@ -27,7 +27,7 @@ pub(in crate::upstream) struct Upload {
     is_read: bool,
 }
 
-/// The body of a response of HTTP/2.
+/// The body of an HTTP/2 response.
 pub(in crate::upstream) struct Http2Body {
     stream: Http2Receiver,
     trailers: Option<Fields>,

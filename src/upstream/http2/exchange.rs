@@ -1,4 +1,4 @@
-//! One exchange on a connection of HTTP/2: sends the request, and waits for the head of its response.
+//! One exchange on an HTTP/2 connection: sends the request, and waits for the head of its response.
 
 use std::{
     io,
@@ -34,8 +34,8 @@ use crate::{
 /// Most times that a request is sent again because the server refused its stream. Without a bound, a server that
 /// refuses everything would get it in a loop.
 const MAX_REFUSALS: u32 = 2;
-/// Most times that a request is sent again because the server has ended the connection for requests after another
-/// one: servers do so after a number of requests that they do not tell.
+/// Most times that a request is sent again because the server has closed the connection to new requests: servers may
+/// do so after an undisclosed number of requests.
 const MAX_ENDED_CONNECTIONS: u32 = 8;
 
 impl Http2Slot {
@@ -53,7 +53,7 @@ impl Http2Slot {
         response_timeout: Option<u64>,
     ) -> Result<Http2Response, ExchangeError> {
         let state = client.state();
-        state.set_wait(Wait::Gateway);
+        state.set_wait(Wait::Internal);
         let mut send = self.connection.send.clone();
         std::future::poll_fn(|cx| match state.timeout() {
             Some(Timeout::Upstream | Timeout::Request) => Poll::Ready(Err(ExchangeError::Expired)),
@@ -241,7 +241,7 @@ fn response_head(status: StatusCode, headers: &http::HeaderMap) -> ResponseHead 
     }
 }
 
-/// Whether an exchange that failed so ends the use of its connection. A server that hangs keeps its
+/// True if this failure retires the connection. A server that hangs keeps its
 /// connections open; one that resets a stream goes on with the others.
 fn retires(error: &ExchangeError) -> bool {
     match error {
@@ -253,7 +253,7 @@ fn retires(error: &ExchangeError) -> bool {
     }
 }
 
-/// Whether the exchange failed because its connection did, not because of this response.
+/// True if the exchange failed because its connection did, not because of this response.
 pub(in crate::upstream) fn is_connection_lost(error: &ExchangeError) -> bool {
     let ExchangeError::Failed(error) = error else { return false };
     let malformed = error.get_ref().and_then(|error| error.downcast_ref::<FramingError>());

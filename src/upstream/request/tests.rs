@@ -356,7 +356,7 @@ fn http2_parts(
     Some(request.body(()).ok()?.into_parts().0)
 }
 
-/// Fields of HTTP/2, with bytes that HTTP/1 would read as something else.
+/// HTTP/2 fields, with bytes that HTTP/1 would read as something else.
 fn http2_fields() -> impl Strategy<Value = Vec<(String, Vec<u8>)>> {
     let name = prop_oneof![
         4 => "[a-z][a-z0-9_-]{0,12}",

@@ -15,7 +15,7 @@ pub enum Failure {
     Malformed,
     /// Responses that broke off within their bodies: as many in a row as failures eject a target.
     BrokenBodies,
-    /// A status code that tells of a failure.
+    /// A status code that counts as a failure.
     Status(u16),
 }
 

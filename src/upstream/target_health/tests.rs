@@ -178,7 +178,7 @@ fn one_attempt_has_the_trial_until_it_lapses() {
     assert!(health.begin_trial(0, due + 10_000), "the first trial's result was never recorded");
 }
 
-/// What was sent before the ejection ends after it and tells nothing new.
+/// Attempts sent before the ejection end after it, and change nothing.
 #[test]
 fn late_results_neither_end_nor_prolong_an_ejection() {
     let mut health = health(2);
@@ -281,7 +281,7 @@ fn a_share_of_zero_ejects_none() {
     assert_eq!(statuses(&health, NOW), ["up", "up"]);
 }
 
-/// When targets go from the configuration or the DNS, the share is that of those that stay.
+/// When targets go from the configuration or the DNS, the share is that of the remaining ones.
 #[test]
 fn a_rebuild_keeps_the_share() {
     let mut health = health(4);
@@ -304,7 +304,7 @@ fn events() -> impl Strategy<Value = Vec<(u64, usize, u8)>> {
 }
 
 proptest! {
-    /// In any history: no more than the share is ejected unless all are; the views tell the state; a target
+    /// In any history: no more than the share is ejected unless all are; the views show the state; a target
     /// that is ejected is due for a trial within the longest ejection.
     #[test]
     fn the_bound_holds_in_any_history(

@@ -7,7 +7,7 @@ const MIN_RAMP: u32 = 103;
 
 /// The bits of the kind.
 const KIND: u64 = 0b111;
-/// The bit that tells of failures since the last success.
+/// The bit for failures since the last success.
 const HAS_FAILURES: u64 = 0b1000;
 /// The bits below the time.
 const TIME_SHIFT: u32 = 4;
@@ -56,7 +56,7 @@ pub enum TargetStatus {
     Drained,
 }
 
-/// Whether an upstream can take requests.
+/// Whether an upstream can take requests, as its targets' health determines it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ServiceLevel {
     /// At least one target is in service.

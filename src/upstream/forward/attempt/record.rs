@@ -1,13 +1,13 @@
 //! Records how an attempt ended: in its span, in the health and the latency of its endpoint, and for adaptive
 //! concurrency.
 
-use super::{CONNECT_FAILED, RequestAttempts, millis};
+use super::{AttemptRecord, CONNECT_FAILED, RequestAttempts, millis};
 use crate::{
     trace::AttemptResult,
     upstream::{
         adaptive_concurrency::{Sample, SampleOutcome},
         balance::{FAILURE_LATENCY, Observed},
-        forward::{ForwardError, UpstreamError, retry::AttemptRecord},
+        forward::{ForwardError, UpstreamError},
         target_health::Failure,
     },
 };
