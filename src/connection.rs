@@ -11,12 +11,12 @@
 //! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::transport::ClientStream).
 //! - `output.rs`: writes a response, with back-pressure.
 //! - `tunnel.rs`: the bytes of another protocol, after an upgrade.
-//! - `opening.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
+//! - `handshake.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
 //! - `http2.rs`: a connection of HTTP/2.
 
+mod handshake;
 mod http2;
 mod input;
-mod opening;
 mod output;
 pub mod proxy_protocol;
 mod tunnel;
@@ -28,9 +28,9 @@ use std::{
     task::{Context, Poll},
 };
 
-pub use self::http2::Http2Connection;
+pub use self::handshake::{AcceptedConnection, Handshake, HandshakeError, accept_tls};
+pub use self::http2::ClientHttp2Connection;
 use self::input::{Input, ReceiveOutcome};
-pub use self::opening::{Opened, Opening, OpeningError, handshake};
 
 use crate::{
     clock::CoarseClock,
@@ -77,7 +77,7 @@ enum Disposition {
 }
 
 /// What the worker's sweep does to a connection, whatever its protocol.
-pub trait Swept {
+pub trait Sweepable {
     /// Expires the deadlines that have passed at `now`, in ms of the worker's coarse clock.
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts);
 
@@ -89,12 +89,12 @@ pub trait Swept {
 fn sweep_state(state: &StateCell, now: CoarseTime, timeouts: &ClientTimeouts) {
     match state.get().overdue(now, timeouts) {
         Some(timeout) => state.expire(timeout),
-        None if state.is_swept() => state.wake(),
+        None if state.wakes_on_sweep() => state.wake(),
         None => {}
     }
 }
 
-impl Swept for Connection {
+impl Sweepable for Connection {
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
         // With unread bytes, the runtime does not wake the task when the client closes.
         if self.has_unread.get() {

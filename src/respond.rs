@@ -50,7 +50,7 @@ use crate::{
     error::GatewayError,
     http1::Fields,
     limit::{Algorithm, Decision},
-    plan::Answer,
+    plan::LocalAnswer,
     snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders},
     throttle::{AdmissionDenied, POLICY},
     upstream::FixedResponse,
@@ -305,13 +305,13 @@ pub fn redirect_reply(location: &str, status: StatusCode) -> LocalReply {
 }
 
 /// The response of a decision that charges nothing. `cors` is that of the request's route.
-pub fn answer(answer: &Answer, cors: Option<&CorsPolicy>, request: &Fields) -> LocalReply {
+pub fn answer(answer: &LocalAnswer, cors: Option<&CorsPolicy>, request: &Fields) -> LocalReply {
     match (answer, cors) {
-        (Answer::RedirectHttps(location), _) => {
+        (LocalAnswer::RedirectHttps(location), _) => {
             redirect_reply(location, StatusCode::PERMANENT_REDIRECT)
         }
-        (Answer::Preflight(_), Some(cors)) => cors::preflight_reply(cors, request),
-        (Answer::Preflight(_), None) | (Answer::Options, _) => options_reply(),
+        (LocalAnswer::Preflight(_), Some(cors)) => cors::preflight_reply(cors, request),
+        (LocalAnswer::Preflight(_), None) | (LocalAnswer::Options, _) => options_reply(),
     }
 }
 

@@ -26,7 +26,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     clock::{CoarseClock, CoarseTime},
-    connection::{self, Connection, Http2Connection, Opened, Opening, OpeningError, Swept},
+    connection::{
+        self, AcceptedConnection, ClientHttp2Connection, Connection, Handshake, HandshakeError,
+        Sweepable,
+    },
     connection_state::{COARSE_TICK, CloseMode},
     gateway::{ConnectionPermit, Gateway, Peer, Shared},
     identity::client,
@@ -200,7 +203,7 @@ struct Worker {
     shutdown: Shutdown,
     /// Set by each sweep.
     coarse_clock: CoarseClock,
-    connections: RefCell<Vec<Weak<dyn Swept>>>,
+    connections: RefCell<Vec<Weak<dyn Sweepable>>>,
     /// The tasks of the connections.
     tasks: TaskTracker,
     /// How connections close while the worker drains; new connections start in this mode.
@@ -362,18 +365,18 @@ impl Worker {
         let accepted_at = self.coarse_clock.now();
         let destination = local_address(&socket, origin.address);
         let opened = if rules.is_plain_http1() {
-            Opened::plain(socket)
+            AcceptedConnection::plain(socket)
         } else {
-            let opening = Opening::new(self.coarse_clock.clone());
-            self.register(&opening);
+            let handshake = Handshake::new(self.coarse_clock.clone());
+            self.register(&handshake);
             let admit = is_balancer
                 .then_some(|ip| self.admit_client(&mut permit, client::canonical_address(ip)));
-            match Box::pin(opening.open(socket, admit, &rules)).await {
+            match Box::pin(handshake.open(socket, admit, &rules)).await {
                 Ok(opened) => opened,
-                Err(error) => return self.count_opening_error(peer, &error),
+                Err(error) => return self.count_handshake_error(peer, &error),
             }
         };
-        let Opened { transport, before, is_http2, proxied, certificate } = opened;
+        let AcceptedConnection { transport, before, is_http2, proxied, certificate } = opened;
         let mut addresses = proxied.unwrap_or(ProxiedClient { source: address, destination });
         let ip = client::canonical_address(addresses.source.ip());
         addresses.source.set_ip(ip);
@@ -393,7 +396,7 @@ impl Worker {
         };
         let (clock, max_requests) = (self.coarse_clock.clone(), http.max_requests_per_connection);
         if is_http2 {
-            let connection = Http2Connection::new(peer, clock, http.head, max_requests);
+            let connection = ClientHttp2Connection::new(peer, clock, http.head, max_requests);
             connection.continue_deadline(accepted_at);
             self.register(&connection);
             let transport = PrefixedStream::new(before, transport);
@@ -408,14 +411,14 @@ impl Worker {
     }
 
     /// Counts and logs a connection that ended before HTTP.
-    fn count_opening_error(&self, peer: IpAddr, error: &OpeningError) {
+    fn count_handshake_error(&self, peer: IpAddr, error: &HandshakeError) {
         let failure = match error {
-            OpeningError::ProxyProtocol => OpeningFailure::ProxyProtocol,
-            OpeningError::NotTls | OpeningError::Handshake(_) => OpeningFailure::Tls,
-            OpeningError::Timeout => OpeningFailure::Timeout,
-            OpeningError::Closed(_) => OpeningFailure::Closed,
+            HandshakeError::ProxyProtocol => OpeningFailure::ProxyProtocol,
+            HandshakeError::NotTls | HandshakeError::Tls(_) => OpeningFailure::Tls,
+            HandshakeError::Timeout => OpeningFailure::Timeout,
+            HandshakeError::Closed(_) => OpeningFailure::Closed,
             // Counted by `admit_client`.
-            OpeningError::Refused | OpeningError::Stopping => return,
+            HandshakeError::Refused | HandshakeError::Stopping => return,
         };
         self.gateway.metrics().count_opening_failure(failure);
         tracing::debug!(client = %peer, %error, "a connection ended before its first request");
@@ -445,7 +448,7 @@ impl Worker {
     }
 
     /// Lets the sweep see a connection, and the drain close it.
-    fn register<C: Swept + 'static>(&self, connection: &Rc<C>) {
+    fn register<C: Sweepable + 'static>(&self, connection: &Rc<C>) {
         connection.request_close(match self.close_mode.get() {
             // It was being opened, and its first request may be on the way.
             CloseMode::WhenIdle => CloseMode::AfterRequest,

@@ -22,7 +22,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::{Reason, server};
 
 use self::{flood::FloodDetector, send_queue::SendQueue, stream::Http2Stream};
-use super::{LINGER_TIMEOUT, MAX_DRAINED, Swept, linger, sweep_state};
+use super::{LINGER_TIMEOUT, MAX_DRAINED, Sweepable, linger, sweep_state};
 use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
@@ -65,7 +65,7 @@ const MAX_STREAMS_PER_POLL: u32 = 16;
 type Http2Server = server::Connection<PrefixedStream, Bytes>;
 
 /// A client connection of HTTP/2.
-pub struct Http2Connection {
+pub struct ClientHttp2Connection {
     state: StateCell,
     coarse_clock: CoarseClock,
     /// The open streams, for the sweep.
@@ -88,7 +88,7 @@ pub struct Http2Connection {
 /// The client broke the protocol, or floods the gateway with frames. Little of what it still sends is read.
 struct Abuse;
 
-impl Swept for Http2Connection {
+impl Sweepable for ClientHttp2Connection {
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
         sweep_state(&self.state, now, timeouts);
         self.streams.borrow_mut().retain(|stream| {
@@ -106,7 +106,7 @@ impl Swept for Http2Connection {
     }
 }
 
-impl Http2Connection {
+impl ClientHttp2Connection {
     /// A connection that was just accepted; see `Connection::new`.
     pub fn new(
         peer: Peer,

@@ -81,7 +81,7 @@ impl Connection {
             cut_reason: None,
         };
         let result = std::future::poll_fn(|cx| writer.poll(cx)).await;
-        self.state.set_swept(false);
+        self.state.set_wake_on_sweep(false);
         match result {
             Ok(()) => {
                 writer.context.mark_complete();
@@ -163,7 +163,7 @@ impl ResponseWriter<'_> {
                 match self.connection.socket.poll_write(cx, self.unsent.bytes()) {
                     Poll::Ready(Ok(count)) if count > 0 => {
                         self.unsent.advance(count);
-                        state.set_wait(Wait::Gateway);
+                        state.set_wait(Wait::Internal);
                         continue;
                     }
                     Poll::Ready(_) => return Poll::Ready(Err(CutReason::ClientClosed)),
@@ -196,7 +196,7 @@ impl ResponseWriter<'_> {
         match stream.read_ahead(cx) {
             ReadAheadOutcome::Unpaced => Poll::Pending,
             ReadAheadOutcome::Paced => {
-                self.connection.state.set_swept(true);
+                self.connection.state.set_wake_on_sweep(true);
                 Poll::Pending
             }
             ReadAheadOutcome::Lost => Poll::Ready(Err(CutReason::ClientSlow)),

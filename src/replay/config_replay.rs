@@ -15,7 +15,7 @@ use crate::{
     http1::{BodyLength, Fields, RequestHead, is_origin_form},
     identity::{CredentialSource, KeySecret},
     limit::{Adjustment, Admission, Algorithm, Change, Charge},
-    plan::{self, Answer, DecisionInput, Evidence, LimitRequests, NextStep, RequestView},
+    plan::{self, DecisionInput, Evidence, LimitRequests, LocalAnswer, NextStep, RequestView},
     snapshot::{LimitPolicy, LimitRequest, Snapshot},
     store::memory::MemoryStore,
 };
@@ -258,9 +258,9 @@ impl ConfigReplay {
         };
         let status = request.line.status;
         match plan::decide(&self.snapshot, &input, view).next {
-            NextStep::Answer(Answer::Options) => PlannedRequest::Unmatched(200),
-            NextStep::Answer(Answer::RedirectHttps(_)) => PlannedRequest::Unmatched(308),
-            NextStep::Answer(Answer::Preflight(route)) => {
+            NextStep::Answer(LocalAnswer::Options) => PlannedRequest::Unmatched(200),
+            NextStep::Answer(LocalAnswer::RedirectHttps(_)) => PlannedRequest::Unmatched(308),
+            NextStep::Answer(LocalAnswer::Preflight(route)) => {
                 PlannedRequest::Routed { route: route as u32, limit_requests: 0, status }
             }
             NextStep::Refuse(refusal) => match refusal.route {

@@ -227,7 +227,7 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
             None if state.timeout().is_some() => TunnelOutcome::TimedOut,
             None => {
                 // Nothing wakes the task if a source fails that is not read because its target is slow.
-                state.set_swept(self.upload.has_unsent() || self.download.has_unsent());
+                state.set_wake_on_sweep(self.upload.has_unsent() || self.download.has_unsent());
                 return Poll::Pending;
             }
         };
@@ -235,7 +235,7 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         self.failed = Some((outcome, failing_until.unwrap_or(state.now() + FLUSH_TIMEOUT)));
         // Only the sweep ends the wait for a side that takes no more.
         state.begin_tunnel(None);
-        state.set_swept(true);
+        state.set_wake_on_sweep(true);
         self.poll_abort(cx, state)
     }
 

@@ -89,7 +89,7 @@ impl UpstreamHttp1Connection {
         response_timeout: Option<u64>,
     ) -> Result<ResponseHead, ExchangeError> {
         let state = client.state();
-        state.set_wait(Wait::Gateway);
+        state.set_wait(Wait::Internal);
         std::future::poll_fn(|cx| {
             check_deadlines(state)?;
             let sending = outgoing.poll_send(&self.socket, cx);

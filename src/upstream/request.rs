@@ -234,7 +234,7 @@ impl OutgoingRequest {
     /// Records that the server took a part of the body: the next wait starts now.
     pub(super) fn mark_progress(&self) {
         if let Some(body) = &self.body {
-            body.client.state().set_wait(Wait::Gateway);
+            body.client.state().set_wait(Wait::Internal);
         }
     }
 
@@ -259,7 +259,7 @@ impl OutgoingRequest {
                 self.send_started = true;
                 if let Some(body) = &self.body {
                     // Progress: the next wait starts now.
-                    body.client.state().set_wait(Wait::Gateway);
+                    body.client.state().set_wait(Wait::Internal);
                 }
             }
             let flushed = socket.poll_flush(cx).map_err(SendError::Io)?;

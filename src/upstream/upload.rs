@@ -102,8 +102,8 @@ impl BufferedUpload {
             read
         });
         let filled = filled.await;
-        state.set_swept(false);
-        state.set_wait(Wait::Gateway);
+        state.set_wake_on_sweep(false);
+        state.set_wait(Wait::Internal);
         filled
     }
 
@@ -130,7 +130,7 @@ impl BufferedUpload {
                         return Poll::Ready(Err(BodyError::TooLong));
                     }
                     *progressed_at = state.now();
-                    state.set_wait(Wait::Gateway);
+                    state.set_wait(Wait::Internal);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
@@ -163,7 +163,7 @@ impl BufferedUpload {
         if self.client.length() != BodyLength::Chunked {
             return false;
         }
-        self.client.state().set_swept(true);
+        self.client.state().set_wake_on_sweep(true);
         // The coarse time of the last read may be a tick behind.
         let has_paused = self.client.state().now() > since + PAUSE + COARSE_TICK;
         body.has_paused = has_paused && balancer.has_share(client);
@@ -203,7 +203,7 @@ impl BufferedUpload {
         let Poll::Ready(read) = self.client.poll_body(cx, encoder, out) else {
             let may_pause = self.may_pause(body);
             if let Some(place) = &mut body.place {
-                state.set_swept(!may_pause);
+                state.set_wake_on_sweep(!may_pause);
                 if !may_pause && place.wait(state.now()) {
                     return Poll::Ready(Err(BodyError::TooSlow));
                 }
@@ -215,7 +215,7 @@ impl BufferedUpload {
         body.has_ended = count == 0;
         if body.has_ended || self.client.length() == BodyLength::Known(body.received) {
             body.place = None;
-            state.set_swept(false);
+            state.set_wake_on_sweep(false);
         } else if let Some(place) = &mut body.place {
             place.add(count);
             place.stop(state.now());

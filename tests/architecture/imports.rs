@@ -25,7 +25,7 @@ const LEAVES: [&str; 15] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 47] = [
+const ALLOWED: [(&str, &str, &str); 49] = [
     ("config", "escape", "faults quote what the file has"),
     ("identity", "escape", "errors quote what the request has"),
     ("config", "file", "it reads itself and the secrets that it names"),
@@ -73,6 +73,8 @@ const ALLOWED: [(&str, &str, &str); 47] = [
         "a route's header rules are written with the fields that it adds itself",
     ),
     ("transport", "http1", "a client stream's body is decoded and encoded as HTTP/1"),
+    ("transport", "clock", "a failed tunnel is flushed until a time of the worker's clock"),
+    ("connection_state", "clock", "deadlines are times of the worker's clock"),
     ("transport", "connection_state", "a tunnel keeps its connection's deadline"),
     ("upstream", "http1", "responses are read as strictly as requests"),
     ("upstream", "transport", "it has connections, and reads bodies of client streams"),

@@ -13,8 +13,8 @@ use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, KeySecret, KeyValues, Subject};
 use crate::limit::{Admission, Charge, Key, Outcome};
 use crate::plan::{
-    self, CallerShare, Decision, DecisionInput, Evidence, NextStep, Refusal, RequestAttributes,
-    RequestView, RoutePlan, RoutedRequest,
+    self, CallerShare, DecisionInput, Evidence, NextStep, RequestAttributes, RequestDecision,
+    RequestRefusal, RequestView, RoutePlan, RoutedRequest,
 };
 use crate::respond::{self, ErrorForm, HeaderReader, LimitReport};
 use crate::snapshot::{Action, LimitRequest, Route, Snapshot};
@@ -157,7 +157,7 @@ impl Explanation {
             key_secret: SECRET,
             throttle_secret: has_throttle.then_some(SECRET),
         };
-        let Decision { client, next, .. } = plan::decide(snapshot, &input, view.clone());
+        let RequestDecision { client, next, .. } = plan::decide(snapshot, &input, view.clone());
         if client.is_none() {
             return self.follow(next, snapshot, head);
         }
@@ -170,7 +170,7 @@ impl Explanation {
         if matches!(
             next,
             NextStep::Answer(_)
-                | NextStep::Refuse(Refusal { error: GatewayError::Misdirected, .. })
+                | NextStep::Refuse(RequestRefusal { error: GatewayError::Misdirected, .. })
         ) {
             return self.follow(next, snapshot, head);
         }
@@ -180,8 +180,10 @@ impl Explanation {
         self.changes.add_conditions(route);
         let routed = routed(snapshot, route, head, &attributes, request.scheme());
         self.changes.add_response(routed);
-        let is_denied =
-            matches!(next, NextStep::Refuse(Refusal { error: GatewayError::AccessDenied, .. }));
+        let is_denied = matches!(
+            next,
+            NextStep::Refuse(RequestRefusal { error: GatewayError::AccessDenied, .. })
+        );
         self.throttle = route.throttle && has_throttle && !is_denied;
         let NextStep::Proceed(plan) = next else { return self.follow(next, snapshot, head) };
         let matched =

@@ -107,7 +107,7 @@ impl BodyWriter<'_> {
             }
             if !self.unsent.is_empty() {
                 match self.poll_write(cx) {
-                    Poll::Ready(Ok(())) => state.set_wait(Wait::Gateway),
+                    Poll::Ready(Ok(())) => state.set_wait(Wait::Internal),
                     Poll::Ready(Err(reason)) => return Poll::Ready(Err(reason)),
                     Poll::Pending => {
                         state.begin_client_read_wait();
@@ -115,7 +115,7 @@ impl BodyWriter<'_> {
                         return match body.read_ahead(cx) {
                             ReadAheadOutcome::Unpaced => Poll::Pending,
                             ReadAheadOutcome::Paced => {
-                                state.set_swept(true);
+                                state.set_wake_on_sweep(true);
                                 Poll::Pending
                             }
                             ReadAheadOutcome::Lost => Poll::Ready(Err(CutReason::ClientSlow)),

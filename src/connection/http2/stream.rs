@@ -11,7 +11,7 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream, server::SendResponse};
 use http::{Request, StatusCode};
 
-use super::Http2Connection;
+use super::ClientHttp2Connection;
 use crate::{
     connection_state::{CloseMode, ConnectionState, StateCell},
     gateway::Gateway,
@@ -29,7 +29,7 @@ const MAX_INTERIM_RESPONSES: u32 = 32;
 
 /// One stream, which carries one request.
 pub(super) struct Http2Stream {
-    connection: Rc<Http2Connection>,
+    connection: Rc<ClientHttp2Connection>,
     state: StateCell,
     body: RefCell<Body>,
     /// The client's side of an extended CONNECT, until its tunnel begins.
@@ -58,7 +58,7 @@ struct Body {
 }
 
 impl Http2Stream {
-    pub(super) fn new(connection: Rc<Http2Connection>) -> Rc<Self> {
+    pub(super) fn new(connection: Rc<ClientHttp2Connection>) -> Rc<Self> {
         let state = StateCell::new(connection.coarse_clock.clone());
         let body = Body {
             stream: None,

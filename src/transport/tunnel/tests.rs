@@ -82,6 +82,7 @@ fn poll(tunnel: &mut ScriptedTunnel) -> Option<TunnelOutcome> {
 /// Polls `tunnel` at a coarse time in ms.
 fn poll_at(tunnel: &mut ScriptedTunnel, now: u64) -> Option<TunnelOutcome> {
     let state = StateCell::new(CoarseClock::new(CoarseTime::from_ms(now)));
+    state.begin_request();
     state.begin_tunnel(None);
     match tunnel.poll(&mut Context::from_waker(Waker::noop()), &state) {
         Poll::Ready(outcome) => Some(outcome),
@@ -207,6 +208,7 @@ fn an_idle_tunnel_is_aborted() {
     let [client, upstream] = ends;
     let mut tunnel = Tunnel::new(client, upstream, Buffer::default());
     let state = StateCell::new(CoarseClock::new(CoarseTime::ZERO));
+    state.begin_request();
     state.begin_tunnel(Some(100));
     state.expire(crate::connection_state::Timeout::Tunnel);
     let polled = tunnel.poll(&mut Context::from_waker(Waker::noop()), &state);

@@ -296,7 +296,7 @@ impl<'r> RequestAttempts<'r> {
     /// Drives `future` until the request's own deadline has passed, which is the error.
     async fn until_deadline<F: Future>(&self, future: F) -> Result<F::Output, UpstreamError> {
         let state = self.client.state();
-        state.set_wait(Wait::Gateway);
+        state.set_wait(Wait::Internal);
         let mut future = pin!(future);
         std::future::poll_fn(|cx| match state.timeout() {
             Some(_) => Poll::Ready(Err(UpstreamError::Timeout)),

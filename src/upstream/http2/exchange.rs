@@ -53,7 +53,7 @@ impl Http2Slot {
         response_timeout: Option<u64>,
     ) -> Result<Http2Response, ExchangeError> {
         let state = client.state();
-        state.set_wait(Wait::Gateway);
+        state.set_wait(Wait::Internal);
         let mut send = self.connection.send.clone();
         std::future::poll_fn(|cx| match state.timeout() {
             Some(Timeout::Upstream | Timeout::Request) => Poll::Ready(Err(ExchangeError::Expired)),

@@ -10,7 +10,7 @@ use tokio::{
 };
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
-use super::{Swept, proxy_protocol::read_header, sweep_state};
+use super::{Sweepable, proxy_protocol::read_header, sweep_state};
 use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
@@ -21,7 +21,7 @@ use crate::{
     upstream::ProxiedClient,
 };
 
-/// The first bytes of a client of HTTP/2: RFC 9113, 3.4.
+/// The first bytes of an HTTP/2 client: RFC 9113, 3.4.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The response to a request in clear on a listener with TLS.
 const PLAIN_ON_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
@@ -31,14 +31,14 @@ const PLAIN_ON_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/pla
 const MAX_DISCARDED: u64 = 64 * 1024;
 
 /// A connection whose HTTP version is known.
-pub struct Opened {
+pub struct AcceptedConnection {
     /// The stream.
     pub transport: Transport,
     /// Bytes that were read to find out the version.
     pub before: ReadBuffer,
     /// Whether the client speaks HTTP/2.
     pub is_http2: bool,
-    /// The addresses that the PROXY protocol tells, if it does.
+    /// The addresses in the PROXY protocol's header, if there is one.
     pub proxied: Option<ProxiedClient>,
     /// The certificate of the connection, with TLS.
     pub certificate: Option<SelectedName>,
@@ -46,7 +46,7 @@ pub struct Opened {
 
 /// Why a connection was closed before HTTP began.
 #[derive(Debug, thiserror::Error)]
-pub enum OpeningError {
+pub enum HandshakeError {
     /// The PROXY protocol's header is missing or malformed.
     #[error("the PROXY protocol header is missing or malformed")]
     ProxyProtocol,
@@ -55,7 +55,7 @@ pub enum OpeningError {
     NotTls,
     /// The handshake failed.
     #[error("the TLS handshake failed: {0}")]
-    Handshake(io::Error),
+    Tls(io::Error),
     /// The deadline has passed.
     #[error("it was not opened within http.head_timeout")]
     Timeout,
@@ -70,7 +70,7 @@ pub enum OpeningError {
     Refused,
 }
 
-impl OpeningError {
+impl HandshakeError {
     /// An error of the socket, or what `otherwise` makes of it.
     fn of_io(error: io::Error, otherwise: impl FnOnce(io::Error) -> Self) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, UnexpectedEof};
@@ -81,7 +81,7 @@ impl OpeningError {
     }
 }
 
-impl Opened {
+impl AcceptedConnection {
     /// A connection that begins with HTTP/1.
     pub fn plain(socket: TcpStream) -> Self {
         let (transport, before) = (socket.into(), ReadBuffer::default());
@@ -90,13 +90,13 @@ impl Opened {
 }
 
 /// A connection that is being opened, for the worker's sweep.
-pub struct Opening {
+pub struct Handshake {
     state: StateCell,
     /// Whether a byte has arrived.
     has_begun: Cell<bool>,
 }
 
-impl Swept for Opening {
+impl Sweepable for Handshake {
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
         sweep_state(&self.state, now, timeouts);
     }
@@ -106,7 +106,7 @@ impl Swept for Opening {
     }
 }
 
-impl Opening {
+impl Handshake {
     /// A connection that was just accepted. `coarse_clock` is the worker's, in ms.
     pub fn new(coarse_clock: CoarseClock) -> Rc<Self> {
         Rc::new(Self { state: StateCell::new(coarse_clock), has_begun: Cell::new(false) })
@@ -121,8 +121,8 @@ impl Opening {
     }
 
     /// Opens the connection. With `admit`, it begins with the PROXY protocol's header, and `admit` says
-    /// whether the client in it may have a connection. While the worker drains, a connection on which a byte has
-    /// arrived is still opened, as a head that has begun is read.
+    /// whether the client in it may have a connection. While the worker drains, a connection
+    /// that has sent a byte is still served, like a partly received head.
     ///
     /// # Errors
     ///
@@ -132,20 +132,20 @@ impl Opening {
         socket: TcpStream,
         admit: Option<impl FnOnce(IpAddr) -> bool>,
         rules: &ListenerRules,
-    ) -> Result<Opened, OpeningError> {
-        let mut opening = pin!(open(socket, admit, rules, &self.has_begun));
+    ) -> Result<AcceptedConnection, HandshakeError> {
+        let mut accepting = pin!(open(socket, admit, rules, &self.has_begun));
         std::future::poll_fn(|cx| {
             self.state.register(cx.waker());
-            if let Poll::Ready(opened) = opening.as_mut().poll(cx) {
+            if let Poll::Ready(opened) = accepting.as_mut().poll(cx) {
                 return Poll::Ready(opened);
             }
             if self.state.timeout().is_some() {
-                return Poll::Ready(Err(OpeningError::Timeout));
+                return Poll::Ready(Err(HandshakeError::Timeout));
             }
             let is_idle = !self.has_begun.get();
             let mode = self.state.close_mode();
             if mode == CloseMode::Immediate || mode == CloseMode::WhenIdle && is_idle {
-                return Poll::Ready(Err(OpeningError::Stopping));
+                return Poll::Ready(Err(HandshakeError::Stopping));
             }
             Poll::Pending
         })
@@ -158,31 +158,37 @@ async fn open(
     admit: Option<impl FnOnce(IpAddr) -> bool>,
     rules: &ListenerRules,
     has_begun: &Cell<bool>,
-) -> Result<Opened, OpeningError> {
-    has_begun.set(socket.peek(&mut [0]).await.map_err(OpeningError::Closed)? > 0);
+) -> Result<AcceptedConnection, HandshakeError> {
+    has_begun.set(socket.peek(&mut [0]).await.map_err(HandshakeError::Closed)? > 0);
     let mut proxied = None;
     if let Some(admit) = admit {
         let header = read_header(&mut socket).await;
-        proxied =
-            header.map_err(|error| OpeningError::of_io(error, |_| OpeningError::ProxyProtocol))?;
+        proxied = header
+            .map_err(|error| HandshakeError::of_io(error, |_| HandshakeError::ProxyProtocol))?;
         // Before the handshake, which costs more than the connection.
         if proxied.as_ref().is_some_and(|client| !admit(client.source.ip())) {
-            return Err(OpeningError::Refused);
+            return Err(HandshakeError::Refused);
         }
     }
     if let Some(names) = &rules.tls {
-        let (stream, name) = handshake(socket, names).await?;
+        let (stream, name) = accept_tls(socket, names).await?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
         let transport = Transport::from(tokio_rustls::TlsStream::Server(stream));
         let (before, certificate) = (ReadBuffer::default(), Some(name));
-        return Ok(Opened { transport, before, is_http2, proxied, certificate });
+        return Ok(AcceptedConnection { transport, before, is_http2, proxied, certificate });
     }
     let (mut before, mut is_http2) = (ReadBuffer::default(), false);
     if rules.http2 {
         let preface = read_preface(&mut socket, &mut before).await;
-        is_http2 = preface.map_err(OpeningError::Closed)?;
+        is_http2 = preface.map_err(HandshakeError::Closed)?;
     }
-    Ok(Opened { transport: socket.into(), before, is_http2, proxied, certificate: None })
+    Ok(AcceptedConnection {
+        transport: socket.into(),
+        before,
+        is_http2,
+        proxied,
+        certificate: None,
+    })
 }
 
 /// Reads until the bytes are the preface of HTTP/2 or differ from it. Returns whether they are the
@@ -209,16 +215,16 @@ async fn read_preface(socket: &mut TcpStream, before: &mut ReadBuffer) -> io::Re
 /// # Errors
 ///
 /// The client sends a request in clear, or the handshake fails.
-pub async fn handshake(
+pub async fn accept_tls(
     mut socket: TcpStream,
     names: &Arc<ServerNames>,
-) -> Result<(TlsStream<RawSocket>, SelectedName), OpeningError> {
-    let failed = |error| OpeningError::of_io(error, OpeningError::Handshake);
+) -> Result<(TlsStream<RawSocket>, SelectedName), HandshakeError> {
+    let failed = |error| HandshakeError::of_io(error, HandshakeError::Tls);
     let mut first = [0];
     // The first byte of a handshake is 22, that of a request a letter.
     if socket.peek(&mut first).await.map_err(failed)? == 1 && first[0].is_ascii_uppercase() {
         refuse_clear(&mut socket).await.map_err(failed)?;
-        return Err(OpeningError::NotTls);
+        return Err(HandshakeError::NotTls);
     }
     let accepting = LazyConfigAcceptor::new(Acceptor::default(), RawSocket::Tcp(socket));
     let hello = accepting.await.map_err(failed)?;

@@ -1,0 +1,199 @@
+//! [`StateCell`]: a connection's state, shared by its task and the worker's sweep.
+
+use std::{
+    cell::{Cell, RefCell},
+    task::Waker,
+};
+
+use super::{COARSE_TICK, CloseMode, ConnectionState, Timeout, Wait};
+use crate::clock::{CoarseClock, CoarseTime};
+
+/// One connection's state, shared by its task and the worker's sweep.
+#[derive(Debug)]
+pub struct StateCell {
+    coarse_clock: CoarseClock,
+    state: Cell<ConnectionState>,
+    timeout: Cell<Option<Timeout>>,
+    close_mode: Cell<CloseMode>,
+    /// See [`Self::set_wake_on_sweep`].
+    wakes_on_sweep: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl StateCell {
+    /// The state of a connection accepted now. `coarse_clock` is the worker's coarse clock, in ms.
+    pub fn new(coarse_clock: CoarseClock) -> Self {
+        Self {
+            state: Cell::new(ConnectionState::Head { since: coarse_clock.now() }),
+            coarse_clock,
+            timeout: Cell::new(None),
+            close_mode: Cell::new(CloseMode::KeepOpen),
+            wakes_on_sweep: Cell::new(false),
+            waker: RefCell::new(None),
+        }
+    }
+
+    /// The worker's coarse time, in ms.
+    pub fn now(&self) -> CoarseTime {
+        self.coarse_clock.now()
+    }
+
+    /// The current state.
+    pub fn get(&self) -> ConnectionState {
+        self.state.get()
+    }
+
+    /// Enters `state` and clears the timeout of the previous state.
+    pub fn enter(&self, state: ConnectionState) {
+        debug_assert!(self.get().can_become(state), "from {:?} to {state:?}", self.get());
+        self.set(state);
+        self.timeout.set(None);
+    }
+
+    /// Sets the state; a passed timeout stays.
+    fn set(&self, state: ConnectionState) {
+        debug_assert!(
+            state.since().is_none_or(|since| since <= self.now()),
+            "{state:?} begins in the future"
+        );
+        self.state.set(state);
+    }
+
+    /// Enters [`ConnectionState::Request`] without a deadline: the route is not known yet.
+    pub fn begin_request(&self) {
+        self.enter(ConnectionState::Request { deadline: None, wait: Wait::Internal });
+    }
+
+    /// Sets the deadline of the response's head to `timeout` ms from now; `None`: unlimited. Never fires
+    /// early, though the coarse clock may lag by one tick.
+    pub fn set_request_timeout(&self, timeout: Option<u64>) {
+        if let ConnectionState::Request { wait, .. } = self.state.get() {
+            let next_tick = self.now().saturating_add(COARSE_TICK);
+            let deadline = timeout.map(|timeout| next_tick.saturating_add(timeout));
+            self.set(ConnectionState::Request { deadline, wait });
+        }
+    }
+
+    /// Enters [`ConnectionState::Response`]. `idle_timeout` bounds the time between two reads from
+    /// the upstream, `timeout` the whole response, both in ms.
+    pub fn begin_response(&self, idle_timeout: Option<u64>, timeout: Option<u64>) {
+        let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
+        self.enter(ConnectionState::Response { deadline, idle_timeout, wait: Wait::Internal });
+    }
+
+    /// Enters [`ConnectionState::Tunnel`]. `idle_timeout` bounds the time without a byte, in ms.
+    pub fn begin_tunnel(&self, idle_timeout: Option<u64>) {
+        self.enter(ConnectionState::Tunnel { since: self.now(), idle_timeout });
+    }
+
+    /// Records that a tunnel has moved a byte.
+    pub fn mark_tunnel_progress(&self) {
+        if let ConnectionState::Tunnel { idle_timeout, .. } = self.state.get() {
+            self.begin_tunnel(idle_timeout);
+        }
+    }
+
+    /// Goes on with a request after a timeout of the upstream, to the same deadline.
+    pub fn resume_request(&self) {
+        if let ConnectionState::Request { deadline, .. } = self.state.get() {
+            self.enter(ConnectionState::Request { deadline, wait: Wait::Internal });
+        }
+    }
+
+    /// Sets what the current request or response waits for.
+    pub fn set_wait(&self, wait: Wait) {
+        self.set(match self.state.get() {
+            ConnectionState::Request { deadline, .. } => {
+                ConnectionState::Request { deadline, wait }
+            }
+            ConnectionState::Response { deadline, idle_timeout, .. } => {
+                ConnectionState::Response { deadline, idle_timeout, wait }
+            }
+            other => other,
+        });
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        match self.state.get() {
+            ConnectionState::Request { wait, .. } | ConnectionState::Response { wait, .. } => {
+                Some(wait)
+            }
+            _ => None,
+        }
+    }
+
+    /// True while the upstream is awaited.
+    pub fn awaits_upstream(&self) -> bool {
+        matches!(self.wait(), Some(Wait::Upstream { .. }))
+    }
+
+    /// Begins a wait for more of the client's body. A wait that has begun keeps its start.
+    pub fn begin_client_body_wait(&self) {
+        if !matches!(self.wait(), Some(Wait::ClientBody { .. })) {
+            self.set_wait(Wait::ClientBody { since: self.now() });
+        }
+    }
+
+    /// Begins a wait for the client to read. A wait that has begun keeps its start.
+    pub fn begin_client_read_wait(&self) {
+        if !matches!(self.wait(), Some(Wait::ClientRead { .. })) {
+            self.set_wait(Wait::ClientRead { since: self.now() });
+        }
+    }
+
+    /// Begins a wait for the upstream. A wait that has begun keeps its start. `response_timeout` bounds the
+    /// wait for the response's head, in ms.
+    pub fn begin_upstream_wait(&self, response_timeout: Option<u64>) {
+        if !matches!(self.wait(), Some(Wait::Upstream { .. })) {
+            self.set_wait(Wait::Upstream { since: self.now(), response_timeout });
+        }
+    }
+
+    /// The deadline that has passed in the current state, if any.
+    pub fn timeout(&self) -> Option<Timeout> {
+        self.timeout.get()
+    }
+
+    /// Records the passed deadline and wakes the connection's task.
+    pub fn expire(&self, timeout: Timeout) {
+        debug_assert!(self.get().can_exceed(timeout), "{timeout:?} in {:?}", self.get());
+        self.timeout.set(Some(timeout));
+        self.wake();
+    }
+
+    /// When the connection must close.
+    pub fn close_mode(&self) -> CloseMode {
+        self.close_mode.get()
+    }
+
+    /// Sets the close mode, unless the current one is stricter, and wakes the connection's task.
+    pub fn request_close(&self, mode: CloseMode) {
+        self.close_mode.set(self.close_mode.get().max(mode));
+        self.wake();
+    }
+
+    /// Lets each sweep wake the connection's task, for what the runtime does not report.
+    pub fn set_wake_on_sweep(&self, wakes_on_sweep: bool) {
+        self.wakes_on_sweep.set(wakes_on_sweep);
+    }
+
+    /// See [`Self::set_wake_on_sweep`].
+    pub fn wakes_on_sweep(&self) -> bool {
+        self.wakes_on_sweep.get()
+    }
+
+    /// Wakes the connection's task.
+    pub fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Stores the waker of the connection's task.
+    pub fn register(&self, waker: &Waker) {
+        let mut stored = self.waker.borrow_mut();
+        if !stored.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
+            *stored = Some(waker.clone());
+        }
+    }
+}

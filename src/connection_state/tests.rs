@@ -1,0 +1,106 @@
+use super::*;
+use crate::clock::CoarseClock;
+
+const TIMEOUTS: ClientTimeouts =
+    ClientTimeouts { head: Some(100), idle: Some(200), body: Some(50) };
+
+fn ms(ms: u64) -> CoarseTime {
+    CoarseTime::from_ms(ms)
+}
+
+fn cell(now_ms: u64) -> (StateCell, CoarseClock) {
+    let clock = CoarseClock::new(ms(now_ms));
+    (StateCell::new(clock.clone()), clock)
+}
+
+fn due(cell: &StateCell, now_ms: u64) -> Option<Timeout> {
+    cell.get().overdue(ms(now_ms), &TIMEOUTS)
+}
+
+#[test]
+fn head_and_idle_connections_have_their_own_timeouts() {
+    let (cell, _) = cell(1000);
+    assert_eq!((due(&cell, 1100), due(&cell, 1101)), (None, Some(Timeout::Head)));
+    cell.begin_request();
+    cell.enter(ConnectionState::Idle { since: ms(1000) });
+    assert_eq!((due(&cell, 1200), due(&cell, 1201)), (None, Some(Timeout::Idle)));
+}
+
+#[test]
+fn request_timeout_applies_whatever_the_request_waits_for() {
+    let (cell, _) = cell(1000);
+    cell.begin_request();
+    assert_eq!(due(&cell, 1 << 40), None);
+    cell.set_request_timeout(Some(1000));
+    // Never early, though the coarse time was up to a tick behind.
+    assert_eq!((due(&cell, 2100), due(&cell, 2101)), (None, Some(Timeout::Request)));
+    cell.begin_upstream_wait(None);
+    assert_eq!(due(&cell, 2101), Some(Timeout::Request));
+    cell.set_request_timeout(None);
+    assert_eq!(due(&cell, 1 << 40), None);
+}
+
+#[test]
+fn timeout_names_the_side_that_was_waited_for() {
+    let (cell, clock) = cell(1000);
+    cell.begin_request();
+    cell.set_request_timeout(Some(40));
+    cell.begin_client_body_wait();
+    assert_eq!(due(&cell, 1141), Some(Timeout::ClientBody), "the upstream is not waited for");
+    cell.set_request_timeout(Some(10_000));
+    clock.set(ms(1040));
+    cell.begin_client_body_wait();
+    assert_eq!(due(&cell, 1051), Some(Timeout::ClientBody), "no progress since 1000");
+    cell.begin_upstream_wait(Some(30));
+    assert_eq!((due(&cell, 1070), due(&cell, 1071)), (None, Some(Timeout::Upstream)));
+}
+
+#[test]
+fn response_is_bounded_by_its_gaps_and_its_own_deadline() {
+    let (cell, clock) = cell(1000);
+    cell.begin_request();
+    cell.set_request_timeout(Some(100));
+    cell.begin_response(Some(300), None);
+    cell.begin_upstream_wait(None);
+    assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::ResponseIdle)));
+    clock.set(ms(1300));
+    cell.begin_client_read_wait();
+    assert_eq!((due(&cell, 1350), due(&cell, 1351)), (None, Some(Timeout::ClientRead)));
+    cell.enter(ConnectionState::Idle { since: ms(1300) });
+    cell.begin_request();
+    cell.begin_response(None, Some(70));
+    cell.begin_upstream_wait(None);
+    assert_eq!((due(&cell, 1370), due(&cell, 1371)), (None, Some(Timeout::Response)));
+}
+
+#[test]
+fn lingering_ends_without_progress_and_at_its_deadline() {
+    let (cell, _) = cell(29_900);
+    cell.enter(ConnectionState::Linger { since: ms(500), deadline: ms(30_000) });
+    assert_eq!((due(&cell, 2500), due(&cell, 2501)), (None, Some(Timeout::Close)));
+    cell.enter(ConnectionState::Linger { since: ms(29_900), deadline: ms(30_000) });
+    assert_eq!(due(&cell, 30_001), Some(Timeout::Close));
+}
+
+#[test]
+fn tunnel_ends_when_it_is_idle() {
+    let (cell, clock) = cell(1000);
+    cell.begin_request();
+    cell.begin_tunnel(Some(300));
+    assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::Tunnel)));
+    clock.set(ms(1300));
+    cell.mark_tunnel_progress();
+    assert_eq!((due(&cell, 1600), due(&cell, 1601)), (None, Some(Timeout::Tunnel)));
+    cell.begin_tunnel(None);
+    assert_eq!(due(&cell, 1 << 40), None);
+}
+
+#[test]
+fn next_state_clears_the_timeout() {
+    let (cell, _) = cell(0);
+    cell.begin_request();
+    cell.expire(Timeout::ClientBody);
+    assert_eq!(cell.timeout(), Some(Timeout::ClientBody));
+    cell.begin_response(None, None);
+    assert_eq!(cell.timeout(), None);
+}
