@@ -78,7 +78,7 @@ enum Disposition {
 
 /// What the worker's sweep does to a connection, whatever its protocol.
 pub trait Sweepable {
-    /// Expires the deadlines that have passed at `now`, in ms of the worker's coarse clock.
+    /// Expires the deadlines that have passed at `now`.
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts);
 
     /// Closes the connection as `mode` says.
@@ -152,7 +152,7 @@ impl Connection {
         })
     }
 
-    /// Lets the deadline of the first head count from `accepted_at`, in ms of the coarse clock.
+    /// Lets the deadline of the first head count from `accepted_at`.
     pub fn continue_deadline(&self, accepted_at: CoarseTime) {
         self.state.enter(ConnectionState::Head { since: accepted_at });
     }

@@ -21,7 +21,7 @@
 //! | `cell` | [`StateCell`]: the state that a task and the worker's sweep share |
 //!
 //! Deadlines use no timers: a connection stores its state in a [`StateCell`], and the worker checks all
-//! cells ten times a second. All times are in ms of the worker's coarse clock.
+//! cells ten times a second. All times are [`crate::clock::CoarseTime`].
 
 mod cell;
 

@@ -169,9 +169,9 @@ pub struct Gateway {
     dates: DateCache,
     /// The counters of requests without a route.
     unrouted: Arc<CachePadded<RouteCounters>>,
-    /// The worker's coarse clock, in ms.
+    /// The worker's clock.
     coarse_clock: CoarseClock,
-    /// When the last warning about a request was logged, by the coarse clock.
+    /// When the last warning about a request was logged.
     warned_at: Cell<CoarseTime>,
     /// The calls to the store that outlive their request.
     background: Rc<Background>,

@@ -112,7 +112,7 @@ impl Handshake {
         Rc::new(Self { state: StateCell::new(coarse_clock), has_begun: Cell::new(false) })
     }
 
-    /// When the connection was accepted, in ms of the worker's coarse clock.
+    /// When the connection was accepted.
     pub fn accepted_at(&self) -> CoarseTime {
         match self.state.get() {
             ConnectionState::Head { since } => since,

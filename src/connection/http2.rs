@@ -75,7 +75,7 @@ pub struct ClientHttp2Connection {
     /// Requests that the connection may still carry; `None` is unlimited.
     requests_left: Cell<Option<u32>>,
     flood: FloodDetector,
-    /// When the client was told to open no further streams, in ms of the coarse clock.
+    /// When the client was told to open no further streams.
     closing_since: Cell<Option<CoarseTime>>,
     /// Bytes of the heads of the open streams.
     head_bytes: Cell<usize>,
@@ -129,7 +129,7 @@ impl ClientHttp2Connection {
         })
     }
 
-    /// Lets the deadline of the first request count from `accepted_at`, in ms of the coarse clock.
+    /// Lets the deadline of the first request count from `accepted_at`.
     pub fn continue_deadline(&self, accepted_at: CoarseTime) {
         self.state.enter(ConnectionState::Head { since: accepted_at });
     }

@@ -21,7 +21,7 @@ pub struct StateCell {
 }
 
 impl StateCell {
-    /// The state of a connection accepted now. `coarse_clock` is the worker's coarse clock, in ms.
+    /// The state of a connection accepted now.
     pub fn new(coarse_clock: CoarseClock) -> Self {
         Self {
             state: Cell::new(ConnectionState::Head { since: coarse_clock.now() }),

@@ -65,7 +65,7 @@ struct ConcurrencyLease {
     charged_at: StoreTime,
     /// The store that granted it.
     source: DecisionSource,
-    /// The next renewal, in ms by the worker's coarse clock.
+    /// The next renewal.
     due: CoarseTime,
     renewal: Renewal,
 }
@@ -82,10 +82,10 @@ enum Renewal {
 /// The leases of all requests of a worker, by id.
 pub(super) struct LeaseTable {
     background: Rc<Background>,
-    /// The worker's coarse clock, in ms.
+    /// The worker's clock.
     coarse_clock: CoarseClock,
     next_id: Cell<u64>,
-    /// No lease is due before this, in ms by the coarse clock; `CoarseTime::MAX` without leases.
+    /// No lease is due before this; `CoarseTime::MAX` without leases.
     next_due: Cell<CoarseTime>,
     leases: RefCell<BTreeMap<u64, ConcurrencyLease>>,
 }

@@ -246,9 +246,10 @@ mod tests {
                                 queues.take_due(7, id, at)
                         {
                             prop_assert_eq!(behind, waiting.len() as u64 - 1);
-                            prop_assert!(slot.charged_at <= StoreTime::from_unix_ms(granted) && slot.charged_at > StoreTime::from_unix_ms(released));
-                            prop_assert_eq!(slot.charged_at.as_unix_ms(), now);
-                            released = slot.charged_at.as_unix_ms();
+                            let charged_at = slot.charged_at.as_unix_ms();
+                            prop_assert!(charged_at <= granted && charged_at > released);
+                            prop_assert_eq!(charged_at, now);
+                            released = charged_at;
                             waiting.remove(0);
                         }
                     }

@@ -18,7 +18,6 @@
 //! The Lua counterpart is `lua/acquire.lua`.
 
 use super::{Algorithm, Decision, Key, Limit, Quota, State};
-
 use crate::clock::StoreTime;
 
 /// The most units of one record that a gateway acquires at once or holds.
@@ -118,7 +117,7 @@ impl State {
         match self {
             Self::SlidingWindow(state) => {
                 let s = quota.sub_window();
-                StoreTime::from_unix_ms((state.updated_at.periods_of(s) + 1) * s)
+                state.updated_at.round_down(s) + s
             }
             Self::FixedWindow(state) => state.reset_at,
             _ => StoreTime::ZERO,

@@ -25,7 +25,6 @@
 //! The Lua counterpart is `lua/concurrency.lua`.
 
 use super::{Decision, Quota};
-
 use crate::clock::StoreTime;
 
 /// A lease's end is rounded up to a multiple of the window divided by this.

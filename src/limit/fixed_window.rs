@@ -13,7 +13,6 @@
 //! (fixed window with a stored reset time). The Lua counterpart is `lua/fixed_window.lua`.
 
 use super::{Decision, MAX_STEP_BACK, Quota};
-
 use crate::clock::StoreTime;
 
 /// The record of one caller under one limit. [`State::default`] is that of a new caller.

@@ -1,7 +1,6 @@
 //! The record of both buckets: GCRA's theoretical arrival time, exact to a fraction of a millisecond.
 
 use super::MAX_EXACT_BACKLOG;
-
 use crate::clock::StoreTime;
 
 /// The theoretical arrival time (TAT) of GCRA: the time from which no charge counts any more.

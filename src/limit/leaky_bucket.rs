@@ -30,7 +30,6 @@ use super::{
     free_slots::{FreeSlots, StoredRun},
     gcra::extend_backlog,
 };
-
 use crate::clock::StoreTime;
 
 /// The record of one caller under one limit. [`State::default`] is that of a new caller.

@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-
 use crate::clock::StoreTime;
 
 /// An algorithm, a quota, a start (ms), and the events: (ms since the last, event).

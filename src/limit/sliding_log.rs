@@ -19,7 +19,6 @@
 use std::collections::VecDeque;
 
 use super::{Decision, Quota};
-
 use crate::clock::StoreTime;
 
 /// The longest window, in ms: entries store their times modulo 2^32 ms.

@@ -20,7 +20,6 @@
 //! sub-window. The Lua counterpart is `lua/sliding_window.lua`.
 
 use super::{Decision, MAX_STEP_BACK, Quota, counts::Counts};
-
 use crate::clock::StoreTime;
 
 /// The record of one caller under one limit. [`State::default`] is that of a new caller.

@@ -7,7 +7,6 @@ use super::{
     Algorithm, Change, Decision, GcraState, Quota, concurrency, fixed_window, leaky_bucket,
     sliding_log, sliding_window, token_bucket,
 };
-
 use crate::clock::StoreTime;
 
 /// The record of one caller under one limit.

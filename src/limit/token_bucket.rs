@@ -13,7 +13,6 @@
 //! Source: GCRA (ITU-T I.371). The Lua counterpart is `lua/token_bucket.lua`.
 
 use super::{Decision, GcraState, Quota, gcra::extend_backlog};
-
 use crate::clock::StoreTime;
 
 /// Decides on a charge of `cost` at `now` without charging it.

@@ -3,7 +3,6 @@
 use smallvec::SmallVec;
 
 use super::Decision;
-
 use crate::clock::StoreTime;
 
 /// The store that made a decision. Its charge must be adjusted there.

@@ -8,12 +8,13 @@ use super::{
     script_call::{Script, ScriptRef},
     script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK},
 };
-use crate::limit::{
-    Acquisition, Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Grant, Key,
-    Limit, Quota, StoreDecision, Verdict,
+use crate::{
+    clock::StoreTime,
+    limit::{
+        Acquisition, Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Grant, Key,
+        Limit, Quota, StoreDecision, Verdict,
+    },
 };
-
-use crate::clock::StoreTime;
 
 /// The scripts that workers call.
 static SCRIPTS: LazyLock<[Script; 4]> =

@@ -4,12 +4,11 @@
 //! Lines that are out of order by less than the buffer's size come out sorted; lines of the same time keep
 //! the log's order.
 
+use crate::clock::StoreTime;
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
 };
-
-use crate::clock::StoreTime;
 
 /// Maximum distance from the queue's end at which a late line is inserted; one that belongs further from
 /// the end goes into the heap.

@@ -9,7 +9,6 @@ use super::{
     CallerCounts, ConfigReplay, DecisionCounts, LogEvent, LogPosition, LoggedCaller, Replay,
     line::excerpt, notes,
 };
-
 use crate::clock::StoreTime;
 
 /// The report of a replay.

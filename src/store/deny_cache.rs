@@ -26,8 +26,7 @@ use parking_lot::Mutex;
 
 use super::record_id::RecordId;
 use crate::{
-    clock::MonotonicTime,
-    clock::StoreTime,
+    clock::{MonotonicTime, StoreTime},
     limit::{Algorithm, Charge, Decision, Limit},
 };
 
@@ -80,10 +79,11 @@ pub struct DenyCache {
 }
 
 struct CacheShard {
-    /// The [`MonotonicTime`], in ms, from which no entry is trusted; from then on [`DenyCache::get`] takes no lock.
+    /// The [`MonotonicTime`], in ms, from which no entry is trusted; from then on [`DenyCache::get`] takes
+    /// no lock.
     trusted_until: AtomicU64,
-    /// The [`MonotonicTime`], in ms, after the last [`DenyCache::invalidate`] or [`DenyCache::clear`]. Replies to calls
-    /// sent before it are not cached.
+    /// The [`MonotonicTime`], in ms, after the last [`DenyCache::invalidate`] or [`DenyCache::clear`].
+    /// Replies to calls sent before it are not cached.
     invalidated: AtomicU64,
     table: Mutex<DenyTable>,
 }

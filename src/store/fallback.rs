@@ -4,9 +4,10 @@
 use smallvec::SmallVec;
 
 use super::{CounterStore, StoreError, stats::WorkerCounts};
-use crate::limit::{Charge, DecisionSource, Limit, OnFailure, Outcome, StoreDecision, Verdict};
-
-use crate::clock::StoreTime;
+use crate::{
+    clock::StoreTime,
+    limit::{Charge, DecisionSource, Limit, OnFailure, Outcome, StoreDecision, Verdict},
+};
 
 /// The cached denial of a charge, if its retry time has not come.
 fn denied_outcome(charge: &Charge<'_>, store: &CounterStore) -> Option<Outcome> {

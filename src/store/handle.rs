@@ -17,11 +17,10 @@ use super::{
     stats::WorkerCounts,
 };
 use crate::{
+    clock::{StoreTime, Uptime},
     limit::{Adjustment, Charge, DecisionSource, OnFailure, Outcome, StoreDecision, Verdict},
     redis::{CallError, RedisClient},
 };
-
-use crate::clock::{StoreTime, Uptime};
 
 /// A worker's handle to the counters. Its connections to Redis live on the runtime that made it.
 pub struct StoreHandle {

@@ -16,12 +16,13 @@ use smallvec::SmallVec;
 
 use self::shard::{RecordCharge, RecordShard};
 use super::record_id::record_id;
-use crate::limit::{
-    Adjustment, Algorithm, Charge, Decision, DecisionSource, Key, Limit, Quota, StoreDecision,
-    Verdict, leaky_bucket,
+use crate::{
+    clock::StoreTime,
+    limit::{
+        Adjustment, Algorithm, Charge, Decision, DecisionSource, Key, Limit, Quota, StoreDecision,
+        Verdict, leaky_bucket,
+    },
 };
-
-use crate::clock::StoreTime;
 
 /// The maximum number of shards.
 const MAX_SHARDS: usize = 256;

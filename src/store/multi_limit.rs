@@ -8,11 +8,10 @@ use super::{
     local_admission::{LeasedCharges, LocalAdmission, QueueOutcome, QueueTicket, can_lease},
 };
 use crate::{
+    clock::{StoreTime, Uptime},
     limit::{Adjustment, Change, Charge, DecisionSource, Outcome, StoreDecision, Verdict},
     redis::RedisFailure,
 };
-
-use crate::clock::{StoreTime, Uptime};
 
 /// One charge of a request, and its state.
 struct TrackedCharge<'c> {

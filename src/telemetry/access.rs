@@ -8,7 +8,6 @@ use super::{
     queue::{LogQueue, LogThread},
     sink::{Destination, FileSink, Sink},
 };
-
 use crate::clock::CoarseTime;
 
 /// Size of a worker's buffer, in bytes.

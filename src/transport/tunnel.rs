@@ -88,7 +88,7 @@ pub struct Tunnel<C, U> {
     download: Flow,
     /// The length of the response's head, which is written before the first byte of the tunnel.
     head_length: u64,
-    /// How the tunnel failed, and until when what was written before may wait, in ms of the coarse clock.
+    /// How the tunnel failed, and until when what was written before may wait.
     failed: Option<(TunnelOutcome, CoarseTime)>,
 }
 
@@ -99,7 +99,7 @@ struct Flow {
     /// The number of bytes written of `bytes`.
     written: usize,
     phase: Phase,
-    /// The source has failed: until when what it sent before may wait, in ms of the coarse clock.
+    /// The source has failed: until when what it sent before may wait.
     failing_until: Option<CoarseTime>,
     /// Bytes written to the target so far.
     sent: u64,

@@ -36,7 +36,7 @@ pub(super) struct UpstreamHttp1Connection {
     pub(super) interim_responses: u8,
     /// Whether a byte of the response was received.
     pub(super) response_started: bool,
-    /// When the connection was returned to the pool, in ms of the worker's coarse clock.
+    /// When the connection was returned to the pool.
     pub(super) idle_since: CoarseTime,
     /// Whether the connection has carried an exchange before.
     pub(super) is_reused: bool,
@@ -68,7 +68,7 @@ impl UpstreamHttp1Connection {
         self.buffer.is_empty() && self.socket.is_quiet()
     }
 
-    /// Resets the state of the last exchange. `now`: ms of the worker's coarse clock.
+    /// Resets the state of the last exchange.
     pub(super) fn mark_idle(&mut self, now: CoarseTime) {
         self.idle_since = now;
         self.is_reused = true;

@@ -59,7 +59,7 @@ pub(super) struct Http2Connections {
 struct Closing {
     connection: Weak<UpstreamHttp2Connection>,
     driver: AbortHandle,
-    /// When it was found without exchanges, in ms of the worker's coarse clock.
+    /// When it was found without exchanges.
     since: Option<CoarseTime>,
 }
 
@@ -70,7 +70,7 @@ struct UpstreamHttp2Connection {
     streams: Cell<usize>,
     /// Whether it takes no further exchanges: it has failed or is closing, or a response was late.
     is_retired: Cell<bool>,
-    /// When the last exchange ended, in ms of the worker's coarse clock.
+    /// When the last exchange ended.
     idle_since: Cell<CoarseTime>,
     driver: AbortHandle,
 }

@@ -46,7 +46,7 @@ pub(super) struct PacedPlace {
     endpoint: Arc<EndpointState>,
     set: Arc<EndpointSet>,
     pace: Pace,
-    /// When it was last checked, in ms of the coarse clock: shares change slowly, and are behind a lock.
+    /// When it was last checked: shares change slowly, and are behind a lock.
     checked_at: CoarseTime,
 }
 

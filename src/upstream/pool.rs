@@ -99,7 +99,7 @@ impl<'a> ConnectInFlight<'a> {
 }
 
 impl PoolTable {
-    /// No pools. `coarse_clock` is the worker's coarse clock, in ms.
+    /// No pools.
     pub fn new(coarse_clock: CoarseClock) -> Rc<Self> {
         Rc::new(Self { pools: RefCell::default(), coarse_clock })
     }
@@ -159,7 +159,7 @@ pub(super) async fn handshake(
 }
 
 impl Pool {
-    /// An empty pool. `coarse_clock` is the worker's coarse clock, in ms.
+    /// An empty pool.
     pub fn new(endpoint: Arc<EndpointState>, coarse_clock: CoarseClock) -> Rc<Self> {
         let target = &endpoint.target;
         let is_http2 = match target.protocol {

@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-
 use crate::clock::StoreTime;
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);

@@ -128,7 +128,7 @@ proptest! {
         }
         let slot = quota.window.div_ceil(quota.limit.into());
         let over = released.iter().map(|&(from, cost)| from + slot * u64::from(cost)).max();
-        let now = now.max(over.unwrap_or(StoreTime::from_unix_ms(0)));
+        let now = now.max(over.unwrap_or_default());
         let decision = state.decide(&quota, now, 1);
         prop_assert_eq!((decision.used, decision.wait), (0, 0));
     }

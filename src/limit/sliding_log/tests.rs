@@ -3,12 +3,13 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::{
-    Algorithm,
-    properties::{Event, Simulation, histories_of},
+use crate::{
+    clock::StoreTime,
+    limit::{
+        Algorithm,
+        properties::{Event, Simulation, histories_of},
+    },
 };
-
-use crate::clock::StoreTime;
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 

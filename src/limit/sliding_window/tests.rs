@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-
 use crate::clock::StoreTime;
 
 /// A history on a clock that only goes forward: quota, start (ms), and steps of (ms since the last, cost).
@@ -219,7 +218,7 @@ proptest! {
     #[test]
     fn a_small_step_back_changes_nothing(history in histories(), back in 1_u64..=MAX_STEP_BACK) {
         let (mut state, _, _) = replay(&history);
-        prop_assume!(state.updated_at > StoreTime::from_unix_ms(0));
+        prop_assume!(state.updated_at > StoreTime::ZERO);
         let (quota, unchanged, updated_at) = (&history.0, state.clone(), state.updated_at);
         let expected = decide(&mut state, quota, updated_at, 1);
         prop_assert_eq!(decide(&mut state, quota, updated_at - back, 1), expected);

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::{
-    clock::MonotonicTime,
-    clock::StoreTime,
+    clock::{MonotonicTime, StoreTime},
     limit::{Algorithm, LeaseSize, OnFailure, Quota},
 };
 
@@ -24,7 +23,7 @@ fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
         key: Key(key),
         change: Change::Refund { charged_at: StoreTime::from_unix_ms(1), cost: 5 },
         reason,
-        pushed_at: MonotonicTime::from_ms(0),
+        pushed_at: MonotonicTime::ZERO,
         is_retry: false,
     }
 }
@@ -47,7 +46,7 @@ fn send(queue: &CorrectionQueue, outcome: Result<(), RedisFailure>) -> usize {
     let (shard, batch) = queue.take_batch().expect("a batch waits");
     let count = batch.len();
     queue.finish(shard, batch, outcome);
-    assert!(queue.shards.lock().take_batch(MonotonicTime::from_ms(0)).is_none());
+    assert!(queue.shards.lock().take_batch(MonotonicTime::ZERO).is_none());
     count
 }
 
@@ -90,7 +89,7 @@ fn corrections_of_unknown_outcome_are_lost_and_later_ones_are_sent() {
         queue.finish(shard, batch, Err(failure));
         assert_eq!(queue.stats(), LOST);
         assert!(
-            queue.shards.lock().take_batch(MonotonicTime::from_ms(0)).is_none(),
+            queue.shards.lock().take_batch(MonotonicTime::ZERO).is_none(),
             "the queue is parked"
         );
         assert_eq!((send(&queue, Ok(())), queue.stats()), (1, LOST));

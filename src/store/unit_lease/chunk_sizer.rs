@@ -75,7 +75,7 @@ mod tests {
     fn chunk_grows_by_half_and_shrinks_by_half() {
         let mut sizer = ChunkSizer::default();
         assert_eq!(
-            sizer.next_chunk(MonotonicTime::from_ms(0), LeaseSize::Auto),
+            sizer.next_chunk(MonotonicTime::ZERO, LeaseSize::Auto),
             0,
             "the first fetch asks only for what it needs"
         );

@@ -41,8 +41,7 @@ use super::{
     waiter::{FetchReply, LeaseWaiter, WaiterOutcome},
 };
 use crate::{
-    clock::MonotonicTime,
-    clock::StoreTime,
+    clock::{MonotonicTime, StoreTime},
     limit::{Decision, Key, Limit, Quota, UnitDemand, UnitReturn},
     redis::RedisFailure,
 };
@@ -64,7 +63,7 @@ struct LeasedUnits {
     count: u32,
     /// The monotonic time from which none may be spent.
     deadline: MonotonicTime,
-    /// The end of the sub-window, in ms by the store's clock; 0 before the first grant.
+    /// The end of the sub-window, in ms by the store's clock; the epoch before the first grant.
     end: StoreTime,
 }
 
@@ -182,8 +181,7 @@ impl<W: LeaseWaiter> Lease<W> {
         }
         debug_assert!(
             self.units.count == 0
-                || self.units.end > StoreTime::from_unix_ms(0)
-                    && self.units.end == self.snapshot.end,
+                || self.units.end > StoreTime::ZERO && self.units.end == self.snapshot.end,
             "units of another sub-window than that of the last reply"
         );
         debug_assert!(

@@ -14,8 +14,7 @@ use super::{
     waiter::{FetchReply, LeaseWaiter},
 };
 use crate::{
-    clock::MonotonicTime,
-    clock::StoreTime,
+    clock::{MonotonicTime, StoreTime},
     limit::{Change, Key, LeaseSize, Limit, UnitReturn},
     redis::RedisFailure,
     store::record_id::record_id,

@@ -1,16 +1,15 @@
 //! The store's last reply, for the response headers of requests that are decided here.
 
 use crate::{
-    clock::MonotonicTime,
-    clock::StoreTime,
+    clock::{MonotonicTime, StoreTime},
     limit::{Decision, Quota},
 };
 
 /// What the last reply says about the units of a lease.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LeaseSnapshot {
-    /// The end of the sub-window that the units were charged to, in ms by the store's clock; 0 before the
-    /// first grant.
+    /// The end of the sub-window that the units were charged to, in ms by the store's clock; the epoch before
+    /// the first grant.
     pub end: StoreTime,
     /// The units of cost that were left at the store after the grant, plus units that are to be returned.
     pub remaining: u64,
@@ -84,18 +83,18 @@ mod tests {
     #[test]
     fn time_stays_in_the_sub_window_and_after_the_charge() {
         assert_eq!(SNAPSHOT.now(MonotonicTime::from_ms(310)), StoreTime::from_unix_ms(1_000_110));
-        assert_eq!(SNAPSHOT.now(MonotonicTime::from_ms(0)), StoreTime::from_unix_ms(1_000_100));
+        assert_eq!(SNAPSHOT.now(MonotonicTime::ZERO), StoreTime::from_unix_ms(1_000_100));
         assert_eq!(SNAPSHOT.now(MonotonicTime::from_ms(900)), StoreTime::from_unix_ms(1_000_499));
         let behind = LeaseSnapshot {
             offset: 5_u64.wrapping_neg(),
-            charged_at: StoreTime::from_unix_ms(0),
+            charged_at: StoreTime::ZERO,
             end: StoreTime::from_unix_ms(100),
             ..SNAPSHOT
         };
         assert_eq!(
             behind.now(MonotonicTime::from_ms(50)),
             StoreTime::from_unix_ms(45),
-            "the store's clock is behind the monotonic"
+            "the store's clock is behind the monotonic clock"
         );
     }
 

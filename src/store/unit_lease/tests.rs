@@ -11,8 +11,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::{
-    clock::MonotonicTime,
-    clock::StoreTime,
+    clock::{MonotonicTime, StoreTime},
     limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, OnFailure, Quota},
     redis::RedisFailure,
 };

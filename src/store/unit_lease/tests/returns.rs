@@ -1,7 +1,6 @@
 //! How long units are held, and when they are returned or discarded.
 
 use super::*;
-
 use crate::clock::StoreTime;
 
 fn stocked(registry: &Registry, limit: &Limit, key: Key, units: u32) -> TestLease {
