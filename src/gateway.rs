@@ -97,6 +97,9 @@ use crate::{
     upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
 };
 
+/// Ticks from one removal of idle upstream connections to the next.
+const TICKS_PER_POOL_SWEEP: u32 = 10;
+
 /// The state that all threads of a process share.
 pub struct Shared {
     /// The current configuration.
@@ -218,32 +221,18 @@ impl Gateway {
         self.shared.clients.usage(mask_address(address, prefix))
     }
 
-    /// Closes upstream connections that were idle too long, and drops replaced rules even if no
-    /// request arrives. Call it about once a second.
-    pub fn sweep_pools(&self) {
-        self.cache.get(&self.shared, &self.metrics);
-        self.cache.sweep_pools();
-    }
-
-    /// Closes idle upstream connections that other workers need. Call it about every 100 ms.
-    pub fn yield_connections(&self) {
-        self.cache.yield_connections();
-    }
-
-    /// Renews the concurrency leases that are due. Call it about every 100 ms.
-    pub fn renew_leases(&self) {
-        self.leases.renew();
-    }
-
-    /// Expires the deadlines of copies of requests. Call it about every 100 ms.
-    pub fn sweep_mirrors(&self) {
+    /// Does the chores that are due. Call it every 100 ms with the number of the call.
+    pub fn tick(&self, count: u32) {
         self.mirrors.sweep();
-    }
-
-    /// Flushes access log lines that have been buffered for a second. Call it about every 100 ms.
-    pub fn flush_log(&self) {
+        self.leases.renew();
+        self.cache.yield_connections();
         if let Some(log) = &self.access_log {
             log.flush_if_older(self.coarse_clock.now());
+        }
+        if count.is_multiple_of(TICKS_PER_POOL_SWEEP) {
+            // Drops replaced rules even if no request arrives.
+            self.cache.get(&self.shared, &self.metrics);
+            self.cache.sweep_pools();
         }
     }
 
