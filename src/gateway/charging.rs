@@ -61,7 +61,7 @@ impl Gateway {
         } else {
             let charges = context.limits.iter().map(ChargedLimit::charge);
             let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
-            self.store.charge(&charges, self.shared.clock.now()).await
+            self.store.charge(&charges, self.shared.clock.store_time()).await
         };
         let verdict = decided.map_err(|_| {
             context.admission = Admission::Unknown;

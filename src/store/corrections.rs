@@ -109,7 +109,7 @@ impl CorrectionQueue {
 
     /// Takes the next batch for a sender; `None` ends the sender.
     fn take_batch(&self) -> Option<(ShardId, Vec<PendingCorrection>)> {
-        self.shards.lock().take_batch(self.clock.monotonic_ms())
+        self.shards.lock().take_batch(self.clock.monotonic())
     }
 
     /// Ends a batch with this outcome.
@@ -121,9 +121,9 @@ impl CorrectionQueue {
     ) {
         if !matches!(outcome, Err(RedisFailure::Open)) {
             // The corrected charges may be the reason for cached denials.
-            let monotonic_ms = self.clock.monotonic_ms();
+            let monotonic = self.clock.monotonic();
             for pending in &batch {
-                self.deny_cache.invalidate(pending.record(), monotonic_ms);
+                self.deny_cache.invalidate(pending.record(), monotonic);
             }
         }
         let retry = match outcome {
@@ -174,7 +174,7 @@ impl CorrectionSender {
         corrections: impl IntoIterator<Item = (Arc<Limit>, Key, Change)>,
         reason: CorrectionReason,
     ) {
-        let pushed_at = self.queue.clock.monotonic_ms();
+        let pushed_at = self.queue.clock.monotonic();
         for (limit, key, change) in corrections {
             if change.cost() > 0 {
                 let pending =
