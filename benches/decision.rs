@@ -10,7 +10,8 @@ use std::{
 
 use divan::Bencher;
 use tidegate::{
-    limit::{Algorithm, Charge, Key, LeaseSize, Limit, Millis, OnFailure, Quota, sliding_window},
+    clock::StoreTime,
+    limit::{Algorithm, Charge, Key, LeaseSize, Limit, OnFailure, Quota, sliding_window},
     store::memory::MemoryStore,
 };
 
@@ -18,7 +19,7 @@ use tidegate::{
 static COLD_KEYS: LazyLock<u64> =
     LazyLock::new(|| if std::env::args().any(|arg| arg == "--bench") { 10_000_000 } else { 1_000 });
 
-const NOW: Millis = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// A store with ten million callers that were each charged once: about 1.1 GB.
 static LARGE_STORE: LazyLock<MemoryStore> = LazyLock::new(|| {

@@ -17,7 +17,7 @@ use testkit::{
     redis_server::RedisServer,
 };
 use tidegate::{
-    clock::{Clock, instant},
+    clock::{Clock, StoreTime, instant},
     limit::{Charge, Key, LeaseSize, Limit, MAX_LEASED_UNITS},
     store::CounterStore,
 };
@@ -104,11 +104,14 @@ fn decide(counter_store: &Arc<CounterStore>, part: Part, decisions: u32) -> f64 
         let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
         // Connects, and leases tokens.
         for _ in 0..2 {
-            store.charge(&charges, now).await.expect("a decision");
+            store.charge(&charges, StoreTime::from_unix_ms(now)).await.expect("a decision");
         }
         let start = instant();
         for _ in 0..decisions {
-            let verdict = store.charge(black_box(&charges), now).await.expect("a decision");
+            let verdict = store
+                .charge(black_box(&charges), StoreTime::from_unix_ms(now))
+                .await
+                .expect("a decision");
             assert_eq!(black_box(verdict).admitted, part != Part::DenyCache);
         }
         start.elapsed().as_nanos() as f64 / f64::from(decisions)

@@ -4,6 +4,12 @@
 //! that a test moves. Deadlines, delays, the drain, and the store's timeouts and probes use that clock,
 //! so a test covers minutes of them in milliseconds of real time.
 //!
+//! | file | what |
+//! |---|---|
+//! | `time.rs` | the kinds of time |
+//! | `coarse.rs` | a worker's coarse clock |
+//! | `interval.rs` | measured durations, and the ticks of periodic tasks |
+//!
 //! ```
 //! use std::time::Duration;
 //! use tidegate::clock::Clock;
@@ -11,7 +17,7 @@
 //! let clock = Clock::simulated(1_700_000_000_000);
 //! clock.advance(Duration::from_secs(60));
 //! assert_eq!(clock.now(), 1_700_000_060_000);
-//! assert_eq!(clock.monotonic_ms(), 60_000);
+//! assert_eq!(clock.monotonic().as_ms(), 60_000);
 //! ```
 
 mod coarse;
@@ -67,7 +73,7 @@ struct ManualClockState {
     /// Ms since the Unix epoch.
     now: u64,
     next_interval: u64,
-    /// For each [`Interval`], the tick that it waits for, in ms of [`Clock::monotonic_ms`]; `None` while its
+    /// For each [`Interval`], the tick that it waits for, in ms of [`Clock::monotonic`]; `None` while its
     /// task does the work of the last tick.
     intervals: BTreeMap<u64, Option<u64>>,
 }
@@ -120,6 +126,11 @@ impl Clock {
         }
     }
 
+    /// The time of day, by which this process's memory decides on limits.
+    pub fn store_time(&self) -> StoreTime {
+        StoreTime::from_unix_ms(self.now())
+    }
+
     /// As [`Self::now`], in ns; a manual clock has whole ms.
     pub fn now_nanos(&self) -> u64 {
         match &self.manual {
@@ -130,12 +141,12 @@ impl Clock {
 
     /// Monotonic time since this clock was created, in ms, for cached state that several threads
     /// share. For a manual clock, the time since its start; 0 if it is set back before that.
-    pub fn monotonic_ms(&self) -> u64 {
+    pub fn monotonic(&self) -> MonotonicTime {
         let time = match &self.manual {
             Some(manual) => manual.uptime(),
             None => self.uptime(),
         };
-        time.as_duration().as_millis() as u64
+        MonotonicTime::from_ms(time.as_duration().as_millis() as u64)
     }
 
     /// Monotonic time since this clock was created; timers use it.
@@ -146,10 +157,9 @@ impl Clock {
         }
     }
 
-    /// The time of a manual clock, in ms since the Unix epoch; `None` for the system's, where Redis'
-    /// own time is used instead.
-    pub fn manual_now(&self) -> Option<u64> {
-        self.manual.as_ref().map(|manual| manual.state.lock().now)
+    /// The time of a manual clock; `None` for the system's, where Redis' own time is used instead.
+    pub fn manual_now(&self) -> Option<StoreTime> {
+        self.manual.as_ref().map(|manual| StoreTime::from_unix_ms(manual.state.lock().now))
     }
 
     /// Moves a manual clock to `now` (ms since the Unix epoch). The system's clock ignores it.
@@ -172,12 +182,10 @@ impl Clock {
         let mut state = manual.state.lock();
         state.now += by.as_millis() as u64;
         manual.moved.notify_waiters();
-        let monotonic_ms = state.now.saturating_sub(manual.start);
+        let monotonic = state.now.saturating_sub(manual.start);
         manual.settled.wait_while_for(
             &mut state,
-            |state| {
-                state.intervals.values().any(|next| next.is_none_or(|next| next <= monotonic_ms))
-            },
+            |state| state.intervals.values().any(|next| next.is_none_or(|next| next <= monotonic)),
             settle_timeout,
         );
     }

@@ -17,12 +17,15 @@
 //! - `verdict.rs`: the decisions of all limits of one request.
 //!
 //! ```
-//! use tidegate::limit::{Algorithm, Quota, State};
+//! use tidegate::{
+//!     clock::StoreTime,
+//!     limit::{Algorithm, Quota, State},
+//! };
 //!
 //! // Two requests a minute, counted in sub-windows of 10 s.
 //! let quota = Quota::new(2, 60_000, 6);
 //! let mut state = State::fresh(Algorithm::SlidingWindow);
-//! let now = 1_700_000_000_000;
+//! let now = StoreTime::from_unix_ms(1_700_000_000_000);
 //! assert!(state.admit(&quota, now, 1).admitted);
 //! assert!(state.admit(&quota, now + 5, 1).admitted);
 //!
@@ -57,8 +60,7 @@ pub use gcra::GcraState;
 pub use state::State;
 pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 
-/// A point in time, in milliseconds since the Unix epoch.
-pub type Millis = u64;
+use crate::clock::StoreTime;
 
 /// The largest product of quota and sub-window length (ms) that keeps the arithmetic of both
 /// exact: Lua counts in doubles, whose integers end at 2^53.
@@ -71,7 +73,7 @@ pub const MAX_EXACT_BACKLOG: u64 = (1 << 53) - (1 << 36);
 
 /// The largest step back of a clock, in ms, that counts as jitter between clocks: the record's time
 /// then stands still. After a larger step the clock counts as set back, and the record moves back with it.
-pub const MAX_STEP_BACK: Millis = 5_000;
+pub const MAX_STEP_BACK: u64 = 5_000;
 
 /// The largest number of sub-windows in a window.
 pub const MAX_RESOLUTION: u32 = 60;
@@ -87,7 +89,7 @@ pub struct Quota {
     /// The units of cost that may be charged in one window.
     pub limit: u32,
     /// The window's length in ms.
-    pub window: Millis,
+    pub window: u64,
     /// The number of sub-windows of a sliding window, at least 1; divides `window`. 1 for other algorithms.
     pub resolution: u32,
     /// The longest delay that a leaky bucket imposes, in ms; 0 for other algorithms.
@@ -99,12 +101,12 @@ pub struct Quota {
 impl Quota {
     /// A quota of `limit` units in each `window` (ms) of `resolution` sub-windows: not strict, without
     /// delay.
-    pub fn new(limit: u32, window: Millis, resolution: u32) -> Self {
+    pub fn new(limit: u32, window: u64, resolution: u32) -> Self {
         Self { limit, window, resolution, max_wait: 0, strict: false }
     }
 
     /// The length of a sub-window in ms.
-    pub fn sub_window(&self) -> Millis {
+    pub fn sub_window(&self) -> u64 {
         self.window / u64::from(self.resolution)
     }
 }
@@ -213,7 +215,7 @@ impl Limit {
     }
 
     /// How long after a charge its correction can still have an effect, in ms.
-    pub fn correction_window(&self) -> Millis {
+    pub fn correction_window(&self) -> u64 {
         let Quota { window, max_wait, .. } = self.quota;
         match self.algorithm {
             Algorithm::SlidingWindow => window + self.quota.sub_window(),
@@ -272,7 +274,7 @@ pub enum Change {
     Refund {
         /// When the units were charged, in ms by the clock that decided; for a leaky bucket plus
         /// [`Decision::wait`]. See [`StoreDecision::charged_at`].
-        charged_at: Millis,
+        charged_at: StoreTime,
         /// How many units.
         cost: u32,
     },
@@ -305,12 +307,12 @@ pub struct Decision {
     pub used: u64,
     /// The reset time in ms since the epoch. It never moves back, unless the clock was set back. While it
     /// is in the future, only a charge or a lowered quota moves it.
-    pub reset_at: Millis,
+    pub reset_at: StoreTime,
     /// The first ms at which the same charge would be admitted if nothing else were charged. `None` if it
     /// is admitted, or if its cost is above the quota.
-    pub retry_at: Option<Millis>,
+    pub retry_at: Option<StoreTime>,
     /// How long the gateway must delay the admitted request, in ms; 0 unless the limit is a leaky bucket.
-    pub wait: Millis,
+    pub wait: u64,
 }
 
 impl Decision {
@@ -322,7 +324,7 @@ impl Decision {
 
 /// The time at which to read a record that was updated at `updated_at`, and by how many ms to move the
 /// record back first. A record's time runs backwards only if the clock was set back.
-fn clamp_to_record(updated_at: Millis, now: Millis) -> (Millis, Millis) {
+fn clamp_to_record(updated_at: StoreTime, now: StoreTime) -> (StoreTime, u64) {
     match updated_at.saturating_sub(now) {
         0 => (now, 0),
         behind if behind <= MAX_STEP_BACK => (updated_at, 0),

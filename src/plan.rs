@@ -36,7 +36,9 @@ use http::Method;
 use smallvec::SmallVec;
 
 pub use self::{
-    decision::{Answer, Decision, DecisionInput, NextStep, Refusal, RoutePlan, decide},
+    decision::{
+        DecisionInput, LocalAnswer, NextStep, RequestDecision, RequestRefusal, RoutePlan, decide,
+    },
     evidence::{CallerShare, Evidence},
     location::PublicUrl,
     request_view::RequestView,
@@ -50,7 +52,7 @@ use crate::{
     identity::{ClientAddress, CredentialSource, KeyPlan, KeySecret, Subject},
     limit::Charge,
     route::{
-        ConditionalRoute, Lookup, Params, Verdict,
+        ConditionResult, ConditionalRoute, Lookup, Params,
         normalize::{normalize, routed_form},
     },
     snapshot::{Action, LimitRequest, Route, Snapshot},
@@ -141,17 +143,17 @@ impl<'r> RequestAttributes<'r> {
         &'a self,
         snapshot: &'a Snapshot,
         evidence: &Evidence<'_>,
-    ) -> Result<MatchedRoute<'a>, Refusal> {
+    ) -> Result<MatchedRoute<'a>, RequestRefusal> {
         let mut ambiguous = None;
         let query = OnceCell::new();
         let decide = |route: &ConditionalRoute| match *evidence {
             Evidence::Log { has_query, .. } => self.recorded_verdict(route, has_query, &query),
             Evidence::Request { share, .. } => match self.meets(snapshot, route, share, &query) {
-                Ok(true) => Verdict::Met,
-                Ok(false) => Verdict::Unmet,
+                Ok(true) => ConditionResult::Met,
+                Ok(false) => ConditionResult::Unmet,
                 Err(error) => {
                     ambiguous = Some(error);
-                    Verdict::Unknown
+                    ConditionResult::Unknown
                 }
             },
         };
@@ -163,7 +165,7 @@ impl<'r> RequestAttributes<'r> {
                 params: found.params,
                 ipv6_prefix: snapshot.identity.ipv6_prefix,
             }),
-            Lookup::Undecided(_) => Err(Refusal {
+            Lookup::Undecided(_) => Err(RequestRefusal {
                 error: ambiguous.unwrap_or(GatewayError::NoRoute),
                 route: None,
                 is_undecided: true,

@@ -55,9 +55,9 @@ use self::{
     reorder::ReorderBuffer,
 };
 use crate::{
+    clock::StoreTime,
     http1::Fields,
     identity::{CredentialSource, client::mask_address},
-    limit::Millis,
     plan::LimitRequests,
 };
 
@@ -119,7 +119,7 @@ pub struct Replay {
     /// Number of requests that only the first configuration refuses.
     pub newly_admitted: u64,
     /// Virtual times of the first and the last request, in ms since the epoch.
-    pub span: Option<(Millis, Millis)>,
+    pub span: Option<(StoreTime, StoreTime)>,
     /// The host for logs without hosts.
     host: String,
     callers: CallerTable,
@@ -129,7 +129,7 @@ pub struct Replay {
     /// The current line's token.
     sources: [CredentialSource; 1],
     /// The virtual clock, in ms since the epoch.
-    now: Millis,
+    now: StoreTime,
 }
 
 /// A planned request that is waiting to be decided in order.
@@ -164,7 +164,7 @@ impl Replay {
             pending: ReorderBuffer::new(REORDER_LINES),
             headers: Fields::default(),
             sources: [CredentialSource::Recorded(String::new())],
-            now: 0,
+            now: StoreTime::ZERO,
         }
     }
 
@@ -278,7 +278,7 @@ impl Replay {
 
     fn decide(
         &mut self,
-        time: Millis,
+        time: StoreTime,
         pending: PendingRequest,
         observer: &mut Option<Observer<'_>>,
     ) {

@@ -7,7 +7,7 @@
 //! - `problem.rs`: the problem document (RFC 9457) of a request that was refused or failed.
 //! - `accept.rs`, `page.rs`: which clients get a page instead, and the page.
 //! - `cors.rs`: the headers of cross-origin resource sharing, and preflights.
-//! - `grpc.rs`: the response of gRPC to such a request.
+//! - `grpc.rs`: the gRPC response to such a request.
 //! - `quota_status.rs`: the JSON of a route that reports quotas.
 //! - `limit_report.rs`: one limit and its outcome, and whether responses show it.
 //!
@@ -27,7 +27,7 @@ mod page;
 mod problem;
 mod quota_status;
 
-use std::fmt::Write;
+use std::{cmp::Reverse, fmt::Write};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -46,10 +46,11 @@ use self::{
     problem::{refused_limits, refused_retry_after},
 };
 use crate::{
+    clock::StoreTime,
     error::GatewayError,
     http1::Fields,
-    limit::{Algorithm, Decision, Millis},
-    plan::Answer,
+    limit::{Algorithm, Decision},
+    plan::LocalAnswer,
     snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders},
     throttle::{AdmissionDenied, POLICY},
     upstream::FixedResponse,
@@ -158,7 +159,7 @@ pub fn write_rate_headers<'a>(
 /// request costs: otherwise it would move back when a cheaper request follows. When this cost fits is
 /// the matter of [`retry_after`].
 fn reset_seconds(decision: &Decision) -> u64 {
-    decision.reset_at.div_ceil(1000)
+    decision.reset_at.as_unix_ms().div_ceil(1000)
 }
 
 /// Writes the rate-limit headers of a request that the throttle refused.
@@ -196,15 +197,14 @@ fn write_expose_headers(fields: &mut Fields, families: RateHeaders, reader: Head
 /// with the later retry; then the one with the fewest requests of this cost left, then the one with
 /// the latest reset.
 fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<AdvertisedLimit<'a>> {
-    let never = Millis::MAX;
     limits.min_by_key(|AdvertisedLimit { decided, cost, .. }| {
         let decision = &decided.decision;
         let retry_at = match decision {
-            Decision { admitted: true, .. } => 0,
-            Decision { retry_at, .. } => retry_at.unwrap_or(never),
+            Decision { admitted: true, .. } => StoreTime::ZERO,
+            Decision { retry_at, .. } => retry_at.unwrap_or(StoreTime::MAX),
         };
         let left = decision.remaining / u64::from((*cost).max(1));
-        (decision.admitted, never - retry_at, left, never - decision.reset_at)
+        (decision.admitted, Reverse(retry_at), left, Reverse(decision.reset_at))
     })
 }
 
@@ -243,7 +243,7 @@ pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<
             Algorithm::Concurrency => decided.decision.retry_at.map(|_| 0),
             _ => decided.decision.retry_at.map(|retry_at| retry_at.saturating_sub(decided.at)),
         })
-        .try_fold(0, |longest: Millis, wait| Some(longest.max(wait?)))
+        .try_fold(0, |longest: u64, wait| Some(longest.max(wait?)))
         .map(|wait| wait.div_ceil(1000).max(1))
 }
 
@@ -305,13 +305,13 @@ pub fn redirect_reply(location: &str, status: StatusCode) -> LocalReply {
 }
 
 /// The response of a decision that charges nothing. `cors` is that of the request's route.
-pub fn answer(answer: &Answer, cors: Option<&CorsPolicy>, request: &Fields) -> LocalReply {
+pub fn answer(answer: &LocalAnswer, cors: Option<&CorsPolicy>, request: &Fields) -> LocalReply {
     match (answer, cors) {
-        (Answer::RedirectHttps(location), _) => {
+        (LocalAnswer::RedirectHttps(location), _) => {
             redirect_reply(location, StatusCode::PERMANENT_REDIRECT)
         }
-        (Answer::Preflight(_), Some(cors)) => cors::preflight_reply(cors, request),
-        (Answer::Preflight(_), None) | (Answer::Options, _) => options_reply(),
+        (LocalAnswer::Preflight(_), Some(cors)) => cors::preflight_reply(cors, request),
+        (LocalAnswer::Preflight(_), None) | (LocalAnswer::Options, _) => options_reply(),
     }
 }
 

@@ -39,7 +39,7 @@ pub mod table;
 mod tree;
 
 pub use condition::{
-    Condition, ConditionalRoute, Conditions, ConflictKind, ValueSource, ValueTest, Verdict,
+    Condition, ConditionResult, ConditionalRoute, Conditions, ConflictKind, ValueSource, ValueTest,
 };
 pub use pattern::{HostPattern, PathPattern, PatternError};
 pub use table::{Lookup, Params, RouteConflict, RouteTable, Rule, TableMatch};

@@ -195,7 +195,7 @@ pub struct Route {
     /// The prefix that is removed from the path before forwarding; without a slash at its end.
     pub strip_prefix: Option<Box<str>>,
     /// What it changes on messages, and its conditions.
-    pub edits: RouteEdits,
+    pub edits: RouteDetails,
     /// Maximum time from the request's head to the response's head; `None`: no bound.
     pub request_timeout: Option<Duration>,
     /// Maximum time without progress in a response's body; `None`: no bound.
@@ -242,7 +242,7 @@ pub struct Redirect {
 
 /// What a route changes on messages, and the conditions that it matches by.
 #[derive(Debug)]
-pub struct RouteEdits {
+pub struct RouteDetails {
     /// The path pattern, whose parameters are variables.
     pub pattern: PathPattern,
     /// The conditions beyond host, path and method.

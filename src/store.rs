@@ -252,7 +252,7 @@ impl CounterStore {
         let mut sentinels = self.redis.as_ref().and_then(|backend| backend.sentinel_watch());
         let mut interval = self.clock.background_interval(CONTROL_INTERVAL);
         while stop.run_until_cancelled(interval.tick()).await.is_some() {
-            self.memory.expire(self.clock.now());
+            self.memory.expire(self.clock.store_time());
             let report = async {
                 if let Some(reporter) = &mut reporter {
                     self.report(reporter).await;
@@ -277,11 +277,11 @@ impl CounterStore {
         let deleted = reporter.report().await;
         for record in deleted.records.into_iter().map(local_record_id) {
             self.leases.discard(record);
-            self.deny_cache.invalidate(record, self.clock.monotonic_ms());
+            self.deny_cache.invalidate(record, self.clock.monotonic());
         }
         if deleted.is_partial {
             // The reply does not list every deleted record, so no cached denial can be trusted.
-            self.deny_cache.clear(self.clock.monotonic_ms());
+            self.deny_cache.clear(self.clock.monotonic());
         }
         self.leases.set_gateways(self.presence.gateways());
     }
@@ -300,7 +300,7 @@ impl CounterStore {
                 remaining::add_to_peeked(self, charges, &mut verdict);
                 Ok(verdict)
             }
-            None => Ok(self.memory.peek(charges, self.clock.now())),
+            None => Ok(self.memory.peek(charges, self.clock.store_time())),
         }
     }
 
@@ -323,7 +323,7 @@ impl CounterStore {
             self.corrections.remove(backend.shard_of(key), limit, key);
             let record = record_id(limit, key);
             self.leases.discard(record);
-            self.deny_cache.invalidate(record, self.clock.monotonic_ms());
+            self.deny_cache.invalidate(record, self.clock.monotonic());
         }
         let records: Vec<u128> = limits.iter().map(|limit| shared_record_id(limit, key)).collect();
         backend.announce_deletion(key, &records).await
@@ -331,7 +331,7 @@ impl CounterStore {
 
     /// Empties the deny cache, so that Redis decides the next request. Only for tests.
     pub fn clear_deny_cache(&self) {
-        self.deny_cache.clear(self.clock.monotonic_ms());
+        self.deny_cache.clear(self.clock.monotonic());
     }
 
     /// A connector for traffic other than counters: bulk traffic must not share a connection with
@@ -363,7 +363,7 @@ impl CounterStore {
         stats.evictions = self.memory.evictions();
         stats.keys = self.memory.len();
         stats.gateways = self.presence.gateways();
-        stats.denials = self.deny_cache.stats(self.clock.monotonic_ms());
+        stats.denials = self.deny_cache.stats(self.clock.monotonic());
         stats.leases = self.leases.stats();
         let queue = self.corrections.stats();
         stats.dropped_corrections = queue.dropped;

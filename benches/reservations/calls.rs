@@ -14,7 +14,7 @@ use testkit::{
     redis_server::RedisServer,
 };
 use tidegate::{
-    clock::{Clock, instant},
+    clock::{Clock, StoreTime, instant},
     limit::{Charge, Key, LeaseSize, Limit},
     store::StoreHandle,
 };
@@ -188,7 +188,11 @@ fn run_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
                 let key = Key(u128::from(caller + 7).wrapping_mul(KEY_MULTIPLIER));
                 let charge = Charge { limit: &limit, key, cost: 1 };
                 let now = Clock::system().now();
-                handle.charge(&[charge], now).await.expect("a decision of Redis").admitted
+                handle
+                    .charge(&[charge], StoreTime::from_unix_ms(now))
+                    .await
+                    .expect("a decision of Redis")
+                    .admitted
             }
         });
         let admitted = admitted.await;

@@ -7,7 +7,7 @@ use testkit::{
     redis_server::RedisServer,
 };
 use tidegate::{
-    clock::{Clock, instant},
+    clock::{Clock, StoreTime, instant},
     limit::{Charge, Key, LeaseSize, Limit, MAX_LEASED_UNITS},
     store::CounterStore,
 };
@@ -68,11 +68,22 @@ fn decide(
         let now = Clock::system().now();
         let charges = [Charge { limit, key, cost: 1 }];
         // The first decision connects and fetches units.
-        assert!(store.charge(&charges, now).await.expect("a decision").admitted);
+        assert!(
+            store
+                .charge(&charges, StoreTime::from_unix_ms(now))
+                .await
+                .expect("a decision")
+                .admitted
+        );
         barrier.wait();
         let start = instant();
         for _ in 0..DECISIONS {
-            black_box(store.charge(black_box(&charges), now).await.expect("a decision"));
+            black_box(
+                store
+                    .charge(black_box(&charges), StoreTime::from_unix_ms(now))
+                    .await
+                    .expect("a decision"),
+            );
         }
         start.elapsed()
     })

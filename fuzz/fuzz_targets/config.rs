@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use tidegate::{
     config::{self, ReadError},
     route::{
-        Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule, Verdict,
+        Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule, ConditionResult,
         normalize::normalize,
     },
     snapshot::Snapshot,
@@ -72,7 +72,7 @@ fn check_patterns(text: &str) {
 fn check_lookups(table: &RouteTable, host: &str, path: &str) {
     let normal = normalize(path, true);
     for path in [path, normal.as_deref().unwrap_or("/")] {
-        for verdict in [Verdict::Unmet, Verdict::Met] {
+        for verdict in [ConditionResult::Unmet, ConditionResult::Met] {
             let found = table.find_where(host, path, &Method::GET, |_| verdict);
             if let Lookup::Found(found) = found {
                 assert!(found.params.iter().all(|(_, value)| path.contains(value)));

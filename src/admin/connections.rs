@@ -93,7 +93,7 @@ pub(super) async fn serve(
     let router = router
         .layer(DefaultBodyLimit::max(bounds.max_body))
         .layer(from_fn_with_state(bounds, enforce_bounds));
-    let mut connections = Connections::default();
+    let mut connections = OpenConnections::default();
     while let Some(accepted) = stop_accepting.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok(socket) => {
@@ -115,25 +115,25 @@ pub(super) async fn serve(
 
 /// The open connections. Dropping this closes them.
 #[derive(Default)]
-struct Connections {
-    open: Vec<Connection>,
+struct OpenConnections {
+    open: Vec<AdminConnection>,
     /// The number of accepts, requests and responses so far, which orders them.
     sequence: Arc<AtomicU64>,
 }
 
-struct Connection {
+struct AdminConnection {
     task: AbortHandle,
     activity: Arc<Activity>,
 }
 
-impl Connections {
+impl OpenConnections {
     /// Closes connections, by [`Activity::eviction_order`], until fewer than `max` are open. Returns whether
     /// any was closed.
     fn evict(&mut self, max: usize) -> bool {
         self.open.retain(|connection| !connection.task.is_finished());
         let is_full = self.open.len() >= max;
         while self.open.len() >= max {
-            let order = |(_, one): &(usize, &Connection)| one.activity.eviction_order();
+            let order = |(_, one): &(usize, &AdminConnection)| one.activity.eviction_order();
             let Some((first, _)) = self.open.iter().enumerate().min_by_key(order) else { break };
             self.open.swap_remove(first).task.abort();
         }
@@ -164,11 +164,11 @@ impl Connections {
             let stream = TokioIo::new(WriteTimeout { stream, timeout, stalled: None });
             let _ = http.serve_connection(stream, service).await;
         });
-        self.open.push(Connection { task: task.abort_handle(), activity });
+        self.open.push(AdminConnection { task: task.abort_handle(), activity });
     }
 }
 
-impl Drop for Connections {
+impl Drop for OpenConnections {
     fn drop(&mut self) {
         self.open.iter().for_each(|connection| connection.task.abort());
     }

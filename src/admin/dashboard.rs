@@ -8,21 +8,25 @@ use axum::{
 
 /// An embedded file.
 #[derive(Clone, Copy)]
-pub(super) struct File {
+pub(super) struct DashboardFile {
     pub(super) media: &'static str,
     content: &'static str,
 }
 
-pub(super) const HTML: File =
-    File { media: "text/html; charset=utf-8", content: include_str!("dashboard/index.html") };
-pub(super) const CSS: File =
-    File { media: "text/css; charset=utf-8", content: include_str!("dashboard/dashboard.css") };
-pub(super) const JS: File = File {
+pub(super) const HTML: DashboardFile = DashboardFile {
+    media: "text/html; charset=utf-8",
+    content: include_str!("dashboard/index.html"),
+};
+pub(super) const CSS: DashboardFile = DashboardFile {
+    media: "text/css; charset=utf-8",
+    content: include_str!("dashboard/dashboard.css"),
+};
+pub(super) const JS: DashboardFile = DashboardFile {
     media: "text/javascript; charset=utf-8",
     content: include_str!("dashboard/dashboard.js"),
 };
-pub(super) const ICON: File =
-    File { media: "image/svg+xml", content: include_str!("dashboard/favicon.svg") };
+pub(super) const ICON: DashboardFile =
+    DashboardFile { media: "image/svg+xml", content: include_str!("dashboard/favicon.svg") };
 
 /// What the page may do: load its own files, and connect to this address.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -30,7 +34,7 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; st
     require-trusted-types-for 'script'";
 
 /// The response with `file`.
-pub(super) fn serve(file: File) -> Response {
+pub(super) fn serve(file: DashboardFile) -> Response {
     let headers = [
         (header::CONTENT_TYPE, file.media),
         // A newer version of the gateway has other files.

@@ -9,7 +9,7 @@ use axum::{
 
 use super::{
     AdminContext, dashboard, events, health, limits, live_config, log_level, metrics, openapi,
-    operation::{Content, Endpoint, Operation, schema_of},
+    operation::{AdminEndpoint, Operation, OperationBody, schema_of},
     reload, routes, state, throttle, upstreams,
 };
 
@@ -17,12 +17,12 @@ fn endpoint(
     path: &'static str,
     handlers: MethodRouter<AdminContext>,
     operations: impl Into<Vec<Operation>>,
-) -> Endpoint {
-    Endpoint { path, handlers, operations: operations.into() }
+) -> AdminEndpoint {
+    AdminEndpoint { path, handlers, operations: operations.into() }
 }
 
 /// All endpoints. The description says whether requests need a token.
-pub(super) fn all(needs_token: bool) -> Vec<Endpoint> {
+pub(super) fn all(needs_token: bool) -> Vec<AdminEndpoint> {
     let mut all = vec![
         page("/", "dashboard", dashboard::HTML),
         page("/dashboard.css", "dashboardStyle", dashboard::CSS),
@@ -49,27 +49,29 @@ pub(super) fn all(needs_token: bool) -> Vec<Endpoint> {
 }
 
 /// A file of the dashboard.
-fn page(path: &'static str, id: &'static str, file: dashboard::File) -> Endpoint {
+fn page(path: &'static str, id: &'static str, file: dashboard::DashboardFile) -> AdminEndpoint {
     let summary = "A file of the dashboard, which is at /";
-    let operation = Operation::get(id, summary).reply(200, summary, Content::Text(file.media));
+    let operation =
+        Operation::get(id, summary).reply(200, summary, OperationBody::Text(file.media));
     endpoint(path, get(async move || dashboard::serve(file)), [operation])
 }
 
 /// What the gateway is doing.
-fn observation() -> [Endpoint; 6] {
+fn observation() -> [AdminEndpoint; 6] {
     let alive = Operation::get("healthz", "Liveness");
     let ready = Operation::get("readyz", "Readiness; without the token only whether it is");
     let metrics = Operation::get("metrics", "Metrics for Prometheus");
     let state = Operation::get("state", "What the dashboard shows: counts since the start");
     let events = Operation::get("events", "`/api/state` once a second, as server-sent events");
     let upstreams = Operation::get("listUpstreams", "The upstreams, their targets and health");
-    let [text, openmetrics] = ["text/plain", "application/openmetrics-text"].map(Content::Text);
+    let [text, openmetrics] =
+        ["text/plain", "application/openmetrics-text"].map(OperationBody::Text);
     let described = "In the format that `Accept` asks for, by default Prometheus' text format";
     [
         endpoint(
             "/healthz",
             get(health::healthz),
-            [alive.reply(200, "The process lives", Content::Text("text/plain"))],
+            [alive.reply(200, "The process lives", OperationBody::Text("text/plain"))],
         ),
         endpoint(
             "/readyz",
@@ -94,7 +96,7 @@ fn observation() -> [Endpoint; 6] {
             "/api/events",
             get(events::stream),
             [events
-                .reply(200, "A stream without end", Content::Text("text/event-stream"))
+                .reply(200, "A stream without end", OperationBody::Text("text/event-stream"))
                 .error(403, "A web page of another origin sent the request")
                 .error(503, "Too many listeners")],
         ),
@@ -107,7 +109,7 @@ fn observation() -> [Endpoint; 6] {
 }
 
 /// The rules in force, and what they have counted.
-fn rules() -> [Endpoint; 4] {
+fn rules() -> [AdminEndpoint; 4] {
     let config = Operation::get("config", "The configuration in force, credentials masked");
     let routes = Operation::get("listRoutes", "The routes in force and their responses");
     let list = Operation::get("listLimits", "The limits in force and their decisions");
@@ -118,7 +120,7 @@ fn rules() -> [Endpoint; 4] {
             "/api/config",
             get(live_config::show),
             [config
-                .json(200, "The configuration", schema_of::<live_config::LiveConfig>)
+                .json(200, "The configuration", schema_of::<live_config::ConfigView>)
                 .error(500, "The configuration cannot be shown")],
         ),
         endpoint(
@@ -136,7 +138,7 @@ fn rules() -> [Endpoint; 4] {
             get(limits::show).delete(limits::reset),
             [
                 caller(show).json(200, "The count", schema_of::<limits::CallerState>),
-                caller(reset).reply(204, "The count is reset", Content::None),
+                caller(reset).reply(204, "The count is reset", OperationBody::None),
             ],
         ),
     ]
@@ -164,7 +166,7 @@ fn caller(operation: Operation) -> Operation {
 }
 
 /// What an operator changes.
-fn control() -> [Endpoint; 3] {
+fn control() -> [AdminEndpoint; 3] {
     let reload = Operation::new("post", "reload", "Read the configuration file again");
     let throttle = Operation::get("throttle", "The state of active-user admission");
     let set_mode = Operation::new("put", "setThrottleMode", "Set the throttle's mode");

@@ -41,7 +41,7 @@ impl Default for Events {
 }
 
 /// A listener.
-struct Listener {
+struct EventSubscriber {
     events: watch::Receiver<Bytes>,
     _permit: OwnedSemaphorePermit,
 }
@@ -70,7 +70,7 @@ pub(super) async fn stream(State(context): State<AdminContext>, headers: HeaderM
 }
 
 /// A new listener; `None` if there are too many. The first one starts the task that computes events.
-fn listen(context: &AdminContext) -> Option<Listener> {
+fn listen(context: &AdminContext) -> Option<EventSubscriber> {
     let own = &context.events;
     let permit = Arc::clone(&own.permits).try_acquire_owned().ok()?;
     let mut is_running = own.is_running.lock();
@@ -83,7 +83,7 @@ fn listen(context: &AdminContext) -> Option<Listener> {
         tokio::spawn(compute(context.clone()));
     }
     drop(is_running);
-    Some(Listener { events, _permit: permit })
+    Some(EventSubscriber { events, _permit: permit })
 }
 
 /// Computes events until there is no listener.

@@ -7,12 +7,12 @@ use axum::http::{HeaderMap, header};
 
 /// A format of `GET /metrics`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Format {
+pub(super) enum Exposition {
     OpenMetrics,
     Text,
 }
 
-impl Format {
+impl Exposition {
     /// The format that `Accept` asks for: `OpenMetrics` only by its name, and only if nothing is preferred to it.
     /// Other tools, such as curl, get what Prometheus' own tools read.
     pub(super) fn negotiate(headers: &HeaderMap) -> Self {
@@ -127,12 +127,12 @@ fn without_exemplar(sample: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn negotiated(accept: &[&str]) -> Format {
+    fn negotiated(accept: &[&str]) -> Exposition {
         let mut headers = HeaderMap::new();
         for value in accept {
             headers.append(header::ACCEPT, value.parse().unwrap());
         }
-        Format::negotiate(&headers)
+        Exposition::negotiate(&headers)
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
             "Application/OpenMetrics-Text; Version=\"1.0.0\"; Q=0.5",
             "text/plain, application/openmetrics-text",
         ] {
-            assert_eq!(negotiated(&[accept]), Format::OpenMetrics, "{accept}");
+            assert_eq!(negotiated(&[accept]), Exposition::OpenMetrics, "{accept}");
         }
         for accept in [
             "",
@@ -162,11 +162,11 @@ mod tests {
             "application/openmetrics-text;q=0.5,text/plain",
             "application/openmetrics-text;q=0.5,*/*",
         ] {
-            assert_eq!(negotiated(&[accept]), Format::Text, "{accept}");
+            assert_eq!(negotiated(&[accept]), Exposition::Text, "{accept}");
         }
-        assert_eq!(negotiated(&[]), Format::Text);
+        assert_eq!(negotiated(&[]), Exposition::Text);
         let two = ["text/plain;q=0.5", "application/openmetrics-text"];
-        assert_eq!(negotiated(&two), Format::OpenMetrics);
+        assert_eq!(negotiated(&two), Exposition::OpenMetrics);
     }
 
     #[test]
@@ -178,6 +178,6 @@ mod tests {
              # HELP g_seconds Seconds\n# TYPE g_seconds gauge\ng_seconds 5.5\n\
              # HELP h Unknown\n# TYPE h untyped\nh 1\n";
         assert_eq!(text_format(metrics), text);
-        assert_eq!(Format::OpenMetrics.write(metrics.to_owned()), metrics);
+        assert_eq!(Exposition::OpenMetrics.write(metrics.to_owned()), metrics);
     }
 }

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::{AdminContext, problem::problem};
 use crate::{
+    clock::StoreTime,
     gateway::Shared,
     identity::{KeyInput, KeyInputError, KeySecret},
     limit::{Charge, Key, OnFailure},
@@ -157,9 +158,9 @@ pub(super) async fn show(
                 limit: decision.limit,
                 remaining: decision.remaining,
                 used: decision.used,
-                reset_at_ms: decision.reset_at,
-                retry_at_ms: decision.retry_at,
-                now_ms: decided.at,
+                reset_at_ms: decision.reset_at.as_unix_ms(),
+                retry_at_ms: decision.retry_at.map(StoreTime::as_unix_ms),
+                now_ms: decided.at.as_unix_ms(),
                 blocked: limit.enforce && !decision.admitted,
             };
             ([(header::CACHE_CONTROL, "no-store")], Json(state)).into_response()

@@ -20,7 +20,7 @@ use crate::{
 
 /// The configuration in force.
 #[derive(JsonSchema, Serialize)]
-pub(super) struct LiveConfig {
+pub(super) struct ConfigView {
     /// Its generation: 1 at the start, 1 more after each reload.
     generation: u64,
     /// The configuration with its defaults, in the format of the file, which `tidegate schema` describes.
@@ -37,7 +37,7 @@ pub(super) async fn show(State(context): State<AdminContext>) -> Response {
     };
     mask(&mut config);
     mask_variables(&mut config, &loaded.source);
-    ([(header::CACHE_CONTROL, "no-store")], Json(LiveConfig { generation, config })).into_response()
+    ([(header::CACHE_CONTROL, "no-store")], Json(ConfigView { generation, config })).into_response()
 }
 
 /// Shows `${NAME}` instead of the values of environment variables in texts.

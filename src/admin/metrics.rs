@@ -25,7 +25,7 @@ use super::{
     AdminContext,
     encode::{start_counters, write_counter, write_gauge},
     exemplars,
-    exposition::Format,
+    exposition::Exposition,
     process_metrics::ProcessCollector,
 };
 use crate::{
@@ -43,11 +43,11 @@ const DECISIONS: [&str; 4] = ["admitted", "refused", "unknown", "would_refuse"];
 const UPSTREAM_FAILURES: [&str; 3] = ["connect", "timeout", "broken"];
 
 pub(super) async fn scrape(State(context): State<AdminContext>, headers: HeaderMap) -> Response {
-    let format = Format::negotiate(&headers);
+    let format = Exposition::negotiate(&headers);
     let exemplars = context.shared.metrics.exemplars();
     match encode_all(context.shared) {
         Ok(mut metrics) => {
-            if !exemplars.is_empty() && format == Format::OpenMetrics {
+            if !exemplars.is_empty() && format == Exposition::OpenMetrics {
                 metrics = exemplars::add(&metrics, &exemplars);
             }
             let kind = (header::CONTENT_TYPE, format.content_type());

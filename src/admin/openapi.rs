@@ -7,13 +7,13 @@ use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use super::{
-    operation::{Content, Endpoint, Operation, Parameter},
-    problem::Problem,
+    operation::{AdminEndpoint, Operation, OperationBody, Parameter},
+    problem::ProblemDocument,
     token::is_open,
 };
 
 /// The description of `endpoints`, which may need a token.
-pub(super) fn document(endpoints: &[Endpoint], needs_token: bool) -> Value {
+pub(super) fn document(endpoints: &[AdminEndpoint], needs_token: bool) -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
@@ -79,13 +79,13 @@ fn describe(operation: &Operation, path: &str, generator: &mut SchemaGenerator) 
     described
 }
 
-/// Adds `errors` to the responses of an operation, except those that it describes itself.
+/// Adds `errors` to the responses of an operation, except errors that it describes itself.
 fn add_errors(
     operation: &mut Value,
     errors: &[(u16, &'static str)],
     generator: &mut SchemaGenerator,
 ) {
-    let Some((media, schema)) = content(Content::Problem, generator) else { return };
+    let Some((media, schema)) = content(OperationBody::Problem, generator) else { return };
     let Some(responses) = operation["responses"].as_object_mut() else { return };
     for (status, description) in errors {
         let content = json!({ media: { "schema": schema } });
@@ -127,20 +127,23 @@ fn common_errors(operation: &Operation, path: &str, needs_token: bool) -> Vec<(u
 }
 
 /// The media type of a content and its schema; `None` if there is no content.
-fn content(content: Content, generator: &mut SchemaGenerator) -> Option<(&'static str, Schema)> {
+fn content(
+    content: OperationBody,
+    generator: &mut SchemaGenerator,
+) -> Option<(&'static str, Schema)> {
     let text = || schemars::json_schema!({ "type": "string" });
     match content {
-        Content::None => None,
-        Content::Text(media) => Some((media, text())),
-        Content::Json(schema) => Some(("application/json", schema(generator))),
-        Content::Problem => {
-            Some(("application/problem+json", generator.subschema_for::<Problem<'_>>()))
+        OperationBody::None => None,
+        OperationBody::Text(media) => Some((media, text())),
+        OperationBody::Json(schema) => Some(("application/json", schema(generator))),
+        OperationBody::Problem => {
+            Some(("application/problem+json", generator.subschema_for::<ProblemDocument<'_>>()))
         }
     }
 }
 
 /// The requests of `endpoints`, one a line, for the errors of unknown paths.
-pub(super) fn index(endpoints: &[Endpoint]) -> String {
+pub(super) fn index(endpoints: &[AdminEndpoint]) -> String {
     let lines = endpoints.iter().filter(|endpoint| !endpoint.path.contains('.')).map(|endpoint| {
         let methods: BTreeSet<String> =
             endpoint.operations.iter().map(|own| own.method.to_ascii_uppercase()).collect();

@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use super::AdminContext;
 
 /// A path, what serves it, and the description of its requests.
-pub(super) struct Endpoint {
+pub(super) struct AdminEndpoint {
     pub(super) path: &'static str,
     pub(super) handlers: MethodRouter<AdminContext>,
     pub(super) operations: Vec<Operation>,
@@ -20,8 +20,8 @@ pub(super) struct Operation {
     pub(super) summary: &'static str,
     pub(super) parameters: Vec<Parameter>,
     /// The request's body.
-    pub(super) body: Content,
-    pub(super) replies: Vec<Reply>,
+    pub(super) body: OperationBody,
+    pub(super) replies: Vec<OperationReply>,
 }
 
 /// A parameter of the path, if the path names it, or of the query.
@@ -35,15 +35,15 @@ pub(super) struct Parameter {
 }
 
 /// A response.
-pub(super) struct Reply {
+pub(super) struct OperationReply {
     pub(super) status: u16,
     pub(super) description: &'static str,
-    pub(super) content: Content,
+    pub(super) content: OperationBody,
 }
 
 /// The body of a request or response.
 #[derive(Clone, Copy)]
-pub(super) enum Content {
+pub(super) enum OperationBody {
     None,
     /// Text of this media type.
     Text(&'static str),
@@ -56,7 +56,7 @@ pub(super) enum Content {
 impl Operation {
     pub(super) fn new(method: &'static str, id: &'static str, summary: &'static str) -> Self {
         let (parameters, replies) = (Vec::new(), Vec::new());
-        Self { method, id, summary, parameters, body: Content::None, replies }
+        Self { method, id, summary, parameters, body: OperationBody::None, replies }
     }
 
     pub(super) fn get(id: &'static str, summary: &'static str) -> Self {
@@ -64,7 +64,7 @@ impl Operation {
     }
 
     pub(super) fn body(mut self, schema: fn(&mut SchemaGenerator) -> Schema) -> Self {
-        self.body = Content::Json(schema);
+        self.body = OperationBody::Json(schema);
         self
     }
 
@@ -82,9 +82,9 @@ impl Operation {
         mut self,
         status: u16,
         description: &'static str,
-        content: Content,
+        content: OperationBody,
     ) -> Self {
-        self.replies.push(Reply { status, description, content });
+        self.replies.push(OperationReply { status, description, content });
         self
     }
 
@@ -94,11 +94,11 @@ impl Operation {
         description: &'static str,
         schema: fn(&mut SchemaGenerator) -> Schema,
     ) -> Self {
-        self.reply(status, description, Content::Json(schema))
+        self.reply(status, description, OperationBody::Json(schema))
     }
 
     pub(super) fn error(self, status: u16, description: &'static str) -> Self {
-        self.reply(status, description, Content::Problem)
+        self.reply(status, description, OperationBody::Problem)
     }
 }
 

@@ -13,7 +13,7 @@ use super::MAX_BODY;
 /// A problem document (RFC 9457).
 #[derive(JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct Problem<'a> {
+pub(super) struct ProblemDocument<'a> {
     /// Always `about:blank`: the title is that of the status.
     r#type: &'static str,
     /// The status in words.
@@ -40,7 +40,7 @@ pub(super) fn rejected_body(rejected: &BytesRejection) -> Response {
 
 /// A problem document, with the `faults` of the configuration if there are any.
 pub(super) fn problem(status: StatusCode, detail: &str, faults: &[String]) -> Response {
-    let problem = Problem {
+    let problem = ProblemDocument {
         r#type: "about:blank",
         title: status.canonical_reason().unwrap_or("Error"),
         status: status.as_u16(),

@@ -42,14 +42,14 @@ pub(super) struct GatewayState {
     uptime_ms: u64,
     version: &'static str,
     configuration: Configuration,
-    connections: Connections,
+    connections: ConnectionCounts,
     requests: Requests,
     /// The limits that refused most, at most 50.
     limits: Vec<LimitState>,
     /// Limits that are not listed.
     omitted_limits: usize,
     /// The callers that limits and the throttle refused most of late, at most 20.
-    refused_callers: Vec<RefusedCaller>,
+    refused_callers: Vec<RefusedCallerState>,
     /// `refused_callers` covers between one and two times this.
     refused_window_ms: u64,
     /// Null without a throttle.
@@ -83,7 +83,7 @@ struct LastReload {
 
 /// Client connections.
 #[derive(JsonSchema, Serialize)]
-struct Connections {
+struct ConnectionCounts {
     open: u64,
     accepted: u64,
     /// Refused because their client had too many.
@@ -122,7 +122,7 @@ struct LimitState {
 
 /// A caller that was refused.
 #[derive(JsonSchema, Serialize)]
-struct RefusedCaller {
+struct RefusedCallerState {
     /// The limit, or `active-users` for the throttle.
     limit: String,
     /// Its keyed hash, for `/api/limits/{name}?hash=`; of the throttle that of limits by `token`.
@@ -199,12 +199,12 @@ pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
                 .last_outcome()
                 .map(|last| LastReload { at_ms: last.at, faults: last.faults }),
         },
-        connections: Connections { open, accepted, refused, tunnels: metrics.tunnels() },
+        connections: ConnectionCounts { open, accepted, refused, tunnels: metrics.tunnels() },
         requests: requests(metrics),
         limits,
         omitted_limits,
         refused_callers: refused_callers
-            .map(|caller| RefusedCaller {
+            .map(|caller| RefusedCallerState {
                 limit: caller.limit,
                 hash: format!("{:032x}", caller.key),
                 refused: caller.refusals,

@@ -75,7 +75,7 @@ pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Wri
         Ok(request) => request,
         Err(fault) => return print_error(&format!("tidegate: {fault}")),
     };
-    let explanation = Explanation::new(&snapshot, &request, Clock::system().now());
+    let explanation = Explanation::new(&snapshot, &request, Clock::system().store_time());
     if arguments.json {
         let text = serde_json::to_string_pretty(&explanation);
         return match text {

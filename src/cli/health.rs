@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 
-use self::admin::Endpoint;
+use self::admin::ProbeTarget;
 use super::config_file::ConfigFile;
 use super::{Exit, exit_after_write, print_error};
 use crate::config::{self, Environment};
@@ -77,7 +77,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
 /// Prints whether the gateway is ready.
 pub(super) fn run(arguments: &HealthArgs, env: &Environment, out: &mut dyn Write) -> Exit {
     let endpoint = match &arguments.url {
-        Some(url) => Endpoint::of_url(url),
+        Some(url) => ProbeTarget::of_url(url),
         None => match arguments.file.path() {
             Ok(path) => admin::endpoint(path, arguments.timeout, env),
             Err(exit) => return exit,

@@ -2,21 +2,21 @@
 //!
 //! | type | read with | used for |
 //! |---|---|---|
-//! | [`StoreTime`] | [`Clock::now`], Redis' `TIME` | the decisions of limits; dates |
-//! | [`MonotonicTime`] | [`Clock::monotonic_ms`] | what threads cache of a store's decisions |
+//! | [`StoreTime`] | [`Clock::store_time`], Redis' `TIME` | the decisions of limits |
+//! | [`MonotonicTime`] | [`Clock::monotonic`] | what threads cache of a store's decisions |
 //! | [`CoarseTime`] | [`CoarseClock::now`] | the deadlines of a worker's connections |
 //! | [`Uptime`] | [`Clock::uptime`] | timers and measured durations |
 //!
 //! Lengths of time are a [`Duration`] or a number of ms. A point in time becomes a number only at the edge,
 //! where it is encoded: in the arguments of a script, in a header, in a log line, in an atomic.
 //!
-//! [`Clock::now`]: super::Clock::now
-//! [`Clock::monotonic_ms`]: super::Clock::monotonic_ms
+//! [`Clock::store_time`]: super::Clock::store_time
+//! [`Clock::monotonic`]: super::Clock::monotonic
 //! [`Clock::uptime`]: super::Clock::uptime
 //! [`CoarseClock::now`]: super::CoarseClock::now
 
 use std::{
-    ops::{Add, AddAssign, Sub},
+    ops::{Add, AddAssign, Sub, SubAssign},
     time::Duration,
 };
 
@@ -70,6 +70,23 @@ macro_rules! time_in_ms {
                 Self(self.0.saturating_sub(ms))
             }
 
+            /// The ms from `other` to this time; negative if `other` is later.
+            pub const fn ms_since(self, other: Self) -> i64 {
+                self.0.cast_signed() - other.0.cast_signed()
+            }
+
+            /// The first time from this on that is a whole number of periods of `ms` after the start of the
+            /// scale; at most [`Self::MAX`].
+            pub const fn round_up(self, ms: u64) -> Self {
+                Self(self.0.div_ceil(ms).saturating_mul(ms))
+            }
+
+            /// The last time up to this that is a whole number of periods of `ms` after the start of the
+            /// scale.
+            pub const fn round_down(self, ms: u64) -> Self {
+                Self(self.0 / ms * ms)
+            }
+
             /// The whole periods of `ms` since the start of the scale.
             pub const fn periods_of(self, ms: u64) -> u64 {
                 self.0 / ms
@@ -87,6 +104,12 @@ macro_rules! time_in_ms {
         impl AddAssign<u64> for $name {
             fn add_assign(&mut self, ms: u64) {
                 self.0 += ms;
+            }
+        }
+
+        impl SubAssign<u64> for $name {
+            fn sub_assign(&mut self, ms: u64) {
+                self.0 -= ms;
             }
         }
 

@@ -5,6 +5,7 @@ mod hostile;
 mod meant;
 pub(crate) mod variables;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
@@ -99,6 +100,24 @@ fn every_key_is_parsed_and_survives_a_round_trip() {
     assert!(!written.contains("me:secret"), "{written}");
     let again = parse("again", &written.replace("***", "me:secret")).unwrap().config;
     assert_eq!(again, config);
+}
+
+#[test]
+fn all_keys_has_every_key() {
+    fn missing<'s>(schema: &'s serde_json::Value, text: &str, keys: &mut BTreeSet<&'s str>) {
+        if let Some(properties) = schema.get("properties").and_then(|all| all.as_object()) {
+            let absent = properties.keys().filter(|key| !text.contains(&format!("{key}:")));
+            keys.extend(absent.map(String::as_str));
+        }
+        let parts = schema.as_object().into_iter().flat_map(|map| map.values());
+        for part in parts.chain(schema.as_array().into_iter().flatten()) {
+            missing(part, text, keys);
+        }
+    }
+    let schema = schema().to_value();
+    let mut keys = BTreeSet::new();
+    missing(&schema, include_str!("tests/all_keys.yaml"), &mut keys);
+    assert!(keys.is_empty(), "{keys:?}");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    clock::Clock,
-    limit::{Adjustment, DecisionSource, Millis, Outcome},
+    clock::{Clock, StoreTime},
+    limit::{Adjustment, DecisionSource, Outcome},
     store::{Correction, StoreHandle},
 };
 
@@ -32,8 +32,8 @@ impl Background {
     }
 
     /// The gateway's time, in ms since the epoch.
-    pub(super) fn now(&self) -> Millis {
-        self.clock.now()
+    pub(super) fn now(&self) -> StoreTime {
+        self.clock.store_time()
     }
 
     /// Runs `work` to its end even if the caller is dropped: at once if it does not wait (a memory
@@ -93,7 +93,7 @@ impl Background {
 async fn adjust_by_source(
     store: &StoreHandle,
     corrections: &[Correction],
-    now: Millis,
+    now: StoreTime,
 ) -> SmallVec<[Outcome; 2]> {
     let made_by = |source: DecisionSource| {
         let matching = corrections.iter().filter(move |correction| correction.source == source);

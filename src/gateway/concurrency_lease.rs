@@ -2,7 +2,7 @@
 //!
 //! A lease is renewed while its request is in flight, and released when the request's context drops
 //! the [`ConcurrencyPermits`]. All leases of a worker are in one table, in which the worker's sweep
-//! finds those that are due. If a request ends while its lease is being renewed, the lease is
+//! finds the leases that are due. If a request ends while its lease is being renewed, the lease is
 //! released after the renewal.
 
 use std::{
@@ -16,8 +16,8 @@ use smallvec::SmallVec;
 
 use super::background::Background;
 use crate::{
-    clock::{CoarseClock, CoarseTime},
-    limit::{Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, Millis, Verdict},
+    clock::{CoarseClock, CoarseTime, StoreTime},
+    limit::{Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, Verdict},
     store::Correction,
 };
 
@@ -25,7 +25,7 @@ use crate::{
 const RENEWAL_BATCH: usize = 16;
 
 /// Renewals per term of a lease. The term is the window of the lease's limit.
-const RENEWALS_PER_TERM: Millis = 3;
+const RENEWALS_PER_TERM: u64 = 3;
 
 /// Delay before a failed renewal is repeated, in ms.
 const RETRY_INTERVAL: u64 = 500;
@@ -62,7 +62,7 @@ struct ConcurrencyLease {
     key: Key,
     cost: u32,
     /// When it was acquired or last renewed, in ms by the clock that decided.
-    charged_at: Millis,
+    charged_at: StoreTime,
     /// The store that granted it.
     source: DecisionSource,
     /// The next renewal, in ms by the worker's coarse clock.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     client_usage::{ClientHandle, RequestInFlight},
-    clock::Stopwatch,
+    clock::{Stopwatch, StoreTime},
     connection_state::CloseMode,
     http1::RequestHead,
     identity::{Caller, KeySecret, token_hash},
@@ -336,7 +336,7 @@ impl RequestContext {
                 let refusing = enforced.filter_map(|own| Some((own, own.outcome.refused()?)));
                 let longest = refusing.max_by_key(|(_, refused)| {
                     // Without a time no wait helps.
-                    refused.decision.retry_at.unwrap_or(u64::MAX)
+                    refused.decision.retry_at.unwrap_or(StoreTime::MAX)
                 });
                 longest.map_or("", |(limit, _)| &*limit.limit().name)
             }

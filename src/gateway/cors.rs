@@ -3,7 +3,7 @@
 use super::{context::RequestContext, rules::WorkerRules};
 use crate::{
     http1::{Fields, ResponseHead},
-    plan::Answer,
+    plan::LocalAnswer,
     respond::{self, HeaderReader, LocalReply},
     snapshot::CorsPolicy,
 };
@@ -14,7 +14,7 @@ fn policy<'r>(rules: &'r WorkerRules, context: &RequestContext) -> Option<&'r Co
 }
 
 /// The response of a decision that charges nothing.
-pub(super) fn answer(answer: &Answer, context: &RequestContext) -> LocalReply {
+pub(super) fn answer(answer: &LocalAnswer, context: &RequestContext) -> LocalReply {
     let empty = Fields::default();
     let fields = context.head.as_ref().map_or(&empty, |head| &head.fields);
     respond::answer(answer, policy(&context.rules, context), fields)

@@ -21,9 +21,9 @@ use super::{
     rules::LimitRule,
 };
 use crate::{
-    clock::Uptime,
+    clock::{StoreTime, Uptime},
     error::GatewayError,
-    limit::{Algorithm, Change, Millis, Outcome, StoreDecision},
+    limit::{Algorithm, Change, Outcome, StoreDecision},
     store::Correction,
     transport::ClientStream,
 };
@@ -56,7 +56,7 @@ enum SlotState {
     Waiting(u64),
     /// The slot has begun, or the charge has no delay. The value is the time of the charge, in ms by
     /// the clock that decided.
-    Taken(Millis),
+    Taken(StoreTime),
 }
 
 impl Gateway {
@@ -188,7 +188,7 @@ fn bucket_id(limit: &ChargedLimit) -> u128 {
 }
 
 /// Refunds the charge of the slot at `charged_at` (ms, by the clock that decided).
-fn refund(gateway: &Gateway, limit: &ChargedLimit, decided: &StoreDecision, charged_at: Millis) {
+fn refund(gateway: &Gateway, limit: &ChargedLimit, decided: &StoreDecision, charged_at: StoreTime) {
     let change = Change::Refund { charged_at, cost: limit.cost() };
     let (key, source) = (limit.key(), decided.source);
     gateway.background.adjust_in_background([Correction {

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    clock::Uptime,
-    limit::{DecisionSource, Millis},
+    clock::{StoreTime, Uptime},
+    limit::DecisionSource,
 };
 
 /// A slot of a bucket that was granted to a request of this process.
@@ -24,7 +24,7 @@ pub(super) struct Slot {
     /// Its start, by [`Clock::uptime`](crate::clock::Clock::uptime).
     pub(super) due: Uptime,
     /// Its start in ms, by the clock that decided; a refund identifies the slot by it.
-    pub(super) charged_at: Millis,
+    pub(super) charged_at: StoreTime,
     /// What determines its length. A slot is passed on only to a request whose own slot has the
     /// same class.
     pub(super) class: SlotClass,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn slot(ms: u64) -> Slot {
-        Slot { due: uptime(ms), charged_at: ms, class: CLASS }
+        Slot { due: uptime(ms), charged_at: StoreTime::from_unix_ms(ms), class: CLASS }
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
                         let freed = remove(&queues, id).unwrap();
                         // With one gateway the freed slot is the bucket's last one, which the
                         // store can refund.
-                        prop_assert_eq!(freed.charged_at, next);
+                        prop_assert_eq!(freed.charged_at.as_unix_ms(), next);
                         next -= 1;
                     }
                     _ => {
@@ -246,9 +246,9 @@ mod tests {
                                 queues.take_due(7, id, at)
                         {
                             prop_assert_eq!(behind, waiting.len() as u64 - 1);
-                            prop_assert!(slot.charged_at <= granted && slot.charged_at > released);
-                            prop_assert_eq!(slot.charged_at, now);
-                            released = slot.charged_at;
+                            prop_assert!(slot.charged_at <= StoreTime::from_unix_ms(granted) && slot.charged_at > StoreTime::from_unix_ms(released));
+                            prop_assert_eq!(slot.charged_at.as_unix_ms(), now);
+                            released = slot.charged_at.as_unix_ms();
                             waiting.remove(0);
                         }
                     }

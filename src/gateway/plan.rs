@@ -3,7 +3,7 @@
 use super::{Gateway, Peer, charged_limit::ChargedLimit, context::RequestContext};
 use crate::{
     identity::Caller,
-    plan::{CallerShare, Decision, DecisionInput, Evidence, NextStep, RequestView, decide},
+    plan::{CallerShare, DecisionInput, Evidence, NextStep, RequestDecision, RequestView, decide},
 };
 
 impl Gateway {
@@ -22,7 +22,7 @@ impl Gateway {
             throttle_secret,
         };
         let decision = decide(&context.rules.snapshot, &input, RequestView::of(head));
-        let Decision { client, path, next } = decision;
+        let RequestDecision { client, path, next } = decision;
         if let Some(client) = client {
             context.client_ip = client.ip;
             if client.ip != peer.address {

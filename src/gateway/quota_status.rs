@@ -33,7 +33,7 @@ impl Gateway {
             Some(Charge { limit, key: request.key, cost: request.cost })
         };
         let charges: SmallVec<[Charge<'_>; 4]> = requests.iter().filter_map(charge).collect();
-        let verdict = self.store.peek(&charges, self.shared.clock.now()).await;
+        let verdict = self.store.peek(&charges, self.shared.clock.store_time()).await;
         let verdict = verdict.map_err(|_| {
             context.admission = Admission::Unknown;
             GatewayError::StoreUnavailable

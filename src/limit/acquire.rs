@@ -17,7 +17,9 @@
 //!
 //! The Lua counterpart is `lua/acquire.lua`.
 
-use super::{Algorithm, Decision, Key, Limit, Millis, Quota, State};
+use super::{Algorithm, Decision, Key, Limit, Quota, State};
+
+use crate::clock::StoreTime;
 
 /// The most units of one record that a gateway acquires at once or holds.
 pub const MAX_LEASED_UNITS: u32 = 1 << 20;
@@ -53,7 +55,7 @@ pub struct Acquisition<'a> {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct UnitReturn {
     /// When they were charged, in ms by the clock that decided.
-    pub charged_at: Millis,
+    pub charged_at: StoreTime,
     /// The number of units.
     pub units: u32,
 }
@@ -64,8 +66,8 @@ pub struct Grant {
     /// The number of units that were charged; 0 if less than [`UnitDemand::minimum`] was left.
     pub units: u32,
     /// The first ms, by the clock that decided, at which the units may no longer be spent: the end of
-    /// the sub-window that they were charged to. 0 if nothing was granted.
-    pub spendable_until: Millis,
+    /// the sub-window that they were charged to. The epoch if nothing was granted.
+    pub spendable_until: StoreTime,
     /// The usage after the charge. `admitted` if units were granted; `retry_at` is for a cost of
     /// `minimum`, and is `None` if all of `needed` was granted.
     pub decision: Decision,
@@ -80,7 +82,7 @@ impl Algorithm {
 
 impl State {
     /// Refunds the demand's unspent units, then charges the batch, as far as units are left.
-    pub fn acquire(&mut self, quota: &Quota, now: Millis, demand: &UnitDemand) -> Grant {
+    pub fn acquire(&mut self, quota: &Quota, now: StoreTime, demand: &UnitDemand) -> Grant {
         let UnitReturn { charged_at, units } = demand.returned;
         if units > 0 {
             self.refund(quota, now, charged_at, units);
@@ -88,7 +90,7 @@ impl State {
         let decision = self.decide(quota, now, demand.minimum);
         let left = u32::try_from(decision.remaining).unwrap_or(u32::MAX);
         if !decision.admitted || left == 0 {
-            return Grant { units: 0, spendable_until: 0, decision };
+            return Grant { units: 0, spendable_until: StoreTime::ZERO, decision };
         }
         let units = match left.checked_sub(demand.needed) {
             Some(rest) => demand.needed + demand.extra.min(rest / demand.extra_divisor.max(1)),
@@ -102,7 +104,7 @@ impl State {
     }
 
     /// Charges `cost`, the sum of requests of `unit` each; the reset time is that of a request of `unit`.
-    fn charge_batch(&mut self, quota: &Quota, now: Millis, cost: u32, unit: u32) -> Decision {
+    fn charge_batch(&mut self, quota: &Quota, now: StoreTime, cost: u32, unit: u32) -> Decision {
         match self {
             Self::SlidingWindow(state) => {
                 super::sliding_window::charge_batch(state, quota, now, cost, unit)
@@ -112,14 +114,14 @@ impl State {
     }
 
     /// The first ms at which the units that were just charged may no longer be spent.
-    fn spendable_until(&self, quota: &Quota) -> Millis {
+    fn spendable_until(&self, quota: &Quota) -> StoreTime {
         match self {
             Self::SlidingWindow(state) => {
                 let s = quota.sub_window();
-                (state.updated_at / s + 1) * s
+                StoreTime::from_unix_ms((state.updated_at.periods_of(s) + 1) * s)
             }
             Self::FixedWindow(state) => state.reset_at,
-            _ => 0,
+            _ => StoreTime::ZERO,
         }
     }
 }
@@ -128,7 +130,7 @@ impl State {
 mod tests {
     use super::*;
 
-    const NOW: Millis = 1_700_000_000_000;
+    const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
     fn demand(minimum: u32, needed: u32, extra: u32, extra_divisor: u32) -> UnitDemand {
         UnitDemand { minimum, needed, extra, extra_divisor, returned: UnitReturn::default() }
@@ -151,7 +153,7 @@ mod tests {
             let grant = state.acquire(&quota, NOW, &demand(10, 100, 100, 1));
             assert_eq!(
                 (grant.units, grant.spendable_until, grant.decision.admitted),
-                (0, 0, false)
+                (0, StoreTime::ZERO, false)
             );
         }
     }

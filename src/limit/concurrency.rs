@@ -24,21 +24,23 @@
 //!
 //! The Lua counterpart is `lua/concurrency.lua`.
 
-use super::{Decision, Millis, Quota};
+use super::{Decision, Quota};
+
+use crate::clock::StoreTime;
 
 /// A lease's end is rounded up to a multiple of the window divided by this.
-const ROUNDING_DIVISOR: Millis = 64;
+const ROUNDING_DIVISOR: u64 = 64;
 
 /// A clock may step back by the window divided by this without a restart of the leases.
-const TOLERANCE_DIVISOR: Millis = 4;
+const TOLERANCE_DIVISOR: u64 = 4;
 
 /// The record of one caller under one limit. [`State::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct State {
     /// When the last lease ends, in ms, including leases that were refunded.
-    pub reset_at: Millis,
-    /// The end of the leases that restarted because the clock was set back, in ms; 0 if none did.
-    restarted_until: Millis,
+    pub reset_at: StoreTime,
+    /// The end of the leases that restarted because the clock was set back, in ms; the epoch if none did.
+    restarted_until: StoreTime,
     /// The permits of all `groups`.
     total: u32,
     /// Ordered by their ends, the soonest first.
@@ -49,7 +51,7 @@ pub struct State {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct LeaseGroup {
     /// The leases' end: the first ms after them.
-    ends_at: Millis,
+    ends_at: StoreTime,
     /// Never 0.
     permits: u32,
 }
@@ -57,20 +59,20 @@ struct LeaseGroup {
 /// Decides on a charge of `cost` at `now` without charging it.
 ///
 /// The record changes only if the clock was set back by more than a quarter of the window.
-pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn decide(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     RecordView::new(state, quota, now).decision(state, quota, cost)
 }
 
 /// Takes `cost` permits at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
 /// total saturates at `u32::MAX`.
-pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let mut view = RecordView::new(state, quota, now);
     view.charge(state, quota, cost);
     view.decision(state, quota, 0)
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
@@ -80,8 +82,8 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
 pub fn refund(
     state: &mut State,
     quota: &Quota,
-    now: Millis,
-    charged_at: Millis,
+    now: StoreTime,
+    charged_at: StoreTime,
     cost: u32,
 ) -> Decision {
     let mut view = RecordView::new(state, quota, now);
@@ -96,24 +98,24 @@ pub fn refund(
 }
 
 /// The first ms at which the record is equivalent to that of a new caller.
-pub fn expires_at(state: &State) -> Millis {
+pub fn expires_at(state: &State) -> StoreTime {
     state.reset_at
 }
 
 /// The end of a lease that begins at `at`.
-fn lease_end(quota: &Quota, at: Millis) -> Millis {
+fn lease_end(quota: &Quota, at: StoreTime) -> StoreTime {
     let multiple = quota.window.div_ceil(ROUNDING_DIVISOR);
-    at.saturating_add(quota.window).div_ceil(multiple).saturating_mul(multiple)
+    at.saturating_add(quota.window).round_up(multiple)
 }
 
 impl State {
     /// The index of the first group that ends after `at`; the number of groups if none does.
-    fn first_ending_after(&self, at: Millis) -> usize {
+    fn first_ending_after(&self, at: StoreTime) -> usize {
         self.groups.partition_point(|group| group.ends_at <= at)
     }
 
     /// Restarts all leases if the clock was set back.
-    fn follow_clock(&mut self, quota: &Quota, now: Millis) {
+    fn follow_clock(&mut self, quota: &Quota, now: StoreTime) {
         if self.reset_at <= lease_end(quota, now + quota.window / TOLERANCE_DIVISOR) {
             return;
         }
@@ -128,7 +130,7 @@ impl State {
 
 /// A record as read at `now`.
 struct RecordView {
-    now: Millis,
+    now: StoreTime,
     /// The index of the first group that has not ended.
     first: usize,
     /// Permits held. Above the limit if the quota was lowered or overdrawn.
@@ -136,7 +138,7 @@ struct RecordView {
 }
 
 impl RecordView {
-    fn new(state: &mut State, quota: &Quota, now: Millis) -> Self {
+    fn new(state: &mut State, quota: &Quota, now: StoreTime) -> Self {
         state.follow_clock(quota, now);
         let (mut first, mut used) = (0, state.total);
         while let Some(group) = state.groups.get(first).filter(|group| group.ends_at <= now) {
@@ -163,7 +165,7 @@ impl RecordView {
 
     /// When enough leases will have ended for `cost` if none is renewed or refunded; `None` if `cost` is
     /// above the quota.
-    fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<Millis> {
+    fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<StoreTime> {
         let room = quota.limit.checked_sub(cost)?;
         let (mut at, mut used) = (self.now, self.used);
         for group in &state.groups[self.first..] {
@@ -198,7 +200,7 @@ impl RecordView {
 
     /// Releases up to `cost` permits of the group that ends at `ends_at`, if it has not ended. Returns how
     /// many.
-    fn release(&mut self, state: &mut State, ends_at: Millis, cost: u32) -> u32 {
+    fn release(&mut self, state: &mut State, ends_at: StoreTime, cost: u32) -> u32 {
         let Some(index) =
             state.first_ending_after(ends_at).checked_sub(1).filter(|&index| index >= self.first)
         else {

@@ -12,13 +12,15 @@
 //! Source: GitHub, "How we scaled the GitHub API with a sharded, replicated rate limiter in Redis"
 //! (fixed window with a stored reset time). The Lua counterpart is `lua/fixed_window.lua`.
 
-use super::{Decision, MAX_STEP_BACK, Millis, Quota};
+use super::{Decision, MAX_STEP_BACK, Quota};
+
+use crate::clock::StoreTime;
 
 /// The record of one caller under one limit. [`State::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct State {
     /// The window's end: the first ms after it.
-    pub reset_at: Millis,
+    pub reset_at: StoreTime,
     /// The units charged in the window.
     pub count: u32,
 }
@@ -27,14 +29,14 @@ pub struct State {
 ///
 /// The record changes only if the clock was set back so far that the window ends more than `W` plus
 /// [`MAX_STEP_BACK`] after `now`: it then ends `W` after `now`.
-pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn decide(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     follow_clock(state, quota, now);
     decision(state, quota, now, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
 /// count saturates at `u32::MAX`.
-pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     follow_clock(state, quota, now);
     if cost > 0 {
         if state.reset_at <= now {
@@ -46,7 +48,7 @@ pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decis
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
@@ -56,12 +58,12 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
 pub fn refund(
     state: &mut State,
     quota: &Quota,
-    now: Millis,
-    charged_at: Millis,
+    now: StoreTime,
+    charged_at: StoreTime,
     cost: u32,
 ) -> Decision {
     follow_clock(state, quota, now);
-    let started = state.reset_at.saturating_sub(quota.window);
+    let started = state.reset_at.minus_ms(quota.window);
     if state.reset_at > now && (started..state.reset_at).contains(&charged_at) {
         state.count = state.count.saturating_sub(cost);
     }
@@ -69,19 +71,19 @@ pub fn refund(
 }
 
 /// The first ms at which the record is equivalent to that of a new caller.
-pub fn expires_at(state: &State) -> Millis {
+pub fn expires_at(state: &State) -> StoreTime {
     state.reset_at
 }
 
 /// Moves the window back with a clock that was set back.
-fn follow_clock(state: &mut State, quota: &Quota, now: Millis) {
+fn follow_clock(state: &mut State, quota: &Quota, now: StoreTime) {
     if state.reset_at > now + quota.window + MAX_STEP_BACK {
         state.reset_at = now + quota.window;
     }
 }
 
 /// The decision on a charge of `cost`.
-fn decision(state: &State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+fn decision(state: &State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let limit = u64::from(quota.limit);
     let (used, reset_at) =
         if state.reset_at > now { (u64::from(state.count), state.reset_at) } else { (0, now) };

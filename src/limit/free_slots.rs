@@ -1,4 +1,4 @@
-//! The free slots of a leaky bucket: those that were refunded while later ones are still taken.
+//! The free slots of a leaky bucket: slots that were refunded while later ones are still taken.
 //!
 //! Positions are in units of `1 / rate` ms after now, as in `GcraState::backlog`; a slot is `window` units
 //! long. A run keeps the exact position of its first slot, so the distance between slots never changes.
@@ -7,7 +7,7 @@
 
 use smallvec::SmallVec;
 
-use super::Millis;
+use crate::clock::StoreTime;
 
 /// The largest number of runs in a record. One more drops the soonest run, whose slots pass unused.
 const MAX_RUNS: usize = 32;
@@ -15,7 +15,7 @@ const MAX_RUNS: usize = 32;
 /// Adjacent free slots, as stored in a record: the first begins at `at + fraction / rate` ms.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct StoredRun {
-    at: Millis,
+    at: StoreTime,
     fraction: u32,
     slots: u32,
 }
@@ -36,19 +36,18 @@ pub(super) struct FreeSlots {
 
 impl FreeSlots {
     /// The runs of a record that have not passed.
-    pub(super) fn read(stored: &[StoredRun], now: Millis, rate: u64, window: Millis) -> Self {
+    pub(super) fn read(stored: &[StoredRun], now: StoreTime, rate: u64, window: u64) -> Self {
         let (window, rate) = (window.cast_signed(), rate.cast_signed());
         let mut free = Self { window, rate, runs: SmallVec::new() };
         for run in stored {
-            let begins =
-                (run.at.cast_signed() - now.cast_signed()) * rate + i64::from(run.fraction);
+            let begins = run.at.ms_since(now) * rate + i64::from(run.fraction);
             free.runs.extend(free.not_passed(Run { begins, slots: run.slots.into() }));
         }
         free
     }
 
     /// The runs as a record stores them.
-    pub(super) fn write(&self, now: Millis) -> Box<[StoredRun]> {
+    pub(super) fn write(&self, now: StoreTime) -> Box<[StoredRun]> {
         let stored = |run: &Run| StoredRun {
             at: now.saturating_add_signed(run.begins.div_euclid(self.rate)),
             fraction: run.begins.rem_euclid(self.rate) as u32,

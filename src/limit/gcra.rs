@@ -1,6 +1,8 @@
 //! The record of both buckets: GCRA's theoretical arrival time, exact to a fraction of a millisecond.
 
-use super::{MAX_EXACT_BACKLOG, Millis};
+use super::MAX_EXACT_BACKLOG;
+
+use crate::clock::StoreTime;
 
 /// The theoretical arrival time (TAT) of GCRA: the time from which no charge counts any more.
 /// [`GcraState::default`] is that of a new caller.
@@ -13,11 +15,11 @@ use super::{MAX_EXACT_BACKLOG, Millis};
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GcraState {
     /// When the record was last charged or refunded, in ms.
-    pub updated_at: Millis,
+    pub updated_at: StoreTime,
     /// The reset time sent to clients, in ms; not valid if it has passed. At or after the TAT: a refund
     /// moves only the TAT back.
-    pub reset_at: Millis,
-    at: Millis,
+    pub reset_at: StoreTime,
+    at: StoreTime,
     fraction: u32,
     rate: u32,
 }
@@ -25,12 +27,12 @@ pub struct GcraState {
 impl GcraState {
     /// The time at which the record is read: never before `updated_at`, unless the clock was set back.
     /// Then the record moves back with it.
-    pub(super) fn follow_clock(&mut self, now: Millis) -> Millis {
+    pub(super) fn follow_clock(&mut self, now: StoreTime) -> StoreTime {
         let (now, behind) = super::clamp_to_record(self.updated_at, now);
         if behind > 0 {
             self.updated_at = now;
-            self.at = self.at.saturating_sub(behind);
-            self.reset_at = self.reset_at.saturating_sub(behind);
+            self.at = self.at.minus_ms(behind);
+            self.reset_at = self.reset_at.minus_ms(behind);
         }
         now
     }
@@ -41,13 +43,13 @@ impl GcraState {
     }
 
     /// How far the TAT is ahead of `now`, in units of `1 / rate` ms; 0 if it has passed.
-    pub(super) fn backlog(&self, now: Millis) -> u64 {
+    pub(super) fn backlog(&self, now: StoreTime) -> u64 {
         self.at.checked_sub(now).map_or(0, |ms| ms * self.rate() + u64::from(self.fraction))
     }
 
     /// The same in units of the given `rate`. If that is not the record's rate, the TAT is rounded up to a
     /// whole ms first.
-    pub(super) fn backlog_at_rate(&self, now: Millis, rate: u64) -> u64 {
+    pub(super) fn backlog_at_rate(&self, now: StoreTime, rate: u64) -> u64 {
         if self.rate() == rate {
             return self.backlog(now);
         }
@@ -55,7 +57,7 @@ impl GcraState {
     }
 
     /// Sets the TAT to `backlog` units of `1 / rate` ms after `now`.
-    pub(super) fn set_backlog(&mut self, now: Millis, backlog: u64, rate: u64) {
+    pub(super) fn set_backlog(&mut self, now: StoreTime, backlog: u64, rate: u64) {
         self.updated_at = now;
         self.at = now + backlog / rate;
         self.fraction = (backlog % rate) as u32;
@@ -67,18 +69,18 @@ impl GcraState {
         self.reset_at = self.reset_at.max(self.tat_rounded_up());
     }
 
-    fn tat_rounded_up(&self) -> Millis {
+    fn tat_rounded_up(&self) -> StoreTime {
         self.at + u64::from(self.fraction > 0)
     }
 }
 
 /// The longest backlog, in ms: 4,460 years, half of what the packed record can hold. Only overdrafts can
 /// reach it.
-const MAX_BACKLOG_MS: Millis = 1 << 47;
+const MAX_BACKLOG_MS: u64 = 1 << 47;
 
 /// Adds `cost * window` to a backlog in units of `1 / rate` ms, or as many whole costs of `window` units as
 /// keep the sum exactly countable.
-pub(super) fn extend_backlog(backlog: u64, rate: u64, window: Millis, cost: u32) -> u64 {
+pub(super) fn extend_backlog(backlog: u64, rate: u64, window: u64, cost: u32) -> u64 {
     let max = rate.saturating_mul(MAX_BACKLOG_MS).min(MAX_EXACT_BACKLOG);
     let backlog = backlog.min(max);
     backlog + u64::from(cost).min((max - backlog) / window) * window

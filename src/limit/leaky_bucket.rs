@@ -26,10 +26,12 @@
 //! TAT in place of the sorted set of slots. The Lua counterpart is `lua/leaky_bucket.lua`.
 
 use super::{
-    Decision, GcraState, MAX_EXACT_BACKLOG, Millis, Quota,
+    Decision, GcraState, MAX_EXACT_BACKLOG, Quota,
     free_slots::{FreeSlots, StoredRun},
     gcra::extend_backlog,
 };
+
+use crate::clock::StoreTime;
 
 /// The record of one caller under one limit. [`State::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -49,26 +51,32 @@ pub fn capacity(quota: &Quota) -> u64 {
 ///
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
-pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn decide(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     RecordView::new(state, quota, now).decision(state, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
 /// decision's `wait` is the delay until the request's slot.
-pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let mut view = RecordView::new(state, quota, now);
     let wait = if cost > 0 { view.charge(state, cost) } else { 0 };
     Decision { wait, ..view.decision(state, 0) }
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
 /// Refunds `cost` slots, the first of which begins at `slot` (ms). `reset_at` stays.
-pub fn refund(state: &mut State, quota: &Quota, now: Millis, slot: Millis, cost: u32) -> Decision {
+pub fn refund(
+    state: &mut State,
+    quota: &Quota,
+    now: StoreTime,
+    slot: StoreTime,
+    cost: u32,
+) -> Decision {
     let mut view = RecordView::new(state, quota, now);
     view.refund(state, slot, cost);
     view.decision(state, 0)
@@ -76,14 +84,14 @@ pub fn refund(state: &mut State, quota: &Quota, now: Millis, slot: Millis, cost:
 
 /// The first ms at which the record is equivalent to that of a new caller: every slot has passed, and so
 /// has `reset_at`.
-pub fn expires_at(state: &State) -> Millis {
+pub fn expires_at(state: &State) -> StoreTime {
     state.gcra.reset_at
 }
 
 /// A record as read at `now`. Lengths of time are in units of `1 / rate` ms.
 struct RecordView<'a> {
     quota: &'a Quota,
-    now: Millis,
+    now: StoreTime,
     rate: u64,
     /// From now to the end of the taken slots.
     backlog: u64,
@@ -94,7 +102,7 @@ struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
-    fn new(state: &mut State, quota: &'a Quota, now: Millis) -> Self {
+    fn new(state: &mut State, quota: &'a Quota, now: StoreTime) -> Self {
         let updated_at = state.gcra.updated_at;
         let now = state.gcra.follow_clock(now);
         if state.gcra.updated_at != updated_at {
@@ -109,7 +117,7 @@ impl<'a> RecordView<'a> {
     }
 
     /// Writes a charge into the record. Returns the request's delay, in ms.
-    fn charge(&mut self, state: &mut State, cost: u32) -> Millis {
+    fn charge(&mut self, state: &mut State, cost: u32) -> u64 {
         let begins = if let Some(free) = self.first_free(cost) {
             self.free_slots.take(free.cast_signed(), cost);
             free
@@ -124,10 +132,11 @@ impl<'a> RecordView<'a> {
     }
 
     /// Frees `cost` slots of which the first begins at `slot` (ms), if they are taken and have not passed.
-    fn refund(&mut self, state: &mut State, slot: Millis, cost: u32) {
+    fn refund(&mut self, state: &mut State, slot: StoreTime, cost: u32) {
         let max = i128::from(MAX_EXACT_BACKLOG);
         let length = i128::from(cost) * i128::from(self.quota.window);
-        let slot_position = (i128::from(slot) - i128::from(self.now)) * i128::from(self.rate);
+        let slot_position = (i128::from(slot.as_unix_ms()) - i128::from(self.now.as_unix_ms()))
+            * i128::from(self.rate);
         if self.backlog == 0 || cost == 0 || length > max || slot_position.abs() > max / 2 {
             return;
         }

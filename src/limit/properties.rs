@@ -4,8 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 
+use crate::clock::StoreTime;
+
 /// An algorithm, a quota, a start (ms), and the events: (ms since the last, event).
-pub(super) type History = (Algorithm, Quota, Millis, Vec<(Millis, Event)>);
+pub(super) type History = (Algorithm, Quota, StoreTime, Vec<(u64, Event)>);
 
 /// One call on a record.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +59,9 @@ pub(super) fn histories_of(
             weight => (1_u32..9).prop_map(Event::Overdraw),
         ];
         let events = prop::collection::vec((later, event), 1..60);
-        events.prop_map(move |events| (algorithm, quota, 1_700_000_000_000 + start, events))
+        events.prop_map(move |events| {
+            (algorithm, quota, StoreTime::from_unix_ms(1_700_000_000_000 + start), events)
+        })
     })
 }
 
@@ -70,9 +74,9 @@ fn histories(corrected: bool) -> impl Strategy<Value = History> {
 pub(super) struct Simulation {
     pub(super) state: State,
     pub(super) quota: Quota,
-    pub(super) now: Millis,
+    pub(super) now: StoreTime,
     /// The admitted requests: (time, cost, delay in ms).
-    pub(super) admitted: Vec<(Millis, u32, Millis)>,
+    pub(super) admitted: Vec<(StoreTime, u32, u64)>,
 }
 
 impl Simulation {
@@ -82,7 +86,7 @@ impl Simulation {
     }
 
     /// Applies one event, `later` ms after the last.
-    pub(super) fn step(&mut self, later: Millis, event: Event) -> Decision {
+    pub(super) fn step(&mut self, later: u64, event: Event) -> Decision {
         self.now += later;
         match event {
             Event::Request(cost) => {
@@ -95,7 +99,7 @@ impl Simulation {
             Event::Refund(ago, cost) => {
                 let at = self.admitted.len().checked_sub(ago + 1);
                 // A leaky bucket's charge is identified by its slot; other algorithms have no delay.
-                let slot = |(time, _, wait): (Millis, u32, Millis)| time + wait;
+                let slot = |(time, _, wait): (StoreTime, u32, u64)| time + wait;
                 let charged_at = at.map_or(self.now, |at| slot(self.admitted[at]));
                 let change = Change::Refund { charged_at, cost };
                 self.state.adjust(&self.quota, self.now, change)
@@ -115,13 +119,13 @@ impl Simulation {
     }
 
     /// The decision on a charge of `cost`, `later` ms from now; charges nothing.
-    pub(super) fn decide_after(&mut self, later: Millis, cost: u32) -> Decision {
+    pub(super) fn decide_after(&mut self, later: u64, cost: u32) -> Decision {
         self.state.clone().decide(&self.quota, self.now + later, cost)
     }
 }
 
 /// `millis` rounded up to a whole second, as in a header.
-fn header_seconds(millis: Millis) -> Millis {
+fn header_seconds(millis: u64) -> u64 {
     millis.div_ceil(1_000) * 1_000
 }
 
@@ -167,14 +171,14 @@ proptest! {
         };
         prop_assert!(!refused.admitted && retry_at > simulation.now);
         let before = simulation.decide_after(retry_at - 1 - simulation.now, cost);
-        prop_assert!(!before.admitted, "admitted 1 ms before {}", retry_at);
+        prop_assert!(!before.admitted, "admitted 1 ms before {:?}", retry_at);
         prop_assert_eq!(before.retry_at, Some(retry_at), "it stays while nothing is charged");
         prop_assert!(simulation.decide_after(retry_at - simulation.now, cost).admitted);
     }
 
     #[test]
     fn reset_never_moves_back_and_moves_only_with_a_charge(history in histories(true)) {
-        let (mut simulation, mut last_reset) = (Simulation::new(&history), 0);
+        let (mut simulation, mut last_reset) = (Simulation::new(&history), StoreTime::ZERO);
         for &(later, event) in &history.3 {
             let peeked = simulation.decide_after(later, 0);
             prop_assert!(peeked.reset_at >= last_reset, "moved back as time passed");
@@ -195,10 +199,10 @@ proptest! {
         let (mut simulation, mut shown, mut charged) = (Simulation::run(&history), 0, 0);
         for (later, cost) in costs {
             let decision = simulation.step(later, Event::Request(cost));
-            let reset = header_seconds(decision.reset_at);
+            let reset = header_seconds(decision.reset_at.as_unix_ms());
             prop_assert!(reset >= shown, "moved back from {shown} to {reset} by a cost of {cost}");
             charged = if decision.admitted { cost } else { charged };
-            let wait = reset.saturating_sub(simulation.now);
+            let wait = reset.saturating_sub(simulation.now.as_unix_ms());
             prop_assert!(simulation.decide_after(wait, charged).admitted, "a cost of {charged}");
             shown = reset;
         }
@@ -216,7 +220,7 @@ proptest! {
         let mut charged = false;
         loop {
             let decision = simulation.step(0, Event::Request(cost));
-            let reset = header_seconds(decision.reset_at) - simulation.now;
+            let reset = decision.reset_at.round_up(1_000) - simulation.now;
             if !decision.admitted {
                 prop_assert!(!charged || simulation.decide_after(reset, cost).admitted);
                 break;
@@ -244,7 +248,7 @@ proptest! {
         let before = simulation.decide_after(0, 0);
         let after = simulation.step(0, Event::Overdraw(cost));
         prop_assert_eq!(after.used, before.used + u64::from(cost));
-        // A leaky bucket may have free slots before those that were overdrawn.
+        // A leaky bucket may have free slots before the overdrawn ones.
         let left = after.limit.saturating_sub(after.used);
         let bucket = history.0 == Algorithm::LeakyBucket;
         prop_assert!(after.remaining == left || bucket && after.remaining > left);
@@ -268,7 +272,7 @@ proptest! {
         if let Some(retry_at) = after.retry_at {
             prop_assert!(after.reset_at >= retry_at);
             prop_assert!(!simulation.decide_after(retry_at - 1 - simulation.now, 1).admitted);
-            prop_assert!(simulation.decide_after(header_seconds(after.reset_at) - simulation.now, 1).admitted);
+            prop_assert!(simulation.decide_after(after.reset_at.round_up(1_000) - simulation.now, 1).admitted);
         }
         let decision = simulation.step(0, Event::Request(1));
         prop_assert!(decision.reset_at >= before.reset_at, "the reset moved back");

@@ -18,10 +18,12 @@
 
 use std::collections::VecDeque;
 
-use super::{Decision, Millis, Quota};
+use super::{Decision, Quota};
+
+use crate::clock::StoreTime;
 
 /// The longest window, in ms: entries store their times modulo 2^32 ms.
-pub const MAX_WINDOW: Millis = 1 << 31;
+pub const MAX_WINDOW: u64 = 1 << 31;
 
 /// The largest number of entries that a refund may rewrite: the refunded one and those after it. A charge
 /// with more entries after it, made at least 4 s ago, is not refunded.
@@ -31,9 +33,9 @@ pub const MAX_REFUND_DEPTH: usize = 4_096;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct State {
     /// The time of the newest entry, in ms.
-    pub newest_at: Millis,
+    pub newest_at: StoreTime,
     /// The reset time sent to clients, in ms; not valid if it has passed.
-    pub reset_at: Millis,
+    pub reset_at: StoreTime,
     /// The total of all charges, modulo 2^32.
     total: u32,
     /// Oldest first.
@@ -54,20 +56,20 @@ struct Entry {
 ///
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
-pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn decide(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = state.follow_clock(now);
     RecordView::new(state, quota, now).decision(state, quota, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. Usage
 /// saturates at `u32::MAX`.
-pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = state.follow_clock(now);
     RecordView::new(state, quota, now).charge(state, quota, cost)
 }
 
 /// Charges `cost` if [`decide`] admits it, reading the record once.
-pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = state.follow_clock(now);
     let view = RecordView::new(state, quota, now);
     if u64::from(cost) <= view.remaining(quota) {
@@ -82,8 +84,8 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
 pub fn refund(
     state: &mut State,
     quota: &Quota,
-    now: Millis,
-    charged_at: Millis,
+    now: StoreTime,
+    charged_at: StoreTime,
     cost: u32,
 ) -> Decision {
     let now = state.follow_clock(now);
@@ -113,27 +115,27 @@ pub fn refund(
 }
 
 /// The first ms at which the record is equivalent to that of a new caller.
-pub fn expires_at(state: &State, quota: &Quota) -> Millis {
+pub fn expires_at(state: &State, quota: &Quota) -> StoreTime {
     state.reset_at.max(state.newest_at + quota.window)
 }
 
 impl State {
     /// The time at which the record is read: never before `newest_at`, unless the clock was set back. Then
     /// the record moves back with it.
-    fn follow_clock(&mut self, now: Millis) -> Millis {
+    fn follow_clock(&mut self, now: StoreTime) -> StoreTime {
         let (now, behind) = super::clamp_to_record(self.newest_at, now);
         if behind > 0 {
             // The entries' times are relative to `newest_at`: they move with it.
             self.newest_at = now;
-            self.reset_at = self.reset_at.saturating_sub(behind);
+            self.reset_at = self.reset_at.minus_ms(behind);
         }
         now
     }
 
     /// The time of an entry, in ms since the epoch.
-    fn entry_time(&self, entry: Entry) -> Millis {
+    fn entry_time(&self, entry: Entry) -> StoreTime {
         let newest = self.entries.back().map_or(entry.at, |newest| newest.at);
-        self.newest_at.saturating_sub(u64::from(newest.wrapping_sub(entry.at)))
+        self.newest_at.minus_ms(newest.wrapping_sub(entry.at).into())
     }
 
     /// The units charged in an entry and those after it.
@@ -159,7 +161,7 @@ impl State {
 
 /// A record as read at `now`.
 struct RecordView {
-    now: Millis,
+    now: StoreTime,
     /// The index of the oldest entry that has not expired.
     first: usize,
     /// Units used. Above the limit if the quota was lowered or overdrawn.
@@ -167,7 +169,7 @@ struct RecordView {
 }
 
 impl RecordView {
-    fn new(state: &State, quota: &Quota, now: Millis) -> Self {
+    fn new(state: &State, quota: &Quota, now: StoreTime) -> Self {
         let first = if now - state.newest_at.min(now) >= quota.window {
             state.entries.len()
         } else {
@@ -188,7 +190,7 @@ impl RecordView {
         let mut reset_at = self.reset_at(state, quota);
         if remaining == 0 {
             // The stored `reset_at` includes this, unless the quota was lowered since.
-            reset_at = reset_at.max(self.retry_at(state, quota, 1).unwrap_or(0));
+            reset_at = reset_at.max(self.retry_at(state, quota, 1).unwrap_or_default());
         }
         Decision {
             admitted,
@@ -208,7 +210,7 @@ impl RecordView {
         }
         let at = match state.entries.back() {
             Some(newest) => newest.at.wrapping_add((self.now - state.newest_at) as u32),
-            None => self.now as u32,
+            None => self.now.as_unix_ms() as u32,
         };
         state.entries.drain(..self.first);
         self.first = 0;
@@ -234,7 +236,7 @@ impl RecordView {
             // An overdraft may be above the quota: then `reset_at` is for a cost of 1.
             let retry_at = self.retry_at(state, quota, requested);
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
-            state.reset_at = state.reset_at.max(retry_at.unwrap_or(0));
+            state.reset_at = state.reset_at.max(retry_at.unwrap_or_default());
         }
         Decision {
             admitted: true,
@@ -249,7 +251,7 @@ impl RecordView {
 
     /// The stored `reset_at` if it is in the future; else when the oldest live entry expires, or now if none
     /// is live.
-    fn reset_at(&self, state: &State, quota: &Quota) -> Millis {
+    fn reset_at(&self, state: &State, quota: &Quota) -> StoreTime {
         if state.reset_at > self.now {
             return state.reset_at;
         }
@@ -259,7 +261,7 @@ impl RecordView {
 
     /// The first ms from now on at which `cost` would be admitted if nothing else were charged; `None` if
     /// it is above the quota.
-    fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<Millis> {
+    fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<StoreTime> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
         // The newest entry whose charges and those after it exceed `room` must expire.
         let next = state.search(self.first, |entry| state.charged_since(entry) > room);

@@ -19,15 +19,17 @@
 //! all requests), and its proposal of a higher resolution: a higher `k` confines the error to one shorter
 //! sub-window. The Lua counterpart is `lua/sliding_window.lua`.
 
-use super::{Decision, MAX_STEP_BACK, Millis, Quota, counts::Counts};
+use super::{Decision, MAX_STEP_BACK, Quota, counts::Counts};
+
+use crate::clock::StoreTime;
 
 /// The record of one caller under one limit. [`State::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct State {
     /// When the record was last charged or refunded, in ms.
-    pub updated_at: Millis,
+    pub updated_at: StoreTime,
     /// The reset time sent to clients, in ms; not valid if it has passed.
-    pub reset_at: Millis,
+    pub reset_at: StoreTime,
     /// What was charged in the sub-window of `updated_at` and in each of the `k` before it, newest first.
     /// Stored inline up to `k = 7`.
     pub counts: Counts,
@@ -37,7 +39,7 @@ pub struct State {
 ///
 /// The record changes only if the clock was set back by more than [`MAX_STEP_BACK`]: it then moves
 /// back with the clock, and the caller must store it.
-pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn decide(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = follow_clock(state, quota, now);
     let view = RecordView::new(state, quota, now);
     view.decision(state, quota, cost)
@@ -45,7 +47,7 @@ pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decis
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. A count
 /// saturates at `u32::MAX`.
-pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     charge_batch(state, quota, now, cost, cost)
 }
 
@@ -53,7 +55,7 @@ pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decis
 pub fn charge_batch(
     state: &mut State,
     quota: &Quota,
-    now: Millis,
+    now: StoreTime,
     cost: u32,
     unit: u32,
 ) -> Decision {
@@ -63,7 +65,7 @@ pub fn charge_batch(
 }
 
 /// Charges `cost` if [`decide`] admits it, reading the record once.
-pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = follow_clock(state, quota, now);
     let view = RecordView::new(state, quota, now);
     if u64::from(cost) <= view.remaining(quota) {
@@ -78,13 +80,13 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
 pub fn refund(
     state: &mut State,
     quota: &Quota,
-    now: Millis,
-    charged_at: Millis,
+    now: StoreTime,
+    charged_at: StoreTime,
     cost: u32,
 ) -> Decision {
     let now = follow_clock(state, quota, now);
     let mut view = RecordView::new(state, quota, now);
-    let age = view.index.checked_sub(charged_at / view.s);
+    let age = view.index.checked_sub(charged_at.periods_of(view.s));
     if let Some(age) = age.and_then(|age| usize::try_from(age).ok()).filter(|&age| age <= view.k) {
         let refunded = u64::from(cost).min(count_at(state.counts.as_slice(), view.shift, age));
         if refunded > 0 {
@@ -101,14 +103,14 @@ pub fn refund(
 
 /// The first ms at which the record is equivalent to that of a new caller, or up to a sub-window later:
 /// no charge counts, and `reset_at` has passed.
-pub fn expires_at(state: &State, quota: &Quota) -> Millis {
+pub fn expires_at(state: &State, quota: &Quota) -> StoreTime {
     let last_charge_counts_until = state.updated_at + quota.window + quota.sub_window();
     state.reset_at.max(last_charge_counts_until)
 }
 
 /// The time at which the record is read: never before `updated_at`, unless the clock was set back. Then the
 /// record moves back with it.
-fn follow_clock(state: &mut State, quota: &Quota, now: Millis) -> Millis {
+fn follow_clock(state: &mut State, quota: &Quota, now: StoreTime) -> StoreTime {
     let behind = state.updated_at.saturating_sub(now);
     if behind == 0 {
         return now;
@@ -117,22 +119,22 @@ fn follow_clock(state: &mut State, quota: &Quota, now: Millis) -> Millis {
         return state.updated_at;
     }
     let s = quota.sub_window();
-    let back = state.updated_at / s - now / s;
-    state.reset_at = state.reset_at.saturating_sub(back * s);
+    let back = state.updated_at.periods_of(s) - now.periods_of(s);
+    state.reset_at = state.reset_at.minus_ms(back * s);
     state.updated_at = now;
     now
 }
 
 /// The start of the sub-window `index`, in ms.
-fn sub_window_start(index: u64, s: Millis) -> Millis {
-    index.saturating_mul(s)
+fn sub_window_start(index: u64, s: u64) -> StoreTime {
+    StoreTime::from_unix_ms(index.saturating_mul(s))
 }
 
 /// A record as read at `now`.
 struct RecordView {
-    now: Millis,
+    now: StoreTime,
     /// The length of a sub-window, in ms.
-    s: Millis,
+    s: u64,
     /// The number of sub-windows in a window.
     k: usize,
     /// The current sub-window's number since the epoch.
@@ -148,11 +150,11 @@ struct RecordView {
 }
 
 impl RecordView {
-    fn new(state: &State, quota: &Quota, now: Millis) -> Self {
+    fn new(state: &State, quota: &Quota, now: StoreTime) -> Self {
         let s = quota.sub_window();
         let k = quota.resolution as usize;
-        let index = now / s;
-        let start = index * s;
+        let index = now.periods_of(s);
+        let start = sub_window_start(index, s);
         let shift = if state.updated_at >= start {
             0
         } else {
@@ -185,7 +187,7 @@ impl RecordView {
         if remaining == 0 {
             retry_at = self.retry_at(state, quota, 1);
             // The stored `reset_at` includes this, unless the quota was lowered since.
-            reset_at = reset_at.max(retry_at.unwrap_or(0));
+            reset_at = reset_at.max(retry_at.unwrap_or_default());
         }
         if admitted {
             retry_at = None;
@@ -219,7 +221,7 @@ impl RecordView {
             // An overdraft may be above the quota: then `reset_at` is for a cost of 1.
             let retry_at = self.retry_at(state, quota, unit);
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
-            state.reset_at = state.reset_at.max(retry_at.unwrap_or(0));
+            state.reset_at = state.reset_at.max(retry_at.unwrap_or_default());
         }
         Decision {
             admitted: true,
@@ -246,7 +248,7 @@ impl RecordView {
 
     /// The stored `reset_at` if it is in the future; else when the oldest non-zero sub-window leaves the
     /// window, or now if all are 0.
-    fn reset_at(&self, state: &State) -> Millis {
+    fn reset_at(&self, state: &State) -> StoreTime {
         if state.reset_at > self.now {
             return state.reset_at;
         }
@@ -263,7 +265,7 @@ impl RecordView {
     /// In the `m`th sub-window from now, `full` counts in full, and the weighted `old` must fit into the
     /// rest, `r = L - cost - full`. At `e` ms into that sub-window, `ceil((s-e)*old/s) <= r` must hold: it
     /// does from `e = s - floor(r*s/old)` on. If the quota is strict, all of `old` must fit into `r`.
-    fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<Millis> {
+    fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<StoreTime> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
         let (counts, mut full, mut old) = (state.counts.as_slice(), self.full, self.old);
         for m in 0..=self.k + 1 {
@@ -296,7 +298,7 @@ fn count_at(counts: &[u32], shift: usize, age: usize) -> u64 {
 }
 
 /// `ceil(count * left / s)`, where `left <= s`.
-fn weigh(count: u64, left: Millis, s: Millis) -> u64 {
+fn weigh(count: u64, left: u64, s: u64) -> u64 {
     if count == 0 {
         return 0;
     }
@@ -308,7 +310,7 @@ fn weigh(count: u64, left: Millis, s: Millis) -> u64 {
 }
 
 /// `floor(rest * s / old)`, where `rest < old`.
-fn mul_div_floor(rest: u64, s: Millis, old: u64) -> u64 {
+fn mul_div_floor(rest: u64, s: u64, old: u64) -> u64 {
     match rest.checked_mul(s) {
         Some(product) => product / old,
         // Exact, and below `s`.

@@ -4,9 +4,11 @@
 //! one variant here and one arm in each function.
 
 use super::{
-    Algorithm, Change, Decision, GcraState, Millis, Quota, concurrency, fixed_window, leaky_bucket,
+    Algorithm, Change, Decision, GcraState, Quota, concurrency, fixed_window, leaky_bucket,
     sliding_log, sliding_window, token_bucket,
 };
+
+use crate::clock::StoreTime;
 
 /// The record of one caller under one limit.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -41,7 +43,7 @@ impl State {
     /// Decides on a charge of `cost` at `now` without charging it. A cost of 0 is always admitted.
     ///
     /// Changes the record only if the clock was set back.
-    pub fn decide(&mut self, quota: &Quota, now: Millis, cost: u32) -> Decision {
+    pub fn decide(&mut self, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
         match self {
             Self::SlidingWindow(state) => sliding_window::decide(state, quota, now, cost),
             Self::SlidingLog(state) => sliding_log::decide(state, quota, now, cost),
@@ -54,7 +56,7 @@ impl State {
 
     /// Charges without a check, even if that overdraws the quota: for a charge that [`Self::decide`] has
     /// admitted, or for a cost that is only known after the request. Returns the usage after it.
-    pub fn charge(&mut self, quota: &Quota, now: Millis, cost: u32) -> Decision {
+    pub fn charge(&mut self, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
         match self {
             Self::SlidingWindow(state) => sliding_window::charge(state, quota, now, cost),
             Self::SlidingLog(state) => sliding_log::charge(state, quota, now, cost),
@@ -66,7 +68,7 @@ impl State {
     }
 
     /// Charges `cost` if it is admitted: [`Self::decide`] and [`Self::charge`] in one step.
-    pub fn admit(&mut self, quota: &Quota, now: Millis, cost: u32) -> Decision {
+    pub fn admit(&mut self, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
         match self {
             Self::SlidingWindow(state) => sliding_window::admit(state, quota, now, cost),
             Self::SlidingLog(state) => sliding_log::admit(state, quota, now, cost),
@@ -82,8 +84,8 @@ impl State {
     pub fn refund(
         &mut self,
         quota: &Quota,
-        now: Millis,
-        charged_at: Millis,
+        now: StoreTime,
+        charged_at: StoreTime,
         cost: u32,
     ) -> Decision {
         match self {
@@ -99,7 +101,7 @@ impl State {
     }
 
     /// Changes what was charged. Returns the usage after it.
-    pub fn adjust(&mut self, quota: &Quota, now: Millis, change: Change) -> Decision {
+    pub fn adjust(&mut self, quota: &Quota, now: StoreTime, change: Change) -> Decision {
         match change {
             Change::Refund { charged_at, cost } => self.refund(quota, now, charged_at, cost),
             // The request has ended, so it is not delayed.
@@ -108,7 +110,7 @@ impl State {
     }
 
     /// The first ms at which the record is equivalent to that of a new caller, or a little later.
-    pub fn expires_at(&self, quota: &Quota) -> Millis {
+    pub fn expires_at(&self, quota: &Quota) -> StoreTime {
         match self {
             Self::SlidingWindow(state) => sliding_window::expires_at(state, quota),
             Self::SlidingLog(state) => sliding_log::expires_at(state, quota),

@@ -12,20 +12,22 @@
 //!
 //! Source: GCRA (ITU-T I.371). The Lua counterpart is `lua/token_bucket.lua`.
 
-use super::{Decision, GcraState, Millis, Quota, gcra::extend_backlog};
+use super::{Decision, GcraState, Quota, gcra::extend_backlog};
+
+use crate::clock::StoreTime;
 
 /// Decides on a charge of `cost` at `now` without charging it.
 ///
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
-pub fn decide(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn decide(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = state.follow_clock(now);
     decision(state, quota, now, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
 /// backlog saturates near [`super::MAX_EXACT_BACKLOG`].
-pub fn charge(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn charge(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = state.follow_clock(now);
     if cost > 0 {
         let rate = u64::from(quota.limit);
@@ -37,7 +39,7 @@ pub fn charge(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> D
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> Decision {
+pub fn admit(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
@@ -47,8 +49,8 @@ pub fn admit(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> De
 pub fn refund(
     state: &mut GcraState,
     quota: &Quota,
-    now: Millis,
-    charged_at: Millis,
+    now: StoreTime,
+    charged_at: StoreTime,
     cost: u32,
 ) -> Decision {
     let now = state.follow_clock(now);
@@ -62,12 +64,12 @@ pub fn refund(
 
 /// The first ms at which the record is equivalent to that of a new caller: the bucket is full, and
 /// `reset_at` has passed.
-pub fn expires_at(state: &GcraState) -> Millis {
+pub fn expires_at(state: &GcraState) -> StoreTime {
     state.reset_at
 }
 
 /// The decision on a charge of `cost`.
-fn decision(state: &GcraState, quota: &Quota, now: Millis, cost: u32) -> Decision {
+fn decision(state: &GcraState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let limit = u64::from(quota.limit);
     let backlog = state.backlog(now);
     let used = backlog.div_ceil(quota.window);

@@ -2,7 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::{Decision, Millis};
+use super::Decision;
+
+use crate::clock::StoreTime;
 
 /// The store that made a decision. Its charge must be adjusted there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,7 +21,7 @@ pub struct StoreDecision {
     /// The limit's decision.
     pub decision: Decision,
     /// When it was made, in ms by the store's clock.
-    pub at: Millis,
+    pub at: StoreTime,
     /// The store that made it.
     pub source: DecisionSource,
 }
@@ -27,7 +29,7 @@ pub struct StoreDecision {
 impl StoreDecision {
     /// The `charged_at` of a refund of this charge, in ms: when it was made or, for a leaky bucket, when its
     /// slot begins.
-    pub fn charged_at(&self) -> Millis {
+    pub fn charged_at(&self) -> StoreTime {
         self.at + self.decision.wait
     }
 }

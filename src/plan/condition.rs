@@ -6,7 +6,7 @@ use super::{CallerShare, RequestAttributes};
 use crate::{
     error::GatewayError,
     identity::{QueryPairs, caller_percentile, header_value, is_forwarding_field},
-    route::{Condition, ConditionalRoute, ValueSource, ValueTest, Verdict},
+    route::{Condition, ConditionResult, ConditionalRoute, ValueSource, ValueTest},
     snapshot::Snapshot,
 };
 
@@ -77,19 +77,19 @@ impl<'r> RequestAttributes<'r> {
         route: &ConditionalRoute,
         has_query: bool,
         query: &ReadQuery<'r>,
-    ) -> Verdict {
-        let mut verdict = Verdict::Met;
+    ) -> ConditionResult {
+        let mut verdict = ConditionResult::Met;
         for condition in route.tests() {
             let is_recorded = has_query && matches!(condition.source, ValueSource::Query(_));
             match is_recorded.then(|| self.meets_condition(condition, query)) {
                 Some(Ok(true)) => {}
-                Some(Ok(false)) => return Verdict::Unmet,
-                Some(Err(_)) | None => verdict = Verdict::Unknown,
+                Some(Ok(false)) => return ConditionResult::Unmet,
+                Some(Err(_)) | None => verdict = ConditionResult::Unknown,
             }
         }
         match route.callers() {
-            Some(callers) if callers.is_empty() => Verdict::Unmet,
-            Some(callers) if callers.len() < 100 => Verdict::Unknown,
+            Some(callers) if callers.is_empty() => ConditionResult::Unmet,
+            Some(callers) if callers.len() < 100 => ConditionResult::Unknown,
             _ => verdict,
         }
     }

@@ -32,7 +32,7 @@ pub struct DecisionInput<'a> {
 }
 
 /// What becomes of a request, as far as it can be decided without state.
-pub struct Decision {
+pub struct RequestDecision {
     /// The client, behind trusted proxies; `None` if the request ended before its path was accepted.
     pub client: Option<ClientAddress>,
     /// The path in normal form, if it differs from the path that was sent.
@@ -44,16 +44,16 @@ pub struct Decision {
 /// What follows from a decision.
 pub enum NextStep {
     /// The gateway answers at once.
-    Answer(Answer),
+    Answer(LocalAnswer),
     /// The gateway refuses the request.
-    Refuse(Refusal),
+    Refuse(RequestRefusal),
     /// The request is admitted by the throttle, charged to its limits, and passed to its route's action.
     Proceed(RoutePlan),
 }
 
 /// An answer of the gateway for which nothing is charged.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Answer {
+pub enum LocalAnswer {
     /// To `OPTIONS *`.
     Options,
     /// A redirect to this URL of an `https` listener.
@@ -64,7 +64,7 @@ pub enum Answer {
 
 /// The reason for a refusal.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct RequestRefusal {
     /// The error.
     pub error: GatewayError,
     /// The index of the route that the request had found.
@@ -87,13 +87,13 @@ pub struct RoutePlan {
     pub target_key: Option<u64>,
 }
 
-impl From<GatewayError> for Refusal {
+impl From<GatewayError> for RequestRefusal {
     fn from(error: GatewayError) -> Self {
         Self { error, route: None, is_undecided: false }
     }
 }
 
-impl Refusal {
+impl RequestRefusal {
     fn on_route(index: usize) -> impl FnOnce(GatewayError) -> Self {
         move |error| Self { error, route: Some(index), is_undecided: false }
     }
@@ -112,7 +112,7 @@ impl NextStep {
     /// The index of the request's route, if one was found.
     pub fn route(&self) -> Option<usize> {
         match self {
-            Self::Answer(Answer::Preflight(route)) => Some(*route),
+            Self::Answer(LocalAnswer::Preflight(route)) => Some(*route),
             Self::Answer(_) => None,
             Self::Refuse(refusal) => refusal.route,
             Self::Proceed(plan) => Some(plan.route),
@@ -129,16 +129,16 @@ pub fn decide(
     snapshot: &Snapshot,
     input: &DecisionInput<'_>,
     request: RequestView<'_>,
-) -> Decision {
+) -> RequestDecision {
     match answer_on_any_route(input, &request) {
         Ok(None) => {}
-        Ok(Some(answer)) => return Decision::unread(NextStep::Answer(answer)),
-        Err(error) => return Decision::unread(NextStep::Refuse(error.into())),
+        Ok(Some(answer)) => return RequestDecision::unread(NextStep::Answer(answer)),
+        Err(error) => return RequestDecision::unread(NextStep::Refuse(error.into())),
     }
     let length = request.length;
     let attributes = match RequestAttributes::read(snapshot, &input.evidence, request) {
         Ok(attributes) => attributes,
-        Err(error) => return Decision::unread(NextStep::Refuse(error.into())),
+        Err(error) => return RequestDecision::unread(NextStep::Refuse(error.into())),
     };
     let next = decide_on_route(snapshot, input, &attributes, length);
     let path = match attributes.path {
@@ -146,10 +146,10 @@ pub fn decide(
         Cow::Owned(path) => Some(path.into_boxed_str()),
     };
     let client = Some(attributes.client);
-    Decision { client, path, next: next.unwrap_or_else(NextStep::Refuse) }
+    RequestDecision { client, path, next: next.unwrap_or_else(NextStep::Refuse) }
 }
 
-impl Decision {
+impl RequestDecision {
     fn unread(next: NextStep) -> Self {
         Self { client: None, path: None, next }
     }
@@ -160,17 +160,17 @@ impl Decision {
 fn answer_on_any_route(
     input: &DecisionInput<'_>,
     request: &RequestView<'_>,
-) -> Result<Option<Answer>, GatewayError> {
+) -> Result<Option<LocalAnswer>, GatewayError> {
     request.check_method_and_expect()?;
     if input.via.is_some_and(|via| via.is_listed_in(request.headers)) {
         return Err(GatewayError::LoopDetected);
     }
     if request.is_asterisk_form {
-        return Ok(Some(Answer::Options));
+        return Ok(Some(LocalAnswer::Options));
     }
     let Some(port) = input.redirect_https else { return Ok(None) };
     let location = request.https_location(port).ok_or(GatewayError::MalformedTarget)?;
-    Ok(Some(Answer::RedirectHttps(location)))
+    Ok(Some(LocalAnswer::RedirectHttps(location)))
 }
 
 /// The checks that go by the host and the path.
@@ -180,22 +180,22 @@ fn decide_on_route(
     input: &DecisionInput<'_>,
     attributes: &RequestAttributes<'_>,
     length: BodyLength,
-) -> Result<NextStep, Refusal> {
+) -> Result<NextStep, RequestRefusal> {
     if input.certificate.is_some_and(|name| !name.serves(&attributes.host)) {
         return Err(GatewayError::Misdirected.into());
     }
     if let Some(index) = attributes.find_preflight(snapshot, &input.evidence) {
         check_access(&snapshot.routes[index], attributes.client)
-            .map_err(Refusal::on_route(index))?;
-        return Ok(NextStep::Answer(Answer::Preflight(index)));
+            .map_err(RequestRefusal::on_route(index))?;
+        return Ok(NextStep::Answer(LocalAnswer::Preflight(index)));
     }
     let matched = attributes.find_route(snapshot, &input.evidence)?;
     let (index, route) = (matched.index, matched.route);
-    check_access(route, attributes.client).map_err(Refusal::on_route(index))?;
-    let plan = plan_route(&matched, input).map_err(Refusal::on_route(index))?;
+    check_access(route, attributes.client).map_err(RequestRefusal::on_route(index))?;
+    let plan = plan_route(&matched, input).map_err(RequestRefusal::on_route(index))?;
     match length {
         BodyLength::Known(length) if length > route.max_body => {
-            Err(Refusal::on_route(index)(GatewayError::BodyTooLong(route.max_body)))
+            Err(RequestRefusal::on_route(index)(GatewayError::BodyTooLong(route.max_body)))
         }
         _ => Ok(NextStep::Proceed(plan)),
     }

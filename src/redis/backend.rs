@@ -19,8 +19,8 @@ use super::{
     shard_id::{self, ShardId},
 };
 use crate::{
-    clock::{Clock, Elapsed},
-    limit::{Charge, Key, Limit, Millis, Verdict},
+    clock::{Clock, Elapsed, StoreTime},
+    limit::{Charge, Key, Limit, Verdict},
 };
 
 /// The part of the Redis store that the process's workers share.
@@ -218,7 +218,7 @@ impl RedisBackend {
         &self,
         shard: ShardId,
         charges: &[Charge<'_>],
-        now: Option<Millis>,
+        now: Option<StoreTime>,
     ) -> Result<Verdict, RedisFailure> {
         let command = |script| self.scripts.peek(script, charges, now);
         let parse = |reply: &[i64]| {

@@ -19,8 +19,8 @@ use super::{
     shard_id::ShardId,
 };
 use crate::{
-    clock::{Clock, Uptime},
-    limit::{Acquisition, Adjustment, Charge, Grant, Key, Millis, Verdict},
+    clock::{Clock, StoreTime, Uptime},
+    limit::{Acquisition, Adjustment, Charge, Grant, Key, Verdict},
 };
 
 /// Interval between two checks for a new connection to a server that hung.
@@ -126,7 +126,7 @@ impl RedisClient {
         &self,
         shard: ShardId,
         acquisition: &Acquisition<'_>,
-    ) -> Result<(Grant, Millis), CallError> {
+    ) -> Result<(Grant, StoreTime), CallError> {
         let command = |script, now| self.backend.scripts.acquire(script, acquisition, now);
         self.call(shard, command, |reply| script::parse_grant(acquisition, reply), None).await
     }
@@ -222,7 +222,7 @@ impl RedisClient {
     async fn call<T>(
         &self,
         shard: ShardId,
-        command: impl Fn(ScriptRef, Option<Millis>) -> Cmd,
+        command: impl Fn(ScriptRef, Option<StoreTime>) -> Cmd,
         parse: impl FnOnce(&[i64]) -> Option<T>,
         deadline: Option<Uptime>,
     ) -> Result<T, CallError> {

@@ -6,7 +6,10 @@ use ::redis::RedisError;
 use futures_util::future::BoxFuture;
 
 use super::{RedisFailure, script};
-use crate::limit::{Acquisition, Grant, Limit, Millis, Verdict};
+use crate::{
+    clock::StoreTime,
+    limit::{Acquisition, Grant, Limit, Verdict},
+};
 
 /// How long the reply of a timed-out call is awaited.
 pub(crate) const LATE_REPLY_TIMEOUT: Duration = Duration::from_mins(1);
@@ -34,7 +37,7 @@ impl LateReply {
     }
 
     /// The grant, and the time of it by the server's clock, in ms; `None` as in [`Self::verdict`].
-    pub(crate) async fn grant(self, acquisition: &Acquisition<'_>) -> Option<(Grant, Millis)> {
+    pub(crate) async fn grant(self, acquisition: &Acquisition<'_>) -> Option<(Grant, StoreTime)> {
         script::parse_grant(acquisition, &self.0.await.ok()?)
     }
 }

@@ -10,8 +10,10 @@ use super::{
 };
 use crate::limit::{
     Acquisition, Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Grant, Key,
-    Limit, Millis, Quota, StoreDecision, Verdict,
+    Limit, Quota, StoreDecision, Verdict,
 };
+
+use crate::clock::StoreTime;
 
 /// The scripts that workers call.
 static SCRIPTS: LazyLock<[Script; 4]> =
@@ -28,7 +30,7 @@ const FIELDS: usize = 6;
 
 /// The latest time (ms) that is sent to a script: later times are not exact as Lua's numbers (doubles), and
 /// no clock reaches them.
-const MAX_TIME: Millis = 1 << 52;
+const MAX_TIME: StoreTime = StoreTime::from_unix_ms(1 << 52);
 
 /// Makes the commands that read and write records in one namespace.
 pub(super) struct Scripts {
@@ -68,7 +70,12 @@ impl Scripts {
     }
 
     /// The command that charges. `now` replaces the server's clock, in tests.
-    pub(super) fn charge(&self, by: ScriptRef, charges: &[Charge<'_>], now: Option<Millis>) -> Cmd {
+    pub(super) fn charge(
+        &self,
+        by: ScriptRef,
+        charges: &[Charge<'_>],
+        now: Option<StoreTime>,
+    ) -> Cmd {
         let mut command = self.charge.command(by);
         self.push_charges(&mut command, charges, now);
         if charges.len() > 1 {
@@ -84,19 +91,24 @@ impl Scripts {
         &self,
         by: ScriptRef,
         acquisition: &Acquisition<'_>,
-        now: Option<Millis>,
+        now: Option<StoreTime>,
     ) -> Cmd {
         let Acquisition { limit, key, demand } = acquisition;
         let mut command = self.acquire.command(by);
         command.arg(1).arg(record_key(&self.namespace, limit, *key)).arg(time_arg(now));
         push_limit(&mut command, limit, demand.minimum);
         command.arg(demand.needed).arg(demand.extra).arg(demand.extra_divisor.max(1));
-        command.arg(demand.returned.units).arg(demand.returned.charged_at);
+        command.arg(demand.returned.units).arg(demand.returned.charged_at.as_unix_ms());
         command
     }
 
     /// The command that decides without charging. `now` as for [`Self::charge`].
-    pub(super) fn peek(&self, by: ScriptRef, charges: &[Charge<'_>], now: Option<Millis>) -> Cmd {
+    pub(super) fn peek(
+        &self,
+        by: ScriptRef,
+        charges: &[Charge<'_>],
+        now: Option<StoreTime>,
+    ) -> Cmd {
         let mut command = self.peek.command(by);
         self.push_charges(&mut command, charges, now);
         command
@@ -107,7 +119,7 @@ impl Scripts {
         &self,
         by: ScriptRef,
         adjustments: &[Adjustment<'_>],
-        now: Option<Millis>,
+        now: Option<StoreTime>,
     ) -> Cmd {
         let mut command = self.adjust.command(by);
         command.arg(adjustments.len());
@@ -116,7 +128,7 @@ impl Scripts {
         }
         command.arg(time_arg(now));
         for adjustment in adjustments {
-            let exact = |at: Millis| at.min(MAX_TIME).cast_signed();
+            let exact = |at: StoreTime| at.min(MAX_TIME).as_unix_ms().cast_signed();
             let charged_at = match adjustment.change {
                 Change::Refund { charged_at, .. } => exact(charged_at),
                 Change::Overdraw { .. } => -1,
@@ -136,7 +148,7 @@ impl Scripts {
         command
     }
 
-    fn push_charges(&self, command: &mut Cmd, charges: &[Charge<'_>], now: Option<Millis>) {
+    fn push_charges(&self, command: &mut Cmd, charges: &[Charge<'_>], now: Option<StoreTime>) {
         command.arg(charges.len());
         for charge in charges {
             command.arg(record_key(&self.namespace, charge.limit, charge.key));
@@ -149,8 +161,8 @@ impl Scripts {
 }
 
 /// The scripts' time argument: 0 for the server's clock.
-fn time_arg(now: Option<Millis>) -> Millis {
-    now.unwrap_or(0)
+fn time_arg(now: Option<StoreTime>) -> u64 {
+    now.map_or(0, StoreTime::as_unix_ms)
 }
 
 /// Adds a limit's arguments: algorithm, cost, quota, window, resolution, option.
@@ -176,7 +188,7 @@ pub(super) fn parse_verdict<'a>(
     if fields.len() != limits.len() * FIELDS {
         return None;
     }
-    let at = u64::try_from(now).ok()?;
+    let at = parse_time(now)?;
     let mut verdict = Verdict::empty();
     for (limit, fields) in limits.zip(fields.chunks_exact(FIELDS)) {
         let decision = parse_decision(limit, fields)?;
@@ -187,15 +199,23 @@ pub(super) fn parse_verdict<'a>(
 
 /// The grant in a reply to [`Scripts::acquire`], and the time by the server's clock. `None` if the reply is
 /// malformed.
-pub(super) fn parse_grant(acquisition: &Acquisition<'_>, reply: &[i64]) -> Option<(Grant, Millis)> {
+pub(super) fn parse_grant(
+    acquisition: &Acquisition<'_>,
+    reply: &[i64],
+) -> Option<(Grant, StoreTime)> {
     let (&now, fields) = reply.split_first()?;
     let (fields, &[units, end]) = fields.split_at_checked(FIELDS)? else { return None };
     let grant = Grant {
         units: u32::try_from(units).ok()?,
-        spendable_until: u64::try_from(end).ok()?,
+        spendable_until: parse_time(end)?,
         decision: parse_decision(acquisition.limit, fields)?,
     };
-    Some((grant, u64::try_from(now).ok()?))
+    Some((grant, parse_time(now)?))
+}
+
+/// A time in a reply; `None` if it is negative.
+fn parse_time(unix_ms: i64) -> Option<StoreTime> {
+    u64::try_from(unix_ms).ok().map(StoreTime::from_unix_ms)
 }
 
 /// One limit's fields of a reply.
@@ -206,9 +226,9 @@ fn parse_decision(limit: &Limit, fields: &[i64]) -> Option<Decision> {
         limit: limit.capacity(),
         remaining: u64::try_from(remaining).ok()?,
         used: u64::try_from(used).ok()?,
-        reset_at: u64::try_from(reset_at).ok()?,
+        reset_at: parse_time(reset_at)?,
         // Negative if the charge was admitted, or is never admitted.
-        retry_at: u64::try_from(retry_at).ok(),
+        retry_at: parse_time(retry_at),
         wait: u64::try_from(wait).ok()?,
     })
 }

@@ -4,7 +4,7 @@
 use std::{borrow::Cow, net::IpAddr};
 
 use super::line::{LineError, LogLine, excerpt};
-use crate::{identity::client::canonical_address, limit::Millis};
+use crate::{clock::StoreTime, identity::client::canonical_address};
 
 /// Length of a time such as `10/Oct/2000:13:55:36 -0700`, in bytes.
 const TIME_LENGTH: usize = 26;
@@ -53,7 +53,7 @@ fn parse_client(text: &[u8]) -> Result<IpAddr, LineError> {
 
 /// Splits `rest` at the time: the fields before it, the time in ms since the epoch, and what follows. User
 /// names may contain spaces and brackets.
-fn split_time(rest: &[u8]) -> Result<(&[u8], Millis, &[u8]), LineError> {
+fn split_time(rest: &[u8]) -> Result<(&[u8], StoreTime, &[u8]), LineError> {
     let mut fault = LineError::Missing("time in brackets");
     for bracket in memchr::memchr_iter(b'[', rest).take(MAX_BRACKETS) {
         let text = &rest[bracket + 1..];
@@ -68,7 +68,7 @@ fn split_time(rest: &[u8]) -> Result<(&[u8], Millis, &[u8]), LineError> {
 }
 
 /// Parses a time such as `10/Oct/2000:13:55:36 -0700` into ms since the epoch.
-fn parse_time(text: &[u8]) -> Option<Millis> {
+fn parse_time(text: &[u8]) -> Option<StoreTime> {
     let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
     if text.len() != TIME_LENGTH || separators.iter().any(|(at, byte)| text[*at] != *byte) {
         return None;
@@ -90,7 +90,7 @@ fn parse_time(text: &[u8]) -> Option<Millis> {
         b'-' => local + offset,
         _ => return None,
     };
-    is_valid.then_some(utc * 1000)
+    is_valid.then_some(StoreTime::from_unix_ms(utc * 1000))
 }
 
 fn is_leap(year: u64) -> bool {

@@ -10,11 +10,12 @@ use super::{
     line::LogLine,
 };
 use crate::{
+    clock::StoreTime,
     error::GatewayError,
     http1::{BodyLength, Fields, RequestHead, is_origin_form},
     identity::{CredentialSource, KeySecret},
-    limit::{Adjustment, Admission, Algorithm, Change, Charge, Millis},
-    plan::{self, Answer, DecisionInput, Evidence, LimitRequests, NextStep, RequestView},
+    limit::{Adjustment, Admission, Algorithm, Change, Charge},
+    plan::{self, DecisionInput, Evidence, LimitRequests, LocalAnswer, NextStep, RequestView},
     snapshot::{LimitPolicy, LimitRequest, Snapshot},
     store::memory::MemoryStore,
 };
@@ -51,7 +52,7 @@ pub struct ConfigReplay {
     memory: MemoryStore,
     secret: KeySecret,
     /// Virtual time of the last removal of expired counters, in ms, and number of requests since then.
-    last_tick: (Millis, u32),
+    last_tick: (StoreTime, u32),
 }
 
 /// A logged request, as far as it does not depend on a configuration.
@@ -156,7 +157,7 @@ impl ConfigReplay {
             undecided: 0,
             memory: MemoryStore::new(max_keys),
             secret,
-            last_tick: (0, 0),
+            last_tick: (StoreTime::ZERO, 0),
             snapshot,
         }
     }
@@ -257,9 +258,9 @@ impl ConfigReplay {
         };
         let status = request.line.status;
         match plan::decide(&self.snapshot, &input, view).next {
-            NextStep::Answer(Answer::Options) => PlannedRequest::Unmatched(200),
-            NextStep::Answer(Answer::RedirectHttps(_)) => PlannedRequest::Unmatched(308),
-            NextStep::Answer(Answer::Preflight(route)) => {
+            NextStep::Answer(LocalAnswer::Options) => PlannedRequest::Unmatched(200),
+            NextStep::Answer(LocalAnswer::RedirectHttps(_)) => PlannedRequest::Unmatched(308),
+            NextStep::Answer(LocalAnswer::Preflight(route)) => {
                 PlannedRequest::Routed { route: route as u32, limit_requests: 0, status }
             }
             NextStep::Refuse(refusal) => match refusal.route {
@@ -349,7 +350,7 @@ impl ConfigReplay {
     }
 
     /// Removes expired counters if it is due.
-    fn tick(&mut self, now: Millis) {
+    fn tick(&mut self, now: StoreTime) {
         let (last, requests) = &mut self.last_tick;
         *requests += 1;
         if *requests >= REQUESTS_PER_TICK && now.saturating_sub(*last) >= 1_000 {

@@ -6,13 +6,13 @@ use ahash::RandomState;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use crate::limit::Millis;
+use crate::clock::StoreTime;
 
 /// Maximum number of callers in the table. When it is full, the half with the lowest weight is evicted.
 const MAX_CALLERS: usize = 1 << 17;
 
 /// In ms.
-const MINUTE: Millis = 60_000;
+const MINUTE: u64 = 60_000;
 
 /// The position of a line in the log.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -27,7 +27,7 @@ pub struct LogPosition {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogEvent {
     /// Virtual time, in ms since the epoch.
-    pub time: Millis,
+    pub time: StoreTime,
     /// Position of the line.
     pub position: LogPosition,
 }
@@ -44,9 +44,9 @@ pub struct DecisionCounts {
     /// The first refused request.
     pub first_refusal: Option<LogEvent>,
     /// The minute with the most refusals: its start, in ms since the epoch, and their number.
-    pub worst_minute: Option<(Millis, u64)>,
+    pub worst_minute: Option<(StoreTime, u64)>,
     /// The last minute with refusals, as in `worst_minute`.
-    last_minute: (Millis, u64),
+    last_minute: (StoreTime, u64),
 }
 
 impl DecisionCounts {
@@ -59,7 +59,7 @@ impl DecisionCounts {
         }
         self.refused += 1;
         self.first_refusal.get_or_insert(at);
-        let start = at.time / MINUTE * MINUTE;
+        let start = at.time.round_down(MINUTE);
         if self.last_minute.0 != start {
             self.last_minute = (start, 0);
         }
@@ -180,10 +180,10 @@ mod tests {
         for (line, time) in [1_000, 2_000, 61_000, 62_000, 63_000, 121_000].into_iter().enumerate()
         {
             let position = LogPosition { file: 0, line: line as u64 + 1 };
-            counts.add(time == 2_000, LogEvent { time, position });
+            counts.add(time == 2_000, LogEvent { time: StoreTime::from_unix_ms(time), position });
         }
         assert_eq!((counts.requests, counts.admitted, counts.refused), (6, 1, 5));
-        assert_eq!(counts.worst_minute, Some((60_000, 3)));
+        assert_eq!(counts.worst_minute, Some((StoreTime::from_unix_ms(60_000), 3)));
         assert_eq!(counts.first_refusal.unwrap().position.line, 1);
     }
 

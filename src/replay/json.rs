@@ -5,7 +5,7 @@ use std::{borrow::Cow, time::UNIX_EPOCH};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::line::{LineError, LogLine, excerpt};
-use crate::limit::{Admission, Millis};
+use crate::{clock::StoreTime, limit::Admission};
 
 /// The fields of a line that are used; others are ignored.
 #[derive(Deserialize)]
@@ -74,10 +74,10 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
 }
 
 /// Parses a time (RFC 3339, UTC) into ms since the epoch.
-fn parse_time(text: &str) -> Result<Millis, LineError> {
+fn parse_time(text: &str) -> Result<StoreTime, LineError> {
     let time = humantime::parse_rfc3339(text).ok();
     let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since
-        .and_then(|since| Millis::try_from(since.as_millis()).ok())
+        .and_then(|since| u64::try_from(since.as_millis()).ok().map(StoreTime::from_unix_ms))
         .ok_or_else(|| LineError::Time(excerpt(text.as_bytes()), "2026-01-02T03:04:05.678Z"))
 }

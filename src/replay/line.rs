@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, net::IpAddr};
 
-use crate::{escape::escape, limit::Millis};
+use crate::{clock::StoreTime, escape::escape};
 
 /// Maximum length of a line, in bytes; a longer one is malformed.
 pub const MAX_LINE: usize = 64 * 1024;
@@ -14,7 +14,7 @@ const MAX_EXCERPT: usize = 40;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogLine<'l> {
     /// Time of the request, in ms since the epoch.
-    pub time: Millis,
+    pub time: StoreTime,
     /// The client's address.
     pub client: IpAddr,
     /// The logged hash of the token, or the user name; empty without one.

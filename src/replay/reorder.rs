@@ -9,14 +9,14 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-use crate::limit::Millis;
+use crate::clock::StoreTime;
 
 /// Maximum distance from the queue's end at which a late line is inserted; one that belongs further from
 /// the end goes into the heap.
 const MAX_INSERT_DISTANCE: usize = 1_024;
 
 /// Time in ms, sequence number of arrival, and index of the slot.
-type SortKey = (Millis, u64, u32);
+type SortKey = (StoreTime, u64, u32);
 
 /// A bounded buffer that returns the earliest item first.
 pub(super) struct ReorderBuffer<T> {
@@ -45,7 +45,7 @@ impl<T> ReorderBuffer<T> {
     }
 
     /// Adds an item; returns the earliest one if the buffer is full.
-    pub(super) fn push(&mut self, time: Millis, item: T) -> Option<(Millis, T)> {
+    pub(super) fn push(&mut self, time: StoreTime, item: T) -> Option<(StoreTime, T)> {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -66,7 +66,7 @@ impl<T> ReorderBuffer<T> {
     }
 
     /// Removes and returns the earliest item.
-    pub(super) fn pop(&mut self) -> Option<(Millis, T)> {
+    pub(super) fn pop(&mut self) -> Option<(StoreTime, T)> {
         let queued = self.queue.front();
         let key = match self.heap.peek() {
             Some(Reverse(late)) if queued.is_none_or(|queued| late < queued) => {
@@ -90,11 +90,11 @@ mod tests {
     fn a_reversed_log_is_sorted() {
         let mut buffer = ReorderBuffer::new(10_000);
         for time in (0..10_000).rev() {
-            assert_eq!(buffer.push(time, time), None);
+            assert_eq!(buffer.push(StoreTime::from_unix_ms(time), time), None);
         }
-        assert_eq!(buffer.push(0, 10_000), Some((0, 0)));
-        assert_eq!(buffer.pop(), Some((0, 10_000)));
-        assert_eq!(buffer.pop(), Some((1, 1)));
+        assert_eq!(buffer.push(StoreTime::ZERO, 10_000), Some((StoreTime::ZERO, 0)));
+        assert_eq!(buffer.pop(), Some((StoreTime::ZERO, 10_000)));
+        assert_eq!(buffer.pop(), Some((StoreTime::from_unix_ms(1), 1)));
     }
 
     proptest! {
@@ -105,14 +105,14 @@ mod tests {
             size in 1_u32..40,
         ) {
             // Sorted, then each line moved by fewer places than the size.
-            let mut sorted: Vec<(u64, usize)> = times.iter().copied().zip(0..).collect();
+            let mut sorted: Vec<(StoreTime, usize)> = times.into_iter().map(StoreTime::from_unix_ms).zip(0..).collect();
             sorted.sort_unstable();
             let mut late = sorted.clone();
             for chunk in late.chunks_mut(size as usize) {
                 chunk.sort_by_key(|(_, number)| *number);
             }
             let mut buffer = ReorderBuffer::new(size);
-            let mut out: Vec<(u64, usize)> = Vec::new();
+            let mut out: Vec<(StoreTime, usize)> = Vec::new();
             for (time, number) in late {
                 out.extend(buffer.push(time, number));
             }

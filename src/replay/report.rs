@@ -9,7 +9,8 @@ use super::{
     CallerCounts, ConfigReplay, DecisionCounts, LogEvent, LogPosition, LoggedCaller, Replay,
     line::excerpt, notes,
 };
-use crate::limit::Millis;
+
+use crate::clock::StoreTime;
 
 /// The report of a replay.
 #[derive(Debug, Serialize)]
@@ -180,9 +181,10 @@ pub struct ChangedCaller {
 }
 
 /// A time in ms since the epoch as RFC 3339 in UTC.
-pub fn rfc3339(time: Millis) -> String {
+pub fn rfc3339(time: StoreTime) -> String {
     // Never overflows: logs have years of four digits.
-    let time = UNIX_EPOCH.checked_add(Duration::from_millis(time)).unwrap_or(UNIX_EPOCH);
+    let time =
+        UNIX_EPOCH.checked_add(Duration::from_millis(time.as_unix_ms())).unwrap_or(UNIX_EPOCH);
     humantime::format_rfc3339_millis(time).to_string()
 }
 

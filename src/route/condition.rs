@@ -51,7 +51,7 @@ pub enum ValueTest {
 
 /// Whether a request meets the conditions of a route.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verdict {
+pub enum ConditionResult {
     /// It does.
     Met,
     /// It does not.

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::tree::{Leaf, Successor, Tree};
+use super::tree::{Leaf, NextNode, Tree};
 
 /// The number of bytes of a segment that are scanned without `memchr`. Most segments are shorter.
 const LINEAR_SCAN: usize = 16;
@@ -96,8 +96,8 @@ impl<'t, 'p> Search<'t, 'p> {
                 };
                 self.values.extend((!value.is_empty()).then_some(value));
                 let found = match target {
-                    Successor::Node(next) => self.visit(next, depth, take),
-                    Successor::Leaf(leaf) => take(&tree.leaves[leaf]),
+                    NextNode::Node(next) => self.visit(next, depth, take),
+                    NextNode::Leaf(leaf) => take(&tree.leaves[leaf]),
                 };
                 if found.is_some() {
                     return found;

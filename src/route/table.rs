@@ -18,7 +18,7 @@ use hashbrown::{HashMap, HashSet};
 use http::Method;
 use smallvec::SmallVec;
 
-use super::condition::{ConditionalRoute, Conditions, ConflictKind, Verdict};
+use super::condition::{ConditionResult, ConditionalRoute, Conditions, ConflictKind};
 use super::pattern::{HostPattern, PathPattern};
 use super::search::{Search, Values};
 use super::tree::{Leaf, Tree};
@@ -156,7 +156,7 @@ impl RouteTable {
     /// Finds the route of a request that meets no conditions. `host` must be in lower case without port,
     /// `path` in normal form.
     pub fn find<'a>(&'a self, host: &str, path: &'a str, method: &Method) -> Lookup<'a> {
-        self.find_where(host, path, method, |_| Verdict::Unmet)
+        self.find_where(host, path, method, |_| ConditionResult::Unmet)
     }
 
     /// Finds the route of a request, as [`Self::find`]. `decide` says whether the request meets a route's
@@ -167,14 +167,14 @@ impl RouteTable {
         host: &str,
         path: &'a str,
         method: &Method,
-        decide: impl FnMut(&ConditionalRoute) -> Verdict,
+        decide: impl FnMut(&ConditionalRoute) -> ConditionResult,
     ) -> Lookup<'a> {
         if self.has_conditions {
             return self.find_conditional(host, path, method, decide);
         }
         match self.find_by(host, path, &mut |leaf| leaf.route(method)) {
             Some(found) => Lookup::Found(found),
-            None => self.other_methods(host, path, &mut |_| Verdict::Unmet),
+            None => self.other_methods(host, path, &mut |_| ConditionResult::Unmet),
         }
     }
 
@@ -185,7 +185,7 @@ impl RouteTable {
         host: &str,
         path: &'a str,
         method: &Method,
-        mut decide: impl FnMut(&ConditionalRoute) -> Verdict,
+        mut decide: impl FnMut(&ConditionalRoute) -> ConditionResult,
     ) -> Lookup<'a> {
         let mut is_undecided = false;
         let found = self.find_by(host, path, &mut |leaf| {
@@ -245,7 +245,7 @@ impl RouteTable {
         &self,
         host: &str,
         path: &str,
-        decide: &mut impl FnMut(&ConditionalRoute) -> Verdict,
+        decide: &mut impl FnMut(&ConditionalRoute) -> ConditionResult,
     ) -> Lookup<'a> {
         let mut methods: Vec<Method> = Vec::new();
         // Allocated lazily: most paths without a route have no methods.

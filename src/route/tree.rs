@@ -6,7 +6,7 @@ use ahash::RandomState;
 use hashbrown::{Equivalent, HashMap};
 use http::Method;
 
-use super::condition::{ConditionalRoute, Conditions, ConflictKind, Verdict, arrange};
+use super::condition::{ConditionResult, ConditionalRoute, Conditions, ConflictKind, arrange};
 use super::pattern::{PathPattern, Segment};
 
 /// The maximum number of keys that are searched linearly.
@@ -66,7 +66,7 @@ struct Shape {
 
 /// What follows a partly fixed segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Successor {
+pub(super) enum NextNode {
     /// The node for the next segment.
     Node(usize),
     /// The leaf after `{*name}`.
@@ -98,9 +98,9 @@ pub(super) struct Leaf {
 
 /// The route of a leaf for a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Choice {
+pub(super) struct RouteCandidate {
     pub(super) route: usize,
-    /// Whether it may be another one: the conditions of this one could not be decided.
+    /// True if its conditions could not be decided, so that another route may apply.
     pub(super) is_undecided: bool,
 }
 
@@ -253,7 +253,7 @@ impl PartialSegments {
         &self,
         segment: &'p str,
         remaining_path: &'p str,
-    ) -> Option<(Successor, &'p str)> {
+    ) -> Option<(NextNode, &'p str)> {
         let Shape { fixed, is_param, prefix } = self.shape;
         if is_param {
             let before = segment.get(..prefix)?;
@@ -261,11 +261,11 @@ impl PartialSegments {
             let end = segment.len().checked_sub(fixed - prefix).filter(|end| *end > prefix)?;
             let (value, after) = segment.get(prefix..)?.split_at_checked(end - prefix)?;
             let node = *self.targets.get(&TextsRef(before, after))?;
-            Some((Successor::Node(node), value))
+            Some((NextNode::Node(node), value))
         } else {
             let (before, value) = remaining_path.split_at_checked(prefix)?;
             let leaf = *self.targets.get(&TextsRef(before, ""))?;
-            Some((Successor::Leaf(leaf), value))
+            Some((NextNode::Leaf(leaf), value))
         }
     }
 }
@@ -321,9 +321,9 @@ impl Leaf {
     pub(super) fn route_where(
         &self,
         method: &Method,
-        decide: &mut impl FnMut(&ConditionalRoute) -> Verdict,
-    ) -> Option<Choice> {
-        let decided = |route| Choice { route, is_undecided: false };
+        decide: &mut impl FnMut(&ConditionalRoute) -> ConditionResult,
+    ) -> Option<RouteCandidate> {
+        let decided = |route| RouteCandidate { route, is_undecided: false };
         let listed = self.choose(|route| route.methods.contains(method), decide);
         listed
             .or_else(|| self.listed(method).map(decided))
@@ -341,25 +341,26 @@ impl Leaf {
     fn choose(
         &self,
         is_candidate: impl Fn(&ConditionalRoute) -> bool,
-        decide: &mut impl FnMut(&ConditionalRoute) -> Verdict,
-    ) -> Option<Choice> {
+        decide: &mut impl FnMut(&ConditionalRoute) -> ConditionResult,
+    ) -> Option<RouteCandidate> {
         let mut candidates = self.conditional.iter().filter(|route| is_candidate(route));
         candidates.find_map(|route| {
             let verdict = decide(route);
-            let is_undecided = verdict == Verdict::Unknown;
-            (verdict != Verdict::Unmet).then_some(Choice { route: route.route, is_undecided })
+            let is_undecided = verdict == ConditionResult::Unknown;
+            (verdict != ConditionResult::Unmet)
+                .then_some(RouteCandidate { route: route.route, is_undecided })
         })
     }
 
     /// The listed methods and their routes, of those whose conditions are met.
     pub(super) fn methods<'l>(
         &'l self,
-        decide: &mut impl FnMut(&ConditionalRoute) -> Verdict,
+        decide: &mut impl FnMut(&ConditionalRoute) -> ConditionResult,
     ) -> Vec<(MethodRoute, &'l Method)> {
         let listed = self.by_method.iter().map(|(method, entry)| (*entry, method));
         let mut listed: Vec<_> = listed.collect();
         for conditional in &self.conditional {
-            if !conditional.methods.is_empty() && decide(conditional) == Verdict::Met {
+            if !conditional.methods.is_empty() && decide(conditional) == ConditionResult::Met {
                 let route = conditional.route;
                 let methods = conditional.methods.iter().enumerate();
                 listed

@@ -57,7 +57,7 @@ fn note_without_servers(section: &Section<'_>, route: &config::Route, config: &C
     }
 }
 
-/// The media types in lower case. Reports those that no response has or that are never compressed.
+/// The media types in lower case. Rejects invalid types and types that are never compressed.
 fn types(section: &Section<'_>, types: &[String]) -> Vec<Box<str>> {
     let section = section.at("types");
     section.ensure(!types.is_empty(), "no media type", "at least one");

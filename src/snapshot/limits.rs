@@ -16,11 +16,11 @@ use super::section::Section;
 use super::tiers;
 use crate::config::{self, Config};
 use crate::identity::{CredentialSource, KeyPart, KeyPlan};
-use crate::limit::{Limit, Millis, Quota, leaky_bucket};
+use crate::limit::{Limit, Quota, leaky_bucket};
 
 /// Shortest lease of a concurrency permit, in ms. Leases are renewed every third of their length, with
 /// a precision of 100 ms.
-const MIN_LEASE: Millis = 1_000;
+const MIN_LEASE: u64 = 1_000;
 
 /// Compiles the limits in the order of their names. A faulty limit is reported and keeps its index.
 pub(super) fn compile(

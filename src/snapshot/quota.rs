@@ -2,7 +2,7 @@
 
 use super::section::Section;
 use crate::config;
-use crate::limit::{MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, Quota, sliding_log};
+use crate::limit::{MAX_QUOTA_MILLIS, MAX_RESOLUTION, Quota, sliding_log};
 
 /// Largest quota of a `sliding_log` without a note; its log takes up to 80 KB per key.
 const LARGE_LOG: u32 = 10_000;
@@ -41,7 +41,7 @@ fn quota_of(limit: &config::Limit, number: u32) -> Quota {
 /// The `max_wait`, in ms, that lets at most `max` requests wait: the delay of the last of them if all arrive
 /// directly after another request. Rounded up, so that the last one fits; but rounded down if several
 /// requests are released per ms, because one more ms would admit several more.
-fn queue_wait(max: u32, window: Millis, number: u64) -> Millis {
+fn queue_wait(max: u32, window: u64, number: u64) -> u64 {
     let slots = u64::from(max).saturating_mul(window);
     if number <= window { slots.div_ceil(number) } else { slots / number }
 }
@@ -57,7 +57,7 @@ fn check_precision(
         return;
     }
     // The factor that a unit of the quota is multiplied by, in ms.
-    let (millis, alternative): (Millis, _) = match algorithm {
+    let (millis, alternative): (u64, _) = match algorithm {
         config::Algorithm::SlidingWindow => {
             (quota.sub_window(), "shorter sub-windows (a higher resolution)")
         }

@@ -1,4 +1,4 @@
-//! Compiles the redirects of routes, and finds those that lead back to their own route.
+//! Compiles the redirects of routes, and finds redirects that lead back to their own route.
 
 use http::{Method, StatusCode};
 
@@ -7,7 +7,7 @@ use super::section::Section;
 use super::{Action, Redirect, Route};
 use crate::config::{self, Config};
 use crate::route::normalize::{normalize, routed_form};
-use crate::route::{HostPattern, Lookup, PathPattern, RouteTable, ValueSource, Verdict};
+use crate::route::{ConditionResult, HostPattern, Lookup, PathPattern, RouteTable, ValueSource};
 use crate::template::{UrlTemplate, VARIABLES, Values};
 
 /// Compiles the redirect at `section`. `None` if it is faulty.
@@ -68,7 +68,7 @@ pub(super) fn check_loops(
             _ => Method::GET,
         };
         let found = table.find_where(&location.host, &location.path, &method, |candidate| {
-            if candidate.route == index { Verdict::Met } else { Verdict::Unmet }
+            if candidate.route == index { ConditionResult::Met } else { ConditionResult::Unmet }
         });
         if !matches!(found, Lookup::Found(found) if found.route == index) {
             continue;
@@ -90,7 +90,7 @@ pub(super) fn check_loops(
 }
 
 /// Whether the request to the location may have another value than the redirected one: it may have another query, and a
-/// proxy before this gateway tells another scheme.
+/// proxy before this gateway reports another scheme.
 fn may_change(source: &ValueSource) -> bool {
     match source {
         ValueSource::Query(_) => true,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use http::HeaderName;
 
-use super::RouteEdits;
+use super::RouteDetails;
 use super::parts::header;
 use super::section::Section;
 use crate::config::{self, Config, HostHeader};
@@ -20,14 +20,14 @@ pub(super) fn compile(
     rule: Option<&Rule>,
     counted: &[HeaderName],
     config: &Config,
-) -> RouteEdits {
+) -> RouteDetails {
     check_forwarding(section, route, config);
     let pattern = rule.map(|rule| &rule.path);
     let mut rules = RuleCompiler { pattern, counted, is_request: true };
     let request = rules.compile(&section.at("headers").at("request"), &route.headers.request);
     rules.is_request = false;
     let response = rules.compile(&section.at("headers").at("response"), &route.headers.response);
-    RouteEdits {
+    RouteDetails {
         pattern: pattern.cloned().unwrap_or_default(),
         conditions: rule.map_or_else(Conditions::default, |rule| rule.conditions.clone()),
         host: host(section, &route.host),

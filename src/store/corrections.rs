@@ -4,7 +4,7 @@
 //! Each shard has one queue and at most one call in flight, so corrections reach Redis in the order in
 //! which the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task on the
 //! worker's runtime sends. Corrections that were certainly not sent stay, in order, until the shard can be
-//! reached again; those that Redis refused are sent once more. The reply of a server that hangs is awaited
+//! reached again; refused ones are sent once more. The reply of a server that hangs is awaited
 //! ([`RedisClient::adjust_awaiting_late_reply`]); corrections of unknown outcome are dropped and counted.
 
 use std::sync::{
@@ -109,7 +109,7 @@ impl CorrectionQueue {
 
     /// Takes the next batch for a sender; `None` ends the sender.
     fn take_batch(&self) -> Option<(ShardId, Vec<PendingCorrection>)> {
-        self.shards.lock().take_batch(self.clock.monotonic_ms())
+        self.shards.lock().take_batch(self.clock.monotonic())
     }
 
     /// Ends a batch with this outcome.
@@ -121,9 +121,9 @@ impl CorrectionQueue {
     ) {
         if !matches!(outcome, Err(RedisFailure::Open)) {
             // The corrected charges may be the reason for cached denials.
-            let monotonic_ms = self.clock.monotonic_ms();
+            let monotonic = self.clock.monotonic();
             for pending in &batch {
-                self.deny_cache.invalidate(pending.record(), monotonic_ms);
+                self.deny_cache.invalidate(pending.record(), monotonic);
             }
         }
         let retry = match outcome {
@@ -174,7 +174,7 @@ impl CorrectionSender {
         corrections: impl IntoIterator<Item = (Arc<Limit>, Key, Change)>,
         reason: CorrectionReason,
     ) {
-        let pushed_at = self.queue.clock.monotonic_ms();
+        let pushed_at = self.queue.clock.monotonic();
         for (limit, key, change) in corrections {
             if change.cost() > 0 {
                 let pending =

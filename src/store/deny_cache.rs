@@ -25,7 +25,11 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
 use super::record_id::RecordId;
-use crate::limit::{Algorithm, Charge, Decision, Limit, Millis};
+use crate::{
+    clock::MonotonicTime,
+    clock::StoreTime,
+    limit::{Algorithm, Charge, Decision, Limit},
+};
 
 /// Shards of the table, each behind its own lock.
 const SHARDS: usize = 64;
@@ -41,15 +45,15 @@ const WAYS: usize = 4;
 pub const INITIAL_TRUST: u64 = 2_000;
 
 /// The times of a call to the store. Monotonic times are in ms of
-/// [`crate::clock::Clock::monotonic_ms`].
+/// [`crate::clock::Clock::monotonic`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReplyTiming {
     /// The monotonic time at which the call was sent.
-    pub sent: u64,
+    pub sent: MonotonicTime,
     /// The monotonic time at which the reply was received.
-    pub received: u64,
+    pub received: MonotonicTime,
     /// The time of the decision, in ms by the store's clock.
-    pub decided_at: Millis,
+    pub decided_at: StoreTime,
 }
 
 /// A denial that is still in force.
@@ -58,7 +62,7 @@ pub struct Denial {
     /// The store's decision.
     pub decision: Decision,
     /// The store's current time in ms, or slightly less.
-    pub now: Millis,
+    pub now: StoreTime,
 }
 
 /// The cache's hits and size.
@@ -76,9 +80,9 @@ pub struct DenyCache {
 }
 
 struct CacheShard {
-    /// The monotonic time from which no entry is trusted; from then on [`DenyCache::get`] takes no lock.
+    /// The [`MonotonicTime`], in ms, from which no entry is trusted; from then on [`DenyCache::get`] takes no lock.
     trusted_until: AtomicU64,
-    /// The monotonic time after the last [`DenyCache::invalidate`] or [`DenyCache::clear`]. Replies to calls
+    /// The [`MonotonicTime`], in ms, after the last [`DenyCache::invalidate`] or [`DenyCache::clear`]. Replies to calls
     /// sent before it are not cached.
     invalidated: AtomicU64,
     table: Mutex<DenyTable>,
@@ -103,15 +107,15 @@ struct CacheSet {
 struct DenyEntry {
     quota_id: u64,
     /// The first ms of the monotonic time at which the retry time may have come.
-    expires: u64,
+    expires: MonotonicTime,
     /// The first ms of the monotonic time at which the store is called again; at most `expires`.
-    trusted_until: u64,
+    trusted_until: MonotonicTime,
     /// How long it is trusted after its call was sent, in ms.
     trust: u64,
     /// The monotonic time at which the reply was received.
-    received: u64,
+    received: MonotonicTime,
     /// The store's time of the decision, in ms.
-    decided_at: Millis,
+    decided_at: StoreTime,
     decision: Decision,
     cost: u32,
 }
@@ -169,7 +173,7 @@ impl DenyCache {
         let id = RecordId::of(charge.limit, charge.key);
         let (shard, index) = self.locate(id.record);
         let mut table = shard.table.lock();
-        if timing.sent < shard.invalidated.load(Ordering::Relaxed) {
+        if timing.sent.as_ms() < shard.invalidated.load(Ordering::Relaxed) {
             return;
         }
         if table.sets.is_empty() {
@@ -197,39 +201,36 @@ impl DenyCache {
             decision: *decision,
             cost: charge.cost,
         });
-        shard.trusted_until.fetch_max(trusted_until, Ordering::Relaxed);
+        shard.trusted_until.fetch_max(trusted_until.as_ms(), Ordering::Relaxed);
     }
 
-    /// The denial of this charge that is trusted at `monotonic_ms`, if any.
-    pub fn get(&self, charge: &Charge<'_>, monotonic_ms: u64) -> Option<Denial> {
+    /// The denial of this charge that is trusted at `monotonic`, if any.
+    pub fn get(&self, charge: &Charge<'_>, monotonic: MonotonicTime) -> Option<Denial> {
         if !Self::is_cacheable(charge.limit) {
             return None;
         }
         let id = RecordId::of(charge.limit, charge.key);
         let (shard, index) = self.locate(id.record);
-        if monotonic_ms >= shard.trusted_until.load(Ordering::Relaxed) {
+        if monotonic.as_ms() >= shard.trusted_until.load(Ordering::Relaxed) {
             return None;
         }
         let mut table = shard.table.lock();
-        let is_valid = |entry: &DenyEntry| monotonic_ms < entry.trusted_until;
-        let denial = table.sets.get(index)?.find(id, charge.cost, monotonic_ms, is_valid)?;
+        let is_valid = |entry: &DenyEntry| monotonic < entry.trusted_until;
+        let denial = table.sets.get(index)?.find(id, charge.cost, monotonic, is_valid)?;
         table.hits += 1;
         Some(denial)
     }
 
-    /// The denial of this charge whose retry time has not come at `monotonic_ms`, trusted or not: for use
+    /// The denial of this charge whose retry time has not come at `monotonic`, trusted or not: for use
     /// while the store gives no answer.
-    pub fn get_stale(&self, charge: &Charge<'_>, monotonic_ms: u64) -> Option<Denial> {
+    pub fn get_stale(&self, charge: &Charge<'_>, monotonic: MonotonicTime) -> Option<Denial> {
         if !Self::is_cacheable(charge.limit) {
             return None;
         }
         let id = RecordId::of(charge.limit, charge.key);
         let (shard, index) = self.locate(id.record);
         let table = shard.table.lock();
-        table
-            .sets
-            .get(index)?
-            .find(id, charge.cost, monotonic_ms, |entry| monotonic_ms < entry.expires)
+        table.sets.get(index)?.find(id, charge.cost, monotonic, |entry| monotonic < entry.expires)
     }
 
     /// Drops all denials of a record, of every quota and cost. Called when the record was charged with a
@@ -249,37 +250,37 @@ impl DenyCache {
         }
     }
 
-    /// Drops all denials of a record that was adjusted or reset at the store, at `monotonic_ms` or before.
+    /// Drops all denials of a record that was adjusted or reset at the store, at `monotonic` or before.
     /// Unlike after [`Self::remove`], replies to calls sent up to that time are not cached either.
-    pub fn invalidate(&self, record: u128, monotonic_ms: u64) {
+    pub fn invalidate(&self, record: u128, monotonic: MonotonicTime) {
         let (shard, _) = self.locate(record);
         {
             // A concurrent insert either sees this time, or its entry is removed below.
             let _table = shard.table.lock();
-            shard.invalidated.fetch_max(monotonic_ms.saturating_add(1), Ordering::Relaxed);
+            shard.invalidated.fetch_max(monotonic.as_ms().saturating_add(1), Ordering::Relaxed);
         }
         self.remove(record);
     }
 
-    /// Drops all denials, at `monotonic_ms`. As after [`Self::invalidate`], replies to calls sent up to that
+    /// Drops all denials, at `monotonic`. As after [`Self::invalidate`], replies to calls sent up to that
     /// time are not cached either.
-    pub fn clear(&self, monotonic_ms: u64) {
+    pub fn clear(&self, monotonic: MonotonicTime) {
         for shard in &self.shards {
             let mut table = shard.table.lock();
-            shard.invalidated.fetch_max(monotonic_ms.saturating_add(1), Ordering::Relaxed);
+            shard.invalidated.fetch_max(monotonic.as_ms().saturating_add(1), Ordering::Relaxed);
             table.sets = Box::default();
         }
     }
 
-    /// The hits, and the number of trusted denials at `monotonic_ms`. Takes every lock, one after the other.
-    pub fn stats(&self, monotonic_ms: u64) -> DenyStats {
+    /// The hits, and the number of trusted denials at `monotonic`. Takes every lock, one after the other.
+    pub fn stats(&self, monotonic: MonotonicTime) -> DenyStats {
         let mut stats = DenyStats::default();
         for shard in &self.shards {
             let table = shard.table.lock();
             stats.hits += table.hits;
-            if monotonic_ms < shard.trusted_until.load(Ordering::Relaxed) {
+            if monotonic.as_ms() < shard.trusted_until.load(Ordering::Relaxed) {
                 let entries = table.sets.iter().flat_map(|set| set.entries.iter().flatten());
-                stats.entries += entries.filter(|entry| monotonic_ms < entry.trusted_until).count();
+                stats.entries += entries.filter(|entry| monotonic < entry.trusted_until).count();
             }
         }
         stats
@@ -303,9 +304,9 @@ impl CacheSet {
     }
 
     /// The way to replace: one that has expired or, if none has, the one that expires first.
-    fn victim(&self, monotonic_ms: u64) -> usize {
+    fn victim(&self, monotonic: MonotonicTime) -> usize {
         let left = |&way: &usize| {
-            self.entries[way].as_ref().map_or(0, |entry| entry.expires.saturating_sub(monotonic_ms))
+            self.entries[way].as_ref().map_or(0, |entry| entry.expires.saturating_sub(monotonic))
         };
         (0..WAYS).min_by_key(left).unwrap_or(0)
     }
@@ -316,7 +317,7 @@ impl CacheSet {
         &self,
         id: RecordId,
         cost: u32,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
         is_valid: impl Fn(&DenyEntry) -> bool,
     ) -> Option<Denial> {
         let denial = |way: usize| {
@@ -328,7 +329,7 @@ impl CacheSet {
             }
             let retry_at = entry.decision.retry_at.filter(|_| !is_above_quota);
             let decision = Decision { retry_at, ..entry.decision };
-            let since = monotonic_ms.saturating_sub(entry.received).saturating_sub(1);
+            let since = monotonic.saturating_sub(entry.received).saturating_sub(1);
             Some(Denial { decision, now: entry.decided_at + since })
         };
         (0..WAYS).find_map(denial)

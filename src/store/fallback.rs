@@ -4,13 +4,13 @@
 use smallvec::SmallVec;
 
 use super::{CounterStore, StoreError, stats::WorkerCounts};
-use crate::limit::{
-    Charge, DecisionSource, Limit, Millis, OnFailure, Outcome, StoreDecision, Verdict,
-};
+use crate::limit::{Charge, DecisionSource, Limit, OnFailure, Outcome, StoreDecision, Verdict};
+
+use crate::clock::StoreTime;
 
 /// The cached denial of a charge, if its retry time has not come.
 fn denied_outcome(charge: &Charge<'_>, store: &CounterStore) -> Option<Outcome> {
-    let denial = store.deny_cache.get_stale(charge, store.clock.monotonic_ms())?;
+    let denial = store.deny_cache.get_stale(charge, store.clock.monotonic())?;
     let (decision, at) = (denial.decision, denial.now);
     Some(Outcome::Decided(StoreDecision { decision, at, source: DecisionSource::Store }))
 }
@@ -29,7 +29,7 @@ pub(super) fn cached_denial(charges: &[Charge<'_>], store: &CounterStore) -> Opt
 /// request, `local` charges this gateway's share of the quota in memory, and `open` admits.
 pub(super) fn decide(
     charges: &[Charge<'_>],
-    now: Millis,
+    now: StoreTime,
     store: &CounterStore,
     counts: &WorkerCounts,
 ) -> Result<Verdict, StoreError> {
@@ -44,7 +44,7 @@ pub(super) fn decide(
 /// charges nothing.
 pub(super) fn peek(
     charges: &[Charge<'_>],
-    now: Millis,
+    now: StoreTime,
     store: &CounterStore,
 ) -> Result<Verdict, StoreError> {
     let denied: SmallVec<[Option<Outcome>; 2]> =
@@ -63,7 +63,7 @@ pub(super) fn peek(
 /// request. Counts the fallbacks.
 pub(super) fn peek_refused(
     charges: &[Charge<'_>],
-    now: Millis,
+    now: StoreTime,
     store: &CounterStore,
     counts: &WorkerCounts,
 ) -> Result<Verdict, StoreError> {

@@ -17,13 +17,11 @@ use super::{
     stats::WorkerCounts,
 };
 use crate::{
-    limit::{
-        Adjustment, Charge, DecisionSource, Millis, OnFailure, Outcome, StoreDecision, Verdict,
-    },
+    limit::{Adjustment, Charge, DecisionSource, OnFailure, Outcome, StoreDecision, Verdict},
     redis::{CallError, RedisClient},
 };
 
-use crate::clock::Uptime;
+use crate::clock::{StoreTime, Uptime};
 
 /// A worker's handle to the counters. Its connections to Redis live on the runtime that made it.
 pub struct StoreHandle {
@@ -67,7 +65,11 @@ impl StoreHandle {
     /// # Errors
     ///
     /// [`StoreError::Unavailable`] if Redis gave no answer and a limit's failure policy is `closed`.
-    pub async fn charge(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
+    pub async fn charge(
+        &self,
+        charges: &[Charge<'_>],
+        now: StoreTime,
+    ) -> Result<Verdict, StoreError> {
         self.counts.count_request();
         let Some(path) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
             return Ok(self.store.memory.charge(charges, now));
@@ -106,14 +108,14 @@ impl StoreHandle {
     pub(super) async fn charge_in_redis(
         &self,
         charges: &[Charge<'_>],
-        now: Millis,
+        now: StoreTime,
         deadline: Option<Uptime>,
     ) -> Result<Verdict, StoreError> {
         let Some(path @ RedisPath { client, local, .. }) = &self.redis else {
             return Ok(self.store.memory.charge(charges, now));
         };
         self.counts.count_call();
-        let sent = local.monotonic_ms();
+        let sent = local.monotonic();
         let mut verdict =
             match shard_fanout::common_shard(charges, |charge| client.shard_of(charge.key)) {
                 None => Box::pin(self.fan_out(path).charge(charges, now, deadline)).await?,
@@ -140,7 +142,7 @@ impl StoreHandle {
     pub(super) fn fall_back(
         &self,
         charges: &[Charge<'_>],
-        now: Millis,
+        now: StoreTime,
     ) -> Result<Verdict, StoreError> {
         if let Some(denied) = fallback::cached_denial(charges, &self.store) {
             return Ok(denied);
@@ -161,7 +163,7 @@ impl StoreHandle {
     pub fn adjust_in_background(
         &self,
         corrections: impl IntoIterator<Item = Correction>,
-        now: Millis,
+        now: StoreTime,
     ) {
         for Correction { limit, key, change, source } in corrections {
             let adjustment = Adjustment { limit: &limit, key, change };
@@ -184,7 +186,7 @@ impl StoreHandle {
         &self,
         adjustments: &[Adjustment<'_>],
         source: DecisionSource,
-        now: Millis,
+        now: StoreTime,
     ) -> SmallVec<[Outcome; 2]> {
         match (&self.redis, source) {
             (Some(path), DecisionSource::Store) => self.adjust_in_redis(path, adjustments).await,
@@ -199,7 +201,7 @@ impl StoreHandle {
         &self,
         adjustments: &[Adjustment<'_>],
         source: DecisionSource,
-        now: Millis,
+        now: StoreTime,
     ) -> SmallVec<[Outcome; 2]> {
         match (&self.redis, source) {
             (Some(path), DecisionSource::Store) => self.fan_out(path).renew(adjustments).await,
@@ -213,7 +215,7 @@ impl StoreHandle {
         &self,
         adjustment: &Adjustment<'_>,
         source: DecisionSource,
-        now: Millis,
+        now: StoreTime,
     ) -> Outcome {
         let mut gateways = 1;
         if self.redis.is_some() {
@@ -255,7 +257,11 @@ impl StoreHandle {
     /// # Errors
     ///
     /// [`StoreError::Unavailable`], as [`Self::charge`].
-    pub async fn peek(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
+    pub async fn peek(
+        &self,
+        charges: &[Charge<'_>],
+        now: StoreTime,
+    ) -> Result<Verdict, StoreError> {
         let Some(path) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
             return Ok(self.store.memory.peek(charges, now));
         };

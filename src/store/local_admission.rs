@@ -18,10 +18,10 @@ use super::{
     },
 };
 use crate::{
-    clock::{Clock, Uptime},
+    clock::{Clock, MonotonicTime, StoreTime, Uptime},
     limit::{
         Acquisition, Adjustment, Change, Charge, Decision, DecisionSource, Key, LeaseSize, Limit,
-        MAX_LEASED_UNITS, Millis, Quota, StoreDecision, Verdict,
+        MAX_LEASED_UNITS, Quota, StoreDecision, Verdict,
     },
     redis::{CallError, RedisClient, RedisFailure},
 };
@@ -33,7 +33,7 @@ const REPLY_MARGIN: Duration = Duration::from_millis(5);
 pub(super) type QuotaLeases = LeaseRegistry<QueuedRequest>;
 
 /// A decision made on behalf of Redis, at the store's time `at`.
-fn store_decision(decision: Decision, at: Millis) -> StoreDecision {
+fn store_decision(decision: Decision, at: StoreTime) -> StoreDecision {
     StoreDecision { decision, at, source: DecisionSource::Store }
 }
 
@@ -83,7 +83,7 @@ impl LocalAdmission {
             return None;
         }
         let taken =
-            self.leases.take(charge.limit, charge.key, charge.cost, self.clock.monotonic_ms())?;
+            self.leases.take(charge.limit, charge.key, charge.cost, self.clock.monotonic())?;
         Some(store_decision(taken.decision(&charge.limit.quota), taken.charged_at))
     }
 
@@ -96,7 +96,7 @@ impl LocalAdmission {
     /// The cached denial of this charge.
     #[inline]
     pub(super) fn cached_denial(&self, charge: &Charge<'_>) -> Option<StoreDecision> {
-        let denial = self.deny_cache.get(charge, self.clock.monotonic_ms())?;
+        let denial = self.deny_cache.get(charge, self.clock.monotonic())?;
         Some(store_decision(denial.decision, denial.now))
     }
 
@@ -108,15 +108,15 @@ impl LocalAdmission {
         if limit.lease_size == LeaseSize::Off {
             return None;
         }
-        let taken = self.leases.refund(limit, key, charged_at, cost, self.clock.monotonic_ms())?;
+        let taken = self.leases.refund(limit, key, charged_at, cost, self.clock.monotonic())?;
         Some(store_decision(taken.decision(&limit.quota), taken.charged_at))
     }
 
     /// Puts back units that were taken for a request that is then refused: into the lease, or into the
     /// store if the registry has no room for a lease or is closed.
-    fn put_back(&self, charge: &Charge<'_>, now: Millis) {
+    fn put_back(&self, charge: &Charge<'_>, now: StoreTime) {
         let &Charge { limit, key, cost } = charge;
-        if self.leases.refund_or_mark_for_return(limit, key, now, cost, self.clock.monotonic_ms()) {
+        if self.leases.refund_or_mark_for_return(limit, key, now, cost, self.clock.monotonic()) {
             return;
         }
         let change = Change::Refund { charged_at: now, cost: charge.cost };
@@ -126,7 +126,7 @@ impl LocalAdmission {
 
     /// Drops the cached denials of a record that was adjusted at the store.
     pub(super) fn invalidate(&self, limit: &Limit, key: Key) {
-        self.deny_cache.invalidate(record_id(limit, key), self.clock.monotonic_ms());
+        self.deny_cache.invalidate(record_id(limit, key), self.clock.monotonic());
     }
 
     /// The time, by [`Clock::uptime`], until which a request that arrives now may wait: the response timeout
@@ -141,13 +141,18 @@ impl LocalAdmission {
     }
 
     /// The monotonic time to pass to [`Self::cache_denials`] as `sent`.
-    pub(super) fn monotonic_ms(&self) -> u64 {
-        self.clock.monotonic_ms()
+    pub(super) fn monotonic(&self) -> MonotonicTime {
+        self.clock.monotonic()
     }
 
     /// Caches the denials of a store call that was sent at the monotonic time `sent`. Denials of records that
     /// were charged are dropped, because the charge may have moved their retry time.
-    pub(super) fn cache_denials(&self, charges: &[Charge<'_>], verdict: &Verdict, sent: u64) {
+    pub(super) fn cache_denials(
+        &self,
+        charges: &[Charge<'_>],
+        verdict: &Verdict,
+        sent: MonotonicTime,
+    ) {
         for (charge, outcome) in charges.iter().zip(&verdict.outcomes) {
             let Some(StoreDecision { decision, at: now, source: DecisionSource::Store }) =
                 outcome.decided()
@@ -157,7 +162,7 @@ impl LocalAdmission {
             if decision.admitted {
                 self.deny_cache.remove(record_id(charge.limit, charge.key));
             } else if !is_repeated(charges, charge) {
-                let received = self.clock.monotonic_ms();
+                let received = self.clock.monotonic();
                 self.deny_cache.insert(
                     charge,
                     decision,
@@ -179,7 +184,7 @@ impl LocalAdmission {
             clock: self.clock.clone(),
         };
         let waiter = QueuedRequest { source, reply_sender };
-        match self.leases.join(charge.limit, charge.key, waiter, self.clock.monotonic_ms()) {
+        match self.leases.join(charge.limit, charge.key, waiter, self.clock.monotonic()) {
             JoinOutcome::Served | JoinOutcome::Waiting => {}
             JoinOutcome::Unavailable(_) => return None,
             JoinOutcome::Fetch(fetch) => {
@@ -243,12 +248,12 @@ impl FetchTask {
         while let Some(fetch) = next.take() {
             let (limit, key) = (Arc::clone(fetch.limit()), fetch.key());
             let demand = *fetch.demand();
-            let sent = self.clock.monotonic_ms();
+            let sent = self.clock.monotonic();
             self.counts.count_call();
             let shard = self.client.shard_of(key);
             let fetched =
                 self.client.acquire(shard, &Acquisition { limit: &limit, key, demand }).await;
-            let received = self.clock.monotonic_ms();
+            let received = self.clock.monotonic();
             next = match fetched {
                 Ok((grant, now)) => {
                     if grant.units > 0 || demand.returned.units > 0 {
@@ -341,13 +346,8 @@ impl Drop for QueueReply {
     fn drop(&mut self) {
         if let Some(WaiterOutcome::Granted(LeaseCharge { charged_at, .. })) = self.outcome {
             let LeaseOrigin { leases, limit, key, cost, clock } = &self.source;
-            if !leases.refund_or_mark_for_return(
-                limit,
-                *key,
-                charged_at,
-                *cost,
-                clock.monotonic_ms(),
-            ) {
+            if !leases.refund_or_mark_for_return(limit, *key, charged_at, *cost, clock.monotonic())
+            {
                 leases.count_lost(limit, *key, *cost);
             }
         }
@@ -360,7 +360,7 @@ pub(super) struct LeasedCharges<'a, 'c> {
     local: &'a LocalAdmission,
     /// Charges made by [`LocalAdmission::take`], without waiting in the queue.
     immediate: usize,
-    taken: SmallVec<[(Charge<'c>, Millis); 2]>,
+    taken: SmallVec<[(Charge<'c>, StoreTime); 2]>,
 }
 
 impl<'a, 'c> LeasedCharges<'a, 'c> {
@@ -369,12 +369,12 @@ impl<'a, 'c> LeasedCharges<'a, 'c> {
     }
 
     /// Adds a charge made from the queue.
-    pub(super) fn add_queued(&mut self, charge: &Charge<'c>, now: Millis) {
+    pub(super) fn add_queued(&mut self, charge: &Charge<'c>, now: StoreTime) {
         self.taken.push((*charge, now));
     }
 
     /// Adds a charge made by [`LocalAdmission::take`].
-    pub(super) fn add_taken(&mut self, charge: &Charge<'c>, now: Millis) {
+    pub(super) fn add_taken(&mut self, charge: &Charge<'c>, now: StoreTime) {
         self.immediate += 1;
         self.add_queued(charge, now);
     }

@@ -40,8 +40,8 @@ impl Maintenance {
         loop {
             interval.tick().await;
             if let Some(_guard) = self.store.maintenance_lock.try_lock() {
-                let monotonic_ms = self.store.clock.monotonic_ms();
-                self.store.leases.sweep(monotonic_ms, |key| self.is_live(key), &mut unspent);
+                let monotonic = self.store.clock.monotonic();
+                self.store.leases.sweep(monotonic, |key| self.is_live(key), &mut unspent);
                 self.return_units(&mut unspent);
             }
             self.corrections.resume();

@@ -17,9 +17,11 @@ use smallvec::SmallVec;
 use self::shard::{RecordCharge, RecordShard};
 use super::record_id::record_id;
 use crate::limit::{
-    Adjustment, Algorithm, Charge, Decision, DecisionSource, Key, Limit, Millis, Quota,
-    StoreDecision, Verdict, leaky_bucket,
+    Adjustment, Algorithm, Charge, Decision, DecisionSource, Key, Limit, Quota, StoreDecision,
+    Verdict, leaky_bucket,
 };
+
+use crate::clock::StoreTime;
 
 /// The maximum number of shards.
 const MAX_SHARDS: usize = 256;
@@ -58,13 +60,13 @@ impl MemoryStore {
     }
 
     /// Decides all charges of a request at `now`, and charges all or none.
-    pub fn charge(&self, charges: &[Charge<'_>], now: Millis) -> Verdict {
+    pub fn charge(&self, charges: &[Charge<'_>], now: StoreTime) -> Verdict {
         self.charge_as(DecisionSource::Store, charges, now, 1)
     }
 
     /// Decides and charges like [`Self::charge`], but only a share of each quota: the fallback for Redis.
     /// One of `gateways` has an even share, rounded up, so that all together are no smaller than the quota.
-    pub fn charge_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
+    pub fn charge_share(&self, charges: &[Charge<'_>], now: StoreTime, gateways: u32) -> Verdict {
         self.charge_as(DecisionSource::Fallback, charges, now, gateways)
     }
 
@@ -72,7 +74,7 @@ impl MemoryStore {
         &self,
         source: DecisionSource,
         charges: &[Charge<'_>],
-        now: Millis,
+        now: StoreTime,
         gateways: u32,
     ) -> Verdict {
         if let [charge] = charges {
@@ -99,7 +101,7 @@ impl MemoryStore {
     }
 
     /// Decides all charges, and makes them if every enforced limit admits. Returns whether it made them.
-    fn charge_all(&self, charges: &mut [JointCharge], now: Millis) -> bool {
+    fn charge_all(&self, charges: &mut [JointCharge], now: StoreTime) -> bool {
         // Of two charges on one record, the second is decided on top of the first.
         for index in 1..charges.len() {
             let (before, rest) = charges.split_at_mut(index);
@@ -134,12 +136,12 @@ impl MemoryStore {
     }
 
     /// Decides each charge by itself at `now`, and charges nothing.
-    pub fn peek(&self, charges: &[Charge<'_>], now: Millis) -> Verdict {
+    pub fn peek(&self, charges: &[Charge<'_>], now: StoreTime) -> Verdict {
         self.peek_as(DecisionSource::Store, charges, now, 1)
     }
 
     /// The same for a share of each quota, as [`Self::charge_share`].
-    pub fn peek_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
+    pub fn peek_share(&self, charges: &[Charge<'_>], now: StoreTime, gateways: u32) -> Verdict {
         self.peek_as(DecisionSource::Fallback, charges, now, gateways)
     }
 
@@ -147,7 +149,7 @@ impl MemoryStore {
         &self,
         source: DecisionSource,
         charges: &[Charge<'_>],
-        now: Millis,
+        now: StoreTime,
         gateways: u32,
     ) -> Verdict {
         let mut verdict = Verdict::empty();
@@ -167,7 +169,7 @@ impl MemoryStore {
 
     /// Adjusts a charge, and returns the decision after it, for the share of one of `gateways` as in
     /// [`Self::charge_share`].
-    pub fn adjust(&self, adjustment: &Adjustment<'_>, now: Millis, gateways: u32) -> Decision {
+    pub fn adjust(&self, adjustment: &Adjustment<'_>, now: StoreTime, gateways: u32) -> Decision {
         let &Adjustment { limit, key, change } = adjustment;
         // The share depends on the cost of the charge, not on that of the adjustment.
         let charge = Charge { limit, key, cost: limit.cost };
@@ -180,7 +182,7 @@ impl MemoryStore {
 
     /// Removes expired records from a bounded part of each shard; a full sweep takes several calls. Called
     /// once a second by the control task.
-    pub fn expire(&self, now: Millis) {
+    pub fn expire(&self, now: StoreTime) {
         for shard in 0..self.shards.len() {
             let mut left = self.lock(shard).slots() / CALLS_PER_SWEEP + SLOTS_PER_LOCK / 4;
             while left > 0 {

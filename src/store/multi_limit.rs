@@ -8,11 +8,11 @@ use super::{
     local_admission::{LeasedCharges, LocalAdmission, QueueOutcome, QueueTicket, can_lease},
 };
 use crate::{
-    limit::{Adjustment, Change, Charge, DecisionSource, Millis, Outcome, StoreDecision, Verdict},
+    limit::{Adjustment, Change, Charge, DecisionSource, Outcome, StoreDecision, Verdict},
     redis::RedisFailure,
 };
 
-use crate::clock::Uptime;
+use crate::clock::{StoreTime, Uptime};
 
 /// One charge of a request, and its state.
 struct TrackedCharge<'c> {
@@ -177,7 +177,7 @@ impl StoreHandle {
         &self,
         local: &LocalAdmission,
         charges: &[Charge<'_>],
-        now: Millis,
+        now: StoreTime,
     ) -> Result<Verdict, StoreError> {
         let mut request = MultiLimitRequest::new(local, charges);
         let deadline = request.deadline;
@@ -230,7 +230,7 @@ impl StoreHandle {
     fn apply_failure_policies(
         &self,
         request: &mut MultiLimitRequest<'_, '_>,
-        now: Millis,
+        now: StoreTime,
     ) -> Result<(), StoreError> {
         if request.local.has_timed_out(request.deadline) {
             // The request has no time left for another call.
@@ -251,7 +251,7 @@ impl StoreHandle {
     }
 
     /// Refunds what was charged in this process for a request that is refused.
-    async fn undo(&self, charged: &[(Charge<'_>, StoreDecision)], now: Millis) {
+    async fn undo(&self, charged: &[(Charge<'_>, StoreDecision)], now: StoreTime) {
         let refunds: SmallVec<[Adjustment<'_>; 2]> = charged
             .iter()
             .map(|&(Charge { limit, key, cost }, decided)| {

@@ -32,13 +32,13 @@ fn add_leased(
     verdict: &mut Verdict,
     add: impl Fn(&Charge<'_>, &mut Decision, u64),
 ) {
-    let monotonic_ms = store.clock.monotonic_ms();
+    let monotonic = store.clock.monotonic();
     for (charge, outcome) in charges.iter().zip(&mut verdict.outcomes) {
         if let Outcome::Decided(StoreDecision { decision, source: DecisionSource::Store, .. }) =
             outcome
             && charge.limit.lease_size != LeaseSize::Off
         {
-            let leased = store.leases.spendable(charge.limit, charge.key, monotonic_ms);
+            let leased = store.leases.spendable(charge.limit, charge.key, monotonic);
             if leased > 0 {
                 add(charge, decision, leased.into());
             }

@@ -20,8 +20,8 @@ use super::{
     stats::WorkerCounts,
 };
 use crate::{
-    clock::Uptime,
-    limit::{Adjustment, Change, Charge, Millis, Outcome, Verdict},
+    clock::{StoreTime, Uptime},
+    limit::{Adjustment, Change, Charge, Outcome, Verdict},
     redis::{CallError, LateReply, RedisBackend, RedisClient, RedisFailure, ShardId},
 };
 
@@ -113,7 +113,7 @@ impl ShardFanout<'_> {
     pub(super) async fn charge(
         &self,
         charges: &[Charge<'_>],
-        now: Millis,
+        now: StoreTime,
         deadline: Option<Uptime>,
     ) -> Result<Verdict, StoreError> {
         let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
@@ -143,7 +143,7 @@ impl ShardFanout<'_> {
         &self,
         items: &RoutedItems<Charge<'_>>,
         calls: &ShardCalls<'_, '_>,
-        now: Millis,
+        now: StoreTime,
     ) -> Result<Verdict, StoreError> {
         let failed = items.0.iter().filter(|routed| calls.failed_shards.contains(&routed.shard));
         let failed: SmallVec<[Charge<'_>; 4]> = failed.map(|routed| routed.item).collect();
@@ -183,7 +183,7 @@ impl ShardFanout<'_> {
     pub(super) async fn peek(
         &self,
         charges: &[Charge<'_>],
-        now: Millis,
+        now: StoreTime,
     ) -> Result<Verdict, StoreError> {
         let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
         let batches = items.batches();
@@ -342,7 +342,7 @@ fn peek_verdict(charges: &[Charge<'_>], items: RoutedItems<Charge<'_>>) -> Verdi
 pub(super) async fn peek_each(
     backend: &RedisBackend,
     charges: &[Charge<'_>],
-    now: Option<Millis>,
+    now: Option<StoreTime>,
 ) -> Result<Verdict, RedisFailure> {
     let mut items = RoutedItems::new(charges, |charge| backend.shard_of(charge.key));
     let batches = items.batches();

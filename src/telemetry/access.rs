@@ -64,7 +64,12 @@ impl AccessLog {
         AccessWriter {
             queue: self.queue.clone(),
             layout: Arc::clone(&self.layout),
-            buffer: RefCell::new(Buffer { bytes: Vec::new(), lines: 0, since: None, formatter }),
+            buffer: RefCell::new(LineBuffer {
+                bytes: Vec::new(),
+                lines: 0,
+                since: None,
+                formatter,
+            }),
         }
     }
 
@@ -91,11 +96,11 @@ impl AccessLog {
 pub struct AccessWriter {
     queue: LogQueue,
     layout: Arc<AccessLayout>,
-    buffer: RefCell<Buffer>,
+    buffer: RefCell<LineBuffer>,
 }
 
 #[derive(Debug)]
-struct Buffer {
+struct LineBuffer {
     /// Whole lines. Allocated with the first one.
     bytes: Vec<u8>,
     lines: u64,
@@ -114,7 +119,7 @@ impl AccessWriter {
     /// the queue has none for reuse.
     pub fn write(&self, line: &AccessLine<'_>) {
         let mut buffer = self.buffer.borrow_mut();
-        let Buffer { bytes, lines, formatter, .. } = &mut *buffer;
+        let LineBuffer { bytes, lines, formatter, .. } = &mut *buffer;
         if bytes.capacity() == 0 {
             *bytes = self.queue.buffer();
         }
@@ -145,7 +150,7 @@ impl AccessWriter {
         }
     }
 
-    fn enqueue(&self, buffer: &mut Buffer) {
+    fn enqueue(&self, buffer: &mut LineBuffer) {
         buffer.since = None;
         let lines = std::mem::take(&mut buffer.lines);
         if buffer.bytes.len() > BUFFER_SIZE / 2 {

@@ -10,7 +10,7 @@ use super::{
     sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime, SyncStats},
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, StoreTime},
     redis::{Connector, NodeConnection, RedisFailure, Script, ScriptRef},
 };
 
@@ -58,7 +58,7 @@ impl RedisFilterStore {
 
     /// The time that the scripts use, in ms since the epoch; 0 for Redis' clock.
     fn manual_now(&self) -> u64 {
-        self.clock.manual_now().unwrap_or(0)
+        self.clock.manual_now().map_or(0, StoreTime::as_unix_ms)
     }
 
     /// Calls a script on one key; `arguments` adds the arguments after the key.
@@ -123,7 +123,7 @@ impl FilterStore for RedisFilterStore {
         let before = self.clock.now();
         let theirs = self.server_time().await?;
         let local = before.midpoint(self.clock.now());
-        let now = self.clock.manual_now().unwrap_or(theirs);
+        let now = self.clock.manual_now().map_or(theirs, StoreTime::as_unix_ms);
         Ok(ServerTime { now, clock_offset: now.wrapping_sub(local).cast_signed() })
     }
 

@@ -25,7 +25,7 @@ const LEAVES: [&str; 15] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 46] = [
+const ALLOWED: [(&str, &str, &str); 49] = [
     ("config", "escape", "faults quote what the file has"),
     ("identity", "escape", "errors quote what the request has"),
     ("config", "file", "it reads itself and the secrets that it names"),
@@ -48,6 +48,9 @@ const ALLOWED: [(&str, &str, &str); 46] = [
     ("store", "redis", "it charges in Redis if gateways share their counters"),
     ("redis", "limit", "scripts get charges and quotas, and return verdicts and grants"),
     ("redis", "secret", "gateways report a tag of the secret that they share"),
+    ("limit", "clock", "a decision is made at a time of its store"),
+    ("connection_state", "clock", "deadlines go by the worker's coarse clock"),
+    ("transport", "clock", "so does what a failed tunnel may still send"),
     ("redis", "clock", "replies, probes and reconnecting wait by the time of the process"),
     ("template", "http1", "variables are values of parsed header fields"),
     ("template", "route", "a rewritten path is checked to be in normal form"),
@@ -114,14 +117,17 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
             "upstream",
         ],
     ),
-    ("respond", &["error", "http1", "limit", "plan", "snapshot", "throttle", "upstream"]),
+    ("respond", &["clock", "error", "http1", "limit", "plan", "snapshot", "throttle", "upstream"]),
     // What is decided before anything is charged. A request, `explain` and `replay` share it, so it
     // stands below all three, and above the leaves that it calls one after the other.
     ("plan", &["error", "http1", "identity", "limit", "route", "snapshot", "template", "tls"]),
     // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
     (
         "replay",
-        &["error", "escape", "http1", "identity", "limit", "plan", "route", "snapshot", "store"],
+        &[
+            "clock", "error", "escape", "http1", "identity", "limit", "plan", "route", "snapshot",
+            "store",
+        ],
     ),
     ("live", &["snapshot"]),
     ("reload", &["config", "file", "gateway", "snapshot", "tls", "trace"]),
@@ -184,6 +190,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
     (
         "admin",
         &[
+            "clock",
             "config",
             "connection",
             "gateway",

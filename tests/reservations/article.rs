@@ -3,7 +3,7 @@
 mod flawed_limiter;
 mod lease_registry;
 
-use tidegate::{redis::RedisFailure, store::unit_lease::WaiterOutcome};
+use tidegate::{clock::MonotonicTime, redis::RedisFailure, store::unit_lease::WaiterOutcome};
 
 use self::{
     flawed_limiter::{Limiter, Step, Store, Version},
@@ -55,12 +55,12 @@ fn a_fetch_flag_never_cleared() {
     assert_eq!(flawed.enter("", 10, 100), Step::CallsStore, "no thread ever fetches again");
 
     let (gateway, mut store) = (Gateway::new(1_000, 10, 1), lease_registry::Store::of(1_000));
-    for monotonic_ms in 0..20 {
-        assert!(gateway.run_alone(&mut store, 11, monotonic_ms));
+    for monotonic in 0..20 {
+        assert!(gateway.run_alone(&mut store, 11, monotonic));
     }
     // Also after a failed and a dropped fetch.
     let (_, fetch) = gateway.expect_fetch(11, 30);
-    fetch.fail(RedisFailure::Timeout, 31);
+    fetch.fail(RedisFailure::Timeout, MonotonicTime::from_ms(31));
     drop(gateway.expect_fetch(11, 32).1);
     assert!(gateway.run_alone(&mut store, 11, 33));
 }
@@ -74,7 +74,8 @@ fn waiters_released_on_error() {
         assert_eq!(flawed.enter("", 20, 11), Step::Waits(20));
     }
 
-    let ends: [fn(lease_registry::Fetch); 2] = [|fetch| fetch.fail(RedisFailure::Io, 12), drop];
+    let ends: [fn(lease_registry::Fetch); 2] =
+        [|fetch| fetch.fail(RedisFailure::Io, MonotonicTime::from_ms(12)), drop];
     for end in ends {
         let gateway = Gateway::new(1_000, 100, 1);
         let (first, fetch) = gateway.expect_fetch(20, 10);
@@ -113,7 +114,7 @@ fn units_of_a_failed_fetch() {
     let (gateway, mut store) = (Gateway::new(1_000, 15, 1), lease_registry::Store::of(1_000));
     assert!(gateway.run_alone(&mut store, 1, 0));
     let (_, fetch) = gateway.expect_fetch(20, 10);
-    fetch.fail(RedisFailure::Io, 11);
+    fetch.fail(RedisFailure::Io, MonotonicTime::from_ms(11));
     assert_eq!(gateway.leases.stats().outstanding, 15);
     assert!(matches!(gateway.enter(1, 15, 12), EntryOutcome::Admitted(_)));
 }

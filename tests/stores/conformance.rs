@@ -5,7 +5,7 @@ use testkit::{
     verdict::{OutcomesExt as _, VerdictExt as _},
 };
 use tidegate::{
-    clock::Clock,
+    clock::{Clock, StoreTime},
     limit::{Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Key, Limit, Quota},
     store::{CounterStore, StoreHandle},
 };
@@ -57,21 +57,21 @@ impl Fixture {
     }
 
     async fn decide(&self, cost: u32) -> Decision {
-        let verdict = self.handle.charge(&[self.charge(cost)], self.clock.now()).await;
+        let verdict = self.handle.charge(&[self.charge(cost)], self.clock.store_time()).await;
         let verdict = verdict.expect("a local policy");
         assert!(!verdict.is_fallback(), "{}", self.label);
         verdict.decision(0)
     }
 
     async fn peek(&self) -> Decision {
-        let peeked = self.handle.peek(&[self.charge(1)], self.clock.now()).await;
+        let peeked = self.handle.peek(&[self.charge(1)], self.clock.store_time()).await;
         peeked.expect("Redis").decision(0)
     }
 
     async fn adjust(&self, change: Change) -> Decision {
         let adjustment = [Adjustment { limit: &self.limit, key: Key(1), change }];
         let adjusted =
-            self.handle.adjust(&adjustment, DecisionSource::Store, self.clock.now()).await;
+            self.handle.adjust(&adjustment, DecisionSource::Store, self.clock.store_time()).await;
         adjusted.decision(0)
     }
 
@@ -82,7 +82,7 @@ impl Fixture {
     }
 
     fn advance(&self, ms: u64) {
-        self.clock.set(self.clock.now() + ms);
+        self.clock.set((self.clock.store_time() + ms).as_unix_ms());
     }
 }
 
@@ -91,7 +91,7 @@ async fn for_every_store(check: impl AsyncFn(Fixture)) {
     let redis = RedisServer::start();
     for limit in limits() {
         for place in [Place::Memory, Place::Redis] {
-            let clock = Clock::manual(NOW);
+            let clock = Clock::manual(NOW.as_unix_ms());
             let counter_store = match place {
                 Place::Memory => {
                     CounterStore::memory(clock.clone(), 1_000).expect("random numbers")
@@ -186,8 +186,12 @@ async fn a_reload_keeps_the_usage() {
                 ..fixture.limit.clone()
             };
             let charges = [Charge { limit: &limit, ..fixture.charge(1) }];
-            let after =
-                fixture.handle.peek(&charges, fixture.clock.now()).await.unwrap().decision(0);
+            let after = fixture
+                .handle
+                .peek(&charges, fixture.clock.store_time())
+                .await
+                .unwrap()
+                .decision(0);
             if fixture.delays {
                 // A leaky bucket counts time: 2.5 s later, 45.5 of the 48 s in use are left.
                 let room = (54_000 - 45_500) * u64::from(quota) / 60_000 + 1;
@@ -212,14 +216,16 @@ async fn a_refund_restores_remaining_and_keeps_the_reset() {
         let before = fixture.peek().await;
         let charged = fixture.decide(3).await;
         // The slot's time identifies a charge of a leaky bucket.
-        let charged_at = fixture.clock.now() + charged.wait;
+        let charged_at = fixture.clock.store_time() + charged.wait;
         let refunded = fixture.adjust(Change::Refund { charged_at, cost: 3 }).await;
         assert_eq!(refunded.remaining, before.remaining, "{}", fixture.label);
         assert_eq!(refunded.used, before.used, "{}", fixture.label);
         assert_eq!(refunded.reset_at, charged.reset_at, "{}", fixture.label);
         let peeked = fixture.peek().await;
         assert_eq!(Decision { wait: 0, ..peeked }, refunded, "{}", fixture.label);
-        let again = fixture.adjust(Change::Refund { charged_at: 5, cost: 3 }).await;
+        let again = fixture
+            .adjust(Change::Refund { charged_at: StoreTime::from_unix_ms(5), cost: 3 })
+            .await;
         if !fixture.delays {
             assert_eq!(again.used, before.used, "{}: an expired charge", fixture.label);
         }

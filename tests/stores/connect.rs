@@ -2,6 +2,8 @@ use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 
 use crate::support::{charge, clock, counter_store, eventually, limit};
 
+use tidegate::clock::StoreTime;
+
 /// The number of calls of a command.
 fn calls(redis: &RedisServer, command: &str) -> u32 {
     let stats: String = redis.command(&["INFO", "commandstats"]);
@@ -27,15 +29,34 @@ async fn a_connection_loads_only_missing_scripts() {
     let first = counter_store(&redis, clock());
     let workers = [first.worker(), first.worker()];
     for worker in &workers {
-        assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
+        assert!(
+            !worker
+                .charge(&[charge(&limit, 1)], StoreTime::from_unix_ms(0))
+                .await
+                .unwrap()
+                .is_fallback()
+        );
     }
     assert_eq!(calls(&redis, "script|load"), 4, "by the first worker");
 
     redis.command::<()>(&["SCRIPT", "FLUSH"]);
-    assert!(!workers[0].charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
+    assert!(
+        !workers[0]
+            .charge(&[charge(&limit, 1)], StoreTime::from_unix_ms(0))
+            .await
+            .unwrap()
+            .is_fallback()
+    );
     assert_eq!(calls(&redis, "eval"), 1, "a flushed script is sent with the call");
     let second = counter_store(&redis, clock());
-    assert!(!second.worker().charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
+    assert!(
+        !second
+            .worker()
+            .charge(&[charge(&limit, 1)], StoreTime::from_unix_ms(0))
+            .await
+            .unwrap()
+            .is_fallback()
+    );
     assert_eq!(calls(&redis, "script|load"), 7, "the three other scripts");
     assert_eq!(calls(&redis, "eval"), 1);
 }
@@ -47,7 +68,11 @@ async fn a_dead_idle_connection_is_replaced_before_the_next_request() {
     let worker = counter_store.worker();
     let limit = limit("idle", 1_000);
     eventually("Redis decides", async || {
-        !worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback()
+        !worker
+            .charge(&[charge(&limit, 1)], StoreTime::from_unix_ms(0))
+            .await
+            .unwrap()
+            .is_fallback()
     })
     .await;
     let failures = counter_store.stats().failures;
@@ -60,6 +85,12 @@ async fn a_dead_idle_connection_is_replaced_before_the_next_request() {
     })
     .await;
     eventually("the breaker is closed", async || counter_store.status().is_healthy()).await;
-    assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
+    assert!(
+        !worker
+            .charge(&[charge(&limit, 1)], StoreTime::from_unix_ms(0))
+            .await
+            .unwrap()
+            .is_fallback()
+    );
     assert_eq!(counter_store.stats().failures, failures, "no request failed");
 }

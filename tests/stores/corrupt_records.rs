@@ -6,7 +6,7 @@ use testkit::{
 };
 use tidegate::limit::{Algorithm, MAX_LEASED_UNITS};
 
-use crate::support::NOW;
+const NOW: u64 = crate::support::NOW.as_unix_ms();
 
 /// The largest number in a reply: larger ones are not exact in Lua.
 const MAX_NUMBER: i64 = 1 << 53;

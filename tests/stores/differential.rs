@@ -1,7 +1,7 @@
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _};
 use tidegate::{
-    clock::Clock,
+    clock::{Clock, StoreTime},
     limit::{
         Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, MAX_QUOTA_MILLIS, Quota,
     },
@@ -57,7 +57,7 @@ enum AdjustKind {
 struct AdmittedCharge {
     limit: usize,
     caller: u128,
-    charged_at: u64,
+    charged_at: StoreTime,
     cost: u32,
 }
 
@@ -147,9 +147,9 @@ struct StorePair<'a> {
     counter_store: &'a CounterStore,
     /// The first caller of this sequence: other sequences in the same Redis have others.
     first_caller: u128,
-    now: u64,
+    now: StoreTime,
     /// The times of the requests.
-    times: Vec<u64>,
+    times: Vec<StoreTime>,
     admitted: Vec<AdmittedCharge>,
 }
 
@@ -203,7 +203,7 @@ impl StorePair<'_> {
                 // A leaky bucket's slots are in the future.
                 let max_wait = limits.iter().map(|limit| u64::from(limit.quota.max_wait)).max();
                 let latest = self.now + max_wait.unwrap_or(0) / 2;
-                Change::Refund { charged_at: latest.saturating_sub(ms_ago), cost }
+                Change::Refund { charged_at: latest.minus_ms(ms_ago), cost }
             }
             AdjustKind::Overdraw { cost } => Change::Overdraw { cost },
         };
@@ -226,8 +226,8 @@ impl StorePair<'_> {
     fn run(&mut self, limits: &mut [Limit], steps: &[Step]) -> TestCaseResult {
         for step in steps {
             match step {
-                Step::SetBack { by } => self.now -= by,
-                Step::Request { delay, .. } | Step::Adjust { delay, .. } => self.now += delay,
+                Step::SetBack { by } => self.now -= *by,
+                Step::Request { delay, .. } | Step::Adjust { delay, .. } => self.now += *delay,
                 &Step::Reload { limit, quota, max_wait, strict } => {
                     let limit = &mut limits[limit];
                     let delays = limit.algorithm == Algorithm::LeakyBucket;
@@ -235,7 +235,7 @@ impl StorePair<'_> {
                     limit.quota = Quota { limit: quota, max_wait, strict, ..limit.quota };
                 }
             }
-            self.clock.set(self.now);
+            self.clock.set(self.now.as_unix_ms());
             match step {
                 Step::Request { charges, .. } => self.request(limits, charges)?,
                 Step::Adjust { adjustments, .. } => self.adjust(limits, adjustments)?,
@@ -250,7 +250,7 @@ impl StorePair<'_> {
 fn rust_and_lua_decide_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let clock = Clock::manual(NOW);
+    let clock = Clock::manual(NOW.as_unix_ms());
     let (counter_store, handle) = runtime.block_on(async {
         let counter_store = counter_store(&redis, clock.clone());
         let handle = counter_store.worker();
@@ -282,7 +282,7 @@ fn the_largest_quotas_are_exact_in_lua() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let clock = Clock::manual(NOW);
+        let clock = Clock::manual(NOW.as_unix_ms());
         let counter_store = counter_store(&redis, clock.clone());
         let handle = counter_store.worker();
         let memory = MemoryStore::new(1_000);
@@ -295,14 +295,15 @@ fn the_largest_quotas_are_exact_in_lua() {
                 for (step, cost) in
                     [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)]
                 {
-                    clock.set(clock.now() + step);
+                    clock.set((clock.store_time() + step).as_unix_ms());
                     let charges = [Charge { limit: &limit, key: Key(1), cost }];
-                    let in_redis = handle.charge(&charges, 0).await.unwrap();
-                    assert_eq!(memory.charge(&charges, clock.now()), in_redis);
+                    let in_redis = handle.charge(&charges, StoreTime::ZERO).await.unwrap();
+                    assert_eq!(memory.charge(&charges, clock.store_time()), in_redis);
                     let change = Change::Overdraw { cost: u32::MAX };
                     let adjustments = [Adjustment { limit: &limit, key: Key(2), change }];
-                    let in_redis = handle.adjust(&adjustments, DecisionSource::Store, 0).await;
-                    let in_memory = memory.adjust(&adjustments[0], clock.now(), 1);
+                    let in_redis =
+                        handle.adjust(&adjustments, DecisionSource::Store, StoreTime::ZERO).await;
+                    let in_memory = memory.adjust(&adjustments[0], clock.store_time(), 1);
                     assert_eq!(in_memory, in_redis.decision(0));
                 }
             }
@@ -344,7 +345,7 @@ fn any_long_steps() -> impl Strategy<Value = Vec<(u64, LongStep, u32)>> {
 fn long_records_decide_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let clock = Clock::manual(NOW);
+    let clock = Clock::manual(NOW.as_unix_ms());
     let counter_store = runtime.block_on(async { counter_store(&redis, clock.clone()) });
     let handle = runtime.block_on(async { counter_store.worker() });
     let caller = std::cell::Cell::new(0_u128);
@@ -369,7 +370,7 @@ fn long_records_decide_alike() {
         };
         for (delay, step, amount) in steps {
             pair.now += delay;
-            clock.set(pair.now);
+            clock.set(pair.now.as_unix_ms());
             let ago = (delay as usize + 1) * 97 * amount as usize;
             let charge = |cost| ChargeStep { limit: 0, caller: 0, cost };
             let kind = match step {

@@ -5,7 +5,7 @@ use std::{
 
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
-    clock::Clock,
+    clock::{Clock, StoreTime},
     limit::{Algorithm, Limit, Quota},
     redis::RedisOptions,
     secret::SharedSecret,
@@ -49,8 +49,10 @@ fn admitted_by_two_gateways(redis: &RedisServer, limit: &Limit) -> u32 {
                     let (counter_store, handle) = gateway(redis);
                     let charges = [charge(limit, 1)];
                     for _ in 0..QUOTA / 2 + 200 {
-                        let is_admitted =
-                            handle.charge(&charges, 0).await.is_ok_and(|verdict| verdict.admitted);
+                        let is_admitted = handle
+                            .charge(&charges, StoreTime::ZERO)
+                            .await
+                            .is_ok_and(|verdict| verdict.admitted);
                         admitted.fetch_add(u32::from(is_admitted), Ordering::Relaxed);
                     }
                     assert_eq!(counter_store.stats().failures, [0; 5]);
@@ -67,17 +69,17 @@ async fn a_refusal_by_one_limit_charges_none() {
     let (counter_store, handle) = gateway(&redis);
     let (narrow, broad) = (daily_limit("narrow", 1), daily_limit("broad", 1_000));
     let both = [charge(&broad, 1), charge(&narrow, 1)];
-    assert!(handle.charge(&both, 0).await.unwrap().admitted);
+    assert!(handle.charge(&both, StoreTime::ZERO).await.unwrap().admitted);
     for _ in 0..100 {
         counter_store.clear_deny_cache();
         // A refusal of the same ms is not trusted.
         clock().advance(Duration::from_millis(1));
-        let verdict = handle.charge(&both, 0).await.unwrap();
+        let verdict = handle.charge(&both, StoreTime::ZERO).await.unwrap();
         assert!(!verdict.admitted);
         assert_eq!(verdict.decision(0).remaining, 999);
     }
     // The cached refusal is reported, and no decision of the other limit.
-    let verdict = handle.charge(&both, 0).await.unwrap();
+    let verdict = handle.charge(&both, StoreTime::ZERO).await.unwrap();
     assert!(!verdict.admitted && verdict.decided(0).is_none());
     assert_eq!(verdict.decision(1).remaining, 0);
 }
@@ -87,8 +89,8 @@ async fn redis_time_is_used_and_returned() {
     let redis = RedisServer::start();
     let handle = counter_store(&redis, Clock::system()).worker();
     let limit = limit("a", 10);
-    let verdict = handle.charge(&[charge(&limit, 1)], 5).await.unwrap();
-    let difference = verdict.decided_at().abs_diff(Clock::system().now());
+    let verdict = handle.charge(&[charge(&limit, 1)], StoreTime::from_unix_ms(5)).await.unwrap();
+    let difference = verdict.decided_at().ms_since(Clock::system().store_time()).unsigned_abs();
     assert!(difference < 5_000, "{difference} ms");
     assert!(verdict.decision(0).reset_at > verdict.decided_at());
 }
@@ -106,7 +108,10 @@ async fn every_key_in_redis_expires_and_has_the_specified_form() {
     let (one, other) = (limit("one", 3), limit("other", 100));
     for key in 0..20 {
         for _ in 0..5 {
-            handle.charge(&[charge(&one, key), charge(&other, key)], 0).await.unwrap();
+            handle
+                .charge(&[charge(&one, key), charge(&other, key)], StoreTime::ZERO)
+                .await
+                .unwrap();
         }
     }
     let keys: Vec<String> = redis.command(&["KEYS", "*"]);

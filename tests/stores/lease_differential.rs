@@ -3,7 +3,10 @@ use testkit::{
     redis_server::RedisServer,
     scripts::{ACQUIRE, ScriptCaller},
 };
-use tidegate::limit::{Algorithm, Decision, Grant, Limit, Quota, State, UnitDemand, UnitReturn};
+use tidegate::{
+    clock::StoreTime,
+    limit::{Algorithm, Decision, Grant, Limit, Quota, State, UnitDemand, UnitReturn},
+};
 
 use crate::support::{NOW, limit};
 
@@ -42,7 +45,7 @@ fn any_calls(limit: &Limit) -> impl Strategy<Value = Vec<AcquireCall>> + use<> {
     let back = prop_oneof![3 => Just(0_u32), 1 => 1_u32..20];
     let call = (delay, minimum, more, extra, 1_u32..12, back, 0..sub_window * 9).prop_map(
         |(delay, minimum, more, extra, extra_divisor, units, ago)| {
-            let back = UnitReturn { charged_at: 0, units };
+            let back = UnitReturn { charged_at: StoreTime::ZERO, units };
             let needed = minimum.saturating_add(more);
             AcquireCall {
                 delay,
@@ -66,29 +69,41 @@ fn grant_in_lua(
     caller: &mut ScriptCaller,
     limit: &Limit,
     run: u64,
-    now: u64,
+    now: StoreTime,
     demand: &UnitDemand,
 ) -> Vec<i64> {
     let Limit { algorithm, quota, .. } = limit;
     let mut command = caller.command();
-    command.arg(1).arg(run).arg(now).arg(algorithm.tag()).arg(demand.minimum).arg(quota.limit);
+    command
+        .arg(1)
+        .arg(run)
+        .arg(now.as_unix_ms())
+        .arg(algorithm.tag())
+        .arg(demand.minimum)
+        .arg(quota.limit);
     command.arg(quota.window).arg(quota.resolution).arg(u8::from(quota.strict)).arg(demand.needed);
     command
         .arg(demand.extra)
         .arg(demand.extra_divisor)
         .arg(demand.returned.units)
-        .arg(demand.returned.charged_at);
+        .arg(demand.returned.charged_at.as_unix_ms());
     command.query(&mut caller.connection).expect("a reply")
 }
 
 /// The grant of the Rust implementation, in the format of the script's reply.
-fn grant_in_rust(state: &mut State, limit: &Limit, now: u64, demand: &UnitDemand) -> Vec<i64> {
+fn grant_in_rust(
+    state: &mut State,
+    limit: &Limit,
+    now: StoreTime,
+    demand: &UnitDemand,
+) -> Vec<i64> {
     let Grant { units, spendable_until: end, decision } = state.acquire(&limit.quota, now, demand);
     let Decision { admitted, remaining, used, reset_at, retry_at, wait, .. } = decision;
-    let mut reply =
-        [now, admitted.into(), remaining, used, reset_at].map(u64::cast_signed).to_vec();
-    reply.push(retry_at.map_or(-1, u64::cast_signed));
-    reply.extend([wait, units.into(), end].map(u64::cast_signed));
+    let mut reply = [now.as_unix_ms(), admitted.into(), remaining, used, reset_at.as_unix_ms()]
+        .map(u64::cast_signed)
+        .to_vec();
+    reply.push(retry_at.map_or(-1, |at| at.as_unix_ms().cast_signed()));
+    reply.extend([wait, units.into(), end.as_unix_ms()].map(u64::cast_signed));
     reply
 }
 
@@ -112,9 +127,9 @@ fn assert_same_grants(
 ) -> TestCaseResult {
     let (mut state, mut now) = (State::fresh(limit.algorithm), NOW);
     for AcquireCall { delay, demand, ago } in calls {
-        now += delay;
+        now += *delay;
         let demand = UnitDemand {
-            returned: UnitReturn { charged_at: now - ago, ..demand.returned },
+            returned: UnitReturn { charged_at: now - *ago, ..demand.returned },
             ..*demand
         };
         let in_lua = grant_in_lua(caller, limit, run, now, &demand);

@@ -1,6 +1,7 @@
 use futures_util::future::join_all;
 use testkit::{override_proxy::OverrideProxy, redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
+    clock::StoreTime,
     redis::{RedisFailure, RedisOptions, Topology},
     store::CounterStore,
 };
@@ -33,7 +34,9 @@ async fn assert_recovery(redis: &RedisServer, number: usize, reply: &str) {
     let counter_store = CounterStore::redis(options, clock(), 1_000).expect("usable options");
     let handle = counter_store.worker();
     let limit = limit(&format!("fault-{number}"), 1_000);
-    let decide = async || handle.charge(&[charge(&limit, 1)], 0).await.expect("a local policy");
+    let decide = async || {
+        handle.charge(&[charge(&limit, 1)], StoreTime::ZERO).await.expect("a local policy")
+    };
     eventually("Redis decides", async || !decide().await.is_fallback()).await;
     let used = decide().await.decision(0).used;
 
@@ -72,7 +75,8 @@ async fn an_evicted_record_equals_a_new_one() {
     let redis = RedisServer::start();
     let (counter_store, handle) = gateway(&redis);
     let limit = limit("evicted", 3);
-    let decide = async || handle.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
+    let decide =
+        async || handle.charge(&[charge(&limit, 1)], StoreTime::ZERO).await.expect("Redis decides");
     for left in [2, 1] {
         assert_eq!(decide().await.decision(0).remaining, left);
     }

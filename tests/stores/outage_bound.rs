@@ -244,7 +244,7 @@ async fn in_every_window_each_store_admits_no_more_than_its_own_bound() {
                     if verdict.admitted {
                         let decided = verdict.decided(0).expect("a decision");
                         let is_local = decided.source == DecisionSource::Fallback;
-                        admitted.push((decided.charged_at(), is_local.then_some(at)));
+                        admitted.push((decided.charged_at().as_unix_ms(), is_local.then_some(at)));
                     }
                 }
             }

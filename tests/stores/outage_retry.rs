@@ -6,7 +6,7 @@ use std::{cell::Cell, time::Duration};
 use futures_util::future::join_all;
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
-    clock::{Clock, Uptime},
+    clock::{Clock, StoreTime, Uptime},
     limit::{Algorithm, Decision, Limit, Quota},
     redis::RedisOptions,
     store::{CounterStore, StoreHandle},
@@ -67,9 +67,10 @@ struct Seen {
 }
 
 impl Gateway {
-    async fn decide(&self, limit: &Limit, key: u128) -> (Decision, u64, bool) {
+    async fn decide(&self, limit: &Limit, key: u128) -> (Decision, StoreTime, bool) {
         let charges = [charge(limit, key)];
-        let verdict = self.handle.charge(&charges, self.clock.now()).await.expect("a policy");
+        let verdict =
+            self.handle.charge(&charges, self.clock.store_time()).await.expect("a policy");
         (verdict.decision(0), verdict.decided_at(), verdict.is_fallback())
     }
 

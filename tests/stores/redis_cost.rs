@@ -4,7 +4,7 @@ use testkit::{
 };
 use tidegate::limit::{Algorithm, Quota};
 
-use crate::support::NOW;
+const NOW: u64 = crate::support::NOW.as_unix_ms();
 
 /// The quota, which is also the number of entries of a full log.
 const QUOTA: u32 = 100_000;

@@ -1,5 +1,6 @@
 use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _, wait::while_clock_advances};
 use tidegate::{
+    clock::StoreTime,
     limit::{Adjustment, Change, DecisionSource, Key, LeaseSize, Limit, Quota},
     store::CounterStore,
 };
@@ -28,27 +29,33 @@ async fn a_reset_reaches_every_gateway() {
     {
         let (one, other) = (charge(&limit, 1), charge(&limit, 2));
         for handle in &handles {
-            let decide = async |charge| handle.charge(&[charge], 0).await.expect("Redis decides");
+            let decide = async |charge| {
+                handle.charge(&[charge], StoreTime::ZERO).await.expect("Redis decides")
+            };
             eventually("both callers are refused", async || {
                 !decide(one).await.admitted & !decide(other).await.admitted
             })
             .await;
         }
         let calls = fleet[1].stats().store_calls;
-        assert!(!handles[1].charge(&[one], 0).await.unwrap().admitted);
+        assert!(!handles[1].charge(&[one], StoreTime::from_unix_ms(0)).await.unwrap().admitted);
         assert_eq!(fleet[1].stats().store_calls, calls, "the refusal is cached");
 
         fleet[0].reset(&[&limit], Key(1)).await.expect("Redis resets the caller");
         assert!(
-            handles[0].charge(&[one], 0).await.unwrap().admitted,
+            handles[0].charge(&[one], StoreTime::from_unix_ms(0)).await.unwrap().admitted,
             "at once where the reset was requested"
         );
         eventually("the reset reaches the other gateway", async || {
-            handles[1].charge(&[one], 0).await.expect("Redis decides").admitted
+            handles[1]
+                .charge(&[one], StoreTime::from_unix_ms(0))
+                .await
+                .expect("Redis decides")
+                .admitted
         })
         .await;
         for handle in &handles {
-            let verdict = handle.charge(&[other], 0).await.unwrap();
+            let verdict = handle.charge(&[other], StoreTime::ZERO).await.unwrap();
             assert!(!verdict.admitted, "other callers stay refused");
         }
     }
@@ -61,7 +68,8 @@ async fn a_gateway_that_missed_resets_clears_its_deny_cache() {
     let fleet = [counter_store(&redis, clock()), counter_store(&redis, clock())];
     let handle = fleet[1].worker();
     let limit = Limit { quota: Quota::new(1, 86_400_000, 1), ..limit("daily", 1) };
-    let decide = async || handle.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
+    let decide =
+        async || handle.charge(&[charge(&limit, 1)], StoreTime::ZERO).await.expect("Redis decides");
     assert!(decide().await.admitted && !decide().await.admitted);
 
     // As if the reset's entry had expired before the other gateway reports.

@@ -6,14 +6,14 @@ use testkit::{
     wait::{eventually_async, while_clock_advances},
 };
 use tidegate::{
-    clock::Clock,
+    clock::{Clock, StoreTime},
     limit::{Algorithm, Charge, Key, LeaseSize, Limit, OnFailure, Quota},
     redis::{RedisOptions, Topology},
     store::{CounterStore, StoreHandle},
 };
 
 /// A time in 2023, on a whole second, in ms since the Unix epoch.
-pub(crate) const NOW: u64 = 1_700_000_000_000;
+pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// `quota` units a minute, in sub-windows of 10 s.
 pub(crate) fn limit(name: &str, quota: u32) -> Limit {
@@ -42,7 +42,7 @@ pub(crate) fn limits_of_each_algorithm() -> Vec<Limit> {
 
 thread_local! {
     /// Of the test that this thread runs.
-    static CLOCK: Clock = Clock::simulated(NOW);
+    static CLOCK: Clock = Clock::simulated(NOW.as_unix_ms());
 }
 
 /// The test's clock, by which timeouts, probes, pauses and windows pass. It stands still, except in
@@ -52,8 +52,8 @@ pub(crate) fn clock() -> Clock {
 }
 
 /// The time of [`clock`].
-pub(crate) fn now() -> u64 {
-    clock().now()
+pub(crate) fn now() -> StoreTime {
+    clock().store_time()
 }
 
 /// Waits until `condition` holds, while [`clock`] advances.

@@ -21,7 +21,7 @@ use testkit::{
     wait::eventually_async,
 };
 use tidegate::{
-    clock::Clock,
+    clock::{Clock, StoreTime},
     limit::{Adjustment, Change, Charge, Decision, DecisionSource, Key, LeaseSize, Limit, Verdict},
     store::{CounterStore, StoreHandle},
 };
@@ -59,7 +59,7 @@ impl LeaseGateway {
     }
 
     /// Refunds a unit charged at that time. Returns the state after it.
-    async fn refund(&self, limit: &Limit, charged_at: u64) -> Decision {
+    async fn refund(&self, limit: &Limit, charged_at: StoreTime) -> Decision {
         let change = Change::Refund { charged_at, cost: 1 };
         let adjustment = Adjustment { limit, key: Key(1), change };
         self.handle.adjust(&[adjustment], DecisionSource::Store, NOW).await.decision(0)
@@ -86,7 +86,7 @@ impl LeaseGateway {
 /// Advances the clock until all leased units are returned as idle.
 async fn return_idle(gateway: &LeaseGateway, clock: &Clock) {
     eventually_async("the units are returned", async || {
-        clock.set(clock.now() + 100);
+        clock.set((clock.store_time() + 100).as_unix_ms());
         gateway.outstanding() == 0
     })
     .await;

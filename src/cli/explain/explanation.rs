@@ -7,13 +7,14 @@ use serde::Serialize;
 
 use super::request::Request;
 use super::route_changes::{RouteChanges, routed};
+use crate::clock::StoreTime;
 use crate::error::GatewayError;
 use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, KeySecret, KeyValues, Subject};
-use crate::limit::{Admission, Charge, Key, Millis, Outcome};
+use crate::limit::{Admission, Charge, Key, Outcome};
 use crate::plan::{
-    self, CallerShare, Decision, DecisionInput, Evidence, NextStep, Refusal, RequestAttributes,
-    RequestView, RoutePlan, RoutedRequest,
+    self, CallerShare, DecisionInput, Evidence, NextStep, RequestAttributes, RequestDecision,
+    RequestRefusal, RequestView, RoutePlan, RoutedRequest,
 };
 use crate::respond::{self, ErrorForm, HeaderReader, LimitReport};
 use crate::snapshot::{Action, LimitRequest, Route, Snapshot};
@@ -74,7 +75,7 @@ pub(super) struct Explanation {
     upstream_protocol: Option<UpstreamProtocol>,
     /// The request target that is forwarded.
     forwarded: Option<String>,
-    /// Whether the request is of gRPC.
+    /// True if it is a gRPC request.
     #[serde(skip)]
     is_grpc: bool,
     /// The form of an error's body.
@@ -100,7 +101,7 @@ struct LimitExplanation {
     name: String,
     algorithm: &'static str,
     quota: u32,
-    window_ms: Millis,
+    window_ms: u64,
     cost: u32,
     /// Number of the caller's tier, from 1.
     tier: Option<u16>,
@@ -122,7 +123,7 @@ struct KeyPartValue {
 
 impl Explanation {
     /// What the gateway would do with `request` at `now`, in ms since the epoch.
-    pub(super) fn new(snapshot: &Snapshot, request: &Request, now: Millis) -> Self {
+    pub(super) fn new(snapshot: &Snapshot, request: &Request, now: StoreTime) -> Self {
         let mut explanation = Self { decision: Admission::NotChecked.label(), ..Self::default() };
         if let Err(error) = explanation.trace(snapshot, request, now) {
             let route = explanation.route_index.map(|index| &snapshot.routes[index]);
@@ -136,7 +137,7 @@ impl Explanation {
         &mut self,
         snapshot: &Snapshot,
         request: &Request,
-        now: Millis,
+        now: StoreTime,
     ) -> Result<(), GatewayError> {
         let head = &request.read(snapshot.http.head)?;
         self.method = head.method.to_string();
@@ -156,7 +157,7 @@ impl Explanation {
             key_secret: SECRET,
             throttle_secret: has_throttle.then_some(SECRET),
         };
-        let Decision { client, next, .. } = plan::decide(snapshot, &input, view.clone());
+        let RequestDecision { client, next, .. } = plan::decide(snapshot, &input, view.clone());
         if client.is_none() {
             return self.follow(next, snapshot, head);
         }
@@ -169,7 +170,7 @@ impl Explanation {
         if matches!(
             next,
             NextStep::Answer(_)
-                | NextStep::Refuse(Refusal { error: GatewayError::Misdirected, .. })
+                | NextStep::Refuse(RequestRefusal { error: GatewayError::Misdirected, .. })
         ) {
             return self.follow(next, snapshot, head);
         }
@@ -179,8 +180,10 @@ impl Explanation {
         self.changes.add_conditions(route);
         let routed = routed(snapshot, route, head, &attributes, request.scheme());
         self.changes.add_response(routed);
-        let is_denied =
-            matches!(next, NextStep::Refuse(Refusal { error: GatewayError::AccessDenied, .. }));
+        let is_denied = matches!(
+            next,
+            NextStep::Refuse(RequestRefusal { error: GatewayError::AccessDenied, .. })
+        );
         self.throttle = route.throttle && has_throttle && !is_denied;
         let NextStep::Proceed(plan) = next else { return self.follow(next, snapshot, head) };
         let matched =
@@ -241,7 +244,7 @@ impl Explanation {
         plan: &RoutePlan,
         mut limits: Vec<LimitCharge<'_>>,
         routed: RoutedRequest<'_>,
-        now: Millis,
+        now: StoreTime,
     ) -> Result<(), GatewayError> {
         let RoutedRequest { route, head, .. } = routed;
         let names = route.limits.iter().map(|policy| &policy.limit.name);
@@ -484,7 +487,7 @@ fn limit_charges<'s>(
 }
 
 /// Charges the limits with empty counters; true if all admit.
-fn charge(limits: &mut [LimitCharge<'_>], now: Millis) -> bool {
+fn charge(limits: &mut [LimitCharge<'_>], now: StoreTime) -> bool {
     let charges: Vec<Charge<'_>> = limits.iter().map(|limit| limit.charge).collect();
     let verdict = MemoryStore::new(charges.len()).charge(&charges, now);
     for (limit, outcome) in limits.iter_mut().zip(verdict.outcomes) {

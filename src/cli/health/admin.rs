@@ -16,7 +16,7 @@ const PATH: &str = "/readyz";
 
 /// An admin API, and how to reach it.
 #[derive(Debug)]
-pub(super) struct Endpoint {
+pub(super) struct ProbeTarget {
     /// The request.
     pub(super) url: Url,
     /// How the endpoint is called in messages.
@@ -40,7 +40,7 @@ pub(super) enum Connect {
     Socket(PathBuf),
 }
 
-impl Endpoint {
+impl ProbeTarget {
     fn new(url: Url, shown: impl Into<String>, connect: Connect) -> Self {
         Self { url, shown: shown.into(), connect, ca: None, certificate: None }
     }
@@ -129,7 +129,7 @@ pub(super) fn endpoint(
     path: &Path,
     timeout: Duration,
     env: &Environment,
-) -> Result<Endpoint, Unhealthy> {
+) -> Result<ProbeTarget, Unhealthy> {
     let owned = path.to_owned();
     let bytes = file::read_within(timeout, move || file::read_regular(&owned, config::MAX_READ));
     let name = path.display();
@@ -141,7 +141,7 @@ pub(super) fn endpoint(
              `admin: {{address: localhost:9900}}`, or --url"
         )));
     };
-    Endpoint::of_admin(admin)
+    ProbeTarget::of_admin(admin)
 }
 
 /// A configuration of which at least `admin` can be used.
@@ -164,11 +164,11 @@ fn admin_part(read: Result<config::LoadedConfig, ReadError>) -> Result<Config, U
 mod tests {
     use super::*;
 
-    fn endpoint_of(yaml: &str) -> Result<Endpoint, String> {
+    fn endpoint_of(yaml: &str) -> Result<ProbeTarget, String> {
         let config =
             admin_part(config::parse("t.yaml", yaml)).map_err(|error| error.to_string())?;
         let admin = config.admin.ok_or("no admin")?;
-        Endpoint::of_admin(&admin).map_err(|error| error.to_string())
+        ProbeTarget::of_admin(&admin).map_err(|error| error.to_string())
     }
 
     const REST: &str = "upstreams: {a: {respond: {}}}\nroutes: [{name: r, upstream: a}]\n";
@@ -213,10 +213,10 @@ mod tests {
             ("http://h:1/healthz", "http://h:1/healthz"),
             ("unix:/run/a.sock", "http://localhost/readyz"),
         ] {
-            assert_eq!(Endpoint::of_url(text).unwrap().url.as_str(), url);
+            assert_eq!(ProbeTarget::of_url(text).unwrap().url.as_str(), url);
         }
         for bad in ["", "localhost:1", "ftp://h", "unix:a", "http://u:secret@h", "http://"] {
-            let error = Endpoint::of_url(bad).unwrap_err().to_string();
+            let error = ProbeTarget::of_url(bad).unwrap_err().to_string();
             assert!(error.starts_with("--url: expected http://") && !error.contains("secret"));
         }
     }

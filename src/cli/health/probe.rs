@@ -7,7 +7,7 @@ use reqwest::{Client, Response, StatusCode, header, redirect};
 use tokio::runtime::Builder;
 
 use super::Unhealthy;
-use super::admin::{Connect, Endpoint};
+use super::admin::{Connect, ProbeTarget};
 use crate::tls::ClientTls;
 use crate::tls::client::Offer;
 
@@ -15,7 +15,7 @@ use crate::tls::client::Offer;
 const MAX_DETAIL: usize = 200;
 
 /// Asks the endpoint, which is called as returned.
-pub(super) fn run(endpoint: Endpoint, timeout: Duration) -> Result<String, Unhealthy> {
+pub(super) fn run(endpoint: ProbeTarget, timeout: Duration) -> Result<String, Unhealthy> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Unhealthy(format!("no event loop: {error}")))?;
     let shown = endpoint.shown.clone();
@@ -28,7 +28,7 @@ pub(super) fn run(endpoint: Endpoint, timeout: Duration) -> Result<String, Unhea
     }
 }
 
-async fn ask(endpoint: Endpoint, timeout: Duration) -> Result<(), Unhealthy> {
+async fn ask(endpoint: ProbeTarget, timeout: Duration) -> Result<(), Unhealthy> {
     let failure = |error: reqwest::Error| Unhealthy(describe(&error, timeout));
     let url = endpoint.url.clone();
     let is_named = matches!(endpoint.connect, Connect::Host);
@@ -53,7 +53,7 @@ async fn ask(endpoint: Endpoint, timeout: Duration) -> Result<(), Unhealthy> {
 }
 
 /// A client that asks the endpoint alone: no proxy of the environment, no redirects.
-fn client(endpoint: Endpoint, timeout: Duration) -> Result<reqwest::ClientBuilder, Unhealthy> {
+fn client(endpoint: ProbeTarget, timeout: Duration) -> Result<reqwest::ClientBuilder, Unhealthy> {
     let tls = if endpoint.url.scheme() == "https" {
         ClientTls::new(endpoint.ca.as_deref(), endpoint.certificate, Offer::Http1)?.config
     } else {

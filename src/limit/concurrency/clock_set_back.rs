@@ -4,12 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-const NOW: Millis = 1_700_000_000_000;
+use crate::clock::StoreTime;
 
-const WINDOW: Millis = 10_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
+
+const WINDOW: u64 = 10_000;
 
 /// The longest lease, in ms, unless the clock is set back again.
-const LONGEST: Millis = WINDOW + WINDOW / 4 + WINDOW / 64 + 1;
+const LONGEST: u64 = WINDOW + WINDOW / 4 + WINDOW / 64 + 1;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -17,14 +19,14 @@ enum Step {
     End(usize),
     /// A gateway dies: its lease is no longer renewed.
     Die(usize),
-    SetBack(Millis),
+    SetBack(u64),
 }
 
 /// The permits of one request: when they were charged, by the clock and in elapsed time (ms).
 #[derive(Clone, Copy, Debug)]
 struct HeldPermits {
-    charged_at: Millis,
-    since: Millis,
+    charged_at: StoreTime,
+    since: u64,
     permits: u32,
 }
 
@@ -33,22 +35,22 @@ struct Simulation {
     quota: Quota,
     state: State,
     /// Elapsed time, in ms.
-    monotonic: Millis,
-    clock: Millis,
+    monotonic: u64,
+    clock: StoreTime,
     /// The elapsed time at which the clock was last set back, in ms.
-    set_back_at: Millis,
+    set_back_at: u64,
     held: Vec<HeldPermits>,
     lost: Vec<HeldPermits>,
 }
 
 impl Simulation {
-    fn advance(&mut self, by: Millis) {
+    fn advance(&mut self, by: u64) {
         self.monotonic += by;
         self.clock += by;
     }
 
     /// Advances the time by `later` ms; each request renews its lease after a third of the window.
-    fn advance_renewing(&mut self, later: Millis) {
+    fn advance_renewing(&mut self, later: u64) {
         let end = self.monotonic + later;
         while let Some(due) = (0..self.held.len()).min_by_key(|&at| self.held[at].since)
             && self.held[due].since + WINDOW / 3 <= end
@@ -108,7 +110,7 @@ fn permits(held: &[HeldPermits]) -> u64 {
     held.iter().map(|held| u64::from(held.permits)).sum()
 }
 
-fn steps() -> impl Strategy<Value = Vec<(Millis, Step)>> {
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let later = prop_oneof![4 => 0_u64..3, 4 => 0_u64..1_500, 1 => 0_u64..12_000];
     let step = prop_oneof![
         6 => prop_oneof![4 => Just(1_u32), 1 => 1_u32..4].prop_map(Step::Request),
@@ -167,7 +169,7 @@ proptest! {
 fn a_renewal_after_the_clock_was_set_back_counts_once() {
     for back in [0, 100, 4_999, 5_001, 60_000, 1_000_000_000] {
         let (quota, mut state) = (Quota::new(10, WINDOW, 1), State::default());
-        let taken: Vec<Millis> = (0..5).map(|n| NOW + 200 * n).collect();
+        let taken: Vec<StoreTime> = (0..5).map(|n| NOW + 200 * n).collect();
         for &at in &taken {
             assert!(admit(&mut state, &quota, at, 1).admitted);
         }

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-const NOW: Millis = 1_700_000_000_000;
+use crate::clock::StoreTime;
+
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 fn quota() -> Quota {
     Quota::new(3, 10_000, 1)
@@ -41,15 +43,15 @@ proptest! {
         let quota = Quota { limit: permits, ..quota() };
         let (mut state, mut now) = (State::default(), NOW);
         // Leases of live gateways, and of dead ones: (taken at, permits).
-        let (mut held, mut lost) = (Vec::<(Millis, u32)>::new(), Vec::<(Millis, u32)>::new());
+        let (mut held, mut lost) = (Vec::<(StoreTime, u32)>::new(), Vec::<(StoreTime, u32)>::new());
         for (later, step) in steps {
             now += later;
-            let lasts = |(at, _): &(Millis, u32)| lease_end(&quota, *at) > now;
+            let lasts = |(at, _): &(StoreTime, u32)| lease_end(&quota, *at) > now;
             // A lease that was not renewed in time has ended.
             held.retain(lasts);
             lost.retain(lasts);
-            let live = |all: &[(Millis, u32)]| all.iter().map(|(_, cost)| cost).sum::<u32>();
-            let pick = |at: usize, all: &[(Millis, u32)]| (!all.is_empty()).then(|| at % all.len().max(1));
+            let live = |all: &[(StoreTime, u32)]| all.iter().map(|(_, cost)| cost).sum::<u32>();
+            let pick = |at: usize, all: &[(StoreTime, u32)]| (!all.is_empty()).then(|| at % all.len().max(1));
             match step {
                 Step::Request(cost) => {
                     let before = live(&held) + live(&lost);

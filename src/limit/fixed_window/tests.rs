@@ -8,7 +8,9 @@ use crate::limit::{
     properties::{Simulation, histories_of},
 };
 
-const NOW: Millis = 1_700_000_000_000;
+use crate::clock::StoreTime;
+
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
@@ -19,11 +21,11 @@ proptest! {
     ) {
         let simulation = Simulation::run(&history);
         let (limit, window) = (u64::from(simulation.quota.limit), simulation.quota.window);
-        let held = |from: Millis| {
+        let held = |from: StoreTime| {
             let inside = simulation.admitted.iter().filter(|(at, ..)| (from..from + window).contains(at));
             inside.map(|&(_, cost, _)| u64::from(cost)).sum::<u64>()
         };
-        let mut end = 0;
+        let mut end = StoreTime::ZERO;
         for &(at, ..) in &simulation.admitted {
             if at >= end {
                 // A window starts with its first charge.
@@ -40,26 +42,26 @@ proptest! {
 #[derive(Default)]
 struct FaultyWindow {
     count: u32,
-    expires: Millis,
+    expires: StoreTime,
 }
 
 impl FaultyWindow {
     /// The reply to Redis's `TTL` at `at`.
-    fn ttl(&self, at: Millis) -> Millis {
+    fn ttl(&self, at: StoreTime) -> u64 {
         self.expires.saturating_sub(at) / 1_000
     }
 
     /// The reset header: the TTL read at `at` plus the gateway's clock after the reply, in s.
-    fn reset(&self, at: Millis, latency: Millis) -> u64 {
-        (at + latency) / 1_000 + self.ttl(at)
+    fn reset(&self, at: StoreTime, latency: u64) -> u64 {
+        (at + latency).periods_of(1_000) + self.ttl(at)
     }
 
-    fn is_exhausted(&self, at: Millis, limit: u32) -> bool {
+    fn is_exhausted(&self, at: StoreTime, limit: u32) -> bool {
         self.expires > at && self.count >= limit
     }
 
     /// Counts a request, in a new window if the key has expired.
-    fn count(&mut self, at: Millis, window: Millis) -> u32 {
+    fn count(&mut self, at: StoreTime, window: u64) -> u32 {
         if self.expires <= at {
             *self = Self { count: 0, expires: at + window };
         }
@@ -77,7 +79,7 @@ fn a_reset_from_a_ttl_wobbles_and_a_stored_reset_does_not() {
     let (mut wobbling, mut stored) = (Vec::new(), Vec::new());
     for at in (0..9_000).step_by(130) {
         wobbling.push(faulty.reset(NOW + at, 90));
-        stored.push(decide(&mut state, &quota, NOW + at, 0).reset_at.div_ceil(1_000));
+        stored.push(decide(&mut state, &quota, NOW + at, 0).reset_at.as_unix_ms().div_ceil(1_000));
     }
     assert!(wobbling.windows(2).any(|pair| pair[1] < pair[0]), "the fault shows: {wobbling:?}");
     assert_eq!(stored, vec![1_700_000_010; stored.len()]);

@@ -3,9 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::{Algorithm, Change, State};
+use crate::{
+    clock::StoreTime,
+    limit::{Algorithm, Change, State},
+};
 
-const NOW: Millis = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// Four a second, with a delay of at most two seconds.
 const FOUR: Quota =
@@ -18,8 +21,8 @@ fn fresh() -> State {
 fn refund_slots(
     state: &mut State,
     quota: &Quota,
-    now: Millis,
-    slot: Millis,
+    now: StoreTime,
+    slot: StoreTime,
     cost: u32,
 ) -> Decision {
     state.adjust(quota, now, Change::Refund { charged_at: slot, cost })
@@ -52,7 +55,7 @@ fn quotas() -> impl Strategy<Value = Quota> {
 }
 
 /// Taken slots: when they begin (ms, rounded up), and how many.
-type Taken = Vec<(Millis, u32)>;
+type Taken = Vec<(StoreTime, u32)>;
 
 /// Whether any n slots are n slots apart; each begins at a whole ms, rounded up.
 fn are_apart(taken: &Taken, quota: &Quota) -> bool {
@@ -96,7 +99,7 @@ proptest! {
                         taken.push((now + decision.wait, cost));
                     } else if let Some(retry_at) = decision.retry_at {
                         let later = state.clone().decide(&quota, retry_at, cost);
-                        prop_assert!(later.admitted, "refused at {retry_at}");
+                        prop_assert!(later.admitted, "refused at {retry_at:?}");
                     }
                     prop_assert_eq!(decision.limit, decision.used + decision.remaining);
                 }
@@ -125,7 +128,7 @@ proptest! {
         }
         let slot = quota.window.div_ceil(quota.limit.into());
         let over = released.iter().map(|&(from, cost)| from + slot * u64::from(cost)).max();
-        let now = now.max(over.unwrap_or(0));
+        let now = now.max(over.unwrap_or(StoreTime::from_unix_ms(0)));
         let decision = state.decide(&quota, now, 1);
         prop_assert_eq!((decision.used, decision.wait), (0, 0));
     }

@@ -4,13 +4,15 @@ use proptest::prelude::*;
 
 use super::*;
 
-const NOW: Millis = 1_700_000_000_000;
+use crate::clock::StoreTime;
+
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// Four a second, with a delay of at most a second.
 const FOUR: Quota =
     Quota { limit: 4, window: 1_000, resolution: 1, max_wait: 1_000, strict: false };
 
-fn waits(state: &mut State, now: Millis, count: usize) -> Vec<Option<Millis>> {
+fn waits(state: &mut State, now: StoreTime, count: usize) -> Vec<Option<u64>> {
     let admit = |_| {
         let decision = admit(state, &FOUR, now, 1);
         decision.admitted.then_some(decision.wait)
@@ -83,7 +85,7 @@ proptest! {
     ) {
         let quota = Quota { limit: quota, window, max_wait, ..FOUR };
         let (mut state, mut now) = (State::default(), NOW);
-        let mut taken: Vec<Millis> = Vec::new();
+        let mut taken: Vec<StoreTime> = Vec::new();
         for (later, gone) in steps {
             now += later;
             let decision = admit(&mut state, &quota, now, 1);
@@ -100,7 +102,7 @@ proptest! {
         for (at, first) in taken.iter().enumerate() {
             let last = taken[taken.len() - 1];
             let least = (taken.len() - 1 - at) as u64 * window / u64::from(quota.limit);
-            prop_assert!(last - first + 1 >= least, "{first} to {last}: {least}");
+            prop_assert!(last - *first + 1 >= least, "{first:?} to {last:?}: {least}");
         }
     }
 }

@@ -8,14 +8,16 @@ use crate::limit::{
     properties::{Simulation, histories_of},
 };
 
-const NOW: Millis = 1_700_000_000_000;
+use crate::clock::StoreTime;
 
-fn quota(limit: u32, window: Millis, max_wait: u32) -> Quota {
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
+
+fn quota(limit: u32, window: u64, max_wait: u32) -> Quota {
     Quota { max_wait, ..Quota::new(limit, window, 1) }
 }
 
 /// The delays of requests that arrive at once, in ms, until one is refused.
-fn released(quota: &Quota) -> Vec<Millis> {
+fn released(quota: &Quota) -> Vec<u64> {
     let mut state = State::default();
     let mut at_once = std::iter::repeat_with(|| admit(&mut state, quota, NOW, 1));
     let admitted = std::iter::from_fn(|| at_once.next().filter(|decision| decision.admitted));
@@ -36,7 +38,7 @@ proptest! {
                 slots += u64::from(pair[0].1);
                 let to = pair[1].0 + pair[1].2;
                 // Delays are rounded up to a ms.
-                prop_assert!((to - from + 1) * limit > slots * window, "{slots} from {from} to {to}");
+                prop_assert!((to - from + 1) * limit > slots * window, "{slots} from {from:?} to {to:?}");
             }
         }
     }

@@ -8,9 +8,13 @@ use crate::limit::{
     properties::{Event, Simulation, histories_of},
 };
 
+use crate::clock::StoreTime;
+
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
+
 /// The charges that count at `now`, added up.
-fn modelled_use(charges: &[(Millis, u32)], window: Millis, now: Millis) -> u64 {
-    let live = charges.iter().filter(|(at, _)| at + window > now);
+fn modelled_use(charges: &[(StoreTime, u32)], window: u64, now: StoreTime) -> u64 {
+    let live = charges.iter().filter(|&&(at, _)| at + window > now);
     live.map(|&(_, cost)| u64::from(cost)).sum()
 }
 
@@ -19,7 +23,7 @@ proptest! {
 
     #[test]
     fn usage_matches_a_list_of_charges(history in histories_of(Algorithm::SlidingLog, true)) {
-        let (mut simulation, mut charges) = (Simulation::new(&history), Vec::<(Millis, u32)>::new());
+        let (mut simulation, mut charges) = (Simulation::new(&history), Vec::<(StoreTime, u32)>::new());
         for &(later, event) in &history.3 {
             let decision = simulation.step(later, event);
             match event {
@@ -46,7 +50,7 @@ proptest! {
         let charges: Vec<_> = simulation.admitted.iter().map(|&(at, cost, _)| (at, cost)).collect();
         for (end, &(at, _)) in charges.iter().enumerate() {
             let used = modelled_use(&charges[..=end], simulation.quota.window, at);
-            prop_assert!(used <= u64::from(simulation.quota.limit), "{used} up to {at}");
+            prop_assert!(used <= u64::from(simulation.quota.limit), "{used} up to {at:?}");
         }
     }
 }
@@ -54,14 +58,15 @@ proptest! {
 #[test]
 fn charges_in_one_ms_share_an_entry_and_all_count() {
     let (mut state, quota) = (State::default(), Quota::new(3, 1_000, 1));
-    let passed = (0..5).filter(|_| admit(&mut state, &quota, 1_700_000_000_000, 1).admitted);
+    let passed = (0..5).filter(|_| admit(&mut state, &quota, NOW, 1).admitted);
     assert_eq!(passed.count(), 3);
     assert_eq!(state.entries.len(), 1);
 }
 
 #[test]
 fn a_charge_expires_exactly_a_window_later() {
-    let (mut state, quota, now) = (State::default(), Quota::new(2, 1_000, 1), 1_700_000_000_999);
+    let (mut state, quota, now) =
+        (State::default(), Quota::new(2, 1_000, 1), StoreTime::from_unix_ms(1_700_000_000_999));
     assert!(admit(&mut state, &quota, now, 1).admitted);
     assert!(admit(&mut state, &quota, now + 400, 1).admitted);
     let refused = admit(&mut state, &quota, now + 999, 1);
@@ -74,7 +79,7 @@ fn a_charge_expires_exactly_a_window_later() {
 #[test]
 fn entries_are_bounded_by_the_quota_and_expired_memory_is_freed() {
     let (mut state, quota) = (State::default(), Quota::new(10_000, 60_000, 1));
-    let mut now = 1_700_000_000_000;
+    let mut now = NOW;
     for _ in 0..30_000 {
         now += 3;
         admit(&mut state, &quota, now, 1);
@@ -89,8 +94,7 @@ fn entries_are_bounded_by_the_quota_and_expired_memory_is_freed() {
 fn refunds_leave_no_entries_behind() {
     for in_flight in [1, 2, 500] {
         let (mut state, quota) = (State::default(), Quota::new(1_000, 60_000, 1));
-        let start = 1_700_000_000_000;
-        for now in start..start + 10_000 {
+        for now in (0..10_000).map(|ms| NOW + ms) {
             assert!(admit(&mut state, &quota, now, 1).admitted);
             refund(&mut state, &quota, now, now + 1 - in_flight, 1);
             assert!(state.entries.len() as u64 <= in_flight, "{}", state.entries.len());
@@ -101,7 +105,7 @@ fn refunds_leave_no_entries_behind() {
 #[test]
 fn a_refund_is_limited_to_the_maximum_depth() {
     let (mut state, quota) = (State::default(), Quota::new(u32::MAX, 60_000, 1));
-    let start = 1_700_000_000_000;
+    let start = NOW;
     for ms in 0..=MAX_REFUND_DEPTH as u64 {
         admit(&mut state, &quota, start + ms, 2);
     }

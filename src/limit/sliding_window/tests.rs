@@ -4,8 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 
+use crate::clock::StoreTime;
+
 /// A history on a clock that only goes forward: quota, start (ms), and steps of (ms since the last, cost).
-type History = (Quota, Millis, Vec<(Millis, u32)>);
+type History = (Quota, StoreTime, Vec<(u64, u32)>);
 
 fn quotas() -> impl Strategy<Value = Quota> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
@@ -15,7 +17,7 @@ fn quotas() -> impl Strategy<Value = Quota> {
 }
 
 /// Steps, most of them shorter than a sub-window, some longer than a window.
-fn steps(quota: Quota) -> impl Strategy<Value = Vec<(Millis, u32)>> {
+fn steps(quota: Quota) -> impl Strategy<Value = Vec<(u64, u32)>> {
     let s = quota.sub_window();
     let step = prop_oneof![
         4 => 0..=s / 3 + 1,
@@ -28,13 +30,13 @@ fn steps(quota: Quota) -> impl Strategy<Value = Vec<(Millis, u32)>> {
 
 fn histories() -> impl Strategy<Value = History> {
     (quotas(), 0_u64..1_000_000).prop_flat_map(|(quota, start)| {
-        let start = 1_700_000_000_000 + start;
+        let start = StoreTime::from_unix_ms(1_700_000_000_000 + start);
         steps(quota).prop_map(move |steps| (quota, start, steps))
     })
 }
 
 /// The record after a history, its clock, and the admitted charges: (time, cost).
-fn replay((quota, start, steps): &History) -> (State, Millis, Vec<(Millis, u32)>) {
+fn replay((quota, start, steps): &History) -> (State, StoreTime, Vec<(StoreTime, u32)>) {
     let (mut state, mut now, mut admitted) = (State::default(), *start, Vec::new());
     for &(step, cost) in steps {
         now += step;
@@ -46,21 +48,21 @@ fn replay((quota, start, steps): &History) -> (State, Millis, Vec<(Millis, u32)>
 }
 
 /// The charges in `range`, added up.
-fn within(admitted: &[(Millis, u32)], range: std::ops::Range<Millis>) -> u64 {
+fn within(admitted: &[(StoreTime, u32)], range: std::ops::Range<StoreTime>) -> u64 {
     admitted.iter().filter(|(at, _)| range.contains(at)).map(|&(_, cost)| u64::from(cost)).sum()
 }
 
 /// The model: the usage at `now`, computed from the list of charges.
-fn modelled_use(admitted: &[(Millis, u32)], quota: &Quota, now: Millis) -> u64 {
+fn modelled_use(admitted: &[(StoreTime, u32)], quota: &Quota, now: StoreTime) -> u64 {
     let (s, k) = (quota.sub_window(), u64::from(quota.resolution));
-    let start = now / s * s;
+    let start = now.round_down(s);
     let full = within(admitted, start - (k - 1) * s..start + s);
     let old = within(admitted, start - k * s..start - (k - 1) * s);
     full + ((start + s - now) * old).div_ceil(s)
 }
 
 /// `millis` rounded up to a whole second, as in a header.
-fn header_seconds(millis: Millis) -> Millis {
+fn header_seconds(millis: u64) -> u64 {
     millis.div_ceil(1_000) * 1_000
 }
 
@@ -108,16 +110,16 @@ proptest! {
         let quota = history.0;
         let (limit, s) = (u64::from(quota.limit), quota.sub_window());
         for &(at, _) in &admitted {
-            let aligned = at / s * s;
+            let aligned = at.round_down(s);
             let window = within(&admitted, aligned..aligned + quota.window);
-            prop_assert!(window <= limit, "{window} in k aligned sub-windows from {aligned}");
+            prop_assert!(window <= limit, "{window} in k aligned sub-windows from {aligned:?}");
             let short = within(&admitted, at..at + quota.window - s);
-            prop_assert!(short <= limit, "{short} in W - s from {at}");
+            prop_assert!(short <= limit, "{short} in W - s from {at:?}");
             let cut = aligned - quota.window;
             let old = within(&admitted, cut..cut + s);
             let bound = limit + (at - aligned) * old / s;
             let any = within(&admitted, at + 1 - quota.window..at + 1);
-            prop_assert!(any <= bound, "{any} in W up to {at}, above {bound}");
+            prop_assert!(any <= bound, "{any} in W up to {at:?}, above {bound}");
         }
     }
 
@@ -132,7 +134,7 @@ proptest! {
         };
         prop_assert!(!refused.admitted && retry_at > now);
         let before = decide(&mut state, quota, retry_at - 1, cost);
-        prop_assert!(!before.admitted, "admitted 1 ms before {retry_at}");
+        prop_assert!(!before.admitted, "admitted 1 ms before {retry_at:?}");
         prop_assert_eq!(before.retry_at, Some(retry_at), "it stays while nothing is charged");
         prop_assert!(decide(&mut state, quota, retry_at, cost).admitted);
     }
@@ -140,7 +142,7 @@ proptest! {
     #[test]
     fn reset_never_moves_back_and_moves_only_with_a_charge(history in histories()) {
         let (quota, start, steps) = &history;
-        let (mut state, mut now, mut last_reset) = (State::default(), *start, 0);
+        let (mut state, mut now, mut last_reset) = (State::default(), *start, StoreTime::ZERO);
         for &(step, cost) in steps {
             now += step;
             let peeked = decide(&mut state, quota, now, 0);
@@ -169,8 +171,8 @@ proptest! {
         loop {
             let decision = admit(&mut state, quota, now, cost);
             if !decision.admitted {
-                let reset = header_seconds(decision.reset_at);
-                prop_assert!(!charged || decide(&mut state, quota, reset, cost).admitted);
+                let reset = header_seconds(decision.reset_at.as_unix_ms());
+                prop_assert!(!charged || decide(&mut state, quota, StoreTime::from_unix_ms(reset), cost).admitted);
                 break;
             }
             charged = true;
@@ -185,9 +187,9 @@ proptest! {
         let (mut state, mut now) = (State::default(), 1_700_000_000_123);
         for gap in gaps {
             now += gap;
-            let reset_at = admit(&mut state, &quota, now, cost).reset_at;
+            let reset_at = admit(&mut state, &quota, StoreTime::from_unix_ms(now), cost).reset_at;
             let mut alone = state.clone();
-            prop_assert!(decide(&mut alone, &quota, header_seconds(reset_at), cost).admitted);
+            prop_assert!(decide(&mut alone, &quota, StoreTime::from_unix_ms(header_seconds(reset_at.as_unix_ms())), cost).admitted);
         }
     }
 
@@ -195,7 +197,7 @@ proptest! {
     fn a_burst_in_one_ms_admits_the_quota_exactly(quota in quotas(), extra in 1_u32..20) {
         let mut state = State::default();
         let requests = 0..quota.limit + extra;
-        let passed = requests.filter(|_| admit(&mut state, &quota, 1_700_000_000_000, 1).admitted);
+        let passed = requests.filter(|_| admit(&mut state, &quota, StoreTime::from_unix_ms(1_700_000_000_000), 1).admitted);
         prop_assert_eq!(passed.count() as u64, u64::from(quota.limit));
     }
 
@@ -210,14 +212,14 @@ proptest! {
         if let Some(retry_at) = decision.retry_at {
             prop_assert!(decision.reset_at >= retry_at);
             prop_assert!(!decide(&mut state, &quota, retry_at - 1, 1).admitted);
-            prop_assert!(decide(&mut state, &quota, header_seconds(decision.reset_at), 1).admitted);
+            prop_assert!(decide(&mut state, &quota, StoreTime::from_unix_ms(header_seconds(decision.reset_at.as_unix_ms())), 1).admitted);
         }
     }
 
     #[test]
     fn a_small_step_back_changes_nothing(history in histories(), back in 1_u64..=MAX_STEP_BACK) {
         let (mut state, _, _) = replay(&history);
-        prop_assume!(state.updated_at > 0);
+        prop_assume!(state.updated_at > StoreTime::from_unix_ms(0));
         let (quota, unchanged, updated_at) = (&history.0, state.clone(), state.updated_at);
         let expected = decide(&mut state, quota, updated_at, 1);
         prop_assert_eq!(decide(&mut state, quota, updated_at - back, 1), expected);
@@ -248,7 +250,7 @@ proptest! {
         let (_, _, admitted) = replay(&(quota, start, steps));
         for &(at, _) in &admitted {
             let any = within(&admitted, at + 1 - quota.window..at + 1);
-            prop_assert!(any <= u64::from(quota.limit), "{any} in W up to {at}");
+            prop_assert!(any <= u64::from(quota.limit), "{any} in W up to {at:?}");
         }
     }
 
@@ -266,8 +268,8 @@ fn the_largest_quotas_neither_overflow_nor_overcharge() {
     let quota = Quota::new(u32::MAX, 1 << 40, 1);
     let mut state = State::default();
     let now = 1_700_000_000_000;
-    assert!(admit(&mut state, &quota, now, u32::MAX).admitted);
-    let refused = admit(&mut state, &quota, now, 1);
+    assert!(admit(&mut state, &quota, StoreTime::from_unix_ms(now), u32::MAX).admitted);
+    let refused = admit(&mut state, &quota, StoreTime::from_unix_ms(now), 1);
     assert!(!refused.admitted);
     assert_eq!(state.counts.as_slice().first(), Some(&u32::MAX));
     let retry_at = refused.retry_at.unwrap();
@@ -279,6 +281,6 @@ fn the_largest_quotas_neither_overflow_nor_overcharge() {
 fn up_to_seven_sub_windows_are_stored_inline() {
     let mut state = State::default();
     let quota = Quota::new(5, 7_000, 7);
-    admit(&mut state, &quota, 1_700_000_000_000, 1);
+    admit(&mut state, &quota, StoreTime::from_unix_ms(1_700_000_000_000), 1);
     assert!(matches!(state.counts, Counts::Inline(_)));
 }

@@ -8,7 +8,9 @@ use crate::limit::{
     properties::{Event, Simulation, histories_of},
 };
 
-const NOW: Millis = 1_700_000_000_000;
+use crate::clock::StoreTime;
+
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
@@ -22,7 +24,7 @@ proptest! {
             for &(to, cost, _) in &simulation.admitted[first..] {
                 held += u64::from(cost);
                 let max = limit * window + limit * (to - from);
-                prop_assert!(held * window <= max, "{held} from {from} to {to}");
+                prop_assert!(held * window <= max, "{held} from {from:?} to {to:?}");
             }
         }
     }

@@ -27,7 +27,11 @@ fn route(table: &RouteTable, method: &Method, headers: &[&str], caller: u8) -> O
             ValueSource::Query(_) => false,
         };
         let is_own = route.callers().is_none_or(|callers| callers.contains(&caller));
-        if is_own && route.tests().iter().all(has) { Verdict::Met } else { Verdict::Unmet }
+        if is_own && route.tests().iter().all(has) {
+            ConditionResult::Met
+        } else {
+            ConditionResult::Unmet
+        }
     };
     match table.find_where("x", "/a", method, decide) {
         Lookup::Found(found) => Some(found.route),
@@ -80,7 +84,7 @@ fn a_route_whose_conditions_are_not_met_does_not_exist() {
     let rules = [rule(&[Method::GET], &["x-a"], None), rule(&[Method::PUT], &["x-a"], None)];
     let table = RouteTable::build(&rules).unwrap();
     assert!(matches!(table.find("x", "/a", &Method::GET), Lookup::NotFound));
-    let met = table.find_where("x", "/a", &Method::POST, |_| Verdict::Met);
+    let met = table.find_where("x", "/a", &Method::POST, |_| ConditionResult::Met);
     let Lookup::MethodNotAllowed(methods) = met else { panic!("{met:?}") };
     assert_eq!(methods, [Method::GET, Method::PUT]);
 }
@@ -88,7 +92,7 @@ fn a_route_whose_conditions_are_not_met_does_not_exist() {
 #[test]
 fn an_undecided_condition_ends_the_lookup() {
     let table = RouteTable::build(&[rule(&[], &[], None), rule(&[], &["x-a"], None)]).unwrap();
-    let found = table.find_where("x", "/a", &Method::GET, |_| Verdict::Unknown);
+    let found = table.find_where("x", "/a", &Method::GET, |_| ConditionResult::Unknown);
     assert!(matches!(found, Lookup::Undecided(1)), "{found:?}");
 }
 

@@ -243,7 +243,7 @@ proptest! {
             let (method, values) = (&methods[*method], [*first, *second]);
             let expected = expected(&rules, host, path, method, values);
             let decide = |route: &ConditionalRoute| {
-                if rules[route.route].is_met(values) { Verdict::Met } else { Verdict::Unmet }
+                if rules[route.route].is_met(values) { ConditionResult::Met } else { ConditionResult::Unmet }
             };
             let found = match table.find_where(host, path, method, decide) {
                 Lookup::Found(TableMatch { route, params }) => {

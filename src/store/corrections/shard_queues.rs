@@ -6,6 +6,7 @@ use ahash::RandomState;
 use hashbrown::HashMap;
 
 use crate::{
+    clock::MonotonicTime,
     limit::{Algorithm, Change, Key, Limit},
     store::record_id::record_id,
 };
@@ -36,7 +37,7 @@ pub(super) struct PendingCorrection {
     pub(super) change: Change,
     pub(super) reason: CorrectionReason,
     /// The monotonic time at which it was pushed.
-    pub(super) pushed_at: u64,
+    pub(super) pushed_at: MonotonicTime,
     /// Whether Redis has refused it once.
     pub(super) is_retry: bool,
 }
@@ -47,8 +48,8 @@ impl PendingCorrection {
     }
 
     /// Whether the charge no longer counts, so that the correction has no effect.
-    fn is_expired(&self, monotonic_ms: u64) -> bool {
-        self.pushed_at.saturating_add(self.limit.correction_window()) <= monotonic_ms
+    fn is_expired(&self, monotonic: MonotonicTime) -> bool {
+        self.pushed_at.saturating_add(self.limit.correction_window()) <= monotonic
     }
 
     /// Adds another correction of the same record and time to this one. Returns false if it cannot be
@@ -153,7 +154,10 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
     }
 
     /// The next batch for a sender; `None` ends the sender. Drops expired corrections.
-    pub(super) fn take_batch(&mut self, monotonic_ms: u64) -> Option<(S, Vec<PendingCorrection>)> {
+    pub(super) fn take_batch(
+        &mut self,
+        monotonic: MonotonicTime,
+    ) -> Option<(S, Vec<PendingCorrection>)> {
         while let Some(shard) = self.ready.pop_front() {
             let Some(queue) = self.queues.get_mut(&shard) else { continue };
             let mut batch = Vec::new();
@@ -161,7 +165,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
                 && let Some(pending) = queue.waiting.pop_front()
             {
                 self.waiting -= 1;
-                if !pending.is_expired(monotonic_ms) {
+                if !pending.is_expired(monotonic) {
                     batch.push(pending);
                 }
             }

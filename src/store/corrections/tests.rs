@@ -1,7 +1,11 @@
 //! What happens to a batch by its outcome, and how it is counted.
 
 use super::*;
-use crate::limit::{Algorithm, LeaseSize, OnFailure, Quota};
+use crate::{
+    clock::MonotonicTime,
+    clock::StoreTime,
+    limit::{Algorithm, LeaseSize, OnFailure, Quota},
+};
 
 fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
     let limit = Limit {
@@ -18,9 +22,9 @@ fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
     PendingCorrection {
         limit: Arc::new(limit),
         key: Key(key),
-        change: Change::Refund { charged_at: 1, cost: 5 },
+        change: Change::Refund { charged_at: StoreTime::from_unix_ms(1), cost: 5 },
         reason,
-        pushed_at: 0,
+        pushed_at: MonotonicTime::from_ms(0),
         is_retry: false,
     }
 }
@@ -43,7 +47,7 @@ fn send(queue: &CorrectionQueue, outcome: Result<(), RedisFailure>) -> usize {
     let (shard, batch) = queue.take_batch().expect("a batch waits");
     let count = batch.len();
     queue.finish(shard, batch, outcome);
-    assert!(queue.shards.lock().take_batch(0).is_none());
+    assert!(queue.shards.lock().take_batch(MonotonicTime::from_ms(0)).is_none());
     count
 }
 
@@ -85,7 +89,10 @@ fn corrections_of_unknown_outcome_are_lost_and_later_ones_are_sent() {
         queue.push(ShardId::ONLY, pending(CorrectionReason::Request, 9));
         queue.finish(shard, batch, Err(failure));
         assert_eq!(queue.stats(), LOST);
-        assert!(queue.shards.lock().take_batch(0).is_none(), "the queue is parked");
+        assert!(
+            queue.shards.lock().take_batch(MonotonicTime::from_ms(0)).is_none(),
+            "the queue is parked"
+        );
         assert_eq!((send(&queue, Ok(())), queue.stats()), (1, LOST));
     }
 }

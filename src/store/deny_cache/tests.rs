@@ -6,11 +6,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    clock::{MonotonicTime, StoreTime},
     limit::{Key, LeaseSize, OnFailure, Quota, State},
     store::record_id::record_id,
 };
 
-const NOW: Millis = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// A limit whose requests cost up to 6.
 fn limit_of(quota: u32) -> Limit {
@@ -27,7 +28,7 @@ fn limit_of(quota: u32) -> Limit {
     }
 }
 
-fn refusal(limit: u32, used: u64, retry_at: Millis) -> Decision {
+fn refusal(limit: u32, used: u64, retry_at: StoreTime) -> Decision {
     Decision {
         admitted: false,
         limit: limit.into(),
@@ -39,8 +40,12 @@ fn refusal(limit: u32, used: u64, retry_at: Millis) -> Decision {
     }
 }
 
+fn ms(ms: u64) -> MonotonicTime {
+    MonotonicTime::from_ms(ms)
+}
+
 fn at(sent: u64) -> ReplyTiming {
-    ReplyTiming { sent, received: sent, decided_at: NOW + sent }
+    ReplyTiming { sent: ms(sent), received: ms(sent), decided_at: NOW + sent }
 }
 
 fn charge(limit: &Limit, key: u128, cost: u32) -> Charge<'_> {
@@ -50,30 +55,30 @@ fn charge(limit: &Limit, key: u128, cost: u32) -> Charge<'_> {
 #[test]
 fn a_denial_applies_to_its_record_quota_and_cost_until_its_retry_time() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
-    assert_eq!(cache.get(&charge(&limit, 1, 2), 0), None);
+    assert_eq!(cache.get(&charge(&limit, 1, 2), ms(0)), None);
     let denial = refusal(10, 10, NOW + 1_000);
     cache.insert(
         &charge(&limit, 1, 2),
         &denial,
-        ReplyTiming { sent: 5, received: 25, decided_at: NOW },
+        ReplyTiming { sent: ms(5), received: ms(25), decided_at: NOW },
     );
-    let found = cache.get(&charge(&limit, 1, 2), 25).unwrap();
+    let found = cache.get(&charge(&limit, 1, 2), ms(25)).unwrap();
     assert_eq!(found, Denial { decision: denial, now: NOW });
-    assert_eq!(cache.get(&charge(&limit, 1, 2), 1_003).unwrap().now, NOW + 977);
+    assert_eq!(cache.get(&charge(&limit, 1, 2), ms(1_003)).unwrap().now, NOW + 977);
     assert_eq!(
-        cache.get(&charge(&limit, 1, 2), 1_004),
+        cache.get(&charge(&limit, 1, 2), ms(1_004)),
         None,
         "counted from when the call was sent"
     );
     for other in [charge(&limit, 1, 1), charge(&limit, 1, 3), charge(&limit, 2, 2)] {
-        assert_eq!(cache.get(&other, 25), None);
+        assert_eq!(cache.get(&other, ms(25)), None);
     }
     let raised = limit_of(11);
-    assert_eq!(cache.get(&charge(&raised, 1, 2), 25), None, "another quota");
+    assert_eq!(cache.get(&charge(&raised, 1, 2), ms(25)), None, "another quota");
     let strict = Limit { quota: Quota { strict: true, ..limit.quota }, ..limit.clone() };
-    assert_eq!(cache.get(&charge(&strict, 1, 2), 25), None, "another counting mode");
-    assert_eq!(cache.stats(25), DenyStats { hits: 2, entries: 1 });
-    assert_eq!(cache.stats(1_004), DenyStats { hits: 2, entries: 0 });
+    assert_eq!(cache.get(&charge(&strict, 1, 2), ms(25)), None, "another counting mode");
+    assert_eq!(cache.stats(ms(25)), DenyStats { hits: 2, entries: 1 });
+    assert_eq!(cache.stats(ms(1_004)), DenyStats { hits: 2, entries: 0 });
 }
 
 #[test]
@@ -81,7 +86,7 @@ fn a_cost_above_the_quota_is_refused_without_a_retry_time() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
     let denial = refusal(10, 10, NOW + 1_000);
     cache.insert(&charge(&limit, 1, 1), &denial, at(0));
-    let found = cache.get(&charge(&limit, 1, 11), 0).unwrap();
+    let found = cache.get(&charge(&limit, 1, 11), ms(0)).unwrap();
     assert_eq!(found.decision, Decision { retry_at: None, ..denial });
 }
 
@@ -93,16 +98,16 @@ fn only_denials_in_force_are_cached() {
     cache.insert(&charge(&limit, 1, 1), &Decision { retry_at: None, ..denial }, at(0));
     cache.insert(&charge(&limit, 1, 1), &refusal(10, 10, NOW), at(0));
     cache.insert(&charge(&limit, 1, 1), &refusal(10, 10, NOW + 1), at(0));
-    let late = ReplyTiming { received: 5_000, ..at(0) };
+    let late = ReplyTiming { received: ms(5_000), ..at(0) };
     cache.insert(&charge(&limit, 1, 1), &denial, late);
     let dry_run = Limit { enforce: false, ..limit.clone() };
     cache.insert(&charge(&dry_run, 1, 1), &denial, at(0));
     let concurrency = Limit { algorithm: Algorithm::Concurrency, ..limit.clone() };
     cache.insert(&charge(&concurrency, 1, 1), &denial, at(0));
-    assert_eq!(cache.stats(0).entries, 0);
+    assert_eq!(cache.stats(ms(0)).entries, 0);
     cache.insert(&charge(&limit, 1, 1), &denial, at(0));
-    assert_eq!(cache.get(&charge(&dry_run, 1, 1), 0), None, "does not enforce");
-    assert!(cache.get(&charge(&limit, 1, 1), 0).is_some());
+    assert_eq!(cache.get(&charge(&dry_run, 1, 1), ms(0)), None, "does not enforce");
+    assert!(cache.get(&charge(&limit, 1, 1), ms(0)).is_some());
 }
 
 /// Another gateway may have returned quota without this one being notified.
@@ -112,12 +117,12 @@ fn a_denial_is_trusted_briefly_and_reports_the_whole_wait() {
     for lease_size in [LeaseSize::Off, LeaseSize::Auto, LeaseSize::Units(10)] {
         let limit = Limit { lease_size, ..limit_of(10) };
         cache.insert(&charge(&limit, 1, 1), &denial, at(5));
-        let found = cache.get(&charge(&limit, 1, 1), 5 + INITIAL_TRUST - 1).unwrap();
+        let found = cache.get(&charge(&limit, 1, 1), ms(5 + INITIAL_TRUST - 1)).unwrap();
         assert_eq!(found.decision, denial);
-        assert_eq!(cache.get(&charge(&limit, 1, 1), 5 + INITIAL_TRUST), None);
+        assert_eq!(cache.get(&charge(&limit, 1, 1), ms(5 + INITIAL_TRUST)), None);
         let short = refusal(10, 10, NOW + 500);
         cache.insert(&charge(&limit, 1, 1), &short, at(0));
-        assert_eq!(cache.get(&charge(&limit, 1, 1), 499), None);
+        assert_eq!(cache.get(&charge(&limit, 1, 1), ms(499)), None);
         cache.remove(record_id(&limit, Key(1)));
     }
 }
@@ -128,14 +133,14 @@ fn a_stale_denial_lasts_until_its_retry_time() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
     let charge = charge(&limit, 1, 1);
     let denial = refusal(10, 10, NOW + 60_000);
-    assert_eq!(cache.get_stale(&charge, 0), None);
+    assert_eq!(cache.get_stale(&charge, ms(0)), None);
     cache.insert(&charge, &denial, at(0));
-    assert_eq!(cache.get(&charge, INITIAL_TRUST), None);
-    let stale = cache.get_stale(&charge, 59_998).unwrap();
+    assert_eq!(cache.get(&charge, ms(INITIAL_TRUST)), None);
+    let stale = cache.get_stale(&charge, ms(59_998)).unwrap();
     assert_eq!(stale, Denial { decision: denial, now: NOW + 59_997 });
-    assert_eq!(cache.get_stale(&charge, 59_999), None);
+    assert_eq!(cache.get_stale(&charge, ms(59_999)), None);
     cache.remove(record_id(&limit, Key(1)));
-    assert_eq!(cache.get_stale(&charge, INITIAL_TRUST), None);
+    assert_eq!(cache.get_stale(&charge, ms(INITIAL_TRUST)), None);
 }
 
 /// A cheaper request may be admitted elsewhere, which moves the reset and the retry time.
@@ -144,11 +149,11 @@ fn a_denial_of_more_than_the_limits_cost_holds_only_without_the_store() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
     for sent in [0, 100, 200] {
         cache.insert(&charge(&limit, 1, 7), &refusal(10, 5, NOW + 9_000), at(sent));
-        assert_eq!(cache.get(&charge(&limit, 1, 7), sent), None);
-        assert!(cache.get_stale(&charge(&limit, 1, 7), sent).is_some());
+        assert_eq!(cache.get(&charge(&limit, 1, 7), ms(sent)), None);
+        assert!(cache.get_stale(&charge(&limit, 1, 7), ms(sent)).is_some());
     }
     cache.insert(&charge(&limit, 1, 6), &refusal(10, 5, NOW + 9_000), at(300));
-    assert!(cache.get(&charge(&limit, 1, 6), 300).is_some());
+    assert!(cache.get(&charge(&limit, 1, 6), ms(300)).is_some());
 }
 
 /// A caller that is refused for long costs the store few calls. After a removal, trust starts over.
@@ -158,10 +163,10 @@ fn each_repetition_is_trusted_for_twice_as_long() {
     let charge = charge(&limit, 1, 1);
     let until = |retry_at| refusal(10, 10, retry_at);
     let long = until(NOW + 3_600_000);
-    let holds = |sent, ms| {
-        assert!(cache.get(&charge, sent + ms - 1).is_some());
-        assert_eq!(cache.get(&charge, sent + ms), None);
-        sent + ms
+    let holds = |sent: u64, trust: u64| {
+        assert!(cache.get(&charge, ms(sent + trust - 1)).is_some());
+        assert_eq!(cache.get(&charge, ms(sent + trust)), None);
+        sent + trust
     };
     cache.insert(&charge, &long, at(0));
     // A concurrent call.
@@ -190,11 +195,11 @@ fn remove_drops_every_quota_and_cost_of_a_record() {
             cache.insert(&charge(limit, key, 2), &denial, at(0));
         }
     }
-    assert_eq!(cache.stats(0).entries, 8);
+    assert_eq!(cache.stats(ms(0)).entries, 8);
     cache.remove(record_id(&limit_of(30), Key(1)));
-    assert_eq!(cache.stats(0).entries, 4);
-    assert_eq!(cache.get(&charge(&quotas[0], 1, 1), 0), None);
-    assert!(cache.get(&charge(&quotas[1], 2, 2), 0).is_some());
+    assert_eq!(cache.stats(ms(0)).entries, 4);
+    assert_eq!(cache.get(&charge(&quotas[0], 1, 1), ms(0)), None);
+    assert!(cache.get(&charge(&quotas[1], 2, 2), ms(0)).is_some());
 }
 
 #[test]
@@ -202,12 +207,12 @@ fn a_reply_to_a_call_from_before_a_clear_is_not_cached() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
     let (charge, denial) = (charge(&limit, 1, 1), refusal(10, 10, NOW + 60_000));
     cache.insert(&charge, &denial, at(0));
-    cache.clear(5);
-    assert_eq!(cache.get(&charge, 6), None);
-    cache.insert(&charge, &denial, ReplyTiming { received: 7, ..at(5) });
-    assert_eq!(cache.get_stale(&charge, 7), None);
+    cache.clear(ms(5));
+    assert_eq!(cache.get(&charge, ms(6)), None);
+    cache.insert(&charge, &denial, ReplyTiming { received: ms(7), ..at(5) });
+    assert_eq!(cache.get_stale(&charge, ms(7)), None);
     cache.insert(&charge, &denial, at(6));
-    assert!(cache.get(&charge, 7).is_some());
+    assert!(cache.get(&charge, ms(7)).is_some());
 }
 
 #[test]
@@ -219,11 +224,11 @@ fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
     for n in 0..flood {
         cache.insert(&charge(&limit, key(n), 1), &refusal(10, n.into(), NOW + 1_000), at(0));
     }
-    let held = cache.stats(0).entries;
+    let held = cache.stats(ms(0)).entries;
     assert!((DenyCache::CAPACITY * 9 / 10..=DenyCache::CAPACITY).contains(&held), "{held}");
     assert!(cache.shards.iter().all(|shard| shard.table.lock().sets.len() == SETS_PER_SHARD));
     let found = (0..flood).filter_map(|n| {
-        let found = cache.get(&charge(&limit, key(n), 1), 1)?;
+        let found = cache.get(&charge(&limit, key(n), 1), ms(1))?;
         assert_eq!(found.decision.used, u64::from(n), "the denial of another record");
         Some(())
     });
@@ -232,7 +237,7 @@ fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
     for n in 0..1_000 {
         let timing = at(2_000);
         cache.insert(&charge(&limit, key(n), 1), &refusal(10, 0, NOW + 9_000), timing);
-        assert!(cache.get(&charge(&limit, key(n), 1), 2_000).is_some());
+        assert!(cache.get(&charge(&limit, key(n), 1), ms(2_000)).is_some());
     }
 }
 
@@ -241,20 +246,20 @@ fn the_entry_that_expires_first_is_replaced() {
     let entry = |expires| DenyEntry {
         quota_id: 1,
         expires,
-        trusted_until: 0,
+        trusted_until: ms(0),
         trust: INITIAL_TRUST,
-        received: 0,
+        received: ms(0),
         decided_at: NOW,
         decision: refusal(10, 10, NOW),
         cost: 1,
     };
     let mut set = CacheSet::EMPTY;
-    set.entries = [400, 200, 300, 500].map(|expires| Some(entry(expires)));
-    assert_eq!(set.victim(0), 1);
-    set.entries[3] = Some(entry(90));
-    assert_eq!(set.victim(100), 3);
+    set.entries = [400, 200, 300, 500].map(|expires| Some(entry(ms(expires))));
+    assert_eq!(set.victim(ms(0)), 1);
+    set.entries[3] = Some(entry(ms(90)));
+    assert_eq!(set.victim(ms(100)), 3);
     set.entries[2] = None;
-    assert_eq!(set.victim(0), 2, "an empty one first");
+    assert_eq!(set.victim(ms(0)), 2, "an empty one first");
     assert_eq!(size_of::<Option<DenyEntry>>(), size_of::<DenyEntry>());
 }
 
@@ -282,34 +287,34 @@ proptest! {
     #[test]
     fn answers_match_an_unbounded_cache(steps in steps()) {
         let (cache, quotas) = (DenyCache::default(), [limit_of(2), limit_of(20)]);
-        let mut model = BTreeMap::<(u128, usize, u32), (u64, ReplyTiming, Decision)>::new();
-        let (mut monotonic_ms, mut hits) = (100, 0);
+        let mut model = BTreeMap::<(u128, usize, u32), (MonotonicTime, ReplyTiming, Decision)>::new();
+        let (mut monotonic, mut hits) = (ms(100), 0);
         for (serial, (later, step)) in steps.into_iter().enumerate() {
-            monotonic_ms += later;
+            monotonic += later;
             match step {
                 Step::Insert(key, quota, cost, took, wait) => {
-                    let timing = ReplyTiming { sent: monotonic_ms - took, received: monotonic_ms, decided_at: NOW + monotonic_ms };
+                    let timing = ReplyTiming { sent: monotonic - took, received: monotonic, decided_at: NOW + monotonic.as_ms() };
                     let denial = refusal(quotas[quota].quota.limit, serial as u64, timing.decided_at + wait);
                     cache.insert(&charge(&quotas[quota], key, cost), &denial, timing);
                     let expires = timing.sent + wait.saturating_sub(1);
-                    if expires > monotonic_ms {
+                    if expires > monotonic {
                         model.insert((key, quota, cost), (expires, timing, denial));
                     }
                 }
                 Step::Get(key, quota, cost) => {
-                    let found = cache.get(&charge(&quotas[quota], key, cost), monotonic_ms);
+                    let found = cache.get(&charge(&quotas[quota], key, cost), monotonic);
                     hits += u64::from(found.is_some());
-                    let cached = model.get(&(key, quota, cost)).filter(|cached| monotonic_ms < cached.0);
+                    let cached = model.get(&(key, quota, cost)).filter(|cached| monotonic < cached.0);
                     if quota == 0 && cost > 2 {
                         let any = (1..3).any(|cost| {
-                            model.get(&(key, quota, cost)).is_some_and(|cached| monotonic_ms < cached.0)
+                            model.get(&(key, quota, cost)).is_some_and(|cached| monotonic < cached.0)
                         });
                         prop_assert_eq!(found.is_some(), any);
                         prop_assert!(found.is_none_or(|found| found.decision.retry_at.is_none()));
                     } else if let Some((_, timing, denial)) = cached {
                         let found = found.unwrap();
                         prop_assert_eq!(found.decision, *denial, "the newest");
-                        prop_assert!(found.now <= timing.decided_at + (monotonic_ms - timing.received));
+                        prop_assert!(found.now <= timing.decided_at + (monotonic - timing.received));
                     } else {
                         prop_assert_eq!(found, None);
                     }
@@ -319,8 +324,8 @@ proptest! {
                     model.retain(|cached, _| cached.0 != key);
                 }
             }
-            let held = model.values().filter(|cached| monotonic_ms < cached.0).count();
-            prop_assert_eq!(cache.stats(monotonic_ms), DenyStats { hits, entries: held });
+            let held = model.values().filter(|cached| monotonic < cached.0).count();
+            prop_assert_eq!(cache.stats(monotonic), DenyStats { hits, entries: held });
         }
     }
 
@@ -337,7 +342,7 @@ proptest! {
         let limit = Limit { algorithm, quota: Quota::new(6, 12_000, 1), ..limit_of(6) };
         let quota = Quota { max_wait: 5_000, ..limit.quota };
         let limit = Limit { quota, ..limit };
-        let (store_time, monotonic_ms) = (|t: u64| NOW + (t + phases.0) / 1_000, |t: u64| (t + phases.1) / 1_000);
+        let (store_time, monotonic) = (|t: u64| NOW + (t + phases.0) / 1_000, |t: u64| (t + phases.1) / 1_000);
         let (mut state, mut t) = (State::fresh(algorithm), 0);
         for (later, cost) in charges {
             t += later;
@@ -348,10 +353,10 @@ proptest! {
         let denial = state.decide(&quota, now, cost);
         let cache = DenyCache::default();
         let request = charge(&limit, 1, cost);
-        cache.insert(&request, &denial, ReplyTiming { sent: monotonic_ms(t), received: monotonic_ms(received), decided_at: now });
+        cache.insert(&request, &denial, ReplyTiming { sent: ms(monotonic(t)), received: ms(monotonic(received)), decided_at: now });
         for after in lookups {
             let t = received + after;
-            let Some(found) = cache.get(&request, monotonic_ms(t)) else { continue };
+            let Some(found) = cache.get(&request, ms(monotonic(t))) else { continue };
             let real = state.decide(&quota, store_time(t), cost);
             prop_assert!(!real.admitted, "refused for too long");
             prop_assert!(found.now <= store_time(t));
@@ -372,7 +377,7 @@ fn chosen_keys_evict_no_denials() {
             cache.insert(&charge(&limit, key(n), 1), &refusal(10, 10, NOW + 60_000), at(0));
         }
         let held =
-            (0..1_000).filter(|&n| cache.get(&charge(&limit, key(n), 1), 1).is_some()).count();
+            (0..1_000).filter(|&n| cache.get(&charge(&limit, key(n), 1), ms(1)).is_some()).count();
         assert!(held > 990, "{held}");
     }
 }

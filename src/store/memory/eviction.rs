@@ -6,7 +6,7 @@
 //! The exception is a flood that no bounded store can distinguish from callers: as many keys as there is
 //! room for, each with as many requests (up to [`MAX_LEVEL`]) and as much of its quota used as the callers.
 
-use crate::limit::{Decision, Millis};
+use crate::{clock::StoreTime, limit::Decision};
 
 /// Charges are counted up to this number, and the used share of a quota is measured in as many parts.
 const MAX_LEVEL: u32 = 15;
@@ -32,12 +32,12 @@ pub(super) struct EvictionRank {
 
 impl RecordUsage {
     /// The usage of a record created at `now` and not charged yet.
-    pub(super) fn new(now: Millis) -> Self {
-        Self(now as u32 & AGE_MASK)
+    pub(super) fn new(now: StoreTime) -> Self {
+        Self(now.as_unix_ms() as u32 & AGE_MASK)
     }
 
     /// The same usage with an age of at most [`MAX_AGE`] at `now`. To be called at least every hour.
-    pub(super) fn with_bounded_age(self, now: Millis) -> Self {
+    pub(super) fn with_bounded_age(self, now: StoreTime) -> Self {
         if self.age(now) <= MAX_AGE {
             return self;
         }
@@ -61,14 +61,14 @@ impl RecordUsage {
         self.with(level, level)
     }
 
-    pub(super) fn rank(self, now: Millis) -> EvictionRank {
+    pub(super) fn rank(self, now: StoreTime) -> EvictionRank {
         let share = self.0 >> 24 & MAX_LEVEL;
         EvictionRank { score: self.charges() * share, age: self.age(now) }
     }
 
     /// In ms; 0 if the clock was set back since the creation.
-    fn age(self, now: Millis) -> u32 {
-        let age = (now as u32).wrapping_sub(self.0) & AGE_MASK;
+    fn age(self, now: StoreTime) -> u32 {
+        let age = (now.as_unix_ms() as u32).wrapping_sub(self.0) & AGE_MASK;
         if age > MAX_AGE / 2 * 3 { 0 } else { age }
     }
 
@@ -97,18 +97,22 @@ mod tests {
             limit,
             remaining: limit.saturating_sub(used),
             used,
-            reset_at: 0,
+            reset_at: StoreTime::ZERO,
             retry_at: None,
             wait: 0,
         }
     }
 
+    fn ms(unix_ms: u64) -> StoreTime {
+        StoreTime::from_unix_ms(unix_ms)
+    }
+
     /// The rank after `charges` charges of one unit each.
-    fn charged(created: Millis, charges: u64, limit: u64) -> EvictionRank {
-        let usage = (1..=charges).fold(RecordUsage::new(created), |usage, used| {
+    fn charged(created: u64, charges: u64, limit: u64) -> EvictionRank {
+        let usage = (1..=charges).fold(RecordUsage::new(ms(created)), |usage, used| {
             usage.with_charge(&decision(used, limit))
         });
-        usage.rank(100)
+        usage.rank(ms(100))
     }
 
     #[test]
@@ -118,34 +122,38 @@ mod tests {
         assert!(charged(50, 2, 1_000) < charged(50, 1, 2));
         assert!(charged(60, 1, 1) < charged(50, 1, 1), "the older of equals");
         assert_eq!(charged(50, 1_000, 1_000), charged(50, 15, 15), "bounded");
-        let overdrawn = RecordUsage::new(50).with_charge(&decision(30, 10));
-        assert_eq!(overdrawn, RecordUsage::new(50).with_charge(&decision(10, 10)));
+        let overdrawn = RecordUsage::new(ms(50)).with_charge(&decision(30, 10));
+        assert_eq!(overdrawn, RecordUsage::new(ms(50)).with_charge(&decision(10, 10)));
     }
 
     #[test]
     fn a_refund_lowers_the_rank() {
-        let usage = RecordUsage::new(50).with_charge(&decision(10, 10));
-        assert!(usage.with_adjustment(&decision(0, 10)).rank(100) < charged(99, 1, 1_000));
+        let usage = RecordUsage::new(ms(50)).with_charge(&decision(10, 10));
+        assert!(usage.with_adjustment(&decision(0, 10)).rank(ms(100)) < charged(99, 1, 1_000));
     }
 
     #[test]
     fn ages_survive_the_overflow_of_the_creation_time() {
-        let overflow = Millis::from(AGE_MASK);
-        let (old, young) = (RecordUsage::new(overflow - 5), RecordUsage::new(overflow + 5));
-        assert!(young.rank(overflow + 10) < old.rank(overflow + 10));
-        assert_eq!(young.rank(overflow), young.rank(overflow + 5), "a clock that was set back");
+        let overflow = u64::from(AGE_MASK);
+        let (old, young) = (RecordUsage::new(ms(overflow - 5)), RecordUsage::new(ms(overflow + 5)));
+        assert!(young.rank(ms(overflow + 10)) < old.rank(ms(overflow + 10)));
+        assert_eq!(
+            young.rank(ms(overflow)),
+            young.rank(ms(overflow + 5)),
+            "a clock that was set back"
+        );
     }
 
     #[test]
     fn a_sweep_keeps_old_records_older_than_young_ones() {
-        let mut old = RecordUsage::new(0).with_charge(&decision(10, 10));
-        let before = old.rank(0);
+        let mut old = RecordUsage::new(ms(0)).with_charge(&decision(10, 10));
+        let before = old.rank(ms(0));
         for hour in 1..10_000 {
             let now = hour * 3_600_000;
-            old = old.with_bounded_age(now);
-            let young = RecordUsage::new(now - 3_600_000).with_charge(&decision(10, 10));
-            assert!(young.rank(now) < old.rank(now) || hour == 1, "in hour {hour}");
+            old = old.with_bounded_age(ms(now));
+            let young = RecordUsage::new(ms(now - 3_600_000)).with_charge(&decision(10, 10));
+            assert!(young.rank(ms(now)) < old.rank(ms(now)) || hour == 1, "in hour {hour}");
         }
-        assert_eq!(old.rank(0).score, before.score);
+        assert_eq!(old.rank(ms(0)).score, before.score);
     }
 }

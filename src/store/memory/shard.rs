@@ -4,7 +4,10 @@ use super::{
     eviction::{EvictionRank, RecordUsage},
     table::{RecordEntry, RecordTable},
 };
-use crate::limit::{Algorithm, Change, Decision, Millis, Quota, State};
+use crate::{
+    clock::StoreTime,
+    limit::{Algorithm, Change, Decision, Quota, State},
+};
 
 /// The number of records that an eviction examines before it selects one.
 const SAMPLE: usize = 16;
@@ -56,7 +59,7 @@ impl RecordShard {
     }
 
     /// Decides a charge of `cost`, and charges nothing.
-    pub(super) fn decide(&mut self, charge: &RecordCharge, now: Millis, cost: u32) -> Decision {
+    pub(super) fn decide(&mut self, charge: &RecordCharge, now: StoreTime, cost: u32) -> Decision {
         match self.table.find(charge.id) {
             Some(entry) => entry.state.decide(&charge.quota, now, cost),
             None => State::fresh(charge.algorithm).decide(&charge.quota, now, cost),
@@ -64,14 +67,14 @@ impl RecordShard {
     }
 
     /// Makes a charge that [`Self::decide`] has admitted.
-    pub(super) fn charge(&mut self, charge: &RecordCharge, now: Millis) -> Decision {
+    pub(super) fn charge(&mut self, charge: &RecordCharge, now: StoreTime) -> Decision {
         self.write(charge, now, usage_update(charge.algorithm, charge.cost), |state| {
             state.charge(&charge.quota, now, charge.cost)
         })
     }
 
     /// Decides a charge, and makes it if it is admitted.
-    pub(super) fn admit(&mut self, charge: &RecordCharge, now: Millis) -> Decision {
+    pub(super) fn admit(&mut self, charge: &RecordCharge, now: StoreTime) -> Decision {
         self.write(charge, now, usage_update(charge.algorithm, charge.cost), |state| {
             state.admit(&charge.quota, now, charge.cost)
         })
@@ -81,7 +84,7 @@ impl RecordShard {
     pub(super) fn adjust(
         &mut self,
         charge: &RecordCharge,
-        now: Millis,
+        now: StoreTime,
         change: Change,
     ) -> Decision {
         if matches!(change, Change::Refund { .. }) && self.table.find(charge.id).is_none() {
@@ -101,7 +104,7 @@ impl RecordShard {
     fn write(
         &mut self,
         charge: &RecordCharge,
-        now: Millis,
+        now: StoreTime,
         update: impl FnOnce(RecordUsage, &Decision) -> RecordUsage,
         apply: impl FnOnce(&mut State) -> Decision,
     ) -> Decision {
@@ -124,12 +127,12 @@ impl RecordShard {
         decision
     }
 
-    /// Makes room in a full shard. Of the next [`SAMPLE`] records it removes those that have expired or, if
+    /// Makes room in a full shard. Of the next [`SAMPLE`] records it removes expired ones or, if
     /// none has, the one with the lowest [`EvictionRank`], so that made-up keys evict each other and callers
     /// near their limits keep their counters. The table is ordered by a keyed hash, so these records are a
     /// random sample; because the sample is small, a new record survives for a while even if all others
     /// rank higher.
-    fn make_room(&mut self, now: Millis) {
+    fn make_room(&mut self, now: StoreTime) {
         if self.table.len() < self.max {
             return;
         }
@@ -165,7 +168,7 @@ impl RecordShard {
 
     /// Removes expired records from the next `slots` slots. Returns true when that reached the end of the
     /// table; then the table is shrunk to what it needs.
-    pub(super) fn sweep(&mut self, slots: usize, now: Millis) -> bool {
+    pub(super) fn sweep(&mut self, slots: usize, now: StoreTime) -> bool {
         let now_seconds = to_seconds(now);
         let end = self.table.slots().min(self.cursor + slots);
         let mut slot = self.cursor;
@@ -204,11 +207,11 @@ fn usage_update(
 }
 
 /// Milliseconds as whole seconds, rounded down; saturates in the year 2106.
-fn to_seconds(at: Millis) -> u32 {
-    u32::try_from(at / 1_000).unwrap_or(u32::MAX)
+fn to_seconds(at: StoreTime) -> u32 {
+    u32::try_from(at.periods_of(1_000)).unwrap_or(u32::MAX)
 }
 
 /// Milliseconds as whole seconds, rounded up.
-fn to_seconds_ceil(at: Millis) -> u32 {
-    u32::try_from(at.div_ceil(1_000)).unwrap_or(u32::MAX)
+fn to_seconds_ceil(at: StoreTime) -> u32 {
+    u32::try_from(at.as_unix_ms().div_ceil(1_000)).unwrap_or(u32::MAX)
 }

@@ -11,9 +11,12 @@ use std::sync::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::{Algorithm, LeaseSize, OnFailure, Quota};
+use crate::{
+    clock::StoreTime,
+    limit::{Algorithm, LeaseSize, OnFailure, Quota},
+};
 
-const NOW: Millis = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 fn limit(name: &str, quota: u32) -> Limit {
     Limit {

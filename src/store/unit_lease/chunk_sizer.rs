@@ -5,7 +5,7 @@
 //! few requests the chunk is 0: each request calls the store, and no unit is held. The store bounds what a
 //! gateway holds, by a fraction of what is left ([`crate::limit::UnitDemand::extra_divisor`]).
 
-use crate::limit::LeaseSize;
+use crate::{clock::MonotonicTime, limit::LeaseSize};
 
 /// A chunk that lasts less than this (ms) grows.
 pub(super) const GROW_BELOW: u64 = 250;
@@ -21,23 +21,23 @@ pub(super) const MAX_CHUNK: u32 = 1 << 20;
 pub(super) struct ChunkSizer {
     chunk: u32,
     /// The monotonic time of the last reply; `None` if the store granted less than was asked for.
-    replied_at: Option<u64>,
+    replied_at: Option<MonotonicTime>,
 }
 
 impl ChunkSizer {
-    /// Records a reply at `monotonic_ms`; `is_complete` if everything asked for was granted.
-    pub(super) fn record_reply(&mut self, monotonic_ms: u64, is_complete: bool) {
-        self.replied_at = is_complete.then_some(monotonic_ms);
+    /// Records a reply at `monotonic`; `is_complete` if everything asked for was granted.
+    pub(super) fn record_reply(&mut self, monotonic: MonotonicTime, is_complete: bool) {
+        self.replied_at = is_complete.then_some(monotonic);
     }
 
-    /// The units to ask for beyond what is needed, in a fetch that begins at `monotonic_ms` because the last
+    /// The units to ask for beyond what is needed, in a fetch that begins at `monotonic` because the last
     /// chunk is used up or its sub-window has ended.
-    pub(super) fn next_chunk(&mut self, monotonic_ms: u64, lease_size: LeaseSize) -> u32 {
+    pub(super) fn next_chunk(&mut self, monotonic: MonotonicTime, lease_size: LeaseSize) -> u32 {
         match lease_size {
             LeaseSize::Off => 0,
             LeaseSize::Units(count) => count.min(MAX_CHUNK),
             LeaseSize::Auto => {
-                match self.replied_at.take().map(|at| monotonic_ms.saturating_sub(at)) {
+                match self.replied_at.take().map(|at| monotonic.saturating_sub(at)) {
                     Some(duration) if duration < GROW_BELOW => self.grow(),
                     Some(duration) if duration > SHRINK_ABOVE => self.shrink(),
                     _ => {}
@@ -65,8 +65,8 @@ mod tests {
     /// The chunk after `count` chunks that each lasted `duration` ms.
     fn chunk_after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u32 {
         for _ in 0..count {
-            sizer.record_reply(0, true);
-            sizer.next_chunk(duration, LeaseSize::Auto);
+            sizer.record_reply(MonotonicTime::ZERO, true);
+            sizer.next_chunk(MonotonicTime::from_ms(duration), LeaseSize::Auto);
         }
         sizer.chunk
     }
@@ -75,7 +75,7 @@ mod tests {
     fn chunk_grows_by_half_and_shrinks_by_half() {
         let mut sizer = ChunkSizer::default();
         assert_eq!(
-            sizer.next_chunk(0, LeaseSize::Auto),
+            sizer.next_chunk(MonotonicTime::from_ms(0), LeaseSize::Auto),
             0,
             "the first fetch asks only for what it needs"
         );
@@ -94,17 +94,20 @@ mod tests {
     fn a_partial_grant_does_not_change_the_chunk() {
         let mut sizer = ChunkSizer::default();
         chunk_after(&mut sizer, 6, 0);
-        sizer.record_reply(0, false);
-        assert_eq!(sizer.next_chunk(1, LeaseSize::Auto), 9);
-        assert_eq!(sizer.next_chunk(5_000, LeaseSize::Auto), 9);
+        sizer.record_reply(MonotonicTime::ZERO, false);
+        assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Auto), 9);
+        assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(5_000), LeaseSize::Auto), 9);
     }
 
     #[test]
     fn a_configured_chunk_does_not_change() {
         let mut sizer = ChunkSizer::default();
-        sizer.record_reply(0, true);
-        assert_eq!(sizer.next_chunk(1, LeaseSize::Units(100)), 100);
-        assert_eq!(sizer.next_chunk(1, LeaseSize::Units(u32::MAX)), MAX_CHUNK);
-        assert_eq!(sizer.next_chunk(1, LeaseSize::Off), 0);
+        sizer.record_reply(MonotonicTime::ZERO, true);
+        assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Units(100)), 100);
+        assert_eq!(
+            sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Units(u32::MAX)),
+            MAX_CHUNK
+        );
+        assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Off), 0);
     }
 }

@@ -41,7 +41,9 @@ use super::{
     waiter::{FetchReply, LeaseWaiter, WaiterOutcome},
 };
 use crate::{
-    limit::{Decision, Key, Limit, Millis, Quota, UnitDemand, UnitReturn},
+    clock::MonotonicTime,
+    clock::StoreTime,
+    limit::{Decision, Key, Limit, Quota, UnitDemand, UnitReturn},
     redis::RedisFailure,
 };
 
@@ -61,22 +63,22 @@ const MAX_HOLD: u64 = 60_000;
 struct LeasedUnits {
     count: u32,
     /// The monotonic time from which none may be spent.
-    deadline: u64,
+    deadline: MonotonicTime,
     /// The end of the sub-window, in ms by the store's clock; 0 before the first grant.
-    end: Millis,
+    end: StoreTime,
 }
 
 impl LeasedUnits {
-    /// The units that may be spent at `monotonic_ms`.
-    fn live(&self, monotonic_ms: u64) -> u32 {
-        if monotonic_ms < self.deadline { self.count } else { 0 }
+    /// The units that may be spent at `monotonic`.
+    fn live(&self, monotonic: MonotonicTime) -> u32 {
+        if monotonic < self.deadline { self.count } else { 0 }
     }
 
     /// Whether a charge at `charged_at`, by the store's clock, is in these units' sub-window, which has not
-    /// ended at `monotonic_ms`.
-    fn covers(&self, quota: &Quota, charged_at: Millis, monotonic_ms: u64) -> bool {
-        let start = self.end.saturating_sub(quota.sub_window());
-        (start..self.end).contains(&charged_at) && monotonic_ms < self.deadline
+    /// ended at `monotonic`.
+    fn covers(&self, quota: &Quota, charged_at: StoreTime, monotonic: MonotonicTime) -> bool {
+        let start = self.end.minus_ms(quota.sub_window());
+        (start..self.end).contains(&charged_at) && monotonic < self.deadline
     }
 }
 
@@ -98,7 +100,7 @@ pub(super) enum EnqueueOutcome {
     Fetch(FetchRequest),
 }
 
-/// What becomes of the units that a failed fetch was to return, and of those that it asked for.
+/// What becomes of the units that a failed fetch was to return, and of the units that it asked for.
 pub(super) enum FailedFetch {
     /// The store did not execute it: the units to be returned are still here.
     Kept,
@@ -121,7 +123,7 @@ pub(super) struct Lease<W> {
     unspent: SmallVec<[UnitReturn; 2]>,
     sizer: ChunkSizer,
     /// The monotonic time of the last request or fetch.
-    used_at: u64,
+    used_at: MonotonicTime,
 }
 
 /// The fetch in flight.
@@ -134,7 +136,7 @@ struct FetchInFlight {
 }
 
 impl<W: LeaseWaiter> Lease<W> {
-    pub(super) fn new(limit: Arc<Limit>, key: Key, monotonic_ms: u64) -> Self {
+    pub(super) fn new(limit: Arc<Limit>, key: Key, monotonic: MonotonicTime) -> Self {
         Self {
             limit,
             key,
@@ -144,7 +146,7 @@ impl<W: LeaseWaiter> Lease<W> {
             fetch: None,
             unspent: SmallVec::new(),
             sizer: ChunkSizer::default(),
-            used_at: monotonic_ms,
+            used_at: monotonic,
         }
     }
 
@@ -179,7 +181,9 @@ impl<W: LeaseWaiter> Lease<W> {
             }
         }
         debug_assert!(
-            self.units.count == 0 || self.units.end > 0 && self.units.end == self.snapshot.end,
+            self.units.count == 0
+                || self.units.end > StoreTime::from_unix_ms(0)
+                    && self.units.end == self.snapshot.end,
             "units of another sub-window than that of the last reply"
         );
         debug_assert!(
@@ -197,38 +201,38 @@ impl<W: LeaseWaiter> Lease<W> {
         unspent.sum::<u64>() + u64::from(self.units.count)
     }
 
-    /// The units that can be spent at `monotonic_ms`.
-    pub(super) fn spendable(&self, monotonic_ms: u64) -> u32 {
-        self.units.live(monotonic_ms)
+    /// The units that can be spent at `monotonic`.
+    pub(super) fn spendable(&self, monotonic: MonotonicTime) -> u32 {
+        self.units.live(monotonic)
     }
 
-    /// Takes `cost` units at `monotonic_ms`, if they are here and no fetch is in flight.
+    /// Takes `cost` units at `monotonic`, if they are here and no fetch is in flight.
     #[inline]
-    pub(super) fn take(&mut self, cost: u32, monotonic_ms: u64) -> Option<LeaseCharge> {
+    pub(super) fn take(&mut self, cost: u32, monotonic: MonotonicTime) -> Option<LeaseCharge> {
         if self.fetch.is_some() {
             return None;
         }
-        let rest = self.units.live(monotonic_ms).checked_sub(cost)?;
+        let rest = self.units.live(monotonic).checked_sub(cost)?;
         self.units.count = rest;
-        self.used_at = monotonic_ms;
+        self.used_at = monotonic;
         self.check_invariants();
-        Some(self.snapshot.charge(monotonic_ms, rest))
+        Some(self.snapshot.charge(monotonic, rest))
     }
 
     /// Puts back `cost` units that were charged at `charged_at`, if their sub-window has not ended. Returns
     /// the time and what is left after that.
     pub(super) fn refund(
         &mut self,
-        charged_at: Millis,
+        charged_at: StoreTime,
         cost: u32,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
     ) -> Option<LeaseCharge> {
-        if !self.units.covers(&self.limit.quota, charged_at, monotonic_ms) {
+        if !self.units.covers(&self.limit.quota, charged_at, monotonic) {
             return None;
         }
         self.units.count = self.units.count.saturating_add(cost);
         self.check_invariants();
-        Some(self.snapshot.charge(monotonic_ms, self.units.count))
+        Some(self.snapshot.charge(monotonic, self.units.count))
     }
 
     /// Keeps units to be returned with the next fetch or sweep. Returns false if the operator has deleted
@@ -246,36 +250,36 @@ impl<W: LeaseWaiter> Lease<W> {
         true
     }
 
-    /// Adds a request at `monotonic_ms`, after [`Self::take`] returned none.
+    /// Adds a request at `monotonic`, after [`Self::take`] returned none.
     pub(super) fn enqueue(
         &mut self,
         waiter: W,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
         extra_divisor: u32,
     ) -> EnqueueOutcome {
-        self.used_at = monotonic_ms;
+        self.used_at = monotonic;
         if self.fetch.is_some() {
             self.queue.push(waiter);
             self.check_invariants();
             return EnqueueOutcome::Waiting;
         }
-        self.expire(monotonic_ms);
+        self.expire(monotonic);
         if let Some(rest) = self.units.count.checked_sub(waiter.cost()) {
-            if waiter.serve(WaiterOutcome::Granted(self.snapshot.charge(monotonic_ms, rest))) {
+            if waiter.serve(WaiterOutcome::Granted(self.snapshot.charge(monotonic, rest))) {
                 self.units.count = rest;
             }
             self.check_invariants();
             return EnqueueOutcome::Served;
         }
         self.queue.push(waiter);
-        EnqueueOutcome::Fetch(self.begin_fetch(monotonic_ms, extra_divisor))
+        EnqueueOutcome::Fetch(self.begin_fetch(monotonic, extra_divisor))
     }
 
-    /// Begins a fetch at `monotonic_ms` for the requests that wait.
-    fn begin_fetch(&mut self, monotonic_ms: u64, extra_divisor: u32) -> FetchRequest {
-        self.expire(monotonic_ms);
+    /// Begins a fetch at `monotonic` for the requests that wait.
+    fn begin_fetch(&mut self, monotonic: MonotonicTime, extra_divisor: u32) -> FetchRequest {
+        self.expire(monotonic);
         self.fetch = Some(FetchInFlight { waiters: self.queue.len(), is_discarded: false });
-        let extra = self.sizer.next_chunk(monotonic_ms, self.limit.lease_size);
+        let extra = self.sizer.next_chunk(monotonic, self.limit.lease_size);
         let returned = self.unspent.pop().unwrap_or_default();
         let (cheapest, all) = self.queue.costs();
         let minimum = cheapest.saturating_sub(self.units.count).max(1);
@@ -305,7 +309,7 @@ impl<W: LeaseWaiter> Lease<W> {
             remaining: decision.remaining,
             reset_at: decision.reset_at,
             charged_at: *now,
-            offset: now.wrapping_sub(*received),
+            offset: now.as_unix_ms().wrapping_sub(received.as_ms()),
         };
         let fetch = self.fetch.take();
         let arrivals = self.queue.split_off(fetch.map_or(0, |fetch| fetch.waiters));
@@ -342,7 +346,7 @@ impl<W: LeaseWaiter> Lease<W> {
     pub(super) fn fail(
         &mut self,
         request: &FetchRequest,
-        failure: Option<(RedisFailure, u64)>,
+        failure: Option<(RedisFailure, MonotonicTime)>,
     ) -> FailedFetch {
         let UnitDemand { needed, extra, returned, .. } = request.demand;
         let is_unknown = !matches!(failure, Some((RedisFailure::Open | RedisFailure::Server, _)));
@@ -353,10 +357,10 @@ impl<W: LeaseWaiter> Lease<W> {
         } else {
             FailedFetch::Discarded(returned.units)
         };
-        if let Some((_, monotonic_ms)) =
-            failure.filter(|&(_, monotonic_ms)| monotonic_ms < self.units.deadline)
+        if let Some((_, monotonic)) =
+            failure.filter(|&(_, monotonic)| monotonic < self.units.deadline)
         {
-            self.grant(monotonic_ms);
+            self.grant(monotonic);
         }
         self.fetch = None;
         let failure = failure.map(|(failure, _)| failure);
@@ -366,10 +370,10 @@ impl<W: LeaseWaiter> Lease<W> {
     }
 
     /// Spends units for the requests that wait.
-    fn grant(&mut self, monotonic_ms: u64) {
+    fn grant(&mut self, monotonic: MonotonicTime) {
         let Self { queue, units, snapshot, .. } = self;
         queue.grant(&mut units.count, |rest| {
-            WaiterOutcome::Granted(snapshot.charge(monotonic_ms, rest))
+            WaiterOutcome::Granted(snapshot.charge(monotonic, rest))
         });
     }
 
@@ -393,8 +397,8 @@ impl<W: LeaseWaiter> Lease<W> {
         };
     }
 
-    fn expire(&mut self, monotonic_ms: u64) {
-        if monotonic_ms >= self.units.deadline {
+    fn expire(&mut self, monotonic: MonotonicTime) {
+        if monotonic >= self.units.deadline {
             self.mark_all_for_return();
         }
     }
@@ -402,7 +406,7 @@ impl<W: LeaseWaiter> Lease<W> {
     /// Marks all units for return.
     fn mark_all_for_return(&mut self) {
         // Any time in the units' sub-window identifies it.
-        let charged_at = self.units.end.saturating_sub(1);
+        let charged_at = self.units.end.minus_ms(1);
         let to_return = UnitReturn { charged_at, units: mem::take(&mut self.units.count) };
         // They will remain at the store instead of here, so `remaining` in response headers does not change.
         self.snapshot.remaining += u64::from(to_return.units);
@@ -426,12 +430,11 @@ impl<W: LeaseWaiter> Lease<W> {
     /// store cannot be reached. Returns whether to remove the lease.
     pub(super) fn sweep(
         &mut self,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
         is_reachable: impl FnOnce(Key) -> bool,
         out: &mut Vec<UnitReturn>,
     ) -> bool {
-        let unused =
-            if self.fetch.is_some() { 0 } else { monotonic_ms.saturating_sub(self.used_at) };
+        let unused = if self.fetch.is_some() { 0 } else { monotonic.saturating_sub(self.used_at) };
         if unused < IDLE_TIMEOUT && self.unspent.is_empty() {
             return false;
         }

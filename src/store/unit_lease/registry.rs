@@ -14,7 +14,9 @@ use super::{
     waiter::{FetchReply, LeaseWaiter},
 };
 use crate::{
-    limit::{Change, Key, LeaseSize, Limit, Millis, UnitReturn},
+    clock::MonotonicTime,
+    clock::StoreTime,
+    limit::{Change, Key, LeaseSize, Limit, UnitReturn},
     redis::RedisFailure,
     store::record_id::record_id,
 };
@@ -142,7 +144,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         self.gateways.store(gateways, Relaxed);
     }
 
-    /// Takes `cost` units (at least 1) of `key` under `limit` at `monotonic_ms`, if they are here and no
+    /// Takes `cost` units (at least 1) of `key` under `limit` at `monotonic`, if they are here and no
     /// request waits for them.
     #[inline]
     pub fn take(
@@ -150,10 +152,10 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         limit: &Limit,
         key: Key,
         cost: u32,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
     ) -> Option<LeaseCharge> {
         let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
-        self.stripe(record).lock().leases.get_mut(&lease_id)?.take(cost, monotonic_ms)
+        self.stripe(record).lock().leases.get_mut(&lease_id)?.take(cost, monotonic)
     }
 
     /// Puts back `cost` units that were taken here at [`LeaseCharge::charged_at`], to be taken
@@ -164,12 +166,12 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         &self,
         limit: &Limit,
         key: Key,
-        charged_at: Millis,
+        charged_at: StoreTime,
         cost: u32,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
     ) -> Option<LeaseCharge> {
         let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
-        self.stripe(record).lock().leases.get_mut(&lease_id)?.refund(charged_at, cost, monotonic_ms)
+        self.stripe(record).lock().leases.get_mut(&lease_id)?.refund(charged_at, cost, monotonic)
     }
 
     /// As [`Self::refund`], but units whose sub-window has ended are returned to the store with the next
@@ -178,13 +180,13 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         &self,
         limit: &Limit,
         key: Key,
-        charged_at: Millis,
+        charged_at: StoreTime,
         cost: u32,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
     ) -> bool {
-        let refunded = self.with_lease(limit, key, monotonic_ms, |lease, stats| {
+        let refunded = self.with_lease(limit, key, monotonic, |lease, stats| {
             let to_return = UnitReturn { charged_at, units: cost };
-            if lease.refund(charged_at, cost, monotonic_ms).is_none()
+            if lease.refund(charged_at, cost, monotonic).is_none()
                 && !lease.mark_for_return(to_return)
             {
                 stats.discarded += u64::from(cost);
@@ -203,11 +205,11 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         limit: &Limit,
         key: Key,
         waiter: W,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
     ) -> Result<EnqueueOutcome, W> {
         let (mut waiter, extra_divisor) = (Some(waiter), self.extra_divisor());
-        let outcome = self.with_lease(limit, key, monotonic_ms, |lease, _| {
-            waiter.take().map(|waiter| lease.enqueue(waiter, monotonic_ms, extra_divisor))
+        let outcome = self.with_lease(limit, key, monotonic, |lease, _| {
+            waiter.take().map(|waiter| lease.enqueue(waiter, monotonic, extra_divisor))
         });
         match (outcome.flatten(), waiter) {
             (Some(outcome), _) => Ok(outcome),
@@ -238,7 +240,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         &self,
         LeaseKey { record, lease_id }: LeaseKey,
         request: &FetchRequest,
-        failure: Option<(RedisFailure, u64)>,
+        failure: Option<(RedisFailure, MonotonicTime)>,
     ) {
         let mut stripe = self.stripe(record).lock();
         let Stripe { leases, stats } = &mut *stripe;
@@ -249,11 +251,11 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         }
     }
 
-    /// Units of `key` under `limit` that can be spent here at `monotonic_ms`.
-    pub fn spendable(&self, limit: &Limit, key: Key, monotonic_ms: u64) -> u32 {
+    /// Units of `key` under `limit` that can be spent here at `monotonic`.
+    pub fn spendable(&self, limit: &Limit, key: Key, monotonic: MonotonicTime) -> u32 {
         let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
         let stripe = self.stripe(record).lock();
-        stripe.leases.get(&lease_id).map_or(0, |lease| lease.spendable(monotonic_ms))
+        stripe.leases.get(&lease_id).map_or(0, |lease| lease.spendable(monotonic))
     }
 
     /// The store's last reply for `key` under `limit`.
@@ -262,13 +264,13 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         self.stripe(record).lock().leases.get(&lease_id).map(Lease::snapshot)
     }
 
-    /// Sweeps a part of the leases at `monotonic_ms`; to be called a few times a second. Adds to `out` the
+    /// Sweeps a part of the leases at `monotonic`; to be called a few times a second. Adds to `out` the
     /// units to be returned: those whose sub-window has ended, and those of leases without a request for
     /// [`super::IDLE_TIMEOUT`]. Removes leases without a request for [`super::REMOVAL_TIMEOUT`]. Units whose
     /// key's shard is not reachable stay, and so do their leases.
     pub fn sweep(
         &self,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
         is_reachable: impl Fn(Key) -> bool,
         out: &mut Vec<UnspentUnits>,
     ) {
@@ -276,7 +278,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         for _ in 0..self.stripes.len() {
             let index = self.sweep_cursor.fetch_add(1, Relaxed) % self.stripes.len();
             visited += self.remove_where(index, out, |lease, returns| {
-                lease.sweep(monotonic_ms, &is_reachable, returns)
+                lease.sweep(monotonic, &is_reachable, returns)
             });
             if visited >= SWEEP_BATCH {
                 return;
@@ -368,7 +370,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         &self,
         limit: &Limit,
         key: Key,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
         act: impl FnOnce(&mut Lease<W>, &mut LeaseStats) -> R,
     ) -> Option<R> {
         let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
@@ -378,7 +380,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
             if leases.len() >= self.stripe_capacity || self.is_closed.load(Relaxed) {
                 return None;
             }
-            leases.insert(lease_id, Lease::new(Arc::new(limit.clone()), key, monotonic_ms));
+            leases.insert(lease_id, Lease::new(Arc::new(limit.clone()), key, monotonic));
         }
         leases.get_mut(&lease_id).map(|lease| act(lease, stats))
     }

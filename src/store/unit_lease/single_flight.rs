@@ -8,6 +8,7 @@ use super::{
     waiter::{FetchReply, LeaseWaiter},
 };
 use crate::{
+    clock::MonotonicTime,
     limit::{Key, Limit, UnitDemand},
     redis::RedisFailure,
 };
@@ -25,16 +26,16 @@ pub enum JoinOutcome<W: LeaseWaiter> {
 }
 
 impl<W: LeaseWaiter> LeaseRegistry<W> {
-    /// Adds a request for units of `key` under `limit` to the queue of their lease at `monotonic_ms`, after
+    /// Adds a request for units of `key` under `limit` to the queue of their lease at `monotonic`, after
     /// [`Self::take`] returned none.
     pub fn join(
         self: &Arc<Self>,
         limit: &Limit,
         key: Key,
         waiter: W,
-        monotonic_ms: u64,
+        monotonic: MonotonicTime,
     ) -> JoinOutcome<W> {
-        match self.enqueue(limit, key, waiter, monotonic_ms) {
+        match self.enqueue(limit, key, waiter, monotonic) {
             Ok(EnqueueOutcome::Served) => JoinOutcome::Served,
             Ok(EnqueueOutcome::Waiting) => JoinOutcome::Waiting,
             Ok(EnqueueOutcome::Fetch(request)) => JoinOutcome::Fetch(LeaseFetch {
@@ -90,10 +91,10 @@ impl<W: LeaseWaiter> LeaseFetch<W> {
         next.map(|request| Self { registry, limit, key: self.key, request, is_over: false })
     }
 
-    /// Ends the fetch without a reply, at `monotonic_ms`: the units of the lease serve the requests that
+    /// Ends the fetch without a reply, at `monotonic`: the units of the lease serve the requests that
     /// wait as far as they reach, and the others fail.
-    pub fn fail(mut self, failure: RedisFailure, monotonic_ms: u64) {
-        self.registry.fail(self.lease_key(), &self.request, Some((failure, monotonic_ms)));
+    pub fn fail(mut self, failure: RedisFailure, monotonic: MonotonicTime) {
+        self.registry.fail(self.lease_key(), &self.request, Some((failure, monotonic)));
         self.is_over = true;
     }
 

@@ -1,35 +1,39 @@
 //! The store's last reply, for the response headers of requests that are decided here.
 
-use crate::limit::{Decision, Millis, Quota};
+use crate::{
+    clock::MonotonicTime,
+    clock::StoreTime,
+    limit::{Decision, Quota},
+};
 
 /// What the last reply says about the units of a lease.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LeaseSnapshot {
     /// The end of the sub-window that the units were charged to, in ms by the store's clock; 0 before the
     /// first grant.
-    pub end: Millis,
+    pub end: StoreTime,
     /// The units of cost that were left at the store after the grant, plus units that are to be returned.
     pub remaining: u64,
     /// The decision's reset time, in ms by the store's clock.
-    pub reset_at: Millis,
+    pub reset_at: StoreTime,
     /// The time of the decision, in ms by the store's clock.
-    pub charged_at: Millis,
+    pub charged_at: StoreTime,
     /// The store's time minus the monotonic time (modulo 2^64), too small by the delay of the reply.
     pub offset: u64,
 }
 
 impl LeaseSnapshot {
-    /// The store's time at `monotonic_ms`, or slightly earlier: never before the charge, and inside the
+    /// The store's time at `monotonic`, or slightly earlier: never before the charge, and inside the
     /// sub-window.
-    pub fn now(&self, monotonic_ms: u64) -> Millis {
-        let now = monotonic_ms.wrapping_add(self.offset);
-        now.max(self.charged_at).min(self.end.saturating_sub(1))
+    pub fn now(&self, monotonic: MonotonicTime) -> StoreTime {
+        let now = StoreTime::from_unix_ms(monotonic.as_ms().wrapping_add(self.offset));
+        now.max(self.charged_at).min(self.end.minus_ms(1))
     }
 
-    /// A charge at `monotonic_ms` that leaves `left` units in the lease.
-    pub fn charge(&self, monotonic_ms: u64, left: u32) -> LeaseCharge {
+    /// A charge at `monotonic` that leaves `left` units in the lease.
+    pub fn charge(&self, monotonic: MonotonicTime, left: u32) -> LeaseCharge {
         LeaseCharge {
-            charged_at: self.now(monotonic_ms),
+            charged_at: self.now(monotonic),
             remaining: self.remaining + u64::from(left),
             reset_at: self.reset_at,
         }
@@ -41,11 +45,11 @@ impl LeaseSnapshot {
 pub struct LeaseCharge {
     /// The time of the charge, in ms by the store's clock or slightly earlier, inside the units'
     /// sub-window. A refund names it.
-    pub charged_at: Millis,
+    pub charged_at: StoreTime,
     /// The units of cost that are left: at the store by its last reply, plus in the lease.
     pub remaining: u64,
     /// The reset time of the store's last reply, in ms by the store's clock.
-    pub reset_at: Millis,
+    pub reset_at: StoreTime,
 }
 
 impl LeaseCharge {
@@ -70,29 +74,39 @@ mod tests {
     use super::*;
 
     const SNAPSHOT: LeaseSnapshot = LeaseSnapshot {
-        end: 1_000_500,
+        end: StoreTime::from_unix_ms(1_000_500),
         remaining: 40,
-        reset_at: 1_003_000,
-        charged_at: 1_000_100,
+        reset_at: StoreTime::from_unix_ms(1_003_000),
+        charged_at: StoreTime::from_unix_ms(1_000_100),
         offset: 999_800,
     };
 
     #[test]
     fn time_stays_in_the_sub_window_and_after_the_charge() {
-        assert_eq!(SNAPSHOT.now(310), 1_000_110);
-        assert_eq!(SNAPSHOT.now(0), 1_000_100);
-        assert_eq!(SNAPSHOT.now(900), 1_000_499);
-        let behind =
-            LeaseSnapshot { offset: 5_u64.wrapping_neg(), charged_at: 0, end: 100, ..SNAPSHOT };
-        assert_eq!(behind.now(50), 45, "the store's clock is behind the monotonic_ms");
+        assert_eq!(SNAPSHOT.now(MonotonicTime::from_ms(310)), StoreTime::from_unix_ms(1_000_110));
+        assert_eq!(SNAPSHOT.now(MonotonicTime::from_ms(0)), StoreTime::from_unix_ms(1_000_100));
+        assert_eq!(SNAPSHOT.now(MonotonicTime::from_ms(900)), StoreTime::from_unix_ms(1_000_499));
+        let behind = LeaseSnapshot {
+            offset: 5_u64.wrapping_neg(),
+            charged_at: StoreTime::from_unix_ms(0),
+            end: StoreTime::from_unix_ms(100),
+            ..SNAPSHOT
+        };
+        assert_eq!(
+            behind.now(MonotonicTime::from_ms(50)),
+            StoreTime::from_unix_ms(45),
+            "the store's clock is behind the monotonic"
+        );
     }
 
     #[test]
     fn remaining_is_the_sum_of_the_store_and_the_lease() {
-        let decision = SNAPSHOT.charge(310, 7).decision(&Quota::new(100, 3_000, 6));
+        let decision =
+            SNAPSHOT.charge(MonotonicTime::from_ms(310), 7).decision(&Quota::new(100, 3_000, 6));
         assert_eq!((decision.remaining, decision.used, decision.limit), (47, 53, 100));
-        assert_eq!((decision.admitted, decision.reset_at), (true, 1_003_000));
-        let lowered = SNAPSHOT.charge(310, 7).decision(&Quota::new(30, 3_000, 6));
+        assert_eq!((decision.admitted, decision.reset_at), (true, SNAPSHOT.reset_at));
+        let lowered =
+            SNAPSHOT.charge(MonotonicTime::from_ms(310), 7).decision(&Quota::new(30, 3_000, 6));
         assert_eq!((lowered.remaining, lowered.used), (30, 0));
     }
 }

@@ -11,12 +11,14 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::{
-    limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, Millis, OnFailure, Quota},
+    clock::MonotonicTime,
+    clock::StoreTime,
+    limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, OnFailure, Quota},
     redis::RedisFailure,
 };
 
 /// The store's clock at the monotonic time 0, on a whole second.
-const START: Millis = 1_700_000_000_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// The key of most tests.
 const KEY: Key = Key(7);
@@ -89,16 +91,16 @@ struct TestLease {
 }
 
 impl TestLease {
-    fn take(&self, cost: u32, monotonic_ms: u64) -> Option<LeaseCharge> {
-        self.registry.take(&self.limit, self.key, cost, monotonic_ms)
+    fn take(&self, cost: u32, now_ms: u64) -> Option<LeaseCharge> {
+        self.registry.take(&self.limit, self.key, cost, ms(now_ms))
     }
 
-    fn join(&self, waiter: TestWaiter, monotonic_ms: u64) -> JoinOutcome<TestWaiter> {
-        self.registry.join(&self.limit, self.key, waiter, monotonic_ms)
+    fn join(&self, waiter: TestWaiter, now_ms: u64) -> JoinOutcome<TestWaiter> {
+        self.registry.join(&self.limit, self.key, waiter, ms(now_ms))
     }
 
-    fn refund(&self, now: Millis, cost: u32, monotonic_ms: u64) -> bool {
-        self.registry.refund(&self.limit, self.key, now, cost, monotonic_ms).is_some()
+    fn refund(&self, now: StoreTime, cost: u32, now_ms: u64) -> bool {
+        self.registry.refund(&self.limit, self.key, now, cost, ms(now_ms)).is_some()
     }
 
     /// Puts `units` into the lease at 100 ms, by a fetch for a request of cost 1.
@@ -109,14 +111,18 @@ impl TestLease {
     }
 }
 
+fn ms(ms: u64) -> MonotonicTime {
+    MonotonicTime::from_ms(ms)
+}
+
 fn lease(registry: &Registry, limit: &Limit, key: Key) -> TestLease {
     TestLease { registry: Arc::clone(registry), limit: limit.clone(), key }
 }
 
-/// The reply of a store whose clock is [`START`] plus the monotonic time: decided at `monotonic_ms`, without
+/// The reply of a store whose clock is [`START`] plus the monotonic time: decided at `now_ms`, without
 /// delay.
-fn reply(units: u32, remaining: u64, monotonic_ms: u64) -> FetchReply {
-    let decided_at = START + monotonic_ms;
+fn reply(units: u32, remaining: u64, now_ms: u64) -> FetchReply {
+    let decided_at = START + now_ms;
     let decision = Decision {
         admitted: units > 0,
         limit: 100,
@@ -126,12 +132,12 @@ fn reply(units: u32, remaining: u64, monotonic_ms: u64) -> FetchReply {
         retry_at: (units == 0).then_some(START + 6_000),
         wait: 0,
     };
-    let end = if units > 0 { (decided_at / 1_000 + 1) * 1_000 } else { 0 };
+    let end = if units > 0 { (decided_at + 1).round_up(1_000) } else { StoreTime::ZERO };
     FetchReply {
         grant: Grant { units, spendable_until: end, decision },
         decided_at,
-        sent: monotonic_ms,
-        received: monotonic_ms,
+        sent: ms(now_ms),
+        received: ms(now_ms),
     }
 }
 
@@ -153,6 +159,6 @@ fn registry() -> Registry {
 #[test]
 fn chosen_keys_do_not_fill_one_stripe() {
     let (registry, limit) = (registry(), limit(LeaseSize::Auto));
-    let joined = (0..2_000).map(|n| registry.join(&limit, Key(n), TestWaiter::of(1), 1));
+    let joined = (0..2_000).map(|n| registry.join(&limit, Key(n), TestWaiter::of(1), ms(1)));
     assert!(joined.into_iter().all(|joined| !matches!(joined, JoinOutcome::Unavailable(_))));
 }

@@ -2,7 +2,8 @@
 
 use super::snapshot::LeaseCharge;
 use crate::{
-    limit::{Decision, Grant, Millis},
+    clock::{MonotonicTime, StoreTime},
+    limit::{Decision, Grant},
     redis::RedisFailure,
 };
 
@@ -26,7 +27,7 @@ pub enum WaiterOutcome {
         /// The store's decision on this cost.
         decision: Decision,
         /// The time of the decision, in ms by the store's clock.
-        decided_at: Millis,
+        decided_at: StoreTime,
     },
     /// The store refused a smaller cost, so the refusal's times do not apply: the request has to call the
     /// store itself.
@@ -41,9 +42,9 @@ pub struct FetchReply {
     /// The units that were charged, and the decision.
     pub grant: Grant,
     /// The time of the decision, in ms by the store's clock.
-    pub decided_at: Millis,
+    pub decided_at: StoreTime,
     /// The monotonic time at which the call was sent, or earlier.
-    pub sent: u64,
+    pub sent: MonotonicTime,
     /// The monotonic time at which the reply was received, or later.
-    pub received: u64,
+    pub received: MonotonicTime,
 }

@@ -1,13 +1,16 @@
 //! Shorthands for reading a store's verdicts.
 
-use tidegate::limit::{Decision, DecisionSource, Millis, Outcome, Verdict};
+use tidegate::{
+    clock::StoreTime,
+    limit::{Decision, DecisionSource, Outcome, Verdict},
+};
 
 /// Shorthands for a [`Verdict`].
 pub trait VerdictExt {
     /// The decision at `index`, which must have been made.
     fn decision(&self, index: usize) -> Decision;
     /// When the first decision was made, in ms by the clock that decided.
-    fn decided_at(&self) -> Millis;
+    fn decided_at(&self) -> StoreTime;
     /// Whether some limit was decided by the fallback, or not at all.
     fn is_fallback(&self) -> bool;
 }
@@ -17,7 +20,7 @@ impl VerdictExt for Verdict {
         self.decided(index).expect("a decision").decision
     }
 
-    fn decided_at(&self) -> Millis {
+    fn decided_at(&self) -> StoreTime {
         let mut decided = self.outcomes.iter().filter_map(Outcome::decided);
         decided.next().expect("a decision").at
     }

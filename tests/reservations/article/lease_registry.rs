@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate::{
-    limit::{Algorithm, Key, LeaseSize, Limit, Millis, OnFailure, Quota, State},
+    clock::MonotonicTime,
+    clock::StoreTime,
+    limit::{Algorithm, Key, LeaseSize, Limit, OnFailure, Quota, State},
     store::unit_lease::{
         FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, LeaseWaiter, WaiterOutcome,
     },
 };
 
-/// The store's time at the monotonic time 0: the start of a window.
-pub(super) const START: Millis = 1_699_999_980_000;
+/// The store's time at the now_ms time 0: the start of a window.
+pub(super) const START: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);
 
 /// A window, in ms.
-pub(super) const WINDOW: Millis = 6_000;
+pub(super) const WINDOW: u64 = 6_000;
 
 /// A thread of the article: a request that records its outcome.
 #[derive(Clone, Default)]
@@ -61,12 +63,17 @@ impl Store {
     }
 
     /// The immediate reply to a fetch.
-    pub(super) fn reply(&mut self, fetch: &Fetch, monotonic_ms: u64) -> FetchReply {
+    pub(super) fn reply(&mut self, fetch: &Fetch, now_ms: u64) -> FetchReply {
         self.calls += 1;
-        let now = START + monotonic_ms;
+        let now = START + now_ms;
         let grant = self.state.acquire(&self.quota, now, fetch.demand());
         self.charged += grant.units;
-        FetchReply { grant, decided_at: now, sent: monotonic_ms, received: monotonic_ms }
+        FetchReply {
+            grant,
+            decided_at: now,
+            sent: MonotonicTime::from_ms(now_ms),
+            received: MonotonicTime::from_ms(now_ms),
+        }
     }
 }
 
@@ -104,31 +111,36 @@ impl Gateway {
         Self { leases, limit }
     }
 
-    pub(super) fn take(&self, key: u128, cost: u32, monotonic_ms: u64) -> Option<LeaseCharge> {
-        self.leases.take(&self.limit, Key(key), cost, monotonic_ms)
+    pub(super) fn take(&self, key: u128, cost: u32, now_ms: u64) -> Option<LeaseCharge> {
+        self.leases.take(&self.limit, Key(key), cost, MonotonicTime::from_ms(now_ms))
     }
 
-    pub(super) fn enter(&self, key: u128, cost: u32, monotonic_ms: u64) -> EntryOutcome {
-        if let Some(taken) = self.take(key, cost, monotonic_ms) {
+    pub(super) fn enter(&self, key: u128, cost: u32, now_ms: u64) -> EntryOutcome {
+        if let Some(taken) = self.take(key, cost, now_ms) {
             return EntryOutcome::Admitted(taken);
         }
         let thread = Thread { cost, ..Thread::default() };
-        match self.leases.join(&self.limit, Key(key), thread.clone(), monotonic_ms) {
+        match self.leases.join(
+            &self.limit,
+            Key(key),
+            thread.clone(),
+            MonotonicTime::from_ms(now_ms),
+        ) {
             JoinOutcome::Fetch(fetch) => EntryOutcome::Fetches(thread, fetch),
             JoinOutcome::Waiting | JoinOutcome::Served => EntryOutcome::Waits(thread),
             JoinOutcome::Unavailable(_) => panic!("the registry is full or closed"),
         }
     }
 
-    pub(super) fn expect_fetch(&self, cost: u32, monotonic_ms: u64) -> (Thread, Fetch) {
-        match self.enter(1, cost, monotonic_ms) {
+    pub(super) fn expect_fetch(&self, cost: u32, now_ms: u64) -> (Thread, Fetch) {
+        match self.enter(1, cost, now_ms) {
             EntryOutcome::Fetches(thread, fetch) => (thread, fetch),
             EntryOutcome::Admitted(_) | EntryOutcome::Waits(_) => panic!("expected a fetch"),
         }
     }
 
-    pub(super) fn expect_wait(&self, cost: u32, monotonic_ms: u64) -> Thread {
-        match self.enter(1, cost, monotonic_ms) {
+    pub(super) fn expect_wait(&self, cost: u32, now_ms: u64) -> Thread {
+        match self.enter(1, cost, now_ms) {
             EntryOutcome::Waits(thread) => thread,
             EntryOutcome::Admitted(_) | EntryOutcome::Fetches(..) => {
                 panic!("expected a wait for a fetch in flight")
@@ -137,12 +149,12 @@ impl Gateway {
     }
 
     /// Runs one thread alone. Returns whether it is admitted.
-    pub(super) fn run_alone(&self, store: &mut Store, cost: u32, monotonic_ms: u64) -> bool {
-        match self.enter(1, cost, monotonic_ms) {
+    pub(super) fn run_alone(&self, store: &mut Store, cost: u32, now_ms: u64) -> bool {
+        match self.enter(1, cost, now_ms) {
             EntryOutcome::Admitted(_) => true,
             EntryOutcome::Waits(_) => panic!("there is no other thread"),
             EntryOutcome::Fetches(thread, fetch) => {
-                complete_all(store, fetch, monotonic_ms);
+                complete_all(store, fetch, now_ms);
                 thread.is_admitted()
             }
         }
@@ -150,10 +162,10 @@ impl Gateway {
 }
 
 /// Completes this fetch and those after it, until no thread waits.
-pub(super) fn complete_all(store: &mut Store, fetch: Fetch, monotonic_ms: u64) {
+pub(super) fn complete_all(store: &mut Store, fetch: Fetch, now_ms: u64) {
     let mut next = Some(fetch);
     while let Some(fetch) = next {
-        let reply = store.reply(&fetch, monotonic_ms);
+        let reply = store.reply(&fetch, now_ms);
         next = fetch.complete(&reply);
     }
 }

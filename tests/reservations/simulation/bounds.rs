@@ -1,6 +1,6 @@
 //! Checks the admissions against the bounds of their algorithm.
 
-use tidegate::limit::{Algorithm, Millis};
+use tidegate::{clock::StoreTime, limit::Algorithm};
 
 use super::world::{Admission, World};
 
@@ -18,21 +18,21 @@ pub(super) fn assert_bounds(world: &World) {
 }
 
 /// The sum of costs admitted from `from` until before `to`.
-fn sum(admissions: &[Admission], from: Millis, to: Millis) -> u64 {
+fn sum(admissions: &[Admission], from: StoreTime, to: StoreTime) -> u64 {
     let first = admissions.partition_point(|admission| admission.at < from);
     let last = admissions.partition_point(|admission| admission.at < to);
     admissions[first..last.max(first)].iter().map(|admission| u64::from(admission.cost)).sum()
 }
 
 /// Asserts that at most the quota is admitted in each window of the store.
-fn assert_fixed_window(world: &World, admissions: &[Admission], ends: &[Millis]) {
+fn assert_fixed_window(world: &World, admissions: &[Admission], ends: &[StoreTime]) {
     let quota = world.plan.limit.quota;
     for end in ends {
-        let used = sum(admissions, end - quota.window, *end);
-        assert!(used <= u64::from(quota.limit), "{used} in the window to {end}");
+        let used = sum(admissions, *end - quota.window, *end);
+        assert!(used <= u64::from(quota.limit), "{used} in the window to {end:?}");
     }
     let in_a_window = |admission: &Admission| {
-        ends.iter().any(|end| (end - quota.window..*end).contains(&admission.at))
+        ends.iter().any(|end| (*end - quota.window..*end).contains(&admission.at))
     };
     assert!(admissions.iter().all(in_a_window), "admitted in no window");
 }
@@ -44,17 +44,17 @@ fn assert_sliding_window(world: &World, admissions: &[Admission]) {
     let (limit, sub_window, window) = (u64::from(quota.limit), quota.sub_window(), quota.window);
     for admission in admissions {
         let from = admission.at;
-        let aligned = from / sub_window * sub_window;
+        let aligned = from.round_down(sub_window);
         let used = sum(admissions, aligned, aligned + window);
-        assert!(used <= limit, "{used} in the sub-windows from {aligned}");
+        assert!(used <= limit, "{used} in the sub-windows from {aligned:?}");
         let used = sum(admissions, from, from + window - sub_window);
-        assert!(used <= limit, "{used} in less than a window from {from}");
+        assert!(used <= limit, "{used} in less than a window from {from:?}");
         let used = sum(admissions, from, from + window);
         if quota.strict {
-            assert!(used <= limit, "{used} in a window from {from}");
+            assert!(used <= limit, "{used} in a window from {from:?}");
         }
         let old = sum(admissions, aligned, aligned + sub_window);
         let bound = limit + (old * (from - aligned)).div_ceil(sub_window);
-        assert!(used <= bound, "{used} of {bound} in a window from {from}");
+        assert!(used <= bound, "{used} of {bound} in a window from {from:?}");
     }
 }

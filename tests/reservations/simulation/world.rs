@@ -11,7 +11,9 @@ use std::{
 use parking_lot::Mutex;
 use testkit::random::SplitMix64;
 use tidegate::{
-    limit::{Algorithm, Change, Grant, Key, Limit, Millis, State, UnitDemand, UnitReturn},
+    clock::MonotonicTime,
+    clock::StoreTime,
+    limit::{Algorithm, Change, Grant, Key, Limit, State, UnitDemand, UnitReturn},
     redis::RedisFailure,
     store::{
         deny_cache::INITIAL_TRUST,
@@ -25,7 +27,7 @@ use tidegate::{
 use super::Plan;
 
 /// The store's time at the start of a run: a whole minute.
-pub(super) const START: Millis = 1_699_999_980_000;
+pub(super) const START: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);
 
 /// A gateway's response timeout, in ms.
 const RESPONSE_TIMEOUT: u64 = 60;
@@ -67,7 +69,7 @@ struct Request {
 pub(super) struct Admission {
     pub(super) key: usize,
     /// By the store's clock.
-    pub(super) at: Millis,
+    pub(super) at: StoreTime,
     pub(super) cost: u32,
 }
 
@@ -98,7 +100,7 @@ struct Call {
     fetch: Option<LeaseFetch<Caller>>,
     /// The request of a direct call: one without a lease.
     direct: Option<usize>,
-    sent: u64,
+    sent: MonotonicTime,
     is_over: bool,
 }
 
@@ -114,7 +116,7 @@ enum Event {
     Return {
         gateway: usize,
         key: usize,
-        at: Millis,
+        at: StoreTime,
         cost: u32,
     },
     /// A gateway refunds an admitted request to its lease.
@@ -122,7 +124,7 @@ enum Event {
         gateway: usize,
         incarnation: u32,
         admission: usize,
-        now: Millis,
+        now: StoreTime,
     },
     Sweep(usize),
     Crash(usize),
@@ -139,14 +141,14 @@ pub(super) struct World {
     gateways: Vec<Gateway>,
     records: Vec<State>,
     calls: Vec<Call>,
-    replies: Vec<(Grant, Millis)>,
+    replies: Vec<(Grant, StoreTime)>,
     requests: Vec<Request>,
     pending: BTreeMap<usize, u64>,
     mailbox: Mailbox,
     /// All admissions that were not refunded.
     pub(super) admitted: Vec<Option<Admission>>,
     /// The window ends that the store reported.
-    pub(super) ends: Vec<Vec<Millis>>,
+    pub(super) ends: Vec<Vec<StoreTime>>,
     pub(super) store_calls: usize,
     /// Admissions before the first refusal.
     pub(super) first_refusal: Option<u64>,
@@ -215,12 +217,12 @@ impl World {
     }
 
     /// The store's clock.
-    fn store_now(&self) -> Millis {
+    fn store_now(&self) -> StoreTime {
         START + self.now - 1_000
     }
 
-    fn monotonic_ms(&self, gateway: usize) -> u64 {
-        self.now - self.gateways[gateway].started_at
+    fn monotonic(&self, gateway: usize) -> MonotonicTime {
+        MonotonicTime::from_ms(self.now - self.gateways[gateway].started_at)
     }
 
     fn latency(&mut self) -> u64 {
@@ -273,7 +275,7 @@ impl World {
             }
             Event::Sweep(gateway) => {
                 let mut out = Vec::new();
-                self.gateways[gateway].leases.sweep(self.monotonic_ms(gateway), |_| true, &mut out);
+                self.gateways[gateway].leases.sweep(self.monotonic(gateway), |_| true, &mut out);
                 self.return_units(gateway, out);
                 self.schedule(SWEEP_INTERVAL, Event::Sweep(gateway));
             }
@@ -317,10 +319,14 @@ impl World {
         let gateway = self.any_gateway();
         let key = self.rng.below(self.plan.keys as u64) as usize;
         let cost = 1 + self.rng.below(u64::from(self.plan.max_cost)) as u32;
-        let (id, monotonic_ms) = (self.requests.len(), self.monotonic_ms(gateway));
+        let (id, monotonic) = (self.requests.len(), self.monotonic(gateway));
         self.requests.push(Request { gateway, key, cost });
         let at = &mut self.gateways[gateway];
-        if at.denied.get(&(key, cost)).is_some_and(|&until| monotonic_ms < until) {
+        if at
+            .denied
+            .get(&(key, cost))
+            .is_some_and(|&until| monotonic < MonotonicTime::from_ms(until))
+        {
             return;
         }
         at.denied.remove(&(key, cost));
@@ -329,7 +335,7 @@ impl World {
             return self.call_directly(id);
         }
         let at = &self.gateways[gateway];
-        if let Some(taken) = at.leases.take(&at.limit, Key(key as u128), cost, monotonic_ms) {
+        if let Some(taken) = at.leases.take(&at.limit, Key(key as u128), cost, monotonic) {
             self.gateways[gateway].spent += u64::from(cost);
             self.assert_local_charge(&taken, key);
             return self.admit(id, self.store_now(), taken.charged_at, true);
@@ -337,7 +343,7 @@ impl World {
         let is_cancelled = self.rng.one_in(self.plan.failures);
         let caller = Caller { id, cost, mailbox: Arc::clone(&self.mailbox), is_cancelled };
         let at = &self.gateways[gateway];
-        match at.leases.join(&at.limit, Key(key as u128), caller, monotonic_ms) {
+        match at.leases.join(&at.limit, Key(key as u128), caller, monotonic) {
             JoinOutcome::Served | JoinOutcome::Waiting => {}
             JoinOutcome::Fetch(fetch) => {
                 self.send_call(gateway, key, *fetch.demand(), Some(fetch), None);
@@ -356,13 +362,13 @@ impl World {
                 let window = |at| self.ends[key].partition_point(|&end| end <= at);
                 window(taken.charged_at) == window(real)
             }
-            _ => taken.charged_at / sub_window == real / sub_window,
+            _ => taken.charged_at.periods_of(sub_window) == real.periods_of(sub_window),
         };
-        assert!(same, "spent at {real}, charged at {}", taken.charged_at);
+        assert!(same, "spent at {real:?}, charged at {:?}", taken.charged_at);
     }
 
     /// Admits a request at `at`, by a charge at `now`; `is_local` if from leased units.
-    fn admit(&mut self, id: usize, at: Millis, now: Millis, is_local: bool) {
+    fn admit(&mut self, id: usize, at: StoreTime, now: StoreTime, is_local: bool) {
         let Request { gateway, key, cost } = self.requests[id];
         assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
         self.admitted_cost += u64::from(cost);
@@ -376,13 +382,13 @@ impl World {
     }
 
     /// Refunds an admitted request to its lease, unless the gateway was restarted.
-    fn refund(&mut self, gateway: usize, incarnation: u32, admission: usize, now: Millis) {
+    fn refund(&mut self, gateway: usize, incarnation: u32, admission: usize, now: StoreTime) {
         let Some(Admission { key, cost, .. }) = self.admitted[admission] else { return };
-        let (monotonic_ms, at) = (self.monotonic_ms(gateway), &mut self.gateways[gateway]);
+        let (monotonic, at) = (self.monotonic(gateway), &mut self.gateways[gateway]);
         if at.incarnation != incarnation {
             return;
         }
-        if at.leases.refund(&at.limit, Key(key as u128), now, cost, monotonic_ms).is_some() {
+        if at.leases.refund(&at.limit, Key(key as u128), now, cost, monotonic).is_some() {
             at.spent -= u64::from(cost);
             self.admitted[admission] = None;
             self.admitted_cost -= u64::from(cost);

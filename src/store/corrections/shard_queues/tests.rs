@@ -1,7 +1,10 @@
 //! Order, capacity, and the ends of batches.
 
 use super::*;
-use crate::limit::{LeaseSize, Millis, OnFailure, Quota};
+use crate::{
+    clock::{MonotonicTime, StoreTime},
+    limit::{LeaseSize, OnFailure, Quota},
+};
 
 fn limit(algorithm: Algorithm) -> Arc<Limit> {
     Arc::new(Limit {
@@ -24,13 +27,13 @@ fn pending(limit: &Arc<Limit>, key: u128, change: Change) -> PendingCorrection {
         key,
         change,
         reason: CorrectionReason::Request,
-        pushed_at: 0,
+        pushed_at: MonotonicTime::ZERO,
         is_retry: false,
     }
 }
 
-fn refund(charged_at: Millis) -> Change {
-    Change::Refund { charged_at, cost: 1 }
+fn refund(charged_at: u64) -> Change {
+    Change::Refund { charged_at: StoreTime::from_unix_ms(charged_at), cost: 1 }
 }
 
 /// Pushes refunds of charges at these times.
@@ -48,13 +51,13 @@ fn push_all(
 /// Takes a batch as a new sender: its shard, and the times of its charges.
 fn take(queues: &mut ShardQueues<u8>) -> Option<(u8, Vec<u64>)> {
     assert!(queues.start_sender());
-    let (shard, batch) = queues.take_batch(0)?;
+    let (shard, batch) = queues.take_batch(MonotonicTime::ZERO)?;
     Some((shard, times(&batch)))
 }
 
 fn times(batch: &[PendingCorrection]) -> Vec<u64> {
     let time = |pending: &PendingCorrection| match pending.change {
-        Change::Refund { charged_at, .. } => charged_at,
+        Change::Refund { charged_at, .. } => charged_at.as_unix_ms(),
         Change::Overdraw { .. } => u64::MAX,
     };
     batch.iter().map(time).collect()
@@ -74,7 +77,7 @@ fn a_shard_has_one_sender_and_keeps_its_order() {
     assert_eq!(take(&mut queues), Some((1, (64..100).collect())));
     for shard in [1, 2] {
         queues.complete(shard);
-        assert!(queues.take_batch(0).is_none(), "the sender has ended");
+        assert!(queues.take_batch(MonotonicTime::ZERO).is_none(), "the sender has ended");
     }
     assert_eq!((queues.senders, queues.sending, queues.waiting, queues.queues.len()), (0, 0, 0, 0));
     assert!(!queues.is_busy());
@@ -85,16 +88,20 @@ fn an_unsent_batch_is_sent_first_when_its_shard_is_live_again() {
     let (mut queues, limit) = (ShardQueues::default(), limit(Algorithm::FixedWindow));
     push_all(&mut queues, 1, &limit, 0..70);
     assert!(queues.start_sender());
-    let (shard, batch) = queues.take_batch(0).unwrap();
+    let (shard, batch) = queues.take_batch(MonotonicTime::ZERO).unwrap();
     push_all(&mut queues, 1, &limit, 70..80);
     queues.park(shard, batch);
-    assert!(queues.take_batch(0).is_none() && !queues.start_sender() && !queues.is_busy());
+    assert!(
+        queues.take_batch(MonotonicTime::ZERO).is_none()
+            && !queues.start_sender()
+            && !queues.is_busy()
+    );
     queues.resume(|shard| shard == 2);
     assert!(!queues.start_sender());
     queues.resume(|shard| shard == 1);
     assert_eq!(take(&mut queues), Some((1, (0..64).collect())));
     queues.complete(1);
-    let (_, rest) = queues.take_batch(0).unwrap();
+    let (_, rest) = queues.take_batch(MonotonicTime::ZERO).unwrap();
     assert_eq!(times(&rest), (64..80).collect::<Vec<_>>());
     queues.park(1, Vec::new());
     assert!(queues.queues.is_empty(), "an empty queue is removed");
@@ -120,7 +127,7 @@ fn corrections_of_one_record_and_time_are_merged() {
         assert!(queues.push(1, pending(limit, key, change)).is_none());
         queues.waiting == before
     };
-    let most = Change::Refund { charged_at: 5, cost: u32::MAX - 1 };
+    let most = Change::Refund { charged_at: StoreTime::from_unix_ms(5), cost: u32::MAX - 1 };
     let pushed = [
         push(&window, 1, refund(5)),
         push(&window, 1, refund(5)),
@@ -136,7 +143,7 @@ fn corrections_of_one_record_and_time_are_merged() {
     let merged = [false, true, false, true, false, false, false, true, false, false];
     assert_eq!(pushed, merged);
     assert!(queues.start_sender());
-    let (_, batch) = queues.take_batch(0).unwrap();
+    let (_, batch) = queues.take_batch(MonotonicTime::ZERO).unwrap();
     let costs: Vec<u32> = batch.iter().map(|pending| pending.change.cost()).collect();
     assert_eq!(costs, [2, u32::MAX, 1, 1, 3, 1, 1]);
 }
@@ -160,11 +167,11 @@ fn expired_corrections_are_not_sent() {
     push_all(&mut queues, 1, &window, 0..100);
     push_all(&mut queues, 1, &bucket, 0..1);
     assert!(queues.start_sender());
-    let (_, batch) = queues.take_batch(1_000).unwrap();
+    let (_, batch) = queues.take_batch(MonotonicTime::from_ms(1_000)).unwrap();
     assert_eq!((queues.waiting, times(&batch)), (0, vec![0]));
     queues.park(1, batch);
     queues.resume(|_| true);
-    assert!(queues.take_batch(6_000).is_none());
+    assert!(queues.take_batch(MonotonicTime::from_ms(6_000)).is_none());
     assert_eq!((queues.waiting, queues.queues.len()), (0, 0));
 }
 
@@ -188,8 +195,8 @@ fn there_is_one_sender_a_shard_up_to_the_maximum() {
         push_all(&mut queues, shard, &limit, 0..1);
     }
     assert_eq!((0..100).filter(|_| queues.start_sender()).count(), MAX_SENDERS);
-    let taken = (0..MAX_SENDERS).map(|_| queues.take_batch(0).unwrap().0);
+    let taken = (0..MAX_SENDERS).map(|_| queues.take_batch(MonotonicTime::ZERO).unwrap().0);
     assert!(taken.eq(0..16));
     queues.complete(0);
-    assert_eq!(queues.take_batch(0).unwrap().0, 16);
+    assert_eq!(queues.take_batch(MonotonicTime::ZERO).unwrap().0, 16);
 }

@@ -8,7 +8,7 @@ const CALLERS: u64 = 20;
 const ROOM: usize = 2_000;
 
 /// How much later the flood begins, in ms.
-const FLOOD_DELAY: Millis = 5_000;
+const FLOOD_DELAY: u64 = 5_000;
 
 fn caller(n: u64) -> u128 {
     key(1_000_000 + n)
@@ -93,7 +93,7 @@ fn a_flood_of_two_requests_per_key_spares_callers_with_more() {
 /// The share of the callers, in percent, that a flood evicts from a store full of callers. All records rank
 /// the same except for their age. The callers come at 1,000 a second, and so does the flood: `times` as many
 /// keys, `delay` ms after the last caller.
-fn evicted_by_a_flood(times: u64, delay: Millis) -> usize {
+fn evicted_by_a_flood(times: u64, delay: u64) -> usize {
     let limit = limit("a", 1);
     let store = MemoryStore::new(ROOM);
     let room = ROOM as u64;

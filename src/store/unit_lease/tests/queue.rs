@@ -7,9 +7,9 @@ fn test_lease(registry: &Registry) -> TestLease {
     lease(registry, &limit(LeaseSize::Units(10)), KEY)
 }
 
-fn join_queue(lease: &TestLease, cost: u32, monotonic_ms: u64) -> TestWaiter {
+fn join_queue(lease: &TestLease, cost: u32, now_ms: u64) -> TestWaiter {
     let waiter = TestWaiter::of(cost);
-    assert!(matches!(lease.join(waiter.clone(), monotonic_ms), JoinOutcome::Waiting));
+    assert!(matches!(lease.join(waiter.clone(), now_ms), JoinOutcome::Waiting));
     waiter
 }
 
@@ -78,7 +78,7 @@ fn the_rest_of_a_partial_grant_is_returned() {
     assert_eq!(expensive.outcome(), Some(WaiterOutcome::CallStore));
     assert_eq!(lease.take(1, 104), None);
     let mut out = Vec::new();
-    registry.sweep(104, |_| true, &mut out);
+    registry.sweep(ms(104), |_| true, &mut out);
     let returned: Vec<_> = out.iter().map(|unspent| unspent.to_return).collect();
     assert_eq!(returned, [UnitReturn { charged_at: START + 999, units: 57 }]);
 }
@@ -162,7 +162,7 @@ fn a_late_reply_serves_the_requests_of_its_fetch() {
     let first = TestWaiter::of(1);
     let fetch = expect_fetch(lease.join(first.clone(), 980));
     let later = join_queue(&lease, 1, 1_005);
-    let late = FetchReply { received: 1_010, ..reply(5, 50, 990) };
+    let late = FetchReply { received: ms(1_010), ..reply(5, 50, 990) };
     let fetch = fetch.complete(&late).expect("the remaining units have expired");
     assert!(
         matches!(first.outcome(), Some(WaiterOutcome::Granted(taken)) if taken.charged_at == START + 990)
@@ -179,7 +179,7 @@ fn after_a_failure_the_leases_units_serve_the_queue() {
     let first_cost = 5;
     let fetch = expect_fetch(lease.join(TestWaiter::of(first_cost), 101));
     let others = [2, 2, 1].map(|cost| join_queue(&lease, cost, 101));
-    fetch.fail(RedisFailure::Timeout, 102);
+    fetch.fail(RedisFailure::Timeout, ms(102));
     let outcomes = others.map(|waiter| waiter.outcome().unwrap());
     assert!(matches!(outcomes[0], WaiterOutcome::Granted(taken) if taken.remaining == 51));
     assert_eq!(outcomes[1], WaiterOutcome::Failed(Some(RedisFailure::Timeout)));
@@ -199,7 +199,7 @@ fn a_fetch_that_was_not_executed_loses_nothing() {
         let lease = stocked(&registry, 3);
         let fetch = expect_fetch(lease.join(TestWaiter::of(1), 1_200));
         assert_eq!(fetch.demand().returned.units, 3);
-        fetch.fail(failure, 1_201);
+        fetch.fail(failure, ms(1_201));
         let stats = registry.stats();
         assert_eq!((stats.outstanding, stats.lost), (3, 0));
         assert_eq!(expect_fetch(lease.join(TestWaiter::of(1), 1_202)).demand().returned.units, 3);

@@ -2,13 +2,15 @@
 
 use super::*;
 
+use crate::clock::StoreTime;
+
 fn stocked(registry: &Registry, limit: &Limit, key: Key, units: u32) -> TestLease {
     lease(registry, limit, key).stock(units)
 }
 
-fn sweep(registry: &Registry, monotonic_ms: u64) -> Vec<(u32, Millis)> {
+fn sweep(registry: &Registry, now_ms: u64) -> Vec<(u32, StoreTime)> {
     let mut out = Vec::new();
-    registry.sweep(monotonic_ms, |_| true, &mut out);
+    registry.sweep(ms(now_ms), |_| true, &mut out);
     out.iter().map(|unspent| (unspent.to_return.units, unspent.to_return.charged_at)).collect()
 }
 
@@ -33,8 +35,8 @@ fn units_of_an_unreachable_shard_stay_spendable() {
     let lease = stocked(&registry, &limit, KEY, 5);
     stocked(&registry, &limit, Key(8), 3);
     let mut out = Vec::new();
-    for monotonic_ms in [100, 100 + IDLE_TIMEOUT, 100 + REMOVAL_TIMEOUT] {
-        registry.sweep(monotonic_ms, |key| key != KEY, &mut out);
+    for monotonic in [100, 100 + IDLE_TIMEOUT, 100 + REMOVAL_TIMEOUT] {
+        registry.sweep(ms(monotonic), |key| key != KEY, &mut out);
     }
     let returned: Vec<_> =
         out.iter().map(|unspent| (unspent.key, unspent.to_return.units)).collect();
@@ -50,17 +52,17 @@ fn spendable_counts_units_until_their_sub_window_ends() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     assert_eq!(
-        [101, 998, 999].map(|monotonic_ms| registry.spendable(&limit, KEY, monotonic_ms)),
+        [101, 998, 999].map(|monotonic| registry.spendable(&limit, KEY, ms(monotonic))),
         [5, 5, 0]
     );
     let waiting = expect_fetch(lease.join(TestWaiter::of(9), 200));
     assert_eq!(
-        [201, 999].map(|monotonic_ms| registry.spendable(&limit, KEY, monotonic_ms)),
+        [201, 999].map(|monotonic| registry.spendable(&limit, KEY, ms(monotonic))),
         [5, 0],
         "with a fetch in flight"
     );
     drop(waiting);
-    assert_eq!(registry.spendable(&limit, Key(8), 101), 0);
+    assert_eq!(registry.spendable(&limit, Key(8), ms(101)), 0);
     assert_eq!(registry.stats().entries, 1, "a lookup makes no lease");
 }
 
@@ -93,7 +95,7 @@ fn units_refunded_after_the_lease_was_removed_are_returned() {
         KEY,
         taken.charged_at,
         1,
-        102 + REMOVAL_TIMEOUT
+        ms(102 + REMOVAL_TIMEOUT)
     ));
     assert_eq!(sweep(&registry, 102 + REMOVAL_TIMEOUT), [(1, taken.charged_at)]);
     registry.drain(&mut Vec::new());
@@ -103,7 +105,7 @@ fn units_refunded_after_the_lease_was_removed_are_returned() {
             Key(8),
             taken.charged_at,
             1,
-            103 + REMOVAL_TIMEOUT
+            ms(103 + REMOVAL_TIMEOUT)
         ),
         "the registry is closed"
     );
@@ -114,9 +116,9 @@ fn an_empty_lease_is_removed_while_the_store_is_lost() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     stocked(&registry, &limit, KEY, 5);
     stocked(&registry, &limit, Key(KEY.0 + 1), 0);
-    for monotonic_ms in [100, 100 + REMOVAL_TIMEOUT] {
+    for monotonic in [100, 100 + REMOVAL_TIMEOUT] {
         let mut out = Vec::new();
-        registry.sweep(monotonic_ms, |_| false, &mut out);
+        registry.sweep(ms(monotonic), |_| false, &mut out);
         assert!(out.is_empty());
     }
     assert_eq!(registry.stats().entries, 1);
@@ -133,17 +135,17 @@ fn units_of_one_quota_are_not_spent_under_another() {
     for quota in [Quota::new(10, 6_000, 6), Quota::new(101, 6_000, 6), strict] {
         let new = Limit { quota, ..old.clone() };
         assert_eq!(LeaseKey::of(&new, KEY).record, LeaseKey::of(&old, KEY).record);
-        assert_eq!(registry.take(&new, KEY, 1, 101), None);
+        assert_eq!(registry.take(&new, KEY, 1, ms(101)), None);
     }
     let reordered = Limit { index: 3, ..old };
-    assert!(registry.take(&reordered, KEY, 1, 101).is_some(), "only the limit's index differs");
+    assert!(registry.take(&reordered, KEY, 1, ms(101)).is_some(), "only the limit's index differs");
 }
 
 #[test]
 fn registry_capacity_is_bounded() {
     let registry = Arc::new(LeaseRegistry::<TestWaiter>::with_capacity(3));
     let limit = limit(LeaseSize::Auto);
-    let join = |key| registry.join(&limit, Key(key << 96), TestWaiter::of(1), 100);
+    let join = |key| registry.join(&limit, Key(key << 96), TestWaiter::of(1), ms(100));
     let outcomes: Vec<_> = (0..100_u128).map(join).collect();
     let refused =
         outcomes.iter().filter(|outcome| matches!(outcome, JoinOutcome::Unavailable(_))).count();
@@ -163,9 +165,9 @@ fn sweeps_visit_every_lease() {
         stocked(&registry, &limit, Key(key << 96), 2);
     }
     let mut out = Vec::new();
-    registry.sweep(100 + REMOVAL_TIMEOUT, |_| true, &mut out);
+    registry.sweep(ms(100 + REMOVAL_TIMEOUT), |_| true, &mut out);
     assert!((1..LEASES).contains(&out.len()), "one sweep is bounded: {}", out.len());
-    registry.sweep(100 + REMOVAL_TIMEOUT, |_| true, &mut out);
+    registry.sweep(ms(100 + REMOVAL_TIMEOUT), |_| true, &mut out);
     assert_eq!((out.len(), registry.stats().entries), (LEASES, 0));
 }
 
@@ -223,7 +225,7 @@ fn a_refunded_unit_can_be_spent_while_its_sub_window_lasts() {
     let waiter = TestWaiter::of(1);
     let fetch = expect_fetch(lease.join(waiter.clone(), 302));
     assert!(lease.refund(taken.charged_at, 1, 303));
-    fetch.fail(RedisFailure::Timeout, 304);
+    fetch.fail(RedisFailure::Timeout, ms(304));
     assert!(waiter.is_granted());
 }
 
@@ -238,12 +240,12 @@ fn a_refund_after_the_idle_return_adds_one_unit() {
     assert!(expect_fetch(lease.join(TestWaiter::of(1), 100)).complete(&granted).is_none());
     let taken = lease.take(1, 101).expect("5 units are left");
     assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT).iter().map(|back| back.0).sum::<u32>(), 4);
-    let monotonic_ms = 102 + IDLE_TIMEOUT;
+    let monotonic = 102 + IDLE_TIMEOUT;
     let back = registry
-        .refund(&limit, KEY, taken.charged_at, 1, monotonic_ms)
+        .refund(&limit, KEY, taken.charged_at, 1, ms(monotonic))
         .expect("its sub-window lasts");
     assert_eq!(back.remaining, taken.remaining + 1);
-    assert_eq!(lease.take(1, monotonic_ms).map(|taken| taken.remaining), Some(taken.remaining));
+    assert_eq!(lease.take(1, monotonic).map(|taken| taken.remaining), Some(taken.remaining));
 }
 
 #[test]

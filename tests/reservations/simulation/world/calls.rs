@@ -2,6 +2,8 @@
 
 use super::*;
 
+use tidegate::clock::StoreTime;
+
 impl World {
     /// Sends a call to the store, for a fetch or for the request `direct`.
     pub(super) fn send_call(
@@ -16,7 +18,7 @@ impl World {
         if !self.plan.has_bound {
             demand.extra_divisor = 1;
         }
-        let (sent, incarnation) = (self.monotonic_ms(gateway), self.gateways[gateway].incarnation);
+        let (sent, incarnation) = (self.monotonic(gateway), self.gateways[gateway].incarnation);
         let limit = fetch.as_ref().map(|fetch| Limit::clone(fetch.limit()));
         let limit = limit.unwrap_or_else(|| self.gateways[gateway].limit.clone());
         let call = self.calls.len();
@@ -68,8 +70,8 @@ impl World {
     /// The leased units of a key that gateways can spend now; the store counts them as used.
     fn spendable(&self, key: usize) -> u64 {
         let of = |(at, gateway): (usize, &Gateway)| {
-            let monotonic_ms = self.monotonic_ms(at);
-            u64::from(gateway.leases.spendable(&gateway.limit, Key(key as u128), monotonic_ms))
+            let monotonic = self.monotonic(at);
+            u64::from(gateway.leases.spendable(&gateway.limit, Key(key as u128), monotonic))
         };
         self.gateways.iter().enumerate().map(of).sum()
     }
@@ -81,7 +83,7 @@ impl World {
         if is_over {
             return;
         }
-        let received = self.monotonic_ms(gateway);
+        let received = self.monotonic(gateway);
         let fetch = self.calls[call].fetch.take();
         self.calls[call].is_over = true;
         if let Some(fetch) = fetch {
@@ -108,13 +110,13 @@ impl World {
             return;
         }
         self.calls[call].is_over = true;
-        let monotonic_ms = self.monotonic_ms(gateway);
+        let monotonic = self.monotonic(gateway);
         if let Some(fetch) = self.calls[call].fetch.take() {
             self.gateways[gateway].unconfirmed += u64::from(demand.returned.units);
             if self.rng.one_in(4) {
                 drop(fetch);
             } else {
-                fetch.fail(RedisFailure::Timeout, monotonic_ms);
+                fetch.fail(RedisFailure::Timeout, monotonic);
             }
         }
         if let Some(id) = direct {
@@ -123,14 +125,14 @@ impl World {
     }
 
     /// Refuses a request, and caches the refusal.
-    fn refuse(&mut self, id: usize, left: u64, retry_at: Option<Millis>, now: Millis) {
+    fn refuse(&mut self, id: usize, left: u64, retry_at: Option<StoreTime>, now: StoreTime) {
         let Request { gateway, key, cost } = self.requests[id];
         assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
         assert!(left < u64::from(cost), "refused {cost} of {left}");
-        let monotonic_ms = self.monotonic_ms(gateway);
-        let until = monotonic_ms
+        let monotonic = self.monotonic(gateway);
+        let until = monotonic
             + retry_at.map_or(INITIAL_TRUST, |at| at.saturating_sub(now).min(INITIAL_TRUST));
-        self.gateways[gateway].denied.insert((key, cost), until);
+        self.gateways[gateway].denied.insert((key, cost), until.as_ms());
     }
 
     /// Delivers the outcomes to the waiters.

@@ -1,0 +1,75 @@
+//! The faults of a text that is not YAML, in the words of what was probably meant.
+
+use saphyr_parser::ScanError;
+
+use super::super::fault::{Location, Mismatch};
+use super::{LocatedMismatch, location, too_deep_mismatch};
+use crate::sensitive::is_sensitive_name;
+
+/// The first character that YAML does not allow: parsers end the text there, or skip it.
+pub(super) fn control_character(text: &str) -> Option<LocatedMismatch> {
+    let is_allowed = |c: char| !c.is_control() || matches!(c, '\t' | '\n' | '\r' | '\u{85}');
+    let at = text.find(|c| !is_allowed(c))?;
+    let (before, from) = text.split_at(at);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |start| start.chars().count()) + 1;
+    let what = format!("the control character `{}`", from.chars().next()?);
+    let expected = "text without control characters; in double quotes, write an escape such as \\e";
+    Some((Location { line, column, width: 1 }, Mismatch::new(what, expected)))
+}
+
+pub(super) fn syntax_fault(text: &str, error: &ScanError) -> LocatedMismatch {
+    let location = location(*error.marker(), 1);
+    if error.info().contains("recursion limit") {
+        return (location, too_deep_mismatch());
+    }
+    if let Some(missing) = missing_colon(text, location.line, error.info()) {
+        return missing;
+    }
+    let line = text.lines().nth(location.line - 1).unwrap_or_default();
+    let has_braces = line.contains("{*") || line.contains("/{");
+    let expected = if line.contains("${") {
+        "a YAML document: within braces and brackets, a variable needs quotes, such as {address: \"127.0.0.1:${PORT}\"}"
+    } else if has_braces {
+        "a YAML document: a path with braces needs quotes, such as \"/{*rest}\""
+    } else {
+        "a YAML document"
+    };
+    (location, Mismatch::new(format!("not YAML ({})", error.info()), expected))
+}
+
+/// The key without a colon before line `at`, where the parser notices it.
+fn missing_colon(text: &str, at: usize, info: &str) -> Option<LocatedMismatch> {
+    let is_about_keys = ["simple key", "mapping values are not allowed", "expected key"];
+    if !is_about_keys.iter().any(|words| info.contains(words)) {
+        return None;
+    }
+    let is_code = |line: &str| !matches!(line.trim_start().chars().next(), None | Some('#'));
+    let (mut above, mut last) = ("", None);
+    for (index, line) in text.lines().enumerate().take(at.saturating_sub(1)) {
+        if is_code(line) {
+            above = last.map_or("", |(_, line)| line);
+            last = Some((index, line));
+        }
+    }
+    let (index, line) = last?;
+    let code = line.split(" #").next().unwrap_or_default().trim();
+    let (code, is_item) =
+        code.strip_prefix("- ").map_or((code, false), |item| (item.trim_start(), true));
+    let (key, value) = code.split_once(' ').map_or((code, ""), |(key, value)| (key, value.trim()));
+    let is_key = key.starts_with(|c: char| c.is_ascii_alphabetic())
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
+    // An item of one word is a value.
+    let is_other = code.contains(": ") || code.ends_with(':') || is_item && value.is_empty();
+    // The line is quoted, and it may be the value of the key above it.
+    let above =
+        above.split(':').next().unwrap_or_default().trim_start_matches([' ', '-', '"', '\'']);
+    if !is_key || is_other || is_sensitive_name(key) || is_sensitive_name(above) {
+        return None;
+    }
+    let start = line.find(key).unwrap_or_default();
+    let column = line[..start].chars().count() + 1;
+    let location = Location { line: index + 1, column, width: key.chars().count() };
+    let expected = format!("`{key}:`, with a space or a new line behind the colon");
+    Some((location, Mismatch::new(format!("`{key}` without a colon"), expected)))
+}
