@@ -12,7 +12,7 @@
 //! - `output.rs`: writes a response, with back-pressure.
 //! - `tunnel.rs`: the bytes of another protocol, after an upgrade.
 //! - `handshake.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
-//! - `http2.rs`: a connection of HTTP/2.
+//! - `http2.rs`: an HTTP/2 connection.
 
 mod handshake;
 mod http2;

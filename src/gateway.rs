@@ -144,7 +144,7 @@ pub struct Peer {
     pub address: IpAddr,
     /// What its address uses.
     pub usage: ClientHandle,
-    /// Its address and the listener's, as the PROXY protocol tells them.
+    /// Its address and the listener's, as the PROXY protocol reports them.
     pub proxied: ProxiedClient,
     /// Its address as forwarding headers show it.
     pub forwarding: PeerAddress,

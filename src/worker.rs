@@ -352,7 +352,7 @@ impl Worker {
         let peer = client::canonical_address(address.ip());
         let rules = self.listener_rules(origin.listener);
         let http = self.shared.live.snapshot().http;
-        // The PROXY protocol tells the client behind a load balancer only later.
+        // The PROXY protocol names the client behind a load balancer only later.
         let is_balancer = rules.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
         if !is_balancer && !self.admit_client(&mut permit, peer) {
             return;

@@ -112,7 +112,7 @@ impl Response {
         }
     }
 
-    /// Whether the head is a trailers-only response of gRPC, whose fields a client reads as metadata.
+    /// Whether the head is a trailers-only gRPC response, whose fields a client reads as metadata.
     pub fn is_trailers_only(&self) -> bool {
         let fields = self.upstream.as_ref().map_or(&self.fields, |head| &head.fields);
         fields.contains("grpc-status")

@@ -30,14 +30,14 @@ struct Habit {
 }
 
 const HABITS: [Habit; 10] = [
-    Habit { phrase: ", too.", instead: "`also` in its place, or nothing", limit: 18 },
+    Habit { phrase: ", too.", instead: "`also` in its place, or nothing", limit: 1 },
     Habit { phrase: ", too;", instead: "`also` in its place, or nothing", limit: 0 },
-    Habit { phrase: ", too:", instead: "`also` in its place, or nothing", limit: 3 },
-    Habit { phrase: " of http/2", instead: "`HTTP/2 frames`", limit: 49 },
-    Habit { phrase: " of grpc", instead: "`a gRPC status`", limit: 13 },
-    Habit { phrase: " told ", instead: "reported, logged, exposed", limit: 4 },
-    Habit { phrase: " so many ", instead: "the number, or its name", limit: 3 },
-    Habit { phrase: " those that ", instead: "the noun", limit: 55 },
+    Habit { phrase: ", too:", instead: "`also` in its place, or nothing", limit: 0 },
+    Habit { phrase: " of http/2", instead: "`HTTP/2 frames`", limit: 2 },
+    Habit { phrase: " of grpc", instead: "`a gRPC status`", limit: 1 },
+    Habit { phrase: " told ", instead: "reported, logged, exposed", limit: 1 },
+    Habit { phrase: " so many ", instead: "the number, or its name", limit: 1 },
+    Habit { phrase: " those that ", instead: "the noun", limit: 15 },
     Habit { phrase: " others that ", instead: "the noun", limit: 1 },
     Habit { phrase: " what is there", instead: "the noun", limit: 0 },
 ];

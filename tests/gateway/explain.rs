@@ -143,7 +143,7 @@ fn assert_explanation_matches(
     }
 }
 
-/// Whether a library of HTTP/2 sends this request.
+/// True if an HTTP/2 library sends this request.
 fn is_valid_in_http2(method: &str, url: &str, headers: &[&str]) -> bool {
     let fields = headers.iter().all(|line| {
         let (name, value) = line.split_once(':').unwrap_or((" ", ""));

@@ -75,7 +75,7 @@ pub(super) struct Explanation {
     upstream_protocol: Option<UpstreamProtocol>,
     /// The request target that is forwarded.
     forwarded: Option<String>,
-    /// Whether the request is of gRPC.
+    /// True if it is a gRPC request.
     #[serde(skip)]
     is_grpc: bool,
     /// The form of an error's body.
