@@ -51,9 +51,9 @@ pub enum PayloadError {
     Geometry,
     /// Well-formed, but hashed with another seed.
     Seed,
-    /// So many bits are set that almost every token seems active.
+    /// Almost every token seems active, because most bits are set.
     Saturated,
-    /// The key in Redis is not a hash, or its fields are not those that gateways write.
+    /// The key in Redis is not a hash, or it lacks the fields that gateways write.
     WrongType,
 }
 

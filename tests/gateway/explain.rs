@@ -475,3 +475,31 @@ routes: [{name: all, match: {path: '/{*rest}'}, upstream: app}]
     let text = run(&["explain", "-c", &config, "/a", "-H", "x-user: 7"]);
     assert!(text.contains("\ntarget     10.0.0."), "{text}");
 }
+
+#[test]
+fn what_a_refused_request_has_found_is_explained() {
+    let upstream = Upstream::hello();
+    let tiers = "tiers: [{match: {part: client_ip, values: [0.0.0.0/0]}, quota: unlimited}]";
+    let text = format!(
+        "
+upstreams: {{origin: {{targets: ['{}']}}}}
+limits: {{free: {{quota: 9, window: 10h, key: [client_ip], {tiers}}}}}
+routes:
+  - {{name: small, match: {{path: /small}}, upstream: origin, limits: [free], max_body: 10B}}
+  - {{name: canary, match: {{path: /items, weight: 5}}, upstream: origin}}
+  - {{name: items, match: {{path: /items}}, upstream: origin, cors: {{origins: ['*']}}, deny: [127.0.0.1/32]}}
+",
+        upstream.target()
+    );
+    let (config, _directory) = configuration(&text);
+    let small = explained(&config, "POST", "/small", &["Content-Length: 11"]);
+    assert_eq!((&small["status"], &small["decision"]), (&json!(413), &json!("not_checked")));
+    assert_eq!((&small["unlimited"], &small["limits"]), (&json!(["free"]), &json!([])));
+    let denied = explained(&config, "GET", "/items", &[]);
+    assert_eq!((&denied["status"], &denied["decision"]), (&json!(403), &json!("denied")));
+    assert_eq!(denied["changes"]["shares"], json!([{"route": "canary", "callers": 5}]));
+    let headers = ["Origin: http://web.test", "Access-Control-Request-Method: GET"];
+    let preflight = explained(&config, "OPTIONS", "/items", &headers);
+    assert_eq!((&preflight["status"], &preflight["decision"]), (&json!(403), &json!("denied")));
+    assert_eq!(preflight["changes"]["shares"], json!([]));
+}

@@ -1,4 +1,4 @@
-//! Restarts under load: what clients of other projects lose when a gateway is told to stop.
+//! Restarts under load: what clients of other projects lose when a gateway stops.
 
 use std::{fs, io::Write, thread, time::Duration};
 
