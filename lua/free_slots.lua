@@ -1,4 +1,4 @@
--- The free slots of a leaky bucket: those that were refunded while later ones are still taken. Twin of
+-- The free slots of a leaky bucket: slots that were refunded while later ones are still taken. Twin of
 -- src/limit/free_slots.rs.
 --
 -- In a record: runs of adjacent slots, the soonest first: at (6 bytes, ms), fraction (4 bytes), slots (4

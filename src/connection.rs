@@ -9,11 +9,12 @@
 //!
 //! - `connection.rs`: the life of a connection: receive, respond, drain, linger.
 //! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::transport::ClientStream).
-//! - `output.rs`: writes a response, with back-pressure.
+//! - `output.rs`: writes a response, with back-pressure; `body_wait.rs`: its deadlines and waits, shared with HTTP/2.
 //! - `tunnel.rs`: the bytes of another protocol, after an upgrade.
 //! - `handshake.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
-//! - `http2.rs`: a connection of HTTP/2.
+//! - `http2.rs`: an HTTP/2 connection.
 
+mod body_wait;
 mod handshake;
 mod http2;
 mod input;

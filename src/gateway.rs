@@ -10,7 +10,7 @@
 //!
 //! - `context.rs`, `request_id.rs`, `request_trace.rs`, `spans.rs`: the state of one request, its log line and its trace.
 //! - `rules.rs`: the snapshot with the worker's counters and pools.
-//! - `plan.rs`: the decision of [`plan::decide`](crate::plan::decide).
+//! - `plan.rs`: executes the decision of [`plan::decide`](crate::plan::decide), up to the limits.
 //! - `in_flight.rs`: the bound on requests in flight of one client address.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
@@ -66,6 +66,7 @@ use self::{
     date::DateCache,
     draft_response::{DraftResponse, is_extended_connect},
     mirror::Mirrors,
+    plan::CheckedRequest,
     request_id::RequestIds,
     rules::{RulesCache, WorkerRules},
 };
@@ -82,10 +83,9 @@ use crate::{
     error::GatewayError,
     http1::{Fields, FramingError, RequestHead, Version},
     identity::client::mask_address,
-    limit::Admission,
     live::LiveSnapshot,
     metrics::{Metrics, RouteCounters, WorkerMetrics},
-    plan::{NextStep, RoutePlan, Via},
+    plan::Via,
     respond::{self, ErrorForm},
     snapshot::Action,
     store::{CounterStore, StoreHandle},
@@ -96,6 +96,9 @@ use crate::{
     transport::ClientStream,
     upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
 };
+
+/// Ticks from one removal of idle upstream connections to the next.
+const TICKS_PER_POOL_SWEEP: u32 = 10;
 
 /// The state that all threads of a process share.
 pub struct Shared {
@@ -144,7 +147,7 @@ pub struct Peer {
     pub address: IpAddr,
     /// What its address uses.
     pub usage: ClientHandle,
-    /// Its address and the listener's, as the PROXY protocol tells them.
+    /// Its address and the listener's, as the PROXY protocol reports them.
     pub proxied: ProxiedClient,
     /// Its address as forwarding headers show it.
     pub forwarding: PeerAddress,
@@ -218,32 +221,18 @@ impl Gateway {
         self.shared.clients.usage(mask_address(address, prefix))
     }
 
-    /// Closes upstream connections that were idle too long, and drops replaced rules even if no
-    /// request arrives. Call it about once a second.
-    pub fn sweep_pools(&self) {
-        self.cache.get(&self.shared, &self.metrics);
-        self.cache.sweep_pools();
-    }
-
-    /// Closes idle upstream connections that other workers need. Call it about every 100 ms.
-    pub fn yield_connections(&self) {
-        self.cache.yield_connections();
-    }
-
-    /// Renews the concurrency leases that are due. Call it about every 100 ms.
-    pub fn renew_leases(&self) {
-        self.leases.renew();
-    }
-
-    /// Expires the deadlines of copies of requests. Call it about every 100 ms.
-    pub fn sweep_mirrors(&self) {
+    /// Does the chores that are due. Call it every 100 ms with the number of the call.
+    pub fn tick(&self, count: u32) {
         self.mirrors.sweep();
-    }
-
-    /// Flushes access log lines that have been buffered for a second. Call it about every 100 ms.
-    pub fn flush_log(&self) {
+        self.leases.renew();
+        self.cache.yield_connections();
         if let Some(log) = &self.access_log {
             log.flush_if_older(self.coarse_clock.now());
+        }
+        if count.is_multiple_of(TICKS_PER_POOL_SWEEP) {
+            // Drops replaced rules even if no request arrives.
+            self.cache.get(&self.shared, &self.metrics);
+            self.cache.sweep_pools();
         }
     }
 
@@ -306,38 +295,12 @@ impl Gateway {
         peer: &Peer,
         context: &mut RequestContext,
     ) -> Result<DraftResponse, GatewayError> {
-        match self.decide(peer, context).ok_or(GatewayError::MalformedTarget)? {
-            NextStep::Answer(answer) => {
-                context.admission = Admission::Unlimited;
-                Ok(DraftResponse::Local(cors::answer(&answer, context)))
-            }
-            NextStep::Refuse(refusal) => {
-                context.admission = refusal.admission();
-                if context.admission == Admission::Denied {
-                    context.counters.denied.add(1);
-                }
-                Err(refusal.error)
-            }
-            NextStep::Proceed(plan) => self.proceed(peer, plan, context).await,
-        }
-    }
-
-    /// Makes the checks that need state, in this order: requests in flight of the client's address, the throttle,
-    /// the limits. Then the route's action follows.
-    async fn proceed(
-        &self,
-        peer: &Peer,
-        mut plan: RoutePlan,
-        context: &mut RequestContext,
-    ) -> Result<DraftResponse, GatewayError> {
+        let admitted = match self.check(peer, context)? {
+            CheckedRequest::Answered(reply) => return Ok(DraftResponse::Local(reply)),
+            CheckedRequest::Admitted(admitted) => admitted,
+        };
         let rules = &Rc::clone(&context.rules);
-        self.take_plan(&mut plan, context);
-        self.count_in_flight(context)?;
-        let route = &rules.snapshot.routes[plan.route];
-        let timeout = route.request_timeout.map(|timeout| timeout.as_millis() as u64);
-        context.client.state().set_request_timeout(timeout);
-        self.admit(context)?;
-        context.admission = Admission::Unlimited;
+        let route = &rules.snapshot.routes[admitted.route];
         if !context.limits.is_empty() {
             self.charge(context).await?;
             if context.limits.iter().any(is_delayed) {
@@ -350,10 +313,10 @@ impl Gateway {
         }
         match &route.action {
             Action::Upstream(upstream) => {
-                self.forward(rules, plan.route, upstream, peer, context).await
+                self.forward(rules, admitted.route, upstream, peer, context).await
             }
             Action::Status(limits) => {
-                self.quota_status(limits, &plan.status_requests, context).await
+                self.quota_status(limits, &admitted.status_requests, context).await
             }
             Action::Redirect(redirect) => route_reply::redirect(redirect, context),
             Action::Respond(fixed) => Ok(route_reply::respond(fixed, context)),

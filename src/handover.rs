@@ -1,5 +1,5 @@
-//! Listening sockets that this process did not open itself: those of its predecessor in an upgrade, and those that a
-//! service manager passes (socket activation).
+//! Listening sockets that this process did not open itself: its predecessor in an upgrade, or a service
+//! manager (socket activation), passes them.
 //!
 //! A gateway that is upgraded starts its program again ([`Successor`]), and sends its listening sockets over a stream
 //! socket, which is the new process's standard input. The new process accepts on the same sockets and says so

@@ -137,7 +137,7 @@ impl ConnectionProtocol {
         usize::from(self.is_http2) * 2 + usize::from(self.is_tls)
     }
 
-    /// Its name in metrics, as in the access log. A connection of HTTP/1 may also carry HTTP/1.0.
+    /// Its name in metrics, as in the access log. An HTTP/1 connection may also carry HTTP/1.0.
     pub fn label(self) -> &'static str {
         if self.is_http2 { "HTTP/2" } else { "HTTP/1.1" }
     }

@@ -37,7 +37,8 @@ use smallvec::SmallVec;
 
 pub use self::{
     decision::{
-        DecisionInput, LocalAnswer, NextStep, RequestDecision, RequestRefusal, RoutePlan, decide,
+        DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision, RequestRefusal,
+        RoutePlan, decide,
     },
     evidence::{CallerShare, Evidence},
     location::PublicUrl,
@@ -167,8 +168,8 @@ impl<'r> RequestAttributes<'r> {
             }),
             Lookup::Undecided(_) => Err(RequestRefusal {
                 error: ambiguous.unwrap_or(GatewayError::NoRoute),
-                route: None,
-                is_undecided: true,
+                route: RefusedRoute::Undecided,
+                caller: None,
             }),
             Lookup::MethodNotAllowed(methods) => {
                 Err(GatewayError::MethodNotAllowed(methods).into())

@@ -7,7 +7,7 @@
 //! - `problem.rs`: the problem document (RFC 9457) of a request that was refused or failed.
 //! - `accept.rs`, `page.rs`: which clients get a page instead, and the page.
 //! - `cors.rs`: the headers of cross-origin resource sharing, and preflights.
-//! - `grpc.rs`: the response of gRPC to such a request.
+//! - `grpc.rs`: the gRPC response to such a request.
 //! - `quota_status.rs`: the JSON of a route that reports quotas.
 //! - `limit_report.rs`: one limit and its outcome, and whether responses show it.
 //!

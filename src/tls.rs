@@ -29,9 +29,9 @@ use rustls::crypto::CryptoProvider;
 
 use crate::file::FileError;
 
-/// The protocol name of HTTP/2 in ALPN.
+/// ALPN's protocol name for HTTP/2.
 pub const ALPN_HTTP2: &[u8] = b"h2";
-/// The protocol name of HTTP/1.1 in ALPN.
+/// ALPN's protocol name for HTTP/1.1.
 pub const ALPN_HTTP1: &[u8] = b"http/1.1";
 
 /// Why a certificate, a key or a list of authorities cannot be used.

@@ -1,4 +1,4 @@
-//! The client side of HTTP/1.1 and HTTP/2: forwards requests to upstream servers.
+//! The HTTP/1.1 and HTTP/2 client: forwards requests to upstream servers.
 //!
 //! A request is retried only if that is safe. Headers that must not be forwarded are dropped, and a client
 //! cannot remove a header that limits count by. Idle connections are pooled per worker and endpoint. Load,

@@ -1,5 +1,5 @@
-//! The formats of `GET /metrics`: `OpenMetrics` 1.0, and Prometheus' text format 0.0.4 for those that do not ask
-//! for it.
+//! The formats of `GET /metrics`: `OpenMetrics` 1.0, and Prometheus' text format 0.0.4 for clients that do not
+//! accept it.
 
 use std::fmt::Write;
 

@@ -3,7 +3,7 @@
 //!
 //! - DNS rebinding: a page whose own name resolves to this port can read responses. Its requests have that
 //!   name as `Host`, so only IP addresses, `localhost` and configured names are accepted.
-//! - Cross-site requests: a page of another origin cannot read responses, but can send requests. Those that
+//! - Cross-site requests: a page of another origin cannot read responses, but can send requests. Requests that
 //!   change something are refused.
 
 use std::{net::IpAddr, sync::Arc};

@@ -283,7 +283,7 @@ impl MetricsCollector {
         self.encode_logs(encoder)
     }
 
-    /// Client connections by protocol, those that failed before HTTP, and the certificates.
+    /// Client connections by protocol, connections that failed before HTTP, and the certificates.
     fn encode_openings(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &self.0.metrics;
         let help = "Client connections on which HTTP began, by protocol";

@@ -79,7 +79,7 @@ fn describe(operation: &Operation, path: &str, generator: &mut SchemaGenerator) 
     described
 }
 
-/// Adds `errors` to the responses of an operation, except those that it describes itself.
+/// Adds `errors` to the responses of an operation, except errors that it describes itself.
 fn add_errors(
     operation: &mut Value,
     errors: &[(u16, &'static str)],

@@ -1,4 +1,4 @@
-//! The bearer token of the admin API: refuses requests without it, except those that need none.
+//! The bearer token of the admin API: refuses requests without it, except requests that need none.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! [`Notifier`]: tells a service manager such as systemd what the process does (`sd_notify`).
+//! [`Notifier`]: reports the state of the process to a service manager such as systemd (`sd_notify`).
 
 use std::{
     os::{

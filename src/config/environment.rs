@@ -66,7 +66,7 @@ pub(super) fn resolve(
     Ok(Some(resolved))
 }
 
-/// `text` with `...` in the place of each default: a default may be a password, too.
+/// `text` with `...` in the place of each default: a default may also be a password.
 pub(super) fn without_defaults(text: &str) -> String {
     let (mut shown, mut rest) = (String::new(), text);
     while let Some(at) = rest.find('$') {

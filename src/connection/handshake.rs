@@ -191,7 +191,7 @@ async fn open(
     })
 }
 
-/// Reads until the bytes are the preface of HTTP/2 or differ from it. Returns whether they are the
+/// Reads until the bytes are the HTTP/2 preface or differ from it. Returns whether they are the
 /// preface.
 async fn read_preface(socket: &mut TcpStream, before: &mut ReadBuffer) -> io::Result<bool> {
     let mut bytes = [0; PREFACE.len()];

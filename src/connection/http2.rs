@@ -1,4 +1,4 @@
-//! A client connection of HTTP/2 (RFC 9113): accepts streams and drives them.
+//! An HTTP/2 client connection (RFC 9113): accepts streams and drives them.
 //!
 //! One task drives the connection and all of its streams, so nothing is locked or sent between tasks
 //! of the gateway. Each stream is one request with a state and deadlines of its own: `stream.rs`. The
@@ -64,7 +64,7 @@ const MAX_STREAMS_PER_POLL: u32 = 16;
 
 type Http2Server = server::Connection<PrefixedStream, Bytes>;
 
-/// A client connection of HTTP/2.
+/// An HTTP/2 client connection.
 pub struct ClientHttp2Connection {
     state: StateCell,
     coarse_clock: CoarseClock,
@@ -75,7 +75,7 @@ pub struct ClientHttp2Connection {
     /// Requests that the connection may still carry; `None` is unlimited.
     requests_left: Cell<Option<u32>>,
     flood: FloodDetector,
-    /// When the client was told to open no further streams.
+    /// When the client was asked to open no further streams.
     closing_since: Cell<Option<CoarseTime>>,
     /// Bytes of the heads of the open streams.
     head_bytes: Cell<usize>,

@@ -4,18 +4,18 @@ use std::task::{Context, Poll};
 
 use http::{Method, StatusCode};
 
-use super::{Connection, Disposition, MAX_DRAINED};
+use super::{
+    Connection, Disposition, MAX_DRAINED,
+    body_wait::{MAX_POLL_ROUNDS, await_client_read, check_deadlines},
+};
 use crate::{
-    connection_state::{CloseMode, Timeout, Wait},
+    connection_state::{CloseMode, Wait},
     gateway::{Content, RequestContext, Response},
     http1::{BodyEncoder, Buffer, Version},
     telemetry::CutReason,
     transport::{read_buffer::READ_SIZE, socket::yield_turn},
-    upstream::{ReadAheadOutcome, ResponseBody},
+    upstream::ResponseBody,
 };
-
-/// Most reads and writes in one poll; then the task yields to others.
-const MAX_POLL_ROUNDS: usize = 16;
 
 /// A response that is being written. The request is logged when `context` is dropped.
 struct ResponseWriter<'a> {
@@ -150,12 +150,7 @@ impl ResponseWriter<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let state = &self.connection.state;
         for _ in 0..MAX_POLL_ROUNDS {
-            match state.timeout() {
-                Some(Timeout::ClientRead) => return Poll::Ready(Err(CutReason::ClientTimeout)),
-                Some(Timeout::ResponseIdle) => return Poll::Ready(Err(CutReason::UpstreamIdle)),
-                Some(Timeout::Response) => return Poll::Ready(Err(CutReason::ResponseBodyTimeout)),
-                _ => {}
-            }
+            check_deadlines(state)?;
             if self.stream.is_some() && self.unsent.bytes().len() < READ_SIZE && self.fill(cx) {
                 continue;
             }
@@ -168,8 +163,7 @@ impl ResponseWriter<'_> {
                     }
                     Poll::Ready(_) => return Poll::Ready(Err(CutReason::ClientClosed)),
                     Poll::Pending => {
-                        state.begin_client_read_wait();
-                        return self.read_ahead(cx);
+                        return await_client_read(state, self.stream.as_mut(), cx);
                     }
                 }
             }
@@ -188,19 +182,6 @@ impl ResponseWriter<'_> {
         }
         yield_turn(cx);
         Poll::Pending
-    }
-
-    /// Reads on while the client does not. Ready with an error if it has lost its place at the upstream.
-    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
-        let Some(stream) = &mut self.stream else { return Poll::Pending };
-        match stream.read_ahead(cx) {
-            ReadAheadOutcome::Unpaced => Poll::Pending,
-            ReadAheadOutcome::Paced => {
-                self.connection.state.set_wake_on_sweep(true);
-                Poll::Pending
-            }
-            ReadAheadOutcome::Lost => Poll::Ready(Err(CutReason::ClientSlow)),
-        }
     }
 
     /// Ready when the kernel has all of the response. With TLS it may still be in the session, and so may the

@@ -181,7 +181,7 @@ fn reserves_slot_or_permit(limit: &ChargedLimit) -> bool {
     matches!(limit.limit().algorithm, Algorithm::Concurrency | Algorithm::LeakyBucket)
 }
 
-/// The refunds of all charges, except those that a [`ConcurrencyPermits`] refunds.
+/// The refunds of all charges, except refunds of permits, which a [`ConcurrencyPermits`] refunds.
 fn refunds(charges: &[OwnedCharge], verdict: &Verdict) -> SmallVec<[Correction; 2]> {
     let charged = charges.iter().zip(&verdict.outcomes).filter(|_| verdict.admitted);
     let refund = |(OwnedCharge { limit, key, cost }, outcome): (&OwnedCharge, &Outcome)| {

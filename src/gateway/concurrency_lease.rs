@@ -2,7 +2,7 @@
 //!
 //! A lease is renewed while its request is in flight, and released when the request's context drops
 //! the [`ConcurrencyPermits`]. All leases of a worker are in one table, in which the worker's sweep
-//! finds those that are due. If a request ends while its lease is being renewed, the lease is
+//! finds the leases that are due. If a request ends while its lease is being renewed, the lease is
 //! released after the renewal.
 
 use std::{

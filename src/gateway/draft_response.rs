@@ -42,7 +42,7 @@ impl DraftResponse {
     }
 }
 
-/// Whether the request is an extended CONNECT of HTTP/2 (RFC 8441).
+/// Whether the request is an HTTP/2 extended CONNECT (RFC 8441).
 pub(super) fn is_extended_connect(head: &RequestHead) -> bool {
     head.version == Version::Http2 && requested_protocol(head).is_some()
 }

@@ -51,8 +51,8 @@ pub struct ResponseTimeouts {
 }
 
 impl Response {
-    /// Writes the header fields to `out`, without those that delimit the body or concern the connection:
-    /// `Content-Length`, `Transfer-Encoding`, `Connection`.
+    /// Writes the header fields to `out`, except the fields that delimit the body or concern the
+    /// connection: `Content-Length`, `Transfer-Encoding`, `Connection`.
     pub fn write_fields(&self, out: &mut impl FieldSink) {
         let routed = self.context.routed();
         let rules = routed.and_then(|request| request.route.edits.response_headers.as_ref());
@@ -112,7 +112,7 @@ impl Response {
         }
     }
 
-    /// Whether the head is a trailers-only response of gRPC, whose fields a client reads as metadata.
+    /// Whether the head is a trailers-only gRPC response, whose fields a client reads as metadata.
     pub fn is_trailers_only(&self) -> bool {
         let fields = self.upstream.as_ref().map_or(&self.fields, |head| &head.fields);
         fields.contains("grpc-status")

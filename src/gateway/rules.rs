@@ -143,7 +143,7 @@ impl WorkerRules {
     }
 }
 
-/// The headers that limits of `route` depend on, and those that it removes or replaces. Sorted, without duplicates.
+/// The headers that limits of `route` depend on, and headers that it removes or replaces. Sorted, without duplicates.
 fn protected_names(route: &Route, tokens: &[CredentialSource]) -> Vec<HeaderName> {
     let mut names = counted_headers(&route.limits, tokens);
     let rules = route.edits.request_headers.iter();

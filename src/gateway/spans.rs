@@ -1,4 +1,4 @@
-//! The trace of a request: whether it is sampled, and what its span tells.
+//! The trace of a request: whether it is sampled, and what its span records.
 
 use std::sync::Arc;
 

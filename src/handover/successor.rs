@@ -24,7 +24,7 @@ use rustix::net::{
 
 use super::{PassedSockets, Passer};
 
-/// The environment variable that tells a process that its standard input is a handover.
+/// The environment variable by which a process learns that its standard input is a handover.
 pub const VARIABLE: &str = "TIDEGATE_HANDOVER";
 
 /// Variables that are meant for this process alone.

@@ -33,7 +33,7 @@ pub fn to_fields(map: &HeaderMap) -> Fields {
 ///
 /// # Errors
 ///
-/// They are longer than trailers of HTTP/1 may be.
+/// They are longer than HTTP/1 trailers may be.
 pub fn to_trailers(map: &HeaderMap) -> Result<Fields, FramingError> {
     let line = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 4;
     if map.iter().map(line).sum::<usize>() > MAX_TRAILERS {

@@ -15,7 +15,7 @@ const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The protocol that a request asks to switch to, as sent; `None` if the request asks for none, or for one
 /// that is not forwarded.
 ///
-/// The request has no body and is not of HTTP/1.0, `Connection` lists `upgrade`, and `Upgrade` names exactly
+/// The request has no body and is not HTTP/1.0, `Connection` lists `upgrade`, and `Upgrade` names exactly
 /// one protocol that [`is_tunnelled`].
 pub fn requested_protocol(head: &RequestHead) -> Option<&str> {
     let can_upgrade = head.connection.upgrade

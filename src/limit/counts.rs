@@ -30,7 +30,7 @@ impl Counts {
         }
     }
 
-    /// The first `length` counters; allocates those that are missing.
+    /// The first `length` counters; allocates the missing ones.
     pub fn prefix_mut(&mut self, length: usize) -> &mut [u32] {
         if length > INLINE_LEN && self.as_slice().len() < length {
             self.grow(length);

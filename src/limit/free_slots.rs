@@ -1,4 +1,4 @@
-//! The free slots of a leaky bucket: those that were refunded while later ones are still taken.
+//! The free slots of a leaky bucket: slots that were refunded while later ones are still taken.
 //!
 //! Positions are in units of `1 / rate` ms after now, as in `GcraState::backlog`; a slot is `window` units
 //! long. A run keeps the exact position of its first slot, so the distance between slots never changes.

@@ -247,7 +247,7 @@ proptest! {
         let before = simulation.decide_after(0, 0);
         let after = simulation.step(0, Event::Overdraw(cost));
         prop_assert_eq!(after.used, before.used + u64::from(cost));
-        // A leaky bucket may have free slots before those that were overdrawn.
+        // A leaky bucket may have free slots before the overdrawn ones.
         let left = after.limit.saturating_sub(after.used);
         let bucket = history.0 == Algorithm::LeakyBucket;
         prop_assert!(after.remaining == left || bucket && after.remaining > left);

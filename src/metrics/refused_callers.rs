@@ -56,7 +56,7 @@ impl RefusedCallers {
 
     /// Begins a new window if the current one is over.
     fn rotate(&mut self, now: u64) {
-        // A clock that was set back begins a new window, too.
+        // A clock that was set back also begins a new window.
         let age = now.checked_sub(self.since).unwrap_or(WINDOW);
         if age < WINDOW {
             return;

@@ -67,10 +67,23 @@ pub enum LocalAnswer {
 pub struct RequestRefusal {
     /// The error.
     pub error: GatewayError,
-    /// The index of the route that the request had found.
-    pub route: Option<usize>,
-    /// True if conditions of routes could not be decided.
-    pub is_undecided: bool,
+    /// The route that the request had found.
+    pub route: RefusedRoute,
+    /// The caller, if it had been read for the throttle.
+    pub caller: Option<Caller>,
+}
+
+/// The route that a refused request had found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RefusedRoute {
+    /// No route.
+    None,
+    /// No route: conditions of routes could not be decided.
+    Undecided,
+    /// The route with this index, whose `cors` answers the preflights of other clients.
+    Preflight(usize),
+    /// The route with this index.
+    Matched(usize),
 }
 
 /// The plan of a request on its route.
@@ -85,17 +98,29 @@ pub struct RoutePlan {
     pub status_requests: Vec<LimitRequest>,
     /// The hash that the upstream chooses a target by; `None` for other policies, and for ambiguous parts.
     pub target_key: Option<u64>,
+    /// The error that refuses the request once the throttle has admitted its caller, before a limit is charged.
+    pub refused_after_throttle: Option<GatewayError>,
 }
 
 impl From<GatewayError> for RequestRefusal {
     fn from(error: GatewayError) -> Self {
-        Self { error, route: None, is_undecided: false }
+        Self { error, route: RefusedRoute::None, caller: None }
+    }
+}
+
+impl RefusedRoute {
+    /// The index of the route.
+    pub fn index(self) -> Option<usize> {
+        match self {
+            Self::None | Self::Undecided => None,
+            Self::Preflight(index) | Self::Matched(index) => Some(index),
+        }
     }
 }
 
 impl RequestRefusal {
-    fn on_route(index: usize) -> impl FnOnce(GatewayError) -> Self {
-        move |error| Self { error, route: Some(index), is_undecided: false }
+    fn at(route: RefusedRoute) -> impl FnOnce(GatewayError) -> Self {
+        move |error| Self { error, route, caller: None }
     }
 
     /// How the access log calls it.
@@ -114,7 +139,7 @@ impl NextStep {
         match self {
             Self::Answer(LocalAnswer::Preflight(route)) => Some(*route),
             Self::Answer(_) => None,
-            Self::Refuse(refusal) => refusal.route,
+            Self::Refuse(refusal) => refusal.route.index(),
             Self::Proceed(plan) => Some(plan.route),
         }
     }
@@ -123,7 +148,7 @@ impl NextStep {
 /// Decides a request: what the gateway does, `explain` prints and `replay` counts.
 ///
 /// These are the checks that need no state; a new one belongs here. Of a request that proceeds, the gateway
-/// then checks what needs state: see `Gateway::proceed`.
+/// then checks what needs state: see `Gateway::enter_route`.
 #[inline]
 pub fn decide(
     snapshot: &Snapshot,
@@ -186,41 +211,53 @@ fn decide_on_route(
     }
     if let Some(index) = attributes.find_preflight(snapshot, &input.evidence) {
         check_access(&snapshot.routes[index], attributes.client)
-            .map_err(RequestRefusal::on_route(index))?;
+            .map_err(RequestRefusal::at(RefusedRoute::Preflight(index)))?;
         return Ok(NextStep::Answer(LocalAnswer::Preflight(index)));
     }
     let matched = attributes.find_route(snapshot, &input.evidence)?;
-    let (index, route) = (matched.index, matched.route);
-    check_access(route, attributes.client).map_err(RequestRefusal::on_route(index))?;
-    let plan = plan_route(&matched, input).map_err(RequestRefusal::on_route(index))?;
-    match length {
-        BodyLength::Known(length) if length > route.max_body => {
-            Err(RequestRefusal::on_route(index)(GatewayError::BodyTooLong(route.max_body)))
-        }
-        _ => Ok(NextStep::Proceed(plan)),
+    let refused = RefusedRoute::Matched(matched.index);
+    check_access(matched.route, attributes.client).map_err(RequestRefusal::at(refused))?;
+    let mut plan = RoutePlan::new(matched.index);
+    match plan.read(&matched, input, length) {
+        Ok(()) => Ok(NextStep::Proceed(plan)),
+        Err(error) => Err(RequestRefusal { error, route: refused, caller: plan.caller }),
     }
 }
 
-/// Reads the caller, the charges and the target's key.
-#[inline]
-fn plan_route(
-    matched: &MatchedRoute<'_>,
-    input: &DecisionInput<'_>,
-) -> Result<RoutePlan, GatewayError> {
-    let route = matched.route;
-    matched.with_subject(|subject| {
-        let caller = match input.throttle_secret {
-            Some(secret) if route.throttle => {
-                Some(Caller::of(subject, secret).map_err(GatewayError::Ambiguous)?)
+impl RoutePlan {
+    fn new(route: usize) -> Self {
+        Self {
+            route,
+            caller: None,
+            charges: LimitRequests::new(),
+            status_requests: Vec::new(),
+            target_key: None,
+            refused_after_throttle: None,
+        }
+    }
+
+    /// Reads the caller, the charges, the target's key, and the body's length.
+    #[inline]
+    fn read(
+        &mut self,
+        matched: &MatchedRoute<'_>,
+        input: &DecisionInput<'_>,
+        length: BodyLength,
+    ) -> Result<(), GatewayError> {
+        let route = matched.route;
+        matched.with_subject(|subject| {
+            if let Some(secret) = input.throttle_secret.filter(|_| route.throttle) {
+                let caller = Caller::of(subject, secret).map_err(GatewayError::Ambiguous)?;
+                self.caller = Some(caller);
             }
-            _ => None,
-        };
-        Ok(RoutePlan {
-            route: matched.index,
-            caller,
-            charges: limit_requests(route, subject, input.key_secret)?,
-            status_requests: status_requests(route, subject, input.key_secret)?,
-            target_key: route.hash_key.as_ref().and_then(|plan| target_key(plan, subject)),
-        })
-    })
+            self.charges = limit_requests(route, subject, input.key_secret)?;
+            self.status_requests = status_requests(route, subject, input.key_secret)?;
+            self.target_key = route.hash_key.as_ref().and_then(|plan| target_key(plan, subject));
+            Ok(())
+        })?;
+        if matches!(length, BodyLength::Known(length) if length > route.max_body) {
+            self.refused_after_throttle = Some(GatewayError::BodyTooLong(route.max_body));
+        }
+        Ok(())
+    }
 }

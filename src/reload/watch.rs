@@ -33,7 +33,7 @@ struct WatchedFolders {
     watcher: RecommendedWatcher,
     /// Their devices and inodes: a folder that was replaced is another one.
     folders: BTreeMap<PathBuf, Option<(u64, u64)>>,
-    /// Those that cannot be watched, each of which was logged.
+    /// Folders that cannot be watched, each of which was logged.
     unwatched: BTreeSet<PathBuf>,
 }
 

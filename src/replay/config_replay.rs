@@ -15,7 +15,10 @@ use crate::{
     http1::{BodyLength, Fields, RequestHead, is_origin_form},
     identity::{CredentialSource, KeySecret},
     limit::{Adjustment, Admission, Algorithm, Change, Charge},
-    plan::{self, DecisionInput, Evidence, LimitRequests, LocalAnswer, NextStep, RequestView},
+    plan::{
+        self, DecisionInput, Evidence, LimitRequests, LocalAnswer, NextStep, RefusedRoute,
+        RequestView,
+    },
     snapshot::{LimitPolicy, LimitRequest, Snapshot},
     store::memory::MemoryStore,
 };
@@ -222,9 +225,9 @@ impl ConfigReplay {
         target: &[u8],
         limit_requests: &mut LimitRequests,
     ) -> Result<PlannedRequest, GatewayError> {
-        if *method == Method::CONNECT {
-            // A log may not have its target, which is a host.
-            return Err(GatewayError::MethodNotSupported(Method::CONNECT));
+        if matches!(*method, Method::CONNECT | Method::TRACE) {
+            // A log may not have the target of a `CONNECT`, which is a host.
+            return Err(GatewayError::MethodNotSupported(method.clone()));
         }
         let host = if request.host.is_empty() { "localhost" } else { request.host };
         let parts = [method.as_str().as_bytes(), b" ", target, b" HTTP/1.1\r\nHost: "];
@@ -264,8 +267,10 @@ impl ConfigReplay {
                 PlannedRequest::Routed { route: route as u32, limit_requests: 0, status }
             }
             NextStep::Refuse(refusal) => match refusal.route {
-                _ if refusal.is_undecided => PlannedRequest::Undecided,
-                Some(route) if refusal.admission() == Admission::Denied => {
+                RefusedRoute::Undecided => PlannedRequest::Undecided,
+                RefusedRoute::Preflight(route) | RefusedRoute::Matched(route)
+                    if refusal.admission() == Admission::Denied =>
+                {
                     PlannedRequest::Denied(route as u32)
                 }
                 _ => PlannedRequest::Unmatched(refusal.error.status().as_u16()),

@@ -1,4 +1,4 @@
-//! Responses of gRPC to requests that were refused or failed: trailers-only responses, whose status is in
+//! gRPC responses to requests that were refused or failed: trailers-only responses, whose status is in
 //! `grpc-status` and whose text is in `grpc-message` (gRPC over HTTP/2, "Responses").
 
 use bytes::Bytes;
@@ -18,7 +18,7 @@ const MEDIA_TYPE: &str = "application/grpc";
 /// Longest message, in bytes before it is encoded. Clients bound the header list, some at 8 KiB.
 const MAX_MESSAGE: usize = 1024;
 
-/// The status codes of gRPC that the gateway sends.
+/// The gRPC status codes that the gateway sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum GrpcStatus {
     InvalidArgument = 3,
@@ -60,7 +60,7 @@ impl GrpcStatus {
     }
 }
 
-/// Whether a request with these fields is of gRPC: its `Content-Type` is `application/grpc`, alone or with a
+/// True if a request with these fields is a gRPC request: its `Content-Type` is `application/grpc`, alone or with a
 /// suffix such as `+proto`. gRPC-Web is not: its clients read the status of HTTP.
 pub fn is_grpc(fields: &Fields) -> bool {
     let Some(value) = fields.get("content-type") else { return false };
@@ -69,7 +69,7 @@ pub fn is_grpc(fields: &Fields) -> bool {
         && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
 }
 
-/// The trailers-only response to a request of gRPC that was refused or failed. `limits` are the limits of
+/// The trailers-only response to a gRPC request that was refused or failed. `limits` are the limits of
 /// the request.
 ///
 /// The reply's status is what the error means in HTTP, for limits, log and metrics. What is sent must be
@@ -97,7 +97,7 @@ pub fn grpc_refusal<'a>(
     LocalReply { status: error.status(), fields, body: Bytes::new() }
 }
 
-/// The status of HTTP that every response of gRPC has.
+/// The HTTP status of every gRPC response.
 pub const GRPC_HTTP_STATUS: StatusCode = StatusCode::OK;
 
 /// `text` as a value of `grpc-message`: percent-encoded UTF-8, in which printable ASCII other than `%` stands

@@ -109,7 +109,7 @@ pub(super) fn refused_limits<'a>(
     names
 }
 
-/// Passes to `push`, in pieces, the text that tells a client which limits refused.
+/// Passes to `push`, in pieces, the text that names the limits that refused.
 pub(super) fn describe_refusal(
     names: &[&str],
     retry_after: Option<u64>,

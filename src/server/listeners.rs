@@ -1,4 +1,4 @@
-//! Opens the listeners of a configuration, or takes those that were passed to the process.
+//! Opens the listeners of a configuration, or takes the listeners that were passed to the process.
 
 use std::{
     io,

@@ -72,7 +72,7 @@ fn a_worker_that_cannot_start_fails_the_start() {
     let listeners = vec![listener(good), listener(file.into())];
     let error = server.start_workers(listeners, Duration::from_secs(1)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
-    // Ends the workers that have started, too.
+    // Also ends the workers that have started.
     server.stop();
     assert_eq!(server.shared.accepting_workers.load(Ordering::Relaxed), 0);
 }

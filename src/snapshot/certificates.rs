@@ -1,4 +1,4 @@
-//! The certificates that a snapshot uses: their files, and those that expire.
+//! The certificates that a snapshot uses: their files, and which of them expire.
 
 use std::fmt;
 

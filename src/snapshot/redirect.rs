@@ -1,4 +1,4 @@
-//! Compiles the redirects of routes, and finds those that lead back to their own route.
+//! Compiles the redirects of routes, and finds redirects that lead back to their own route.
 
 use http::{Method, StatusCode};
 
@@ -90,7 +90,7 @@ pub(super) fn check_loops(
 }
 
 /// Whether the request to the location may have another value than the redirected one: it may have another query, and a
-/// proxy before this gateway tells another scheme.
+/// proxy before this gateway reports another scheme.
 fn may_change(source: &ValueSource) -> bool {
     match source {
         ValueSource::Query(_) => true,

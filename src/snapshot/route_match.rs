@@ -1,5 +1,5 @@
-//! Compiles the conditions of a route on headers, query parameters and callers, and notes those that are
-//! rarely intended.
+//! Compiles the conditions of a route on headers, query parameters and callers, and notes conditions
+//! that are rarely intended.
 
 use std::collections::BTreeMap;
 

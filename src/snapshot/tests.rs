@@ -495,7 +495,7 @@ routes:
         27, 28, 28, 28,
     ];
     assert_eq!(lines, expected, "{found:#?}");
-    // A document without its required sections, too.
+    // Also a document without its required sections.
     let found = load_faults(
         "workers: x\nadmin: {hosts: [a]}\nstore: {redis: {tls_ca: a, namespace: 'a b'}}\n",
     );

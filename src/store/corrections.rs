@@ -4,7 +4,7 @@
 //! Each shard has one queue and at most one call in flight, so corrections reach Redis in the order in
 //! which the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task on the
 //! worker's runtime sends. Corrections that were certainly not sent stay, in order, until the shard can be
-//! reached again; those that Redis refused are sent once more. The reply of a server that hangs is awaited
+//! reached again; refused ones are sent once more. The reply of a server that hangs is awaited
 //! ([`RedisClient::adjust_awaiting_late_reply`]); corrections of unknown outcome are dropped and counted.
 
 use std::sync::{

@@ -262,7 +262,7 @@ impl FetchTask {
                     let charge = Charge { limit: &limit, key, cost: demand.minimum };
                     let refused = Decision { admitted: false, ..grant.decision };
                     // Not cached otherwise: a charge of the minimum cost may still be admitted, from
-                    // units in the lease or from those that other requests put back.
+                    // units in the lease or from units that other requests put back.
                     if grant.units == 0 && fetch.started_empty() {
                         self.deny_cache.insert(
                             &charge,

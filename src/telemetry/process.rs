@@ -57,8 +57,8 @@ fn is_level(text: &str) -> bool {
 /// Parses a filter of the process log, such as `info` or `tidegate=debug`.
 ///
 /// Some libraries are limited unless the filter names them. The file watcher (`notify`) logs at most at `info`:
-/// if the log is written into the watched folder, each line would otherwise cause another one. Those of
-/// HTTP/2, TLS and DNS log nothing: they write a line for each frame, record or datagram that is wrong.
+/// if the log is written into the watched folder, each line would otherwise cause another one. The libraries
+/// for HTTP/2, TLS and DNS log nothing: they write a line for each frame, record or datagram that is wrong.
 ///
 /// # Errors
 ///

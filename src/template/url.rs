@@ -107,7 +107,7 @@ impl UrlTemplate {
             }
             let start = url.len();
             variable.read(values, &mut |piece| push_encoded(&mut url, piece, variable, *place));
-            // Without a query, its question mark is left out, too.
+            // Without a query, its question mark is also left out.
             if *variable == Variable::Query && url.len() == start && url.ends_with(b"?") {
                 url.pop();
             }

@@ -51,9 +51,9 @@ pub enum PayloadError {
     Geometry,
     /// Well-formed, but hashed with another seed.
     Seed,
-    /// So many bits are set that almost every token seems active.
+    /// Almost every token seems active, because most bits are set.
     Saturated,
-    /// The key in Redis is not a hash, or its fields are not those that gateways write.
+    /// The key in Redis is not a hash, or it lacks the fields that gateways write.
     WrongType,
 }
 
@@ -111,7 +111,7 @@ pub fn is_sparse_fill(fill: f64) -> bool {
     fill <= SPARSE_FILL
 }
 
-/// True if so many bits are set that almost every token seems active.
+/// True if the filter is so full that almost every token seems active.
 pub fn is_saturated(bits: &[u8]) -> bool {
     let all = bits.len() as u64 * 8;
     (all - count_ones(bits)) * SATURATION_RATIO < all

@@ -31,7 +31,7 @@ pub struct RequestTrace {
     pub(super) dropped_children: u32,
     /// The attempts so far.
     attempts: u32,
-    /// What the request's own span tells; `None` until its end.
+    /// What the request's own span records; `None` until its end.
     pub(super) summary: Option<RequestSummary>,
 }
 
@@ -95,7 +95,7 @@ pub enum AttemptResult {
     Failed(&'static str),
 }
 
-/// What the span of a request tells.
+/// What the span of a request records.
 #[derive(Debug)]
 pub struct RequestSummary {
     /// The method; empty if the request could not be parsed.
@@ -108,7 +108,7 @@ pub struct RequestSummary {
     pub protocol: &'static str,
     /// The requested host, with its port if it has one.
     pub host: Box<str>,
-    /// The client's address; `None` if it is not to be told.
+    /// The client's address; `None` if it is not to be recorded.
     pub client: Option<IpAddr>,
     /// The route's name and its path pattern.
     pub route: Option<(Box<str>, Box<str>)>,

@@ -1,4 +1,4 @@
-//! Counts the frames of a client of HTTP/2 as their bytes arrive: RFC 9113, 4.1.
+//! Counts an HTTP/2 client's frames as their bytes arrive: RFC 9113, 4.1.
 
 use std::ops::Add;
 

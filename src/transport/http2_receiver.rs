@@ -1,4 +1,4 @@
-//! The receiving side of a stream of HTTP/2.
+//! The receiving side of an HTTP/2 stream.
 
 use std::task::{Context, Poll, ready};
 
@@ -55,7 +55,7 @@ impl Http2Receiver {
     /// Takes the data that has arrived out of the library's queue. The task is woken when more arrives.
     ///
     /// # Errors
-    /// The stream or the connection failed. The next read fails, too.
+    /// The stream or the connection failed. The next read also fails.
     pub fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), h2::Error> {
         loop {
             match self.stream.poll_data(cx) {

@@ -1,7 +1,7 @@
 //! A tunnel: bytes in both directions between a client and an upstream, after an upgrade.
 //!
 //! Each direction has one buffer, and reads again only when it is written: a slow reader stops the sender. The
-//! buffer has at most one read of a socket, or a window of a stream of HTTP/2. The end of one direction closes
+//! buffer has at most one read of a socket, or an HTTP/2 stream's window. The end of one direction closes
 //! only that direction.
 
 mod http2_end;

@@ -15,7 +15,7 @@ pub(super) const FORWARDED_PREFIX: &str = "x-forwarded-prefix";
 #[derive(Clone, Debug, Default)]
 pub struct ProtectedHeaders {
     own: Rc<[HeaderName]>,
-    /// Those that the conditions of all routes test.
+    /// The headers that the conditions of all routes test.
     tested: Rc<[HeaderName]>,
     /// Whether one has a character other than letters, digits and dashes: another name may be its alias.
     has_odd_names: bool,

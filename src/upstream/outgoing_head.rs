@@ -259,7 +259,7 @@ pub(super) struct AttemptHead<'a> {
 }
 
 impl AttemptHead<'_> {
-    /// Writes the request line of HTTP/1.
+    /// Writes the HTTP/1 request line.
     pub(super) fn write_request_line(&self, out: &mut Vec<u8>) {
         let OutgoingHead { client, path, .. } = self.head;
         for piece in [client.method.as_str(), " ", path] {

@@ -70,7 +70,7 @@ pub(super) enum UpstreamConnection {
 pub(super) struct LinkWanted {
     /// Whether the request asks for an upgrade.
     pub(super) is_upgrade: bool,
-    /// Whether the last connection of HTTP/1 had been closed by the server while it was idle.
+    /// Whether the last HTTP/1 connection had been closed by the server while it was idle.
     pub(super) is_fresh: bool,
     /// The client, for the PROXY protocol.
     pub(super) proxied: ProxiedClient,

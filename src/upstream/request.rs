@@ -40,7 +40,7 @@ pub(super) enum SendError {
 
 /// A request and its progress.
 pub struct OutgoingRequest {
-    /// The head of HTTP/1, later the current part of the body.
+    /// The HTTP/1 head, later the current part of the body.
     bytes: Buffer,
     /// The length of the head in `bytes`; 0 before it is written.
     head_length: usize,
@@ -192,7 +192,7 @@ impl OutgoingRequest {
         self.body.is_some()
     }
 
-    /// Appends the next bytes of the body to `out`, without the framing of HTTP/1. Ready with their number;
+    /// Appends the next bytes of the body to `out`, without HTTP/1 framing. Ready with their number;
     /// 0 at the end of the body.
     pub(super) fn poll_plain_body(
         &mut self,

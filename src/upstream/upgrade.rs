@@ -76,7 +76,7 @@ impl UpgradeRequest {
         }
     }
 
-    /// Checks a 101 of HTTP/1, and makes it the response for the client.
+    /// Checks an HTTP/1 101, and makes it the response for the client.
     ///
     /// # Errors
     /// It names another protocol, or does not answer the key of an HTTP/2 client; an HTTP/1 client checks by itself.

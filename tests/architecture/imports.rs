@@ -25,47 +25,47 @@ const LEAVES: [&str; 15] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 49] = [
-    ("config", "escape", "faults quote what the file has"),
-    ("identity", "escape", "errors quote what the request has"),
-    ("config", "file", "it reads itself and the secrets that it names"),
-    ("config", "compress", "an encoding is configured by its own name"),
-    ("config", "identity", "so are the parts of a key and the sources of tokens"),
-    ("config", "limit", "so is what happens while Redis is unavailable"),
-    ("config", "telemetry", "so are the fields of the access log"),
-    ("config", "throttle", "so is the throttle's mode"),
-    ("config", "trace", "so are the senders whose traces are continued"),
-    ("config", "upstream", "so are protocols and load-balancing policies"),
+const ALLOWED: [(&str, &str, &str); 47] = [
+    ("config", "escape", "faults quote text of the file"),
+    ("identity", "escape", "errors quote text of the request"),
+    ("config", "file", "the configuration and the secrets that it names are files"),
+    ("config", "compress", "the content codings are its type"),
+    ("config", "identity", "parts of a key and sources of tokens are its types"),
+    ("config", "limit", "the policy while Redis is unavailable is its type"),
+    ("config", "telemetry", "the fields of the access log are its type"),
+    ("config", "throttle", "the mode of the throttle is its type"),
+    ("config", "trace", "the senders whose traces are continued are its type"),
+    ("config", "upstream", "protocols and load-balancing policies are its types"),
     ("config", "sensitive", "faults hide what may be a credential"),
-    ("identity", "sensitive", "a key's values are shown without what may be a credential"),
-    ("identity", "secret", "keys are hashed under what gateways of one store share"),
+    ("identity", "sensitive", "values of keys are printed without possible credentials"),
+    ("identity", "secret", "keys are hashed under the secret that gateways share"),
     ("identity", "http1", "it reads parsed header fields"),
     ("store", "limit", "a store calls the algorithms and keeps their records"),
-    ("store", "counter", "it counts its calls as everything else is counted"),
-    ("store", "mix", "its tables are keyed by process-local ids"),
-    ("store", "secret", "keys are hashed under what gateways of one store share"),
+    ("store", "counter", "each worker counts its calls"),
+    ("store", "mix", "its tables hash under a secret of the process"),
+    ("store", "secret", "it has the secret that gateways share, for the hash of keys"),
     ("store", "clock", "its control task expires records"),
     ("store", "redis", "it charges in Redis if gateways share their counters"),
     ("redis", "limit", "scripts get charges and quotas, and return verdicts and grants"),
     ("redis", "secret", "gateways report a tag of the secret that they share"),
-    ("limit", "clock", "a decision is made at a time of its store"),
-    ("connection_state", "clock", "deadlines go by the worker's coarse clock"),
-    ("transport", "clock", "so does what a failed tunnel may still send"),
-    ("redis", "clock", "replies, probes and reconnecting wait by the time of the process"),
+    ("limit", "clock", "decisions take a `StoreTime`"),
+    ("connection_state", "clock", "deadlines are a `CoarseTime`"),
+    ("transport", "clock", "a failed tunnel is flushed until a time of the worker's clock"),
+    ("redis", "clock", "replies, probes and reconnects wait on the clock"),
     ("template", "http1", "variables are values of parsed header fields"),
     ("template", "route", "a rewritten path is checked to be in normal form"),
     ("throttle", "clock", "it ticks once a second; tests set its clock"),
-    ("throttle", "mix", "its tables are keyed by process-local ids"),
-    ("throttle", "secret", "tokens are hashed under what gateways of one store share"),
-    ("throttle", "counter", "it counts its calls as everything else is counted"),
+    ("throttle", "mix", "its tables hash under a secret of the process"),
+    ("throttle", "secret", "tokens are hashed under the secret that gateways share"),
+    ("throttle", "counter", "each worker counts its checks"),
     ("throttle", "redis", "it opens its own connections to the servers of the store"),
-    ("tls", "file", "its files are read as the configuration is: regular ones, with a deadline"),
-    ("trace", "clock", "its batches and pauses go by the time of the process"),
-    ("compress", "client_usage", "a client has a share of the memory for encoders"),
-    ("upstream", "client_usage", "a client has a share of what its requests hold at servers"),
-    ("upstream", "trace", "each attempt is a span, whose id the request to the server tells"),
-    ("upstream", "clock", "health, retries and name servers go by the time of the process"),
-    ("upstream", "compress", "bodies are compressed while they are read, with its back-pressure"),
+    ("tls", "file", "certificates and keys are files"),
+    ("trace", "clock", "batches and pauses wait on the clock"),
+    ("compress", "client_usage", "the memory of encoders is counted by client address"),
+    ("upstream", "client_usage", "places at servers are counted by client address"),
+    ("upstream", "trace", "each attempt is a span; its id is sent to the server"),
+    ("upstream", "clock", "health checks, retries and name lookups wait on the clock"),
+    ("upstream", "compress", "a response's body is compressed while it is read"),
     ("upstream", "tls", "it performs the handshakes with its servers"),
     (
         "upstream",
@@ -73,8 +73,6 @@ const ALLOWED: [(&str, &str, &str); 49] = [
         "a route's header rules are written with the fields that it adds itself",
     ),
     ("transport", "http1", "a client stream's body is decoded and encoded as HTTP/1"),
-    ("transport", "clock", "a failed tunnel is flushed until a time of the worker's clock"),
-    ("connection_state", "clock", "deadlines are times of the worker's clock"),
     ("transport", "connection_state", "a tunnel keeps its connection's deadline"),
     ("upstream", "http1", "responses are read as strictly as requests"),
     ("upstream", "transport", "it has connections, and reads bodies of client streams"),
@@ -83,7 +81,7 @@ const ALLOWED: [(&str, &str, &str); 49] = [
 
 /// What the other modules may import. A module that is not in the list of another is above or beside it.
 const MAY_IMPORT: [(&str, &[&str]); 23] = [
-    // What each client address uses is counted by all who bound something.
+    // Several modules bound what a client address uses, and count it here.
     ("client_usage", &[]),
     ("handover", &[]),
     ("clock", &[]),
@@ -94,8 +92,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
     ("secret", &[]),
     ("sensitive", &[]),
     ("metrics", &["counter"]),
-    // Losses are reported at most once a minute: a deadline that several threads check.
-    // Text for a terminal must not control it.
+    // `clock`: losses are reported at most once a minute. `escape`: text of requests must not control a terminal.
     ("telemetry", &["clock", "escape"]),
     ("error", &["http1", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
     (
@@ -158,7 +155,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
             "upstream",
         ],
     ),
-    // What precedes HTTP goes by the listener's rules.
+    // `snapshot`: the rules of a listener say what precedes HTTP. `tls`: handshakes with clients.
     (
         "connection",
         &[
@@ -220,7 +217,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
             "handover",
             "live",
             "metrics",
-            // It makes the name that the process has in `Via`.
+            // For the name of the process in `Via`.
             "plan",
             "redis",
             "reload",
@@ -323,12 +320,12 @@ const RESERVED: [Reserved; 13] = [
     Reserved {
         path: "redis",
         only: &["src/redis/", "src/redis.rs", "src/throttle/redis.rs"],
-        why: "one room calls Redis for decisions, one file for bulk transfers",
+        why: "`redis` makes the calls of decisions, and one file of `throttle` exchanges filters",
     },
     Reserved {
         path: "reqwest",
         only: &["src/trace/exporter.rs", "src/cli/health/"],
-        why: "it is for the collector and for `health`; requests are forwarded without a library",
+        why: "it is for the trace collector and for `health`; requests are forwarded by `upstream`",
     },
     Reserved { path: "axum", only: &["src/admin"], why: "no middleware on the path of a request" },
     Reserved { path: "::Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },

@@ -25,21 +25,19 @@ struct Habit {
     /// In lower case, with the spaces around it.
     phrase: &'static str,
     instead: &'static str,
-    /// The most that all prose of the repository may have. It only shrinks.
-    limit: usize,
 }
 
 const HABITS: [Habit; 10] = [
-    Habit { phrase: ", too.", instead: "`also` in its place, or nothing", limit: 18 },
-    Habit { phrase: ", too;", instead: "`also` in its place, or nothing", limit: 0 },
-    Habit { phrase: ", too:", instead: "`also` in its place, or nothing", limit: 3 },
-    Habit { phrase: " of http/2", instead: "`HTTP/2 frames`", limit: 49 },
-    Habit { phrase: " of grpc", instead: "`a gRPC status`", limit: 13 },
-    Habit { phrase: " told ", instead: "reported, logged, exposed", limit: 4 },
-    Habit { phrase: " so many ", instead: "the number, or its name", limit: 3 },
-    Habit { phrase: " those that ", instead: "the noun", limit: 55 },
-    Habit { phrase: " others that ", instead: "the noun", limit: 1 },
-    Habit { phrase: " what is there", instead: "the noun", limit: 0 },
+    Habit { phrase: ", too.", instead: "`also` in its place, or nothing" },
+    Habit { phrase: ", too;", instead: "`also` in its place, or nothing" },
+    Habit { phrase: ", too:", instead: "`also` in its place, or nothing" },
+    Habit { phrase: " of http/2", instead: "`HTTP/2 frames`" },
+    Habit { phrase: " of grpc", instead: "`a gRPC status`" },
+    Habit { phrase: " told ", instead: "reported, logged, exposed" },
+    Habit { phrase: " so many ", instead: "the number, or its name" },
+    Habit { phrase: " those that ", instead: "the noun" },
+    Habit { phrase: " others that ", instead: "the noun" },
+    Habit { phrase: " what is there", instead: "the noun" },
 ];
 
 /// The prose of a file as paragraphs, each with the line that it begins in: the text of a Markdown file outside
@@ -88,8 +86,8 @@ fn comment_of_line<'a>(line: &'a str, mark: &str) -> (&'a str, bool) {
     ("", false)
 }
 
-/// Rule: a habit has at most as many places as its limit.
-fn habits(files: &[Source], limit: impl Fn(&Habit) -> usize) -> Vec<String> {
+/// Rule: prose has none of the [`HABITS`].
+fn habits(files: &[Source]) -> Vec<String> {
     let paragraphs: Vec<_> = files.iter().map(|file| (&file.path, paragraphs(file))).collect();
     let mut violations = Vec::new();
     for habit in &HABITS {
@@ -100,13 +98,11 @@ fn habits(files: &[Source], limit: impl Fn(&Habit) -> usize) -> Vec<String> {
                 places.extend((0..count).map(|_| format!("  {path}:{line}")));
             }
         }
-        if places.len() > limit(habit) {
+        if !places.is_empty() {
             violations.push(format!(
-                "\"{}\", better: {}; {} places, at most {}:\n{}",
+                "\"{}\", better: {}:\n{}",
                 habit.phrase,
                 habit.instead,
-                places.len(),
-                limit(habit),
                 places.join("\n")
             ));
         }
@@ -115,7 +111,7 @@ fn habits(files: &[Source], limit: impl Fn(&Habit) -> usize) -> Vec<String> {
 }
 
 #[test]
-fn prose_has_few_habits() {
+fn prose_has_no_habits() {
     let mut files: Vec<_> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(read).into();
     for (directory, ending) in [("src", ".rs"), ("tests", ".rs"), ("lua", ".lua"), ("docs", ".md")]
     {
@@ -124,19 +120,18 @@ fn prose_has_few_habits() {
     // The reference repeats the comments of `src/config`; this file quotes the habits.
     let exempt = ["docs/src/configuration-reference.md", "tests/architecture/words.rs"];
     files.retain(|file| !exempt.contains(&&*file.path));
-    assert_none(&habits(&files, |habit| habit.limit));
+    assert_none(&habits(&files));
 }
 
 #[test]
 fn habits_are_found_in_prose_only() {
-    let rule = |files: &[Source]| habits(files, |_| 0);
-    assert_breaks(rule, "src/a.rs", "/// It closes those\n/// that wait.", "");
-    assert_breaks(rule, "src/a.rs", "let a = 1; // so many of it", "");
-    assert_breaks(rule, "lua/a.lua", "-- A status of gRPC, too.", "");
-    assert_breaks(rule, "README.md", "Frames of HTTP/2.", "");
+    assert_breaks(habits, "src/a.rs", "/// It closes those\n/// that wait.", "");
+    assert_breaks(habits, "src/a.rs", "let a = 1; // so many of it", "");
+    assert_breaks(habits, "lua/a.lua", "-- A status of gRPC, too.", "");
+    assert_breaks(habits, "README.md", "Frames of HTTP/2.", "");
     let code = "let a = \"those that\"; /// those\nlet b = 1; // that";
-    assert_none(&rule(&[Source::new("src/a.rs", code)]));
-    assert_none(&rule(&[Source::new("README.md", "```\nFrames of HTTP/2.\n```")]));
+    assert_none(&habits(&[Source::new("src/a.rs", code)]));
+    assert_none(&habits(&[Source::new("README.md", "```\nFrames of HTTP/2.\n```")]));
 }
 
 fn private_words(files: &[Source]) -> Vec<String> {

@@ -18,7 +18,7 @@ fn paths(text: &str) -> BTreeMap<&str, &str> {
     paths.collect()
 }
 
-/// `text` with files in the place of those that it names. A certificate is for the name of
+/// `text` with files in place of the names in it. A certificate is for the name of
 /// its file; `*-ca.pem` is an authority. The files live as long as the directory.
 pub(crate) fn substitute(text: &str) -> (String, Option<TempDir>) {
     let paths = paths(text);

@@ -176,7 +176,7 @@ fn the_configuration_in_force_is_shown_without_secrets() {
     let state = read(&gateway, "/api/state");
     let last = &state["configuration"]["last_reload"];
     assert!(last["faults"][0].as_str().is_some_and(|fault| fault.contains("upstreams")), "{last}");
-    // The file watcher may have read the faulty file, too.
+    // The file watcher may also have read the faulty file.
     let faulty = state["configuration"]["reloads_faulty"].as_u64();
     assert!(faulty.is_some_and(|count| count >= 1), "{state}");
 }

@@ -125,3 +125,25 @@ fn the_requests_of_a_trusted_proxy_itself_are_not_bounded() {
         assert_eq!(client.read_response().status, 200);
     }
 }
+
+#[test]
+fn the_bound_comes_before_the_maximum_of_the_body() {
+    let gate = ResponseGate::default();
+    let upstream = held_upstream(&gate);
+    let gateway = start(
+        &upstream,
+        "
+        listen: [{address: 127.0.0.1:0}]
+        http: {max_requests_per_client: 1}
+        upstreams: {origin: {targets: [{target}]}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, max_body: 10B}
+        ",
+    );
+    let mut held = send(&gateway, "");
+    testkit::wait::eventually("one is in flight", || upstream.request_count() == 1);
+    assert_refused(&get(gateway.address(), "/a", "Content-Length: 11\r\n"));
+    gate.open();
+    assert_eq!(held.read_response().status, 200);
+    assert_eq!(get(gateway.address(), "/a", "Content-Length: 11\r\n").status, 413);
+}

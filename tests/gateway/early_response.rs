@@ -201,7 +201,7 @@ routes: [{{name: open, match: {{path: /open}}, upstream: origin}}]",
     assert!(!is_whole, "the body is passed as whole");
 }
 
-/// An upstream of HTTP/1 or HTTP/2 that responds before it reads the body, and waits for its end.
+/// An HTTP/1 or HTTP/2 upstream that responds before it reads the body, and waits for its end.
 fn early_upstream(is_http2: bool) -> (String, mpsc::Receiver<bool>) {
     let (sender, ended) = mpsc::channel();
     if is_http2 {

@@ -143,7 +143,7 @@ fn assert_explanation_matches(
     }
 }
 
-/// Whether a library of HTTP/2 sends this request.
+/// True if an HTTP/2 library sends this request.
 fn is_valid_in_http2(method: &str, url: &str, headers: &[&str]) -> bool {
     let fields = headers.iter().all(|line| {
         let (name, value) = line.split_once(':').unwrap_or((" ", ""));
@@ -474,4 +474,32 @@ routes: [{name: all, match: {path: '/{*rest}'}, upstream: app}]
     assert_eq!(targets.into_iter().collect::<Vec<_>>(), ["10.0.0.1:80", "10.0.0.2:80"]);
     let text = run(&["explain", "-c", &config, "/a", "-H", "x-user: 7"]);
     assert!(text.contains("\ntarget     10.0.0."), "{text}");
+}
+
+#[test]
+fn what_a_refused_request_has_found_is_explained() {
+    let upstream = Upstream::hello();
+    let tiers = "tiers: [{match: {part: client_ip, values: [0.0.0.0/0]}, quota: unlimited}]";
+    let text = format!(
+        "
+upstreams: {{origin: {{targets: ['{}']}}}}
+limits: {{free: {{quota: 9, window: 10h, key: [client_ip], {tiers}}}}}
+routes:
+  - {{name: small, match: {{path: /small}}, upstream: origin, limits: [free], max_body: 10B}}
+  - {{name: canary, match: {{path: /items, weight: 5}}, upstream: origin}}
+  - {{name: items, match: {{path: /items}}, upstream: origin, cors: {{origins: ['*']}}, deny: [127.0.0.1/32]}}
+",
+        upstream.target()
+    );
+    let (config, _directory) = configuration(&text);
+    let small = explained(&config, "POST", "/small", &["Content-Length: 11"]);
+    assert_eq!((&small["status"], &small["decision"]), (&json!(413), &json!("not_checked")));
+    assert_eq!((&small["unlimited"], &small["limits"]), (&json!(["free"]), &json!([])));
+    let denied = explained(&config, "GET", "/items", &[]);
+    assert_eq!((&denied["status"], &denied["decision"]), (&json!(403), &json!("denied")));
+    assert_eq!(denied["changes"]["shares"], json!([{"route": "canary", "callers": 5}]));
+    let headers = ["Origin: http://web.test", "Access-Control-Request-Method: GET"];
+    let preflight = explained(&config, "OPTIONS", "/items", &headers);
+    assert_eq!((&preflight["status"], &preflight["decision"]), (&json!(403), &json!("denied")));
+    assert_eq!(preflight["changes"]["shares"], json!([]));
 }

@@ -28,7 +28,7 @@ fn script(name: &str) -> Command {
     command
 }
 
-/// A server of gRPC. It ends when its standard input does.
+/// A gRPC server. It ends when its standard input does.
 struct Server {
     child: Child,
     address: SocketAddr,

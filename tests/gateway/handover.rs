@@ -1,4 +1,4 @@
-//! Upgrades of the running program, sockets of a service manager, and what the service manager is told.
+//! Upgrades of the running program, sockets of a service manager, and what the service manager receives.
 
 use std::{
     fs,

@@ -133,7 +133,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello, limits: [o
         client.try_ask(request, b"").expect("a response")
     };
     assert_eq!(ask(&mut client, &["a=1; session=x"]).status, 200);
-    // A client of HTTP/2 may send the pairs of a cookie as fields of their own.
+    // An HTTP/2 client may send the pairs of a cookie as fields of their own.
     for crumbs in [&["session=x", "a=1"][..], &["b=2", "session=x"], &["session=x"]] {
         let refused = ask(&mut client, crumbs);
         assert_eq!(refused.status, 429, "{crumbs:?}");
@@ -300,7 +300,7 @@ fn a_response_is_complete_before_the_rest_of_the_body_is_refused() {
         assert_eq!(exchange.upload.poll_reset_now(), None);
         while exchange.read().expect("the response is not reset").is_some() {}
     }
-    // Of a long one, the client is told to stop, after the response.
+    // A long one is refused after the response: the client is asked to stop.
     let mut exchange =
         client.start(request("POST", "/", "Content-Length: 9000000\r\n"), false).expect("a stream");
     assert_eq!(exchange.finish().expect("a whole response").status, 413);

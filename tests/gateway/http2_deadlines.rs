@@ -1,4 +1,4 @@
-//! Timeouts of HTTP/2 connections and streams, on a simulated clock.
+//! HTTP/2 timeouts: connections and streams, on a simulated clock.
 
 use std::{io::Write, time::Duration};
 

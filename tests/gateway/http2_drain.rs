@@ -1,4 +1,4 @@
-//! The drain of HTTP/2 connections: GOAWAY, its acknowledgement, and the timeout.
+//! Draining HTTP/2 connections: GOAWAY, its acknowledgement, and the timeout.
 
 use std::{
     io::Write,

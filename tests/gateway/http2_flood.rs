@@ -1,4 +1,4 @@
-//! Frames without content end a connection of HTTP/2 once there are many; frames with content never do. The
+//! Frames without content end an HTTP/2 connection once there are many; frames with content never do. The
 //! gateway's clock stands, so that all of them are sent within a second.
 
 use std::io::Write;
@@ -65,7 +65,7 @@ fn windows_of_single_bytes_end_the_connection() {
     let update = frame(kind::WINDOW_UPDATE, 0, 1, &1_u32.to_be_bytes());
     let ended = send_until_ended(&mut raw, 100_000, |_| update.clone());
     assert_eq!(ended, Some(Outcome::GoAway(CALM)));
-    // An ordinary client returns its windows, too.
+    // An ordinary client also returns its windows.
     let mut client = Http2Client::connect(gateway.address());
     for _ in 0..4 {
         assert_eq!(client.get("/", "").body.len(), BODY);

@@ -1,4 +1,4 @@
-//! Requests that HTTP/2 cannot carry, or that a server of HTTP/2 refuses again and again, end.
+//! Requests that HTTP/2 cannot carry, or that an HTTP/2 server refuses again and again, end.
 
 use std::{
     net::TcpStream,

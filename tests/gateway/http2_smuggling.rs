@@ -1,4 +1,4 @@
-//! Requests of HTTP/2 that another parser could read as two, or as another one.
+//! HTTP/2 requests that another parser could read as two, or as another one.
 
 use testkit::{
     gateway::Gateway,

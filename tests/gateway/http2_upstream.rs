@@ -235,7 +235,7 @@ fn requests_share_one_connection() {
         }
     });
     let gateway = start(&upstream.target(), ORIGIN);
-    // They connect at the same time, too.
+    // They also connect at the same time.
     let clients: Vec<_> = (0..30)
         .map(|_| {
             let address = gateway.address();

@@ -103,9 +103,9 @@ mod http2_abuse;
 mod http2_bounds;
 /// HTTP/2 streams that end early.
 mod http2_cancel;
-/// Timeouts of HTTP/2 connections and streams.
+/// HTTP/2 timeouts: connections and streams.
 mod http2_deadlines;
-/// The drain of HTTP/2 connections.
+/// Draining HTTP/2 connections.
 mod http2_drain;
 /// Floods of frames without content.
 mod http2_flood;

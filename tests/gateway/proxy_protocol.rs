@@ -42,7 +42,7 @@ fn v2_ipv4(fields: &[u8]) -> Vec<u8> {
     v2(1, 0x11, &[&addresses[..], fields].concat())
 }
 
-/// The client's address that the upstream was told last.
+/// The client's address that the upstream received last.
 fn forwarded_for(upstream: &Upstream) -> String {
     let request = upstream.request_texts().pop().expect("a request").to_ascii_lowercase();
     let line = request.lines().find_map(|line| line.strip_prefix("x-forwarded-for: "));

@@ -188,7 +188,7 @@ fn what_a_response_varies_by_stays_whatever_the_rules_say() {
     for vary in ["vary: origin", "vary: accept-encoding", "vary: accept-language"] {
         assert_eq!(head.matches(vary).count(), 1, "{vary} in {head}");
     }
-    // Without an `Origin`, too: a cache may give the response to a script.
+    // Also without an `Origin`: a cache may give the response to a script.
     let any = get(gateway.address(), "/any", "");
     assert_eq!(any.header("access-control-allow-origin"), Some("*"));
 }

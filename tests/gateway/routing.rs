@@ -169,7 +169,7 @@ fn the_upstream_is_sent_the_normal_form_and_the_query_untouched() {
             ",
         );
         if !protocol.is_http2() {
-            // The client of HTTP/2 removes a fragment.
+            // The HTTP/2 client removes a fragment.
             assert_eq!(protocol.get(&gateway, "/a//?q=//../%61%2f#", "").status, 400);
         }
         for (path, _) in sent {

@@ -61,11 +61,14 @@ impl ThrottleFleet {
         let yaml = format!(
             "{store}client: {{token: [header:authorization, cookie:session]}}
 upstreams: {{api: {{targets: [\"{}\"]}}}}
-limits: {{each: {{quota: 1000000, window: 24h, resolution: 1, key: [token]}}}}
+limits:
+  each: {{quota: 1000000, window: 24h, resolution: 1, key: [token]}}
+  team: {{quota: 1000000, window: 24h, resolution: 1, key: ['header:x-team']}}
 throttle: {{{settings}}}
 routes:
   - {{name: api, match: {{path: '/{{*rest}}'}}, upstream: api, limits: [each]}}
   - {{name: free, match: {{path: /free}}, upstream: api}}
+  - {{name: small, match: {{path: /small}}, upstream: api, limits: [team], max_body: 10B}}
   - {{name: health, match: {{path: /health}}, upstream: api, throttle: false}}
 ",
             upstream.target()

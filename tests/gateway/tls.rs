@@ -267,7 +267,7 @@ fn sessions_resume_at_every_worker_and_after_a_reload() {
         for _ in 0..12 {
             assert_eq!(kind_of_handshake(&gateway, &config), HandshakeKind::Resumed);
         }
-        // With another certificate, too.
+        // Also with another certificate.
         files.entry("a", &["a.test"]);
         gateway.reload(&yaml).expect("no fault");
         assert_eq!(kind_of_handshake(&gateway, &config), HandshakeKind::Resumed);

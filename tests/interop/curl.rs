@@ -112,7 +112,7 @@ routes: [{name: few, match: {path: /few}, upstream: hello, limits: [few]}]
         "content-length",
         "cache-control",
     ];
-    // The clock stands still, so that the times are equal, too.
+    // The clock stands still, so that the times are also equal.
     let edge = Edge::start_at(LIMITS, Clock::manual(1_700_000_000_000));
     let get = |way: &crate::edge::Way| {
         curl(&edge.files.ca, way.arguments, &edge.url(way.listener, NAME, "/few"))

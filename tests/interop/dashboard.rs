@@ -188,7 +188,7 @@ fn the_switch_sets_the_throttles_mode() {
             assert!(browser.text("throttle-state").contains("new users are refused"));
         }
     }
-    // What another operator sets is shown, too.
+    // What another operator sets is also shown.
     throttle.set_mode(tidegate::throttle::mode::Mode::Off);
     browser.wait_for(&format!("{pressed} === 'off'"));
     assert_is_clean(&mut browser, gateway.admin());

@@ -44,7 +44,7 @@ fn listener(port: u16, certificate: Option<&IdentityFiles>, routes: &Value) -> V
 
 /// A route of all paths with this prefix.
 fn route(prefix: &str, cluster: &str) -> Value {
-    // A stream of gRPC has no end in 15 s, which is Envoy's default.
+    // A gRPC stream has no end in 15 s, which is Envoy's default.
     json!({"match": {"prefix": prefix}, "route": {"cluster": cluster, "timeout": "0s"}})
 }
 

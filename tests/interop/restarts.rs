@@ -1,4 +1,4 @@
-//! Restarts under load: what clients of other projects lose when a gateway is told to stop.
+//! Restarts under load: what clients of other projects lose when a gateway stops.
 
 use std::{fs, io::Write, thread, time::Duration};
 
@@ -47,7 +47,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]
     Process::start(command(files.directory(), &["--config", &format!("{port}.yaml")]))
 }
 
-/// The access lines of a log: how many, and those that are not a complete 200.
+/// The access lines of a log: how many, and which are not a complete 200.
 fn access_lines(files: &Files, log: &str) -> (usize, Vec<String>) {
     let text = fs::read_to_string(files.path(log)).expect("a log");
     let is_whole = |line: &str| {

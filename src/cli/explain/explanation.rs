@@ -13,8 +13,8 @@ use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, KeySecret, KeyValues, Subject};
 use crate::limit::{Admission, Charge, Key, Outcome};
 use crate::plan::{
-    self, CallerShare, DecisionInput, Evidence, NextStep, RequestAttributes, RequestDecision,
-    RequestRefusal, RequestView, RoutePlan, RoutedRequest,
+    self, CallerShare, DecisionInput, Evidence, NextStep, RefusedRoute, RequestAttributes,
+    RequestDecision, RequestRefusal, RequestView, RoutePlan, RoutedRequest,
 };
 use crate::respond::{self, ErrorForm, HeaderReader, LimitReport};
 use crate::snapshot::{Action, LimitRequest, Route, Snapshot};
@@ -75,7 +75,7 @@ pub(super) struct Explanation {
     upstream_protocol: Option<UpstreamProtocol>,
     /// The request target that is forwarded.
     forwarded: Option<String>,
-    /// Whether the request is of gRPC.
+    /// True if it is a gRPC request.
     #[serde(skip)]
     is_grpc: bool,
     /// The form of an error's body.
@@ -170,7 +170,10 @@ impl Explanation {
         if matches!(
             next,
             NextStep::Answer(_)
-                | NextStep::Refuse(RequestRefusal { error: GatewayError::Misdirected, .. })
+                | NextStep::Refuse(
+                    RequestRefusal { error: GatewayError::Misdirected, .. }
+                        | RequestRefusal { route: RefusedRoute::Preflight(_), .. }
+                )
         ) {
             return self.follow(next, snapshot, head);
         }
@@ -190,7 +193,7 @@ impl Explanation {
             attributes.find_route(snapshot, &evidence).map_err(|refusal| refusal.error)?;
         let limits =
             matched.with_subject(|subject| limit_charges(route, subject, &plan.charges))?;
-        self.trace_route(snapshot, &plan, limits, routed, now)
+        self.trace_route(snapshot, plan, limits, routed, now)
     }
 
     /// Takes an answer or a refusal.
@@ -241,7 +244,7 @@ impl Explanation {
     fn trace_route(
         &mut self,
         snapshot: &Snapshot,
-        plan: &RoutePlan,
+        plan: RoutePlan,
         mut limits: Vec<LimitCharge<'_>>,
         routed: RoutedRequest<'_>,
         now: StoreTime,
@@ -251,6 +254,9 @@ impl Explanation {
         let uncounted =
             names.filter(|name| limits.iter().all(|own| own.charge.limit.name != **name));
         self.unlimited = uncounted.map(ToString::to_string).collect();
+        if let Some(error) = plan.refused_after_throttle {
+            return Err(error);
+        }
         self.decision = Admission::Unlimited.label();
         if !limits.is_empty() {
             let admitted = charge(&mut limits, now);

@@ -1,4 +1,4 @@
-//! The items of lists and the entries of mappings, without those that cannot be read.
+//! The items of lists and the entries of mappings, without unreadable ones.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Detects a client of HTTP/2 that makes the gateway work and asks for little: RFC 9113, 10.5.
+//! Detects an HTTP/2 client that makes the gateway work and asks for little: RFC 9113, 10.5.
 
 use std::cell::Cell;
 

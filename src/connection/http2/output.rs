@@ -7,17 +7,17 @@ use h2::{Reason, SendStream};
 
 use super::stream::Http2Stream;
 use crate::{
-    connection::output::ResponseFraming,
-    connection_state::{Timeout, Wait},
+    connection::{
+        body_wait::{MAX_POLL_ROUNDS, await_client_read, check_deadlines},
+        output::ResponseFraming,
+    },
+    connection_state::Wait,
     gateway::{Content, RequestContext, Response},
     http1::{BodyEncoder, Fields, Version, header_map::from_fields},
     telemetry::CutReason,
     transport::{ClientStream, socket::yield_turn, tunnel::poll_capacity},
-    upstream::{ReadAheadOutcome, ResponseBody},
+    upstream::ResponseBody,
 };
-
-/// Most reads and writes in one poll; then the task yields to others.
-const MAX_POLL_ROUNDS: usize = 16;
 
 /// A body that is being written.
 struct BodyWriter<'a> {
@@ -96,31 +96,14 @@ impl BodyWriter<'_> {
     ) -> Poll<Result<(), CutReason>> {
         let state = self.stream.state();
         for _ in 0..MAX_POLL_ROUNDS {
-            match state.timeout() {
-                Some(Timeout::ClientRead) => return Poll::Ready(Err(CutReason::ClientTimeout)),
-                Some(Timeout::ResponseIdle) => return Poll::Ready(Err(CutReason::UpstreamIdle)),
-                Some(Timeout::Response) => return Poll::Ready(Err(CutReason::ResponseBodyTimeout)),
-                _ => {}
-            }
+            check_deadlines(state)?;
             if self.send.poll_reset(cx).is_ready() {
                 return Poll::Ready(Err(CutReason::ClientClosed));
             }
             if !self.unsent.is_empty() {
-                match self.poll_write(cx) {
-                    Poll::Ready(Ok(())) => state.set_wait(Wait::Internal),
-                    Poll::Ready(Err(reason)) => return Poll::Ready(Err(reason)),
-                    Poll::Pending => {
-                        state.begin_client_read_wait();
-                        let Some(body) = &mut self.body else { return Poll::Pending };
-                        return match body.read_ahead(cx) {
-                            ReadAheadOutcome::Unpaced => Poll::Pending,
-                            ReadAheadOutcome::Paced => {
-                                state.set_wake_on_sweep(true);
-                                Poll::Pending
-                            }
-                            ReadAheadOutcome::Lost => Poll::Ready(Err(CutReason::ClientSlow)),
-                        };
-                    }
+                match self.poll_write(cx)? {
+                    Poll::Ready(()) => state.set_wait(Wait::Internal),
+                    Poll::Pending => return await_client_read(state, self.body.as_mut(), cx),
                 }
                 continue;
             }

@@ -1,6 +1,6 @@
-//! Request heads of HTTP/2: RFC 9113, 8.3. Pure.
+//! HTTP/2 request heads: RFC 9113, 8.3. Pure.
 //!
-//! The result is the same [`RequestHead`] as that of HTTP/1, checked by the same rules, so nothing behind
+//! The result is the same [`RequestHead`] as for HTTP/1, checked by the same rules, so nothing behind
 //! it depends on the version.
 
 use h2::ext::Protocol;

@@ -27,7 +27,7 @@ fn a_fault_shows_the_reference_and_not_its_value() {
     for (from, to, expected) in [
         ("quota: 5", "quota: ${WORD}", format!("5:12: `${{WORD}}`, {number}")),
         ("quota: 5", "quota: \"1${WORD}\"", format!("5:12: `1${{WORD}}`, {number}")),
-        // A correction would show it, too.
+        // A correction would also show it.
         (
             "window: 10s",
             "window: ${X:-10d 1s}x",

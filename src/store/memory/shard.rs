@@ -127,7 +127,7 @@ impl RecordShard {
         decision
     }
 
-    /// Makes room in a full shard. Of the next [`SAMPLE`] records it removes those that have expired or, if
+    /// Makes room in a full shard. Of the next [`SAMPLE`] records it removes expired ones or, if
     /// none has, the one with the lowest [`EvictionRank`], so that made-up keys evict each other and callers
     /// near their limits keep their counters. The table is ordered by a keyed hash, so these records are a
     /// random sample; because the sample is small, a new record survives for a while even if all others

@@ -99,7 +99,7 @@ pub(super) enum EnqueueOutcome {
     Fetch(FetchRequest),
 }
 
-/// What becomes of the units that a failed fetch was to return, and of those that it asked for.
+/// What becomes of the units that a failed fetch was to return, and of the units that it asked for.
 pub(super) enum FailedFetch {
     /// The store did not execute it: the units to be returned are still here.
     Kept,

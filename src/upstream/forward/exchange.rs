@@ -137,7 +137,7 @@ pub(super) async fn exchange(
                 }),
             }
         }
-        // Boxed, so that exchanges of HTTP/1 do not carry its state.
+        // Boxed, so that HTTP/1 exchanges do not carry its state.
         UpstreamConnection::Http2(slot) => {
             match Box::pin(slot.exchange(head, outgoing, client, response_timeout)).await {
                 Ok(response) => Ok(Exchanged::Http2(response, slot)),

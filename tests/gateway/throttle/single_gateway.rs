@@ -273,3 +273,31 @@ fn spellings_of_one_token_are_not_several_users() {
     fleet.tick();
     assert_eq!(fleet.state(0)["active"], 1);
 }
+
+#[test]
+fn the_throttle_comes_before_the_maximum_of_the_body() {
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    fleet.fill("user", 25);
+    let ask = |token: &str| {
+        let headers = format!("Authorization: Bearer {token}\r\nContent-Length: 11\r\n");
+        get(fleet.gateways[0].address(), "/small", &headers)
+    };
+    assert_throttled_response(&ask("newcomer"), 20, fleet.clock.now());
+    let known =
+        || fleet.gateways[0].metric("tidegate_throttle_decisions_total{decision=\"known\"}");
+    let before = known();
+    assert_eq!(ask("user-0").status, 413);
+    assert_eq!(known(), before + 1, "the throttle has admitted the caller");
+}
+
+#[test]
+fn a_caller_is_counted_even_if_the_key_of_a_limit_is_ambiguous() {
+    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let twice = "Authorization: Bearer a\r\nX-Team: a\r\nX-Team: b\r\n";
+    on_every_protocol(|protocol| {
+        let before = fleet.state(0)["requests_with_token"].as_u64();
+        assert_eq!(protocol.get(&fleet.gateways[0], "/small", twice).status, 400);
+        let after = fleet.state(0)["requests_with_token"].as_u64();
+        assert_eq!(after, before.map(|before| before + 1));
+    });
+}

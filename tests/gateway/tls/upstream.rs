@@ -165,7 +165,7 @@ fn a_truncated_response_is_not_passed_as_whole() {
         "tidegate_upstream_failures_total{upstream=\"origin\",kind=\"broken\"}",
         3,
     );
-    // The end of the connection says nothing to a client of HTTP/1.0: it is reset.
+    // The end of the connection says nothing to an HTTP/1.0 client: it is reset.
     let mut client = Client::connect(gateway.address());
     client.send("GET /close HTTP/1.0\r\n\r\n");
     assert!(client.read_to_end().is_err(), "a reset");

@@ -1,4 +1,4 @@
-//! Tunnels over streams of HTTP/2 (RFC 8441), on the client's side, the upstream's, or both.
+//! Tunnels over HTTP/2 streams (RFC 8441), on the client's side, the upstream's, or both.
 
 mod resets;
 
@@ -135,7 +135,7 @@ impl Stream {
     }
 }
 
-/// An upstream of HTTP/2 on a thread of its own.
+/// An HTTP/2 upstream on a thread of its own.
 fn http2_upstream(allows_connect: bool) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
@@ -259,7 +259,7 @@ fn a_stream_becomes_a_tunnel_to_either_version() {
     });
 }
 
-/// An upstream of HTTP/1 that answers the key as RFC 6455 says, and echoes.
+/// An HTTP/1 upstream that answers the key as RFC 6455 says, and echoes.
 fn accepting_upstream() -> Upstream {
     Upstream::with_handler(|request, socket| {
         let text = String::from_utf8_lossy(request);

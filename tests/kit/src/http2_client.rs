@@ -91,7 +91,7 @@ pub fn request_to(
     request.body(()).expect("a valid request")
 }
 
-/// What a connection of HTTP/2 runs on.
+/// What an HTTP/2 connection runs on.
 pub trait AsyncStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> AsyncStream for S {}

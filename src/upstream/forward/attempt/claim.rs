@@ -41,8 +41,8 @@ impl RequestAttempts<'_> {
             && self.holder.is_some_and(|own| endpoint.is_behind_waiting(own.client, bounds))
     }
 
-    /// Whether the request has waited long enough for a place that another client holds beyond its share. Those that are
-    /// held at a client's pace return soon.
+    /// True if the request has waited long enough for a place that another client holds beyond its share. Places held
+    /// at a client's pace return soon.
     pub(super) fn has_waited_enough(&self) -> bool {
         let bounds = &self.endpoints.set.servers.bounds;
         self.waits_until.is_some_and(|until| self.clock().uptime() >= until)
