@@ -1,18 +1,18 @@
-//! WorkerConnections to Redis and the scripts that charge limits there: one script call per request, and a typed
+//! Connections to Redis, and the scripts that charge limits there: one script call per request, and a typed
 //! failure if it gives no decision. What to do with a failure is the business of [`crate::store`].
 //!
 //! In this module, `::redis` is the client library.
 //!
 //! Each word has one meaning here:
 //!
-//! - A **server** is a running Redis process. A **[node](node::RedisNode)** is this process's record of one
+//! - A **server** is a running Redis process. A **node** (`RedisNode`) is this process's record of one
 //!   server: its address, its health and the number of open breakers.
 //! - A **shard** is a set of keys that one script call can reach together: one of the configured `shards`,
-//!   a slot of a Cluster, or all keys if there is one server. [`ShardId`] names it.
+//!   a slot of a Cluster, or all keys if there is one server. `ShardId` names it.
 //! - A **connection** is one TCP connection to a server, shared by pipelined commands.
 //!
-//! [`RedisBackend`] is shared by the process: it owns the nodes, and makes the calls that no request waits
-//! for. [`RedisClient`] belongs to one worker: it has a connection and a circuit breaker for each node.
+//! `RedisBackend` is shared by the process: it owns the nodes, and makes the calls that no request waits
+//! for. `RedisClient` belongs to one worker: it has a connection and a circuit breaker for each node.
 //! [`Connector`] opens further connections, for the throttle's bulk transfers.
 //!
 //! Promises: a request waits no longer than the response timeout, and not at all while the breaker is

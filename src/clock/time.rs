@@ -56,16 +56,19 @@ macro_rules! time_in_ms {
             }
 
             /// This time `ms` later, at most [`Self::MAX`].
+            #[must_use]
             pub const fn saturating_add(self, ms: u64) -> Self {
                 Self(self.0.saturating_add(ms))
             }
 
             /// This time `ms` later, or earlier if `ms` is negative.
+            #[must_use]
             pub const fn saturating_add_signed(self, ms: i64) -> Self {
                 Self(self.0.saturating_add_signed(ms))
             }
 
             /// This time `ms` earlier, at least [`Self::ZERO`].
+            #[must_use]
             pub const fn minus_ms(self, ms: u64) -> Self {
                 Self(self.0.saturating_sub(ms))
             }
@@ -77,12 +80,14 @@ macro_rules! time_in_ms {
 
             /// The first time from this on that is a whole number of periods of `ms` after the start of the
             /// scale; at most [`Self::MAX`].
+            #[must_use]
             pub const fn round_up(self, ms: u64) -> Self {
                 Self(self.0.div_ceil(ms).saturating_mul(ms))
             }
 
             /// The last time up to this that is a whole number of periods of `ms` after the start of the
             /// scale.
+            #[must_use]
             pub const fn round_down(self, ms: u64) -> Self {
                 Self(self.0 / ms * ms)
             }

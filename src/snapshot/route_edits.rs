@@ -128,6 +128,15 @@ struct RuleCompiler<'r> {
     is_request: bool,
 }
 
+/// Where the configuration has the name of a header.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum NamePlace {
+    /// It is the key of an entry.
+    Key,
+    /// It is a value.
+    Value,
+}
+
 impl RuleCompiler<'_> {
     fn compile(&self, section: &Section<'_>, rules: &config::HeaderRules) -> HeaderRules {
         let set = self.fields(&section.at("set"), &rules.set);
@@ -135,7 +144,7 @@ impl RuleCompiler<'_> {
         let mut removed = Vec::new();
         for (index, name) in rules.remove.iter().enumerate() {
             let section = section.at("remove").index(index);
-            let Some(name) = self.name(&section, name, false) else { continue };
+            let Some(name) = Self::name(&section, name, NamePlace::Value) else { continue };
             let is_set = set.iter().any(|(other, _)| *other == name);
             let what = format!("`{name}` is also in `set`, which replaces it");
             section.ensure(!is_set, &what, "a name that is not in `set`");
@@ -159,7 +168,7 @@ impl RuleCompiler<'_> {
         let mut compiled: Vec<(HeaderName, Template)> = Vec::new();
         for (name, text) in fields {
             let section = section.entry(name);
-            let Some(name) = self.name(&section, name, true) else { continue };
+            let Some(name) = Self::name(&section, name, NamePlace::Key) else { continue };
             if compiled.iter().any(|(other, _)| *other == name) {
                 let what = format!("duplicate header `{name}`");
                 section.fault_at_key(what, "each name once, in any case");
@@ -179,11 +188,11 @@ impl RuleCompiler<'_> {
         compiled
     }
 
-    /// The name of a field that a rule may change; `is_key`: it is a key of the configuration.
-    fn name(&self, section: &Section<'_>, name: &str, is_key: bool) -> Option<HeaderName> {
+    /// The name of a field that a rule may change.
+    fn name(section: &Section<'_>, name: &str, place: NamePlace) -> Option<HeaderName> {
         let parsed = match name.parse::<HeaderName>() {
             Ok(parsed) => parsed,
-            Err(_) if !is_key => return header(section, name),
+            Err(_) if place == NamePlace::Value => return header(section, name),
             Err(_) => {
                 let what = format!("`{}`", excerpt(name));
                 section.fault_at_key(what, "a header name");
@@ -196,7 +205,7 @@ impl RuleCompiler<'_> {
                 "host" => "the key `host` of the route",
                 _ => "a header that neither frames the message nor concerns the connection",
             };
-            if is_key {
+            if place == NamePlace::Key {
                 section.fault_at_key(what, expected);
             } else {
                 section.fault(what, expected);

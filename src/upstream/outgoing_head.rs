@@ -332,7 +332,7 @@ impl AttemptHead<'_> {
     ///
     /// # Errors
     /// The target is longer than the library accepts.
-    pub(super) fn to_http2(&self, fields: &Fields) -> Result<http::Request<()>, FramingError> {
+    pub(super) fn to_http2(self, fields: &Fields) -> Result<http::Request<()>, FramingError> {
         let client = self.head.client;
         let mut headers = from_fields(fields);
         if accepts_trailers(&client.fields) {

@@ -113,7 +113,9 @@ fn a_type_name_is_one_type() {
     let files = all("src", ".rs");
     assert_none(&shared_names(&files, &permitted()));
     let mut stale = unused_permissions(&files, &permitted());
-    stale.iter_mut().for_each(|message| message.push_str(" (SHARED or to_be_renamed.txt)"));
+    for message in &mut stale {
+        message.push_str(" (SHARED or to_be_renamed.txt)");
+    }
     assert_none(&stale);
 }
 

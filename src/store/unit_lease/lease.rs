@@ -165,7 +165,7 @@ impl<W: LeaseWaiter> Lease<W> {
     fn check_invariants(&self) {
         match &self.fetch {
             None => {
-                debug_assert!(self.queue.is_empty(), "requests wait, and no fetch is in flight")
+                debug_assert!(self.queue.is_empty(), "requests wait, and no fetch is in flight");
             }
             Some(fetch) => {
                 debug_assert!(fetch.waiters > 0, "a fetch that no request waits for");

@@ -12,7 +12,7 @@ use tidegate::{
     },
 };
 
-/// The store's time at the now_ms time 0: the start of a window.
+/// The store's time at the monotonic time 0: the start of a window.
 pub(super) const START: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);
 
 /// A window, in ms.
