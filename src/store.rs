@@ -50,6 +50,7 @@
 //!
 //! ```
 //! use tidegate::{
+//!     clock::StoreTime,
 //!     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, LeaseSize},
 //!     store::memory::MemoryStore,
 //! };
@@ -67,8 +68,9 @@
 //! };
 //! let memory = MemoryStore::new(1_000);
 //! let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
-//! assert!(memory.charge(&charges, 1_700_000_000_000).admitted);
-//! assert!(!memory.charge(&charges, 1_700_000_000_001).admitted);
+//! let now = StoreTime::from_unix_ms(1_700_000_000_000);
+//! assert!(memory.charge(&charges, now).admitted);
+//! assert!(!memory.charge(&charges, now + 1).admitted);
 //! ```
 
 mod corrections;

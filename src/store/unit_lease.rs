@@ -25,6 +25,7 @@
 //! use std::sync::Arc;
 //!
 //! use tidegate::{
+//!     clock::{MonotonicTime, StoreTime},
 //!     limit::{Algorithm, Decision, Grant, Key, Limit, OnFailure, Quota, LeaseSize},
 //!     store::unit_lease::{FetchReply, JoinOutcome, LeaseRegistry, LeaseWaiter, WaiterOutcome},
 //! };
@@ -51,24 +52,28 @@
 //!     index: 0,
 //! };
 //! let registry = Arc::new(LeaseRegistry::default());
-//! assert!(registry.take(&limit, Key(7), 1, 0).is_none());
-//! let JoinOutcome::Fetch(fetch) = registry.join(&limit, Key(7), Request, 0) else { panic!() };
+//! let sent = MonotonicTime::from_ms(1);
+//! assert!(registry.take(&limit, Key(7), 1, sent).is_none());
+//! let JoinOutcome::Fetch(fetch) = registry.join(&limit, Key(7), Request, sent) else { panic!() };
 //! assert_eq!((fetch.demand().needed, fetch.demand().extra), (1, 9));
 //!
-//! // The store charges 10 units, to be spent before its window ends at 1,000 ms.
+//! // The store charges 10 units, to be spent before its window ends.
+//! let decided_at = StoreTime::from_unix_ms(1_700_000_000_000);
+//! let reset_at = decided_at + 1_000;
 //! let decision = Decision {
 //!     admitted: true,
 //!     limit: 100,
 //!     remaining: 90,
 //!     used: 10,
-//!     reset_at: 1_000,
+//!     reset_at,
 //!     retry_at: None,
 //!     wait: 0,
 //! };
-//! let grant = Grant { units: 10, spendable_until: 1_000, decision };
-//! assert!(fetch.complete(&FetchReply { grant, decided_at: 1, sent: 1, received: 2 }).is_none());
+//! let grant = Grant { units: 10, spendable_until: reset_at, decision };
+//! let reply = FetchReply { grant, decided_at, sent, received: sent + 1 };
+//! assert!(fetch.complete(&reply).is_none());
 //!
-//! let charge = registry.take(&limit, Key(7), 1, 3).expect("9 units are left");
+//! let charge = registry.take(&limit, Key(7), 1, sent + 2).expect("9 units are left");
 //! assert_eq!(charge.remaining, 98);
 //! ```
 
