@@ -5,17 +5,20 @@ use std::io::Write;
 
 use flate2::{Compression, write::GzEncoder};
 use libfuzzer_sys::fuzz_target;
-use tidegate::throttle::{
-    Geometry, HashKeys,
-    geometry::{MAX_GROWTH, Sizing},
-    payload::{decode, encode, max_len, resize},
+use tidegate::{
+    secret::KeySecret,
+    throttle::{
+        Geometry, HashKeys,
+        geometry::{MAX_GROWTH, Sizing},
+        payload::{decode, encode, max_len, resize},
+    },
 };
 
 fuzz_target!(|input: (u8, Vec<u8>)| {
     let (form, bytes) = input;
     let sizing = Sizing { capacity: 20, false_positive: 0.1, memory: 60_000 };
     let geometry = Geometry::new(&sizing).expect("a sizing");
-    let hash_keys = HashKeys { token_key: (1, 2), positions: [7; 32] };
+    let hash_keys = HashKeys { token_secret: KeySecret(1, 2), positions: [7; 32] };
     // A valid header, so that the decoder reads the data after it.
     let mut header = vec![1];
     // Of a size that filters may grow to, or just beyond.
