@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::{MonotonicTime, StoreTime},
-    limit::{Key, LeaseSize, OnFailure, Quota, State},
+    limit::{Algorithm, Key, LeaseSize, OnFailure, Quota, State},
     store::record_id::record_id,
 };
 
