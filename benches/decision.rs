@@ -64,7 +64,7 @@ fn hashed_key(caller: u64) -> Key {
 #[divan::bench]
 fn algorithm_alone(bencher: Bencher<'_, '_>) {
     let quota = Quota::new(u32::MAX, 60_000, 6);
-    let mut state = sliding_window::State::default();
+    let mut state = sliding_window::SlidingWindowState::default();
     sliding_window::admit(&mut state, &quota, NOW - 55_000, 1_000);
     bencher.bench_local(|| sliding_window::admit(black_box(&mut state), &quota, black_box(NOW), 1));
 }

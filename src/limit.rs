@@ -19,12 +19,12 @@
 //! ```
 //! use tidegate::{
 //!     clock::StoreTime,
-//!     limit::{Algorithm, Quota, State},
+//!     limit::{Algorithm, Quota, AlgorithmState},
 //! };
 //!
 //! // Two requests a minute, counted in sub-windows of 10 s.
 //! let quota = Quota::new(2, 60_000, 6);
-//! let mut state = State::fresh(Algorithm::SlidingWindow);
+//! let mut state = AlgorithmState::fresh(Algorithm::SlidingWindow);
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);
 //! assert!(state.admit(&quota, now, 1).admitted);
 //! assert!(state.admit(&quota, now + 5, 1).admitted);
@@ -57,7 +57,7 @@ use serde::{Deserialize, Serialize};
 pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
 pub use counts::Counts;
 pub use gcra::GcraState;
-pub use state::State;
+pub use state::AlgorithmState;
 pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 
 use crate::{clock::StoreTime, mix::folded_multiply};
