@@ -338,7 +338,7 @@ impl RequestContext {
                     // Without a time no wait helps.
                     refused.decision.retry_at.unwrap_or(StoreTime::MAX)
                 });
-                longest.map_or("", |(limit, _)| &*limit.limit().name)
+                longest.map_or("", |(limit, _)| limit.limit().name())
             }
             _ => "",
         }

@@ -102,7 +102,7 @@ impl WorkerRules {
                 .iter()
                 .map(|policy| {
                     let policy = Arc::clone(policy);
-                    let counters = metrics.limit(&route.name, &policy.limit.name);
+                    let counters = metrics.limit(&route.name, policy.limit.name());
                     Rc::new(LimitRule { policy, counters })
                 })
                 .collect(),
@@ -132,7 +132,7 @@ impl WorkerRules {
     fn prune(&self, metrics: &WorkerMetrics) {
         let routes = &self.snapshot.routes;
         let limits = routes.iter().flat_map(|route| {
-            route.limits.iter().map(|policy| (&*route.name, &*policy.limit.name))
+            route.limits.iter().map(|policy| (&*route.name, policy.limit.name()))
         });
         let upstreams = self.snapshot.upstreams.iter().map(|upstream| &*upstream.name);
         metrics.retain(

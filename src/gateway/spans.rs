@@ -122,7 +122,7 @@ fn refusing_limits(admission: Admission, limits: &[ChargedLimit]) -> Vec<Box<str
         Admission::Refused => {
             let enforced = limits.iter().filter(|limit| limit.limit().enforce);
             let refusing = enforced.filter(|limit| limit.outcome.refused().is_some());
-            refusing.map(|limit| limit.limit().name.clone()).collect()
+            refusing.map(|limit| limit.limit().name().into()).collect()
         }
         _ => Vec::new(),
     }
