@@ -1,4 +1,4 @@
-//! Process-local ids for the entries of this process's tables, keyed with a secret drawn at start.
+//! Ids for the entries of this process's tables, keyed with a secret drawn at start.
 //!
 //! Record ids and tokens are hashes under a secret that clients may know: if none is configured, it is
 //! derived from the namespace. A table indexed by their bits would let a client choose keys that collide
@@ -7,7 +7,7 @@
 //! A Feistel network of four rounds. Each round xors one half of the id with a mask: a 64 by 64 bit
 //! product of the other half and the secret, with the product's halves xored. Every bit of the result
 //! depends on two products, because one alone maps consecutive ids to a regular pattern. So ids that agree
-//! in some bits, or differ by a chosen amount, collide as rarely as any others. Every round is invertible,
+//! in some bits, or differ by a chosen amount, collide as rarely as random ids. Every round is invertible,
 //! so different ids stay different.
 
 use std::{
@@ -16,7 +16,7 @@ use std::{
     sync::LazyLock,
 };
 
-/// The key of a round: what is xored with a half, and the odd factor that the result is multiplied by.
+/// The key of a round: a value to xor with one half, and an odd factor for the result.
 type RoundKey = (u64, u64);
 
 static SECRET: LazyLock<[RoundKey; 4]> = LazyLock::new(|| {
@@ -25,8 +25,8 @@ static SECRET: LazyLock<[RoundKey; 4]> = LazyLock::new(|| {
     std::array::from_fn(|_| (random(), random() | 1))
 });
 
-/// The process-local id of a record. `record` is its shared id, which is the same at all gateways. Different
-/// records have different local ids.
+/// The process-local id of a record. `record` is the id that all gateways share. Different records have different
+/// local ids.
 #[inline]
 pub fn local_id(record: u128) -> u128 {
     let [first, second, third, fourth] = &*SECRET;
