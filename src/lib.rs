@@ -85,7 +85,7 @@
 //! - [`client_usage`]: each client address's share of the resources that the process bounds.
 //! - [`clock`]: the only place that reads a clock.
 //! - [`counter`]: a number that one thread writes and any thread reads.
-//! - [`mix`]: keyed hashes for the tables of this process.
+//! - [`mix`]: functions that mix bits: hashes and random numbers.
 //! - [`secret`]: the secret that the gateways of one store share.
 
 pub mod admin;

@@ -19,12 +19,12 @@
 //! ```
 //! use tidegate::{
 //!     clock::StoreTime,
-//!     limit::{Algorithm, Quota, State},
+//!     limit::{Algorithm, Quota, AlgorithmState},
 //! };
 //!
 //! // Two requests a minute, counted in sub-windows of 10 s.
 //! let quota = Quota::new(2, 60_000, 6);
-//! let mut state = State::fresh(Algorithm::SlidingWindow);
+//! let mut state = AlgorithmState::fresh(Algorithm::SlidingWindow);
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);
 //! assert!(state.admit(&quota, now, 1).admitted);
 //! assert!(state.admit(&quota, now + 5, 1).admitted);
@@ -57,10 +57,10 @@ use serde::{Deserialize, Serialize};
 pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
 pub use counts::Counts;
 pub use gcra::GcraState;
-pub use state::State;
+pub use state::AlgorithmState;
 pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 
-use crate::clock::StoreTime;
+use crate::{clock::StoreTime, mix::folded_multiply};
 
 /// The largest product of quota and sub-window length (ms) that keeps the arithmetic of both
 /// exact: Lua counts in doubles, whose integers end at 2^53.
@@ -229,20 +229,19 @@ impl Limit {
     /// from the operator, so no client can choose one.
     pub fn identity(&self) -> u128 {
         let (words, rest) = self.name.as_bytes().as_chunks::<8>();
-        let folded = words.iter().fold(folded_multiply(self.fingerprint), |hash, word| {
-            folded_multiply(hash ^ u64::from_le_bytes(*word))
-        });
+        let folded = words
+            .iter()
+            .fold(mix(self.fingerprint), |hash, word| mix(hash ^ u64::from_le_bytes(*word)));
         let rest = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
         // The length distinguishes names whose last words differ only in leading zero bytes.
-        let low = folded_multiply(folded_multiply(folded ^ rest) ^ self.name.len() as u64);
-        u128::from(low) | u128::from(folded_multiply(!low)) << 64
+        let low = mix(mix(folded ^ rest) ^ self.name.len() as u64);
+        u128::from(low) | u128::from(mix(!low)) << 64
     }
 }
 
-/// Mixes 64 bits: multiplies by an odd constant and xors both halves of the product.
-fn folded_multiply(value: u64) -> u64 {
-    let product = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
-    (product >> 64) as u64 ^ product as u64
+/// Mixes 64 bits. The constants are part of what is stored in Redis.
+fn mix(value: u64) -> u64 {
+    folded_multiply(value ^ 0x9e37_79b9_7f4a_7c15, 0xa076_1d64_78bd_642f)
 }
 
 /// A request's charge to one limit for one caller.

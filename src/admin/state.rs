@@ -1,5 +1,5 @@
 //! `GET /api/state`: the gateway's counts and states in one document. The dashboard reads it once a second and
-//! computes rates from it. Lists are bounded, so that a large configuration does not make it large.
+//! computes rates from it. Lists are bounded, so that its size does not follow that of the configuration.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
@@ -26,19 +26,19 @@ use crate::{
     reload::Reloader,
 };
 
-/// The maximum number of listed limits.
+/// The most limits that are listed.
 const MAX_LIMITS: usize = 50;
-/// The maximum number of listed callers.
+/// The most refused callers that are listed.
 const MAX_CALLERS: usize = 20;
-/// The maximum number of listed upstreams.
+/// The most upstreams that are listed.
 const MAX_UPSTREAMS: usize = 50;
 
-/// The state of the gateway. Counts begin with its start, as in `/metrics`.
+/// The state of the gateway. Counts are since its start, as those of `/metrics`.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct GatewayState {
     /// The gateway's time, in ms since the epoch.
     now_ms: u64,
-    /// The time since the gateway's start.
+    /// How long it has run.
     uptime_ms: u64,
     version: &'static str,
     configuration: Configuration,
@@ -46,7 +46,7 @@ pub(super) struct GatewayState {
     requests: Requests,
     /// The limits that refused most, at most 50.
     limits: Vec<LimitState>,
-    /// The number of limits that are not listed.
+    /// Limits that are not listed.
     omitted_limits: usize,
     /// The callers that limits and the throttle refused most of late, at most 20.
     refused_callers: Vec<RefusedCallerState>,
@@ -56,7 +56,7 @@ pub(super) struct GatewayState {
     throttle: Option<ThrottleState>,
     /// At most 50.
     upstreams: Vec<UpstreamDescription>,
-    /// The number of upstreams that are not listed.
+    /// Upstreams that are not listed.
     omitted_upstreams: usize,
     store: StoreState,
 }
@@ -68,14 +68,14 @@ struct Configuration {
     generation: u64,
     reloads_applied: u64,
     reloads_faulty: u64,
-    /// Null before the first reload.
+    /// Null before the first.
     last_reload: Option<LastReload>,
 }
 
 /// How the last reload ended.
 #[derive(JsonSchema, Serialize)]
 struct LastReload {
-    /// The time of the reload, in ms since the epoch.
+    /// When, in ms since the epoch.
     at_ms: u64,
     /// Why the running configuration stayed; empty if the reload was applied.
     faults: Vec<String>,
@@ -105,7 +105,7 @@ struct Requests {
 /// A histogram of the times from a request's head to its response's last byte.
 #[derive(JsonSchema, Serialize)]
 struct Latency {
-    /// The upper bounds of all buckets except the last, which has none.
+    /// The upper bounds of the buckets but the last, which has none.
     bounds_seconds: &'static [f64],
     /// The number of requests in each bucket, not cumulative.
     counts: Vec<u64>,
@@ -125,9 +125,9 @@ struct LimitState {
 struct RefusedCallerState {
     /// The limit, or `active-users` for the throttle.
     limit: String,
-    /// The caller's keyed hash, for `/api/limits/{name}?hash=`; for the throttle, the key of limits by `token`.
+    /// Its keyed hash, for `/api/limits/{name}?hash=`; of the throttle that of limits by `token`.
     hash: String,
-    /// The number of refusals: too large by at most `error`.
+    /// Its refusals: too large by at most `error`.
     refused: u64,
     error: u64,
 }
@@ -137,7 +137,7 @@ struct RefusedCallerState {
 struct ThrottleState {
     #[serde(flatten)]
     description: ThrottleDescription,
-    /// Requests while throttling, by decision: `known` requests were admitted, all others denied.
+    /// Requests while throttling, by decision: admitted as `known`, the others denied.
     decisions: BTreeMap<&'static str, u64>,
 }
 
@@ -149,7 +149,7 @@ struct StoreState {
     healthy: bool,
     /// Requests that were charged.
     requests: u64,
-    /// Calls to Redis for decisions and for leases.
+    /// Calls to Redis for decisions and for units.
     redis_calls: u64,
     /// Charges from leased units, without a call.
     leased_charges: u64,
@@ -166,7 +166,7 @@ struct StoreState {
 #[derive(JsonSchema, Serialize)]
 struct RedisServer {
     name: Box<str>,
-    /// `closed` while requests use the server; `open` while they do without it.
+    /// `closed` while requests use the server; `open` while they do not wait for it.
     #[schemars(extend("enum" = ["closed", "open"]))]
     breaker: &'static str,
     /// Calls that were sent to it.
@@ -179,7 +179,7 @@ pub(super) async fn show(State(context): State<AdminContext>) -> Response {
     ([(header::CACHE_CONTROL, "no-store")], Json(state)).into_response()
 }
 
-/// The current state.
+/// The state of now.
 pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
     let (metrics, now) = (&shared.metrics, shared.clock.now());
     let [open, accepted, refused, _] = metrics.connections();
@@ -247,7 +247,7 @@ fn requests(metrics: &Metrics) -> Requests {
     }
 }
 
-/// The limits with the most refusals, and the number of the others. An unused limit has no refusals.
+/// The limits with the most refusals, and the number of the others. A limit that no route uses has none.
 fn limits(shared: &Shared) -> (Vec<LimitState>, usize) {
     let snapshot = shared.live.snapshot();
     let names = snapshot.limits.iter().map(|policy| (&*policy.limit.name, [0; 4]));

@@ -58,7 +58,7 @@ pub struct Limit {
     /// responses such as 502.
     #[serde(default)]
     pub refund: Vec<Status>,
-    /// Number of tokens leased from Redis at a time, so that not every request needs a Redis call.
+    /// Number of units leased from Redis at a time, so that not every request needs a Redis call.
     /// Only for `sliding_window` and `fixed_window`, and not with `cost: response:NAME`.
     #[serde(default)]
     pub reserve: Reserve,
@@ -222,7 +222,7 @@ impl JsonSchema for Cost {
     }
 }
 
-/// Number of tokens leased from Redis at a time.
+/// Number of units leased from Redis at a time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Reserve {
     /// No lease: Redis decides every request.
@@ -230,11 +230,11 @@ pub enum Reserve {
     Off,
     /// A number that follows the request rate.
     Auto,
-    /// A fixed number of tokens.
+    /// A fixed number of units.
     Fixed(u32),
 }
 
-/// The numbers of tokens that can be leased at a time.
+/// The numbers of units that can be leased at a time.
 const RESERVE_RANGE: std::ops::RangeInclusive<u32> = 1..=1 << 20;
 /// The syntax of a reserve, for faults and the schema.
 const RESERVE_SYNTAX: &str = "off, auto or a whole number from 1 to 1048576";
@@ -250,10 +250,9 @@ impl<'de> Deserialize<'de> for Reserve {
                 f.write_str(RESERVE_SYNTAX)
             }
 
-            fn visit_u64<E: Error>(self, tokens: u64) -> Result<Reserve, E> {
-                let fits =
-                    u32::try_from(tokens).ok().filter(|tokens| RESERVE_RANGE.contains(tokens));
-                let invalid = || E::invalid_value(Unexpected::Unsigned(tokens), &self);
+            fn visit_u64<E: Error>(self, units: u64) -> Result<Reserve, E> {
+                let fits = u32::try_from(units).ok().filter(|units| RESERVE_RANGE.contains(units));
+                let invalid = || E::invalid_value(Unexpected::Unsigned(units), &self);
                 fits.map(Reserve::Fixed).ok_or_else(invalid)
             }
 

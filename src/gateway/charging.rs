@@ -164,7 +164,7 @@ impl Gateway {
         self.background.drain().await;
     }
 
-    /// Returns this worker's leased tokens to the store and sends its pending corrections, for at
+    /// Returns this worker's leased units to the store and sends its pending corrections, for at
     /// most `timeout`.
     pub async fn return_leased_units(&self, timeout: Duration) {
         self.store.shut_down(timeout).await;

@@ -17,7 +17,7 @@
 //!
 //! The Lua counterpart is `lua/acquire.lua`.
 
-use super::{Algorithm, Decision, Key, Limit, Quota, State};
+use super::{Algorithm, AlgorithmState, Decision, Key, Limit, Quota};
 use crate::clock::StoreTime;
 
 /// The most units of one record that a gateway acquires at once or holds.
@@ -79,7 +79,7 @@ impl Algorithm {
     }
 }
 
-impl State {
+impl AlgorithmState {
     /// Refunds the demand's unspent units, then charges the batch, as far as units are left.
     pub fn acquire(&mut self, quota: &Quota, now: StoreTime, demand: &UnitDemand) -> Grant {
         let UnitReturn { charged_at, units } = demand.returned;
@@ -135,11 +135,11 @@ mod tests {
         UnitDemand { minimum, needed, extra, extra_divisor, returned: UnitReturn::default() }
     }
 
-    fn fresh_states(quota: u32) -> [(Quota, State); 2] {
+    fn fresh_states(quota: u32) -> [(Quota, AlgorithmState); 2] {
         let sliding = Quota::new(quota, 60_000, 6);
         [
-            (sliding, State::fresh(Algorithm::SlidingWindow)),
-            (Quota { resolution: 1, ..sliding }, State::fresh(Algorithm::FixedWindow)),
+            (sliding, AlgorithmState::fresh(Algorithm::SlidingWindow)),
+            (Quota { resolution: 1, ..sliding }, AlgorithmState::fresh(Algorithm::FixedWindow)),
         ]
     }
 
