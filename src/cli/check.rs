@@ -6,8 +6,8 @@ use std::path::Path;
 use super::{Exit, exit_after_write};
 use crate::clock::Clock;
 use crate::config::{
-    Algorithm, Config, EnvLookup, Fault, Faults, Limit, Listener, LoadedConfig, LogDestination,
-    MatchValue, RedirectHttps, RouteMatch, SecretError, SecretReference,
+    Algorithm, Config, EnvLookup, Fault, Faults, LimitConfig, Listener, LoadedConfig,
+    LogDestination, MatchValue, RedirectHttps, RouteMatch, SecretError, SecretReference,
 };
 use crate::secret::MIN_LEN;
 use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_url};
@@ -102,7 +102,7 @@ fn listener_summary(listener: &Listener) -> String {
 }
 
 /// A limit's quota, key and options.
-fn limit_summary(name: &str, limit: &Limit) -> String {
+fn limit_summary(name: &str, limit: &LimitConfig) -> String {
     let (quota, window) = (limit.quota, limit.window);
     let counts = match limit.algorithm {
         Algorithm::SlidingWindow => format!("{quota} in {window}"),

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 
 use super::{Exit, LogOption, exit_after_write, serve, usage_error};
-use crate::config::{AdminAddress, ListenAddress, Rate, RedisUrl, Target};
+use crate::config::{AdminAddress, ListenAddress, Rate, RedisUrl, TargetUrl};
 use crate::sensitive::mask_url;
 
 /// The configuration's name in messages.
@@ -165,7 +165,7 @@ fn target(text: &str) -> Result<String, String> {
     let has_scheme = text.contains("://") || text.starts_with("unix:") || text.starts_with("${");
     let url = if has_scheme { text.to_owned() } else { format!("http://{text}") };
     let expected = |_| "expected host:port, http://host:port, https://host:port or unix:/path, without a path after it";
-    argument::<Target>(&url).map_err(|error| fault(&url, expected(error)))
+    argument::<TargetUrl>(&url).map_err(|error| fault(&url, expected(error)))
 }
 
 /// True if the text consists of variables, without defaults.
