@@ -61,6 +61,7 @@ use crossbeam_utils::CachePadded;
 use self::{
     background::Background,
     charged_limit::ChargedLimit,
+    compress::ResponseCompression,
     concurrency_lease::LeaseTable,
     context::{AccessLogger, OpenTunnel},
     date::DateCache,
@@ -372,16 +373,11 @@ impl Gateway {
             timeouts.idle = millis(route.response_idle_timeout);
             timeouts.total = millis(route.response_body_timeout);
             timeouts.tunnel_idle = millis(route.tunnel_idle_timeout);
-            if let Some(rules) = &route.compress {
-                let upstream = upstream.as_mut();
-                compress::compress(
-                    &self.shared.compression,
-                    rules,
-                    &context,
-                    upstream,
-                    &mut content,
-                    &mut fields,
-                );
+            if let (Some(rules), Some(head), Content::Stream(body)) =
+                (&route.compress, &mut upstream, &mut content)
+            {
+                let budget = &self.shared.compression;
+                ResponseCompression { budget, rules }.apply(&context, head, body, &mut fields);
             }
         }
         suppressed.cors = cors::write_fields(&mut fields, rules, &context, upstream.as_ref());
