@@ -19,7 +19,7 @@
 //! - `forward.rs`, `mirror.rs`, `quota_status.rs`: the actions of a route.
 //! - `cors.rs`: the fields of CORS.
 //! - `compress.rs`: whether a response is compressed.
-//! - `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: what was decided, for the log.
+//! - `draft_response.rs`, `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: what was decided, for the log.
 //! - `connection_limit.rs`: the bound on open connections, which workers enforce.
 
 mod activity;
@@ -37,6 +37,7 @@ mod date;
 mod decision_log;
 mod delay;
 mod delay_queue;
+mod draft_response;
 mod finish;
 mod forward;
 mod ledger;
@@ -62,7 +63,8 @@ use self::{
     concurrency_lease::LeaseTable,
     context::{Held, RequestContext},
     date::DateCache,
-    finish::{DraftResponse, refusal},
+    draft_response::DraftResponse,
+    finish::refusal,
     ledger::AccessLogger,
     mirror::Mirrors,
     request_id::{RequestId, RequestIds},

@@ -6,7 +6,7 @@ use super::{
     Gateway, Peer,
     checks::AdmittedRequest,
     context::{Forwarding, RequestContext},
-    finish::DraftResponse,
+    draft_response::DraftResponse,
     rules::{WorkerRoute, WorkerUpstream},
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     upstream::{
         BufferedUpload, ForwardError, ForwardInput, OutgoingHead, OutgoingRequest, PlaceHolder,
         ProtectedHeaders, RequestHeaderChanges, Servers, UploadSettings, Upstream, UpstreamError,
-        UpstreamKind,
+        UpstreamKind, balance::TargetKey,
     },
 };
 
@@ -75,7 +75,7 @@ impl Gateway {
             head: &head,
             client: &*client,
             proxied: peer.proxied,
-            hash_key: plan.target_key.unwrap_or(0),
+            target_key: plan.target_key.map(TargetKey),
             trace: tracing.sampled(),
             holder: servers.bounds.is_bounded().then_some(holder),
         };
