@@ -246,8 +246,8 @@ impl Gateway {
         let mut limits = ChargedLimits::new();
         let outcome = match self.check(&mut request, next) {
             Ok(CheckedRequest::Answered(reply)) => Ok(DraftResponse::Local(reply)),
-            Ok(CheckedRequest::Admitted(planned)) => {
-                self.serve(peer, &mut request, &planned, &mut limits).await
+            Ok(CheckedRequest::Admitted(admitted)) => {
+                self.serve(peer, &mut request, &admitted, &mut limits).await
             }
             Err(error) => Err(error),
         };
@@ -317,10 +317,10 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        planned: &AdmittedRequest,
+        admitted: &AdmittedRequest,
         limits: &mut ChargedLimits,
     ) -> Result<DraftResponse, GatewayError> {
-        let AdmittedRequest { route, plan } = planned;
+        let AdmittedRequest { route, plan } = admitted;
         if !plan.charges.is_empty() {
             *limits = route.charged_limits(&plan.charges);
             let admission = self.charge(request, limits).await;
@@ -339,7 +339,7 @@ impl Gateway {
             }
         }
         let response = match &route.rule.action {
-            Action::Upstream(upstream) => self.forward(peer, request, planned, upstream).await?,
+            Action::Upstream(upstream) => self.forward(peer, request, admitted, upstream).await?,
             Action::Status(limits) => {
                 let reported = self.quota_status(limits, &plan.status_requests).await;
                 if reported.is_err() {

@@ -120,11 +120,11 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &RequestContext,
-        planned: &AdmittedRequest,
+        admitted: &AdmittedRequest,
         mirror: &Mirror,
     ) -> Result<Option<Rc<dyn ClientStream>>, GatewayError> {
         let UpstreamKind::Servers(servers) = &mirror.upstream.kind else { return Ok(None) };
-        let AdmittedRequest { route, plan } = planned;
+        let AdmittedRequest { route, plan } = admitted;
         let (head, Some(balancer)) = (&request.head, &route.mirror) else { return Ok(None) };
         if self.mirrors.draw(100) >= u64::from(mirror.share) || respond::is_grpc(&head.fields) {
             return Ok(None);
