@@ -13,11 +13,11 @@ use super::scalar::{ScalarValue, impl_scalar};
 pub struct WeightedTarget {
     /// The target.
     pub url: Target,
-    /// Its share of the requests, relative to the other targets; 0 to 1000. 0 drains it.
+    /// The target's share of the requests, relative to the other targets, 0 to 1000. With 0 the target is
+    /// drained.
     pub weight: u32,
 }
 
-/// The weight of a target that is written as text.
 const DEFAULT_WEIGHT: u32 = 1;
 
 impl fmt::Display for WeightedTarget {
@@ -26,7 +26,6 @@ impl fmt::Display for WeightedTarget {
     }
 }
 
-/// The form of a map.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct TargetMap {
@@ -126,7 +125,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether it is spoken to with TLS.
+    /// True if connections to the target use TLS.
     pub fn is_tls(&self) -> bool {
         matches!(self, Self::Https(_) | Self::Srvs(_))
     }
@@ -174,7 +173,7 @@ impl ScalarValue for Target {
     }
 }
 
-/// The name of an SRV record: without a port.
+/// The name of an SRV record, without a port.
 fn service_name(text: &str) -> Option<String> {
     let parsed = HostPort::parse(text, 1)?;
     (parsed.host == text && text.contains('.')).then_some(parsed.host)
