@@ -108,7 +108,7 @@ impl ScalarValue for CorsOrigin {
         let meant = format!("{scheme}://{host}");
         (host.contains('.') && meant != text)
             .then(|| Self::parse(&meant))?
-            .map(|own| own.to_string())
+            .map(|origin| origin.to_string())
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Listener {
     /// IP address and port to listen on. `localhost:8080` is 127.0.0.1:8080, and `:8080` is port 8080 on all
     /// IPv4 and IPv6 addresses. Port 0 picks a free port; the startup log names it.
     pub address: ListenAddress,
-    /// TLS on this listener. Default: connections are unencrypted.
+    /// TLS on this listener. Default: none; connections are unencrypted.
     pub tls: Option<Tls>,
     /// Accept HTTP/2. With TLS, the handshake negotiates it (ALPN); without TLS, clients start with HTTP/2 at
     /// once (prior knowledge). Default: `true` with TLS, `false` without.

@@ -3,7 +3,7 @@
 use super::section::Section;
 use crate::config::{AccessLog, AccessLogFormat};
 
-/// Reports fields that are named twice, none, and those of a format that has its own.
+/// Reports duplicate fields, an empty list, and fields together with a format that has its own.
 pub(super) fn check(root: &Section<'_>, log: &AccessLog) {
     let Some(fields) = &log.fields else { return };
     if log.format == Some(AccessLogFormat::Combined) {
