@@ -1,8 +1,7 @@
-//! The texts of the scripts that read and write records. The test kit compiles this file too, to measure
+//! The texts of the scripts that read and write records. The test kit also compiles this file, to measure
 //! single calls.
 
-/// Prepends to a script the algorithms and the reading and writing of records. A new algorithm is one line
-/// here.
+/// Prepends the algorithms and the access to records to a script. A new algorithm is one line here.
 macro_rules! with_records {
     ($($script:literal),+) => {
         concat!(
@@ -23,11 +22,11 @@ macro_rules! with_records {
 /// Charges all limits of a request, or none.
 pub const CHARGE: &str = with_records!("../../lua/charge.lua");
 
-/// Charges tokens for a lease.
+/// Charges units for a lease.
 pub const ACQUIRE: &str = with_records!("../../lua/acquire.lua");
 
 /// Decides without charging.
 pub const PEEK: &str = with_records!("../../lua/peek.lua");
 
-/// Adjusts what requests were charged.
+/// Adjusts charges of requests.
 pub const ADJUST: &str = with_records!("../../lua/adjust.lua");
