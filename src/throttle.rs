@@ -15,7 +15,7 @@
 //!
 //! # Which file does what
 //!
-//! | module | purpose |
+//! | file | content |
 //! |---|---|
 //! | `gate` | the decision of a worker, and the recording of responses |
 //! | [`filter`] | rotating Bloom filters, lock-free for readers and recorders |

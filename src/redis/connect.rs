@@ -74,8 +74,7 @@ pub(super) async fn open(
 ///
 /// # Errors
 ///
-/// If the URL or the certificates are malformed. The error does not repeat the URL, which may hold a
-/// password.
+/// The URL or the certificates are malformed. The error does not repeat the URL, which may hold a password.
 pub(super) fn client_for_url(
     url: &str,
     credentials: &Credentials,
