@@ -2,7 +2,7 @@
 //! grow it.
 //!
 //! Tokens are indexed by their process-local ids ([`crate::mix`]), so that a client cannot choose a token
-//! that evicts a certain other one.
+//! that evicts a specific other one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,8 +14,7 @@ const SLOTS: usize = 1 << 14;
 const INDEX_MASK: u64 = SLOTS as u64 - 1;
 
 /// Tokens that were answered with 401, with the minute of the answer. A direct-mapped table: a later token
-/// replaces the one in its slot. All accesses are relaxed, because an entry is one word and independent of
-/// the others.
+/// replaces the one in its slot. All accesses are relaxed, because each entry is one independent word.
 pub(super) struct RejectedTokens(Box<[AtomicU64]>);
 
 impl RejectedTokens {
