@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `reader` | splits a log into lines |
 //! | `format`, `json`, `combined` | detect a line's format, and parse the line |
-//! | `line` | [`LogLine`]: a parsed line |
+//! | `line` | a parsed line |
 //! | `reorder` | sorts lines by time |
 //! | `config_replay` | [`ConfigReplay`]: decides the requests under one configuration |
 //! | `counts`, `report` | counts of decisions; the report of a replay |

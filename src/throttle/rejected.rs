@@ -36,7 +36,7 @@ impl RejectedTokens {
         }
     }
 
-    /// Whether `token` was rejected in `minute` or in the `minutes_before` minutes before it.
+    /// True if `token` was rejected in `minute` or in the `minutes_before` minutes before it.
     pub(super) fn contains(&self, token: u64, minute: u64, minutes_before: u64) -> bool {
         let entry = self.slot(token).load(Ordering::Relaxed);
         let age = minute.wrapping_sub(entry) & INDEX_MASK;

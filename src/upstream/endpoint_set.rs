@@ -1,4 +1,4 @@
-//! [`EndpointSet`]: the endpoints of an upstream at a time, with their health and the choice among them.
+//! [`EndpointSet`]: the current endpoints of an upstream, with their health and the choice among them.
 
 use std::{
     fmt::Write as _,
@@ -29,7 +29,7 @@ pub struct EndpointSet {
     pub servers: Arc<Servers>,
     /// The endpoints, each once, in a stable order.
     pub members: Vec<Member>,
-    /// What the set was built from.
+    /// The addresses that it was built from.
     pub(super) addresses: Vec<EndpointAddress>,
     upstream: Box<str>,
     /// One for each priority, the lowest number first.
@@ -53,7 +53,7 @@ pub struct Member {
 #[derive(Debug)]
 struct PriorityGroup {
     priority: u16,
-    /// Over all endpoints of the set; those of other priorities have weight 0 in it.
+    /// Over all endpoints of the set; endpoints of other priorities have weight 0 in it.
     balancer: Balancer,
     /// The weight of its endpoints that are in service.
     weight_in_service: AtomicU64,
@@ -62,7 +62,7 @@ struct PriorityGroup {
 #[derive(Debug)]
 struct SetHealth {
     machine: UpstreamHealth,
-    /// Whether another set has taken over: what is recorded here would overwrite its views.
+    /// True if another set has taken over: records made here would overwrite its views.
     is_replaced: bool,
 }
 
@@ -79,7 +79,7 @@ impl EndpointSet {
         Self::build(upstream, servers, addresses, load, new, health, now)
     }
 
-    /// The set that follows this one, with the state of the endpoints that stay.
+    /// The next set, which keeps the state of endpoints that stay.
     pub(super) fn replaced_by(
         &self,
         servers: &Arc<Servers>,
@@ -177,13 +177,13 @@ impl EndpointSet {
         }
     }
 
-    /// The requests in flight at all endpoints are counted for this policy only.
+    /// True if the policy needs the total of requests in flight; otherwise it is not counted.
     pub(super) fn counts_total(&self) -> bool {
         self.servers.policy == Policy::Hash
     }
 
-    /// Chooses an endpoint for an attempt at `now`, in ms of the health's clock. `None`: all that `input`
-    /// does not exclude are down, ejected or full.
+    /// Chooses an endpoint for an attempt at `now`, in ms of the health's clock; `None` if all endpoints that
+    /// `input` does not exclude are down, ejected or full.
     pub fn choose(&self, input: &PickRequest<'_>, now: u64) -> Option<Pick> {
         self.groups.iter().find_map(|group| {
             let view = View { set: self, group, now };
@@ -191,7 +191,7 @@ impl EndpointSet {
         })
     }
 
-    /// Whether an endpoint outside of `excluded` is in service, but full.
+    /// True if an endpoint outside of `excluded` is in service, but full.
     pub(super) fn has_full_endpoint(&self, excluded: &[usize], now: u64) -> bool {
         let bounds = &self.servers.bounds;
         if !bounds.bounds_requests() {
@@ -205,13 +205,13 @@ impl EndpointSet {
         })
     }
 
-    /// Whether any endpoint is in service, from the published views.
+    /// The upstream's state, from the published views.
     pub fn state(&self, now: u64) -> ServiceLevel {
         let views = self.members.iter().map(|own| own.state.view());
         ServiceLevel::of(views, now, self.servers.health.check_interval)
     }
 
-    /// An endpoint of the other address family of the same name, that is in service.
+    /// An endpoint in service with the same name and the other address family.
     pub(super) fn sibling(&self, index: usize, now: u64) -> Option<usize> {
         let own = &self.members[index].state.target;
         let address = own.resolved?;
@@ -224,7 +224,7 @@ impl EndpointSet {
         })
     }
 
-    /// Claims the trial of an endpoint whose ejection has ended. False: another attempt has it.
+    /// Claims the trial of an endpoint whose ejection has ended. False if another attempt has it.
     pub(super) fn begin_trial(&self, index: usize, now: u64) -> bool {
         let mut health = self.health.lock();
         let is_claimed = health.machine.begin_trial(index, now);
@@ -236,7 +236,7 @@ impl EndpointSet {
 
     /// Records a response.
     pub(super) fn record_success(&self, index: usize, kind: AttemptKind, now: u64, clock: &Clock) {
-        // Without failures before it, a success changes nothing.
+        // Without earlier failures, a success changes nothing.
         if kind == AttemptKind::Regular && !self.members[index].state.view().has_failures() {
             return;
         }
@@ -345,7 +345,7 @@ impl EndpointSet {
     }
 }
 
-/// What a choice reads of the endpoints at a time.
+/// The endpoints' state at a time, for a choice.
 struct View<'a> {
     set: &'a EndpointSet,
     group: &'a PriorityGroup,
