@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 /// requests with a body of more than 64 KiB are not mirrored.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mirror {
+pub struct MirrorConfig {
     /// Name of the upstream that the copies are sent to. It must differ from the route's upstream.
     pub upstream: String,
     /// Share of the route's requests, in percent, 1 to 100.
-    #[serde(default = "Mirror::default_share")]
+    #[serde(default = "MirrorConfig::default_share")]
     #[schemars(range(min = 1, max = 100))]
     pub share: u8,
 }
 
-impl Mirror {
+impl MirrorConfig {
     fn default_share() -> u8 {
         100
     }

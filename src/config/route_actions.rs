@@ -14,16 +14,16 @@ use super::units::Status;
 /// Redirects clients to another URL.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Redirect {
+pub struct RedirectConfig {
     /// URL, such as `https://new.example.com/items/{path.id}`, or a path. It may contain the variables of
     /// `headers`.
     pub to: String,
     /// Status code: 301, 302, 303, 307 or 308.
-    #[serde(default = "Redirect::default_status")]
+    #[serde(default = "RedirectConfig::default_status")]
     pub status: Status,
 }
 
-impl Redirect {
+impl RedirectConfig {
     fn default_status() -> Status {
         Status(308)
     }
@@ -34,9 +34,9 @@ impl Redirect {
 #[serde(default, deny_unknown_fields)]
 pub struct RouteHeaders {
     /// Changes to the request that is forwarded to the upstream.
-    pub request: HeaderRules,
+    pub request: HeaderRulesConfig,
     /// Changes to the response to the client, including the gateway's own responses.
-    pub response: HeaderRules,
+    pub response: HeaderRulesConfig,
 }
 
 /// Header fields that are set, added and removed. Values may contain the variables `{client_ip}`, `{host}`,
@@ -44,7 +44,7 @@ pub struct RouteHeaders {
 /// of the request; `{{` and `}}` are literal braces. A field with an empty value is not written.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct HeaderRules {
+pub struct HeaderRulesConfig {
     /// Fields to set, each with its value: it replaces all fields of the same name. Values may contain
     /// variables such as `{client_ip}`.
     pub set: BTreeMap<String, String>,

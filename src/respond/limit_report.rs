@@ -1,6 +1,6 @@
 //! [`LimitReport`]: one limit of a request and its outcome, and the part of them that a response shows.
 
-use crate::limit::{Algorithm, Limit, Outcome, StoreDecision};
+use crate::limit::{Limit, Outcome, StoreDecision};
 
 /// One limit of a request and its outcome.
 #[derive(Clone, Copy, Debug)]
@@ -18,9 +18,8 @@ impl<'a> LimitReport<'a> {
     /// limit that admits, because other requests may take its free permits at once.
     pub(super) fn advertised(self) -> Option<AdvertisedLimit<'a>> {
         let decided = self.outcome.decided()?;
-        let is_concurrency_admission =
-            self.limit.algorithm == Algorithm::Concurrency && decided.decision.admitted;
-        (self.limit.enforce && !is_concurrency_admission).then_some(AdvertisedLimit {
+        let is_shown = self.limit.algorithm.is_predictable() || !decided.decision.admitted;
+        (self.limit.enforce && is_shown).then_some(AdvertisedLimit {
             limit: self.limit,
             cost: self.cost,
             decided,

@@ -21,7 +21,7 @@ pub struct Mirror {
 /// upstream, the route's own, and one with a fixed response. Notes a route that forwards nothing.
 pub(super) fn compile<'a>(
     section: &Section<'_>,
-    route: &config::Route,
+    route: &config::RouteConfig,
     config: &Config,
     find: impl FnOnce(&str) -> Option<&'a Arc<Upstream>>,
 ) -> Option<Mirror> {

@@ -7,7 +7,7 @@ use ahash::RandomState;
 use hashbrown::HashSet;
 
 use super::{caller_notes, section::Section};
-use crate::config::{self, Config, ListenAddress, Target};
+use crate::config::{self, Config, ListenAddress, TargetUrl};
 use crate::identity::KeyPart;
 use crate::route::{PathPattern, normalize::normalize};
 use crate::upstream::Protocol;
@@ -65,7 +65,7 @@ fn note_tiers(root: &Section<'_>, config: &Config) {
 }
 
 /// Notes an unlimited tier that every client can choose.
-fn note_unlimited(section: &Section<'_>, tier: &config::Tier, config: &Config) {
+fn note_unlimited(section: &Section<'_>, tier: &config::TierConfig, config: &Config) {
     let is_chosen =
         !matches!(tier.matches.part, KeyPart::ClientIp | KeyPart::Token | KeyPart::Route);
     let has_proxy = !config.client.trusted_proxies.is_empty();
@@ -99,8 +99,8 @@ fn note_unused_limits(root: &Section<'_>, config: &Config) {
     }
 }
 
-fn note_targets(section: &Section<'_>, targets: &[config::WeightedTarget], config: &Config) {
-    let mut seen = HashSet::<&Target, RandomState>::default();
+fn note_targets(section: &Section<'_>, targets: &[config::WeightedTargetConfig], config: &Config) {
+    let mut seen = HashSet::<&TargetUrl, RandomState>::default();
     for (index, target) in targets.iter().map(|target| &target.url).enumerate() {
         let section = section.index(index);
         if !seen.insert(target) {
@@ -130,7 +130,7 @@ fn note_targets(section: &Section<'_>, targets: &[config::WeightedTarget], confi
 }
 
 /// Notes `auto` without TLS, where no handshake negotiates the protocol.
-fn note_protocol(section: &Section<'_>, upstream: &config::Upstream) {
+fn note_protocol(section: &Section<'_>, upstream: &config::UpstreamConfig) {
     let has_tls = upstream.targets.iter().any(|target| target.url.is_tls());
     if upstream.protocol == Protocol::Auto && !has_tls {
         let what = "`auto` without TLS is HTTP/1.1";
@@ -140,8 +140,8 @@ fn note_protocol(section: &Section<'_>, upstream: &config::Upstream) {
 
 /// True if a connection to `target` evidently reaches `listener`. Names other than `localhost` are not
 /// resolved.
-fn is_same_server(target: &Target, listener: ListenAddress) -> bool {
-    let (Target::Http(server) | Target::Https(server)) = target else { return false };
+fn is_same_server(target: &TargetUrl, listener: ListenAddress) -> bool {
+    let (TargetUrl::Http(server) | TargetUrl::Https(server)) = target else { return false };
     let bound = listener.0.ip().to_canonical();
     let is_same_address = match server.host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
         Ok(ip) => ip == bound || bound.is_unspecified() && ip.is_loopback(),
@@ -160,7 +160,7 @@ fn configured_path(matches: &config::RouteMatch) -> Option<(&'static str, &str)>
 }
 
 /// Notes a `*` outside of `{*name}`: it is a wildcard in other gateways, but not here.
-fn note_path(section: &Section<'_>, route: &config::Route) {
+fn note_path(section: &Section<'_>, route: &config::RouteConfig) {
     let Some((key, pattern)) = configured_path(&route.matches) else { return };
     if pattern.replace("{*", "{").contains('*') {
         let expected = match pattern.strip_suffix("/*").filter(|rest| !rest.contains('*')) {
@@ -175,7 +175,7 @@ fn note_path(section: &Section<'_>, route: &config::Route) {
 }
 
 /// Notes a path that ends in `/`: a prefix in nginx, but not here.
-fn note_prefix(section: &Section<'_>, route: &config::Route) {
+fn note_prefix(section: &Section<'_>, route: &config::RouteConfig) {
     let Some(pattern) = route.matches.path.as_deref() else { return };
     if pattern.len() > 1 && pattern.ends_with('/') {
         let what = format!("`{pattern}` matches only this path");
@@ -188,7 +188,7 @@ fn note_prefix(section: &Section<'_>, route: &config::Route) {
 }
 
 /// Notes `:id` and `{id:[0-9]+}`, which are parameters in other gateways.
-fn note_foreign_parameters(section: &Section<'_>, route: &config::Route) {
+fn note_foreign_parameters(section: &Section<'_>, route: &config::RouteConfig) {
     let Some((key, pattern)) = configured_path(&route.matches) else { return };
     let at = section.at("match").at(key);
     let is_name = |name: &str| name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -209,7 +209,7 @@ fn note_foreign_parameters(section: &Section<'_>, route: &config::Route) {
     }
 }
 
-fn note_methods(section: &Section<'_>, route: &config::Route) {
+fn note_methods(section: &Section<'_>, route: &config::RouteConfig) {
     for (index, method) in route.matches.methods.iter().enumerate() {
         if matches!(&*method.0, "CONNECT" | "TRACE") {
             let what = format!("`{method}` gets a 405 before any route is looked up");
@@ -218,7 +218,7 @@ fn note_methods(section: &Section<'_>, route: &config::Route) {
     }
 }
 
-fn note_strip_prefix(section: &Section<'_>, route: &config::Route) {
+fn note_strip_prefix(section: &Section<'_>, route: &config::RouteConfig) {
     let Some(prefix) = &route.strip_prefix else { return };
     if prefix == "/" {
         let what = "`/` strips nothing";

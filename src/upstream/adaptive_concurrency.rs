@@ -251,6 +251,9 @@ impl AdaptiveLimit {
 }
 
 #[cfg(test)]
+use crate::mix::SplitMix;
+
+#[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;

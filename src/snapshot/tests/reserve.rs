@@ -10,7 +10,7 @@ fn with(limit: &str) -> String {
 }
 
 #[test]
-fn window_counters_may_lease_tokens() {
+fn window_counters_may_lease_units() {
     for (limit, expected) in [
         ("{quota: 5, window: 10s}", LeaseSize::Off),
         ("{quota: 5, window: 10s, reserve: auto}", LeaseSize::Auto),
