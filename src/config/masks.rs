@@ -103,7 +103,8 @@ impl Masks {
         let bytes = text.as_bytes();
         self.masks.iter().find_map(|(value, reference)| {
             let pairs = bytes[at..].iter().zip(value.bytes());
-            let mut length = pairs.take_while(|(byte, other)| byte.eq_ignore_ascii_case(other)).count();
+            let mut length =
+                pairs.take_while(|(byte, other)| byte.eq_ignore_ascii_case(other)).count();
             while !text.is_char_boundary(at + length) {
                 length -= 1;
             }

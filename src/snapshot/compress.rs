@@ -19,7 +19,8 @@ pub(super) fn compile(
     let rules = &route.headers.response;
     let mut changed = rules.set.keys().chain(rules.add.keys()).chain(&rules.remove);
     if changed.any(|name| name.eq_ignore_ascii_case("content-encoding")) {
-        let what = "`compress` beside a rule for `content-encoding`, which describes the compression";
+        let what =
+            "`compress` beside a rule for `content-encoding`, which describes the compression";
         section.fault(what, "one of them");
     }
     let mut encodings = Vec::new();

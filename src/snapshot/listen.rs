@@ -21,7 +21,8 @@ pub(super) fn check(root: &Section<'_>, config: &Config) {
     }
     if let Some(admin) = &config.admin {
         let what = format!("`{}`, which is also in `listen`", admin.address);
-        let is_taken = admin.address.tcp().is_some_and(|address| is_taken(root, &config.listen, address));
+        let is_taken =
+            admin.address.tcp().is_some_and(|address| is_taken(root, &config.listen, address));
         root.at("admin").at("address").ensure(!is_taken, &what, "an address of its own");
         let what = format!("`{}` is not on loopback, and `admin.token` is missing", admin.address);
         let expected = "a loopback address such as 127.0.0.1:9900, or a token: write `token: file:PATH` \

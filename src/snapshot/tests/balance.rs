@@ -94,7 +94,8 @@ fn the_settings_reach_the_upstream() {
     let UpstreamKind::Servers(servers) = &snapshot.upstreams[0].kind else { panic!("servers") };
     assert_eq!(servers.policy, Policy::Hash);
     assert_eq!(servers.targets.iter().map(|target| target.weight).collect::<Vec<_>>(), [1, 3]);
-    let needs: Vec<_> = servers.targets.iter().map(|entry| entry.target.needs_resolving()).collect();
+    let needs: Vec<_> =
+        servers.targets.iter().map(|entry| entry.target.needs_resolving()).collect();
     assert_eq!(needs, [true, false]);
     let retry_on = &servers.retry_on;
     assert!(retry_on.timeout && !retry_on.connect && !retry_on.reset);
