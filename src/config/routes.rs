@@ -22,7 +22,7 @@ pub struct RouteConfig {
     /// the routes.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
     pub name: String,
-    /// Requests that the route matches. Default: all. If several routes match, the most specific one is used.
+    /// Requests that the route matches. If several routes match, the most specific one is used. Default: all.
     #[serde(default, rename = "match")]
     pub matches: RouteMatch,
     /// Name of the upstream that requests are sent to. A route has exactly one of `upstream`, `redirect`,

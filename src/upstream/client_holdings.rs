@@ -56,7 +56,8 @@ impl ClientHoldings {
         max_total: u32,
     ) -> Option<Holding> {
         let mut by_client = self.by_client.lock();
-        if self.total() >= max_total || by_client.get(&client).is_some_and(|own| *own >= max_each) {
+        if self.total() >= max_total || by_client.get(&client).is_some_and(|held| *held >= max_each)
+        {
             return None;
         }
         *by_client.entry(client).or_insert(0) += 1;
@@ -69,16 +70,16 @@ impl ClientHoldings {
         if self.total() <= share {
             return 0;
         }
-        self.by_client.lock().values().map(|own| own.saturating_sub(share)).sum()
+        self.by_client.lock().values().map(|held| held.saturating_sub(share)).sum()
     }
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
         let mut by_client = self.counts.by_client.lock();
-        if let Some(own) = by_client.get_mut(&self.client) {
-            *own -= 1;
-            if *own == 0 {
+        if let Some(held) = by_client.get_mut(&self.client) {
+            *held -= 1;
+            if *held == 0 {
                 by_client.remove(&self.client);
             }
         }

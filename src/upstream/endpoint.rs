@@ -271,7 +271,7 @@ impl EndpointState {
     /// Sets the bounds of adaptive concurrency; a limit within the same bounds stays.
     pub(super) fn set_adaptive(&self, bounds: Option<ConcurrencyBounds>, random: u64, now: u64) {
         let mut adaptive = self.adaptive.lock();
-        if adaptive.as_ref().map(|(own, _)| *own) == bounds {
+        if adaptive.as_ref().map(|(current, _)| *current) == bounds {
             return;
         }
         *adaptive = bounds.map(|bounds| (bounds, AdaptiveLimit::new(bounds, random, now)));

@@ -89,14 +89,15 @@ impl EndpointSet {
     ) -> Self {
         let mut health = self.health.lock();
         health.is_replaced = true;
-        let own = |target: &Target| self.members.iter().find(|own| own.state.target == *target);
-        let state = |target: &Target| match own(target) {
-            Some(own) => Arc::clone(&own.state),
+        let member =
+            |target: &Target| self.members.iter().find(|member| member.state.target == *target);
+        let state = |target: &Target| match member(target) {
+            Some(member) => Arc::clone(&member.state),
             None => Arc::new(EndpointState::new(target.clone(), Arc::clone(load))),
         };
         let health_of = |state: &Arc<EndpointState>| {
-            let is_own = |own: &Member| Arc::ptr_eq(&own.state, state);
-            match self.members.iter().position(is_own) {
+            let has_state = |member: &Member| Arc::ptr_eq(&member.state, state);
+            match self.members.iter().position(has_state) {
                 Some(index) => health.machine.targets()[index].clone(),
                 // The first endpoints of a name take its whole load.
                 None if self.members.is_empty() => TargetHealth::new(),
@@ -133,21 +134,27 @@ impl EndpointSet {
             let random = random.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
             member.state.set_adaptive(servers.bounds.adaptive, random, now);
         }
-        let targets =
-            members.iter().map(|own| health(&own.state).with_drained(own.weight == 0)).collect();
+        let targets = members
+            .iter()
+            .map(|member| health(&member.state).with_drained(member.weight == 0))
+            .collect();
         let machine = UpstreamHealth::new(servers.health, targets, now);
         for (index, member) in members.iter().enumerate() {
             member.state.publish(machine.view(index));
         }
-        let mut priorities: Vec<u16> =
-            members.iter().filter(|own| own.weight > 0).map(|own| own.priority).collect();
+        let mut priorities: Vec<u16> = members
+            .iter()
+            .filter(|member| member.weight > 0)
+            .map(|member| member.priority)
+            .collect();
         priorities.sort_unstable();
         priorities.dedup();
         let groups = priorities.into_iter().map(|priority| {
-            let weight = |own: &Member| if own.priority == priority { own.weight } else { 0 };
+            let weight =
+                |member: &Member| if member.priority == priority { member.weight } else { 0 };
             let endpoints: Vec<WeightedEndpoint<'_>> = members
                 .iter()
-                .map(|own| WeightedEndpoint { name: &own.state.name, weight: weight(own) })
+                .map(|member| WeightedEndpoint { name: &member.state.name, weight: weight(member) })
                 .collect();
             let balancer = Balancer::new(servers.policy, &endpoints);
             PriorityGroup { priority, balancer, weight_in_service: AtomicU64::new(0) }
@@ -168,11 +175,11 @@ impl EndpointSet {
     /// Sums the weights in service, after a change of health.
     fn sum_weights(&self, now: u64) {
         for group in &self.groups {
-            let members = self.members.iter().filter(|own| {
-                own.priority == group.priority
-                    && own.state.view().availability(now) == Availability::Available
+            let members = self.members.iter().filter(|member| {
+                member.priority == group.priority
+                    && member.state.view().availability(now) == Availability::Available
             });
-            let sum = members.map(|own| u64::from(own.weight)).sum();
+            let sum = members.map(|member| u64::from(member.weight)).sum();
             group.weight_in_service.store(sum, Relaxed);
         }
     }
@@ -207,7 +214,7 @@ impl EndpointSet {
 
     /// The upstream's state, from the published views.
     pub fn state(&self, now: u64) -> ServiceLevel {
-        let views = self.members.iter().map(|own| own.state.view());
+        let views = self.members.iter().map(|member| member.state.view());
         ServiceLevel::of(views, now, self.servers.health.check_interval)
     }
 
@@ -267,8 +274,8 @@ impl EndpointSet {
         now: u64,
         clock: &Clock,
     ) {
-        let is_own = |own: &Member| Arc::ptr_eq(&own.state, endpoint);
-        if let Some(index) = self.members.iter().position(is_own) {
+        let has_state = |member: &Member| Arc::ptr_eq(&member.state, endpoint);
+        if let Some(index) = self.members.iter().position(has_state) {
             self.record(index, clock, |machine| machine.record_check(index, result, now));
         }
     }

@@ -215,9 +215,9 @@ impl LoadBalancer {
         let endpoints = self.endpoints();
         let set = &endpoints.set;
         let count = pool.endpoint().count_broken_body();
-        let is_own = |own: &Rc<Pool>| Arc::ptr_eq(own.endpoint(), pool.endpoint());
+        let is_same = |other: &Rc<Pool>| Arc::ptr_eq(other.endpoint(), pool.endpoint());
         if count >= set.servers.health.failures.max(1)
-            && let Some(index) = endpoints.pools.iter().position(is_own)
+            && let Some(index) = endpoints.pools.iter().position(is_same)
         {
             let (now, clock) = (self.state.now(), self.state.clock());
             set.record_failure(index, AttemptKind::Regular, Failure::BrokenBodies, now, clock);

@@ -39,7 +39,7 @@ impl ProtectedHeaders {
 
     pub(super) fn contains(&self, name: &[u8]) -> bool {
         let mut all = self.own.iter().chain(&*self.tested);
-        all.any(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()))
+        all.any(|header| name.eq_ignore_ascii_case(header.as_str().as_bytes()))
     }
 
     /// True if `name` is an alias of a protected header. CGI-like upstreams read `X_Cost` and `X.Cost` as
@@ -52,7 +52,7 @@ impl ProtectedHeaders {
         let dashed = dashed_name(name);
         let mut all = self.own.iter().chain(&*self.tested);
         let is_alias =
-            all.any(|own| dashed.eq_ignore_ascii_case(&dashed_name(own.as_str().as_bytes())));
+            all.any(|header| dashed.eq_ignore_ascii_case(&dashed_name(header.as_str().as_bytes())));
         is_alias && !self.contains(name)
     }
 }

@@ -44,7 +44,7 @@ pub async fn resolve(registry: Arc<UpstreamRegistry>, resolved: Sender<()>) {
         changed.as_mut().enable();
         running.retain(|state| !state.is_removed());
         for state in registry.all() {
-            if !running.iter().any(|own| Arc::ptr_eq(own, &state)) {
+            if !running.iter().any(|known| Arc::ptr_eq(known, &state)) {
                 running.push(Arc::clone(&state));
                 tasks.spawn(resolve_upstream(state, Arc::clone(&registry), first.clone()));
             }
@@ -67,7 +67,7 @@ async fn resolve_upstream(
         tokio::pin!(changed);
         changed.as_mut().enable();
         let servers = Arc::clone(&state.endpoints().servers);
-        let wait = if servers.targets.iter().any(|own| own.target.needs_resolving()) {
+        let wait = if servers.targets.iter().any(|target| target.target.needs_resolving()) {
             Some(resolve_once(&state, &servers, &mut last_error).await)
         } else {
             None

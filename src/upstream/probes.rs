@@ -42,7 +42,7 @@ pub async fn run(registry: Arc<UpstreamRegistry>) {
         changed.as_mut().enable();
         running.retain(|state| !state.is_removed());
         for state in registry.all() {
-            if !running.iter().any(|own| Arc::ptr_eq(own, &state)) {
+            if !running.iter().any(|known| Arc::ptr_eq(known, &state)) {
                 running.push(Arc::clone(&state));
                 tasks.spawn(check_upstream(state, Arc::clone(&registry)));
             }
@@ -69,18 +69,18 @@ async fn check_upstream(state: Arc<UpstreamRuntime>, registry: Arc<UpstreamRegis
         replaced.as_mut().enable();
         let set = state.endpoints();
         let check = set.servers.check.as_ref();
-        running.retain(|own| {
+        running.retain(|current| {
             let is_member =
-                set.members.iter().any(|member| Arc::ptr_eq(&member.state, &own.endpoint));
-            let stays = is_member && check == Some(&own.settings);
+                set.members.iter().any(|member| Arc::ptr_eq(&member.state, &current.endpoint));
+            let stays = is_member && check == Some(&current.settings);
             if !stays {
-                own.task.abort();
+                current.task.abort();
             }
             stays
         });
         for member in &set.members {
             let Some(settings) = check else { break };
-            if running.iter().any(|own| Arc::ptr_eq(&own.endpoint, &member.state)) {
+            if running.iter().any(|current| Arc::ptr_eq(&current.endpoint, &member.state)) {
                 continue;
             }
             let (endpoint, settings) = (Arc::clone(&member.state), settings.clone());

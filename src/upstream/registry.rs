@@ -92,8 +92,10 @@ impl UpstreamRegistry {
             let state = UpstreamRuntime::new(&upstream.name, servers, self.clock.clone(), budget);
             states.insert(upstream.name.clone(), Arc::new(state));
         }
-        let servers = upstreams.iter().filter(|own| matches!(own.kind, UpstreamKind::Servers(_)));
-        let configured: HashSet<&str, RandomState> = servers.map(|own| &*own.name).collect();
+        let servers =
+            upstreams.iter().filter(|upstream| matches!(upstream.kind, UpstreamKind::Servers(_)));
+        let configured: HashSet<&str, RandomState> =
+            servers.map(|upstream| &*upstream.name).collect();
         states.retain(|name, state| {
             let stays = configured.contains(&**name);
             state.is_removed.store(!stays, Ordering::Release);

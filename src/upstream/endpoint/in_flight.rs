@@ -52,7 +52,7 @@ impl InFlight {
             false => None,
         };
         let count = endpoint.begin(limit).ok_or(NoPlace::Full)?;
-        let paced = counted.map(|own| Box::new(PacedPlace::new(own, endpoint, set, pool.now())));
+        let paced = counted.map(|held| Box::new(PacedPlace::new(held, endpoint, set, pool.now())));
         let mut begun = Self::counted(count, pool, set);
         let held = endpoint.held.add(client);
         begun.holder = Some(Box::new(Holder { held, set: Arc::clone(set), paced }));

@@ -144,7 +144,7 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
     for (first, second) in [(16, 16), (16, 1), (1, 16)] {
         let (clock, payloads) = (Clock::manual(NOW), Payloads::default());
         let gateways = [throttle_with_growth(first, true), throttle_with_growth(second, true)];
-        let mut tickers = gateways.each_ref().map(|own| Ticker::new(own, &clock));
+        let mut tickers = gateways.each_ref().map(|gateway| Ticker::new(gateway, &clock));
         for minute in 0..3 {
             for tick in 0..12 {
                 clock.set(NOW + minute * MINUTE + tick * 5_000);

@@ -39,7 +39,7 @@ impl RequestAttempts<'_> {
         let bounds = &self.endpoints.set.servers.bounds;
         let endpoint = self.endpoints.pools[index].endpoint();
         self.ticket.is_none()
-            && self.holder.is_some_and(|own| endpoint.is_behind_waiting(own.client, bounds))
+            && self.holder.is_some_and(|holder| endpoint.is_behind_waiting(holder.client, bounds))
     }
 
     /// True if the request has waited long enough for a place that another client holds beyond its share. Places held
