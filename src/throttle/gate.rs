@@ -51,6 +51,7 @@ pub enum DenyReason {
 /// A denial, with the values for the response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AdmissionDenied {
+    /// The reason for the denial.
     pub reason: DenyReason,
     /// The configured maximum number of active users.
     pub max_active: u64,
