@@ -100,13 +100,17 @@ pub trait EndpointView {
     }
 }
 
+/// The hash of the parts of a request by which the policy `hash` chooses a target.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TargetKey(pub u64);
+
 /// The input of a choice besides the endpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct PickRequest<'a> {
     /// The number of the request in the rotation, the same for all its attempts.
     pub turn: u64,
-    /// The hash of the request's key.
-    pub key: u64,
+    /// The key of the request; only the policy `hash` reads it.
+    pub key: TargetKey,
     /// Random bits, new for each attempt.
     pub random: u64,
     /// The endpoints not to choose, because they were tried before.
