@@ -11,7 +11,7 @@ use super::{
     charged_limit::{ChargedLimit, ChargedLimits},
     concurrency_lease::ConcurrencyPermits,
     context::RequestContext,
-    finish::DraftResponse,
+    draft_response::DraftResponse,
     ledger::Ledger,
 };
 use crate::{

@@ -49,7 +49,7 @@ pub enum Policy {
     LeastRequests,
     /// Of two random targets, the one with the lower product of latency and requests in flight.
     PeakEwma,
-    /// The target that `hash_key` is mapped to: the same for the same key, as long as it is in service and
+    /// The target that the [`TargetKey`] is mapped to: the same for the same key, as long as it is in service and
     /// not overloaded.
     Hash,
 }
@@ -100,13 +100,17 @@ pub trait EndpointView {
     }
 }
 
+/// The hash of the parts of a request by which the policy `hash` chooses a target.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TargetKey(pub u64);
+
 /// What a choice depends on beside the endpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct PickRequest<'a> {
     /// The number of the request in the rotation, the same for all its attempts.
     pub turn: u64,
-    /// The hash of the request's key.
-    pub key: u64,
+    /// The key of the request; only the policy `hash` reads it.
+    pub key: TargetKey,
     /// Random bits, other ones for each attempt.
     pub random: u64,
     /// The endpoints that are not chosen: they were tried before.

@@ -25,6 +25,7 @@ use self::{
 };
 use super::{
     BufferedUpload, EndpointSet, ProxiedClient, UpstreamRuntime,
+    balance::TargetKey,
     client_holdings::ClientHoldings,
     outgoing_head::{AttemptHead, OutgoingHead},
     pool::{Pool, PoolTable, UpstreamConnection},
@@ -104,8 +105,8 @@ pub struct ForwardInput<'r> {
     pub client: &'r dyn ClientStream,
     /// The client's addresses, for the PROXY protocol.
     pub proxied: ProxiedClient,
-    /// The hash of the request's parts that a target is chosen by; any number for other policies.
-    pub hash_key: u64,
+    /// The key that a target is chosen by; `None` for other policies than `hash`, and for ambiguous parts.
+    pub target_key: Option<TargetKey>,
     /// The trace of a sampled request.
     pub trace: Option<&'r mut RequestTrace>,
     /// The client that holds its place; `None` without a client.

@@ -195,7 +195,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
 
     /// The first endpoint from the key's point on that can take the request.
     pub(super) fn ring(&self, ring: &Ring) -> Option<Pick> {
-        let key = self.input.key;
+        let key = self.input.key.0;
         let (mut owner, mut previous) = (None, None);
         for index in ring.walk(key).take(MAX_POINTS) {
             if previous == Some(index) {
@@ -220,7 +220,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         }
         // In slow start the keys come one after the other, each once.
         let ramp = u64::from(self.view.ramp(index));
-        if ring.rank(index, self.input.key) % u64::from(FULL_RAMP) >= ramp {
+        if ring.rank(index, self.input.key.0) % u64::from(FULL_RAMP) >= ramp {
             return Some(SkipCause::SlowStart);
         }
         let (in_flight, bound) = (self.view.in_flight(index), self.load_bound(index));
@@ -242,7 +242,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
             indexes.filter(|&index| self.balancer.weights[index] > 0 && self.is_usable(index));
         usable.max_by_key(|&index| {
             let is_within = u64::from(self.view.in_flight(index)) < self.load_bound(index);
-            (is_within, ring.rank(index, self.input.key))
+            (is_within, ring.rank(index, self.input.key.0))
         })
     }
 }

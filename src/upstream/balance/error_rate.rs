@@ -86,7 +86,9 @@ mod tests {
     use super::*;
     use crate::{
         mix::SplitMix,
-        upstream::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
+        upstream::balance::{
+            Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint,
+        },
     };
 
     /// What the choice of a simulation reads.
@@ -155,7 +157,12 @@ mod tests {
                 let observed = if is_error { Observed::Error } else { Observed::Success };
                 fleet.errors[index] = fleet.errors[index].observe(observed, now);
             }
-            let input = PickRequest { turn: now, key: 0, random: random.bits(), excluded: &[] };
+            let input = PickRequest {
+                turn: now,
+                key: TargetKey::default(),
+                random: random.bits(),
+                excluded: &[],
+            };
             let index = balancer.choose(&input, &fleet).expect("an endpoint").index;
             counts[index] += u32::from(now >= from * 1_000);
             fleet.in_flight[index] += 1;

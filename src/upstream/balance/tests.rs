@@ -66,7 +66,7 @@ fn balancer(policy: Policy, weights: &[u32]) -> Balancer {
 fn input(request: u64) -> PickRequest<'static> {
     PickRequest {
         turn: request,
-        key: SplitMix::new(request).bits(),
+        key: TargetKey(SplitMix::new(request).bits()),
         random: request,
         excluded: &[],
     }
@@ -253,7 +253,8 @@ fn assert_load_is_bounded(fleet: &mut Fleet, balancer: &Balancer, keys: u64, hel
         // A few keys make most of the load.
         let key = random.below(keys).min(random.below(keys)).min(random.below(keys));
         let key = SplitMix::new(key).bits();
-        let choice = balancer.choose(&PickRequest { key, ..input(request) }, fleet).unwrap();
+        let choice =
+            balancer.choose(&PickRequest { key: TargetKey(key), ..input(request) }, fleet).unwrap();
         fleet.in_flight[choice.index] += 1;
         let total = fleet.total_in_flight();
         let mean = total as f64 / fleet.available.iter().filter(|one| **one).count() as f64;
@@ -422,7 +423,7 @@ proptest! {
         let is_usable = |index: usize| {
             weights[index] > 0 && fleet.available[index] && !excluded.contains(&index)
         };
-        let input = PickRequest { turn, key, random, excluded: &excluded };
+        let input = PickRequest { turn, key: TargetKey(key), random, excluded: &excluded };
         for policy in POLICIES {
             match balancer(policy, &weights).choose(&input, &fleet) {
                 Some(choice) => prop_assert!(is_usable(choice.index), "{:?}", choice),

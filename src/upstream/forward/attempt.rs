@@ -26,7 +26,7 @@ use crate::{
     transport::ClientStream,
     upstream::{
         InFlight, Pool, ServerAddress,
-        balance::{Pick, PickRequest},
+        balance::{Pick, PickRequest, TargetKey},
         pending::PendingTicket,
         pool::{LinkWanted, UpstreamConnection},
         target_health::{AttemptKind, Failure},
@@ -42,7 +42,7 @@ pub(super) struct RequestAttempts<'r> {
     pub(super) trace: Option<&'r mut RequestTrace>,
     wanted: LinkWanted,
     turn: u64,
-    hash_key: u64,
+    target_key: Option<TargetKey>,
     /// The endpoints that are not chosen: the failed ones, then the ones passed over.
     excluded: SmallVec<[usize; 4]>,
     /// The number of failed ones in `excluded`.
@@ -134,7 +134,7 @@ impl<'r> RequestAttempts<'r> {
             trace,
             wanted: LinkWanted { is_upgrade, is_fresh: false, proxied, max_connections },
             turn,
-            hash_key: input.hash_key,
+            target_key: input.target_key,
             excluded: SmallVec::new(),
             failed: 0,
             retry_count: 0,
@@ -154,7 +154,8 @@ impl<'r> RequestAttempts<'r> {
     fn choose(&self, now: u64) -> Option<Pick> {
         let input = PickRequest {
             turn: self.turn,
-            key: self.hash_key,
+            // Ambiguous parts have no key: their requests share a target.
+            key: self.target_key.unwrap_or_default(),
             random: self.balancer.random(),
             excluded: &self.excluded,
         };

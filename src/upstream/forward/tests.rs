@@ -55,7 +55,8 @@ fn balancer(count: usize, policy: Policy, bounds: Bounds) -> (LoadBalancer, Cloc
 }
 
 fn choose(balancer: &LoadBalancer, turn: u64, excluded: &[usize]) -> Option<usize> {
-    let input = PickRequest { turn, key: 0, random: balancer.random(), excluded };
+    let input =
+        PickRequest { turn, key: TargetKey::default(), random: balancer.random(), excluded };
     let now = balancer.state.now();
     balancer.endpoints().set.choose(&input, now).map(|choice| choice.index)
 }

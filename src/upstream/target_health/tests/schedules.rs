@@ -3,7 +3,9 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{
-    super::super::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
+    super::super::balance::{
+        Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint,
+    },
     SETTINGS,
 };
 use crate::{
@@ -133,7 +135,12 @@ impl Run {
     fn send(&mut self, balancer: &Balancer, random: u64, now: u64) {
         let mut excluded = Vec::new();
         loop {
-            let input = PickRequest { turn: self.sent, key: random, random, excluded: &excluded };
+            let input = PickRequest {
+                turn: self.sent,
+                key: TargetKey(random),
+                random,
+                excluded: &excluded,
+            };
             let views = Views { health: &self.views, in_flight: &self.in_flight, now };
             let Some(choice) = balancer.choose(&input, &views) else {
                 self.refuse(now);
