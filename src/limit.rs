@@ -14,6 +14,7 @@
 //!   time. `free_slots.rs`: the refunded slots of a leaky bucket. `counts.rs`: the counters of a sliding
 //!   window.
 //! - `algorithm.rs`: the algorithms, and the questions that each answers.
+//! - `identity.rs`: what distinguishes the records of limits.
 //! - `acquire.rs`: units that a gateway acquires in batches.
 //! - `verdict.rs`: the decisions of all limits of one request.
 //!
@@ -44,6 +45,7 @@ mod counts;
 pub mod fixed_window;
 mod free_slots;
 mod gcra;
+mod identity;
 pub mod leaky_bucket;
 #[cfg(test)]
 mod properties;
@@ -60,10 +62,11 @@ pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
 pub use algorithm::Algorithm;
 pub use counts::Counts;
 pub use gcra::GcraState;
+pub use identity::LimitIdentity;
 pub use state::AlgorithmState;
 pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 
-use crate::{clock::StoreTime, mix::folded_multiply};
+use crate::clock::StoreTime;
 
 /// The largest product of quota and sub-window length (ms) that keeps the arithmetic of both
 /// exact: Lua counts in doubles, whose integers end at 2^53.
@@ -140,15 +143,10 @@ pub enum LeaseSize {
 }
 
 /// One configured limit.
-///
-/// Its identity is the pair of `name` and `fingerprint`. The quota's number is not part of it: a reload
-/// that changes only that keeps the counters.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    /// The configured name; shown in headers and metrics.
-    pub name: Box<str>,
-    /// A hash of what its counters depend on: algorithm, window, resolution, key parts.
-    pub fingerprint: u64,
+    /// Its name, and what else distinguishes its records.
+    pub identity: LimitIdentity,
     /// The algorithm that decides.
     pub algorithm: Algorithm,
     /// The quota of each caller.
@@ -167,6 +165,26 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// An enforced limit of requests that cost 1. It leases no units; while Redis is unavailable, each
+    /// gateway enforces its share.
+    pub fn new(identity: LimitIdentity, algorithm: Algorithm, quota: Quota) -> Self {
+        Self {
+            identity,
+            algorithm,
+            quota,
+            cost: 1,
+            on_failure: OnFailure::Local,
+            lease_size: LeaseSize::Off,
+            enforce: true,
+            index: 0,
+        }
+    }
+
+    /// The configured name; shown in headers and metrics.
+    pub fn name(&self) -> &str {
+        self.identity.name()
+    }
+
     /// The units that a caller without usage may use at once: the quota or, for a leaky bucket, the slots
     /// within `max_wait`. Equals [`Decision::limit`].
     pub fn capacity(&self) -> u64 {
@@ -185,25 +203,6 @@ impl Limit {
             _ => window,
         }
     }
-
-    /// A 128-bit hash of name and fingerprint. A store xors it with a [`Key`] to identify a record: two
-    /// limits with the same key parts share a `Key`, but not a record. No secret is needed here: names come
-    /// from the operator, so no client can choose one.
-    pub fn identity(&self) -> u128 {
-        let (words, rest) = self.name.as_bytes().as_chunks::<8>();
-        let folded = words
-            .iter()
-            .fold(mix(self.fingerprint), |hash, word| mix(hash ^ u64::from_le_bytes(*word)));
-        let rest = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
-        // The length distinguishes names whose last words differ only in leading zero bytes.
-        let low = mix(mix(folded ^ rest) ^ self.name.len() as u64);
-        u128::from(low) | u128::from(mix(!low)) << 64
-    }
-}
-
-/// Mixes 64 bits. The constants are part of what is stored in Redis.
-fn mix(value: u64) -> u64 {
-    folded_multiply(value ^ 0x9e37_79b9_7f4a_7c15, 0xa076_1d64_78bd_642f)
 }
 
 /// A request's charge to one limit for one caller.
@@ -290,36 +289,5 @@ fn clamp_to_record(updated_at: StoreTime, now: StoreTime) -> (StoreTime, u64) {
         0 => (now, 0),
         behind if behind <= MAX_STEP_BACK => (updated_at, 0),
         behind => (now, behind),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn identity_is_unique_per_name_and_fingerprint() {
-        let mut seen = BTreeSet::new();
-        let mut names: Vec<String> = (0..5_000).map(|n| format!("limit-{n}")).collect();
-        names.extend((0..20).map(|n| "a".repeat(n)));
-        names.extend((0..20).map(|n| "\0".repeat(n + 1)));
-        for name in &names {
-            for fingerprint in [0, 1, u64::MAX] {
-                let limit = Limit {
-                    name: name.as_str().into(),
-                    fingerprint,
-                    algorithm: Algorithm::SlidingWindow,
-                    quota: Quota::new(1, 1_000, 1),
-                    cost: 1,
-                    on_failure: OnFailure::Local,
-                    lease_size: LeaseSize::Off,
-                    enforce: true,
-                    index: 0,
-                };
-                assert!(seen.insert(limit.identity()), "{name:?} {fingerprint}");
-            }
-        }
     }
 }

@@ -146,7 +146,7 @@ pub fn write_rate_headers<'a>(
         fields.push_number(REMAINING, decision.remaining);
         fields.push_number(USED, decision.used);
         fields.push_number(RESET, reset_seconds(decision));
-        fields.push(RESOURCE, &*tightest.limit.name);
+        fields.push(RESOURCE, tightest.limit.name());
     }
     if draft_11 {
         write_draft_headers(fields, advertised);
@@ -214,7 +214,7 @@ fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<Adv
 fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = AdvertisedLimit<'a>>) {
     let mut items: Vec<AdvertisedLimit<'a>> = Vec::new();
     for limit in limits {
-        match items.iter_mut().find(|item| item.limit.name == limit.limit.name) {
+        match items.iter_mut().find(|item| item.limit.name() == limit.limit.name()) {
             Some(item) => *item = tightest([*item, limit].into_iter()).unwrap_or(limit),
             None => items.push(limit),
         }
@@ -222,7 +222,7 @@ fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Adv
     let (mut policy, mut state) = (String::new(), String::new());
     for AdvertisedLimit { limit, decided, .. } in items {
         let decision = &decided.decision;
-        let (name, window) = (&limit.name, limit.quota.window.div_ceil(1000));
+        let (name, window) = (limit.name(), limit.quota.window.div_ceil(1000));
         let seconds_to_reset = decision.reset_at.saturating_sub(decided.at).div_ceil(1000);
         let comma = if policy.is_empty() { "" } else { ", " };
         // Writing to a `String` cannot fail.

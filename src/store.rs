@@ -51,21 +51,11 @@
 //! ```
 //! use tidegate::{
 //!     clock::StoreTime,
-//!     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, LeaseSize},
+//!     limit::{Algorithm, Charge, Key, Limit, LimitIdentity, Quota},
 //!     store::memory::MemoryStore,
 //! };
 //!
-//! let limit = Limit {
-//!     name: "per-client".into(),
-//!     fingerprint: 0,
-//!     algorithm: Algorithm::FixedWindow,
-//!     quota: Quota::new(1, 60_000, 1),
-//!     cost: 1,
-//!     on_failure: OnFailure::Local,
-//!     lease_size: LeaseSize::Off,
-//!     enforce: true,
-//!     index: 0,
-//! };
+//! let limit = Limit::new(LimitIdentity::new("per-client", 0), Algorithm::FixedWindow, Quota::new(1, 60_000, 1));
 //! let memory = MemoryStore::new(1_000);
 //! let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);

@@ -250,7 +250,7 @@ impl Ledger {
     fn refused_by(&self) -> &str {
         match self.admission {
             Admission::Throttled => POLICY,
-            _ => self.refused_by.last().map_or("", |limit| &*limit.name),
+            _ => self.refused_by.last().map_or("", |limit| limit.name()),
         }
     }
 

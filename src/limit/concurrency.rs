@@ -67,6 +67,7 @@ pub fn decide(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost:
 pub fn charge(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let mut view = ConcurrencyView::new(state, quota, now);
     view.charge(state, quota, cost);
+    state.check_invariants();
     view.decision(state, quota, 0)
 }
 
@@ -93,6 +94,7 @@ pub fn refund(
     if left > 0 && ends_at > now {
         view.release(state, state.restarted_until, left);
     }
+    state.check_invariants();
     view.decision(state, quota, 0)
 }
 
@@ -111,6 +113,19 @@ impl ConcurrencyState {
     /// The index of the first group that ends after `at`; the number of groups if none does.
     fn first_ending_after(&self, at: StoreTime) -> usize {
         self.groups.partition_point(|group| group.ends_at <= at)
+    }
+
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let held: u64 = self.groups.iter().map(|group| u64::from(group.permits)).sum();
+        debug_assert_eq!(held, u64::from(self.total), "a wrong total: {self:?}");
+        debug_assert!(self.groups.iter().all(|group| group.permits > 0), "no permit: {self:?}");
+        let are_ordered = self.groups.is_sorted_by(|one, next| one.ends_at < next.ends_at);
+        debug_assert!(are_ordered, "groups out of order: {self:?}");
+        let last_end = self.groups.last().map_or(StoreTime::ZERO, |last| last.ends_at);
+        debug_assert!(last_end <= self.reset_at, "a lease after the reset: {self:?}");
     }
 
     /// Restarts all leases if the clock was set back.

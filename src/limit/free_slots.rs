@@ -143,6 +143,19 @@ impl FreeSlots {
         }
     }
 
+    /// Checks that the runs are few, ordered and apart, and end before the taken slots do, at `backlog`.
+    pub(super) fn check_invariants(&self, backlog: i64) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.runs.len() <= MAX_RUNS, "{} runs", self.runs.len());
+        debug_assert!(self.runs.iter().all(|run| run.slots > 0), "an empty run");
+        let are_apart = |pair: &[Run]| self.end(&pair[0]) <= pair[1].begins;
+        debug_assert!(self.runs.windows(2).all(are_apart), "runs that overlap");
+        let last_end = self.runs.last().map_or(0, |last| self.end(last));
+        debug_assert!(last_end <= backlog, "a free slot after the taken ones");
+    }
+
     fn end(&self, run: &Run) -> i64 {
         run.begins + run.slots * self.window
     }

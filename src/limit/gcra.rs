@@ -68,6 +68,13 @@ impl GcraState {
         self.reset_at = self.reset_at.max(self.tat_rounded_up());
     }
 
+    /// Checks the record after a charge or a refund.
+    pub(super) fn check_invariants(&self) {
+        debug_assert!(self.fraction < self.rate.max(1), "more than a ms: {self:?}");
+        debug_assert!(self.rate > 0 || self.at == StoreTime::ZERO, "no rate: {self:?}");
+        debug_assert!(self.reset_at >= self.tat_rounded_up(), "reset before the TAT: {self:?}");
+    }
+
     fn tat_rounded_up(&self) -> StoreTime {
         self.at + u64::from(self.fraction > 0)
     }

@@ -127,6 +127,7 @@ impl<'a> LeakyBucketView<'a> {
         };
         self.write(state);
         state.gcra.raise_reset();
+        self.check_invariants(state);
         begins.div_ceil(self.rate)
     }
 
@@ -167,6 +168,7 @@ impl<'a> LeakyBucketView<'a> {
             return;
         }
         self.write(state);
+        self.check_invariants(state);
     }
 
     fn write(&mut self, state: &mut LeakyBucketState) {
@@ -175,6 +177,12 @@ impl<'a> LeakyBucketView<'a> {
         }
         state.gcra.set_backlog(self.now, self.backlog, self.rate);
         state.free_slots = self.free_slots.write(self.now);
+    }
+
+    /// Checks the record that was just written.
+    fn check_invariants(&self, state: &LeakyBucketState) {
+        state.gcra.check_invariants();
+        self.free_slots.check_invariants(self.backlog.cast_signed());
     }
 
     /// `max_wait` in units.

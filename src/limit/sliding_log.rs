@@ -109,6 +109,7 @@ pub fn refund(
             state.entries.remove(index);
         }
         view = SlidingLogView::new(state, quota, now);
+        state.check_invariants();
     }
     view.decision(state, quota, 0)
 }
@@ -129,6 +130,20 @@ impl SlidingLogState {
             self.reset_at = self.reset_at.minus_ms(behind);
         }
         now
+    }
+
+    /// Checks the newest entries. All of a long log would make a test of it slow.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.reset_at >= self.newest_at, "reset before a charge: {self:?}");
+        for (newer, older) in
+            self.entries.iter().rev().zip(self.entries.iter().rev().skip(1)).take(4)
+        {
+            debug_assert_ne!(newer.at, older.at, "two entries of one ms");
+            debug_assert_ne!(newer.before, older.before, "an empty entry that is not the newest");
+        }
     }
 
     /// The time of an entry, in ms since the epoch.
@@ -237,6 +252,7 @@ impl SlidingLogView {
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
             state.reset_at = state.reset_at.max(retry_at.unwrap_or_default());
         }
+        state.check_invariants();
         Decision {
             admitted: true,
             limit: u64::from(quota.limit),

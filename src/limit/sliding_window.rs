@@ -105,6 +105,7 @@ pub fn refund(
             // The counts were shifted to now.
             state.updated_at = now;
             view = SlidingWindowView::new(state, quota, now);
+            state.check_invariants();
         }
     }
     view.decision(state, quota, 0)
@@ -132,6 +133,18 @@ fn follow_clock(state: &mut SlidingWindowState, quota: &Quota, now: StoreTime) -
     state.reset_at = state.reset_at.minus_ms(back * s);
     state.updated_at = now;
     now
+}
+
+impl SlidingWindowState {
+    /// Checks the record after a charge or a refund.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.reset_at >= self.updated_at, "reset before a charge: {self:?}");
+        let is_charged = self.counts.as_slice().iter().any(|&count| count > 0);
+        debug_assert!(!is_charged || self.updated_at > StoreTime::ZERO, "no time: {self:?}");
+    }
 }
 
 /// The start of the sub-window `index`, in ms.
@@ -238,6 +251,7 @@ impl SlidingWindowView {
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
             state.reset_at = state.reset_at.max(retry_at.unwrap_or_default());
         }
+        state.check_invariants();
         Decision {
             admitted: true,
             limit: u64::from(quota.limit),

@@ -34,6 +34,7 @@ pub fn charge(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) -
         state.set_backlog(now, backlog, rate);
         state.raise_reset();
     }
+    state.check_invariants();
     decision(state, quota, now, 0)
 }
 
@@ -58,6 +59,7 @@ pub fn refund(
         let refunded = u64::from(cost).saturating_mul(quota.window);
         state.set_backlog(now, backlog.saturating_sub(refunded), state.rate());
     }
+    state.check_invariants();
     decision(state, quota, now, 0)
 }
 

@@ -177,7 +177,7 @@ fn push_limit(command: &mut Cmd, limit: &Limit, cost: u32) {
 /// The Redis key of a record: `NAMESPACE:{KEY}:LIMIT:FINGERPRINT`. The braces are a hash tag: in a Cluster,
 /// all records of one key are in one slot.
 fn record_key(namespace: &str, limit: &Limit, Key(key): Key) -> String {
-    format!("{namespace}:{{{key:032x}}}:{}:{:016x}", limit.name, limit.fingerprint)
+    format!("{namespace}:{{{key:032x}}}:{}:{:016x}", limit.name(), limit.identity.fingerprint())
 }
 
 /// The verdict in a reply: the time, then [`FIELDS`] for each limit. `None` if the reply is malformed.

@@ -328,7 +328,7 @@ impl ConfigReplay {
             let Some(decided) = outcome.decided() else { continue };
             let (decision, limit) = (&decided.decision, charge.limit.index);
             // A candidate has the index of its limit, but is not counted as that limit.
-            if *charge.limit.name == *self.snapshot.limits[limit].limit.name {
+            if charge.limit.name() == self.snapshot.limits[limit].limit.name() {
                 self.limits[limit].add(decision.admitted, at);
             }
             if !decision.admitted && charge.limit.enforce {

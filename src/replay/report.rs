@@ -241,7 +241,8 @@ impl ConfigResult {
                 caller: caller_name(caller),
                 requests: counts.requests,
                 refused: counts.refused[config_index],
-                limit: most.map(|(limit, _)| rules.limits[*limit as usize].limit.name.to_string()),
+                limit: most
+                    .map(|(limit, _)| rules.limits[*limit as usize].limit.name().to_string()),
             }
         });
         Self {
@@ -254,7 +255,7 @@ impl ConfigResult {
             admitted: config.admitted,
             refused: config.refused,
             limits: limits
-                .map(|(limit, counts)| Row::new(replay, &limit.limit.name, counts))
+                .map(|(limit, counts)| Row::new(replay, limit.limit.name(), counts))
                 .collect(),
             routes: routes.map(|(route, counts)| Row::new(replay, &route.name, counts)).collect(),
             callers: callers.collect(),
@@ -283,10 +284,10 @@ impl Difference {
     fn new(replay: &Replay, old: &ConfigReplay, new: &ConfigReplay, top: usize) -> Self {
         let mut limits = BTreeMap::<&str, (u64, u64)>::new();
         for (limit, refusals) in new.snapshot.limits.iter().zip(&new.differing_refusals) {
-            limits.entry(&limit.limit.name).or_default().0 += refusals;
+            limits.entry(limit.limit.name()).or_default().0 += refusals;
         }
         for (limit, refusals) in old.snapshot.limits.iter().zip(&old.differing_refusals) {
-            limits.entry(&limit.limit.name).or_default().1 += refusals;
+            limits.entry(limit.limit.name()).or_default().1 += refusals;
         }
         let weight = |counts: &CallerCounts| (counts.newly_refused + counts.newly_admitted, 0);
         let callers = replay.top_callers(top, weight).into_iter();

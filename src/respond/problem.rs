@@ -100,7 +100,7 @@ pub(super) fn refused_limits<'a>(
     limits: impl Iterator<Item = LimitReport<'a>>,
 ) -> SmallVec<[&'a str; 4]> {
     let mut names = SmallVec::new();
-    for name in limits.filter_map(LimitReport::refusal).map(|refusal| &*refusal.limit.name) {
+    for name in limits.filter_map(LimitReport::refusal).map(|refusal| refusal.limit.name()) {
         // A limit that refuses under several keys is listed once.
         if !names.contains(&name) {
             names.push(name);

@@ -16,7 +16,7 @@ use super::section::Section;
 use super::tiers;
 use crate::config::{self, Config};
 use crate::identity::{CredentialSource, KeyPart, KeyPlan};
-use crate::limit::{Limit, Quota, leaky_bucket};
+use crate::limit::{Limit, LimitIdentity, Quota, leaky_bucket};
 
 /// Shortest lease of a concurrency permit, in ms. Leases are renewed every third of their length, with
 /// a precision of 100 ms.
@@ -36,16 +36,13 @@ pub(super) fn compile(
         let key = KeyPlan(limit.key.clone());
         let quota = quota(&section, limit);
         check_algorithm_keys(&section, limit);
+        let identity = LimitIdentity::new(name.as_str(), fingerprint(limit));
         let base = Limit {
-            name: name.as_str().into(),
-            fingerprint: fingerprint(limit),
-            algorithm: algorithm::compile(limit.algorithm),
-            quota,
-            cost: 1,
             on_failure: limit.on_failure,
             lease_size: reserve::compile(&section, limit, config.store.redis.is_some()),
             enforce: limit.enforce,
             index,
+            ..Limit::new(identity, algorithm::compile(limit.algorithm), quota)
         };
         policy(&section, limit, &base, &key, sources)
     });
@@ -73,8 +70,9 @@ fn policy(
         let at = section.at("candidate").at("quota");
         let quota = alternative_quota(section, &at, configured, candidate.quota);
         // `~` is not valid in configured names.
-        let name = format!("{}~candidate", base.name).into();
-        Limit { name, quota, enforce: false, ..base.clone() }
+        let name = format!("{}~candidate", base.name());
+        let identity = LimitIdentity::new(name, base.identity.fingerprint());
+        Limit { identity, quota, enforce: false, ..base.clone() }
     });
     let candidate = candidate_limit.map(|limit| compile_with(limit, None));
     compile_with(base.clone(), candidate)

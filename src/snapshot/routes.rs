@@ -107,7 +107,7 @@ impl<'a> Definitions<'a> {
     fn new(upstreams: &'a [Arc<Upstream>], limits: &'a [Arc<LimitPolicy>]) -> Self {
         Self {
             upstreams: upstreams.iter().map(|upstream| (&*upstream.name, upstream)).collect(),
-            limits: limits.iter().map(|policy| (&*policy.limit.name, policy)).collect(),
+            limits: limits.iter().map(|policy| (policy.limit.name(), policy)).collect(),
         }
     }
 }
@@ -140,7 +140,7 @@ fn check_reported(section: &Section<'_>, reported: &[Arc<LimitPolicy>]) {
         let separate =
             policy.key.0.iter().find(|part| matches!(part, KeyPart::Route | KeyPart::Path));
         if let Some(part) = separate {
-            let name = &policy.limit.name;
+            let name = policy.limit.name();
             let what = format!(
                 "`{name}` counts by `{part}`, so it reports only the use of this status route"
             );

@@ -78,7 +78,7 @@ fn a_valid_configuration_compiles() {
 fn a_fingerprint_excludes_the_quota() {
     let of = |limit: &str| {
         let text = GOOD.replace("{quota: 5, window: 10s}", limit);
-        compile(&text).unwrap().limits[0].limit.fingerprint
+        compile(&text).unwrap().limits[0].limit.identity.fingerprint()
     };
     let first = of("{quota: 5, window: 10s}");
     assert_eq!(of("{quota: 9, window: 10s, cost: 2, on_failure: open}"), first);
@@ -102,12 +102,16 @@ fn every_algorithm_has_its_own_fingerprint() {
         assert_eq!(limit.algorithm.tag(), name);
         let whole = limit.quota.sub_window() == 10_000;
         assert_eq!(whole, name != "sliding_window");
-        assert!(fingerprints.insert(limit.fingerprint));
+        assert!(fingerprints.insert(limit.identity.fingerprint()));
     }
     let (lax, strict) =
         (of("{quota: 5, window: 10s}"), of("{quota: 5, window: 10s, strict: true}"));
     assert!(strict.quota.strict && !lax.quota.strict);
-    assert_eq!(lax.fingerprint, strict.fingerprint, "strictness keeps what was counted");
+    assert_eq!(
+        lax.identity.fingerprint(),
+        strict.identity.fingerprint(),
+        "strictness keeps what was counted"
+    );
 }
 
 #[test]

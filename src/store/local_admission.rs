@@ -228,7 +228,7 @@ impl QueueTicket {
 /// the first, so its denial does not apply to a request that charges the record once.
 fn is_repeated(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
     let same = |other: &&Charge<'_>| {
-        other.key == charge.key && other.limit.identity() == charge.limit.identity()
+        other.key == charge.key && other.limit.identity.hash() == charge.limit.identity.hash()
     };
     charges.len() > 1 && charges.iter().filter(same).count() > 1
 }

@@ -36,7 +36,7 @@ pub(crate) fn local_record_id(shared: u128) -> u128 {
 
 /// The shared id of a caller's record under `limit`: the same at all gateways on one Redis.
 pub(crate) fn shared_record_id(limit: &Limit, key: Key) -> u128 {
-    key.0 ^ limit.identity()
+    key.0 ^ limit.identity.hash()
 }
 
 /// A distinct number for each quota of a record. Only sliding windows are strict, and their `max_wait` is 0,

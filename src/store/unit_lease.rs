@@ -26,7 +26,7 @@
 //!
 //! use tidegate::{
 //!     clock::{MonotonicTime, StoreTime},
-//!     limit::{Algorithm, Decision, Grant, Key, Limit, OnFailure, Quota, LeaseSize},
+//!     limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, LimitIdentity, Quota},
 //!     store::unit_lease::{FetchReply, JoinOutcome, LeaseRegistry, LeaseWaiter, WaiterOutcome},
 //! };
 //!
@@ -40,17 +40,7 @@
 //!     }
 //! }
 //!
-//! let limit = Limit {
-//!     name: "example".into(),
-//!     fingerprint: 1,
-//!     algorithm: Algorithm::FixedWindow,
-//!     quota: Quota::new(100, 1_000, 1),
-//!     cost: 1,
-//!     on_failure: OnFailure::Local,
-//!     lease_size: LeaseSize::Units(9),
-//!     enforce: true,
-//!     index: 0,
-//! };
+//! let limit = Limit { lease_size: LeaseSize::Units(9), ..Limit::new(LimitIdentity::new("example", 1), Algorithm::FixedWindow, Quota::new(100, 1_000, 1)) };
 //! let registry = Arc::new(LeaseRegistry::default());
 //! let sent = MonotonicTime::from_ms(1);
 //! assert!(registry.take(&limit, Key(7), 1, sent).is_none());

@@ -249,9 +249,9 @@ impl Explanation {
         now: StoreTime,
     ) -> Result<(), GatewayError> {
         let RoutedRequest { route, head, .. } = routed;
-        let names = route.limits.iter().map(|policy| &policy.limit.name);
+        let names = route.limits.iter().map(|policy| policy.limit.name());
         let uncounted =
-            names.filter(|name| limits.iter().all(|own| own.charge.limit.name != **name));
+            names.filter(|name| limits.iter().all(|own| own.charge.limit.name() != *name));
         self.unlimited = uncounted.map(ToString::to_string).collect();
         if let Some(error) = plan.refused_after_throttle {
             return Err(error);
@@ -507,7 +507,7 @@ impl LimitExplanation {
         let LimitCharge { charge: Charge { limit, cost, .. }, tier, values, outcome } = charged;
         let parts = values.parts.into_iter();
         Self {
-            name: limit.name.to_string(),
+            name: limit.name().to_string(),
             algorithm: limit.algorithm.tag(),
             quota: limit.quota.limit,
             window_ms: limit.quota.window,

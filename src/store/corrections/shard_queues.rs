@@ -58,7 +58,7 @@ impl PendingCorrection {
         let is_same = self.key == other.key
             && (self.reason, self.is_retry) == (other.reason, other.is_retry)
             && self.limit.quota == other.limit.quota
-            && self.limit.identity() == other.limit.identity();
+            && self.limit.identity == other.limit.identity;
         let sum = self.change.cost().checked_add(other.change.cost());
         let (Some(cost), true) = (sum, is_same) else { return false };
         let coalesced = match (self.change, other.change) {
