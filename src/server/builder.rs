@@ -25,7 +25,7 @@ use crate::{
     reload::Reloader,
     secret,
     snapshot::Snapshot,
-    throttle::Throttle,
+    throttle::{FilterSharing, Throttle},
     trace::TraceQueue,
     upstream::{ConnectionBudget, UpstreamRegistry},
 };
@@ -94,8 +94,11 @@ impl ServerBuilder {
         let settings = snapshot.throttle.clone();
         let store = open_store(&loaded, clock.clone(), &*env)?;
         let throttle = settings.map(|settings| {
-            let shared = config.store.redis.is_some();
-            Throttle::new(settings, store.shared_secret(), shared, clock.now())
+            let sharing = match config.store.redis {
+                Some(_) => FilterSharing::Shared,
+                None => FilterSharing::Local,
+            };
+            Throttle::new(settings, store.shared_secret(), sharing, clock.store_time())
         });
         let files = FileBudget::of_process(config);
         let connections = ConnectionBudget::new(files.upstreams);

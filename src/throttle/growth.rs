@@ -1,6 +1,7 @@
 //! When the filters grow and shrink, by the fill of the generations.
 
-use super::{Filter, geometry::Millis, payload};
+use super::{Filter, payload};
+use crate::clock::StoreTime;
 
 /// The filters grow by this factor or more, and shrink by it.
 const STEP: u32 = 4;
@@ -17,19 +18,19 @@ pub struct GrowthControl {
     generation: Option<u64>,
     /// The share of its positions that were free when it began or when the filters were last resized.
     free: f64,
-    /// When that was, in ms since the epoch.
-    since: Millis,
+    /// When that was.
+    since: StoreTime,
 }
 
 impl GrowthControl {
     /// The growth that `filter` needs, at most `max_growth`; `None` if it has it. `fills` are its
-    /// [`Filter::fills`] at `now`, in ms since the epoch.
+    /// [`Filter::fills`] at `now`.
     pub fn wanted(
         &mut self,
         filter: &Filter,
         fills: &[f64],
         max_growth: u32,
-        now: Millis,
+        now: StoreTime,
     ) -> Option<u32> {
         let (geometry, current) = (filter.geometry(), *filter.live_generations().end());
         let growth = geometry.growth;
@@ -38,7 +39,7 @@ impl GrowthControl {
         if before != Some(current) {
             // At the start the filters may have been loaded in the middle of a generation.
             self.free = if before.is_some() { 1.0 } else { free };
-            self.since = geometry.generation_length * current;
+            self.since = geometry.start_of(current);
         }
         if growth > max_growth {
             return Some(max_growth);
@@ -55,9 +56,9 @@ impl GrowthControl {
         (is_due && fits()).then_some(smaller)
     }
 
-    /// Starts to count again after a change of size at `now`, in ms since the epoch. `fill` is the share of set
+    /// Starts to count again after a change of size at `now`. `fill` is the share of set
     /// positions in the current generation.
-    pub fn set_resized(&mut self, fill: f64, now: Millis) {
+    pub fn set_resized(&mut self, fill: f64, now: StoreTime) {
         (self.free, self.since) = (1.0 - fill, now);
     }
 }

@@ -13,9 +13,9 @@ use testkit::{
     upstream::{ResponseLatch, Upstream},
     wait::eventually,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
-const NOW: u64 = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// An upstream whose responses wait until their path is released; those to `/half...` begin before.
 /// `/now`, `/refused` and `/other` are answered at once.

@@ -8,12 +8,12 @@ use testkit::{
     upstream::Upstream,
     wait::sleep,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 mod histories;
 
 /// 2023, on a whole second and the start of a sub-window of 2 s.
-const NOW: u64 = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// A configuration with these `limits` and `routes` and fixed responses.
 fn rules(limits: &str, routes: &str) -> String {
@@ -91,14 +91,17 @@ fn every_limited_response_has_all_rate_limit_headers() {
                 (advertised.limit, advertised.used, advertised.remaining),
                 (5, used, 5 - used)
             );
-            assert_eq!((advertised.reset, &*advertised.resource), (NOW / 1000 + 12, "per-caller"));
+            assert_eq!(
+                (advertised.reset, &*advertised.resource),
+                (NOW.as_unix_ms() / 1000 + 12, "per-caller")
+            );
         }
         for _ in 0..3 {
             let advertised = advertised(&fleet.get_as("alice", "/a"));
             assert!(!advertised.admitted);
             assert_eq!(
                 (advertised.remaining, advertised.used, advertised.reset),
-                (0, 5, NOW / 1000 + 12)
+                (0, 5, NOW.as_unix_ms() / 1000 + 12)
             );
             assert!((1..=12).contains(&advertised.retry_after.expect("a wait")));
         }
@@ -244,7 +247,7 @@ fn the_standard_headers_are_exact() {
         let policy = r#""per-caller";q=5;w=10, "all";q=100;w=90"#;
         assert_eq!(response.header("RateLimit-Policy"), Some(policy));
         // A sub-window of 2 s expires 12 s after its start. The current one of 90 s began before NOW.
-        let until = 180 - NOW / 1000 % 90;
+        let until = 180 - NOW.as_unix_ms() / 1000 % 90;
         let state = format!(r#""per-caller";r=4;t=12, "all";r=99;t={until}"#);
         assert_eq!(response.header("RateLimit"), Some(&*state));
         assert_eq!(advertised(&response).remaining, 4);
@@ -343,7 +346,7 @@ fn a_changed_quota_keeps_the_usage() {
         fleet.reload(&with(8, 3));
         let dear = advertised(&fleet.get("/a", ""));
         assert_eq!((dear.admitted, dear.used, dear.remaining), (false, 7, 1));
-        clock.set(dear.reset * 1000);
+        clock.set(StoreTime::from_unix_ms(dear.reset * 1000));
         assert!(
             advertised(&fleet.get("/a", "")).admitted,
             "the reset is exact after a changed quota"
@@ -351,7 +354,7 @@ fn a_changed_quota_keeps_the_usage() {
         fleet.reload(&with(4, 1));
         let seconds = advertised_unchecked(&fleet.get("/a", "")).retry_after;
         if let Some(seconds) = seconds {
-            clock.set(clock.now() + seconds * 1000);
+            clock.set(clock.store_time() + seconds * 1000);
             assert!(advertised(&fleet.get("/a", "")).admitted);
         }
     });
@@ -439,7 +442,7 @@ fn every_algorithm_advertises_exact_numbers() {
             );
             let second = exhaust(&fleet, "alice", &path);
             assert!(second.reset >= refused.reset, "{shape}: the reset moved back");
-            clock.set(second.reset * 1_000);
+            clock.set(StoreTime::from_unix_ms(second.reset * 1_000));
             assert!(advertised(&fleet.get_as("alice", &path)).admitted, "{shape}: at the reset");
         }
     });

@@ -22,7 +22,7 @@ use testkit::{
     upstream::Upstream,
     wait::eventually,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -287,7 +287,7 @@ fn without_a_sampled_request_no_request_is_sent_to_the_collector() {
 fn spans_that_wait_are_sent_when_the_gateway_stops() {
     let collector = Collector::start();
     let upstream = Upstream::hello();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let yaml = configuration(&collector.section(""), &[&upstream], "");
     let gateway = Gateway::start_at(&yaml, clock);
     for _ in 0..3 {
@@ -303,7 +303,7 @@ fn a_collector_that_is_down_costs_a_bounded_queue() {
     let collector = Collector::start();
     collector.status.store(503, SeqCst);
     let upstream = Upstream::hello();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let yaml = configuration(&collector.section(", max_queue: 5"), &[&upstream], "");
     let gateway = Gateway::start_at(&yaml, clock);
     gateway.while_time_passes(|| {

@@ -19,9 +19,9 @@ use testkit::{
     upstream::{Upstream, read_until_closed},
     wait::eventually,
 };
-use tidegate::clock::{Clock, instant};
+use tidegate::clock::{Clock, StoreTime, instant};
 
-const START: u64 = 1_700_000_000_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 fn yaml(targets: &[String], more: &str) -> String {
     format!(
@@ -326,7 +326,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
     assert_eq!(bad["status"], "ejected");
     assert!(bad["latency_ms"].is_null(), "it has never responded: {bad}");
     assert!(bad["reason"].as_str().expect("a text").contains("connect"), "{}", bad["reason"]);
-    assert!(bad["since_ms"].as_u64().expect("it succeeds") > START);
+    assert!(bad["since_ms"].as_u64().expect("it succeeds") > START.as_unix_ms());
     assert_eq!(good["connections"], 1);
 }
 

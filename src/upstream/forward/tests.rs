@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    clock::{Clock, CoarseClock, CoarseTime},
+    clock::{Clock, CoarseClock, CoarseTime, StoreTime},
     upstream::{
         Bounds, EndpointState, InFlight, Protocol, RetryConditions, ServerAddress, Servers, Target,
         WeightedTarget,
@@ -48,7 +48,7 @@ fn servers(count: usize, policy: Policy, bounds: Bounds) -> Arc<Servers> {
 }
 
 fn balancer(count: usize, policy: Policy, bounds: Bounds) -> (LoadBalancer, Clock) {
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let servers = servers(count, policy, bounds);
     let state = Arc::new(UpstreamRuntime::new("app", &servers, clock.clone(), Arc::default()));
     (LoadBalancer::new(state, PoolTable::new(CoarseClock::new(CoarseTime::ZERO))), clock)

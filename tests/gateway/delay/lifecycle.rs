@@ -11,7 +11,7 @@ use testkit::{
     upstream::Upstream,
     wait::eventually,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::limited;
 use crate::observability::read_lines;
@@ -29,7 +29,7 @@ fn start(upstream: &Upstream, route: &str, more: &str) -> Gateway {
 
 /// A simulated clock, advanced by the tests.
 fn clock() -> Clock {
-    Clock::simulated(1_700_000_000_000)
+    Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000))
 }
 
 #[test]
