@@ -37,7 +37,7 @@ use crate::{
     clock::Clock,
     config::{Fault, Faults},
     gateway::Shared,
-    handover::Successor,
+    handover::{SocketFiles, Successor},
     reload::Reloader,
     snapshot::LoadError,
     store::SetupError,
@@ -139,7 +139,7 @@ pub struct Server {
     /// A copy of each listening socket, for a successor.
     sockets: Mutex<Vec<OwnedFd>>,
     /// Whether the files of unix sockets among them belong to a service manager.
-    keeps_socket_files: bool,
+    socket_files: SocketFiles,
     /// Whether a successor has them.
     is_handed_over: Arc<AtomicBool>,
     /// The control thread and the throttle's.
@@ -245,7 +245,7 @@ impl Server {
     ///
     /// The program cannot be started, or does not take the sockets.
     pub fn start_successor(&self, arguments: &[OsString]) -> io::Result<Successor> {
-        Successor::start(arguments, &self.sockets.lock(), self.keeps_socket_files)
+        Successor::start(arguments, &self.sockets.lock(), self.socket_files)
     }
 
     /// Leaves the listening sockets to a successor that accepts on them; [`Self::stop`] is next.

@@ -26,10 +26,14 @@ pub struct AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// `localhost`, these `names`, and IP addresses; only loopback addresses if only this machine reaches the
-    /// port.
-    pub fn new(is_local: bool, names: impl IntoIterator<Item = String>) -> Self {
-        Self { is_local, names: names.into_iter().collect() }
+    /// Those of a port that only this machine reaches: `localhost`, these `names`, and loopback addresses.
+    pub fn of_local_port(names: impl IntoIterator<Item = String>) -> Self {
+        Self { is_local: true, names: names.into_iter().collect() }
+    }
+
+    /// Those of any other port: `localhost`, these `names`, and IP addresses.
+    pub fn of_network_port(names: impl IntoIterator<Item = String>) -> Self {
+        Self { is_local: false, names: names.into_iter().collect() }
     }
 
     /// Whether `host`, with or without a port, is accepted.

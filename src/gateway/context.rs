@@ -195,7 +195,7 @@ impl RequestContext {
             request_id: request_id.as_bytes(),
             connection_scheme: self.connection_scheme,
             from_trusted_proxy: self.from_trusted_proxy,
-            merge_slashes: snapshot.http.merge_slashes,
+            slashes: snapshot.http.slashes,
         };
         Some(Forwarding { routed, attempts, tracing })
     }
@@ -211,7 +211,7 @@ impl RequestContext {
             request_id: self.request_id.as_bytes(),
             connection_scheme: self.connection_scheme,
             from_trusted_proxy: self.from_trusted_proxy,
-            merge_slashes: snapshot.http.merge_slashes,
+            slashes: snapshot.http.slashes,
         })
     }
 

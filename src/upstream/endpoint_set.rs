@@ -66,6 +66,13 @@ struct SetHealth {
     is_replaced: bool,
 }
 
+/// What all sets of an upstream have.
+struct SetParts<'a> {
+    upstream: &'a str,
+    servers: &'a Arc<Servers>,
+    load: &'a Arc<UpstreamLoad>,
+}
+
 impl EndpointSet {
     pub(super) fn first(
         upstream: &str,
@@ -76,7 +83,7 @@ impl EndpointSet {
     ) -> Self {
         let new = |target: &Target| Arc::new(EndpointState::new(target.clone(), Arc::clone(load)));
         let health = |_: &Arc<EndpointState>| TargetHealth::new();
-        Self::build(upstream, servers, addresses, load, new, health, now)
+        Self::build(&SetParts { upstream, servers, load }, addresses, new, health, now)
     }
 
     /// The set that follows this one, with the state of the endpoints that stay.
@@ -103,18 +110,18 @@ impl EndpointSet {
                 None => TargetHealth::appearing(now),
             }
         };
-        Self::build(&self.upstream, servers, addresses, load, state, health_of, now)
+        let upstream = &self.upstream;
+        Self::build(&SetParts { upstream, servers, load }, addresses, state, health_of, now)
     }
 
     fn build(
-        upstream: &str,
-        servers: &Arc<Servers>,
+        parts: &SetParts<'_>,
         addresses: Vec<EndpointAddress>,
-        load: &Arc<UpstreamLoad>,
         state: impl Fn(&Target) -> Arc<EndpointState>,
         health: impl Fn(&Arc<EndpointState>) -> TargetHealth,
         now: u64,
     ) -> Self {
+        let SetParts { upstream, servers, load } = *parts;
         let mut members: Vec<Member> = Vec::new();
         for EndpointAddress { target, weight, priority, .. } in &addresses {
             // A target that is listed twice gets a share for each entry.
@@ -134,7 +141,7 @@ impl EndpointSet {
             member.state.set_adaptive(servers.bounds.adaptive, random, now);
         }
         let targets =
-            members.iter().map(|own| health(&own.state).with_drained(own.weight == 0)).collect();
+            members.iter().map(|own| health(&own.state).with_weight(own.weight)).collect();
         let machine = UpstreamHealth::new(servers.health, targets, now);
         for (index, member) in members.iter().enumerate() {
             member.state.publish(machine.view(index));

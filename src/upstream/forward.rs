@@ -257,8 +257,7 @@ impl LoadBalancer {
         attempts: &mut AttemptLog,
     ) -> Result<(ResponseHead, UpstreamContent), ForwardError> {
         let trace = input.trace.take();
-        let mut run =
-            RequestAttempts::new(self, &input, attempts, trace, outgoing.upgrade().is_some());
+        let mut run = RequestAttempts::new(self, &input, attempts, trace, &outgoing);
         let endpoints = Rc::clone(&run.endpoints);
         let servers = &*endpoints.set.servers;
         let method = &input.head.client.method;

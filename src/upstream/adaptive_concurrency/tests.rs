@@ -14,8 +14,7 @@ impl Limiter for AdaptiveLimit {
         AdaptiveLimit::limit(self)
     }
 
-    fn record(&mut self, latency: u64, in_flight: u32, is_timeout: bool, now: u64) {
-        let outcome = if is_timeout { SampleOutcome::Dropped } else { SampleOutcome::Responded };
+    fn record(&mut self, latency: u64, in_flight: u32, outcome: SampleOutcome, now: u64) {
         AdaptiveLimit::record(self, Sample { latency, in_flight, outcome }, now);
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     trace::{AttemptResult, PeerServer, RequestTrace},
     transport::ClientStream,
     upstream::{
-        InFlight, Pool, ServerAddress,
+        InFlight, OutgoingRequest, Pool, ServerAddress,
         balance::{Pick, PickRequest},
         pending::PendingTicket,
         pool::{LinkWanted, UpstreamConnection},
@@ -117,7 +117,7 @@ impl<'r> RequestAttempts<'r> {
         input: &ForwardInput<'r>,
         attempts: &'r mut AttemptLog,
         trace: Option<&'r mut RequestTrace>,
-        is_upgrade: bool,
+        outgoing: &OutgoingRequest,
     ) -> Self {
         let endpoints = balancer.endpoints();
         let started = balancer.state.clock().uptime();
@@ -126,6 +126,7 @@ impl<'r> RequestAttempts<'r> {
         balancer.turn.set(turn.wrapping_add(1));
         let max_connections = endpoints.set.servers.bounds.max_connections;
         let proxied = input.proxied;
+        let is_upgrade = outgoing.upgrade().is_some();
         Self {
             balancer,
             endpoints,

@@ -69,11 +69,11 @@ impl TargetHealth {
         Self { state: TargetState::SlowStart(now), ..Self::default() }
     }
 
-    /// The same target with a weight of 0 or not. With 0 it is no part of the targets of which a share may be
+    /// The same target with this weight. With 0 it is no part of the targets of which a share may be
     /// ejected, or of which one must be in service.
     #[must_use]
-    pub fn with_drained(self, is_drained: bool) -> Self {
-        Self { is_drained, ..self }
+    pub fn with_weight(self, weight: u32) -> Self {
+        Self { is_drained: weight == 0, ..self }
     }
 
     /// Checks the invariants between the fields, in debug builds.
@@ -89,15 +89,15 @@ impl TargetHealth {
 
     /// What the choice reads.
     pub(super) fn view(&self) -> HealthView {
-        let has_failures = self.failures > 0;
+        let failures = self.failures;
         match self.state {
-            _ if self.is_drained => HealthView::new(ViewKind::Drained, 0, has_failures),
-            _ if self.is_down => HealthView::new(ViewKind::Down, 0, has_failures),
-            TargetState::InService => HealthView::new(ViewKind::InService, 0, has_failures),
-            TargetState::SlowStart(since) => {
-                HealthView::new(ViewKind::SlowStart, since, has_failures)
+            _ if self.is_drained => HealthView::new(ViewKind::Drained, 0, failures),
+            _ if self.is_down => HealthView::new(ViewKind::Down, 0, failures),
+            TargetState::InService => HealthView::new(ViewKind::InService, 0, failures),
+            TargetState::SlowStart(since) => HealthView::new(ViewKind::SlowStart, since, failures),
+            TargetState::Ejected { until, .. } => {
+                HealthView::new(ViewKind::Ejected, until, failures)
             }
-            TargetState::Ejected { until, .. } => HealthView::new(ViewKind::Ejected, until, false),
         }
     }
 

@@ -263,7 +263,7 @@ fn all_down_by_health_checks_waits_for_the_next_check() {
 
 #[test]
 fn drained_targets_do_not_count() {
-    let targets = vec![TargetHealth::new().with_drained(true), TargetHealth::new()];
+    let targets = vec![TargetHealth::new().with_weight(0), TargetHealth::new()];
     let mut health = UpstreamHealth::new(SETTINGS, targets, NOW);
     assert_eq!(health.view(0).availability(NOW), Availability::Unavailable);
     fail(&mut health, 1, Failure::Timeout, 4, NOW);

@@ -69,8 +69,8 @@ pub enum ServiceLevel {
 }
 
 impl HealthView {
-    pub(super) fn new(kind: ViewKind, time: u64, has_failures: bool) -> Self {
-        let flag = if has_failures { HAS_FAILURES } else { 0 };
+    pub(super) fn new(kind: ViewKind, time: u64, failures: u32) -> Self {
+        let flag = if failures > 0 { HAS_FAILURES } else { 0 };
         Self(time << TIME_SHIFT | flag | kind as u64)
     }
 
