@@ -13,6 +13,7 @@
 //! - `state.rs`: the record of any algorithm. `gcra.rs`: the record of both buckets, a theoretical arrival
 //!   time. `free_slots.rs`: the refunded slots of a leaky bucket. `counts.rs`: the counters of a sliding
 //!   window.
+//! - `algorithm.rs`: the algorithms, and the questions that each answers.
 //! - `acquire.rs`: units that a gateway acquires in batches.
 //! - `verdict.rs`: the decisions of all limits of one request.
 //!
@@ -37,6 +38,7 @@
 //! ```
 
 mod acquire;
+mod algorithm;
 pub mod concurrency;
 mod counts;
 pub mod fixed_window;
@@ -55,6 +57,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
+pub use algorithm::Algorithm;
 pub use counts::Counts;
 pub use gcra::GcraState;
 pub use state::AlgorithmState;
@@ -108,47 +111,6 @@ impl Quota {
     /// The length of a sub-window in ms.
     pub fn sub_window(&self) -> u64 {
         self.window / u64::from(self.resolution)
-    }
-}
-
-/// The algorithm of a limit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Algorithm {
-    /// Weighted counters, one for each sub-window: [`sliding_window`].
-    SlidingWindow,
-    /// The time of every charge: [`sliding_log`].
-    SlidingLog,
-    /// One counter, and the time at which its window ends: [`fixed_window`].
-    FixedWindow,
-    /// A burst that refills at a constant rate: [`token_bucket`].
-    TokenBucket,
-    /// A constant rate, enforced by delays: [`leaky_bucket`].
-    LeakyBucket,
-    /// Permits that requests hold while they are in flight: [`concurrency`].
-    Concurrency,
-}
-
-impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 6] = [
-        Self::SlidingWindow,
-        Self::SlidingLog,
-        Self::FixedWindow,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-        Self::Concurrency,
-    ];
-
-    /// The name of its Lua counterpart: in the table `algorithms`, and of the file in `lua/`.
-    pub fn tag(self) -> &'static str {
-        match self {
-            Self::SlidingWindow => "sliding_window",
-            Self::SlidingLog => "sliding_log",
-            Self::FixedWindow => "fixed_window",
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
-            Self::Concurrency => "concurrency",
-        }
     }
 }
 

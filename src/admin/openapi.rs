@@ -79,7 +79,7 @@ fn describe(operation: &Operation, path: &str, generator: &mut SchemaGenerator) 
     described
 }
 
-/// Adds `errors` to the responses of an operation, except errors that it describes itself.
+/// Adds `errors` to an operation's responses, except for statuses that the operation describes itself.
 fn add_errors(
     operation: &mut Value,
     errors: &[(u16, &'static str)],
@@ -112,7 +112,7 @@ fn describe_parameter(parameter: &Parameter, path: &str) -> Value {
     })
 }
 
-/// The errors that every request may get, beyond those of its own.
+/// The errors that are not specific to an operation.
 fn common_errors(
     operation: &Operation,
     path: &str,
@@ -130,7 +130,7 @@ fn common_errors(
     errors
 }
 
-/// The media type of a content and its schema; `None` if there is no content.
+/// A body's media type and schema; `None` without a body.
 fn content(
     content: OperationBody,
     generator: &mut SchemaGenerator,

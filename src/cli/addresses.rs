@@ -1,4 +1,4 @@
-//! The line that a start on a terminal prints for people: where the gateway and its dashboard are.
+//! The line for people that a start on a terminal prints: the addresses of the gateway and its dashboard.
 
 use std::{
     io::{self, IsTerminal, Write},

@@ -9,7 +9,7 @@ use crate::limit::{LeaseSize, MAX_LEASED_UNITS};
 /// counters, if it is some.
 pub(super) fn compile(
     section: &Section<'_>,
-    limit: &config::Limit,
+    limit: &config::LimitConfig,
     redis: Option<&config::Redis>,
 ) -> LeaseSize {
     let at = section.at("reserve");
@@ -29,7 +29,7 @@ pub(super) fn compile(
         at.fault(what, "off, or a sliding_window or fixed_window");
         return LeaseSize::Off;
     }
-    if let config::Cost::Response(_) = limit.cost {
+    if let config::CostConfig::Response(_) = limit.cost {
         let what = format!("`{}`, though the cost is only known from the response", limit.reserve);
         at.fault(what, "off, or a cost that is known on admission");
         return LeaseSize::Off;
@@ -51,7 +51,7 @@ pub(super) fn compile(
 }
 
 /// Why the algorithm does not allow leases.
-fn reason(limit: &config::Limit) -> &'static str {
+fn reason(limit: &config::LimitConfig) -> &'static str {
     match limit.algorithm {
         config::Algorithm::SlidingLog => "which stores the exact time of every charge",
         config::Algorithm::TokenBucket => "which refills continuously",
