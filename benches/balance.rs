@@ -15,10 +15,10 @@ use std::{
 use divan::Bencher;
 use simulation::{Capacity, FixedLimit, Limiter, Second, Simulation};
 use tidegate::{
+    balance::{Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, WeightedEndpoint},
     mix::SplitMix,
     upstream::{
         adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
-        balance::{Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, WeightedEndpoint},
         retry_budget::RetryBudget,
         target_health::{
             AttemptKind, Availability, Failure, HealthSettings, HealthView, TargetHealth,

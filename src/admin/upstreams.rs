@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::AdminContext;
-use crate::upstream::balance::Policy;
+use crate::balance::Policy;
 use crate::upstream::{EndpointSet, FAILURE_KINDS, Member, UpstreamRuntime};
 
 /// The upstreams that have servers.

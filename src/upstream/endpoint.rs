@@ -20,12 +20,12 @@ pub use self::in_flight::InFlight;
 use super::{
     Bounds, Target,
     adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample},
-    balance::{ErrorRate, Observed, PeakEwma},
     client_holdings::ClientHoldings,
     connection_budget::{ConnectionBudget, is_address_unavailable, is_own_shortage},
     pending::PendingQueue,
     target_health::{Failure, HealthView},
 };
+use crate::balance::{ErrorRate, Observed, PeakEwma};
 
 /// The limit of a target without adaptive concurrency.
 const NO_LIMIT: u32 = u32::MAX;

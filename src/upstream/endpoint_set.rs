@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 
 use super::{
     Servers, Target,
-    balance::{Balancer, EndpointView, Observed, Pick, PickRequest, Policy, WeightedEndpoint},
     endpoint::{EndpointState, LastChange, UpstreamLoad},
     endpoint_address::EndpointAddress,
     target_health::{
@@ -20,7 +19,10 @@ use super::{
         HealthView, ServiceLevel, TargetHealth, UpstreamHealth,
     },
 };
-use crate::clock::Clock;
+use crate::{
+    balance::{Balancer, EndpointView, Observed, Pick, PickRequest, Policy, WeightedEndpoint},
+    clock::Clock,
+};
 
 /// The endpoints of an upstream. A reload or a name server replaces the whole set.
 #[derive(Debug)]

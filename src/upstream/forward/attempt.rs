@@ -20,13 +20,13 @@ use self::{dial::Dialed, place::AttemptCandidate};
 use super::{AttemptLog, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, WorkerEndpoints};
 
 use crate::{
+    balance::{Pick, PickRequest},
     clock::{Clock, Uptime},
     connection_state::Wait,
     trace::{AttemptResult, PeerServer, RequestTrace},
     transport::ClientStream,
     upstream::{
         InFlight, OutgoingRequest, Pool, ServerAddress,
-        balance::{Pick, PickRequest},
         pending::PendingTicket,
         pool::{LinkWanted, UpstreamConnection},
         target_health::{AttemptKind, Failure},

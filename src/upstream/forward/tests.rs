@@ -1,10 +1,10 @@
 use super::*;
 use crate::{
+    balance::{PickRequest, Policy},
     clock::{Clock, CoarseClock, CoarseTime, StoreTime},
     upstream::{
         Bounds, EndpointState, InFlight, Protocol, RetryConditions, ServerAddress, Servers, Target,
         WeightedTarget,
-        balance::{PickRequest, Policy},
         paced_place::{Claim, NoPlace},
         target_health::{AttemptKind, HealthSettings, ServiceLevel},
     },

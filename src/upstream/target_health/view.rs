@@ -1,6 +1,6 @@
 //! What the choice of a target reads of its health: one word, which fits an atomic.
 
-use super::super::balance::FULL_RAMP;
+use crate::balance::FULL_RAMP;
 
 /// The share of the weight with which slow start begins, in 1/1024: 10 %.
 const MIN_RAMP: u32 = 103;

@@ -3,10 +3,10 @@
 
 use super::{AttemptRecord, CONNECT_FAILED, RequestAttempts, millis};
 use crate::{
+    balance::{FAILURE_LATENCY, Observed},
     trace::AttemptResult,
     upstream::{
         adaptive_concurrency::{Sample, SampleOutcome},
-        balance::{FAILURE_LATENCY, Observed},
         forward::{ForwardError, UpstreamError},
         target_health::Failure,
     },

@@ -2,11 +2,9 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::{
-    super::super::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
-    SETTINGS,
-};
+use super::SETTINGS;
 use crate::{
+    balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
     mix::SplitMix,
     upstream::target_health::{
         AttemptKind, Availability, CheckFailure, Failure, HealthSettings, HealthView, ServiceLevel,

@@ -14,6 +14,13 @@
 //! The two policies of random choices also weigh the errors of an endpoint (`error_rate`), because one that refuses
 //! fast has few requests in flight.
 //!
+//! | file | content |
+//! |---|---|
+//! | `draw` | one choice, by any policy |
+//! | `reason` | why an endpoint was chosen, and others were not |
+//! | `rotation`, `alias`, `ring` | what is computed in advance: the schedule of `round_robin`, a table for draws by weight, the ring of `hash` |
+//! | `peak_ewma`, `error_rate`, `timed_average` | moving averages of an endpoint's latencies and errors, each in one word |
+//!
 //! If the drawn endpoint is unavailable, another is drawn by weight, so its share spreads over all others and not to
 //! its neighbour. If few are available, all are inspected.
 

@@ -85,8 +85,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
         mix::SplitMix,
-        upstream::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
     };
 
     /// What the choice of a simulation reads.
