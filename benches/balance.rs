@@ -16,6 +16,7 @@ use divan::Bencher;
 use simulation::{Capacity, FixedLimit, Limiter, Second, Simulation};
 use tidegate::{
     balance::{Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, WeightedEndpoint},
+    clock::CoarseTime,
     mix::SplitMix,
     upstream::{
         adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
@@ -27,7 +28,7 @@ use tidegate::{
     },
 };
 
-const NOW: u64 = 1_700_000_000_000;
+const NOW: CoarseTime = CoarseTime::from_ms(1_700_000_000_000);
 
 /// The numbers of targets.
 const TARGETS: [usize; 2] = [8, 1_000];
@@ -211,7 +212,11 @@ impl Limiter for AdaptiveLimit {
     }
 
     fn record(&mut self, latency: u64, in_flight: u32, outcome: SampleOutcome, now: u64) {
-        AdaptiveLimit::record(self, Sample { latency, in_flight, outcome }, now);
+        AdaptiveLimit::record(
+            self,
+            Sample { latency, in_flight, outcome },
+            CoarseTime::from_ms(now),
+        );
     }
 }
 
@@ -237,7 +242,10 @@ fn print_goodput() {
         };
         println!("{fall}");
         let bounds = ConcurrencyBounds { min: 4, max: 1_000 };
-        print_row("  adaptive 4..1000", &simulation.run(&mut AdaptiveLimit::new(bounds, 0, 0)));
+        print_row(
+            "  adaptive 4..1000",
+            &simulation.run(&mut AdaptiveLimit::new(bounds, 0, CoarseTime::ZERO)),
+        );
         for limit in [30, 60, 300, 1_000, u32::MAX] {
             let name = match limit {
                 u32::MAX => "  no bound".to_owned(),

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     balance::{Balancer, EndpointView, Observed, Pick, PickRequest, Policy, WeightedEndpoint},
-    clock::Clock,
+    clock::{Clock, CoarseTime},
 };
 
 /// The endpoints of an upstream. A reload or a name server replaces the whole set.
@@ -81,7 +81,7 @@ impl EndpointSet {
         servers: &Arc<Servers>,
         addresses: Vec<EndpointAddress>,
         load: &Arc<UpstreamLoad>,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
         let new = |target: &Target| Arc::new(EndpointState::new(target.clone(), Arc::clone(load)));
         let health = |_: &Arc<EndpointState>| TargetHealth::new();
@@ -94,7 +94,7 @@ impl EndpointSet {
         servers: &Arc<Servers>,
         addresses: Vec<EndpointAddress>,
         load: &Arc<UpstreamLoad>,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
         let mut health = self.health.lock();
         health.is_replaced = true;
@@ -121,7 +121,7 @@ impl EndpointSet {
         addresses: Vec<EndpointAddress>,
         state: impl Fn(&Target) -> Arc<EndpointState>,
         health: impl Fn(&Arc<EndpointState>) -> TargetHealth,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
         let SetParts { upstream, servers, load } = *parts;
         let mut members: Vec<Member> = Vec::new();
@@ -136,7 +136,7 @@ impl EndpointSet {
                 }),
             }
         }
-        let random = ahash::RandomState::new().hash_one(now);
+        let random = ahash::RandomState::new().hash_one(now.as_ms());
         for (index, member) in members.iter().enumerate() {
             // Stagger the measurements of the base latency.
             let random = random.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -175,7 +175,7 @@ impl EndpointSet {
     }
 
     /// Sums the weights in service, after a change of health.
-    fn sum_weights(&self, now: u64) {
+    fn sum_weights(&self, now: CoarseTime) {
         for group in &self.groups {
             let members = self.members.iter().filter(|own| {
                 own.priority == group.priority
@@ -191,9 +191,9 @@ impl EndpointSet {
         self.servers.policy == Policy::Hash
     }
 
-    /// Chooses an endpoint for an attempt at `now`, in ms of the health's clock. `None`: all that `input`
+    /// Chooses an endpoint for an attempt at `now` by the health's clock. `None`: all that `input`
     /// does not exclude are down, ejected or full.
-    pub fn choose(&self, input: &PickRequest<'_>, now: u64) -> Option<Pick> {
+    pub fn choose(&self, input: &PickRequest<'_>, now: CoarseTime) -> Option<Pick> {
         self.groups.iter().find_map(|group| {
             let view = View { set: self, group, now };
             group.balancer.choose(input, &view)
@@ -201,7 +201,7 @@ impl EndpointSet {
     }
 
     /// Whether an endpoint outside of `excluded` is in service, but full.
-    pub(super) fn has_full_endpoint(&self, excluded: &[usize], now: u64) -> bool {
+    pub(super) fn has_full_endpoint(&self, excluded: &[usize], now: CoarseTime) -> bool {
         let bounds = &self.servers.bounds;
         if !bounds.bounds_requests() {
             return false;
@@ -215,13 +215,13 @@ impl EndpointSet {
     }
 
     /// Whether any endpoint is in service, from the published views.
-    pub fn state(&self, now: u64) -> ServiceLevel {
+    pub fn state(&self, now: CoarseTime) -> ServiceLevel {
         let views = self.members.iter().map(|own| own.state.view());
         ServiceLevel::of(views, now, self.servers.health.check_interval)
     }
 
     /// An endpoint of the other address family of the same name, that is in service.
-    pub(super) fn sibling(&self, index: usize, now: u64) -> Option<usize> {
+    pub(super) fn sibling(&self, index: usize, now: CoarseTime) -> Option<usize> {
         let own = &self.members[index].state.target;
         let address = own.resolved?;
         self.members.iter().position(|other| {
@@ -234,7 +234,7 @@ impl EndpointSet {
     }
 
     /// Claims the trial of an endpoint whose ejection has ended. False: another attempt has it.
-    pub(super) fn begin_trial(&self, index: usize, now: u64) -> bool {
+    pub(super) fn begin_trial(&self, index: usize, now: CoarseTime) -> bool {
         let mut health = self.health.lock();
         let is_claimed = health.machine.begin_trial(index, now);
         if !health.is_replaced {
@@ -244,7 +244,13 @@ impl EndpointSet {
     }
 
     /// Records a response.
-    pub(super) fn record_success(&self, index: usize, kind: AttemptKind, now: u64, clock: &Clock) {
+    pub(super) fn record_success(
+        &self,
+        index: usize,
+        kind: AttemptKind,
+        now: CoarseTime,
+        clock: &Clock,
+    ) {
         // Without failures before it, a success changes nothing.
         if kind == AttemptKind::Regular && !self.members[index].state.view().has_failures() {
             return;
@@ -259,7 +265,7 @@ impl EndpointSet {
         index: usize,
         kind: AttemptKind,
         failure: Failure,
-        now: u64,
+        now: CoarseTime,
         clock: &Clock,
     ) {
         let state = &self.members[index].state;
@@ -273,7 +279,7 @@ impl EndpointSet {
         &self,
         endpoint: &Arc<EndpointState>,
         result: Result<(), CheckFailure>,
-        now: u64,
+        now: CoarseTime,
         clock: &Clock,
     ) {
         let is_own = |own: &Member| Arc::ptr_eq(&own.state, endpoint);
@@ -300,7 +306,7 @@ impl EndpointSet {
                 for (index, member) in self.members.iter().enumerate() {
                     member.state.publish(health.machine.view(index));
                 }
-                self.sum_weights(clock.uptime().to_coarse().as_ms());
+                self.sum_weights(clock.uptime().to_coarse());
             }
             changes
         };
@@ -358,7 +364,7 @@ impl EndpointSet {
 struct View<'a> {
     set: &'a EndpointSet,
     group: &'a PriorityGroup,
-    now: u64,
+    now: CoarseTime,
 }
 
 impl View<'_> {

@@ -33,6 +33,7 @@ use super::{
     tunnel::UpstreamContent,
 };
 use crate::{
+    clock::CoarseTime,
     http1::{FramingError, ResponseHead},
     mix::SplitMix,
     trace::{AttemptResult, RequestTrace},
@@ -225,7 +226,7 @@ impl LoadBalancer {
     }
 
     /// Adds a request to the retry budget.
-    fn record_request(&self, now: u64) {
+    fn record_request(&self, now: CoarseTime) {
         let count = self.unrecorded.get() + 1;
         self.unrecorded.set(count);
         if count >= BUDGET_BATCH {

@@ -21,7 +21,7 @@ use super::{AttemptLog, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, 
 
 use crate::{
     balance::{Pick, PickRequest},
-    clock::{Clock, Uptime},
+    clock::{Clock, CoarseTime, Uptime},
     connection_state::Wait,
     trace::{AttemptResult, PeerServer, RequestTrace},
     transport::ClientStream,
@@ -107,10 +107,6 @@ fn peer_server(pool: &Pool) -> PeerServer {
     PeerServer { address, port, peer: target.resolved, scheme: target.scheme() }
 }
 
-fn millis(time: Uptime) -> u64 {
-    time.to_coarse().as_ms()
-}
-
 impl<'r> RequestAttempts<'r> {
     pub(super) fn new(
         balancer: &'r LoadBalancer,
@@ -121,7 +117,7 @@ impl<'r> RequestAttempts<'r> {
     ) -> Self {
         let endpoints = balancer.endpoints();
         let started = balancer.state.clock().uptime();
-        balancer.record_request(millis(started));
+        balancer.record_request(started.to_coarse());
         let turn = balancer.turn.get();
         balancer.turn.set(turn.wrapping_add(1));
         let max_connections = endpoints.set.servers.bounds.max_connections;
@@ -152,7 +148,7 @@ impl<'r> RequestAttempts<'r> {
         self.balancer.state.clock()
     }
 
-    fn choose(&self, now: u64) -> Option<Pick> {
+    fn choose(&self, now: CoarseTime) -> Option<Pick> {
         let input = PickRequest {
             turn: self.turn,
             key: self.hash_key,

@@ -5,6 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use super::SETTINGS;
 use crate::{
     balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
+    clock::CoarseTime,
     mix::SplitMix,
     upstream::target_health::{
         AttemptKind, Availability, CheckFailure, Failure, HealthSettings, HealthView, ServiceLevel,
@@ -25,15 +26,15 @@ const MAX_OUTAGE: u64 = TIMEOUT + 2_000;
 /// What a target does until a time.
 #[derive(Clone, Copy, Debug)]
 struct Behavior {
-    until: u64,
+    until: CoarseTime,
     /// How attempts fail; `None` while it works.
     failure: Option<Failure>,
 }
 
 fn schedule(random: &mut SplitMix) -> Vec<Behavior> {
-    let (mut schedule, mut until) = (Vec::new(), 0);
+    let (mut schedule, mut until) = (Vec::new(), CoarseTime::ZERO);
     let is_robust = random.below(4) == 0;
-    while until < DURATION {
+    while until < CoarseTime::ZERO + DURATION {
         until += 100 + random.below(20_000);
         let failure = match random.below(9) {
             _ if is_robust => None,
@@ -51,7 +52,7 @@ fn schedule(random: &mut SplitMix) -> Vec<Behavior> {
 struct Views<'a> {
     health: &'a [HealthView],
     in_flight: &'a [u32],
-    now: u64,
+    now: CoarseTime,
 }
 
 impl EndpointView for Views<'_> {
@@ -73,7 +74,7 @@ impl EndpointView for Views<'_> {
 }
 
 /// An attempt, by the time of its end.
-type Attempt = Reverse<(u64, usize, bool, bool)>;
+type Attempt = Reverse<(CoarseTime, usize, bool, bool)>;
 
 struct Run {
     settings: HealthSettings,
@@ -86,7 +87,7 @@ struct Run {
     failed: u64,
     sent: u64,
     /// Since when a request finds no target although the target of the index works, in ms.
-    outages: Vec<Option<u64>>,
+    outages: Vec<Option<CoarseTime>>,
     /// Whether all were down at some time.
     was_down: bool,
 }
@@ -104,7 +105,11 @@ impl Run {
         Self {
             settings,
             schedules: (0..size).map(|_| schedule(random)).collect(),
-            health: UpstreamHealth::new(settings, vec![TargetHealth::new(); size], 0),
+            health: UpstreamHealth::new(
+                settings,
+                vec![TargetHealth::new(); size],
+                CoarseTime::ZERO,
+            ),
             views: vec![HealthView::default(); size],
             in_flight: vec![0; size],
             attempts: BinaryHeap::new(),
@@ -116,7 +121,7 @@ impl Run {
         }
     }
 
-    fn failure(&self, target: usize, now: u64) -> Option<Failure> {
+    fn failure(&self, target: usize, now: CoarseTime) -> Option<Failure> {
         let behavior = self.schedules[target].iter().find(|behavior| behavior.until > now);
         behavior.and_then(|behavior| behavior.failure)
     }
@@ -128,7 +133,7 @@ impl Run {
     }
 
     /// Sends one request, if there is a target for it.
-    fn send(&mut self, balancer: &Balancer, random: u64, now: u64) {
+    fn send(&mut self, balancer: &Balancer, random: u64, now: CoarseTime) {
         let mut excluded = Vec::new();
         loop {
             let input = PickRequest { turn: self.sent, key: random, random, excluded: &excluded };
@@ -159,7 +164,7 @@ impl Run {
     }
 
     /// A request finds no target. That lasts only for a moment while one works.
-    fn refuse(&mut self, now: u64) {
+    fn refuse(&mut self, now: CoarseTime) {
         self.refused += 1;
         assert_ne!(
             self.health.state(now),
@@ -171,12 +176,12 @@ impl Run {
             let works = self.failure(target, now).is_none() && !is_down;
             let since = self.outages[target].filter(|_| works).unwrap_or(now);
             self.outages[target] = works.then_some(since);
-            assert!(now - since <= MAX_OUTAGE, "all ejected while {target} works, since {since}");
+            assert!(now - since <= MAX_OUTAGE, "all ejected while {target} works, since {since:?}");
         }
     }
 
     /// Records the attempts that end until `now`.
-    fn end_attempts(&mut self, now: u64) {
+    fn end_attempts(&mut self, now: CoarseTime) {
         while let Some(&Reverse((end, target, is_trial, is_failed))) = self.attempts.peek() {
             if end > now {
                 return;
@@ -196,7 +201,7 @@ impl Run {
         }
     }
 
-    fn check_targets(&mut self, now: u64) {
+    fn check_targets(&mut self, now: CoarseTime) {
         for target in 0..self.views.len() {
             let result = match self.failure(target, now) {
                 Some(Failure::Connect) => Err(CheckFailure::Connect),
@@ -210,7 +215,7 @@ impl Run {
     }
 
     /// No more than the share is ejected on suspicion, unless all are.
-    fn check_bound(&mut self, now: u64) {
+    fn check_bound(&mut self, now: CoarseTime) {
         if self.health.state(now) != ServiceLevel::Serving {
             self.was_down = true;
             return;
@@ -235,8 +240,8 @@ fn never_all_ejected_while_one_works_and_never_more_than_the_share() {
             names.iter().map(|name| WeightedEndpoint { name, weight: 1 }).collect();
         let policies = [Policy::RoundRobin, Policy::LeastRequests, Policy::PeakEwma, Policy::Hash];
         let balancer = Balancer::new(policies[seed as usize % 4], &endpoints);
-        let (mut now, mut next_check) = (0, 0);
-        while now < DURATION {
+        let (mut now, mut next_check) = (CoarseTime::ZERO, CoarseTime::ZERO);
+        while now < CoarseTime::ZERO + DURATION {
             now += 1 + random.below(MAX_PAUSE);
             run.end_attempts(now);
             if run.settings.check_interval > 0 && now >= next_check {
