@@ -2,7 +2,7 @@
 
 use crate::clock::CoarseTime;
 
-/// A moving average of one endpoint. The default has observed nothing.
+/// A moving average of one endpoint. The default has no observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct TimedAverage {
     pub(super) value: f32,

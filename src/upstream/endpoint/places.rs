@@ -14,12 +14,12 @@ impl EndpointState {
         self.adaptive_limit.load(Relaxed).min(max_requests.unwrap_or(NO_LIMIT))
     }
 
-    /// Records how many streams an HTTP/2 connection allows at a time.
+    /// Records the number of concurrent streams that an HTTP/2 connection allows.
     pub(in crate::upstream) fn set_streams(&self, streams: usize) {
         self.streams.store(streams.min(u32::MAX as usize) as u32, Relaxed);
     }
 
-    /// The requests that the bounds allow at a time.
+    /// The number of requests that the bounds allow at a time.
     fn places(&self, bounds: &Bounds) -> u32 {
         let streams = self.streams.load(Relaxed).max(1);
         let connections =
@@ -27,26 +27,27 @@ impl EndpointState {
         self.request_limit(bounds.max_requests).min(connections)
     }
 
-    /// The places that one client may hold at its own pace.
+    /// The number of places that one client may hold at its own pace.
     pub(in crate::upstream) fn client_share(&self, bounds: &Bounds) -> u32 {
         let share = u64::from(self.places(bounds)) * u64::from(bounds.pacing.client_share) / 100;
         share.clamp(1, NO_LIMIT.into()) as u32
     }
 
-    /// Whether the client holds its share of the places at its own pace.
+    /// True if the client holds its share of the places at its own pace.
     pub(in crate::upstream) fn is_share_full(&self, client: IpAddr, bounds: &Bounds) -> bool {
         bounds.is_bounded() && self.paced.of(client) >= self.client_share(bounds)
     }
 
-    /// Whether a new request of the client leaves the next place to one that waits: the client holds its share.
+    /// True if a new request of the client must leave the next place to a waiting one, because the client
+    /// holds its share.
     pub(in crate::upstream) fn is_behind_waiting(&self, client: IpAddr, bounds: &Bounds) -> bool {
         self.has_waiting()
             && self.held.of(client) >= self.client_share(bounds)
             && self.load.pending.has_first()
     }
 
-    /// The number of places held beyond the clients' shares that this client may wait for. A client below its share may
-    /// wait for all of them; any other request only for those held at a client's pace.
+    /// The number of places, held beyond their clients' shares, that this client may wait for. A client below
+    /// its share may wait for all of them; any other request only for the places held at a client's pace.
     pub(in crate::upstream) fn excess_places(
         &self,
         client: Option<IpAddr>,
@@ -59,7 +60,7 @@ impl EndpointState {
         }
     }
 
-    /// Whether all places are taken.
+    /// True if all places are taken.
     pub(in crate::upstream) fn is_full(&self, bounds: &Bounds) -> bool {
         self.in_flight() >= self.places(bounds)
     }
@@ -79,12 +80,13 @@ impl EndpointState {
         &self.load.buffers
     }
 
-    /// Whether requests wait for room at a target of the upstream.
+    /// True if requests wait for room at a target of the upstream.
     pub(in crate::upstream) fn has_waiting(&self) -> bool {
         !self.load.pending.is_empty()
     }
 
-    /// The places since the start that clients lost: they were too slow, or beyond their share.
+    /// The number of places that clients have lost since the start, because they were too slow or beyond
+    /// their share.
     pub fn lost_places(&self) -> u64 {
         self.counters.lost_places.load(Relaxed)
     }
@@ -94,7 +96,7 @@ impl EndpointState {
         self.counters.lost_places.fetch_add(1, Relaxed);
     }
 
-    /// Whether another request fits.
+    /// True if another request fits.
     pub(in crate::upstream) fn has_room(&self, max_requests: Option<u32>) -> bool {
         self.in_flight() < self.request_limit(max_requests)
     }
@@ -104,7 +106,7 @@ impl EndpointState {
         self.in_flight.fetch_add(1, Relaxed) + 1
     }
 
-    /// Counts a request in flight, unless as many as the limit are. Returns their number.
+    /// Counts a request in flight, unless `limit` is reached. Returns their number.
     pub(super) fn begin(&self, limit: u32) -> Option<u32> {
         if limit == NO_LIMIT {
             return Some(self.count_request());

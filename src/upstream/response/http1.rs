@@ -26,7 +26,7 @@ pub(in crate::upstream) struct Http1Body {
     pub(super) decoder: BodyDecoder,
     /// See [`ResponseBody::declared_length`](super::ResponseBody::declared_length).
     pub(super) declared_length: Option<u64>,
-    /// Whether the connection can be reused after the body.
+    /// True if the connection can be reused after the body.
     persistent: bool,
     pub(super) in_flight: InFlight,
 }
@@ -71,7 +71,7 @@ impl Http1Body {
         self.continue_sending(cx);
         let added = ready!(self.poll_decode(cx, encoder, out));
         if added.is_err() {
-            // The bytes that follow cannot be delimited.
+            // Bytes after this one cannot be delimited.
             self.connection = None;
         }
         Poll::Ready(added)
@@ -116,9 +116,9 @@ impl Http1Body {
         }
     }
 
-    /// Continues to send the request. A failure of the connection only prevents its reuse: the response may
-    /// still be complete. If the client's body failed, the upstream reads the end of the stream, or it would
-    /// wait for the rest.
+    /// Continues to send the request. If the connection fails, it is only not reused: the response may still
+    /// be complete. If the client's body failed, ends the stream, because the upstream would wait for the
+    /// rest.
     fn continue_sending(&mut self, cx: &mut Context<'_>) {
         if let (Some(outgoing), Some(connection)) = (&mut self.outgoing, &self.connection) {
             match outgoing.poll_send(&connection.socket, cx) {

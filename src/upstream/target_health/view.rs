@@ -1,9 +1,9 @@
-//! What the choice of a target reads of its health: one word, which fits an atomic.
+//! [`HealthView`]: the part of a target's health that the choice reads, in one atomic word.
 
 use crate::balance::FULL_RAMP;
 use crate::clock::CoarseTime;
 
-/// The share of the weight with which slow start begins, in 1/1024: 10 %.
+/// The share of the weight at which slow start begins, in 1/1024: 10 %.
 const MIN_RAMP: u32 = 103;
 
 /// The bits of the kind.
@@ -29,7 +29,7 @@ pub(super) enum ViewKind {
     Drained = 4,
 }
 
-/// Whether a target may be chosen.
+/// A target's availability for the choice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Availability {
     /// It is in service.
@@ -57,7 +57,7 @@ pub enum TargetStatus {
     Drained,
 }
 
-/// Whether an upstream can take requests, as its targets' health determines it.
+/// An upstream's ability to take requests, from its targets' health.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ServiceLevel {
     /// At least one target is in service.
@@ -103,7 +103,7 @@ impl HealthView {
         CoarseTime::from_ms(self.0 >> TIME_SHIFT)
     }
 
-    /// Whether the target may be chosen at `now`.
+    /// The target's availability at `now`.
     #[inline]
     pub fn availability(self, now: CoarseTime) -> Availability {
         match self.kind() {
@@ -113,8 +113,8 @@ impl HealthView {
         }
     }
 
-    /// The share of its weight that the target has at `now`, in 1/1024. It rises from 10 % to all over
-    /// `slow_start`, in ms. A trial has 10 %.
+    /// The share of its weight that the target has at `now`, in 1/1024. It rises from 10 % to the whole over
+    /// `slow_start`; both in ms. A trial has 10 %.
     #[inline]
     pub fn ramp(self, now: CoarseTime, slow_start: u64) -> u32 {
         match self.kind() {
@@ -131,7 +131,7 @@ impl HealthView {
         }
     }
 
-    /// Whether a success of a regular attempt changes anything. If not, it need not be recorded.
+    /// True if a success of a regular attempt changes anything. Otherwise it need not be recorded.
     #[inline]
     pub fn has_failures(self) -> bool {
         self.0 & HAS_FAILURES != 0
@@ -171,8 +171,8 @@ impl TargetStatus {
 }
 
 impl ServiceLevel {
-    /// The state of an upstream from the views of its targets. `check_interval` is the time between health
-    /// checks, after which a target that is down may be up, in ms.
+    /// The service level of an upstream, from its targets' views. `check_interval` is the time between health
+    /// checks, after which a target that is down may be up; all in ms.
     pub fn of(
         views: impl Iterator<Item = HealthView>,
         now: CoarseTime,
