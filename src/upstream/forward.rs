@@ -25,7 +25,6 @@ use self::{
 };
 use super::{
     BufferedUpload, EndpointSet, ProxiedClient, UpstreamRuntime,
-    balance::TargetKey,
     client_holdings::ClientHoldings,
     outgoing_head::{AttemptHead, OutgoingHead},
     pool::{Pool, PoolTable, UpstreamConnection},
@@ -34,6 +33,7 @@ use super::{
     tunnel::UpstreamContent,
 };
 use crate::{
+    balance::TargetKey,
     clock::CoarseTime,
     http1::{FramingError, ResponseHead},
     mix::SplitMix,

@@ -138,6 +138,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
     (
         "gateway",
         &[
+            "balance",
             "client_usage",
             "clock",
             "compress",

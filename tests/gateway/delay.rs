@@ -23,7 +23,7 @@ use testkit::{
     wait::{eventually, sleep},
     yaml::fill,
 };
-use tidegate::clock::{self, Clock, Uptime};
+use tidegate::clock::{self, Clock, StoreTime, Uptime};
 
 /// Arrival time and path of each request at the upstream.
 #[derive(Clone)]

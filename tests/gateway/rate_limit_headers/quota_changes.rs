@@ -1,7 +1,7 @@
 //! Reloads that change a quota: the usage stays, and the headers are exact.
 
 use testkit::backend::{MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, on_all_at_once};
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{NOW, advertised, advertised_unchecked};
 
