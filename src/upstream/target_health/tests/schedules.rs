@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::SETTINGS;
 use crate::{
-    balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
+    balance::{Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint},
     clock::CoarseTime,
     mix::SplitMix,
     upstream::target_health::{
