@@ -26,7 +26,7 @@ const LEAVES: [&str; 16] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 52] = [
+const ALLOWED: [(&str, &str, &str); 53] = [
     ("config", "escape", "faults quote text of the file"),
     ("identity", "escape", "errors quote text of the request"),
     ("config", "file", "the configuration and the secrets that it names are files"),
@@ -36,6 +36,7 @@ const ALLOWED: [(&str, &str, &str); 52] = [
     ("config", "telemetry", "the fields of the access log are its type"),
     ("config", "throttle", "the mode of the throttle is its type"),
     ("config", "trace", "the senders whose traces are continued are its type"),
+    ("balance", "clock", "averages decay with a `CoarseTime`"),
     ("balance", "mix", "endpoints are drawn by random numbers and by hashes"),
     ("config", "balance", "load-balancing policies are its type"),
     ("config", "upstream", "protocols of targets are its types"),
