@@ -9,12 +9,11 @@
 //!
 //! - `connection.rs`: the life of a connection: receive, respond, drain, linger.
 //! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::transport::ClientStream).
-//! - `output.rs`: writes a response, with back-pressure; `body_wait.rs`: its deadlines and waits, shared with HTTP/2.
+//! - `output.rs`: writes a response, with back-pressure; its loop over the body also serves HTTP/2.
 //! - `tunnel.rs`: the bytes of another protocol, after an upgrade.
 //! - `handshake.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
 //! - `http2.rs`: an HTTP/2 connection.
 
-mod body_wait;
 mod handshake;
 mod http2;
 mod input;
@@ -37,7 +36,7 @@ use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
     connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell, Timeout},
-    gateway::{Gateway, Peer},
+    gateway::{Content, Gateway, Peer, Response},
     http1::HeadBounds,
     transport::{ReadBuffer, SharedSocket, Transport, read_buffer::poll_read, socket::yield_turn},
 };
@@ -207,6 +206,24 @@ impl Connection {
             Disposition::Reuse => self.drain_body().await,
             disposition => disposition,
         }
+    }
+
+    /// Counts the request; returns whether another may follow on this connection.
+    fn keep_alive(&self, response: &Response) -> bool {
+        let requests_left = self.requests_left.get().map(|left| left.saturating_sub(1));
+        self.requests_left.set(requests_left);
+        let input = self.input.borrow();
+        let is_drainable = match input.unread_body_len() {
+            Some(unread) if unread <= MAX_DRAINED => true,
+            // The upstream is still reading the body.
+            _ => {
+                matches!(&response.content, Content::Stream(stream) if stream.is_sending_request())
+            }
+        };
+        response.context.is_persistent()
+            && is_drainable
+            && requests_left != Some(0)
+            && self.state.close_mode() == CloseMode::KeepOpen
     }
 
     /// Reads and discards the rest of the request's body, if it is at most [`MAX_DRAINED`] long.

@@ -9,7 +9,6 @@ mod flood;
 mod output;
 mod send_queue;
 mod stream;
-mod tunnel;
 
 use std::{
     cell::{Cell, RefCell},
@@ -27,7 +26,7 @@ use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
     connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell},
-    gateway::{Content, Gateway, Peer, Response},
+    gateway::{Gateway, Peer},
     http1::HeadBounds,
     transport::{ClientStream, PrefixedStream, ReadBudget, socket::yield_turn},
 };
@@ -332,14 +331,4 @@ impl ClientHttp2Connection {
 /// that exceeds `bounds` by little is within it, and so gets the gateway's own 431.
 fn max_header_list(bounds: HeadBounds) -> u32 {
     (bounds.bytes + 32 * (bounds.headers + 16)) as u32
-}
-
-/// Writes `response` to `stream`, or begins its tunnel.
-async fn write(stream: &Http2Stream, response: Response) {
-    if let Content::Tunnel(_) = response.content {
-        // Boxed, so that other responses do not carry its state.
-        Box::pin(tunnel::tunnel(stream, response)).await;
-    } else {
-        output::write(stream, response).await;
-    }
 }

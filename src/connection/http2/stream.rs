@@ -11,7 +11,7 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream, server::SendResponse};
 use http::{Request, StatusCode};
 
-use super::ClientHttp2Connection;
+use super::{ClientHttp2Connection, output};
 use crate::{
     connection_state::{CloseMode, ConnectionState, StateCell},
     gateway::Gateway,
@@ -140,7 +140,7 @@ impl Http2Stream {
             }
             Err(error) => gateway.refuse_malformed(peer, error, self.clone()),
         };
-        super::write(&self, response).await;
+        output::write(&self, response).await;
         if let Some(refused) = self.take_tunnel() {
             // What the client sends to a tunnel that did not begin is discarded like a body.
             self.body.borrow_mut().stream = Some(refused);
