@@ -13,7 +13,7 @@ use http::{Method, StatusCode};
 
 use super::{Connection, Disposition};
 use crate::{
-    connection_state::{StateCell, Timeout, Wait},
+    connection_state::{StateCell, SweepWake, Timeout, Wait},
     gateway::{Content, RequestContext, Response, ResponseTimeouts},
     http1::{BodyEncoder, Buffer, Version},
     telemetry::CutReason,
@@ -83,7 +83,7 @@ impl<S: BodySink> BodyWriter<S> {
     /// The response is cut off.
     pub(super) async fn write(&mut self, framing: &ResponseFraming) -> Result<(), CutReason> {
         let result = std::future::poll_fn(|cx| self.poll(cx)).await;
-        self.sink.state().set_wake_on_sweep(false);
+        self.sink.state().set_sweep_wake(SweepWake::OnTimeout);
         match result {
             Ok(()) => self.context.mark_complete(),
             Err(reason) => self.context.mark_response_cut(reason, framing.length.is_some()),
@@ -159,7 +159,7 @@ impl<S: BodySink> BodyWriter<S> {
         match self.body.as_mut().map(|body| body.read_ahead(cx)) {
             None | Some(ReadAheadOutcome::Unpaced) => Poll::Pending,
             Some(ReadAheadOutcome::Paced) => {
-                state.set_wake_on_sweep(true);
+                state.set_sweep_wake(SweepWake::Always);
                 Poll::Pending
             }
             Some(ReadAheadOutcome::Lost) => Poll::Ready(Err(CutReason::ClientSlow)),

@@ -12,13 +12,13 @@ use tokio::net::TcpStream;
 use super::{Origin, Worker};
 use crate::{
     connection::{
-        self, AcceptedConnection, ClientHttp2Connection, Connection, Handshake, HandshakeError,
+        self, AcceptedConnection, ClientHttp2Connection, Connection, ConnectionStart, Handshake,
+        HandshakeError,
     },
     gateway::{ConnectionPermit, Peer},
     identity::client,
     metrics::{ConnectionProtocol, OpeningFailure, WorkerMetrics},
     snapshot::ListenerRules,
-    transport::PrefixedStream,
     upstream::{PeerAddress, ProxiedClient},
 };
 
@@ -78,17 +78,19 @@ impl Worker {
             certificate,
             redirect_https,
         };
-        let (clock, max_requests) = (self.coarse_clock.clone(), http.max_requests_per_connection);
+        let start = ConnectionStart {
+            peer,
+            coarse_clock: self.coarse_clock.clone(),
+            accepted_at,
+            bounds: http.head,
+            max_requests: http.max_requests_per_connection,
+        };
         if is_http2 {
-            let connection = ClientHttp2Connection::new(peer, clock, http.head, max_requests);
-            connection.continue_deadline(accepted_at);
+            let connection = ClientHttp2Connection::new(start);
             self.register(&connection);
-            let transport = PrefixedStream::new(before, transport);
-            Box::pin(connection.serve(transport, &self.gateway)).await;
+            Box::pin(connection.serve(transport, before, &self.gateway)).await;
         } else {
-            let connection =
-                Connection::new(transport, before, peer, clock, http.head, max_requests);
-            connection.continue_deadline(accepted_at);
+            let connection = Connection::new(transport, before, start);
             self.register(&connection);
             connection::serve(connection, &self.gateway).await;
         }
