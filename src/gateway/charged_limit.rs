@@ -4,13 +4,14 @@ use std::{rc::Rc, sync::Arc};
 
 use super::{draft_response::DraftResponse, rules::LimitRule};
 use crate::{
-    limit::{Change, Charge, DecisionSource, Key, Limit, Outcome},
+    limit::{Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
     respond::LimitReport,
     snapshot::LimitRequest,
     store::Correction,
 };
 
 /// A limit that a request is charged to, and the outcome of the charge.
+#[derive(Clone)]
 pub(super) struct ChargedLimit {
     rule: Rc<LimitRule>,
     /// The index of the caller's tier in the limit; `None` is the limit's own quota.
@@ -46,6 +47,22 @@ impl ChargedLimit {
         self.cost
     }
 
+    /// True if the charge is a permit, which [`ConcurrencyPermits`](super::concurrency_lease::ConcurrencyPermits)
+    /// refunds.
+    pub(super) fn holds_permit(&self) -> bool {
+        self.limit().algorithm.holds_permit()
+    }
+
+    /// True if the charge blocks other requests until it is refunded or the request ends.
+    pub(super) fn blocks_others(&self) -> bool {
+        self.limit().algorithm.blocks_others()
+    }
+
+    /// The decision of a charge that was made, if the whole request was admitted. A cost of 0 charges nothing.
+    pub(super) fn charge_made(&self) -> Option<&StoreDecision> {
+        self.outcome.admitted().filter(|_| self.cost > 0)
+    }
+
     /// The charge, for the store.
     pub(super) fn charge(&self) -> Charge<'_> {
         Charge { limit: self.limit(), key: self.key, cost: self.cost }
@@ -70,7 +87,7 @@ impl ChargedLimit {
 
     /// The correction that refunds the whole charge; `None` if nothing was charged.
     pub(super) fn refund(&self) -> Option<Correction> {
-        let decided = self.outcome.admitted().filter(|_| self.cost > 0)?;
+        let decided = self.charge_made()?;
         let change = Change::Refund { charged_at: decided.charged_at(), cost: self.cost };
         Some(self.correction(change, decided.source))
     }

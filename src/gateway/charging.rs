@@ -1,21 +1,17 @@
 //! Charges a request's limits before it is forwarded, and corrects the charges from the response.
 
-use std::{rc::Rc, sync::Arc, time::Duration};
+use std::{rc::Rc, time::Duration};
 
 use smallvec::SmallVec;
 use tokio::time::sleep;
 
 use super::{
-    Gateway,
-    background::Background,
-    charged_limit::ChargedLimit,
-    concurrency_lease::{ConcurrencyPermits, OwnedCharge},
-    context::RequestContext,
-    draft_response::DraftResponse,
+    Gateway, background::Background, charged_limit::ChargedLimit,
+    concurrency_lease::ConcurrencyPermits, context::RequestContext, draft_response::DraftResponse,
 };
 use crate::{
     error::GatewayError,
-    limit::{Admission, Algorithm, Change, Charge, Outcome, Verdict},
+    limit::{Admission, Charge, Verdict},
     store::{Correction, StoreError},
     trace::ChildSpanKind,
 };
@@ -55,7 +51,7 @@ impl Gateway {
     }
 
     async fn charge_limits(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        let decided = if context.limits.iter().any(reserves_slot_or_permit) {
+        let decided = if context.limits.iter().any(ChargedLimit::blocks_others) {
             // Boxed, so that requests without such limits do not carry its state.
             Box::pin(self.charge_detached(context)).await
         } else {
@@ -94,19 +90,23 @@ impl Gateway {
     /// client goes away before the store answers, the call still finishes, and its charges are
     /// refunded.
     async fn charge_detached(&self, context: &mut RequestContext) -> Result<Verdict, StoreError> {
-        let owned = context.limits.iter().map(|limit| OwnedCharge {
-            limit: Arc::clone(limit.limit()),
-            key: limit.key(),
-            cost: limit.cost(),
-        });
-        let owned: SmallVec<[OwnedCharge; 2]> = owned.collect();
+        let mut limits = context.limits.clone();
         let (background, leases) = (Rc::clone(&self.background), Rc::clone(&self.leases));
         let charged = self.background.run_with_output(async move {
-            let charges = owned.iter().map(OwnedCharge::charge);
+            let charges = limits.iter().map(ChargedLimit::charge);
             let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
             let verdict = background.store.charge(&charges, background.now()).await?;
-            let permits = leases.register(&owned, &verdict);
-            let refunds = refunds(&owned, &verdict);
+            drop(charges);
+            if !verdict.admitted {
+                limits.clear();
+            }
+            for (limit, outcome) in limits.iter_mut().zip(&verdict.outcomes) {
+                limit.outcome = *outcome;
+            }
+            let permits = leases.register(&limits);
+            // Permits are refunded by `ConcurrencyPermits`.
+            let without_permit = limits.iter().filter(|limit| !limit.holds_permit());
+            let refunds = without_permit.filter_map(ChargedLimit::refund).collect();
             Ok((verdict, permits, UndeliveredCharge { background, refunds }))
         });
         // `None` only if the worker ends.
@@ -164,7 +164,7 @@ impl Gateway {
         self.background.drain().await;
     }
 
-    /// Returns this worker's leased tokens to the store and sends its pending corrections, for at
+    /// Returns this worker's leased units to the store and sends its pending corrections, for at
     /// most `timeout`.
     pub async fn return_leased_units(&self, timeout: Duration) {
         self.store.shut_down(timeout).await;
@@ -174,23 +174,4 @@ impl Gateway {
     pub fn close(&self) {
         self.background.close();
     }
-}
-
-/// Whether a charge to this limit reserves a slot of a leaky bucket or a concurrency permit.
-fn reserves_slot_or_permit(limit: &ChargedLimit) -> bool {
-    matches!(limit.limit().algorithm, Algorithm::Concurrency | Algorithm::LeakyBucket)
-}
-
-/// The refunds of all charges, except refunds of permits, which a [`ConcurrencyPermits`] refunds.
-fn refunds(charges: &[OwnedCharge], verdict: &Verdict) -> SmallVec<[Correction; 2]> {
-    let charged = charges.iter().zip(&verdict.outcomes).filter(|_| verdict.admitted);
-    let refund = |(OwnedCharge { limit, key, cost }, outcome): (&OwnedCharge, &Outcome)| {
-        let decided = outcome.admitted().filter(|_| *cost > 0)?;
-        let change = Change::Refund { charged_at: decided.charged_at(), cost: *cost };
-        let is_leased = limit.algorithm == Algorithm::Concurrency;
-        let correction =
-            Correction { limit: Arc::clone(limit), key: *key, change, source: decided.source };
-        (!is_leased).then_some(correction)
-    };
-    charged.filter_map(refund).collect()
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     clock::{StoreTime, Uptime},
     error::GatewayError,
-    limit::{Algorithm, Change, Outcome, StoreDecision},
+    limit::{Change, Outcome, StoreDecision},
     store::Correction,
     transport::ClientStream,
 };
@@ -86,8 +86,7 @@ impl<'a> DelayGuard<'a> {
         let (mut charges, mut longest) = (SmallVec::new(), (0, None));
         for limit in limits {
             // Concurrency permits are refunded by `ConcurrencyPermits`.
-            let is_leased = limit.limit().algorithm == Algorithm::Concurrency;
-            let charged = limit.outcome.admitted().filter(|_| limit.cost() > 0 && !is_leased);
+            let charged = limit.charge_made().filter(|_| !limit.holds_permit());
             let Some(&decided) = charged else { continue };
             let state = SlotState::Taken(decided.charged_at());
             let mut charge = DelayedCharge { limit, decided, state };

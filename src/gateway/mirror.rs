@@ -30,12 +30,13 @@ use crate::{
     error::GatewayError,
     http1::{BodyEncoder, BodyLength, Fields},
     metrics::{MirrorOutcome, RouteCounters},
+    mix::SplitMix,
     respond,
     snapshot::Mirror,
     transport::{BodyError, ClientStream, ClientStreamLayer},
     upstream::{
         AttemptLog, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
-        ResponseBody, UpstreamContent, UpstreamKind, balance::SplitMix,
+        ResponseBody, UpstreamContent, UpstreamKind,
     },
 };
 

@@ -13,7 +13,7 @@ use crate::template::{UrlTemplate, VARIABLES, Values};
 /// Compiles the redirect at `section`. `None` if it is faulty.
 pub(super) fn compile(
     section: &Section<'_>,
-    redirect: &config::Redirect,
+    redirect: &config::RedirectConfig,
     pattern: Option<&PathPattern>,
 ) -> Option<Redirect> {
     let status = redirect.status.0;

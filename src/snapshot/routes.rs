@@ -111,11 +111,11 @@ impl<'a> Definitions<'a> {
 }
 
 /// The names of the limits whose state a route reports.
-fn status(route: &config::Route) -> &[String] {
+fn status(route: &config::RouteConfig) -> &[String] {
     route.status.as_deref().unwrap_or_default()
 }
 
-fn check_references(section: &Section<'_>, route: &config::Route, config: &Config) {
+fn check_references(section: &Section<'_>, route: &config::RouteConfig, config: &Config) {
     if let Some(upstream) = &route.upstream {
         let section = section.at("upstream");
         section.ensure_reference("upstream", upstream, &config.upstreams);
@@ -150,7 +150,7 @@ fn check_reported(section: &Section<'_>, reported: &[Arc<LimitPolicy>]) {
 /// Compiles the route's action; `reported` are the limits that `status` names. `None` if it is faulty.
 fn action(
     section: &Section<'_>,
-    route: &config::Route,
+    route: &config::RouteConfig,
     definitions: &Definitions<'_>,
     reported: Vec<Arc<LimitPolicy>>,
     rule: Option<&Rule>,
@@ -195,7 +195,7 @@ fn action(
 }
 
 /// Reports a limit that may delay a request for its whole `request_timeout`.
-fn check_delays(section: &Section<'_>, route: &config::Route, definitions: &Definitions<'_>) {
+fn check_delays(section: &Section<'_>, route: &config::RouteConfig, definitions: &Definitions<'_>) {
     let Some(timeout) = route.request_timeout.millis() else { return };
     for name in &route.limits {
         let Some(policy) = definitions.limits.get(name.as_str()) else { continue };
@@ -315,7 +315,7 @@ fn with_candidate(policy: &Arc<LimitPolicy>) -> impl Iterator<Item = Arc<LimitPo
 }
 
 /// The prefix without a slash at its end; `None` if there is nothing to strip.
-fn strip_prefix(section: &Section<'_>, route: &config::Route) -> Option<Box<str>> {
+fn strip_prefix(section: &Section<'_>, route: &config::RouteConfig) -> Option<Box<str>> {
     let configured = route.strip_prefix.as_deref()?;
     let is_plain = !configured.contains(['?', '#', '{', '}']);
     let is_valid = is_plain

@@ -180,7 +180,7 @@ fn a_reset_or_a_larger_quota_admits_a_blocked_caller_at_once() {
 }
 
 #[test]
-fn a_stopped_gateway_returns_unspent_tokens() {
+fn a_stopped_gateway_returns_unspent_units() {
     for reserve in ["auto", "100"] {
         let redis = RedisServer::start();
         let limits = format!(
@@ -220,7 +220,7 @@ fn two_gateways_with_leases_admit_exactly_the_quota() {
     assert_eq!(admitted, 300);
 }
 
-/// Starts a process of two workers and sends 20 requests, so that it may hold leased tokens.
+/// Starts a process of two workers and sends 20 requests, so that it may hold leased units.
 pub(crate) fn start_process(yaml: &str) -> Process {
     let directory = tempfile::tempdir().expect("a directory");
     let own = "listen: [{address: \"127.0.0.1:0\"}]\nadmin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\nworkers: 2\n\
@@ -235,7 +235,7 @@ pub(crate) fn start_process(yaml: &str) -> Process {
 }
 
 #[test]
-fn sigterm_returns_unspent_tokens() {
+fn sigterm_returns_unspent_units() {
     let redis = RedisServer::start();
     let limits = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
     let yaml = with_redis(&redis, &fixed_response_rules(limits, "calls"));
