@@ -220,7 +220,7 @@ impl Connection {
                 matches!(&response.content, Content::Stream(stream) if stream.is_sending_request())
             }
         };
-        response.context.is_persistent()
+        response.request.is_persistent()
             && is_drainable
             && requests_left != Some(0)
             && self.state.close_mode() == CloseMode::KeepOpen

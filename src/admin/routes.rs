@@ -66,7 +66,7 @@ pub(super) async fn list(State(context): State<AdminContext>) -> Json<RouteList>
             denied: denied.get(&route.name).map_or(0, |[count]| *count),
         }
     };
-    Json(RouteList { routes: snapshot.routes.iter().map(describe).collect() })
+    Json(RouteList { routes: snapshot.routes.iter().map(|route| describe(route)).collect() })
 }
 
 fn describe_action(action: &Action) -> (&'static str, Option<Box<str>>) {

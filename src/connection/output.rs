@@ -14,7 +14,7 @@ use http::{Method, StatusCode};
 use super::{Connection, Disposition};
 use crate::{
     connection_state::{StateCell, SweepWake, Timeout, Wait},
-    gateway::{Content, RequestContext, Response, ResponseTimeouts},
+    gateway::{AnsweredRequest, Content, Response, ResponseTimeouts},
     http1::{BodyEncoder, Buffer, Version},
     telemetry::CutReason,
     transport::{read_buffer::READ_SIZE, socket::yield_turn},
@@ -60,7 +60,7 @@ pub(super) struct BodyWriter<S> {
     pub(super) sink: S,
     /// The rest of the body; `None` at its end.
     body: Option<ResponseBody>,
-    context: Box<RequestContext>,
+    request: AnsweredRequest,
     /// Why the body has no end. What was read of it is sent first.
     cut_reason: Option<CutReason>,
 }
@@ -70,11 +70,11 @@ impl<S: BodySink> BodyWriter<S> {
     pub(super) fn new(
         sink: S,
         body: Option<ResponseBody>,
-        context: Box<RequestContext>,
+        request: AnsweredRequest,
         timeouts: ResponseTimeouts,
     ) -> Self {
         sink.state().begin_response(timeouts.idle, timeouts.total);
-        Self { sink, body, context, cut_reason: None }
+        Self { sink, body, request, cut_reason: None }
     }
 
     /// Writes the body to its end, and records how it ended.
@@ -85,8 +85,8 @@ impl<S: BodySink> BodyWriter<S> {
         let result = std::future::poll_fn(|cx| self.poll(cx)).await;
         self.sink.state().set_sweep_wake(SweepWake::OnTimeout);
         match result {
-            Ok(()) => self.context.mark_complete(),
-            Err(reason) => self.context.mark_response_cut(reason, framing.length.is_some()),
+            Ok(()) => self.request.ledger_mut().mark_complete(),
+            Err(reason) => self.request.ledger_mut().mark_response_cut(reason, framing.length),
         }
         result
     }
@@ -138,13 +138,13 @@ impl<S: BodySink> BodyWriter<S> {
         match self.sink.poll_read(cx, body) {
             Poll::Pending => return false,
             Poll::Ready(Ok(count)) => {
-                self.context.add_bytes_sent(count);
+                self.request.ledger_mut().add_bytes_sent(count);
                 if body.is_done() {
                     self.body = None;
                 }
             }
             Poll::Ready(Err(error)) => {
-                self.cut_reason = Some(self.context.mark_body_failed(&error));
+                self.cut_reason = Some(self.request.ledger_mut().mark_body_failed(&error));
                 self.body = None;
             }
         }
@@ -194,12 +194,12 @@ impl Connection {
             out = Buffer::with_capacity(1024);
         }
         write_head(&mut out, &response, &framing, closes, version);
-        let Response { content, mut context, timeouts, .. } = response;
+        let Response { content, mut request, timeouts, .. } = response;
         let (whole, body) = framing.take_body(content);
-        context.add_bytes_sent(whole.len());
+        request.ledger_mut().add_bytes_sent(whole.len());
         out.extend_from_slice(&whole);
         let sink = Http1Sink { connection: self, unsent: WriteBuffer::new(out), framing: &framing };
-        match BodyWriter::new(sink, body, context, timeouts).write(&framing).await {
+        match BodyWriter::new(sink, body, request, timeouts).write(&framing).await {
             Ok(()) if closes => Disposition::Linger,
             Ok(()) => Disposition::Reuse,
             Err(_) => {

@@ -2,13 +2,21 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use super::{draft_response::DraftResponse, rules::LimitRule};
+use smallvec::SmallVec;
+
+use super::{
+    finish::DraftResponse,
+    rules::{LimitRule, WorkerRoute},
+};
 use crate::{
     limit::{Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
     respond::LimitReport,
     snapshot::LimitRequest,
     store::Correction,
 };
+
+/// The limits that a request is charged to, in the order of its plan.
+pub(super) type ChargedLimits = SmallVec<[ChargedLimit; 2]>;
 
 /// A limit that a request is charged to, and the outcome of the charge.
 #[derive(Clone)]
@@ -21,9 +29,21 @@ pub(super) struct ChargedLimit {
     pub(super) outcome: Outcome,
 }
 
+impl WorkerRoute {
+    /// The limits of a plan on this route, not charged yet.
+    pub(super) fn charged_limits(&self, requests: &[LimitRequest]) -> ChargedLimits {
+        requests.iter().filter_map(|request| ChargedLimit::new(&self.limits, request)).collect()
+    }
+}
+
+/// The limits and their outcomes, for the response.
+pub(super) fn reports(limits: &[ChargedLimit]) -> impl Iterator<Item = LimitReport<'_>> + Clone {
+    limits.iter().map(ChargedLimit::report)
+}
+
 impl ChargedLimit {
     /// The limit that `request` names, not charged yet. `rules` are those of the route.
-    pub(super) fn new(rules: &[Rc<LimitRule>], request: &LimitRequest) -> Option<Self> {
+    fn new(rules: &[Rc<LimitRule>], request: &LimitRequest) -> Option<Self> {
         let rule = Rc::clone(rules.get(usize::from(request.limit_index))?);
         let LimitRequest { key, cost, tier, .. } = *request;
         Some(Self { rule, tier, key, cost, outcome: Outcome::NotCharged })
@@ -68,8 +88,14 @@ impl ChargedLimit {
         Charge { limit: self.limit(), key: self.key, cost: self.cost }
     }
 
+    /// True if the limit is enforced and delays the request.
+    pub(super) fn is_delayed(&self) -> bool {
+        let wait = self.outcome.decided().map_or(0, |decided| decided.decision.wait);
+        wait > 0 && self.limit().enforce
+    }
+
     /// The limit and its outcome, for the response.
-    pub(super) fn report(&self) -> LimitReport<'_> {
+    fn report(&self) -> LimitReport<'_> {
         LimitReport { limit: self.limit(), cost: self.cost, outcome: &self.outcome }
     }
 

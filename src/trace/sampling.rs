@@ -34,7 +34,7 @@ pub struct SamplingRules {
 }
 
 /// The trace context that a request arrived with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Received<'r> {
     /// The value of the only `traceparent`.
     pub parent: Option<&'r [u8]>,

@@ -125,7 +125,7 @@ impl Explanation {
     pub(super) fn new(snapshot: &Snapshot, request: &Request, now: StoreTime) -> Self {
         let mut explanation = Self { decision: Admission::NotChecked.label(), ..Self::default() };
         if let Err(error) = explanation.trace(snapshot, request, now) {
-            let route = explanation.route_index.map(|index| &snapshot.routes[index]);
+            let route = explanation.route_index.map(|index| &*snapshot.routes[index]);
             explanation.set_refusal(&error, &[], route);
         }
         explanation

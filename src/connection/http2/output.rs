@@ -37,21 +37,21 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
     {
         head.headers_mut().insert(http::header::CONTENT_LENGTH, length.into());
     }
-    let Response { content, mut context, timeouts, .. } = response;
+    let Response { content, mut request, timeouts, .. } = response;
     let (unsent, body) = framing.take_body(content);
     let ends = unsent.is_empty() && body.is_none();
     let respond = stream.respond.borrow_mut().take();
     let Some(Ok(send)) = respond.map(|mut respond| respond.send_response(head, ends)) else {
         stream.count_reset();
-        return context.mark_cut(CutReason::ClientClosed);
+        return request.ledger_mut().mark_cut(CutReason::ClientClosed);
     };
     if ends {
-        return context.mark_complete();
+        return request.ledger_mut().mark_complete();
     }
-    context.add_bytes_sent(unsent.len());
+    request.ledger_mut().add_bytes_sent(unsent.len());
     let is_read = body.is_none();
     let sink = Http2Sink { stream, send, unsent, is_read, trailers: None, has_ended: false };
-    let mut writer = BodyWriter::new(sink, body, context, timeouts);
+    let mut writer = BodyWriter::new(sink, body, request, timeouts);
     if let Err(reason) = writer.write(&framing).await {
         writer.sink.send.send_reset(match reason {
             CutReason::UpstreamBroken => Reason::INTERNAL_ERROR,
@@ -150,7 +150,7 @@ impl BodySink for Http2Sink<'_> {
 /// Sends the head of `response`, and moves bytes in both directions until the tunnel ends.
 async fn tunnel(stream: &Http2Stream, response: Response) {
     let head = response_head(&response);
-    let Response { content: Content::Tunnel(upstream), mut context, timeouts, .. } = response
+    let Response { content: Content::Tunnel(upstream), mut request, timeouts, .. } = response
     else {
         return;
     };
@@ -158,7 +158,7 @@ async fn tunnel(stream: &Http2Stream, response: Response) {
     let sent = respond.map(|mut respond| respond.send_response(head, false));
     let (Some(Ok(send)), Some(receive)) = (sent, stream.take_tunnel()) else {
         stream.count_reset();
-        return context.mark_cut(CutReason::ClientClosed);
+        return request.ledger_mut().mark_cut(CutReason::ClientClosed);
     };
     stream.state().begin_tunnel(timeouts.tunnel_idle);
     let client = Http2End::new(send, receive);
@@ -169,12 +169,12 @@ async fn tunnel(stream: &Http2Stream, response: Response) {
         let bytes = tunnel.bytes();
         stream.count_sent(bytes.0 - before.0);
         // The future may be dropped at any time.
-        context.set_tunnel_bytes(bytes);
+        request.ledger_mut().set_tunnel_bytes(bytes);
         outcome
     });
     let outcome = outcome.await;
     if outcome == TunnelOutcome::ClientFailed {
         stream.count_reset();
     }
-    context.mark_tunnel_end(outcome);
+    request.ledger_mut().mark_tunnel_end(outcome);
 }
