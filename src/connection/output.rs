@@ -171,7 +171,7 @@ impl<S: BodySink> BodyWriter<S> {
 pub(super) struct ResponseFraming {
     encoder: BodyEncoder,
     /// Whether a body follows the head.
-    pub(super) has_body: bool,
+    has_body: bool,
     /// The value of `Content-Length`, in bytes.
     pub(super) length: Option<u64>,
     chunked: bool,
