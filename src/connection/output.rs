@@ -21,7 +21,7 @@ use crate::{
     upstream::{ReadAheadOutcome, ResponseBody},
 };
 
-/// Most reads and writes in one poll; then the task yields to others.
+/// Maximum number of reads and writes in one poll. Then the task yields to others.
 const MAX_POLL_ROUNDS: usize = 16;
 
 /// Where a response's body goes.
@@ -151,7 +151,7 @@ impl<S: BodySink> BodyWriter<S> {
         self.body.is_some()
     }
 
-    /// Begins to wait for the client, and reads the body ahead meanwhile. Ready, with an error, only if the client
+    /// Begins to wait for the client, and reads the body ahead meanwhile. Ready only with an error, if the client
     /// has lost its place at the upstream.
     fn await_client(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let state = self.sink.state();
@@ -180,10 +180,10 @@ pub(super) struct ResponseFraming {
 }
 
 impl Connection {
-    /// Writes `response`; returns what then happens to the connection.
+    /// Writes `response`. Returns the fate of the connection.
     pub(super) async fn write(&self, response: Response) -> Disposition {
         if let Content::Tunnel(_) = response.content {
-            // Boxed, so that other responses do not carry its state.
+            // Boxed, so that other responses do not hold its state.
             return Box::pin(self.tunnel(response)).await;
         }
         let (method, version) = response.method_and_version();
@@ -291,8 +291,8 @@ impl BodySink for Http1Sink<'_> {
         }
     }
 
-    /// Ready when the kernel has all of the response. With TLS it may still be in the session, and so may the
-    /// session's end, without which a body that ends with the connection is incomplete.
+    /// Ready when the kernel has the whole response. With TLS, the session may still hold a part, and its own
+    /// end, without which a body that ends with the connection is incomplete.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let socket = &self.connection.socket;
         let ended = match self.framing.until_close {
@@ -304,7 +304,7 @@ impl BodySink for Http1Sink<'_> {
 }
 
 impl ResponseFraming {
-    /// `method` and `version` are those of the request.
+    /// The framing of `response` to a request with `method` and `version`.
     pub(super) fn of(response: &Response, method: &Method, version: Version) -> Self {
         let is_bodiless = *method == Method::HEAD || matches!(response.status.as_u16(), 204 | 304);
         let mut framing = Self {
@@ -316,7 +316,7 @@ impl ResponseFraming {
         };
         match &response.content {
             Content::Whole(bytes) => {
-                // RFC 9110, 8.6: no Content-Length in a 204; in a 304 it would be that of the 200.
+                // RFC 9110, 8.6: no Content-Length in a 204; in a 304 it would be the 200's.
                 framing.length = match response.status.as_u16() {
                     204 | 304 => None,
                     _ => Some(bytes.len() as u64),

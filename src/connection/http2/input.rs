@@ -1,5 +1,5 @@
-//! The bytes of an HTTP/2 client: those that were read before its protocol was known, then those of its socket. Each
-//! turn of the connection's task reads a bounded number of them, and the frames in them are counted (RFC 9113, 4.1).
+//! [`PrefixedStream`]: an HTTP/2 client's bytes. The bytes that were read before the protocol was known come first.
+//! Each turn of the connection's task reads a bounded number, and counts the frames in them (RFC 9113, 4.1).
 
 use std::{
     cell::Cell,
@@ -14,21 +14,21 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::transport::{ReadBuffer, SharedSocket, Transport, socket::yield_turn};
 
-/// Bytes after which a task yields to others.
+/// Number of bytes after which a task yields to others.
 const MAX_TURN_BYTES: usize = 32 * 1024;
-/// The same in a first turn and after a turn of small frames, each of which costs more than a byte of a body.
+/// The number in a first turn, and after a turn of small frames, which cost more for each byte.
 const MAX_SMALL_FRAME_TURN_BYTES: usize = 4 * 1024;
-/// Frames with fewer bytes than this, on average, are small.
+/// Average size, in bytes, below which frames are small.
 const SMALL_FRAME: usize = 256;
 /// The length of a frame's header, in bytes.
 const HEADER: usize = 9;
-/// The length of the bytes before the first frame: RFC 9113, 3.4.
+/// The length of the bytes before the first frame (RFC 9113, 3.4).
 const PREFACE: usize = 24;
 /// The types of the frames that carry content: DATA and HEADERS.
 const CONTENT: [u8; 2] = [0, 1];
 
-/// A client's stream of which some bytes, or none, were read already. Once much was read in a turn, the next read
-/// yields, so that a flood of small frames does not delay others.
+/// A client's stream, preceded by bytes that were already read. After too many bytes in one turn, the next
+/// read yields, so that a flood of small frames does not delay other connections.
 #[derive(Debug)]
 pub(super) struct PrefixedStream {
     before: ReadBuffer,
@@ -37,13 +37,13 @@ pub(super) struct PrefixedStream {
     turn: Rc<ReadBudget>,
 }
 
-/// What a task has read from its connection since it was polled, and whether it can write.
+/// A task's budget of bytes to read in one poll, and the state of its writes.
 #[derive(Debug)]
 pub(super) struct ReadBudget {
     frames: Cell<FrameCounts>,
-    /// Most bytes of this turn.
+    /// Maximum number of bytes in this turn.
     max: Cell<usize>,
-    /// Bytes that may still be read.
+    /// Number of bytes that may still be read.
     left: Cell<usize>,
     /// True if the socket took no more at the last write.
     is_write_blocked: Cell<bool>,
@@ -81,18 +81,18 @@ impl ReadBudget {
 }
 
 impl PrefixedStream {
-    /// The stream that first returns `before`.
+    /// A stream that returns `before` first.
     pub(super) fn new(before: ReadBuffer, transport: Transport) -> Self {
         let socket = Rc::new(SharedSocket::new(transport));
         Self { before, socket, counter: FrameCounter::default(), turn: Rc::default() }
     }
 
-    /// The turn, which the task that reads has to begin at each poll.
+    /// The read budget. The reading task has to begin a turn at each poll.
     pub(super) fn turn(&self) -> Rc<ReadBudget> {
         Rc::clone(&self.turn)
     }
 
-    /// The stream behind the bytes, for use after this value was dropped.
+    /// The underlying stream, for use after this value was dropped.
     pub(super) fn socket(&self) -> Rc<SharedSocket> {
         Rc::clone(&self.socket)
     }
@@ -182,9 +182,9 @@ impl Add for FrameCounts {
 /// Finds the frames in a stream of bytes.
 #[derive(Debug)]
 struct FrameCounter {
-    /// Bytes that are skipped: the preface, or the rest of a payload.
+    /// Number of bytes to skip: the preface, or the rest of a payload.
     skipped: usize,
-    /// The bytes of the next header that have arrived.
+    /// The arrived bytes of the next header.
     header: [u8; HEADER],
     length: usize,
 }
