@@ -10,11 +10,11 @@ use tokio::{
 };
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
-use super::{Sweepable, proxy_protocol::read_header, sweep_state};
+use super::{Sweepable, proxy_protocol::read_header};
 use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
-    connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell},
+    connection_state::{ClientTimeouts, CloseMode, StateCell},
     snapshot::ListenerRules,
     tls::{ALPN_HTTP2, SelectedName, ServerNames},
     transport::{RawSocket, ReadBuffer, Transport},
@@ -98,7 +98,7 @@ pub struct Handshake {
 
 impl Sweepable for Handshake {
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
-        sweep_state(&self.state, now, timeouts);
+        self.state.sweep(now, timeouts);
     }
 
     fn request_close(&self, mode: CloseMode) {
@@ -110,14 +110,6 @@ impl Handshake {
     /// A connection that was just accepted. `coarse_clock` is the worker's, in ms.
     pub fn new(coarse_clock: CoarseClock) -> Rc<Self> {
         Rc::new(Self { state: StateCell::new(coarse_clock), has_begun: Cell::new(false) })
-    }
-
-    /// When the connection was accepted.
-    pub fn accepted_at(&self) -> CoarseTime {
-        match self.state.get() {
-            ConnectionState::Head { since } => since,
-            _ => self.state.now(),
-        }
     }
 
     /// Opens the connection. With `admit`, it begins with the PROXY protocol's header, and `admit` says

@@ -74,9 +74,7 @@ impl Mirrors {
         let now = self.coarse_clock.now();
         let is_in_flight = |copy: &Weak<Copied>| {
             let Some(copy) = copy.upgrade() else { return false };
-            if let Some(timeout) = copy.state.get().overdue(now, &NO_CLIENT) {
-                copy.state.expire(timeout);
-            }
+            copy.state.sweep(now, &NO_CLIENT);
             true
         };
         self.copies.borrow_mut().retain(is_in_flight);

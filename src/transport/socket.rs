@@ -50,7 +50,10 @@ impl SharedSocket {
     }
 
     /// As [`Self::poll_write`], from several slices.
-    pub(super) fn poll_write_vectored(
+    ///
+    /// # Errors
+    /// The write failed.
+    pub fn poll_write_vectored(
         &self,
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
@@ -59,7 +62,7 @@ impl SharedSocket {
     }
 
     /// Whether [`Self::poll_write_vectored`] writes more than the first slice.
-    pub(super) fn is_write_vectored(&self) -> bool {
+    pub fn is_write_vectored(&self) -> bool {
         self.0.borrow().is_write_vectored()
     }
 

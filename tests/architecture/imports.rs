@@ -183,7 +183,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
             "identity",
             "metrics",
             "snapshot",
-            "transport",
+            "tls",
             "upstream",
         ],
     ),
