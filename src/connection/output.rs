@@ -61,7 +61,7 @@ pub(super) struct BodyWriter<S> {
     /// The rest of the body; `None` at its end.
     body: Option<ResponseBody>,
     request: AnsweredRequest,
-    /// Why the body has no end. What was read of it is sent first.
+    /// The reason why the body was cut off. What was read of it is sent first.
     cut_reason: Option<CutReason>,
 }
 
@@ -167,15 +167,15 @@ impl<S: BodySink> BodyWriter<S> {
     }
 }
 
-/// How a response's body is delimited (RFC 9112, 6.3).
+/// The framing of a response's body (RFC 9112, 6.3).
 pub(super) struct ResponseFraming {
     encoder: BodyEncoder,
-    /// Whether a body follows the head.
+    /// True if a body follows the head.
     has_body: bool,
     /// The value of `Content-Length`, in bytes.
     pub(super) length: Option<u64>,
     chunked: bool,
-    /// Whether the body ends with the connection.
+    /// True if the body ends with the connection.
     until_close: bool,
 }
 
@@ -283,7 +283,7 @@ impl BodySink for Http1Sink<'_> {
         }
     }
 
-    /// What is left in a TLS session must not wait for the upstream.
+    /// Data in a TLS session must not wait for the upstream.
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason> {
         match self.connection.socket.poll_flush(cx) {
             Poll::Ready(Err(_)) => Err(CutReason::ClientClosed),
@@ -341,7 +341,7 @@ impl ResponseFraming {
         match content {
             Content::Whole(bytes) if self.has_body => (bytes, None),
             Content::Stream(body) if self.has_body && !body.is_done() => (Bytes::new(), Some(body)),
-            // No body is sent: an upstream's stream is dropped now, which frees its connection.
+            // No body is sent. Dropping an upstream's stream now frees its connection.
             _ => (Bytes::new(), None),
         }
     }
