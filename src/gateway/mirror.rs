@@ -20,6 +20,7 @@ use crossbeam_utils::CachePadded;
 
 use super::{Gateway, Peer, checks::AdmittedRequest, context::RequestContext, rules::WorkerRoute};
 use crate::{
+    balance::TargetKey,
     client_usage::ClientHandle,
     clock::CoarseClock,
     connection_state::{ClientTimeouts, StateCell},
@@ -32,7 +33,7 @@ use crate::{
     transport::{BodyError, ClientStream, ClientStreamLayer},
     upstream::{
         AttemptLog, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
-        ResponseBody, UpstreamContent, UpstreamKind, balance::TargetKey,
+        ResponseBody, UpstreamContent, UpstreamKind,
     },
 };
 
