@@ -112,7 +112,7 @@ impl<S: BodySink> BodyWriter<S> {
             if self.body.is_none() {
                 return match self.sink.poll_end(cx) {
                     Poll::Pending => self.await_client(cx),
-                    ended => ended,
+                    ended @ Poll::Ready(_) => ended,
                 };
             }
             self.sink.flush(cx)?;
@@ -296,10 +296,8 @@ impl BodySink for Http1Sink<'_> {
     /// end, without which a body that ends with the connection is incomplete.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let socket = &self.connection.socket;
-        let ended = match self.framing.until_close {
-            true => socket.poll_shutdown(cx),
-            false => socket.poll_flush(cx),
-        };
+        let ended =
+            if self.framing.until_close { socket.poll_shutdown(cx) } else { socket.poll_flush(cx) };
         ended.map_err(|_| CutReason::ClientClosed)
     }
 }
