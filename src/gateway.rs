@@ -11,7 +11,7 @@
 //! - `context.rs`, `request_id.rs`: a request until the end of its response.
 //! - `ledger.rs`, `request_trace.rs`, `spans.rs`: what happened to it, for the access log, the metrics and its trace.
 //! - `rules.rs`: the snapshot, each route with the worker's counters and the balancer of its upstream.
-//! - `checks.rs`: executes the decision of [`plan::decide`], and makes the checks before the limits.
+//! - `checks.rs`: executes the decision of [`plan::decide`](crate::plan::decide), and makes the checks before the limits.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections.

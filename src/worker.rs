@@ -7,10 +7,10 @@
 //! |---|---|
 //! | `worker` | the life of a worker: start, drain |
 //! | `listen` | opens the listeners |
-//! | `connections` | accepts connections within the bounds of the process and of each client, and serves each to its close |
+//! | `accept` | accepts connections within the bounds of the process and of each client, and serves each |
 //! | `sweep` | the periodic work, ten times a second |
 
-mod connections;
+mod accept;
 mod listen;
 mod sweep;
 

@@ -36,7 +36,7 @@ pub(super) struct AccessLogger {
     pub(super) arrived_at: u64,
 }
 
-/// What happened to a request so far. Its owner calls [`Self::close`] when the request ends.
+/// What happened to a request so far. Its owner calls `close` when the request ends.
 pub struct Ledger {
     pub(super) rules: Rc<WorkerRules>,
     /// `None` if no route was found.

@@ -1,4 +1,4 @@
-//! A worker's client connections: accepted within the bounds of the process and of each client, then served to their close.
+//! Accepts connections, within the bounds of the process and of each client, and serves each to its close.
 
 use std::{
     io,
@@ -14,22 +14,23 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{Origin, Worker};
 use crate::{
     connection::{
-        self, AcceptedConnection, ClientHttp2Connection, Connection, Handshake, HandshakeError,
+        self, AcceptedConnection, ClientHttp2Connection, Connection, ConnectionStart, Handshake,
+        HandshakeError,
     },
     gateway::{ConnectionPermit, Peer},
     identity::client,
     metrics::{ConnectionProtocol, OpeningFailure, WorkerMetrics},
     snapshot::ListenerRules,
-    transport::PrefixedStream,
+    tls::SelectedName,
     upstream::{PeerAddress, ProxiedClient},
 };
+
+/// Unsent bytes of a client connection at which the kernel accepts no more (`TCP_NOTSENT_LOWAT`).
+const MAX_UNSENT: u32 = 128 * 1024;
 
 /// Delay after a failed accept, for example without a free file descriptor. Also the interval at which a reached
 /// `max_connections` is read again, because a reload may have raised it.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
-
-/// Unsent bytes of a client connection at which the kernel accepts no more (`TCP_NOTSENT_LOWAT`).
-const MAX_UNSENT: u32 = 128 * 1024;
 
 impl Worker {
     pub(super) async fn accept(self: Rc<Self>, origin: Origin, listener: TcpListener) {
@@ -124,7 +125,7 @@ impl Worker {
     }
 
     /// Counts the connection for its client. Returns false if the client already has the maximum number.
-    pub(super) fn admit_client(&self, permit: &mut ConnectionPermit, ip: IpAddr) -> bool {
+    fn admit_client(&self, permit: &mut ConnectionPermit, ip: IpAddr) -> bool {
         let snapshot = self.shared.live.snapshot();
         let identity = &snapshot.identity;
         // Not for a trusted proxy: its connections carry many clients.
@@ -145,22 +146,9 @@ impl Worker {
         });
         false
     }
-}
 
-/// Registers a socket that was accepted with the standard library.
-fn into_tokio(socket: std::net::TcpStream) -> io::Result<TcpStream> {
-    socket.set_nonblocking(true)?;
-    TcpStream::from_std(socket)
-}
-
-/// True if an accept failed because of the connection itself, so that the next one may succeed.
-fn is_connection_error(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
-}
-
-impl Worker {
-    pub(super) async fn serve(
+    /// Serves a connection from its accept to its close.
+    async fn serve(
         self: Rc<Self>,
         origin: Origin,
         socket: TcpStream,
@@ -175,10 +163,7 @@ impl Worker {
         if !is_balancer && !self.admit_client(&mut permit, peer) {
             return;
         }
-        // If this fails, responses may be slower, but they are correct.
-        let _ = socket.set_nodelay(true);
-        // Otherwise a client that stops reading takes megabytes of kernel memory.
-        let _ = SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT);
+        tune(&socket);
         let _open = OpenConnection::new(self.gateway.metrics());
         let accepted_at = self.coarse_clock.now();
         let destination = local_address(&socket, origin.address);
@@ -195,36 +180,45 @@ impl Worker {
             }
         };
         let AcceptedConnection { transport, before, is_http2, proxied, certificate } = opened;
-        let mut addresses = proxied.unwrap_or(ProxiedClient { source: address, destination });
-        let ip = client::canonical_address(addresses.source.ip());
-        addresses.source.set_ip(ip);
         let is_tls = certificate.is_some();
         self.gateway.metrics().count_opened(ConnectionProtocol { is_http2, is_tls });
-        let forwarding = PeerAddress::new(ip, if is_tls { "https" } else { "http" });
-        let redirect_https = rules.redirect_https;
+        let addresses = proxied.unwrap_or(ProxiedClient { source: address, destination });
+        let peer = self.peer(addresses, certificate, &rules);
         drop(rules);
-        let usage = self.gateway.client_usage(ip).into();
-        let peer = Peer {
-            address: ip,
-            usage,
-            proxied: addresses,
-            forwarding,
-            certificate,
-            redirect_https,
+        let start = ConnectionStart {
+            peer,
+            coarse_clock: self.coarse_clock.clone(),
+            accepted_at,
+            bounds: http.head,
+            max_requests: http.max_requests_per_connection,
         };
-        let (clock, max_requests) = (self.coarse_clock.clone(), http.max_requests_per_connection);
         if is_http2 {
-            let connection = ClientHttp2Connection::new(peer, clock, http.head, max_requests);
-            connection.continue_deadline(accepted_at);
+            let connection = ClientHttp2Connection::new(start);
             self.register(&connection);
-            let transport = PrefixedStream::new(before, transport);
-            Box::pin(connection.serve(transport, &self.gateway)).await;
+            Box::pin(connection.serve(transport, before, &self.gateway)).await;
         } else {
-            let connection =
-                Connection::new(transport, before, peer, clock, http.head, max_requests);
-            connection.continue_deadline(accepted_at);
+            let connection = Connection::new(transport, before, start);
             self.register(&connection);
             connection::serve(connection, &self.gateway).await;
+        }
+    }
+
+    /// The client of a connection with these addresses.
+    fn peer(
+        &self,
+        mut addresses: ProxiedClient,
+        certificate: Option<SelectedName>,
+        rules: &ListenerRules,
+    ) -> Peer {
+        let ip = client::canonical_address(addresses.source.ip());
+        addresses.source.set_ip(ip);
+        Peer {
+            address: ip,
+            usage: self.gateway.client_usage(ip).into(),
+            proxied: addresses,
+            forwarding: PeerAddress::new(ip, if certificate.is_some() { "https" } else { "http" }),
+            certificate,
+            redirect_https: rules.redirect_https,
         }
     }
 
@@ -246,6 +240,26 @@ impl Worker {
     fn listener_rules(&self, listener: usize) -> Arc<ListenerRules> {
         self.shared.live.snapshot().listeners.get(listener).cloned().unwrap_or_default()
     }
+}
+
+/// Registers a socket that was accepted with the standard library.
+fn into_tokio(socket: std::net::TcpStream) -> io::Result<TcpStream> {
+    socket.set_nonblocking(true)?;
+    TcpStream::from_std(socket)
+}
+
+/// True if an accept failed because of the connection itself, so that the next one may succeed.
+fn is_connection_error(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// Sets the options of a client's socket.
+fn tune(socket: &TcpStream) {
+    // If this fails, responses may be slower, but they are correct.
+    let _ = socket.set_nodelay(true);
+    // Otherwise a client that stops reading takes megabytes of kernel memory.
+    let _ = SockRef::from(socket).set_tcp_notsent_lowat(MAX_UNSENT);
 }
 
 /// Counts an open connection in the metrics until it is dropped, even by a panic of its task.
