@@ -55,7 +55,7 @@
 //!     store::memory::MemoryStore,
 //! };
 //!
-//! let limit = Limit::new(LimitIdentity::new("per-client", 0), Algorithm::FixedWindow, Quota::new(1, 60_000, 1));
+//! let limit = Limit::new(LimitIdentity::new("per-client", 0), Quota::new(1, 60_000, Algorithm::FixedWindow));
 //! let memory = MemoryStore::new(1_000);
 //! let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);

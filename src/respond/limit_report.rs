@@ -18,7 +18,7 @@ impl<'a> LimitReport<'a> {
     /// concurrency limit that admits, because free permits do not say how many requests may follow.
     pub(super) fn advertised(self) -> Option<AdvertisedLimit<'a>> {
         let decided = self.outcome.decided()?;
-        let is_shown = self.limit.algorithm.is_predictable() || !decided.decision.admitted;
+        let is_shown = self.limit.algorithm().is_predictable() || !decided.decision.admitted;
         (self.limit.enforce && is_shown).then_some(AdvertisedLimit {
             limit: self.limit,
             cost: self.cost,

@@ -6,7 +6,7 @@ use testkit::{
     wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
 use tidegate::{
-    limit::{Algorithm, Change, Charge, Key, Limit, OnFailure, Verdict},
+    limit::{Change, Charge, Key, Limit, OnFailure, Verdict},
     redis::RedisFailure,
     store::{Correction, CounterStore, StoreHandle},
 };
@@ -123,7 +123,7 @@ async fn adjustments_of_several_workers_keep_their_order() {
     let workers = [handle, counter_store.worker(), counter_store.worker()];
     let bucket = limits_of_each_algorithm()
         .into_iter()
-        .find(|limit| limit.algorithm == Algorithm::LeakyBucket);
+        .find(|limit| limit.algorithm().takes_slot());
     let bucket = bucket.expect("one of each");
     let mut refunds = Vec::new();
     for at in 0..39 {

@@ -17,22 +17,21 @@ use crate::support::{NOW, counter_store, limit};
 
 /// For each algorithm a limit of ten a minute; for the sliding window also a strict one.
 fn limits() -> Vec<Limit> {
-    let ten = Quota::new(10, 60_000, 1);
-    let strict = Quota { resolution: 6, strict: true, ..ten };
-    // Ten slots, six seconds apart, are within 54 s.
-    let leaky = Quota { max_wait: 54_000, ..ten };
-    let lax = Quota { resolution: 6, ..ten };
     let shapes = [
-        ("lax", Algorithm::SlidingWindow, lax),
-        ("strict", Algorithm::SlidingWindow, strict),
-        ("log", Algorithm::SlidingLog, ten),
-        ("fixed", Algorithm::FixedWindow, ten),
-        ("token", Algorithm::TokenBucket, ten),
-        ("leaky", Algorithm::LeakyBucket, leaky),
-        ("concurrency", Algorithm::Concurrency, ten),
+        ("lax", Algorithm::SlidingWindow { resolution: 6, strict: false }),
+        ("strict", Algorithm::SlidingWindow { resolution: 6, strict: true }),
+        ("log", Algorithm::SlidingLog),
+        ("fixed", Algorithm::FixedWindow),
+        ("token", Algorithm::TokenBucket),
+        // Ten slots, six seconds apart, are within 54 s.
+        ("leaky", Algorithm::LeakyBucket { max_wait: 54_000 }),
+        ("concurrency", Algorithm::Concurrency),
     ];
-    let compile = |(name, algorithm, quota)| Limit { algorithm, quota, ..limit(name, 1) };
-    shapes.map(compile).into()
+    let shaped = |(name, algorithm)| Limit {
+        quota: Quota::new(10, 60_000, algorithm),
+        ..limit(name, 1)
+    };
+    shapes.map(shaped).into()
 }
 
 /// Where the counters are.
@@ -104,7 +103,7 @@ async fn for_every_store(check: impl AsyncFn(Fixture)) {
             let label = format!("{} in {place:?}", limit.name());
             let handle = counter_store.worker();
             let limit = limit.clone();
-            let delays = matches!(limit.algorithm, Algorithm::LeakyBucket);
+            let delays = limit.algorithm().takes_slot();
             check(Fixture { counter_store, handle, clock, limit, delays, label }).await;
         }
         let _: String = redis.command(&["FLUSHALL"]);

@@ -19,19 +19,18 @@ struct AcquireCall {
 }
 
 fn any_limit() -> impl Strategy<Value = Limit> {
-    let leasable = [Algorithm::SlidingWindow, Algorithm::FixedWindow];
     let one = (
-        prop::sample::select(leasable.to_vec()),
+        any::<bool>(),
         prop_oneof![8 => 1_u32..60, 1 => 1_000_000_u32..40_000_000],
         prop::sample::select(vec![1_u64, 7, 1_000, 10_000]),
         prop::sample::select(vec![1_u32, 2, 6, 60]),
         any::<bool>(),
     );
-    one.prop_map(|(algorithm, quota, sub_window, resolution, strict)| {
+    one.prop_map(|(is_fixed, quota, sub_window, resolution, strict)| {
         let window = sub_window * u64::from(resolution);
-        let resolution = if algorithm == Algorithm::SlidingWindow { resolution } else { 1 };
-        let quota = Quota { strict, ..Quota::new(quota, window, resolution) };
-        Limit { algorithm, quota, ..limit("leased", 1) }
+        let sliding = Algorithm::SlidingWindow { resolution, strict };
+        let algorithm = if is_fixed { Algorithm::FixedWindow } else { sliding };
+        Limit { quota: Quota::new(quota, window, algorithm), ..limit("leased", 1) }
     })
 }
 
@@ -72,7 +71,7 @@ fn grant_in_lua(
     now: StoreTime,
     demand: &UnitDemand,
 ) -> Vec<i64> {
-    let Limit { algorithm, quota, .. } = limit;
+    let Quota { limit: quota, window, algorithm } = limit.quota;
     let mut command = caller.command();
     command
         .arg(1)
@@ -80,8 +79,9 @@ fn grant_in_lua(
         .arg(now.as_unix_ms())
         .arg(algorithm.tag())
         .arg(demand.minimum)
-        .arg(quota.limit);
-    command.arg(quota.window).arg(quota.resolution).arg(u8::from(quota.strict)).arg(demand.needed);
+        .arg(quota);
+    command.arg(window).arg(algorithm.resolution()).arg(u8::from(algorithm.is_strict()));
+    command.arg(demand.needed);
     command
         .arg(demand.extra)
         .arg(demand.extra_divisor)
@@ -125,7 +125,7 @@ fn assert_same_grants(
     limit: &Limit,
     calls: &[AcquireCall],
 ) -> TestCaseResult {
-    let (mut state, mut now) = (AlgorithmState::fresh(limit.algorithm), NOW);
+    let (mut state, mut now) = (AlgorithmState::fresh(limit.algorithm()), NOW);
     for AcquireCall { delay, demand, ago } in calls {
         now += *delay;
         let demand = UnitDemand {

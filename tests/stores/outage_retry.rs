@@ -28,19 +28,18 @@ const SETTLED: Duration = Duration::from_millis(400);
 
 /// For each algorithm limits of six and of one in each window. No wait is promised of `concurrency`.
 fn limits() -> Vec<Limit> {
-    let quota = |limit| Quota::new(limit, WINDOW, 1);
     let shapes = [
-        ("window", Algorithm::SlidingWindow, Quota { resolution: 4, ..quota(6) }),
-        ("strict", Algorithm::SlidingWindow, Quota { resolution: 4, strict: true, ..quota(6) }),
-        ("log", Algorithm::SlidingLog, quota(6)),
-        ("fixed", Algorithm::FixedWindow, quota(6)),
-        ("token", Algorithm::TokenBucket, quota(6)),
-        ("leaky", Algorithm::LeakyBucket, Quota { max_wait: 900, ..quota(6) }),
+        ("window", Algorithm::SlidingWindow { resolution: 4, strict: false }),
+        ("strict", Algorithm::SlidingWindow { resolution: 4, strict: true }),
+        ("log", Algorithm::SlidingLog),
+        ("fixed", Algorithm::FixedWindow),
+        ("token", Algorithm::TokenBucket),
+        ("leaky", Algorithm::LeakyBucket { max_wait: 900 }),
     ];
     let shape = |limit_of: u32| {
-        shapes.map(|(name, algorithm, quota)| {
-            let quota = Quota { limit: limit_of, ..quota };
-            Limit { algorithm, quota, ..limit(&format!("{name}-{limit_of}"), 1) }
+        shapes.map(|(name, algorithm)| {
+            let quota = Quota::new(limit_of, WINDOW, algorithm);
+            Limit { quota, ..limit(&format!("{name}-{limit_of}"), 1) }
         })
     };
     [shape(6), shape(1)].concat()

@@ -12,7 +12,7 @@ use crate::support::{
 
 /// A limit of 20 a day, so that nothing expires.
 fn daily_limit(name: &str, lease_size: LeaseSize) -> Limit {
-    Limit { quota: Quota::new(20, 86_400_000, 1), lease_size, ..limit(name, 1) }
+    Limit { quota: Quota::sliding(20, 86_400_000, 1), lease_size, ..limit(name, 1) }
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn a_gateway_that_missed_resets_clears_its_deny_cache() {
     let redis = RedisServer::start();
     let fleet = [counter_store(&redis, clock()), counter_store(&redis, clock())];
     let handle = fleet[1].worker();
-    let limit = Limit { quota: Quota::new(1, 86_400_000, 1), ..limit("daily", 1) };
+    let limit = Limit { quota: Quota::sliding(1, 86_400_000, 1), ..limit("daily", 1) };
     let decide =
         async || handle.charge(&[charge(&limit, 1)], StoreTime::ZERO).await.expect("Redis decides");
     assert!(decide().await.admitted && !decide().await.admitted);

@@ -19,19 +19,17 @@ pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 pub(crate) fn limit(name: &str, quota: u32) -> Limit {
     Limit::new(
         LimitIdentity::new(name, 0xfeed),
-        Algorithm::SlidingWindow,
-        Quota::new(quota, 60_000, 6),
+        Quota::sliding(quota, 60_000, 6),
     )
 }
 
 /// A limit of each algorithm, with windows so long that nothing expires meanwhile.
 pub(crate) fn limits_of_each_algorithm() -> Vec<Limit> {
-    let compile = |algorithm: Algorithm| {
-        let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
-        let quota = Quota { max_wait: 2_400_000, ..Quota::new(100, 6_000_000, resolution) };
-        Limit { algorithm, quota, ..limit(algorithm.tag(), 100) }
+    let shaped = |algorithm: Algorithm| {
+        let quota = Quota::new(100, 6_000_000, algorithm);
+        Limit { quota, ..limit(algorithm.tag(), 100) }
     };
-    Algorithm::ALL.into_iter().map(compile).collect()
+    Algorithm::all(6, 2_400_000).into_iter().map(shaped).collect()
 }
 
 thread_local! {

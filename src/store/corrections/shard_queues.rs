@@ -49,7 +49,7 @@ impl PendingCorrection {
 
     /// Whether the charge no longer counts, so that the correction has no effect.
     fn is_expired(&self, monotonic: MonotonicTime) -> bool {
-        self.pushed_at.saturating_add(self.limit.correction_window()) <= monotonic
+        self.pushed_at.saturating_add(self.limit.quota.correction_window()) <= monotonic
     }
 
     /// Adds another correction of the same record and time to this one. Returns false if it cannot be
@@ -64,7 +64,7 @@ impl PendingCorrection {
         let coalesced = match (self.change, other.change) {
             // Two slots that begin in the same ms are not one slot.
             (Change::Refund { charged_at, .. }, Change::Refund { charged_at: at, .. })
-                if charged_at == at && !self.limit.algorithm.takes_slot() =>
+                if charged_at == at && !self.limit.algorithm().takes_slot() =>
             {
                 Change::Refund { charged_at, cost }
             }
@@ -243,7 +243,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
 /// runs of those. All other corrections keep their positions.
 fn sort_slots(batch: &mut [PendingCorrection]) {
     let slot = |pending: &PendingCorrection| match pending.change {
-        Change::Refund { charged_at, .. } if pending.limit.algorithm.takes_slot() => {
+        Change::Refund { charged_at, .. } if pending.limit.algorithm().takes_slot() => {
             Some(charged_at)
         }
         Change::Refund { .. } | Change::Overdraw { .. } => None,

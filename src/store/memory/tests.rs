@@ -13,14 +13,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::StoreTime,
-    limit::{Algorithm, LimitIdentity, Quota},
+    limit::{LimitIdentity, Quota},
     mix::SplitMix,
 };
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 fn limit(name: &str, quota: u32) -> Limit {
-    Limit::new(LimitIdentity::new(name, 7), Algorithm::SlidingWindow, Quota::new(quota, 60_000, 6))
+    Limit::new(LimitIdentity::new(name, 7), Quota::sliding(quota, 60_000, 6))
 }
 
 fn charge(limit: &Limit, key: u128) -> Charge<'_> {

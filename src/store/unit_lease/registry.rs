@@ -49,7 +49,7 @@ impl LeaseKey {
             LeaseSize::Auto => 1,
             LeaseSize::Units(count) => u64::from(count) + 2,
         };
-        let flags = u64::from(limit.quota.strict) << 1 | u64::from(limit.enforce);
+        let flags = u64::from(limit.algorithm().is_strict()) << 1 | u64::from(limit.enforce);
         let quota = u64::from(limit.quota.limit) << 2 | flags;
         let low = mix(quota) ^ mix(!lease_size);
         Self { record, lease_id: record ^ u128::from(low) ^ u128::from(mix(low)) << 64 }

@@ -28,8 +28,7 @@ fn limit(lease_size: LeaseSize) -> Limit {
         lease_size,
         ..Limit::new(
             LimitIdentity::new("test", 1),
-            Algorithm::SlidingWindow,
-            Quota::new(100, 6_000, 6),
+            Quota::sliding(100, 6_000, 6),
         )
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, LeaseSize, Limit, LimitIdentity, OnFailure, Quota},
+    limit::{LeaseSize, Limit, LimitIdentity, OnFailure, Quota},
     redis::Topology,
     store::CounterStore,
 };
@@ -21,8 +21,7 @@ pub fn limit(quota: u32, lease_size: LeaseSize) -> Limit {
         lease_size,
         ..Limit::new(
             LimitIdentity::new("hourly", 1),
-            Algorithm::SlidingWindow,
-            Quota::new(quota, WINDOW, 6),
+            Quota::sliding(quota, WINDOW, 6),
         )
     }
 }

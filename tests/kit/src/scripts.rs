@@ -1,7 +1,7 @@
 //! The Lua scripts as the store loads them into Redis, for measuring single calls.
 
 use redis::{Connection, Pipeline};
-use tidegate::limit::{Algorithm, Quota};
+use tidegate::limit::Quota;
 
 #[path = "../../../src/redis/script_texts.rs"]
 mod script_texts;
@@ -52,7 +52,6 @@ impl ScriptCaller {
     pub fn charge(
         &mut self,
         key: &str,
-        algorithm: Algorithm,
         quota: &Quota,
         charges: &[(u64, u32)],
     ) -> u64 {
@@ -60,9 +59,10 @@ impl ScriptCaller {
         for batch in charges.chunks(BATCH) {
             let mut pipe = Pipeline::new();
             for (now, cost) in batch {
-                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(algorithm.tag());
-                pipe.arg(cost).arg(quota.limit).arg(quota.window).arg(quota.resolution);
-                pipe.arg(quota.max_wait.max(quota.strict.into()));
+                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(quota.algorithm.tag());
+                let Quota { limit, window, algorithm } = *quota;
+                pipe.arg(cost).arg(limit).arg(window).arg(algorithm.resolution());
+                pipe.arg(algorithm.max_wait().max(algorithm.is_strict().into()));
             }
             let replies: Vec<Vec<i64>> = pipe.query(&mut self.connection).expect("replies");
             admitted += replies.iter().map(|reply| reply[1].unsigned_abs()).sum::<u64>();
@@ -75,7 +75,6 @@ impl ScriptCaller {
     pub fn refund(
         &mut self,
         key: &str,
-        algorithm: Algorithm,
         quota: &Quota,
         now: u64,
         charges: &[(u64, u32)],
@@ -83,9 +82,10 @@ impl ScriptCaller {
         for batch in charges.chunks(BATCH) {
             let mut pipe = Pipeline::new();
             for (charged_at, cost) in batch {
-                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(algorithm.tag());
-                pipe.arg(cost).arg(quota.limit).arg(quota.window).arg(quota.resolution);
-                pipe.arg(quota.max_wait.max(quota.strict.into())).arg(charged_at);
+                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(quota.algorithm.tag());
+                let Quota { limit, window, algorithm } = *quota;
+                pipe.arg(cost).arg(limit).arg(window).arg(algorithm.resolution());
+                pipe.arg(algorithm.max_wait().max(algorithm.is_strict().into())).arg(charged_at);
             }
             let _: Vec<Vec<i64>> = pipe.query(&mut self.connection).expect("replies");
         }

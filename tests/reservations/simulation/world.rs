@@ -162,7 +162,7 @@ impl World {
     pub(super) fn new(plan: Plan) -> Self {
         let mut rng = SplitMix64(plan.seed);
         let gateways = (0..plan.gateways).map(|_| gateway(&plan, rng.below(1_000))).collect();
-        let fresh = AlgorithmState::fresh(plan.limit.algorithm);
+        let fresh = AlgorithmState::fresh(plan.limit.algorithm());
         let mut world = Self {
             now: 1_000,
             event_count: 0,
@@ -357,7 +357,7 @@ impl World {
     fn assert_local_charge(&self, taken: &LeaseCharge, key: usize) {
         let (real, sub_window) = (self.store_now(), self.plan.limit.quota.sub_window());
         assert!(taken.charged_at <= real, "the reported time is ahead of the store's");
-        let same = match self.plan.limit.algorithm {
+        let same = match self.plan.limit.algorithm() {
             Algorithm::FixedWindow => {
                 let window = |at| self.ends[key].partition_point(|&end| end <= at);
                 window(taken.charged_at) == window(real)

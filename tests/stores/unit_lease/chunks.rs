@@ -168,7 +168,7 @@ async fn mixed_costs_use_exactly_the_quota() {
 async fn a_peek_counts_local_units_as_remaining() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
-    let limit = Limit { quota: Quota::new(10, 60_000, 6), ..leased_limit("leased", 10, 10) };
+    let limit = Limit { quota: Quota::sliding(10, 60_000, 6), ..leased_limit("leased", 10, 10) };
     assert!(here.charge_one(&limit).await.admitted);
     let outstanding = here.outstanding();
     assert!(other.charge_cost(&limit, 9 - outstanding as u32).await.admitted);

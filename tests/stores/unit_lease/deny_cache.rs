@@ -30,10 +30,12 @@ fn revalidations(wait: u64) -> u64 {
 async fn a_blocked_caller_costs_redis_few_calls() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
     let gateway = LeaseGateway::new(&redis, &clock);
-    for algorithm in Algorithm::ALL.into_iter().filter(|kind| *kind != Algorithm::Concurrency) {
+    let cacheable = Algorithm::all(6, 0).into_iter().filter(|kind| kind.has_cacheable_denials());
+    for algorithm in cacheable {
         clock.set((clock.store_time() + 600_000).as_unix_ms());
         let begin = clock.store_time();
-        let limit = Limit { algorithm, ..limit(algorithm.tag(), 3) };
+        let quota = Quota::new(3, 60_000, algorithm);
+        let limit = Limit { quota, ..limit(algorithm.tag(), 3) };
         let retry_at = exhaust(&gateway, &limit).await;
         let (calls_before, decision) = (calls(&redis), gateway.decide(&[charge(&limit, 1)]).await);
         let reset_at = decision.decision(0).reset_at;
@@ -131,7 +133,8 @@ async fn a_refund_admits_a_blocked_caller_at_once() {
 async fn an_overdraw_delays_the_cached_retry_at() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let limit = Limit { algorithm: Algorithm::TokenBucket, ..limit("bucket", 2) };
+    let quota = Quota::new(2, 60_000, Algorithm::TokenBucket);
+    let limit = Limit { quota, ..limit("bucket", 2) };
     let retry_at = exhaust(&gateway, &limit).await;
     assert_eq!(gateway.charge_one(&limit).await.retry_at, Some(retry_at));
     let change = Change::Overdraw { cost: 5 };
@@ -193,7 +196,8 @@ async fn a_refusal_of_a_higher_cost_shows_what_another_gateway_has_charged() {
 async fn slots_and_shadow_limits_are_never_cached() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let slots = Limit { algorithm: Algorithm::Concurrency, ..limit("slots", 2) };
+    let quota = Quota::new(2, 60_000, Algorithm::Concurrency);
+    let slots = Limit { quota, ..limit("slots", 2) };
     let shadow = Limit { enforce: false, ..limit("shadow", 2) };
     for limit in [slots, shadow] {
         exhaust(&gateway, &limit).await;
@@ -280,13 +284,13 @@ async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
 async fn a_refund_at_another_gateway_takes_effect_within_two_seconds() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
-    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
-        if algorithm == Algorithm::Concurrency {
+    for (number, algorithm) in Algorithm::all(1, 3_600_000).into_iter().enumerate() {
+        if !algorithm.has_cacheable_denials() {
             continue;
         }
         clock.set((NOW + 3_600_000 * number as u64).as_unix_ms());
-        let quota = Quota { max_wait: 3_600_000, ..Quota::new(10, 3_600_000, 1) };
-        let limit = Limit { algorithm, quota, ..limit(algorithm.tag(), 10) };
+        let quota = Quota::new(10, 3_600_000, algorithm);
+        let limit = Limit { quota, ..limit(algorithm.tag(), 10) };
         // The last request of the other gateway is refunded at its end, as a 304 may be.
         let mut last_charge = clock.store_time();
         loop {

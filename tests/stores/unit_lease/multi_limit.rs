@@ -230,7 +230,7 @@ async fn a_refund_at_another_gateway_takes_effect_across_two_servers() {
     let (here, keys) = sharded_gateway(&servers, &clock).await;
     let (other, _) = sharded_gateway(&servers, &clock).await;
     let [broad, narrow] = [("broad", 100), ("narrow", 2)].map(|(name, count)| Limit {
-        quota: Quota::new(count, 3_600_000, 1),
+        quota: Quota::sliding(count, 3_600_000, 1),
         ..limit(name, count)
     });
     let both = [charge(&broad, keys[0]), charge(&narrow, keys[1])];
@@ -254,7 +254,7 @@ async fn a_cached_refusal_outlives_its_server() {
         ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW.as_unix_ms()));
     let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
     let [broad, narrow] = [("broad", 100), ("narrow", 1)].map(|(name, count)| Limit {
-        quota: Quota::new(count, 3_600_000, 1),
+        quota: Quota::sliding(count, 3_600_000, 1),
         ..limit(name, count)
     });
     let both = [charge(&broad, keys[0]), charge(&narrow, keys[1])];

@@ -32,7 +32,7 @@ async fn gateway_with_units(options: RedisOptions, limit: &Limit) -> (LeaseGatew
 /// A limit with a reserve of 50, whose sub-window does not end during a test.
 fn daily_limit(policy: OnFailure) -> Limit {
     let limit = leased_limit("daily", 1_000, 50);
-    Limit { on_failure: policy, quota: Quota::new(1_000, 86_400_000, 1), ..limit }
+    Limit { on_failure: policy, quota: Quota::sliding(1_000, 86_400_000, 1), ..limit }
 }
 
 #[tokio::test]

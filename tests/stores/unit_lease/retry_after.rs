@@ -9,8 +9,8 @@ use crate::support::{NOW, charge};
 
 /// A limit of one request per window.
 fn one_per_window(name: &str, window: u64, units: u32) -> Limit {
-    let quota = Quota::new(1, window, 1);
-    Limit { algorithm: Algorithm::FixedWindow, quota, ..leased_limit(name, 1, units) }
+    let quota = Quota::new(1, window, Algorithm::FixedWindow);
+    Limit { quota, ..leased_limit(name, 1, units) }
 }
 
 #[tokio::test]

@@ -52,7 +52,8 @@ fn a_flood_of_made_up_keys_spares_callers_near_their_limit() {
 #[test]
 fn a_flood_that_spends_all_at_once_spares_requests_in_flight() {
     let (limit, narrow) = (limit("a", 100), limit("narrow", 1));
-    let limit = Limit { algorithm: Algorithm::Concurrency, ..limit };
+    let quota = Quota { algorithm: Algorithm::Concurrency, ..limit.quota };
+    let limit = Limit { quota, ..limit };
     let store = flooded(&limit, 2, &narrow, 1, 100_000);
     assert_eq!(spared(&store, &limit, 2), 20);
 }
