@@ -55,6 +55,8 @@ mod state;
 pub mod token_bucket;
 mod verdict;
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -217,7 +219,7 @@ impl Limit {
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// The limit to charge.
-    pub limit: &'a Limit,
+    pub limit: &'a Arc<Limit>,
     /// The caller to charge.
     pub key: Key,
     /// The cost in the quota's units. A cost of 0 is always admitted and charges nothing.
@@ -228,7 +230,7 @@ pub struct Charge<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Adjustment<'a> {
     /// The limit that was charged.
-    pub limit: &'a Limit,
+    pub limit: &'a Arc<Limit>,
     /// The caller that was charged.
     pub key: Key,
     /// What to change.

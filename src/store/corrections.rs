@@ -189,7 +189,7 @@ impl CorrectionSender {
     pub(super) fn push_unsent(&self, adjustments: &[Adjustment<'_>], failure: RedisFailure) {
         if matches!(failure, RedisFailure::Open | RedisFailure::Server) {
             let owned = |adjustment: &Adjustment<'_>| {
-                (Arc::new(adjustment.limit.clone()), adjustment.key, adjustment.change)
+                (Arc::clone(adjustment.limit), adjustment.key, adjustment.change)
             };
             self.push(adjustments.iter().map(owned), CorrectionReason::Request);
         }
@@ -215,7 +215,7 @@ impl CorrectionSender {
     /// without that reply: no request holds its slots and permits, and a Redis that hung dates the charge when
     /// it wakes up, so a quota of 1 would stay used beyond the `Retry-After` that the client got.
     pub(super) fn undo_late_charge(&self, reply: LateReply, charges: &[Charge<'_>]) {
-        let owned = |charge: &Charge<'_>| (Arc::new(charge.limit.clone()), charge.key, charge.cost);
+        let owned = |charge: &Charge<'_>| (Arc::clone(charge.limit), charge.key, charge.cost);
         let charges: Vec<_> = charges.iter().map(owned).collect();
         let sender = self.clone();
         let undo = async move {

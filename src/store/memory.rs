@@ -275,7 +275,7 @@ fn total_cost(charges: &[Charge<'_>], charge: &Charge<'_>) -> u32 {
 impl RecordCharge {
     /// The charge of one record, with a share of the quota that is large enough for `min_cost`.
     fn new(charge: &Charge<'_>, min_cost: u32, gateways: u32) -> Self {
-        let Limit { quota, enforce, .. } = *charge.limit;
+        let Limit { quota, enforce, .. } = **charge.limit;
         let quota = share(quota, min_cost, gateways);
         let id = nonzero_record_id(charge.limit, charge.key);
         Self { id, quota, cost: charge.cost, enforce }

@@ -174,7 +174,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     /// fetch or sweep. Returns false if there is no lease for that: the registry is full or closed.
     pub fn refund_or_mark_for_return(
         &self,
-        limit: &Limit,
+        limit: &Arc<Limit>,
         key: Key,
         charged_at: StoreTime,
         cost: u32,
@@ -198,7 +198,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     /// The waiter, if the registry is full or closed.
     pub(super) fn enqueue(
         &self,
-        limit: &Limit,
+        limit: &Arc<Limit>,
         key: Key,
         waiter: W,
         monotonic: MonotonicTime,
@@ -364,7 +364,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     /// no room, or after [`Self::drain`].
     fn with_lease<R>(
         &self,
-        limit: &Limit,
+        limit: &Arc<Limit>,
         key: Key,
         monotonic: MonotonicTime,
         act: impl FnOnce(&mut Lease<W>, &mut LeaseStats) -> R,
@@ -376,7 +376,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
             if leases.len() >= self.stripe_capacity || self.is_closed.load(Relaxed) {
                 return None;
             }
-            leases.insert(lease_id, Lease::new(Arc::new(limit.clone()), key, monotonic));
+            leases.insert(lease_id, Lease::new(Arc::clone(limit), key, monotonic));
         }
         leases.get_mut(&lease_id).map(|lease| act(lease, stats))
     }
