@@ -2,7 +2,7 @@
 
 use std::{
     hint::black_box,
-    sync::{
+    sync::{Arc, 
         LazyLock,
         atomic::{AtomicU64, Ordering},
     },
@@ -36,14 +36,14 @@ fn main() {
     divan::main();
 }
 
-fn limit(name: &str, quota: u32) -> Limit {
-    Limit::new(
+fn limit(name: &str, quota: u32) -> Arc<Limit> {
+    Arc::new(Limit::new(
         LimitIdentity::new(name, 0x1234_5678_9abc_def0),
         Quota::sliding(quota, 60_000, 6),
-    )
+    ))
 }
 
-fn charge(limit: &Limit, key: Key) -> Charge<'_> {
+fn charge(limit: &Arc<Limit>, key: Key) -> Charge<'_> {
     Charge { limit, key, cost: 1 }
 }
 

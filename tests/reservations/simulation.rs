@@ -3,6 +3,8 @@
 mod bounds;
 mod world;
 
+use std::sync::Arc;
+
 use testkit::random::SplitMix64;
 use tidegate::limit::{Algorithm, LeaseSize, Limit, LimitIdentity, Quota};
 
@@ -15,7 +17,7 @@ struct Plan {
     gateways: usize,
     /// Whether the first gateway gets nine of ten requests.
     is_skewed: bool,
-    limit: Limit,
+    limit: Arc<Limit>,
     keys: usize,
     /// The largest cost of a request.
     max_cost: u32,
@@ -40,8 +42,8 @@ struct Plan {
     has_bound: bool,
 }
 
-fn limit(quota: Quota, lease_size: LeaseSize) -> Limit {
-    Limit { lease_size, ..Limit::new(LimitIdentity::new("simulated", 1), quota) }
+fn limit(quota: Quota, lease_size: LeaseSize) -> Arc<Limit> {
+    Arc::new(Limit { lease_size, ..Limit::new(LimitIdentity::new("simulated", 1), quota) })
 }
 
 impl Plan {

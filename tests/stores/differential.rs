@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _};
 use tidegate::{
@@ -69,7 +71,7 @@ fn with_strictness(algorithm: Algorithm, strict: bool) -> Algorithm {
     }
 }
 
-fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
+fn any_limits() -> impl Strategy<Value = Vec<Arc<Limit>>> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 12, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 333, 1_000, 10_000, 3_600_000]);
     let quota = prop_oneof![8 => 1_u32..30, 1 => 1_000_000_u32..=u32::MAX / 4];
@@ -84,13 +86,13 @@ fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
             let mut quota = Quota::new(quota, sub_window * u64::from(resolution), algorithm);
             let most = MAX_QUOTA_MILLIS / quota.sub_window().max(max_wait.into());
             quota.limit = u32::try_from(most).unwrap_or(u32::MAX).min(quota.limit);
-            Limit { quota, enforce, ..limit(&format!("limit-{index}"), 1) }
+            Arc::new(Limit { quota, enforce, ..Limit::clone(&limit(&format!("limit-{index}"), 1)) })
         };
         all.into_iter().enumerate().map(compile).collect()
     })
 }
 
-fn any_steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
+fn any_steps(limits: &[Arc<Limit>]) -> impl Strategy<Value = Vec<Step>> + use<> {
     let count = limits.len();
     let scale = limits.iter().map(|limit| limit.quota.window / 7 + 1).max().unwrap_or(1);
     let largest = limits.iter().map(|limit| limit.quota.limit).max().unwrap_or(1);
@@ -136,7 +138,7 @@ fn any_steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
     )
 }
 
-fn any_sequence() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
+fn any_sequence() -> impl Strategy<Value = (Vec<Arc<Limit>>, Vec<Step>)> {
     any_limits().prop_flat_map(|limits| {
         let steps = any_steps(&limits);
         (Just(limits), steps)
@@ -159,9 +161,9 @@ struct StorePair<'a> {
 }
 
 impl StorePair<'_> {
-    fn request(&mut self, limits: &[Limit], requested: &[ChargeStep]) -> TestCaseResult {
+    fn request(&mut self, limits: &[Arc<Limit>], requested: &[ChargeStep]) -> TestCaseResult {
         let charge = |step: &ChargeStep| {
-            let limit: &Limit = &limits[step.limit];
+            let limit: &Arc<Limit> = &limits[step.limit];
             Charge { limit, key: Key(self.first_caller + step.caller), cost: step.cost }
         };
         let charges: Vec<Charge<'_>> = requested.iter().map(charge).collect();
@@ -188,7 +190,7 @@ impl StorePair<'_> {
         Ok(())
     }
 
-    fn adjust(&mut self, limits: &[Limit], requested: &[AdjustStep]) -> TestCaseResult {
+    fn adjust(&mut self, limits: &[Arc<Limit>], requested: &[AdjustStep]) -> TestCaseResult {
         let mut requested = requested.to_vec();
         let change = |step: &mut AdjustStep| match step.kind {
             AdjustKind::RefundAdmitted { nth } if self.admitted.is_empty() => {
@@ -214,7 +216,7 @@ impl StorePair<'_> {
         };
         let changes: Vec<Change> = requested.iter_mut().map(change).collect();
         let adjustment = |(step, &change): (&AdjustStep, &Change)| {
-            let limit: &Limit = &limits[step.limit];
+            let limit: &Arc<Limit> = &limits[step.limit];
             Adjustment { limit, key: Key(self.first_caller + step.caller), change }
         };
         let adjustments: Vec<Adjustment<'_>> =
@@ -228,7 +230,7 @@ impl StorePair<'_> {
         Ok(())
     }
 
-    fn run(&mut self, limits: &mut [Limit], steps: &[Step]) -> TestCaseResult {
+    fn run(&mut self, limits: &mut [Arc<Limit>], steps: &[Step]) -> TestCaseResult {
         for step in steps {
             match step {
                 Step::SetBack { by } => self.now -= *by,
@@ -239,7 +241,8 @@ impl StorePair<'_> {
                         Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { max_wait },
                         other => other,
                     };
-                    limits[limit].quota = Quota { limit: quota, algorithm, ..old };
+                    let quota = Quota { limit: quota, algorithm, ..old };
+                    Arc::make_mut(&mut limits[limit]).quota = quota;
                 }
             }
             self.clock.set(self.now.as_unix_ms());
@@ -298,7 +301,7 @@ fn the_largest_quotas_are_exact_in_lua() {
                 // Just below MAX_QUOTA_MILLIS: 2^32 - 1 times 2^20 - 1 ms.
                 let quota = Quota::new(u32::MAX, (1 << 20) - 1, algorithm);
                 let name = format!("{}-{max_wait}", algorithm.tag());
-                let limit = Limit { quota, ..limit(&name, 1) };
+                let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(&name, 1)) });
                 for (step, cost) in
                     [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)]
                 {
@@ -362,7 +365,7 @@ fn long_records_decide_alike() {
     proptest!(config, |(steps in any_long_steps(), quota in 200_u32..4_000, algorithm in long)| {
         caller.set(caller.get() + 1);
         let quota = Quota::new(quota, 3_000, algorithm);
-        let limits = [Limit { quota, ..limit(algorithm.tag(), 1) }];
+        let limits = [Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 1)) })];
         let mut pair = StorePair {
             runtime: &runtime,
             clock: &clock,

@@ -1,7 +1,7 @@
 use std::{
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
-};
+, sync::Arc};
 
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{charge, clock, counter_store, eventually, gateway, limit, options};
 
 /// A limit whose window does not end during a test.
-fn daily_limit(name: &str, quota: u32) -> Limit {
+fn daily_limit(name: &str, quota: u32) -> Arc<Limit> {
     let day = 86_400_000;
-    Limit { quota: Quota::sliding(quota, day, 1), ..limit(name, quota) }
+    Arc::new(Limit { quota: Quota::sliding(quota, day, 1), ..Limit::clone(&limit(name, quota)) })
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn two_gateways_on_one_redis_admit_the_quota_exactly() {
     // The 800th slot is within the longest wait; the next one, 108 s later, is not.
     for algorithm in Algorithm::all(1, 86_292_000) {
         let mut limit = daily_limit(algorithm.tag(), QUOTA);
-        limit.quota.algorithm = algorithm;
+        Arc::make_mut(&mut limit).quota.algorithm = algorithm;
         assert_eq!(admitted_by_two_gateways(&redis, &limit), QUOTA, "{}", algorithm.tag());
     }
 }
@@ -35,7 +35,7 @@ fn two_gateways_on_one_redis_admit_the_quota_exactly() {
 const QUOTA: u32 = 800;
 
 /// Returns how many requests two concurrent gateways admit, of 400 more than the quota.
-fn admitted_by_two_gateways(redis: &RedisServer, limit: &Limit) -> u32 {
+fn admitted_by_two_gateways(redis: &RedisServer, limit: &Arc<Limit>) -> u32 {
     let admitted = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for _ in 0..2 {

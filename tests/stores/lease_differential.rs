@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::{
     redis_server::RedisServer,
@@ -30,11 +32,11 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         let window = sub_window * u64::from(resolution);
         let sliding = Algorithm::SlidingWindow { resolution, strict };
         let algorithm = if is_fixed { Algorithm::FixedWindow } else { sliding };
-        Limit { quota: Quota::new(quota, window, algorithm), ..limit("leased", 1) }
+        Arc::new(Limit { quota: Quota::new(quota, window, algorithm), ..Limit::clone(&limit("leased", 1)) })
     })
 }
 
-fn any_calls(limit: &Limit) -> impl Strategy<Value = Vec<AcquireCall>> + use<> {
+fn any_calls(limit: &Arc<Limit>) -> impl Strategy<Value = Vec<AcquireCall>> + use<> {
     let (sub_window, quota) = (limit.quota.sub_window(), limit.quota.limit);
     let delay =
         prop_oneof![3 => 0..=sub_window / 3, 2 => 0..=sub_window * 2, 1 => 0..=sub_window * 70];
@@ -56,7 +58,7 @@ fn any_calls(limit: &Limit) -> impl Strategy<Value = Vec<AcquireCall>> + use<> {
     prop::collection::vec(call, 1..40)
 }
 
-fn any_sequence() -> impl Strategy<Value = (Limit, Vec<AcquireCall>)> {
+fn any_sequence() -> impl Strategy<Value = (Arc<Limit>, Vec<AcquireCall>)> {
     any_limit().prop_flat_map(|limit| {
         let calls = any_calls(&limit);
         (Just(limit), calls)
@@ -66,7 +68,7 @@ fn any_sequence() -> impl Strategy<Value = (Limit, Vec<AcquireCall>)> {
 /// The reply of the script.
 fn grant_in_lua(
     caller: &mut ScriptCaller,
-    limit: &Limit,
+    limit: &Arc<Limit>,
     run: u64,
     now: StoreTime,
     demand: &UnitDemand,
@@ -93,7 +95,7 @@ fn grant_in_lua(
 /// The grant of the Rust implementation, in the format of the script's reply.
 fn grant_in_rust(
     state: &mut AlgorithmState,
-    limit: &Limit,
+    limit: &Arc<Limit>,
     now: StoreTime,
     demand: &UnitDemand,
 ) -> Vec<i64> {
@@ -122,7 +124,7 @@ fn rust_and_lua_grant_alike() {
 fn assert_same_grants(
     caller: &mut ScriptCaller,
     run: u64,
-    limit: &Limit,
+    limit: &Arc<Limit>,
     calls: &[AcquireCall],
 ) -> TestCaseResult {
     let (mut state, mut now) = (AlgorithmState::fresh(limit.algorithm()), NOW);

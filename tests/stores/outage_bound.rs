@@ -102,7 +102,7 @@ impl Fleet {
 
     /// Charges one unit after the other at a gateway, at most `most`, until one is refused. Returns how many
     /// were admitted.
-    async fn spend(&self, gateway: u32, limit: &Limit, most: u32) -> u32 {
+    async fn spend(&self, gateway: u32, limit: &Arc<Limit>, most: u32) -> u32 {
         for admitted in 0..most {
             let handle = &self.gateways[gateway as usize].1;
             let verdict = handle.charge(&[charge(limit, 1)], now()).await.expect("a local policy");
@@ -114,19 +114,20 @@ impl Fleet {
     }
 
     /// The units that Redis counts.
-    async fn used(&self, limit: &Limit) -> u64 {
-        let plain = Limit { lease_size: LeaseSize::Off, ..limit.clone() };
+    async fn used(&self, limit: &Arc<Limit>) -> u64 {
+        let plain = Arc::new(Limit { lease_size: LeaseSize::Off, ..Limit::clone(&limit) });
         let free = [Charge { cost: 0, ..charge(&plain, 1) }];
         self.gateways[0].0.peek(&free).await.expect("Redis").decision(0).used
     }
 }
 
 /// A limit of each algorithm with windows of a week, so that nothing expires or refills meanwhile.
-fn weekly_limits() -> Vec<Limit> {
+fn weekly_limits() -> Vec<Arc<Limit>> {
     let mut limits = limits_of_each_algorithm();
     for limit in &mut limits {
-        limit.quota.window *= 100;
-        if let Algorithm::LeakyBucket { max_wait } = &mut limit.quota.algorithm {
+        let quota = &mut Arc::make_mut(limit).quota;
+        quota.window *= 100;
+        if let Algorithm::LeakyBucket { max_wait } = &mut quota.algorithm {
             *max_wait *= 100;
         }
     }
@@ -166,7 +167,7 @@ async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
 }
 
 /// What one of three gateways admits of a limit of 100 at once.
-fn local_share(limit: &Limit) -> u32 {
+fn local_share(limit: &Arc<Limit>) -> u32 {
     match limit.algorithm() {
         // The wait is two fifths of the window.
         Algorithm::LeakyBucket { .. } => SHARE * 2 / 5 + 1,
@@ -223,7 +224,7 @@ async fn in_every_window_each_store_admits_no_more_than_its_own_bound() {
         ("leaky", Algorithm::LeakyBucket { max_wait: 2_000 }),
     ];
     let shaped =
-        |(name, algorithm)| Limit { quota: Quota::new(30, 4_000, algorithm), ..limit(name, 1) };
+        |(name, algorithm)| Arc::new(Limit { quota: Quota::new(30, 4_000, algorithm), ..Limit::clone(&limit(name, 1)) });
     let limits = shapes.map(shaped);
     let mut admitted: Vec<Vec<Admission>> = vec![Vec::new(); limits.len()];
     let (mut rng, mut lost) = (SplitMix64(7), None);
@@ -263,7 +264,7 @@ async fn in_every_window_each_store_admits_no_more_than_its_own_bound() {
 }
 
 /// Asserts the bound of the algorithm for each store, and that outages did admit more than the quota.
-fn assert_bounds(limit: &Limit, admitted: &[Admission]) {
+fn assert_bounds(limit: &Arc<Limit>, admitted: &[Admission]) {
     // Any interval as long as the window; for the buckets, whose rate the share divides, the burst beside it.
     let bound = |quota: usize| match limit.algorithm() {
         Algorithm::SlidingWindow { strict: true, .. } => quota,

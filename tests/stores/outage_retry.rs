@@ -1,7 +1,7 @@
 //! A client that is alone on its key and waits as long as it was asked to is admitted, also if Redis was lost
 //! and came back meanwhile. In real time: a Redis that hangs dates what it then executes by its own clock.
 
-use std::{cell::Cell, time::Duration};
+use std::{cell::Cell, time::Duration, sync::Arc};
 
 use futures_util::future::join_all;
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
@@ -27,7 +27,7 @@ const LATE_KEY: u128 = 2;
 const SETTLED: Duration = Duration::from_millis(400);
 
 /// For each algorithm limits of six and of one in each window. No wait is promised of `concurrency`.
-fn limits() -> Vec<Limit> {
+fn limits() -> Vec<Arc<Limit>> {
     let shapes = [
         ("window", Algorithm::SlidingWindow { resolution: 4, strict: false }),
         ("strict", Algorithm::SlidingWindow { resolution: 4, strict: true }),
@@ -39,7 +39,7 @@ fn limits() -> Vec<Limit> {
     let shape = |limit_of: u32| {
         shapes.map(|(name, algorithm)| {
             let quota = Quota::new(limit_of, WINDOW, algorithm);
-            Limit { quota, ..limit(&format!("{name}-{limit_of}"), 1) }
+            Arc::new(Limit { quota, ..Limit::clone(&limit(&format!("{name}-{limit_of}"), 1)) })
         })
     };
     [shape(6), shape(1)].concat()
@@ -66,7 +66,7 @@ struct Seen {
 }
 
 impl Gateway {
-    async fn decide(&self, limit: &Limit, key: u128) -> (Decision, StoreTime, bool) {
+    async fn decide(&self, limit: &Arc<Limit>, key: u128) -> (Decision, StoreTime, bool) {
         let charges = [charge(limit, key)];
         let verdict =
             self.handle.charge(&charges, self.clock.store_time()).await.expect("a policy");
@@ -75,7 +75,7 @@ impl Gateway {
 
     /// Sends requests until one is refused; waits `Retry-After` or until the reset, in turn; and again. The
     /// client of [`LATE_KEY`] begins when Redis hangs, so that its first charge is made late.
-    async fn client(&self, limit: &Limit, key: u128) -> Seen {
+    async fn client(&self, limit: &Arc<Limit>, key: u128) -> Seen {
         let mut seen = Seen::default();
         while key == LATE_KEY && !self.is_lost.get() {
             self.clock.sleep(Duration::from_millis(5)).await;

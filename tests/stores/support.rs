@@ -16,18 +16,18 @@ use tidegate::{
 pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// `quota` units a minute, in sub-windows of 10 s.
-pub(crate) fn limit(name: &str, quota: u32) -> Limit {
-    Limit::new(
+pub(crate) fn limit(name: &str, quota: u32) -> Arc<Limit> {
+    Arc::new(Limit::new(
         LimitIdentity::new(name, 0xfeed),
         Quota::sliding(quota, 60_000, 6),
-    )
+    ))
 }
 
 /// A limit of each algorithm, with windows so long that nothing expires meanwhile.
-pub(crate) fn limits_of_each_algorithm() -> Vec<Limit> {
+pub(crate) fn limits_of_each_algorithm() -> Vec<Arc<Limit>> {
     let shaped = |algorithm: Algorithm| {
         let quota = Quota::new(100, 6_000_000, algorithm);
-        Limit { quota, ..limit(algorithm.tag(), 100) }
+        Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 100)) })
     };
     Algorithm::all(6, 2_400_000).into_iter().map(shaped).collect()
 }
@@ -53,7 +53,7 @@ pub(crate) async fn eventually(what: &str, condition: impl AsyncFnMut() -> bool)
     while_clock_advances(&clock(), eventually_async(what, condition)).await;
 }
 
-pub(crate) fn charge(limit: &Limit, key: u128) -> Charge<'_> {
+pub(crate) fn charge(limit: &Arc<Limit>, key: u128) -> Charge<'_> {
     Charge { limit, key: Key(key), cost: 1 }
 }
 

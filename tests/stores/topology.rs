@@ -40,7 +40,7 @@ async fn decide(handle: &StoreHandle, charges: &[Charge<'_>]) -> Verdict {
 }
 
 /// Waits until Redis decides for the key.
-async fn wait_for_redis(what: &str, handle: &StoreHandle, limit: &Limit, key: u128) {
+async fn wait_for_redis(what: &str, handle: &StoreHandle, limit: &Arc<Limit>, key: u128) {
     eventually(what, async || !decide(handle, &[charge(limit, key)]).await.is_fallback()).await;
 }
 
@@ -71,7 +71,7 @@ async fn key_on_each_server<const N: usize>(
 async fn assert_every_algorithm(handle: &StoreHandle, key: u128) {
     for algorithm in Algorithm::all(6, 0) {
         let quota = Quota::new(5, 60_000, algorithm);
-        let limit = Limit { quota, ..crate::support::limit(algorithm.tag(), 5) };
+        let limit = Arc::new(Limit { quota, ..Limit::clone(&crate::support::limit(algorithm.tag(), 5)) });
         for turn in 0..=quota.capacity() {
             let verdict = decide(handle, &[charge(&limit, key)]).await;
             assert!(!verdict.is_fallback(), "{algorithm:?}");

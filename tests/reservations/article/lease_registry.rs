@@ -89,7 +89,7 @@ pub(super) enum EntryOutcome {
 
 pub(super) struct Gateway {
     pub(super) leases: Arc<LeaseRegistry<Thread>>,
-    limit: Limit,
+    limit: Arc<Limit>,
 }
 
 impl Gateway {
@@ -97,13 +97,13 @@ impl Gateway {
     pub(super) fn new(quota: u32, batch: u32, gateways: u32) -> Self {
         let leases = Arc::new(LeaseRegistry::default());
         leases.set_gateways(gateways);
-        let limit = Limit {
+        let limit = Arc::new(Limit {
             lease_size: LeaseSize::Units(batch),
             ..Limit::new(
                 LimitIdentity::new("article", 1),
                 Quota::sliding(quota, WINDOW, 1),
             )
-        };
+        });
         Self { leases, limit }
     }
 

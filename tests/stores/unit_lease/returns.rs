@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use testkit::{
     redis_server::RedisServer,
     verdict::VerdictExt as _,
@@ -146,7 +148,7 @@ async fn a_refused_caller_is_admitted_after_another_gateway_returns_units() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let quota = Quota::new(10, 3_600_000, Algorithm::FixedWindow);
-    let limit = Limit { quota, ..leased_limit("leased", 10, 10) };
+    let limit = Arc::new(Limit { quota, ..Limit::clone(&leased_limit("leased", 10, 10)) });
     for _ in 0..3 {
         assert!(other.charge_one(&limit).await.admitted);
     }

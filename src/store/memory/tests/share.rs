@@ -11,9 +11,9 @@ fn shares_are_rounded_up() {
 }
 
 /// The algorithm at `at` in [`Algorithm::all`].
-fn sized(at: usize, quota: u32, max_wait: u32) -> Limit {
+fn sized(at: usize, quota: u32, max_wait: u32) -> Arc<Limit> {
     let quota = Quota::new(quota, 6_000, Algorithm::all(6, max_wait)[at]);
-    Limit { quota, ..limit("a", 1) }
+    Arc::new(Limit { quota, ..Limit::clone(&limit("a", 1)) })
 }
 
 proptest! {
@@ -88,7 +88,7 @@ proptest! {
 #[test]
 fn expensive_requests_do_not_raise_the_rate_of_a_shared_leaky_bucket() {
     let quota = Quota::new(6, 6_000, Algorithm::LeakyBucket { max_wait: 2_000 });
-    let limit = Limit { quota, ..limit("a", 1) };
+    let limit = Arc::new(Limit { quota, ..Limit::clone(&limit("a", 1)) });
     let store = MemoryStore::new(10);
     // A share of 2 in 6 s; a second of three slots would begin 6 s after the first.
     let charges = [Charge { cost: 3, ..charge(&limit, 1) }];
