@@ -2,8 +2,8 @@
 
 use std::{
     hint::black_box,
-    sync::{Arc, 
-        LazyLock,
+    sync::{
+        Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
 };

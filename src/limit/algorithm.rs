@@ -57,7 +57,9 @@ impl Algorithm {
     pub fn can_lease(self) -> bool {
         match self {
             Self::SlidingWindow { .. } | Self::FixedWindow => true,
-            Self::SlidingLog | Self::TokenBucket | Self::LeakyBucket { .. } | Self::Concurrency => false,
+            Self::SlidingLog | Self::TokenBucket | Self::LeakyBucket { .. } | Self::Concurrency => {
+                false
+            }
         }
     }
 

@@ -187,7 +187,8 @@ impl SlidingWindowView {
         let live = &counts[..(k - shift.min(k)).min(counts.len())];
         let full = live.iter().map(|&count| u64::from(count)).sum();
         let old = count_at(counts, shift, k);
-        let weighted = if quota.algorithm.is_strict() { old } else { weigh(old, start + s - now, s) };
+        let weighted =
+            if quota.algorithm.is_strict() { old } else { weigh(old, start + s - now, s) };
         Self { now, s, k, index, shift, full, old, weighted }
     }
 

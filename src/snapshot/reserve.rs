@@ -10,6 +10,7 @@ use crate::limit::{LeaseSize, MAX_LEASED_UNITS, Quota};
 pub(super) fn compile(
     section: &Section<'_>,
     limit: &config::LimitConfig,
+    quota: &Quota,
     shared: bool,
 ) -> LeaseSize {
     let at = section.at("reserve");

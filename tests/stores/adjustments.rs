@@ -121,9 +121,8 @@ async fn adjustments_of_several_workers_keep_their_order() {
     let redis = RedisServer::start();
     let (counter_store, handle) = gateway(&redis);
     let workers = [handle, counter_store.worker(), counter_store.worker()];
-    let bucket = limits_of_each_algorithm()
-        .into_iter()
-        .find(|limit| limit.algorithm().takes_slot());
+    let bucket =
+        limits_of_each_algorithm().into_iter().find(|limit| limit.algorithm().takes_slot());
     let bucket = bucket.expect("one of each");
     let mut refunds = Vec::new();
     for at in 0..39 {

@@ -27,9 +27,12 @@ fn limits() -> Vec<Arc<Limit>> {
         ("leaky", Algorithm::LeakyBucket { max_wait: 54_000 }),
         ("concurrency", Algorithm::Concurrency),
     ];
-    let shaped = |(name, algorithm)| Arc::new(Limit {
-        quota: Quota::new(10, 60_000, algorithm),
-        ..Limit::clone(&limit(name, 1)) });
+    let shaped = |(name, algorithm)| {
+        Arc::new(Limit {
+            quota: Quota::new(10, 60_000, algorithm),
+            ..Limit::clone(&limit(name, 1))
+        })
+    };
     shapes.map(shaped).into()
 }
 
@@ -153,7 +156,10 @@ async fn a_refusal_by_the_narrow_limit_does_not_charge_the_broad_one() {
     for_every_store(async |fixture| {
         let broad = Arc::new(Limit {
             quota: Quota { limit: 5_000, ..fixture.limit.quota },
-            ..Limit { identity: LimitIdentity::new("broad", 0xfeed), ..Limit::clone(&fixture.limit) }
+            ..Limit {
+                identity: LimitIdentity::new("broad", 0xfeed),
+                ..Limit::clone(&fixture.limit)
+            }
         });
         let both = [Charge { limit: &broad, key: Key(2), cost: 1 }, fixture.charge(1)];
         for _ in 0..10 {
@@ -184,7 +190,8 @@ async fn a_reload_keeps_the_usage() {
             // The same counters under the quota after a reload.
             let limit = Arc::new(Limit {
                 quota: Quota { limit: quota, ..fixture.limit.quota },
-                ..Limit::clone(&fixture.limit) });
+                ..Limit::clone(&fixture.limit)
+            });
             let charges = [Charge { limit: &limit, ..fixture.charge(1) }];
             let after = fixture
                 .handle

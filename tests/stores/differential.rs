@@ -66,7 +66,9 @@ struct AdmittedCharge {
 /// The algorithm, strict or not if it is a sliding window.
 fn with_strictness(algorithm: Algorithm, strict: bool) -> Algorithm {
     match algorithm {
-        Algorithm::SlidingWindow { resolution, .. } => Algorithm::SlidingWindow { resolution, strict },
+        Algorithm::SlidingWindow { resolution, .. } => {
+            Algorithm::SlidingWindow { resolution, strict }
+        }
         other => other,
     }
 }
@@ -82,7 +84,8 @@ fn any_limits() -> impl Strategy<Value = Vec<Arc<Limit>>> {
         type One = (usize, u32, u64, u32, u32, bool, bool);
         let compile = |(index, one): (usize, One)| {
             let (algorithm, quota, sub_window, resolution, max_wait, strict, enforce) = one;
-            let algorithm = with_strictness(Algorithm::all(resolution, max_wait)[algorithm], strict);
+            let algorithm =
+                with_strictness(Algorithm::all(resolution, max_wait)[algorithm], strict);
             let mut quota = Quota::new(quota, sub_window * u64::from(resolution), algorithm);
             let most = MAX_QUOTA_MILLIS / quota.sub_window().max(max_wait.into());
             quota.limit = u32::try_from(most).unwrap_or(u32::MAX).min(quota.limit);
@@ -208,7 +211,8 @@ impl StorePair<'_> {
             }
             AdjustKind::RefundUnmade { ms_ago, cost } => {
                 // A leaky bucket's slots are in the future.
-                let max_wait = limits.iter().map(|limit| u64::from(limit.algorithm().max_wait())).max();
+                let max_wait =
+                    limits.iter().map(|limit| u64::from(limit.algorithm().max_wait())).max();
                 let latest = self.now + max_wait.unwrap_or(0) / 2;
                 Change::Refund { charged_at: latest.minus_ms(ms_ago), cost }
             }
@@ -360,7 +364,11 @@ fn long_records_decide_alike() {
     let handle = runtime.block_on(async { counter_store.worker() });
     let caller = std::cell::Cell::new(0_u128);
     let config = ProptestConfig { cases: 8, max_shrink_iters: 200, ..ProptestConfig::default() };
-    let long = vec![Algorithm::SlidingLog, Algorithm::Concurrency, Algorithm::LeakyBucket { max_wait: 2_000 }];
+    let long = vec![
+        Algorithm::SlidingLog,
+        Algorithm::Concurrency,
+        Algorithm::LeakyBucket { max_wait: 2_000 },
+    ];
     let long = prop::sample::select(long);
     proptest!(config, |(steps in any_long_steps(), quota in 200_u32..4_000, algorithm in long)| {
         caller.set(caller.get() + 1);

@@ -1,7 +1,10 @@
 use std::{
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
-, sync::Arc};
+};
 
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{

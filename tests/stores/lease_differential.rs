@@ -20,7 +20,7 @@ struct AcquireCall {
     ago: u64,
 }
 
-fn any_limit() -> impl Strategy<Value = Limit> {
+fn any_limit() -> impl Strategy<Value = Arc<Limit>> {
     let one = (
         any::<bool>(),
         prop_oneof![8 => 1_u32..60, 1 => 1_000_000_u32..40_000_000],
@@ -32,7 +32,10 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         let window = sub_window * u64::from(resolution);
         let sliding = Algorithm::SlidingWindow { resolution, strict };
         let algorithm = if is_fixed { Algorithm::FixedWindow } else { sliding };
-        Arc::new(Limit { quota: Quota::new(quota, window, algorithm), ..Limit::clone(&limit("leased", 1)) })
+        Arc::new(Limit {
+            quota: Quota::new(quota, window, algorithm),
+            ..Limit::clone(&limit("leased", 1))
+        })
     })
 }
 

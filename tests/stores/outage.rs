@@ -1,4 +1,4 @@
-use std::{time::Duration, sync::Arc};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use testkit::{
@@ -20,7 +20,10 @@ fn with_policy(name: &str, quota: u32, on_failure: OnFailure, index: usize) -> A
 }
 
 /// Charges one unit while the clock stands still, so that a request that waits for a timeout waits forever.
-async fn charge_before_timeout(handle: &StoreHandle, limit: &Arc<Limit>) -> Result<Verdict, StoreError> {
+async fn charge_before_timeout(
+    handle: &StoreHandle,
+    limit: &Arc<Limit>,
+) -> Result<Verdict, StoreError> {
     let charges = [charge(limit, 1)];
     let outcome = tokio::time::timeout(TIMEOUT, handle.charge(&charges, now())).await;
     outcome.expect("no wait for a timeout")

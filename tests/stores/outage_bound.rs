@@ -223,8 +223,9 @@ async fn in_every_window_each_store_admits_no_more_than_its_own_bound() {
         ("token", Algorithm::TokenBucket),
         ("leaky", Algorithm::LeakyBucket { max_wait: 2_000 }),
     ];
-    let shaped =
-        |(name, algorithm)| Arc::new(Limit { quota: Quota::new(30, 4_000, algorithm), ..Limit::clone(&limit(name, 1)) });
+    let shaped = |(name, algorithm)| {
+        Arc::new(Limit { quota: Quota::new(30, 4_000, algorithm), ..Limit::clone(&limit(name, 1)) })
+    };
     let limits = shapes.map(shaped);
     let mut admitted: Vec<Vec<Admission>> = vec![Vec::new(); limits.len()];
     let (mut rng, mut lost) = (SplitMix64(7), None);

@@ -1,7 +1,7 @@
 //! A client that is alone on its key and waits as long as it was asked to is admitted, also if Redis was lost
 //! and came back meanwhile. In real time: a Redis that hangs dates what it then executes by its own clock.
 
-use std::{cell::Cell, time::Duration, sync::Arc};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};

@@ -17,10 +17,7 @@ pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// `quota` units a minute, in sub-windows of 10 s.
 pub(crate) fn limit(name: &str, quota: u32) -> Arc<Limit> {
-    Arc::new(Limit::new(
-        LimitIdentity::new(name, 0xfeed),
-        Quota::sliding(quota, 60_000, 6),
-    ))
+    Arc::new(Limit::new(LimitIdentity::new(name, 0xfeed), Quota::sliding(quota, 60_000, 6)))
 }
 
 /// A limit of each algorithm, with windows so long that nothing expires meanwhile.

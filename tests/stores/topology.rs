@@ -71,7 +71,8 @@ async fn key_on_each_server<const N: usize>(
 async fn assert_every_algorithm(handle: &StoreHandle, key: u128) {
     for algorithm in Algorithm::all(6, 0) {
         let quota = Quota::new(5, 60_000, algorithm);
-        let limit = Arc::new(Limit { quota, ..Limit::clone(&crate::support::limit(algorithm.tag(), 5)) });
+        let limit =
+            Arc::new(Limit { quota, ..Limit::clone(&crate::support::limit(algorithm.tag(), 5)) });
         for turn in 0..=quota.capacity() {
             let verdict = decide(handle, &[charge(&limit, key)]).await;
             assert!(!verdict.is_fallback(), "{algorithm:?}");

@@ -167,7 +167,8 @@ proptest! {
 #[test]
 fn a_renewal_after_the_clock_was_set_back_counts_once() {
     for back in [0, 100, 4_999, 5_001, 60_000, 1_000_000_000] {
-        let (quota, mut state) = (Quota::new(10, WINDOW, Algorithm::Concurrency), ConcurrencyState::default());
+        let (quota, mut state) =
+            (Quota::new(10, WINDOW, Algorithm::Concurrency), ConcurrencyState::default());
         let taken: Vec<StoreTime> = (0..5).map(|n| NOW + 200 * n).collect();
         for &at in &taken {
             assert!(admit(&mut state, &quota, at, 1).admitted);

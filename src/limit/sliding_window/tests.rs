@@ -11,8 +11,9 @@ type History = (Quota, StoreTime, Vec<(u64, u32)>);
 fn quotas() -> impl Strategy<Value = Quota> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 50, 1_000, 10_000]);
-    (1_u32..40, sub_windows, resolutions)
-        .prop_map(|(limit, s, resolution)| Quota::sliding(limit, s * u64::from(resolution), resolution))
+    (1_u32..40, sub_windows, resolutions).prop_map(|(limit, s, resolution)| {
+        Quota::sliding(limit, s * u64::from(resolution), resolution)
+    })
 }
 
 /// The quota, counted strictly.

@@ -17,10 +17,7 @@ const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 fn limit_of(quota: u32) -> Arc<Limit> {
     Arc::new(Limit {
         cost: 6,
-        ..Limit::new(
-            LimitIdentity::new("refused", 7),
-            Quota::sliding(quota, 60_000, 6),
-        )
+        ..Limit::new(LimitIdentity::new("refused", 7), Quota::sliding(quota, 60_000, 6))
     })
 }
 
@@ -72,7 +69,8 @@ fn a_denial_applies_to_its_record_quota_and_cost_until_its_retry_time() {
     let raised = limit_of(11);
     assert_eq!(cache.get(&charge(&raised, 1, 2), ms(25)), None, "another quota");
     let algorithm = Algorithm::SlidingWindow { resolution: 6, strict: true };
-    let strict = Arc::new(Limit { quota: Quota { algorithm, ..limit.quota }, ..Limit::clone(&limit) });
+    let strict =
+        Arc::new(Limit { quota: Quota { algorithm, ..limit.quota }, ..Limit::clone(&limit) });
     assert_eq!(cache.get(&charge(&strict, 1, 2), ms(25)), None, "another counting mode");
     assert_eq!(cache.stats(ms(25)), DenyStats { hits: 2, entries: 1 });
     assert_eq!(cache.stats(ms(1_004)), DenyStats { hits: 2, entries: 0 });

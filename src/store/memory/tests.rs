@@ -3,8 +3,8 @@
 mod eviction;
 mod share;
 
-use std::sync::{Arc, 
-    Barrier,
+use std::sync::{
+    Arc, Barrier,
     atomic::{AtomicU64, Ordering},
 };
 

@@ -26,10 +26,7 @@ const KEY: Key = Key(7);
 fn limit(lease_size: LeaseSize) -> Arc<Limit> {
     Arc::new(Limit {
         lease_size,
-        ..Limit::new(
-            LimitIdentity::new("test", 1),
-            Quota::sliding(100, 6_000, 6),
-        )
+        ..Limit::new(LimitIdentity::new("test", 1), Quota::sliding(100, 6_000, 6))
     })
 }
 

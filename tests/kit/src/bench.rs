@@ -19,10 +19,7 @@ pub fn limit(quota: u32, lease_size: LeaseSize) -> Arc<Limit> {
     Arc::new(Limit {
         on_failure: OnFailure::Closed,
         lease_size,
-        ..Limit::new(
-            LimitIdentity::new("hourly", 1),
-            Quota::sliding(quota, WINDOW, 6),
-        )
+        ..Limit::new(LimitIdentity::new("hourly", 1), Quota::sliding(quota, WINDOW, 6))
     })
 }
 

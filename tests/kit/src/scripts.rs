@@ -49,17 +49,17 @@ impl ScriptCaller {
     }
 
     /// Charges each `(now, cost)`; returns the number of admitted charges. `now` is in ms.
-    pub fn charge(
-        &mut self,
-        key: &str,
-        quota: &Quota,
-        charges: &[(u64, u32)],
-    ) -> u64 {
+    pub fn charge(&mut self, key: &str, quota: &Quota, charges: &[(u64, u32)]) -> u64 {
         let mut admitted = 0;
         for batch in charges.chunks(BATCH) {
             let mut pipe = Pipeline::new();
             for (now, cost) in batch {
-                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(quota.algorithm.tag());
+                pipe.cmd("EVALSHA")
+                    .arg(&self.sha)
+                    .arg(1)
+                    .arg(key)
+                    .arg(now)
+                    .arg(quota.algorithm.tag());
                 let Quota { limit, window, algorithm } = *quota;
                 pipe.arg(cost).arg(limit).arg(window).arg(algorithm.resolution());
                 pipe.arg(algorithm.max_wait().max(algorithm.is_strict().into()));
@@ -72,17 +72,16 @@ impl ScriptCaller {
 
     /// Refunds each `(charged_at, cost)` at `now`, with one call each. The script must be [`ADJUST`].
     /// Times are in ms.
-    pub fn refund(
-        &mut self,
-        key: &str,
-        quota: &Quota,
-        now: u64,
-        charges: &[(u64, u32)],
-    ) {
+    pub fn refund(&mut self, key: &str, quota: &Quota, now: u64, charges: &[(u64, u32)]) {
         for batch in charges.chunks(BATCH) {
             let mut pipe = Pipeline::new();
             for (charged_at, cost) in batch {
-                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(quota.algorithm.tag());
+                pipe.cmd("EVALSHA")
+                    .arg(&self.sha)
+                    .arg(1)
+                    .arg(key)
+                    .arg(now)
+                    .arg(quota.algorithm.tag());
                 let Quota { limit, window, algorithm } = *quota;
                 pipe.arg(cost).arg(limit).arg(window).arg(algorithm.resolution());
                 pipe.arg(algorithm.max_wait().max(algorithm.is_strict().into())).arg(charged_at);

@@ -99,10 +99,7 @@ impl Gateway {
         leases.set_gateways(gateways);
         let limit = Arc::new(Limit {
             lease_size: LeaseSize::Units(batch),
-            ..Limit::new(
-                LimitIdentity::new("article", 1),
-                Quota::sliding(quota, WINDOW, 1),
-            )
+            ..Limit::new(LimitIdentity::new("article", 1), Quota::sliding(quota, WINDOW, 1))
         });
         Self { leases, limit }
     }

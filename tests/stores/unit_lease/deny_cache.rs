@@ -102,7 +102,8 @@ async fn a_raised_quota_admits_a_blocked_caller_at_once() {
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = limit("few", 2);
     exhaust(&gateway, &limit).await;
-    let raised = Arc::new(Limit { quota: Quota { limit: 3, ..limit.quota }, ..Limit::clone(&limit) });
+    let raised =
+        Arc::new(Limit { quota: Quota { limit: 3, ..limit.quota }, ..Limit::clone(&limit) });
     assert!(gateway.charge_one(&raised).await.admitted);
     assert!(!gateway.charge_one(&raised).await.admitted);
 }
@@ -269,7 +270,10 @@ async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
     assert!(
         other
             .charge_cost(
-                &Arc::new(Limit { lease_size: tidegate::limit::LeaseSize::Off, ..Limit::clone(&limit) }),
+                &Arc::new(Limit {
+                    lease_size: tidegate::limit::LeaseSize::Off,
+                    ..Limit::clone(&limit)
+                }),
                 15
             )
             .await

@@ -34,7 +34,11 @@ async fn gateway_with_units(options: RedisOptions, limit: &Arc<Limit>) -> (Lease
 /// A limit with a reserve of 50, whose sub-window does not end during a test.
 fn daily_limit(policy: OnFailure) -> Arc<Limit> {
     let limit = leased_limit("daily", 1_000, 50);
-    Arc::new(Limit { on_failure: policy, quota: Quota::sliding(1_000, 86_400_000, 1), ..Limit::clone(&limit) })
+    Arc::new(Limit {
+        on_failure: policy,
+        quota: Quota::sliding(1_000, 86_400_000, 1),
+        ..Limit::clone(&limit)
+    })
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use super::{LeaseGateway, calls, leased_limit, return_idle};
 use crate::support::{NOW, charge, limit};
 
 /// A gateway that has spent 3 of its leased units of `limit`.
-async fn spent_three(redis: &RedisServer, clock: &Clock) -> (LeaseGateway, Limit) {
+async fn spent_three(redis: &RedisServer, clock: &Clock) -> (LeaseGateway, Arc<Limit>) {
     let gateway = LeaseGateway::new(redis, clock);
     let limit = leased_limit("leased", 1_000, 100);
     for _ in 0..3 {

@@ -9,10 +9,7 @@ use crate::{
 const LEAKY_BUCKET: Algorithm = Algorithm::LeakyBucket { max_wait: 5_000 };
 
 fn limit(algorithm: Algorithm) -> Arc<Limit> {
-    Arc::new(Limit::new(
-        LimitIdentity::new("corrected", 7),
-        Quota::new(100, 1_000, algorithm),
-    ))
+    Arc::new(Limit::new(LimitIdentity::new("corrected", 7), Quota::new(100, 1_000, algorithm)))
 }
 
 fn pending(limit: &Arc<Limit>, key: u128, change: Change) -> PendingCorrection {

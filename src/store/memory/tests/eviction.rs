@@ -16,7 +16,13 @@ fn caller(n: u64) -> u128 {
 
 /// A store in which first each caller has used `used` of `limit`, one by one, and then each of `requests`
 /// made-up keys has charged `cost` to the limit `flood`.
-fn flooded(limit: &Arc<Limit>, used: u32, flood: &Arc<Limit>, cost: u32, requests: u64) -> MemoryStore {
+fn flooded(
+    limit: &Arc<Limit>,
+    used: u32,
+    flood: &Arc<Limit>,
+    cost: u32,
+    requests: u64,
+) -> MemoryStore {
     let store = MemoryStore::new(ROOM);
     for n in 0..CALLERS {
         for _ in 0..used {
