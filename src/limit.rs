@@ -5,18 +5,20 @@
 //! has the same five functions: `decide` (checks, charges nothing), `charge` (charges, checks
 //! nothing), `admit` (both), `refund` and `expires_at`.
 //!
-//! What every algorithm promises (`properties.rs` tests it): a refused request is not charged,
-//! `retry_at` is exact to the ms, and `reset_at` never moves back.
+//! Every algorithm promises (`properties.rs` tests it): a refused request is not charged, `retry_at` is exact
+//! to the ms, and `reset_at` never moves back.
 //!
-//! - [`sliding_window`], [`sliding_log`], [`fixed_window`], [`token_bucket`], [`leaky_bucket`],
-//!   [`concurrency`]: one algorithm each, with its bound on what it admits.
-//! - `state.rs`: the record of any algorithm. `gcra.rs`: the record of both buckets, a theoretical arrival
-//!   time. `free_slots.rs`: the refunded slots of a leaky bucket. `counts.rs`: the counters of a sliding
-//!   window.
-//! - `algorithm.rs`: the algorithms, and the questions that each answers.
-//! - `identity.rs`: what distinguishes the records of limits.
-//! - `acquire.rs`: units that a gateway acquires in batches.
-//! - `verdict.rs`: the decisions of all limits of one request.
+//! | file | content |
+//! |---|---|
+//! | [`sliding_window`], [`sliding_log`], [`fixed_window`] | one algorithm each, with its bound on admissions |
+//! | [`token_bucket`], [`leaky_bucket`], [`concurrency`] | one algorithm each, with its bound on admissions |
+//! | `algorithm` | the algorithms, and the questions that each answers |
+//! | `state` | the record of any algorithm |
+//! | `gcra` | the record of both buckets: a theoretical arrival time |
+//! | `free_slots`, `counts` | the refunded slots of a leaky bucket; the counters of a sliding window |
+//! | `identity` | the identity of a limit, which distinguishes its records |
+//! | `acquire` | units that a gateway acquires in batches |
+//! | `verdict` | the decisions of all limits of one request |
 //!
 //! ```
 //! use tidegate::{
@@ -70,20 +72,20 @@ pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 
 use crate::clock::StoreTime;
 
-/// The largest product of quota and sub-window length (ms) that keeps the arithmetic of both
-/// exact: Lua counts in doubles, whose integers end at 2^53.
+/// Maximum product of quota and sub-window length (ms) for which Rust and Lua compute exactly: Lua counts in
+/// doubles, whose exact integers end at 2^53.
 pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
 
-/// The largest backlog of a bucket, in quota-milliseconds (see [`GcraState`]): close to 2^53, up to
-/// which Lua counts and divides exactly, and almost twice the backlog that [`MAX_QUOTA_MILLIS`] allows
-/// without an overdraft.
+/// Maximum backlog of a bucket, in quota-milliseconds (see [`GcraState`]). It is close to 2^53, up to which
+/// Lua counts and divides exactly, and almost twice the backlog that [`MAX_QUOTA_MILLIS`] allows without an
+/// overdraft.
 pub const MAX_EXACT_BACKLOG: u64 = (1 << 53) - (1 << 36);
 
-/// The largest step back of a clock, in ms, that counts as jitter between clocks: the record's time
-/// then stands still. After a larger step the clock counts as set back, and the record moves back with it.
+/// Maximum step back of a clock, in ms, that counts as jitter between clocks: the record's time then stands
+/// still. After a larger step, the clock counts as set back, and the record moves back with it.
 pub const MAX_STEP_BACK: u64 = 5_000;
 
-/// The largest number of sub-windows in a window.
+/// Maximum number of sub-windows in a window.
 pub const MAX_RESOLUTION: u32 = 60;
 
 /// The caller that a limit counts: a keyed 128-bit hash of the limit's key parts, never the parts
@@ -91,10 +93,10 @@ pub const MAX_RESOLUTION: u32 = 60;
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Key(pub u128);
 
-/// How much a caller may use in a window, and how the window is counted.
+/// The units that a caller may use in a window, and the division of the window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Quota {
-    /// The units of cost that may be charged in one window.
+    /// Maximum units of cost charged in one window.
     pub limit: u32,
     /// The window's length in ms.
     pub window: u64,
@@ -131,7 +133,7 @@ impl Quota {
         }
     }
 
-    /// How long after a charge its correction can still have an effect, in ms.
+    /// The time after a charge for which its correction can have an effect, in ms.
     pub fn correction_window(&self) -> u64 {
         match self.algorithm {
             Algorithm::SlidingWindow { .. } => self.window + self.sub_window(),
@@ -144,7 +146,7 @@ impl Quota {
     }
 }
 
-/// What happens to a request while Redis is unavailable.
+/// The decision on a request while Redis is unavailable.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
@@ -178,12 +180,12 @@ pub struct Limit {
     pub quota: Quota,
     /// The cost of one request.
     pub cost: u32,
-    /// What happens when the shared store gives no answer.
+    /// The decision when the shared store gives no answer.
     pub on_failure: OnFailure,
     /// How many units a gateway takes from the shared store in one call.
     pub lease_size: LeaseSize,
-    /// Whether the limit may refuse. If not (a dry run), it is charged for what it would have admitted,
-    /// and requests are unaffected.
+    /// True if the limit may refuse. In a dry run (false), requests that it would admit are charged, and none
+    /// is affected.
     pub enforce: bool,
     /// Its index in the snapshot's list of limits and in every metric that has one value per limit.
     pub index: usize,
@@ -237,12 +239,12 @@ pub struct Adjustment<'a> {
     pub change: Change,
 }
 
-/// A change to what a caller was charged.
+/// A change to a caller's charges.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
     /// Refunds units of an earlier charge, as far as they still count. Usage never goes below 0.
     Refund {
-        /// When the units were charged, in ms by the clock that decided; for a leaky bucket plus
+        /// The time at which the units were charged, by the clock that decided; for a leaky bucket, plus
         /// [`Decision::wait`]. See [`StoreDecision::charged_at`].
         charged_at: StoreTime,
         /// How many units.
@@ -266,7 +268,7 @@ impl Change {
 /// The decision of one limit on one charge.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Decision {
-    /// Whether this limit admits the request, whatever the request's other limits decide.
+    /// True if this limit admits the request, whatever the request's other limits decide.
     pub admitted: bool,
     /// The quota that was enforced.
     pub limit: u64,
@@ -281,18 +283,19 @@ pub struct Decision {
     /// The first ms at which the same charge would be admitted if nothing else were charged. `None` if it
     /// is admitted, or if its cost is above the quota.
     pub retry_at: Option<StoreTime>,
-    /// How long the gateway must delay the admitted request, in ms; 0 unless the limit is a leaky bucket.
+    /// Time for which the gateway must delay the admitted request, in ms; 0 unless the limit is a leaky
+    /// bucket.
     pub wait: u64,
 }
 
 impl Decision {
-    /// Sets what is used, and with it what remains.
+    /// Sets the used units, and with them the remaining ones.
     pub fn set_used(&mut self, used: u64) {
         (self.used, self.remaining) = (used, self.limit.saturating_sub(used));
     }
 }
 
-/// The time at which to read a record that was updated at `updated_at`, and by how many ms to move the
+/// The time at which to read a record that was updated at `updated_at`, and the number of ms to move the
 /// record back first. A record's time runs backwards only if the clock was set back.
 fn clamp_to_record(updated_at: StoreTime, now: StoreTime) -> (StoreTime, u64) {
     match updated_at.saturating_sub(now) {

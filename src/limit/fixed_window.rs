@@ -15,7 +15,7 @@
 use super::{Decision, MAX_STEP_BACK, Quota};
 use crate::clock::StoreTime;
 
-/// The record of one caller under one limit. [`FixedWindowState::default`] is that of a new caller.
+/// The record of one caller under one limit. [`FixedWindowState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FixedWindowState {
     /// The window's end: the first ms after it.
@@ -71,7 +71,7 @@ pub fn refund(
     decision(state, quota, now, 0)
 }
 
-/// The first ms at which the record is equivalent to that of a new caller.
+/// The first ms at which the record is equivalent to a new caller's.
 pub fn expires_at(state: &FixedWindowState) -> StoreTime {
     state.reset_at
 }

@@ -1,8 +1,8 @@
-//! What distinguishes a limit's records from those of other limits.
+//! [`LimitIdentity`]: distinguishes a limit's records from other limits' records.
 
 use crate::mix::folded_multiply;
 
-/// A limit's identity: the pair of its name and fingerprint, with a hash of both that is computed once.
+/// A limit's identity: the pair of its name and fingerprint, with a precomputed hash of both.
 ///
 /// The quota's number is not part of it: a reload that changes only that keeps the counters.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -13,8 +13,8 @@ pub struct LimitIdentity {
 }
 
 impl LimitIdentity {
-    /// The identity of a limit. `fingerprint` is a hash of what its counters depend on: algorithm, window,
-    /// resolution, key parts.
+    /// The identity of a limit. `fingerprint` is a hash of the settings that its counters depend on:
+    /// algorithm, window, resolution, key parts.
     pub fn new(name: impl Into<Box<str>>, fingerprint: u64) -> Self {
         let name = name.into();
         let hash = hash(&name, fingerprint);
@@ -26,14 +26,14 @@ impl LimitIdentity {
         &self.name
     }
 
-    /// A hash of what the counters depend on; see [`Self::new`].
+    /// A hash of the settings that the counters depend on; see [`Self::new`].
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
     /// A hash of name and fingerprint. A store xors it with a [`Key`](super::Key) to identify a record: two
-    /// limits with the same key parts share a `Key`, but not a record. No secret is needed here: names come
-    /// from the operator, so no client can choose one.
+    /// limits with the same key parts share a `Key`, but not a record. It needs no secret, because clients
+    /// cannot choose names.
     pub fn hash(&self) -> u128 {
         self.hash
     }
@@ -49,7 +49,7 @@ fn hash(name: &str, fingerprint: u64) -> u128 {
     u128::from(low) | u128::from(mix(!low)) << 64
 }
 
-/// Mixes 64 bits. The constants are part of what is stored in Redis.
+/// Mixes 64 bits. Redis stores results, so the constants must not change.
 fn mix(value: u64) -> u64 {
     folded_multiply(value ^ 0x9e37_79b9_7f4a_7c15, 0xa076_1d64_78bd_642f)
 }

@@ -1,4 +1,4 @@
-//! Notes on what a log does not contain and what is not replayed, so that results are not misread.
+//! Notes on data that a log lacks and rules that are not replayed, so that results are not misread.
 
 use std::collections::BTreeSet;
 

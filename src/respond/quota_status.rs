@@ -8,7 +8,7 @@ use http::StatusCode;
 use super::{LimitReport, LocalReply, reset_seconds};
 use crate::http1::Fields;
 
-/// The response with the caller's quotas as they stand before the caller's next request.
+/// The response with the caller's quotas before its next request.
 ///
 /// Shape: `{"resources":{NAME:{"limit":_,"remaining":_,"used":_,"reset":_},...}}`, `reset` in
 /// seconds since the epoch; `null` for a limit without a decision. `limits` are grouped by limit:

@@ -18,8 +18,8 @@ use crate::config::{self, Config};
 use crate::identity::{CredentialSource, KeyPart, KeyPlan};
 use crate::limit::{Limit, LimitIdentity, Quota};
 
-/// Shortest lease of a concurrency permit, in ms. Leases are renewed every third of their length, with
-/// a precision of 100 ms.
+/// Minimum lease of a concurrency permit, in ms. Leases are renewed every third of their duration, with a
+/// precision of 100 ms.
 const MIN_LEASE: u64 = 1_000;
 
 /// Compiles the limits in the order of their names. A faulty limit is reported and keeps its index.
@@ -103,8 +103,7 @@ fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig, quot
     }
 }
 
-/// Reports settings that do not apply to `concurrency`, whose requests release their permits when they
-/// end.
+/// Reports settings that contradict `concurrency`, whose requests release their permits when they end.
 fn check_concurrency(section: &Section<'_>, limit: &config::LimitConfig) {
     let at = section.at("refund");
     let what = "`refund` with `concurrency`, which releases every permit anyway";
@@ -117,7 +116,7 @@ fn check_concurrency(section: &Section<'_>, limit: &config::LimitConfig) {
     section.at("window").ensure(is_renewable, &what, "at least 1s");
 }
 
-/// Reports parts of the key that are listed twice, and tokens that no source has.
+/// Reports duplicate parts of the key, and `token` without a token source.
 fn check_key(section: &Section<'_>, key: &[KeyPart], has_token_source: bool) {
     let mut seen = hashbrown::HashSet::<&KeyPart, ahash::RandomState>::default();
     for (index, part) in key.iter().enumerate() {
@@ -164,8 +163,8 @@ fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Co
     }
 }
 
-/// A hash of the settings that give stored counters their meaning. It is the same in every process, and
-/// excludes the quota, so that a changed quota keeps what has been used.
+/// A hash of the settings that give stored counters their meaning. It is the same in every process. It
+/// excludes the quota, so that counters survive a change of the quota.
 fn fingerprint(limit: &config::LimitConfig) -> u64 {
     let mut hash = SipHasher13::new_with_keys(0, 0);
     let mut add = |text: &str| {

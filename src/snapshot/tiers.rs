@@ -9,7 +9,7 @@ use crate::config;
 use crate::identity::{CredentialSource, KeyPart};
 use crate::limit::Limit;
 
-/// Compiles the tiers of `limit`, which is configured at `section`. A faulty tier is reported and left out.
+/// Compiles the tiers of `limit`, at `section`. A faulty tier is reported and left out.
 pub(super) fn compile(
     section: &Section<'_>,
     configured: &config::LimitConfig,

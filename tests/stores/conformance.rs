@@ -36,7 +36,7 @@ fn limits() -> Vec<Arc<Limit>> {
     shapes.map(shaped).into()
 }
 
-/// Where the counters are.
+/// The place of the counters.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Memory,

@@ -1,4 +1,4 @@
-//! What happens to a batch by its outcome, and how it is counted.
+//! The effect of each outcome on a batch, and on the counts.
 
 use super::*;
 use crate::{

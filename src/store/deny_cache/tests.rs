@@ -261,7 +261,7 @@ fn the_entry_that_expires_first_is_replaced() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A denial is received: key, quota index, cost, ms that the call took, ms until the retry time.
+    /// Receives a denial: key, quota index, cost, ms that the call took, ms until the retry time.
     Insert(u128, usize, u32, u64, u64),
     Get(u128, usize, u32),
     Remove(u128),

@@ -147,7 +147,7 @@ fn registry() -> Registry {
     Registry::default()
 }
 
-/// A client that has the secret that keys are hashed under can choose keys with equal bits.
+/// A client that knows the hash secret can choose keys with equal bits.
 #[test]
 fn chosen_keys_do_not_fill_one_stripe() {
     let (registry, limit) = (registry(), limit(LeaseSize::Auto));
