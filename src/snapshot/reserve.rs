@@ -5,13 +5,13 @@ use super::section::Section;
 use crate::config;
 use crate::limit::{LeaseSize, MAX_LEASED_UNITS, Quota};
 
-/// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `shared` is true if
-/// the counters are in Redis.
+/// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `redis` has the
+/// counters, if it is some.
 pub(super) fn compile(
     section: &Section<'_>,
     limit: &config::LimitConfig,
     quota: &Quota,
-    shared: bool,
+    redis: Option<&config::Redis>,
 ) -> LeaseSize {
     let at = section.at("reserve");
     if limit.reserve == config::Reserve::Off {
@@ -35,7 +35,7 @@ pub(super) fn compile(
         at.fault(what, "off, or a cost that is known on admission");
         return LeaseSize::Off;
     }
-    if !shared {
+    if redis.is_none() {
         let what = format!("`{}`, though the counters are in this process", limit.reserve);
         at.note(what, "`store.redis`, or no `reserve`");
     }
