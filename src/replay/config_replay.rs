@@ -353,6 +353,7 @@ impl ConfigReplay {
             self.admitted += 1;
             RequestOutcome::Admitted { route: index }
         } else {
+            self.routes[index].add_refused(at);
             self.refused += 1;
             RequestOutcome::Refused { route: index, limits: refusing }
         }
