@@ -143,8 +143,6 @@ impl SlidingWindowState {
             return;
         }
         debug_assert!(self.reset_at >= self.updated_at, "reset before a charge: {self:?}");
-        let is_charged = self.counts.as_slice().iter().any(|&count| count > 0);
-        debug_assert!(!is_charged || self.updated_at > StoreTime::ZERO, "no time: {self:?}");
     }
 }
 
