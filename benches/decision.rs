@@ -3,7 +3,7 @@
 use std::{
     hint::black_box,
     sync::{
-        LazyLock,
+        Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -11,7 +11,7 @@ use std::{
 use divan::Bencher;
 use tidegate::{
     clock::StoreTime,
-    limit::{Algorithm, Charge, Key, Limit, LimitIdentity, Quota, sliding_window},
+    limit::{Charge, Key, Limit, LimitIdentity, Quota, sliding_window},
     mix::SplitMix,
     store::memory::MemoryStore,
 };
@@ -36,15 +36,14 @@ fn main() {
     divan::main();
 }
 
-fn limit(name: &str, quota: u32) -> Limit {
-    Limit::new(
+fn limit(name: &str, quota: u32) -> Arc<Limit> {
+    Arc::new(Limit::new(
         LimitIdentity::new(name, 0x1234_5678_9abc_def0),
-        Algorithm::SlidingWindow,
-        Quota::new(quota, 60_000, 6),
-    )
+        Quota::sliding(quota, 60_000, 6),
+    ))
 }
 
-fn charge(limit: &Limit, key: Key) -> Charge<'_> {
+fn charge(limit: &Arc<Limit>, key: Key) -> Charge<'_> {
     Charge { limit, key, cost: 1 }
 }
 
@@ -57,7 +56,7 @@ fn hashed_key(caller: u64) -> Key {
 /// The algorithm without a store, on a window that contains an older charge.
 #[divan::bench]
 fn algorithm_alone(bencher: Bencher<'_, '_>) {
-    let quota = Quota::new(u32::MAX, 60_000, 6);
+    let quota = Quota::sliding(u32::MAX, 60_000, 6);
     let mut state = sliding_window::SlidingWindowState::default();
     sliding_window::admit(&mut state, &quota, NOW - 55_000, 1_000);
     bencher.bench_local(|| sliding_window::admit(black_box(&mut state), &quota, black_box(NOW), 1));

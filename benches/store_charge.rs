@@ -60,7 +60,7 @@ impl Part {
         }
     }
 
-    fn limit(self) -> Limit {
+    fn limit(self) -> Arc<Limit> {
         match self {
             Self::Memory | Self::Redis => limit(u32::MAX, LeaseSize::Off),
             Self::Lease => limit(u32::MAX, LeaseSize::Units(MAX_LEASED_UNITS)),

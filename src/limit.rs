@@ -23,12 +23,12 @@
 //! ```
 //! use tidegate::{
 //!     clock::StoreTime,
-//!     limit::{Algorithm, Quota, AlgorithmState},
+//!     limit::{AlgorithmState, Quota},
 //! };
 //!
 //! // Two requests a minute, counted in sub-windows of 10 s.
-//! let quota = Quota::new(2, 60_000, 6);
-//! let mut state = AlgorithmState::fresh(Algorithm::SlidingWindow);
+//! let quota = Quota::sliding(2, 60_000, 6);
+//! let mut state = AlgorithmState::fresh(quota.algorithm);
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);
 //! assert!(state.admit(&quota, now, 1).admitted);
 //! assert!(state.admit(&quota, now + 5, 1).admitted);
@@ -56,6 +56,8 @@ pub mod sliding_window;
 mod state;
 pub mod token_bucket;
 mod verdict;
+
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -98,24 +100,49 @@ pub struct Quota {
     pub limit: u32,
     /// The window's length in ms.
     pub window: u64,
-    /// The number of sub-windows of a sliding window, at least 1; divides `window`. 1 for other algorithms.
-    pub resolution: u32,
-    /// Maximum delay by a leaky bucket, in ms; 0 for other algorithms.
-    pub max_wait: u32,
-    /// True if a sliding window counts its oldest sub-window in full.
-    pub strict: bool,
+    /// How the window is counted.
+    pub algorithm: Algorithm,
 }
 
 impl Quota {
-    /// A quota of `limit` units per `window` (ms), which has `resolution` sub-windows. It is not strict and
-    /// has no delay.
-    pub fn new(limit: u32, window: u64, resolution: u32) -> Self {
-        Self { limit, window, resolution, max_wait: 0, strict: false }
+    /// A quota of `limit` units in each `window` (ms).
+    pub const fn new(limit: u32, window: u64, algorithm: Algorithm) -> Self {
+        Self { limit, window, algorithm }
+    }
+
+    /// A quota of a sliding window, not strict, with `resolution` sub-windows.
+    pub const fn sliding(limit: u32, window: u64, resolution: u32) -> Self {
+        Self::new(limit, window, Algorithm::SlidingWindow { resolution, strict: false })
     }
 
     /// The length of a sub-window in ms.
     pub fn sub_window(&self) -> u64 {
-        self.window / u64::from(self.resolution)
+        self.window / u64::from(self.algorithm.resolution())
+    }
+
+    /// The units that a caller without usage may use at once: the limit or, if requests are delayed, the
+    /// slots within the longest delay. Equals [`Decision::limit`].
+    pub fn capacity(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::LeakyBucket { .. } => leaky_bucket::capacity(self),
+            Algorithm::SlidingWindow { .. }
+            | Algorithm::SlidingLog
+            | Algorithm::FixedWindow
+            | Algorithm::TokenBucket
+            | Algorithm::Concurrency => u64::from(self.limit),
+        }
+    }
+
+    /// The time after a charge for which its correction can have an effect, in ms.
+    pub fn correction_window(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::SlidingWindow { .. } => self.window + self.sub_window(),
+            Algorithm::LeakyBucket { max_wait } => self.window + u64::from(max_wait),
+            Algorithm::SlidingLog
+            | Algorithm::FixedWindow
+            | Algorithm::TokenBucket
+            | Algorithm::Concurrency => self.window,
+        }
     }
 }
 
@@ -149,9 +176,7 @@ pub enum LeaseSize {
 pub struct Limit {
     /// Its name, and what else distinguishes its records.
     pub identity: LimitIdentity,
-    /// The algorithm that decides.
-    pub algorithm: Algorithm,
-    /// The quota of each caller.
+    /// The quota of each caller, and the algorithm that decides.
     pub quota: Quota,
     /// The cost of one request.
     pub cost: u32,
@@ -169,10 +194,9 @@ pub struct Limit {
 impl Limit {
     /// An enforced limit of requests that cost 1. It leases no units; while Redis is unavailable, each
     /// gateway enforces its share.
-    pub fn new(identity: LimitIdentity, algorithm: Algorithm, quota: Quota) -> Self {
+    pub fn new(identity: LimitIdentity, quota: Quota) -> Self {
         Self {
             identity,
-            algorithm,
             quota,
             cost: 1,
             on_failure: OnFailure::Local,
@@ -187,23 +211,9 @@ impl Limit {
         self.identity.name()
     }
 
-    /// The units that a caller without usage may use at once: the quota or, for a leaky bucket, the slots
-    /// within `max_wait`. Equals [`Decision::limit`].
-    pub fn capacity(&self) -> u64 {
-        match self.algorithm {
-            Algorithm::LeakyBucket => leaky_bucket::capacity(&self.quota),
-            _ => u64::from(self.quota.limit),
-        }
-    }
-
-    /// The time after a charge for which its correction can have an effect, in ms.
-    pub fn correction_window(&self) -> u64 {
-        let Quota { window, max_wait, .. } = self.quota;
-        match self.algorithm {
-            Algorithm::SlidingWindow => window + self.quota.sub_window(),
-            Algorithm::LeakyBucket => window + u64::from(max_wait),
-            _ => window,
-        }
+    /// The algorithm that decides.
+    pub fn algorithm(&self) -> Algorithm {
+        self.quota.algorithm
     }
 }
 
@@ -211,7 +221,7 @@ impl Limit {
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// The limit to charge.
-    pub limit: &'a Limit,
+    pub limit: &'a Arc<Limit>,
     /// The caller to charge.
     pub key: Key,
     /// The cost in the quota's units. A cost of 0 is always admitted and charges nothing.
@@ -222,7 +232,7 @@ pub struct Charge<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Adjustment<'a> {
     /// The limit that was charged.
-    pub limit: &'a Limit,
+    pub limit: &'a Arc<Limit>,
     /// The caller that was charged.
     pub key: Key,
     /// What to change.

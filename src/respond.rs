@@ -241,7 +241,7 @@ pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<
         .map(|AdvertisedLimit { limit, decided, .. }| {
             let wait = decided.decision.retry_at?.saturating_sub(decided.at);
             // An unknown retry time becomes 0, so that the minimum of 1 s applies.
-            Some(if limit.algorithm.is_predictable() { wait } else { 0 })
+            Some(if limit.algorithm().is_predictable() { wait } else { 0 })
         })
         .try_fold(0, |longest: u64, wait| Some(longest.max(wait?)))
         .map(|wait| wait.div_ceil(1000).max(1))

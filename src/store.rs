@@ -49,13 +49,16 @@
 //! The second request exceeds a quota of one per minute:
 //!
 //! ```
+//! use std::sync::Arc;
+//!
 //! use tidegate::{
 //!     clock::StoreTime,
 //!     limit::{Algorithm, Charge, Key, Limit, LimitIdentity, Quota},
 //!     store::memory::MemoryStore,
 //! };
 //!
-//! let limit = Limit::new(LimitIdentity::new("per-client", 0), Algorithm::FixedWindow, Quota::new(1, 60_000, 1));
+//! let quota = Quota::new(1, 60_000, Algorithm::FixedWindow);
+//! let limit = Arc::new(Limit::new(LimitIdentity::new("per-client", 0), quota));
 //! let memory = MemoryStore::new(1_000);
 //! let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);

@@ -77,20 +77,17 @@ fn measure_algorithms(redis: &RedisServer, quota: u32) -> Vec<Row> {
     let mut caller = ScriptCaller::for_charges(&redis.url());
     let mut rows = Vec::new();
     let algorithms = [
-        ("sliding_window", Algorithm::SlidingWindow, Quota::new(quota, WINDOW, 5)),
-        ("sliding_log", Algorithm::SlidingLog, Quota::new(quota, WINDOW, 1)),
-        ("fixed_window", Algorithm::FixedWindow, Quota::new(quota, WINDOW, 1)),
-        ("token_bucket", Algorithm::TokenBucket, Quota::new(quota, WINDOW, 1)),
-        (
-            "leaky_bucket",
-            Algorithm::LeakyBucket,
-            Quota { max_wait: WINDOW as u32, ..Quota::new(quota, WINDOW, 1) },
-        ),
+        Algorithm::SlidingWindow { resolution: 5, strict: false },
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket { max_wait: WINDOW as u32 },
     ];
-    for (name, algorithm, quota) in algorithms {
+    for algorithm in algorithms {
+        let (name, quota) = (algorithm.tag(), Quota::new(quota, WINDOW, algorithm));
         rows.push(measure(name, &mut caller, quota.limit.into(), |caller, charges| {
             let charges: Vec<_> = charges.iter().map(|&(at, _)| (at, 1)).collect();
-            black_box(caller.charge(name, algorithm, &quota, &charges));
+            black_box(caller.charge(name, &quota, &charges));
         }));
     }
     let mut caller = ScriptCaller::new(&redis.url(), include_str!("callr.lua"));
@@ -118,23 +115,23 @@ struct ConcurrencyRow {
 
 fn measure_concurrency(redis: &RedisServer, held: u64) -> ConcurrencyRow {
     let _: String = redis.command(&["FLUSHALL"]);
-    let (key, quota) = ("slots", Quota::new(100_000, LEASE, 1));
+    let (key, quota) = ("slots", Quota::new(100_000, LEASE, Algorithm::Concurrency));
     let mut charges = ScriptCaller::for_charges(&redis.url());
     let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
     // Leases are renewed after a third of their duration, so their ages are spread over a third.
     let spread = LEASE / 3;
     let taken: Vec<_> = (0..held).map(|n| (NOW + n * spread / held.max(1), 1)).collect();
-    charges.charge(key, Algorithm::Concurrency, &quota, &taken);
+    charges.charge(key, &quota, &taken);
     let mut now = NOW + spread;
     let (mut charge, mut refund) = (Cost::default(), Cost::default());
     for _ in 0..CONCURRENT_REQUESTS / IN_FLIGHT {
         let batch: Vec<_> = (0..IN_FLIGHT).map(|n| (now + n, 1)).collect();
         charge += charges.cost_of(|caller| {
-            caller.charge(key, Algorithm::Concurrency, &quota, &batch);
+            caller.charge(key, &quota, &batch);
         });
         now += IN_FLIGHT;
         refund += refunds.cost_of(|caller| {
-            caller.refund(key, Algorithm::Concurrency, &quota, now, &batch);
+            caller.refund(key, &quota, now, &batch);
         });
         now += IN_FLIGHT;
     }

@@ -5,6 +5,7 @@ use std::{
     cell::Cell,
     fmt::Write as _,
     rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -166,9 +167,8 @@ fn measure(redis: &RedisServer, run: &Run) -> Measurement {
 }
 
 /// Returns the CPU seconds of Redis, and the number of admitted requests.
-fn run_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
+fn run_limit(redis: &RedisServer, run: &Run, limit: Arc<Limit>) -> (f64, u64) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let limit = Rc::new(limit);
     let local = LocalSet::new();
     local.block_on(&runtime, async {
         let fleet: Vec<_> = (0..GATEWAYS).map(|_| counter_store(redis)).collect();
@@ -183,7 +183,7 @@ fn run_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         let meter = Meter::start(redis).await;
         let admitted = send_requests(run, move |gateway, caller| {
-            let (handle, limit) = (handles[gateway].clone(), limit.clone());
+            let (handle, limit) = (handles[gateway].clone(), Arc::clone(&limit));
             async move {
                 let key = Key(u128::from(caller + 7).wrapping_mul(KEY_MULTIPLIER));
                 let charge = Charge { limit: &limit, key, cost: 1 };

@@ -41,7 +41,7 @@ pub(crate) fn table(rounds: usize) -> String {
 }
 
 /// The time of a decision in ns, with one thread for each key.
-fn measure(counter_store: &Arc<CounterStore>, limit: &Limit, keys: &[u128]) -> f64 {
+fn measure(counter_store: &Arc<CounterStore>, limit: &Arc<Limit>, keys: &[u128]) -> f64 {
     let barrier = Barrier::new(keys.len());
     let slowest = thread::scope(|scope| {
         let threads: Vec<_> = keys
@@ -58,7 +58,7 @@ fn measure(counter_store: &Arc<CounterStore>, limit: &Limit, keys: &[u128]) -> f
 
 fn decide(
     counter_store: &Arc<CounterStore>,
-    limit: &Limit,
+    limit: &Arc<Limit>,
     key: Key,
     barrier: &Barrier,
 ) -> Duration {

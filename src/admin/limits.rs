@@ -367,11 +367,11 @@ fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
     });
     LimitDescription {
         name: limit.name().into(),
-        algorithm: limit.algorithm.tag(),
+        algorithm: limit.algorithm().tag(),
         quota: quota.limit.into(),
         window_ms: quota.window,
-        resolution: quota.resolution,
-        strict: quota.strict,
+        resolution: quota.algorithm.resolution(),
+        strict: quota.algorithm.is_strict(),
         key: key.iter().map(ToString::to_string).collect(),
         cost: describe_cost(&policy.cost),
         tiers: policy.tiers.iter().map(describe_tier).collect(),

@@ -70,12 +70,12 @@ impl ChargedLimit {
     /// True if the charge is a permit, which [`ConcurrencyPermits`](super::concurrency_lease::ConcurrencyPermits)
     /// refunds.
     pub(super) fn holds_permit(&self) -> bool {
-        self.limit().algorithm.holds_permit()
+        self.limit().algorithm().holds_permit()
     }
 
     /// True if the charge blocks other requests until it is refunded or the request ends.
     pub(super) fn blocks_others(&self) -> bool {
-        self.limit().algorithm.blocks_others()
+        self.limit().algorithm().blocks_others()
     }
 
     /// The decision of a charge that was made, if the whole request was admitted. A cost of 0 charges nothing.

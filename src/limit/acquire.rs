@@ -103,7 +103,11 @@ impl AlgorithmState {
             Self::SlidingWindow(state) => {
                 super::sliding_window::charge_batch(state, quota, now, cost, unit)
             }
-            state => state.charge(quota, now, cost),
+            Self::SlidingLog(_)
+            | Self::FixedWindow(_)
+            | Self::TokenBucket(_)
+            | Self::LeakyBucket(_)
+            | Self::Concurrency(_) => self.charge(quota, now, cost),
         }
     }
 
@@ -115,7 +119,10 @@ impl AlgorithmState {
                 state.updated_at.round_down(s) + s
             }
             Self::FixedWindow(state) => state.reset_at,
-            _ => StoreTime::ZERO,
+            Self::SlidingLog(_)
+            | Self::TokenBucket(_)
+            | Self::LeakyBucket(_)
+            | Self::Concurrency(_) => StoreTime::ZERO,
         }
     }
 }
@@ -131,11 +138,9 @@ mod tests {
     }
 
     fn fresh_states(quota: u32) -> [(Quota, AlgorithmState); 2] {
-        let sliding = Quota::new(quota, 60_000, 6);
-        [
-            (sliding, AlgorithmState::fresh(Algorithm::SlidingWindow)),
-            (Quota { resolution: 1, ..sliding }, AlgorithmState::fresh(Algorithm::FixedWindow)),
-        ]
+        let fixed = Quota::new(quota, 60_000, Algorithm::FixedWindow);
+        [Quota::sliding(quota, 60_000, 6), fixed]
+            .map(|quota| (quota, AlgorithmState::fresh(quota.algorithm)))
     }
 
     #[test]

@@ -7,7 +7,12 @@
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Algorithm {
     /// Weighted counters, one for each sub-window: [`super::sliding_window`].
-    SlidingWindow,
+    SlidingWindow {
+        /// The number of sub-windows, at least 1; divides the window.
+        resolution: u32,
+        /// True if the oldest sub-window counts in full.
+        strict: bool,
+    },
     /// The time of every charge: [`super::sliding_log`].
     SlidingLog,
     /// One counter, and the time at which its window ends: [`super::fixed_window`].
@@ -15,30 +20,35 @@ pub enum Algorithm {
     /// A burst that refills at a constant rate: [`super::token_bucket`].
     TokenBucket,
     /// A constant rate, enforced by delays: [`super::leaky_bucket`].
-    LeakyBucket,
+    LeakyBucket {
+        /// The longest delay, in ms.
+        max_wait: u32,
+    },
     /// Permits that requests hold while they are in flight: [`super::concurrency`].
     Concurrency,
 }
 
 impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 6] = [
-        Self::SlidingWindow,
-        Self::SlidingLog,
-        Self::FixedWindow,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-        Self::Concurrency,
-    ];
+    /// Every algorithm, with these options where it has them; the sliding window is not strict.
+    pub fn all(resolution: u32, max_wait: u32) -> [Self; 6] {
+        [
+            Self::SlidingWindow { resolution, strict: false },
+            Self::SlidingLog,
+            Self::FixedWindow,
+            Self::TokenBucket,
+            Self::LeakyBucket { max_wait },
+            Self::Concurrency,
+        ]
+    }
 
     /// The name of its Lua counterpart: in the table `algorithms`, and of the file in `lua/`.
     pub fn tag(self) -> &'static str {
         match self {
-            Self::SlidingWindow => "sliding_window",
+            Self::SlidingWindow { .. } => "sliding_window",
             Self::SlidingLog => "sliding_log",
             Self::FixedWindow => "fixed_window",
             Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
+            Self::LeakyBucket { .. } => "leaky_bucket",
             Self::Concurrency => "concurrency",
         }
     }
@@ -46,8 +56,10 @@ impl Algorithm {
     /// True if units may be acquired in batches: see `acquire.rs`.
     pub fn can_lease(self) -> bool {
         match self {
-            Self::SlidingWindow | Self::FixedWindow => true,
-            Self::SlidingLog | Self::TokenBucket | Self::LeakyBucket | Self::Concurrency => false,
+            Self::SlidingWindow { .. } | Self::FixedWindow => true,
+            Self::SlidingLog | Self::TokenBucket | Self::LeakyBucket { .. } | Self::Concurrency => {
+                false
+            }
         }
     }
 
@@ -55,11 +67,11 @@ impl Algorithm {
     pub fn holds_permit(self) -> bool {
         match self {
             Self::Concurrency => true,
-            Self::SlidingWindow
+            Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
             | Self::TokenBucket
-            | Self::LeakyBucket => false,
+            | Self::LeakyBucket { .. } => false,
         }
     }
 
@@ -67,8 +79,8 @@ impl Algorithm {
     /// the cost, and the order of their refunds matters.
     pub fn takes_slot(self) -> bool {
         match self {
-            Self::LeakyBucket => true,
-            Self::SlidingWindow
+            Self::LeakyBucket { .. } => true,
+            Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
             | Self::TokenBucket
@@ -86,11 +98,11 @@ impl Algorithm {
     /// at any time.
     pub fn has_cacheable_denials(self) -> bool {
         match self {
-            Self::SlidingWindow
+            Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
             | Self::TokenBucket
-            | Self::LeakyBucket => true,
+            | Self::LeakyBucket { .. } => true,
             Self::Concurrency => false,
         }
     }
@@ -99,12 +111,47 @@ impl Algorithm {
     /// responses show them. The end of a request in flight is unpredictable.
     pub fn is_predictable(self) -> bool {
         match self {
-            Self::SlidingWindow
+            Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
             | Self::TokenBucket
-            | Self::LeakyBucket => true,
+            | Self::LeakyBucket { .. } => true,
             Self::Concurrency => false,
+        }
+    }
+    /// The number of sub-windows that a window is counted in.
+    pub fn resolution(self) -> u32 {
+        match self {
+            Self::SlidingWindow { resolution, .. } => resolution,
+            Self::SlidingLog
+            | Self::FixedWindow
+            | Self::TokenBucket
+            | Self::LeakyBucket { .. }
+            | Self::Concurrency => 1,
+        }
+    }
+
+    /// True if a sub-window counts in full until it has left the window.
+    pub fn is_strict(self) -> bool {
+        match self {
+            Self::SlidingWindow { strict, .. } => strict,
+            Self::SlidingLog
+            | Self::FixedWindow
+            | Self::TokenBucket
+            | Self::LeakyBucket { .. }
+            | Self::Concurrency => false,
+        }
+    }
+
+    /// The longest delay of an admitted request, in ms; 0 if the algorithm delays none.
+    pub fn max_wait(self) -> u32 {
+        match self {
+            Self::LeakyBucket { max_wait } => max_wait,
+            Self::SlidingWindow { .. }
+            | Self::SlidingLog
+            | Self::FixedWindow
+            | Self::TokenBucket
+            | Self::Concurrency => 0,
         }
     }
 }

@@ -43,7 +43,7 @@ pub struct LeakyBucketState {
 
 /// The number of slots that begin within `max_wait`: the requests that can be admitted at once.
 pub fn capacity(quota: &Quota) -> u64 {
-    u64::from(quota.max_wait) * u64::from(quota.limit) / quota.window + 1
+    u64::from(quota.algorithm.max_wait()) * u64::from(quota.limit) / quota.window + 1
 }
 
 /// Decides on a charge of `cost` at `now` without charging it.
@@ -186,7 +186,7 @@ impl<'a> LeakyBucketView<'a> {
 
     /// `max_wait` in units.
     fn max_delay(&self) -> u64 {
-        u64::from(self.quota.max_wait) * self.rate
+        u64::from(self.quota.algorithm.max_wait()) * self.rate
     }
 
     /// The last position for the first of `cost` slots at which the last of them begins within `max_wait`.

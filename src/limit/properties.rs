@@ -19,7 +19,7 @@ pub(super) enum Event {
     Overdraw(u32),
 }
 
-/// Valid quotas of an algorithm.
+/// Valid quotas of an algorithm, whose own options are not used.
 pub(super) fn quotas(algorithm: Algorithm) -> impl Strategy<Value = Quota> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 50, 1_000, 10_000]);
@@ -27,12 +27,12 @@ pub(super) fn quotas(algorithm: Algorithm) -> impl Strategy<Value = Quota> {
     (1_u32..40, sub_windows, resolutions, waits, any::<bool>()).prop_map(
         move |(limit, s, resolution, wait, strict)| {
             let window = s * u64::from(resolution);
-            let sliding = algorithm == Algorithm::SlidingWindow;
-            Quota {
-                max_wait: if algorithm == Algorithm::LeakyBucket { wait } else { 0 },
-                strict: sliding && strict,
-                ..Quota::new(limit, window, if sliding { resolution } else { 1 })
-            }
+            let algorithm = match algorithm {
+                Algorithm::SlidingWindow { .. } => Algorithm::SlidingWindow { resolution, strict },
+                Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { max_wait: wait },
+                without_options => without_options,
+            };
+            Quota::new(limit, window, algorithm)
         },
     )
 }
@@ -59,13 +59,13 @@ pub(super) fn histories_of(
         ];
         let events = prop::collection::vec((later, event), 1..60);
         events.prop_map(move |events| {
-            (algorithm, quota, StoreTime::from_unix_ms(1_700_000_000_000 + start), events)
+            (quota.algorithm, quota, StoreTime::from_unix_ms(1_700_000_000_000 + start), events)
         })
     })
 }
 
 fn histories(corrected: bool) -> impl Strategy<Value = History> {
-    let all = prop::sample::select(Algorithm::ALL.to_vec());
+    let all = prop::sample::select(Algorithm::all(1, 0).to_vec());
     all.prop_flat_map(move |algorithm| histories_of(algorithm, corrected))
 }
 
@@ -152,7 +152,7 @@ proptest! {
             let end = simulation.state.expires_at(&simulation.quota);
             prop_assert!(decision.used == 0 || end >= decision.reset_at);
             prop_assert_eq!(decision.remaining > 0, simulation.decide_after(0, 1).admitted);
-            prop_assert!(decision.wait <= u64::from(simulation.quota.max_wait));
+            prop_assert!(decision.wait <= u64::from(simulation.quota.algorithm.max_wait()));
         }
         let end = simulation.state.expires_at(&simulation.quota).saturating_sub(simulation.now);
         let fresh = AlgorithmState::fresh(history.0).decide(&simulation.quota, simulation.now + end, 1);
@@ -249,7 +249,7 @@ proptest! {
         prop_assert_eq!(after.used, before.used + u64::from(cost));
         // A leaky bucket may have free slots before the overdrawn ones.
         let left = after.limit.saturating_sub(after.used);
-        let bucket = history.0 == Algorithm::LeakyBucket;
+        let bucket = history.0.takes_slot();
         prop_assert!(after.remaining == left || bucket && after.remaining > left);
         let end = simulation.state.expires_at(&simulation.quota) - simulation.now;
         prop_assert_eq!(simulation.decide_after(end, 0).used, 0);
@@ -261,7 +261,7 @@ proptest! {
         let before = simulation.decide_after(0, 1);
         simulation.quota.limit = limit;
         let after = simulation.decide_after(0, 1);
-        if history.0 == Algorithm::LeakyBucket {
+        if history.0.takes_slot() {
             // Slots are times: taken slots stay taken, to a ms. Free slots before them are dropped.
             prop_assert!(!(before.admitted && after.admitted) || after.wait + 1 >= before.wait);
         } else {
@@ -281,7 +281,7 @@ proptest! {
     fn a_small_step_back_changes_nothing(history in histories(false), back in 1_u64..=MAX_STEP_BACK) {
         let mut simulation = Simulation::run(&history);
         let Some(&(last, ..)) = simulation.admitted.last() else { return Ok(()) };
-        let leases = history.0 == Algorithm::Concurrency;
+        let leases = history.0.holds_permit();
         let back = if leases { back.min(simulation.quota.window / 4) } else { back };
         simulation.now = last;
         let at_last = simulation.decide_after(0, 1);
@@ -297,7 +297,7 @@ proptest! {
         // The record has moved back with the clock.
         let decision = simulation.state.decide(&simulation.quota, simulation.now, limit);
         let quota = &simulation.quota;
-        let longest = quota.window + quota.sub_window() + u64::from(quota.max_wait);
+        let longest = quota.window + quota.sub_window() + u64::from(quota.algorithm.max_wait());
         prop_assert!(decision.reset_at <= simulation.now + MAX_STEP_BACK + longest);
         if let Some(retry_at) = decision.retry_at {
             prop_assert!(retry_at <= simulation.now + MAX_STEP_BACK + longest);

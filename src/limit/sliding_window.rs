@@ -173,7 +173,7 @@ struct SlidingWindowView {
 impl SlidingWindowView {
     fn new(state: &SlidingWindowState, quota: &Quota, now: StoreTime) -> Self {
         let s = quota.sub_window();
-        let k = quota.resolution as usize;
+        let k = quota.algorithm.resolution() as usize;
         let index = now.periods_of(s);
         let start = sub_window_start(index, s);
         let shift = if state.updated_at >= start {
@@ -186,7 +186,8 @@ impl SlidingWindowView {
         let live = &counts[..(k - shift.min(k)).min(counts.len())];
         let full = live.iter().map(|&count| u64::from(count)).sum();
         let old = count_at(counts, shift, k);
-        let weighted = if quota.strict { old } else { weigh(old, start + s - now, s) };
+        let weighted =
+            if quota.algorithm.is_strict() { old } else { weigh(old, start + s - now, s) };
         Self { now, s, k, index, shift, full, old, weighted }
     }
 
@@ -306,7 +307,7 @@ impl SlidingWindowView {
             if old <= rest {
                 return Some(start.max(self.now));
             }
-            if quota.strict {
+            if quota.algorithm.is_strict() {
                 continue;
             }
             let offset = self.s - mul_div_floor(rest, self.s, old);

@@ -35,11 +35,11 @@ impl AlgorithmState {
     /// The record of a new caller.
     pub fn fresh(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindowState::default()),
+            Algorithm::SlidingWindow { .. } => Self::SlidingWindow(SlidingWindowState::default()),
             Algorithm::SlidingLog => Self::SlidingLog(Box::default()),
             Algorithm::FixedWindow => Self::FixedWindow(FixedWindowState::default()),
             Algorithm::TokenBucket => Self::TokenBucket(GcraState::default()),
-            Algorithm::LeakyBucket => Self::LeakyBucket(LeakyBucketState::default()),
+            Algorithm::LeakyBucket { .. } => Self::LeakyBucket(LeakyBucketState::default()),
             Algorithm::Concurrency => Self::Concurrency(ConcurrencyState::default()),
         }
     }

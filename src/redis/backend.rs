@@ -232,7 +232,7 @@ impl RedisBackend {
     ) -> Result<Verdict, RedisFailure> {
         let command = |script| self.scripts.peek(script, charges, now);
         let parse = |reply: &[i64]| {
-            let limits = charges.iter().map(|charge| charge.limit);
+            let limits = charges.iter().map(|charge| &**charge.limit);
             script::parse_verdict(limits, reply).ok_or(RedisFailure::Reply)
         };
         if let Layout::Fixed(shards) = &self.layout {

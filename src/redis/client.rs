@@ -113,7 +113,7 @@ impl RedisClient {
         deadline: Option<Uptime>,
     ) -> Result<Verdict, CallError> {
         let command = |script, now| self.backend.scripts.charge(script, charges, now);
-        let limits = || charges.iter().map(|charge| charge.limit);
+        let limits = || charges.iter().map(|charge| &**charge.limit);
         self.call(shard, command, |reply| script::parse_verdict(limits(), reply), deadline).await
     }
 
@@ -142,7 +142,7 @@ impl RedisClient {
         charges: &[Charge<'_>],
     ) -> Result<Verdict, RedisFailure> {
         let command = |script, now| self.backend.scripts.peek(script, charges, now);
-        let limits = || charges.iter().map(|charge| charge.limit);
+        let limits = || charges.iter().map(|charge| &**charge.limit);
         let verdict =
             self.call(shard, command, |reply| script::parse_verdict(limits(), reply), None);
         verdict.await.map_err(|error| error.failure)
@@ -185,7 +185,7 @@ impl RedisClient {
             Err(error) => error,
         };
         let Some(late) = late else { return Err(failure) };
-        let limits = adjustments.iter().map(|adjustment| adjustment.limit);
+        let limits = adjustments.iter().map(|adjustment| &**adjustment.limit);
         tokio::select! {
             verdict = late.verdict(limits) => verdict.ok_or(failure),
             () = self.wait_for_recovery(shard) => Err(failure),
@@ -198,7 +198,7 @@ impl RedisClient {
         adjustments: &[Adjustment<'_>],
     ) -> Result<Verdict, CallError> {
         let command = |script, now| self.backend.scripts.adjust(script, adjustments, now);
-        let limits = || adjustments.iter().map(|adjustment| adjustment.limit);
+        let limits = || adjustments.iter().map(|adjustment| &**adjustment.limit);
         self.call(shard, command, |reply| script::parse_verdict(limits(), reply), None).await
     }
 

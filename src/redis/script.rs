@@ -168,10 +168,21 @@ fn time_arg(now: Option<StoreTime>) -> u64 {
 
 /// Adds a limit's arguments: algorithm, cost, quota, window, resolution, option.
 fn push_limit(command: &mut Cmd, limit: &Limit, cost: u32) {
-    let Quota { limit: quota, window, resolution, max_wait, strict } = limit.quota;
-    let option = if limit.algorithm == Algorithm::LeakyBucket { max_wait } else { strict.into() };
-    command.arg(limit.algorithm.tag()).arg(cost);
-    command.arg(quota).arg(window).arg(resolution).arg(option);
+    let Quota { limit: quota, window, algorithm } = limit.quota;
+    command.arg(algorithm.tag()).arg(cost).arg(quota).arg(window);
+    command.arg(algorithm.resolution()).arg(option(algorithm));
+}
+
+/// The option of an algorithm that has one; otherwise 0.
+fn option(algorithm: Algorithm) -> u32 {
+    match algorithm {
+        Algorithm::SlidingWindow { strict, .. } => strict.into(),
+        Algorithm::LeakyBucket { max_wait } => max_wait,
+        Algorithm::SlidingLog
+        | Algorithm::FixedWindow
+        | Algorithm::TokenBucket
+        | Algorithm::Concurrency => 0,
+    }
 }
 
 /// The Redis key of a record: `NAMESPACE:{KEY}:LIMIT:FINGERPRINT`. The braces are a hash tag: in a Cluster,
@@ -224,7 +235,7 @@ fn parse_decision(limit: &Limit, fields: &[i64]) -> Option<Decision> {
     let &[admitted, remaining, used, reset_at, retry_at, wait] = fields else { return None };
     Some(Decision {
         admitted: admitted == 1,
-        limit: limit.capacity(),
+        limit: limit.quota.capacity(),
         remaining: u64::try_from(remaining).ok()?,
         used: u64::try_from(used).ok()?,
         reset_at: parse_time(reset_at)?,

@@ -372,6 +372,6 @@ impl ConfigReplay {
 /// True if a response with this status refunds the charge to this limit.
 fn is_refunded(policy: &LimitPolicy, status: u16) -> bool {
     // A log does not show which requests were in flight together, so each counts as ended before the next.
-    let is_released = policy.limit.algorithm.holds_permit();
+    let is_released = policy.limit.algorithm().holds_permit();
     is_released || policy.refund.contains(&status)
 }

@@ -18,7 +18,7 @@ impl<'a> LimitReport<'a> {
     /// limit that admits, because other requests may take its free permits at once.
     pub(super) fn advertised(self) -> Option<AdvertisedLimit<'a>> {
         let decided = self.outcome.decided()?;
-        let is_shown = self.limit.algorithm.is_predictable() || !decided.decision.admitted;
+        let is_shown = self.limit.algorithm().is_predictable() || !decided.decision.admitted;
         (self.limit.enforce && is_shown).then_some(AdvertisedLimit {
             limit: self.limit,
             cost: self.cost,

@@ -1,19 +1,6 @@
-//! Maps the configuration's algorithms to the limiter's.
+//! The names of algorithms in the configuration.
 
 use crate::config;
-use crate::limit::Algorithm;
-
-/// The limiter's algorithm.
-pub(super) fn compile(algorithm: config::Algorithm) -> Algorithm {
-    match algorithm {
-        config::Algorithm::SlidingLog => Algorithm::SlidingLog,
-        config::Algorithm::FixedWindow => Algorithm::FixedWindow,
-        config::Algorithm::TokenBucket => Algorithm::TokenBucket,
-        config::Algorithm::LeakyBucket => Algorithm::LeakyBucket,
-        config::Algorithm::SlidingWindow => Algorithm::SlidingWindow,
-        config::Algorithm::Concurrency => Algorithm::Concurrency,
-    }
-}
 
 /// The algorithm's name in the configuration.
 pub(super) fn name(algorithm: config::Algorithm) -> &'static str {

@@ -16,7 +16,7 @@ use super::section::Section;
 use super::tiers;
 use crate::config::{self, Config};
 use crate::identity::{CredentialSource, KeyPart, KeyPlan};
-use crate::limit::{Limit, LimitIdentity, Quota, leaky_bucket};
+use crate::limit::{Limit, LimitIdentity, Quota};
 
 /// Minimum lease of a concurrency permit, in ms. Leases are renewed every third of their duration, with a
 /// precision of 100 ms.
@@ -37,14 +37,14 @@ pub(super) fn compile(
         }
         let key = KeyPlan(limit.key.clone());
         let quota = quota(&section, limit);
-        check_algorithm_keys(&section, limit);
+        check_algorithm_keys(&section, limit, &quota);
         let identity = LimitIdentity::new(name.as_str(), fingerprint(limit));
         let base = Limit {
             on_failure: limit.on_failure,
-            lease_size: reserve::compile(&section, limit, config.store.redis.as_ref()),
+            lease_size: reserve::compile(&section, limit, &quota, config.store.redis.as_ref()),
             enforce: limit.enforce,
             index,
-            ..Limit::new(identity, algorithm::compile(limit.algorithm), quota)
+            ..Limit::new(identity, quota)
         };
         policy(&section, limit, &base, &key, sources)
     });
@@ -81,7 +81,7 @@ fn policy(
 }
 
 /// Reports keys that do not apply to the limit's algorithm.
-fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig) {
+fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) {
     use config::Algorithm::{LeakyBucket, SlidingWindow};
 
     if !section.can_read(&["algorithm"]) {
@@ -99,7 +99,7 @@ fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig) {
         let applies = !given || limit.algorithm == owner;
         section.at(key).ensure(applies, &what, &expected);
     }
-    if limit.algorithm == config::Algorithm::Concurrency {
+    if quota.algorithm.holds_permit() {
         check_concurrency(section, limit);
     }
 }
@@ -139,8 +139,7 @@ fn check_token_parts(section: &Section<'_>, key: &[KeyPart]) {
 /// Compiles the cost of a request; 1 if its header name is invalid.
 fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Cost {
     let at = section.at("cost");
-    let leaky = limit.algorithm == config::Algorithm::LeakyBucket;
-    let max_possible = if leaky { leaky_bucket::capacity(quota) } else { limit.quota.into() };
+    let max_possible = quota.capacity();
     let is_max_known = section.can_read(&QUOTA_KEYS);
     let max = limit.max_cost.map_or(max_possible, u64::from);
     if let Some(configured) = limit.max_cost {
@@ -156,7 +155,8 @@ fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Co
     let max = u32::try_from(max).unwrap_or(u32::MAX);
     match &limit.cost {
         config::CostConfig::Fixed(cost) => {
-            let bound = if leaky { "the slots within max_wait" } else { "the quota" };
+            let takes_slot = quota.algorithm.takes_slot();
+            let bound = if takes_slot { "the slots within max_wait" } else { "the quota" };
             let expected = format!("at most {bound}, {max_possible}: no request would be admitted");
             let is_valid = u64::from(*cost) <= max_possible || !is_max_known;
             at.ensure(is_valid, &format!("`{cost}`"), &expected);

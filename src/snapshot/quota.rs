@@ -2,7 +2,7 @@
 
 use super::section::Section;
 use crate::config;
-use crate::limit::{MAX_QUOTA_MILLIS, MAX_RESOLUTION, Quota, sliding_log};
+use crate::limit::{Algorithm, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Quota, sliding_log};
 
 /// Maximum quota of a `sliding_log` without a note. Its log takes up to 80 KB per key.
 const LARGE_LOG: u32 = 10_000;
@@ -20,22 +20,37 @@ pub(super) fn quota(section: &Section<'_>, limit: &config::LimitConfig) -> Quota
     }
     let quota = quota_of(limit, limit.quota);
     if divides(window, resolution) {
-        check_precision(section, &section.at("quota"), limit.algorithm, &quota);
+        check_precision(section, &section.at("quota"), &quota);
     }
     quota
 }
 
 /// The quota of `limit` with `number` units. Faulty settings are replaced so that later checks still work.
 fn quota_of(limit: &config::LimitConfig, number: u32) -> Quota {
-    let (window, resolution) = (limit.window.millis(), limit.resolution());
-    let resolution = if divides(window, resolution) { resolution } else { 1 };
-    let mut max_wait = 0;
-    if limit.algorithm == config::Algorithm::LeakyBucket {
-        let wait = limit.max_wait.unwrap_or(limit.window).millis();
-        let queue = limit.max_queue.map_or(u64::MAX, |max| queue_wait(max, window, number.into()));
-        max_wait = u32::try_from(wait.min(queue)).unwrap_or(u32::MAX);
-    }
-    Quota { max_wait, strict: limit.strict, ..Quota::new(number, window, resolution) }
+    let window = limit.window.millis();
+    let algorithm = match limit.algorithm {
+        config::Algorithm::SlidingWindow => {
+            let resolution = limit.resolution();
+            let resolution = if divides(window, resolution) { resolution } else { 1 };
+            Algorithm::SlidingWindow { resolution, strict: limit.strict }
+        }
+        config::Algorithm::SlidingLog => Algorithm::SlidingLog,
+        config::Algorithm::FixedWindow => Algorithm::FixedWindow,
+        config::Algorithm::TokenBucket => Algorithm::TokenBucket,
+        config::Algorithm::LeakyBucket => {
+            Algorithm::LeakyBucket { max_wait: max_wait(limit, number) }
+        }
+        config::Algorithm::Concurrency => Algorithm::Concurrency,
+    };
+    Quota::new(number, window, algorithm)
+}
+
+/// The longest delay, in ms, of a leaky bucket of `number` units.
+fn max_wait(limit: &config::LimitConfig, number: u32) -> u32 {
+    let wait = limit.max_wait.unwrap_or(limit.window).millis();
+    let window = limit.window.millis();
+    let queue = limit.max_queue.map_or(u64::MAX, |max| queue_wait(max, window, number.into()));
+    u32::try_from(wait.min(queue)).unwrap_or(u32::MAX)
 }
 
 /// The `max_wait`, in ms, that lets at most `max` requests wait: the delay of the last one if all arrive
@@ -47,44 +62,41 @@ fn queue_wait(max: u32, window: u64, number: u64) -> u64 {
 }
 
 /// Reports a quota that could not be counted exactly, and notes a large log.
-fn check_precision(
-    section: &Section<'_>,
-    at: &Section<'_>,
-    algorithm: config::Algorithm,
-    quota: &Quota,
-) {
+fn check_precision(section: &Section<'_>, at: &Section<'_>, quota: &Quota) {
     if !section.can_read(&QUOTA_KEYS) {
         return;
     }
     // Counters store each unit of the quota multiplied by this number of ms.
-    let (millis, alternative): (u64, _) = match algorithm {
-        config::Algorithm::SlidingWindow => {
+    let (millis, alternative): (u64, _) = match quota.algorithm {
+        Algorithm::SlidingWindow { .. } => {
             (quota.sub_window(), "shorter sub-windows (a higher resolution)")
         }
-        config::Algorithm::TokenBucket => (quota.window, "a shorter window"),
-        config::Algorithm::LeakyBucket => {
-            (quota.window.max(quota.max_wait.into()), "a shorter window and max_wait")
+        Algorithm::TokenBucket => (quota.window, "a shorter window"),
+        Algorithm::LeakyBucket { max_wait } => {
+            (quota.window.max(max_wait.into()), "a shorter window and max_wait")
         }
-        config::Algorithm::SlidingLog
-        | config::Algorithm::FixedWindow
-        | config::Algorithm::Concurrency => (1, ""),
+        Algorithm::SlidingLog => {
+            check_log(section, at, quota);
+            (1, "")
+        }
+        Algorithm::FixedWindow | Algorithm::Concurrency => (1, ""),
     };
     let max = MAX_QUOTA_MILLIS / millis;
     if u64::from(quota.limit) > max {
         let what = format!("`{}`, too large to count exactly", quota.limit);
         at.fault(what, &format!("at most {max}, or {alternative}"));
     }
-    if algorithm == config::Algorithm::SlidingLog {
-        let fits = quota.window <= sliding_log::MAX_WINDOW;
-        let longest = format!("at most {}h", sliding_log::MAX_WINDOW / 3_600_000);
-        let window = section.at("window");
-        window.ensure(fits, "too long for sliding_log", &longest);
-        if quota.limit > LARGE_LOG {
-            let what =
-                format!("`{}` with sliding_log: up to 8 bytes per unit and key", quota.limit);
-            let expected = format!("at most {LARGE_LOG}, or sliding_window with `strict: true`");
-            at.note(what, &expected);
-        }
+}
+
+/// Reports a log whose window is too long, and notes one that may grow large.
+fn check_log(section: &Section<'_>, at: &Section<'_>, quota: &Quota) {
+    let fits = quota.window <= sliding_log::MAX_WINDOW;
+    let longest = format!("at most {}h", sliding_log::MAX_WINDOW / 3_600_000);
+    section.at("window").ensure(fits, "too long for sliding_log", &longest);
+    if quota.limit > LARGE_LOG {
+        let what = format!("`{}` with sliding_log: up to 8 bytes per unit and key", quota.limit);
+        let expected = format!("at most {LARGE_LOG}, or sliding_window with `strict: true`");
+        at.note(what, &expected);
     }
 }
 
@@ -112,7 +124,7 @@ pub(super) fn alternative_quota(
     configured: &config::LimitConfig,
     number: u32,
 ) -> Quota {
-    let quota = Quota { limit: number, ..quota_of(configured, number) };
-    check_precision(section, at, configured.algorithm, &quota);
+    let quota = quota_of(configured, number);
+    check_precision(section, at, &quota);
     quota
 }

@@ -3,13 +3,14 @@
 use super::algorithm;
 use super::section::Section;
 use crate::config;
-use crate::limit::{LeaseSize, MAX_LEASED_UNITS};
+use crate::limit::{LeaseSize, MAX_LEASED_UNITS, Quota};
 
 /// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `redis` has the
 /// counters, if it is some.
 pub(super) fn compile(
     section: &Section<'_>,
     limit: &config::LimitConfig,
+    quota: &Quota,
     redis: Option<&config::Redis>,
 ) -> LeaseSize {
     let at = section.at("reserve");
@@ -19,7 +20,7 @@ pub(super) fn compile(
     if !section.can_read(&["algorithm", "quota", "cost"]) {
         return LeaseSize::Off;
     }
-    if !algorithm::compile(limit.algorithm).can_lease() {
+    if !quota.algorithm.can_lease() {
         let what = format!(
             "`{}` with {}, {}",
             limit.reserve,

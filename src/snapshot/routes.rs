@@ -202,7 +202,8 @@ fn check_delays(section: &Section<'_>, route: &config::RouteConfig, definitions:
     for name in &route.limits {
         let Some(policy) = definitions.limits.get(name.as_str()) else { continue };
         let tiers = policy.tiers.iter().filter_map(|tier| tier.limit.as_ref());
-        let waits = tiers.chain([&policy.limit]).map(|limit| u64::from(limit.quota.max_wait));
+        let waits =
+            tiers.chain([&policy.limit]).map(|limit| u64::from(limit.algorithm().max_wait()));
         let longest = waits.max().unwrap_or(0);
         let limit = section.root().at("limits").entry(name);
         let is_known = section.can_read(&["request_timeout", "name"])

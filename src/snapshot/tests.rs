@@ -99,14 +99,14 @@ fn every_algorithm_has_its_own_fingerprint() {
     let mut fingerprints = std::collections::BTreeSet::new();
     for name in ["sliding_window", "sliding_log", "fixed_window", "token_bucket"] {
         let limit = of(&format!("{{algorithm: {name}, quota: 5, window: 10s}}"));
-        assert_eq!(limit.algorithm.tag(), name);
+        assert_eq!(limit.algorithm().tag(), name);
         let whole = limit.quota.sub_window() == 10_000;
         assert_eq!(whole, name != "sliding_window");
         assert!(fingerprints.insert(limit.identity.fingerprint()));
     }
     let (lax, strict) =
         (of("{quota: 5, window: 10s}"), of("{quota: 5, window: 10s, strict: true}"));
-    assert!(strict.quota.strict && !lax.quota.strict);
+    assert!(strict.algorithm().is_strict() && !lax.algorithm().is_strict());
     assert_eq!(
         lax.identity.fingerprint(),
         strict.identity.fingerprint(),
@@ -128,8 +128,9 @@ fn max_queue_bounds_the_number_of_slots() {
     }
     let fast = of("quota: 10000, window: 1s, max_queue: 25");
     assert_eq!(leaky_bucket::capacity(&fast), 20 + 1, "rounded down to whole ms");
-    assert_eq!(of("quota: 5, window: 10s").max_wait, 10_000, "as long as the window");
-    assert_eq!(of("quota: 5, window: 10s, max_wait: 3s, max_queue: 100").max_wait, 3_000);
+    assert_eq!(of("quota: 5, window: 10s").algorithm.max_wait(), 10_000, "as long as the window");
+    let quota = of("quota: 5, window: 10s, max_wait: 3s, max_queue: 100");
+    assert_eq!(quota.algorithm.max_wait(), 3_000);
 }
 
 #[test]
@@ -405,7 +406,7 @@ proptest! {
         if let Some(Ok(snapshot)) = loaded.ok().map(|loaded| Snapshot::compile(&loaded)) {
             let quota = snapshot.limits[0].limit.quota;
             prop_assert!(quota.limit > 0 && quota.sub_window() > 0);
-            prop_assert_eq!(quota.sub_window() * u64::from(quota.resolution), window);
+            prop_assert_eq!(quota.sub_window() * u64::from(quota.algorithm.resolution()), window);
             let product = u128::from(quota.limit) * u128::from(quota.sub_window());
             prop_assert!(product <= u128::from(MAX_QUOTA_MILLIS));
         }

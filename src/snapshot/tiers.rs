@@ -24,8 +24,7 @@ pub(super) fn compile(
             config::TierQuota::Units(units) => units,
         };
         let quota = alternative_quota(section, &at.at("quota"), configured, units);
-        let capacity = Limit { quota, ..limit.clone() }.capacity();
-        if u64::from(limit.cost) > capacity
+        if u64::from(limit.cost) > quota.capacity()
             && section.can_read(&QUOTA_KEYS)
             && section.can_read(&["cost"])
         {

@@ -188,7 +188,7 @@ impl CorrectionSender {
     pub(super) fn push_unsent(&self, adjustments: &[Adjustment<'_>], failure: RedisFailure) {
         if matches!(failure, RedisFailure::Open | RedisFailure::Server) {
             let owned = |adjustment: &Adjustment<'_>| {
-                (Arc::new(adjustment.limit.clone()), adjustment.key, adjustment.change)
+                (Arc::clone(adjustment.limit), adjustment.key, adjustment.change)
             };
             self.push(adjustments.iter().map(owned), CorrectionReason::Request);
         }
@@ -215,7 +215,7 @@ impl CorrectionSender {
     /// stay used beyond the `Retry-After` that the client got, because a hung Redis dates the charge when it
     /// wakes up.
     pub(super) fn undo_late_charge(&self, reply: LateReply, charges: &[Charge<'_>]) {
-        let owned = |charge: &Charge<'_>| (Arc::new(charge.limit.clone()), charge.key, charge.cost);
+        let owned = |charge: &Charge<'_>| (Arc::clone(charge.limit), charge.key, charge.cost);
         let charges: Vec<_> = charges.iter().map(owned).collect();
         let sender = self.clone();
         let undo = async move {

@@ -165,7 +165,7 @@ impl DenyCache {
 
     /// True if denials of this limit are cached: it enforces, and its algorithm allows caching.
     pub fn is_cacheable(limit: &Limit) -> bool {
-        limit.enforce && limit.algorithm.has_cacheable_denials()
+        limit.enforce && limit.algorithm().has_cacheable_denials()
     }
 
     /// Caches a decision of the store if it is a denial that is still in force when it is received. It

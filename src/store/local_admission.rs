@@ -119,9 +119,9 @@ impl LocalAdmission {
         if self.leases.refund_or_mark_for_return(limit, key, now, cost, self.clock.monotonic()) {
             return;
         }
-        let change = Change::Refund { charged_at: now, cost: charge.cost };
-        let limit = Arc::new(charge.limit.clone());
-        self.corrections.push([(limit, charge.key, change)], CorrectionReason::Request);
+        let change = Change::Refund { charged_at: now, cost };
+        let correction = (Arc::clone(limit), key, change);
+        self.corrections.push([correction], CorrectionReason::Request);
     }
 
     /// Drops the cached denials of a record that was adjusted at the store.
@@ -178,7 +178,7 @@ impl LocalAdmission {
         let (reply_sender, reply_receiver) = oneshot::channel();
         let source = LeaseOrigin {
             leases: Arc::clone(&self.leases),
-            limit: charge.limit.clone(),
+            limit: Arc::clone(charge.limit),
             key: charge.key,
             cost: charge.cost,
             clock: self.clock.clone(),
@@ -288,7 +288,7 @@ impl FetchTask {
 /// The lease from which a request's units come, and into which they are put back.
 struct LeaseOrigin {
     leases: Arc<QuotaLeases>,
-    limit: Limit,
+    limit: Arc<Limit>,
     key: Key,
     cost: u32,
     clock: Clock,

@@ -20,7 +20,7 @@ use crate::{
     clock::StoreTime,
     limit::{
         Adjustment, Algorithm, Charge, Decision, DecisionSource, Key, Limit, Quota, StoreDecision,
-        Verdict, leaky_bucket,
+        Verdict,
     },
 };
 
@@ -233,25 +233,36 @@ fn nonzero_record_id(limit: &Limit, key: Key) -> u128 {
 }
 
 /// The share of a quota that one of `gateways` enforces by itself, for a request of `cost`.
-fn share(quota: u32, cost: u32, gateways: u32) -> u32 {
-    match gateways {
-        0 | 1 => quota,
-        // At least `cost`: a smaller share would refuse the request at any time, without a retry time.
-        _ => quota.div_ceil(gateways).max(cost).min(quota),
+fn share(quota: Quota, cost: u32, gateways: u32) -> Quota {
+    if gateways <= 1 {
+        return quota;
+    }
+    let limit = quota.limit.div_ceil(gateways);
+    match quota.algorithm {
+        Algorithm::LeakyBucket { max_wait } => {
+            let max_wait = max_wait.max(added_wait(&quota, limit, cost));
+            Quota { limit, algorithm: Algorithm::LeakyBucket { max_wait }, ..quota }
+        }
+        Algorithm::SlidingWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::FixedWindow
+        | Algorithm::TokenBucket
+        | Algorithm::Concurrency => {
+            // At least `cost`: a smaller share would refuse the request at any time, without a retry time.
+            Quota { limit: limit.max(cost).min(quota.limit), ..quota }
+        }
     }
 }
 
-/// The share of a leaky bucket's rate. Raises `max_wait` so that a request of `cost` that fits into the whole
-/// bucket also fits into an empty share. The request's last slot may then begin after the configured
+/// The `max_wait`, in ms, that an empty share of `rate` needs for a request of `cost` that fits into the
+/// whole bucket; 0 if it does not fit. The request's last slot may then begin after the configured
 /// `max_wait`; the request waits only for its first slot, which begins in time.
-fn leaky_share(quota: Quota, cost: u32, gateways: u32) -> Quota {
-    let rate = quota.limit.div_ceil(gateways);
-    if u64::from(cost) > leaky_bucket::capacity(&quota) {
-        return Quota { limit: rate, ..quota };
+fn added_wait(quota: &Quota, rate: u32, cost: u32) -> u32 {
+    if u64::from(cost) > quota.capacity() {
+        return 0;
     }
     let last = (u64::from(cost.max(1)) - 1) * quota.window;
-    let max_wait = u32::try_from(last.div_ceil(rate.into())).unwrap_or(u32::MAX);
-    Quota { limit: rate, max_wait: quota.max_wait.max(max_wait), ..quota }
+    u32::try_from(last.div_ceil(rate.into())).unwrap_or(u32::MAX)
 }
 
 /// The total cost that a request charges to the record of `charge`.
@@ -264,14 +275,9 @@ fn total_cost(charges: &[Charge<'_>], charge: &Charge<'_>) -> u32 {
 impl RecordCharge {
     /// The charge of one record, with a share of the quota that is large enough for `min_cost`.
     fn new(charge: &Charge<'_>, min_cost: u32, gateways: u32) -> Self {
-        let quota = charge.limit.quota;
-        let quota = match charge.limit.algorithm {
-            _ if gateways <= 1 => quota,
-            Algorithm::LeakyBucket => leaky_share(quota, min_cost, gateways),
-            _ => Quota { limit: share(quota.limit, min_cost, gateways), ..quota },
-        };
+        let Limit { quota, enforce, .. } = **charge.limit;
+        let quota = share(quota, min_cost, gateways);
         let id = nonzero_record_id(charge.limit, charge.key);
-        let Limit { algorithm, enforce, .. } = *charge.limit;
-        Self { id, algorithm, quota, cost: charge.cost, enforce }
+        Self { id, quota, cost: charge.cost, enforce }
     }
 }

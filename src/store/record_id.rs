@@ -42,6 +42,6 @@ pub(crate) fn shared_record_id(limit: &Limit, key: Key) -> u128 {
 /// A distinct number for each quota of a record. Only sliding windows are strict, and their `max_wait` is 0,
 /// so the complement marks a strict quota without a collision.
 fn quota_id(quota: &Quota) -> u64 {
-    let number = u64::from(quota.limit) << 32 | u64::from(quota.max_wait);
-    if quota.strict { !number } else { number }
+    let number = u64::from(quota.limit) << 32 | u64::from(quota.algorithm.max_wait());
+    if quota.algorithm.is_strict() { !number } else { number }
 }

@@ -263,7 +263,7 @@ impl ShardFanout<'_> {
         let refunds = charged.filter_map(|(charge, outcome)| {
             let charged_at = outcome.admitted()?.charged_at();
             let change = Change::Refund { charged_at, cost: charge.cost };
-            Some((Arc::new(charge.limit.clone()), charge.key, change))
+            Some((Arc::clone(charge.limit), charge.key, change))
         });
         self.corrections.push(refunds, CorrectionReason::Request);
     }

@@ -42,7 +42,9 @@
 //!     }
 //! }
 //!
-//! let limit = Limit { lease_size: LeaseSize::Units(9), ..Limit::new(LimitIdentity::new("example", 1), Algorithm::FixedWindow, Quota::new(100, 1_000, 1)) };
+//! let quota = Quota::new(100, 1_000, Algorithm::FixedWindow);
+//! let limit = Limit::new(LimitIdentity::new("example", 1), quota);
+//! let limit = Arc::new(Limit { lease_size: LeaseSize::Units(9), ..limit });
 //! let registry = Arc::new(LeaseRegistry::default());
 //! let sent = MonotonicTime::from_ms(1);
 //! assert!(registry.take(&limit, Key(7), 1, sent).is_none());

@@ -3,6 +3,8 @@
 mod bounds;
 mod world;
 
+use std::sync::Arc;
+
 use testkit::random::SplitMix64;
 use tidegate::limit::{Algorithm, LeaseSize, Limit, LimitIdentity, Quota};
 
@@ -15,7 +17,7 @@ struct Plan {
     gateways: usize,
     /// True if the first gateway gets nine of ten requests.
     is_skewed: bool,
-    limit: Limit,
+    limit: Arc<Limit>,
     keys: usize,
     /// The largest cost of a request.
     max_cost: u32,
@@ -40,8 +42,8 @@ struct Plan {
     has_bound: bool,
 }
 
-fn limit(algorithm: Algorithm, quota: Quota, lease_size: LeaseSize) -> Limit {
-    Limit { lease_size, ..Limit::new(LimitIdentity::new("simulated", 1), algorithm, quota) }
+fn limit(quota: Quota, lease_size: LeaseSize) -> Arc<Limit> {
+    Arc::new(Limit { lease_size, ..Limit::new(LimitIdentity::new("simulated", 1), quota) })
 }
 
 impl Plan {
@@ -49,15 +51,18 @@ impl Plan {
     fn of(seed: u64) -> Self {
         let mut rng = SplitMix64(seed);
         let window = [600, 1_200, 3_000][rng.below(3) as usize];
-        let (algorithm, resolution) = match rng.below(4) {
-            0 => (Algorithm::FixedWindow, 1),
-            1 => (Algorithm::SlidingWindow, 1),
-            _ => (Algorithm::SlidingWindow, 6),
+        let resolution = match rng.below(4) {
+            0 => None,
+            1 => Some(1),
+            _ => Some(6),
         };
         let most = [10, 100, 300][rng.below(3) as usize];
         let quota = 1 + rng.below(most) as u32;
-        let strict = algorithm == Algorithm::SlidingWindow && rng.one_in(3);
-        let quota = Quota { strict, ..Quota::new(quota, window, resolution) };
+        let algorithm = match resolution {
+            None => Algorithm::FixedWindow,
+            Some(resolution) => Algorithm::SlidingWindow { resolution, strict: rng.one_in(3) },
+        };
+        let quota = Quota::new(quota, window, algorithm);
         let lease_size = match rng.below(2) {
             0 => LeaseSize::Auto,
             _ => LeaseSize::Units(1 + rng.below(20) as u32),
@@ -66,7 +71,7 @@ impl Plan {
             seed,
             gateways: 1 + rng.below(20) as usize,
             is_skewed: rng.one_in(3),
-            limit: limit(algorithm, quota, lease_size),
+            limit: limit(quota, lease_size),
             keys: 1 + rng.below(3) as usize,
             max_cost: [1, 1, 3, 12][rng.below(4) as usize],
             requests: 300,
@@ -115,11 +120,11 @@ const LARGE: u32 = 100_000;
 /// A demand of 1.3 quotas in one window.
 fn overload(gateways: usize, is_skewed: bool, quota: u32, lease_size: LeaseSize) -> Plan {
     let requests = quota as usize * 13 / 10;
-    let quota = Quota::new(quota, 60_000, 6);
+    let quota = Quota::sliding(quota, 60_000, 6);
     Plan {
         gateways,
         is_skewed,
-        limit: limit(Algorithm::SlidingWindow, quota, lease_size),
+        limit: limit(quota, lease_size),
         keys: 1,
         max_cost: 1,
         requests,

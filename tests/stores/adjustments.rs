@@ -6,7 +6,7 @@ use testkit::{
     wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
 use tidegate::{
-    limit::{Algorithm, Change, Charge, Key, Limit, OnFailure, Verdict},
+    limit::{Change, Charge, Key, Limit, OnFailure, Verdict},
     redis::RedisFailure,
     store::{Correction, CounterStore, StoreHandle},
 };
@@ -15,7 +15,7 @@ use crate::support::{
     charge, clock, eventually, gateway, limit, limits_of_each_algorithm, now, wait_for_outage,
 };
 
-async fn used(counter_store: &CounterStore, limit: &Limit) -> u64 {
+async fn used(counter_store: &CounterStore, limit: &Arc<Limit>) -> u64 {
     let peeked =
         counter_store.peek(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
     peeked.decision(0).used
@@ -25,7 +25,7 @@ async fn used(counter_store: &CounterStore, limit: &Limit) -> u64 {
 async fn charge_while_redis_hangs(
     redis: &RedisServer,
     handle: &StoreHandle,
-    limits: &[Limit],
+    limits: &[Arc<Limit>],
 ) -> Vec<bool> {
     // Without a connection, nothing would be sent.
     let verdict = handle.charge(&[charge(&limit("connected", 10), 98)], now()).await;
@@ -65,7 +65,7 @@ async fn a_late_charge_of_a_refused_request_is_refunded() {
     let (counter_store, handle) = gateway(&redis);
     let mut limits = limits_of_each_algorithm();
     for limit in &mut limits {
-        limit.on_failure = OnFailure::Closed;
+        Arc::make_mut(limit).on_failure = OnFailure::Closed;
     }
     assert_eq!(charge_while_redis_hangs(&redis, &handle, &limits).await, [false; 6]);
     for limit in &limits {
@@ -77,11 +77,11 @@ async fn a_late_charge_of_a_refused_request_is_refunded() {
 }
 
 /// A refund of the unit of `limit` that `verdict` charged.
-fn refund(limit: &Limit, verdict: &Verdict) -> Correction {
+fn refund(limit: &Arc<Limit>, verdict: &Verdict) -> Correction {
     let charged_at = verdict.decided_at() + verdict.decision(0).wait;
     let change = Change::Refund { charged_at, cost: 1 };
     Correction {
-        limit: Arc::new(limit.clone()),
+        limit: Arc::clone(limit),
         key: Key(1),
         change,
         source: verdict.decided(0).expect("a decision").source,
@@ -121,9 +121,8 @@ async fn adjustments_of_several_workers_keep_their_order() {
     let redis = RedisServer::start();
     let (counter_store, handle) = gateway(&redis);
     let workers = [handle, counter_store.worker(), counter_store.worker()];
-    let bucket = limits_of_each_algorithm()
-        .into_iter()
-        .find(|limit| limit.algorithm == Algorithm::LeakyBucket);
+    let bucket =
+        limits_of_each_algorithm().into_iter().find(|limit| limit.algorithm().takes_slot());
     let bucket = bucket.expect("one of each");
     let mut refunds = Vec::new();
     for at in 0..39 {

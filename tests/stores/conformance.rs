@@ -16,23 +16,24 @@ use tidegate::{
 use crate::support::{NOW, counter_store, limit};
 
 /// For each algorithm a limit of ten a minute; for the sliding window also a strict one.
-fn limits() -> Vec<Limit> {
-    let ten = Quota::new(10, 60_000, 1);
-    let strict = Quota { resolution: 6, strict: true, ..ten };
-    // Ten slots, six seconds apart, are within 54 s.
-    let leaky = Quota { max_wait: 54_000, ..ten };
-    let lax = Quota { resolution: 6, ..ten };
+fn limits() -> Vec<Arc<Limit>> {
     let shapes = [
-        ("lax", Algorithm::SlidingWindow, lax),
-        ("strict", Algorithm::SlidingWindow, strict),
-        ("log", Algorithm::SlidingLog, ten),
-        ("fixed", Algorithm::FixedWindow, ten),
-        ("token", Algorithm::TokenBucket, ten),
-        ("leaky", Algorithm::LeakyBucket, leaky),
-        ("concurrency", Algorithm::Concurrency, ten),
+        ("lax", Algorithm::SlidingWindow { resolution: 6, strict: false }),
+        ("strict", Algorithm::SlidingWindow { resolution: 6, strict: true }),
+        ("log", Algorithm::SlidingLog),
+        ("fixed", Algorithm::FixedWindow),
+        ("token", Algorithm::TokenBucket),
+        // Ten slots, six seconds apart, are within 54 s.
+        ("leaky", Algorithm::LeakyBucket { max_wait: 54_000 }),
+        ("concurrency", Algorithm::Concurrency),
     ];
-    let compile = |(name, algorithm, quota)| Limit { algorithm, quota, ..limit(name, 1) };
-    shapes.map(compile).into()
+    let shaped = |(name, algorithm)| {
+        Arc::new(Limit {
+            quota: Quota::new(10, 60_000, algorithm),
+            ..Limit::clone(&limit(name, 1))
+        })
+    };
+    shapes.map(shaped).into()
 }
 
 /// The place of the counters.
@@ -47,7 +48,7 @@ struct Fixture {
     counter_store: Arc<CounterStore>,
     handle: StoreHandle,
     clock: Clock,
-    limit: Limit,
+    limit: Arc<Limit>,
     /// True if the limit delays requests; the others count them in a window.
     delays: bool,
     /// The limit and the store, for assertion messages.
@@ -80,7 +81,7 @@ impl Fixture {
 
     /// Changes the quota, as a reload does.
     fn reloaded(mut self, quota: u32) -> Self {
-        self.limit.quota.limit = quota;
+        Arc::make_mut(&mut self.limit).quota.limit = quota;
         self
     }
 
@@ -104,7 +105,7 @@ async fn for_every_store(check: impl AsyncFn(Fixture)) {
             let label = format!("{} in {place:?}", limit.name());
             let handle = counter_store.worker();
             let limit = limit.clone();
-            let delays = matches!(limit.algorithm, Algorithm::LeakyBucket);
+            let delays = limit.algorithm().takes_slot();
             check(Fixture { counter_store, handle, clock, limit, delays, label }).await;
         }
         let _: String = redis.command(&["FLUSHALL"]);
@@ -153,10 +154,13 @@ async fn refused_requests_are_not_charged() {
 #[tokio::test]
 async fn a_refusal_by_the_narrow_limit_does_not_charge_the_broad_one() {
     for_every_store(async |fixture| {
-        let broad = Limit {
+        let broad = Arc::new(Limit {
             quota: Quota { limit: 5_000, ..fixture.limit.quota },
-            ..Limit { identity: LimitIdentity::new("broad", 0xfeed), ..fixture.limit.clone() }
-        };
+            ..Limit {
+                identity: LimitIdentity::new("broad", 0xfeed),
+                ..Limit::clone(&fixture.limit)
+            }
+        });
         let both = [Charge { limit: &broad, key: Key(2), cost: 1 }, fixture.charge(1)];
         for _ in 0..10 {
             assert!(fixture.handle.charge(&both, NOW).await.unwrap().admitted, "{}", fixture.label);
@@ -184,10 +188,10 @@ async fn a_reload_keeps_the_usage() {
         let used = fixture.peek().await.used;
         for quota in [20, 5, 10] {
             // The same counters under the quota after a reload.
-            let limit = Limit {
+            let limit = Arc::new(Limit {
                 quota: Quota { limit: quota, ..fixture.limit.quota },
-                ..fixture.limit.clone()
-            };
+                ..Limit::clone(&fixture.limit)
+            });
             let charges = [Charge { limit: &limit, ..fixture.charge(1) }];
             let after = fixture
                 .handle

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _};
 use tidegate::{
@@ -61,31 +63,39 @@ struct AdmittedCharge {
     cost: u32,
 }
 
-fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
+/// The algorithm, strict or not if it is a sliding window.
+fn with_strictness(algorithm: Algorithm, strict: bool) -> Algorithm {
+    match algorithm {
+        Algorithm::SlidingWindow { resolution, .. } => {
+            Algorithm::SlidingWindow { resolution, strict }
+        }
+        other => other,
+    }
+}
+
+fn any_limits() -> impl Strategy<Value = Vec<Arc<Limit>>> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 12, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 333, 1_000, 10_000, 3_600_000]);
-    let algorithms = prop::sample::select(Algorithm::ALL.to_vec());
     let quota = prop_oneof![8 => 1_u32..30, 1 => 1_000_000_u32..=u32::MAX / 4];
     let waits = prop_oneof![Just(0_u32), 1_u32..100, 1_u32..100_000];
     let enforced = prop::bool::weighted(0.7);
-    let one = (algorithms, quota, sub_windows, resolutions, waits, any::<bool>(), enforced);
+    let one = (0_usize..6, quota, sub_windows, resolutions, waits, any::<bool>(), enforced);
     prop::collection::vec(one, 1..5).prop_map(|all| {
-        type One = (Algorithm, u32, u64, u32, u32, bool, bool);
+        type One = (usize, u32, u64, u32, u32, bool, bool);
         let compile = |(index, one): (usize, One)| {
             let (algorithm, quota, sub_window, resolution, max_wait, strict, enforce) = one;
-            let window = sub_window * u64::from(resolution);
-            let resolution = if algorithm == Algorithm::SlidingWindow { resolution } else { 1 };
-            let most = MAX_QUOTA_MILLIS / u64::max(window / u64::from(resolution), max_wait.into());
-            let quota = u32::try_from(most).unwrap_or(u32::MAX).min(quota);
-            let max_wait = if algorithm == Algorithm::LeakyBucket { max_wait } else { 0 };
-            let quota = Quota { limit: quota, window, resolution, max_wait, strict };
-            Limit { algorithm, quota, enforce, ..limit(&format!("limit-{index}"), 1) }
+            let algorithm =
+                with_strictness(Algorithm::all(resolution, max_wait)[algorithm], strict);
+            let mut quota = Quota::new(quota, sub_window * u64::from(resolution), algorithm);
+            let most = MAX_QUOTA_MILLIS / quota.sub_window().max(max_wait.into());
+            quota.limit = u32::try_from(most).unwrap_or(u32::MAX).min(quota.limit);
+            Arc::new(Limit { quota, enforce, ..Limit::clone(&limit(&format!("limit-{index}"), 1)) })
         };
         all.into_iter().enumerate().map(compile).collect()
     })
 }
 
-fn any_steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
+fn any_steps(limits: &[Arc<Limit>]) -> impl Strategy<Value = Vec<Step>> + use<> {
     let count = limits.len();
     let scale = limits.iter().map(|limit| limit.quota.window / 7 + 1).max().unwrap_or(1);
     let largest = limits.iter().map(|limit| limit.quota.limit).max().unwrap_or(1);
@@ -131,7 +141,7 @@ fn any_steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
     )
 }
 
-fn any_sequence() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
+fn any_sequence() -> impl Strategy<Value = (Vec<Arc<Limit>>, Vec<Step>)> {
     any_limits().prop_flat_map(|limits| {
         let steps = any_steps(&limits);
         (Just(limits), steps)
@@ -154,9 +164,9 @@ struct StorePair<'a> {
 }
 
 impl StorePair<'_> {
-    fn request(&mut self, limits: &[Limit], requested: &[ChargeStep]) -> TestCaseResult {
+    fn request(&mut self, limits: &[Arc<Limit>], requested: &[ChargeStep]) -> TestCaseResult {
         let charge = |step: &ChargeStep| {
-            let limit: &Limit = &limits[step.limit];
+            let limit: &Arc<Limit> = &limits[step.limit];
             Charge { limit, key: Key(self.first_caller + step.caller), cost: step.cost }
         };
         let charges: Vec<Charge<'_>> = requested.iter().map(charge).collect();
@@ -183,7 +193,7 @@ impl StorePair<'_> {
         Ok(())
     }
 
-    fn adjust(&mut self, limits: &[Limit], requested: &[AdjustStep]) -> TestCaseResult {
+    fn adjust(&mut self, limits: &[Arc<Limit>], requested: &[AdjustStep]) -> TestCaseResult {
         let mut requested = requested.to_vec();
         let change = |step: &mut AdjustStep| match step.kind {
             AdjustKind::RefundAdmitted { nth } if self.admitted.is_empty() => {
@@ -201,7 +211,8 @@ impl StorePair<'_> {
             }
             AdjustKind::RefundUnmade { ms_ago, cost } => {
                 // A leaky bucket's slots are in the future.
-                let max_wait = limits.iter().map(|limit| u64::from(limit.quota.max_wait)).max();
+                let max_wait =
+                    limits.iter().map(|limit| u64::from(limit.algorithm().max_wait())).max();
                 let latest = self.now + max_wait.unwrap_or(0) / 2;
                 Change::Refund { charged_at: latest.minus_ms(ms_ago), cost }
             }
@@ -209,7 +220,7 @@ impl StorePair<'_> {
         };
         let changes: Vec<Change> = requested.iter_mut().map(change).collect();
         let adjustment = |(step, &change): (&AdjustStep, &Change)| {
-            let limit: &Limit = &limits[step.limit];
+            let limit: &Arc<Limit> = &limits[step.limit];
             Adjustment { limit, key: Key(self.first_caller + step.caller), change }
         };
         let adjustments: Vec<Adjustment<'_>> =
@@ -223,16 +234,19 @@ impl StorePair<'_> {
         Ok(())
     }
 
-    fn run(&mut self, limits: &mut [Limit], steps: &[Step]) -> TestCaseResult {
+    fn run(&mut self, limits: &mut [Arc<Limit>], steps: &[Step]) -> TestCaseResult {
         for step in steps {
             match step {
                 Step::SetBack { by } => self.now -= *by,
                 Step::Request { delay, .. } | Step::Adjust { delay, .. } => self.now += *delay,
                 &Step::Reload { limit, quota, max_wait, strict } => {
-                    let limit = &mut limits[limit];
-                    let delays = limit.algorithm == Algorithm::LeakyBucket;
-                    let max_wait = if delays { max_wait } else { 0 };
-                    limit.quota = Quota { limit: quota, max_wait, strict, ..limit.quota };
+                    let old = limits[limit].quota;
+                    let algorithm = match with_strictness(old.algorithm, strict) {
+                        Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { max_wait },
+                        other => other,
+                    };
+                    let quota = Quota { limit: quota, algorithm, ..old };
+                    Arc::make_mut(&mut limits[limit]).quota = quota;
                 }
             }
             self.clock.set(self.now);
@@ -286,12 +300,12 @@ fn the_largest_quotas_are_exact_in_lua() {
         let counter_store = counter_store(&redis, clock.clone());
         let handle = counter_store.worker();
         let memory = MemoryStore::new(1_000);
-        for algorithm in Algorithm::ALL {
-            for max_wait in [0, 7, (1 << 20) - 1] {
+        for max_wait in [0, 7, (1 << 20) - 1] {
+            for algorithm in Algorithm::all(1, max_wait) {
                 // Just below MAX_QUOTA_MILLIS: 2^32 - 1 times 2^20 - 1 ms.
-                let quota = Quota { max_wait, ..Quota::new(u32::MAX, (1 << 20) - 1, 1) };
+                let quota = Quota::new(u32::MAX, (1 << 20) - 1, algorithm);
                 let name = format!("{}-{max_wait}", algorithm.tag());
-                let limit = Limit { algorithm, quota, ..limit(&name, 1) };
+                let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(&name, 1)) });
                 for (step, cost) in
                     [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)]
                 {
@@ -350,13 +364,16 @@ fn long_records_decide_alike() {
     let handle = runtime.block_on(async { counter_store.worker() });
     let caller = std::cell::Cell::new(0_u128);
     let config = ProptestConfig { cases: 8, max_shrink_iters: 200, ..ProptestConfig::default() };
-    let long = vec![Algorithm::SlidingLog, Algorithm::Concurrency, Algorithm::LeakyBucket];
+    let long = vec![
+        Algorithm::SlidingLog,
+        Algorithm::Concurrency,
+        Algorithm::LeakyBucket { max_wait: 2_000 },
+    ];
     let long = prop::sample::select(long);
     proptest!(config, |(steps in any_long_steps(), quota in 200_u32..4_000, algorithm in long)| {
         caller.set(caller.get() + 1);
-        let max_wait = if algorithm == Algorithm::LeakyBucket { 2_000 } else { 0 };
-        let quota = Quota { max_wait, ..Quota::new(quota, 3_000, 1) };
-        let limits = [Limit { algorithm, quota, ..limit(algorithm.tag(), 1) }];
+        let quota = Quota::new(quota, 3_000, algorithm);
+        let limits = [Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 1)) })];
         let mut pair = StorePair {
             runtime: &runtime,
             clock: &clock,

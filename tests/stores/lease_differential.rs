@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::{
     redis_server::RedisServer,
@@ -18,24 +20,26 @@ struct AcquireCall {
     ago: u64,
 }
 
-fn any_limit() -> impl Strategy<Value = Limit> {
-    let leasable = [Algorithm::SlidingWindow, Algorithm::FixedWindow];
+fn any_limit() -> impl Strategy<Value = Arc<Limit>> {
     let one = (
-        prop::sample::select(leasable.to_vec()),
+        any::<bool>(),
         prop_oneof![8 => 1_u32..60, 1 => 1_000_000_u32..40_000_000],
         prop::sample::select(vec![1_u64, 7, 1_000, 10_000]),
         prop::sample::select(vec![1_u32, 2, 6, 60]),
         any::<bool>(),
     );
-    one.prop_map(|(algorithm, quota, sub_window, resolution, strict)| {
+    one.prop_map(|(is_fixed, quota, sub_window, resolution, strict)| {
         let window = sub_window * u64::from(resolution);
-        let resolution = if algorithm == Algorithm::SlidingWindow { resolution } else { 1 };
-        let quota = Quota { strict, ..Quota::new(quota, window, resolution) };
-        Limit { algorithm, quota, ..limit("leased", 1) }
+        let sliding = Algorithm::SlidingWindow { resolution, strict };
+        let algorithm = if is_fixed { Algorithm::FixedWindow } else { sliding };
+        Arc::new(Limit {
+            quota: Quota::new(quota, window, algorithm),
+            ..Limit::clone(&limit("leased", 1))
+        })
     })
 }
 
-fn any_calls(limit: &Limit) -> impl Strategy<Value = Vec<AcquireCall>> + use<> {
+fn any_calls(limit: &Arc<Limit>) -> impl Strategy<Value = Vec<AcquireCall>> + use<> {
     let (sub_window, quota) = (limit.quota.sub_window(), limit.quota.limit);
     let delay =
         prop_oneof![3 => 0..=sub_window / 3, 2 => 0..=sub_window * 2, 1 => 0..=sub_window * 70];
@@ -57,7 +61,7 @@ fn any_calls(limit: &Limit) -> impl Strategy<Value = Vec<AcquireCall>> + use<> {
     prop::collection::vec(call, 1..40)
 }
 
-fn any_sequence() -> impl Strategy<Value = (Limit, Vec<AcquireCall>)> {
+fn any_sequence() -> impl Strategy<Value = (Arc<Limit>, Vec<AcquireCall>)> {
     any_limit().prop_flat_map(|limit| {
         let calls = any_calls(&limit);
         (Just(limit), calls)
@@ -67,12 +71,12 @@ fn any_sequence() -> impl Strategy<Value = (Limit, Vec<AcquireCall>)> {
 /// The reply of the script.
 fn grant_in_lua(
     caller: &mut ScriptCaller,
-    limit: &Limit,
+    limit: &Arc<Limit>,
     run: u64,
     now: StoreTime,
     demand: &UnitDemand,
 ) -> Vec<i64> {
-    let Limit { algorithm, quota, .. } = limit;
+    let Quota { limit: quota, window, algorithm } = limit.quota;
     let mut command = caller.command();
     command
         .arg(1)
@@ -80,8 +84,9 @@ fn grant_in_lua(
         .arg(now.as_unix_ms())
         .arg(algorithm.tag())
         .arg(demand.minimum)
-        .arg(quota.limit);
-    command.arg(quota.window).arg(quota.resolution).arg(u8::from(quota.strict)).arg(demand.needed);
+        .arg(quota);
+    command.arg(window).arg(algorithm.resolution()).arg(u8::from(algorithm.is_strict()));
+    command.arg(demand.needed);
     command
         .arg(demand.extra)
         .arg(demand.extra_divisor)
@@ -93,7 +98,7 @@ fn grant_in_lua(
 /// The grant of the Rust implementation, in the format of the script's reply.
 fn grant_in_rust(
     state: &mut AlgorithmState,
-    limit: &Limit,
+    limit: &Arc<Limit>,
     now: StoreTime,
     demand: &UnitDemand,
 ) -> Vec<i64> {
@@ -122,10 +127,10 @@ fn rust_and_lua_grant_alike() {
 fn assert_same_grants(
     caller: &mut ScriptCaller,
     run: u64,
-    limit: &Limit,
+    limit: &Arc<Limit>,
     calls: &[AcquireCall],
 ) -> TestCaseResult {
-    let (mut state, mut now) = (AlgorithmState::fresh(limit.algorithm), NOW);
+    let (mut state, mut now) = (AlgorithmState::fresh(limit.algorithm()), NOW);
     for AcquireCall { delay, demand, ago } in calls {
         now += *delay;
         let demand = UnitDemand {

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use testkit::{
@@ -15,12 +15,15 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::support::{charge, clock, eventually, gateway, limit, now, options, rejected_writes};
 
-fn with_policy(name: &str, quota: u32, on_failure: OnFailure, index: usize) -> Limit {
-    Limit { on_failure, index, ..limit(name, quota) }
+fn with_policy(name: &str, quota: u32, on_failure: OnFailure, index: usize) -> Arc<Limit> {
+    Arc::new(Limit { on_failure, index, ..Limit::clone(&limit(name, quota)) })
 }
 
 /// Charges one unit while the clock stands still, so that a request that waits for a timeout waits forever.
-async fn charge_before_timeout(handle: &StoreHandle, limit: &Limit) -> Result<Verdict, StoreError> {
+async fn charge_before_timeout(
+    handle: &StoreHandle,
+    limit: &Arc<Limit>,
+) -> Result<Verdict, StoreError> {
     let charges = [charge(limit, 1)];
     let outcome = tokio::time::timeout(TIMEOUT, handle.charge(&charges, now())).await;
     outcome.expect("no wait for a timeout")
@@ -35,7 +38,7 @@ async fn wait_for_timeout<T>(redis: &RedisServer, call: impl Future<Output = T>)
 }
 
 /// Charges one unit. Panics if the decision has to wait.
-fn charge_at_once(handle: &StoreHandle, limit: &Limit) -> Verdict {
+fn charge_at_once(handle: &StoreHandle, limit: &Arc<Limit>) -> Verdict {
     let outcome = handle.charge(&[charge(limit, 1)], now()).now_or_never();
     outcome.expect("a decision at once").expect("a local policy")
 }
@@ -272,7 +275,7 @@ async fn the_local_share_divides_the_quota_by_the_last_gateway_count() {
 #[tokio::test]
 async fn a_local_share_admits_at_least_one_request() {
     let (handle, _stop) = one_of_two_gateways_without_redis().await;
-    let expensive = Limit { cost: 8, ..limit("expensive", 10) };
+    let expensive = Arc::new(Limit { cost: 8, ..Limit::clone(&limit("expensive", 10)) });
     let decide = async || {
         let charges = [Charge { cost: 8, ..charge(&expensive, 1) }];
         handle.charge(&charges, now()).await.unwrap()

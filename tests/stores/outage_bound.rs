@@ -102,7 +102,7 @@ impl Fleet {
 
     /// Charges one unit after the other at a gateway, at most `most`, until one is refused. Returns how many
     /// were admitted.
-    async fn spend(&self, gateway: u32, limit: &Limit, most: u32) -> u32 {
+    async fn spend(&self, gateway: u32, limit: &Arc<Limit>, most: u32) -> u32 {
         for admitted in 0..most {
             let handle = &self.gateways[gateway as usize].1;
             let verdict = handle.charge(&[charge(limit, 1)], now()).await.expect("a local policy");
@@ -114,19 +114,22 @@ impl Fleet {
     }
 
     /// The units that Redis counts.
-    async fn used(&self, limit: &Limit) -> u64 {
-        let plain = Limit { lease_size: LeaseSize::Off, ..limit.clone() };
+    async fn used(&self, limit: &Arc<Limit>) -> u64 {
+        let plain = Arc::new(Limit { lease_size: LeaseSize::Off, ..Limit::clone(&limit) });
         let free = [Charge { cost: 0, ..charge(&plain, 1) }];
         self.gateways[0].0.peek(&free).await.expect("Redis").decision(0).used
     }
 }
 
 /// A limit of each algorithm with windows of a week, so that nothing expires or refills meanwhile.
-fn weekly_limits() -> Vec<Limit> {
+fn weekly_limits() -> Vec<Arc<Limit>> {
     let mut limits = limits_of_each_algorithm();
     for limit in &mut limits {
-        limit.quota.window *= 100;
-        limit.quota.max_wait *= 100;
+        let quota = &mut Arc::make_mut(limit).quota;
+        quota.window *= 100;
+        if let Algorithm::LeakyBucket { max_wait } = &mut quota.algorithm {
+            *max_wait *= 100;
+        }
     }
     limits
 }
@@ -138,7 +141,7 @@ async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
     let fleet = Fleet::start().await;
     let limits = weekly_limits();
     for limit in &limits {
-        let all = limit.capacity() as u32;
+        let all = limit.quota.capacity() as u32;
         assert_eq!(fleet.spend(0, limit, all).await, all, "{}", limit.name());
     }
     for (number, outage) in
@@ -156,7 +159,7 @@ async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
     }
     for limit in &limits {
         eventually(&format!("Redis counts its own of {}", limit.name()), async || {
-            fleet.used(limit).await == limit.capacity()
+            fleet.used(limit).await == limit.quota.capacity()
         })
         .await;
         assert_eq!(fleet.spend(1, limit, u32::MAX).await, 0, "{}", limit.name());
@@ -164,10 +167,10 @@ async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
 }
 
 /// What one of three gateways admits of a limit of 100 at once.
-fn local_share(limit: &Limit) -> u32 {
-    match limit.algorithm {
+fn local_share(limit: &Arc<Limit>) -> u32 {
+    match limit.algorithm() {
         // The wait is two fifths of the window.
-        Algorithm::LeakyBucket => SHARE * 2 / 5 + 1,
+        Algorithm::LeakyBucket { .. } => SHARE * 2 / 5 + 1,
         _ => SHARE,
     }
 }
@@ -191,7 +194,7 @@ async fn corrections_of_local_charges_do_not_reach_redis() {
     fleet.bring_back(Outage::Hang).await;
     for (limit, charged_at) in limits.iter().zip(slots) {
         // The slot of a leaky bucket has passed by then.
-        let refunded = u64::from(limit.algorithm != Algorithm::LeakyBucket);
+        let refunded = u64::from(!limit.algorithm().takes_slot());
         let changes = [
             (Change::Overdraw { cost: 4 }, 5),
             (Change::Refund { charged_at, cost: 1 }, 5 - refunded),
@@ -212,16 +215,17 @@ type Admission = (u64, Option<usize>);
 #[tokio::test]
 async fn in_every_window_each_store_admits_no_more_than_its_own_bound() {
     let fleet = Fleet::start().await;
-    let quota = Quota::new(30, 4_000, 1);
     let shapes = [
-        ("window", Algorithm::SlidingWindow, Quota { resolution: 4, ..quota }),
-        ("strict", Algorithm::SlidingWindow, Quota { resolution: 4, strict: true, ..quota }),
-        ("log", Algorithm::SlidingLog, quota),
-        ("fixed", Algorithm::FixedWindow, quota),
-        ("token", Algorithm::TokenBucket, quota),
-        ("leaky", Algorithm::LeakyBucket, Quota { max_wait: 2_000, ..quota }),
+        ("window", Algorithm::SlidingWindow { resolution: 4, strict: false }),
+        ("strict", Algorithm::SlidingWindow { resolution: 4, strict: true }),
+        ("log", Algorithm::SlidingLog),
+        ("fixed", Algorithm::FixedWindow),
+        ("token", Algorithm::TokenBucket),
+        ("leaky", Algorithm::LeakyBucket { max_wait: 2_000 }),
     ];
-    let shaped = |(name, algorithm, quota)| Limit { algorithm, quota, ..limit(name, 1) };
+    let shaped = |(name, algorithm)| {
+        Arc::new(Limit { quota: Quota::new(30, 4_000, algorithm), ..Limit::clone(&limit(name, 1)) })
+    };
     let limits = shapes.map(shaped);
     let mut admitted: Vec<Vec<Admission>> = vec![Vec::new(); limits.len()];
     let (mut rng, mut lost) = (SplitMix64(7), None);
@@ -261,12 +265,12 @@ async fn in_every_window_each_store_admits_no_more_than_its_own_bound() {
 }
 
 /// Asserts the bound of the algorithm for each store, and that outages did admit more than the quota.
-fn assert_bounds(limit: &Limit, admitted: &[Admission]) {
+fn assert_bounds(limit: &Arc<Limit>, admitted: &[Admission]) {
     // Any interval as long as the window; for the buckets, whose rate the share divides, the burst beside it.
-    let bound = |quota: usize| match limit.algorithm {
-        Algorithm::SlidingWindow if limit.quota.strict => quota,
+    let bound = |quota: usize| match limit.algorithm() {
+        Algorithm::SlidingWindow { strict: true, .. } => quota,
         Algorithm::SlidingLog => quota,
-        Algorithm::LeakyBucket => quota + 1,
+        Algorithm::LeakyBucket { .. } => quota + 1,
         _ => 2 * quota,
     };
     let within = |from: usize, of: &[u64]| {

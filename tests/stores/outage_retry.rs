@@ -1,7 +1,7 @@
 //! A client that is alone on its key and waits for the requested time is admitted, even if Redis was lost and
 //! came back meanwhile. In real time, because a hung Redis dates late calls by its own clock.
 
-use std::{cell::Cell, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
@@ -27,20 +27,19 @@ const LATE_KEY: u128 = 2;
 const SETTLED: Duration = Duration::from_millis(400);
 
 /// For each algorithm limits of six and of one in each window. No wait is promised of `concurrency`.
-fn limits() -> Vec<Limit> {
-    let quota = |limit| Quota::new(limit, WINDOW, 1);
+fn limits() -> Vec<Arc<Limit>> {
     let shapes = [
-        ("window", Algorithm::SlidingWindow, Quota { resolution: 4, ..quota(6) }),
-        ("strict", Algorithm::SlidingWindow, Quota { resolution: 4, strict: true, ..quota(6) }),
-        ("log", Algorithm::SlidingLog, quota(6)),
-        ("fixed", Algorithm::FixedWindow, quota(6)),
-        ("token", Algorithm::TokenBucket, quota(6)),
-        ("leaky", Algorithm::LeakyBucket, Quota { max_wait: 900, ..quota(6) }),
+        ("window", Algorithm::SlidingWindow { resolution: 4, strict: false }),
+        ("strict", Algorithm::SlidingWindow { resolution: 4, strict: true }),
+        ("log", Algorithm::SlidingLog),
+        ("fixed", Algorithm::FixedWindow),
+        ("token", Algorithm::TokenBucket),
+        ("leaky", Algorithm::LeakyBucket { max_wait: 900 }),
     ];
     let shape = |limit_of: u32| {
-        shapes.map(|(name, algorithm, quota)| {
-            let quota = Quota { limit: limit_of, ..quota };
-            Limit { algorithm, quota, ..limit(&format!("{name}-{limit_of}"), 1) }
+        shapes.map(|(name, algorithm)| {
+            let quota = Quota::new(limit_of, WINDOW, algorithm);
+            Arc::new(Limit { quota, ..Limit::clone(&limit(&format!("{name}-{limit_of}"), 1)) })
         })
     };
     [shape(6), shape(1)].concat()
@@ -68,7 +67,7 @@ struct Seen {
 }
 
 impl Gateway {
-    async fn decide(&self, limit: &Limit, key: u128) -> (Decision, StoreTime, bool) {
+    async fn decide(&self, limit: &Arc<Limit>, key: u128) -> (Decision, StoreTime, bool) {
         let charges = [charge(limit, key)];
         let verdict =
             self.handle.charge(&charges, self.clock.store_time()).await.expect("a policy");
@@ -77,7 +76,7 @@ impl Gateway {
 
     /// Sends requests until one is refused; waits `Retry-After` or until the reset, in turn; and again. The
     /// client of [`LATE_KEY`] begins when Redis hangs, so that its first charge is made late.
-    async fn client(&self, limit: &Limit, key: u128) -> Seen {
+    async fn client(&self, limit: &Arc<Limit>, key: u128) -> Seen {
         let mut seen = Seen::default();
         while key == LATE_KEY && !self.is_lost.get() {
             self.clock.sleep(Duration::from_millis(5)).await;

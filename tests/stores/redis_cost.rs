@@ -36,19 +36,19 @@ fn a_full_log_of_100_000_never_blocks_redis() {
     let redis = RedisServer::start();
     let mut script_caller = ScriptCaller::for_charges(&redis.url());
     let caller = &mut script_caller;
-    let (log, quota) = (Algorithm::SlidingLog, Quota::new(QUOTA, 200_000, 1));
+    let quota = Quota::new(QUOTA, 200_000, Algorithm::SlidingLog);
     // One charge per ms: the largest number of entries.
     let times: Vec<_> = (0..u64::from(QUOTA)).map(|ms| (NOW + ms, 1)).collect();
     let (first, last) = times.split_at(times.len() - MEASUREMENTS * FILLING_CHARGES);
     let filled = caller.cost_of(|caller| {
-        assert_eq!(caller.charge("log", log, &quota, first), first.len() as u64);
+        assert_eq!(caller.charge("log", &quota, first), first.len() as u64);
     });
     // The mean of many charges.
     assert!(filled.micros / filled.calls < MAX_MICROS, "{filled:?}");
     assert_cheaper(MAX_MICROS / 4, "a charge of an almost full log", |n| {
         let some = &last[n * FILLING_CHARGES..][..FILLING_CHARGES];
         caller.cost_of(|caller| {
-            assert_eq!(caller.charge("log", log, &quota, some), FILLING_CHARGES as u64);
+            assert_eq!(caller.charge("log", &quota, some), FILLING_CHARGES as u64);
         })
     });
     let memory = caller.memory_usage("log");
@@ -57,12 +57,12 @@ fn a_full_log_of_100_000_never_blocks_redis() {
     let end = NOW + u64::from(QUOTA);
     assert_cheap("a refusal", |_| {
         caller.cost_of(|caller| {
-            assert_eq!(caller.charge("log", log, &quota, &[(end, 1); 200]), 0);
+            assert_eq!(caller.charge("log", &quota, &[(end, 1); 200]), 0);
         })
     });
     assert_cheap("a refusal of a large cost", |n| {
         caller.cost_of(|caller| {
-            assert_eq!(caller.charge("log", log, &quota, &[(end, 50_000 + n as u32)]), 0);
+            assert_eq!(caller.charge("log", &quota, &[(end, 50_000 + n as u32)]), 0);
         })
     });
     // All but the last thousand entries expire at once.
@@ -71,7 +71,7 @@ fn a_full_log_of_100_000_never_blocks_redis() {
         let copy = format!("copy-{n}");
         let _: u64 = redis.command(&["COPY", "log", &copy]);
         caller.cost_of(|caller| {
-            assert_eq!(caller.charge(&copy, log, &quota, &[(later, 1)]), 1);
+            assert_eq!(caller.charge(&copy, &quota, &[(later, 1)]), 1);
         })
     });
     assert!(caller.memory_usage("copy-0") < 12_000, "expired entries take no memory");
@@ -79,12 +79,12 @@ fn a_full_log_of_100_000_never_blocks_redis() {
         let copy = format!("other-{n}");
         let _: u64 = redis.command(&["COPY", "log", &copy]);
         caller.cost_of(|caller| {
-            assert_eq!(caller.charge(&copy, log, &quota, &[(end + quota.window, 1)]), 1);
+            assert_eq!(caller.charge(&copy, &quota, &[(end + quota.window, 1)]), 1);
         })
     });
     assert_cheap("a charge of 0 when almost all has expired", |_| {
         caller.cost_of(|caller| {
-            assert_eq!(caller.charge("log", log, &quota, &[(later, 0)]), 1);
+            assert_eq!(caller.charge("log", &quota, &[(later, 0)]), 1);
         })
     });
 }
@@ -94,14 +94,14 @@ fn refunds_leave_no_entries_of_a_log_behind() {
     let redis = RedisServer::start();
     let mut charges = ScriptCaller::for_charges(&redis.url());
     let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
-    let (log, quota) = (Algorithm::SlidingLog, Quota::new(1_000, 60_000, 1));
+    let quota = Quota::new(1_000, 60_000, Algorithm::SlidingLog);
     // One charge per ms, each refunded while later ones are in flight: more than fit into a block of the
     // record.
     for in_flight in [0, 1, 300] {
         let key = format!("log-{in_flight}");
         for now in NOW..NOW + 3_000 {
-            assert_eq!(charges.charge(&key, log, &quota, &[(now, 1)]), 1);
-            refunds.refund(&key, log, &quota, now, &[(now - in_flight, 1)]);
+            assert_eq!(charges.charge(&key, &quota, &[(now, 1)]), 1);
+            refunds.refund(&key, &quota, now, &[(now - in_flight, 1)]);
         }
         let memory = charges.memory_usage(&key);
         assert!(memory < 500 + in_flight * 9, "{memory} bytes for {in_flight} entries");
@@ -116,18 +116,18 @@ fn the_cost_of_a_slot_is_independent_of_the_slots_held() {
     let redis = RedisServer::start();
     let mut charges = ScriptCaller::for_charges(&redis.url());
     let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
-    let (slots, quota) = (Algorithm::Concurrency, Quota::new(QUOTA, 30_000, 1));
+    let quota = Quota::new(QUOTA, 30_000, Algorithm::Concurrency);
     let mut cost_with_slots_held = |key: &str, held: u64| {
         let taken: Vec<_> = (0..held).map(|n| (NOW + n, 1)).collect();
-        assert_eq!(charges.charge(key, slots, &quota, &taken), held);
+        assert_eq!(charges.charge(key, &quota, &taken), held);
         let (mut now, mut shortest) = (NOW + held, u64::MAX);
         for _ in 0..MEASUREMENTS {
             let batch: Vec<_> = (0..SLOT_CHARGES as u64).map(|n| (now + n, 1)).collect();
             now += SLOT_CHARGES as u64;
             let charge = charges.cost_of(|caller| {
-                assert_eq!(caller.charge(key, slots, &quota, &batch), SLOT_CHARGES as u64);
+                assert_eq!(caller.charge(key, &quota, &batch), SLOT_CHARGES as u64);
             });
-            let refund = refunds.cost_of(|caller| caller.refund(key, slots, &quota, now, &batch));
+            let refund = refunds.cost_of(|caller| caller.refund(key, &quota, now, &batch));
             shortest = shortest.min(charge.micros + refund.micros);
         }
         (shortest, charges.memory_usage(key))

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _, wait::while_clock_advances};
 use tidegate::{
     clock::StoreTime,
@@ -11,8 +13,12 @@ use crate::support::{
 };
 
 /// A limit of 20 a day, so that nothing expires.
-fn daily_limit(name: &str, lease_size: LeaseSize) -> Limit {
-    Limit { quota: Quota::new(20, 86_400_000, 1), lease_size, ..limit(name, 1) }
+fn daily_limit(name: &str, lease_size: LeaseSize) -> Arc<Limit> {
+    Arc::new(Limit {
+        quota: Quota::sliding(20, 86_400_000, 1),
+        lease_size,
+        ..Limit::clone(&limit(name, 1))
+    })
 }
 
 #[tokio::test]
@@ -67,7 +73,10 @@ async fn a_gateway_that_missed_resets_clears_its_deny_cache() {
     let redis = RedisServer::start();
     let fleet = [counter_store(&redis, clock()), counter_store(&redis, clock())];
     let handle = fleet[1].worker();
-    let limit = Limit { quota: Quota::new(1, 86_400_000, 1), ..limit("daily", 1) };
+    let limit = Arc::new(Limit {
+        quota: Quota::sliding(1, 86_400_000, 1),
+        ..Limit::clone(&limit("daily", 1))
+    });
     let decide =
         async || handle.charge(&[charge(&limit, 1)], StoreTime::ZERO).await.expect("Redis decides");
     assert!(decide().await.admitted && !decide().await.admitted);
@@ -102,7 +111,7 @@ async fn an_unanswered_reset_changes_nothing_locally() {
     wait_for_outage(&counter_store, &handle).await;
     assert!(admits(&counted).await);
 
-    let all = [&blocked, &leased, &counted];
+    let all = [&*blocked, &*leased, &*counted];
     let reset = counter_store.reset(&all, Key(1));
     assert!(while_clock_advances(&clock(), reset).await.0.is_err());
     assert!(!admits(&blocked).await, "Redis had refused it");

@@ -16,22 +16,17 @@ use tidegate::{
 pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// `quota` units a minute, in sub-windows of 10 s.
-pub(crate) fn limit(name: &str, quota: u32) -> Limit {
-    Limit::new(
-        LimitIdentity::new(name, 0xfeed),
-        Algorithm::SlidingWindow,
-        Quota::new(quota, 60_000, 6),
-    )
+pub(crate) fn limit(name: &str, quota: u32) -> Arc<Limit> {
+    Arc::new(Limit::new(LimitIdentity::new(name, 0xfeed), Quota::sliding(quota, 60_000, 6)))
 }
 
 /// A limit of each algorithm, with windows so long that nothing expires meanwhile.
-pub(crate) fn limits_of_each_algorithm() -> Vec<Limit> {
-    let compile = |algorithm: Algorithm| {
-        let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
-        let quota = Quota { max_wait: 2_400_000, ..Quota::new(100, 6_000_000, resolution) };
-        Limit { algorithm, quota, ..limit(algorithm.tag(), 100) }
+pub(crate) fn limits_of_each_algorithm() -> Vec<Arc<Limit>> {
+    let shaped = |algorithm: Algorithm| {
+        let quota = Quota::new(100, 6_000_000, algorithm);
+        Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 100)) })
     };
-    Algorithm::ALL.into_iter().map(compile).collect()
+    Algorithm::all(6, 2_400_000).into_iter().map(shaped).collect()
 }
 
 thread_local! {
@@ -55,7 +50,7 @@ pub(crate) async fn eventually(what: &str, condition: impl AsyncFnMut() -> bool)
     while_clock_advances(&clock(), eventually_async(what, condition)).await;
 }
 
-pub(crate) fn charge(limit: &Limit, key: u128) -> Charge<'_> {
+pub(crate) fn charge(limit: &Arc<Limit>, key: u128) -> Charge<'_> {
     Charge { limit, key: Key(key), cost: 1 }
 }
 

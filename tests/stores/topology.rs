@@ -3,7 +3,7 @@ use std::sync::Arc;
 use testkit::{options::redis_options, redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Charge, Limit, Verdict},
+    limit::{Algorithm, Charge, Limit, Quota, Verdict},
     redis::{ShardUrls, Topology},
     store::{CounterStore, StoreHandle},
 };
@@ -40,7 +40,7 @@ async fn decide(handle: &StoreHandle, charges: &[Charge<'_>]) -> Verdict {
 }
 
 /// Waits until Redis decides for the key.
-async fn wait_for_redis(what: &str, handle: &StoreHandle, limit: &Limit, key: u128) {
+async fn wait_for_redis(what: &str, handle: &StoreHandle, limit: &Arc<Limit>, key: u128) {
     eventually(what, async || !decide(handle, &[charge(limit, key)]).await.is_fallback()).await;
 }
 
@@ -69,12 +69,14 @@ async fn key_on_each_server<const N: usize>(
 
 /// Checks for each algorithm that exactly the capacity is admitted.
 async fn assert_every_algorithm(handle: &StoreHandle, key: u128) {
-    for algorithm in Algorithm::ALL {
-        let limit = Limit { algorithm, ..crate::support::limit(algorithm.tag(), 5) };
-        for turn in 0..=limit.capacity() {
+    for algorithm in Algorithm::all(6, 0) {
+        let quota = Quota::new(5, 60_000, algorithm);
+        let limit =
+            Arc::new(Limit { quota, ..Limit::clone(&crate::support::limit(algorithm.tag(), 5)) });
+        for turn in 0..=quota.capacity() {
             let verdict = decide(handle, &[charge(&limit, key)]).await;
             assert!(!verdict.is_fallback(), "{algorithm:?}");
-            assert_eq!(verdict.admitted, turn < limit.capacity(), "{algorithm:?} at {turn}");
+            assert_eq!(verdict.admitted, turn < quota.capacity(), "{algorithm:?} at {turn}");
         }
     }
 }

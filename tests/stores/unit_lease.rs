@@ -49,30 +49,30 @@ impl LeaseGateway {
     }
 
     /// Charges caller 1 one unit.
-    async fn charge_one(&self, limit: &Limit) -> Decision {
+    async fn charge_one(&self, limit: &Arc<Limit>) -> Decision {
         self.charge_cost(limit, 1).await
     }
 
     /// Charges caller 1 this cost.
-    async fn charge_cost(&self, limit: &Limit, cost: u32) -> Decision {
+    async fn charge_cost(&self, limit: &Arc<Limit>, cost: u32) -> Decision {
         self.decide(&[Charge { cost, ..charge(limit, 1) }]).await.decision(0)
     }
 
     /// Refunds a unit charged at that time. Returns the state after it.
-    async fn refund(&self, limit: &Limit, charged_at: StoreTime) -> Decision {
+    async fn refund(&self, limit: &Arc<Limit>, charged_at: StoreTime) -> Decision {
         let change = Change::Refund { charged_at, cost: 1 };
         let adjustment = Adjustment { limit, key: Key(1), change };
         self.handle.adjust(&[adjustment], DecisionSource::Store, NOW).await.decision(0)
     }
 
     /// The usage of caller 1 in Redis.
-    async fn used(&self, limit: &Limit) -> u64 {
+    async fn used(&self, limit: &Arc<Limit>) -> u64 {
         self.used_by(limit, 1).await
     }
 
-    async fn used_by(&self, limit: &Limit, key: u128) -> u64 {
+    async fn used_by(&self, limit: &Arc<Limit>, key: u128) -> u64 {
         // With `reserve`, a peek counts local units as remaining.
-        let plain = Limit { lease_size: LeaseSize::Off, ..limit.clone() };
+        let plain = Arc::new(Limit { lease_size: LeaseSize::Off, ..Limit::clone(&limit) });
         let peeked = self.counter_store.peek(&[charge(&plain, key)]).await.expect("a Redis");
         peeked.decision(0).used
     }
@@ -93,9 +93,9 @@ async fn return_idle(gateway: &LeaseGateway, clock: &Clock) {
 }
 
 /// A limit with a reserve of `units`; without one if that is 0.
-fn leased_limit(name: &str, quota: u32, units: u32) -> Limit {
+fn leased_limit(name: &str, quota: u32, units: u32) -> Arc<Limit> {
     let lease_size = if units > 0 { LeaseSize::Units(units) } else { LeaseSize::Off };
-    Limit { lease_size, ..limit(name, quota) }
+    Arc::new(Limit { lease_size, ..Limit::clone(&limit(name, quota)) })
 }
 
 /// Number of script calls at Redis, including peeks.

@@ -508,7 +508,7 @@ impl LimitExplanation {
         let parts = values.parts.into_iter();
         Self {
             name: limit.name().to_string(),
-            algorithm: limit.algorithm.tag(),
+            algorithm: limit.algorithm().tag(),
             quota: limit.quota.limit,
             window_ms: limit.quota.window,
             cost,

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::StoreTime;
+use crate::{clock::StoreTime, limit::Algorithm};
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
@@ -133,7 +133,7 @@ proptest! {
         limit in 1_u32..12, steps in steps()
     ) {
         let mut simulation = Simulation {
-            quota: Quota::new(limit, WINDOW, 1),
+            quota: Quota::new(limit, WINDOW, Algorithm::Concurrency),
             state: ConcurrencyState::default(),
             monotonic: 0,
             clock: NOW,
@@ -167,7 +167,8 @@ proptest! {
 #[test]
 fn a_renewal_after_the_clock_was_set_back_counts_once() {
     for back in [0, 100, 4_999, 5_001, 60_000, 1_000_000_000] {
-        let (quota, mut state) = (Quota::new(10, WINDOW, 1), ConcurrencyState::default());
+        let (quota, mut state) =
+            (Quota::new(10, WINDOW, Algorithm::Concurrency), ConcurrencyState::default());
         let taken: Vec<StoreTime> = (0..5).map(|n| NOW + 200 * n).collect();
         for &at in &taken {
             assert!(admit(&mut state, &quota, at, 1).admitted);
@@ -185,7 +186,7 @@ fn a_renewal_after_the_clock_was_set_back_counts_once() {
 
 #[test]
 fn a_record_has_at_most_65_groups() {
-    let quota = Quota::new(100_000, 30_000, 1);
+    let quota = Quota::new(100_000, 30_000, Algorithm::Concurrency);
     let mut state = ConcurrencyState::default();
     for n in 0..200_000 {
         charge(&mut state, &quota, NOW + n, 1);

@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::StoreTime;
+use crate::{clock::StoreTime, limit::Algorithm};
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 fn quota() -> Quota {
-    Quota::new(3, 10_000, 1)
+    Quota::new(3, 10_000, Algorithm::Concurrency)
 }
 
 /// One step: a request of this cost arrives; a request in flight ends, is lost with its gateway, or renews
@@ -105,7 +105,7 @@ fn a_permit_is_refunded_once_and_only_before_its_lease_ends() {
 #[test]
 fn a_lease_lasts_the_window_rounded_up() {
     for window in [1, 63, 64, 65, 1_000, 10_000, 3_600_000] {
-        let quota = Quota::new(1, window, 1);
+        let quota = Quota::new(1, window, Algorithm::Concurrency);
         for at in (0..1_000).map(|n| NOW + 17 * n) {
             let longer = lease_end(&quota, at) - at - window;
             assert!(longer < window.div_ceil(ROUNDING_DIVISOR), "{window}: {longer}");

@@ -73,7 +73,7 @@ impl FaultyWindow {
 
 #[test]
 fn a_reset_from_a_ttl_wobbles_and_a_stored_reset_does_not() {
-    let quota = Quota::new(5_000, 10_000, 1);
+    let quota = Quota::new(5_000, 10_000, Algorithm::FixedWindow);
     let (mut faulty, mut state) = (FaultyWindow::default(), FixedWindowState::default());
     faulty.count(NOW, quota.window);
     charge(&mut state, &quota, NOW, 1);
@@ -88,7 +88,7 @@ fn a_reset_from_a_ttl_wobbles_and_a_stored_reset_does_not() {
 
 #[test]
 fn one_call_never_refuses_with_the_whole_quota_remaining() {
-    let quota = Quota::new(5_000, 10_000, 1);
+    let quota = Quota::new(5_000, 10_000, Algorithm::FixedWindow);
     let mut faulty = FaultyWindow::default();
     for _ in 0..quota.limit {
         faulty.count(NOW, quota.window);
@@ -111,7 +111,7 @@ fn one_call_never_refuses_with_the_whole_quota_remaining() {
 
 #[test]
 fn a_window_past_its_end_counts_as_empty() {
-    let quota = Quota::new(5, 10_000, 1);
+    let quota = Quota::new(5, 10_000, Algorithm::FixedWindow);
     let mut stale = FixedWindowState { reset_at: NOW, count: 5 };
     let decision = decide(&mut stale, &quota, NOW, 1);
     assert_eq!((decision.admitted, decision.used, decision.remaining), (true, 0, 5));
@@ -120,7 +120,7 @@ fn a_window_past_its_end_counts_as_empty() {
 
 #[test]
 fn a_refund_applies_only_to_its_own_window() {
-    let quota = Quota::new(5, 10_000, 1);
+    let quota = Quota::new(5, 10_000, Algorithm::FixedWindow);
     let mut state = FixedWindowState::default();
     charge(&mut state, &quota, NOW, 2);
     assert_eq!(refund(&mut state, &quota, NOW + 9_999, NOW, 1).used, 1);

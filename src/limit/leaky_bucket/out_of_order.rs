@@ -11,11 +11,10 @@ use crate::{
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// Four a second, with a delay of at most two seconds.
-const FOUR: Quota =
-    Quota { limit: 4, window: 1_000, resolution: 1, max_wait: 2_000, strict: false };
+const FOUR: Quota = Quota::new(4, 1_000, Algorithm::LeakyBucket { max_wait: 2_000 });
 
 fn fresh() -> AlgorithmState {
-    AlgorithmState::fresh(Algorithm::LeakyBucket)
+    AlgorithmState::fresh(FOUR.algorithm)
 }
 
 fn refund_slots(
@@ -46,11 +45,8 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
 }
 
 fn quotas() -> impl Strategy<Value = Quota> {
-    (1_u32..2_000, 1_u64..5_000, 0_u32..20_000).prop_map(|(limit, window, max_wait)| Quota {
-        limit,
-        window,
-        max_wait,
-        ..FOUR
+    (1_u32..2_000, 1_u64..5_000, 0_u32..20_000).prop_map(|(limit, window, max_wait)| {
+        Quota::new(limit, window, Algorithm::LeakyBucket { max_wait })
     })
 }
 
@@ -95,7 +91,7 @@ proptest! {
                     if decision.admitted {
                         prop_assert_eq!(peeked.wait, decision.wait);
                         let last = u64::from(cost - 1) * quota.window / u64::from(quota.limit);
-                        prop_assert!(decision.wait + last <= u64::from(quota.max_wait));
+                        prop_assert!(decision.wait + last <= u64::from(quota.algorithm.max_wait()));
                         taken.push((now + decision.wait, cost));
                     } else if let Some(retry_at) = decision.retry_at {
                         let later = state.clone().decide(&quota, retry_at, cost);

@@ -3,13 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::StoreTime;
+use crate::{clock::StoreTime, limit::Algorithm};
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// Four a second, with a delay of at most a second.
-const FOUR: Quota =
-    Quota { limit: 4, window: 1_000, resolution: 1, max_wait: 1_000, strict: false };
+const FOUR: Quota = Quota::new(4, 1_000, Algorithm::LeakyBucket { max_wait: 1_000 });
 
 fn waits(state: &mut LeakyBucketState, now: StoreTime, count: usize) -> Vec<Option<u64>> {
     let admit = |_| {
@@ -40,7 +39,7 @@ fn a_refund_of_the_last_slot_also_drops_the_free_slots_before_it() {
 
 #[test]
 fn beyond_the_maximum_the_soonest_run_is_dropped() {
-    let quota = Quota { max_wait: 100_000, ..FOUR };
+    let quota = Quota { algorithm: Algorithm::LeakyBucket { max_wait: 100_000 }, ..FOUR };
     let mut state = LeakyBucketState::default();
     let slots: Vec<_> = (0..80).map(|_| NOW + admit(&mut state, &quota, NOW, 1).wait).collect();
     for slot in slots.iter().skip(1).step_by(2) {
@@ -82,7 +81,7 @@ proptest! {
         quota in 1_u32..2_000, window in 1_u64..5_000, max_wait in 0_u32..10_000,
         steps in prop::collection::vec((0_u64..500, any::<bool>()), 1..200),
     ) {
-        let quota = Quota { limit: quota, window, max_wait, ..FOUR };
+        let quota = Quota::new(quota, window, Algorithm::LeakyBucket { max_wait });
         let (mut state, mut now) = (LeakyBucketState::default(), NOW);
         let mut taken: Vec<StoreTime> = Vec::new();
         for (later, gone) in steps {

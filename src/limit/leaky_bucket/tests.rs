@@ -14,7 +14,7 @@ use crate::{
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 fn quota(limit: u32, window: u64, max_wait: u32) -> Quota {
-    Quota { max_wait, ..Quota::new(limit, window, 1) }
+    Quota::new(limit, window, Algorithm::LeakyBucket { max_wait })
 }
 
 /// The delays of requests that arrive at once, in ms, until one is refused.
@@ -29,11 +29,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn slots_are_apart_and_within_max_wait(history in histories_of(Algorithm::LeakyBucket, false)) {
+    fn slots_are_apart_and_within_max_wait(history in histories_of(Algorithm::LeakyBucket { max_wait: 0 }, false)) {
         let simulation = Simulation::run(&history);
         let (limit, window) = (u64::from(simulation.quota.limit), simulation.quota.window);
         for (first, &(from, _, wait)) in simulation.admitted.iter().enumerate() {
-            prop_assert!(wait <= u64::from(simulation.quota.max_wait));
+            prop_assert!(wait <= u64::from(simulation.quota.algorithm.max_wait()));
             let (from, mut slots) = (from + wait, 0);
             for pair in simulation.admitted[first..].windows(2) {
                 slots += u64::from(pair[0].1);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::StoreTime;
+use crate::{clock::StoreTime, limit::Algorithm};
 
 /// A history on a clock that only goes forward: quota, start (ms), and steps of (ms since the last, cost).
 type History = (Quota, StoreTime, Vec<(u64, u32)>);
@@ -11,8 +11,15 @@ type History = (Quota, StoreTime, Vec<(u64, u32)>);
 fn quotas() -> impl Strategy<Value = Quota> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 50, 1_000, 10_000]);
-    (1_u32..40, sub_windows, resolutions)
-        .prop_map(|(limit, s, resolution)| Quota::new(limit, s * u64::from(resolution), resolution))
+    (1_u32..40, sub_windows, resolutions).prop_map(|(limit, s, resolution)| {
+        Quota::sliding(limit, s * u64::from(resolution), resolution)
+    })
+}
+
+/// The quota, counted strictly.
+fn strict(quota: Quota) -> Quota {
+    let resolution = quota.algorithm.resolution();
+    Quota { algorithm: Algorithm::SlidingWindow { resolution, strict: true }, ..quota }
 }
 
 /// Steps, most of them shorter than a sub-window, some longer than a window.
@@ -55,7 +62,7 @@ fn within(admitted: &[(StoreTime, u32)], range: std::ops::Range<StoreTime>) -> u
 
 /// The model: the usage at `now`, computed from the list of charges.
 fn modelled_use(admitted: &[(StoreTime, u32)], quota: &Quota, now: StoreTime) -> u64 {
-    let (s, k) = (quota.sub_window(), u64::from(quota.resolution));
+    let (s, k) = (quota.sub_window(), u64::from(quota.algorithm.resolution()));
     let start = now.round_down(s);
     let full = within(admitted, start - (k - 1) * s..start + s);
     let old = within(admitted, start - k * s..start - (k - 1) * s);
@@ -247,7 +254,7 @@ proptest! {
 
     #[test]
     fn a_strict_window_bounds_every_interval((quota, start, steps) in histories()) {
-        let quota = Quota { strict: true, ..quota };
+        let quota = strict(quota);
         let (_, _, admitted) = replay(&(quota, start, steps));
         for &(at, _) in &admitted {
             let any = within(&admitted, at + 1 - quota.window..at + 1);
@@ -259,14 +266,14 @@ proptest! {
     fn a_change_of_strictness_keeps_the_counts(history in histories()) {
         let (mut state, now, _) = replay(&history);
         let lax = decide(&mut state, &history.0, now, 1);
-        let strict = decide(&mut state, &Quota { strict: true, ..history.0 }, now, 1);
-        prop_assert!(strict.used >= lax.used && strict.reset_at >= lax.reset_at);
+        let full = decide(&mut state, &strict(history.0), now, 1);
+        prop_assert!(full.used >= lax.used && full.reset_at >= lax.reset_at);
     }
 }
 
 #[test]
 fn the_largest_quotas_neither_overflow_nor_overcharge() {
-    let quota = Quota::new(u32::MAX, 1 << 40, 1);
+    let quota = Quota::sliding(u32::MAX, 1 << 40, 1);
     let mut state = SlidingWindowState::default();
     let now = 1_700_000_000_000;
     assert!(admit(&mut state, &quota, StoreTime::from_unix_ms(now), u32::MAX).admitted);
@@ -281,7 +288,7 @@ fn the_largest_quotas_neither_overflow_nor_overcharge() {
 #[test]
 fn up_to_seven_sub_windows_are_stored_inline() {
     let mut state = SlidingWindowState::default();
-    let quota = Quota::new(5, 7_000, 7);
+    let quota = Quota::sliding(5, 7_000, 7);
     admit(&mut state, &quota, StoreTime::from_unix_ms(1_700_000_000_000), 1);
     assert!(matches!(state.counts, Counts::Inline(_)));
 }

@@ -53,7 +53,7 @@ proptest! {
 #[test]
 fn the_rate_does_not_drift() {
     // A token every 333 1/3 ms: exactly three a second, for any time.
-    let (mut state, quota) = (GcraState::default(), Quota::new(3, 1_000, 1));
+    let (mut state, quota) = (GcraState::default(), Quota::new(3, 1_000, Algorithm::TokenBucket));
     charge(&mut state, &quota, NOW, 3);
     let mut now = NOW;
     for n in 1..=300_000 {
@@ -65,7 +65,7 @@ fn the_rate_does_not_drift() {
 
 #[test]
 fn a_refund_after_a_window_has_no_effect() {
-    let (mut state, quota) = (GcraState::default(), Quota::new(10, 1_000, 1));
+    let (mut state, quota) = (GcraState::default(), Quota::new(10, 1_000, Algorithm::TokenBucket));
     charge(&mut state, &quota, NOW, 5);
     assert_eq!(refund(&mut state, &quota, NOW, NOW, 2).used, 3);
     charge(&mut state, &quota, NOW + 999, 5);

@@ -52,7 +52,7 @@ impl PendingCorrection {
 
     /// True if the charge no longer counts, so that the correction has no effect.
     fn is_expired(&self, monotonic: MonotonicTime) -> bool {
-        self.pushed_at.saturating_add(self.limit.correction_window()) <= monotonic
+        self.pushed_at.saturating_add(self.limit.quota.correction_window()) <= monotonic
     }
 
     /// Merges another correction of the same record and time into this one. Returns false if they cannot be
@@ -67,7 +67,7 @@ impl PendingCorrection {
         let coalesced = match (self.change, other.change) {
             // Two slots may begin in the same ms, so their refunds stay apart.
             (Change::Refund { charged_at, .. }, Change::Refund { charged_at: at, .. })
-                if charged_at == at && !self.limit.algorithm.takes_slot() =>
+                if charged_at == at && !self.limit.algorithm().takes_slot() =>
             {
                 Change::Refund { charged_at, cost }
             }
@@ -267,7 +267,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
 /// of runs of free slots. All other corrections keep their positions.
 fn sort_slots(batch: &mut [PendingCorrection]) {
     let slot = |pending: &PendingCorrection| match pending.change {
-        Change::Refund { charged_at, .. } if pending.limit.algorithm.takes_slot() => {
+        Change::Refund { charged_at, .. } if pending.limit.algorithm().takes_slot() => {
             Some(charged_at)
         }
         Change::Refund { .. } | Change::Overdraw { .. } => None,

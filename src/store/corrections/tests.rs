@@ -9,8 +9,7 @@ use crate::{
 fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
     let limit = Limit::new(
         LimitIdentity::new("corrected", 7),
-        Algorithm::FixedWindow,
-        Quota::new(100, 60_000, 1),
+        Quota::new(100, 60_000, Algorithm::FixedWindow),
     );
     PendingCorrection {
         limit: Arc::new(limit),

@@ -17,7 +17,6 @@ const SAMPLE: usize = 16;
 pub(super) struct RecordCharge {
     /// The record's id: the caller's key combined with the limit's identity; uniformly random, never 0.
     pub(super) id: u128,
-    pub(super) algorithm: Algorithm,
     pub(super) quota: Quota,
     pub(super) cost: u32,
     /// True if the limit may refuse.
@@ -62,20 +61,20 @@ impl RecordShard {
     pub(super) fn decide(&mut self, charge: &RecordCharge, now: StoreTime, cost: u32) -> Decision {
         match self.table.find(charge.id) {
             Some(entry) => entry.state.decide(&charge.quota, now, cost),
-            None => AlgorithmState::fresh(charge.algorithm).decide(&charge.quota, now, cost),
+            None => AlgorithmState::fresh(charge.quota.algorithm).decide(&charge.quota, now, cost),
         }
     }
 
     /// Makes a charge that [`Self::decide`] has admitted.
     pub(super) fn charge(&mut self, charge: &RecordCharge, now: StoreTime) -> Decision {
-        self.write(charge, now, usage_update(charge.algorithm, charge.cost), |state| {
+        self.write(charge, now, usage_update(charge.quota.algorithm, charge.cost), |state| {
             state.charge(&charge.quota, now, charge.cost)
         })
     }
 
     /// Decides a charge, and makes it if it is admitted.
     pub(super) fn admit(&mut self, charge: &RecordCharge, now: StoreTime) -> Decision {
-        self.write(charge, now, usage_update(charge.algorithm, charge.cost), |state| {
+        self.write(charge, now, usage_update(charge.quota.algorithm, charge.cost), |state| {
             state.admit(&charge.quota, now, charge.cost)
         })
     }
@@ -88,9 +87,9 @@ impl RecordShard {
         change: Change,
     ) -> Decision {
         if matches!(change, Change::Refund { .. }) && self.table.find(charge.id).is_none() {
-            return AlgorithmState::fresh(charge.algorithm).decide(&charge.quota, now, 0);
+            return AlgorithmState::fresh(charge.quota.algorithm).decide(&charge.quota, now, 0);
         }
-        let update = usage_update(charge.algorithm, 0);
+        let update = usage_update(charge.quota.algorithm, 0);
         self.write(charge, now, update, |state| state.adjust(&charge.quota, now, change))
     }
 
@@ -116,7 +115,7 @@ impl RecordShard {
             }
             return decision;
         }
-        let mut state = AlgorithmState::fresh(charge.algorithm);
+        let mut state = AlgorithmState::fresh(charge.quota.algorithm);
         let decision = apply(&mut state);
         if decision.admitted && charge.cost > 0 {
             let expires = to_seconds_ceil(state.expires_at(&charge.quota));

@@ -27,7 +27,7 @@ pub(super) struct RecordEntry {
 
 impl RecordEntry {
     fn empty() -> Self {
-        let state = AlgorithmState::fresh(Algorithm::SlidingWindow);
+        let state = AlgorithmState::fresh(Algorithm::FixedWindow);
         Self { id: EMPTY, state, expires: 0, usage: RecordUsage::default() }
     }
 

@@ -4,7 +4,7 @@ mod eviction;
 mod share;
 
 use std::sync::{
-    Barrier,
+    Arc, Barrier,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -13,17 +13,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::StoreTime,
-    limit::{Algorithm, LimitIdentity, Quota},
+    limit::{LimitIdentity, Quota},
     mix::SplitMix,
 };
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
-fn limit(name: &str, quota: u32) -> Limit {
-    Limit::new(LimitIdentity::new(name, 7), Algorithm::SlidingWindow, Quota::new(quota, 60_000, 6))
+fn limit(name: &str, quota: u32) -> Arc<Limit> {
+    Arc::new(Limit::new(LimitIdentity::new(name, 7), Quota::sliding(quota, 60_000, 6)))
 }
 
-fn charge(limit: &Limit, key: u128) -> Charge<'_> {
+fn charge(limit: &Arc<Limit>, key: u128) -> Charge<'_> {
     Charge { limit, key: Key(key), cost: 1 }
 }
 
@@ -54,7 +54,7 @@ fn concurrent_charges_admit_the_quota_exactly() {
 
 #[test]
 fn several_limits_in_any_order_neither_deadlock_nor_over_admit() {
-    let limits: Vec<Limit> = (0..4).map(|n| limit(&format!("limit-{n}"), 3_000)).collect();
+    let limits: Vec<Arc<Limit>> = (0..4).map(|n| limit(&format!("limit-{n}"), 3_000)).collect();
     let store = MemoryStore::new(1 << 20);
     let admitted = AtomicU64::new(0);
     std::thread::scope(|scope| {

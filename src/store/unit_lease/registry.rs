@@ -49,7 +49,7 @@ impl LeaseKey {
             LeaseSize::Auto => 1,
             LeaseSize::Units(count) => u64::from(count) + 2,
         };
-        let flags = u64::from(limit.quota.strict) << 1 | u64::from(limit.enforce);
+        let flags = u64::from(limit.algorithm().is_strict()) << 1 | u64::from(limit.enforce);
         let quota = u64::from(limit.quota.limit) << 2 | flags;
         let low = mix(quota) ^ mix(!lease_size);
         Self { record, lease_id: record ^ u128::from(low) ^ u128::from(mix(low)) << 64 }
@@ -173,7 +173,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     /// or sweep. Returns false if there is no lease for that, because the registry is full or closed.
     pub fn refund_or_mark_for_return(
         &self,
-        limit: &Limit,
+        limit: &Arc<Limit>,
         key: Key,
         charged_at: StoreTime,
         cost: u32,
@@ -197,7 +197,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     /// The waiter, if the registry is full or closed.
     pub(super) fn enqueue(
         &self,
-        limit: &Limit,
+        limit: &Arc<Limit>,
         key: Key,
         waiter: W,
         monotonic: MonotonicTime,
@@ -363,7 +363,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     /// there is no room, or after [`Self::drain`].
     fn with_lease<R>(
         &self,
-        limit: &Limit,
+        limit: &Arc<Limit>,
         key: Key,
         monotonic: MonotonicTime,
         act: impl FnOnce(&mut Lease<W>, &mut LeaseStats) -> R,
@@ -375,7 +375,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
             if leases.len() >= self.stripe_capacity || self.is_closed.load(Relaxed) {
                 return None;
             }
-            leases.insert(lease_id, Lease::new(Arc::new(limit.clone()), key, monotonic));
+            leases.insert(lease_id, Lease::new(Arc::clone(limit), key, monotonic));
         }
         leases.get_mut(&lease_id).map(|lease| act(lease, stats))
     }

@@ -30,7 +30,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     /// [`Self::take`] returned none.
     pub fn join(
         self: &Arc<Self>,
-        limit: &Limit,
+        limit: &Arc<Limit>,
         key: Key,
         waiter: W,
         monotonic: MonotonicTime,
@@ -40,7 +40,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
             Ok(EnqueueOutcome::Waiting) => JoinOutcome::Waiting,
             Ok(EnqueueOutcome::Fetch(request)) => JoinOutcome::Fetch(LeaseFetch {
                 registry: Arc::clone(self),
-                limit: Arc::new(limit.clone()),
+                limit: Arc::clone(limit),
                 key,
                 request,
                 is_over: false,

@@ -100,12 +100,13 @@ mod tests {
 
     #[test]
     fn remaining_is_the_sum_of_the_store_and_the_lease() {
-        let decision =
-            SNAPSHOT.charge(MonotonicTime::from_ms(310), 7).decision(&Quota::new(100, 3_000, 6));
+        let decision = SNAPSHOT
+            .charge(MonotonicTime::from_ms(310), 7)
+            .decision(&Quota::sliding(100, 3_000, 6));
         assert_eq!((decision.remaining, decision.used, decision.limit), (47, 53, 100));
         assert_eq!((decision.admitted, decision.reset_at), (true, SNAPSHOT.reset_at));
         let lowered =
-            SNAPSHOT.charge(MonotonicTime::from_ms(310), 7).decision(&Quota::new(30, 3_000, 6));
+            SNAPSHOT.charge(MonotonicTime::from_ms(310), 7).decision(&Quota::sliding(30, 3_000, 6));
         assert_eq!((lowered.remaining, lowered.used), (30, 0));
     }
 }

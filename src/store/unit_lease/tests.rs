@@ -23,15 +23,11 @@ const START: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 const KEY: Key = Key(7);
 
 /// 100 units in 6 s, in sub-windows of 1 s.
-fn limit(lease_size: LeaseSize) -> Limit {
-    Limit {
+fn limit(lease_size: LeaseSize) -> Arc<Limit> {
+    Arc::new(Limit {
         lease_size,
-        ..Limit::new(
-            LimitIdentity::new("test", 1),
-            Algorithm::SlidingWindow,
-            Quota::new(100, 6_000, 6),
-        )
-    }
+        ..Limit::new(LimitIdentity::new("test", 1), Quota::sliding(100, 6_000, 6))
+    })
 }
 
 /// A request that records its outcome, unless it is cancelled.
@@ -82,7 +78,7 @@ type Registry = Arc<LeaseRegistry<TestWaiter>>;
 #[derive(Clone)]
 struct TestLease {
     registry: Registry,
-    limit: Limit,
+    limit: Arc<Limit>,
     key: Key,
 }
 
@@ -111,8 +107,8 @@ fn ms(ms: u64) -> MonotonicTime {
     MonotonicTime::from_ms(ms)
 }
 
-fn lease(registry: &Registry, limit: &Limit, key: Key) -> TestLease {
-    TestLease { registry: Arc::clone(registry), limit: limit.clone(), key }
+fn lease(registry: &Registry, limit: &Arc<Limit>, key: Key) -> TestLease {
+    TestLease { registry: Arc::clone(registry), limit: Arc::clone(limit), key }
 }
 
 /// The reply of a store whose clock is [`START`] plus the monotonic time: decided at `now_ms`, without

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, LeaseSize, Limit, LimitIdentity, OnFailure, Quota},
+    limit::{LeaseSize, Limit, LimitIdentity, OnFailure, Quota},
     redis::Topology,
     store::CounterStore,
 };
@@ -15,16 +15,12 @@ use crate::{options::redis_options, redis_server::RedisServer};
 const WINDOW: u64 = 3_600_000;
 
 /// A sliding-window limit of one hour.
-pub fn limit(quota: u32, lease_size: LeaseSize) -> Limit {
-    Limit {
+pub fn limit(quota: u32, lease_size: LeaseSize) -> Arc<Limit> {
+    Arc::new(Limit {
         on_failure: OnFailure::Closed,
         lease_size,
-        ..Limit::new(
-            LimitIdentity::new("hourly", 1),
-            Algorithm::SlidingWindow,
-            Quota::new(quota, WINDOW, 6),
-        )
-    }
+        ..Limit::new(LimitIdentity::new("hourly", 1), Quota::sliding(quota, WINDOW, 6))
+    })
 }
 
 /// The store of one gateway on `redis`, with timeouts longer than any measurement.

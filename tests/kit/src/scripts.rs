@@ -1,7 +1,7 @@
 //! The Lua scripts as the store loads them into Redis, for measuring single calls.
 
 use redis::{Connection, Pipeline};
-use tidegate::limit::{Algorithm, Quota};
+use tidegate::limit::Quota;
 
 #[path = "../../../src/redis/script_texts.rs"]
 mod script_texts;
@@ -49,20 +49,20 @@ impl ScriptCaller {
     }
 
     /// Charges each `(now, cost)`; returns the number of admitted charges. `now` is in ms.
-    pub fn charge(
-        &mut self,
-        key: &str,
-        algorithm: Algorithm,
-        quota: &Quota,
-        charges: &[(u64, u32)],
-    ) -> u64 {
+    pub fn charge(&mut self, key: &str, quota: &Quota, charges: &[(u64, u32)]) -> u64 {
         let mut admitted = 0;
         for batch in charges.chunks(BATCH) {
             let mut pipe = Pipeline::new();
             for (now, cost) in batch {
-                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(algorithm.tag());
-                pipe.arg(cost).arg(quota.limit).arg(quota.window).arg(quota.resolution);
-                pipe.arg(quota.max_wait.max(quota.strict.into()));
+                pipe.cmd("EVALSHA")
+                    .arg(&self.sha)
+                    .arg(1)
+                    .arg(key)
+                    .arg(now)
+                    .arg(quota.algorithm.tag());
+                let Quota { limit, window, algorithm } = *quota;
+                pipe.arg(cost).arg(limit).arg(window).arg(algorithm.resolution());
+                pipe.arg(algorithm.max_wait().max(algorithm.is_strict().into()));
             }
             let replies: Vec<Vec<i64>> = pipe.query(&mut self.connection).expect("replies");
             admitted += replies.iter().map(|reply| reply[1].unsigned_abs()).sum::<u64>();
@@ -72,20 +72,19 @@ impl ScriptCaller {
 
     /// Refunds each `(charged_at, cost)` at `now`, with one call each. The script must be [`ADJUST`].
     /// Times are in ms.
-    pub fn refund(
-        &mut self,
-        key: &str,
-        algorithm: Algorithm,
-        quota: &Quota,
-        now: u64,
-        charges: &[(u64, u32)],
-    ) {
+    pub fn refund(&mut self, key: &str, quota: &Quota, now: u64, charges: &[(u64, u32)]) {
         for batch in charges.chunks(BATCH) {
             let mut pipe = Pipeline::new();
             for (charged_at, cost) in batch {
-                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(algorithm.tag());
-                pipe.arg(cost).arg(quota.limit).arg(quota.window).arg(quota.resolution);
-                pipe.arg(quota.max_wait.max(quota.strict.into())).arg(charged_at);
+                pipe.cmd("EVALSHA")
+                    .arg(&self.sha)
+                    .arg(1)
+                    .arg(key)
+                    .arg(now)
+                    .arg(quota.algorithm.tag());
+                let Quota { limit, window, algorithm } = *quota;
+                pipe.arg(cost).arg(limit).arg(window).arg(algorithm.resolution());
+                pipe.arg(algorithm.max_wait().max(algorithm.is_strict().into())).arg(charged_at);
             }
             let _: Vec<Vec<i64>> = pipe.query(&mut self.connection).expect("replies");
         }

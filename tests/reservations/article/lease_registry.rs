@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tidegate::{
     clock::MonotonicTime,
     clock::StoreTime,
-    limit::{Algorithm, AlgorithmState, Key, LeaseSize, Limit, LimitIdentity, Quota},
+    limit::{AlgorithmState, Key, LeaseSize, Limit, LimitIdentity, Quota},
     store::unit_lease::{
         FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, LeaseWaiter, WaiterOutcome,
     },
@@ -58,8 +58,8 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn of(limit: u32) -> Self {
-        let state = AlgorithmState::fresh(Algorithm::SlidingWindow);
-        Self { state, quota: Quota::new(limit, WINDOW, 1), calls: 0, charged: 0 }
+        let quota = Quota::sliding(limit, WINDOW, 1);
+        Self { state: AlgorithmState::fresh(quota.algorithm), quota, calls: 0, charged: 0 }
     }
 
     /// The immediate reply to a fetch.
@@ -89,7 +89,7 @@ pub(super) enum EntryOutcome {
 
 pub(super) struct Gateway {
     pub(super) leases: Arc<LeaseRegistry<Thread>>,
-    limit: Limit,
+    limit: Arc<Limit>,
 }
 
 impl Gateway {
@@ -97,14 +97,10 @@ impl Gateway {
     pub(super) fn new(quota: u32, batch: u32, gateways: u32) -> Self {
         let leases = Arc::new(LeaseRegistry::default());
         leases.set_gateways(gateways);
-        let limit = Limit {
+        let limit = Arc::new(Limit {
             lease_size: LeaseSize::Units(batch),
-            ..Limit::new(
-                LimitIdentity::new("article", 1),
-                Algorithm::SlidingWindow,
-                Quota::new(quota, WINDOW, 1),
-            )
-        };
+            ..Limit::new(LimitIdentity::new("article", 1), Quota::sliding(quota, WINDOW, 1))
+        });
         Self { leases, limit }
     }
 

@@ -10,7 +10,7 @@ pub(super) fn assert_bounds(world: &World) {
         let admissions = world.admitted.iter().flatten().filter(|admission| admission.key == key);
         let mut admissions: Vec<Admission> = admissions.copied().collect();
         admissions.sort_by_key(|admission| admission.at);
-        match world.plan.limit.algorithm {
+        match world.plan.limit.algorithm() {
             Algorithm::FixedWindow => assert_fixed_window(world, &admissions, &world.ends[key]),
             _ => assert_sliding_window(world, &admissions),
         }
@@ -50,7 +50,7 @@ fn assert_sliding_window(world: &World, admissions: &[Admission]) {
         let used = sum(admissions, from, from + window - sub_window);
         assert!(used <= limit, "{used} in less than a window from {from:?}");
         let used = sum(admissions, from, from + window);
-        if quota.strict {
+        if quota.algorithm.is_strict() {
             assert!(used <= limit, "{used} in a window from {from:?}");
         }
         let old = sum(admissions, aligned, aligned + sub_window);

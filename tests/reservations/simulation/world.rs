@@ -75,7 +75,7 @@ pub(super) struct Admission {
 
 struct Gateway {
     leases: Arc<LeaseRegistry<Caller>>,
-    limit: Limit,
+    limit: Arc<Limit>,
     /// The run's time at the monotonic time 0 of the gateway's clock.
     started_at: u64,
     /// The number of restarts.
@@ -94,7 +94,7 @@ struct Call {
     gateway: usize,
     incarnation: u32,
     key: usize,
-    limit: Limit,
+    limit: Arc<Limit>,
     demand: UnitDemand,
     /// `None` for a direct call, or after the timeout.
     fetch: Option<LeaseFetch<Caller>>,
@@ -162,7 +162,7 @@ impl World {
     pub(super) fn new(plan: Plan) -> Self {
         let mut rng = SplitMix64(plan.seed);
         let gateways = (0..plan.gateways).map(|_| gateway(&plan, rng.below(1_000))).collect();
-        let fresh = AlgorithmState::fresh(plan.limit.algorithm);
+        let fresh = AlgorithmState::fresh(plan.limit.algorithm());
         let mut world = Self {
             now: 1_000,
             event_count: 0,
@@ -281,7 +281,7 @@ impl World {
             }
             Event::Crash(gateway_index) => self.crash(gateway_index),
             Event::Reload(gateway_index, quota) => {
-                self.gateways[gateway_index].limit.quota.limit = quota;
+                Arc::make_mut(&mut self.gateways[gateway_index].limit).quota.limit = quota;
                 self.gateways[gateway_index].denied.clear();
             }
         }
@@ -290,7 +290,7 @@ impl World {
     /// Replaces a crashed gateway by a new one. Its state is lost.
     fn crash(&mut self, gateway_index: usize) {
         let incarnation = self.gateways[gateway_index].incarnation + 1;
-        let limit = self.gateways[gateway_index].limit.clone();
+        let limit = Arc::clone(&self.gateways[gateway_index].limit);
         self.gateways[gateway_index] =
             Gateway { limit, incarnation, ..gateway(&self.plan, self.now) };
         for call in self.calls.iter_mut().filter(|call| call.gateway == gateway_index) {
@@ -357,7 +357,7 @@ impl World {
     fn assert_local_charge(&self, taken: &LeaseCharge, key: usize) {
         let (real, sub_window) = (self.store_now(), self.plan.limit.quota.sub_window());
         assert!(taken.charged_at <= real, "the reported time is ahead of the store's");
-        let same = match self.plan.limit.algorithm {
+        let same = match self.plan.limit.algorithm() {
             Algorithm::FixedWindow => {
                 let window = |at| self.ends[key].partition_point(|&end| end <= at);
                 window(taken.charged_at) == window(real)
@@ -408,7 +408,7 @@ impl World {
 fn gateway(plan: &Plan, started_at: u64) -> Gateway {
     let leases = Arc::new(LeaseRegistry::with_capacity(plan.capacity));
     leases.set_gateways(plan.gateways as u32);
-    let limit = plan.limit.clone();
+    let limit = Arc::clone(&plan.limit);
     let denied = BTreeMap::new();
     Gateway {
         leases,

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use testkit::{
     options::redis_options,
@@ -90,7 +90,11 @@ async fn a_lost_shard_affects_only_its_own_keys() {
     let handle = counter_store.worker();
     let [on_a, on_b] = key_on_each_server(&handle, [&a, &b]).await;
     let (broad, narrow) = (limit("broad", 10), limit("narrow", 1));
-    let closed = Limit { on_failure: OnFailure::Closed, index: 7, ..limit("closed", 10) };
+    let closed = Arc::new(Limit {
+        on_failure: OnFailure::Closed,
+        index: 7,
+        ..Limit::clone(&limit("closed", 10))
+    });
     let both = [charge(&narrow, on_b), charge(&broad, on_a)];
     b.kill();
 

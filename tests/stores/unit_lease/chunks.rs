@@ -1,5 +1,8 @@
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -44,7 +47,10 @@ async fn nine_thousand_charges_take_a_hundred_calls_with_exact_headers() {
 async fn an_auto_reserve_adapts_to_demand() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let limit = Limit { lease_size: LeaseSize::Auto, ..leased_limit("auto", 100_000, 0) };
+    let limit = Arc::new(Limit {
+        lease_size: LeaseSize::Auto,
+        ..Limit::clone(&leased_limit("auto", 100_000, 0))
+    });
     for spent in 1..=9_000 {
         assert_eq!(gateway.charge_one(&limit).await.remaining, 100_000 - spent);
     }
@@ -53,7 +59,7 @@ async fn an_auto_reserve_adapts_to_demand() {
 }
 
 /// Charges until the first refusal. Returns the sum of admitted costs.
-async fn exhaust(gateway: &LeaseGateway, limit: &Limit, cost: u32) -> u64 {
+async fn exhaust(gateway: &LeaseGateway, limit: &Arc<Limit>, cost: u32) -> u64 {
     let mut admitted = 0;
     while gateway.charge_cost(limit, cost).await.admitted {
         admitted += u64::from(cost);
@@ -110,7 +116,10 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
 async fn sixty_four_concurrent_charges_share_one_fetch() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let limit = Limit { lease_size: LeaseSize::Units(0), ..leased_limit("leased", 100, 0) };
+    let limit = Arc::new(Limit {
+        lease_size: LeaseSize::Units(0),
+        ..Limit::clone(&leased_limit("leased", 100, 0))
+    });
     let decisions = join_all((0..64).map(|_| gateway.charge_one(&limit))).await;
     assert!(decisions.iter().all(|decision| decision.admitted));
     let mut remaining: Vec<u64> = decisions.iter().map(|decision| decision.remaining).collect();
@@ -157,8 +166,9 @@ async fn mixed_costs_use_exactly_the_quota() {
         spent += exhaust(gateway, &limit, 1).await;
     }
     assert_eq!(spent, 500);
-    let all =
-        gateways[0].charge_cost(&Limit { lease_size: LeaseSize::Off, ..limit.clone() }, 501).await;
+    let all = gateways[0]
+        .charge_cost(&Arc::new(Limit { lease_size: LeaseSize::Off, ..Limit::clone(&limit) }), 501)
+        .await;
     assert!(!all.admitted && all.retry_at.is_none(), "more than the quota, at any time");
     let above = gateways[0].charge_cost(&leased_limit("fresh", 500, 20), 501).await;
     assert!(!above.admitted && above.retry_at.is_none(), "the same with a reserve");
@@ -168,7 +178,10 @@ async fn mixed_costs_use_exactly_the_quota() {
 async fn a_peek_counts_local_units_as_remaining() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
-    let limit = Limit { quota: Quota::new(10, 60_000, 6), ..leased_limit("leased", 10, 10) };
+    let limit = Arc::new(Limit {
+        quota: Quota::sliding(10, 60_000, 6),
+        ..Limit::clone(&leased_limit("leased", 10, 10))
+    });
     assert!(here.charge_one(&limit).await.admitted);
     let outstanding = here.outstanding();
     assert!(other.charge_cost(&limit, 9 - outstanding as u32).await.admitted);
@@ -204,7 +217,10 @@ async fn a_refused_expensive_request_does_not_refuse_others() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     for (name, expensive) in [("below", 7_000), ("above", 12_000)] {
-        let limit = Limit { lease_size: LeaseSize::Auto, ..leased_limit(name, 10_000, 0) };
+        let limit = Arc::new(Limit {
+            lease_size: LeaseSize::Auto,
+            ..Limit::clone(&leased_limit(name, 10_000, 0))
+        });
         assert!(other.charge_cost(&limit, 4_000).await.admitted);
         // The first fetch is for one request, the next for two.
         let (first, second, refused) = tokio::join!(
@@ -287,7 +303,7 @@ async fn enabling_enforcement_costs_no_extra_calls() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let enforced = leased_limit("leased", 3, 10);
-    let shadow = Limit { enforce: false, ..enforced.clone() };
+    let shadow = Arc::new(Limit { enforce: false, ..Limit::clone(&enforced) });
     for _ in 0..10 {
         gateway.charge_one(&shadow).await;
     }

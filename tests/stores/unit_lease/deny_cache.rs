@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use testkit::{
     redis_server::RedisServer,
     verdict::{OutcomesExt as _, VerdictExt as _},
@@ -12,7 +14,7 @@ use super::{LeaseGateway, calls, leased_limit};
 use crate::support::{NOW, charge, limit};
 
 /// Charges until the first refusal. Returns its `retry_at`.
-async fn exhaust(gateway: &LeaseGateway, limit: &Limit) -> StoreTime {
+async fn exhaust(gateway: &LeaseGateway, limit: &Arc<Limit>) -> StoreTime {
     loop {
         let decision = gateway.charge_one(limit).await;
         if !decision.admitted {
@@ -30,10 +32,12 @@ fn revalidations(wait: u64) -> u64 {
 async fn a_blocked_caller_costs_redis_few_calls() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    for algorithm in Algorithm::ALL.into_iter().filter(|kind| *kind != Algorithm::Concurrency) {
+    let cacheable = Algorithm::all(6, 0).into_iter().filter(|kind| kind.has_cacheable_denials());
+    for algorithm in cacheable {
         clock.set(clock.store_time() + 600_000);
         let begin = clock.store_time();
-        let limit = Limit { algorithm, ..limit(algorithm.tag(), 3) };
+        let quota = Quota::new(3, 60_000, algorithm);
+        let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 3)) });
         let retry_at = exhaust(&gateway, &limit).await;
         let (calls_before, decision) = (calls(&redis), gateway.decide(&[charge(&limit, 1)]).await);
         let reset_at = decision.decision(0).reset_at;
@@ -98,7 +102,8 @@ async fn a_raised_quota_admits_a_blocked_caller_at_once() {
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = limit("few", 2);
     exhaust(&gateway, &limit).await;
-    let raised = Limit { quota: Quota { limit: 3, ..limit.quota }, ..limit.clone() };
+    let raised =
+        Arc::new(Limit { quota: Quota { limit: 3, ..limit.quota }, ..Limit::clone(&limit) });
     assert!(gateway.charge_one(&raised).await.admitted);
     assert!(!gateway.charge_one(&raised).await.admitted);
 }
@@ -131,7 +136,8 @@ async fn a_refund_admits_a_blocked_caller_at_once() {
 async fn an_overdraw_delays_the_cached_retry_at() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let limit = Limit { algorithm: Algorithm::TokenBucket, ..limit("bucket", 2) };
+    let quota = Quota::new(2, 60_000, Algorithm::TokenBucket);
+    let limit = Arc::new(Limit { quota, ..Limit::clone(&limit("bucket", 2)) });
     let retry_at = exhaust(&gateway, &limit).await;
     assert_eq!(gateway.charge_one(&limit).await.retry_at, Some(retry_at));
     let change = Change::Overdraw { cost: 5 };
@@ -158,7 +164,7 @@ async fn a_reply_from_before_the_refund_is_not_cached() {
 async fn an_admitted_cheaper_charge_invalidates_the_refusal_of_a_higher_cost() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let limit = Limit { cost: 5, ..limit("ten", 10) };
+    let limit = Arc::new(Limit { cost: 5, ..Limit::clone(&limit("ten", 10)) });
     assert!(gateway.charge_cost(&limit, 6).await.admitted);
     let first = gateway.charge_cost(&limit, 5).await;
     let calls_before = calls(&redis);
@@ -193,8 +199,9 @@ async fn a_refusal_of_a_higher_cost_shows_what_another_gateway_has_charged() {
 async fn slots_and_shadow_limits_are_never_cached() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let slots = Limit { algorithm: Algorithm::Concurrency, ..limit("slots", 2) };
-    let shadow = Limit { enforce: false, ..limit("shadow", 2) };
+    let quota = Quota::new(2, 60_000, Algorithm::Concurrency);
+    let slots = Arc::new(Limit { quota, ..Limit::clone(&limit("slots", 2)) });
+    let shadow = Arc::new(Limit { enforce: false, ..Limit::clone(&limit("shadow", 2)) });
     for limit in [slots, shadow] {
         exhaust(&gateway, &limit).await;
         let calls_before = calls(&redis);
@@ -242,7 +249,7 @@ async fn one_cached_refusal_of_several_limits_costs_no_call_and_no_charge() {
 async fn a_shadow_limit_counts_what_another_limit_refuses() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let shadow = Limit { enforce: false, ..limit("shadow", 100) };
+    let shadow = Arc::new(Limit { enforce: false, ..Limit::clone(&limit("shadow", 100)) });
     for narrow in [limit("narrow", 2), leased_limit("leased", 2, 1)] {
         exhaust(&gateway, &narrow).await;
         let verdict = gateway.decide(&[charge(&narrow, 1), charge(&shadow, 1)]).await;
@@ -263,7 +270,10 @@ async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
     assert!(
         other
             .charge_cost(
-                &Limit { lease_size: tidegate::limit::LeaseSize::Off, ..limit.clone() },
+                &Arc::new(Limit {
+                    lease_size: tidegate::limit::LeaseSize::Off,
+                    ..Limit::clone(&limit)
+                }),
                 15
             )
             .await
@@ -280,13 +290,13 @@ async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
 async fn a_refund_at_another_gateway_takes_effect_within_two_seconds() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
-    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
-        if algorithm == Algorithm::Concurrency {
+    for (number, algorithm) in Algorithm::all(1, 3_600_000).into_iter().enumerate() {
+        if !algorithm.has_cacheable_denials() {
             continue;
         }
         clock.set(NOW + 3_600_000 * number as u64);
-        let quota = Quota { max_wait: 3_600_000, ..Quota::new(10, 3_600_000, 1) };
-        let limit = Limit { algorithm, quota, ..limit(algorithm.tag(), 10) };
+        let quota = Quota::new(10, 3_600_000, algorithm);
+        let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 10)) });
         // The last request of the other gateway is refunded at its end, as a 304 may be.
         let mut last_charge = clock.store_time();
         loop {

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use testkit::{
     redis_server::RedisServer,
@@ -43,7 +43,11 @@ pub(super) async fn sharded_gateway(
 
 /// Charges a broad and a narrow limit together, in both orders, far more often than the narrow quota.
 /// Checks that both limits have counted exactly the admitted requests.
-async fn assert_all_or_none(gateway: &LeaseGateway, broad: (&Limit, u128), narrow: (&Limit, u128)) {
+async fn assert_all_or_none(
+    gateway: &LeaseGateway,
+    broad: (&Arc<Limit>, u128),
+    narrow: (&Arc<Limit>, u128),
+) {
     let (mut admitted, before) = (0, gateway.outstanding());
     for turn in 0..40 {
         let mut both = [charge(broad.0, broad.1), charge(narrow.0, narrow.1)];
@@ -114,7 +118,7 @@ async fn assert_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: 
     let gateway = LeaseGateway::on(counter_store);
     let first = leased_limit("first", 1_000, 50);
     let second = if has_reserve { leased_limit("second", 2, 10) } else { limit("second", 2) };
-    let second = Limit { on_failure: policy, index: 1, ..second };
+    let second = Arc::new(Limit { on_failure: policy, index: 1, ..Limit::clone(&second) });
     eventually_async("units are leased", async || {
         !gateway.decide(&[charge(&first, 1)]).await.is_fallback() && gateway.outstanding() > 0
     })
@@ -225,9 +229,11 @@ async fn a_refund_at_another_gateway_takes_effect_across_two_servers() {
     let servers = [&servers[0], &servers[1]];
     let (here, keys) = sharded_gateway(&servers, &clock).await;
     let (other, _) = sharded_gateway(&servers, &clock).await;
-    let [broad, narrow] = [("broad", 100), ("narrow", 2)].map(|(name, count)| Limit {
-        quota: Quota::new(count, 3_600_000, 1),
-        ..limit(name, count)
+    let [broad, narrow] = [("broad", 100), ("narrow", 2)].map(|(name, count)| {
+        Arc::new(Limit {
+            quota: Quota::sliding(count, 3_600_000, 1),
+            ..Limit::clone(&limit(name, count))
+        })
     });
     let both = [charge(&broad, keys[0]), charge(&narrow, keys[1])];
     assert!(other.decide(&both).await.admitted && other.decide(&both).await.admitted);
@@ -248,9 +254,11 @@ async fn a_refund_at_another_gateway_takes_effect_across_two_servers() {
 async fn a_cached_refusal_outlives_its_server() {
     let (mut servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
     let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
-    let [broad, narrow] = [("broad", 100), ("narrow", 1)].map(|(name, count)| Limit {
-        quota: Quota::new(count, 3_600_000, 1),
-        ..limit(name, count)
+    let [broad, narrow] = [("broad", 100), ("narrow", 1)].map(|(name, count)| {
+        Arc::new(Limit {
+            quota: Quota::sliding(count, 3_600_000, 1),
+            ..Limit::clone(&limit(name, count))
+        })
     });
     let both = [charge(&broad, keys[0]), charge(&narrow, keys[1])];
     assert!(gateway.decide(&both).await.admitted);

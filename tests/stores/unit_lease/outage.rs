@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use testkit::{
     redis_server::RedisServer,
     verdict::VerdictExt as _,
@@ -13,7 +15,7 @@ use super::{LeaseGateway, leased_limit, multi_limit::sharded_gateway};
 use crate::support::{NOW, charge, clock, eventually, limit, options, short_timeout_options};
 
 /// A gateway with 50 leased units of `limit`, and the number of its charges.
-async fn gateway_with_units(options: RedisOptions, limit: &Limit) -> (LeaseGateway, u64) {
+async fn gateway_with_units(options: RedisOptions, limit: &Arc<Limit>) -> (LeaseGateway, u64) {
     let counter_store = CounterStore::redis(options, clock(), 1_000).expect("usable options");
     let gateway = LeaseGateway::on(counter_store);
     let mut charged = 0;
@@ -30,9 +32,13 @@ async fn gateway_with_units(options: RedisOptions, limit: &Limit) -> (LeaseGatew
 }
 
 /// A limit with a reserve of 50, whose sub-window does not end during a test.
-fn daily_limit(policy: OnFailure) -> Limit {
+fn daily_limit(policy: OnFailure) -> Arc<Limit> {
     let limit = leased_limit("daily", 1_000, 50);
-    Limit { on_failure: policy, quota: Quota::new(1_000, 86_400_000, 1), ..limit }
+    Arc::new(Limit {
+        on_failure: policy,
+        quota: Quota::sliding(1_000, 86_400_000, 1),
+        ..Limit::clone(&limit)
+    })
 }
 
 #[tokio::test]

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
     clock::Clock,
@@ -8,9 +10,9 @@ use super::{LeaseGateway, leased_limit};
 use crate::support::{NOW, charge};
 
 /// A limit of one request per window.
-fn one_per_window(name: &str, window: u64, units: u32) -> Limit {
-    let quota = Quota::new(1, window, 1);
-    Limit { algorithm: Algorithm::FixedWindow, quota, ..leased_limit(name, 1, units) }
+fn one_per_window(name: &str, window: u64, units: u32) -> Arc<Limit> {
+    let quota = Quota::new(1, window, Algorithm::FixedWindow);
+    Arc::new(Limit { quota, ..Limit::clone(&leased_limit(name, 1, units)) })
 }
 
 #[tokio::test]

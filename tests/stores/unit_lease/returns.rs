@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use testkit::{
     redis_server::RedisServer,
     verdict::VerdictExt as _,
@@ -13,7 +15,7 @@ use super::{LeaseGateway, calls, leased_limit, return_idle};
 use crate::support::{NOW, charge, limit};
 
 /// A gateway that has spent 3 of its leased units of `limit`.
-async fn spent_three(redis: &RedisServer, clock: &Clock) -> (LeaseGateway, Limit) {
+async fn spent_three(redis: &RedisServer, clock: &Clock) -> (LeaseGateway, Arc<Limit>) {
     let gateway = LeaseGateway::new(redis, clock);
     let limit = leased_limit("leased", 1_000, 100);
     for _ in 0..3 {
@@ -145,9 +147,8 @@ async fn a_refused_caller_is_admitted_after_units_are_returned() {
 async fn a_refused_caller_is_admitted_after_another_gateway_returns_units() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
-    let quota = Quota::new(10, 3_600_000, 1);
-    let limit =
-        Limit { algorithm: Algorithm::FixedWindow, quota, ..leased_limit("leased", 10, 10) };
+    let quota = Quota::new(10, 3_600_000, Algorithm::FixedWindow);
+    let limit = Arc::new(Limit { quota, ..Limit::clone(&leased_limit("leased", 10, 10)) });
     for _ in 0..3 {
         assert!(other.charge_one(&limit).await.admitted);
     }

@@ -6,12 +6,10 @@ use crate::{
     limit::{Algorithm, LimitIdentity, Quota},
 };
 
+const LEAKY_BUCKET: Algorithm = Algorithm::LeakyBucket { max_wait: 5_000 };
+
 fn limit(algorithm: Algorithm) -> Arc<Limit> {
-    Arc::new(Limit::new(
-        LimitIdentity::new("corrected", 7),
-        algorithm,
-        Quota { max_wait: 5_000, ..Quota::new(100, 1_000, 1) },
-    ))
+    Arc::new(Limit::new(LimitIdentity::new("corrected", 7), Quota::new(100, 1_000, algorithm)))
 }
 
 fn pending(limit: &Arc<Limit>, key: u128, change: Change) -> PendingCorrection {
@@ -103,7 +101,7 @@ fn an_unsent_batch_is_sent_first_when_its_shard_is_live_again() {
 
 #[test]
 fn leaky_bucket_slots_are_refunded_latest_first() {
-    let (mut queues, bucket) = (ShardQueues::default(), limit(Algorithm::LeakyBucket));
+    let (mut queues, bucket) = (ShardQueues::default(), limit(LEAKY_BUCKET));
     let window = limit(Algorithm::FixedWindow);
     for at in [3, 9, 5] {
         queues.push(1, pending(&bucket, 7, refund(at)));
@@ -115,7 +113,7 @@ fn leaky_bucket_slots_are_refunded_latest_first() {
 #[test]
 fn corrections_of_one_record_and_time_are_merged() {
     let mut queues = ShardQueues::default();
-    let (window, bucket) = (limit(Algorithm::FixedWindow), limit(Algorithm::LeakyBucket));
+    let (window, bucket) = (limit(Algorithm::FixedWindow), limit(LEAKY_BUCKET));
     let mut push = |limit, key, change| {
         let before = queues.waiting;
         assert!(queues.push(1, pending(limit, key, change)).is_none());
@@ -157,7 +155,7 @@ fn at_capacity_the_longest_queue_drops_its_oldest() {
 #[test]
 fn expired_corrections_are_not_sent() {
     let mut queues = ShardQueues::default();
-    let (window, bucket) = (limit(Algorithm::FixedWindow), limit(Algorithm::LeakyBucket));
+    let (window, bucket) = (limit(Algorithm::FixedWindow), limit(LEAKY_BUCKET));
     push_all(&mut queues, 1, &window, 0..100);
     push_all(&mut queues, 1, &bucket, 0..1);
     assert!(queues.start_sender());

@@ -16,7 +16,13 @@ fn caller(n: u64) -> u128 {
 
 /// A store in which first each caller has used `used` of `limit`, one by one, and then each of `requests`
 /// made-up keys has charged `cost` to the limit `flood`.
-fn flooded(limit: &Limit, used: u32, flood: &Limit, cost: u32, requests: u64) -> MemoryStore {
+fn flooded(
+    limit: &Arc<Limit>,
+    used: u32,
+    flood: &Arc<Limit>,
+    cost: u32,
+    requests: u64,
+) -> MemoryStore {
     let store = MemoryStore::new(ROOM);
     for n in 0..CALLERS {
         for _ in 0..used {
@@ -32,7 +38,7 @@ fn flooded(limit: &Limit, used: u32, flood: &Limit, cost: u32, requests: u64) ->
 }
 
 /// Number of callers whose records are still there.
-fn spared(store: &MemoryStore, limit: &Limit, used: u32) -> usize {
+fn spared(store: &MemoryStore, limit: &Arc<Limit>, used: u32) -> usize {
     let used_by = |n| {
         store.peek(&[charge(limit, caller(n))], NOW + FLOOD_DELAY).decided(0).unwrap().decision.used
     };
@@ -52,7 +58,8 @@ fn a_flood_of_made_up_keys_spares_callers_near_their_limit() {
 #[test]
 fn a_flood_that_spends_all_at_once_spares_requests_in_flight() {
     let (limit, narrow) = (limit("a", 100), limit("narrow", 1));
-    let limit = Limit { algorithm: Algorithm::Concurrency, ..limit };
+    let quota = Quota { algorithm: Algorithm::Concurrency, ..limit.quota };
+    let limit = Arc::new(Limit { quota, ..Limit::clone(&limit) });
     let store = flooded(&limit, 2, &narrow, 1, 100_000);
     assert_eq!(spared(&store, &limit, 2), 20);
 }

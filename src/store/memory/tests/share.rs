@@ -10,11 +10,10 @@ fn shares_are_rounded_up() {
     assert_eq!(share.count(), 4);
 }
 
-fn sized(algorithm: Algorithm, quota: u32, max_wait: u32) -> Limit {
-    let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
-    let max_wait = if algorithm == Algorithm::LeakyBucket { max_wait } else { 0 };
-    let quota = Quota { max_wait, ..Quota::new(quota, 6_000, resolution) };
-    Limit { algorithm, quota, ..limit("a", 1) }
+/// The algorithm at `at` in [`Algorithm::all`].
+fn sized(at: usize, quota: u32, max_wait: u32) -> Arc<Limit> {
+    let quota = Quota::new(quota, 6_000, Algorithm::all(6, max_wait)[at]);
+    Arc::new(Limit { quota, ..Limit::clone(&limit("a", 1)) })
 }
 
 proptest! {
@@ -30,12 +29,12 @@ proptest! {
         gateways in 1_u32..=20,
         max_wait in prop_oneof![Just(0), 1_u32..20_000],
     ) {
-        let limit = sized(Algorithm::ALL[at], quota, max_wait);
+        let limit = sized(at, quota, max_wait);
         let charges = [Charge { cost, ..charge(&limit, 1) }];
         let whole = MemoryStore::new(10).charge(&charges, NOW);
         let share = MemoryStore::new(10).charge_share(&charges, NOW, gateways);
         prop_assert_eq!(share.admitted, whole.admitted);
-        prop_assert!(share.decided(0).unwrap().decision.wait <= u64::from(limit.quota.max_wait));
+        prop_assert!(share.decided(0).unwrap().decision.wait <= u64::from(limit.algorithm().max_wait()));
     }
 
     /// The same for a request that charges one record twice, for two limits that count alike.
@@ -47,7 +46,7 @@ proptest! {
         gateways in 1_u32..=20,
         max_wait in 0_u32..20_000,
     ) {
-        let limit = sized(Algorithm::ALL[at], quota, max_wait);
+        let limit = sized(at, quota, max_wait);
         let charge = |cost| Charge { cost, ..charge(&limit, 1) };
         let charges = [charge(costs.0), charge(costs.1)];
         let whole = MemoryStore::new(10).charge(&charges, NOW);
@@ -64,14 +63,14 @@ proptest! {
         gateways in 1_u32..=20,
         max_wait in 0_u32..20_000,
     ) {
-        let limit = sized(Algorithm::ALL[at], quota, max_wait);
+        let limit = sized(at, quota, max_wait);
         let store = MemoryStore::new(10);
         let mut now = NOW;
         for cost in costs {
             let charges = [Charge { cost, ..charge(&limit, 1) }];
             let whole = MemoryStore::new(10).charge(&charges, now).admitted;
             let verdict = store.charge_share(&charges, now, gateways);
-            prop_assert!(verdict.decided(0).unwrap().decision.wait <= u64::from(limit.quota.max_wait));
+            prop_assert!(verdict.decided(0).unwrap().decision.wait <= u64::from(limit.algorithm().max_wait()));
             if verdict.admitted {
                 continue;
             }
@@ -88,7 +87,8 @@ proptest! {
 /// Requests whose slots last longer than a share's `max_wait` are admitted at the share's rate.
 #[test]
 fn expensive_requests_do_not_raise_the_rate_of_a_shared_leaky_bucket() {
-    let limit = sized(Algorithm::LeakyBucket, 6, 2_000);
+    let quota = Quota::new(6, 6_000, Algorithm::LeakyBucket { max_wait: 2_000 });
+    let limit = Arc::new(Limit { quota, ..Limit::clone(&limit("a", 1)) });
     let store = MemoryStore::new(10);
     // A share of 2 in 6 s; a second of three slots would begin 6 s after the first.
     let charges = [Charge { cost: 3, ..charge(&limit, 1) }];

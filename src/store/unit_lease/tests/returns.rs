@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock::StoreTime;
 
-fn stocked(registry: &Registry, limit: &Limit, key: Key, units: u32) -> TestLease {
+fn stocked(registry: &Registry, limit: &Arc<Limit>, key: Key, units: u32) -> TestLease {
     lease(registry, limit, key).stock(units)
 }
 
@@ -16,7 +16,7 @@ fn sweep(registry: &Registry, now_ms: u64) -> Vec<(u32, StoreTime)> {
 #[test]
 fn idle_units_are_returned_before_their_window_ends() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
-    let limit = Limit { quota: Quota::new(100, 60_000, 1), ..limit };
+    let limit = Arc::new(Limit { quota: Quota::sliding(100, 60_000, 1), ..Limit::clone(&limit) });
     let lease = stocked(&registry, &limit, KEY, 5);
     assert_eq!(sweep(&registry, 100), []);
     assert_eq!(sweep(&registry, 600), []);
@@ -130,13 +130,14 @@ fn an_empty_lease_is_removed_while_the_store_is_lost() {
 fn units_of_one_quota_are_not_spent_under_another() {
     let (registry, old) = (registry(), limit(LeaseSize::Units(10)));
     stocked(&registry, &old, KEY, 5);
-    let strict = Quota { strict: true, ..old.quota };
-    for quota in [Quota::new(10, 6_000, 6), Quota::new(101, 6_000, 6), strict] {
-        let new = Limit { quota, ..old.clone() };
+    let algorithm = Algorithm::SlidingWindow { resolution: 6, strict: true };
+    let strict = Quota { algorithm, ..old.quota };
+    for quota in [Quota::sliding(10, 6_000, 6), Quota::sliding(101, 6_000, 6), strict] {
+        let new = Arc::new(Limit { quota, ..Limit::clone(&old) });
         assert_eq!(LeaseKey::of(&new, KEY).record, LeaseKey::of(&old, KEY).record);
         assert_eq!(registry.take(&new, KEY, 1, ms(101)), None);
     }
-    let reordered = Limit { index: 3, ..old };
+    let reordered = Arc::new(Limit { index: 3, ..Limit::clone(&old) });
     assert!(registry.take(&reordered, KEY, 1, ms(101)).is_some(), "only the limit's index differs");
 }
 
@@ -191,7 +192,7 @@ fn units_of_a_deleted_record_are_discarded() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     let other = stocked(&registry, &limit, Key(8), 5);
-    let raised = Limit { quota: Quota::new(200, 6_000, 6), ..limit.clone() };
+    let raised = Arc::new(Limit { quota: Quota::sliding(200, 6_000, 6), ..Limit::clone(&limit) });
     let other_quota = stocked(&registry, &raised, KEY, 4);
     registry.discard(LeaseKey::of(&limit, KEY).record);
     assert!(lease.take(1, 101).is_none() && other_quota.take(1, 101).is_none());
@@ -232,7 +233,7 @@ fn a_refunded_unit_can_be_spent_while_its_sub_window_lasts() {
 #[test]
 fn a_refund_after_the_idle_return_adds_one_unit() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
-    let limit = Limit { quota: Quota::new(100, 60_000, 1), ..limit };
+    let limit = Arc::new(Limit { quota: Quota::sliding(100, 60_000, 1), ..Limit::clone(&limit) });
     let lease = lease(&registry, &limit, KEY);
     let mut granted = reply(6, 50, 100);
     granted.grant.spendable_until = START + 60_000;

@@ -19,8 +19,8 @@ impl World {
             demand.extra_divisor = 1;
         }
         let (sent, incarnation) = (self.monotonic(gateway), self.gateways[gateway].incarnation);
-        let limit = fetch.as_ref().map(|fetch| Limit::clone(fetch.limit()));
-        let limit = limit.unwrap_or_else(|| self.gateways[gateway].limit.clone());
+        let limit = fetch.as_ref().map(|fetch| Arc::clone(fetch.limit()));
+        let limit = limit.unwrap_or_else(|| Arc::clone(&self.gateways[gateway].limit));
         let call = self.calls.len();
         let is_over = false;
         self.calls.push(Call {
