@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use testkit::port::free_port;
+use testkit::{port::free_port, yaml::fill};
 
 use crate::{
     curl::{Answer, curl},
@@ -52,17 +52,24 @@ impl Nginx {
     }
 
     /// A gateway with one worker before these targets.
-    fn edge(&self, target: &str, more: &str) -> Edge {
-        Edge::start(&format!(
-            "workers: 1
-upstreams:
-  nginx:
-    targets: ['{target}']
-    {}
-{more}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: nginx, max_body: 8MiB}}]
-",
-            upstream_tls(&self.files, target.split(':').next().unwrap_or_default(), SERVER)
+    /// `keys` are further keys of the upstream.
+    fn edge(&self, target: &str, keys: &str) -> Edge {
+        let scheme = target.split(':').next().unwrap_or_default();
+        Edge::start(&fill(
+            "
+            workers: 1
+            upstreams:
+              nginx:
+                targets: ['{target}']
+                {tls}
+                {keys}
+            routes: [{name: all, match: {path: '/{*rest}'}, upstream: nginx, max_body: 8MiB}]
+            ",
+            [
+                ("target", target),
+                ("tls", &upstream_tls(&self.files, scheme, SERVER)),
+                ("keys", keys),
+            ],
         ))
     }
 }
