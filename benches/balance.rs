@@ -14,13 +14,16 @@ use std::{
 
 use divan::Bencher;
 use simulation::{Capacity, FixedLimit, Limiter, Second, Simulation};
-use tidegate::upstream::{
-    adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
-    balance::{Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, WeightedEndpoint},
-    retry_budget::RetryBudget,
-    target_health::{
-        AttemptKind, Availability, Failure, HealthSettings, HealthView, TargetHealth,
-        UpstreamHealth,
+use tidegate::{
+    mix::SplitMix,
+    upstream::{
+        adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
+        balance::{Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, WeightedEndpoint},
+        retry_budget::RetryBudget,
+        target_health::{
+            AttemptKind, Availability, Failure, HealthSettings, HealthView, TargetHealth,
+            UpstreamHealth,
+        },
     },
 };
 

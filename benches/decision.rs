@@ -12,6 +12,7 @@ use divan::Bencher;
 use tidegate::{
     clock::StoreTime,
     limit::{Algorithm, Charge, Key, LeaseSize, Limit, OnFailure, Quota, sliding_window},
+    mix::SplitMix,
     store::memory::MemoryStore,
 };
 
@@ -55,20 +56,15 @@ fn charge(limit: &Limit, key: Key) -> Charge<'_> {
 
 /// A key as random as a hash (`SplitMix64`).
 fn hashed_key(caller: u64) -> Key {
-    let mix = |value: u64| {
-        let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    };
-    let first = mix(caller.wrapping_add(0x9e37_79b9_7f4a_7c15));
-    Key(u128::from(first) << 64 | u128::from(mix(first.wrapping_add(0x9e37_79b9_7f4a_7c15))))
+    let first = SplitMix::new(caller).bits();
+    Key(u128::from(first) << 64 | u128::from(SplitMix::new(first).bits()))
 }
 
 /// The algorithm without a store, on a window that contains an older charge.
 #[divan::bench]
 fn algorithm_alone(bencher: Bencher<'_, '_>) {
     let quota = Quota::new(u32::MAX, 60_000, 6);
-    let mut state = sliding_window::State::default();
+    let mut state = sliding_window::SlidingWindowState::default();
     sliding_window::admit(&mut state, &quota, NOW - 55_000, 1_000);
     bencher.bench_local(|| sliding_window::admit(black_box(&mut state), &quota, black_box(NOW), 1));
 }

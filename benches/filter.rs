@@ -13,6 +13,7 @@ use std::{
 use bloomfilter::Bloom;
 use parking_lot::RwLock;
 use tidegate::{
+    mix::mix64,
     secret::KeySecret,
     throttle::{
         Filter, Geometry, HashKeys,
@@ -80,10 +81,7 @@ fn main() {
 
 /// The `value`-th number of `SplitMix64`.
 fn split_mix(value: u64) -> u64 {
-    let value = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
+    mix64(value.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 fn token(minute: u64, number: u64) -> u64 {

@@ -42,7 +42,7 @@ struct Options {
 enum Part {
     /// Counters in this process.
     Memory,
-    /// Tokens leased from Redis.
+    /// Units leased from Redis.
     Lease,
     /// A cached denial of Redis.
     DenyCache,
@@ -54,7 +54,7 @@ impl Part {
     fn name(self) -> &'static str {
         match self {
             Self::Memory => "in memory",
-            Self::Lease => "from a token lease",
+            Self::Lease => "from a lease",
             Self::DenyCache => "refused, by the deny cache",
             Self::Redis => "by Redis",
         }
@@ -102,7 +102,7 @@ fn decide(counter_store: &Arc<CounterStore>, part: Part, decisions: u32) -> f64 
         let (store, limit) = (counter_store.worker(), part.limit());
         let now = Clock::system().now();
         let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
-        // Connects, and leases tokens.
+        // Connects, and leases units.
         for _ in 0..2 {
             store.charge(&charges, StoreTime::from_unix_ms(now)).await.expect("a decision");
         }

@@ -11,8 +11,8 @@
 --                         batch; nil if the charge is for one request
 --   refund(view, charged_at, cost)   refunds what still counts
 --   write(view, key)   -> raw, expires_at (ms)
---   spendable_until(view) -> the first ms at which the tokens that were just charged may no longer be
---                         spent; only if tokens may be acquired in batches
+--   spendable_until(view) -> the first ms at which the units that were just charged may no longer be
+--                         spent; only if units may be acquired in batches
 --   list                  true if the record is a list: `raw` is then its last element, and `write` writes
 --                         the record itself and returns false as `raw`
 --   wait(view, cost)   -> the delay of a charge that `remaining` admits, in ms; nil if it does not fit

@@ -1,4 +1,4 @@
--- Announces deleted records to the gateways, which may hold tokens or denials of them.
+-- Announces deleted records to the gateways, which may hold units or denials of them.
 --
 -- KEYS[1]  the resets: a sorted set of the names of deleted records, by the time of deletion (ms)
 -- ARGV[1]  how long an entry is kept, in ms

@@ -81,7 +81,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use access_log::{AccessLog, AccessLogFormat, LogDestination};
+pub use access_log::{AccessLogConfig, AccessLogFormat, LogDestination};
 pub use admin::{Admin, HostName};
 pub use admin_address::AdminAddress;
 pub use balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition, StatusRange};
@@ -89,28 +89,28 @@ pub use client::Client;
 pub use compress::{Compress, CompressLevel};
 pub use cors::{Cors, CorsOrigin};
 pub use editor_schema::editor_schema;
-pub use error_bodies::ErrorBody;
+pub use error_bodies::ErrorBodyConfig;
 pub use fault::{Fault, Faults, Location};
 pub use headers::{Headers, StandardHeaders};
-pub use limits::{Algorithm, Cost, Limit, Reserve};
+pub use limits::{Algorithm, CostConfig, LimitConfig, Reserve};
 pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
 pub use listen_address::ListenAddress;
 pub use method::Method;
-pub use mirror::Mirror;
+pub use mirror::MirrorConfig;
 pub use rate::Rate;
 pub use redirect::RedirectHttps;
-pub use route_actions::{HeaderRules, HostHeader, MatchValue, Redirect, RouteHeaders};
-pub use routes::{Route, RouteMatch};
+pub use route_actions::{HeaderRulesConfig, HostHeader, MatchValue, RedirectConfig, RouteHeaders};
+pub use routes::{RouteConfig, RouteMatch};
 pub use secret::{EnvLookup, Environment, SecretError, SecretReference};
 pub use source::ConfigSource;
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use suggest::suggest;
-pub use target::{HostPort, Target, WeightedTarget};
-pub use throttle::Throttle;
-pub use tiers::{Candidate, Tier, TierMatch, TierQuota};
+pub use target::{HostPort, TargetUrl, WeightedTargetConfig};
+pub use throttle::ThrottleConfig;
+pub use tiers::{Candidate, TierConfig, TierMatchConfig, TierQuota};
 pub use traces::{CollectorUrl, Traces};
 pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, parse_network};
-pub use upstreams::{FixedResponse, Upstream, UpstreamTls};
+pub use upstreams::{FixedResponseConfig, UpstreamConfig, UpstreamTls};
 
 use crate::file::{self, FileError};
 use fault::Mismatch;
@@ -145,7 +145,7 @@ pub struct Config {
     /// or a mapping with `to`, `format` and `fields`. Tokens and queries are not logged.
     #[serde(default, with = "access_log::AccessLogEntry")]
     #[schemars(with = "access_log::AccessLogEntry")]
-    pub access_log: AccessLog,
+    pub access_log: AccessLogConfig,
     /// Spans of requests for a trace collector. Default: none, and trace contexts are forwarded as they are.
     pub traces: Option<Traces>,
     /// Bounds of client connections and of the requests on them.
@@ -161,16 +161,16 @@ pub struct Config {
     #[serde(default)]
     pub store: Store,
     /// Upstreams, by name: groups of servers, or fixed responses.
-    pub upstreams: BTreeMap<String, Upstream>,
+    pub upstreams: BTreeMap<String, UpstreamConfig>,
     /// Rate limits, by name; `NAME: 100/1m` is short for a limit with `quota` and `window` alone. A limit that
     /// several routes name is one shared counter.
     #[serde(default, deserialize_with = "rate::read_limits")]
     #[schemars(with = "BTreeMap<String, rate::LimitEntry>")]
-    pub limits: BTreeMap<String, Limit>,
+    pub limits: BTreeMap<String, LimitConfig>,
     /// Active-user admission control. Default: all users are admitted.
-    pub throttle: Option<Throttle>,
+    pub throttle: Option<ThrottleConfig>,
     /// Routes: which requests are sent to which upstream, under which limits.
-    pub routes: Vec<Route>,
+    pub routes: Vec<RouteConfig>,
 }
 
 impl Config {

@@ -13,18 +13,19 @@
 //! - `state.rs`: the record of any algorithm. `gcra.rs`: the record of both buckets, a theoretical arrival
 //!   time. `free_slots.rs`: the refunded slots of a leaky bucket. `counts.rs`: the counters of a sliding
 //!   window.
+//! - `algorithm.rs`: the algorithms, and the questions that each answers.
 //! - `acquire.rs`: units that a gateway acquires in batches.
 //! - `verdict.rs`: the decisions of all limits of one request.
 //!
 //! ```
 //! use tidegate::{
 //!     clock::StoreTime,
-//!     limit::{Algorithm, Quota, State},
+//!     limit::{Algorithm, Quota, AlgorithmState},
 //! };
 //!
 //! // Two requests a minute, counted in sub-windows of 10 s.
 //! let quota = Quota::new(2, 60_000, 6);
-//! let mut state = State::fresh(Algorithm::SlidingWindow);
+//! let mut state = AlgorithmState::fresh(Algorithm::SlidingWindow);
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);
 //! assert!(state.admit(&quota, now, 1).admitted);
 //! assert!(state.admit(&quota, now + 5, 1).admitted);
@@ -37,6 +38,7 @@
 //! ```
 
 mod acquire;
+mod algorithm;
 pub mod concurrency;
 mod counts;
 pub mod fixed_window;
@@ -55,12 +57,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
+pub use algorithm::Algorithm;
 pub use counts::Counts;
 pub use gcra::GcraState;
-pub use state::State;
+pub use state::AlgorithmState;
 pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 
-use crate::clock::StoreTime;
+use crate::{clock::StoreTime, mix::folded_multiply};
 
 /// The largest product of quota and sub-window length (ms) that keeps the arithmetic of both
 /// exact: Lua counts in doubles, whose integers end at 2^53.
@@ -108,47 +111,6 @@ impl Quota {
     /// The length of a sub-window in ms.
     pub fn sub_window(&self) -> u64 {
         self.window / u64::from(self.resolution)
-    }
-}
-
-/// The algorithm of a limit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Algorithm {
-    /// Weighted counters, one for each sub-window: [`sliding_window`].
-    SlidingWindow,
-    /// The time of every charge: [`sliding_log`].
-    SlidingLog,
-    /// One counter, and the time at which its window ends: [`fixed_window`].
-    FixedWindow,
-    /// A burst that refills at a constant rate: [`token_bucket`].
-    TokenBucket,
-    /// A constant rate, enforced by delays: [`leaky_bucket`].
-    LeakyBucket,
-    /// Permits that requests hold while they are in flight: [`concurrency`].
-    Concurrency,
-}
-
-impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 6] = [
-        Self::SlidingWindow,
-        Self::SlidingLog,
-        Self::FixedWindow,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-        Self::Concurrency,
-    ];
-
-    /// The name of its Lua counterpart: in the table `algorithms`, and of the file in `lua/`.
-    pub fn tag(self) -> &'static str {
-        match self {
-            Self::SlidingWindow => "sliding_window",
-            Self::SlidingLog => "sliding_log",
-            Self::FixedWindow => "fixed_window",
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
-            Self::Concurrency => "concurrency",
-        }
     }
 }
 
@@ -229,20 +191,19 @@ impl Limit {
     /// from the operator, so no client can choose one.
     pub fn identity(&self) -> u128 {
         let (words, rest) = self.name.as_bytes().as_chunks::<8>();
-        let folded = words.iter().fold(folded_multiply(self.fingerprint), |hash, word| {
-            folded_multiply(hash ^ u64::from_le_bytes(*word))
-        });
+        let folded = words
+            .iter()
+            .fold(mix(self.fingerprint), |hash, word| mix(hash ^ u64::from_le_bytes(*word)));
         let rest = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
         // The length distinguishes names whose last words differ only in leading zero bytes.
-        let low = folded_multiply(folded_multiply(folded ^ rest) ^ self.name.len() as u64);
-        u128::from(low) | u128::from(folded_multiply(!low)) << 64
+        let low = mix(mix(folded ^ rest) ^ self.name.len() as u64);
+        u128::from(low) | u128::from(mix(!low)) << 64
     }
 }
 
-/// Mixes 64 bits: multiplies by an odd constant and xors both halves of the product.
-fn folded_multiply(value: u64) -> u64 {
-    let product = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
-    (product >> 64) as u64 ^ product as u64
+/// Mixes 64 bits. The constants are part of what is stored in Redis.
+fn mix(value: u64) -> u64 {
+    folded_multiply(value ^ 0x9e37_79b9_7f4a_7c15, 0xa076_1d64_78bd_642f)
 }
 
 /// A request's charge to one limit for one caller.

@@ -338,18 +338,18 @@ impl MetricsCollector {
     }
 }
 
-/// Decisions without a call to the shared store, from leased tokens and cached denials.
+/// Decisions without a call to the shared store, from leased units and cached denials.
 fn encode_leases_and_denials(
     encoder: &mut DescriptorEncoder<'_>,
     stats: &StoreStats,
 ) -> fmt::Result {
-    let help = "Calls to the shared store for decisions and for tokens";
+    let help = "Calls to the shared store for decisions and for units";
     write_counter(
         &mut start_counters(encoder, "store_redis_calls", help)?,
         &[],
         stats.store_calls,
     )?;
-    let help = "Charges made from leased tokens";
+    let help = "Charges made from leased units";
     write_counter(
         &mut start_counters(encoder, "store_leased_charges", help)?,
         &[],
@@ -363,21 +363,21 @@ fn encode_leases_and_denials(
     )?;
     let help = "Cached denials";
     write_gauge(encoder, "store_deny_cache_entries", help, stats.denials.entries as u64)?;
-    let help = "Leased tokens that are not spent yet";
+    let help = "Leased units that are not spent yet";
     write_gauge(encoder, "store_tokens_outstanding", help, stats.leases.outstanding)?;
-    let help = "Tokens leased from the shared store";
+    let help = "Units leased from the shared store";
     write_counter(
         &mut start_counters(encoder, "store_tokens_granted", help)?,
         &[],
         stats.leases.granted,
     )?;
-    let help = "Leased tokens returned unspent";
+    let help = "Leased units returned unspent";
     write_counter(
         &mut start_counters(encoder, "store_tokens_returned", help)?,
         &[],
         stats.leases.returned,
     )?;
     let help =
-        "Upper bound of leased tokens lost: their call got no reply, or they could not be returned";
+        "Upper bound of leased units lost: their call got no reply, or they could not be returned";
     write_counter(&mut start_counters(encoder, "store_tokens_lost", help)?, &[], stats.leases.lost)
 }

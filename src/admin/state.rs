@@ -149,9 +149,9 @@ struct StoreState {
     healthy: bool,
     /// Requests that were charged.
     requests: u64,
-    /// Calls to Redis for decisions and for tokens.
+    /// Calls to Redis for decisions and for units.
     redis_calls: u64,
-    /// Charges from leased tokens, without a call.
+    /// Charges from leased units, without a call.
     leased_charges: u64,
     /// Requests that got no decision from Redis, by kind.
     failures: BTreeMap<&'static str, u64>,

@@ -15,7 +15,7 @@ use crate::telemetry::AccessField;
 /// The access log. `access_log: PATH` is short for one with `to` alone.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct AccessLog {
+pub struct AccessLogConfig {
     /// Where it is written to.
     #[serde(default)]
     pub to: LogDestination,
@@ -93,25 +93,25 @@ pub(super) struct AccessLogEntry;
 impl AccessLogEntry {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<AccessLog, D::Error> {
+    ) -> Result<AccessLogConfig, D::Error> {
         struct AccessLogVisitor;
 
         impl<'de> Visitor<'de> for AccessLogVisitor {
-            type Value = AccessLog;
+            type Value = AccessLogConfig;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(EXPECTED)
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<AccessLog, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<AccessLogConfig, E> {
                 match LogDestination::parse(text) {
-                    Some(to) => Ok(AccessLog { to, ..AccessLog::default() }),
+                    Some(to) => Ok(AccessLogConfig { to, ..AccessLogConfig::default() }),
                     None => Err(E::invalid_value(Unexpected::Str(text), &EXPECTED)),
                 }
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AccessLog, A::Error> {
-                AccessLog::deserialize(MapAccessDeserializer::new(map))
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AccessLogConfig, A::Error> {
+                AccessLogConfig::deserialize(MapAccessDeserializer::new(map))
             }
         }
 
@@ -119,11 +119,11 @@ impl AccessLogEntry {
     }
 
     pub(super) fn serialize<S: Serializer>(
-        log: &AccessLog,
+        log: &AccessLogConfig,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         match log {
-            AccessLog { to, format: None, fields: None } => to.serialize(serializer),
+            AccessLogConfig { to, format: None, fields: None } => to.serialize(serializer),
             log => log.serialize(serializer),
         }
     }
@@ -139,7 +139,7 @@ impl JsonSchema for AccessLogEntry {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let log = generator.subschema_for::<AccessLog>();
+        let log = generator.subschema_for::<AccessLogConfig>();
         let (pattern, description) = (LogDestination::PATTERN, LogDestination::EXPECTED);
         json_schema!({
             "anyOf": [

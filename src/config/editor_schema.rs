@@ -83,12 +83,12 @@ mod tests {
         for property in [
             &schema["properties"]["workers"],
             definition("Duration"),
-            definition("Cost"),
+            definition("CostConfig"),
             definition("Algorithm"),
-            &definition("Limit")["properties"]["quota"],
-            &definition("Limit")["properties"]["max_cost"],
-            &definition("Limit")["properties"]["enforce"],
-            &definition("Route")["properties"]["name"],
+            &definition("LimitConfig")["properties"]["quota"],
+            &definition("LimitConfig")["properties"]["max_cost"],
+            &definition("LimitConfig")["properties"]["enforce"],
+            &definition("RouteConfig")["properties"]["name"],
         ] {
             assert_eq!(property["anyOf"][1], reference, "{property:#}");
         }
@@ -96,12 +96,12 @@ mod tests {
         assert_eq!(definition("RetryCondition")["anyOf"][2]["enum"][0], 502);
         // Text of any form needs no exception, and a description stays where editors look for it.
         assert_eq!(definition("UpstreamTls")["properties"]["name"]["anyOf"], Value::Null);
-        assert!(definition("Limit")["properties"]["quota"]["description"].is_string());
-        assert_eq!(definition("Limit")["properties"]["quota"]["anyOf"][0]["minimum"], 1);
+        assert!(definition("LimitConfig")["properties"]["quota"]["description"].is_string());
+        assert_eq!(definition("LimitConfig")["properties"]["quota"]["anyOf"][0]["minimum"], 1);
         // Sections stay as they are.
-        assert_eq!(definition("Limit")["type"], "object");
+        assert_eq!(definition("LimitConfig")["type"], "object");
         assert_eq!(
-            definition("WeightedTarget")["oneOf"][1]["properties"]["weight"]["anyOf"][1],
+            definition("WeightedTargetConfig")["oneOf"][1]["properties"]["weight"]["anyOf"][1],
             reference
         );
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// `{retry_after}`, the seconds of `Retry-After`, and `{limit}`, the names of the limits that refused.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct ErrorBody {
+pub struct ErrorBodyConfig {
     /// Path of a file with the body, at most 256 KiB. It is read at the start and again at each reload. A body
     /// has either `file` or `body`. Default: `body`.
     pub file: Option<PathBuf>,

@@ -7,7 +7,7 @@ use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::scalar::is_token;
-use super::tiers::{Candidate, Tier};
+use super::tiers::{Candidate, TierConfig};
 use super::units::{Duration, Status};
 use crate::identity::KeyPart;
 use crate::limit::OnFailure;
@@ -15,7 +15,7 @@ use crate::limit::OnFailure;
 /// A rate limit: a quota per window, counted per key.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Limit {
+pub struct LimitConfig {
     /// Algorithm by which requests are counted.
     #[serde(default)]
     pub algorithm: Algorithm,
@@ -35,12 +35,12 @@ pub struct Limit {
     pub strict: bool,
     /// Parts of the request that form the key. Requests with equal values in all parts share a counter;
     /// `[]` counts all requests together.
-    #[serde(default = "Limit::default_key")]
+    #[serde(default = "LimitConfig::default_key")]
     pub key: Vec<KeyPart>,
     /// Units of the quota that one request costs: a fixed number, or the value of a header of the
     /// request (`header:NAME`) or of the upstream's response (`response:NAME`).
     #[serde(default)]
-    pub cost: Cost,
+    pub cost: CostConfig,
     /// Maximum cost that a header may give. A request header above it is answered with 400; a response
     /// header above it is charged as this maximum. Default: the quota (`leaky_bucket`: the slots within
     /// `max_wait`).
@@ -48,17 +48,17 @@ pub struct Limit {
     pub max_cost: Option<u32>,
     /// Other quotas for some callers. The first tier that matches applies.
     #[serde(default)]
-    pub tiers: Vec<Tier>,
+    pub tiers: Vec<TierConfig>,
     /// A second quota to try out: counted and reported in metrics as `NAME~candidate`, never enforced.
     pub candidate: Option<Candidate>,
     /// Refuse requests that exceed the quota. If false, they are counted and reported, but admitted.
-    #[serde(default = "Limit::default_enforce")]
+    #[serde(default = "LimitConfig::default_enforce")]
     pub enforce: bool,
     /// Response statuses that refund the request's charge, including those of the gateway's own
     /// responses such as 502.
     #[serde(default)]
     pub refund: Vec<Status>,
-    /// Number of tokens leased from Redis at a time, so that not every request needs a Redis call.
+    /// Number of units leased from Redis at a time, so that not every request needs a Redis call.
     /// Only for `sliding_window` and `fixed_window`, and not with `cost: response:NAME`.
     #[serde(default)]
     pub reserve: Reserve,
@@ -74,7 +74,7 @@ pub struct Limit {
     pub max_queue: Option<u32>,
 }
 
-impl Limit {
+impl LimitConfig {
     /// The default number of sub-windows, if it divides the window.
     const DEFAULT_RESOLUTION: u32 = 6;
 
@@ -87,7 +87,7 @@ impl Limit {
             resolution: None,
             strict: false,
             key: Self::default_key(),
-            cost: Cost::default(),
+            cost: CostConfig::default(),
             max_cost: None,
             tiers: Vec::new(),
             candidate: None,
@@ -144,7 +144,7 @@ pub enum Algorithm {
 
 /// Units of the quota that one request costs.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Cost {
+pub enum CostConfig {
     /// A fixed number of units.
     Fixed(u32),
     /// The value of this request header; the name in lower case.
@@ -153,7 +153,7 @@ pub enum Cost {
     Response(String),
 }
 
-impl Default for Cost {
+impl Default for CostConfig {
     fn default() -> Self {
         Self::Fixed(1)
     }
@@ -162,30 +162,30 @@ impl Default for Cost {
 /// The syntax of a cost, for faults and the schema.
 const COST_SYNTAX: &str = "a whole number from 1 to 4294967295, header:NAME or response:NAME";
 
-impl<'de> Deserialize<'de> for Cost {
+impl<'de> Deserialize<'de> for CostConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct CostVisitor;
 
         impl Visitor<'_> for CostVisitor {
-            type Value = Cost;
+            type Value = CostConfig;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(COST_SYNTAX)
             }
 
-            fn visit_u64<E: Error>(self, cost: u64) -> Result<Cost, E> {
+            fn visit_u64<E: Error>(self, cost: u64) -> Result<CostConfig, E> {
                 let fits = u32::try_from(cost).ok().filter(|&cost| cost > 0);
                 let invalid = || E::invalid_value(Unexpected::Unsigned(cost), &self);
-                fits.map(Cost::Fixed).ok_or_else(invalid)
+                fits.map(CostConfig::Fixed).ok_or_else(invalid)
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Cost, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<CostConfig, E> {
                 match text.split_once(':') {
                     Some(("header", name)) if is_token(name) => {
-                        Ok(Cost::Header(name.to_ascii_lowercase()))
+                        Ok(CostConfig::Header(name.to_ascii_lowercase()))
                     }
                     Some(("response", name)) if is_token(name) => {
-                        Ok(Cost::Response(name.to_ascii_lowercase()))
+                        Ok(CostConfig::Response(name.to_ascii_lowercase()))
                     }
                     _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
                 }
@@ -196,7 +196,7 @@ impl<'de> Deserialize<'de> for Cost {
     }
 }
 
-impl Serialize for Cost {
+impl Serialize for CostConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Fixed(cost) => serializer.serialize_u32(*cost),
@@ -206,9 +206,9 @@ impl Serialize for Cost {
     }
 }
 
-impl JsonSchema for Cost {
+impl JsonSchema for CostConfig {
     fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Cost".into()
+        "CostConfig".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
@@ -222,7 +222,7 @@ impl JsonSchema for Cost {
     }
 }
 
-/// Number of tokens leased from Redis at a time.
+/// Number of units leased from Redis at a time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Reserve {
     /// No lease: Redis decides every request.
@@ -230,11 +230,11 @@ pub enum Reserve {
     Off,
     /// A number that follows the request rate.
     Auto,
-    /// A fixed number of tokens.
+    /// A fixed number of units.
     Fixed(u32),
 }
 
-/// The numbers of tokens that can be leased at a time.
+/// The numbers of units that can be leased at a time.
 const RESERVE_RANGE: std::ops::RangeInclusive<u32> = 1..=1 << 20;
 /// The syntax of a reserve, for faults and the schema.
 const RESERVE_SYNTAX: &str = "off, auto or a whole number from 1 to 1048576";
@@ -250,10 +250,9 @@ impl<'de> Deserialize<'de> for Reserve {
                 f.write_str(RESERVE_SYNTAX)
             }
 
-            fn visit_u64<E: Error>(self, tokens: u64) -> Result<Reserve, E> {
-                let fits =
-                    u32::try_from(tokens).ok().filter(|tokens| RESERVE_RANGE.contains(tokens));
-                let invalid = || E::invalid_value(Unexpected::Unsigned(tokens), &self);
+            fn visit_u64<E: Error>(self, units: u64) -> Result<Reserve, E> {
+                let fits = u32::try_from(units).ok().filter(|units| RESERVE_RANGE.contains(units));
+                let invalid = || E::invalid_value(Unexpected::Unsigned(units), &self);
                 fits.map(Reserve::Fixed).ok_or_else(invalid)
             }
 

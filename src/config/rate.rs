@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
 
-use super::limits::Limit;
+use super::limits::LimitConfig;
 use super::scalar::{ScalarValue, impl_scalar};
 use super::units::Duration;
 
@@ -59,12 +59,12 @@ impl fmt::Display for Rate {
 impl_scalar!(Rate);
 
 /// A limit as a file has it: its keys, or only a rate.
-pub(super) struct LimitEntry(Limit);
+pub(super) struct LimitEntry(LimitConfig);
 
 /// The limits of a file.
 pub(super) fn read_limits<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<BTreeMap<String, Limit>, D::Error> {
+) -> Result<BTreeMap<String, LimitConfig>, D::Error> {
     let entries = BTreeMap::<String, LimitEntry>::deserialize(deserializer)?;
     Ok(entries.into_iter().map(|(name, LimitEntry(limit))| (name, limit)).collect())
 }
@@ -85,7 +85,7 @@ impl<'de> Deserialize<'de> for LimitEntry {
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<LimitEntry, E> {
                 if let Some(Rate { quota, window }) = Rate::parse(text) {
-                    return Ok(LimitEntry(Limit::new(quota, window)));
+                    return Ok(LimitEntry(LimitConfig::new(quota, window)));
                 }
                 let meant = Rate::correction(text).map(|meant| format!("`{meant}`: {EXPECTED}"));
                 let expected = meant.as_deref().unwrap_or(EXPECTED);
@@ -93,7 +93,7 @@ impl<'de> Deserialize<'de> for LimitEntry {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitEntry, A::Error> {
-                Limit::deserialize(MapAccessDeserializer::new(map)).map(LimitEntry)
+                LimitConfig::deserialize(MapAccessDeserializer::new(map)).map(LimitEntry)
             }
         }
 
@@ -111,7 +111,7 @@ impl JsonSchema for LimitEntry {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let limit = generator.subschema_for::<Limit>();
+        let limit = generator.subschema_for::<LimitConfig>();
         json_schema!({
             "anyOf": [
                 limit,

@@ -14,15 +14,15 @@ use super::units::Status;
 /// Redirect of clients to another URL.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Redirect {
+pub struct RedirectConfig {
     /// URL, such as `https://new.example.com/items/{path.id}`, or a path. Variables are those of `headers`.
     pub to: String,
     /// Status code: 301, 302, 303, 307 or 308.
-    #[serde(default = "Redirect::default_status")]
+    #[serde(default = "RedirectConfig::default_status")]
     pub status: Status,
 }
 
-impl Redirect {
+impl RedirectConfig {
     fn default_status() -> Status {
         Status(308)
     }
@@ -33,9 +33,9 @@ impl Redirect {
 #[serde(default, deny_unknown_fields)]
 pub struct RouteHeaders {
     /// Changes of the request that is forwarded to the upstream.
-    pub request: HeaderRules,
+    pub request: HeaderRulesConfig,
     /// Changes of the response to the client, including the gateway's own responses.
-    pub response: HeaderRules,
+    pub response: HeaderRulesConfig,
 }
 
 /// Header fields that are set, added and removed. Values may contain the variables `{client_ip}`, `{host}`,
@@ -43,7 +43,7 @@ pub struct RouteHeaders {
 /// of the request; `{{` and `}}` are literal braces. A field with an empty value is not written.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct HeaderRules {
+pub struct HeaderRulesConfig {
     /// Fields that replace all fields of the same name, with their values, which may contain variables such as
     /// `{client_ip}`.
     pub set: BTreeMap<String, String>,

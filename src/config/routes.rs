@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::compress::Compress;
 use super::cors::Cors;
-use super::error_bodies::ErrorBody;
+use super::error_bodies::ErrorBodyConfig;
 use super::method::Method;
-use super::mirror::Mirror;
-use super::route_actions::{HostHeader, MatchValue, Redirect, RouteHeaders};
+use super::mirror::MirrorConfig;
+use super::route_actions::{HostHeader, MatchValue, RedirectConfig, RouteHeaders};
 use super::units::{Cidr, Size, Timeout};
-use super::upstreams::FixedResponse;
+use super::upstreams::FixedResponseConfig;
 
 /// A route: which requests it matches, what answers them, and the limits that apply.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Route {
+pub struct RouteConfig {
     /// Name of the route in logs, metrics and keys: 1 to 64 letters, digits, `_`, `.` or `-`, unique among
     /// the routes.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
@@ -29,9 +29,9 @@ pub struct Route {
     /// `respond` and `status`. Default: none.
     pub upstream: Option<String>,
     /// Redirect clients to another URL.
-    pub redirect: Option<Redirect>,
+    pub redirect: Option<RedirectConfig>,
     /// Fixed response that the gateway sends itself.
-    pub respond: Option<FixedResponse>,
+    pub respond: Option<FixedResponseConfig>,
     /// Names of the limits whose state is reported to the caller, as JSON from the gateway itself instead
     /// of from an upstream. The reported limits are not charged. Default: none.
     pub status: Option<Vec<String>>,
@@ -40,7 +40,7 @@ pub struct Route {
     #[serde(default)]
     pub limits: Vec<String>,
     /// Apply the `throttle` section to this route.
-    #[serde(default = "Route::default_throttle")]
+    #[serde(default = "RouteConfig::default_throttle")]
     pub throttle: bool,
     /// Path prefix that is removed before the request is forwarded. The upstream receives it in
     /// `X-Forwarded-Prefix`, and it is put back into `Location` and `Content-Location` of responses.
@@ -60,20 +60,20 @@ pub struct Route {
     pub headers: RouteHeaders,
     /// Maximum time from the end of the request's head to the response's head, including delays by
     /// limits, connecting and retries. Then 504, or 408 if the gateway was waiting for the client's body.
-    #[serde(default = "Route::default_request_timeout")]
+    #[serde(default = "RouteConfig::default_request_timeout")]
     pub request_timeout: Timeout,
     /// Maximum time without progress in a response's body; then it is cut off.
-    #[serde(default = "Route::default_response_idle_timeout")]
+    #[serde(default = "RouteConfig::default_response_idle_timeout")]
     pub response_idle_timeout: Timeout,
     /// Maximum time from a response's head to its last byte; then it is cut off.
-    #[serde(default = "Route::default_response_body_timeout")]
+    #[serde(default = "RouteConfig::default_response_body_timeout")]
     pub response_body_timeout: Timeout,
     /// Maximum time without a byte in either direction after an upgrade to another protocol, such as
     /// WebSocket; then the connection is cut off.
-    #[serde(default = "Route::default_tunnel_idle_timeout")]
+    #[serde(default = "RouteConfig::default_tunnel_idle_timeout")]
     pub tunnel_idle_timeout: Timeout,
     /// Maximum size of a request body; beyond it, 413.
-    #[serde(default = "Route::default_max_body")]
+    #[serde(default = "RouteConfig::default_max_body")]
     pub max_body: Size,
     /// Networks whose clients may use the route; others get a 403. The client's address is that behind
     /// `client.trusted_proxies`. Default: all networks.
@@ -88,15 +88,15 @@ pub struct Route {
     /// problem documents. Status and other headers stay. Refusals to gRPC have no body.
     #[serde(default)]
     #[schemars(extend("propertyNames" = {"pattern": "^[45](xx|[0-9][0-9])$"}))]
-    pub error_bodies: BTreeMap<String, ErrorBody>,
+    pub error_bodies: BTreeMap<String, ErrorBodyConfig>,
     /// Compress the bodies of the upstream's responses for clients that accept it; `{}` takes all defaults.
     /// Default: not compressed.
     pub compress: Option<Compress>,
     /// Also send a share of the requests to another upstream, and discard its responses.
-    pub mirror: Option<Mirror>,
+    pub mirror: Option<MirrorConfig>,
 }
 
-impl Route {
+impl RouteConfig {
     fn default_throttle() -> bool {
         true
     }

@@ -27,14 +27,14 @@ const RATE_WINDOWS: (u64, u64) = (1, 366 * 24 * 60 * 60 * 1_000);
 
 /// Lists with at least one item: the definition, and its key.
 const NOT_EMPTY: [(&str, &str); 13] = [
-    ("AccessLog", "fields"),
+    ("AccessLogConfig", "fields"),
     ("Tls", "certificates"),
     ("ProxyProtocol", "from"),
     ("Sentinel", "nodes"),
-    ("TierMatch", "values"),
+    ("TierMatchConfig", "values"),
     ("HealthCheck", "status"),
-    ("Route", "status"),
-    ("Route", "allow"),
+    ("RouteConfig", "status"),
+    ("RouteConfig", "allow"),
     ("Cors", "origins"),
     ("Cors", "methods"),
     ("Compress", "encodings"),
@@ -44,26 +44,26 @@ const NOT_EMPTY: [(&str, &str); 13] = [
 
 /// Lists with each item once.
 const UNIQUE: [(&str, &str); 6] = [
-    ("AccessLog", "fields"),
-    ("Limit", "key"),
-    ("Route", "limits"),
-    ("Route", "status"),
+    ("AccessLogConfig", "fields"),
+    ("LimitConfig", "key"),
+    ("RouteConfig", "limits"),
+    ("RouteConfig", "status"),
     ("RouteMatch", "methods"),
     ("Compress", "encodings"),
 ];
 
 /// Definitions of which exactly one of these keys is set.
 const ONE_OF: [(&str, &[&str]); 4] = [
-    ("Upstream", &["targets", "respond"]),
-    ("Route", &["upstream", "redirect", "respond", "status"]),
-    ("ErrorBody", &["file", "body"]),
+    ("UpstreamConfig", &["targets", "respond"]),
+    ("RouteConfig", &["upstream", "redirect", "respond", "status"]),
+    ("ErrorBodyConfig", &["file", "body"]),
     ("Redis", &["shards", "cluster", "sentinel"]),
 ];
 
 /// Maps whose names are names of header fields.
 const HEADER_NAMES: [(&str, &str); 4] = [
-    ("HeaderRules", "set"),
-    ("HeaderRules", "add"),
+    ("HeaderRulesConfig", "set"),
+    ("HeaderRulesConfig", "add"),
     ("RouteMatch", "headers"),
     ("Traces", "headers"),
 ];
@@ -101,8 +101,8 @@ pub(super) fn tighten(schema: &mut Value) {
     let both = json!({"allOf": [is_set("path"), is_set("path_prefix")]});
     definitions["RouteMatch"]["not"] = both;
     definitions["RouteMatch"]["properties"]["query"]["propertyNames"] = json!({"minLength": 1});
-    definitions["HeaderRules"]["properties"]["remove"]["items"]["pattern"] = TOKEN.into();
-    definitions["Limit"]["allOf"] = json!([
+    definitions["HeaderRulesConfig"]["properties"]["remove"]["items"]["pattern"] = TOKEN.into();
+    definitions["LimitConfig"]["allOf"] = json!([
         only_with("max_wait", "algorithm", "leaky_bucket"),
         only_with("max_queue", "algorithm", "leaky_bucket"),
     ]);
@@ -110,13 +110,13 @@ pub(super) fn tighten(schema: &mut Value) {
         json!({"not": {"properties": {"balance": {"const": "hash"}}, "required": ["balance"]}});
     let hash = json!({"anyOf": [with_hash, is_set("hash_key")]});
     for rule in [only_with("hash_key", "balance", "hash"), hash] {
-        definitions["Upstream"]["allOf"]
+        definitions["UpstreamConfig"]["allOf"]
             .as_array_mut()
             .into_iter()
             .for_each(|all| all.push(rule.clone()));
     }
     let combined = json!({"properties": {"format": {"const": "combined"}}, "required": ["format"]});
-    definitions["AccessLog"]["not"] = json!({"allOf": [combined, is_set("fields")]});
+    definitions["AccessLogConfig"]["not"] = json!({"allOf": [combined, is_set("fields")]});
     tighten_texts(definitions);
 }
 
@@ -134,7 +134,7 @@ fn tighten_texts(definitions: &mut Value) {
             ),
         ),
         (
-            "Target",
+            "TargetUrl",
             format!(
                 "^(https?://({SERVER}|\\[{IPV6}\\])(:{PORT})?/?|unix:/.*|srvs?://[A-Za-z0-9_-]*\\.{SERVER}/?)$"
             ),
@@ -147,13 +147,13 @@ fn tighten_texts(definitions: &mut Value) {
         ("RouteMatch", "host", host_pattern()),
         ("RouteMatch", "path", path_pattern("\\{\\*[^{}*]+\\}")),
         ("RouteMatch", "path_prefix", prefix_pattern()),
-        ("Route", "strip_prefix", "^(/[^/?#{}\\s]+)+/?$|^/$".to_owned()),
-        ("Redirect", "to", redirect_pattern().to_owned()),
+        ("RouteConfig", "strip_prefix", "^(/[^/?#{}\\s]+)+/?$|^/$".to_owned()),
+        ("RedirectConfig", "to", redirect_pattern().to_owned()),
         ("HealthCheck", "path", "^/".to_owned()),
-        ("ErrorBody", "content_type", some.to_owned()),
-        ("FixedResponse", "content_type", some.to_owned()),
+        ("ErrorBodyConfig", "content_type", some.to_owned()),
+        ("FixedResponseConfig", "content_type", some.to_owned()),
         ("HealthCheck", "host", "^[^\\s/?#@]+$".to_owned()),
-        ("Route", "rewrite", "^/[^\\s?#<>\\\\`]*$".to_owned()),
+        ("RouteConfig", "rewrite", "^/[^\\s?#<>\\\\`]*$".to_owned()),
         ("Traces", "service_name", some.to_owned()),
         ("Sentinel", "master", NAME.to_owned()),
     ] {
@@ -164,13 +164,14 @@ fn tighten_texts(definitions: &mut Value) {
         *names = TOKEN.into();
     }
     for key in ["set", "add"] {
-        let values = &mut definitions["HeaderRules"]["properties"][key]["additionalProperties"];
+        let values =
+            &mut definitions["HeaderRulesConfig"]["properties"][key]["additionalProperties"];
         values["pattern"] = "^[^\\u0000-\\u001f\\u007f]*$".into();
     }
     definitions["Compress"]["properties"]["types"]["items"]["pattern"] =
         "^[^\\s/;,*]+/([^\\s/;,*]+|\\*)$".into();
     let status = json!({"type": "integer", "enum": [301, 302, 303, 307, 308]});
-    let redirect = &mut definitions["Redirect"]["properties"]["status"];
+    let redirect = &mut definitions["RedirectConfig"]["properties"]["status"];
     let kept = ["default", "description"].map(|key| (key.to_owned(), redirect[key].clone()));
     *redirect = status;
     redirect.as_object_mut().into_iter().for_each(|redirect| redirect.extend(kept.clone()));

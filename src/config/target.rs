@@ -10,9 +10,9 @@ use super::scalar::{ScalarValue, impl_scalar};
 
 /// A target and its weight: text, or `{url, weight}`.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub struct WeightedTarget {
+pub struct WeightedTargetConfig {
     /// The target.
-    pub url: Target,
+    pub url: TargetUrl,
     /// Its share of the requests, relative to the other targets; 0 to 1000. 0 drains it.
     pub weight: u32,
 }
@@ -20,7 +20,7 @@ pub struct WeightedTarget {
 /// The weight of a target that is written as text.
 const DEFAULT_WEIGHT: u32 = 1;
 
-impl fmt::Display for WeightedTarget {
+impl fmt::Display for WeightedTargetConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.url.fmt(f)
     }
@@ -30,7 +30,7 @@ impl fmt::Display for WeightedTarget {
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct TargetMap {
-    url: Target,
+    url: TargetUrl,
     #[serde(default = "default_weight")]
     weight: u32,
 }
@@ -39,35 +39,38 @@ fn default_weight() -> u32 {
     DEFAULT_WEIGHT
 }
 
-impl<'de> Deserialize<'de> for WeightedTarget {
+impl<'de> Deserialize<'de> for WeightedTargetConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TargetVisitor;
 
         impl<'de> Visitor<'de> for TargetVisitor {
-            type Value = WeightedTarget;
+            type Value = WeightedTargetConfig;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{}; or {{url: URL, weight: NUMBER}}", Target::EXPECTED)
+                write!(f, "{}; or {{url: URL, weight: NUMBER}}", TargetUrl::EXPECTED)
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<WeightedTarget, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<WeightedTargetConfig, E> {
                 let invalid = || {
                     let found = de::Unexpected::Str(text);
-                    match Target::correction(text) {
+                    match TargetUrl::correction(text) {
                         None => E::invalid_value(found, &self),
                         Some(meant) => {
-                            let expected = format!("`{meant}`: {}", Target::EXPECTED);
+                            let expected = format!("`{meant}`: {}", TargetUrl::EXPECTED);
                             E::invalid_value(found, &expected.as_str())
                         }
                     }
                 };
-                let url = Target::parse(text).ok_or_else(invalid)?;
-                Ok(WeightedTarget { url, weight: DEFAULT_WEIGHT })
+                let url = TargetUrl::parse(text).ok_or_else(invalid)?;
+                Ok(WeightedTargetConfig { url, weight: DEFAULT_WEIGHT })
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<WeightedTarget, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                map: A,
+            ) -> Result<WeightedTargetConfig, A::Error> {
                 let map = TargetMap::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(WeightedTarget { url: map.url, weight: map.weight })
+                Ok(WeightedTargetConfig { url: map.url, weight: map.weight })
             }
         }
 
@@ -75,7 +78,7 @@ impl<'de> Deserialize<'de> for WeightedTarget {
     }
 }
 
-impl Serialize for WeightedTarget {
+impl Serialize for WeightedTargetConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.weight == DEFAULT_WEIGHT {
             return serializer.collect_str(&self.url);
@@ -84,16 +87,16 @@ impl Serialize for WeightedTarget {
     }
 }
 
-impl JsonSchema for WeightedTarget {
+impl JsonSchema for WeightedTargetConfig {
     fn schema_name() -> Cow<'static, str> {
-        "WeightedTarget".into()
+        "WeightedTargetConfig".into()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let target = generator.subschema_for::<Target>();
+        let target = generator.subschema_for::<TargetUrl>();
         json_schema!({
-            "description": format!("{}; or {{url: URL, weight: NUMBER}}", Target::EXPECTED),
-            "examples": [Target::EXAMPLE],
+            "description": format!("{}; or {{url: URL, weight: NUMBER}}", TargetUrl::EXPECTED),
+            "examples": [TargetUrl::EXAMPLE],
             "oneOf": [
                 target,
                 {
@@ -112,7 +115,7 @@ impl JsonSchema for WeightedTarget {
 
 /// The address of one server of an upstream.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub enum Target {
+pub enum TargetUrl {
     /// `http://host:port`.
     Http(HostPort),
     /// `https://host:port`.
@@ -125,7 +128,7 @@ pub enum Target {
     Srvs(String),
 }
 
-impl Target {
+impl TargetUrl {
     /// Whether it is spoken to with TLS.
     pub fn is_tls(&self) -> bool {
         matches!(self, Self::Https(_) | Self::Srvs(_))
@@ -141,7 +144,7 @@ pub struct HostPort {
     pub port: u16,
 }
 
-impl ScalarValue for Target {
+impl ScalarValue for TargetUrl {
     const EXPECTED: &'static str = "http://host:port, https://host:port, unix:/path, srv://name or srvs://name, and nothing after it";
     const PATTERN: &'static str =
         "^(https?://(\\[[0-9A-Fa-f:.]+\\]|[^/?#@:]+)(:[0-9]+)?/?|unix:/.+|srvs?://[^/?#@:]+/?)$";
@@ -209,7 +212,7 @@ impl fmt::Display for HostPort {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for TargetUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Http(server) => write!(f, "http://{server}"),
@@ -221,7 +224,7 @@ impl fmt::Display for Target {
     }
 }
 
-impl_scalar!(Target);
+impl_scalar!(TargetUrl);
 
 #[cfg(test)]
 mod tests {
@@ -241,7 +244,7 @@ mod tests {
             ("ftp://app", None),
             ("app", None),
         ] {
-            assert_eq!(Target::correction(text).as_deref(), expected, "{text}");
+            assert_eq!(TargetUrl::correction(text).as_deref(), expected, "{text}");
         }
     }
 }

@@ -54,14 +54,14 @@ fn missing_keys_have_their_defaults() {
     assert_eq!(config.workers, 0);
     assert_eq!(config.admin, None);
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
-    assert_eq!(config.access_log, AccessLog::default());
+    assert_eq!(config.access_log, AccessLogConfig::default());
     assert_eq!(config.access_log.to, LogDestination::Stderr);
     assert_eq!(config.store.memory.max_keys, 1_000_000);
     assert_eq!(config.store.redis, None);
     assert_eq!(config.client.trusted_proxies, []);
     let limit = &config.limits["a.b"];
     assert_eq!((limit.algorithm, limit.resolution()), (Algorithm::SlidingWindow, 5));
-    assert_eq!((&limit.cost, limit.reserve), (&Cost::Fixed(1), Reserve::Off));
+    assert_eq!((&limit.cost, limit.reserve), (&CostConfig::Fixed(1), Reserve::Off));
     assert_eq!((limit.enforce, limit.on_failure), (true, crate::limit::OnFailure::Local));
     let route = &config.routes[0];
     assert_eq!((route.max_body, route.request_timeout), (Size(10 << 20), Timeout::from_secs(60)));
@@ -85,7 +85,7 @@ fn every_key_is_parsed_and_survives_a_round_trip() {
     };
     assert_eq!(config.headers.standard, StandardHeaders::Off);
     assert_eq!(config.throttle.as_ref().map(|t| t.mode), Some(crate::throttle::mode::Mode::On));
-    assert_eq!(config.limits["per-caller"].cost, Cost::Header("x-cost".to_owned()));
+    assert_eq!(config.limits["per-caller"].cost, CostConfig::Header("x-cost".to_owned()));
     assert_eq!(config.limits["per-caller"].reserve, Reserve::Fixed(50));
     assert_eq!(config.limits["all"].key, []);
     let targets = &config.upstreams["catalog"].targets;
@@ -213,7 +213,7 @@ fn units_are_displayed_as_written() {
 fn the_schema_forbids_unknown_keys_and_names_the_required_ones() {
     let schema = schema().to_value();
     assert_eq!(schema["additionalProperties"], false);
-    let limit = &schema["$defs"]["Limit"];
+    let limit = &schema["$defs"]["LimitConfig"];
     assert_eq!(limit["required"], serde_json::json!(["quota", "window"]));
     assert_eq!(limit["properties"]["key"]["default"], serde_json::json!(["client_ip"]));
     for (name, section) in schema["$defs"].as_object().unwrap() {

@@ -10,7 +10,7 @@ use crate::throttle::mode::Mode;
 /// active ones are still served. A user is an access token.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Throttle {
+pub struct ThrottleConfig {
     /// Number of active users above which throttling starts.
     #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
     pub max_active: u64,
@@ -19,7 +19,7 @@ pub struct Throttle {
     pub resume_below: Option<u64>,
     /// How long a token stays active after the last upstream response whose status is not in
     /// `forget_status`. Whole minutes, 1m to 720h.
-    #[serde(default = "Throttle::default_memory")]
+    #[serde(default = "ThrottleConfig::default_memory")]
     #[schemars(extend("x-minimum" = "1m", "x-maximum" = "720h"))]
     pub memory: Duration,
     /// Number of distinct tokens per minute that the filters are sized for. Default: twice `max_active`, at
@@ -31,11 +31,11 @@ pub struct Throttle {
     pub max_memory: Option<Size>,
     /// Share of inactive tokens that may be treated as active (false positives of all live filters
     /// together): 0.000000001 to 0.5.
-    #[serde(default = "Throttle::default_false_positive")]
+    #[serde(default = "ThrottleConfig::default_false_positive")]
     #[schemars(range(min = 0.000_000_001, max = 0.5))]
     pub false_positive: f64,
     /// Response statuses that do not make a token active.
-    #[serde(default = "Throttle::default_forget_status")]
+    #[serde(default = "ThrottleConfig::default_forget_status")]
     pub forget_status: Vec<Status>,
     /// When to throttle: by the number of active users, always, or never.
     #[serde(default)]
@@ -49,7 +49,7 @@ const MIN_CAPACITY: u64 = 10_000;
 /// The largest `capacity`.
 const MAX_CAPACITY: u64 = 1_000_000_000;
 
-impl Throttle {
+impl ThrottleConfig {
     /// `capacity`, or its default: as many new tokens in a minute as active ones.
     pub fn capacity_or_default(&self) -> u64 {
         let by_users = self.max_active.saturating_mul(CAPACITY_FACTOR);

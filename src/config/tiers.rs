@@ -11,10 +11,10 @@ use crate::identity::KeyPart;
 /// Another quota for some callers. The first tier that matches applies.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tier {
+pub struct TierConfig {
     /// Callers that the tier applies to.
     #[serde(rename = "match")]
-    pub matches: TierMatch,
+    pub matches: TierMatchConfig,
     /// Quota of these callers, in units of cost per window, or `unlimited`: the limit does not count them.
     /// Window and counter are those of the limit.
     pub quota: TierQuota,
@@ -91,7 +91,7 @@ impl JsonSchema for TierQuota {
 /// Callers, selected by the value of one part of the request.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct TierMatch {
+pub struct TierMatchConfig {
     /// Part of the request that is compared, such as `header:x-plan`.
     pub part: KeyPart,
     /// Values that match. For `client_ip`, networks or single addresses.

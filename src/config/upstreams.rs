@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition};
-use super::target::WeightedTarget;
+use super::target::WeightedTargetConfig;
 use super::units::{Address, Duration, Size, Status};
 use crate::identity::KeyPart;
 use crate::upstream::{Protocol, ProxyVersion, balance::Policy};
@@ -14,15 +14,15 @@ use crate::upstream::{Protocol, ProxyVersion, balance::Policy};
 /// A group of equivalent servers, or a fixed response.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Upstream {
+pub struct UpstreamConfig {
     /// Servers that requests are forwarded to: `http://host:port` (port 80 if none is given),
     /// `https://host:port` (443), `unix:/path/of/socket`, or the name of an SRV record as `srv://name` or,
     /// with TLS, `srvs://name`; either all or none of them with TLS. Each is text, or `{url, weight}` with a
     /// weight of 0 to 1000 (1 if left out); a target with weight 0 gets no requests. All addresses of a name
     /// are targets. An upstream has either `targets` or `respond`. Default: none.
-    pub targets: Vec<WeightedTarget>,
+    pub targets: Vec<WeightedTargetConfig>,
     /// Fixed response that the gateway sends itself, instead of forwarding the request.
-    pub respond: Option<FixedResponse>,
+    pub respond: Option<FixedResponseConfig>,
     /// Load-balancing policy.
     pub balance: Policy,
     /// Parts of the request that `hash` maps to a target, as in a limit's `key`. Required for `hash`. Default: none.
@@ -91,7 +91,7 @@ pub struct Upstream {
     pub adaptive_concurrency: Option<AdaptiveConcurrency>,
 }
 
-impl Default for Upstream {
+impl Default for UpstreamConfig {
     fn default() -> Self {
         Self {
             targets: Vec::new(),
@@ -125,7 +125,7 @@ impl Default for Upstream {
 /// A fixed response that the gateway sends itself.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct FixedResponse {
+pub struct FixedResponseConfig {
     /// Status code of the response.
     pub status: Status,
     /// Body of the response.
@@ -134,7 +134,7 @@ pub struct FixedResponse {
     pub content_type: String,
 }
 
-impl Default for FixedResponse {
+impl Default for FixedResponseConfig {
     fn default() -> Self {
         let content_type = "text/plain; charset=utf-8".to_owned();
         Self { status: Status(200), body: String::new(), content_type }

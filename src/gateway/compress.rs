@@ -2,54 +2,61 @@
 
 use std::sync::Arc;
 
-use super::{context::RequestContext, response::Content};
+use super::context::RequestContext;
 use crate::{
     compress::{CompressRules, CompressionBudget, Compressor, negotiate},
     http1::{Fields, ResponseHead},
     upstream::ResponseBody,
 };
 
-/// Compresses the body if the rules, the response and the client allow it. Adds the fields of the gateway to
-/// `added`, also `Vary` if another client would get another encoding.
-pub(super) fn compress(
-    budget: &Arc<CompressionBudget>,
-    rules: &CompressRules,
-    context: &RequestContext,
-    head: Option<&mut ResponseHead>,
-    content: &mut Content,
-    added: &mut Fields,
-) {
-    let (Some(request), Some(head), Content::Stream(body)) = (context.head(), head, content) else {
-        return;
-    };
-    if !is_compressible(rules, head, body)
-        || has_member(&request.fields, "cache-control", NO_TRANSFORM)
-    {
-        return;
+/// How the responses of a route are compressed.
+pub(super) struct ResponseCompression<'a> {
+    /// Bounds the memory of all encoders.
+    pub(super) budget: &'a Arc<CompressionBudget>,
+    /// The rules of the route.
+    pub(super) rules: &'a CompressRules,
+}
+
+impl ResponseCompression<'_> {
+    /// Compresses `body` if the rules, the response and the client allow it. Adds the fields of the gateway to
+    /// `added`, also `Vary` if another client would get another encoding.
+    pub(super) fn apply(
+        &self,
+        request: &RequestContext,
+        head: &mut ResponseHead,
+        body: &mut ResponseBody,
+        added: &mut Fields,
+    ) {
+        let (rules, asked) = (self.rules, &request.head);
+        if !is_compressible(rules, head, body)
+            || has_member(&asked.fields, "cache-control", NO_TRANSFORM)
+        {
+            return;
+        }
+        // A rule of the route may replace the upstream's own.
+        let is_replaced = request.drops_response_field(b"vary");
+        let varies = |member| has_member(&head.fields, "vary", member) && !is_replaced;
+        if !varies(b"accept-encoding") && !varies(b"*") {
+            added.push("vary", "accept-encoding");
+        }
+        if asked.method == http::Method::HEAD {
+            return;
+        }
+        let accepted = negotiate(asked.fields.get_all("accept-encoding"), &rules.encodings);
+        let Some(encoding) = accepted else { return };
+        let (level, length) = (rules.level(encoding), body.declared_length());
+        let memory = Compressor::memory(encoding, level, length);
+        let Some(permit) = self.budget.begin(&request.usage, memory) else { return };
+        let Ok(compressor) = Compressor::new(encoding, level, length) else { return };
+        body.compress(compressor, permit);
+        added.push("content-encoding", encoding.name());
+        // The tag describes the uncompressed bytes, so weaken it and refuse ranges.
+        if let Some(tag) = head.fields.get("etag").filter(|tag| tag.starts_with(b"\"")) {
+            let weak = [b"W/", tag].concat();
+            head.fields.set("etag", weak);
+        }
+        head.fields.remove("accept-ranges");
     }
-    // A rule of the route may replace the upstream's own.
-    let is_replaced = context.drops_response_field(b"vary");
-    let varies = |member| has_member(&head.fields, "vary", member) && !is_replaced;
-    if !varies(b"accept-encoding") && !varies(b"*") {
-        added.push("vary", "accept-encoding");
-    }
-    if request.method == http::Method::HEAD {
-        return;
-    }
-    let accepted = negotiate(request.fields.get_all("accept-encoding"), &rules.encodings);
-    let Some(encoding) = accepted else { return };
-    let (level, length) = (rules.level(encoding), body.declared_length());
-    let memory = Compressor::memory(encoding, level, length);
-    let Some(permit) = budget.begin(&context.usage, memory) else { return };
-    let Ok(compressor) = Compressor::new(encoding, level, length) else { return };
-    body.compress(compressor, permit);
-    added.push("content-encoding", encoding.name());
-    // The tag describes the uncompressed bytes, so weaken it and refuse ranges.
-    if let Some(tag) = head.fields.get("etag").filter(|tag| tag.starts_with(b"\"")) {
-        let weak = [b"W/", tag].concat();
-        head.fields.set("etag", weak);
-    }
-    head.fields.remove("accept-ranges");
 }
 
 const NO_TRANSFORM: &[u8] = b"no-transform";

@@ -10,12 +10,12 @@ use super::{
 /// Decodes one body and stops after its last byte.
 #[derive(Debug)]
 pub struct BodyDecoder {
-    state: State,
+    state: BodyState,
     trailers: Option<Box<Fields>>,
 }
 
 #[derive(Debug)]
-enum State {
+enum BodyState {
     /// The last byte was read.
     Done,
     /// `Content-Length`: the bytes that are left.
@@ -24,7 +24,7 @@ enum State {
     Chunked(Box<ChunkedDecoder>),
     /// The body ends with the connection.
     CloseDelimited,
-    /// Malformed; the bytes that follow cannot be delimited.
+    /// Malformed: the end of the body is unknown.
     Failed(FramingError),
 }
 
@@ -32,42 +32,42 @@ impl BodyDecoder {
     /// A decoder for a body of this length. `None`: the body ends with the connection.
     pub fn new(length: Option<BodyLength>) -> Self {
         let state = match length {
-            Some(BodyLength::Known(0)) => State::Done,
-            Some(BodyLength::Known(length)) => State::Remaining(length),
-            Some(BodyLength::Chunked) => State::Chunked(Box::default()),
-            None => State::CloseDelimited,
+            Some(BodyLength::Known(0)) => BodyState::Done,
+            Some(BodyLength::Known(length)) => BodyState::Remaining(length),
+            Some(BodyLength::Chunked) => BodyState::Chunked(Box::default()),
+            None => BodyState::CloseDelimited,
         };
         Self { state, trailers: None }
     }
 
     /// A decoder for a message without a body.
     pub fn none() -> Self {
-        Self { state: State::Done, trailers: None }
+        Self { state: BodyState::Done, trailers: None }
     }
 
-    /// Whether the last byte was read.
+    /// True if the last byte was read.
     pub fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
+        matches!(self.state, BodyState::Done)
     }
 
-    /// Whether the body ends with the connection.
+    /// True if the body ends with the connection.
     pub fn is_close_delimited(&self) -> bool {
-        matches!(self.state, State::CloseDelimited)
+        matches!(self.state, BodyState::CloseDelimited)
     }
 
     /// The number of bytes left, if it is known.
     pub fn remaining(&self) -> Option<u64> {
         match self.state {
-            State::Done => Some(0),
-            State::Remaining(left) => Some(left),
-            State::Chunked(_) | State::CloseDelimited | State::Failed(_) => None,
+            BodyState::Done => Some(0),
+            BodyState::Remaining(left) => Some(left),
+            BodyState::Chunked(_) | BodyState::CloseDelimited | BodyState::Failed(_) => None,
         }
     }
 
-    /// The error that ended the body. It is set once all data before the error was decoded.
+    /// The error that ended the body, once all data before it has been decoded.
     pub fn error(&self) -> Option<FramingError> {
         match self.state {
-            State::Failed(error) => Some(error),
+            BodyState::Failed(error) => Some(error),
             _ => None,
         }
     }
@@ -77,30 +77,30 @@ impl BodyDecoder {
         self.trailers.take()
     }
 
-    /// Decodes `bytes` and appends the data to `out`. Returns how many of the bytes belong to this body:
-    /// all of them until the body is done.
+    /// Decodes `bytes` and appends the data to `out`. Returns the number of bytes that belong to this body: all
+    /// of them until the body is done.
     ///
     /// # Errors
     /// The chunked coding is malformed. If `out` grew before the error was found, this call succeeds and
     /// the next one returns the error, so the result does not depend on how the bytes are split.
     pub fn decode(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, FramingError> {
         match &mut self.state {
-            State::Done => Ok(0),
-            State::Failed(error) => Err(*error),
-            State::CloseDelimited => {
+            BodyState::Done => Ok(0),
+            BodyState::Failed(error) => Err(*error),
+            BodyState::CloseDelimited => {
                 out.extend_from_slice(bytes);
                 Ok(bytes.len())
             }
-            State::Remaining(left) => {
+            BodyState::Remaining(left) => {
                 let count = (*left).min(bytes.len() as u64) as usize;
                 out.extend_from_slice(&bytes[..count]);
                 *left -= count as u64;
                 if *left == 0 {
-                    self.state = State::Done;
+                    self.state = BodyState::Done;
                 }
                 Ok(count)
             }
-            State::Chunked(decoder) => {
+            BodyState::Chunked(decoder) => {
                 let (before, trailers) = (out.len(), &mut self.trailers);
                 let decoded = decoder.decode_with(bytes, |piece| match piece {
                     Piece::Data(data) => out.extend_from_slice(data),
@@ -110,10 +110,10 @@ impl BodyDecoder {
                     }
                 });
                 match decoded {
-                    Ok(_) if decoder.is_done() => self.state = State::Done,
+                    Ok(_) if decoder.is_done() => self.state = BodyState::Done,
                     Ok(_) => {}
                     Err(error) => {
-                        self.state = State::Failed(error);
+                        self.state = BodyState::Failed(error);
                         return if out.len() > before { Ok(bytes.len()) } else { Err(error) };
                     }
                 }
@@ -122,8 +122,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Decodes `bytes` and encodes the data into `out` with `encoder`. Returns how many of the bytes
-    /// belong to this body, and how many bytes of data they carried.
+    /// Decodes `bytes` and encodes the data into `out` with `encoder`. Returns the number of bytes that belong
+    /// to this body, and the number of bytes of data in them.
     ///
     /// # Errors
     /// See [`Self::decode`].
@@ -146,13 +146,13 @@ impl BodyDecoder {
     /// The stream ended before the body did, or the body is malformed.
     pub fn finish(&mut self) -> Result<(), FramingError> {
         match self.state {
-            State::Done => Ok(()),
-            State::CloseDelimited => {
-                self.state = State::Done;
+            BodyState::Done => Ok(()),
+            BodyState::CloseDelimited => {
+                self.state = BodyState::Done;
                 Ok(())
             }
-            State::Remaining(_) | State::Chunked(_) => Err(FramingError::Incomplete),
-            State::Failed(error) => Err(error),
+            BodyState::Remaining(_) | BodyState::Chunked(_) => Err(FramingError::Incomplete),
+            BodyState::Failed(error) => Err(error),
         }
     }
 }

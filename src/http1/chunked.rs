@@ -12,7 +12,7 @@ pub(super) const MAX_TRAILERS: usize = 8 * 1024;
 
 /// The position of the next byte.
 #[derive(Debug)]
-enum State {
+enum ChunkPosition {
     /// In a chunk's size.
     Size {
         size: u64,
@@ -71,7 +71,6 @@ impl Extension {
         })
     }
 
-    /// Whether the line may end here.
     fn can_end(self) -> bool {
         matches!(self, Self::Name | Self::Token | Self::QuotedEnd)
     }
@@ -89,7 +88,7 @@ pub enum Piece<'a> {
 /// Decodes one chunked body and stops after its last byte.
 #[derive(Debug)]
 pub struct ChunkedDecoder {
-    state: State,
+    state: ChunkPosition,
     /// The bytes of the unfinished trailer line.
     line: Vec<u8>,
     /// The number of bytes of all trailer lines.
@@ -98,17 +97,17 @@ pub struct ChunkedDecoder {
 
 impl Default for ChunkedDecoder {
     fn default() -> Self {
-        Self { state: State::Size { size: 0, digits: 0 }, line: Vec::new(), trailers: 0 }
+        Self { state: ChunkPosition::Size { size: 0, digits: 0 }, line: Vec::new(), trailers: 0 }
     }
 }
 
 impl ChunkedDecoder {
-    /// Whether the body's last byte was decoded.
+    /// True if the body's last byte was decoded.
     pub fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
+        matches!(self.state, ChunkPosition::Done)
     }
 
-    /// Decodes `bytes` and drops their content. Returns how many of the bytes belong to this body: all of
+    /// Decodes `bytes` and drops their content. Returns the number of bytes that belong to this body: all of
     /// them until it is done.
     ///
     /// # Errors
@@ -128,13 +127,13 @@ impl ChunkedDecoder {
     ) -> Result<usize, FramingError> {
         let mut at = 0;
         while at < bytes.len() && !self.is_done() {
-            if let State::Data(left) = &mut self.state {
+            if let ChunkPosition::Data(left) = &mut self.state {
                 let step = (*left).min((bytes.len() - at) as u64);
                 *left -= step;
                 sink(Piece::Data(&bytes[at..at + step as usize]));
                 at += step as usize;
                 if *left == 0 {
-                    self.state = State::DataCr;
+                    self.state = ChunkPosition::DataCr;
                 }
             } else {
                 self.step(bytes[at], &mut sink)?;
@@ -146,35 +145,35 @@ impl ChunkedDecoder {
 
     fn step(&mut self, byte: u8, sink: &mut impl FnMut(Piece<'_>)) -> Result<(), FramingError> {
         self.state = match self.state {
-            State::Size { size, digits } => match char::from(byte).to_digit(16) {
+            ChunkPosition::Size { size, digits } => match char::from(byte).to_digit(16) {
                 Some(digit) if digits < 15 => {
-                    State::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }
+                    ChunkPosition::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }
                 }
-                None if digits > 0 && byte == b'\r' => State::SizeLf { size },
+                None if digits > 0 && byte == b'\r' => ChunkPosition::SizeLf { size },
                 None if digits > 0 && byte == b';' => {
-                    State::Extension { size, length: 0, part: Extension::NameStart }
+                    ChunkPosition::Extension { size, length: 0, part: Extension::NameStart }
                 }
                 _ => return Err(FramingError::ChunkSize),
             },
-            State::Extension { size, part, .. } if byte == b'\r' && part.can_end() => {
-                State::SizeLf { size }
+            ChunkPosition::Extension { size, part, .. } if byte == b'\r' && part.can_end() => {
+                ChunkPosition::SizeLf { size }
             }
-            State::Extension { size, length, part } => match part.next(byte) {
+            ChunkPosition::Extension { size, length, part } => match part.next(byte) {
                 Some(part) if length < MAX_EXTENSION => {
-                    State::Extension { size, length: length + 1, part }
+                    ChunkPosition::Extension { size, length: length + 1, part }
                 }
                 _ => return Err(FramingError::ChunkExtension),
             },
-            State::SizeLf { size } => match (byte, size) {
-                (b'\n', 0) => State::Trailer,
-                (b'\n', _) => State::Data(size),
+            ChunkPosition::SizeLf { size } => match (byte, size) {
+                (b'\n', 0) => ChunkPosition::Trailer,
+                (b'\n', _) => ChunkPosition::Data(size),
                 _ => return Err(FramingError::ChunkSize),
             },
-            State::DataCr if byte == b'\r' => State::DataLf,
-            State::DataLf if byte == b'\n' => State::Size { size: 0, digits: 0 },
-            State::DataCr | State::DataLf => return Err(FramingError::ChunkEnd),
-            State::Trailer => return self.trailer_step(byte, sink),
-            State::Data(_) | State::Done => return Ok(()),
+            ChunkPosition::DataCr if byte == b'\r' => ChunkPosition::DataLf,
+            ChunkPosition::DataLf if byte == b'\n' => ChunkPosition::Size { size: 0, digits: 0 },
+            ChunkPosition::DataCr | ChunkPosition::DataLf => return Err(FramingError::ChunkEnd),
+            ChunkPosition::Trailer => return self.trailer_step(byte, sink),
+            ChunkPosition::Data(_) | ChunkPosition::Done => return Ok(()),
         };
         Ok(())
     }
@@ -197,7 +196,7 @@ impl ChunkedDecoder {
             return Err(FramingError::Control);
         }
         if line.is_empty() {
-            self.state = State::Done;
+            self.state = ChunkPosition::Done;
         } else {
             let (name, value) = split_field(line)?;
             sink(Piece::Trailer(name, value));

@@ -33,9 +33,9 @@ const ROUNDING_DIVISOR: u64 = 64;
 /// A clock may step back by the window divided by this without a restart of the leases.
 const TOLERANCE_DIVISOR: u64 = 4;
 
-/// The record of one caller under one limit. [`State::default`] is that of a new caller.
+/// The record of one caller under one limit. [`ConcurrencyState::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct State {
+pub struct ConcurrencyState {
     /// When the last lease ends, in ms, including leases that were refunded.
     pub reset_at: StoreTime,
     /// The end of the leases that restarted because the clock was set back, in ms; the epoch if none did.
@@ -58,20 +58,20 @@ struct LeaseGroup {
 /// Decides on a charge of `cost` at `now` without charging it.
 ///
 /// The record changes only if the clock was set back by more than a quarter of the window.
-pub fn decide(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
-    RecordView::new(state, quota, now).decision(state, quota, cost)
+pub fn decide(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+    ConcurrencyView::new(state, quota, now).decision(state, quota, cost)
 }
 
 /// Takes `cost` permits at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
 /// total saturates at `u32::MAX`.
-pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
-    let mut view = RecordView::new(state, quota, now);
+pub fn charge(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+    let mut view = ConcurrencyView::new(state, quota, now);
     view.charge(state, quota, cost);
     view.decision(state, quota, 0)
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
@@ -79,13 +79,13 @@ pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Dec
 /// Refunds `cost` permits that were taken at `charged_at`, as far as their lease has not ended and holds
 /// them. `reset_at` stays.
 pub fn refund(
-    state: &mut State,
+    state: &mut ConcurrencyState,
     quota: &Quota,
     now: StoreTime,
     charged_at: StoreTime,
     cost: u32,
 ) -> Decision {
-    let mut view = RecordView::new(state, quota, now);
+    let mut view = ConcurrencyView::new(state, quota, now);
     let ends_at = lease_end(quota, charged_at);
     let left = cost - view.release(state, ends_at, cost);
     // If the leases have restarted since the charge, their permits are in the restarted group: the group at
@@ -97,7 +97,7 @@ pub fn refund(
 }
 
 /// The first ms at which the record is equivalent to that of a new caller.
-pub fn expires_at(state: &State) -> StoreTime {
+pub fn expires_at(state: &ConcurrencyState) -> StoreTime {
     state.reset_at
 }
 
@@ -107,7 +107,7 @@ fn lease_end(quota: &Quota, at: StoreTime) -> StoreTime {
     at.saturating_add(quota.window).round_up(multiple)
 }
 
-impl State {
+impl ConcurrencyState {
     /// The index of the first group that ends after `at`; the number of groups if none does.
     fn first_ending_after(&self, at: StoreTime) -> usize {
         self.groups.partition_point(|group| group.ends_at <= at)
@@ -128,7 +128,7 @@ impl State {
 }
 
 /// A record as read at `now`.
-struct RecordView {
+struct ConcurrencyView {
     now: StoreTime,
     /// The index of the first group that has not ended.
     first: usize,
@@ -136,8 +136,8 @@ struct RecordView {
     used: u32,
 }
 
-impl RecordView {
-    fn new(state: &mut State, quota: &Quota, now: StoreTime) -> Self {
+impl ConcurrencyView {
+    fn new(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime) -> Self {
         state.follow_clock(quota, now);
         let (mut first, mut used) = (0, state.total);
         while let Some(group) = state.groups.get(first).filter(|group| group.ends_at <= now) {
@@ -148,7 +148,7 @@ impl RecordView {
     }
 
     /// The decision on a charge of `cost`.
-    fn decision(&self, state: &State, quota: &Quota, cost: u32) -> Decision {
+    fn decision(&self, state: &ConcurrencyState, quota: &Quota, cost: u32) -> Decision {
         let remaining = u64::from(quota.limit.saturating_sub(self.used));
         let admitted = u64::from(cost) <= remaining;
         Decision {
@@ -164,7 +164,7 @@ impl RecordView {
 
     /// When enough leases will have ended for `cost` if none is renewed or refunded; `None` if `cost` is
     /// above the quota.
-    fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<StoreTime> {
+    fn retry_at(&self, state: &ConcurrencyState, quota: &Quota, cost: u32) -> Option<StoreTime> {
         let room = quota.limit.checked_sub(cost)?;
         let (mut at, mut used) = (self.now, self.used);
         for group in &state.groups[self.first..] {
@@ -178,7 +178,7 @@ impl RecordView {
     }
 
     /// Writes a charge into the record, and removes the leases that have ended.
-    fn charge(&mut self, state: &mut State, quota: &Quota, cost: u32) {
+    fn charge(&mut self, state: &mut ConcurrencyState, quota: &Quota, cost: u32) {
         let cost = cost.min(u32::MAX - self.used);
         if cost == 0 {
             return;
@@ -199,7 +199,7 @@ impl RecordView {
 
     /// Releases up to `cost` permits of the group that ends at `ends_at`, if it has not ended. Returns how
     /// many.
-    fn release(&mut self, state: &mut State, ends_at: StoreTime, cost: u32) -> u32 {
+    fn release(&mut self, state: &mut ConcurrencyState, ends_at: StoreTime, cost: u32) -> u32 {
         let Some(index) =
             state.first_ending_after(ends_at).checked_sub(1).filter(|&index| index >= self.first)
         else {

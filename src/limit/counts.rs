@@ -5,7 +5,7 @@ const INLINE_LEN: usize = 8;
 
 /// Counters, all 0 until they are written: up to eight inline, more on the heap.
 ///
-/// Not a general small vector: the compiler stores the tag of [`super::State`] in the spare values (niche)
+/// Not a general small vector: the compiler stores the tag of [`super::AlgorithmState`] in the spare values (niche)
 /// of this enum's tag, so a record needs no extra word for its algorithm.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Counts {

@@ -15,9 +15,9 @@
 use super::{Decision, MAX_STEP_BACK, Quota};
 use crate::clock::StoreTime;
 
-/// The record of one caller under one limit. [`State::default`] is that of a new caller.
+/// The record of one caller under one limit. [`FixedWindowState::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct State {
+pub struct FixedWindowState {
     /// The window's end: the first ms after it.
     pub reset_at: StoreTime,
     /// The units charged in the window.
@@ -28,18 +28,18 @@ pub struct State {
 ///
 /// The record changes only if the clock was set back so far that the window ends more than `W` plus
 /// [`MAX_STEP_BACK`] after `now`: it then ends `W` after `now`.
-pub fn decide(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn decide(state: &mut FixedWindowState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     follow_clock(state, quota, now);
     decision(state, quota, now, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
 /// count saturates at `u32::MAX`.
-pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn charge(state: &mut FixedWindowState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     follow_clock(state, quota, now);
     if cost > 0 {
         if state.reset_at <= now {
-            *state = State { reset_at: now + quota.window, count: 0 };
+            *state = FixedWindowState { reset_at: now + quota.window, count: 0 };
         }
         state.count = state.count.saturating_add(cost);
     }
@@ -47,7 +47,7 @@ pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> De
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut FixedWindowState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
@@ -55,7 +55,7 @@ pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Dec
 /// Refunds `cost` units charged at `charged_at`, if they belong to the current window; its count never
 /// goes below 0, and its end stays.
 pub fn refund(
-    state: &mut State,
+    state: &mut FixedWindowState,
     quota: &Quota,
     now: StoreTime,
     charged_at: StoreTime,
@@ -70,19 +70,19 @@ pub fn refund(
 }
 
 /// The first ms at which the record is equivalent to that of a new caller.
-pub fn expires_at(state: &State) -> StoreTime {
+pub fn expires_at(state: &FixedWindowState) -> StoreTime {
     state.reset_at
 }
 
 /// Moves the window back with a clock that was set back.
-fn follow_clock(state: &mut State, quota: &Quota, now: StoreTime) {
+fn follow_clock(state: &mut FixedWindowState, quota: &Quota, now: StoreTime) {
     if state.reset_at > now + quota.window + MAX_STEP_BACK {
         state.reset_at = now + quota.window;
     }
 }
 
 /// The decision on a charge of `cost`.
-fn decision(state: &State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+fn decision(state: &FixedWindowState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let limit = u64::from(quota.limit);
     let (used, reset_at) =
         if state.reset_at > now { (u64::from(state.count), state.reset_at) } else { (0, now) };

@@ -32,9 +32,9 @@ use super::{
 };
 use crate::clock::StoreTime;
 
-/// The record of one caller under one limit. [`State::default`] is that of a new caller.
+/// The record of one caller under one limit. [`LeakyBucketState::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct State {
+pub struct LeakyBucketState {
     /// Its TAT is the end of the taken slots.
     gcra: GcraState,
     /// The free slots before the TAT.
@@ -50,45 +50,45 @@ pub fn capacity(quota: &Quota) -> u64 {
 ///
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
-pub fn decide(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
-    RecordView::new(state, quota, now).decision(state, cost)
+pub fn decide(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+    LeakyBucketView::new(state, quota, now).decision(state, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
 /// decision's `wait` is the delay until the request's slot.
-pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
-    let mut view = RecordView::new(state, quota, now);
+pub fn charge(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+    let mut view = LeakyBucketView::new(state, quota, now);
     let wait = if cost > 0 { view.charge(state, cost) } else { 0 };
     Decision { wait, ..view.decision(state, 0) }
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
 /// Refunds `cost` slots, the first of which begins at `slot` (ms). `reset_at` stays.
 pub fn refund(
-    state: &mut State,
+    state: &mut LeakyBucketState,
     quota: &Quota,
     now: StoreTime,
     slot: StoreTime,
     cost: u32,
 ) -> Decision {
-    let mut view = RecordView::new(state, quota, now);
+    let mut view = LeakyBucketView::new(state, quota, now);
     view.refund(state, slot, cost);
     view.decision(state, 0)
 }
 
 /// The first ms at which the record is equivalent to that of a new caller: every slot has passed, and so
 /// has `reset_at`.
-pub fn expires_at(state: &State) -> StoreTime {
+pub fn expires_at(state: &LeakyBucketState) -> StoreTime {
     state.gcra.reset_at
 }
 
 /// A record as read at `now`. Lengths of time are in units of `1 / rate` ms.
-struct RecordView<'a> {
+struct LeakyBucketView<'a> {
     quota: &'a Quota,
     now: StoreTime,
     rate: u64,
@@ -100,8 +100,8 @@ struct RecordView<'a> {
     same_rate: bool,
 }
 
-impl<'a> RecordView<'a> {
-    fn new(state: &mut State, quota: &'a Quota, now: StoreTime) -> Self {
+impl<'a> LeakyBucketView<'a> {
+    fn new(state: &mut LeakyBucketState, quota: &'a Quota, now: StoreTime) -> Self {
         let updated_at = state.gcra.updated_at;
         let now = state.gcra.follow_clock(now);
         if state.gcra.updated_at != updated_at {
@@ -116,7 +116,7 @@ impl<'a> RecordView<'a> {
     }
 
     /// Writes a charge into the record. Returns the request's delay, in ms.
-    fn charge(&mut self, state: &mut State, cost: u32) -> u64 {
+    fn charge(&mut self, state: &mut LeakyBucketState, cost: u32) -> u64 {
         let begins = if let Some(free) = self.first_free(cost) {
             self.free_slots.take(free.cast_signed(), cost);
             free
@@ -131,7 +131,7 @@ impl<'a> RecordView<'a> {
     }
 
     /// Frees `cost` slots of which the first begins at `slot` (ms), if they are taken and have not passed.
-    fn refund(&mut self, state: &mut State, slot: StoreTime, cost: u32) {
+    fn refund(&mut self, state: &mut LeakyBucketState, slot: StoreTime, cost: u32) {
         let max = i128::from(MAX_EXACT_BACKLOG);
         let length = i128::from(cost) * i128::from(self.quota.window);
         let slot_position = (i128::from(slot.as_unix_ms()) - i128::from(self.now.as_unix_ms()))
@@ -169,7 +169,7 @@ impl<'a> RecordView<'a> {
         self.write(state);
     }
 
-    fn write(&mut self, state: &mut State) {
+    fn write(&mut self, state: &mut LeakyBucketState) {
         if self.backlog == 0 {
             self.free_slots.clear();
         }
@@ -196,7 +196,7 @@ impl<'a> RecordView<'a> {
     }
 
     /// The decision on a charge of `cost`.
-    fn decision(&self, state: &State, cost: u32) -> Decision {
+    fn decision(&self, state: &LeakyBucketState, cost: u32) -> Decision {
         let (rate, window, backlog) = (self.rate, self.quota.window, self.backlog);
         let max_delay = self.max_delay();
         let limit = capacity(self.quota);

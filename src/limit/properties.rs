@@ -71,7 +71,7 @@ fn histories(corrected: bool) -> impl Strategy<Value = History> {
 
 /// A record, and the clock of the history that it goes through.
 pub(super) struct Simulation {
-    pub(super) state: State,
+    pub(super) state: AlgorithmState,
     pub(super) quota: Quota,
     pub(super) now: StoreTime,
     /// The admitted requests: (time, cost, delay in ms).
@@ -80,7 +80,7 @@ pub(super) struct Simulation {
 
 impl Simulation {
     pub(super) fn new((algorithm, quota, start, _): &History) -> Self {
-        let state = State::fresh(*algorithm);
+        let state = AlgorithmState::fresh(*algorithm);
         Self { state, quota: *quota, now: *start, admitted: Vec::new() }
     }
 
@@ -155,7 +155,7 @@ proptest! {
             prop_assert!(decision.wait <= u64::from(simulation.quota.max_wait));
         }
         let end = simulation.state.expires_at(&simulation.quota).saturating_sub(simulation.now);
-        let fresh = State::fresh(history.0).decide(&simulation.quota, simulation.now + end, 1);
+        let fresh = AlgorithmState::fresh(history.0).decide(&simulation.quota, simulation.now + end, 1);
         prop_assert_eq!(simulation.decide_after(end, 1), fresh, "an expired record decides like a new one");
     }
 

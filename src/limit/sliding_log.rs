@@ -28,9 +28,9 @@ pub const MAX_WINDOW: u64 = 1 << 31;
 /// with more entries after it, made at least 4 s ago, is not refunded.
 pub const MAX_REFUND_DEPTH: usize = 4_096;
 
-/// The record of one caller under one limit. [`State::default`] is that of a new caller.
+/// The record of one caller under one limit. [`SlidingLogState::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct State {
+pub struct SlidingLogState {
     /// The time of the newest entry, in ms.
     pub newest_at: StoreTime,
     /// The reset time sent to clients, in ms; not valid if it has passed.
@@ -38,12 +38,12 @@ pub struct State {
     /// The total of all charges, modulo 2^32.
     total: u32,
     /// Oldest first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
 }
 
 /// The charges of one ms.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Entry {
+struct LogEntry {
     /// The time of the charges, in ms modulo 2^32. Only differences between entries are used: they stay
     /// the same if the clock is set back.
     at: u32,
@@ -55,22 +55,22 @@ struct Entry {
 ///
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
-pub fn decide(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn decide(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = state.follow_clock(now);
-    RecordView::new(state, quota, now).decision(state, quota, cost)
+    SlidingLogView::new(state, quota, now).decision(state, quota, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. Usage
 /// saturates at `u32::MAX`.
-pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn charge(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = state.follow_clock(now);
-    RecordView::new(state, quota, now).charge(state, quota, cost)
+    SlidingLogView::new(state, quota, now).charge(state, quota, cost)
 }
 
 /// Charges `cost` if [`decide`] admits it, reading the record once.
-pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = state.follow_clock(now);
-    let view = RecordView::new(state, quota, now);
+    let view = SlidingLogView::new(state, quota, now);
     if u64::from(cost) <= view.remaining(quota) {
         view.charge(state, quota, cost)
     } else {
@@ -81,14 +81,14 @@ pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Dec
 /// Refunds `cost` units that were charged at `charged_at`, as far as the entry of that ms has not
 /// expired and holds them. `reset_at` stays.
 pub fn refund(
-    state: &mut State,
+    state: &mut SlidingLogState,
     quota: &Quota,
     now: StoreTime,
     charged_at: StoreTime,
     cost: u32,
 ) -> Decision {
     let now = state.follow_clock(now);
-    let mut view = RecordView::new(state, quota, now);
+    let mut view = SlidingLogView::new(state, quota, now);
     let index = state.search(view.first, |entry| state.entry_time(entry) < charged_at);
     let depth = state.entries.len() - index;
     let charged = state.entries.get(index).filter(|&&entry| state.entry_time(entry) == charged_at);
@@ -108,17 +108,17 @@ pub fn refund(
         if next.is_some_and(|next| next.before == state.entries[index].before) {
             state.entries.remove(index);
         }
-        view = RecordView::new(state, quota, now);
+        view = SlidingLogView::new(state, quota, now);
     }
     view.decision(state, quota, 0)
 }
 
 /// The first ms at which the record is equivalent to that of a new caller.
-pub fn expires_at(state: &State, quota: &Quota) -> StoreTime {
+pub fn expires_at(state: &SlidingLogState, quota: &Quota) -> StoreTime {
     state.reset_at.max(state.newest_at + quota.window)
 }
 
-impl State {
+impl SlidingLogState {
     /// The time at which the record is read: never before `newest_at`, unless the clock was set back. Then
     /// the record moves back with it.
     fn follow_clock(&mut self, now: StoreTime) -> StoreTime {
@@ -132,19 +132,19 @@ impl State {
     }
 
     /// The time of an entry, in ms since the epoch.
-    fn entry_time(&self, entry: Entry) -> StoreTime {
+    fn entry_time(&self, entry: LogEntry) -> StoreTime {
         let newest = self.entries.back().map_or(entry.at, |newest| newest.at);
         self.newest_at.minus_ms(newest.wrapping_sub(entry.at).into())
     }
 
     /// The units charged in an entry and those after it.
-    fn charged_since(&self, entry: Entry) -> u64 {
+    fn charged_since(&self, entry: LogEntry) -> u64 {
         u64::from(self.total.wrapping_sub(entry.before))
     }
 
     /// The index of the first entry from `from` on for which `holds` is false. `holds` must be false for
     /// all entries after it.
-    fn search(&self, from: usize, holds: impl Fn(Entry) -> bool) -> usize {
+    fn search(&self, from: usize, holds: impl Fn(LogEntry) -> bool) -> usize {
         let (mut low, mut high) = (from, self.entries.len());
         while low < high {
             let middle = usize::midpoint(low, high);
@@ -159,7 +159,7 @@ impl State {
 }
 
 /// A record as read at `now`.
-struct RecordView {
+struct SlidingLogView {
     now: StoreTime,
     /// The index of the oldest entry that has not expired.
     first: usize,
@@ -167,8 +167,8 @@ struct RecordView {
     used: u64,
 }
 
-impl RecordView {
-    fn new(state: &State, quota: &Quota, now: StoreTime) -> Self {
+impl SlidingLogView {
+    fn new(state: &SlidingLogState, quota: &Quota, now: StoreTime) -> Self {
         let first = if now - state.newest_at.min(now) >= quota.window {
             state.entries.len()
         } else {
@@ -183,7 +183,7 @@ impl RecordView {
     }
 
     /// The decision on a charge of `cost`.
-    fn decision(&self, state: &State, quota: &Quota, cost: u32) -> Decision {
+    fn decision(&self, state: &SlidingLogState, quota: &Quota, cost: u32) -> Decision {
         let remaining = self.remaining(quota);
         let admitted = u64::from(cost) <= remaining;
         let mut reset_at = self.reset_at(state, quota);
@@ -203,7 +203,7 @@ impl RecordView {
     }
 
     /// Writes a charge into the record, and removes the expired entries.
-    fn charge(mut self, state: &mut State, quota: &Quota, cost: u32) -> Decision {
+    fn charge(mut self, state: &mut SlidingLogState, quota: &Quota, cost: u32) -> Decision {
         if cost == 0 {
             return self.decision(state, quota, 0);
         }
@@ -221,7 +221,7 @@ impl RecordView {
                 if state.entries.capacity() / 4 > state.entries.len() + 8 {
                     state.entries.shrink_to(state.entries.len() * 2);
                 }
-                state.entries.push_back(Entry { at, before: state.total });
+                state.entries.push_back(LogEntry { at, before: state.total });
             }
         }
         let requested = cost;
@@ -250,7 +250,7 @@ impl RecordView {
 
     /// The stored `reset_at` if it is in the future; else when the oldest live entry expires, or now if none
     /// is live.
-    fn reset_at(&self, state: &State, quota: &Quota) -> StoreTime {
+    fn reset_at(&self, state: &SlidingLogState, quota: &Quota) -> StoreTime {
         if state.reset_at > self.now {
             return state.reset_at;
         }
@@ -260,7 +260,7 @@ impl RecordView {
 
     /// The first ms from now on at which `cost` would be admitted if nothing else were charged; `None` if
     /// it is above the quota.
-    fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<StoreTime> {
+    fn retry_at(&self, state: &SlidingLogState, quota: &Quota, cost: u32) -> Option<StoreTime> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
         // The newest entry whose charges and those after it exceed `room` must expire.
         let next = state.search(self.first, |entry| state.charged_since(entry) > room);

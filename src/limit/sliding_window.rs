@@ -22,9 +22,9 @@
 use super::{Decision, MAX_STEP_BACK, Quota, counts::Counts};
 use crate::clock::StoreTime;
 
-/// The record of one caller under one limit. [`State::default`] is that of a new caller.
+/// The record of one caller under one limit. [`SlidingWindowState::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct State {
+pub struct SlidingWindowState {
     /// When the record was last charged or refunded, in ms.
     pub updated_at: StoreTime,
     /// The reset time sent to clients, in ms; not valid if it has passed.
@@ -38,35 +38,45 @@ pub struct State {
 ///
 /// The record changes only if the clock was set back by more than [`MAX_STEP_BACK`]: it then moves
 /// back with the clock, and the caller must store it.
-pub fn decide(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn decide(
+    state: &mut SlidingWindowState,
+    quota: &Quota,
+    now: StoreTime,
+    cost: u32,
+) -> Decision {
     let now = follow_clock(state, quota, now);
-    let view = RecordView::new(state, quota, now);
+    let view = SlidingWindowView::new(state, quota, now);
     view.decision(state, quota, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. A count
 /// saturates at `u32::MAX`.
-pub fn charge(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn charge(
+    state: &mut SlidingWindowState,
+    quota: &Quota,
+    now: StoreTime,
+    cost: u32,
+) -> Decision {
     charge_batch(state, quota, now, cost, cost)
 }
 
 /// Charges `cost`, the sum of several requests of `unit` each; `reset_at` is that of a request of `unit`.
 pub fn charge_batch(
-    state: &mut State,
+    state: &mut SlidingWindowState,
     quota: &Quota,
     now: StoreTime,
     cost: u32,
     unit: u32,
 ) -> Decision {
     let now = follow_clock(state, quota, now);
-    let view = RecordView::new(state, quota, now);
+    let view = SlidingWindowView::new(state, quota, now);
     view.charge(state, quota, cost, unit)
 }
 
 /// Charges `cost` if [`decide`] admits it, reading the record once.
-pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut SlidingWindowState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let now = follow_clock(state, quota, now);
-    let view = RecordView::new(state, quota, now);
+    let view = SlidingWindowView::new(state, quota, now);
     if u64::from(cost) <= view.remaining(quota) {
         view.charge(state, quota, cost, cost)
     } else {
@@ -77,14 +87,14 @@ pub fn admit(state: &mut State, quota: &Quota, now: StoreTime, cost: u32) -> Dec
 /// Refunds `cost` units that were charged at `charged_at`, as far as the sub-window of that time is
 /// still in the record and counts them. `reset_at` stays.
 pub fn refund(
-    state: &mut State,
+    state: &mut SlidingWindowState,
     quota: &Quota,
     now: StoreTime,
     charged_at: StoreTime,
     cost: u32,
 ) -> Decision {
     let now = follow_clock(state, quota, now);
-    let mut view = RecordView::new(state, quota, now);
+    let mut view = SlidingWindowView::new(state, quota, now);
     let age = view.index.checked_sub(charged_at.periods_of(view.s));
     if let Some(age) = age.and_then(|age| usize::try_from(age).ok()).filter(|&age| age <= view.k) {
         let refunded = u64::from(cost).min(count_at(state.counts.as_slice(), view.shift, age));
@@ -94,7 +104,7 @@ pub fn refund(
             view.shift_counts(state)[age] -= refunded as u32;
             // The counts were shifted to now.
             state.updated_at = now;
-            view = RecordView::new(state, quota, now);
+            view = SlidingWindowView::new(state, quota, now);
         }
     }
     view.decision(state, quota, 0)
@@ -102,14 +112,14 @@ pub fn refund(
 
 /// The first ms at which the record is equivalent to that of a new caller, or up to a sub-window later:
 /// no charge counts, and `reset_at` has passed.
-pub fn expires_at(state: &State, quota: &Quota) -> StoreTime {
+pub fn expires_at(state: &SlidingWindowState, quota: &Quota) -> StoreTime {
     let last_charge_counts_until = state.updated_at + quota.window + quota.sub_window();
     state.reset_at.max(last_charge_counts_until)
 }
 
 /// The time at which the record is read: never before `updated_at`, unless the clock was set back. Then the
 /// record moves back with it.
-fn follow_clock(state: &mut State, quota: &Quota, now: StoreTime) -> StoreTime {
+fn follow_clock(state: &mut SlidingWindowState, quota: &Quota, now: StoreTime) -> StoreTime {
     let behind = state.updated_at.saturating_sub(now);
     if behind == 0 {
         return now;
@@ -130,7 +140,7 @@ fn sub_window_start(index: u64, s: u64) -> StoreTime {
 }
 
 /// A record as read at `now`.
-struct RecordView {
+struct SlidingWindowView {
     now: StoreTime,
     /// The length of a sub-window, in ms.
     s: u64,
@@ -148,8 +158,8 @@ struct RecordView {
     weighted: u64,
 }
 
-impl RecordView {
-    fn new(state: &State, quota: &Quota, now: StoreTime) -> Self {
+impl SlidingWindowView {
+    fn new(state: &SlidingWindowState, quota: &Quota, now: StoreTime) -> Self {
         let s = quota.sub_window();
         let k = quota.resolution as usize;
         let index = now.periods_of(s);
@@ -179,7 +189,7 @@ impl RecordView {
     }
 
     /// The decision on a charge of `cost`.
-    fn decision(&self, state: &State, quota: &Quota, cost: u32) -> Decision {
+    fn decision(&self, state: &SlidingWindowState, quota: &Quota, cost: u32) -> Decision {
         let remaining = self.remaining(quota);
         let admitted = u64::from(cost) <= remaining;
         let (mut reset_at, mut retry_at) = (self.reset_at(state), None);
@@ -205,7 +215,13 @@ impl RecordView {
     }
 
     /// Writes a charge of `cost` into the record, for requests of `unit` each.
-    fn charge(mut self, state: &mut State, quota: &Quota, cost: u32, unit: u32) -> Decision {
+    fn charge(
+        mut self,
+        state: &mut SlidingWindowState,
+        quota: &Quota,
+        cost: u32,
+        unit: u32,
+    ) -> Decision {
         if cost == 0 {
             return self.decision(state, quota, 0);
         }
@@ -234,7 +250,7 @@ impl RecordView {
     }
 
     /// Shifts the record's counts so that the first is that of the current sub-window. Returns all `k + 1`.
-    fn shift_counts<'s>(&mut self, state: &'s mut State) -> &'s mut [u32] {
+    fn shift_counts<'s>(&mut self, state: &'s mut SlidingWindowState) -> &'s mut [u32] {
         let length = self.k + 1;
         let counts = state.counts.prefix_mut(length);
         let shift = std::mem::take(&mut self.shift).min(length);
@@ -247,7 +263,7 @@ impl RecordView {
 
     /// The stored `reset_at` if it is in the future; else when the oldest non-zero sub-window leaves the
     /// window, or now if all are 0.
-    fn reset_at(&self, state: &State) -> StoreTime {
+    fn reset_at(&self, state: &SlidingWindowState) -> StoreTime {
         if state.reset_at > self.now {
             return state.reset_at;
         }
@@ -264,7 +280,7 @@ impl RecordView {
     /// In the `m`th sub-window from now, `full` counts in full, and the weighted `old` must fit into the
     /// rest, `r = L - cost - full`. At `e` ms into that sub-window, `ceil((s-e)*old/s) <= r` must hold: it
     /// does from `e = s - floor(r*s/old)` on. If the quota is strict, all of `old` must fit into `r`.
-    fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<StoreTime> {
+    fn retry_at(&self, state: &SlidingWindowState, quota: &Quota, cost: u32) -> Option<StoreTime> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
         let (counts, mut full, mut old) = (state.counts.as_slice(), self.full, self.old);
         for m in 0..=self.k + 1 {

@@ -4,38 +4,43 @@
 //! one variant here and one arm in each function.
 
 use super::{
-    Algorithm, Change, Decision, GcraState, Quota, concurrency, fixed_window, leaky_bucket,
-    sliding_log, sliding_window, token_bucket,
+    Algorithm, Change, Decision, GcraState, Quota,
+    concurrency::{self, ConcurrencyState},
+    fixed_window::{self, FixedWindowState},
+    leaky_bucket::{self, LeakyBucketState},
+    sliding_log::{self, SlidingLogState},
+    sliding_window::{self, SlidingWindowState},
+    token_bucket,
 };
 use crate::clock::StoreTime;
 
 /// The record of one caller under one limit.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum State {
-    /// See [`sliding_window::State`].
-    SlidingWindow(sliding_window::State),
-    /// See [`sliding_log::State`]; boxed, so that it does not make the other records larger.
-    SlidingLog(Box<sliding_log::State>),
-    /// See [`fixed_window::State`].
-    FixedWindow(fixed_window::State),
+pub enum AlgorithmState {
+    /// See [`SlidingWindowState`].
+    SlidingWindow(SlidingWindowState),
+    /// See [`SlidingLogState`]; boxed, so that it does not make the other records larger.
+    SlidingLog(Box<SlidingLogState>),
+    /// See [`FixedWindowState`].
+    FixedWindow(FixedWindowState),
     /// See [`token_bucket`].
     TokenBucket(GcraState),
-    /// See [`leaky_bucket::State`].
-    LeakyBucket(leaky_bucket::State),
-    /// See [`concurrency::State`].
-    Concurrency(concurrency::State),
+    /// See [`LeakyBucketState`].
+    LeakyBucket(LeakyBucketState),
+    /// See [`ConcurrencyState`].
+    Concurrency(ConcurrencyState),
 }
 
-impl State {
+impl AlgorithmState {
     /// The record of a new caller.
     pub fn fresh(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::SlidingWindow => Self::SlidingWindow(sliding_window::State::default()),
+            Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindowState::default()),
             Algorithm::SlidingLog => Self::SlidingLog(Box::default()),
-            Algorithm::FixedWindow => Self::FixedWindow(fixed_window::State::default()),
+            Algorithm::FixedWindow => Self::FixedWindow(FixedWindowState::default()),
             Algorithm::TokenBucket => Self::TokenBucket(GcraState::default()),
-            Algorithm::LeakyBucket => Self::LeakyBucket(leaky_bucket::State::default()),
-            Algorithm::Concurrency => Self::Concurrency(concurrency::State::default()),
+            Algorithm::LeakyBucket => Self::LeakyBucket(LeakyBucketState::default()),
+            Algorithm::Concurrency => Self::Concurrency(ConcurrencyState::default()),
         }
     }
 
@@ -127,7 +132,7 @@ mod tests {
 
     #[test]
     fn state_is_no_larger_than_a_sliding_window() {
-        assert_eq!(size_of::<State>(), size_of::<sliding_window::State>());
-        assert_eq!(size_of::<State>(), 56);
+        assert_eq!(size_of::<AlgorithmState>(), size_of::<SlidingWindowState>());
+        assert_eq!(size_of::<AlgorithmState>(), 56);
     }
 }

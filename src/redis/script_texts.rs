@@ -23,7 +23,7 @@ macro_rules! with_records {
 /// Charges all limits of a request, or none.
 pub const CHARGE: &str = with_records!("../../lua/charge.lua");
 
-/// Charges tokens for a lease.
+/// Charges units for a lease.
 pub const ACQUIRE: &str = with_records!("../../lua/acquire.lua");
 
 /// Decides without charging.

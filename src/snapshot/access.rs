@@ -28,7 +28,7 @@ impl AccessRules {
 }
 
 /// Compiles a route's `allow` and `deny`; `None` if it has neither.
-pub(super) fn compile(section: &Section<'_>, route: &config::Route) -> Option<AccessRules> {
+pub(super) fn compile(section: &Section<'_>, route: &config::RouteConfig) -> Option<AccessRules> {
     let is_empty = route.allow.as_ref().is_some_and(Vec::is_empty);
     let expected = "at least one; without `allow`, all clients may use the route";
     section.at("allow").ensure(!is_empty, "no network", expected);

@@ -1,10 +1,10 @@
 //! Checks `access_log`.
 
 use super::section::Section;
-use crate::config::{AccessLog, AccessLogFormat};
+use crate::config::{AccessLogConfig, AccessLogFormat};
 
 /// Reports fields that are named twice, none, and those of a format that has its own.
-pub(super) fn check(root: &Section<'_>, log: &AccessLog) {
+pub(super) fn check(root: &Section<'_>, log: &AccessLogConfig) {
     let Some(fields) = &log.fields else { return };
     if log.format == Some(AccessLogFormat::Combined) {
         let what = "`fields` with `format: combined`, which has its own";

@@ -16,9 +16,9 @@ const PACING_KEYS: [&str; 4] = ["request_buffer", "response_buffer", "client_sha
 
 /// The keys of this module, each with whether it is set.
 pub(super) fn keys_in_use(
-    upstream: &config::Upstream,
+    upstream: &config::UpstreamConfig,
 ) -> impl Iterator<Item = (&'static str, bool)> {
-    let default = config::Upstream::default();
+    let default = config::UpstreamConfig::default();
     [
         ("balance", upstream.balance != default.balance),
         ("hash_key", !upstream.hash_key.is_empty()),
@@ -40,7 +40,7 @@ pub(super) fn keys_in_use(
 }
 
 /// Reports weights that are out of range, and targets of which none gets requests.
-pub(super) fn ensure_weights(section: &Section<'_>, upstream: &config::Upstream) {
+pub(super) fn ensure_weights(section: &Section<'_>, upstream: &config::UpstreamConfig) {
     for (index, target) in upstream.targets.iter().enumerate() {
         let section = section.at("targets").index(index);
         let what = format!("weight {} of `{target}`", target.weight);
@@ -54,7 +54,7 @@ pub(super) fn ensure_weights(section: &Section<'_>, upstream: &config::Upstream)
 }
 
 /// The policy. Reports `hash` without a key and a key without `hash`.
-pub(super) fn policy(section: &Section<'_>, upstream: &config::Upstream) -> Policy {
+pub(super) fn policy(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Policy {
     let policy = upstream.balance;
     if !section.can_read(&["balance", "hash_key"]) {
         return policy;
@@ -74,7 +74,7 @@ pub(super) fn policy(section: &Section<'_>, upstream: &config::Upstream) -> Poli
 /// The parts that `route` chooses a target by. Reports parts that its path does not have.
 pub(super) fn hash_key(
     section: &Section<'_>,
-    route: &config::Route,
+    route: &config::RouteConfig,
     rule: Option<&Rule>,
     config: &Config,
 ) -> Option<KeyPlan> {
@@ -98,7 +98,7 @@ pub(super) fn hash_key(
 }
 
 /// When targets are ejected or down.
-pub(super) fn health(section: &Section<'_>, upstream: &config::Upstream) -> HealthSettings {
+pub(super) fn health(section: &Section<'_>, upstream: &config::UpstreamConfig) -> HealthSettings {
     let ejection = &upstream.ejection;
     let section = section.at("ejection");
     if ejection.duration > ejection.max_duration && section.can_read(&["duration", "max_duration"])
@@ -123,7 +123,10 @@ pub(super) fn health(section: &Section<'_>, upstream: &config::Upstream) -> Heal
 }
 
 /// The health checks.
-pub(super) fn check(section: &Section<'_>, upstream: &config::Upstream) -> Option<CheckSettings> {
+pub(super) fn check(
+    section: &Section<'_>,
+    upstream: &config::UpstreamConfig,
+) -> Option<CheckSettings> {
     let check = upstream.health.as_ref()?;
     let section = section.at("health");
     let is_target = check.path.starts_with('/')
@@ -154,7 +157,7 @@ pub(super) fn check(section: &Section<'_>, upstream: &config::Upstream) -> Optio
 }
 
 /// The bounds of each target's load.
-pub(super) fn bounds(section: &Section<'_>, upstream: &config::Upstream) -> Bounds {
+pub(super) fn bounds(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Bounds {
     let adaptive = upstream.adaptive_concurrency;
     if let Some(adaptive) = adaptive.filter(|adaptive| adaptive.min > adaptive.max) {
         let section = section.at("adaptive_concurrency");
@@ -193,7 +196,7 @@ pub(super) fn bounds(section: &Section<'_>, upstream: &config::Upstream) -> Boun
 }
 
 /// The failures after which a request is retried.
-pub(super) fn retry_on(upstream: &config::Upstream) -> RetryConditions {
+pub(super) fn retry_on(upstream: &config::UpstreamConfig) -> RetryConditions {
     let mut conditions = RetryConditions::default();
     for condition in &upstream.retry_on {
         match condition {

@@ -5,7 +5,7 @@ use ahash::RandomState;
 use hashbrown::HashSet;
 
 use super::section::Section;
-use crate::config::{Client, Config, Limit};
+use crate::config::{Client, Config, LimitConfig};
 use crate::identity::{CredentialSource, KeyPart};
 use crate::sensitive::is_sensitive_name;
 
@@ -28,7 +28,7 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
     for (index, route) in config.routes.iter().enumerate() {
         let named = route.limits.iter().filter_map(|name| config.limits.get_key_value(name));
         let enforced: Vec<_> = named.filter(|(_, limit)| limit.enforce).collect();
-        let is_invented = |limit: &Limit| !is_of_gateway(limit, config);
+        let is_invented = |limit: &LimitConfig| !is_of_gateway(limit, config);
         if !enforced.iter().any(|(_, limit)| is_invented(limit))
             || enforced.iter().any(|(_, limit)| counts_address(limit, config))
         {
@@ -85,16 +85,16 @@ fn note_unbounded(root: &Section<'_>, config: &Config, first: usize, others: usi
 
 /// Whether the limit counts each address, whatever the client invents. A limit over all callers does not: one client
 /// locks out the others.
-fn counts_address(limit: &Limit, config: &Config) -> bool {
+fn counts_address(limit: &LimitConfig, config: &Config) -> bool {
     limit.key.contains(&KeyPart::ClientIp) && is_of_gateway(limit, config)
 }
 
-fn is_of_gateway(limit: &Limit, config: &Config) -> bool {
+fn is_of_gateway(limit: &LimitConfig, config: &Config) -> bool {
     limit.key.iter().all(|part| origin(part, &config.client) == Origin::Gateway)
 }
 
 /// The part of the key that the client chooses, if another part identifies the caller.
-fn chosen_beside_others<'c>(limit: &'c Limit, config: &Config) -> Option<&'c KeyPart> {
+fn chosen_beside_others<'c>(limit: &'c LimitConfig, config: &Config) -> Option<&'c KeyPart> {
     let identifies = |part: &&KeyPart| {
         **part == KeyPart::ClientIp || origin(part, &config.client) != Origin::Gateway
     };

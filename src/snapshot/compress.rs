@@ -10,7 +10,7 @@ use crate::{
 /// upstream whose responses could be compressed.
 pub(super) fn compile(
     section: &Section<'_>,
-    route: &config::Route,
+    route: &config::RouteConfig,
     config: &Config,
 ) -> Option<Box<CompressRules>> {
     let configured = route.compress.as_ref()?;
@@ -48,7 +48,7 @@ pub(super) fn compile(
     }))
 }
 
-fn note_without_servers(section: &Section<'_>, route: &config::Route, config: &Config) {
+fn note_without_servers(section: &Section<'_>, route: &config::RouteConfig, config: &Config) {
     let upstream = route.upstream.as_ref().and_then(|name| config.upstreams.get(name));
     let is_fixed = upstream.is_some_and(|upstream| upstream.respond.is_some());
     if route.upstream.is_none() || is_fixed {

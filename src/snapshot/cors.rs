@@ -33,7 +33,7 @@ pub struct CorsPolicy {
 }
 
 /// Compiles the `cors` of the route at `section`.
-pub(super) fn compile(section: &Section<'_>, route: &config::Route) -> Option<CorsPolicy> {
+pub(super) fn compile(section: &Section<'_>, route: &config::RouteConfig) -> Option<CorsPolicy> {
     let cors = route.cors.as_ref()?;
     let section = section.at("cors");
     check_origins(&section, cors);
@@ -94,7 +94,7 @@ fn check_origins(section: &Section<'_>, cors: &config::Cors) {
 }
 
 /// Reports methods that no script can use on the route.
-fn check_methods(section: &Section<'_>, cors: &config::Cors, route: &config::Route) {
+fn check_methods(section: &Section<'_>, cors: &config::Cors, route: &config::RouteConfig) {
     let section = section.at("methods");
     let listed = cors.methods.as_ref();
     let is_empty = listed.is_some_and(Vec::is_empty);

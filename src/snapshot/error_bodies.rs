@@ -147,7 +147,7 @@ impl ErrorBodies {
 }
 
 /// Compiles the `error_bodies` of the route at `section`, and reads their files; `None` if it has none.
-pub(super) fn compile(section: &Section<'_>, route: &config::Route) -> Option<ErrorBodies> {
+pub(super) fn compile(section: &Section<'_>, route: &config::RouteConfig) -> Option<ErrorBodies> {
     if route.error_bodies.is_empty() {
         return None;
     }
@@ -183,7 +183,7 @@ fn note_unused(section: &Section<'_>, status: u16) {
     }
 }
 
-fn body(section: &Section<'_>, configured: &config::ErrorBody) -> Option<ErrorBody> {
+fn body(section: &Section<'_>, configured: &config::ErrorBodyConfig) -> Option<ErrorBody> {
     let text = Some(configured.content_type.as_str()).filter(|text| text.is_ascii());
     let content_type = text.and_then(|text| HeaderValue::from_str(text).ok());
     let content_type = content_type.filter(|value| !value.is_empty());

@@ -55,7 +55,7 @@ pub(super) fn compile(
 /// Adds cost, tiers, refunds and the candidate to `base`.
 fn policy(
     section: &Section<'_>,
-    configured: &config::Limit,
+    configured: &config::LimitConfig,
     base: &Limit,
     key: &KeyPlan,
     sources: &[CredentialSource],
@@ -81,7 +81,7 @@ fn policy(
 }
 
 /// Reports keys that do not apply to the limit's algorithm.
-fn check_algorithm_keys(section: &Section<'_>, limit: &config::Limit) {
+fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig) {
     use config::Algorithm::{LeakyBucket, SlidingWindow};
 
     if !section.can_read(&["algorithm"]) {
@@ -106,11 +106,11 @@ fn check_algorithm_keys(section: &Section<'_>, limit: &config::Limit) {
 
 /// Reports settings that do not apply to `concurrency`, whose requests release their permits when they
 /// end.
-fn check_concurrency(section: &Section<'_>, limit: &config::Limit) {
+fn check_concurrency(section: &Section<'_>, limit: &config::LimitConfig) {
     let at = section.at("refund");
     let what = "`refund` with `concurrency`, which releases every permit anyway";
     at.ensure(limit.refund.is_empty(), what, "no `refund`");
-    let from_response = matches!(limit.cost, config::Cost::Response(_));
+    let from_response = matches!(limit.cost, config::CostConfig::Response(_));
     let what = "a cost from the response, though permits are acquired before it";
     section.at("cost").ensure(!from_response, what, "a number or `header:NAME`");
     let is_renewable = limit.window.millis() >= MIN_LEASE;
@@ -131,7 +131,7 @@ fn check_key(section: &Section<'_>, key: &[KeyPart], has_token_source: bool) {
 }
 
 /// Compiles the cost of a request; 1 if its header name is invalid.
-fn cost(section: &Section<'_>, limit: &config::Limit, quota: &Quota) -> Cost {
+fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Cost {
     let at = section.at("cost");
     let leaky = limit.algorithm == config::Algorithm::LeakyBucket;
     let max_possible = if leaky { leaky_bucket::capacity(quota) } else { limit.quota.into() };
@@ -142,24 +142,24 @@ fn cost(section: &Section<'_>, limit: &config::Limit, quota: &Quota) -> Cost {
         let is_valid = u64::from(configured) <= max_possible || !is_max_known;
         let expected = format!("1 to {max_possible}: a higher cost would never be admitted");
         at.ensure(is_valid, &format!("`{configured}`"), &expected);
-        if matches!(limit.cost, config::Cost::Fixed(_)) && section.can_read(&["cost"]) {
+        if matches!(limit.cost, config::CostConfig::Fixed(_)) && section.can_read(&["cost"]) {
             let what = "`max_cost` with a fixed cost";
             at.fault(what, "no `max_cost`, or `cost: header:NAME`");
         }
     }
     let max = u32::try_from(max).unwrap_or(u32::MAX);
     match &limit.cost {
-        config::Cost::Fixed(cost) => {
+        config::CostConfig::Fixed(cost) => {
             let bound = if leaky { "the slots within max_wait" } else { "the quota" };
             let expected = format!("at most {bound}, {max_possible}: no request would be admitted");
             let is_valid = u64::from(*cost) <= max_possible || !is_max_known;
             at.ensure(is_valid, &format!("`{cost}`"), &expected);
             Cost::Fixed(*cost)
         }
-        config::Cost::Header(name) => {
+        config::CostConfig::Header(name) => {
             header(&at, name).map_or(Cost::Fixed(1), |name| Cost::Header { name, max })
         }
-        config::Cost::Response(name) => {
+        config::CostConfig::Response(name) => {
             header(&at, name).map_or(Cost::Fixed(1), |name| Cost::Response { name, max })
         }
     }
@@ -167,7 +167,7 @@ fn cost(section: &Section<'_>, limit: &config::Limit, quota: &Quota) -> Cost {
 
 /// A hash of the settings that give stored counters their meaning. It is the same in every process, and
 /// excludes the quota, so that a changed quota keeps what has been used.
-fn fingerprint(limit: &config::Limit) -> u64 {
+fn fingerprint(limit: &config::LimitConfig) -> u64 {
     let mut hash = SipHasher13::new_with_keys(0, 0);
     let mut add = |text: &str| {
         hash.write_u64(text.len() as u64);

@@ -21,7 +21,7 @@ pub struct Mirror {
 /// upstream that is unknown, the route's own, or one with a fixed response; notes a route that forwards nothing.
 pub(super) fn compile<'a>(
     section: &Section<'_>,
-    route: &config::Route,
+    route: &config::RouteConfig,
     config: &Config,
     find: impl FnOnce(&str) -> Option<&'a Arc<Upstream>>,
 ) -> Option<Mirror> {

@@ -7,7 +7,7 @@ use ahash::RandomState;
 use hashbrown::HashSet;
 
 use super::{caller_notes, section::Section};
-use crate::config::{self, Config, ListenAddress, Target};
+use crate::config::{self, Config, ListenAddress, TargetUrl};
 use crate::identity::KeyPart;
 use crate::route::{PathPattern, normalize::normalize};
 use crate::upstream::Protocol;
@@ -65,7 +65,7 @@ fn note_tiers(root: &Section<'_>, config: &Config) {
 }
 
 /// Notes an unlimited tier that every client can put itself into.
-fn note_unlimited(section: &Section<'_>, tier: &config::Tier, config: &Config) {
+fn note_unlimited(section: &Section<'_>, tier: &config::TierConfig, config: &Config) {
     let is_chosen =
         !matches!(tier.matches.part, KeyPart::ClientIp | KeyPart::Token | KeyPart::Route);
     let has_proxy = !config.client.trusted_proxies.is_empty();
@@ -99,8 +99,8 @@ fn note_unused_limits(root: &Section<'_>, config: &Config) {
     }
 }
 
-fn note_targets(section: &Section<'_>, targets: &[config::WeightedTarget], config: &Config) {
-    let mut seen = HashSet::<&Target, RandomState>::default();
+fn note_targets(section: &Section<'_>, targets: &[config::WeightedTargetConfig], config: &Config) {
+    let mut seen = HashSet::<&TargetUrl, RandomState>::default();
     for (index, target) in targets.iter().map(|target| &target.url).enumerate() {
         let section = section.index(index);
         if !seen.insert(target) {
@@ -129,7 +129,7 @@ fn note_targets(section: &Section<'_>, targets: &[config::WeightedTarget], confi
 }
 
 /// Notes `auto` where no handshake chooses the protocol.
-fn note_protocol(section: &Section<'_>, upstream: &config::Upstream) {
+fn note_protocol(section: &Section<'_>, upstream: &config::UpstreamConfig) {
     let has_tls = upstream.targets.iter().any(|target| target.url.is_tls());
     if upstream.protocol == Protocol::Auto && !has_tls {
         let what = "`auto` is HTTP/1.1 with targets in clear";
@@ -139,8 +139,8 @@ fn note_protocol(section: &Section<'_>, upstream: &config::Upstream) {
 
 /// Whether a connection to `target` reaches a listener of this process, as far as the configuration shows
 /// it: names other than `localhost` are not resolved.
-fn is_same_server(target: &Target, listener: ListenAddress) -> bool {
-    let (Target::Http(server) | Target::Https(server)) = target else { return false };
+fn is_same_server(target: &TargetUrl, listener: ListenAddress) -> bool {
+    let (TargetUrl::Http(server) | TargetUrl::Https(server)) = target else { return false };
     let own = listener.0.ip().to_canonical();
     let is_same_address = match server.host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
         Ok(ip) => ip == own || own.is_unspecified() && ip.is_loopback(),
@@ -159,7 +159,7 @@ fn configured_path(matches: &config::RouteMatch) -> Option<(&'static str, &str)>
 }
 
 /// Notes a `*` outside of `{*name}`: it is a wildcard in other gateways, but not here.
-fn note_path(section: &Section<'_>, route: &config::Route) {
+fn note_path(section: &Section<'_>, route: &config::RouteConfig) {
     let Some((key, pattern)) = configured_path(&route.matches) else { return };
     if pattern.replace("{*", "{").contains('*') {
         let expected = match pattern.strip_suffix("/*").filter(|rest| !rest.contains('*')) {
@@ -174,7 +174,7 @@ fn note_path(section: &Section<'_>, route: &config::Route) {
 }
 
 /// Notes a path that ends in `/`, which is a prefix in nginx, but not here.
-fn note_prefix(section: &Section<'_>, route: &config::Route) {
+fn note_prefix(section: &Section<'_>, route: &config::RouteConfig) {
     let Some(pattern) = route.matches.path.as_deref() else { return };
     if pattern.len() > 1 && pattern.ends_with('/') {
         let what = format!("`{pattern}` matches only this path");
@@ -187,7 +187,7 @@ fn note_prefix(section: &Section<'_>, route: &config::Route) {
 }
 
 /// Notes `:id` and `{id:[0-9]+}`, which are parameters in other gateways.
-fn note_foreign_parameters(section: &Section<'_>, route: &config::Route) {
+fn note_foreign_parameters(section: &Section<'_>, route: &config::RouteConfig) {
     let Some((key, pattern)) = configured_path(&route.matches) else { return };
     let at = section.at("match").at(key);
     let is_name = |name: &str| name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -208,7 +208,7 @@ fn note_foreign_parameters(section: &Section<'_>, route: &config::Route) {
     }
 }
 
-fn note_methods(section: &Section<'_>, route: &config::Route) {
+fn note_methods(section: &Section<'_>, route: &config::RouteConfig) {
     for (index, method) in route.matches.methods.iter().enumerate() {
         if matches!(&*method.0, "CONNECT" | "TRACE") {
             let what = format!("`{method}` gets a 405 before any route is looked up");
@@ -217,7 +217,7 @@ fn note_methods(section: &Section<'_>, route: &config::Route) {
     }
 }
 
-fn note_strip_prefix(section: &Section<'_>, route: &config::Route) {
+fn note_strip_prefix(section: &Section<'_>, route: &config::RouteConfig) {
     let Some(prefix) = &route.strip_prefix else { return };
     if prefix == "/" {
         let what = "`/` strips nothing";

@@ -12,7 +12,7 @@ pub(super) const QUOTA_KEYS: [&str; 6] =
     ["algorithm", "quota", "window", "resolution", "max_wait", "max_queue"];
 
 /// Compiles the limit's quota; a faulty one is replaced so that later checks still work.
-pub(super) fn quota(section: &Section<'_>, limit: &config::Limit) -> Quota {
+pub(super) fn quota(section: &Section<'_>, limit: &config::LimitConfig) -> Quota {
     let (window, resolution) = (limit.window.millis(), limit.resolution());
     if !divides(window, resolution) && section.can_read(&["window", "algorithm"]) {
         let what = format!("`{resolution}` sub-windows of {}", limit.window);
@@ -26,7 +26,7 @@ pub(super) fn quota(section: &Section<'_>, limit: &config::Limit) -> Quota {
 }
 
 /// The quota of `limit` with `number` units; faulty settings are replaced so that later checks still work.
-fn quota_of(limit: &config::Limit, number: u32) -> Quota {
+fn quota_of(limit: &config::LimitConfig, number: u32) -> Quota {
     let (window, resolution) = (limit.window.millis(), limit.resolution());
     let resolution = if divides(window, resolution) { resolution } else { 1 };
     let mut max_wait = 0;
@@ -109,7 +109,7 @@ fn valid_resolutions(window: u64, resolution: u32) -> String {
 pub(super) fn alternative_quota(
     section: &Section<'_>,
     at: &Section<'_>,
-    configured: &config::Limit,
+    configured: &config::LimitConfig,
     number: u32,
 ) -> Quota {
     let quota = Quota { limit: number, ..quota_of(configured, number) };

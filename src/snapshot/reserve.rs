@@ -7,7 +7,11 @@ use crate::limit::{LeaseSize, MAX_LEASED_UNITS};
 
 /// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `shared` is true if
 /// the counters are in Redis.
-pub(super) fn compile(section: &Section<'_>, limit: &config::Limit, shared: bool) -> LeaseSize {
+pub(super) fn compile(
+    section: &Section<'_>,
+    limit: &config::LimitConfig,
+    shared: bool,
+) -> LeaseSize {
     let at = section.at("reserve");
     if limit.reserve == config::Reserve::Off {
         return LeaseSize::Off;
@@ -25,7 +29,7 @@ pub(super) fn compile(section: &Section<'_>, limit: &config::Limit, shared: bool
         at.fault(what, "off, or a sliding_window or fixed_window");
         return LeaseSize::Off;
     }
-    if let config::Cost::Response(_) = limit.cost {
+    if let config::CostConfig::Response(_) = limit.cost {
         let what = format!("`{}`, though the cost is only known from the response", limit.reserve);
         at.fault(what, "off, or a cost that is known on admission");
         return LeaseSize::Off;
@@ -47,7 +51,7 @@ pub(super) fn compile(section: &Section<'_>, limit: &config::Limit, shared: bool
 }
 
 /// Why the algorithm does not allow leases.
-fn reason(limit: &config::Limit) -> &'static str {
+fn reason(limit: &config::LimitConfig) -> &'static str {
     match limit.algorithm {
         config::Algorithm::SlidingLog => "which stores the exact time of every charge",
         config::Algorithm::TokenBucket => "which refills continuously",

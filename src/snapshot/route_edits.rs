@@ -16,7 +16,7 @@ use crate::upstream::{HostRule, dashed_alias};
 /// Compiles the changes of the route at `section`. `counted` are the headers that its limits depend on.
 pub(super) fn compile(
     section: &Section<'_>,
-    route: &config::Route,
+    route: &config::RouteConfig,
     rule: Option<&Rule>,
     counted: &[HeaderName],
     config: &Config,
@@ -39,7 +39,7 @@ pub(super) fn compile(
 
 /// Reports changes of a forwarded request on a route that forwards none; notes them if its upstream has a
 /// fixed response.
-fn check_forwarding(section: &Section<'_>, route: &config::Route, config: &Config) {
+fn check_forwarding(section: &Section<'_>, route: &config::RouteConfig, config: &Config) {
     if !section.can_read(&["upstream"]) {
         return;
     }
@@ -54,7 +54,7 @@ fn check_forwarding(section: &Section<'_>, route: &config::Route, config: &Confi
         (
             "headers.request",
             section.at("headers").at("request"),
-            route.headers.request != config::HeaderRules::default(),
+            route.headers.request != config::HeaderRulesConfig::default(),
         ),
     ];
     for (key, section, _) in keys.into_iter().filter(|(_, _, is_set)| *is_set) {
@@ -84,7 +84,7 @@ fn host(section: &Section<'_>, host: &HostHeader) -> HostRule {
 
 fn rewrite(
     section: &Section<'_>,
-    route: &config::Route,
+    route: &config::RouteConfig,
     pattern: Option<&PathPattern>,
 ) -> Option<PathTemplate> {
     let text = route.rewrite.as_deref()?;
@@ -138,7 +138,7 @@ enum NamePlace {
 }
 
 impl RuleCompiler<'_> {
-    fn compile(&self, section: &Section<'_>, rules: &config::HeaderRules) -> HeaderRules {
+    fn compile(&self, section: &Section<'_>, rules: &config::HeaderRulesConfig) -> HeaderRules {
         let set = self.fields(&section.at("set"), &rules.set);
         let add = self.fields(&section.at("add"), &rules.add);
         let mut removed = Vec::new();

@@ -28,7 +28,7 @@ pub(super) fn compile(
     upstreams: &[Arc<Upstream>],
     limits: &[Arc<LimitPolicy>],
     tokens: &[CredentialSource],
-) -> (RouteTable, Vec<Route>) {
+) -> (RouteTable, Vec<Arc<Route>>) {
     root.at("routes").ensure(!config.routes.is_empty(), "no route", "at least one");
     let definitions = Definitions::new(upstreams, limits);
     let mut names = HashMap::<&str, usize, RandomState>::default();
@@ -64,24 +64,26 @@ pub(super) fn compile(
         let mirror = mirror::compile(&section, route, config, find);
         let rule = rule.filter(|_| section.can_read(&["match"]));
         rules.extend(rule.map(|rule| (index, rule)));
-        routes.extend(action.map(|action| Route {
-            name: route.name.as_str().into(),
-            action,
-            limits,
-            hash_key,
-            throttle: route.throttle,
-            strip_prefix,
-            edits,
-            request_timeout: route.request_timeout.duration(),
-            response_idle_timeout: route.response_idle_timeout.duration(),
-            response_body_timeout: route.response_body_timeout.duration(),
-            tunnel_idle_timeout: route.tunnel_idle_timeout.duration(),
-            max_body: route.max_body.0,
-            access,
-            cors: cors::compile(&section, route),
-            error_bodies: error_bodies::compile(&section, route),
-            compress,
-            mirror,
+        routes.extend(action.map(|action| {
+            Arc::new(Route {
+                name: route.name.as_str().into(),
+                action,
+                limits,
+                hash_key,
+                throttle: route.throttle,
+                strip_prefix,
+                edits,
+                request_timeout: route.request_timeout.duration(),
+                response_idle_timeout: route.response_idle_timeout.duration(),
+                response_body_timeout: route.response_body_timeout.duration(),
+                tunnel_idle_timeout: route.tunnel_idle_timeout.duration(),
+                max_body: route.max_body.0,
+                access,
+                cors: cors::compile(&section, route),
+                error_bodies: error_bodies::compile(&section, route),
+                compress,
+                mirror,
+            })
         }));
     }
     route_match::note_weights(root, &rules);
@@ -111,11 +113,11 @@ impl<'a> Definitions<'a> {
 }
 
 /// The names of the limits whose state a route reports.
-fn status(route: &config::Route) -> &[String] {
+fn status(route: &config::RouteConfig) -> &[String] {
     route.status.as_deref().unwrap_or_default()
 }
 
-fn check_references(section: &Section<'_>, route: &config::Route, config: &Config) {
+fn check_references(section: &Section<'_>, route: &config::RouteConfig, config: &Config) {
     if let Some(upstream) = &route.upstream {
         let section = section.at("upstream");
         section.ensure_reference("upstream", upstream, &config.upstreams);
@@ -150,7 +152,7 @@ fn check_reported(section: &Section<'_>, reported: &[Arc<LimitPolicy>]) {
 /// Compiles the route's action; `reported` are the limits that `status` names. `None` if it is faulty.
 fn action(
     section: &Section<'_>,
-    route: &config::Route,
+    route: &config::RouteConfig,
     definitions: &Definitions<'_>,
     reported: Vec<Arc<LimitPolicy>>,
     rule: Option<&Rule>,
@@ -195,7 +197,7 @@ fn action(
 }
 
 /// Reports a limit that may delay a request for its whole `request_timeout`.
-fn check_delays(section: &Section<'_>, route: &config::Route, definitions: &Definitions<'_>) {
+fn check_delays(section: &Section<'_>, route: &config::RouteConfig, definitions: &Definitions<'_>) {
     let Some(timeout) = route.request_timeout.millis() else { return };
     for name in &route.limits {
         let Some(policy) = definitions.limits.get(name.as_str()) else { continue };
@@ -315,7 +317,7 @@ fn with_candidate(policy: &Arc<LimitPolicy>) -> impl Iterator<Item = Arc<LimitPo
 }
 
 /// The prefix without a slash at its end; `None` if there is nothing to strip.
-fn strip_prefix(section: &Section<'_>, route: &config::Route) -> Option<Box<str>> {
+fn strip_prefix(section: &Section<'_>, route: &config::RouteConfig) -> Option<Box<str>> {
     let configured = route.strip_prefix.as_deref()?;
     let is_plain = !configured.contains(['?', '#', '{', '}']);
     let is_valid = is_plain

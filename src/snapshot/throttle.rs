@@ -79,7 +79,7 @@ fn check_fixed_responses(root: &Section<'_>, config: &Config) {
     }
 }
 
-fn watermarks(section: &Section<'_>, configured: &config::Throttle) -> Watermarks {
+fn watermarks(section: &Section<'_>, configured: &config::ThrottleConfig) -> Watermarks {
     let max_active = configured.max_active;
     // Nine tenths, rounded up: at least 1, so that throttling ends when no user is active.
     let resume_below =
@@ -92,7 +92,7 @@ fn watermarks(section: &Section<'_>, configured: &config::Throttle) -> Watermark
     Watermarks { max_active, resume_below }
 }
 
-fn sizing(section: &Section<'_>, configured: &config::Throttle) -> Option<Sizing> {
+fn sizing(section: &Section<'_>, configured: &config::ThrottleConfig) -> Option<Sizing> {
     let memory = configured.memory.millis();
     let is_whole = memory.is_multiple_of(MINUTE);
     let what = format!("`{}`", configured.memory);
@@ -104,7 +104,7 @@ fn sizing(section: &Section<'_>, configured: &config::Throttle) -> Option<Sizing
 }
 
 /// The value that decides the capacity.
-fn capacity_section<'s>(section: &Section<'s>, configured: &config::Throttle) -> Section<'s> {
+fn capacity_section<'s>(section: &Section<'s>, configured: &config::ThrottleConfig) -> Section<'s> {
     section.at(if configured.capacity.is_some() { "capacity" } else { "max_active" })
 }
 
@@ -113,7 +113,11 @@ const DEFAULT_GROWTH: u32 = 8;
 
 /// The maximum memory of the filters, in bytes. Reports filters that take more than three eighths of this
 /// machine's memory: filters of two sizes exist at once while they grow.
-fn max_memory(section: &Section<'_>, configured: &config::Throttle, geometry: &Geometry) -> u64 {
+fn max_memory(
+    section: &Section<'_>,
+    configured: &config::ThrottleConfig,
+    geometry: &Geometry,
+) -> u64 {
     let available = crate::throttle::machine_memory::usable().unwrap_or(u64::MAX);
     let allowed = available / 8 * 3;
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);

@@ -12,7 +12,7 @@ use crate::limit::Limit;
 /// Compiles the tiers of `limit`, which is configured at `section`. A faulty tier is reported and left out.
 pub(super) fn compile(
     section: &Section<'_>,
-    configured: &config::Limit,
+    configured: &config::LimitConfig,
     limit: &Limit,
     sources: &[CredentialSource],
 ) -> Vec<Tier> {
@@ -41,7 +41,7 @@ pub(super) fn compile(
 
 fn tier_match(
     section: &Section<'_>,
-    configured: &config::TierMatch,
+    configured: &config::TierMatchConfig,
     sources: &[CredentialSource],
 ) -> Option<TierMatch> {
     let values = section.at("values");

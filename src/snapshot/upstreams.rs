@@ -24,7 +24,7 @@ const MAX_SOCKET_PATH: usize = 107;
 /// Compiles the upstreams in the order of their names. A faulty upstream is reported and keeps its index.
 pub(super) fn compile(
     root: &Section<'_>,
-    upstreams: &BTreeMap<String, config::Upstream>,
+    upstreams: &BTreeMap<String, config::UpstreamConfig>,
 ) -> Vec<Arc<Upstream>> {
     let compiled = upstreams.iter().enumerate().map(|(index, (name, upstream))| {
         let section = root.at("upstreams").entry(name);
@@ -35,7 +35,7 @@ pub(super) fn compile(
     compiled.collect()
 }
 
-fn kind(section: &Section<'_>, upstream: &config::Upstream) -> UpstreamKind {
+fn kind(section: &Section<'_>, upstream: &config::UpstreamConfig) -> UpstreamKind {
     match (&upstream.respond, upstream.targets.as_slice()) {
         (Some(_), [_, ..]) => {
             let section = section.at("respond");
@@ -57,7 +57,7 @@ fn kind(section: &Section<'_>, upstream: &config::Upstream) -> UpstreamKind {
 }
 
 /// Reports keys of connections to targets in an upstream that has a fixed response.
-fn ensure_no_connection_keys(section: &Section<'_>, upstream: &config::Upstream) {
+fn ensure_no_connection_keys(section: &Section<'_>, upstream: &config::UpstreamConfig) {
     let keys = [
         ("protocol", upstream.protocol != Protocol::Http1),
         ("tls", upstream.tls != config::UpstreamTls::default()),
@@ -70,7 +70,7 @@ fn ensure_no_connection_keys(section: &Section<'_>, upstream: &config::Upstream)
     }
 }
 
-fn servers(section: &Section<'_>, upstream: &config::Upstream) -> Servers {
+fn servers(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Servers {
     Servers {
         targets: targets(section, upstream),
         policy: balance::policy(section, upstream),
@@ -86,7 +86,7 @@ fn servers(section: &Section<'_>, upstream: &config::Upstream) -> Servers {
     }
 }
 
-fn targets(section: &Section<'_>, upstream: &config::Upstream) -> Vec<WeightedTarget> {
+fn targets(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Vec<WeightedTarget> {
     let protocol = upstream.protocol;
     let offer = match protocol {
         Protocol::Http1 => Offer::Http1,
@@ -120,20 +120,20 @@ fn targets(section: &Section<'_>, upstream: &config::Upstream) -> Vec<WeightedTa
             host: server.host.as_str().into(),
             port: server.port,
         };
-        if let config::Target::Unix(socket) = target {
+        if let config::TargetUrl::Unix(socket) = target {
             let (bytes, expected) = (socket.as_os_str().as_bytes(), "a path of at most 107 bytes");
             let is_valid = bytes.len() <= MAX_SOCKET_PATH && !bytes.contains(&0);
             section.ensure(is_valid, &format!("`{target}`"), expected);
         }
         let address = match target {
-            config::Target::Http(server) | config::Target::Https(server) => tcp(server),
-            config::Target::Unix(path) => ServerAddress::Unix(path.as_path().into()),
-            config::Target::Srv(name) | config::Target::Srvs(name) => {
+            config::TargetUrl::Http(server) | config::TargetUrl::Https(server) => tcp(server),
+            config::TargetUrl::Unix(path) => ServerAddress::Unix(path.as_path().into()),
+            config::TargetUrl::Srv(name) | config::TargetUrl::Srvs(name) => {
                 ServerAddress::Service(name.as_str().into())
             }
         };
         let tls = match (target, &rules) {
-            (config::Target::Https(server), Some(rules)) => {
+            (config::TargetUrl::Https(server), Some(rules)) => {
                 // A faulty `tls.name` is reported once, in `client_tls`.
                 let name = match &upstream.tls.name {
                     Some(name) => ClientTls::server_name(name).ok(),
@@ -141,7 +141,7 @@ fn targets(section: &Section<'_>, upstream: &config::Upstream) -> Vec<WeightedTa
                 };
                 name.map(|name| TargetTls { rules: rules.clone(), name })
             }
-            (config::Target::Srvs(_), Some(rules)) => {
+            (config::TargetUrl::Srvs(_), Some(rules)) => {
                 // Without `tls.name`, each server's certificate has the server's own name, which is set when
                 // the record is resolved.
                 let name = upstream.tls.name.as_deref().unwrap_or("srv.invalid");
@@ -193,7 +193,10 @@ fn client_tls(section: &Section<'_>, tls: &config::UpstreamTls, offer: Offer) ->
     rules.map_err(|error| tls_fault(&section.at("ca"), &error)).ok()
 }
 
-pub(super) fn respond(section: &Section<'_>, respond: &config::FixedResponse) -> FixedResponse {
+pub(super) fn respond(
+    section: &Section<'_>,
+    respond: &config::FixedResponseConfig,
+) -> FixedResponse {
     let status = StatusCode::from_u16(respond.status.0).unwrap_or_default();
     let is_bodyless = matches!(status.as_u16(), 204 | 205 | 304);
     let what = format!("a body with status {}", status.as_u16());

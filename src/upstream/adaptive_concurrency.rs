@@ -252,6 +252,9 @@ impl AdaptiveLimit {
 }
 
 #[cfg(test)]
+use crate::mix::SplitMix;
+
+#[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;

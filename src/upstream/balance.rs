@@ -21,7 +21,6 @@ mod alias;
 mod draw;
 mod error_rate;
 mod peak_ewma;
-mod random;
 mod reason;
 mod ring;
 mod rotation;
@@ -29,7 +28,6 @@ mod timed_average;
 
 pub use error_rate::{ErrorRate, Observed};
 pub use peak_ewma::{FAILURE_LATENCY, PeakEwma};
-pub use random::SplitMix;
 pub use reason::{Description, Reason, SkipCause};
 
 use schemars::JsonSchema;

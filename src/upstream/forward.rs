@@ -25,7 +25,6 @@ use self::{
 };
 use super::{
     BufferedUpload, EndpointSet, ProxiedClient, UpstreamRuntime,
-    balance::SplitMix,
     client_holdings::ClientHoldings,
     outgoing_head::{AttemptHead, OutgoingHead},
     pool::{Pool, PoolTable, UpstreamConnection},
@@ -35,6 +34,7 @@ use super::{
 };
 use crate::{
     http1::{FramingError, ResponseHead},
+    mix::SplitMix,
     trace::{AttemptResult, RequestTrace},
     transport::{BodyError, ClientStream},
 };

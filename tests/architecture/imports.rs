@@ -25,7 +25,7 @@ const LEAVES: [&str; 15] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 47] = [
+const ALLOWED: [(&str, &str, &str); 49] = [
     ("config", "escape", "faults quote text of the file"),
     ("identity", "escape", "errors quote text of the request"),
     ("config", "file", "the configuration and the secrets that it names are files"),
@@ -49,6 +49,7 @@ const ALLOWED: [(&str, &str, &str); 47] = [
     ("redis", "limit", "scripts get charges and quotas, and return verdicts and grants"),
     ("redis", "secret", "gateways report a tag of the secret that they share"),
     ("limit", "clock", "decisions take a `StoreTime`"),
+    ("limit", "mix", "a limit's identity is a hash of its name"),
     ("connection_state", "clock", "deadlines are a `CoarseTime`"),
     ("transport", "clock", "a failed tunnel is flushed until a time of the worker's clock"),
     ("redis", "clock", "replies, probes and reconnects wait on the clock"),
@@ -63,6 +64,7 @@ const ALLOWED: [(&str, &str, &str); 47] = [
     ("trace", "clock", "batches and pauses wait on the clock"),
     ("compress", "client_usage", "the memory of encoders is counted by client address"),
     ("upstream", "client_usage", "places at servers are counted by client address"),
+    ("upstream", "mix", "targets are chosen by random numbers and by hashes"),
     ("upstream", "trace", "each attempt is a span; its id is sent to the server"),
     ("upstream", "clock", "health checks, retries and name lookups wait on the clock"),
     ("upstream", "compress", "a response's body is compressed while it is read"),
@@ -141,6 +143,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
             "limit",
             "live",
             "metrics",
+            "mix",
             "plan",
             "respond",
             "route",

@@ -35,7 +35,7 @@ const VALUE_TYPES: [(&str, &str); 20] = [
     ("Address", "address"),
     ("Cidr", "network"),
     ("CorsOrigin", "origin"),
-    ("Cost", "cost"),
+    ("CostConfig", "cost"),
     ("Duration", "duration"),
     ("AdminAddress", "admin address"),
     ("HostHeader", "host header"),
@@ -49,9 +49,9 @@ const VALUE_TYPES: [(&str, &str); 20] = [
     ("SecretReference", "secret"),
     ("Size", "size"),
     ("Status", "status"),
-    ("Target", "target"),
+    ("TargetUrl", "target"),
     ("Timeout", "duration or off"),
-    ("WeightedTarget", "weighted target"),
+    ("WeightedTargetConfig", "weighted target"),
 ];
 
 /// Keys that stand beside each other.

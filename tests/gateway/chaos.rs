@@ -219,9 +219,9 @@ fn no_slot_leaks_after_an_hour_of_chaos() {
     chaos.run(STALL_MINUTES, true);
     chaos.assert_no_slot_in_use("after stalls");
 
-    // Idle tokens are returned to Redis.
+    // Idle units are returned to Redis.
     for gateway in &chaos.gateways {
-        eventually("all leased tokens are returned", || {
+        eventually("all leased units are returned", || {
             chaos.clock.set(chaos.clock.now() + 100);
             gateway.metric("tidegate_store_tokens_outstanding") == 0
         });

@@ -150,7 +150,7 @@ mod chaos;
 mod redis_errors;
 /// Outages of Redis and recovery.
 mod redis_outage;
-/// Token leases and the deny cache.
+/// Leases and the deny cache.
 mod unit_lease;
 
 // Observability and commands.

@@ -194,7 +194,7 @@ fn a_reset_or_a_larger_quota_admits_a_blocked_caller_at_once() {
 }
 
 #[test]
-fn a_stopped_gateway_returns_unspent_tokens() {
+fn a_stopped_gateway_returns_unspent_units() {
     for reserve in ["auto", "100"] {
         let redis = RedisServer::start();
         let yaml = fill(
@@ -248,7 +248,7 @@ fn two_gateways_with_leases_admit_exactly_the_quota() {
     assert_eq!(admitted, 300);
 }
 
-/// Starts a process and sends 20 requests, so that it may hold leased tokens.
+/// Starts a process and sends 20 requests, so that it may hold leased units.
 pub(crate) fn start_process(yaml: &str) -> Process {
     let directory = tempfile::tempdir().expect("a directory");
     fs::write(directory.path().join("own.yaml"), yaml).expect("a file");
@@ -261,7 +261,7 @@ pub(crate) fn start_process(yaml: &str) -> Process {
 }
 
 #[test]
-fn sigterm_returns_unspent_tokens() {
+fn sigterm_returns_unspent_units() {
     let redis = RedisServer::start();
     let yaml = fill(
         "

@@ -5,7 +5,7 @@ use testkit::{
 };
 use tidegate::{
     clock::StoreTime,
-    limit::{Algorithm, Decision, Grant, Limit, Quota, State, UnitDemand, UnitReturn},
+    limit::{Algorithm, AlgorithmState, Decision, Grant, Limit, Quota, UnitDemand, UnitReturn},
 };
 
 use crate::support::{NOW, limit};
@@ -92,7 +92,7 @@ fn grant_in_lua(
 
 /// The grant of the Rust implementation, in the format of the script's reply.
 fn grant_in_rust(
-    state: &mut State,
+    state: &mut AlgorithmState,
     limit: &Limit,
     now: StoreTime,
     demand: &UnitDemand,
@@ -125,7 +125,7 @@ fn assert_same_grants(
     limit: &Limit,
     calls: &[AcquireCall],
 ) -> TestCaseResult {
-    let (mut state, mut now) = (State::fresh(limit.algorithm), NOW);
+    let (mut state, mut now) = (AlgorithmState::fresh(limit.algorithm), NOW);
     for AcquireCall { delay, demand, ago } in calls {
         now += *delay;
         let demand = UnitDemand {

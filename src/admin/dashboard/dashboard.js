@@ -281,7 +281,7 @@ function showStore(store, perSecond) {
   if (isRedis) {
     pairs.push(
       ["Calls to Redis", `${count(store.redis_calls)} (${rate(perSecond((own) => own.store.redis_calls))} per second)`],
-      ["From leased tokens", count(store.leased_charges)],
+      ["From leased units", count(store.leased_charges)],
       ["Without a decision", count(sum(store.failures))],
       ["Gateways", count(store.gateways)],
       ["Workers without Redis", count(store.workers_without_redis)],

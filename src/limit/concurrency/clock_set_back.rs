@@ -32,7 +32,7 @@ struct HeldPermits {
 /// A record, its clock, and the permits that it should count.
 struct Simulation {
     quota: Quota,
-    state: State,
+    state: ConcurrencyState,
     /// Elapsed time, in ms.
     monotonic: u64,
     clock: StoreTime,
@@ -134,7 +134,7 @@ proptest! {
     ) {
         let mut simulation = Simulation {
             quota: Quota::new(limit, WINDOW, 1),
-            state: State::default(),
+            state: ConcurrencyState::default(),
             monotonic: 0,
             clock: NOW,
             set_back_at: 0,
@@ -167,7 +167,7 @@ proptest! {
 #[test]
 fn a_renewal_after_the_clock_was_set_back_counts_once() {
     for back in [0, 100, 4_999, 5_001, 60_000, 1_000_000_000] {
-        let (quota, mut state) = (Quota::new(10, WINDOW, 1), State::default());
+        let (quota, mut state) = (Quota::new(10, WINDOW, 1), ConcurrencyState::default());
         let taken: Vec<StoreTime> = (0..5).map(|n| NOW + 200 * n).collect();
         for &at in &taken {
             assert!(admit(&mut state, &quota, at, 1).admitted);
@@ -186,7 +186,7 @@ fn a_renewal_after_the_clock_was_set_back_counts_once() {
 #[test]
 fn a_record_has_at_most_65_groups() {
     let quota = Quota::new(100_000, 30_000, 1);
-    let mut state = State::default();
+    let mut state = ConcurrencyState::default();
     for n in 0..200_000 {
         charge(&mut state, &quota, NOW + n, 1);
         assert!(state.groups.len() <= 65, "{}", state.groups.len());

@@ -40,7 +40,7 @@ proptest! {
         permits in 1_u32..20, steps in steps()
     ) {
         let quota = Quota { limit: permits, ..quota() };
-        let (mut state, mut now) = (State::default(), NOW);
+        let (mut state, mut now) = (ConcurrencyState::default(), NOW);
         // Leases of live gateways, and of dead ones: (taken at, permits).
         let (mut held, mut lost) = (Vec::<(StoreTime, u32)>::new(), Vec::<(StoreTime, u32)>::new());
         for (later, step) in steps {
@@ -86,7 +86,7 @@ proptest! {
 
 #[test]
 fn a_permit_is_refunded_once_and_only_before_its_lease_ends() {
-    let (quota, mut state) = (quota(), State::default());
+    let (quota, mut state) = (quota(), ConcurrencyState::default());
     assert!(admit(&mut state, &quota, NOW, 1).admitted);
     assert!(admit(&mut state, &quota, NOW + 500, 1).admitted);
     assert_eq!(refund(&mut state, &quota, NOW + 600, NOW, 1).used, 1);
@@ -115,7 +115,7 @@ fn a_lease_lasts_the_window_rounded_up() {
 
 #[test]
 fn charges_out_of_order_lose_no_permit() {
-    let (quota, mut state) = (quota(), State::default());
+    let (quota, mut state) = (quota(), ConcurrencyState::default());
     for at in [NOW + 1, NOW, NOW + 2] {
         assert!(admit(&mut state, &quota, at, 1).admitted);
     }
@@ -126,7 +126,7 @@ fn charges_out_of_order_lose_no_permit() {
 
 #[test]
 fn after_a_clock_set_back_leases_end_within_a_window() {
-    let (quota, mut state) = (quota(), State::default());
+    let (quota, mut state) = (quota(), ConcurrencyState::default());
     charge(&mut state, &quota, NOW + 1_000_000, 1);
     charge(&mut state, &quota, NOW + 1_000_001, 2);
     let refused = decide(&mut state, &quota, NOW, 1);

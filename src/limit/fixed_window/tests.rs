@@ -74,7 +74,7 @@ impl FaultyWindow {
 #[test]
 fn a_reset_from_a_ttl_wobbles_and_a_stored_reset_does_not() {
     let quota = Quota::new(5_000, 10_000, 1);
-    let (mut faulty, mut state) = (FaultyWindow::default(), State::default());
+    let (mut faulty, mut state) = (FaultyWindow::default(), FixedWindowState::default());
     faulty.count(NOW, quota.window);
     charge(&mut state, &quota, NOW, 1);
     let (mut wobbling, mut stored) = (Vec::new(), Vec::new());
@@ -101,7 +101,7 @@ fn one_call_never_refuses_with_the_whole_quota_remaining() {
 
     // One call has one time: the decision and its headers agree.
     for at in 9_990..10_010 {
-        let mut state = State::default();
+        let mut state = FixedWindowState::default();
         charge(&mut state, &quota, NOW, quota.limit);
         let decision = admit(&mut state, &quota, NOW + at, 1);
         assert_eq!(decision.admitted, at >= 10_000);
@@ -112,16 +112,16 @@ fn one_call_never_refuses_with_the_whole_quota_remaining() {
 #[test]
 fn a_window_past_its_end_counts_as_empty() {
     let quota = Quota::new(5, 10_000, 1);
-    let mut stale = State { reset_at: NOW, count: 5 };
+    let mut stale = FixedWindowState { reset_at: NOW, count: 5 };
     let decision = decide(&mut stale, &quota, NOW, 1);
     assert_eq!((decision.admitted, decision.used, decision.remaining), (true, 0, 5));
-    assert_eq!(stale, State { reset_at: NOW, count: 5 }, "a decision writes nothing");
+    assert_eq!(stale, FixedWindowState { reset_at: NOW, count: 5 }, "a decision writes nothing");
 }
 
 #[test]
 fn a_refund_applies_only_to_its_own_window() {
     let quota = Quota::new(5, 10_000, 1);
-    let mut state = State::default();
+    let mut state = FixedWindowState::default();
     charge(&mut state, &quota, NOW, 2);
     assert_eq!(refund(&mut state, &quota, NOW + 9_999, NOW, 1).used, 1);
     charge(&mut state, &quota, NOW + 10_000, 3);

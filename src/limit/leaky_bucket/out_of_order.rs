@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::StoreTime,
-    limit::{Algorithm, Change, State},
+    limit::{Algorithm, AlgorithmState, Change},
 };
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
@@ -14,12 +14,12 @@ const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 const FOUR: Quota =
     Quota { limit: 4, window: 1_000, resolution: 1, max_wait: 2_000, strict: false };
 
-fn fresh() -> State {
-    State::fresh(Algorithm::LeakyBucket)
+fn fresh() -> AlgorithmState {
+    AlgorithmState::fresh(Algorithm::LeakyBucket)
 }
 
 fn refund_slots(
-    state: &mut State,
+    state: &mut AlgorithmState,
     quota: &Quota,
     now: StoreTime,
     slot: StoreTime,

@@ -11,7 +11,7 @@ const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 const FOUR: Quota =
     Quota { limit: 4, window: 1_000, resolution: 1, max_wait: 1_000, strict: false };
 
-fn waits(state: &mut State, now: StoreTime, count: usize) -> Vec<Option<u64>> {
+fn waits(state: &mut LeakyBucketState, now: StoreTime, count: usize) -> Vec<Option<u64>> {
     let admit = |_| {
         let decision = admit(state, &FOUR, now, 1);
         decision.admitted.then_some(decision.wait)
@@ -21,7 +21,7 @@ fn waits(state: &mut State, now: StoreTime, count: usize) -> Vec<Option<u64>> {
 
 #[test]
 fn slots_are_a_quarter_of_a_second_apart_up_to_max_wait() {
-    let mut state = State::default();
+    let mut state = LeakyBucketState::default();
     let expected = [Some(0), Some(250), Some(500), Some(750), Some(1_000), None];
     assert_eq!(waits(&mut state, NOW, 6), expected);
     assert_eq!(decide(&mut state, &FOUR, NOW + 100, 1).retry_at, Some(NOW + 250));
@@ -29,7 +29,7 @@ fn slots_are_a_quarter_of_a_second_apart_up_to_max_wait() {
 
 #[test]
 fn a_refund_of_the_last_slot_also_drops_the_free_slots_before_it() {
-    let mut state = State::default();
+    let mut state = LeakyBucketState::default();
     assert_eq!(waits(&mut state, NOW, 4).pop(), Some(Some(750)));
     assert_eq!(refund(&mut state, &FOUR, NOW + 10, NOW + 500, 1).used, 3);
     assert_eq!(state.free_slots.len(), 1);
@@ -41,7 +41,7 @@ fn a_refund_of_the_last_slot_also_drops_the_free_slots_before_it() {
 #[test]
 fn beyond_the_maximum_the_soonest_run_is_dropped() {
     let quota = Quota { max_wait: 100_000, ..FOUR };
-    let mut state = State::default();
+    let mut state = LeakyBucketState::default();
     let slots: Vec<_> = (0..80).map(|_| NOW + admit(&mut state, &quota, NOW, 1).wait).collect();
     for slot in slots.iter().skip(1).step_by(2) {
         refund(&mut state, &quota, NOW, *slot, 1);
@@ -53,7 +53,7 @@ fn beyond_the_maximum_the_soonest_run_is_dropped() {
 
 #[test]
 fn a_changed_quota_or_a_clock_set_back_drops_free_slots() {
-    let mut state = State::default();
+    let mut state = LeakyBucketState::default();
     waits(&mut state, NOW, 4);
     refund(&mut state, &FOUR, NOW + 10, NOW + 250, 1);
     let eight = Quota { limit: 8, ..FOUR };
@@ -66,7 +66,7 @@ fn a_changed_quota_or_a_clock_set_back_drops_free_slots() {
 #[test]
 fn slots_at_fractions_of_a_ms_can_be_refunded() {
     let quota = Quota { limit: 7, ..FOUR };
-    let mut state = State::default();
+    let mut state = LeakyBucketState::default();
     let last = (0..5).map(|_| admit(&mut state, &quota, NOW, 1).wait).last();
     let before = state.clone();
     let wait = admit(&mut state, &quota, NOW, 1).wait;
@@ -83,7 +83,7 @@ proptest! {
         steps in prop::collection::vec((0_u64..500, any::<bool>()), 1..200),
     ) {
         let quota = Quota { limit: quota, window, max_wait, ..FOUR };
-        let (mut state, mut now) = (State::default(), NOW);
+        let (mut state, mut now) = (LeakyBucketState::default(), NOW);
         let mut taken: Vec<StoreTime> = Vec::new();
         for (later, gone) in steps {
             now += later;

@@ -19,7 +19,7 @@ fn quota(limit: u32, window: u64, max_wait: u32) -> Quota {
 
 /// The delays of requests that arrive at once, in ms, until one is refused.
 fn released(quota: &Quota) -> Vec<u64> {
-    let mut state = State::default();
+    let mut state = LeakyBucketState::default();
     let mut at_once = std::iter::repeat_with(|| admit(&mut state, quota, NOW, 1));
     let admitted = std::iter::from_fn(|| at_once.next().filter(|decision| decision.admitted));
     admitted.map(|decision| decision.wait).collect()
@@ -66,7 +66,7 @@ fn three_a_second_do_not_drift() {
 
 #[test]
 fn a_refused_request_gets_the_time_at_which_it_fits() {
-    let (mut state, quota) = (State::default(), quota(4, 1_000, 500));
+    let (mut state, quota) = (LeakyBucketState::default(), quota(4, 1_000, 500));
     for wait in [0, 250, 500] {
         let decision = admit(&mut state, &quota, NOW, 1);
         assert_eq!((decision.admitted, decision.wait), (true, wait));
@@ -80,7 +80,7 @@ fn a_refused_request_gets_the_time_at_which_it_fits() {
 
 #[test]
 fn a_refunded_slot_is_taken_by_the_next_request() {
-    let (mut state, quota) = (State::default(), quota(4, 1_000, 500));
+    let (mut state, quota) = (LeakyBucketState::default(), quota(4, 1_000, 500));
     for _ in 0..3 {
         admit(&mut state, &quota, NOW, 1);
     }

@@ -58,7 +58,7 @@ proptest! {
 
 #[test]
 fn charges_in_one_ms_share_an_entry_and_all_count() {
-    let (mut state, quota) = (State::default(), Quota::new(3, 1_000, 1));
+    let (mut state, quota) = (SlidingLogState::default(), Quota::new(3, 1_000, 1));
     let passed = (0..5).filter(|_| admit(&mut state, &quota, NOW, 1).admitted);
     assert_eq!(passed.count(), 3);
     assert_eq!(state.entries.len(), 1);
@@ -66,8 +66,11 @@ fn charges_in_one_ms_share_an_entry_and_all_count() {
 
 #[test]
 fn a_charge_expires_exactly_a_window_later() {
-    let (mut state, quota, now) =
-        (State::default(), Quota::new(2, 1_000, 1), StoreTime::from_unix_ms(1_700_000_000_999));
+    let (mut state, quota, now) = (
+        SlidingLogState::default(),
+        Quota::new(2, 1_000, 1),
+        StoreTime::from_unix_ms(1_700_000_000_999),
+    );
     assert!(admit(&mut state, &quota, now, 1).admitted);
     assert!(admit(&mut state, &quota, now + 400, 1).admitted);
     let refused = admit(&mut state, &quota, now + 999, 1);
@@ -79,7 +82,7 @@ fn a_charge_expires_exactly_a_window_later() {
 
 #[test]
 fn entries_are_bounded_by_the_quota_and_expired_memory_is_freed() {
-    let (mut state, quota) = (State::default(), Quota::new(10_000, 60_000, 1));
+    let (mut state, quota) = (SlidingLogState::default(), Quota::new(10_000, 60_000, 1));
     let mut now = NOW;
     for _ in 0..30_000 {
         now += 3;
@@ -94,7 +97,7 @@ fn entries_are_bounded_by_the_quota_and_expired_memory_is_freed() {
 #[test]
 fn refunds_leave_no_entries_behind() {
     for in_flight in [1, 2, 500] {
-        let (mut state, quota) = (State::default(), Quota::new(1_000, 60_000, 1));
+        let (mut state, quota) = (SlidingLogState::default(), Quota::new(1_000, 60_000, 1));
         for now in (0..10_000).map(|ms| NOW + ms) {
             assert!(admit(&mut state, &quota, now, 1).admitted);
             refund(&mut state, &quota, now, now + 1 - in_flight, 1);
@@ -105,7 +108,7 @@ fn refunds_leave_no_entries_behind() {
 
 #[test]
 fn a_refund_is_limited_to_the_maximum_depth() {
-    let (mut state, quota) = (State::default(), Quota::new(u32::MAX, 60_000, 1));
+    let (mut state, quota) = (SlidingLogState::default(), Quota::new(u32::MAX, 60_000, 1));
     let start = NOW;
     for ms in 0..=MAX_REFUND_DEPTH as u64 {
         admit(&mut state, &quota, start + ms, 2);

@@ -35,8 +35,10 @@ fn histories() -> impl Strategy<Value = History> {
 }
 
 /// The record after a history, its clock, and the admitted charges: (time, cost).
-fn replay((quota, start, steps): &History) -> (State, StoreTime, Vec<(StoreTime, u32)>) {
-    let (mut state, mut now, mut admitted) = (State::default(), *start, Vec::new());
+fn replay(
+    (quota, start, steps): &History,
+) -> (SlidingWindowState, StoreTime, Vec<(StoreTime, u32)>) {
+    let (mut state, mut now, mut admitted) = (SlidingWindowState::default(), *start, Vec::new());
     for &(step, cost) in steps {
         now += step;
         if admit(&mut state, quota, now, cost).admitted {
@@ -71,7 +73,7 @@ proptest! {
     #[test]
     fn usage_matches_the_model(history in histories()) {
         let (quota, start, steps) = &history;
-        let (mut state, mut now, mut admitted) = (State::default(), *start, Vec::new());
+        let (mut state, mut now, mut admitted) = (SlidingWindowState::default(), *start, Vec::new());
         for &(step, cost) in steps {
             now += step;
             let before = modelled_use(&admitted, quota, now);
@@ -141,7 +143,7 @@ proptest! {
     #[test]
     fn reset_never_moves_back_and_moves_only_with_a_charge(history in histories()) {
         let (quota, start, steps) = &history;
-        let (mut state, mut now, mut last_reset) = (State::default(), *start, StoreTime::ZERO);
+        let (mut state, mut now, mut last_reset) = (SlidingWindowState::default(), *start, StoreTime::ZERO);
         for &(step, cost) in steps {
             now += step;
             let peeked = decide(&mut state, quota, now, 0);
@@ -183,7 +185,7 @@ proptest! {
         quota in quotas(), cost in 1_u32..40, gaps in prop::collection::vec(0_u64..3_000, 1..60)
     ) {
         let cost = cost.min(quota.limit);
-        let (mut state, mut now) = (State::default(), 1_700_000_000_123);
+        let (mut state, mut now) = (SlidingWindowState::default(), 1_700_000_000_123);
         for gap in gaps {
             now += gap;
             let reset_at = admit(&mut state, &quota, StoreTime::from_unix_ms(now), cost).reset_at;
@@ -194,7 +196,7 @@ proptest! {
 
     #[test]
     fn a_burst_in_one_ms_admits_the_quota_exactly(quota in quotas(), extra in 1_u32..20) {
-        let mut state = State::default();
+        let mut state = SlidingWindowState::default();
         let requests = 0..quota.limit + extra;
         let passed = requests.filter(|_| admit(&mut state, &quota, StoreTime::from_unix_ms(1_700_000_000_000), 1).admitted);
         prop_assert_eq!(passed.count() as u64, u64::from(quota.limit));
@@ -265,7 +267,7 @@ proptest! {
 #[test]
 fn the_largest_quotas_neither_overflow_nor_overcharge() {
     let quota = Quota::new(u32::MAX, 1 << 40, 1);
-    let mut state = State::default();
+    let mut state = SlidingWindowState::default();
     let now = 1_700_000_000_000;
     assert!(admit(&mut state, &quota, StoreTime::from_unix_ms(now), u32::MAX).admitted);
     let refused = admit(&mut state, &quota, StoreTime::from_unix_ms(now), 1);
@@ -278,7 +280,7 @@ fn the_largest_quotas_neither_overflow_nor_overcharge() {
 
 #[test]
 fn up_to_seven_sub_windows_are_stored_inline() {
-    let mut state = State::default();
+    let mut state = SlidingWindowState::default();
     let quota = Quota::new(5, 7_000, 7);
     admit(&mut state, &quota, StoreTime::from_unix_ms(1_700_000_000_000), 1);
     assert!(matches!(state.counts, Counts::Inline(_)));

@@ -1,4 +1,4 @@
-//! Which limits may lease tokens from Redis.
+//! Which limits may lease units from Redis.
 
 use super::{GOOD, compile};
 use crate::limit::LeaseSize;
@@ -10,7 +10,7 @@ fn with(limit: &str) -> String {
 }
 
 #[test]
-fn window_counters_may_lease_tokens() {
+fn window_counters_may_lease_units() {
     for (limit, expected) in [
         ("{quota: 5, window: 10s}", LeaseSize::Off),
         ("{quota: 5, window: 10s, reserve: auto}", LeaseSize::Auto),
@@ -41,7 +41,7 @@ fn other_algorithms_are_refused_with_the_reason() {
     assert!(faults.ends_with("`6`, expected off, auto, or 1 to 5"), "{faults}");
 }
 
-/// The request is charged before its cost is known, so leased tokens would admit further requests at a
+/// The request is charged before its cost is known, so leased units would admit further requests at a
 /// cost of 1 each although the counter is overdrawn.
 #[test]
 fn a_cost_from_the_response_excludes_leases() {

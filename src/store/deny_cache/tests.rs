@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::{MonotonicTime, StoreTime},
-    limit::{Key, LeaseSize, OnFailure, Quota, State},
+    limit::{Algorithm, AlgorithmState, Key, LeaseSize, OnFailure, Quota},
     store::record_id::record_id,
 };
 
@@ -343,7 +343,7 @@ proptest! {
         let quota = Quota { max_wait: 5_000, ..limit.quota };
         let limit = Limit { quota, ..limit };
         let (store_time, monotonic) = (|t: u64| NOW + (t + phases.0) / 1_000, |t: u64| (t + phases.1) / 1_000);
-        let (mut state, mut t) = (State::fresh(algorithm), 0);
+        let (mut state, mut t) = (AlgorithmState::fresh(algorithm), 0);
         for (later, cost) in charges {
             t += later;
             state.admit(&quota, store_time(t), cost);

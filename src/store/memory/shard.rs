@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     clock::StoreTime,
-    limit::{Algorithm, Change, Decision, Quota, State},
+    limit::{Algorithm, AlgorithmState, Change, Decision, Quota},
 };
 
 /// The number of records that an eviction examines before it selects one.
@@ -62,7 +62,7 @@ impl RecordShard {
     pub(super) fn decide(&mut self, charge: &RecordCharge, now: StoreTime, cost: u32) -> Decision {
         match self.table.find(charge.id) {
             Some(entry) => entry.state.decide(&charge.quota, now, cost),
-            None => State::fresh(charge.algorithm).decide(&charge.quota, now, cost),
+            None => AlgorithmState::fresh(charge.algorithm).decide(&charge.quota, now, cost),
         }
     }
 
@@ -88,7 +88,7 @@ impl RecordShard {
         change: Change,
     ) -> Decision {
         if matches!(change, Change::Refund { .. }) && self.table.find(charge.id).is_none() {
-            return State::fresh(charge.algorithm).decide(&charge.quota, now, 0);
+            return AlgorithmState::fresh(charge.algorithm).decide(&charge.quota, now, 0);
         }
         let update = usage_update(charge.algorithm, 0);
         self.write(charge, now, update, |state| state.adjust(&charge.quota, now, change))
@@ -106,7 +106,7 @@ impl RecordShard {
         charge: &RecordCharge,
         now: StoreTime,
         update: impl FnOnce(RecordUsage, &Decision) -> RecordUsage,
-        apply: impl FnOnce(&mut State) -> Decision,
+        apply: impl FnOnce(&mut AlgorithmState) -> Decision,
     ) -> Decision {
         if let Some(entry) = self.table.find(charge.id) {
             let decision = apply(&mut entry.state);
@@ -116,7 +116,7 @@ impl RecordShard {
             }
             return decision;
         }
-        let mut state = State::fresh(charge.algorithm);
+        let mut state = AlgorithmState::fresh(charge.algorithm);
         let decision = apply(&mut state);
         if decision.admitted && charge.cost > 0 {
             let expires = to_seconds_ceil(state.expires_at(&charge.quota));
@@ -199,10 +199,14 @@ fn usage_update(
     algorithm: Algorithm,
     cost: u32,
 ) -> impl FnOnce(RecordUsage, &Decision) -> RecordUsage {
-    move |usage, decision| match algorithm {
-        Algorithm::Concurrency => usage.with_held_permits(decision),
-        _ if cost > 0 => usage.with_charge(decision),
-        _ => usage.with_adjustment(decision),
+    move |usage, decision| {
+        if algorithm.holds_permit() {
+            usage.with_held_permits(decision)
+        } else if cost > 0 {
+            usage.with_charge(decision)
+        } else {
+            usage.with_adjustment(decision)
+        }
     }
 }
 

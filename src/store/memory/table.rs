@@ -6,7 +6,7 @@
 //! tombstones accumulate under a flood.
 
 use super::eviction::RecordUsage;
-use crate::limit::{Algorithm, State};
+use crate::limit::{Algorithm, AlgorithmState};
 
 /// The minimum number of slots of a table that is not empty.
 const MIN_SLOTS: usize = 16;
@@ -18,7 +18,7 @@ const EMPTY: u128 = 0;
 pub(super) struct RecordEntry {
     /// The record's id: uniformly random, never 0.
     pub(super) id: u128,
-    pub(super) state: State,
+    pub(super) state: AlgorithmState,
     /// When the record expires, in seconds since the Unix epoch, rounded up.
     pub(super) expires: u32,
     /// What determines its eviction rank.
@@ -27,7 +27,7 @@ pub(super) struct RecordEntry {
 
 impl RecordEntry {
     fn empty() -> Self {
-        let state = State::fresh(Algorithm::SlidingWindow);
+        let state = AlgorithmState::fresh(Algorithm::SlidingWindow);
         Self { id: EMPTY, state, expires: 0, usage: RecordUsage::default() }
     }
 

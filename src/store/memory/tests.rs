@@ -14,6 +14,7 @@ use super::*;
 use crate::{
     clock::StoreTime,
     limit::{Algorithm, LeaseSize, OnFailure, Quota},
+    mix::SplitMix,
 };
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
@@ -38,15 +39,8 @@ fn charge(limit: &Limit, key: u128) -> Charge<'_> {
 
 /// The `n`-th of a sequence of keys as random as hashed ones.
 fn key(n: u64) -> u128 {
-    let mut words = [0_u64; 2];
-    let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678;
-    for word in &mut words {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        *word = z ^ (z >> 31);
-    }
-    u128::from(words[0]) << 64 | u128::from(words[1])
+    let mut random = SplitMix::new(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678);
+    u128::from(random.bits()) << 64 | u128::from(random.bits())
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     clock::{MonotonicTime, StoreTime},
     limit::{Change, Key, LeaseSize, Limit, UnitReturn},
+    mix::SplitMix,
     redis::RedisFailure,
     store::record_id::record_id,
 };
@@ -55,12 +56,8 @@ impl LeaseKey {
     }
 }
 
-/// Mixes 64 bits: one step of `SplitMix64`.
 fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
+    SplitMix::new(value).bits()
 }
 
 /// Units that are to be returned to the store.

@@ -1,11 +1,13 @@
 //! A simulated server with a queue, behind a limit of the requests in flight.
 //!
-//! Shared with `benches/balance.rs`, so it imports nothing of the crate.
+//! Shared with `benches/balance.rs`, so of the crate it imports only what its parent has.
 
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
 };
+
+use super::SplitMix;
 
 /// A limit of the requests in flight.
 pub(crate) trait Limiter {
@@ -86,7 +88,7 @@ struct Request {
 
 struct SimulationRun<'a> {
     simulation: &'a Simulation,
-    random: u64,
+    random: SplitMix,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     requests: Vec<Request>,
     queue: VecDeque<usize>,
@@ -101,7 +103,7 @@ impl Simulation {
         let seconds = vec![Second::default(); self.duration.div_ceil(1_000_000) as usize];
         let mut run = SimulationRun {
             simulation: self,
-            random: self.seed,
+            random: SplitMix::new(self.seed),
             events: BinaryHeap::new(),
             requests: Vec::new(),
             queue: VecDeque::new(),
@@ -141,10 +143,7 @@ impl Simulation {
 impl SimulationRun<'_> {
     /// A random time with an exponential distribution, in us.
     fn exponential(&mut self, mean: u64) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let uniform = ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;
+        let uniform = (self.random.bits() >> 11) as f64 / (1_u64 << 53) as f64;
         (-(1.0 - uniform).ln() * mean as f64) as u64
     }
 

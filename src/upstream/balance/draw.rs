@@ -4,8 +4,9 @@ use std::cmp::Ordering;
 
 use super::{
     Balancer, EndpointView, FULL_RAMP, Pick, PickRequest, Policy, Reason, SkipCause,
-    alias::AliasTable, random::SplitMix, ring::Ring,
+    alias::AliasTable, ring::Ring,
 };
+use crate::mix::SplitMix;
 
 /// The draws before all endpoints are inspected.
 const MAX_DRAWS: usize = 8;

@@ -84,8 +84,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::upstream::balance::{
-        Balancer, EndpointView, PickRequest, Policy, SplitMix, WeightedEndpoint,
+    use crate::{
+        mix::SplitMix,
+        upstream::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
     };
 
     /// What the choice of a simulation reads.

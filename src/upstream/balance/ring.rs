@@ -7,7 +7,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-use super::random::mix;
+use crate::mix::mix64;
 
 /// The points of an endpoint for each unit of its weight, unless the ring would be too large. The keys of
 /// endpoints with equal weights differ in number by a standard deviation of 1/16 at most.
@@ -34,7 +34,7 @@ impl Ring {
         let mut points = Vec::new();
         for (index, (_, weight)) in endpoints.enumerate().filter(|(_, (_, weight))| *weight > 0) {
             let count = (POINTS * u64::from(weight) / unit).max(1);
-            let places = (0..count).map(|point| mix(names[index].wrapping_add(mix(point + 1))));
+            let places = (0..count).map(|point| mix64(names[index].wrapping_add(mix64(point + 1))));
             points.extend(places.map(|place| place >> INDEX_BITS << INDEX_BITS | index as u64));
         }
         points.sort_unstable();
@@ -43,7 +43,7 @@ impl Ring {
 
     /// The endpoints of the points from the key's on, once round the ring. An endpoint comes several times.
     pub(super) fn walk(&self, key: u64) -> impl Iterator<Item = usize> {
-        let start = self.points.partition_point(|&point| point < mix(key));
+        let start = self.points.partition_point(|&point| point < mix64(key));
         let (before, after) = self.points.split_at(start);
         after.iter().chain(before).map(|&point| (point & ((1 << INDEX_BITS) - 1)) as usize)
     }
@@ -51,7 +51,7 @@ impl Ring {
     /// The rank of an endpoint for a key: as random as a hash, and the same on all gateways.
     #[inline]
     pub(super) fn rank(&self, index: usize, key: u64) -> u64 {
-        mix(key ^ self.names[index])
+        mix64(key ^ self.names[index])
     }
 }
 

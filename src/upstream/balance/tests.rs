@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 
-use super::{random::SplitMix, *};
+use super::*;
+use crate::mix::SplitMix;
 
 /// Endpoints as a test sets them.
 #[derive(Clone, Debug)]

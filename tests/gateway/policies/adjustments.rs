@@ -120,7 +120,7 @@ fn assert_refunds_are_visible(
         let response = if reserve.is_empty() {
             fleet.get("/304", "")
         } else {
-            // A gateway cannot use tokens leased by another one until they are returned.
+            // A gateway cannot use units leased by another one until they are returned.
             fleet.get_in_order("/304", "")
         };
         assert_eq!(response.status, 304, "{limit}, turn {turn}");

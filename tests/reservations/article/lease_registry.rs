@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tidegate::{
     clock::MonotonicTime,
     clock::StoreTime,
-    limit::{Algorithm, Key, LeaseSize, Limit, OnFailure, Quota, State},
+    limit::{Algorithm, AlgorithmState, Key, LeaseSize, Limit, OnFailure, Quota},
     store::unit_lease::{
         FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, LeaseWaiter, WaiterOutcome,
     },
@@ -50,7 +50,7 @@ impl LeaseWaiter for Thread {
 
 /// A store with the record of one caller.
 pub(super) struct Store {
-    state: State,
+    state: AlgorithmState,
     quota: Quota,
     pub(super) calls: u32,
     pub(super) charged: u32,
@@ -58,7 +58,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn of(limit: u32) -> Self {
-        let state = State::fresh(Algorithm::SlidingWindow);
+        let state = AlgorithmState::fresh(Algorithm::SlidingWindow);
         Self { state, quota: Quota::new(limit, WINDOW, 1), calls: 0, charged: 0 }
     }
 

@@ -14,7 +14,7 @@ use testkit::random::SplitMix64;
 use tidegate::{
     clock::MonotonicTime,
     clock::StoreTime,
-    limit::{Change, Grant, Limit, State, UnitDemand, UnitReturn},
+    limit::{AlgorithmState, Change, Grant, Limit, UnitDemand, UnitReturn},
     redis::RedisFailure,
     store::{
         deny_cache::INITIAL_TRUST,
@@ -137,7 +137,7 @@ pub(super) struct World {
     event_count: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     gateways: Vec<Gateway>,
-    records: Vec<State>,
+    records: Vec<AlgorithmState>,
     calls: Vec<Call>,
     replies: Vec<(Grant, StoreTime)>,
     requests: Vec<Request>,
@@ -160,7 +160,7 @@ impl World {
     pub(super) fn new(plan: Plan) -> Self {
         let mut rng = SplitMix64(plan.seed);
         let gateways = (0..plan.gateways).map(|_| gateway(&plan, rng.below(1_000))).collect();
-        let fresh = State::fresh(plan.limit.algorithm);
+        let fresh = AlgorithmState::fresh(plan.limit.algorithm);
         let mut world = Self {
             now: 1_000,
             event_count: 0,

@@ -6,9 +6,12 @@ use super::{
     super::super::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
     SETTINGS,
 };
-use crate::upstream::target_health::{
-    AttemptKind, Availability, CheckFailure, Failure, HealthSettings, HealthView, ServiceLevel,
-    TargetHealth, TargetStatus, UpstreamHealth,
+use crate::{
+    mix::SplitMix,
+    upstream::target_health::{
+        AttemptKind, Availability, CheckFailure, Failure, HealthSettings, HealthView, ServiceLevel,
+        TargetHealth, TargetStatus, UpstreamHealth,
+    },
 };
 
 /// The simulated time, in ms.
@@ -21,22 +24,6 @@ const TIMEOUT: u64 = 300;
 /// until the next one, with the requests between that are needed to choose it.
 const MAX_OUTAGE: u64 = TIMEOUT + 2_000;
 
-/// `SplitMix64`.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
 /// What a target does until a time.
 #[derive(Clone, Copy, Debug)]
 struct Behavior {
@@ -45,7 +32,7 @@ struct Behavior {
     failure: Option<Failure>,
 }
 
-fn schedule(random: &mut Random) -> Vec<Behavior> {
+fn schedule(random: &mut SplitMix) -> Vec<Behavior> {
     let (mut schedule, mut until) = (Vec::new(), 0);
     let is_robust = random.below(4) == 0;
     while until < DURATION {
@@ -107,7 +94,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(random: &mut Random) -> Self {
+    fn new(random: &mut SplitMix) -> Self {
         let size = 1 + random.below(8) as usize;
         let settings = HealthSettings {
             failures: 1 + random.below(5) as u32,
@@ -243,7 +230,7 @@ impl Run {
 fn never_all_ejected_while_one_works_and_never_more_than_the_share() {
     let (mut all_down, mut with_refusals, mut sent, mut failed) = (0, 0, 0, 0);
     for seed in 0..1_000 {
-        let mut random = Random(seed);
+        let mut random = SplitMix::new(seed);
         let mut run = Run::new(&mut random);
         let names: Vec<String> = (0..run.views.len()).map(|target| format!("t{target}")).collect();
         let endpoints: Vec<_> =
@@ -258,7 +245,7 @@ fn never_all_ejected_while_one_works_and_never_more_than_the_share() {
                 run.check_targets(now);
                 next_check = now + run.settings.check_interval;
             }
-            run.send(&balancer, random.next(), now);
+            run.send(&balancer, random.bits(), now);
         }
         all_down += u32::from(run.was_down);
         with_refusals += u32::from(run.refused > 0);
