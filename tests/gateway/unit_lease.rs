@@ -1,4 +1,4 @@
-//! Token leases and the deny cache: requests that one Redis does not see, and tokens that come back to it.
+//! Leases of units and the deny cache: requests that Redis does not see, and units that come back to it.
 
 use std::fs;
 

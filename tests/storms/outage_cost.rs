@@ -43,7 +43,7 @@ fn start_closing_server() -> (String, Arc<AtomicU64>) {
     (url, attempts)
 }
 
-fn start(shards: &str) -> Gateway {
+fn start_gateway(shards: &str) -> Gateway {
     Gateway::start(&fill(
         "
         workers: 4
@@ -72,7 +72,7 @@ fn each_lost_server_is_probed_once_a_second() {
     let start = instant();
     let [(a, at_a), (b, at_b)] = [start_closing_server(), start_closing_server()];
     let shards = fill("[{primary: '{a}'}, {primary: '{b}'}]", [("a", a), ("b", b)]);
-    let gateways = [0, 1].map(|_| start(&shards));
+    let gateways = [0, 1].map(|_| start_gateway(&shards));
     let mut clients = gateways.each_ref().map(|gateway| Client::connect(gateway.address()));
     let mut request_all = |turn| {
         for client in &mut clients {
@@ -105,7 +105,7 @@ fn memory_is_bounded_in_a_flood_during_an_outage() {
     // A port that is merely free could be taken by another test's server.
     let proxy = TruncatingProxy::start(redis.port());
     proxy.truncate();
-    let gateway = start(&fill("[{primary: '{proxy}'}]", [("proxy", proxy.url())]));
+    let gateway = start_gateway(&fill("[{primary: '{proxy}'}]", [("proxy", proxy.url())]));
     let mut client = Client::connect(gateway.address());
     let assert_bounded = || {
         let keys = gateway.metric("tidegate_store_keys");

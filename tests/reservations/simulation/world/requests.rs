@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::{
-    clock::StoreTime,
+    clock::{MonotonicTime, StoreTime},
     limit::{Algorithm, Key, UnitDemand},
     store::unit_lease::{JoinOutcome, LeaseCharge},
 };
