@@ -19,7 +19,7 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 fn start(upstream: &Upstream, yaml: &str) -> Gateway {
     start_at(upstream, yaml, Clock::system())
@@ -150,7 +150,7 @@ fn a_head_begun_before_the_drain_is_answered() {
 #[test]
 fn a_slow_sender_receives_its_refusal() {
     let upstream = Upstream::hello();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = start_at(
         &upstream,
         "

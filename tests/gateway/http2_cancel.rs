@@ -17,7 +17,7 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 /// The status 200 in HPACK.
 const OK: [u8; 1] = [0x88];
@@ -34,7 +34,7 @@ routes: [{name: limited, match: {path: /limited}, upstream: hello, limits: [one]
 ";
 
 fn start(yaml: &str) -> Gateway {
-    Gateway::start_at(yaml, Clock::simulated(1_700_000_000_000))
+    Gateway::start_at(yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)))
 }
 
 /// The `index`th stream of a client.

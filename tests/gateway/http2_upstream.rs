@@ -19,7 +19,7 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 /// Servers that break off, do not speak HTTP/2, or flood.
 mod hostile;

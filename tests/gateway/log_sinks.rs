@@ -24,7 +24,7 @@ use testkit::{
     wait::{eventually, sleep, timed},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::{observability::read_lines, tidegate_command};
 
@@ -347,7 +347,8 @@ fn access_lines_are_written_within_about_a_second() {
         ",
         [("log", log.display())],
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     assert_eq!(get(gateway.address(), "/a", "").status, 200);
     for _ in 0..11 {
         gateway.clock.advance(Duration::from_millis(100));

@@ -14,7 +14,7 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -239,7 +239,8 @@ fn connections_with_half_a_header_are_closed_at_the_deadline() {
         ",
         [("target", upstream.target())],
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let whole = v2_ipv4(b"");
     for sent in [&b""[..], b"PROXY TCP4 192.0", &whole[..10], &whole[..20]] {
         let mut client = Client::connect(gateway.address());

@@ -23,9 +23,9 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
-const START: u64 = 1_700_000_000_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// A target's address that refuses connections.
 fn refusing() -> String {
@@ -114,7 +114,7 @@ fn all_down_is_a_503_at_once_and_the_first_response_ends_it() {
 
 #[test]
 fn a_grpc_call_to_an_upstream_that_is_down_is_unavailable() {
-    let gateway = Gateway::for_every_protocol(&fill(
+    let yaml = fill(
         "
         upstreams:
           origin: {targets: ['{refusing}'], retries: 0, ejection: {failures: 1}}
@@ -122,7 +122,8 @@ fn a_grpc_call_to_an_upstream_that_is_down_is_unavailable() {
           - {name: all, match: {path: '/{*rest}'}, upstream: origin}
         ",
         [("refusing", refusing())],
-    ));
+    );
+    let gateway = Gateway::for_every_protocol_at(&yaml, Clock::simulated(START));
     get(gateway.address(), "/", "");
     on_every_protocol(|protocol| {
         let response = protocol.get(&gateway, "/", "content-type: application/grpc\r\n");

@@ -1,4 +1,4 @@
-//! nginx as the upstream: its versions of HTTP, TLS, bodies, kept connections, and the PROXY protocol.
+//! nginx as the upstream: its HTTP versions, TLS, bodies, kept connections, and the PROXY protocol.
 
 use std::{collections::BTreeSet, fs};
 
@@ -16,7 +16,7 @@ const SERVER: &str = "server.test";
 /// nginx with a listener of each kind. It stores what is PUT and serves it again.
 struct Nginx {
     files: Files,
-    /// In clear, HTTP/2 in clear, TLS, TLS with HTTP/2, PROXY protocol.
+    /// HTTP/1.1, HTTP/2, TLS, TLS with HTTP/2, PROXY protocol.
     ports: [u16; 5],
     _server: Server,
 }
@@ -46,7 +46,7 @@ impl Nginx {
             own.cert.display(),
             own.key.display()
         );
-        // An HTTP server closes a connection without a request; the log has nothing of it.
+        // An HTTP server closes a connection without a request and does not log it.
         let server = Server::nginx(files.directory(), &http, &ports);
         Self { files, ports, _server: server }
     }
@@ -88,7 +88,7 @@ fn nginx_stores_and_serves_bodies_of_1_mib_over_every_protocol() {
         (format!("https://127.0.0.1:{tls_http2}"), "auto", "HTTP/2.0"),
         (format!("https://127.0.0.1:{tls_http2}"), "http2", "HTTP/2.0"),
     ] {
-        let edge = nginx.edge(&target, &format!("    protocol: {protocol}"));
+        let edge = nginx.edge(&target, &format!("protocol: {protocol}"));
         for (index, way) in WAYS.iter().take(6).enumerate() {
             let path = format!("/{protocol}-{index}");
             let url = edge.url(way.listener, NAME, &path);
@@ -120,7 +120,7 @@ fn nginx_s_connections_are_kept_for_further_requests() {
         (format!("https://127.0.0.1:{tls}"), "http1"),
         (format!("https://127.0.0.1:{tls_http2}"), "auto"),
     ] {
-        let edge = nginx.edge(&target, &format!("    protocol: {protocol}"));
+        let edge = nginx.edge(&target, &format!("protocol: {protocol}"));
         let connections: BTreeSet<String> = (0..8)
             .map(|number| {
                 let url = edge.url(Listener::Clear, NAME, &format!("/none/{number}"));
@@ -138,7 +138,7 @@ fn nginx_reads_the_client_in_both_versions_of_the_proxy_protocol() {
     let nginx = Nginx::start();
     let target = format!("http://127.0.0.1:{}", nginx.ports[4]);
     for version in ["v1", "v2"] {
-        let edge = nginx.edge(&target, &format!("    send_proxy: {version}"));
+        let edge = nginx.edge(&target, &format!("send_proxy: {version}"));
         let clients = ["127.0.0.5", "127.0.0.6"];
         for (client, way) in
             clients.iter().flat_map(|one| WAYS[..6].iter().map(move |way| (one, way)))

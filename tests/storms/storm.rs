@@ -21,7 +21,7 @@ use crate::{
     report::{DataLoss, Figures},
 };
 
-/// The highest permitted latency: the response timeout of 150 ms, plus slack for a busy machine.
+/// Maximum latency: the response timeout of 150 ms, plus slack for a busy machine.
 pub(crate) const MAX_LATENCY: Duration = Duration::from_millis(1_650);
 
 /// The shared daily quota of `/small_quota`.
@@ -218,7 +218,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// The state of the gateway's store by `/readyz`.
+/// The state of the gateway's store in `/readyz`.
 pub(crate) fn store(gateway: &Gateway) -> serde_json::Value {
     let response = get(gateway.admin(), "/readyz", "Connection: close\r\n");
     assert_eq!(response.status, 200, "a lost store must not make a gateway unready");

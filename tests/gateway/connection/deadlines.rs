@@ -14,7 +14,7 @@ use testkit::{
     wait::{sleep, timed},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{start, start_at};
 
@@ -84,7 +84,7 @@ fn disabled_timeouts_never_fire() {
 #[test]
 fn event_streams_may_outlast_the_request_timeout() {
     const EVENT: &[u8] = b"9\r\ndata: x\n\n\r\n";
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let (next, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let upstream = Upstream::with_handler(move |_, socket| {
@@ -130,7 +130,7 @@ fn a_stalled_response_is_cut() {
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
         read_until_closed(socket) == 0
     });
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = start_at(
         &upstream,
         "
@@ -170,7 +170,7 @@ fn start_unreachable() -> (String, Vec<socket2::Socket>) {
 #[test]
 fn connects_and_retries_count_towards_the_request_timeout() {
     let (unreachable, _sockets) = start_unreachable();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let upstream_clock = clock.clone();
     // Each attempt takes 600 ms of the gateway's clock, fails, and may be retried.
     let closing = Upstream::on_connection(move |socket| {
@@ -209,7 +209,7 @@ fn connects_and_retries_count_towards_the_request_timeout() {
 #[test]
 fn a_slow_body_past_the_request_timeout_is_a_client_error() {
     let upstream = Upstream::hello();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = start_at(
         &upstream,
         "

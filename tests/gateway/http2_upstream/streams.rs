@@ -15,7 +15,7 @@ use testkit::{
     http2_frames::kind,
     http2_upstream::Http2Upstream,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{NO_RETRIES, ONE_RETRY, ORIGIN, answer, raw_upstream, read_request, start, start_at};
 
@@ -165,7 +165,7 @@ fn a_connection_that_hangs_takes_no_further_requests() {
         }
     });
     let gateway = start_at(
-        Clock::simulated(1_700_000_000_000),
+        Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
         &upstream.target(),
         "
         listen: [{address: '127.0.0.1:0', http2: true}]
@@ -202,7 +202,7 @@ fn a_connection_that_the_server_closed_is_replaced() {
 fn an_idle_connection_is_closed() {
     let upstream = Http2Upstream::hello();
     let gateway = start_at(
-        Clock::simulated(1_700_000_000_000),
+        Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
         &upstream.target(),
         "
         listen: [{address: '127.0.0.1:0', http2: true}]

@@ -7,7 +7,10 @@ use testkit::{
     tls::{connect, trusting_client},
     yaml::fill,
 };
-use tidegate::{cli, clock::Clock};
+use tidegate::{
+    cli,
+    clock::{Clock, StoreTime},
+};
 
 use super::{Certificates, HELLO, get_host};
 
@@ -219,7 +222,7 @@ fn a_certificate_is_noted_from_two_weeks_before_it_expires() {
     let identity = files.authority.issue_for(&["a.test"], (2023, 1, 1), (2024, 1, 1));
     identity.write(files.path(), "a");
     // 2023-11-14.
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = Gateway::start_at(&files.fill(HELLO), clock);
     let snapshot = gateway.server.shared.live.snapshot();
     let problem = |days: u64| {

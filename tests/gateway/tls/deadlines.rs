@@ -7,7 +7,7 @@ use testkit::{
     gateway::Gateway,
     tls::{connect, handshake},
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{Certificates, get_host};
 
@@ -36,7 +36,8 @@ fn connections_with_half_a_handshake_are_closed_at_the_deadline() {
         routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
         ",
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let hello = client_hello(&files);
     for sent in [&[][..], &hello[..3], &hello[..hello.len() / 2], &hello] {
         let mut client = Client::connect(gateway.address());
@@ -61,7 +62,8 @@ fn the_handshake_and_the_first_head_share_one_deadline() {
         routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
         ",
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let socket = TcpStream::connect(gateway.address()).expect("a connection");
     gateway.wait_for_metric("tidegate_connections ", 1);
     for _ in 0..14 {
@@ -89,7 +91,8 @@ fn sessions_end_with_close_notify() {
         routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
         ",
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let connect = || connect(gateway.address(), "a.test", &files.client()).expect("a handshake");
     let (mut last, mut idle, mut drained) = (connect(), connect(), connect());
     last.send("GET /a HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");

@@ -16,7 +16,7 @@ use testkit::{
     wait::{TIMEOUT, eventually},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{SWITCHING, access_line, assert_echoes, echo_upstream, request, start, upgraded};
 
@@ -164,7 +164,7 @@ fn an_idle_tunnel_is_cut_and_a_busy_one_is_not() {
                 ",
                 [("log", log.display().to_string()), ("target", upstream.target())],
             ),
-            Clock::simulated(1_700_000_000_000),
+            Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
         );
         let (mut brief, mut long) =
             (upgraded(protocol, &gateway, "/brief"), upgraded(protocol, &gateway, "/long"));
@@ -200,7 +200,7 @@ fn a_tunnel_lives_until_the_drain_timeout() {
                 ",
                 [("log", log.display().to_string()), ("target", upstream.target())],
             ),
-            Clock::simulated(1_700_000_000_000),
+            Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
         ));
         let mut client = upgraded(protocol, &gateway, "/x");
         let stopping = thread::spawn({
@@ -254,7 +254,7 @@ fn a_tunnel_holds_its_concurrency_permit() {
                 ",
                 [("target", upstream.target())],
             ),
-            Clock::simulated(1_700_000_000_000),
+            Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
         );
         let mut client = upgraded(protocol, &gateway, "/open");
         let refused = protocol.get(&gateway, "/open", "");

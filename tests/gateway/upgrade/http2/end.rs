@@ -8,7 +8,7 @@ use std::{
 };
 
 use testkit::wait::while_clock_advances;
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::*;
 
@@ -53,7 +53,7 @@ fn an_idle_stream_is_cut() {
                 ",
                 [("upstream", http2_upstream(ExtendedConnect::Allowed))],
             ),
-            Clock::simulated(1_700_000_000_000),
+            Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
         );
         let runtime = start_runtime();
         let (_connection, mut stream) = run_on(&runtime, async {
@@ -81,7 +81,7 @@ fn a_stream_lives_until_the_drain_timeout() {
                 ",
                 [("target", upstream.target())],
             ),
-            Clock::simulated(1_700_000_000_000),
+            Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
         ));
         run(async {
             let connection = connect(protocol, &gateway).await;
