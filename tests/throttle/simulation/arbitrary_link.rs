@@ -137,7 +137,7 @@ async fn assert_arbitrary_replies_lose_no_token(
     assert!(report.is_ok(), "{report:?}");
     let live = filters[0].live_generations();
     for token in 0..200_u64 {
-        if live.contains(&((NOW / 1_000 + token + 1) / 60)) {
+        if live.contains(&((NOW + (token + 1) * 1_000).periods_of(60_000))) {
             assert!(filters[0].contains(token << 32), "{token} was forgotten, seed {seed}");
             assert!(filters[1].contains(token << 32), "{token} was not propagated, seed {seed}");
         }
