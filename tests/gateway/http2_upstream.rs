@@ -19,7 +19,7 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::Clock;
 
 /// Servers that break off, do not speak HTTP/2, or flood.
 mod hostile;
