@@ -198,13 +198,11 @@ impl Clock {
 
     /// Returns when [`Self::store_time`] is at least `at`. Needs a runtime.
     pub async fn sleep_until_wall_clock(&self, at: StoreTime) {
-        match &self.manual {
-            Some(manual) => manual.wait_until(|| manual.state.lock().now >= at).await,
-            None => {
-                let ms = at.saturating_sub(self.store_time());
-                tokio::time::sleep(Duration::from_millis(ms)).await;
-            }
-        }
+        let Some(manual) = &self.manual else {
+            let ms = at.saturating_sub(self.store_time());
+            return tokio::time::sleep(Duration::from_millis(ms)).await;
+        };
+        manual.wait_until(|| manual.state.lock().now >= at).await;
     }
 
     /// Returns after `time`. Needs a runtime.

@@ -7,12 +7,14 @@
 //! the worker's sweep, which checks its deadlines. An idle connection holds no buffer and no
 //! request state.
 //!
-//! - `connection.rs`: the life of a connection: receive, respond, drain, linger.
-//! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::transport::ClientStream).
-//! - `output.rs`: writes a response, with back-pressure; its loop over the body also serves HTTP/2.
-//! - `tunnel.rs`: the bytes of another protocol, after an upgrade.
-//! - `handshake.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
-//! - `http2.rs`: an HTTP/2 connection.
+//! | file | content |
+//! |---|---|
+//! | `handshake`, `proxy_protocol` | the start of a connection, before HTTP: the PROXY protocol and the TLS handshake |
+//! | `connection` | the life of an HTTP/1 connection: receive, respond, drain, linger |
+//! | `input` | reads heads and bodies; the [`ClientStream`](crate::transport::ClientStream) |
+//! | `output` | writes a response, with back-pressure; its loop over the body also serves HTTP/2 |
+//! | `tunnel` | the bytes of another protocol, after an upgrade |
+//! | `http2` | an HTTP/2 connection |
 
 mod handshake;
 mod http2;

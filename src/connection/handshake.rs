@@ -112,9 +112,9 @@ impl Handshake {
         Rc::new(Self { state: StateCell::new(coarse_clock), has_begun: Cell::new(false) })
     }
 
-    /// Opens the connection. With `admit`, it begins with the PROXY protocol's header, and `admit` says
-    /// whether the client in it may have a connection. While the worker drains, a connection
-    /// that has sent a byte is still served, like a partly received head.
+    /// Opens the connection. With `admit`, it begins with a PROXY protocol header, and `admit` decides
+    /// whether the client in it may have a connection. While the worker drains, a connection that has sent a
+    /// byte is still served, like a partly received head.
     ///
     /// # Errors
     ///

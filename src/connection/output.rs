@@ -1,7 +1,7 @@
 //! Writes a response to a client: the head, and the body as it arrives, with back-pressure.
 //!
-//! [`BodyWriter`] is the loop for every protocol; a [`BodySink`] is what differs: [`Http1Sink`] here, and
-//! that of an HTTP/2 stream in `http2/output.rs`.
+//! [`BodyWriter`] is the loop for every protocol; a [`BodySink`] is a protocol's part: [`Http1Sink`] here,
+//! and the sink of an HTTP/2 stream in `http2/output.rs`.
 
 use std::{
     io,
@@ -24,12 +24,12 @@ use crate::{
 /// Maximum number of reads and writes in one poll. Then the task yields to others.
 const MAX_POLL_ROUNDS: usize = 16;
 
-/// Where a response's body goes.
+/// The destination of a response's body.
 pub(super) trait BodySink {
     /// The body is read while fewer bytes than this are unsent.
     const READ_BELOW: usize;
 
-    /// What the client's request waits for, and its deadlines.
+    /// The state of the client's request, with its deadlines.
     fn state(&self) -> &StateCell;
 
     /// The number of bytes that were read and not sent.
@@ -38,7 +38,8 @@ pub(super) trait BodySink {
     /// Fails if the client has reset the request.
     fn check_client(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason>;
 
-    /// Reads from `body` behind the unsent bytes. Ready with the number of bytes read; an error if the body has no end.
+    /// Reads from `body` after the unsent bytes. Ready with the number of bytes read; an error if the body
+    /// has no end.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -48,10 +49,10 @@ pub(super) trait BodySink {
     /// Sends some of the unsent bytes. Pending until the client reads; fails if it is gone.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>>;
 
-    /// Pushes on what was sent, because nothing may follow for long. Fails if the client is gone.
+    /// Flushes the sent bytes, because no more may follow for long. Fails if the client is gone.
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason>;
 
-    /// Ends the body behind its last byte. Ready when nothing is held back; fails if the client is gone.
+    /// Ends the body after its last byte. Ready when nothing is held back; fails if the client is gone.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>>;
 }
 
@@ -61,7 +62,7 @@ pub(super) struct BodyWriter<S> {
     /// The rest of the body; `None` at its end.
     body: Option<ResponseBody>,
     request: AnsweredRequest,
-    /// Why the body has no end. What was read of it is sent first.
+    /// The reason why the body was cut off. The bytes read so far are sent first.
     cut_reason: Option<CutReason>,
 }
 
@@ -111,7 +112,7 @@ impl<S: BodySink> BodyWriter<S> {
             if self.body.is_none() {
                 return match self.sink.poll_end(cx) {
                     Poll::Pending => self.await_client(cx),
-                    ended => ended,
+                    ended @ Poll::Ready(_) => ended,
                 };
             }
             self.sink.flush(cx)?;
@@ -167,15 +168,15 @@ impl<S: BodySink> BodyWriter<S> {
     }
 }
 
-/// How a response's body is delimited (RFC 9112, 6.3).
+/// The framing of a response's body (RFC 9112, 6.3).
 pub(super) struct ResponseFraming {
     encoder: BodyEncoder,
-    /// Whether a body follows the head.
+    /// True if a body follows the head.
     has_body: bool,
     /// The value of `Content-Length`, in bytes.
     pub(super) length: Option<u64>,
     chunked: bool,
-    /// Whether the body ends with the connection.
+    /// True if the body ends with the connection.
     until_close: bool,
 }
 
@@ -283,7 +284,7 @@ impl BodySink for Http1Sink<'_> {
         }
     }
 
-    /// What is left in a TLS session must not wait for the upstream.
+    /// Data in a TLS session must not wait for the upstream.
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason> {
         match self.connection.socket.poll_flush(cx) {
             Poll::Ready(Err(_)) => Err(CutReason::ClientClosed),
@@ -295,10 +296,8 @@ impl BodySink for Http1Sink<'_> {
     /// end, without which a body that ends with the connection is incomplete.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let socket = &self.connection.socket;
-        let ended = match self.framing.until_close {
-            true => socket.poll_shutdown(cx),
-            false => socket.poll_flush(cx),
-        };
+        let ended =
+            if self.framing.until_close { socket.poll_shutdown(cx) } else { socket.poll_flush(cx) };
         ended.map_err(|_| CutReason::ClientClosed)
     }
 }
@@ -341,7 +340,7 @@ impl ResponseFraming {
         match content {
             Content::Whole(bytes) if self.has_body => (bytes, None),
             Content::Stream(body) if self.has_body && !body.is_done() => (Bytes::new(), Some(body)),
-            // No body is sent: an upstream's stream is dropped now, which frees its connection.
+            // No body is sent. Dropping an upstream's stream now frees its connection.
             _ => (Bytes::new(), None),
         }
     }

@@ -49,7 +49,7 @@ impl SharedSocket {
         Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, bytes)
     }
 
-    /// As [`Self::poll_write`], from several slices.
+    /// Like [`Self::poll_write`], from several slices.
     ///
     /// # Errors
     /// The write failed.
@@ -61,7 +61,7 @@ impl SharedSocket {
         Pin::new(&mut *self.0.borrow_mut()).poll_write_vectored(cx, slices)
     }
 
-    /// Whether [`Self::poll_write_vectored`] writes more than the first slice.
+    /// True if [`Self::poll_write_vectored`] can write more than the first slice.
     pub fn is_write_vectored(&self) -> bool {
         self.0.borrow().is_write_vectored()
     }

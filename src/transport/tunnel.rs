@@ -229,7 +229,8 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
             Some(outcome) => outcome,
             None if state.timeout().is_some() => TunnelOutcome::TimedOut,
             None => {
-                // Nothing wakes the task if a source fails that is not read because its target is slow.
+                // While a target is slow, its source is not read, and nothing wakes the task if the source
+                // fails.
                 let has_unsent = self.upload.has_unsent() || self.download.has_unsent();
                 state.set_sweep_wake(if has_unsent {
                     SweepWake::Always

@@ -153,7 +153,7 @@ impl<'a> Builder<'a> {
         match event {
             Event::DocumentStart(_) => self.start_document(location),
             Event::Scalar(text, style, anchor, tag) => {
-                self.refuse_tag(location, tag);
+                self.refuse_tag(location, tag.as_ref());
                 let form = match style {
                     ScalarStyle::Plain => ScalarForm::Plain,
                     _ => ScalarForm::Quoted,
@@ -165,11 +165,11 @@ impl<'a> Builder<'a> {
                 self.add_value(node, anchor)
             }
             Event::SequenceStart(anchor, tag) => {
-                self.refuse_tag(location, tag);
+                self.refuse_tag(location, tag.as_ref());
                 self.open(location, anchor, Content::List(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
-                self.refuse_tag(location, tag);
+                self.refuse_tag(location, tag.as_ref());
                 let (entries, key_lines) = (Vec::new(), BTreeMap::new());
                 self.open(location, anchor, Content::Map { entries, key_lines, key: None })
             }
@@ -187,7 +187,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn refuse_tag<T>(&mut self, location: Location, tag: Option<T>) {
+    fn refuse_tag<T>(&mut self, location: Location, tag: Option<&T>) {
         if tag.is_some() {
             self.faults.push((location, Mismatch::new("a tag (`!`)", "a value without one")));
         }
