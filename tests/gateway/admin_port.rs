@@ -219,7 +219,7 @@ fn malformed_and_incomplete_keys_are_refused() {
         ("key=a%", "malformed escape"),
         ("%6", "malformed escape"),
         ("key=%ff", "not UTF-8"),
-        ("client_ip=192.0.2.1", "`client_ip` without `key`; expected an empty `key`"),
+        ("client_ip=192.0.2.1", "`client_ip` without `key`; expected also an empty `key`"),
         ("client_ip=192.0.2.1", ": key=&client_ip=192.0.2.1"),
     ] {
         let line = format!("GET /api/limits/calls?{query} HTTP/1.1");
