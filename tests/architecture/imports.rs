@@ -1,4 +1,4 @@
-//! Rules: which top-level module may import which, and what only some files may name.
+//! Rules: which top-level module may import which.
 
 use crate::{
     assert_breaks, assert_none,
@@ -319,116 +319,6 @@ fn forbidden_imports(files: &[Source]) -> Vec<String> {
     violations
 }
 
-/// A crate, or a part of one, that only some files may name.
-struct Reserved {
-    /// This path and the paths below it; with a leading `::`, every path that ends in it.
-    path: &'static str,
-    /// Only files whose paths begin with one of these may name it.
-    only: &'static [&'static str],
-    why: &'static str,
-}
-
-const RESERVED: [Reserved; 13] = [
-    Reserved {
-        path: "redis",
-        only: &["src/redis/", "src/redis.rs", "src/throttle/redis.rs"],
-        why: "`redis` makes the calls of decisions, and one file of `throttle` exchanges filters",
-    },
-    Reserved {
-        path: "reqwest",
-        only: &["src/trace/exporter.rs", "src/cli/health/"],
-        why: "it is for the trace collector and for `health`; requests are forwarded by `upstream`",
-    },
-    Reserved { path: "axum", only: &["src/admin"], why: "no middleware on the path of a request" },
-    Reserved { path: "::Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },
-    Reserved { path: "::SystemTime::now", only: &["src/clock.rs"], why: "time is a parameter" },
-    Reserved { path: "Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },
-    Reserved { path: "SystemTime::now", only: &["src/clock.rs"], why: "time is a parameter" },
-    Reserved { path: "std::env", only: &["src/main.rs"], why: "the environment is an input" },
-    Reserved { path: "env", only: &["src/main.rs"], why: "the environment is an input" },
-    Reserved {
-        path: "std::process::exit",
-        only: &["src/main.rs"],
-        why: "only main.rs may end the process",
-    },
-    Reserved {
-        path: "std::process::abort",
-        only: &["src/main.rs"],
-        why: "only main.rs may end the process",
-    },
-    Reserved {
-        path: "process::exit",
-        only: &["src/main.rs"],
-        why: "only main.rs may end the process",
-    },
-    Reserved {
-        path: "process::abort",
-        only: &["src/main.rs"],
-        why: "only main.rs may end the process",
-    },
-];
-
-/// Rule: what only some files may name.
-fn forbidden_paths(files: &[Source]) -> Vec<String> {
-    let mut violations = Vec::new();
-    for file in files {
-        for path in file.paths() {
-            for Reserved { path: wanted, only, why } in &RESERVED {
-                let is_named = path == *wanted
-                    || (wanted.starts_with("::") && path.ends_with(wanted))
-                    || path.strip_prefix(wanted).is_some_and(|rest| rest.starts_with("::"));
-                if is_named && !only.iter().any(|only| file.path.starts_with(only)) {
-                    violations.push(format!("{}: {path}, though {why}", file.path));
-                }
-            }
-        }
-        if file.path != "src/clock.rs" && file.has_identifier("elapsed") {
-            violations.push(format!("{}: elapsed() reads a clock", file.path));
-        }
-    }
-    violations
-}
-
-/// The files that wait in real time, each with its reason. All others wait on the clock that they are given.
-const REAL_TIME: [(&str, &str); 5] = [
-    ("src/clock.rs", "the clock itself"),
-    ("src/admin/connections.rs", "connections of the operator"),
-    ("src/gateway/charging.rs", "polls other threads while the gateway drains"),
-    ("src/reload/watch.rs", "waits for changes of a file to end"),
-    ("src/upstream/pool.rs", "connects to upstreams"),
-];
-
-/// Rule: only [`REAL_TIME`] waits with tokio's timers.
-fn real_time_waits(files: &[Source]) -> Vec<String> {
-    let is_exempt = |file: &&Source| {
-        file.path.contains("/tests") || REAL_TIME.iter().any(|(path, _)| file.path == *path)
-    };
-    let files = files.iter().filter(|file| !is_exempt(file));
-    let waits = files.flat_map(|file| {
-        let paths = file.production_paths().into_iter();
-        let waits = paths.filter(|path| path.starts_with("tokio::time"));
-        waits.map(|path| format!("{}: {path}, though waits go by a Clock", file.path))
-    });
-    waits.collect()
-}
-
-#[test]
-fn production_code_waits_on_the_clock_that_it_is_given() {
-    assert_none(&real_time_waits(&all("src", ".rs")));
-    assert_breaks(
-        real_time_waits,
-        "src/redis/a.rs",
-        "fn a() { tokio::time::sleep(b) }",
-        "src/clock.rs",
-    );
-    assert_breaks(
-        real_time_waits,
-        "src/throttle/a.rs",
-        "use tokio::{net, time::timeout};",
-        "src/upstream/pool.rs",
-    );
-}
-
 #[test]
 fn every_module_has_an_import_rule() {
     for module in top_level_modules() {
@@ -473,32 +363,4 @@ fn modules_import_only_modules_below_them() {
         "fn main() { tidegate::server::run() }",
         "src/cli/serve.rs",
     );
-}
-
-#[test]
-fn reserved_crates_and_functions_are_used_in_their_place_only() {
-    assert_none(&forbidden_paths(&all("src", ".rs")));
-    assert_breaks(forbidden_paths, "src/gateway.rs", "use redis::Client;", "src/redis/link.rs");
-    assert_breaks(
-        forbidden_paths,
-        "src/store/memory.rs",
-        "fn a() { redis::cmd(b) }",
-        "src/throttle/redis.rs",
-    );
-    assert_breaks(
-        forbidden_paths,
-        "src/server.rs",
-        "use {axum::Router, bytes::Bytes};",
-        "src/admin.rs",
-    );
-    assert_breaks(
-        forbidden_paths,
-        "src/worker.rs",
-        "fn a() { std::time::Instant::now(); }",
-        "src/clock.rs",
-    );
-    assert_breaks(forbidden_paths, "src/limit.rs", "fn a() { Instant::now(); }", "src/clock.rs");
-    assert_breaks(forbidden_paths, "src/limit.rs", "fn a() { started.elapsed(); }", "src/clock.rs");
-    assert_breaks(forbidden_paths, "src/cli.rs", "use std::{env, io};", "src/main.rs");
-    assert_breaks(forbidden_paths, "src/cli.rs", "fn a() { std::process::exit(1) }", "src/main.rs");
 }

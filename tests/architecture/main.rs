@@ -5,12 +5,14 @@
 
 /// No files of a top-level module import each other in a cycle.
 mod import_cycles;
-/// Which top-level module may import which, and what only some files may name.
+/// Which top-level module may import which.
 mod imports;
 /// Files: length, opening comments, the two files of each algorithm.
 mod layout;
 /// One type for each type name.
 mod names;
+/// What only some files may name.
+mod reserved;
 /// Parsed source.
 mod source;
 /// Words that prose avoids.

@@ -6,11 +6,16 @@ use testkit::{
     client::{Client, Response, get},
     gateway::Gateway,
     wait::sleep,
+    yaml::fill,
 };
 use tidegate::clock::instant;
 
-const RULES: &str = "upstreams: {hello: {respond: {body: hi}}}
-limits: {calls: {quota: 100, window: 1h, key: [token]}, together: {quota: 100, window: 1h, key: []}}
+const LOOPBACK: &str = "
+admin: {address: '127.0.0.1:0'}
+upstreams: {hello: {respond: {body: hi}}}
+limits:
+  calls: {quota: 100, window: 1h, key: [token]}
+  together: {quota: 100, window: 1h, key: []}
 routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}]
 ";
 
@@ -18,18 +23,29 @@ fn ask(gateway: &Gateway, line: &str, headers: &str) -> Response {
     Client::connect(gateway.admin()).send(format!("{line}\r\n{headers}\r\n")).read_response()
 }
 
-fn start(admin: &str) -> Gateway {
-    Gateway::start(&format!("admin: {{{admin}}}\n{RULES}"))
-}
-
 #[test]
 fn unknown_host_names_are_refused() {
     let token = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(token.path(), "0123456789abcdef").expect("a file");
     let token = token.path().display();
-    let loopback = start("address: '127.0.0.1:0'");
-    let wildcard = start(&format!("address: '0.0.0.0:0', token: 'file:{token}'"));
-    let named = start("address: '127.0.0.1:0', hosts: [Admin.example.com, tidegate]");
+    let loopback = Gateway::start(LOOPBACK);
+    let wildcard = Gateway::start(&fill(
+        "
+        admin: {address: '0.0.0.0:0', token: 'file:{token}'}
+        upstreams: {hello: {respond: {body: hi}}}
+        limits: {calls: {quota: 100, window: 1h, key: [token]}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}]
+        ",
+        [("token", token)],
+    ));
+    let named = Gateway::start(
+        "
+        admin: {address: '127.0.0.1:0', hosts: [Admin.example.com, tidegate]}
+        upstreams: {hello: {respond: {body: hi}}}
+        limits: {calls: {quota: 100, window: 1h, key: [token]}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}]
+        ",
+    );
     let port = loopback.admin().port();
     for (host, wanted) in [
         (format!("127.0.0.1:{port}"), [200, 200, 200]),
@@ -69,7 +85,7 @@ fn unknown_host_names_are_refused() {
 
 #[test]
 fn every_form_of_the_host_is_checked() {
-    let gateway = start("address: '127.0.0.1:0'");
+    let gateway = Gateway::start(LOOPBACK);
     for (line, headers, wanted) in [
         ("GET /healthz HTTP/1.0", "", 200),
         ("GET /healthz HTTP/1.0", "Host: evil.example\r\n", 421),
@@ -88,7 +104,7 @@ fn every_form_of_the_host_is_checked() {
 
 #[test]
 fn cross_origin_writes_are_refused() {
-    let gateway = start("address: '127.0.0.1:0'");
+    let gateway = Gateway::start(LOOPBACK);
     let used = || {
         let line = "GET /api/limits/calls?key=a HTTP/1.1";
         let state = ask(&gateway, line, "Host: localhost\r\n");
@@ -129,7 +145,7 @@ fn cross_origin_writes_are_refused() {
 
 #[test]
 fn unfinished_requests_do_not_block_the_operator() {
-    let gateway = start("address: '127.0.0.1:0'");
+    let gateway = Gateway::start(LOOPBACK);
     let mut unfinished = Vec::new();
     for index in 0..300 {
         let mut client = Client::connect(gateway.admin());
@@ -163,7 +179,7 @@ fn unfinished_requests_do_not_block_the_operator() {
 
 #[test]
 fn admin_request_bodies_are_bounded() {
-    let gateway = start("address: '127.0.0.1:0'");
+    let gateway = Gateway::start(LOOPBACK);
     let length = 1024 * 1024 + 1;
     let head = format!(
         "PUT /api/throttle HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
@@ -174,8 +190,8 @@ fn admin_request_bodies_are_bounded() {
 }
 
 #[test]
-fn unknown_paths_and_methods_are_explained() {
-    let gateway = start("address: '127.0.0.1:0'");
+fn the_error_for_an_unknown_path_or_method_names_the_valid_ones() {
+    let gateway = Gateway::start(LOOPBACK);
     let ask = |line: &str| ask(&gateway, line, "Host: localhost\r\n");
     let unknown = ask("GET /api/limit HTTP/1.1");
     assert_eq!(unknown.status, 404);
@@ -196,14 +212,14 @@ fn unknown_paths_and_methods_are_explained() {
 
 #[test]
 fn malformed_and_incomplete_keys_are_refused() {
-    let gateway = start("address: '127.0.0.1:0'");
+    let gateway = Gateway::start(LOOPBACK);
     for (query, expected) in [
         ("key=%zz", "malformed escape; expected `%` and two hexadecimal digits"),
         ("key=%4", "malformed escape"),
         ("key=a%", "malformed escape"),
         ("%6", "malformed escape"),
         ("key=%ff", "not UTF-8"),
-        ("client_ip=192.0.2.1", "`client_ip` without `key`; expected an empty `key`"),
+        ("client_ip=192.0.2.1", "`client_ip` without `key`; expected also an empty `key`"),
         ("client_ip=192.0.2.1", ": key=&client_ip=192.0.2.1"),
     ] {
         let line = format!("GET /api/limits/calls?{query} HTTP/1.1");

@@ -5,20 +5,8 @@ use std::{collections::BTreeSet, io::Write as _, thread, time::Duration};
 use h2::server::Builder;
 use testkit::{
     client::get, gateway::Gateway, http2_upstream::Http2Upstream, upstream::Upstream, wait::sleep,
+    yaml::fill,
 };
-
-fn start(upstreams: &[Upstream], weights: &[u32], more: &str) -> Gateway {
-    let targets = upstreams.iter().zip(weights);
-    let targets: Vec<String> = targets
-        .map(|(upstream, weight)| format!("{{url: '{}', weight: {weight}}}", upstream.target()))
-        .collect();
-    Gateway::start(&format!(
-        "workers: 1
-upstreams: {{origin: {{targets: [{}]{more}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
-        targets.join(", ")
-    ))
-}
 
 fn counts(upstreams: &[Upstream]) -> Vec<usize> {
     upstreams.iter().map(Upstream::request_count).collect()
@@ -27,7 +15,20 @@ fn counts(upstreams: &[Upstream]) -> Vec<usize> {
 #[test]
 fn the_rotation_follows_the_weights_exactly() {
     let upstreams = [Upstream::hello(), Upstream::hello(), Upstream::hello()];
-    let gateway = start(&upstreams, &[3, 1, 0], ", balance: round_robin");
+    let gateway = Gateway::start(&fill(
+        "
+        workers: 1
+        upstreams:
+          origin:
+            balance: round_robin
+            targets:
+              - {url: '{a}', weight: 3}
+              - {url: '{b}', weight: 1}
+              - {url: '{c}', weight: 0}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("a", upstreams[0].target()), ("b", upstreams[1].target()), ("c", upstreams[2].target())],
+    ));
     for _ in 0..40 {
         assert_eq!(get(gateway.address(), "/", "").status, 200);
     }
@@ -35,10 +36,24 @@ fn the_rotation_follows_the_weights_exactly() {
 }
 
 #[test]
-fn random_choices_follow_the_weights_about() {
+fn random_choices_follow_the_weights_roughly() {
     for balance in ["least_requests", "peak_ewma"] {
         let upstreams = [Upstream::hello(), Upstream::hello(), Upstream::hello()];
-        let gateway = start(&upstreams, &[2, 2, 0], &format!(", balance: {balance}"));
+        let [a, b, c] = [0, 1, 2].map(|index| upstreams[index].target());
+        let gateway = Gateway::start(&fill(
+            "
+            workers: 1
+            upstreams:
+              origin:
+                balance: {balance}
+                targets:
+                  - {url: '{a}', weight: 2}
+                  - {url: '{b}', weight: 2}
+                  - {url: '{c}', weight: 0}
+            routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+            ",
+            [("balance", balance), ("a", &a), ("b", &b), ("c", &c)],
+        ));
         for _ in 0..200 {
             assert_eq!(get(gateway.address(), "/", "").status, 200);
         }
@@ -53,8 +68,15 @@ fn random_choices_follow_the_weights_about() {
 #[test]
 fn a_hash_sends_each_key_to_one_target() {
     let upstreams = [Upstream::hello(), Upstream::hello(), Upstream::hello()];
-    let more = ", balance: hash, hash_key: ['header:x-user']";
-    let gateway = start(&upstreams, &[1, 1, 1], more);
+    let gateway = Gateway::start(&fill(
+        "
+        workers: 1
+        upstreams:
+          origin: {balance: hash, hash_key: ['header:x-user'], targets: ['{a}', '{b}', '{c}']}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("a", upstreams[0].target()), ("b", upstreams[1].target()), ("c", upstreams[2].target())],
+    ));
     for user in 0..60 {
         for _ in 0..2 {
             let headers = format!("x-user: {user}\r\n");
@@ -100,14 +122,22 @@ fn a_target_that_fails_fast_gets_a_small_share() {
     };
     let failing = Upstream::with_response("HTTP/1.1 503 Down\r\nContent-Length: 0\r\n\r\n");
     let upstreams = [slow(), slow(), slow(), failing];
-    let gateway = start(&upstreams, &[1; 4], "");
+    let [a, b, c, failing] = [0, 1, 2, 3].map(|index| upstreams[index].target());
+    let gateway = Gateway::start(&fill(
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['{a}', '{b}', '{c}', '{failing}']}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("a", a), ("b", b), ("c", c), ("failing", failing)],
+    ));
     let total = send_from_clients(&gateway);
     let failed = upstreams[3].request_count();
     assert!(failed > 0 && failed * 6 < total, "{failed} of {total} requests");
 }
 
 #[test]
-fn a_grpc_status_of_a_failing_server_counts_as_well() {
+fn a_target_that_fails_with_grpc_statuses_gets_a_small_share() {
     let slow = || {
         Http2Upstream::with_handler(Builder::new(), |mut exchange| async move {
             tokio::time::sleep(LATENCY).await;
@@ -120,12 +150,14 @@ fn a_grpc_status_of_a_failing_server_counts_as_well() {
         let _ = stream.send_data(bytes::Bytes::new(), true);
     });
     let upstreams = [slow(), slow(), slow(), failing];
-    let targets: Vec<String> = upstreams.iter().map(Http2Upstream::target).collect();
-    let gateway = Gateway::start(&format!(
-        "workers: 1
-upstreams: {{origin: {{targets: [{}], protocol: http2}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
-        targets.join(", ")
+    let [a, b, c, failing] = [0, 1, 2, 3].map(|index| upstreams[index].target());
+    let gateway = Gateway::start(&fill(
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['{a}', '{b}', '{c}', '{failing}'], protocol: http2}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("a", a), ("b", b), ("c", c), ("failing", failing)],
     ));
     let total = send_from_clients(&gateway);
     let failed = upstreams[3].request_count();

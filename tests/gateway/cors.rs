@@ -1,3 +1,5 @@
+//! Cross-origin resource sharing: preflights, the fields of responses, and the gateway's own responses.
+
 use std::fs;
 
 use serde_json::Value;
@@ -6,6 +8,7 @@ use testkit::{
     gateway::Gateway,
     protocol::{AnyClient, on_every_protocol},
     upstream::Upstream,
+    yaml::fill,
 };
 
 use crate::{observability::read_lines, replay::run};
@@ -18,36 +21,30 @@ const WITH_CORS: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\
     ACCESS-CONTROL-EXPOSE-HEADERS: x-upstream\r\nAccess-Control-Max-Age: 5\r\n\
     Vary: Accept-Encoding\r\nX-Own: 1\r\n\r\nhello";
 
-fn rules(upstream: &Upstream, more: &str) -> String {
-    format!(
-        "{more}
+/// Routes with `cors`, and without it.
+const RULES: &str = "
 workers: 1
-upstreams:
-  app: {{targets: [{}]}}
-  lost: {{targets: ['http://127.0.0.1:1']}}
-  hello: {{respond: {{body: hello}}}}
-limits: {{few: {{quota: 3, window: 1h, key: []}}}}
+upstreams: {app: {targets: [{target}]}}
+limits: {few: {quota: 3, window: 1h, key: []}}
 routes:
   - name: items
-    match: {{path: /items, methods: [GET, PUT]}}
+    match: {path: /items, methods: [GET, PUT]}
     upstream: app
     limits: [few]
     cors:
-      origins: [{APP}, 'https://*.example.org']
+      origins: ['https://app.example.com', 'https://*.example.org']
       headers: [content-type, X-Token]
       expose: [X-Own, retry-after]
       credentials: true
       max_age: 1h
-  - {{name: any, match: {{path: /any}}, upstream: app, cors: {{origins: ['*'], max_age: 0s}}}}
-  - {{name: nulls, match: {{path: /nulls}}, upstream: app, cors: {{origins: ['null'], methods: [POST]}}}}
-  - {{name: plain, match: {{path: /any, methods: [DELETE]}}, upstream: app}}
-  - {{name: none, match: {{path: /none}}, upstream: app, limits: [few]}}
-  - {{name: lost, match: {{path: /lost}}, upstream: lost, cors: {{origins: [{APP}]}}}}
-  - {{name: inside, match: {{path: /inside}}, upstream: hello, allow: [10.0.0.0/8], cors: {{origins: [{APP}]}}}}
-  - {{name: fixed, match: {{path: /fixed}}, upstream: hello, cors: {{origins: [{APP}]}}}}
-",
-        upstream.target()
-    )
+  - {name: any, match: {path: /any}, upstream: app, cors: {origins: ['*'], max_age: 0s}}
+  - {name: nulls, match: {path: /nulls}, upstream: app, cors: {origins: ['null'], methods: [POST]}}
+  - {name: plain, match: {path: /any, methods: [DELETE]}, upstream: app}
+  - {name: none, match: {path: /none}, upstream: app, limits: [few]}
+";
+
+fn start(yaml: &str, upstream: &Upstream) -> Gateway {
+    Gateway::for_every_protocol(&fill(yaml, [("target", upstream.target())]))
 }
 
 fn from(origin: &str) -> String {
@@ -62,7 +59,7 @@ fn preflight(client: &mut AnyClient, path: &str, origin: &str, method: &str) -> 
     client.ask("OPTIONS", path, headers, "")
 }
 
-/// The fields of CORS, and `vary`: sorted lines in lower case.
+/// The CORS fields, and `vary`: sorted lines in lower case.
 fn cors(response: &Response) -> Vec<String> {
     let head = response.head.to_ascii_lowercase();
     let is_cors = |line: &&str| line.starts_with("access-control-") || line.starts_with("vary:");
@@ -79,7 +76,7 @@ const EXPOSED: &str = "access-control-expose-headers: x-ratelimit-limit, x-ratel
 fn preflights_are_answered_and_not_charged() {
     on_every_protocol(|protocol| {
         let upstream = Upstream::hello();
-        let gateway = Gateway::for_every_protocol(&rules(&upstream, ""));
+        let gateway = start(RULES, &upstream);
         let mut client = protocol.connect(&gateway);
         let allowed = |origin: &str| {
             [
@@ -126,10 +123,10 @@ const EXPOSED_WITH_OWN: &str = "access-control-expose-headers: x-ratelimit-limit
     ratelimit-policy, retry-after, x-request-id, x-own";
 
 #[test]
-fn other_options_requests_are_forwarded() {
+fn options_requests_that_are_no_preflight_are_forwarded() {
     on_every_protocol(|protocol| {
         let upstream = Upstream::hello();
-        let gateway = Gateway::for_every_protocol(&rules(&upstream, ""));
+        let gateway = start(RULES, &upstream);
         let mut client = protocol.connect(&gateway);
         let request = |method: &str| format!("Access-Control-Request-Method: {method}\r\n");
         for headers in [
@@ -153,10 +150,10 @@ fn other_options_requests_are_forwarded() {
 }
 
 #[test]
-fn responses_have_the_gateways_fields_once() {
+fn the_gateway_replaces_the_cors_fields_of_the_upstream() {
     on_every_protocol(|protocol| {
         let upstream = Upstream::with_response(WITH_CORS);
-        let gateway = Gateway::for_every_protocol(&rules(&upstream, ""));
+        let gateway = start(RULES, &upstream);
         let mut client = protocol.connect(&gateway);
         let response = client.get("/items", from(APP));
         let expected = [
@@ -197,7 +194,7 @@ fn vary_is_not_repeated() {
             ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nVary: *\r\n\r\n", "vary: *"),
         ] {
             let upstream = Upstream::with_response(upstream);
-            let gateway = Gateway::for_every_protocol(&rules(&upstream, ""));
+            let gateway = start(RULES, &upstream);
             let response = protocol.get(&gateway, "/items", "");
             assert_eq!(cors(&response), [expected]);
         }
@@ -208,8 +205,38 @@ fn vary_is_not_repeated() {
 fn scripts_can_read_the_gateways_own_responses() {
     on_every_protocol(|protocol| {
         let upstream = Upstream::hello();
-        let more = "headers: {standard: draft-11}";
-        let gateway = Gateway::for_every_protocol(&rules(&upstream, more));
+        let gateway = start(
+            "
+            workers: 1
+            headers: {standard: draft-11}
+            upstreams:
+              app: {targets: [{target}]}
+              lost: {targets: ['http://127.0.0.1:1']}
+              hello: {respond: {body: hello}}
+            limits: {few: {quota: 3, window: 1h, key: []}}
+            routes:
+              - name: items
+                match: {path: /items, methods: [GET, PUT]}
+                upstream: app
+                limits: [few]
+                cors: {origins: ['https://app.example.com']}
+              - name: lost
+                match: {path: /lost}
+                upstream: lost
+                cors: {origins: ['https://app.example.com']}
+              - name: inside
+                match: {path: /inside}
+                upstream: hello
+                allow: [10.0.0.0/8]
+                cors: {origins: ['https://app.example.com']}
+              - name: fixed
+                match: {path: /fixed}
+                upstream: hello
+                cors: {origins: ['https://app.example.com']}
+              - {name: none, match: {path: /none}, upstream: app, limits: [few]}
+            ",
+            &upstream,
+        );
         let mut client = protocol.connect(&gateway);
         for _ in 0..3 {
             assert_eq!(client.get("/items", "").status, 200);
@@ -240,8 +267,22 @@ fn scripts_can_read_the_gateways_own_responses() {
 fn the_throttle_admits_preflights() {
     on_every_protocol(|protocol| {
         let upstream = Upstream::hello();
-        let more = "throttle: {max_active: 20, capacity: 1000, mode: 'on'}";
-        let gateway = Gateway::for_every_protocol(&rules(&upstream, more));
+        let gateway = start(
+            "
+            workers: 1
+            throttle: {max_active: 20, capacity: 1000, mode: 'on'}
+            upstreams: {app: {targets: [{target}]}}
+            routes:
+              - name: items
+                match: {path: /items, methods: [GET, PUT]}
+                upstream: app
+                cors:
+                  origins: ['https://app.example.com']
+                  expose: [X-Own]
+                  credentials: true
+            ",
+            &upstream,
+        );
         let mut client = protocol.connect(&gateway);
         let refused = client.get("/items", from(APP));
         assert_eq!((refused.status, refused.header("x-ratelimit-limit")), (429, Some("20")));
@@ -258,12 +299,43 @@ fn the_throttle_admits_preflights() {
 }
 
 #[test]
-fn explain_and_replay_know_preflights() {
+fn explain_and_replay_decide_preflights_as_the_gateway_does() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name).to_str().expect("a path").to_owned();
     let (log, config) = (path("access.log"), path("tidegate.yaml"));
     let upstream = Upstream::hello();
-    let yaml = rules(&upstream, &format!("access_log: {log}"));
+    let yaml = fill(
+        "
+        workers: 1
+        access_log: '{log}'
+        upstreams:
+          app: {targets: [{target}]}
+          hello: {respond: {body: hello}}
+        limits: {few: {quota: 3, window: 1h, key: []}}
+        routes:
+          - name: items
+            match: {path: /items, methods: [GET, PUT]}
+            upstream: app
+            limits: [few]
+            cors:
+              origins: ['https://app.example.com']
+              headers: [content-type, X-Token]
+              expose: [X-Own, retry-after]
+              credentials: true
+              max_age: 1h
+          - {name: any, match: {path: /any}, upstream: app, cors: {origins: ['*'], max_age: 0s}}
+          - name: inside
+            match: {path: /inside}
+            upstream: hello
+            allow: [10.0.0.0/8]
+            cors: {origins: ['https://app.example.com']}
+          - name: fixed
+            match: {path: /fixed}
+            upstream: hello
+            cors: {origins: ['https://app.example.com']}
+        ",
+        [("log", &log), ("target", &upstream.target())],
+    );
     fs::write(&config, &yaml).expect("a file");
     let explained = |method: &str, path: &str, headers: &[String]| -> Value {
         let mut arguments = vec!["explain", "-c", &config, "--json", "-X", method];
@@ -291,17 +363,17 @@ fn explain_and_replay_know_preflights() {
             if let Some(status) = explanation["status"].as_u64() {
                 assert_eq!(u64::from(response.status), status, "{explanation}");
             }
-            let told = explanation["headers"].as_object().expect("headers").iter();
-            let told = told.filter(|(name, _)| name.starts_with("access-") || *name == "vary");
-            let mut told: Vec<String> = told
+            let fields = explanation["headers"].as_object().expect("headers").iter();
+            let fields = fields.filter(|(name, _)| name.starts_with("access-") || *name == "vary");
+            let mut fields: Vec<String> = fields
                 .map(|(name, value)| format!("{name}: {}", value.as_str().expect("text")))
                 .map(|line| {
                     line.to_ascii_lowercase().replace("vary: origin, ", "vary: origin\nvary: ")
                 })
                 .flat_map(|lines| lines.lines().map(str::to_owned).collect::<Vec<_>>())
                 .collect();
-            told.sort_unstable();
-            assert_eq!(cors(&response), told, "{method} {path}");
+            fields.sort_unstable();
+            assert_eq!(cors(&response), fields, "{method} {path}");
         }
         read_lines(log.as_ref(), 7);
     }

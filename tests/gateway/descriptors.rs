@@ -15,6 +15,7 @@ use testkit::{
     process::{Process, with_open_files},
     upstream::{ResponseGate, Upstream},
     wait::{eventually, timed},
+    yaml::fill,
 };
 
 use crate::tidegate_command;
@@ -36,18 +37,14 @@ fn slow_upstream(gate: &ResponseGate) -> Upstream {
     })
 }
 
-fn configuration(upstream: &Upstream, more: &str) -> String {
-    format!(
-        "listen: [{{address: 127.0.0.1:0, http2: true}}]
-admin: {{address: 127.0.0.1:0, hosts: [gateway.test]}}
+const ORIGIN: &str = "
+listen: [{address: 127.0.0.1:0, http2: true}]
+admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
 access_log: off
 workers: 2
-upstreams: {{origin: {{targets: [{}]{more}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]
-",
-        upstream.target()
-    )
-}
+upstreams: {origin: {targets: [{target}]}}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+";
 
 fn start(configuration: &str) -> (TempDir, Process) {
     let directory = tempfile::tempdir().expect("a directory");
@@ -67,7 +64,8 @@ fn sum(metrics: &str, prefix: &str) -> u64 {
 fn slow_streams_of_one_address_leave_descriptors_to_all_others() {
     let gate = ResponseGate::default();
     let upstream = slow_upstream(&gate);
-    let (directory, process) = start(&configuration(&upstream, ""));
+    let yaml = fill(ORIGIN, [("target", upstream.target())]);
+    let (directory, process) = start(&yaml);
     let mut clients: Vec<_> = (0..12).map(|_| Http2Client::connect(process.address)).collect();
     let mut streams: Vec<Http2Exchange> = Vec::new();
     for client in &mut clients {
@@ -91,7 +89,7 @@ fn slow_streams_of_one_address_leave_descriptors_to_all_others() {
         (response.status, response.body.as_slice()) == (200, b"hello")
     });
     assert_eq!(served.count(), 100, "another client");
-    let changed = configuration(&upstream, "").replace("name: all", "name: every");
+    let changed = yaml.replace("name: all", "name: every");
     fs::write(directory.path().join("t.yaml"), changed).expect("a file");
     process.signal(rustix::process::Signal::HUP);
     eventually("the reload is applied", || {
@@ -133,15 +131,23 @@ fn idle_connections_make_room_for_another_client() {
     let gates = [ResponseGate::default(), ResponseGate::default()];
     let [one, two] = gates.each_ref().map(slow_upstream);
     let third = Upstream::hello();
-    let more = format!(
-        "upstreams: {{one: {{targets: [{}]}}, two: {{targets: [{}]}}, ",
-        one.target(),
-        two.target()
-    );
-    let routes = "routes: [{name: one, match: {path: /slow/one}, upstream: one}, \
-                  {name: two, match: {path: /slow/two}, upstream: two}, ";
-    let yaml = configuration(&third, "").replace("upstreams: {", &more);
-    let (_directory, process) = start(&yaml.replace("routes: [", routes));
+    let (_directory, process) = start(&fill(
+        "
+        listen: [{address: 127.0.0.1:0, http2: true}]
+        admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
+        access_log: off
+        workers: 2
+        upstreams:
+          one: {targets: [{one}]}
+          two: {targets: [{two}]}
+          third: {targets: [{third}]}
+        routes:
+          - {name: one, match: {path: /slow/one}, upstream: one}
+          - {name: two, match: {path: /slow/two}, upstream: two}
+          - {name: all, match: {path: '/{*rest}'}, upstream: third}
+        ",
+        [("one", one.target()), ("two", two.target()), ("third", third.target())],
+    ));
     let metrics = || get(process.admin, "/metrics", "Connection: close\r\n").text();
     // Both shares together are all places.
     let both = [(&one, "/slow/one", [127, 0, 0, 3]), (&two, "/slow/two", [127, 0, 0, 4])];
@@ -184,11 +190,21 @@ fn limit_open_files(process: &Process, current: u64) {
 #[test]
 fn an_idle_connection_is_closed_for_a_request_without_a_descriptor() {
     let (one, origin) = (Upstream::hello(), Upstream::hello());
-    let yaml = configuration(&origin, "")
-        .replace("workers: 2", "workers: 1")
-        .replace("upstreams: {", &format!("upstreams: {{one: {{targets: [{}]}}, ", one.target()))
-        .replace("routes: [", "routes: [{name: one, match: {path: /one}, upstream: one}, ");
-    let (_directory, process) = start(&yaml);
+    let (_directory, process) = start(&fill(
+        "
+        listen: [{address: 127.0.0.1:0}]
+        admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
+        access_log: off
+        workers: 1
+        upstreams:
+          one: {targets: [{one}]}
+          origin: {targets: [{origin}]}
+        routes:
+          - {name: one, match: {path: /one}, upstream: one}
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+        [("one", one.target()), ("origin", origin.target())],
+    ));
     let (mut client, mut admin) =
         (Client::connect(process.address), Client::connect(process.admin));
     let mut metrics = || admin.get("/metrics", "").text();
@@ -206,8 +222,20 @@ fn a_shortage_of_the_system_is_no_failure_of_the_target() {
     let upstream = Upstream::with_response(
         "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello",
     );
-    let health = ", health: {path: /up, interval: 1s, timeout: 1s}";
-    let (_directory, process) = start(&configuration(&upstream, health));
+    let (_directory, process) = start(&fill(
+        "
+        listen: [{address: 127.0.0.1:0}]
+        admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
+        access_log: off
+        workers: 2
+        upstreams:
+          origin:
+            targets: [{target}]
+            health: {path: /up, interval: 1s, timeout: 1s}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("target", upstream.target())],
+    ));
     let (mut client, mut admin) =
         (Client::connect(process.address), Client::connect(process.admin));
     assert_eq!(client.get("/a", "").status, 200);

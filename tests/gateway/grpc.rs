@@ -16,9 +16,10 @@ use testkit::{
     interpreters,
     tls::Authority,
     upstream::Upstream,
+    yaml::fill,
 };
 
-use crate::{http2::LISTEN, observability::read_lines};
+use crate::observability::read_lines;
 
 /// A command that runs a script of `tests/grpc`.
 fn script(name: &str) -> Command {
@@ -62,22 +63,10 @@ impl Drop for Server {
     }
 }
 
-/// A gateway for HTTP/2 in clear before `server`, with `more` sections and `routes`.
-fn gateway(server: &Server, more: &str, routes: &str) -> Gateway {
-    Gateway::start(&format!(
-        "listen: [{{address: '127.0.0.1:0', http2: true}}]
-{more}
-upstreams:
-  grpc: {{targets: ['http://{}'], protocol: http2}}
-  lost: {{targets: ['http://127.0.0.1:1'], protocol: http2}}
-routes:
-{routes}",
-        server.address
-    ))
+/// A gateway for HTTP/2 in clear before `server`.
+fn start(yaml: &str, server: &Server) -> Gateway {
+    Gateway::start(&fill(yaml, [("server", server.address)]))
 }
-
-const ROUTE: &str =
-    "  - {name: test, match: {path: '/tidegate.Test/{method}', methods: [POST]}, upstream: grpc}";
 
 /// What grpcio's client sees of the calls of one case.
 fn call(gateway: &Gateway, case: &str) -> Value {
@@ -97,7 +86,18 @@ fn call_with(gateway: &Gateway, case: &str, tls: &[&str]) -> Value {
 /// Runs a case through a gateway without limits.
 fn run(case: &str) -> Value {
     let server = Server::start();
-    call(&gateway(&server, "", ROUTE), case)
+    let gateway = start(
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        upstreams: {grpc: {targets: ['http://{server}'], protocol: http2}}
+        routes:
+          - name: test
+            match: {path: '/tidegate.Test/{method}', methods: [POST]}
+            upstream: grpc
+        ",
+        &server,
+    );
+    call(&gateway, case)
 }
 
 #[test]
@@ -150,21 +150,25 @@ fn grpc_works_over_tls_on_both_sides() {
     let directory = tempfile::tempdir().expect("a directory");
     let authority = Authority::new("grpc");
     let roots = authority.write(directory.path(), "roots.pem");
-    let own = authority.issue(&["gateway.test"]).write(directory.path(), "gateway");
+    authority.issue(&["gateway.test"]).write(directory.path(), "gateway");
     let its = authority.issue(&["server.test"]).write(directory.path(), "server");
     let server = Server::start_with(&[&its.cert, &its.key]);
-    let gateway = Gateway::start(&format!(
-        "listen: [{{address: '127.0.0.1:0', tls: {{certificates: [{{{}}}]}}}}]
-upstreams:
-  grpc:
-    targets: ['https://{}']
-    protocol: auto
-    tls: {{ca: {}, name: server.test}}
-routes:
-{ROUTE}",
-        own.entry(),
-        server.address,
-        roots.display()
+    let gateway = Gateway::start(&fill(
+        "
+        listen:
+          - address: 127.0.0.1:0
+            tls: {certificates: [{cert: '{files}/gateway.pem', key: '{files}/gateway.key'}]}
+        upstreams:
+          grpc:
+            targets: ['https://{server}']
+            protocol: auto
+            tls: {ca: '{files}/roots.pem', name: server.test}
+        routes:
+          - name: test
+            match: {path: '/tidegate.Test/{method}', methods: [POST]}
+            upstream: grpc
+        ",
+        [("files", directory.path().display().to_string()), ("server", server.address.to_string())],
     ));
     let tls = [roots.to_str().expect("a path"), "gateway.test"];
     let replies: Vec<String> = (0..50).map(|number| format!("re: {number}")).collect();
@@ -213,9 +217,22 @@ fn grpc_cancellations_reach_the_server() {
 #[test]
 fn grpc_streams_that_the_gateway_cuts_off_do_not_succeed() {
     let server = Server::start();
-    let stall = "  - {name: stall, match: {path: /tidegate.Test/Stall}, upstream: grpc, \
-                 response_idle_timeout: 300ms}";
-    let seen = call(&gateway(&server, "", &format!("{stall}\n{ROUTE}")), "cut_off");
+    let gateway = start(
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        upstreams: {grpc: {targets: ['http://{server}'], protocol: http2}}
+        routes:
+          - name: stall
+            match: {path: /tidegate.Test/Stall}
+            upstream: grpc
+            response_idle_timeout: 300ms
+          - name: test
+            match: {path: '/tidegate.Test/{method}', methods: [POST]}
+            upstream: grpc
+        ",
+        &server,
+    );
+    let seen = call(&gateway, "cut_off");
     assert_eq!(
         (&seen["stalled"]["code"], &seen["stalled"]["replies"]),
         (&json!("CANCELLED"), &json!(["one"]))
@@ -226,9 +243,19 @@ fn grpc_streams_that_the_gateway_cuts_off_do_not_succeed() {
 #[test]
 fn grpc_refusals_of_limits_are_resource_exhausted_with_metadata() {
     let server = Server::start();
-    let limits = "limits: {per-caller: {quota: 2, window: 1h, key: [client_ip]}}";
-    let route = ROUTE.replace("upstream: grpc", "upstream: grpc, limits: [per-caller]");
-    let gateway = gateway(&server, limits, &route);
+    let gateway = start(
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        upstreams: {grpc: {targets: ['http://{server}'], protocol: http2}}
+        limits: {per-caller: {quota: 2, window: 1h, key: [client_ip]}}
+        routes:
+          - name: test
+            match: {path: '/tidegate.Test/{method}', methods: [POST]}
+            upstream: grpc
+            limits: [per-caller]
+        ",
+        &server,
+    );
     let seen = call(&gateway, "calls");
     for (index, remaining) in ["1", "0"].iter().enumerate() {
         assert_eq!(seen[index]["code"], "OK", "{seen}");
@@ -254,13 +281,22 @@ fn grpc_refusals_of_limits_are_resource_exhausted_with_metadata() {
 }
 
 #[test]
-fn grpc_failures_of_the_gateway_have_a_status_of_grpc() {
+fn grpc_failures_of_the_gateway_have_a_grpc_status() {
     let server = Server::start();
-    let routes = "
-  - {name: lost, match: {path: '/tidegate.Lost/{method}'}, upstream: lost}
-  - {name: slow, match: {path: '/tidegate.Test/Hang'}, upstream: grpc, request_timeout: 300ms}
-  - {name: small, match: {path: '/tidegate.Test/Unary'}, upstream: grpc, max_body: 1KiB}";
-    let seen = call(&gateway(&server, "", routes), "gateway_failures");
+    let gateway = start(
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        upstreams:
+          grpc: {targets: ['http://{server}'], protocol: http2}
+          lost: {targets: ['http://127.0.0.1:1'], protocol: http2}
+        routes:
+          - {name: lost, match: {path: '/tidegate.Lost/{method}'}, upstream: lost}
+          - {name: slow, match: {path: /tidegate.Test/Hang}, upstream: grpc, request_timeout: 300ms}
+          - {name: small, match: {path: /tidegate.Test/Unary}, upstream: grpc, max_body: 1KiB}
+        ",
+        &server,
+    );
+    let seen = call(&gateway, "gateway_failures");
     for (name, code, details) in [
         ("lost", "UNAVAILABLE", "the upstream cannot be reached"),
         ("slow", "DEADLINE_EXCEEDED", "the upstream did not answer in time"),
@@ -280,18 +316,19 @@ fn post(gateway: &Gateway, path: &str, content_type: &str) -> Response {
 }
 
 #[test]
-fn grpc_refusals_are_logged_with_their_status_of_http() {
+fn grpc_refusals_are_logged_with_their_http_status() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("access.log");
-    let gateway = Gateway::start(&format!(
-        "{LISTEN}access_log: {}
-workers: 1
-upstreams:
-  origin: {{targets: [{}]}}
-limits: {{none-left: {{quota: 1, window: 1h, key: [client_ip]}}}}
-routes: [{{name: all, match: {{path: '/a/{{rest}}'}}, upstream: origin, limits: [none-left]}}]",
-        file.display(),
-        Upstream::hello().target()
+    let gateway = Gateway::start(&fill(
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        access_log: '{file}'
+        workers: 1
+        upstreams: {origin: {targets: [{target}]}}
+        limits: {none-left: {quota: 1, window: 1h, key: [client_ip]}}
+        routes: [{name: all, match: {path: '/a/{rest}'}, upstream: origin, limits: [none-left]}]
+        ",
+        [("file", file.display().to_string()), ("target", Upstream::hello().target())],
     ));
     assert_eq!(post(&gateway, "/a/B", "application/json").status, 200);
     let refused = post(&gateway, "/a/B", "application/grpc+proto");

@@ -1,15 +1,18 @@
 //! Upgrades of the running program, sockets of a service manager, and what the service manager receives.
 
+/// The process under test.
+mod service;
+
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::{SocketAddr, TcpListener},
     os::{
         fd::OwnedFd,
-        unix::net::{UnixDatagram, UnixListener, UnixStream},
+        unix::net::{UnixListener, UnixStream},
     },
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
+    process::{Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -18,129 +21,23 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
+use rustix::process::Signal;
 use testkit::{
     client::{Client, get},
     port::free_address,
     tls::{self, Authority},
     upstream::Upstream,
     wait::{eventually, sleep},
+    yaml::fill,
 };
 
+use self::service::{Service, is_running};
 use crate::tidegate_command;
 
-/// A gateway, its log, and the socket on which it reports its states.
-struct Service {
-    directory: TempDir,
-    child: Child,
-    lines: Arc<Mutex<Vec<String>>>,
-    states: UnixDatagram,
-    /// The process that serves.
-    main: u32,
-}
-
-impl Service {
-    fn directory() -> TempDir {
-        let directory = tempfile::tempdir().expect("a directory");
-        fs::create_dir(directory.path().join("config")).expect("a directory");
-        directory
-    }
-
-    /// Starts `command` and waits until it has reported that it serves.
-    fn start(directory: TempDir, mut command: Command, variables: &[(&str, &str)]) -> Self {
-        let path = directory.path().join("notify");
-        let states = UnixDatagram::bind(&path).expect("a socket");
-        states.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
-        command.env("NOTIFY_SOCKET", &path).envs(variables.iter().copied());
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
-        let stderr = child.stderr.take().expect("a pipe");
-        let lines = Arc::<Mutex<Vec<String>>>::default();
-        let collected = lines.clone();
-        thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                collected.lock().expect("no panic").push(line);
-            }
-        });
-        let main = child.id();
-        let service = Self { directory, child, lines, states, main };
-        let ready = service.state();
-        assert!(ready.starts_with("READY=1\n"), "{ready}: {}", service.log());
-        service
-    }
-
-    fn config(&self) -> PathBuf {
-        self.directory.path().join("config/tidegate.yaml")
-    }
-
-    fn log(&self) -> String {
-        self.lines.lock().expect("no panic").join("\n")
-    }
-
-    /// The next state that is reported.
-    fn state(&self) -> String {
-        let mut bytes = [0; 1024];
-        match self.states.recv(&mut bytes) {
-            Ok(length) => String::from_utf8_lossy(&bytes[..length]).into_owned(),
-            Err(error) => panic!("no state: {error}; {}", self.log()),
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.main.cast_signed()).expect("a process");
-        kill_process(pid, signal).expect("a process of this test");
-    }
-
-    /// Replaces the process, and waits until the old one has ended.
-    fn upgrade(&mut self) {
-        self.signal(Signal::USR2);
-        assert!(self.state().starts_with("RELOADING=1\nMONOTONIC_USEC="));
-        let state = self.state();
-        let id = state.strip_prefix("MAINPID=").and_then(|rest| rest.split_once('\n'));
-        let (id, rest) = id.unwrap_or_else(|| panic!("{state}: {}", self.log()));
-        assert!(rest.starts_with("READY=1\n"), "{rest}");
-        let old = std::mem::replace(&mut self.main, id.parse().expect("an id"));
-        assert_ne!(old, self.main);
-        self.wait_end(old);
-    }
-
-    fn wait_end(&mut self, process: u32) {
-        eventually("the process ends", || {
-            let _ = self.child.try_wait();
-            !is_running(process)
-        });
-    }
-
-    fn stop(&mut self) {
-        self.signal(Signal::TERM);
-        assert!(self.state().starts_with("STOPPING=1\n"));
-        self.wait_end(self.main);
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        for id in [self.main, self.child.id()] {
-            if let Some(pid) = Pid::from_raw(id.cast_signed()).filter(|_| is_running(id)) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-        }
-        let _ = self.child.wait();
-    }
-}
-
-/// Whether the process exists and is no zombie.
-fn is_running(process: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-/// A port that was free when it was probed.
+/// Writes the configuration that the binary reads by default.
 fn write(directory: &Path, text: &str) {
     fs::write(directory.join("config/tidegate.yaml"), text).expect("a file");
 }
-
-const ROUTES: &str = "routes: [{name: all, upstream: app}]\n";
 
 /// Sends requests until it is stopped; counts them, and keeps what went wrong.
 #[derive(Clone, Default)]
@@ -184,19 +81,28 @@ fn upgrades_under_load_lose_no_request() {
     let (plain, secure, admin) = (free_address(), free_address(), free_address());
     let directory = Service::directory();
     let authority = Authority::new("upgrades");
-    let certificate = authority.issue(&["localhost"]).write(directory.path(), "server").entry();
-    write(
-        directory.path(),
-        &format!(
-            "listen: [{{address: '{plain}'}}, {{address: '{secure}', tls: {{certificates: [{{{certificate}}}]}}}}]
-admin: {{address: '{admin}', hosts: [gateway.test]}}
-workers: 2
-access_log: off
-upstreams: {{app: {{targets: ['{}']}}}}
-{ROUTES}",
-            upstream.target()
-        ),
+    authority.issue(&["localhost"]).write(directory.path(), "server");
+    let yaml = fill(
+        "
+        listen:
+          - {address: '{plain}'}
+          - address: '{secure}'
+            tls: {certificates: [{cert: '{files}/server.pem', key: '{files}/server.key'}]}
+        admin: {address: '{admin}', hosts: [gateway.test]}
+        workers: 2
+        access_log: off
+        upstreams: {app: {targets: ['{target}']}}
+        routes: [{name: all, upstream: app}]
+        ",
+        [
+            ("plain", plain.to_string()),
+            ("secure", secure.to_string()),
+            ("admin", admin.to_string()),
+            ("files", directory.path().display().to_string()),
+            ("target", upstream.target()),
+        ],
     );
+    write(directory.path(), &yaml);
     let command = tidegate_command(directory.path(), &[]);
     let mut service = Service::start(directory, command, &[]);
     let load = Load::default();
@@ -266,11 +172,16 @@ fn requests_in_flight_end_in_the_old_process() {
     });
     let address = free_address();
     let directory = Service::directory();
-    let more = format!(
-        "listen: [{{address: '{address}'}}]\nupstreams: {{app: {{targets: ['{}']}}}}\ndrain_timeout: 20s\n{ROUTES}",
-        upstream.target()
+    let yaml = fill(
+        "
+        listen: [{address: '{address}'}]
+        drain_timeout: 20s
+        upstreams: {app: {targets: ['{target}']}}
+        routes: [{name: all, upstream: app}]
+        ",
+        [("address", address.to_string()), ("target", upstream.target())],
     );
-    write(directory.path(), &more);
+    write(directory.path(), &yaml);
     let command = tidegate_command(directory.path(), &[]);
     let mut service = Service::start(directory, command, &[]);
     let mut slow = Client::connect(address);
@@ -291,15 +202,19 @@ fn requests_in_flight_end_in_the_old_process() {
 }
 
 #[test]
-fn a_process_that_does_not_start_changes_nothing() {
+fn an_upgrade_that_fails_leaves_the_old_process_serving() {
     let (address, next) = (free_address(), free_address());
     let directory = Service::directory();
     let admin = directory.path().join("admin.sock");
     let yaml = |address: SocketAddr| {
-        format!(
-            "listen: [{{address: '{address}'}}]\nadmin: {{address: 'unix:{}'}}
-upstreams: {{app: {{respond: {{body: hello}}}}}}\n{ROUTES}",
-            admin.display()
+        fill(
+            "
+            listen: [{address: '{address}'}]
+            admin: {address: 'unix:{admin}'}
+            upstreams: {app: {respond: {body: hello}}}
+            routes: [{name: all, upstream: app}]
+            ",
+            [("address", address.to_string()), ("admin", admin.display().to_string())],
         )
     };
     write(directory.path(), &yaml(address));
@@ -334,7 +249,7 @@ upstreams: {{app: {{respond: {{body: hello}}}}}}\n{ROUTES}",
         eventually("the fault is written, in a line of its own", || count() == times);
     }
     assert_eq!(get(address, "/", "").text(), "hello");
-    assert!(healthy(), "its socket is still there");
+    assert!(healthy(), "its socket is kept");
 
     // The addresses are those of the new configuration.
     write(service.directory.path(), &yaml(next));
@@ -365,10 +280,15 @@ fn sockets_of_a_service_manager_are_served() {
     let admin = UnixListener::bind(&path).expect("a socket");
     let address = clients.local_addr().expect("an address");
     let yaml = |address: SocketAddr| {
-        format!(
-            "listen: [{{address: '{address}'}}]\nadmin: {{address: 'unix:{}'}}\nworkers: 3
-upstreams: {{app: {{respond: {{body: hello}}}}}}\n{ROUTES}",
-            path.display()
+        fill(
+            "
+            listen: [{address: '{address}'}]
+            admin: {address: 'unix:{admin}'}
+            workers: 3
+            upstreams: {app: {respond: {body: hello}}}
+            routes: [{name: all, upstream: app}]
+            ",
+            [("address", address.to_string()), ("admin", path.display().to_string())],
         )
     };
     write(directory.path(), &yaml(address));
@@ -400,11 +320,16 @@ upstreams: {{app: {{respond: {{body: hello}}}}}}\n{ROUTES}",
 }
 
 #[test]
-fn the_service_manager_is_told_of_reloads_and_that_it_lives() {
+fn the_service_manager_receives_reloads_and_watchdog_states() {
     let directory = Service::directory();
     let address = free_address();
-    let yaml = format!(
-        "listen: [{{address: '{address}'}}]\nupstreams: {{app: {{respond: {{body: hello}}}}}}\n{ROUTES}"
+    let yaml = fill(
+        "
+        listen: [{address: '{address}'}]
+        upstreams: {app: {respond: {body: hello}}}
+        routes: [{name: all, upstream: app}]
+        ",
+        [("address", address)],
     );
     write(directory.path(), &yaml);
     let command = tidegate_command(directory.path(), &[]);

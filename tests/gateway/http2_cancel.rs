@@ -15,26 +15,26 @@ use testkit::{
     http2_frames::{END_HEADERS, END_STREAM, RawHttp2, block, frame, kind, request as fields},
     upstream::{ResponseGate, Upstream},
     wait::eventually,
+    yaml::fill,
 };
 use tidegate::clock::{Clock, StoreTime};
-
-use crate::http2::LISTEN;
 
 /// The status 200 in HPACK.
 const OK: [u8; 1] = [0x88];
 /// Bytes of a body that a client sends at once: less than a stream's window.
 const BODY: [u8; 16_000] = [b'x'; 16_000];
 
-fn start(upstreams: &str) -> Gateway {
-    let yaml = format!(
-        "{LISTEN}workers: 1
-upstreams: {{origin: {{{upstreams}}}}}
-limits: {{one: {{quota: 1, window: 1h, key: []}}}}
-routes:
-  - {{name: limited, match: {{path: /limited}}, upstream: origin, limits: [one]}}
-  - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}"
-    );
-    Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)))
+/// Refuses what follows the first request to `/limited`.
+const LIMITED: &str = "
+listen: [{address: '127.0.0.1:0', http2: true}]
+workers: 1
+upstreams: {hello: {respond: {body: hi}}}
+limits: {one: {quota: 1, window: 1h, key: []}}
+routes: [{name: limited, match: {path: /limited}, upstream: hello, limits: [one]}]
+";
+
+fn start(yaml: &str) -> Gateway {
+    Gateway::start_at(yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)))
 }
 
 /// The `index`th stream of a client.
@@ -72,7 +72,15 @@ fn late_frames_of_cancelled_exchanges_end_no_other_exchange() {
             }
         }
     });
-    let gateway = start(&format!("targets: [{}], protocol: http2", upstream.target()));
+    let gateway = start(&fill(
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        workers: 1
+        upstreams: {origin: {targets: [{target}], protocol: http2}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("target", upstream.target())],
+    ));
     let mut kept = RawHttp2::connect(gateway.address());
     kept.headers(1, &fields("GET", "/kept"), true);
     received.wait();
@@ -127,7 +135,7 @@ fn refused_client(gateway: &Gateway) -> RawHttp2 {
 
 #[test]
 fn late_frames_of_refused_uploads_keep_the_connection() {
-    let gateway = start("respond: {body: hi}");
+    let gateway = start(LIMITED);
     let mut client = refused_client(&gateway);
     // 50 of each batch would be remembered if nothing else is said, and 200 errors end a connection.
     for batch in 0..6 {
@@ -145,8 +153,8 @@ fn late_frames_of_refused_uploads_keep_the_connection() {
 }
 
 #[test]
-fn refused_uploads_are_no_flood() {
-    let gateway = start("respond: {body: hi}");
+fn uploads_that_are_refused_one_by_one_do_not_end_the_connection() {
+    let gateway = start(LIMITED);
     let mut client = refused_client(&gateway);
     for index in 1..=60 {
         client.send(upload(index, 7));

@@ -1,3 +1,5 @@
+//! Log destinations: unread pipes, rotated files, a FIFO without a reader, a full disk.
+
 use std::{
     fs::{self, File},
     io::{self, BufRead, BufReader, Read, Write},
@@ -20,22 +22,47 @@ use testkit::{
     port::free_address,
     process::Process,
     wait::{eventually, sleep, timed},
+    yaml::fill,
 };
 use tidegate::clock::{Clock, StoreTime};
 
 use crate::{observability::read_lines, tidegate_command};
 
-const HELLO: &str = "upstreams: {hello: {respond: {body: hello}}}
+const LOG_TO_STDERR: &str = "
+listen: [{address: '{listen}'}]
+admin: {address: '{admin}', hosts: [gateway.test]}
+workers: 2
+drain_timeout: 1s
+access_log: stderr
+upstreams: {hello: {respond: {body: hello}}}
 routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
 ";
 
-fn write_config(directory: &TempDir, listen: SocketAddr, admin: SocketAddr, more: &str) {
-    let text = format!(
-        "listen: [{{address: \"{listen}\"}}]\nadmin: {{address: \"{admin}\", hosts: [gateway.test]}}\nworkers: 2\n\
-         drain_timeout: 1s\n{more}{HELLO}"
-    );
+const NO_ACCESS_LOG: &str = "
+listen: [{address: '{listen}'}]
+admin: {address: '{admin}', hosts: [gateway.test]}
+workers: 2
+drain_timeout: 1s
+access_log: off
+upstreams: {hello: {respond: {body: hello}}}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+";
+
+/// On ports that the system chooses.
+const LOG_TO: &str = "
+listen: [{address: '127.0.0.1:0'}]
+admin: {address: '127.0.0.1:0', hosts: [gateway.test]}
+workers: 2
+drain_timeout: 1s
+access_log: '{destination}'
+upstreams: {hello: {respond: {body: hello}}}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+";
+
+/// Writes the configuration that the binary reads by default.
+fn write_config(directory: &TempDir, yaml: &str) {
     fs::create_dir_all(directory.path().join("config")).expect("a directory");
-    fs::write(directory.path().join("config/tidegate.yaml"), text).expect("a file");
+    fs::write(directory.path().join("config/tidegate.yaml"), yaml).expect("a file");
 }
 
 /// The writing end of a full pipe.
@@ -84,7 +111,7 @@ fn unread_stderr_blocks_neither_requests_nor_exit() {
     let directory = tempfile::tempdir().expect("a directory");
     let (listen, admin) = (free_address(), free_address());
     // The access log uses the same queue.
-    write_config(&directory, listen, admin, "access_log: stderr\n");
+    write_config(&directory, &fill(LOG_TO_STDERR, [("listen", listen), ("admin", admin)]));
     let (reader, writer) = full_pipe();
     let mut child = KillOnDrop(start_blocked(&directory, writer));
     wait_until_serving(&[listen, admin]);
@@ -110,7 +137,7 @@ fn unread_stderr_blocks_neither_requests_nor_exit() {
 fn stderr_that_is_read_again_receives_the_queued_lines() {
     let directory = tempfile::tempdir().expect("a directory");
     let (listen, admin) = (free_address(), free_address());
-    write_config(&directory, listen, admin, "access_log: stderr\n");
+    write_config(&directory, &fill(LOG_TO_STDERR, [("listen", listen), ("admin", admin)]));
     let (reader, writer) = full_pipe();
     let mut child = KillOnDrop(start_blocked(&directory, writer));
     wait_until_serving(&[listen, admin]);
@@ -134,9 +161,8 @@ fn stderr_that_is_read_again_receives_the_queued_lines() {
 #[test]
 fn sigusr1_reopens_the_log_without_losing_a_line() {
     let directory = tempfile::tempdir().expect("a directory");
-    let free = SocketAddr::from(([127, 0, 0, 1], 0));
     let (log, old) = (directory.path().join("access.log"), directory.path().join("access.log.1"));
-    write_config(&directory, free, free, &format!("access_log: {}\n", log.display()));
+    write_config(&directory, &fill(LOG_TO, [("destination", log.display())]));
     let process = Process::start(tidegate_command(directory.path(), &[]));
     let ask = |path: &str| assert_eq!(get(process.address, path, "").status, 200);
     ask("/first");
@@ -160,11 +186,10 @@ fn sigusr1_reopens_the_log_without_losing_a_line() {
 #[test]
 fn a_log_that_cannot_be_reopened_stays_open() {
     let directory = tempfile::tempdir().expect("a directory");
-    let free = SocketAddr::from(([127, 0, 0, 1], 0));
     let logs = directory.path().join("logs");
     let (log, moved) = (logs.join("access.log"), directory.path().join("moved"));
     fs::create_dir(&logs).expect("a directory");
-    write_config(&directory, free, free, &format!("access_log: {}\n", log.display()));
+    write_config(&directory, &fill(LOG_TO, [("destination", log.display())]));
     let process = Process::start(tidegate_command(directory.path(), &[]));
     fs::rename(&logs, &moved).expect("our own directory");
     process.signal(Signal::USR1);
@@ -177,8 +202,7 @@ fn a_log_that_cannot_be_reopened_stays_open() {
 fn sigusr1_without_a_log_file_is_ignored() {
     for destination in ["off", "stderr", "stdout"] {
         let directory = tempfile::tempdir().expect("a directory");
-        let free = SocketAddr::from(([127, 0, 0, 1], 0));
-        write_config(&directory, free, free, &format!("access_log: {destination}\n"));
+        write_config(&directory, &fill(LOG_TO, [("destination", destination)]));
         let mut process = Process::start(tidegate_command(directory.path(), &[]));
         process.signal(Signal::USR1);
         sleep(Duration::from_millis(100));
@@ -192,14 +216,15 @@ fn sigusr1_without_a_log_file_is_ignored() {
 fn dropped_log_lines_are_counted_and_logged() {
     let directory = tempfile::tempdir().expect("a directory");
     let (listen, admin) = (free_address(), free_address());
-    write_config(&directory, listen, admin, "access_log: off\n");
+    let yaml = fill(NO_ACCESS_LOG, [("listen", listen), ("admin", admin)]);
+    write_config(&directory, &yaml);
     let (reader, writer) = full_pipe();
     let mut child = KillOnDrop(start_blocked(&directory, writer));
     wait_until_serving(&[listen, admin]);
     // Each reload logs its faults, which quote these keys: about 50 KB.
     let padding = "x".repeat(900);
     let faulty: Vec<_> = (0..60).map(|number| format!("{padding}{number}: 1\n")).collect();
-    write_config(&directory, listen, admin, &faulty.concat());
+    write_config(&directory, &(yaml + &faulty.concat()));
     let dropped = || {
         let text = get(admin, "/metrics", "Connection: close\r\n").text();
         let name = "tidegate_process_log_dropped_total ";
@@ -235,7 +260,23 @@ fn a_fifo_without_a_reader_blocks_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     let (fifo, (listen, admin)) = (directory.path().join("fifo"), (free_address(), free_address()));
     make_fifo(&fifo);
-    write_config(&directory, listen, admin, &format!("access_log: {}\n", fifo.display()));
+    let yaml = fill(
+        "
+        listen: [{address: '{listen}'}]
+        admin: {address: '{admin}', hosts: [gateway.test]}
+        workers: 2
+        drain_timeout: 1s
+        access_log: '{fifo}'
+        upstreams: {hello: {respond: {body: hello}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+        ",
+        [
+            ("listen", listen.to_string()),
+            ("admin", admin.to_string()),
+            ("fifo", fifo.display().to_string()),
+        ],
+    );
+    write_config(&directory, &yaml);
     let mut child = KillOnDrop(
         tidegate_command(directory.path(), &[])
             .stdout(Stdio::null())
@@ -276,7 +317,13 @@ fn a_fifo_without_a_reader_blocks_nothing() {
 
 #[test]
 fn failed_log_writes_are_counted_and_block_nothing() {
-    let gateway = Gateway::start(&format!("access_log: /dev/full\n{HELLO}"));
+    let gateway = Gateway::start(
+        "
+        access_log: /dev/full
+        upstreams: {hello: {respond: {body: hello}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+        ",
+    );
     for _ in 0..3 {
         assert_eq!(get(gateway.address(), "/a", "").status, 200);
         let failed = gateway.metric("tidegate_access_log_write_errors_total");
@@ -292,7 +339,14 @@ fn failed_log_writes_are_counted_and_block_nothing() {
 fn access_lines_are_written_within_about_a_second() {
     let directory = tempfile::tempdir().expect("a directory");
     let log = directory.path().join("access.log");
-    let yaml = format!("access_log: {}\n{HELLO}", log.display());
+    let yaml = fill(
+        "
+        access_log: '{log}'
+        upstreams: {hello: {respond: {body: hello}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+        ",
+        [("log", log.display())],
+    );
     let gateway =
         Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     assert_eq!(get(gateway.address(), "/a", "").status, 200);

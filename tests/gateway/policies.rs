@@ -37,13 +37,3 @@ pub(crate) fn status_upstream() -> Upstream {
 fn fill_upstream(yaml: &str, upstream: &Upstream) -> String {
     fill(yaml, [("upstream", upstream.target())])
 }
-
-/// A configuration with one route to `upstream` under one limit.
-pub(crate) fn one_limit(upstream: &Upstream, limit: &str) -> String {
-    let yaml = "
-        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
-        limits: {calls: {{limit}}}
-        routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}]
-        ";
-    fill(yaml, [("limit", limit), ("upstream", &*upstream.target())])
-}

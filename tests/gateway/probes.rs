@@ -17,6 +17,7 @@ use testkit::{
     tls::{Authority, TlsUpstream},
     upstream::Upstream,
     wait::eventually,
+    yaml::fill,
 };
 
 /// Answers `/healthz` with the status, and all else with 200.
@@ -30,23 +31,43 @@ fn checked(status: &Arc<AtomicU16>) -> Upstream {
     })
 }
 
-const HEALTH: &str = "health: {path: '/healthz?full=1', interval: 100ms, timeout: 100ms, \
-    unhealthy_after: 2, healthy_after: 2, status: [200-299, 404], host: check.test}";
+const ONE_TARGET: &str = "
+upstreams:
+  origin:
+    targets: ['{target}']
+    health:
+      path: '/healthz?full=1'
+      interval: 100ms
+      timeout: 100ms
+      unhealthy_after: 2
+      healthy_after: 2
+      status: [200-299, 404]
+      host: check.test
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+";
 
-fn yaml(upstreams: &[&Upstream], more: &str) -> String {
-    let targets: Vec<String> = upstreams.iter().map(|upstream| upstream.target()).collect();
-    format!(
-        "upstreams: {{origin: {{targets: ['{}'], balance: round_robin, {HEALTH}{more}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
-        targets.join("', '")
-    )
-}
+/// A target that may pass its checks, beside one that does.
+const TWO_TARGETS: &str = "
+upstreams:
+  origin:
+    targets: ['{checked}', '{healthy}']
+    balance: round_robin
+    health:
+      path: '/healthz?full=1'
+      interval: 100ms
+      timeout: 100ms
+      unhealthy_after: 2
+      healthy_after: 2
+      status: [200-299, 404]
+      host: check.test
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+";
 
 #[test]
 fn a_target_that_fails_its_checks_gets_no_requests_until_it_passes_them() {
     let status = Arc::new(AtomicU16::new(404));
     let (first, second) = (checked(&status), checked(&Arc::new(AtomicU16::new(204))));
-    let yaml = yaml(&[&first, &second], "");
+    let yaml = fill(TWO_TARGETS, [("checked", first.target()), ("healthy", second.target())]);
     let gateway = Gateway::start(&yaml);
     eventually("checks are sent", || first.request_count() > 2);
     let check = first.request_texts().swap_remove(0).to_lowercase();
@@ -77,10 +98,10 @@ fn a_target_that_fails_its_checks_gets_no_requests_until_it_passes_them() {
 }
 
 #[test]
-fn all_down_by_their_checks_is_a_503() {
+fn a_request_is_a_503_while_all_targets_fail_their_checks() {
     let status = Arc::new(AtomicU16::new(500));
     let upstream = checked(&status);
-    let gateway = Gateway::start(&yaml(&[&upstream], ""));
+    let gateway = Gateway::start(&fill(ONE_TARGET, [("target", upstream.target())]));
     gateway.wait_for_metric("tidegate_target_healthy", 0);
     let response = get(gateway.address(), "/item", "");
     assert_eq!(response.status, 503);
@@ -93,45 +114,69 @@ fn all_down_by_their_checks_is_a_503() {
 #[test]
 fn a_silent_target_fails_its_checks() {
     let (silent, working) = (Upstream::silent(), checked(&Arc::new(AtomicU16::new(200))));
-    let gateway = Gateway::start(&yaml(&[&silent, &working], ""));
+    let gateway = Gateway::start(&fill(
+        TWO_TARGETS,
+        [("checked", silent.target()), ("healthy", working.target())],
+    ));
     gateway.wait_for_metric("tidegate_target_healthy", 1);
     let targets = get(gateway.admin(), "/api/upstreams", "").json();
     let reason = targets["upstreams"][0]["targets"][0]["reason"].to_string();
     assert!(reason.contains("no response in time"), "{reason}");
 }
 
-fn of_target(target: &str, more: &str) -> String {
-    format!(
-        "upstreams: {{origin: {{targets: ['{target}'], {HEALTH}{more}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]"
-    )
-}
-
 #[test]
-fn checks_are_sent_over_http2_where_the_target_speaks_it() {
+fn checks_of_an_http2_upstream_are_sent_over_http2() {
     let upstream = Http2Upstream::hello();
-    let gateway = Gateway::start(&of_target(&upstream.target(), ", protocol: http2"));
+    let yaml = "
+        upstreams:
+          origin:
+            targets: ['{target}']
+            protocol: http2
+            health: {path: '/healthz?full=1', interval: 100ms, timeout: 100ms, host: check.test}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ";
+    let gateway = Gateway::start(&fill(yaml, [("target", upstream.target())]));
     eventually("checks are sent", || upstream.request_count() > 3);
     let check = upstream.request_texts().swap_remove(0);
     assert!(check.starts_with("GET http://check.test/healthz?full=1\n"), "{check}");
     assert_eq!(gateway.metric("tidegate_target_healthy"), 1);
     let plain = Upstream::hello();
-    let gateway = Gateway::start(&of_target(&plain.target(), ", protocol: http2"));
+    let gateway = Gateway::start(&fill(yaml, [("target", plain.target())]));
     gateway.wait_for_metric("tidegate_target_healthy", 0);
 }
 
 #[test]
-fn checks_follow_the_rules_of_tls() {
+fn checks_verify_the_certificate_of_the_target() {
     let directory = tempfile::tempdir().expect("it succeeds");
     let authority = Authority::new("checks");
     let ca = authority.write(directory.path(), "ca.pem").display().to_string();
     let upstream = TlsUpstream::hello(authority.issue(&["127.0.0.1"]).server());
     let target = format!("https://{}", upstream.address);
-    let gateway = Gateway::start(&of_target(&target, &format!(", tls: {{ca: {ca}}}")));
+    let values = [("target", &target), ("ca", &ca)];
+    let gateway = Gateway::start(&fill(
+        "
+        upstreams:
+          origin:
+            targets: ['{target}']
+            tls: {ca: '{ca}'}
+            health: {path: /healthz, interval: 100ms, timeout: 100ms}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        values,
+    ));
     eventually("checks are sent", || upstream.requests().len() > 2);
     assert_eq!(gateway.metric("tidegate_target_healthy"), 1);
-    let wrong = format!(", tls: {{ca: {ca}, name: other.test}}");
-    let gateway = Gateway::start(&of_target(&target, &wrong));
+    let gateway = Gateway::start(&fill(
+        "
+        upstreams:
+          origin:
+            targets: ['{target}']
+            tls: {ca: '{ca}', name: other.test}
+            health: {path: /healthz, interval: 100ms, timeout: 100ms}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        values,
+    ));
     gateway.wait_for_metric("tidegate_target_healthy", 0);
 }
 
@@ -150,13 +195,14 @@ fn checks_are_sent_to_a_unix_socket() {
             let _ = socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
         }
     });
-    let gateway = Gateway::start(&of_target(&format!("unix:{}", path.display()), ""));
+    let target = format!("unix:{}", path.display());
+    let gateway = Gateway::start(&fill(ONE_TARGET, [("target", target)]));
     eventually("checks are sent", || checks.load(Ordering::SeqCst) > 3);
     assert_eq!(gateway.metric("tidegate_target_healthy"), 1);
 }
 
 #[test]
-fn what_is_read_of_a_check_is_bounded() {
+fn the_bytes_read_of_a_check_are_bounded() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&sent);
     let upstream = Upstream::with_handler(move |request, socket| {
@@ -169,9 +215,16 @@ fn what_is_read_of_a_check_is_bounded() {
         }
         false
     });
-    let slow = yaml(&[&upstream], "")
-        .replace("interval: 100ms, timeout: 100ms", "interval: 1m, timeout: 1m");
-    let gateway = Gateway::start(&slow.replace("unhealthy_after: 2", "unhealthy_after: 1"));
+    let gateway = Gateway::start(&fill(
+        "
+        upstreams:
+          origin:
+            targets: ['{target}']
+            health: {path: /healthz, interval: 1m, timeout: 1m, unhealthy_after: 1}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("target", upstream.target())],
+    ));
     gateway.wait_for_metric("tidegate_target_healthy", 0);
     eventually("the connection is closed", || upstream.connections() > 0);
     // What the buffers of two sockets hold beside.
@@ -179,7 +232,7 @@ fn what_is_read_of_a_check_is_bounded() {
 }
 
 #[test]
-fn a_check_fails_where_a_request_would() {
+fn a_check_fails_on_ambiguous_framing_as_a_request_would() {
     for (fields, healthy) in [
         ("Content-Length: 2\r\n", 1),
         ("Content-Length: 7\r\nTransfer-Encoding: chunked\r\n", 0),
@@ -189,8 +242,16 @@ fn a_check_fails_where_a_request_would() {
             let response = format!("HTTP/1.1 200 OK\r\n{fields}\r\nok");
             socket.write_all(response.as_bytes()).is_ok()
         });
-        let yaml = yaml(&[&upstream], "");
-        let gateway = Gateway::start(&yaml.replace("unhealthy_after: 2", "unhealthy_after: 1"));
+        let gateway = Gateway::start(&fill(
+            "
+            upstreams:
+              origin:
+                targets: ['{target}']
+                health: {path: /healthz, interval: 100ms, timeout: 100ms, unhealthy_after: 1}
+            routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+            ",
+            [("target", upstream.target())],
+        ));
         eventually("checks are sent", || upstream.connections() > 2);
         gateway.wait_for_metric("tidegate_target_healthy", healthy);
     }

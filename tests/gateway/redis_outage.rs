@@ -1,15 +1,17 @@
-use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    thread,
-    time::Duration,
-};
+//! Outages of one Redis: what each failure policy responds, and how gateways recover.
+
+/// Outages while requests are sent.
+mod load;
+
+use std::time::Duration;
 
 use testkit::{
-    client::{Client, Response, get},
+    client::{Response, get},
     gateway::Gateway,
     redis_server::RedisServer,
     upstream::Upstream,
     wait::{eventually, timed},
+    yaml::fill,
 };
 
 /// The response timeout for tests in which Redis hangs.
@@ -20,36 +22,34 @@ const GRACE: Duration = Duration::from_secs(4);
 
 const POLICIES: [&str; 3] = ["local", "open", "closed"];
 
-/// One route per policy, under a shared limit of `quota`. Generous timeouts: a machine
-/// that is busy with other tests must not look like a lost Redis.
+/// A limit and a route for each policy.
+const EACH_POLICY: &str = "
+store:
+  redis:
+    shards: [{primary: '{redis}'}]
+    connect_timeout: {timeout}ms
+    response_timeout: {timeout}ms
+upstreams: {hello: {respond: {body: hello}}}
+limits:
+  local: {quota: {quota}, window: 24h, resolution: 1, key: [], on_failure: local}
+  open: {quota: {quota}, window: 24h, resolution: 1, key: [], on_failure: open}
+  closed: {quota: {quota}, window: 24h, resolution: 1, key: [], on_failure: closed}
+routes:
+  - {name: local, match: {path: /local}, upstream: hello, limits: [local]}
+  - {name: open, match: {path: /open}, upstream: hello, limits: [open]}
+  - {name: closed, match: {path: /closed}, upstream: hello, limits: [closed]}
+";
+
+/// Timeouts so long that a machine that is busy with other tests does not look like a lost Redis.
 fn start(redis: &RedisServer, quota: u32) -> Gateway {
     start_with(redis, quota, Duration::from_secs(5))
 }
 
 /// The same with a short `timeout`, for a Redis that will hang.
 fn start_with(redis: &RedisServer, quota: u32, timeout: Duration) -> Gateway {
-    let limit = |policy: &&str| {
-        format!(
-            "{policy}: {{quota: {quota}, window: 24h, resolution: 1, key: [], on_failure: {policy}}}"
-        )
-    };
-    let route = |policy: &&str| {
-        format!(
-            "{{name: {policy}, match: {{path: /{policy}}}, upstream: hello, limits: [{policy}]}}"
-        )
-    };
-    Gateway::start(&format!(
-        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: {timeout}ms, \
-         response_timeout: {timeout}ms}}}}
-upstreams: {{hello: {{respond: {{body: hello}}}}}}
-limits: {{{}}}
-routes: [{}]
-",
-        redis.url(),
-        POLICIES.iter().map(limit).collect::<Vec<_>>().join(", "),
-        POLICIES.iter().map(route).collect::<Vec<_>>().join(", "),
-        timeout = timeout.as_millis(),
-    ))
+    let (quota, timeout) = (quota.to_string(), timeout.as_millis().to_string());
+    let values = [("redis", redis.url()), ("quota", quota), ("timeout", timeout)];
+    Gateway::start(&fill(EACH_POLICY, values))
 }
 
 fn store(gateway: &Gateway) -> serde_json::Value {
@@ -190,118 +190,20 @@ fn an_open_limit_removes_the_upstreams_rate_limit_headers() {
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-RateLimit-Limit: 999\r\n\
          X-RateLimit-Remaining: 998\r\n\r\nok",
     );
-    let gateway = Gateway::start(&format!(
-        "store: {{redis: {{shards: [{{primary: \"{}\"}}]}}}}
-upstreams: {{origin: {{targets: [{}]}}}}
-limits: {{small: {{quota: 1, window: 1h, on_failure: open}}}}
-routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [small]}}]
-",
-        "redis://127.0.0.1:1",
-        upstream.target(),
+    let gateway = Gateway::start(&fill(
+        "
+        store: {redis: {shards: [{primary: 'redis://127.0.0.1:1'}]}}
+        upstreams: {origin: {targets: ['{target}']}}
+        limits: {small: {quota: 1, window: 1h, on_failure: open}}
+        routes: [{name: a, match: {path: /a}, upstream: origin, limits: [small]}]
+        ",
+        [("target", upstream.target())],
     ));
     for _ in 0..3 {
         let response = get(gateway.address(), "/a", "");
         assert_eq!(response.status, 200);
         assert!(!has_rate_limit_headers(&response), "{}", response.head);
     }
-}
-
-/// The outcome of a load.
-#[derive(Default)]
-struct PolicyLoad {
-    stop: AtomicBool,
-    sent: AtomicU64,
-    slowest_us: AtomicU64,
-    unlimited: AtomicU64,
-}
-
-/// Requests `/local` and `/open` from both gateways while `act` runs; every response must be a 200.
-fn under_load(gateways: &[Gateway], act: impl FnOnce(&PolicyLoad)) -> PolicyLoad {
-    let load = PolicyLoad::default();
-    thread::scope(|scope| {
-        for number in 0..8 {
-            let address = gateways[number % 2].address();
-            let (load, path) = (&load, ["/local", "/open"][number / 2 % 2]);
-            scope.spawn(move || {
-                let mut client = Client::connect(address);
-                while !load.stop.load(Ordering::Relaxed) {
-                    let (response, took) = timed(|| client.get(path, ""));
-                    assert_eq!(response.status, 200, "{path}: {}", response.text());
-                    if !has_rate_limit_headers(&response) {
-                        assert_eq!(path, "/open", "only an `open` limit may omit the headers");
-                        load.unlimited.fetch_add(1, Ordering::Relaxed);
-                    }
-                    load.slowest_us.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
-                    load.sent.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        // Stops the load even if `act` panics.
-        let _stop = StopOnDrop(&load.stop);
-        act(&load);
-    });
-    load
-}
-
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-impl PolicyLoad {
-    /// Waits for `more` responses.
-    fn wait_for_traffic(&self, more: u64) {
-        let before = self.sent.load(Ordering::Relaxed);
-        eventually("requests continue", || self.sent.load(Ordering::Relaxed) >= before + more);
-    }
-
-    fn slowest(&self) -> Duration {
-        Duration::from_micros(self.slowest_us.load(Ordering::Relaxed))
-    }
-}
-
-fn has_lost_redis(gateways: &[Gateway]) -> bool {
-    gateways.iter().all(|gateway| store(gateway)["workers_without_redis"] != 0)
-}
-
-#[test]
-fn a_kill_under_load_fails_and_delays_no_request() {
-    let mut redis = RedisServer::start();
-    let gateways = [start(&redis, 50_000_000), start(&redis, 50_000_000)];
-    let load = under_load(&gateways, |load| {
-        load.wait_for_traffic(500);
-        redis.kill();
-        eventually("the outage is detected", || has_lost_redis(&gateways));
-        load.wait_for_traffic(500);
-        redis.restart();
-        eventually("Redis is reconnected", || gateways.iter().all(|g| store(g)["healthy"] == true));
-        load.wait_for_traffic(200);
-    });
-    assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "the slowest took {:?}", load.slowest());
-    assert!(load.unlimited.load(Ordering::Relaxed) > 0, "some requests are admitted without Redis");
-    wait_recovered(&gateways);
-    assert!(metric(&gateways[0], "tidegate_store_failures_total{kind=\"open\"}") > 0);
-}
-
-#[test]
-fn a_hung_redis_holds_no_request_longer_than_the_timeout() {
-    let redis = RedisServer::start();
-    let gateways = [0; 2].map(|_| start_with(&redis, 50_000_000, RESPONSE_TIMEOUT));
-    let load = under_load(&gateways, |load| {
-        load.wait_for_traffic(500);
-        redis.suspend();
-        eventually("the outage is detected", || has_lost_redis(&gateways));
-        load.wait_for_traffic(2_000);
-        redis.resume();
-        eventually("Redis is reconnected", || gateways.iter().all(|g| store(g)["healthy"] == true));
-        load.wait_for_traffic(200);
-    });
-    assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "the slowest took {:?}", load.slowest());
-    assert!(metric(&gateways[0], "tidegate_store_failures_total{kind=\"timeout\"}") > 0);
-    wait_recovered(&gateways);
 }
 
 #[test]
@@ -322,27 +224,6 @@ fn each_policy_applies_while_redis_hangs() {
     );
     redis.resume();
     wait_recovered(&[gateway]);
-}
-
-#[test]
-fn a_flushed_redis_keeps_counting() {
-    let redis = RedisServer::start();
-    let gateways = [start(&redis, 50_000_000), start(&redis, 50_000_000)];
-    let load = under_load(&gateways, |load| {
-        load.wait_for_traffic(300);
-        for flush in [&["SCRIPT", "FLUSH"][..], &["FLUSHALL"], &["SCRIPT", "FLUSH"]] {
-            let _: String = redis.command(flush);
-            load.wait_for_traffic(300);
-        }
-    });
-    assert_eq!(load.unlimited.load(Ordering::Relaxed), 0, "Redis decides every request");
-    for gateway in &gateways {
-        for kind in ["open", "timeout", "io", "server", "reply"] {
-            let line = format!("tidegate_store_failures_total{{kind=\"{kind}\"}}");
-            assert_eq!(metric(gateway, &line), 0, "{kind}");
-        }
-    }
-    wait_recovered(&gateways);
 }
 
 #[test]
@@ -388,14 +269,18 @@ fn the_local_share_divides_the_quota_by_the_last_gateway_count() {
 fn the_start_does_not_wait_for_a_hung_redis() {
     // The listener never accepts: connections are established and never answered.
     let hung = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let yaml = format!(
-        "store: {{redis: {{shards: [{{primary: \"redis://{}\"}}], connect_timeout: 8s, \
-         response_timeout: 8s}}}}
-upstreams: {{hello: {{respond: {{body: hello}}}}}}
-throttle: {{max_active: 10, capacity: 1000}}
-routes: [{{name: hello, match: {{path: /}}, upstream: hello}}]
-",
-        hung.local_addr().expect("an address")
+    let yaml = fill(
+        "
+        store:
+          redis:
+            shards: [{primary: 'redis://{hung}'}]
+            connect_timeout: 8s
+            response_timeout: 8s
+        upstreams: {hello: {respond: {body: hello}}}
+        throttle: {max_active: 10, capacity: 1000}
+        routes: [{name: hello, match: {path: /}, upstream: hello}]
+        ",
+        [("hung", hung.local_addr().expect("an address"))],
     );
     let (gateway, took) = timed(|| Gateway::start(&yaml));
     assert!(took < GRACE, "{took:?}");

@@ -1,3 +1,5 @@
+//! Active-user admission control, through the gateway. The clients' protocols take turns.
+
 /// Several gateways on one Redis.
 mod fleet;
 /// The operator's side: modes, metrics, `check`, reloads.
@@ -14,6 +16,7 @@ use testkit::{
     redis_server::RedisServer,
     upstream::Upstream,
     wait::eventually,
+    yaml::fill,
 };
 use tidegate::clock::{Clock, StoreTime};
 
@@ -21,6 +24,36 @@ use tidegate::clock::{Clock, StoreTime};
 const START: StoreTime = StoreTime::from_unix_ms(1_700_000_050_000);
 
 const MINUTE: u64 = 60_000;
+
+const IN_MEMORY: &str = "
+client: {token: [header:authorization, cookie:session]}
+upstreams: {api: {targets: ['{target}']}}
+limits:
+  each: {quota: 1000000, window: 24h, resolution: 1, key: [token]}
+  team: {quota: 1000000, window: 24h, resolution: 1, key: ['header:x-team']}
+throttle: { {settings} }
+routes:
+  - {name: api, match: {path: '/{*rest}'}, upstream: api, limits: [each]}
+  - {name: free, match: {path: /free}, upstream: api}
+  - {name: small, match: {path: /small}, upstream: api, limits: [team], max_body: 10B}
+  - {name: health, match: {path: /health}, upstream: api, throttle: false}
+";
+
+/// [`IN_MEMORY`] with a store.
+const ON_REDIS: &str = "
+store: {redis: {shards: [{primary: '{redis}'}], connect_timeout: 1s, response_timeout: 1s}}
+client: {token: [header:authorization, cookie:session]}
+upstreams: {api: {targets: ['{target}']}}
+limits:
+  each: {quota: 1000000, window: 24h, resolution: 1, key: [token]}
+  team: {quota: 1000000, window: 24h, resolution: 1, key: ['header:x-team']}
+throttle: { {settings} }
+routes:
+  - {name: api, match: {path: '/{*rest}'}, upstream: api, limits: [each]}
+  - {name: free, match: {path: /free}, upstream: api}
+  - {name: small, match: {path: /small}, upstream: api, limits: [team], max_body: 10B}
+  - {name: health, match: {path: /health}, upstream: api, throttle: false}
+";
 
 /// An upstream that answers tokens with the prefix `bad-` by 401, `poor-` by 403, others by 200.
 fn api() -> Upstream {
@@ -48,31 +81,23 @@ struct ThrottleFleet {
 }
 
 impl ThrottleFleet {
-    /// Starts `count` gateways with these throttle `settings`.
-    fn start(count: usize, redis: Option<&RedisServer>, settings: &str) -> Self {
+    /// Starts a gateway that has its filters for itself. `settings` are those of the throttle.
+    fn in_memory(settings: &str) -> Self {
         let upstream = api();
-        let store = redis.map_or(String::new(), |redis| {
-            format!(
-                "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 1s, \
-                 response_timeout: 1s}}}}\n",
-                redis.url()
-            )
-        });
-        let yaml = format!(
-            "{store}client: {{token: [header:authorization, cookie:session]}}
-upstreams: {{api: {{targets: [\"{}\"]}}}}
-limits:
-  each: {{quota: 1000000, window: 24h, resolution: 1, key: [token]}}
-  team: {{quota: 1000000, window: 24h, resolution: 1, key: ['header:x-team']}}
-throttle: {{{settings}}}
-routes:
-  - {{name: api, match: {{path: '/{{*rest}}'}}, upstream: api, limits: [each]}}
-  - {{name: free, match: {{path: /free}}, upstream: api}}
-  - {{name: small, match: {{path: /small}}, upstream: api, limits: [team], max_body: 10B}}
-  - {{name: health, match: {{path: /health}}, upstream: api, throttle: false}}
-",
-            upstream.target()
-        );
+        let yaml = fill(IN_MEMORY, [("target", &*upstream.target()), ("settings", settings)]);
+        Self::start(1, upstream, yaml)
+    }
+
+    /// Starts `count` gateways that share their filters through `redis`.
+    fn on_redis(redis: &RedisServer, count: usize, settings: &str) -> Self {
+        let upstream = api();
+        let (redis, target) = (redis.url(), upstream.target());
+        let values = [("redis", &*redis), ("target", &target), ("settings", settings)];
+        let yaml = fill(ON_REDIS, values);
+        Self::start(count, upstream, yaml)
+    }
+
+    fn start(count: usize, upstream: Upstream, yaml: String) -> Self {
         let clock = Clock::manual(START);
         let mut fleet =
             Self { gateways: Vec::new(), clock, upstream, yaml, requests: Cell::default() };

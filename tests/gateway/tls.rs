@@ -1,36 +1,41 @@
-//! TLS towards clients; the files of certificates and TLS towards upstreams in the files below.
+//! TLS towards clients: the version and the certificate of a connection, its hosts, and requests in clear.
 
-/// Certificate files: faults, reload, expiry.
+/// Certificate files that change.
 mod certificates;
+/// Faults and notes of certificate files.
+mod check;
+/// Deadlines and the end of sessions.
+mod deadlines;
+/// Client certificates and resumption.
+mod sessions;
 /// TLS and Unix sockets towards upstreams.
 mod upstream;
 
 use std::{
-    io::{ErrorKind, Read, Write},
+    io::{ErrorKind, Write},
     net::TcpStream,
     path::Path,
     sync::Arc,
-    time::Duration,
 };
 
-use rustls::{ClientConfig, HandshakeKind, client::Resumption};
+use rustls::ClientConfig;
 use tempfile::TempDir;
 use testkit::{
     client::{Client, get},
     gateway::Gateway,
     port::free_port,
-    tls::{Authority, Identity, TlsClient, connect, handshake, trusting_client},
+    tls::{Authority, IdentityFiles, TlsClient, connect, trusting_client},
     upstream::Upstream,
+    yaml::fill,
 };
-use tidegate::clock::{Clock, StoreTime};
 
-/// The routes of every gateway here.
-const RULES: &str = "
+/// One listener, whose certificate is that in `a.pem`.
+const HELLO: &str = "
+listen:
+  - address: 127.0.0.1:0
+    tls: {certificates: [{cert: '{files}/a.pem', key: '{files}/a.key'}]}
 upstreams: {hello: {respond: {body: hello}}}
-limits: {few: {quota: 3, window: 1h, key: []}}
-routes:
-  - {name: all, match: {path: '/{*rest}'}, upstream: hello}
-  - {name: few, match: {path: /few}, upstream: hello, limits: [few]}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
 ";
 
 /// Certificates of one authority, in a directory.
@@ -49,29 +54,26 @@ impl Certificates {
         self.directory.path()
     }
 
-    /// Issues a certificate for `names` and returns its entry in `certificates`.
-    fn entry(&self, file: &str, names: &[&str]) -> String {
-        self.authority.issue(names).write(self.path(), file).entry()
+    /// Issues a certificate for `names`, in `NAME.pem` and `NAME.key`.
+    fn issue(&self, file: &str, names: &[&str]) -> IdentityFiles {
+        self.authority.issue(names).write(self.path(), file)
+    }
+
+    /// The configuration `yaml` with the directory for `{files}`.
+    fn fill(&self, yaml: &str) -> String {
+        fill(yaml, [("files", self.path().display())])
+    }
+
+    /// A gateway with [`HELLO`], and a new certificate for `names`.
+    fn start(&self, names: &[&str]) -> Gateway {
+        self.issue("a", names);
+        Gateway::start(&self.fill(HELLO))
     }
 
     /// The rules of a client that trusts the authority and offers HTTP/1.1.
     fn client(&self) -> Arc<ClientConfig> {
         Arc::new(self.authority.client(None, &["http/1.1"]))
     }
-}
-
-/// A listener with these entries of `certificates`, each without its braces.
-fn listener(entries: &[String], more: &str) -> String {
-    let entries: Vec<String> = entries.iter().map(|entry| format!("{{{entry}}}")).collect();
-    format!("{{address: '127.0.0.1:0', tls: {{certificates: [{}]}}{more}}}", entries.join(", "))
-}
-
-fn configuration(listeners: &[String]) -> String {
-    format!("listen: [{}]{RULES}", listeners.join(", "))
-}
-
-fn start(entries: &[String], more: &str) -> Gateway {
-    Gateway::start(&configuration(&[listener(entries, more)]))
 }
 
 fn get_host(client: &mut TlsClient, host: &str) -> u16 {
@@ -86,12 +88,19 @@ fn protocol(client: &TlsClient) -> Option<&[u8]> {
 #[test]
 fn alpn_selects_the_protocol() {
     let files = Certificates::new();
-    let entry = files.entry("a", &["a.test"]);
-    let listeners = [
-        listener(std::slice::from_ref(&entry), ""),
-        listener(std::slice::from_ref(&entry), ", http2: false"),
-    ];
-    let gateway = Gateway::start(&configuration(&listeners));
+    files.issue("a", &["a.test"]);
+    let gateway = Gateway::start(&files.fill(
+        "
+        listen:
+          - address: 127.0.0.1:0
+            tls: {certificates: [{cert: '{files}/a.pem', key: '{files}/a.key'}]}
+          - address: 127.0.0.1:0
+            http2: false
+            tls: {certificates: [{cert: '{files}/a.pem', key: '{files}/a.key'}]}
+        upstreams: {hello: {respond: {body: hello}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+        ",
+    ));
     let [both, http1] = [0, 1].map(|index| gateway.server.addresses[index]);
     let offering = |protocols: &[&str]| Arc::new(files.authority.client(None, protocols));
     for (address, offered, selected) in [
@@ -123,13 +132,25 @@ fn the_certificate_is_that_of_the_requested_name() {
     let files = Certificates::new();
     let issue = |file, names: &[&str]| {
         let identity = files.authority.issue(names);
-        let entry = identity.write(files.path(), file).entry();
-        (identity.der(), entry)
+        identity.write(files.path(), file);
+        identity.der()
     };
-    let (first, first_entry) = issue("first", &["a.test", "also.a.test"]);
-    let (wildcard, wildcard_entry) = issue("wildcard", &["*.b.test"]);
-    let (exact, exact_entry) = issue("exact", &["exact.b.test", "127.0.0.1"]);
-    let gateway = start(&[first_entry, wildcard_entry, exact_entry], "");
+    let first = issue("first", &["a.test", "also.a.test"]);
+    let wildcard = issue("wildcard", &["*.b.test"]);
+    let exact = issue("exact", &["exact.b.test", "127.0.0.1"]);
+    let gateway = Gateway::start(&files.fill(
+        "
+        listen:
+          - address: 127.0.0.1:0
+            tls:
+              certificates:
+                - {cert: '{files}/first.pem', key: '{files}/first.key'}
+                - {cert: '{files}/wildcard.pem', key: '{files}/wildcard.key'}
+                - {cert: '{files}/exact.pem', key: '{files}/exact.key'}
+        upstreams: {hello: {respond: {body: hello}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+        ",
+    ));
     let config = Arc::new(trusting_client(&[]));
     for (name, expected) in [
         ("a.test", &first),
@@ -152,8 +173,23 @@ fn the_certificate_is_that_of_the_requested_name() {
 #[test]
 fn a_host_that_the_certificate_does_not_cover_is_a_421() {
     let files = Certificates::new();
-    let entries = [files.entry("a", &["a.test", "127.0.0.1"]), files.entry("b", &["*.b.test"])];
-    let gateway = start(&entries, "");
+    files.issue("a", &["a.test", "127.0.0.1"]);
+    files.issue("b", &["*.b.test"]);
+    let gateway = Gateway::start(&files.fill(
+        "
+        listen:
+          - address: 127.0.0.1:0
+            tls:
+              certificates:
+                - {cert: '{files}/a.pem', key: '{files}/a.key'}
+                - {cert: '{files}/b.pem', key: '{files}/b.key'}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits: {few: {quota: 3, window: 1h, key: []}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: hello}
+          - {name: few, match: {path: /few}, upstream: hello, limits: [few]}
+        ",
+    ));
     let mut client = connect(gateway.address(), "a.test", &files.client()).expect("a handshake");
     for (host, status) in [
         ("a.test", 200),
@@ -177,124 +213,10 @@ fn a_host_that_the_certificate_does_not_cover_is_a_421() {
     assert_eq!(client.read_response().status, 200, "HTTP/1.0 needs no host");
 }
 
-/// Why the server ended the session, for a client that sends a request after its handshake.
-fn refusal(client: std::io::Result<TlsClient>) -> String {
-    let mut client = match client {
-        Ok(client) => client,
-        Err(error) => return error.to_string(),
-    };
-    let _ = client.socket.write_all(b"GET /a HTTP/1.1\r\nHost: a.test\r\n\r\n");
-    match client.socket.read(&mut [0]) {
-        Ok(count) => format!("{count} bytes"),
-        Err(error) => error.to_string(),
-    }
-}
-
 #[test]
-fn clients_need_a_certificate_of_the_listed_authority() {
+fn a_request_in_clear_is_a_400_that_names_https() {
     let files = Certificates::new();
-    let partners = Authority::new("partners");
-    let ca = partners.write(files.path(), "partners.pem");
-    let entries = [
-        files.entry("open", &["open.test", "*.a.test"]),
-        format!("{}, client_ca: {}", files.entry("a", &["a.test", "b.a.test"]), ca.display()),
-    ];
-    let gateway = start(&entries, "");
-    let address = gateway.address();
-    for versions in [&[&rustls::version::TLS13], &[&rustls::version::TLS12]] {
-        let client = |identity: Option<&Identity>| {
-            Arc::new(files.authority.client_of(versions, identity, &["http/1.1"]))
-        };
-        let partner = client(Some(&partners.issue(&["partner"])));
-        let stranger = client(Some(&Authority::new("strangers").issue(&["stranger"])));
-        let expired = partners.issue_for(&["partner"], (2000, 1, 1), (2001, 1, 1));
-        let expired = client(Some(&expired));
-        let mut accepted = connect(address, "a.test", &partner).expect("a handshake");
-        assert_eq!(get_host(&mut accepted, "a.test"), 200);
-        assert_eq!(get_host(&mut accepted, "b.a.test"), 200, "of the same certificate");
-        assert_eq!(get_host(&mut accepted, "open.test"), 421);
-        for (config, alert) in
-            [(client(None), "Certificate"), (stranger, "CA"), (expired, "Certificate")]
-        {
-            let refused = refusal(connect(address, "a.test", &config));
-            assert!(refused.contains("alert") && refused.contains(alert), "{refused}");
-        }
-        // A name without `client_ca` needs none, and does not lead to one that does.
-        let mut open = connect(address, "c.a.test", &client(None)).expect("a handshake");
-        assert_eq!(get_host(&mut open, "c.a.test"), 200);
-        assert_eq!(get_host(&mut open, "b.a.test"), 421, "the wildcard covers it");
-    }
-    gateway.wait_for_metric("tidegate_connections_failed_total{reason=\"tls\"}", 6);
-}
-
-#[test]
-fn a_client_that_still_sends_reads_why_it_was_refused() {
-    let files = Certificates::new();
-    let ca = Authority::new("partners").write(files.path(), "partners.pem");
-    let entry = format!("{}, client_ca: {}", files.entry("a", &["a.test"]), ca.display());
-    let gateway = start(&[entry], "");
-    let config = files.authority.client_of(&[&rustls::version::TLS13], None, &["http/1.1"]);
-    // With TLS 1.3, the handshake is complete for the client before the gateway has checked it.
-    let client = connect(gateway.address(), "a.test", &Arc::new(config));
-    let mut client = client.expect("a handshake");
-    let _ = client.socket.sock.peek(&mut [0]);
-    for _ in 0..3 {
-        client.socket.write_all(b"GET /a HTTP/1.1\r\nHost: a.test\r\n\r\n").expect("no reset");
-    }
-    let error = client.socket.read(&mut [0]).expect_err("an alert").to_string();
-    assert!(error.contains("CertificateRequired"), "{error}");
-}
-
-/// Connects and gets a response, so that the client has new tickets.
-fn kind_of_handshake(gateway: &Gateway, config: &Arc<ClientConfig>) -> HandshakeKind {
-    let mut client = connect(gateway.address(), "a.test", config).expect("a handshake");
-    assert_eq!(get_host(&mut client, "a.test"), 200);
-    client.socket.conn.handshake_kind().expect("after the handshake")
-}
-
-#[test]
-fn sessions_resume_at_every_worker_and_after_a_reload() {
-    let files = Certificates::new();
-    let entry = files.entry("a", &["a.test"]);
-    let yaml = configuration(&[listener(std::slice::from_ref(&entry), "")]);
-    let gateway = Gateway::start(&yaml);
-    for versions in [&[&rustls::version::TLS13], &[&rustls::version::TLS12]] {
-        let mut config = files.authority.client_of(versions, None, &["http/1.1"]);
-        config.resumption = Resumption::in_memory_sessions(16);
-        let config = Arc::new(config);
-        assert_ne!(kind_of_handshake(&gateway, &config), HandshakeKind::Resumed);
-        // The kernel spreads the connections over two workers.
-        for _ in 0..12 {
-            assert_eq!(kind_of_handshake(&gateway, &config), HandshakeKind::Resumed);
-        }
-        // Also with another certificate.
-        files.entry("a", &["a.test"]);
-        gateway.reload(&yaml).expect("no fault");
-        assert_eq!(kind_of_handshake(&gateway, &config), HandshakeKind::Resumed);
-    }
-}
-
-#[test]
-fn sessions_with_a_client_certificate_do_not_resume() {
-    let files = Certificates::new();
-    let ca = files.authority.write(files.path(), "ca.pem");
-    let entry = format!("{}, client_ca: {}", files.entry("a", &["a.test"]), ca.display());
-    let gateway = start(&[entry], "");
-    let identity = files.authority.issue(&["client"]);
-    for versions in [&[&rustls::version::TLS13], &[&rustls::version::TLS12]] {
-        let mut config = files.authority.client_of(versions, Some(&identity), &["http/1.1"]);
-        config.resumption = Resumption::in_memory_sessions(16);
-        let config = Arc::new(config);
-        for _ in 0..3 {
-            assert_ne!(kind_of_handshake(&gateway, &config), HandshakeKind::Resumed);
-        }
-    }
-}
-
-#[test]
-fn a_request_in_clear_is_told_to_use_tls() {
-    let files = Certificates::new();
-    let gateway = start(&[files.entry("a", &["a.test"])], "");
+    let gateway = files.start(&["a.test"]);
     for body in [0, 20_000] {
         let mut client = Client::connect(gateway.address());
         client.send(format!("POST /a HTTP/1.1\r\nHost: a.test\r\nContent-Length: {body}\r\n\r\n"));
@@ -311,80 +233,6 @@ fn a_request_in_clear_is_told_to_use_tls() {
     gateway.wait_for_metric("tidegate_connections_failed_total{reason=\"closed\"}", 1);
 }
 
-/// The first flight of a client, which asks for `a.test`.
-fn client_hello(files: &Certificates) -> Vec<u8> {
-    let name = "a.test".try_into().expect("a name");
-    let mut session = rustls::ClientConnection::new(files.client(), name).expect("a session");
-    let mut hello = Vec::new();
-    while session.wants_write() {
-        session.write_tls(&mut hello).expect("memory");
-    }
-    hello
-}
-
-#[test]
-fn half_handshakes_are_closed_at_the_deadline() {
-    let files = Certificates::new();
-    let yaml = format!(
-        "http: {{head_timeout: 1s}}\n{}",
-        configuration(&[listener(&[files.entry("a", &["a.test"])], "")])
-    );
-    let gateway =
-        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
-    let hello = client_hello(&files);
-    for sent in [&[][..], &hello[..3], &hello[..hello.len() / 2], &hello] {
-        let (closed, took) = gateway.while_time_passes(|| {
-            let mut client = Client::connect(gateway.address());
-            client.send(sent).read_to_end()
-        });
-        assert!(closed.is_ok(), "{closed:?}");
-        assert!(took >= Duration::from_millis(500) && took < Duration::from_secs(9), "{took:?}");
-    }
-    gateway.wait_for_metric("tidegate_connections_failed_total{reason=\"timeout\"}", 4);
-}
-
-#[test]
-fn handshake_and_first_head_share_one_deadline() {
-    let files = Certificates::new();
-    let yaml = format!(
-        "http: {{head_timeout: 2s}}\n{}",
-        configuration(&[listener(&[files.entry("a", &["a.test"])], "")])
-    );
-    let gateway =
-        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
-    let socket = TcpStream::connect(gateway.address()).expect("a connection");
-    gateway.wait_for_metric("tidegate_connections ", 1);
-    for _ in 0..14 {
-        gateway.clock.advance(Duration::from_millis(100));
-    }
-    let mut client = handshake(socket, "a.test", &files.client()).expect("in time");
-    client.send("GET /a HTTP/1.1\r\nHo");
-    let (response, took) = gateway.while_time_passes(|| client.read_response());
-    assert_eq!(response.status, 408);
-    assert!(took < Duration::from_millis(1500), "a new deadline began: {took:?}");
-}
-
-#[test]
-fn sessions_end_with_close_notify() {
-    let files = Certificates::new();
-    let yaml = format!(
-        "http: {{idle_timeout: 1s}}\n{}",
-        configuration(&[listener(&[files.entry("a", &["a.test"])], "")])
-    );
-    let gateway =
-        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
-    let connect = || connect(gateway.address(), "a.test", &files.client()).expect("a handshake");
-    let (mut last, mut idle, mut drained) = (connect(), connect(), connect());
-    last.send("GET /a HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
-    assert_eq!(last.read_response().status, 200);
-    assert!(last.is_closed(), "after the last response");
-    assert_eq!(get_host(&mut idle, "a.test"), 200);
-    gateway.while_time_passes(|| assert!(idle.is_closed(), "after the idle time"));
-    assert_eq!(get_host(&mut drained, "a.test"), 200);
-    gateway.stop();
-    assert!(drained.is_closed(), "after the drain");
-}
-
 #[test]
 fn a_large_response_passes_a_slow_reader() {
     const SIZE: usize = 8 << 20;
@@ -394,13 +242,16 @@ fn a_large_response_passes_a_slow_reader() {
         socket.write_all(head.as_bytes()).is_ok() && socket.write_all(&body).is_ok()
     });
     let files = Certificates::new();
-    let gateway = Gateway::start(&format!(
-        "listen: [{}]
-upstreams: {{origin: {{targets: [{}]}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]
-",
-        listener(&[files.entry("a", &["a.test"])], ""),
-        upstream.target()
+    files.issue("a", &["a.test"]);
+    let gateway = Gateway::start(&fill(
+        "
+        listen:
+          - address: 127.0.0.1:0
+            tls: {certificates: [{cert: '{files}/a.pem', key: '{files}/a.key'}]}
+        upstreams: {origin: {targets: [{target}]}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("files", files.path().display().to_string()), ("target", upstream.target())],
     ));
     let mut client = connect(gateway.address(), "a.test", &files.client()).expect("a handshake");
     let response = client.get("/a", "").status;
@@ -416,10 +267,21 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]
 fn requests_are_redirected_to_https() {
     let files = Certificates::new();
     let port = free_port();
-    let tls = listener(&[files.entry("a", &["a.test"])], "");
-    let tls = tls.replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
-    let clear = "{address: '127.0.0.1:0', redirect_https: true, http2: true}";
-    let gateway = Gateway::start(&configuration(&[clear.to_owned(), tls]));
+    files.issue("a", &["a.test"]);
+    let gateway = Gateway::start(&fill(
+        "
+        listen:
+          - {address: '127.0.0.1:0', redirect_https: true, http2: true}
+          - address: 127.0.0.1:{port}
+            tls: {certificates: [{cert: '{files}/a.pem', key: '{files}/a.key'}]}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits: {few: {quota: 3, window: 1h, key: []}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: hello}
+          - {name: few, match: {path: /few}, upstream: hello, limits: [few]}
+        ",
+        [("files", files.path().display().to_string()), ("port", port.to_string())],
+    ));
     let mut client = Client::connect(gateway.address());
     for (request, location) in [
         ("GET /a/b?c=d&e=%20 HTTP/1.1\r\nHost: a.test\r\n", "/a/b?c=d&e=%20"),
@@ -450,17 +312,21 @@ fn requests_are_redirected_to_https() {
 #[test]
 fn a_listener_changes_to_tls_and_back_in_a_reload() {
     let files = Certificates::new();
-    let clear = "{address: '127.0.0.1:0'}".to_owned();
-    let gateway = Gateway::start(&configuration(std::slice::from_ref(&clear)));
+    let in_clear = "
+        listen: [{address: '127.0.0.1:0'}]
+        upstreams: {hello: {respond: {body: hello}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+        ";
+    let gateway = Gateway::start(in_clear);
     let mut kept = Client::connect(gateway.address());
     assert_eq!(kept.get("/a", "").status, 200);
-    let secure = listener(&[files.entry("a", &["a.test"])], "");
-    gateway.reload(&configuration(&[secure])).expect("no fault");
+    files.issue("a", &["a.test"]);
+    gateway.reload(&files.fill(HELLO)).expect("no fault");
     let mut client = connect(gateway.address(), "a.test", &files.client()).expect("a handshake");
     assert_eq!(get_host(&mut client, "a.test"), 200);
     assert_eq!(get(gateway.address(), "/a", "").status, 400, "TLS is expected");
     assert_eq!(kept.get("/a", "").status, 200, "an open connection stays as it is");
-    gateway.reload(&configuration(&[clear])).expect("no fault");
+    gateway.reload(in_clear).expect("no fault");
     assert_eq!(get(gateway.address(), "/a", "").status, 200);
     assert_eq!(get_host(&mut client, "a.test"), 200);
     let error = connect(gateway.address(), "a.test", &files.client()).err().expect("no TLS");

@@ -1,3 +1,5 @@
+//! Leases of units and the deny cache: requests that Redis does not see, and units that come back to it.
+
 use std::fs;
 
 use rustix::process::Signal;
@@ -7,35 +9,24 @@ use testkit::{
     process::Process,
     redis_server::RedisServer,
     wait::eventually,
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
 use crate::{
-    policies::{NOW, one_limit, status_upstream},
+    policies::{NOW, status_upstream},
     tidegate_command,
 };
 
-/// Starts a gateway that uses `redis`.
-fn start(redis: &RedisServer, yaml: &str) -> Gateway {
-    Gateway::start_at(&with_redis(redis, yaml), Clock::manual(NOW))
-}
+const LEASED: &str = "
+store: {redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}}
+upstreams: {hello: {respond: {body: hello}}}
+limits: {calls: {quota: {quota}, window: 1h, key: [], reserve: {reserve}}}
+routes: [{name: a, match: {path: /a}, upstream: hello, limits: [calls]}]
+";
 
-pub(crate) fn with_redis(redis: &RedisServer, yaml: &str) -> String {
-    format!(
-        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
-         response_timeout: 5s}}}}\n{yaml}",
-        redis.url()
-    )
-}
-
-/// One route with a fixed response and these limits.
-pub(crate) fn fixed_response_rules(limits: &str, used: &str) -> String {
-    format!(
-        "upstreams: {{hello: {{respond: {{body: hello}}}}}}
-limits: {{{limits}}}
-routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [{used}]}}]
-"
-    )
+fn start(yaml: &str) -> Gateway {
+    Gateway::start_at(yaml, Clock::manual(NOW))
 }
 
 /// The number of scripts that Redis has run, heartbeats of gateways included.
@@ -66,8 +57,15 @@ fn ask(gateway: &Gateway) -> Response {
 #[test]
 fn remaining_is_exact_with_one_gateway() {
     let redis = RedisServer::start();
-    let limits = "calls: {quota: 5000, window: 1h, key: [], reserve: 100}";
-    let gateway = start(&redis, &fixed_response_rules(limits, "calls"));
+    let gateway = start(&fill(
+        "
+        store: {redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits: {calls: {quota: 5000, window: 1h, key: [], reserve: 100}}
+        routes: [{name: a, match: {path: /a}, upstream: hello, limits: [calls]}]
+        ",
+        [("redis", redis.url())],
+    ));
     let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
     let mut reset = 0;
     for sent in 1..=1_000 {
@@ -89,10 +87,18 @@ fn remaining_is_exact_with_one_gateway() {
 }
 
 #[test]
-fn refunds_within_a_lease_cost_redis_nothing() {
+fn refunds_within_a_lease_need_no_redis_call() {
     let (redis, upstream) = (RedisServer::start(), status_upstream());
-    let limit = "quota: 1000, window: 1h, key: [], refund: [304], reserve: 100";
-    let gateway = start(&redis, &one_limit(&upstream, limit));
+    let yaml = fill(
+        "
+        store: {redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}}
+        upstreams: {app: {targets: ['{target}'], retries: 0}}
+        limits: {calls: {quota: 1000, window: 1h, key: [], refund: [304], reserve: 100}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}]
+        ",
+        [("redis", redis.url()), ("target", upstream.target())],
+    );
+    let gateway = start(&yaml);
     let mut client = Client::connect(gateway.address());
     assert_eq!(client.get("/200", "").number("X-RateLimit-Remaining"), 999);
     let before = (redis_calls(&gateway), script_calls(&redis));
@@ -104,7 +110,7 @@ fn refunds_within_a_lease_cost_redis_nothing() {
     assert_eq!(redis_calls(&gateway), before.0);
     assert!(script_calls(&redis) < before.1 + 50, "the refunds were sent to Redis");
     gateway.stop();
-    let other = start(&redis, &one_limit(&upstream, limit));
+    let other = start(&yaml);
     assert_eq!(used(&other, "calls"), 2);
 }
 
@@ -113,9 +119,18 @@ fn a_blocked_flood_is_refused_without_redis() {
     let redis = RedisServer::start();
     let directory = tempfile::tempdir().expect("a directory");
     let log = directory.path().join("access.log");
-    let limits = "small: {quota: 3, window: 1h, key: []}, many: {quota: 1000, window: 1h, key: []}";
-    let yaml = fixed_response_rules(limits, "many, small");
-    let gateway = start(&redis, &format!("access_log: {}\n{yaml}", log.display()));
+    let gateway = start(&fill(
+        "
+        access_log: '{log}'
+        store: {redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          small: {quota: 3, window: 1h, key: []}
+          many: {quota: 1000, window: 1h, key: []}
+        routes: [{name: a, match: {path: /a}, upstream: hello, limits: [many, small]}]
+        ",
+        [("log", log.display().to_string()), ("redis", redis.url())],
+    ));
     wait_for_first_reports(&redis, &[&gateway]);
     let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
     let first = (0..4).map(|_| ask(&gateway)).last().expect("one");
@@ -149,17 +164,16 @@ fn a_blocked_flood_is_refused_without_redis() {
 
 #[test]
 fn a_reset_or_a_larger_quota_admits_a_blocked_caller_at_once() {
-    for reserve in ["off", "100"] {
+    // A lease has at most the whole quota.
+    for reserve in ["off", "quota"] {
         let redis = RedisServer::start();
         let yaml = |quota: u32| {
-            let limits =
-                format!("calls: {{quota: {quota}, window: 1h, key: [], reserve: {reserve}}}");
-            fixed_response_rules(
-                &limits.replace("reserve: 100", &format!("reserve: {}", quota.min(100))),
-                "calls",
-            )
+            let reserve = reserve.replace("quota", &quota.to_string());
+            let values =
+                [("redis", redis.url()), ("quota", quota.to_string()), ("reserve", reserve)];
+            fill(LEASED, values)
         };
-        let gateway = start(&redis, &yaml(3));
+        let gateway = start(&yaml(3));
         let is_blocked = || (0..8).all(|_| ask(&gateway).status == 429);
         let admitted = (0..8).filter(|_| ask(&gateway).status == 200).count();
         assert!(admitted == 3 && is_blocked(), "{reserve}");
@@ -171,10 +185,10 @@ fn a_reset_or_a_larger_quota_admits_a_blocked_caller_at_once() {
         assert_eq!((0..8).filter(|_| ask(&gateway).status == 200).count(), 2, "{reserve}");
         assert!(is_blocked(), "{reserve}");
 
-        gateway.reload(&with_redis(&redis, &yaml(4))).expect("no fault");
+        gateway.reload(&yaml(4)).expect("no fault");
         assert_eq!(ask(&gateway).number("X-RateLimit-Used"), 4, "{reserve}");
         assert!(is_blocked(), "{reserve}");
-        gateway.reload(&with_redis(&redis, &yaml(2))).expect("no fault");
+        gateway.reload(&yaml(2)).expect("no fault");
         assert!(is_blocked(), "{reserve}");
     }
 }
@@ -183,12 +197,18 @@ fn a_reset_or_a_larger_quota_admits_a_blocked_caller_at_once() {
 fn a_stopped_gateway_returns_unspent_units() {
     for reserve in ["auto", "100"] {
         let redis = RedisServer::start();
-        let limits = format!(
-            "calls: {{quota: 1000, window: 1h, key: [], reserve: {reserve}}}, \
-             more: {{quota: 2000, window: 1h, key: [], reserve: {reserve}}}"
+        let yaml = fill(
+            "
+            store: {redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}}
+            upstreams: {hello: {respond: {body: hello}}}
+            limits:
+              calls: {quota: 1000, window: 1h, key: [], reserve: {reserve}}
+              more: {quota: 2000, window: 1h, key: [], reserve: {reserve}}
+            routes: [{name: a, match: {path: /a}, upstream: hello, limits: [calls, more]}]
+            ",
+            [("redis", redis.url()), ("reserve", reserve.to_owned())],
         );
-        let yaml = fixed_response_rules(&limits, "calls, more");
-        let gateway = start(&redis, &yaml);
+        let gateway = start(&yaml);
         let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
         for sent in 0..90 {
             assert_eq!(clients[sent % 4].get("/a", "").status, 200);
@@ -196,7 +216,7 @@ fn a_stopped_gateway_returns_unspent_units() {
         let outstanding = gateway.metric("tidegate_store_tokens_outstanding");
         assert!(outstanding > 0 || reserve == "auto", "{outstanding}");
         gateway.stop();
-        let other = start(&redis, &yaml);
+        let other = start(&yaml);
         assert_eq!((used(&other, "calls"), used(&other, "more")), (90, 90), "{reserve}");
     }
 }
@@ -204,8 +224,16 @@ fn a_stopped_gateway_returns_unspent_units() {
 #[test]
 fn two_gateways_with_leases_admit_exactly_the_quota() {
     let redis = RedisServer::start();
-    let limits = "calls: {quota: 300, window: 1h, key: [], reserve: 40}";
-    let gateways = [0, 1].map(|_| start(&redis, &fixed_response_rules(limits, "calls")));
+    let yaml = fill(
+        "
+        store: {redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits: {calls: {quota: 300, window: 1h, key: [], reserve: 40}}
+        routes: [{name: a, match: {path: /a}, upstream: hello, limits: [calls]}]
+        ",
+        [("redis", redis.url())],
+    );
+    let gateways = [0, 1].map(|_| start(&yaml));
     let admitted: u32 = std::thread::scope(|scope| {
         let load = |number: usize| {
             let address = gateways[number % 2].address();
@@ -220,12 +248,10 @@ fn two_gateways_with_leases_admit_exactly_the_quota() {
     assert_eq!(admitted, 300);
 }
 
-/// Starts a process of two workers and sends 20 requests, so that it may hold leased units.
+/// Starts a process and sends 20 requests, so that it may hold leased units.
 pub(crate) fn start_process(yaml: &str) -> Process {
     let directory = tempfile::tempdir().expect("a directory");
-    let own = "listen: [{address: \"127.0.0.1:0\"}]\nadmin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\nworkers: 2\n\
-               access_log: off\n";
-    fs::write(directory.path().join("own.yaml"), format!("{own}{yaml}")).expect("a file");
+    fs::write(directory.path().join("own.yaml"), yaml).expect("a file");
     let process =
         Process::start(tidegate_command(directory.path(), &["serve", "--config", "own.yaml"]));
     for _ in 0..20 {
@@ -237,8 +263,19 @@ pub(crate) fn start_process(yaml: &str) -> Process {
 #[test]
 fn sigterm_returns_unspent_units() {
     let redis = RedisServer::start();
-    let limits = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
-    let yaml = with_redis(&redis, &fixed_response_rules(limits, "calls"));
+    let yaml = fill(
+        "
+        listen: [{address: '127.0.0.1:0'}]
+        admin: {address: '127.0.0.1:0', hosts: [gateway.test]}
+        workers: 2
+        access_log: off
+        store: {redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits: {calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}}
+        routes: [{name: a, match: {path: /a}, upstream: hello, limits: [calls]}]
+        ",
+        [("redis", redis.url())],
+    );
     let mut process = start_process(&yaml);
     process.signal(Signal::TERM);
     assert_eq!(process.wait_exit().code(), Some(0));

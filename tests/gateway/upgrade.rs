@@ -1,29 +1,30 @@
-//! Upgrades to another protocol over HTTP/1: the 101, the tunnel, and its end.
+//! Upgrades to another protocol over HTTP/1: the 101, and what passes through the tunnel.
 
+/// How tunnels end.
+mod end;
+/// Tunnels over HTTP/2 streams.
 mod http2;
+/// Requests that do not become tunnels.
 mod refused;
 
 use std::{
     fs,
-    io::{ErrorKind, Read, Write},
-    net::{Shutdown, TcpStream},
+    io::{Read, Write},
+    net::TcpStream,
     path::Path,
-    sync::{Arc, Mutex, mpsc},
-    thread,
     time::Duration,
 };
 
 use serde_json::Value;
-use tempfile::TempDir;
 use testkit::{
     client::{Client, Stream, get},
     gateway::Gateway,
     process::Process,
-    protocol::{HTTP1, Protocol, connect_tls, on_protocols},
+    protocol::{HTTP1, Protocol, on_protocols},
     upstream::{ResponseGate, Upstream},
-    wait::{TIMEOUT, eventually, sleep},
+    wait::{eventually, sleep},
+    yaml::fill,
 };
-use tidegate::clock::{Clock, StoreTime};
 
 use crate::tidegate_command;
 
@@ -61,30 +62,15 @@ fn echo_upstream() -> Upstream {
     })
 }
 
-fn configuration(target: &str, more: &str) -> String {
-    format!(
-        "{more}
-limits:
-  open: {{algorithm: concurrency, quota: 1, window: 3s, key: []}}
-  few: {{quota: 2, window: 1h, key: []}}
-upstreams: {{app: {{{target}, retries: 0}}, fixed: {{respond: {{body: hi}}}}}}
-routes:
-  - {{name: open, match: {{path: /open}}, upstream: app, limits: [open]}}
-  - {{name: few, match: {{path: /few}}, upstream: app, limits: [few]}}
-  - {{name: brief, match: {{path: /brief}}, upstream: app, tunnel_idle_timeout: 1s}}
-  - {{name: fixed, match: {{path: /fixed}}, upstream: fixed}}
-  - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: app}}
-"
-    )
-}
-
-fn start_at(upstream: &Upstream, more: &str, clock: Clock) -> Gateway {
-    let target = format!("targets: [\"{}\"]", upstream.target());
-    Gateway::for_every_protocol_at(&configuration(&target, more), clock)
-}
-
+/// A gateway that forwards every request to `upstream`, once.
 fn start(upstream: &Upstream) -> Gateway {
-    start_at(upstream, "", Clock::system())
+    Gateway::for_every_protocol(&fill(
+        "
+        upstreams: {app: {targets: [{target}], retries: 0}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: app}]
+        ",
+        [("target", upstream.target())],
+    ))
 }
 
 /// A client whose connection was upgraded.
@@ -118,8 +104,17 @@ fn a_101_that_was_asked_for_begins_a_tunnel() {
         let upstream = echo_upstream();
         let directory = tempfile::tempdir().expect("a directory");
         let log = directory.path().join("access.log");
-        let more = format!("access_log: {}", log.display());
-        let gateway = start_at(&upstream, &more, Clock::system());
+        let gateway = Gateway::for_every_protocol(&fill(
+            "
+            access_log: {log}
+            limits: {few: {quota: 2, window: 1h, key: []}}
+            upstreams: {app: {targets: [{target}]}}
+            routes:
+              - {name: few, match: {path: /few}, upstream: app, limits: [few]}
+              - {name: all, match: {path: '/{*rest}'}, upstream: app}
+            ",
+            [("log", log.display().to_string()), ("target", upstream.target())],
+        ));
         let mut client = protocol.connect_http1(&gateway);
         let response = client.send(request("/few")).read_response();
         assert_eq!(response.status, 101);
@@ -207,38 +202,6 @@ fn bytes_read_ahead_are_handed_on_first_and_not_before_the_101() {
 }
 
 #[test]
-fn half_close_is_kept_in_both_directions() {
-    on_protocols(&HTTP1, |protocol| {
-        let upstream = Upstream::with_handler(|request, socket| {
-            let _ = socket.write_all(SWITCHING.as_bytes());
-            let mut received = Vec::new();
-            if request.starts_with(b"GET /server") {
-                let _ = socket.write_all(b"done");
-                let _ = socket.shutdown(Shutdown::Write);
-                let _ = socket.read_to_end(&mut received);
-                // Shows on the next connection.
-                assert_eq!(received, b"the client continues");
-                return false;
-            }
-            let _ = socket.read_to_end(&mut received);
-            let _ = socket.write_all(&[&received[..], b" and the answer"].concat());
-            false
-        });
-        let gateway = start(&upstream);
-        let mut client = upgraded(protocol, &gateway, "/client");
-        client.send("the question").socket.half_close().expect("a half-close");
-        assert_eq!(client.read_to_end().expect("an orderly end"), b"the question and the answer");
-
-        let mut client = upgraded(protocol, &gateway, "/server");
-        assert_eq!(client.read_to_end().expect("an orderly end"), b"done");
-        gateway.wait_for_metric("tidegate_tunnels", 1);
-        client.send("the client ").send("continues");
-        client.socket.half_close().expect("a half-close");
-        gateway.wait_for_metric("tidegate_tunnels", 0);
-    });
-}
-
-#[test]
 fn ten_thousand_small_messages_pass_in_order() {
     let upstream = echo_upstream();
     let gateway = start(&upstream);
@@ -257,219 +220,26 @@ fn ten_thousand_small_messages_pass_in_order() {
 }
 
 #[test]
-fn a_reset_of_one_side_resets_the_other() {
-    let upstream = echo_upstream();
-    let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    assert_eq!(client.send(request("/x")).read_head().expect("a response").0, 101);
-    let socket = socket2::Socket::from(client.socket);
-    socket.set_linger(Some(Duration::ZERO)).expect("an option");
-    drop(socket);
-    gateway.wait_for_metric("tidegate_tunnels", 0);
-
-    let broken = Upstream::with_handler(|_, socket| {
-        let _ = socket.write_all(format!("{SWITCHING}half").as_bytes());
-        let _ = socket.read(&mut [0]);
-        let _ = socket2::SockRef::from(&*socket).set_linger(Some(Duration::ZERO));
-        false
-    });
-    let gateway = start(&broken);
-    let mut client = upgraded(Protocol::Http1, &gateway, "/x");
-    assert_eq!(client.read_exact(4).as_deref(), Some(&b"half"[..]));
-    client.send("x");
-    let error = client.read_to_end().expect_err("a reset, not an orderly end");
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-}
-
-/// Sends until the other side takes no more.
-fn fill(socket: &mut TcpStream) {
-    socket.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
-    while socket.write_all(&[b'x'; 16 * 1024]).is_ok() {}
-}
-
-fn reset(socket: &TcpStream) {
-    socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO)).expect("an option");
-}
-
-#[test]
-fn a_reset_ends_a_tunnel_whose_other_side_does_not_read() {
-    let (release, hold) = mpsc::channel::<()>();
-    let hold = Mutex::new(hold);
-    let upstream = Upstream::with_handler(move |request, socket| {
-        let _ = socket.write_all(SWITCHING.as_bytes());
-        if request.starts_with(b"GET /flood") {
-            fill(socket);
-            reset(socket);
-            return false;
-        }
-        let _ = hold.lock().expect("not poisoned").recv();
-        false
-    });
-    let gateway = start(&upstream);
-    let mut client = Client::connect(gateway.address());
-    assert_eq!(client.send(request("/x")).read_head().expect("a response").0, 101);
-    fill(&mut client.socket);
-    assert_eq!(gateway.metric("tidegate_tunnels"), 1);
-    reset(&client.socket);
-    drop(client);
-    gateway.wait_for_metric("tidegate_tunnels", 0);
-    drop(release);
-
-    let mut client = Client::connect(gateway.address());
-    assert_eq!(client.send(request("/flood")).read_head().expect("a response").0, 101);
-    gateway.wait_for_metric("tidegate_tunnels", 0);
-    assert!(client.read_to_end().is_err(), "a reset, not an orderly end");
-}
-
-/// The end of the connection without the end of the session: what was sent may be incomplete.
-#[test]
-fn a_tls_session_that_is_cut_off_resets_the_upstream() {
-    let (ended, end) = mpsc::channel();
-    let ended = Mutex::new(ended);
-    let upstream = Upstream::with_handler(move |_, socket| {
-        let _ = socket.write_all(SWITCHING.as_bytes());
-        let mut received = Vec::new();
-        let result = socket.read_to_end(&mut received).map_err(|error| error.kind());
-        let _ = ended.lock().expect("no panic").send((result, received));
-        false
-    });
-    let gateway = start(&upstream);
-    for is_orderly in [true, false] {
-        let mut client = connect_tls(&gateway);
-        assert_eq!(client.send(request("/x")).read_head().expect("a response").0, 101);
-        client.send("half");
-        if is_orderly {
-            client.socket.half_close().expect("a half-close");
-        } else {
-            client.socket.sock.shutdown(Shutdown::Write).expect("a half-close");
-        }
-        let (result, received) = end.recv_timeout(TIMEOUT).expect("the end of the stream");
-        let expected = if is_orderly { Ok(4) } else { Err(ErrorKind::ConnectionReset) };
-        assert_eq!((result, &received[..]), (expected, &b"half"[..]), "orderly: {is_orderly}");
-        gateway.wait_for_metric("tidegate_tunnels", 0);
-    }
-}
-
-#[test]
-fn an_idle_tunnel_is_cut_and_a_busy_one_is_not() {
-    on_protocols(&HTTP1, |protocol| {
-        let upstream = echo_upstream();
-        let directory = tempfile::tempdir().expect("a directory");
-        let log = directory.path().join("access.log");
-        let more =
-            format!("access_log: {}\nhttp: {{idle_timeout: 2s, body_timeout: 2s}}", log.display());
-        let gateway = start_at(
-            &upstream,
-            &more,
-            Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
-        );
-        let (mut brief, mut long) =
-            (upgraded(protocol, &gateway, "/brief"), upgraded(protocol, &gateway, "/long"));
-        // In total longer than any timeout but that of `long`.
-        for _ in 0..20 {
-            gateway.clock.advance(Duration::from_millis(400));
-            assert_echoes(&mut brief, "x");
-        }
-        let (is_cut, took) = gateway.while_time_passes(|| brief.is_closed_or_reset());
-        assert!(is_cut && took > Duration::from_millis(900), "{took:?}");
-        assert_echoes(&mut long, "the default is an hour");
-        let line = gateway.while_time_passes(|| access_line(&log, "/brief")).0;
-        assert_eq!(
-            (&line["cut"], &line["complete"]),
-            (&"tunnel_idle".into(), &false.into()),
-            "{line}"
-        );
-    });
-}
-
-#[test]
-fn a_tunnel_lives_until_the_drain_timeout() {
-    on_protocols(&HTTP1, |protocol| {
-        let upstream = echo_upstream();
-        let directory = tempfile::tempdir().expect("a directory");
-        let log = directory.path().join("access.log");
-        let more = format!("access_log: {}\ndrain_timeout: 20s", log.display());
-        let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
-        let gateway = Arc::new(start_at(&upstream, &more, clock));
-        let mut client = upgraded(protocol, &gateway, "/open");
-        let stopping = thread::spawn({
-            let gateway = Arc::clone(&gateway);
-            move || gateway.stop()
-        });
-        let start = gateway.clock.uptime();
-        let ten = Duration::from_secs(10);
-        eventually("half of the time", || gateway.clock.uptime() > start + ten);
-        assert_echoes(&mut client, "still here");
-        assert!(client.is_closed_or_reset());
-        assert!(gateway.clock.uptime() >= start + 2 * ten);
-        assert!(stopping.join().expect("it stops") >= 2 * ten);
-        let line = access_line(&log, "/open");
-        assert_eq!((&line["cut"], &line["bytes"]), (&"drain_timeout".into(), &10.into()), "{line}");
-    });
-}
-
-#[test]
-fn a_tunnel_that_ends_does_not_delay_the_drain() {
-    on_protocols(&HTTP1, |protocol| {
-        let upstream = echo_upstream();
-        let gateway = Arc::new(start_at(&upstream, "drain_timeout: 20s", Clock::system()));
-        let client = upgraded(protocol, &gateway, "/open");
-        let stopping = thread::spawn({
-            let gateway = Arc::clone(&gateway);
-            move || gateway.stop()
-        });
-        drop(client);
-        assert!(stopping.join().expect("it stops") < Duration::from_secs(10));
-    });
-}
-
-#[test]
-fn a_tunnel_holds_its_concurrency_permit() {
-    on_protocols(&HTTP1, |protocol| {
-        let upstream = echo_upstream();
-        let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
-        let gateway = start_at(&upstream, "", clock);
-        let mut client = upgraded(protocol, &gateway, "/open");
-        let refused = protocol.get(&gateway, "/open", "");
-        assert_eq!(refused.status, 429);
-        // Leases of 3 s are renewed.
-        gateway.while_time_passes(|| {
-            let until = gateway.clock.uptime() + Duration::from_secs(10);
-            eventually("time passes", || gateway.clock.uptime() > until);
-        });
-        assert_echoes(&mut client, "open");
-        assert_eq!(protocol.get(&gateway, "/open", "").status, 429);
-        drop(client);
-        gateway.wait_for_metric("tidegate_tunnels", 0);
-        let mut client = upgraded(protocol, &gateway, "/open");
-        assert_echoes(&mut client, "again");
-    });
-}
-
-#[test]
 fn a_limit_refuses_an_upgrade_before_it_reaches_the_upstream() {
     on_protocols(&HTTP1, |protocol| {
         let upstream = echo_upstream();
-        let gateway = start(&upstream);
+        let gateway = Gateway::for_every_protocol(&fill(
+            "
+            limits: {few: {quota: 2, window: 1h, key: []}}
+            upstreams: {app: {targets: [{target}]}}
+            routes:
+              - {name: few, match: {path: /few}, upstream: app, limits: [few]}
+              - {name: all, match: {path: '/{*rest}'}, upstream: app}
+            ",
+            [("target", upstream.target())],
+        ));
         drop((upgraded(protocol, &gateway, "/few"), upgraded(protocol, &gateway, "/few")));
         let mut client = protocol.connect_http1(&gateway);
         let refused = client.send(request("/few")).read_response();
         assert_eq!((refused.status, refused.number("x-ratelimit-remaining")), (429, 0));
         assert_eq!(upstream.request_count(), 2);
-        assert_eq!(client.get("/plain", "").status, 200, "the connection is still one of HTTP");
+        assert_eq!(client.get("/plain", "").status, 200, "the connection still speaks HTTP");
     });
-}
-
-/// Starts a process with one worker.
-fn start_process(upstream: &Upstream) -> (TempDir, Process) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let more = "listen: [{address: 127.0.0.1:0}]\nadmin: {address: 127.0.0.1:0, hosts: [gateway.test]}\n\
-        access_log: off\nworkers: 1";
-    let yaml = configuration(&format!("targets: [\"{}\"]", upstream.target()), more);
-    fs::write(directory.path().join("t.yaml"), yaml).expect("a file");
-    let process =
-        Process::start(tidegate_command(directory.path(), &["serve", "--config", "t.yaml"]));
-    (directory, process)
 }
 
 #[test]
@@ -481,7 +251,21 @@ fn a_slow_reader_does_not_grow_memory() {
         while socket.write_all(&chunk).is_ok() {}
         false
     });
-    let (_directory, process) = start_process(&upstream);
+    let directory = tempfile::tempdir().expect("a directory");
+    let yaml = fill(
+        "
+        listen: [{address: 127.0.0.1:0}]
+        admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
+        access_log: off
+        workers: 1
+        upstreams: {app: {targets: [{target}]}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: app}]
+        ",
+        [("target", upstream.target())],
+    );
+    fs::write(directory.path().join("t.yaml"), yaml).expect("a file");
+    let process =
+        Process::start(tidegate_command(directory.path(), &["serve", "--config", "t.yaml"]));
     assert_eq!(get(process.admin, "/healthz", "").status, 200);
     let before = process.resident_bytes();
     let mut clients: Vec<_> = (0..8)

@@ -4,43 +4,52 @@ use std::io::Write;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use testkit::{gateway::Gateway, upstream::Upstream};
+use testkit::{gateway::Gateway, upstream::Upstream, yaml::fill};
 
 use crate::tools::{client, run};
 
 /// A page that sends requests and shows their results.
 const PAGE: &str = include_str!("scripts/cors.html");
 
-/// An upstream's response, with fields of CORS that would not do.
+/// An upstream's response, with CORS fields that would not do.
 const RESPONSE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Own: 1\r\nX-Hidden: 1\r\n\
     Access-Control-Allow-Origin: https://upstream.test\r\n\r\nhello";
 
 /// The API, for scripts of this origin.
 fn api(upstream: &Upstream, origin: &str) -> Gateway {
-    Gateway::start(&format!(
-        "upstreams:
-  app: {{targets: [{}]}}
-  lost: {{targets: ['http://127.0.0.1:1']}}
-limits:
-  many: {{quota: 1000, window: 1h, key: []}}
-  few: {{quota: 1, window: 1h, key: []}}
-routes:
-  - name: items
-    match: {{path: /items, methods: [GET, PUT]}}
-    upstream: app
-    limits: [many]
-    cors: {{origins: ['{origin}'], headers: [content-type, x-token], expose: [x-own], credentials: true}}
-  - {{name: any, match: {{path: /any}}, upstream: app, cors: {{origins: ['*'], headers: ['*']}}}}
-  - {{name: few, match: {{path: /few}}, upstream: app, limits: [few], cors: &own {{origins: ['{origin}']}}}}
-  - {{name: inside, match: {{path: /inside}}, upstream: app, deny: [127.0.0.0/8], cors: *own}}
-  - name: lost
-    match: {{path: /lost}}
-    upstream: lost
-    cors: *own
-    error_bodies: {{502: {{body: no luck, content_type: text/plain}}}}
-  - {{name: nulls, match: {{path: /nulls}}, upstream: app, cors: {{origins: ['null']}}}}
-",
-        upstream.target()
+    Gateway::start(&fill(
+        "
+        upstreams:
+          app: {targets: ['{target}']}
+          lost: {targets: ['http://127.0.0.1:1']}
+        limits:
+          many: {quota: 1000, window: 1h, key: []}
+          few: {quota: 1, window: 1h, key: []}
+        routes:
+          - name: items
+            match: {path: /items, methods: [GET, PUT]}
+            upstream: app
+            limits: [many]
+            cors:
+              origins: ['{origin}']
+              headers: [content-type, x-token]
+              expose: [x-own]
+              credentials: true
+          - {name: any, match: {path: /any}, upstream: app, cors: {origins: ['*'], headers: ['*']}}
+          - name: few
+            match: {path: /few}
+            upstream: app
+            limits: [few]
+            cors: &own {origins: ['{origin}']}
+          - {name: inside, match: {path: /inside}, upstream: app, deny: [127.0.0.0/8], cors: *own}
+          - name: lost
+            match: {path: /lost}
+            upstream: lost
+            cors: *own
+            error_bodies: {502: {body: no luck, content_type: text/plain}}
+          - {name: nulls, match: {path: /nulls}, upstream: app, cors: {origins: ['null']}}
+        ",
+        [("target", &*upstream.target()), ("origin", origin)],
     ))
 }
 
@@ -63,11 +72,14 @@ fn browse(url: &str) -> Value {
 }
 
 #[test]
-fn a_browser_reads_what_the_route_lets_it_read() {
+fn a_browser_reads_only_what_the_route_permits() {
     let body = json!(PAGE.replace("${", "$${"));
-    let page = Gateway::start(&format!(
-        "upstreams: {{page: {{respond: {{body: {body}, content_type: text/html}}}}}}
-routes: [{{name: page, match: {{path: /}}, upstream: page}}]\n"
+    let page = Gateway::start(&fill(
+        "
+        upstreams: {page: {respond: {body: {body}, content_type: text/html}}}
+        routes: [{name: page, match: {path: /}, upstream: page}]
+        ",
+        [("body", body)],
     ));
     let port = page.address().port();
     let upstream = Upstream::with_response(RESPONSE);
@@ -142,28 +154,39 @@ fn echo() -> Upstream {
 fn a_browser_follows_redirects_to_where_they_lead() {
     let page = json!(include_str!("scripts/redirects.html").replace("${", "$${"));
     let upstream = echo();
-    let redirects: Vec<String> =
-        [("moved", 301), ("found", 302), ("other", 303), ("kept", 307), ("permanent", 308)]
-            .iter()
-            .map(|(name, status)| {
-                format!(
-                    "  - {{name: {name}, match: {{path: '/{name}/{{id}}'}}, \
-                 redirect: {{to: '/echo/{{path.id}}?{{query}}', status: {status}}}}}\n"
-                )
-            })
-            .collect();
-    let gateway = Gateway::start(&format!(
-        "upstreams:
-  page: {{respond: {{body: {page}, content_type: text/html}}}}
-  app: {{targets: [{}]}}
-routes:
-  - {{name: start, match: {{path: '/start/{{name}}'}}, redirect: {{to: '/page/{{path.name}}?{{query}}'}}}}
-  - {{name: page, match: {{path: '/page/{{name}}'}}, upstream: page}}
-  - {{name: echo, match: {{path: '/echo/{{*rest}}'}}, upstream: app}}
-  - {{name: app, match: {{path: '/app/{{*rest}}'}}, upstream: app, strip_prefix: /app, host: upstream}}
-{}",
-        upstream.target(),
-        redirects.concat()
+    let gateway = Gateway::start(&fill(
+        "
+        upstreams:
+          page: {respond: {body: {html}, content_type: text/html}}
+          app: {targets: ['{target}']}
+        routes:
+          - name: start
+            match: {path: '/start/{name}'}
+            redirect: {to: '/page/{path.name}?{query}'}
+          - {name: page, match: {path: '/page/{name}'}, upstream: page}
+          - {name: echo, match: {path: '/echo/{*rest}'}, upstream: app}
+          - name: app
+            match: {path: '/app/{*rest}'}
+            upstream: app
+            strip_prefix: /app
+            host: upstream
+          - name: moved
+            match: {path: '/moved/{id}'}
+            redirect: {to: '/echo/{path.id}?{query}', status: 301}
+          - name: found
+            match: {path: '/found/{id}'}
+            redirect: {to: '/echo/{path.id}?{query}', status: 302}
+          - name: other
+            match: {path: '/other/{id}'}
+            redirect: {to: '/echo/{path.id}?{query}', status: 303}
+          - name: kept
+            match: {path: '/kept/{id}'}
+            redirect: {to: '/echo/{path.id}?{query}', status: 307}
+          - name: permanent
+            match: {path: '/permanent/{id}'}
+            redirect: {to: '/echo/{path.id}?{query}', status: 308}
+        ",
+        [("target", upstream.target()), ("html", page.to_string())],
     ));
     let own = format!("http://{}", gateway.address());
     let expected = json!({

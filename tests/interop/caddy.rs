@@ -28,7 +28,7 @@ struct Chain {
 
 impl Chain {
     fn start(application: &Application) -> Self {
-        let edge = Edge::start(&application.sections(""));
+        let edge = Edge::start(&application.sections());
         let files = Files::new();
         let own = files.issue("caddy", &[NAME]);
         let ports = WAYS.map(|_| [free_port(), free_port()]);

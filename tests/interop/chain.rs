@@ -4,7 +4,7 @@
 use std::{io::Write, net::SocketAddr, path::Path};
 
 use serde_json::{Value, json};
-use testkit::{client::Client, upstream::Upstream};
+use testkit::{client::Client, upstream::Upstream, yaml::fill};
 
 use crate::{
     curl::curl,
@@ -14,7 +14,7 @@ use crate::{
     websocket::{converse, expected},
 };
 
-/// The path of the echo of WebSocket, and that of the gRPC service's methods.
+/// The path of the WebSocket echo, and that of the gRPC service's methods.
 pub(crate) const PATHS: [&str; 2] = ["/chat", "/tidegate.Test/"];
 
 /// The application behind both proxies.
@@ -35,21 +35,24 @@ impl Application {
         Self { echo: echo(), chat, grpc, _servers: [chat_server, grpc_server] }
     }
 
-    /// The `upstreams` and `routes` of a gateway in front of it. `more` is the rest of each route.
-    pub(crate) fn sections(&self, more: &str) -> String {
-        let Self { echo, chat, grpc, .. } = self;
-        let [chat_path, grpc_path] = PATHS;
-        format!(
-            "upstreams:
-  echo: {{targets: ['{}']}}
-  chat: {{targets: ['http://{chat}']}}
-  grpc: {{targets: ['http://{grpc}'], protocol: http2}}
-routes:
-  - {{name: chat, match: {{path: {chat_path}}}, upstream: chat}}
-  - {{name: grpc, match: {{path: '{grpc_path}{{method}}'}}, upstream: grpc}}
-  - {{name: echo, match: {{path: '/{{*rest}}'}}, upstream: echo, max_body: 8MiB{more}}}
-",
-            echo.target()
+    /// The `upstreams` and `routes` of a gateway in front of it.
+    pub(crate) fn sections(&self) -> String {
+        fill(
+            "
+            upstreams:
+              echo: {targets: ['{echo}']}
+              chat: {targets: ['http://{chat}']}
+              grpc: {targets: ['http://{grpc}'], protocol: http2}
+            routes:
+              - {name: chat, match: {path: /chat}, upstream: chat}
+              - {name: grpc, match: {path: '/tidegate.Test/{method}'}, upstream: grpc}
+              - {name: echo, match: {path: '/{*rest}'}, upstream: echo, max_body: 8MiB}
+            ",
+            [
+                ("echo", self.echo.target()),
+                ("chat", self.chat.to_string()),
+                ("grpc", self.grpc.to_string()),
+            ],
         )
     }
 }

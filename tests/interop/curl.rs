@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, fs, io::Write, path::Path};
 
-use testkit::upstream::Upstream;
+use testkit::{upstream::Upstream, yaml::fill};
 use tidegate::clock::{Clock, StoreTime};
 
 use crate::{
@@ -66,11 +66,12 @@ pub(crate) fn echo() -> Upstream {
 
 /// A route of every path to `upstream`.
 pub(crate) fn route_to(upstream: &Upstream) -> String {
-    format!(
-        "upstreams: {{origin: {{targets: ['{}']}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]
-",
-        upstream.target()
+    fill(
+        "
+        upstreams: {origin: {targets: ['{target}']}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("target", upstream.target())],
     )
 }
 

@@ -8,21 +8,20 @@ use std::{
     thread,
 };
 
-use testkit::{client::Client, gateway::Gateway, redis_server::RedisServer, upstream::Upstream};
+use testkit::{
+    client::Client, gateway::Gateway, redis_server::RedisServer, upstream::Upstream, yaml::fill,
+};
 
 use crate::devtools::Browser;
 
-fn rules(upstream: &Upstream) -> String {
-    let target = upstream.target();
-    format!(
-        "upstreams: {{app: {{targets: [{target}, 'http://127.0.0.1:1']}}}}
+const RULES: &str = "
+upstreams: {app: {targets: ['{target}', 'http://127.0.0.1:1']}}
 limits:
-  few: {{quota: 5, window: 1h, key: [token]}}
-  trial: {{quota: 1, window: 1h, key: [token], enforce: false}}
-throttle: {{max_active: 1000, capacity: 1000}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [few, trial]}}]\n"
-    )
-}
+  few: {quota: 5, window: 1h, key: [token]}
+  trial: {quota: 1, window: 1h, key: [token], enforce: false}
+throttle: {max_active: 1000, capacity: 1000}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [few, trial]}]
+";
 
 /// Sends `count` requests with `token`.
 fn load(address: SocketAddr, token: &str, count: usize) {
@@ -61,7 +60,7 @@ fn assert_is_clean(browser: &mut Browser, admin: SocketAddr) {
 #[test]
 fn figures_move_under_load_and_are_those_of_the_metrics() {
     let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let gateway = Gateway::start(&rules(&upstream));
+    let gateway = Gateway::start(&fill(RULES, [("target", upstream.target())]));
     let mut browser = Browser::start();
     browser.open(&format!("http://{}/", gateway.admin()));
     wait_for_figure(&mut browser, "total", 0);
@@ -103,7 +102,8 @@ fn figures_move_under_load_and_are_those_of_the_metrics() {
 
     gateway.reload("routes: []").expect_err("faults");
     browser.wait_for("document.getElementById('faults').textContent.includes('upstreams')");
-    let generation = gateway.reload(&rules(&upstream)).expect("a reload");
+    let generation =
+        gateway.reload(&fill(RULES, [("target", upstream.target())])).expect("a reload");
     browser.wait_for(&format!(
         "document.getElementById('configuration').textContent.includes('Generation{generation}Reloads')"
     ));
@@ -124,9 +124,16 @@ fn assert_follows(browser: &mut Browser, gateway: &Gateway, shown: &str, metric:
 fn a_lost_redis_is_shown_under_load_until_it_is_back() {
     let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let mut redis = RedisServer::start();
-    let store = format!("store: {{redis: {{shards: [{{primary: '{}'}}]}}}}\n", redis.url());
-    let yaml = rules(&upstream).replace("quota: 5", "quota: 1000000");
-    let gateway = Gateway::start(&(store + &yaml));
+    let gateway = Gateway::start(&fill(
+        "
+        store: {redis: {shards: [{primary: '{redis}'}]}}
+        upstreams: {app: {targets: ['{target}', 'http://127.0.0.1:1']}}
+        limits: {many: {quota: 1000000, window: 1h, key: [token]}}
+        throttle: {max_active: 1000, capacity: 1000}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [many]}]
+        ",
+        [("redis", redis.url()), ("target", upstream.target())],
+    ));
     let throttle = gateway.server.shared.throttle.clone().expect("a throttle");
     load(gateway.address(), "active", 4);
     throttle.set_mode(tidegate::throttle::mode::Mode::On);
@@ -170,7 +177,7 @@ fn a_lost_redis_is_shown_under_load_until_it_is_back() {
 #[test]
 fn the_switch_sets_the_throttles_mode() {
     let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let gateway = Gateway::start(&rules(&upstream));
+    let gateway = Gateway::start(&fill(RULES, [("target", upstream.target())]));
     let throttle = gateway.server.shared.throttle.clone().expect("a throttle");
     let mut browser = Browser::start();
     browser.open(&format!("http://{}/", gateway.admin()));
@@ -200,8 +207,16 @@ fn the_token_is_asked_for_once_and_kept_in_the_tab() {
     fs::write(token.path(), "0123456789abcdef\n").expect("a file");
     let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let token = token.path().display();
-    let admin = format!("admin: {{address: '127.0.0.1:0', token: 'file:{token}'}}\n");
-    let gateway = Gateway::start(&(admin + &rules(&upstream)));
+    let gateway = Gateway::start(&fill(
+        "
+        admin: {address: '127.0.0.1:0', token: 'file:{token}'}
+        upstreams: {app: {targets: ['{target}', 'http://127.0.0.1:1']}}
+        limits: {few: {quota: 5, window: 1h, key: [token]}}
+        throttle: {max_active: 1000, capacity: 1000}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [few]}]
+        ",
+        [("token", token.to_string()), ("target", upstream.target())],
+    ));
     let mut browser = Browser::start();
     let url = format!("http://{}/", gateway.admin());
     browser.open(&url);
@@ -254,7 +269,7 @@ const LOW_CONTRAST: &str = "(() => {
 #[test]
 fn the_page_fits_a_phone_and_is_legible_in_light_and_dark() {
     let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let gateway = Gateway::start(&rules(&upstream));
+    let gateway = Gateway::start(&fill(RULES, [("target", upstream.target())]));
     load(gateway.address(), "a", 20);
     gateway.reload("routes: []").expect_err("faults");
     let mut browser = Browser::start();

@@ -10,6 +10,7 @@ use testkit::{
     gateway::Gateway,
     port::free_port,
     tls::{Authority, IdentityFiles},
+    yaml::{fill, without_indentation},
 };
 use tidegate::clock::Clock;
 
@@ -67,6 +68,20 @@ pub(crate) enum Listener {
     Redirect,
 }
 
+/// In the order of [`Listener`].
+const LISTENERS: &str = "
+listen:
+  - {address: '127.0.0.1:0', http2: true}
+  - address: 127.0.0.1:{port}
+    tls: &tls
+      certificates:
+        - {cert: '{own}.pem', key: '{own}.key'}
+        - {cert: '{partners}.pem', key: '{partners}.key', client_ca: '{ca}'}
+  - {address: '127.0.0.1:0', http2: true, proxy_protocol: {from: [127.0.0.0/8]}}
+  - {address: '127.0.0.1:0', tls: *tls, proxy_protocol: {from: [127.0.0.0/8]}}
+  - {address: '127.0.0.1:0', http2: true, redirect_https: true}
+";
+
 /// A gateway with a listener of each kind.
 pub(crate) struct Edge {
     pub(crate) gateway: Gateway,
@@ -74,34 +89,28 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// Starts a gateway with these sections of its configuration behind `listen`.
+    /// Starts a gateway with the section `listen` of [`LISTENERS`] and these others.
     pub(crate) fn start(sections: &str) -> Self {
         Self::start_at(sections, Clock::system())
     }
 
     pub(crate) fn start_at(sections: &str, clock: Clock) -> Self {
         let files = Files::new();
-        let own = files.issue("own", &[NAME, "127.0.0.1"]).entry();
-        let partners = files.issue("partners", &[PARTNERS]).entry();
-        let tls = format!(
-            "tls: {{certificates: [{{{own}}}, {{{partners}, client_ca: {}}}]}}",
-            files.ca.display()
-        );
-        let from = "proxy_protocol: {from: [127.0.0.0/8]}";
+        let own = files.issue("own", &[NAME, "127.0.0.1"]);
+        let partners = files.issue("partners", &[PARTNERS]);
         // A redirect names the configured port of the TLS listener.
         let port = free_port();
-        let gateway = Gateway::start_at(
-            &format!(
-                "listen:
-  - {{address: '127.0.0.1:0', http2: true}}
-  - {{address: '127.0.0.1:{port}', {tls}}}
-  - {{address: '127.0.0.1:0', http2: true, {from}}}
-  - {{address: '127.0.0.1:0', {tls}, {from}}}
-  - {{address: '127.0.0.1:0', http2: true, redirect_https: true}}
-{sections}"
-            ),
-            clock,
+        let listeners = fill(
+            LISTENERS,
+            [
+                ("port", port.to_string()),
+                ("own", own.cert.with_extension("").display().to_string()),
+                ("partners", partners.cert.with_extension("").display().to_string()),
+                ("ca", files.ca.display().to_string()),
+            ],
         );
+        let yaml = listeners + &without_indentation(sections);
+        let gateway = Gateway::start_at(&yaml, clock);
         Self { gateway, files }
     }
 

@@ -1,6 +1,6 @@
 //! HAProxy as a TCP load balancer in front: it passes the client's address with the PROXY protocol.
 
-use testkit::{port::free_port, upstream::Upstream};
+use testkit::{port::free_port, upstream::Upstream, yaml::fill};
 
 use crate::{
     curl::curl,
@@ -9,14 +9,15 @@ use crate::{
 };
 
 #[test]
-fn haproxy_tells_the_client_to_limits_and_upstreams_in_both_versions() {
+fn haproxy_passes_the_client_address_in_both_versions() {
     let upstream = Upstream::hello();
-    let edge = Edge::start(&format!(
-        "limits: {{few: {{quota: 12, window: 1h, key: [client_ip]}}}}
-upstreams: {{origin: {{targets: ['{}']}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [few]}}]
-",
-        upstream.target()
+    let edge = Edge::start(&fill(
+        "
+        limits: {few: {quota: 12, window: 1h, key: [client_ip]}}
+        upstreams: {origin: {targets: ['{target}']}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin, limits: [few]}]
+        ",
+        [("target", upstream.target())],
     ));
     let ports = [(); 4].map(|()| free_port());
     let [clear, tls] = [Listener::Proxied, Listener::ProxiedTls].map(|kind| edge.port(kind));

@@ -1,5 +1,7 @@
 //! Hypercorn as the upstream: HTTP/1.1 and HTTP/2 at one port, by prior knowledge or by the handshake.
 
+use testkit::yaml::fill;
+
 use crate::{
     curl::curl,
     edge::{Edge, Files, NAME, WAYS, upstream_tls},
@@ -22,15 +24,21 @@ fn hypercorn_echoes_bodies_of_1_mib_over_every_protocol() {
             ("http2", "2"),
             ("auto", if scheme == "https" { "2" } else { "1.1" }),
         ] {
-            let edge = Edge::start(&format!(
-                "upstreams:
-  app:
-    targets: ['{scheme}://{address}']
-    protocol: {protocol}
-    {}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app}}]
-",
-                upstream_tls(&files, scheme, SERVER)
+            let edge = Edge::start(&fill(
+                "
+                upstreams:
+                  app:
+                    targets: ['{scheme}://{address}']
+                    protocol: {protocol}
+                    {tls}
+                routes: [{name: all, match: {path: '/{*rest}'}, upstream: app}]
+                ",
+                [
+                    ("scheme", scheme),
+                    ("address", &address.to_string()),
+                    ("protocol", protocol),
+                    ("tls", &upstream_tls(&files, scheme, SERVER)),
+                ],
             ));
             for way in &WAYS[..6] {
                 let url = edge.url(way.listener, NAME, "/a");

@@ -3,7 +3,7 @@
 use std::{fs, io::Write};
 
 use h2::server::Builder;
-use testkit::{http2_upstream::Http2Upstream, upstream::Upstream};
+use testkit::{http2_upstream::Http2Upstream, upstream::Upstream, yaml::fill};
 
 use crate::{
     curl::{echo, route_to},
@@ -76,10 +76,12 @@ fn nghttp_trailers_pass_both_ways() {
         socket.write_all(response).is_ok()
     });
     for (target, protocol) in [(upstream.target(), "http2"), (to_http1.target(), "http1")] {
-        let edge = Edge::start(&format!(
-            "upstreams: {{origin: {{targets: ['{target}'], protocol: {protocol}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]
-"
+        let edge = Edge::start(&fill(
+            "
+            upstreams: {origin: {targets: ['{target}'], protocol: {protocol}}}
+            routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+            ",
+            [("target", &*target), ("protocol", protocol)],
         ));
         let body = edge.files.path("small");
         fs::write(&body, "6162638").expect("a file");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use testkit::port::free_port;
+use testkit::{port::free_port, yaml::fill};
 
 use crate::{
     curl::{Answer, curl},
@@ -52,17 +52,24 @@ impl Nginx {
     }
 
     /// A gateway with one worker before these targets.
-    fn edge(&self, target: &str, more: &str) -> Edge {
-        Edge::start(&format!(
-            "workers: 1
-upstreams:
-  nginx:
-    targets: ['{target}']
-    {}
-{more}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: nginx, max_body: 8MiB}}]
-",
-            upstream_tls(&self.files, target.split(':').next().unwrap_or_default(), SERVER)
+    /// `keys` are further keys of the upstream.
+    fn edge(&self, target: &str, keys: &str) -> Edge {
+        let scheme = target.split(':').next().unwrap_or_default();
+        Edge::start(&fill(
+            "
+            workers: 1
+            upstreams:
+              nginx:
+                targets: ['{target}']
+                {tls}
+                {keys}
+            routes: [{name: all, match: {path: '/{*rest}'}, upstream: nginx, max_body: 8MiB}]
+            ",
+            [
+                ("target", target),
+                ("tls", &upstream_tls(&self.files, scheme, SERVER)),
+                ("keys", keys),
+            ],
         ))
     }
 }
@@ -81,7 +88,7 @@ fn nginx_stores_and_serves_bodies_of_1_mib_over_every_protocol() {
         (format!("https://127.0.0.1:{tls_http2}"), "auto", "HTTP/2.0"),
         (format!("https://127.0.0.1:{tls_http2}"), "http2", "HTTP/2.0"),
     ] {
-        let edge = nginx.edge(&target, &format!("    protocol: {protocol}"));
+        let edge = nginx.edge(&target, &format!("protocol: {protocol}"));
         for (index, way) in WAYS.iter().take(6).enumerate() {
             let path = format!("/{protocol}-{index}");
             let url = edge.url(way.listener, NAME, &path);
@@ -113,7 +120,7 @@ fn nginx_s_connections_are_kept_for_further_requests() {
         (format!("https://127.0.0.1:{tls}"), "http1"),
         (format!("https://127.0.0.1:{tls_http2}"), "auto"),
     ] {
-        let edge = nginx.edge(&target, &format!("    protocol: {protocol}"));
+        let edge = nginx.edge(&target, &format!("protocol: {protocol}"));
         let connections: BTreeSet<String> = (0..8)
             .map(|number| {
                 let url = edge.url(Listener::Clear, NAME, &format!("/none/{number}"));
@@ -131,7 +138,7 @@ fn nginx_reads_the_client_in_both_versions_of_the_proxy_protocol() {
     let nginx = Nginx::start();
     let target = format!("http://127.0.0.1:{}", nginx.ports[4]);
     for version in ["v1", "v2"] {
-        let edge = nginx.edge(&target, &format!("    send_proxy: {version}"));
+        let edge = nginx.edge(&target, &format!("send_proxy: {version}"));
         let clients = ["127.0.0.5", "127.0.0.6"];
         for (client, way) in
             clients.iter().flat_map(|one| WAYS[..6].iter().map(move |way| (one, way)))

@@ -125,7 +125,13 @@ fn openssl_is_refused_with_old_versions() {
 #[test]
 fn openssl_is_refused_a_renegotiation_at_once() {
     // Nothing else is sent that would take the alert along.
-    let edge = Edge::start(&format!("http: {{head_timeout: off, idle_timeout: off}}{RULES}"));
+    let edge = Edge::start(
+        "
+        http: {head_timeout: off, idle_timeout: off}
+        upstreams: {hello: {respond: {body: hello}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+        ",
+    );
     let mut command = client("openssl", "openssl");
     let address = format!("127.0.0.1:{}", edge.port(Listener::Tls));
     command.args(["s_client", "-connect", &address, "-tls1_2", "-servername", NAME]);

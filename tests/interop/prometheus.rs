@@ -18,6 +18,7 @@ use testkit::{
     redis_server::RedisServer,
     upstream::Upstream,
     wait::eventually,
+    yaml::fill,
 };
 
 use crate::{
@@ -39,22 +40,32 @@ struct Scraped {
 impl Scraped {
     fn start() -> Self {
         let (redis, upstream) = (RedisServer::start(), Upstream::hello());
-        let (url, target) = (redis.url(), upstream.target());
-        let gateway = Gateway::for_every_protocol(&format!(
-            "traces: {{endpoint: 'http://127.0.0.1:1/v1/traces', sample: 1}}
-store: {{redis: {{shards: [{{primary: '{url}'}}], connect_timeout: 1s, response_timeout: 1s}}}}
-upstreams:
-  app: {{targets: [{target}, 'http://127.0.0.1:1'], balance: round_robin}}
-  shadow: {{targets: [{target}]}}
-limits:
-  few: {{quota: 3, window: 1h, key: [token]}}
-  trial: {{quota: 1, window: 1h, key: [token], enforce: false}}
-  slow: {{algorithm: leaky_bucket, quota: 100, window: 1s, key: [], max_wait: 10s}}
-throttle: {{max_active: 1000, capacity: 1000}}
-routes:
-  - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [few, trial], mirror: {{upstream: shadow}}}}
-  - {{name: slow, match: {{path: /slow}}, upstream: app, limits: [slow]}}
-  - {{name: inside, match: {{path: /inside}}, upstream: app, deny: [127.0.0.0/8]}}"
+        let gateway = Gateway::for_every_protocol(&fill(
+            "
+            traces: {endpoint: 'http://127.0.0.1:1/v1/traces', sample: 1}
+            store:
+              redis:
+                shards: [{primary: '{redis}'}]
+                connect_timeout: 1s
+                response_timeout: 1s
+            upstreams:
+              app: {targets: ['{target}', 'http://127.0.0.1:1'], balance: round_robin}
+              shadow: {targets: ['{target}']}
+            limits:
+              few: {quota: 3, window: 1h, key: [token]}
+              trial: {quota: 1, window: 1h, key: [token], enforce: false}
+              slow: {algorithm: leaky_bucket, quota: 100, window: 1s, key: [], max_wait: 10s}
+            throttle: {max_active: 1000, capacity: 1000}
+            routes:
+              - name: all
+                match: {path: '/{*rest}'}
+                upstream: app
+                limits: [few, trial]
+                mirror: {upstream: shadow}
+              - {name: slow, match: {path: /slow}, upstream: app, limits: [slow]}
+              - {name: inside, match: {path: /inside}, upstream: app, deny: [127.0.0.0/8]}
+            ",
+            [("redis", redis.url()), ("target", upstream.target())],
         ));
         let scraped = Self { gateway, _redis: redis, _upstream: upstream };
         scraped.request();
@@ -252,11 +263,13 @@ impl Prometheus {
         let directory = tempfile::tempdir().expect("a directory");
         let port = free_port();
         let alerts = contributed("alerts.yaml");
-        let config = format!(
-            "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
-rule_files: ['{}']
-scrape_configs: [{{job_name: tidegate, static_configs: [{{targets: ['{gateway}']}}]}}]\n",
-            alerts.display()
+        let config = fill(
+            "
+            global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}
+            rule_files: ['{alerts}']
+            scrape_configs: [{job_name: tidegate, static_configs: [{targets: ['{gateway}']}]}]
+            ",
+            [("alerts", alerts.display().to_string()), ("gateway", gateway.to_string())],
         );
         fs::write(directory.path().join("prometheus.yaml"), config).expect("a file");
         let server = Server::prometheus(directory.path(), "prometheus.yaml", port);

@@ -18,6 +18,7 @@ use testkit::{
     tls::{connect, trusting_client},
     upstream::Upstream,
     wait::{eventually, sleep},
+    yaml::fill,
 };
 
 use crate::{
@@ -30,22 +31,24 @@ const RELOADS: u32 = 50;
 
 /// Writes the configuration of a gateway whose fixed answers and limits change with `round`.
 fn write_configuration(files: &Files, upstream: &Upstream, round: u32) {
-    let own = files.path("own");
-    let yaml = format!(
-        "listen:
-  - address: 127.0.0.1:0
-    tls: {{certificates: [{{cert: {own}.pem, key: {own}.key}}]}}
-admin: {{address: '127.0.0.1:0', hosts: [gateway.test]}}
-workers: 2
-access_log: off
-limits: {{many: {{quota: {}, window: 1h, key: []}}}}
-upstreams: {{origin: {{targets: ['{}'], idle_timeout: {}s}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [many]}}]
-",
-        1_000_000 + round,
-        upstream.target(),
-        10 + round % 3,
-        own = own.display(),
+    let yaml = fill(
+        "
+        listen:
+          - address: 127.0.0.1:0
+            tls: {certificates: [{cert: '{own}.pem', key: '{own}.key'}]}
+        admin: {address: '127.0.0.1:0', hosts: [gateway.test]}
+        workers: 2
+        access_log: off
+        limits: {many: {quota: {quota}, window: 1h, key: []}}
+        upstreams: {origin: {targets: ['{target}'], idle_timeout: {idle}s}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin, limits: [many]}]
+        ",
+        [
+            ("own", files.path("own").display().to_string()),
+            ("quota", (1_000_000 + round).to_string()),
+            ("target", upstream.target()),
+            ("idle", (10 + round % 3).to_string()),
+        ],
     );
     fs::write(files.path("new.yaml"), yaml).expect("a file");
     fs::rename(files.path("new.yaml"), files.path("tidegate.yaml")).expect("the file in its place");

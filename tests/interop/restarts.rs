@@ -9,6 +9,7 @@ use testkit::{
     process::Process,
     upstream::Upstream,
     wait::{eventually, sleep},
+    yaml::fill,
 };
 
 use crate::{
@@ -29,19 +30,23 @@ fn slow() -> Upstream {
 
 /// Starts a gateway with TLS on `port`, and with an access log of this name.
 fn start(files: &Files, upstream: &Upstream, port: u16, log: &str) -> Process {
-    let own = files.path("own");
-    let yaml = format!(
-        "listen:
-  - address: 127.0.0.1:{port}
-    tls: {{certificates: [{{cert: {own}.pem, key: {own}.key}}]}}
-admin: {{address: '127.0.0.1:0', hosts: [gateway.test]}}
-workers: 2
-access_log: ./{log}
-upstreams: {{origin: {{targets: ['{}']}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]
-",
-        upstream.target(),
-        own = own.display(),
+    let yaml = fill(
+        "
+        listen:
+          - address: 127.0.0.1:{port}
+            tls: {certificates: [{cert: '{own}.pem', key: '{own}.key'}]}
+        admin: {address: '127.0.0.1:0', hosts: [gateway.test]}
+        workers: 2
+        access_log: ./{log}
+        upstreams: {origin: {targets: ['{target}']}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [
+            ("port", port.to_string()),
+            ("own", files.path("own").display().to_string()),
+            ("log", log.to_owned()),
+            ("target", upstream.target()),
+        ],
     );
     fs::write(files.path(&format!("{port}.yaml")), yaml).expect("a file");
     Process::start(command(files.directory(), &["--config", &format!("{port}.yaml")]))

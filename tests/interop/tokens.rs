@@ -7,6 +7,7 @@ use testkit::{
     client::{Client, Response},
     gateway::Gateway,
     random::SplitMix64,
+    yaml::fill,
 };
 
 use crate::server::Server;
@@ -63,23 +64,22 @@ fn spellings(token: &str, random: &mut SplitMix64) -> Vec<String> {
 /// accepted.
 fn assert_one_quota(upstream: SocketAddr, library: &str, expected: usize) {
     let mut random = SplitMix64(7);
-    let limit = |name| {
-        format!("  {name}: {{algorithm: sliding_log, quota: {QUOTA}, window: 1h, key: [token]}}\n")
-    };
-    let route = |name| {
-        format!(
-            "  - {{name: {name}, match: {{path: /{library}/{name}}}, upstream: app, limits: [{name}]}}\n"
-        )
-    };
+    // A limit for each place of the token.
     let names = ["a", "b", "c"];
-    let gateway = Gateway::start(&format!(
-        "client: {{token: [header:authorization, header:x-token, cookie:session]}}
-upstreams: {{app: {{targets: ['http://{upstream}']}}}}
-limits:
-{}routes:
-{}",
-        names.map(limit).concat(),
-        names.map(route).concat()
+    let gateway = Gateway::start(&fill(
+        "
+        client: {token: [header:authorization, header:x-token, cookie:session]}
+        upstreams: {app: {targets: ['http://{upstream}']}}
+        limits:
+          a: {algorithm: sliding_log, quota: {quota}, window: 1h, key: [token]}
+          b: {algorithm: sliding_log, quota: {quota}, window: 1h, key: [token]}
+          c: {algorithm: sliding_log, quota: {quota}, window: 1h, key: [token]}
+        routes:
+          - {name: a, match: {path: '/{library}/a'}, upstream: app, limits: [a]}
+          - {name: b, match: {path: '/{library}/b'}, upstream: app, limits: [b]}
+          - {name: c, match: {path: '/{library}/c'}, upstream: app, limits: [c]}
+        ",
+        [("upstream", &*upstream.to_string()), ("quota", &QUOTA.to_string()), ("library", library)],
     ));
     let token = post(upstream, &format!("/{library}/issue"), "alice");
     let all = spellings(&token, &mut random);

@@ -5,6 +5,8 @@ use std::{net::SocketAddr, path::Path};
 
 use serde_json::{Value, json};
 
+use testkit::yaml::fill;
+
 use crate::{
     edge::{Edge, Files, Listener, NAME, upstream_tls},
     server::Server,
@@ -16,15 +18,21 @@ const SERVER: &str = "server.test";
 
 /// A gateway in front of a server, with a target of this scheme and this protocol.
 fn edge(files: &Files, server: SocketAddr, scheme: &str, protocol: &str) -> Edge {
-    Edge::start(&format!(
-        "upstreams:
-  echo:
-    targets: ['{scheme}://{server}']
-    protocol: {protocol}
-    {}
-routes: [{{name: chat, match: {{path: /chat}}, upstream: echo}}]
-",
-        upstream_tls(files, scheme, SERVER)
+    Edge::start(&fill(
+        "
+        upstreams:
+          echo:
+            targets: ['{scheme}://{server}']
+            protocol: {protocol}
+            {tls}
+        routes: [{name: chat, match: {path: /chat}, upstream: echo}]
+        ",
+        [
+            ("scheme", scheme),
+            ("server", &server.to_string()),
+            ("protocol", protocol),
+            ("tls", &upstream_tls(files, scheme, SERVER)),
+        ],
     ))
 }
 

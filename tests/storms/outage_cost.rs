@@ -1,3 +1,5 @@
+//! What an outage costs: probes of lost servers, and memory in a flood.
+
 use std::{
     net::TcpListener,
     sync::{
@@ -14,6 +16,7 @@ use testkit::{
     redis_server::RedisServer,
     truncating_proxy::TruncatingProxy,
     wait::{eventually, sleep},
+    yaml::fill,
 };
 use tidegate::clock::instant;
 
@@ -40,17 +43,26 @@ fn start_closing_server() -> (String, Arc<AtomicU64>) {
     (url, attempts)
 }
 
-fn gateway(redis: &str) -> Gateway {
-    Gateway::start(&format!(
-        "workers: 4
-store: {{memory: {{max_keys: 1000}}, redis: {{{redis}, response_timeout: 150ms}}}}
-upstreams: {{hello: {{respond: {{body: hello}}}}}}
-limits:
-  small_quota: {{quota: 5, window: 24h, resolution: 1, key: ['header:x-caller']}}
-  leased: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller'], reserve: auto}}
-throttle: {{max_active: 1000000}}
-routes: [{{name: all, match: {{path: /}}, upstream: hello, limits: [small_quota, leased]}}]
-"
+fn start_gateway(shards: &str) -> Gateway {
+    Gateway::start(&fill(
+        "
+        workers: 4
+        store:
+          memory: {max_keys: 1000}
+          redis: {shards: {shards}, response_timeout: 150ms}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          small_quota: {quota: 5, window: 24h, resolution: 1, key: ['header:x-caller']}
+          leased:
+            quota: 50000000
+            window: 24h
+            resolution: 1
+            key: ['header:x-caller']
+            reserve: auto
+        throttle: {max_active: 1000000}
+        routes: [{name: all, match: {path: /}, upstream: hello, limits: [small_quota, leased]}]
+        ",
+        [("shards", shards)],
     ))
 }
 
@@ -59,8 +71,8 @@ routes: [{{name: all, match: {{path: /}}, upstream: hello, limits: [small_quota,
 fn each_lost_server_is_probed_once_a_second() {
     let start = instant();
     let [(a, at_a), (b, at_b)] = [start_closing_server(), start_closing_server()];
-    let gateways =
-        [0, 1].map(|_| gateway(&format!("shards: [{{primary: '{a}'}}, {{primary: '{b}'}}]")));
+    let shards = fill("[{primary: '{a}'}, {primary: '{b}'}]", [("a", a), ("b", b)]);
+    let gateways = [0, 1].map(|_| start_gateway(&shards));
     let mut clients = gateways.each_ref().map(|gateway| Client::connect(gateway.address()));
     let mut request_all = |turn| {
         for client in &mut clients {
@@ -93,7 +105,7 @@ fn memory_is_bounded_in_a_flood_during_an_outage() {
     // A port that is merely free could be taken by another test's server.
     let proxy = TruncatingProxy::start(redis.port());
     proxy.truncate();
-    let gateway = gateway(&format!("shards: [{{primary: '{}'}}]", proxy.url()));
+    let gateway = start_gateway(&fill("[{primary: '{proxy}'}]", [("proxy", proxy.url())]));
     let mut client = Client::connect(gateway.address());
     let assert_bounded = || {
         let keys = gateway.metric("tidegate_store_keys");

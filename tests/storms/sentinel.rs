@@ -1,16 +1,18 @@
 use std::cell::RefCell;
 
-use testkit::{redis_server::RedisServer, redis_topology::SentinelTopology, wait::eventually};
+use testkit::{
+    redis_server::RedisServer, redis_topology::SentinelTopology, wait::eventually, yaml::fill,
+};
 
 use crate::{report::DataLoss, storm::Storm};
 
 fn start_storm(topology: &SentinelTopology, namespace: &str) -> Storm {
     let nodes: Vec<_> = topology.sentinels.iter().map(|s| format!("'{}'", s.url())).collect();
-    let nodes = nodes.join(", ");
-    Storm::start(
-        &format!("sentinel: {{master: main, nodes: [{nodes}]}}, namespace: {namespace}"),
-        &[],
-    )
+    let topology = fill(
+        "sentinel: {master: main, nodes: [{nodes}]}, namespace: {namespace}",
+        [("nodes", &*nodes.join(", ")), ("namespace", namespace)],
+    );
+    Storm::start(&topology, &[])
 }
 
 /// The number of charges that clients sent to a server, without replicated ones.

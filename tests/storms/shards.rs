@@ -5,6 +5,7 @@ use testkit::{
     redis_topology::{primary, replica_of, replicate},
     truncating_proxy::TruncatingProxy,
     wait::eventually,
+    yaml::fill,
 };
 
 use crate::{
@@ -24,9 +25,11 @@ fn start_storm(servers: &[RedisServer; 4]) -> Storm {
 }
 
 fn start_storm_at(urls: [&str; 2], servers: &[RedisServer; 4]) -> Storm {
-    let shard =
-        |at: usize| format!("{{primary: '{}', replicas: ['{}']}}", urls[at], servers[at + 2].url());
-    Storm::start(&format!("shards: [{}, {}]", shard(0), shard(1)), &[&servers[0], &servers[1]])
+    let topology = fill(
+        "shards: [{primary: '{a}', replicas: ['{a2}']}, {primary: '{b}', replicas: ['{b2}']}]",
+        [("a", urls[0]), ("a2", &servers[2].url()), ("b", urls[1]), ("b2", &servers[3].url())],
+    );
+    Storm::start(&topology, &[&servers[0], &servers[1]])
 }
 
 /// True if a server has the record of the limit `small_quota`.

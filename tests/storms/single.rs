@@ -4,12 +4,13 @@ use testkit::{
     redis_server::RedisServer,
     redis_topology::{primary, replicate},
     truncating_proxy::TruncatingProxy,
+    yaml::fill,
 };
 
 use crate::{report::DataLoss, storm::Storm};
 
 fn start_storm(url: &str) -> Storm {
-    Storm::start(&format!("shards: [{{primary: '{url}'}}]"), &[])
+    Storm::start(&fill("shards: [{primary: '{url}'}]", [("url", url)]), &[])
 }
 
 fn set_config(redis: &RedisServer, key: &str, value: &str) {

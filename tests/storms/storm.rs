@@ -1,3 +1,5 @@
+//! Two gateways under load while a fault is injected and repaired.
+
 use std::{
     collections::BTreeSet,
     sync::{Mutex, MutexGuard, atomic::Ordering::Relaxed},
@@ -10,6 +12,7 @@ use testkit::{
     gateway::Gateway,
     redis_server::RedisServer,
     wait::eventually,
+    yaml::fill,
 };
 use tidegate::clock::instant;
 
@@ -27,6 +30,23 @@ pub(crate) const SMALL_QUOTA: u64 = 1_500;
 /// One storm at a time: they would distort each other's figures.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// A limit for each failure policy, with leases, and with a quota that is soon used up.
+const RULES: &str = "
+store: {redis: { {topology}, connect_timeout: 300ms, response_timeout: 150ms }}
+upstreams: {hello: {respond: {body: hello}}}
+limits:
+  local: {quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller']}
+  open: {quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller'], on_failure: open}
+  reserved: {quota: 50000000, window: 24h, resolution: 1, key: [], reserve: auto}
+  small_quota: {quota: {small_quota}, window: 24h, resolution: 1, key: []}
+routes:
+  - {name: local, match: {path: /local}, upstream: hello, limits: [local]}
+  - {name: open, match: {path: /open}, upstream: hello, limits: [open]}
+  - {name: reserved, match: {path: /reserved}, upstream: hello, limits: [reserved]}
+  - {name: both, match: {path: /both}, upstream: hello, limits: [local, reserved]}
+  - {name: small_quota, match: {path: /small_quota}, upstream: hello, limits: [small_quota]}
+";
+
 /// Two gateways under load.
 pub(crate) struct Storm {
     gateways: [Gateway; 2],
@@ -39,26 +59,11 @@ pub(crate) struct Storm {
 }
 
 impl Storm {
-    /// Starts two gateways with this `store.redis` section (without its braces). If there are several
+    /// Starts two gateways; `topology` are the keys of `store.redis` that name its servers. If there are several
     /// `servers`, each must have some callers.
-    pub(crate) fn start(redis: &str, servers: &[&RedisServer]) -> Self {
+    pub(crate) fn start(topology: &str, servers: &[&RedisServer]) -> Self {
         let exclusive = lock(&ONE_AT_A_TIME);
-        let yaml = format!(
-            "store: {{redis: {{{redis}, connect_timeout: 300ms, response_timeout: 150ms}}}}
-upstreams: {{hello: {{respond: {{body: hello}}}}}}
-limits:
-  local: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller']}}
-  open: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller'], on_failure: open}}
-  reserved: {{quota: 50000000, window: 24h, resolution: 1, key: [], reserve: auto}}
-  small_quota: {{quota: {SMALL_QUOTA}, window: 24h, resolution: 1, key: []}}
-routes:
-  - {{name: local, match: {{path: /local}}, upstream: hello, limits: [local]}}
-  - {{name: open, match: {{path: /open}}, upstream: hello, limits: [open]}}
-  - {{name: reserved, match: {{path: /reserved}}, upstream: hello, limits: [reserved]}}
-  - {{name: both, match: {{path: /both}}, upstream: hello, limits: [local, reserved]}}
-  - {{name: small_quota, match: {{path: /small_quota}}, upstream: hello, limits: [small_quota]}}
-"
-        );
+        let yaml = fill(RULES, [("topology", topology), ("small_quota", &SMALL_QUOTA.to_string())]);
         let gateways = [Gateway::start(&yaml), Gateway::start(&yaml)];
         eventually("both gateways are registered", || {
             gateways.iter().all(|gateway| store(gateway)["gateways"] == 2)

@@ -23,7 +23,7 @@ fn assert_unknown_tokens_refused(fleet: &ThrottleFleet) {
 #[test]
 fn activity_at_one_gateway_is_known_to_three() {
     let redis = RedisServer::start();
-    let fleet = ThrottleFleet::start(3, Some(&redis), SETTINGS);
+    let fleet = ThrottleFleet::on_redis(&redis, 3, SETTINGS);
     fleet.fill("user", 65);
     assert_unknown_tokens_refused(&fleet);
     ask_at_every_gateway(&fleet, "user", 65);
@@ -35,7 +35,7 @@ fn activity_at_one_gateway_is_known_to_three() {
 #[test]
 fn active_users_are_never_refused_and_idle_users_expire() {
     let redis = RedisServer::start();
-    let fleet = ThrottleFleet::start(3, Some(&redis), SETTINGS);
+    let fleet = ThrottleFleet::on_redis(&redis, 3, SETTINGS);
     fleet.fill("user", 65);
     for gateway in &fleet.gateways {
         put_mode(gateway, "on");
@@ -57,7 +57,7 @@ fn active_users_are_never_refused_and_idle_users_expire() {
 #[test]
 fn a_new_gateway_is_not_ready_until_it_has_loaded_the_filter() {
     let redis = RedisServer::start();
-    let mut fleet = ThrottleFleet::start(2, Some(&redis), SETTINGS);
+    let mut fleet = ThrottleFleet::on_redis(&redis, 2, SETTINGS);
     fleet.fill("user", 65);
     // Some tokens in an older minute, some in the current one.
     fleet.advance(3 * MINUTE);
@@ -85,7 +85,7 @@ fn a_new_gateway_is_not_ready_until_it_has_loaded_the_filter() {
 #[test]
 fn activity_before_the_first_load_reaches_all() {
     let redis = RedisServer::start();
-    let mut fleet = ThrottleFleet::start(1, Some(&redis), SETTINGS);
+    let mut fleet = ThrottleFleet::on_redis(&redis, 1, SETTINGS);
     assert_eq!(fleet.ask(0, "user", "/free").status, 200);
     fleet.tick();
     redis.suspend();
@@ -108,7 +108,7 @@ fn activity_before_the_first_load_reaches_all() {
 #[test]
 fn without_redis_gateways_use_local_filters_and_merge_later() {
     let mut redis = RedisServer::start();
-    let fleet = ThrottleFleet::start(3, Some(&redis), SETTINGS);
+    let fleet = ThrottleFleet::on_redis(&redis, 3, SETTINGS);
     fleet.fill("user", 65);
     redis.kill();
     for _ in 0..3 {
@@ -152,7 +152,7 @@ fn without_redis_gateways_use_local_filters_and_merge_later() {
 #[test]
 fn corrupt_filters_in_redis_are_ignored_and_counted() {
     let redis = RedisServer::start();
-    let fleet = ThrottleFleet::start(2, Some(&redis), SETTINGS);
+    let fleet = ThrottleFleet::on_redis(&redis, 2, SETTINGS);
     fleet.fill("user", 65);
     let minutes: Vec<String> = redis.command(&["KEYS", "tidegate:{throttle}:[0-9]*"]);
     assert!(!minutes.is_empty());
@@ -187,7 +187,7 @@ fn corrupt_filters_in_redis_are_ignored_and_counted() {
 #[test]
 fn redis_stores_no_token() {
     let redis = RedisServer::start();
-    let fleet = ThrottleFleet::start(1, Some(&redis), SETTINGS);
+    let fleet = ThrottleFleet::on_redis(&redis, 1, SETTINGS);
     let secret = "a-secret-that-is-long-enough-to-be-found";
     assert_eq!(fleet.ask(0, secret, "/free").status, 200);
     fleet.tick();

@@ -29,7 +29,7 @@ const SETTINGS: &str = "max_active: 20, capacity: 1000";
 
 #[test]
 fn the_operator_switches_the_mode_at_once() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     assert_eq!(fleet.ask(0, "user", "/a").status, 200);
     let gateway = &fleet.gateways[0];
     put_mode(gateway, "on");
@@ -49,7 +49,7 @@ fn the_operator_switches_the_mode_at_once() {
 
 #[test]
 fn retry_after_of_a_forced_throttle_is_sound() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     put_mode(&fleet.gateways[0], "on");
     let (mut last, mut waits) = (0, Vec::new());
     for _ in 0..10 {
@@ -66,7 +66,7 @@ fn retry_after_of_a_forced_throttle_is_sound() {
 
 #[test]
 fn invalid_modes_and_cross_origin_requests_are_refused() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     let gateway = &fleet.gateways[0];
     for body in ["", "{}", "{\"mode\": \"open\"}", "{\"mode\": \"on\", \"x\": 1}", "on"] {
         let (status, text) = put(gateway, body, "");
@@ -85,7 +85,7 @@ fn invalid_modes_and_cross_origin_requests_are_refused() {
 
 #[test]
 fn metrics_report_mode_estimate_and_error() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     fleet.fill("user", 25);
     let state = fleet.state(0);
     let (active, error) = (state["active"].as_u64().unwrap(), state["error"].as_u64().unwrap());
@@ -113,7 +113,7 @@ fn metrics_report_mode_estimate_and_error() {
 
 #[test]
 fn a_reload_changes_the_thresholds_and_keeps_the_filter() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     fleet.fill("user", 25);
     let gateway = &fleet.gateways[0];
     let lower = fleet.yaml.replace("max_active: 20", "max_active: 10");
@@ -148,13 +148,17 @@ fn each_mode_change_is_logged_once() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(
         directory.path().join("t.yaml"),
-        format!(
-            "listen: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0', hosts: [gateway.test]}}\nworkers: 1\n\
-             client: {{token: [header:authorization]}}\n\
-             throttle: {{max_active: 5, capacity: 1000}}\n\
-             upstreams: {{a: {{targets: ['{}']}}}}\n\
-             routes: [{{name: a, match: {{path: /}}, upstream: a}}]\n",
-            upstream.target()
+        testkit::yaml::fill(
+            "
+            listen: [{address: '127.0.0.1:0'}]
+            admin: {address: '127.0.0.1:0', hosts: [gateway.test]}
+            workers: 1
+            client: {token: [header:authorization]}
+            throttle: {max_active: 5, capacity: 1000}
+            upstreams: {a: {targets: ['{target}']}}
+            routes: [{name: a, match: {path: /}, upstream: a}]
+            ",
+            [("target", upstream.target())],
         ),
     )
     .expect("a file");
@@ -180,10 +184,10 @@ fn each_mode_change_is_logged_once() {
 }
 
 #[test]
-fn an_exceeded_capacity_is_reported_everywhere() {
+fn an_exceeded_capacity_is_reported_by_api_metrics_and_readyz() {
     // The filters may not grow, so that few tokens suffice.
     let settings = "max_active: 250, capacity: 100, max_memory: 8KiB, memory: 1m, mode: 'off'";
-    let fleet = ThrottleFleet::start(1, None, settings);
+    let fleet = ThrottleFleet::in_memory(settings);
     let gateway = &fleet.gateways[0];
     let health = || get(gateway.admin(), "/readyz", "").json()["throttle"].clone();
     fleet.tick();
@@ -216,7 +220,7 @@ fn an_exceeded_capacity_is_reported_everywhere() {
 
 #[test]
 fn filters_grow_beyond_their_capacity_and_keep_all_users() {
-    let fleet = ThrottleFleet::start(1, None, "max_active: 1000, capacity: 300, memory: 5m");
+    let fleet = ThrottleFleet::in_memory("max_active: 1000, capacity: 300, memory: 5m");
     fleet.ask_all(tokens("user", 700), 200);
     let before = fleet.state(0)["memory_bytes"].as_u64().expect("a number");
     for _ in 0..5 {
@@ -234,7 +238,7 @@ fn filters_grow_beyond_their_capacity_and_keep_all_users() {
 
 #[test]
 fn requests_with_and_without_a_token_are_counted() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     fleet.ask_all(tokens("user", 3), 200);
     for _ in 0..2 {
         fleet.ask(0, "", "/a");
@@ -252,7 +256,7 @@ fn requests_with_and_without_a_token_are_counted() {
 /// The filters keep the size that they were started with, although a default `capacity` follows `max_active`.
 #[test]
 fn max_active_changes_on_reload_without_capacity() {
-    let fleet = ThrottleFleet::start(1, None, "max_active: 20");
+    let fleet = ThrottleFleet::in_memory("max_active: 20");
     let more = fleet.yaml.replace("max_active: 20", "max_active: 60000");
     fleet.gateways[0].reload(&more).expect("a valid configuration");
     let state = fleet.state(0);

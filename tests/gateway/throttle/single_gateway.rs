@@ -13,7 +13,7 @@ const SETTINGS: &str = "max_active: 20, resume_below: 18, capacity: 1000";
 
 #[test]
 fn active_users_are_admitted_and_new_users_refused() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     fleet.fill("user", 25);
     fleet.ask_all(tokens("user", 25), 200);
     let before = fleet.upstream.request_count();
@@ -27,7 +27,7 @@ fn active_users_are_admitted_and_new_users_refused() {
 
 #[test]
 fn few_users_are_never_throttled() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     fleet.ask_all(tokens("user", 20), 200);
     for _ in 0..10 {
         fleet.tick();
@@ -38,8 +38,7 @@ fn few_users_are_never_throttled() {
 
 #[test]
 fn idle_tokens_expire_and_busy_ones_do_not() {
-    let fleet =
-        ThrottleFleet::start(1, None, "max_active: 20, memory: 30m, capacity: 1000, mode: 'on'");
+    let fleet = ThrottleFleet::in_memory("max_active: 20, memory: 30m, capacity: 1000, mode: 'on'");
     put_mode(&fleet.gateways[0], "off");
     fleet.ask_all(["busy", "idle", "late"].map(str::to_owned).into_iter(), 200);
     put_mode(&fleet.gateways[0], "on");
@@ -62,7 +61,7 @@ fn idle_tokens_expire_and_busy_ones_do_not() {
 
 #[test]
 fn a_token_is_active_until_the_end_of_its_memory() {
-    let fleet = ThrottleFleet::start(1, None, "max_active: 20, memory: 5m, capacity: 1000");
+    let fleet = ThrottleFleet::in_memory("max_active: 20, memory: 5m, capacity: 1000");
     for (idle, status) in [(5 * MINUTE - 1, 200), (5 * MINUTE, 200), (6 * MINUTE + 3_000, 429)] {
         put_mode(&fleet.gateways[0], "off");
         fleet.advance(20 * MINUTE);
@@ -75,7 +74,7 @@ fn a_token_is_active_until_the_end_of_its_memory() {
 
 #[test]
 fn invalid_tokens_beside_a_valid_one_record_no_activity() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     let mut client = fleet.next_protocol().connect(&fleet.gateways[0]);
     let mut ask = |headers: String| client.get("/a", &headers).status;
     for index in 0..300 {
@@ -96,7 +95,7 @@ fn invalid_tokens_beside_a_valid_one_record_no_activity() {
 
 #[test]
 fn invalid_tokens_neither_count_nor_pass() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     fleet.ask_all(tokens("user", 10), 200);
     fleet.tick();
     let before = fleet.state(0);
@@ -117,7 +116,7 @@ fn invalid_tokens_neither_count_nor_pass() {
 
 #[test]
 fn a_denied_token_is_not_admitted_by_earlier_activity() {
-    let fleet = ThrottleFleet::start(1, None, "max_active: 1, capacity: 1000");
+    let fleet = ThrottleFleet::in_memory("max_active: 1, capacity: 1000");
     // A token that the upstream accepts at first, as if it were revoked later.
     assert_eq!(fleet.ask(0, "revoked", "/a").status, 200);
     assert_eq!(fleet.ask(0, "revoked", "/bad-").status, 401);
@@ -136,7 +135,7 @@ fn a_denied_token_is_not_admitted_by_earlier_activity() {
 
 #[test]
 fn denied_users_retry_and_get_the_same_response() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     fleet.fill("user", 25);
     let mut resets: Vec<u64> = Vec::new();
     for token in tokens("newcomer", 200) {
@@ -153,11 +152,8 @@ fn denied_users_retry_and_get_the_same_response() {
 
 #[test]
 fn admission_reopens_below_the_resume_threshold() {
-    let fleet = ThrottleFleet::start(
-        1,
-        None,
-        "max_active: 20, resume_below: 18, memory: 2m, capacity: 1000",
-    );
+    let fleet =
+        ThrottleFleet::in_memory("max_active: 20, resume_below: 18, memory: 2m, capacity: 1000");
     fleet.fill("user", 25);
     let retry_at = fleet.ask(0, "newcomer", "/a").number("X-RateLimit-Reset");
     let mut reopened_at = None;
@@ -175,7 +171,7 @@ fn admission_reopens_below_the_resume_threshold() {
 
 #[test]
 fn active_users_are_still_rate_limited() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     fleet.fill("user", 25);
     let response = fleet.ask(0, "user-3", "/a");
     assert_eq!(response.header("X-RateLimit-Resource"), Some("each"));
@@ -191,7 +187,7 @@ fn active_users_are_still_rate_limited() {
 
 #[test]
 fn a_response_that_lasts_an_hour_keeps_its_user_active() {
-    let mut fleet = ThrottleFleet::start(1, None, "max_active: 20, capacity: 1000, mode: 'off'");
+    let mut fleet = ThrottleFleet::in_memory("max_active: 20, capacity: 1000, mode: 'off'");
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let ended = std::sync::Mutex::new(ended);
     let slow = Upstream::with_handler(move |_, socket| {
@@ -218,7 +214,7 @@ fn a_response_that_lasts_an_hour_keeps_its_user_active() {
 
 #[test]
 fn a_rejected_token_denies_its_user_only_briefly() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     fleet.fill("user", 25);
     assert_eq!(fleet.ask(0, "user-1", "/bad-").status, 401);
     assert_eq!(fleet.ask(0, "user-1", "/a").status, 429, "it may have been revoked");
@@ -228,7 +224,7 @@ fn a_rejected_token_denies_its_user_only_briefly() {
 
 #[test]
 fn a_token_sent_twice_is_ambiguous() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     let twice = "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n";
     on_every_protocol(|protocol| {
         let response = protocol.get(&fleet.gateways[0], "/a", twice);
@@ -239,7 +235,7 @@ fn a_token_sent_twice_is_ambiguous() {
 
 #[test]
 fn refused_callers_have_the_hash_of_limits_by_token() {
-    let fleet = ThrottleFleet::start(1, None, "max_active: 20, capacity: 1000");
+    let fleet = ThrottleFleet::in_memory("max_active: 20, capacity: 1000");
     fleet.fill("user", 25);
     for (token, requests) in [("newcomer", 4), ("", 2)] {
         for _ in 0..requests {
@@ -263,7 +259,7 @@ fn refused_callers_have_the_hash_of_limits_by_token() {
 
 #[test]
 fn spellings_of_one_token_are_not_several_users() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
     assert_eq!(fleet.ask(0, token, "/free").status, 200);
     for at in 0..40 {
@@ -276,7 +272,7 @@ fn spellings_of_one_token_are_not_several_users() {
 
 #[test]
 fn the_throttle_comes_before_the_maximum_of_the_body() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     fleet.fill("user", 25);
     let ask = |token: &str| {
         let headers = format!("Authorization: Bearer {token}\r\nContent-Length: 11\r\n");
@@ -292,7 +288,7 @@ fn the_throttle_comes_before_the_maximum_of_the_body() {
 
 #[test]
 fn a_caller_is_counted_even_if_the_key_of_a_limit_is_ambiguous() {
-    let fleet = ThrottleFleet::start(1, None, SETTINGS);
+    let fleet = ThrottleFleet::in_memory(SETTINGS);
     let twice = "Authorization: Bearer a\r\nX-Team: a\r\nX-Team: b\r\n";
     on_every_protocol(|protocol| {
         let before = fleet.state(0)["requests_with_token"].as_u64();

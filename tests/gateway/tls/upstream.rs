@@ -1,3 +1,5 @@
+//! TLS and Unix sockets towards upstreams: both certificates, connections that are reused, truncated responses.
+
 use std::{
     io::{Read, Write},
     os::unix::net::UnixListener,
@@ -9,21 +11,20 @@ use testkit::{
     client::{Client, get},
     gateway::Gateway,
     tls::{Authority, Identity, TlsUpstream, close_notify},
+    yaml::fill,
 };
 
 use super::Certificates;
 
-/// A configuration whose upstream has these keys.
-fn with_upstream(upstream: &str) -> String {
-    format!(
-        "upstreams: {{origin: {{{upstream}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]
-"
-    )
-}
-
+/// The status through a gateway whose upstream has these keys.
 fn status(upstream: &str) -> u16 {
-    let gateway = Gateway::start(&with_upstream(upstream));
+    let gateway = Gateway::start(&fill(
+        "
+        upstreams: {origin: { {upstream} }}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("upstream", upstream)],
+    ));
     get(gateway.address(), "/a", "").status
 }
 
@@ -109,21 +110,24 @@ fn connections_over_tls_are_reused_also_after_a_reload() {
     let files = Certificates::new();
     let ca = ca(&files);
     let upstream = TlsUpstream::hello(files.authority.issue(&["127.0.0.1"]).server());
-    let yaml = with_upstream(&format!(
-        "targets: ['https://{}'], tls: {{ca: {}}}",
-        upstream.address,
-        ca.display()
-    ));
-    let gateway = Gateway::start(&format!("workers: 1\n{yaml}"));
+    let yaml = fill(
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['https://{upstream}'], tls: {ca: '{ca}'}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("upstream", upstream.address.to_string()), ("ca", ca.display().to_string())],
+    );
+    let gateway = Gateway::start(&yaml);
     for _ in 0..3 {
         assert_eq!(get(gateway.address(), "/a", "").text(), "hello");
     }
-    gateway.reload(&format!("workers: 1\n{yaml}")).expect("no fault");
+    gateway.reload(&yaml).expect("no fault");
     assert_eq!(get(gateway.address(), "/a", "").text(), "hello");
     assert_eq!(upstream.connections(), 1);
     // Other authorities: a connection that was checked by the old ones is not used.
     std::fs::write(&ca, files.authority.pem.clone() + &Authority::new("new").pem).expect("a file");
-    gateway.reload(&format!("workers: 1\n{yaml}")).expect("no fault");
+    gateway.reload(&yaml).expect("no fault");
     assert_eq!(get(gateway.address(), "/a", "").text(), "hello");
     assert_eq!(upstream.connections(), 2);
 }
@@ -147,11 +151,13 @@ fn a_truncated_response_is_not_passed_as_whole() {
         }
         false
     });
-    let gateway = Gateway::start(&with_upstream(&format!(
-        "targets: ['https://{}'], tls: {{ca: {}}}",
-        upstream.address,
-        ca.display()
-    )));
+    let gateway = Gateway::start(&fill(
+        "
+        upstreams: {origin: {targets: ['https://{upstream}'], tls: {ca: '{ca}'}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("upstream", upstream.address.to_string()), ("ca", ca.display().to_string())],
+    ));
     let response = |path: &str| {
         let mut client = Client::connect(gateway.address());
         client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).try_read_response()
@@ -172,11 +178,16 @@ fn a_truncated_response_is_not_passed_as_whole() {
 }
 
 #[test]
-fn an_upstream_on_a_unix_socket() {
+fn requests_are_forwarded_to_a_unix_socket() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("app.sock");
-    let upstream = format!("targets: ['unix:{}']", path.display());
-    let gateway = Gateway::start(&with_upstream(&upstream));
+    let gateway = Gateway::start(&fill(
+        "
+        upstreams: {origin: {targets: ['unix:{path}']}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("path", path.display())],
+    ));
     assert_eq!(get(gateway.address(), "/a", "").status, 502, "nothing listens");
     let listener = UnixListener::bind(&path).expect("a socket");
     let served = thread::spawn(move || {

@@ -1,7 +1,7 @@
 //! Envoy as the upstream: each HTTP version between the gateway and Envoy, with and without TLS.
 
 use serde_json::json;
-use testkit::port::free_port;
+use testkit::{port::free_port, yaml::fill};
 
 use super::{HTTP1, HTTP2, cluster, configuration, listener, route};
 use crate::{
@@ -63,15 +63,21 @@ impl Envoy {
     /// The `upstreams` and `routes` of a gateway in front of it.
     pub(super) fn sections(&self, protocol: &str, scheme: &str) -> String {
         let port = if scheme == "https" { self.tls } else { self.clear };
-        format!(
-            "upstreams:
-  envoy:
-    targets: ['{scheme}://127.0.0.1:{port}']
-    protocol: {protocol}
-    {}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: envoy, max_body: 8MiB}}]
-",
-            upstream_tls(&self.files, scheme, SERVER)
+        fill(
+            "
+            upstreams:
+              envoy:
+                targets: ['{scheme}://127.0.0.1:{port}']
+                protocol: {protocol}
+                {tls}
+            routes: [{name: all, match: {path: '/{*rest}'}, upstream: envoy, max_body: 8MiB}]
+            ",
+            [
+                ("scheme", scheme),
+                ("port", &port.to_string()),
+                ("protocol", protocol),
+                ("tls", &upstream_tls(&self.files, scheme, SERVER)),
+            ],
         )
     }
 

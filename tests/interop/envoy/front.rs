@@ -1,7 +1,7 @@
 //! Envoy in front: each HTTP version between Envoy and the gateway, with and without TLS.
 
 use serde_json::json;
-use testkit::port::free_port;
+use testkit::{port::free_port, yaml::fill};
 
 use super::{HTTP1, HTTP2, behind::Envoy, cluster, configuration, listener, route};
 use crate::{
@@ -77,7 +77,7 @@ impl Chain {
 #[test]
 fn envoy_in_front_passes_bodies_and_trailers() {
     let application = Application::start();
-    let chain = Chain::start(&application.sections(""));
+    let chain = Chain::start(&application.sections());
     for (front, (_, _, version)) in chain.fronts().zip(WAYS) {
         let via = if version == HTTP2 { "\r\nvia: 2 " } else { "\r\nvia: 1.1 " };
         front.assert_bodies_pass(&chain.files, |_| {
@@ -92,7 +92,7 @@ fn envoy_in_front_passes_bodies_and_trailers() {
 #[test]
 fn envoy_in_front_passes_websocket() {
     let application = Application::start();
-    let chain = Chain::start(&application.sections(""));
+    let chain = Chain::start(&application.sections());
     for (front, (_, _, version)) in chain.fronts().zip(WAYS) {
         front.assert_websocket_passes(HTTP1_CLIENT);
         // Towards HTTP/1.1, Envoy sends no key if its client sent none, but the server needs one.
@@ -122,7 +122,7 @@ fn close_frames_pass_between_two_envoys() {
 #[test]
 fn envoy_in_front_passes_grpc() {
     let application = Application::start();
-    let chain = Chain::start(&application.sections(""));
+    let chain = Chain::start(&application.sections());
     for (front, _) in chain.fronts().zip(WAYS).filter(|(_, (_, _, version))| *version == HTTP2) {
         front.assert_grpc_passes();
     }
@@ -131,11 +131,14 @@ fn envoy_in_front_passes_grpc() {
 #[test]
 fn envoy_in_front_names_the_client_to_limits() {
     let application = Application::start();
-    let sections = application.sections(", limits: [few]");
-    let chain = Chain::start(&format!(
-        "client: {{trusted_proxies: [127.0.0.1]}}
-limits: {{few: {{quota: 4, window: 1h, key: [client_ip]}}}}
-{sections}"
+    let chain = Chain::start(&fill(
+        "
+        client: {trusted_proxies: [127.0.0.1]}
+        limits: {few: {quota: 4, window: 1h, key: [client_ip]}}
+        upstreams: {echo: {targets: ['{echo}']}}
+        routes: [{name: echo, match: {path: '/{*rest}'}, upstream: echo, limits: [few]}]
+        ",
+        [("echo", application.echo.target())],
     ));
     for client in ["127.0.0.5", "127.0.0.6"] {
         let get = |front: &Front<'_>| {
@@ -157,7 +160,7 @@ limits: {{few: {{quota: 4, window: 1h, key: [client_ip]}}}}
 fn envoy_in_front_opens_no_more_streams_than_the_gateway_allows() {
     const COUNT: u32 = 1_600;
     let application = Application::start();
-    let chain = Chain::start(&application.sections(""));
+    let chain = Chain::start(&application.sections());
     for front in chain.fronts().skip(2) {
         let count = COUNT.to_string();
         let arguments = ["-n", &count, "-c", "1", "-m", "160"];

@@ -23,7 +23,7 @@
 //! | `yaml.rs` | `fill`: a configuration as an indented literal, with addresses filled in by name |
 //! | `gateway.rs` | a gateway in the test's process, on the system's or a simulated clock; its metrics; timeouts with tight bounds |
 //! | `client.rs`, `upstream.rs` | HTTP/1.1 on raw sockets: exactly the bytes that a test sends, and an upstream that it scripts |
-//! | `protocol.rs` | HTTP/1.1 and HTTP/2, in clear and over TLS: one client for all four, and `on_every_protocol` |
+//! | `protocol.rs`, `protocol/any_client.rs` | HTTP/1.1 and HTTP/2, in clear and over TLS: `on_every_protocol`, and one client for all four |
 //! | `backend.rs` | memory and each Redis topology: lists of runs, and gateways that share a store |
 //! | `http2_client.rs`, `http2_upstream.rs` | HTTP/2 with the `h2` crate, on either side |
 //! | `http2_frames.rs` | HTTP/2 frames by hand, valid or not |

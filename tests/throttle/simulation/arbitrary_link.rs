@@ -1,22 +1,30 @@
-//! A link with arbitrary replies.
+//! A link with arbitrary replies, which lose no token.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use testkit::random::SplitMix64;
 use tidegate::{
     clock::StoreTime,
     redis::RedisFailure,
     throttle::{
+        Filter,
         payload::{self, PayloadError},
-        sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
+        sync::{
+            CommitOutcome, FilterStore, FilterSync, MAX_CALLS_PER_TICK, PayloadVersion,
+            ReadOutcome, ServerTime, SyncStats,
+        },
     },
 };
 
-use crate::support::{geometry, hash_keys};
+use super::{
+    fake_link::{FakeLink, FakeStore, Faults},
+    virtual_time::VirtualTime,
+};
+use crate::support::{NOW, geometry, hash_keys};
 
-pub(crate) struct ArbitraryLink {
-    pub(crate) rng: SplitMix64,
-    pub(crate) calls: usize,
+struct ArbitraryLink {
+    rng: SplitMix64,
+    calls: usize,
 }
 
 impl ArbitraryLink {
@@ -93,5 +101,59 @@ impl FilterStore for ArbitraryLink {
             1 => CommitOutcome::Conflict,
             _ => CommitOutcome::Committed(self.version().timestamp),
         })
+    }
+}
+
+/// Syncs a filter with arbitrary replies, then with a correct store. Asserts that it and the filter of a
+/// new gateway have every token.
+async fn assert_arbitrary_replies_lose_no_token(
+    time: &VirtualTime,
+    store: &FakeStore<'_>,
+    filters: &[Filter; 2],
+    seed: u64,
+) {
+    let stats = || Arc::new(SyncStats::default());
+    let mut link = ArbitraryLink { rng: SplitMix64(seed), calls: 0 };
+    let mut sync = FilterSync::new(stats());
+    let _ = sync.load(&filters[0], &mut link).await;
+    for token in 0..200_u64 {
+        time.sleep(1_000_000).await;
+        filters[0].rotate(time.now());
+        filters[0].record(token << 32);
+        link.calls = 0;
+        let _ = sync.tick(&filters[0], &mut link).await;
+        assert!(link.calls <= MAX_CALLS_PER_TICK, "{} calls", link.calls);
+    }
+    let rng = SplitMix64(seed);
+    let mut link = FakeLink { store, gateway: 0, rng, calls: 0, most_calls: 0 };
+    for _ in 0..20 {
+        time.sleep(1_000_000).await;
+        filters[0].rotate(time.now());
+        let _ = sync.tick(&filters[0], &mut link).await;
+    }
+    filters[1].rotate(time.now());
+    let mut other = FilterSync::new(stats());
+    let report = other.load(&filters[1], &mut link).await;
+    assert!(report.is_ok(), "{report:?}");
+    let live = filters[0].live_generations();
+    for token in 0..200_u64 {
+        if live.contains(&((NOW + (token + 1) * 1_000).periods_of(60_000))) {
+            assert!(filters[0].contains(token << 32), "{token} was forgotten, seed {seed}");
+            assert!(filters[1].contains(token << 32), "{token} was not propagated, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn arbitrary_replies_lose_no_token() {
+    for seed in 0..12 {
+        let time = VirtualTime::new(NOW);
+        let store = FakeStore::new(&time, Faults::default());
+        let filters = [(); 2].map(|()| Filter::new(geometry(300, 5), hash_keys(), NOW));
+        time.run(
+            vec![Box::pin(assert_arbitrary_replies_lose_no_token(&time, &store, &filters, seed))],
+            NOW + 300_000,
+        );
+        assert!(time.now() >= NOW + 220_000, "the run is complete");
     }
 }

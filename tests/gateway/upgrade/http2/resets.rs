@@ -44,9 +44,9 @@ async fn open(connection: &Connection, path: &str) -> Vec<Stream> {
 
 #[test]
 fn bytes_before_resets_of_many_streams_of_the_upstream_arrive() {
-    let server = http2(http2_upstream(true));
+    let server = http2_upstream(ExtendedConnect::Allowed);
     on_protocols(&HTTP2, |protocol| {
-        let gateway = start(&server, Clock::system());
+        let gateway = start_to_http2(server);
         run(async {
             let connection = connect(protocol, &gateway).await;
             let mut streams = open(&connection, "/reset").await;
@@ -66,9 +66,9 @@ fn bytes_before_resets_of_many_streams_of_the_upstream_arrive() {
 
 #[test]
 fn bytes_before_resets_of_many_streams_of_the_client_arrive() {
-    let server = http2(http2_upstream(true));
+    let server = http2_upstream(ExtendedConnect::Allowed);
     on_protocols(&HTTP2, |protocol| {
-        let gateway = start(&server, Clock::system());
+        let gateway = start_to_http2(server);
         let expected = RECEIVED.load(Ordering::Relaxed) + TUNNELS;
         run(async {
             let connection = connect(protocol, &gateway).await;
@@ -82,5 +82,49 @@ fn bytes_before_resets_of_many_streams_of_the_client_arrive() {
             assert_eq!(RECEIVED.load(Ordering::Relaxed), expected);
         });
         gateway.wait_for_metric("tidegate_tunnels", 0);
+    });
+}
+
+#[test]
+fn bytes_before_a_reset_of_the_upstream_arrive() {
+    let server = http2_upstream(ExtendedConnect::Allowed);
+    on_protocols(&HTTP2, |protocol| {
+        let gateway = start_to_http2(server);
+        run(async {
+            let connection = connect(protocol, &gateway).await;
+            for _ in 0..20 {
+                let request = extended_connect("/reset", "websocket");
+                let mut stream = ask(&connection, request).await;
+                stream.send("go").await;
+                assert_eq!(stream.receive(4).await, b"last");
+                let end = stream.receive.data().await;
+                assert!(end.is_some_and(|data| data.is_err()), "it is no orderly end");
+            }
+        });
+    });
+}
+
+#[test]
+fn a_reset_stream_ends_its_tunnel() {
+    on_protocols(&HTTP2, |protocol| {
+        let upstream = accepting_upstream();
+        let gateway = Gateway::for_every_protocol(&fill(
+            "
+            limits: {one: {algorithm: concurrency, quota: 1, window: 3s, key: []}}
+            upstreams: {app: {targets: [{target}]}}
+            routes: [{name: open, match: {path: /open}, upstream: app, limits: [one]}]
+            ",
+            [("target", upstream.target())],
+        ));
+        run(async {
+            let connection = connect(protocol, &gateway).await;
+            let mut stream = ask(&connection, extended_connect("/open", "websocket")).await;
+            assert_eq!(ask(&connection, extended_connect("/open", "websocket")).await.status, 429);
+            stream.send.send_reset(Reason::CANCEL);
+            eventually_async("the permit is free", async || {
+                ask(&connection, extended_connect("/open", "websocket")).await.status == 200
+            })
+            .await;
+        });
     });
 }

@@ -1,8 +1,8 @@
 //! Calls to the store and their outcomes.
 
-use super::*;
+use tidegate::{limit::Key, store::unit_lease::FetchReply};
 
-use tidegate::clock::StoreTime;
+use super::*;
 
 impl World {
     /// Sends a call to the store, for a fetch or for the request `direct`.
