@@ -59,7 +59,7 @@ fn headers_of_a_refunded_response_match_the_store() {
                         &format!("{limit}, {path}, step {step}"),
                     );
                 } else if step == 0 {
-                    assert_headers_match_status(&fleet, &response, &limit);
+                    assert_headers_match_status(&fleet, &response, limit);
                 }
                 clock.set(clock.now() + 1_100);
             }
@@ -105,7 +105,7 @@ fn assert_reset_admits(upstream: &Upstream, backend: &Backend, limit: &str, cost
 }
 
 /// The limits whose refunds a next request needs: with a lease of several units, of one, and without; the leaky bucket
-/// has one slot in 3.6 ms, and nobody may wait for it.
+/// has one slot in 3.6 ms, and no request may wait for it.
 const SCARCE_LIMITS: [&str; 12] = [
     "algorithm: sliding_window, resolution: 6, quota: 1",
     "algorithm: sliding_window, resolution: 6, quota: 1, reserve: auto",
