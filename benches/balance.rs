@@ -15,10 +15,13 @@ use std::{
 use divan::Bencher;
 use simulation::{Capacity, FixedLimit, Limiter, Second, Simulation};
 use tidegate::{
+    balance::{
+        Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, TargetKey, WeightedEndpoint,
+    },
+    clock::CoarseTime,
     mix::SplitMix,
     upstream::{
         adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
-        balance::{Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, WeightedEndpoint},
         retry_budget::RetryBudget,
         target_health::{
             AttemptKind, Availability, Failure, HealthSettings, HealthView, TargetHealth,
@@ -27,7 +30,7 @@ use tidegate::{
     },
 };
 
-const NOW: u64 = 1_700_000_000_000;
+const NOW: CoarseTime = CoarseTime::from_ms(1_700_000_000_000);
 
 /// The numbers of targets.
 const TARGETS: [usize; 2] = [8, 1_000];
@@ -117,7 +120,7 @@ fn choose(bencher: Bencher<'_, '_>, balancer: &Balancer, view: &Targets) {
         request += 1;
         // Keys and random bits that a processor cannot predict.
         let random = request.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        let input = PickRequest { turn: request, key: random, random, excluded: &[] };
+        let input = PickRequest { turn: request, key: TargetKey(random), random, excluded: &[] };
         black_box(balancer).choose(black_box(&input), black_box(view))
     });
 }
@@ -210,9 +213,12 @@ impl Limiter for AdaptiveLimit {
         AdaptiveLimit::limit(self)
     }
 
-    fn record(&mut self, latency: u64, in_flight: u32, is_timeout: bool, now: u64) {
-        let outcome = if is_timeout { SampleOutcome::Dropped } else { SampleOutcome::Responded };
-        AdaptiveLimit::record(self, Sample { latency, in_flight, outcome }, now);
+    fn record(&mut self, latency: u64, in_flight: u32, outcome: SampleOutcome, now: u64) {
+        AdaptiveLimit::record(
+            self,
+            Sample { latency, in_flight, outcome },
+            CoarseTime::from_ms(now),
+        );
     }
 }
 
@@ -238,7 +244,10 @@ fn print_goodput() {
         };
         println!("{fall}");
         let bounds = ConcurrencyBounds { min: 4, max: 1_000 };
-        print_row("  adaptive 4..1000", &simulation.run(&mut AdaptiveLimit::new(bounds, 0, 0)));
+        print_row(
+            "  adaptive 4..1000",
+            &simulation.run(&mut AdaptiveLimit::new(bounds, 0, CoarseTime::ZERO)),
+        );
         for limit in [30, 60, 300, 1_000, u32::MAX] {
             let name = match limit {
                 u32::MAX => "  no bound".to_owned(),

@@ -1,4 +1,4 @@
-//! A client connection (HTTP/1): receives requests, passes them to the gateway, and writes the
+//! Client connections over HTTP/1 and HTTP/2: receive requests, pass them to the gateway, and write the
 //! responses.
 //!
 //! [`serve`] runs a connection from accept to close in one task, which also drives its requests, so
@@ -9,12 +9,11 @@
 //!
 //! - `connection.rs`: the life of a connection: receive, respond, drain, linger.
 //! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::transport::ClientStream).
-//! - `output.rs`: writes a response, with back-pressure; `body_wait.rs`: its deadlines and waits, shared with HTTP/2.
+//! - `output.rs`: writes a response, with back-pressure; its loop over the body also serves HTTP/2.
 //! - `tunnel.rs`: the bytes of another protocol, after an upgrade.
 //! - `handshake.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
 //! - `http2.rs`: an HTTP/2 connection.
 
-mod body_wait;
 mod handshake;
 mod http2;
 mod input;
@@ -37,20 +36,42 @@ use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
     connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell, Timeout},
-    gateway::{Gateway, Peer},
+    gateway::{Content, Gateway, Peer, Response},
     http1::HeadBounds,
     transport::{ReadBuffer, SharedSocket, Transport, read_buffer::poll_read, socket::yield_turn},
 };
 
-/// Longest unread body that is drained so that the connection can be reused, in bytes.
+/// Maximum length of an unread body that is drained so that the connection can be reused, in bytes.
 const MAX_DRAINED: u64 = 64 * 1024;
-/// Longest time to drain a body, in ms.
+/// Maximum time to drain a body, in ms.
 const DRAIN_TIMEOUT: u64 = 10_000;
-/// Longest time to read from a client that still sends after the last response, in ms.
+/// Maximum time to read from a client that still sends after the last response, in ms.
 const LINGER_TIMEOUT: u64 = 30_000;
 
-/// Most reads of such a client in one poll; then the task yields to others.
+/// Maximum number of reads from such a client in one poll. Then the task yields to others.
 const MAX_DISCARDS_PER_POLL: usize = 2;
+
+/// What a client connection begins with, in any protocol.
+pub struct ConnectionStart {
+    /// The client.
+    pub peer: Peer,
+    /// The coarse clock of the worker.
+    pub coarse_clock: CoarseClock,
+    /// When the connection was accepted: the deadline of the first head counts from then.
+    pub accepted_at: CoarseTime,
+    /// The bounds of request heads.
+    pub bounds: HeadBounds,
+    /// The most requests that it may carry; `None` is unlimited.
+    pub max_requests: Option<u32>,
+}
+
+impl ConnectionStart {
+    fn state(&self) -> StateCell {
+        let state = StateCell::new(self.coarse_clock.clone());
+        state.enter(ConnectionState::Head { since: self.accepted_at });
+        state
+    }
+}
 
 /// One client connection.
 pub struct Connection {
@@ -59,14 +80,14 @@ pub struct Connection {
     input: RefCell<Input>,
     peer: Peer,
     bounds: HeadBounds,
-    /// Requests that the connection may still carry; `None` is unlimited.
+    /// Number of requests that the connection may still carry; `None` is unlimited.
     requests_left: Cell<Option<u32>>,
-    /// Whether unread bytes are pending while a request is served. The runtime then does not wake
-    /// the task when the client closes, so the sweep has to.
+    /// True if unread bytes are pending while a request is served. The runtime then does not wake the task
+    /// when the client closes, so the sweep has to.
     has_unread: Cell<bool>,
 }
 
-/// What happens to a connection after a response.
+/// The fate of a connection after a response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Disposition {
     /// It receives the next request.
@@ -77,22 +98,13 @@ enum Disposition {
     Abort,
 }
 
-/// What the worker's sweep does to a connection, whatever its protocol.
+/// A connection, of any protocol, that the worker's sweep checks.
 pub trait Sweepable {
     /// Expires the deadlines that have passed at `now`.
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts);
 
-    /// Closes the connection as `mode` says.
+    /// Closes the connection at the time that `mode` sets.
     fn request_close(&self, mode: CloseMode);
-}
-
-/// Expires the deadline of `state` if it has passed.
-fn sweep_state(state: &StateCell, now: CoarseTime, timeouts: &ClientTimeouts) {
-    match state.get().overdue(now, timeouts) {
-        Some(timeout) => state.expire(timeout),
-        None if state.wakes_on_sweep() => state.wake(),
-        None => {}
-    }
 }
 
 impl Sweepable for Connection {
@@ -101,7 +113,7 @@ impl Sweepable for Connection {
         if self.has_unread.get() {
             self.state.wake();
         }
-        sweep_state(&self.state, now, timeouts);
+        self.state.sweep(now, timeouts);
     }
 
     fn request_close(&self, mode: CloseMode) {
@@ -119,7 +131,7 @@ pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
                 connection.socket.send_close_notify();
                 Disposition::Abort
             }
-            // Boxed, so that an idle connection does not carry a request's state.
+            // Boxed, so that an idle connection does not hold a request's state.
             received => {
                 let exchange = Box::pin(connection.clone().respond(gateway, received));
                 connection.while_open(exchange).await.unwrap_or(Disposition::Abort)
@@ -132,30 +144,17 @@ pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
 }
 
 impl Connection {
-    /// A connection over `transport`, of which `before` was read already. `coarse_clock` is the worker's,
-    /// in ms. `max_requests` is the most requests that it may carry; `None` is unlimited.
-    pub fn new(
-        transport: Transport,
-        before: ReadBuffer,
-        peer: Peer,
-        coarse_clock: CoarseClock,
-        bounds: HeadBounds,
-        max_requests: Option<u32>,
-    ) -> Rc<Self> {
+    /// A connection over `transport`, of which `before` was read already.
+    pub fn new(transport: Transport, before: ReadBuffer, start: ConnectionStart) -> Rc<Self> {
         Rc::new(Self {
             socket: SharedSocket::new(transport),
-            state: StateCell::new(coarse_clock),
+            state: start.state(),
             input: RefCell::new(Input::new(before)),
-            peer,
-            bounds,
-            requests_left: Cell::new(max_requests),
+            peer: start.peer,
+            bounds: start.bounds,
+            requests_left: Cell::new(start.max_requests),
             has_unread: Cell::new(false),
         })
-    }
-
-    /// Lets the deadline of the first head count from `accepted_at`.
-    pub fn continue_deadline(&self, accepted_at: CoarseTime) {
-        self.state.enter(ConnectionState::Head { since: accepted_at });
     }
 
     /// Registers the current task as the one that the sweep wakes.
@@ -177,7 +176,7 @@ impl Connection {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));
             }
-            // In a tunnel, the client may close one direction only.
+            // In a tunnel, the client may close only one direction.
             if let ConnectionState::Tunnel { .. } = self.state.get() {
                 return Poll::Pending;
             }
@@ -187,14 +186,14 @@ impl Connection {
         .await
     }
 
-    /// Whether the runtime has reported that the client closed the connection. Reads nothing.
+    /// True if the runtime has reported that the client closed the connection. Reads nothing.
     fn is_client_closed(&self, cx: &mut Context<'_>) -> bool {
         let readable = self.socket.poll_readable(cx);
         self.has_unread.set(readable);
         readable && self.socket.is_read_closed(cx)
     }
 
-    /// Passes what was received to the gateway, and writes the response.
+    /// Passes the received request to the gateway, and writes the response.
     async fn respond(self: Rc<Self>, gateway: &Gateway, received: ReceiveOutcome) -> Disposition {
         self.state.begin_request();
         let client = self.clone();
@@ -207,6 +206,24 @@ impl Connection {
             Disposition::Reuse => self.drain_body().await,
             disposition => disposition,
         }
+    }
+
+    /// Counts the request; returns whether another may follow on this connection.
+    fn keep_alive(&self, response: &Response) -> bool {
+        let requests_left = self.requests_left.get().map(|left| left.saturating_sub(1));
+        self.requests_left.set(requests_left);
+        let input = self.input.borrow();
+        let is_drainable = match input.unread_body_len() {
+            Some(unread) if unread <= MAX_DRAINED => true,
+            // The upstream is still reading the body.
+            _ => {
+                matches!(&response.content, Content::Stream(stream) if stream.is_sending_request())
+            }
+        };
+        response.request.is_persistent()
+            && is_drainable
+            && requests_left != Some(0)
+            && self.state.close_mode() == CloseMode::KeepOpen
     }
 
     /// Reads and discards the rest of the request's body, if it is at most [`MAX_DRAINED`] long.
@@ -236,8 +253,8 @@ impl Connection {
     }
 }
 
-/// Shuts down the write side and discards what the client still sends (RFC 9112, 9.6), at most `max` bytes: a
-/// close with unread bytes resets the connection, and the client could lose the response.
+/// Shuts down the write side and discards at most `max` bytes that the client still sends (RFC 9112, 9.6). A
+/// close with unread bytes would reset the connection, and the client could lose the response.
 async fn linger(socket: &SharedSocket, state: &StateCell, max: u64) {
     socket.shutdown();
     let deadline = state.now() + LINGER_TIMEOUT;

@@ -5,8 +5,8 @@
 //!
 //! - A token (a keyed 64-bit hash) stays active for the configured memory after its last good response.
 //! - A request neither waits nor locks for the decision.
-//! - The RAM used is bounded: Bloom filters of a size computed from the configuration, which grow up to a
-//!   configured maximum when more tokens come.
+//! - Memory is bounded: the size of the Bloom filters is computed from the configuration, and they grow up to
+//!   a configured maximum if there are more tokens.
 //! - At capacity, the configured share of unknown tokens is mistaken for active ones (false positives). The
 //!   share is measured.
 //! - While a gateway may have lost activity (filters not loaded, unreadable values, a stepped clock), it
@@ -15,14 +15,14 @@
 //!
 //! # Which file does what
 //!
-//! | module | purpose |
+//! | file | content |
 //! |---|---|
 //! | `gate` | the decision of a worker, and the recording of responses |
 //! | [`filter`] | rotating Bloom filters, lock-free for readers and recorders |
 //! | [`geometry`] | sizes of the filters for a capacity and a false-positive rate |
-//! | [`growth`], `live_filters` | when the filters change their size; the filters during a change |
+//! | [`growth`], `live_filters` | the decision to resize the filters; the filters during a change |
 //! | [`estimate`] | the number of active users and the false-positive rate, from the fill of the filters |
-//! | [`mode`] | thresholds with hysteresis: when to throttle |
+//! | [`mode`] | the decision to throttle: thresholds with hysteresis |
 //! | `ticker` | the control loop: rotate, synchronize, estimate, decide, once a second |
 //! | [`sync`], [`payload`] | sharing filters between gateways: protocol, wire format |
 //! | [`redis`] | the shared filters in Redis |
@@ -35,11 +35,12 @@
 //!
 //! ```
 //! use tidegate::{
+//!     clock::StoreTime,
 //!     secret::SharedSecret,
 //!     throttle::{Filter, Geometry, HashKeys, geometry::Sizing},
 //! };
 //!
-//! let now = 1_700_000_000_000;
+//! let now = StoreTime::from_unix_ms(1_700_000_000_000);
 //! let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
 //! let hash_keys = HashKeys::of(&SharedSecret::from_namespace("example"));
 //! let filter = Filter::new(Geometry::new(&sizing)?, hash_keys, now);
@@ -78,27 +79,27 @@ use smallvec::SmallVec;
 
 use self::{
     estimate::Estimate,
-    geometry::{Millis, Sizing},
+    geometry::Sizing,
     live_filters::LiveFilters,
     mode::{Mode, Watermarks},
     rejected::RejectedTokens,
 };
 pub use self::{
     filter::Filter,
-    gate::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason},
+    gate::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, GateCaller},
     geometry::Geometry,
     hash_keys::HashKeys,
 };
 
-use crate::secret::SharedSecret;
+use crate::{clock::StoreTime, secret::SharedSecret};
 
-/// The policy name of the throttle in rate-limit headers, where a limit has its own name.
+/// The throttle's policy name in rate-limit headers, which show a limit's own name.
 pub const POLICY: &str = "active-users";
 
-/// The capacity is exceeded from this many times the configured false-positive rate on.
+/// Multiple of the configured false-positive rate from which the capacity counts as exceeded.
 const EXCEEDED_FROM: f64 = 2.0;
 
-/// The capacity is not exceeded any more below this many times the configured false-positive rate.
+/// Multiple of the configured false-positive rate below which the capacity no longer counts as exceeded.
 const WITHIN_BELOW: f64 = 1.5;
 
 /// The compiled `throttle` section of the configuration.
@@ -112,14 +113,14 @@ pub struct ThrottleSettings {
     pub forget_status: SmallVec<[u16; 4]>,
     /// The capacity, accuracy and memory that the filters are sized for.
     pub sizing: Sizing,
-    /// The resulting sizes at the start. Only a restart changes them.
+    /// The resulting sizes at startup. Only a restart changes them.
     pub geometry: Geometry,
-    /// Maximum memory of the filters when they have grown, in bytes.
+    /// Maximum memory of grown filters, in bytes.
     pub max_memory: u64,
 }
 
 impl ThrottleSettings {
-    /// The largest growth that `max_memory` allows.
+    /// The maximum growth that `max_memory` allows.
     pub fn max_growth(&self) -> u32 {
         self.geometry.max_growth(self.max_memory)
     }
@@ -132,17 +133,17 @@ impl ThrottleSettings {
     }
 }
 
-/// Whether the tokens fit into the filters, with hysteresis.
+/// The fit of the tokens into the filters, with hysteresis.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CapacityState {
-    /// About as many unknown tokens as configured pass as active.
+    /// The measured false-positive rate is about the configured one.
     Within,
-    /// More than twice as many do.
+    /// The measured rate was at least twice the configured one.
     Exceeded,
 }
 
 impl CapacityState {
-    /// The state after a tick that measured this many times the configured false-positive rate.
+    /// The state after a tick that measured `times` the configured false-positive rate.
     fn next(self, times: f64) -> Self {
         let bound = match self {
             Self::Within => EXCEEDED_FROM,
@@ -157,31 +158,30 @@ impl CapacityState {
 pub struct ThrottleStatus {
     /// The mode in force, set by the configuration or the operator.
     pub mode: Mode,
-    /// Whether the number of active users requires throttling in mode `auto`, with hysteresis.
+    /// True if the number of active users requires throttling in mode `auto`, with hysteresis.
     pub over_threshold: bool,
     /// The estimated number of active users.
     pub estimate: Estimate,
-    /// Whether the shared filters were loaded; always true without a shared store.
+    /// True once the shared filters were loaded, and always without a shared store.
     pub loaded: bool,
-    /// Whether the filters hold all activity of the configured memory. If not, no request is denied.
+    /// True if the filters hold all activity of the configured memory. Otherwise no request is denied.
     pub complete: bool,
-    /// The earliest time at which an unknown token may be admitted, in ms since the epoch by the
-    /// filters' clock.
-    pub retry_at: Millis,
+    /// The earliest time at which an unknown token may be admitted, by the filters' clock.
+    pub retry_at: StoreTime,
     /// The filters' clock minus this machine's, in ms. The filters use Redis' clock if there is one.
     pub clock_offset: i64,
     /// Number of ticks since the start.
     pub ticks: u64,
     /// The share of unknown tokens that pass as active, measured from the fill of the filters.
     pub false_positive: f64,
-    /// Whether that is twice the configured rate or more.
+    /// The comparison of that share with the configured rate.
     pub capacity: CapacityState,
     /// Memory of the filters, in bytes.
     pub memory_bytes: u64,
 }
 
 impl ThrottleStatus {
-    /// Whether unknown tokens are denied.
+    /// True if unknown tokens are denied.
     pub fn is_throttling(&self) -> bool {
         let is_wanted = match self.mode {
             Mode::Auto => self.over_threshold,
@@ -190,6 +190,15 @@ impl ThrottleStatus {
         };
         is_wanted && self.loaded && self.complete
     }
+}
+
+/// Who has the filters of a throttle.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FilterSharing {
+    /// This gateway alone.
+    Local,
+    /// All gateways of one store, which exchange them.
+    Shared,
 }
 
 /// The throttle of a process.
@@ -207,21 +216,22 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A throttle without active users at `now`, in ms since the epoch. If `shared`, it denies no request
-    /// until the filters shared with the other gateways, which have the same `secret`, are loaded.
+    /// A throttle without active users at `now`. With shared filters it denies no request until those of the
+    /// other gateways, which have the same `secret`, are loaded.
     pub fn new(
         settings: ThrottleSettings,
         secret: &SharedSecret,
-        shared: bool,
-        now: Millis,
+        sharing: FilterSharing,
+        now: StoreTime,
     ) -> Arc<Self> {
+        let is_local = sharing == FilterSharing::Local;
         let filter = Filter::new(settings.geometry, HashKeys::of(secret), now);
         let status = ThrottleStatus {
             mode: settings.mode,
             over_threshold: false,
             estimate: Estimate { tokens: 0, error: 0, saturated: false },
-            loaded: !shared,
-            complete: !shared,
+            loaded: is_local,
+            complete: is_local,
             retry_at: now,
             clock_offset: 0,
             ticks: 0,
@@ -250,7 +260,7 @@ impl Throttle {
         **self.status.load()
     }
 
-    /// Whether workers deny inactive users. [`Self::status`] changes first, because a denial needs its
+    /// True if workers deny inactive users. [`Self::status`] changes first, because a denial needs its
     /// figures.
     pub fn is_throttling(&self) -> bool {
         self.throttling.load(Ordering::Relaxed)
@@ -278,7 +288,7 @@ impl Throttle {
         self.publish(|status| status.mode = mode);
     }
 
-    /// Logs that the filters exceed their capacity, or do so no more.
+    /// Logs that the filters exceed their capacity, or no longer do.
     fn log_capacity(&self, status: &ThrottleStatus) {
         let settings = self.settings.load();
         let (measured, configured) = (status.false_positive, settings.sizing.false_positive);
@@ -333,8 +343,10 @@ mod tests {
 
     use super::*;
 
+    const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
+
     /// A throttle that starts above 10 active users, for the tests of this module.
-    pub(super) fn throttle(shared: bool, now: Millis) -> Arc<Throttle> {
+    pub(super) fn throttle(sharing: FilterSharing, now: StoreTime) -> Arc<Throttle> {
         let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },
@@ -344,20 +356,20 @@ mod tests {
             geometry: Geometry::new(&sizing).unwrap(),
             max_memory: 0,
         };
-        Throttle::new(settings, &SharedSecret::from_namespace("test"), shared, now)
+        Throttle::new(settings, &SharedSecret::from_namespace("test"), sharing, now)
     }
 
-    /// A client that has the key of the token hash can choose tokens whose hashes agree in some bits.
+    /// A client that knows the key of the token hash can choose tokens whose hashes agree in some bits.
     #[test]
     fn chosen_tokens_evict_no_rejected_token() {
-        let throttle = throttle(false, 1_700_000_000_000);
+        let throttle = throttle(FilterSharing::Local, NOW);
         let (gate, settings) = (throttle.gate(), throttle.settings());
         throttle.set_mode(Mode::On);
         for n in 0..100_u64 {
             gate.record_response(n << 14, 401, &settings);
         }
         let rejected = (0..100_u64).filter(|n| {
-            let admission = gate.admit(n << 14, true, || 1_700_000_000_000);
+            let admission = gate.admit(GateCaller::Token(n << 14), || NOW);
             admission.is_err_and(|denied| denied.reason == DenyReason::Rejected)
         });
         let rejected = rejected.count();
@@ -366,7 +378,7 @@ mod tests {
 
     #[test]
     fn concurrent_changes_leave_status_and_flag_equal() {
-        let throttle = throttle(false, 1_700_000_000_000);
+        let throttle = throttle(FilterSharing::Local, NOW);
         let barrier = std::sync::Barrier::new(2);
         let rounds = |mode: Mode| {
             let mut stale = 0;

@@ -24,20 +24,28 @@ pub(super) struct Node {
     pub(super) id: usize,
     pub(super) location: Location,
     pub(super) kind: NodeKind,
-    /// Number of values in the subtree, this one and aliases included.
+    /// Number of values in the subtree, including this one and aliases.
     size: usize,
-    /// Number of levels of the subtree, this one and aliases included.
+    /// Number of levels of the subtree, including this one and aliases.
     height: usize,
+}
+
+/// How a scalar is written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum ScalarForm {
+    /// Without quotes.
+    Plain,
+    /// Quoted, or as a block: never a number, a boolean or null.
+    Quoted,
 }
 
 #[derive(Debug)]
 pub(super) enum NodeKind {
     Scalar {
         text: String,
-        /// False for quoted and block text, which is never a number, a boolean or null.
-        plain: bool,
-        /// The text as written, if it has references to environment variables: `text` may be a number or a
-        /// boolean then, and is in no message.
+        form: ScalarForm,
+        /// The text as written, if it has references to environment variables. `text` may then be a number or
+        /// a boolean, and no message shows it.
         written: Option<String>,
     },
     List(Vec<Arc<Node>>),
@@ -60,13 +68,13 @@ impl Node {
     }
 
     pub(super) fn is_null(&self) -> bool {
-        matches!(&self.kind, NodeKind::Scalar { text, plain: true, written: None }
+        matches!(&self.kind, NodeKind::Scalar { text, form: ScalarForm::Plain, written: None }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// True if there is no value at all, as in a section whose lines are all commented out.
     pub(super) fn is_empty(&self) -> bool {
-        matches!(&self.kind, NodeKind::Scalar { text, plain: true, written: None } if text.is_empty())
+        matches!(&self.kind, NodeKind::Scalar { text, form: ScalarForm::Plain, written: None } if text.is_empty())
     }
 
     /// The text as written, if it has references to environment variables.
@@ -77,18 +85,18 @@ impl Node {
         }
     }
 
-    /// The same place in the file with the scalar `text`.
+    /// The node with its value replaced by the scalar `text`.
     pub(super) fn with_text(&self, text: &str) -> Self {
         let written = self.written().map(str::to_owned);
-        let kind = NodeKind::Scalar { text: text.to_owned(), plain: true, written };
+        let kind = NodeKind::Scalar { text: text.to_owned(), form: ScalarForm::Plain, written };
         let Self { id, location, size, height, .. } = *self;
         Self { id, location, kind, size, height }
     }
 }
 
 impl NodeKind {
-    fn scalar(text: String, plain: bool) -> Self {
-        Self::Scalar { text, plain, written: None }
+    fn scalar(text: String, form: ScalarForm) -> Self {
+        Self::Scalar { text, form, written: None }
     }
 }
 
@@ -154,7 +162,7 @@ fn span_location(span: Span) -> Location {
     location(span.start, width)
 }
 
-/// The text without passwords, truncated to 60 characters, to be quoted in a fault.
+/// The text as a fault quotes it: without passwords, truncated to 60 characters.
 pub(super) fn quote_value(text: &str) -> Cow<'_, str> {
     const MAX: usize = 60;
     let text = redact_url_credentials(text);

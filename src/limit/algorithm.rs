@@ -1,7 +1,7 @@
-//! The algorithms, and what the gateway must know of each.
+//! The algorithms, and the questions that each answers for the gateway.
 //!
-//! Each question is a method with a full `match`: a new algorithm does not compile until it answers all of
-//! them. So code outside of this room asks a question instead of comparing algorithms.
+//! Each question is a method with a full `match`, so a new algorithm does not compile until it answers all of
+//! them. Code outside of this module therefore asks a question instead of comparing algorithms.
 
 /// The algorithm of a limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -63,8 +63,8 @@ impl Algorithm {
         }
     }
 
-    /// True if a charge is a slot, a point in time. Two slots of one ms are not one slot of twice the cost,
-    /// and the order of their refunds matters.
+    /// True if a charge is a slot, a point in time. Two slots in the same ms differ from one slot of twice
+    /// the cost, and the order of their refunds matters.
     pub fn takes_slot(self) -> bool {
         match self {
             Self::LeakyBucket => true,
@@ -76,7 +76,7 @@ impl Algorithm {
         }
     }
 
-    /// True if a charge blocks other requests until it is refunded or its request ends: then it must not
+    /// True if a charge blocks other requests until it is refunded or its request ends, so that it must not
     /// outlive its request.
     pub fn blocks_others(self) -> bool {
         self.holds_permit() || self.takes_slot()
@@ -95,8 +95,8 @@ impl Algorithm {
         }
     }
 
-    /// True if what remains after an admission, and the time of a retry, can be predicted: then responses show
-    /// them. When a request in flight ends is unknown.
+    /// True if the units that remain after an admission and the time of a retry can be predicted, so that
+    /// responses show them. The end of a request in flight is unpredictable.
     pub fn is_predictable(self) -> bool {
         match self {
             Self::SlidingWindow

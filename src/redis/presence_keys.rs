@@ -2,14 +2,14 @@
 
 use super::script;
 
-/// How long a gateway counts as alive after a report, in ms. Reports are made once a second.
+/// Time for which a gateway counts as alive after a report, in ms. Reports are sent once a second.
 pub(super) const REPORT_LIFETIME: u64 = 5_000;
 
-/// How long the deletion of a record is kept for other gateways, in ms: longer than a gateway counts as
+/// Time for which the deletion of a record is kept for other gateways, in ms: longer than a gateway counts as
 /// alive without a report.
 pub(super) const DELETION_LIFETIME: u64 = 2 * REPORT_LIFETIME;
 
-/// The keys of one namespace that are not records.
+/// The keys of one namespace, other than records.
 pub(super) struct PresenceKeys {
     gateways: String,
     resets: String,
@@ -18,8 +18,17 @@ pub(super) struct PresenceKeys {
 }
 
 impl PresenceKeys {
-    pub(super) fn new(namespace: &str, is_cluster: bool) -> Self {
-        let prefix = if is_cluster { format!("{{{namespace}}}") } else { namespace.to_owned() };
+    /// The keys of `namespace`.
+    pub(super) fn new(namespace: &str) -> Self {
+        Self::with_prefix(namespace, namespace)
+    }
+
+    /// The keys of `namespace` in a Cluster, with a hash tag.
+    pub(super) fn in_cluster(namespace: &str) -> Self {
+        Self::with_prefix(namespace, &format!("{{{namespace}}}"))
+    }
+
+    fn with_prefix(namespace: &str, prefix: &str) -> Self {
         Self {
             gateways: format!("{prefix}:gateways"),
             resets: format!("{prefix}:resets"),

@@ -1,4 +1,4 @@
-//! Checks `listen` and `admin`, and compiles how client connections begin, and their bounds.
+//! Checks `listen` and `admin`, and compiles the rules and bounds of client connections.
 
 use std::sync::Arc;
 
@@ -8,7 +8,11 @@ use crate::config::{
     AdminAddress, CertificateFiles, Config, Http, ListenAddress, Listener, RedirectHttps, Tls,
 };
 use crate::identity::TrustedProxies;
-use crate::tls::{Certificate, ServerNames, TlsError, server::ServerName};
+use crate::route::normalize::Slashes;
+use crate::tls::{
+    Certificate, ServerNames, TlsError,
+    server::{OfferedProtocols, ServerName},
+};
 use crate::{connection_state::ClientTimeouts, http1::HeadBounds};
 
 pub(super) fn check(root: &Section<'_>, config: &Config) {
@@ -21,7 +25,8 @@ pub(super) fn check(root: &Section<'_>, config: &Config) {
     }
     if let Some(admin) = &config.admin {
         let what = format!("`{}`, which is also in `listen`", admin.address);
-        let is_taken = admin.address.tcp().is_some_and(|own| is_taken(root, &config.listen, own));
+        let is_taken =
+            admin.address.tcp().is_some_and(|address| is_taken(root, &config.listen, address));
         root.at("admin").at("address").ensure(!is_taken, &what, "an address of its own");
         let what = format!("`{}` is not on loopback, and `admin.token` is missing", admin.address);
         let expected = "a loopback address such as 127.0.0.1:9900, or a token: write `token: file:PATH` \
@@ -36,13 +41,13 @@ pub(super) fn check(root: &Section<'_>, config: &Config) {
     }
 }
 
-/// The certificates of the admin listener; `None` in clear.
+/// The certificates of the admin listener; `None` without TLS.
 pub(super) fn admin_tls(root: &Section<'_>, config: &Config) -> Option<Arc<ServerNames>> {
     let tls = config.admin.as_ref()?.tls.as_ref()?;
-    certificates(&root.at("admin"), tls, false)
+    certificates(&root.at("admin"), tls, OfferedProtocols::Http1)
 }
 
-/// True if one of `listeners` has the address. Their indices must be those of `listen`. Port 0 is never
+/// True if one of `listeners` has the address. Their indices must be the same as in `listen`. Port 0 is never
 /// taken: it binds a different free port each time.
 fn is_taken(root: &Section<'_>, listeners: &[Listener], address: ListenAddress) -> bool {
     let mut listeners = listeners.iter().enumerate();
@@ -52,7 +57,7 @@ fn is_taken(root: &Section<'_>, listeners: &[Listener], address: ListenAddress) 
     })
 }
 
-/// Compiles how connections of each listener begin.
+/// Compiles the rules for new connections of each listener.
 pub(super) fn listeners(root: &Section<'_>, config: &Config) -> Vec<Arc<ListenerRules>> {
     let tls_port = config.listen.iter().find(|listener| listener.tls.is_some());
     let tls_port = tls_port.map(|listener| listener.address.0.port());
@@ -63,12 +68,12 @@ pub(super) fn listeners(root: &Section<'_>, config: &Config) -> Vec<Arc<Listener
     rules
 }
 
-/// Reports redirects to `https://` at a port of this gateway that is in clear: handshakes fail there, or the
-/// redirects lead in a circle.
+/// Reports redirects to `https://` at a port of this gateway without TLS: handshakes fail there, or redirects
+/// form a loop.
 fn check_redirects(root: &Section<'_>, config: &Config, rules: &[Arc<ListenerRules>]) {
     let has_port = |index: usize, port: u16| config.listen[index].address.0.port() == port;
-    for (index, own) in rules.iter().enumerate() {
-        let Some(port) = own.redirect_https else { continue };
+    for (index, listener) in rules.iter().enumerate() {
+        let Some(port) = listener.redirect_https else { continue };
         let is_written = matches!(config.listen[index].redirect_https, RedirectHttps::Port(_));
         let has_tls = |other: usize| has_port(other, port) && config.listen[other].tls.is_some();
         if !is_written || (0..rules.len()).any(has_tls) {
@@ -89,7 +94,7 @@ fn check_redirects(root: &Section<'_>, config: &Config, rules: &[Arc<ListenerRul
     }
 }
 
-/// True if the redirects from the listener `start` lead to it again.
+/// True if the redirects from the listener `start` lead back to it.
 fn leads_back(config: &Config, rules: &[Arc<ListenerRules>], start: usize) -> bool {
     let mut at = start;
     for _ in 0..rules.len() {
@@ -114,7 +119,8 @@ fn rules(
 ) -> ListenerRules {
     let section = root.at("listen").index(index);
     let http2 = listener.http2.unwrap_or(listener.tls.is_some());
-    let tls = listener.tls.as_ref().and_then(|tls| certificates(&section, tls, http2));
+    let offered = if http2 { OfferedProtocols::Http2AndHttp1 } else { OfferedProtocols::Http1 };
+    let tls = listener.tls.as_ref().and_then(|tls| certificates(&section, tls, offered));
     let redirect = section.at("redirect_https");
     let redirects = listener.redirect_https != RedirectHttps::Off;
     if redirects && listener.tls.is_some() {
@@ -145,16 +151,20 @@ fn rules(
 }
 
 /// Reads the certificates of the listener at `section`.
-fn certificates(section: &Section<'_>, tls: &Tls, http2: bool) -> Option<Arc<ServerNames>> {
+fn certificates(
+    section: &Section<'_>,
+    tls: &Tls,
+    offered: OfferedProtocols,
+) -> Option<Arc<ServerNames>> {
     let section = section.at("tls").at("certificates");
     section.ensure(!tls.certificates.is_empty(), "no certificate", "at least one certificate");
-    server_names(&section, &tls.certificates, http2)
+    server_names(&section, &tls.certificates, offered)
 }
 
 fn server_names(
     section: &Section<'_>,
     files: &[CertificateFiles],
-    http2: bool,
+    offered: OfferedProtocols,
 ) -> Option<Arc<ServerNames>> {
     let mut entries = Vec::new();
     for (index, files) in files.iter().enumerate() {
@@ -163,7 +173,7 @@ fn server_names(
             continue;
         }
         let name = Certificate::load(&files.cert, &files.key).and_then(|certificate| {
-            ServerName::new(certificate, files.client_ca.as_deref(), http2)
+            ServerName::new(certificate, files.client_ca.as_deref(), offered)
         });
         match name {
             Ok(name) => entries.push(Arc::new(name)),
@@ -196,6 +206,11 @@ pub(super) fn tls_fault(section: &Section<'_>, error: &TlsError) {
     section.fault(error.to_string(), error.expected());
 }
 
+/// What becomes of `//` in paths.
+pub(super) fn slashes(http: &Http) -> Slashes {
+    if http.merge_slashes { Slashes::Merge } else { Slashes::Keep }
+}
+
 /// Compiles the bounds of client connections.
 pub(super) fn http_rules(http: &Http) -> HttpRules {
     HttpRules {
@@ -209,6 +224,6 @@ pub(super) fn http_rules(http: &Http) -> HttpRules {
         max_connections_per_client: http.max_connections_per_client.0,
         max_requests_per_client: http.max_requests_per_client.0,
         max_requests_per_connection: http.max_requests_per_connection.0,
-        merge_slashes: http.merge_slashes,
+        slashes: slashes(http),
     }
 }

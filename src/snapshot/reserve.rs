@@ -1,16 +1,16 @@
-//! Leases: which limits may lease units from Redis, and how many at a time.
+//! Compiles `reserve`: the number of units that a limit leases from Redis at a time.
 
 use super::algorithm;
 use super::section::Section;
 use crate::config;
 use crate::limit::{LeaseSize, MAX_LEASED_UNITS};
 
-/// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `shared` is true if
-/// the counters are in Redis.
+/// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `redis` has the
+/// counters, if it is some.
 pub(super) fn compile(
     section: &Section<'_>,
     limit: &config::LimitConfig,
-    shared: bool,
+    redis: Option<&config::Redis>,
 ) -> LeaseSize {
     let at = section.at("reserve");
     if limit.reserve == config::Reserve::Off {
@@ -34,7 +34,7 @@ pub(super) fn compile(
         at.fault(what, "off, or a cost that is known on admission");
         return LeaseSize::Off;
     }
-    if !shared {
+    if redis.is_none() {
         let what = format!("`{}`, though the counters are in this process", limit.reserve);
         at.note(what, "`store.redis`, or no `reserve`");
     }
@@ -50,7 +50,7 @@ pub(super) fn compile(
     }
 }
 
-/// Why the algorithm does not allow leases.
+/// The reason why the algorithm does not allow leases, as a relative clause.
 fn reason(limit: &config::LimitConfig) -> &'static str {
     match limit.algorithm {
         config::Algorithm::SlidingLog => "which stores the exact time of every charge",

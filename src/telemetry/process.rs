@@ -17,7 +17,7 @@ use tracing_subscriber::{
 use super::{
     queue::{LogQueue, LogThread},
     sink::{Destination, FileSink},
-    style::LogStyle,
+    style::{Colours, LogStyle},
 };
 
 /// Maximum size of the queue, in bytes.
@@ -133,8 +133,8 @@ fn subscribe(
             events.try_init().ok()?;
             Some(Box::new(move |filter| handle.reload(filter).is_ok()))
         }
-        LogStyle::Text { is_coloured } => {
-            let events = events.with_ansi(is_coloured);
+        LogStyle::Text { colours } => {
+            let events = events.with_ansi(colours == Colours::On);
             let events = events.with_env_filter(filter).with_filter_reloading();
             let handle = events.reload_handle();
             events.try_init().ok()?;
@@ -206,8 +206,8 @@ mod tests {
             ("off", "rustls=off,h2=off,off"),
         ] {
             let filter = parse_filter(text).unwrap().to_string();
-            let own = filter.split(',').filter(|one| !one.starts_with("hickory"));
-            assert_eq!(own.collect::<Vec<_>>().join(","), shown);
+            let others = filter.split(',').filter(|part| !part.starts_with("hickory"));
+            assert_eq!(others.collect::<Vec<_>>().join(","), shown);
             assert_eq!(filter.matches("hickory").count(), 3);
         }
         for text in ["tidegate=loud", "verbose", "warning", "info,loud", ""] {

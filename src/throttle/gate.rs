@@ -5,17 +5,15 @@ use std::{cell::RefCell, sync::Arc, sync::atomic::Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 
-use super::{
-    Throttle, ThrottleSettings, geometry::Millis, live_filters::LiveFilters, recent::RecentTokens,
-};
-use crate::{mix::local_token, secret::KeySecret};
+use super::{Throttle, ThrottleSettings, live_filters::LiveFilters, recent::RecentTokens};
+use crate::{clock::StoreTime, mix::local_token, secret::KeySecret};
 
 /// The status for an invalid token. The other statuses in `forget_status` may mean that a valid token lacks
 /// a permission.
 const UNAUTHORIZED: u16 = 401;
 
-/// A token stays rejected in the minute of its 401 and this many minutes after it. Few, because an active
-/// user with one stray 401 is denied for as long.
+/// Number of minutes after the minute of its 401 for which a token stays rejected. It is small, because an
+/// active user with one stray 401 is denied for as long.
 const REJECTED_MINUTES: u64 = 1;
 
 /// Retry times are spread over the memory divided by this, within [`MIN_RETRY_SPREAD`] and
@@ -23,47 +21,56 @@ const REJECTED_MINUTES: u64 = 1;
 const RETRY_SPREAD_DIVISOR: u64 = 10;
 
 /// Minimum spread of retry times, in ms.
-const MIN_RETRY_SPREAD: Millis = 30_000;
+const MIN_RETRY_SPREAD: u64 = 30_000;
 
 /// Maximum spread of retry times, in ms.
-const MAX_RETRY_SPREAD: Millis = 300_000;
+const MAX_RETRY_SPREAD: u64 = 300_000;
 
-/// Why a caller is admitted.
+/// The reason why a caller is admitted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AdmitReason {
     /// The throttle is not throttling.
     NotThrottling,
-    /// Its token is active.
+    /// The caller's token is active.
     Active,
 }
 
-/// Why a caller is denied.
+/// The reason why a caller is denied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DenyReason {
-    /// Its token is not active.
+    /// The caller's token is not active.
     Unknown,
     /// The request has no token.
     Missing,
-    /// Its token was answered with 401 recently.
+    /// An upstream answered the caller's token with 401 recently.
     Rejected,
+}
+
+/// Who sent a request, as the gate distinguishes callers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum GateCaller {
+    /// The owner of a token, by its keyed hash.
+    Token(u64),
+    /// A client without a token, by the keyed hash of its address.
+    Address(u64),
 }
 
 /// A denial, with the values for the response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AdmissionDenied {
-    /// Why the caller is denied.
+    /// The reason for the denial.
     pub reason: DenyReason,
     /// The configured maximum number of active users.
     pub max_active: u64,
     /// The estimated number of active users, reported as at least `max_active`.
     pub active: u64,
-    /// How long a token stays active after its last good response, in ms.
-    pub memory: Millis,
-    /// The current time in ms since the epoch, by the same clock as `reset_at`.
-    pub now: Millis,
-    /// When the caller may be admitted, in ms since the epoch. It differs between callers, to avoid a
-    /// thundering herd, and is stable for one caller.
-    pub reset_at: Millis,
+    /// Time for which a token stays active after its last good response, in ms.
+    pub memory: u64,
+    /// The current time, by the same clock as `reset_at`.
+    pub now: StoreTime,
+    /// The time at which the caller may be admitted. It differs between callers, to
+    /// avoid a thundering herd, and is stable for one caller.
+    pub reset_at: StoreTime,
 }
 
 /// The admission gate of one worker.
@@ -84,30 +91,30 @@ impl AdmissionGate {
         self.filter.borrow_mut().load().current.hash_keys().token_secret
     }
 
-    /// Decides whether a caller is admitted. `caller` is the keyed hash of the token or, without a token,
-    /// of the client address. `now` returns ms since the epoch by the gateway's clock; it is called only
-    /// for a denial.
+    /// Decides whether a caller is admitted. `now` reads the gateway's clock; it is called only for a denial.
     ///
     /// # Errors
     ///
     /// [`AdmissionDenied`] while the throttle is throttling and the caller is not active.
     pub fn admit(
         &self,
-        caller: u64,
-        has_token: bool,
-        now: impl FnOnce() -> Millis,
+        caller: GateCaller,
+        now: impl FnOnce() -> StoreTime,
     ) -> Result<AdmitReason, Box<AdmissionDenied>> {
         if !self.throttle.throttling.load(Ordering::Relaxed) {
             return Ok(AdmitReason::NotThrottling);
         }
-        let reason = if has_token { self.deny_reason(caller) } else { Some(DenyReason::Missing) };
-        match reason {
-            None => Ok(AdmitReason::Active),
-            Some(reason) => Err(Box::new(self.deny(reason, caller, now()))),
-        }
+        let (reason, hash) = match caller {
+            GateCaller::Address(hash) => (DenyReason::Missing, hash),
+            GateCaller::Token(hash) => match self.deny_reason(hash) {
+                None => return Ok(AdmitReason::Active),
+                Some(reason) => (reason, hash),
+            },
+        };
+        Err(Box::new(self.deny(reason, hash, now())))
     }
 
-    /// Why `token` is denied; `None` if it is active.
+    /// The reason to deny `token`; `None` if it is active.
     fn deny_reason(&self, token: u64) -> Option<DenyReason> {
         if self.is_rejected(token) {
             return Some(DenyReason::Rejected);
@@ -115,7 +122,7 @@ impl AdmissionGate {
         if self.is_active(token) { None } else { Some(DenyReason::Unknown) }
     }
 
-    /// Whether an upstream answered `token` with 401 recently.
+    /// True if an upstream answered `token` with 401 recently.
     fn is_rejected(&self, token: u64) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
@@ -123,7 +130,7 @@ impl AdmissionGate {
         self.throttle.rejected.contains(local_token(token), minute, REJECTED_MINUTES)
     }
 
-    /// Whether `token` is active: recorded in a live generation.
+    /// True if `token` is active: recorded in a live generation.
     pub fn is_active(&self, token: u64) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
@@ -131,7 +138,7 @@ impl AdmissionGate {
     }
 
     #[cold]
-    fn deny(&self, reason: DenyReason, caller: u64, now: Millis) -> AdmissionDenied {
+    fn deny(&self, reason: DenyReason, caller: u64, now: StoreTime) -> AdmissionDenied {
         let (status, settings) = (self.throttle.status.load(), self.throttle.settings.load());
         let memory = settings.sizing.memory;
         let spread = (memory / RETRY_SPREAD_DIVISOR).clamp(MIN_RETRY_SPREAD, MAX_RETRY_SPREAD);
@@ -148,8 +155,8 @@ impl AdmissionGate {
     }
 
     /// Records `token` as active after an upstream's response, unless its `status` is in the settings'
-    /// `forget_status`; a 401 in that list records `token` as rejected instead. Returns whether the token
-    /// was recorded as active and is new in the current generation.
+    /// `forget_status`; a 401 in that list records `token` as rejected instead. True if the token was
+    /// recorded as active and is new in the current generation.
     pub fn record_response(&self, token: u64, status: u16, settings: &ThrottleSettings) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();

@@ -17,7 +17,7 @@ use rustls::{
 use super::{ALPN_HTTP1, ALPN_HTTP2, Certificate, TlsError, TlsFile, file::shown, pem, provider};
 
 /// The indexes of certificates, by name.
-type Names = HashMap<Box<str>, usize, RandomState>;
+type IndexByName = HashMap<Box<str>, usize, RandomState>;
 
 /// The certificates of a listener, by the host name in the client's handshake.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub struct ServerNames {
     /// At least one. The first is used for clients that name no host, or an unknown one.
     entries: Box<[Arc<ServerName>]>,
     /// The indexes of exact names.
-    exact: Names,
+    exact: IndexByName,
     /// The indexes of wildcards, without `*.`.
-    wildcards: Names,
+    wildcards: IndexByName,
     /// True if some names require a client certificate.
     has_client_auth: bool,
 }
@@ -72,6 +72,15 @@ impl SelectedName {
     }
 }
 
+/// The protocols that a listener offers in its handshakes (ALPN).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OfferedProtocols {
+    /// HTTP/1.1 alone.
+    Http1,
+    /// HTTP/2, and HTTP/1.1 for clients without it.
+    Http2AndHttp1,
+}
+
 impl ServerName {
     /// Builds the rules of handshakes with `certificate`. With `client_ca`, clients need a certificate from an
     /// authority in that file.
@@ -82,7 +91,7 @@ impl ServerName {
     pub fn new(
         certificate: Certificate,
         client_ca: Option<&Path>,
-        http2: bool,
+        offered: OfferedProtocols,
     ) -> Result<Self, TlsError> {
         if !certificate.names_a_host() {
             return Err(TlsError::Nameless { path: shown(certificate.files[0].path()) });
@@ -116,7 +125,10 @@ impl ServerName {
                 config
             }
         };
-        let offered = if http2 { &[ALPN_HTTP2, ALPN_HTTP1][..] } else { &[ALPN_HTTP1] };
+        let offered = match offered {
+            OfferedProtocols::Http1 => &[ALPN_HTTP1][..],
+            OfferedProtocols::Http2AndHttp1 => &[ALPN_HTTP2, ALPN_HTTP1],
+        };
         config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(Self { certificate, config: Arc::new(config), client_ca: client_ca_file })
     }
@@ -134,7 +146,7 @@ impl ServerNames {
     ///
     /// Two certificates have one name, which is returned with their indexes: the selection would be arbitrary.
     pub fn new(entries: Vec<Arc<ServerName>>) -> Result<Self, (Box<str>, usize, usize)> {
-        let (mut exact, mut wildcards) = (Names::default(), Names::default());
+        let (mut exact, mut wildcards) = (IndexByName::default(), IndexByName::default());
         for (index, entry) in entries.iter().enumerate() {
             for name in entry.certificate.names() {
                 let earlier = match name.strip_prefix("*.") {

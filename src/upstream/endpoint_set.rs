@@ -1,4 +1,4 @@
-//! [`EndpointSet`]: the endpoints of an upstream at a time, with their health and the choice among them.
+//! [`EndpointSet`]: the current endpoints of an upstream, with their health and the choice among them.
 
 use std::{
     fmt::Write as _,
@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 
 use super::{
     Servers, Target,
-    balance::{Balancer, EndpointView, Observed, Pick, PickRequest, Policy, WeightedEndpoint},
     endpoint::{EndpointState, LastChange, UpstreamLoad},
     endpoint_address::EndpointAddress,
     target_health::{
@@ -20,7 +19,10 @@ use super::{
         HealthView, ServiceLevel, TargetHealth, UpstreamHealth,
     },
 };
-use crate::clock::Clock;
+use crate::{
+    balance::{Balancer, EndpointView, Observed, Pick, PickRequest, Policy, WeightedEndpoint},
+    clock::{Clock, CoarseTime},
+};
 
 /// The endpoints of an upstream. A reload or a name server replaces the whole set.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ pub struct EndpointSet {
     pub servers: Arc<Servers>,
     /// The endpoints, each once, in a stable order.
     pub members: Vec<Member>,
-    /// What the set was built from.
+    /// The addresses that it was built from.
     pub(super) addresses: Vec<EndpointAddress>,
     upstream: Box<str>,
     /// One for each priority, the lowest number first.
@@ -53,7 +55,7 @@ pub struct Member {
 #[derive(Debug)]
 struct PriorityGroup {
     priority: u16,
-    /// Over all endpoints of the set; those of other priorities have weight 0 in it.
+    /// Over all endpoints of the set; endpoints of other priorities have weight 0 in it.
     balancer: Balancer,
     /// The weight of its endpoints that are in service.
     weight_in_service: AtomicU64,
@@ -62,8 +64,15 @@ struct PriorityGroup {
 #[derive(Debug)]
 struct SetHealth {
     machine: UpstreamHealth,
-    /// Whether another set has taken over: what is recorded here would overwrite its views.
+    /// True if another set has taken over: records made here would overwrite its views.
     is_replaced: bool,
+}
+
+/// What all sets of an upstream have.
+struct SetParts<'a> {
+    upstream: &'a str,
+    servers: &'a Arc<Servers>,
+    load: &'a Arc<UpstreamLoad>,
 }
 
 impl EndpointSet {
@@ -72,49 +81,50 @@ impl EndpointSet {
         servers: &Arc<Servers>,
         addresses: Vec<EndpointAddress>,
         load: &Arc<UpstreamLoad>,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
         let new = |target: &Target| Arc::new(EndpointState::new(target.clone(), Arc::clone(load)));
         let health = |_: &Arc<EndpointState>| TargetHealth::new();
-        Self::build(upstream, servers, addresses, load, new, health, now)
+        Self::build(&SetParts { upstream, servers, load }, addresses, new, health, now)
     }
 
-    /// The set that follows this one, with the state of the endpoints that stay.
+    /// The next set, which keeps the state of endpoints that stay.
     pub(super) fn replaced_by(
         &self,
         servers: &Arc<Servers>,
         addresses: Vec<EndpointAddress>,
         load: &Arc<UpstreamLoad>,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
         let mut health = self.health.lock();
         health.is_replaced = true;
-        let own = |target: &Target| self.members.iter().find(|own| own.state.target == *target);
-        let state = |target: &Target| match own(target) {
-            Some(own) => Arc::clone(&own.state),
+        let member =
+            |target: &Target| self.members.iter().find(|member| member.state.target == *target);
+        let state = |target: &Target| match member(target) {
+            Some(member) => Arc::clone(&member.state),
             None => Arc::new(EndpointState::new(target.clone(), Arc::clone(load))),
         };
         let health_of = |state: &Arc<EndpointState>| {
-            let is_own = |own: &Member| Arc::ptr_eq(&own.state, state);
-            match self.members.iter().position(is_own) {
+            let has_state = |member: &Member| Arc::ptr_eq(&member.state, state);
+            match self.members.iter().position(has_state) {
                 Some(index) => health.machine.targets()[index].clone(),
                 // The first endpoints of a name take its whole load.
                 None if self.members.is_empty() => TargetHealth::new(),
                 None => TargetHealth::appearing(now),
             }
         };
-        Self::build(&self.upstream, servers, addresses, load, state, health_of, now)
+        let upstream = &self.upstream;
+        Self::build(&SetParts { upstream, servers, load }, addresses, state, health_of, now)
     }
 
     fn build(
-        upstream: &str,
-        servers: &Arc<Servers>,
+        parts: &SetParts<'_>,
         addresses: Vec<EndpointAddress>,
-        load: &Arc<UpstreamLoad>,
         state: impl Fn(&Target) -> Arc<EndpointState>,
         health: impl Fn(&Arc<EndpointState>) -> TargetHealth,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
+        let SetParts { upstream, servers, load } = *parts;
         let mut members: Vec<Member> = Vec::new();
         for EndpointAddress { target, weight, priority, .. } in &addresses {
             // A target that is listed twice gets a share for each entry.
@@ -127,27 +137,31 @@ impl EndpointSet {
                 }),
             }
         }
-        let random = ahash::RandomState::new().hash_one(now);
+        let random = ahash::RandomState::new().hash_one(now.as_ms());
         for (index, member) in members.iter().enumerate() {
             // Stagger the measurements of the base latency.
             let random = random.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
             member.state.set_adaptive(servers.bounds.adaptive, random, now);
         }
         let targets =
-            members.iter().map(|own| health(&own.state).with_drained(own.weight == 0)).collect();
+            members.iter().map(|own| health(&own.state).with_weight(own.weight)).collect();
         let machine = UpstreamHealth::new(servers.health, targets, now);
         for (index, member) in members.iter().enumerate() {
             member.state.publish(machine.view(index));
         }
-        let mut priorities: Vec<u16> =
-            members.iter().filter(|own| own.weight > 0).map(|own| own.priority).collect();
+        let mut priorities: Vec<u16> = members
+            .iter()
+            .filter(|member| member.weight > 0)
+            .map(|member| member.priority)
+            .collect();
         priorities.sort_unstable();
         priorities.dedup();
         let groups = priorities.into_iter().map(|priority| {
-            let weight = |own: &Member| if own.priority == priority { own.weight } else { 0 };
+            let weight =
+                |member: &Member| if member.priority == priority { member.weight } else { 0 };
             let endpoints: Vec<WeightedEndpoint<'_>> = members
                 .iter()
-                .map(|own| WeightedEndpoint { name: &own.state.name, weight: weight(own) })
+                .map(|member| WeightedEndpoint { name: &member.state.name, weight: weight(member) })
                 .collect();
             let balancer = Balancer::new(servers.policy, &endpoints);
             PriorityGroup { priority, balancer, weight_in_service: AtomicU64::new(0) }
@@ -166,33 +180,33 @@ impl EndpointSet {
     }
 
     /// Sums the weights in service, after a change of health.
-    fn sum_weights(&self, now: u64) {
+    fn sum_weights(&self, now: CoarseTime) {
         for group in &self.groups {
-            let members = self.members.iter().filter(|own| {
-                own.priority == group.priority
-                    && own.state.view().availability(now) == Availability::Available
+            let members = self.members.iter().filter(|member| {
+                member.priority == group.priority
+                    && member.state.view().availability(now) == Availability::Available
             });
-            let sum = members.map(|own| u64::from(own.weight)).sum();
+            let sum = members.map(|member| u64::from(member.weight)).sum();
             group.weight_in_service.store(sum, Relaxed);
         }
     }
 
-    /// The requests in flight at all endpoints are counted for this policy only.
+    /// True if the policy needs the total of requests in flight; otherwise it is not counted.
     pub(super) fn counts_total(&self) -> bool {
         self.servers.policy == Policy::Hash
     }
 
-    /// Chooses an endpoint for an attempt at `now`, in ms of the health's clock. `None`: all that `input`
-    /// does not exclude are down, ejected or full.
-    pub fn choose(&self, input: &PickRequest<'_>, now: u64) -> Option<Pick> {
+    /// Chooses an endpoint for an attempt at `now` of the health's clock; `None` if all endpoints that
+    /// `input` does not exclude are down, ejected or full.
+    pub fn choose(&self, input: &PickRequest<'_>, now: CoarseTime) -> Option<Pick> {
         self.groups.iter().find_map(|group| {
             let view = View { set: self, group, now };
             group.balancer.choose(input, &view)
         })
     }
 
-    /// Whether an endpoint outside of `excluded` is in service, but full.
-    pub(super) fn has_full_endpoint(&self, excluded: &[usize], now: u64) -> bool {
+    /// True if an endpoint outside of `excluded` is in service, but full.
+    pub(super) fn has_full_endpoint(&self, excluded: &[usize], now: CoarseTime) -> bool {
         let bounds = &self.servers.bounds;
         if !bounds.bounds_requests() {
             return false;
@@ -205,14 +219,14 @@ impl EndpointSet {
         })
     }
 
-    /// Whether any endpoint is in service, from the published views.
-    pub fn state(&self, now: u64) -> ServiceLevel {
+    /// The upstream's state, from the published views.
+    pub fn state(&self, now: CoarseTime) -> ServiceLevel {
         let views = self.members.iter().map(|own| own.state.view());
         ServiceLevel::of(views, now, self.servers.health.check_interval)
     }
 
-    /// An endpoint of the other address family of the same name, that is in service.
-    pub(super) fn sibling(&self, index: usize, now: u64) -> Option<usize> {
+    /// An endpoint in service with the same name and the other address family.
+    pub(super) fn sibling(&self, index: usize, now: CoarseTime) -> Option<usize> {
         let own = &self.members[index].state.target;
         let address = own.resolved?;
         self.members.iter().position(|other| {
@@ -224,8 +238,8 @@ impl EndpointSet {
         })
     }
 
-    /// Claims the trial of an endpoint whose ejection has ended. False: another attempt has it.
-    pub(super) fn begin_trial(&self, index: usize, now: u64) -> bool {
+    /// Claims the trial of an endpoint whose ejection has ended. False if another attempt has it.
+    pub(super) fn begin_trial(&self, index: usize, now: CoarseTime) -> bool {
         let mut health = self.health.lock();
         let is_claimed = health.machine.begin_trial(index, now);
         if !health.is_replaced {
@@ -235,8 +249,14 @@ impl EndpointSet {
     }
 
     /// Records a response.
-    pub(super) fn record_success(&self, index: usize, kind: AttemptKind, now: u64, clock: &Clock) {
-        // Without failures before it, a success changes nothing.
+    pub(super) fn record_success(
+        &self,
+        index: usize,
+        kind: AttemptKind,
+        now: CoarseTime,
+        clock: &Clock,
+    ) {
+        // Without earlier failures, a success changes nothing.
         if kind == AttemptKind::Regular && !self.members[index].state.view().has_failures() {
             return;
         }
@@ -250,7 +270,7 @@ impl EndpointSet {
         index: usize,
         kind: AttemptKind,
         failure: Failure,
-        now: u64,
+        now: CoarseTime,
         clock: &Clock,
     ) {
         let state = &self.members[index].state;
@@ -264,11 +284,11 @@ impl EndpointSet {
         &self,
         endpoint: &Arc<EndpointState>,
         result: Result<(), CheckFailure>,
-        now: u64,
+        now: CoarseTime,
         clock: &Clock,
     ) {
-        let is_own = |own: &Member| Arc::ptr_eq(&own.state, endpoint);
-        if let Some(index) = self.members.iter().position(is_own) {
+        let has_state = |member: &Member| Arc::ptr_eq(&member.state, endpoint);
+        if let Some(index) = self.members.iter().position(has_state) {
             self.record(index, clock, |machine| machine.record_check(index, result, now));
         }
     }
@@ -291,7 +311,7 @@ impl EndpointSet {
                 for (index, member) in self.members.iter().enumerate() {
                     member.state.publish(health.machine.view(index));
                 }
-                self.sum_weights(clock.uptime().to_coarse().as_ms());
+                self.sum_weights(clock.uptime().to_coarse());
             }
             changes
         };
@@ -345,11 +365,11 @@ impl EndpointSet {
     }
 }
 
-/// What a choice reads of the endpoints at a time.
+/// The endpoints' state at a time, for a choice.
 struct View<'a> {
     set: &'a EndpointSet,
     group: &'a PriorityGroup,
-    now: u64,
+    now: CoarseTime,
 }
 
 impl View<'_> {

@@ -1,5 +1,7 @@
 //! The streamed body of an upstream's response, and the reuse of its connection.
 
+mod http1;
+
 use std::{
     io,
     task::{Context, Poll, ready},
@@ -7,6 +9,7 @@ use std::{
 
 use http::Method;
 
+use self::http1::Http1Body;
 use super::{
     compressed::Compressed,
     connection::UpstreamHttp1Connection,
@@ -14,34 +17,34 @@ use super::{
     headers::{ProtectedHeaders, is_trailer_allowed},
     http2::Http2Body,
     read_ahead::{ReadAhead, ReadAheadOutcome},
-    request::{OutgoingRequest, SendError},
+    request::OutgoingRequest,
 };
 use crate::compress::{CompressionPermit, Compressor};
 use crate::{
-    http1::{BodyDecoder, BodyEncoder, BodyLength, Fields, FramingError, ResponseHead},
-    transport::{read_buffer::poll_read, socket::yield_turn},
+    http1::{BodyEncoder, BodyLength, Fields, ResponseHead},
+    transport::socket::yield_turn,
 };
 
-/// The maximum number of reads ahead in one poll; then the task yields.
+/// Maximum number of reads ahead in one poll. Then the task yields.
 const MAX_READS_AHEAD_PER_POLL: usize = 8;
 
-/// The streamed body of an upstream's response. Dropping it returns the connection to the pool if the
-/// connection can be reused, and closes it otherwise; then the request is no longer in flight.
+/// The streamed body of an upstream's response. Dropping it ends the request in flight, and returns the
+/// connection to the pool if it can be reused, or else closes it.
 pub struct ResponseBody {
     source: BodySource,
-    /// In one box: responses are moved many times.
+    /// In one box, because responses are moved many times.
     stages: Option<Box<Stages>>,
 }
 
-/// What is between the upstream and the client, if anything is.
+/// The optional stages between the upstream and the client.
 #[derive(Default)]
 struct Stages {
-    /// What was read while the client did not read.
+    /// Bytes that were read while the client did not read.
     ahead: Option<ReadAhead>,
     compressed: Option<Compressed>,
 }
 
-/// What a response's body is read from.
+/// The source of a response's body.
 pub(super) enum BodySource {
     Http1(Http1Body),
     Http2 {
@@ -58,32 +61,19 @@ pub(super) enum BodySource {
     },
 }
 
-/// The body of an HTTP/1 response.
-pub(super) struct Http1Body {
-    connection: Option<UpstreamHttp1Connection>,
-    /// The request, while it is not completely sent.
-    outgoing: Option<Box<OutgoingRequest>>,
-    decoder: BodyDecoder,
-    /// See [`ResponseBody::declared_length`].
-    declared_length: Option<u64>,
-    /// Whether the connection can be reused after the body.
-    persistent: bool,
-    in_flight: InFlight,
-}
-
 impl ResponseBody {
     /// The body from `source`.
     pub(super) fn new(source: BodySource) -> Self {
         Self { source, stages: None }
     }
 
-    /// Compresses the body from now on: nothing of it may have been read.
+    /// Compresses the body. Call it before any of the body is read.
     pub fn compress(&mut self, compressor: Compressor, permit: CompressionPermit) {
         let compressed = Compressed::new(compressor, permit);
         self.stages.get_or_insert_default().compressed = Some(compressed);
     }
 
-    /// The `Content-Length` of the head, in bytes; also without a body, as for HEAD. `None` if the body is
+    /// The head's `Content-Length`, in bytes, even without a body, as for HEAD. `None` if the body is
     /// compressed.
     pub fn declared_length(&self) -> Option<u64> {
         if self.stages.as_ref().is_some_and(|stages| stages.compressed.is_some()) {
@@ -92,7 +82,7 @@ impl ResponseBody {
         self.source.declared_length()
     }
 
-    /// Whether the request's body is still being sent to the upstream.
+    /// True while the request's body is being sent to the upstream.
     pub fn is_sending_request(&self) -> bool {
         match &self.source {
             BodySource::Http1(body) => body.outgoing.is_some(),
@@ -101,16 +91,16 @@ impl ResponseBody {
         }
     }
 
-    /// Whether the body was read to its end.
+    /// True once the body was read to its end.
     pub fn is_done(&self) -> bool {
         let Some(stages) = &self.stages else { return self.source.is_done() };
         is_read(&self.source, stages.ahead.as_ref())
             && stages.compressed.as_ref().is_none_or(Compressed::is_finished)
     }
 
-    /// Appends the body bytes that have arrived to `out`, encoded by `encoder`, and at the end of a chunked
-    /// body its trailers. Ready with the number of body bytes; 0 at the end, or if a
-    /// compressor has taken what arrived.
+    /// Appends the arrived body bytes to `out`, encoded by `encoder`, and at the end of a chunked body its
+    /// trailers. Ready with the number of body bytes; 0 at the end, or if a compressor has taken all arrived
+    /// bytes.
     ///
     /// # Errors
     /// The connection failed, or the body is malformed or incomplete.
@@ -145,8 +135,9 @@ impl ResponseBody {
         Poll::Ready(added)
     }
 
-    /// Called when what was read cannot be sent to the client yet. Reads on up to the upstream's `response_buffer` if
-    /// its load is bounded, so that the request is no longer in flight; beyond it, the client holds its place.
+    /// Called when read bytes cannot be sent to the client yet. If the upstream's load is bounded, reads on
+    /// up to its `response_buffer`, so that the request can end at the target. Beyond it, the client holds
+    /// the place.
     pub fn read_ahead(&mut self, cx: &mut Context<'_>) -> ReadAheadOutcome {
         let mut ahead = self.stages.as_deref_mut().and_then(|stages| stages.ahead.as_mut());
         if ahead.is_none()
@@ -179,12 +170,12 @@ impl ResponseBody {
     }
 }
 
-/// Whether everything was read from `source`, and taken from `ahead`.
+/// True if everything was read from `source`, and taken from `ahead`.
 fn is_read(source: &BodySource, ahead: Option<&ReadAhead>) -> bool {
     source.is_done() && ahead.is_none_or(ReadAhead::is_empty)
 }
 
-/// Appends the next bytes to `out`: first those of `ahead`, then those of `source`.
+/// Appends the next bytes to `out`: first from `ahead`, then from `source`.
 fn poll_source(
     source: &mut BodySource,
     ahead: &mut Option<ReadAhead>,
@@ -229,7 +220,7 @@ impl BodySource {
         }
     }
 
-    /// Reads into `ahead` what fits. At the end of the body, the request is no longer in flight.
+    /// Reads as much as fits into `ahead`. At the end of the body, the request is no longer in flight.
     fn read_into(&mut self, ahead: &mut ReadAhead, cx: &mut Context<'_>) -> ReadAheadOutcome {
         ahead.compact();
         for _ in 0..MAX_READS_AHEAD_PER_POLL {
@@ -262,7 +253,7 @@ impl BodySource {
         ReadAheadOutcome::Unpaced
     }
 
-    /// Returns the connection, and ends the request. Its length and trailers stay.
+    /// Returns the connection, and ends the request. The length and the trailers stay.
     fn end(&mut self) {
         let trailers = match self {
             Self::Http1(body) => body.decoder.take_trailers().map(|trailers| *trailers),
@@ -272,7 +263,7 @@ impl BodySource {
         *self = Self::Ended { declared_length: self.declared_length(), trailers };
     }
 
-    /// The body that follows `head`, the HTTP/1 response to a request with `method`.
+    /// The body after `head`, the HTTP/1 response to a request with `method`.
     pub(super) fn http1(
         head: &ResponseHead,
         method: &Method,
@@ -283,7 +274,7 @@ impl BodySource {
         Self::Http1(Http1Body::new(head, method, connection, outgoing, in_flight))
     }
 
-    /// The body that follows `head`, the HTTP/2 response to a request with `method`.
+    /// The body after `head`, the HTTP/2 response to a request with `method`.
     pub(super) fn http2(
         head: &ResponseHead,
         method: &Method,
@@ -300,7 +291,7 @@ impl BodySource {
         Self::Http2 { body: Box::new(body), declared_length, in_flight }
     }
 
-    /// Whether the body was read to its end.
+    /// True once the body was read to its end.
     fn is_done(&self) -> bool {
         match self {
             Self::Http1(body) => body.decoder.is_done(),
@@ -320,119 +311,6 @@ impl BodySource {
             Self::Http1(body) => body.poll_body(cx, encoder, out),
             Self::Http2 { body, .. } => encoder.write(out, |out| body.poll_body(cx, out)),
             Self::Ended { .. } => Poll::Ready(Ok(0)),
-        }
-    }
-}
-
-impl Http1Body {
-    fn new(
-        head: &ResponseHead,
-        method: &Method,
-        connection: UpstreamHttp1Connection,
-        outgoing: OutgoingRequest,
-        in_flight: InFlight,
-    ) -> Self {
-        let has_no_body = *method == Method::HEAD || matches!(head.status, 204 | 304);
-        let decoder = if has_no_body { BodyDecoder::none() } else { BodyDecoder::new(head.length) };
-        // A 204 response has no body. If it declares one, the next bytes are ambiguous.
-        let ambiguous =
-            head.status == 204 && !matches!(head.length, None | Some(BodyLength::Known(0)));
-        let declared_length = match head.length {
-            Some(BodyLength::Known(length)) if head.status != 204 => Some(length),
-            _ => None,
-        };
-        let persistent = head.is_persistent() && !ambiguous;
-        let outgoing = Some(outgoing).filter(|outgoing| !outgoing.is_fully_sent()).map(Box::new);
-        Self {
-            connection: Some(connection),
-            outgoing,
-            decoder,
-            declared_length,
-            persistent,
-            in_flight,
-        }
-    }
-
-    /// Appends the body bytes that have arrived to `out`, encoded by `encoder`.
-    fn poll_body(
-        &mut self,
-        cx: &mut Context<'_>,
-        encoder: BodyEncoder,
-        out: &mut Vec<u8>,
-    ) -> Poll<io::Result<usize>> {
-        self.continue_sending(cx);
-        let added = ready!(self.poll_decode(cx, encoder, out));
-        if added.is_err() {
-            // The bytes that follow cannot be delimited.
-            self.connection = None;
-        }
-        Poll::Ready(added)
-    }
-
-    fn poll_decode(
-        &mut self,
-        cx: &mut Context<'_>,
-        encoder: BodyEncoder,
-        out: &mut Vec<u8>,
-    ) -> Poll<io::Result<usize>> {
-        let Self { connection, decoder, persistent, .. } = self;
-        let Some(connection) = connection else {
-            return Poll::Ready(Err(FramingError::Incomplete.into()));
-        };
-        loop {
-            if decoder.is_done() {
-                return Poll::Ready(Ok(0));
-            }
-            if let Some(error) = decoder.error() {
-                return Poll::Ready(Err(error.into()));
-            }
-            let added = if connection.buffer.is_empty() {
-                let buffer = &mut connection.buffer;
-                ready!(poll_read(&connection.socket, cx, |bytes| {
-                    if bytes.is_empty() {
-                        *persistent = false;
-                        return decoder.finish().map(|()| 0);
-                    }
-                    let (used, added) = decoder.transcode(bytes, encoder, out)?;
-                    buffer.push(&bytes[used..]);
-                    Ok(added)
-                }))?
-            } else {
-                let (used, added) = decoder.transcode(connection.buffer.bytes(), encoder, out)?;
-                connection.buffer.consume(used);
-                Ok(added)
-            }?;
-            if added > 0 {
-                return Poll::Ready(Ok(added));
-            }
-        }
-    }
-
-    /// Continues to send the request. A failure of the connection only prevents its reuse: the response may
-    /// still be complete. If the client's body failed, the upstream reads the end of the stream, or it would
-    /// wait for the rest.
-    fn continue_sending(&mut self, cx: &mut Context<'_>) {
-        if let (Some(outgoing), Some(connection)) = (&mut self.outgoing, &self.connection) {
-            match outgoing.poll_send(&connection.socket, cx) {
-                Poll::Ready(Ok(())) => self.outgoing = None,
-                Poll::Ready(Err(error)) => {
-                    if let SendError::Body(_) = error {
-                        connection.socket.shutdown();
-                    }
-                    self.outgoing = None;
-                    self.persistent = false;
-                }
-                Poll::Pending => {}
-            }
-        }
-    }
-}
-
-impl Drop for Http1Body {
-    fn drop(&mut self) {
-        let reusable = self.decoder.is_done() && self.persistent && self.outgoing.is_none();
-        if let Some(connection) = self.connection.take().filter(|_| reusable) {
-            self.in_flight.pool().put(connection);
         }
     }
 }

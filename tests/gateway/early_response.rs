@@ -13,7 +13,7 @@ use testkit::{
     protocol::{Protocol, on_every_protocol},
     upstream::Upstream,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 /// A route with a quota of one, one that accepts only short bodies, and one without limits.
 fn start(upstream: &Upstream) -> Gateway {
@@ -77,7 +77,7 @@ fn a_long_or_chunked_unread_body_closes_the_connection() {
                 client
                     .send("5\r\nhello\r\n0\r\n\r\nGET /open?smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
             }
-            // Bytes were unread when the gateway closed: a reset would destroy the response.
+            // Bytes were unread when the gateway closed; a reset would destroy the response.
             let response = client.try_read_response().expect("the response survives the close");
             assert_eq!((response.status, response.header("connection")), (status, Some("close")));
             assert!(client.is_closed(), "an orderly close");
@@ -171,7 +171,8 @@ upstreams: {{origin: {{targets: [{}]}}}}
 routes: [{{name: open, match: {{path: /open}}, upstream: origin}}]",
         upstream.target()
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let mut client = Client::connect(gateway.address());
     client.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf");
     assert_eq!(client.read_response().status, 404);
@@ -188,7 +189,7 @@ fn assert_upstream_learns(is_http2: bool, fail: fn(&mut Client)) {
 routes: [{{name: open, match: {{path: /open}}, upstream: origin}}]",
             if is_http2 { "http2" } else { "http1" }
         ),
-        Clock::simulated(1_700_000_000_000),
+        Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
     );
     let mut client = Client::connect(gateway.address());
     client

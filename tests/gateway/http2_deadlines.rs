@@ -10,12 +10,12 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn start(yaml: &str) -> Gateway {
-    Gateway::start_at(yaml, Clock::simulated(1_700_000_000_000))
+    Gateway::start_at(yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)))
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_stalled_reader_is_reset_after_the_body_timeout() {
         ",
         [("target", upstream.target())],
     ));
-    // No window at all, one of a byte, and the default one that is never opened again.
+    // No window, a window of one byte, and the default window, which is never reopened.
     for window in [0, 1, 65_535] {
         let mut builder = client::Builder::new();
         builder.initial_window_size(window);

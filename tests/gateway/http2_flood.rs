@@ -9,14 +9,14 @@ use testkit::{
     http2_frames::{Outcome, RawHttp2, frame, kind, request as fields, settings},
     upstream::Upstream,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::{
     http2::LISTEN,
     http2_abuse::{CALM, send_until_ended},
 };
 
-/// Control frames in a second that nothing has to explain.
+/// Control frames in a second that are allowed without content.
 const MAX_FRAMES: usize = 1000;
 /// Bytes of a body.
 const BODY: usize = 4 << 20;
@@ -27,7 +27,7 @@ fn start(upstream: &Upstream) -> Gateway {
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
         upstream.target()
     );
-    Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000))
+    Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)))
 }
 
 #[test]

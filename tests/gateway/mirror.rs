@@ -11,7 +11,7 @@ use testkit::{
     wait::{eventually, until_unchanged},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 const EMPTY: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
@@ -35,7 +35,7 @@ fn outcome(name: &str) -> String {
     format!("tidegate_mirrored_requests_total{{route=\"all\",outcome=\"{name}\"")
 }
 
-/// A request without the fields that differ between an original and its copy: none but the framing.
+/// A request without its framing fields, the only ones that differ between an original and its copy.
 fn lines(request: &str) -> Vec<String> {
     let is_framing =
         |line: &&str| line.starts_with("content-length") || line.starts_with("transfer-encoding");
@@ -164,7 +164,7 @@ fn uploads_that_pause_keep_no_copies_out() {
     eventually("each copy has ended", || ended() == 110);
 }
 
-/// One address has an eighth of the memory of copies whose bodies are not complete.
+/// One address gets an eighth of the memory for copies with incomplete bodies.
 #[test]
 fn incomplete_copies_of_one_client_are_bounded() {
     let (origin, shadow) = (Upstream::hello(), Upstream::hello());
@@ -307,7 +307,7 @@ fn a_mirror_that_times_out_is_counted_as_failed() {
               - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow}}
             ",
         ),
-        Clock::simulated(1_700_000_000_000),
+        Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
     );
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     eventually("the copy is under way", || silent.connections() == 1);
@@ -351,7 +351,7 @@ fn the_drain_does_not_wait_for_copies() {
               - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow}}
             ",
         ),
-        Clock::simulated(1_700_000_000_000),
+        Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
     );
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     eventually("the copy is under way", || silent.connections() == 1);

@@ -1,11 +1,14 @@
 use std::{collections::BTreeMap, fmt::Write, fs};
 
 use testkit::{client::Client, gateway::Gateway, random::SplitMix64, upstream::Upstream};
-use tidegate::{cli, clock::Clock};
+use tidegate::{
+    cli,
+    clock::{Clock, StoreTime},
+};
 
 use crate::observability::read_lines;
 
-const START: u64 = 1_700_000_000_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// The number of requests, and of log lines.
 const REQUESTS: usize = 4_000;
@@ -93,7 +96,7 @@ fn random_request(rng: &mut SplitMix64) -> (bool, String) {
     (method == "HEAD", format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n{body}"))
 }
 
-/// Sends [`REQUESTS`] requests while the clock advances; returns the limits that each refusal names, by
+/// Sends [`REQUESTS`] requests while the clock advances. Returns the limits that each refusal names, by
 /// request id.
 fn send_requests(
     gateway: &Gateway,

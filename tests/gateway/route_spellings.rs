@@ -260,7 +260,7 @@ fn header_rules_for_vary_keep_the_names_of_cors_and_compression() {
     for vary in ["vary: origin", "vary: accept-encoding", "vary: accept-language"] {
         assert_eq!(head.matches(vary).count(), 1, "{vary} in {head}");
     }
-    // Also without an `Origin`: a cache may give the response to a script.
+    // Even without an `Origin`: a cache may give the response to a script.
     let any = get(gateway.address(), "/any", "");
     assert_eq!(any.header("access-control-allow-origin"), Some("*"));
 }

@@ -3,18 +3,18 @@
 use std::{ffi::OsStr, fs, io::Write, path::Path};
 
 use testkit::upstream::Upstream;
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::{
     edge::{Edge, Listener, NAME, PARTNERS, WAYS},
     tools::{self, run},
 };
 
-/// The response that curl received, or why it received none.
+/// The response that curl received, or its error.
 pub(crate) struct Answer {
     /// 0: no response.
     pub(crate) status: u16,
-    /// Of HTTP: `1.1` or `2`.
+    /// The HTTP version: `1.1` or `2`.
     pub(crate) version: String,
     /// The heads of the response and of interim ones.
     pub(crate) head: String,
@@ -113,7 +113,7 @@ routes: [{name: few, match: {path: /few}, upstream: hello, limits: [few]}]
         "cache-control",
     ];
     // The clock stands still, so that the times are also equal.
-    let edge = Edge::start_at(LIMITS, Clock::manual(1_700_000_000_000));
+    let edge = Edge::start_at(LIMITS, Clock::manual(StoreTime::from_unix_ms(1_700_000_000_000)));
     let get = |way: &crate::edge::Way| {
         curl(&edge.files.ca, way.arguments, &edge.url(way.listener, NAME, "/few"))
     };
@@ -159,7 +159,7 @@ fn curl_needs_a_client_certificate_where_one_is_asked_for() {
         assert_eq!((accepted.status, &*accepted.version), (200, way.http), "{}", accepted.log);
         for identity in [vec![], shown(&stranger)] {
             let refused = get(PARTNERS, &identity);
-            // With TLS 1.3 the client may be writing its request when it is refused, and not read the alert.
+            // With TLS 1.3, the client may be writing its request when it is refused, and not read the alert.
             let is_told =
                 ["alert", "Broken pipe", "reset"].iter().any(|end| refused.log.contains(end));
             assert!(refused.status == 0 && is_told, "{way:?}: {}", refused.log);

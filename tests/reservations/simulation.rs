@@ -4,7 +4,7 @@ mod bounds;
 mod world;
 
 use testkit::random::SplitMix64;
-use tidegate::limit::{Algorithm, LeaseSize, Limit, OnFailure, Quota};
+use tidegate::limit::{Algorithm, LeaseSize, Limit, LimitIdentity, Quota};
 
 use self::world::World;
 
@@ -13,7 +13,7 @@ use self::world::World;
 struct Plan {
     seed: u64,
     gateways: usize,
-    /// Whether the first gateway gets nine of ten requests.
+    /// True if the first gateway gets nine of ten requests.
     is_skewed: bool,
     limit: Limit,
     keys: usize,
@@ -32,26 +32,16 @@ struct Plan {
     refunds: u64,
     crashes: usize,
     reloads: u32,
-    /// Whether some requests call the store without a lease.
+    /// True if some requests call the store without a lease.
     has_direct_calls: bool,
     /// The capacity of a gateway's lease registry, in leases.
     capacity: usize,
-    /// Whether the store bounds the leased units.
+    /// True if the store bounds the leased units.
     has_bound: bool,
 }
 
 fn limit(algorithm: Algorithm, quota: Quota, lease_size: LeaseSize) -> Limit {
-    Limit {
-        name: "simulated".into(),
-        fingerprint: 1,
-        algorithm,
-        quota,
-        cost: 1,
-        on_failure: OnFailure::Local,
-        lease_size,
-        enforce: true,
-        index: 0,
-    }
+    Limit { lease_size, ..Limit::new(LimitIdentity::new("simulated", 1), algorithm, quota) }
 }
 
 impl Plan {

@@ -6,7 +6,10 @@ use testkit::{
 };
 use tidegate::{
     clock::{Clock, StoreTime},
-    limit::{Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Key, Limit, Quota},
+    limit::{
+        Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Key, Limit, LimitIdentity,
+        Quota,
+    },
     store::{CounterStore, StoreHandle},
 };
 
@@ -32,7 +35,7 @@ fn limits() -> Vec<Limit> {
     shapes.map(compile).into()
 }
 
-/// Where the counters are.
+/// The place of the counters.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Memory,
@@ -82,7 +85,7 @@ impl Fixture {
     }
 
     fn advance(&self, ms: u64) {
-        self.clock.set((self.clock.store_time() + ms).as_unix_ms());
+        self.clock.set(self.clock.store_time() + ms);
     }
 }
 
@@ -91,14 +94,14 @@ async fn for_every_store(check: impl AsyncFn(Fixture)) {
     let redis = RedisServer::start();
     for limit in limits() {
         for place in [Place::Memory, Place::Redis] {
-            let clock = Clock::manual(NOW.as_unix_ms());
+            let clock = Clock::manual(NOW);
             let counter_store = match place {
                 Place::Memory => {
                     CounterStore::memory(clock.clone(), 1_000).expect("random numbers")
                 }
                 Place::Redis => counter_store(&redis, clock.clone()),
             };
-            let label = format!("{} in {place:?}", limit.name);
+            let label = format!("{} in {place:?}", limit.name());
             let handle = counter_store.worker();
             let limit = limit.clone();
             let delays = matches!(limit.algorithm, Algorithm::LeakyBucket);
@@ -152,7 +155,7 @@ async fn a_refusal_by_the_narrow_limit_does_not_charge_the_broad_one() {
     for_every_store(async |fixture| {
         let broad = Limit {
             quota: Quota { limit: 5_000, ..fixture.limit.quota },
-            ..Limit { name: "broad".into(), ..fixture.limit.clone() }
+            ..Limit { identity: LimitIdentity::new("broad", 0xfeed), ..fixture.limit.clone() }
         };
         let both = [Charge { limit: &broad, key: Key(2), cost: 1 }, fixture.charge(1)];
         for _ in 0..10 {

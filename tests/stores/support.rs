@@ -7,7 +7,7 @@ use testkit::{
 };
 use tidegate::{
     clock::{Clock, StoreTime},
-    limit::{Algorithm, Charge, Key, LeaseSize, Limit, OnFailure, Quota},
+    limit::{Algorithm, Charge, Key, Limit, LimitIdentity, Quota},
     redis::{RedisOptions, Topology},
     store::{CounterStore, StoreHandle},
 };
@@ -17,17 +17,11 @@ pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// `quota` units a minute, in sub-windows of 10 s.
 pub(crate) fn limit(name: &str, quota: u32) -> Limit {
-    Limit {
-        name: name.into(),
-        fingerprint: 0xfeed,
-        algorithm: Algorithm::SlidingWindow,
-        quota: Quota::new(quota, 60_000, 6),
-        cost: 1,
-        on_failure: OnFailure::Local,
-        lease_size: LeaseSize::Off,
-        enforce: true,
-        index: 0,
-    }
+    Limit::new(
+        LimitIdentity::new(name, 0xfeed),
+        Algorithm::SlidingWindow,
+        Quota::new(quota, 60_000, 6),
+    )
 }
 
 /// A limit of each algorithm, with windows so long that nothing expires meanwhile.
@@ -42,11 +36,11 @@ pub(crate) fn limits_of_each_algorithm() -> Vec<Limit> {
 
 thread_local! {
     /// Of the test that this thread runs.
-    static CLOCK: Clock = Clock::simulated(NOW.as_unix_ms());
+    static CLOCK: Clock = Clock::simulated(NOW);
 }
 
-/// The test's clock, by which timeouts, probes, pauses and windows pass. It stands still, except in
-/// [`eventually`] and [`while_clock_advances`].
+/// The test's clock, for timeouts, probes, pauses and windows. It stands still, except in [`eventually`] and
+/// [`while_clock_advances`].
 pub(crate) fn clock() -> Clock {
     CLOCK.with(Clock::clone)
 }
@@ -95,7 +89,7 @@ pub(crate) async fn wait_for_outage(counter_store: &CounterStore, handle: &Store
     .await;
 }
 
-/// How often a server has rejected `SET`, by which the store probes it.
+/// Number of rejected `SET` calls, with which the store probes a server.
 pub(crate) fn rejected_writes(server: &RedisServer) -> u32 {
     let stats: String = server.command(&["INFO", "commandstats"]);
     let set = stats.lines().find_map(|line| line.strip_prefix("cmdstat_set:"));

@@ -86,7 +86,7 @@ impl LeaseGateway {
 /// Advances the clock until all leased units are returned as idle.
 async fn return_idle(gateway: &LeaseGateway, clock: &Clock) {
     eventually_async("the units are returned", async || {
-        clock.set((clock.store_time() + 100).as_unix_ms());
+        clock.set(clock.store_time() + 100);
         gateway.outstanding() == 0
     })
     .await;
@@ -98,7 +98,7 @@ fn leased_limit(name: &str, quota: u32, units: u32) -> Limit {
     Limit { lease_size, ..limit(name, quota) }
 }
 
-/// The number of script calls at Redis, peeks included.
+/// Number of script calls at Redis, including peeks.
 fn calls(redis: &RedisServer) -> u64 {
     let stats: String = redis.command(&["INFO", "commandstats"]);
     let of = |name: &str| {

@@ -1,9 +1,10 @@
-//! How many units a fetch asks for beyond what is needed.
+//! The chunk: units that a fetch asks for beyond the needed ones.
 //!
 //! Proposed at the end of Rockset's article: a chunk grows by half if the last one was used up fast, and is
-//! halved if units are returned unspent. Here it is also halved if the last one lasted long. For a key with
-//! few requests the chunk is 0: each request calls the store, and no unit is held. The store bounds what a
-//! gateway holds, by a fraction of what is left ([`crate::limit::UnitDemand::extra_divisor`]).
+//! halved if units are returned unspent. Here a chunk is also halved if the last one lasted long. For a key
+//! with few requests the chunk is 0: each request calls the store, and no unit is held. The store bounds the
+//! units that a gateway holds by a fraction of the remaining ones
+//! ([`crate::limit::UnitDemand::extra_divisor`]).
 
 use crate::{clock::MonotonicTime, limit::LeaseSize};
 
@@ -25,13 +26,18 @@ pub(super) struct ChunkSizer {
 }
 
 impl ChunkSizer {
-    /// Records a reply at `monotonic`; `is_complete` if everything asked for was granted.
-    pub(super) fn record_reply(&mut self, monotonic: MonotonicTime, is_complete: bool) {
-        self.replied_at = is_complete.then_some(monotonic);
+    /// Records a reply at `monotonic` that granted everything asked for.
+    pub(super) fn record_full_grant(&mut self, monotonic: MonotonicTime) {
+        self.replied_at = Some(monotonic);
     }
 
-    /// The units to ask for beyond what is needed, in a fetch that begins at `monotonic` because the last
-    /// chunk is used up or its sub-window has ended.
+    /// Records a reply that granted less than was asked for.
+    pub(super) fn record_partial_grant(&mut self) {
+        self.replied_at = None;
+    }
+
+    /// The next chunk, for a fetch that begins at `monotonic` because the last chunk is used up or its
+    /// sub-window has ended.
     pub(super) fn next_chunk(&mut self, monotonic: MonotonicTime, lease_size: LeaseSize) -> u32 {
         match lease_size {
             LeaseSize::Off => 0,
@@ -47,7 +53,7 @@ impl ChunkSizer {
         }
     }
 
-    /// Halves the chunk. Called also when units are returned unspent.
+    /// Halves the chunk. Also called when units are returned unspent.
     pub(super) fn shrink(&mut self) {
         self.chunk /= 2;
         self.replied_at = None;
@@ -65,7 +71,7 @@ mod tests {
     /// The chunk after `count` chunks that each lasted `duration` ms.
     fn chunk_after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u32 {
         for _ in 0..count {
-            sizer.record_reply(MonotonicTime::ZERO, true);
+            sizer.record_full_grant(MonotonicTime::ZERO);
             sizer.next_chunk(MonotonicTime::from_ms(duration), LeaseSize::Auto);
         }
         sizer.chunk
@@ -94,7 +100,7 @@ mod tests {
     fn a_partial_grant_does_not_change_the_chunk() {
         let mut sizer = ChunkSizer::default();
         chunk_after(&mut sizer, 6, 0);
-        sizer.record_reply(MonotonicTime::ZERO, false);
+        sizer.record_partial_grant();
         assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Auto), 9);
         assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(5_000), LeaseSize::Auto), 9);
     }
@@ -102,7 +108,7 @@ mod tests {
     #[test]
     fn a_configured_chunk_does_not_change() {
         let mut sizer = ChunkSizer::default();
-        sizer.record_reply(MonotonicTime::ZERO, true);
+        sizer.record_full_grant(MonotonicTime::ZERO);
         assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Units(100)), 100);
         assert_eq!(
             sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Units(u32::MAX)),

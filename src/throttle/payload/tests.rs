@@ -3,11 +3,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    clock::StoreTime,
     secret::KeySecret,
     throttle::{Filter, geometry::Sizing},
 };
 
-const NOW: u64 = 1_700_000_040_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_040_000);
 
 fn geometry() -> Geometry {
     Geometry::new(&Sizing { capacity: 500, false_positive: 0.001, memory: 30 * 60_000 }).unwrap()
@@ -109,7 +110,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Filters of all sizes agree: a token is in each, and one size after the other gives the same bits.
+    /// Filters of all sizes agree: each has the token, and a conversion in steps gives the same bits.
     #[test]
     fn bits_convert_between_sizes(
         tokens in prop::collection::vec(any::<u64>(), 0..400),

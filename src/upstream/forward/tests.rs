@@ -1,10 +1,10 @@
 use super::*;
 use crate::{
-    clock::{Clock, CoarseClock, CoarseTime},
+    balance::{PickRequest, Policy},
+    clock::{Clock, CoarseClock, CoarseTime, StoreTime},
     upstream::{
         Bounds, EndpointState, InFlight, Protocol, RetryConditions, ServerAddress, Servers, Target,
         WeightedTarget,
-        balance::{PickRequest, Policy},
         paced_place::{Claim, NoPlace},
         target_health::{AttemptKind, HealthSettings, ServiceLevel},
     },
@@ -48,14 +48,15 @@ fn servers(count: usize, policy: Policy, bounds: Bounds) -> Arc<Servers> {
 }
 
 fn balancer(count: usize, policy: Policy, bounds: Bounds) -> (LoadBalancer, Clock) {
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let servers = servers(count, policy, bounds);
     let state = Arc::new(UpstreamRuntime::new("app", &servers, clock.clone(), Arc::default()));
     (LoadBalancer::new(state, PoolTable::new(CoarseClock::new(CoarseTime::ZERO))), clock)
 }
 
 fn choose(balancer: &LoadBalancer, turn: u64, excluded: &[usize]) -> Option<usize> {
-    let input = PickRequest { turn, key: 0, random: balancer.random(), excluded };
+    let input =
+        PickRequest { turn, key: TargetKey::default(), random: balancer.random(), excluded };
     let now = balancer.state.now();
     balancer.endpoints().set.choose(&input, now).map(|choice| choice.index)
 }
@@ -109,12 +110,14 @@ fn a_full_endpoint_is_not_chosen_and_its_place_is_returned() {
     let place = InFlight::begin(&endpoints.pools[0], &endpoints.set, None).unwrap();
     assert!(InFlight::begin(&endpoints.pools[0], &endpoints.set, None).is_err(), "full");
     assert!((0..4).all(|turn| choose(&balancer, turn, &[]) == Some(1)));
-    assert!(endpoints.set.has_full_endpoint(&[1], 0) && !endpoints.set.has_full_endpoint(&[0], 0));
+    let is_full_beside = |excluded| endpoints.set.has_full_endpoint(&[excluded], CoarseTime::ZERO);
+    assert!(is_full_beside(1) && !is_full_beside(0));
     drop(place);
     assert!((0..4).any(|turn| choose(&balancer, turn, &[]) == Some(0)));
 }
 
-/// `::1` on a machine without IPv6 fails like ports that have run out, and must not be chosen for ever.
+/// Connecting to `::1` on a machine without IPv6 fails like a shortage of ports, and must not be retried for
+/// ever.
 #[test]
 fn an_address_that_was_never_reached_is_no_shortage_of_ports() {
     use rustix::io::Errno;
@@ -150,7 +153,7 @@ fn a_client_holds_its_share_of_each_endpoint_at_its_own_pace() {
     held.push(begin(0, other, true).unwrap());
     let unpaced = begin(0, other, false).unwrap();
     assert_eq!(begin(0, other, false).err(), Some(NoPlace::Full));
-    // A response that begins to wait is counted, whatever the share is.
+    // A response that begins to wait is counted, whatever the share.
     let waiting =
         [unpaced.pace(CoarseTime::ZERO).unwrap(), unpaced.pace(CoarseTime::ZERO).unwrap()];
     let endpoint = endpoints.pools[0].endpoint();
@@ -162,7 +165,7 @@ fn a_client_holds_its_share_of_each_endpoint_at_its_own_pace() {
     assert_eq!(endpoint.paced_places() + endpoint.in_flight(), 0);
 }
 
-/// The share follows what bounds the places, and is at least one.
+/// The share follows the tightest bound, and is at least one place.
 #[test]
 fn the_share_is_a_part_of_the_tightest_bound() {
     for (max_requests, max_connections, streams, share) in [
@@ -198,8 +201,8 @@ fn health_and_load_outlive_a_reload() {
     assert!(Rc::ptr_eq(&before.pools[1], &after.pools[1]), "the pool stays");
     assert_eq!(after.set.members[1].state.in_flight(), 1);
     assert!((0..20).all(|turn| choose(&balancer, turn, &[]) != Some(0)), "still ejected");
-    // What the old set records no longer shows.
-    before.set.record_failure(1, AttemptKind::Regular, Failure::Connect, 0, &clock);
+    // Records in the old set no longer show.
+    before.set.record_failure(1, AttemptKind::Regular, Failure::Connect, CoarseTime::ZERO, &clock);
     assert!((0..50).any(|turn| choose(&balancer, turn, &[]) == Some(1)));
     drop(place);
     assert_eq!(after.set.members[1].state.in_flight(), 0);

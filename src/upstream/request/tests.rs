@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     clock::{CoarseClock, CoarseTime},
     connection_state::StateCell,
-    http1::{BodyDecoder, HeadBounds, RequestHead},
+    http1::{BodyDecoder, HeadBounds, RequestHead, StreamContent},
     upstream::{HostRule, PeerAddress, Protocol, ServerAddress, Target},
 };
 
@@ -63,7 +63,7 @@ fn client(
     })
 }
 
-/// What the head of a forwarded request is made of, besides the client's head.
+/// The parts of a forwarded request's head besides the client's head.
 struct Rules {
     peer: PeerAddress,
     fallback_host: ServerAddress,
@@ -138,7 +138,7 @@ fn head(text: &str) -> RequestHead {
     RequestHead::read(text.as_bytes(), BOUNDS).unwrap().expect("a complete head").0
 }
 
-/// All bytes that are sent for a body that has arrived.
+/// All bytes that are sent if the body has arrived.
 fn sent(mut outgoing: OutgoingRequest) -> Result<Vec<u8>, BodyError> {
     let mut all = Vec::new();
     let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -393,10 +393,10 @@ proptest! {
             1 => "[!-~]{1,12}",
         ]),
         fields in http2_fields(),
-        is_bodiless in any::<bool>(),
+        content in prop_oneof![Just(StreamContent::Nothing), Just(StreamContent::Data)],
     ) {
         let parts = http2_parts(method, &target, authority.as_deref(), &fields);
-        let read = parts.map(|parts| RequestHead::from_http2(&parts, is_bodiless, BOUNDS));
+        let read = parts.map(|parts| RequestHead::from_http2(&parts, content, BOUNDS));
         let Some(Ok(head)) = read else { return Ok(()) };
         let client = client(head.length, &[], None);
         let outgoing = outgoing(&head, false, &client);

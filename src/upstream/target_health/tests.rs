@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const NOW: u64 = 1_700_000_000_000;
+const NOW: CoarseTime = CoarseTime::from_ms(1_700_000_000_000);
 
 pub(super) const SETTINGS: HealthSettings = HealthSettings {
     failures: 5,
@@ -29,7 +29,7 @@ fn fail(
     index: usize,
     failure: Failure,
     count: u32,
-    now: u64,
+    now: CoarseTime,
 ) -> Vec<HealthEvent> {
     let mut events = Vec::new();
     for _ in 0..count {
@@ -39,7 +39,7 @@ fn fail(
     events
 }
 
-fn statuses(health: &UpstreamHealth, now: u64) -> Vec<&'static str> {
+fn statuses(health: &UpstreamHealth, now: CoarseTime) -> Vec<&'static str> {
     let views = (0..health.targets().len()).map(|index| health.view(index));
     views.map(|view| view.status(now, SETTINGS.slow_start).as_str()).collect()
 }
@@ -68,7 +68,7 @@ fn a_failed_connect_ejects_at_once() {
     let mut health = health(2);
     let events = fail(&mut health, 0, Failure::Connect, 1, NOW);
     assert_eq!(events[0].to_string(), "ejected for 10 s: connect failed");
-    // The last one works as far as is known.
+    // The last one is not known to fail.
     assert!(fail(&mut health, 1, Failure::Connect, 4, NOW).is_empty());
     assert_eq!(statuses(&health, NOW), ["ejected", "up"]);
     let events = fail(&mut health, 1, Failure::Connect, 1, NOW);
@@ -95,7 +95,7 @@ fn at_most_the_share_is_ejected_unless_all_fail() {
     fail(&mut health, 4, Failure::Reset, 1, NOW);
     assert_eq!(statuses(&health, NOW), ["ejected"; 5]);
     assert_eq!(statuses(&health, NOW + 1_000), ["half_open"; 5]);
-    // One works again: no more than two stay ejected.
+    // One works again, so at most two stay ejected.
     assert!(health.begin_trial(4, NOW + 1_000));
     let changes = health.record_success(4, AttemptKind::Trial, NOW + 1_010);
     assert_eq!(changes.len(), 3, "{changes:?}");
@@ -143,7 +143,7 @@ fn a_failed_trial_doubles_the_ejection_up_to_its_maximum() {
 #[test]
 fn a_target_that_fails_soon_after_its_return_is_ejected_twice_as_long() {
     let mut health = health(2);
-    let ejection = |health: &mut UpstreamHealth, now: u64| match fail(
+    let ejection = |health: &mut UpstreamHealth, now: CoarseTime| match fail(
         health,
         0,
         Failure::Connect,
@@ -154,7 +154,7 @@ fn a_target_that_fails_soon_after_its_return_is_ejected_twice_as_long() {
         HealthEvent::Ejected { duration, .. } => duration,
         event => panic!("{event:?}"),
     };
-    let return_at = |health: &mut UpstreamHealth, now: u64| {
+    let return_at = |health: &mut UpstreamHealth, now: CoarseTime| {
         assert!(health.begin_trial(0, now));
         health.record_success(0, AttemptKind::Trial, now);
     };
@@ -214,7 +214,7 @@ fn health_checks_rise_and_fall() {
     assert_eq!(changes[0].to_string(), "3 failed health checks in a row, the last: status 500");
     assert_eq!(statuses(&health, NOW), ["down", "up"]);
     assert!(health.record_check(0, failed, NOW).is_empty());
-    // Attempts decide nothing about it.
+    // Attempts do not change its state.
     health.record_success(0, AttemptKind::Regular, NOW);
     assert!(!health.begin_trial(0, NOW));
     assert!(health.record_check(0, Ok(()), NOW).is_empty());
@@ -232,7 +232,7 @@ fn targets_that_are_down_are_outside_of_the_share() {
     }
     fail(&mut health, 2, Failure::Connect, 1, NOW);
     assert_eq!(statuses(&health, NOW), ["down", "down", "ejected", "up"]);
-    // The last one goes down by its checks: the one under suspicion is tried at once.
+    // Health checks find the last one down, so the suspected one is tried at once.
     health.record_check(3, Err(CheckFailure::Connect), NOW + 5_000);
     health.record_check(3, Err(CheckFailure::Connect), NOW + 5_000);
     let changes = health.record_check(3, Err(CheckFailure::Connect), NOW + 5_000);
@@ -263,7 +263,7 @@ fn all_down_by_health_checks_waits_for_the_next_check() {
 
 #[test]
 fn drained_targets_do_not_count() {
-    let targets = vec![TargetHealth::new().with_drained(true), TargetHealth::new()];
+    let targets = vec![TargetHealth::new().with_weight(0), TargetHealth::new()];
     let mut health = UpstreamHealth::new(SETTINGS, targets, NOW);
     assert_eq!(health.view(0).availability(NOW), Availability::Unavailable);
     fail(&mut health, 1, Failure::Timeout, 4, NOW);
@@ -281,7 +281,7 @@ fn a_share_of_zero_ejects_none() {
     assert_eq!(statuses(&health, NOW), ["up", "up"]);
 }
 
-/// When targets go from the configuration or the DNS, the share is that of the remaining ones.
+/// After targets are removed from the configuration or the DNS, the share applies to the remaining ones.
 #[test]
 fn a_rebuild_keeps_the_share() {
     let mut health = health(4);
@@ -304,8 +304,8 @@ fn events() -> impl Strategy<Value = Vec<(u64, usize, u8)>> {
 }
 
 proptest! {
-    /// In any history: no more than the share is ejected unless all are; the views show the state; a target
-    /// that is ejected is due for a trial within the longest ejection.
+    /// In any history, at most the share is ejected unless all are; the views show the state; and an ejected
+    /// target is due for a trial within the maximum ejection.
     #[test]
     fn the_bound_holds_in_any_history(
         size in 1_usize..8,

@@ -1,4 +1,4 @@
-//! What is buffered so that a client's pace holds no place, and arrives unchanged.
+//! Buffers free places from the client's pace, and pass bodies on unchanged.
 
 use std::{io::Write, time::Duration};
 
@@ -14,7 +14,7 @@ use testkit::{
     wait::{eventually, sleep},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{ATTACKER, BUFFER, Origin, PROTOCOLS, connect_narrow, start};
 
@@ -57,7 +57,7 @@ fn a_response_that_fits_the_buffer_needs_no_reader() {
     }
 }
 
-/// What is read ahead is passed on unchanged: long bodies, trailers, compression.
+/// Responses that are read ahead are passed on unchanged: long bodies, trailers, compression.
 #[test]
 fn a_late_reader_gets_the_whole_response() {
     let piece = b"0123456789abcdef".repeat(2500);
@@ -192,7 +192,7 @@ fn a_body_that_fails_while_it_is_buffered_does_not_touch_the_target() {
         ",
         [("target", upstream.target())],
     );
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = Gateway::for_every_protocol_at(&yaml, clock);
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let long = format!("800\r\n{}\r\n0\r\n\r\n", "x".repeat(0x800));

@@ -7,7 +7,7 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{NOW, fill_upstream, status_upstream};
 
@@ -61,7 +61,7 @@ fn headers_of_a_refunded_response_match_the_store() {
                 } else if step == 0 {
                     assert_headers_match_status(&fleet, &response, limit);
                 }
-                clock.set(clock.now() + 1_100);
+                clock.set(clock.store_time() + 1_100);
             }
         }
     });
@@ -99,13 +99,13 @@ fn assert_reset_admits(upstream: &Upstream, backend: &Backend, limit: &str, cost
         assert_eq!(response.status, 200, "{limit}, {cost}");
         assert_headers_match_status(&fleet, &response, &format!("{limit}, {cost}"));
         if response.number("x-ratelimit-remaining") == 0 {
-            clock.set(response.number("x-ratelimit-reset") * 1_000);
+            clock.set(StoreTime::from_unix_ms(response.number("x-ratelimit-reset") * 1_000));
         }
     }
 }
 
-/// The limits whose refunds a next request needs: with a lease of several units, of one, and without; the leaky bucket
-/// has one slot in 3.6 ms, and no request may wait for it.
+/// Limits whose next request needs the refund of the previous one: with a lease of several units, of one, and
+/// without. The leaky bucket has a slot every 3.6 ms, and no request may wait for one.
 const SCARCE_LIMITS: [&str; 12] = [
     "algorithm: sliding_window, resolution: 6, quota: 1",
     "algorithm: sliding_window, resolution: 6, quota: 1, reserve: auto",

@@ -50,7 +50,7 @@ const SMALL: Geometry =
     Geometry { bits: 4, growth: 1, hashes: 2, generation_length: MINUTE, complete_generations: 30 };
 
 /// The index of the generation at [`START`].
-const FIRST: u64 = START / MINUTE;
+const FIRST: u64 = START.periods_of(MINUTE);
 
 fn small() -> Arc<Filter<LoomAtomics>> {
     Arc::new(Filter::with_atomics(SMALL, hash_keys(1), START))
@@ -238,7 +238,7 @@ fn a_token_recorded_while_the_filter_is_resized_is_kept_and_marked() {
             join(recorder);
             copy();
             assert!(after.contains(other) && after.contains(token));
-            // What the first copy missed is still marked.
+            // If the first copy missed a token, it is still marked.
             assert!(first == (true, true) || after.take_changed(FIRST));
         });
     }

@@ -1,12 +1,13 @@
-//! Records how an attempt ended: in its span, in the health and the latency of its endpoint, and for adaptive
+//! Records an attempt's outcome: in its span, in its endpoint's health and latency, and for adaptive
 //! concurrency.
 
-use super::{AttemptRecord, CONNECT_FAILED, RequestAttempts, millis};
+use super::{AttemptRecord, CONNECT_FAILED, RequestAttempts};
 use crate::{
+    balance::{FAILURE_LATENCY, Observed},
+    clock::CoarseTime,
     trace::AttemptResult,
     upstream::{
         adaptive_concurrency::{Sample, SampleOutcome},
-        balance::{FAILURE_LATENCY, Observed},
         forward::{ForwardError, UpstreamError},
         target_health::Failure,
     },
@@ -22,7 +23,7 @@ impl RequestAttempts<'_> {
         }
     }
 
-    /// Ends the span of an attempt without a connection.
+    /// Ends the span of an attempt that got no connection.
     #[cold]
     pub(in crate::upstream::forward) fn fail_to_acquire(
         &mut self,
@@ -47,7 +48,7 @@ impl RequestAttempts<'_> {
         let clock = self.clock();
         let uptime = clock.uptime();
         self.attempts.time = Some(uptime.saturating_sub(self.started));
-        let now = millis(uptime);
+        let now = uptime.to_coarse();
         let latency = uptime.saturating_sub(start).as_micros() as u64;
         set.members[index].state.observe_latency(latency, now);
         set.members[index].state.observe_result(observed, now);
@@ -70,21 +71,21 @@ impl RequestAttempts<'_> {
         if let Failure::Status(_) = failure {
             self.attempts.time = Some(uptime.saturating_sub(self.started));
         }
-        let now = millis(uptime);
+        let now = uptime.to_coarse();
         let latency = uptime.saturating_sub(start).as_micros() as u64;
         set.members[index].state.observe_latency(latency.max(FAILURE_LATENCY), now);
         set.record_failure(index, kind, failure, now, clock);
         let outcome = match failure {
             Failure::Timeout | Failure::Status(503) => SampleOutcome::Dropped,
             Failure::Status(_) => SampleOutcome::Responded,
-            // A failed connection does not show the load.
+            // A failed connection shows nothing about the load.
             _ => return,
         };
         self.record_sample(index, Sample { latency, in_flight: concurrency, outcome }, now);
     }
 
     /// Records an attempt for adaptive concurrency.
-    fn record_sample(&self, index: usize, sample: Sample, now: u64) {
+    fn record_sample(&self, index: usize, sample: Sample, now: CoarseTime) {
         let set = &self.endpoints.set;
         if set.servers.bounds.adaptive.is_some() {
             set.members[index].state.record_sample(sample, now);

@@ -2,11 +2,10 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::{
-    super::super::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
-    SETTINGS,
-};
+use super::SETTINGS;
 use crate::{
+    balance::{Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint},
+    clock::CoarseTime,
     mix::SplitMix,
     upstream::target_health::{
         AttemptKind, Availability, CheckFailure, Failure, HealthSettings, HealthView, ServiceLevel,
@@ -16,26 +15,26 @@ use crate::{
 
 /// The simulated time, in ms.
 const DURATION: u64 = 60_000;
-/// The longest time between two requests, in ms.
+/// Maximum time between two requests, in ms.
 const MAX_PAUSE: u64 = 40;
-/// How long a silent target keeps an attempt waiting, in ms.
+/// Time for which a silent target keeps an attempt waiting, in ms.
 const TIMEOUT: u64 = 300;
-/// While one works, all are refused for at most as long as a trial takes that began before it worked, and
-/// until the next one, with the requests between that are needed to choose it.
+/// Maximum time without a target while one works: a trial that began before it worked, and the time until the
+/// next trial, with the requests needed to choose that target.
 const MAX_OUTAGE: u64 = TIMEOUT + 2_000;
 
-/// What a target does until a time.
+/// A target's behavior until a time.
 #[derive(Clone, Copy, Debug)]
 struct Behavior {
-    until: u64,
-    /// How attempts fail; `None` while it works.
+    until: CoarseTime,
+    /// The failure of attempts; `None` while it works.
     failure: Option<Failure>,
 }
 
 fn schedule(random: &mut SplitMix) -> Vec<Behavior> {
-    let (mut schedule, mut until) = (Vec::new(), 0);
+    let (mut schedule, mut until) = (Vec::new(), CoarseTime::ZERO);
     let is_robust = random.below(4) == 0;
-    while until < DURATION {
+    while until < CoarseTime::ZERO + DURATION {
         until += 100 + random.below(20_000);
         let failure = match random.below(9) {
             _ if is_robust => None,
@@ -53,7 +52,7 @@ fn schedule(random: &mut SplitMix) -> Vec<Behavior> {
 struct Views<'a> {
     health: &'a [HealthView],
     in_flight: &'a [u32],
-    now: u64,
+    now: CoarseTime,
 }
 
 impl EndpointView for Views<'_> {
@@ -75,7 +74,7 @@ impl EndpointView for Views<'_> {
 }
 
 /// An attempt, by the time of its end.
-type Attempt = Reverse<(u64, usize, bool, bool)>;
+type Attempt = Reverse<(CoarseTime, usize, bool, bool)>;
 
 struct Run {
     settings: HealthSettings,
@@ -87,9 +86,9 @@ struct Run {
     refused: u64,
     failed: u64,
     sent: u64,
-    /// Since when a request finds no target although the target of the index works, in ms.
-    outages: Vec<Option<u64>>,
-    /// Whether all were down at some time.
+    /// For each target, the time, in ms, since which requests find no target although it works.
+    outages: Vec<Option<CoarseTime>>,
+    /// True if all were down at some time.
     was_down: bool,
 }
 
@@ -106,7 +105,11 @@ impl Run {
         Self {
             settings,
             schedules: (0..size).map(|_| schedule(random)).collect(),
-            health: UpstreamHealth::new(settings, vec![TargetHealth::new(); size], 0),
+            health: UpstreamHealth::new(
+                settings,
+                vec![TargetHealth::new(); size],
+                CoarseTime::ZERO,
+            ),
             views: vec![HealthView::default(); size],
             in_flight: vec![0; size],
             attempts: BinaryHeap::new(),
@@ -118,7 +121,7 @@ impl Run {
         }
     }
 
-    fn failure(&self, target: usize, now: u64) -> Option<Failure> {
+    fn failure(&self, target: usize, now: CoarseTime) -> Option<Failure> {
         let behavior = self.schedules[target].iter().find(|behavior| behavior.until > now);
         behavior.and_then(|behavior| behavior.failure)
     }
@@ -130,10 +133,15 @@ impl Run {
     }
 
     /// Sends one request, if there is a target for it.
-    fn send(&mut self, balancer: &Balancer, random: u64, now: u64) {
+    fn send(&mut self, balancer: &Balancer, random: u64, now: CoarseTime) {
         let mut excluded = Vec::new();
         loop {
-            let input = PickRequest { turn: self.sent, key: random, random, excluded: &excluded };
+            let input = PickRequest {
+                turn: self.sent,
+                key: TargetKey(random),
+                random,
+                excluded: &excluded,
+            };
             let views = Views { health: &self.views, in_flight: &self.in_flight, now };
             let Some(choice) = balancer.choose(&input, &views) else {
                 self.refuse(now);
@@ -160,8 +168,8 @@ impl Run {
         }
     }
 
-    /// A request finds no target. That lasts only for a moment while one works.
-    fn refuse(&mut self, now: u64) {
+    /// Records a request that finds no target. While one works, this may last only for a moment.
+    fn refuse(&mut self, now: CoarseTime) {
         self.refused += 1;
         assert_ne!(
             self.health.state(now),
@@ -173,12 +181,12 @@ impl Run {
             let works = self.failure(target, now).is_none() && !is_down;
             let since = self.outages[target].filter(|_| works).unwrap_or(now);
             self.outages[target] = works.then_some(since);
-            assert!(now - since <= MAX_OUTAGE, "all ejected while {target} works, since {since}");
+            assert!(now - since <= MAX_OUTAGE, "all ejected while {target} works, since {since:?}");
         }
     }
 
     /// Records the attempts that end until `now`.
-    fn end_attempts(&mut self, now: u64) {
+    fn end_attempts(&mut self, now: CoarseTime) {
         while let Some(&Reverse((end, target, is_trial, is_failed))) = self.attempts.peek() {
             if end > now {
                 return;
@@ -198,7 +206,7 @@ impl Run {
         }
     }
 
-    fn check_targets(&mut self, now: u64) {
+    fn check_targets(&mut self, now: CoarseTime) {
         for target in 0..self.views.len() {
             let result = match self.failure(target, now) {
                 Some(Failure::Connect) => Err(CheckFailure::Connect),
@@ -211,8 +219,8 @@ impl Run {
         }
     }
 
-    /// No more than the share is ejected on suspicion, unless all are.
-    fn check_bound(&mut self, now: u64) {
+    /// Checks that at most the share is ejected, unless all are.
+    fn check_bound(&mut self, now: CoarseTime) {
         if self.health.state(now) != ServiceLevel::Serving {
             self.was_down = true;
             return;
@@ -237,8 +245,8 @@ fn never_all_ejected_while_one_works_and_never_more_than_the_share() {
             names.iter().map(|name| WeightedEndpoint { name, weight: 1 }).collect();
         let policies = [Policy::RoundRobin, Policy::LeastRequests, Policy::PeakEwma, Policy::Hash];
         let balancer = Balancer::new(policies[seed as usize % 4], &endpoints);
-        let (mut now, mut next_check) = (0, 0);
-        while now < DURATION {
+        let (mut now, mut next_check) = (CoarseTime::ZERO, CoarseTime::ZERO);
+        while now < CoarseTime::ZERO + DURATION {
             now += 1 + random.below(MAX_PAUSE);
             run.end_attempts(now);
             if run.settings.check_interval > 0 && now >= next_check {
@@ -251,7 +259,7 @@ fn never_all_ejected_while_one_works_and_never_more_than_the_share() {
         with_refusals += u32::from(run.refused > 0);
         (sent, failed) = (sent + run.sent, failed + run.failed);
     }
-    // The schedules cover what they are for.
+    // The schedules cover both cases.
     assert!(all_down > 100 && with_refusals > 100, "{all_down}, {with_refusals}");
     assert!(failed * 20 > sent / 2 && failed * 4 < sent, "{failed} of {sent}");
 }

@@ -1,30 +1,31 @@
-//! The share of an endpoint's responses that are errors, as policies by load read it.
+//! The share of errors among an endpoint's responses, for policies by load.
 //!
-//! An endpoint that refuses fast has few requests in flight and would draw the requests of all others. So its
-//! weight is multiplied by the share of its responses that succeeded, but by no less than a tenth: some requests
-//! must show its recovery.
+//! An endpoint that refuses fast has few requests in flight and would attract the requests of all others. So
+//! its weight is multiplied by the share of its responses that succeeded, but at least by a tenth: some
+//! requests must show its recovery.
 
 use super::{FULL_RAMP, timed_average::TimedAverage};
+use crate::clock::CoarseTime;
 
 /// The time constant of the average, in ms. Without requests, an error counts 1/e after it.
 const DECAY: f32 = 2_000.0;
 
-/// The least weight of one response: at high rates the average covers about the last 32 responses.
+/// Minimum weight of one response: at high rates, the average covers about the last 32 responses.
 const MIN_GAIN: f32 = 1.0 / 32.0;
 
-/// The least share of its weight that an endpoint keeps, in 1/1024.
+/// Minimum share of its weight that an endpoint keeps, in 1/1024.
 const MIN_SHARE: f32 = FULL_RAMP as f32 / 10.0;
 
-/// How an attempt ended, for the choice.
+/// An attempt's outcome, for the choice of endpoints.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Observed {
-    /// With a response that is no server error.
+    /// A response that is not a server error.
     Success,
-    /// With a status from 500, a gRPC status that means the same, or without a response.
+    /// A status from 500, a gRPC status that means the same, or no response.
     Error,
 }
 
-/// The moving average of one endpoint's errors, in 64 bits. The default has observed none.
+/// The moving average of one endpoint's errors, in 64 bits. The default has no observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ErrorRate(
     /// The share of errors, 0 to 1.
@@ -44,15 +45,15 @@ impl ErrorRate {
         self.0.to_bits()
     }
 
-    /// True if no error counts: a success does not change the state.
+    /// True if no error counts, so that a success does not change the state.
     #[inline]
     pub fn is_zero(self) -> bool {
         self.0.value == 0.0
     }
 
-    /// The state after an attempt that ended at `now`, in ms.
+    /// The state after an attempt that ended at `now`.
     #[must_use]
-    pub fn observe(self, observed: Observed, now: u64) -> Self {
+    pub fn observe(self, observed: Observed, now: CoarseTime) -> Self {
         let value = if observed == Observed::Error { 1.0 } else { 0.0 };
         let gain = (1.0 - self.kept_share(now)).max(MIN_GAIN);
         let average = self.0.value + (value - self.0.value) * gain;
@@ -63,7 +64,7 @@ impl ErrorRate {
 
     /// The share of its weight that the endpoint has at `now`, in 1/1024.
     #[inline]
-    pub fn success_share(self, now: u64) -> u32 {
+    pub fn success_share(self, now: CoarseTime) -> u32 {
         if self.is_zero() {
             return FULL_RAMP;
         }
@@ -71,8 +72,8 @@ impl ErrorRate {
         ((1.0 - errors) * FULL_RAMP as f32).max(MIN_SHARE) as u32
     }
 
-    /// The share of the average that is left at `now`.
-    fn kept_share(self, now: u64) -> f32 {
+    /// The share of the average that remains at `now`.
+    fn kept_share(self, now: CoarseTime) -> f32 {
         (-self.0.age(now) / DECAY).exp()
     }
 }
@@ -85,11 +86,11 @@ mod tests {
 
     use super::*;
     use crate::{
+        balance::{Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint},
         mix::SplitMix,
-        upstream::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
     };
 
-    /// What the choice of a simulation reads.
+    /// The errors that the choice of a simulation reads.
     #[derive(Clone, Copy, Eq, PartialEq)]
     enum Reads {
         Load,
@@ -101,7 +102,7 @@ mod tests {
         reads: Reads,
         in_flight: Vec<u32>,
         errors: Vec<ErrorRate>,
-        now: u64,
+        now: CoarseTime,
     }
 
     impl EndpointView for Fleet {
@@ -121,7 +122,7 @@ mod tests {
         }
 
         fn cost(&self, index: usize) -> u64 {
-            // Of the fast one less: that must not draw requests either.
+            // Lower for the fast endpoint, which must not attract requests either.
             if index == 0 { 100 } else { 20_000 }
         }
 
@@ -130,9 +131,9 @@ mod tests {
         }
     }
 
-    /// The share of the requests to as many endpoints that the first one gets from `from` to `until` seconds, at
-    /// 1,000 requests a second. It fails each of its requests at once while `fails` is true for the second; the
-    /// others answer after 20 ms.
+    /// The share of requests that the first endpoint gets from `from` to `until` seconds, at 1,000 requests a
+    /// second. It fails its requests at once while `fails` is true for the second; the others answer after 20
+    /// ms.
     fn share(
         (policy, size, reads): (Policy, usize, Reads),
         (from, until): (u64, u64),
@@ -141,11 +142,11 @@ mod tests {
         let endpoints = ["a", "b", "c", "d"].map(|name| WeightedEndpoint { name, weight: 1 });
         let balancer = Balancer::new(policy, &endpoints[..size]);
         let (in_flight, errors) = (vec![0; size], vec![ErrorRate::default(); size]);
-        let mut fleet = Fleet { reads, in_flight, errors, now: 0 };
+        let mut fleet = Fleet { reads, in_flight, errors, now: CoarseTime::ZERO };
         let (mut ends, mut counts) = (BinaryHeap::<Reverse<(u64, usize)>>::new(), [0_u32; 4]);
         let mut random = SplitMix::new(7);
         for now in 0..until * 1_000 {
-            fleet.now = now;
+            fleet.now = CoarseTime::from_ms(now);
             while let Some(&Reverse((end, index))) =
                 ends.peek().filter(|Reverse((end, _))| *end <= now)
             {
@@ -153,9 +154,14 @@ mod tests {
                 fleet.in_flight[index] -= 1;
                 let is_error = index == 0 && fails(end / 1_000);
                 let observed = if is_error { Observed::Error } else { Observed::Success };
-                fleet.errors[index] = fleet.errors[index].observe(observed, now);
+                fleet.errors[index] = fleet.errors[index].observe(observed, fleet.now);
             }
-            let input = PickRequest { turn: now, key: 0, random: random.bits(), excluded: &[] };
+            let input = PickRequest {
+                turn: now,
+                key: TargetKey::default(),
+                random: random.bits(),
+                excluded: &[],
+            };
             let index = balancer.choose(&input, &fleet).expect("an endpoint").index;
             counts[index] += u32::from(now >= from * 1_000);
             fleet.in_flight[index] += 1;
@@ -183,16 +189,18 @@ mod tests {
 
     #[test]
     fn a_rare_error_costs_little_and_is_forgotten() {
+        let at = CoarseTime::from_ms;
         let mut rate = ErrorRate::default();
         for request in 0..10_000 {
             let observed = if request % 100 == 0 { Observed::Error } else { Observed::Success };
-            rate = rate.observe(observed, request);
-            assert!(rate.success_share(request) > FULL_RAMP * 9 / 10, "{rate:?}");
+            let now = at(request);
+            rate = rate.observe(observed, now);
+            assert!(rate.success_share(now) > FULL_RAMP * 9 / 10, "{rate:?}");
         }
-        let failed = ErrorRate::default().observe(Observed::Error, 60_000);
-        assert_eq!(failed.success_share(60_000), MIN_SHARE as u32, "the only response");
-        assert!(failed.success_share(70_000) > FULL_RAMP * 98 / 100);
-        assert!(failed.observe(Observed::Success, 100_000).is_zero());
+        let failed = ErrorRate::default().observe(Observed::Error, at(60_000));
+        assert_eq!(failed.success_share(at(60_000)), MIN_SHARE as u32, "the only response");
+        assert!(failed.success_share(at(70_000)) > FULL_RAMP * 98 / 100);
+        assert!(failed.observe(Observed::Success, at(100_000)).is_zero());
     }
 
     proptest! {
@@ -200,7 +208,7 @@ mod tests {
         fn the_share_is_between_a_tenth_and_all(
             events in prop::collection::vec((any::<bool>(), -5_000_i64..100_000), 1..50),
         ) {
-            let (mut rate, mut now) = (ErrorRate::default(), 1_700_000_000_000_u64);
+            let (mut rate, mut now) = (ErrorRate::default(), CoarseTime::from_ms(1_700_000_000_000));
             for (is_error, step) in events {
                 now = now.saturating_add_signed(step);
                 let observed = if is_error { Observed::Error } else { Observed::Success };
