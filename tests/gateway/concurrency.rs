@@ -76,7 +76,7 @@ fn all_refuse(fleet: &Fleet) -> bool {
 }
 
 #[test]
-fn requests_in_flight_are_bounded_by_the_slots() {
+fn requests_in_flight_are_bounded_by_the_permits() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
@@ -128,7 +128,7 @@ fn requests_in_flight_are_bounded_by_the_slots() {
 /// Free permits do not say how many requests may follow: a client that obeyed `remaining` would send that
 /// many per lease.
 #[test]
-fn headers_advertise_slots_only_when_exhausted() {
+fn headers_advertise_permits_only_when_exhausted() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
@@ -164,7 +164,7 @@ fn headers_advertise_slots_only_when_exhausted() {
 }
 
 #[test]
-fn disconnected_clients_hold_no_slot() {
+fn disconnected_clients_hold_no_permit() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
@@ -206,7 +206,7 @@ fn disconnected_clients_hold_no_slot() {
 }
 
 #[test]
-fn unrenewed_slots_expire_with_their_lease() {
+fn unrenewed_permits_expire_with_their_lease() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
@@ -251,7 +251,7 @@ fn unrenewed_slots_expire_with_their_lease() {
 }
 
 #[test]
-fn a_long_request_renews_and_releases_its_slot() {
+fn a_long_request_renews_and_releases_its_permit() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
@@ -283,7 +283,7 @@ fn a_long_request_renews_and_releases_its_slot() {
 }
 
 #[test]
-fn requests_cut_by_the_drain_release_their_slots() {
+fn requests_cut_by_the_drain_release_their_permits() {
     let backend = Backend::redis();
     on_every_protocol(|protocol| {
         let latch = ResponseLatch::default();

@@ -165,11 +165,11 @@ fn a_slow_upstream_is_not_a_client_timeout() {
         let sent = AtomicUsize::new(0);
         thread::scope(|scope| {
             let status = scope.spawn(|| {
-                let piece = [b'x'; 1 << 16];
+                let piece = vec![b'x'; 1 << 16];
                 let length = 300 * piece.len() + 3;
                 client.start("POST", "/", format!("Content-Length: {length}\r\n"), true);
                 for _ in 0..300 {
-                    client.send(piece, false);
+                    client.send(&piece, false);
                     sent.fetch_add(1, SeqCst);
                 }
                 client.send("END", true).read_response().status

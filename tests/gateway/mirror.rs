@@ -335,7 +335,7 @@ fn endless_responses_are_closed() {
 }
 
 #[test]
-fn the_end_of_the_gateway_does_not_wait_for_copies() {
+fn the_drain_does_not_wait_for_copies() {
     let (origin, silent) = (Upstream::hello(), Upstream::silent());
     let gateway = Gateway::start_at(
         &between(

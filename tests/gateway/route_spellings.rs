@@ -21,7 +21,7 @@ fn received(upstream: &Upstream, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_escape_that_upstreams_decode_escapes_no_route() {
+fn escaped_characters_of_a_path_match_the_same_route() {
     let upstream = Upstream::hello();
     let gateway = start(
         &upstream,
@@ -234,7 +234,7 @@ fn no_value_makes_a_redirect_lead_to_another_host() {
 }
 
 #[test]
-fn what_a_response_varies_by_stays_whatever_the_rules_say() {
+fn header_rules_for_vary_keep_the_names_of_cors_and_compression() {
     let upstream = Upstream::with_response(
         "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nVary: Origin, Accept-Encoding\r\n\
          Content-Length: 5\r\n\r\nhello",

@@ -20,7 +20,7 @@ use tidegate::clock::Clock;
 use super::{NOW, latched_upstream, permits_in_use};
 
 #[test]
-fn a_client_that_disconnects_during_the_charge_holds_no_slot() {
+fn a_client_that_disconnects_during_the_charge_holds_no_permit() {
     let redis = RedisServer::start();
     let latch = ResponseLatch::default();
     let upstream = latched_upstream(&latch);
@@ -121,7 +121,7 @@ fn send_in_flight(gateway: &Gateway, count: u64) -> Vec<Client> {
 /// timeout is generous: a charge that timed out would take its permit locally, and Redis would never
 /// count twenty.
 #[test]
-fn a_hung_redis_counts_no_slot_twice() {
+fn a_hung_redis_counts_no_permit_twice() {
     for (workers, hangs) in [(1, 1_500), (4, 1_500), (1, 5_000), (4, 5_000)] {
         let redis = RedisServer::start();
         let latch = ResponseLatch::default();

@@ -59,7 +59,7 @@ fn headers_of_a_refunded_response_match_the_store() {
                         &format!("{limit}, {path}, step {step}"),
                     );
                 } else if step == 0 {
-                    assert_headers_match_status(&fleet, &response, &limit);
+                    assert_headers_match_status(&fleet, &response, limit);
                 }
                 clock.set(clock.store_time() + 1_100);
             }

@@ -42,7 +42,7 @@ fn shadow_limits_count_and_refuse_nothing() {
 }
 
 #[test]
-fn a_shadow_limit_runs_beside_the_enforced_one() {
+fn a_candidate_quota_is_counted_apart_from_the_enforced_one() {
     let upstream = status_upstream();
     let yaml = fill_upstream(
         "

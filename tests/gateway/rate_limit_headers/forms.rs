@@ -1,4 +1,4 @@
-//! The two forms of the headers, beside those of the upstream and of cross-origin requests.
+//! The two forms of the headers; how they go with the upstream's own headers, and with CORS.
 
 use testkit::{
     backend::{MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, on_all_at_once},

@@ -42,7 +42,7 @@ fn a_reset_takes_effect_on_every_gateway() {
             }
             assert_eq!(fleet.get_as("a", "/x").status, 429);
             assert_eq!(fleet.get_as("b", "/x").status, 429, "another caller's counter is kept");
-            // The shadow limit admitted two of each caller, and two after the reset: it was reset too.
+            // The shadow limit admitted two of each caller, and two after the reset, which therefore covers it.
             let listed = |gateway: &Gateway| {
                 let limits = admin(gateway, "GET", "", "").json();
                 let decided = &limits["limits"][0]["candidate"]["decisions"];
