@@ -111,20 +111,26 @@ impl Quota {
     }
 }
 
-/// The algorithm of a limit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Algorithm by which a limit counts.
+//
+// The doc comments are the descriptions in the JSON Schema.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Algorithm {
-    /// Weighted counters, one for each sub-window: [`sliding_window`].
+    /// A sliding window, stored as one counter per sub-window. Its cost does not depend on the quota.
+    #[default]
     SlidingWindow,
-    /// The time of every charge: [`sliding_log`].
+    /// A sliding window, stored as the time of every charge: exact to the millisecond, for small
+    /// quotas.
     SlidingLog,
-    /// One counter, and the time at which its window ends: [`fixed_window`].
+    /// One counter per window. A window starts with its first charge; when it ends, the count starts at 0.
     FixedWindow,
-    /// A burst that refills at a constant rate: [`token_bucket`].
+    /// A bucket of `quota` tokens, refilled at the constant rate of quota per window; allows bursts.
     TokenBucket,
-    /// A constant rate, enforced by delays: [`leaky_bucket`].
+    /// Requests are released at a constant rate of quota per window; requests above it are delayed.
     LeakyBucket,
-    /// Permits that requests hold while they are in flight: [`concurrency`].
+    /// Requests in flight: each holds a permit until it ends. The window is the permit's lease, which
+    /// the gateway renews.
     Concurrency,
 }
 
@@ -139,7 +145,8 @@ impl Algorithm {
         Self::Concurrency,
     ];
 
-    /// The name of its Lua counterpart: in the table `algorithms`, and of the file in `lua/`.
+    /// The name in the configuration and of its Lua counterpart: in the table `algorithms`, and of the file in
+    /// `lua/`.
     pub fn tag(self) -> &'static str {
         match self {
             Self::SlidingWindow => "sliding_window",

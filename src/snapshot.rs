@@ -7,7 +7,7 @@
 //! `compile` assembles the parts; `access_log`, `listen`, `store`, `traces`, `upstreams`, `limits`, `routes` and `throttle`
 //! each compile one section; `balance` compiles how an upstream's targets are chosen and checked; `route_match`,
 //! `route_edits`, `redirect`, `mirror`, `compress`, `access`, `cors`, `origins` and `error_bodies` compile a route's parts; `quota`,
-//! `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts;
+//! `reserve`, `tiers` and `parts` compile a limit's parts;
 //! `section` is a cursor into the configuration that reports faults, `notes` and `caller_notes` find valid settings that are rarely intended,
 //! `files` the files that must not be the same; `load` reads a file; `policy` is the compiled limit, `certificates` finds the certificates that expire.
 //!
@@ -28,7 +28,6 @@
 
 mod access;
 mod access_log;
-mod algorithm;
 mod balance;
 mod caller_notes;
 mod certificates;

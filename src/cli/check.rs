@@ -6,9 +6,10 @@ use std::path::Path;
 use super::{Exit, exit_after_write};
 use crate::clock::Clock;
 use crate::config::{
-    Algorithm, Config, EnvLookup, Fault, Faults, LimitConfig, Listener, LoadedConfig,
-    LogDestination, MatchValue, RedirectHttps, RouteMatch, SecretError, SecretReference,
+    Config, EnvLookup, Fault, Faults, LimitConfig, Listener, LoadedConfig, LogDestination,
+    MatchValue, RedirectHttps, RouteMatch, SecretError, SecretReference,
 };
+use crate::limit::Algorithm;
 use crate::secret::MIN_LEN;
 use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_url};
 use crate::snapshot::Snapshot;

@@ -10,7 +10,7 @@ use super::scalar::is_token;
 use super::tiers::{Candidate, TierConfig};
 use super::units::{Duration, Status};
 use crate::identity::KeyPart;
-use crate::limit::OnFailure;
+use crate::limit::{Algorithm, OnFailure};
 
 /// A rate limit: a quota per window, counted per key.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -119,27 +119,6 @@ impl LimitConfig {
         self.resolution
             .unwrap_or_else(|| (1..=Self::DEFAULT_RESOLUTION).rev().find(divides).unwrap_or(1))
     }
-}
-
-/// Algorithm by which a limit counts.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Algorithm {
-    /// A sliding window, stored as one counter per sub-window. Its cost does not depend on the quota.
-    #[default]
-    SlidingWindow,
-    /// A sliding window, stored as the time of every charge: exact to the millisecond, for small
-    /// quotas.
-    SlidingLog,
-    /// One counter per window. A window starts with its first charge; when it ends, the count starts at 0.
-    FixedWindow,
-    /// A bucket of `quota` tokens, refilled at the constant rate of quota per window; allows bursts.
-    TokenBucket,
-    /// Requests are released at a constant rate of quota per window; requests above it are delayed.
-    LeakyBucket,
-    /// Requests in flight: each holds a permit until it ends. The window is the permit's lease, which
-    /// the gateway renews.
-    Concurrency,
 }
 
 /// Units of the quota that one request costs.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, net::IpAddr};
 use super::{forwarded_path, host};
 use crate::{
     error::GatewayError, http1::RequestHead, route::normalize::without_parameters, snapshot::Route,
-    template::Values,
+    template::TemplateValues,
 };
 
 /// A request on its route.
@@ -43,11 +43,11 @@ impl<'r> RoutedRequest<'r> {
     }
 
     /// Calls `read` with the values of the variables.
-    pub fn with_values<T>(&self, read: impl FnOnce(&Values<'_>) -> T) -> T {
+    pub fn with_values<T>(&self, read: impl FnOnce(&TemplateValues<'_>) -> T) -> T {
         let (host, routed) =
             (host(&self.head.fields), without_parameters(self.path, self.merge_slashes));
         let params = self.route.edits.pattern.captures(&routed);
-        read(&Values {
+        read(&TemplateValues {
             client_ip: self.client_ip,
             host: &host,
             method: self.head.method.as_str(),

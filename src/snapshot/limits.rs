@@ -7,7 +7,6 @@ use siphasher::sip::SipHasher13;
 
 use smallvec::SmallVec;
 
-use super::algorithm;
 use super::parts::header;
 use super::policy::{Cost, LimitPolicy};
 use super::quota::{QUOTA_KEYS, alternative_quota, quota};
@@ -16,7 +15,7 @@ use super::section::Section;
 use super::tiers;
 use crate::config::{self, Config};
 use crate::identity::{CredentialSource, KeyPart, KeyPlan};
-use crate::limit::{Limit, Quota, leaky_bucket};
+use crate::limit::{Algorithm, Limit, Quota, leaky_bucket};
 
 /// Shortest lease of a concurrency permit, in ms. Leases are renewed every third of their length, with
 /// a precision of 100 ms.
@@ -39,7 +38,7 @@ pub(super) fn compile(
         let base = Limit {
             name: name.as_str().into(),
             fingerprint: fingerprint(limit),
-            algorithm: algorithm::compile(limit.algorithm),
+            algorithm: limit.algorithm,
             quota,
             cost: 1,
             on_failure: limit.on_failure,
@@ -82,7 +81,7 @@ fn policy(
 
 /// Reports keys that do not apply to the limit's algorithm.
 fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig) {
-    use config::Algorithm::{LeakyBucket, SlidingWindow};
+    use Algorithm::{LeakyBucket, SlidingWindow};
 
     if !section.can_read(&["algorithm"]) {
         return;
@@ -94,12 +93,12 @@ fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig) {
         ("max_queue", limit.max_queue.is_some(), LeakyBucket),
     ];
     for (key, given, owner) in keys {
-        let what = format!("`{key}` with `{}`", algorithm::name(limit.algorithm));
-        let expected = format!("it only with `{}`", algorithm::name(owner));
+        let what = format!("`{key}` with `{}`", limit.algorithm.tag());
+        let expected = format!("it only with `{}`", owner.tag());
         let applies = !given || limit.algorithm == owner;
         section.at(key).ensure(applies, &what, &expected);
     }
-    if limit.algorithm == config::Algorithm::Concurrency {
+    if limit.algorithm == Algorithm::Concurrency {
         check_concurrency(section, limit);
     }
 }
@@ -133,7 +132,7 @@ fn check_key(section: &Section<'_>, key: &[KeyPart], has_token_source: bool) {
 /// Compiles the cost of a request; 1 if its header name is invalid.
 fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Cost {
     let at = section.at("cost");
-    let leaky = limit.algorithm == config::Algorithm::LeakyBucket;
+    let leaky = limit.algorithm == Algorithm::LeakyBucket;
     let max_possible = if leaky { leaky_bucket::capacity(quota) } else { limit.quota.into() };
     let is_max_known = section.can_read(&QUOTA_KEYS);
     let max = limit.max_cost.map_or(max_possible, u64::from);
@@ -173,7 +172,7 @@ fn fingerprint(limit: &config::LimitConfig) -> u64 {
         hash.write_u64(text.len() as u64);
         hash.write(text.as_bytes());
     };
-    add(algorithm::name(limit.algorithm));
+    add(limit.algorithm.tag());
     add(&limit.window.millis().to_string());
     add(&limit.resolution().to_string());
     for part in &limit.key {

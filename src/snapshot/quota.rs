@@ -2,7 +2,7 @@
 
 use super::section::Section;
 use crate::config;
-use crate::limit::{MAX_QUOTA_MILLIS, MAX_RESOLUTION, Quota, sliding_log};
+use crate::limit::{Algorithm, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Quota, sliding_log};
 
 /// Largest quota of a `sliding_log` without a note; its log takes up to 80 KB per key.
 const LARGE_LOG: u32 = 10_000;
@@ -30,7 +30,7 @@ fn quota_of(limit: &config::LimitConfig, number: u32) -> Quota {
     let (window, resolution) = (limit.window.millis(), limit.resolution());
     let resolution = if divides(window, resolution) { resolution } else { 1 };
     let mut max_wait = 0;
-    if limit.algorithm == config::Algorithm::LeakyBucket {
+    if limit.algorithm == Algorithm::LeakyBucket {
         let wait = limit.max_wait.unwrap_or(limit.window).millis();
         let queue = limit.max_queue.map_or(u64::MAX, |max| queue_wait(max, window, number.into()));
         max_wait = u32::try_from(wait.min(queue)).unwrap_or(u32::MAX);
@@ -47,34 +47,27 @@ fn queue_wait(max: u32, window: u64, number: u64) -> u64 {
 }
 
 /// Reports a quota that could not be counted exactly, and notes a large log.
-fn check_precision(
-    section: &Section<'_>,
-    at: &Section<'_>,
-    algorithm: config::Algorithm,
-    quota: &Quota,
-) {
+fn check_precision(section: &Section<'_>, at: &Section<'_>, algorithm: Algorithm, quota: &Quota) {
     if !section.can_read(&QUOTA_KEYS) {
         return;
     }
     // The factor that a unit of the quota is multiplied by, in ms.
     let (millis, alternative): (u64, _) = match algorithm {
-        config::Algorithm::SlidingWindow => {
+        Algorithm::SlidingWindow => {
             (quota.sub_window(), "shorter sub-windows (a higher resolution)")
         }
-        config::Algorithm::TokenBucket => (quota.window, "a shorter window"),
-        config::Algorithm::LeakyBucket => {
+        Algorithm::TokenBucket => (quota.window, "a shorter window"),
+        Algorithm::LeakyBucket => {
             (quota.window.max(quota.max_wait.into()), "a shorter window and max_wait")
         }
-        config::Algorithm::SlidingLog
-        | config::Algorithm::FixedWindow
-        | config::Algorithm::Concurrency => (1, ""),
+        Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::Concurrency => (1, ""),
     };
     let max = MAX_QUOTA_MILLIS / millis;
     if u64::from(quota.limit) > max {
         let what = format!("`{}`, too large to count exactly", quota.limit);
         at.fault(what, &format!("at most {max}, or {alternative}"));
     }
-    if algorithm == config::Algorithm::SlidingLog {
+    if algorithm == Algorithm::SlidingLog {
         let fits = quota.window <= sliding_log::MAX_WINDOW;
         let longest = format!("at most {}h", sliding_log::MAX_WINDOW / 3_600_000);
         let window = section.at("window");

@@ -8,7 +8,7 @@ use super::{Action, Redirect, Route};
 use crate::config::{self, Config};
 use crate::route::normalize::{normalize, routed_form};
 use crate::route::{ConditionResult, HostPattern, Lookup, PathPattern, RouteTable, ValueSource};
-use crate::template::{UrlTemplate, VARIABLES, Values};
+use crate::template::{TemplateValues, UrlTemplate, VARIABLES};
 
 /// Compiles the redirect at `section`. `None` if it is faulty.
 pub(super) fn compile(
@@ -39,7 +39,7 @@ pub(super) fn compile(
 }
 
 /// Where a redirect of an example request leads.
-struct Location {
+struct RedirectLocation {
     /// Whether it is the requested host, and not another that the route matches.
     is_same_host: bool,
     host: String,
@@ -107,7 +107,7 @@ fn example_location(
     route: &Route,
     redirect: &Redirect,
     matches: &config::RouteMatch,
-) -> Option<Location> {
+) -> Option<RedirectLocation> {
     let pattern = matches.host.as_deref().map(HostPattern::parse);
     let requested = match pattern.transpose().ok()?.unwrap_or_default() {
         HostPattern::Any => "redirect.example".to_owned(),
@@ -115,14 +115,14 @@ fn example_location(
         HostPattern::Wildcard(name) => format!("x.{name}"),
     };
     let path = route.edits.pattern.example();
-    let values = Values {
+    let values = TemplateValues {
         host: &requested,
         path: &path,
         method: "GET",
         scheme: "https",
         route: &route.name,
         params: &route.edits.pattern.captures(&path),
-        ..Values::default()
+        ..TemplateValues::default()
     };
     let location = redirect.to.render(&values)?;
     let (host, target) = match location.split_once("://") {
@@ -144,5 +144,5 @@ fn example_location(
     let target = target.split(['?', '#']).next().filter(|path| !path.is_empty()).unwrap_or("/");
     let normal = normalize(target, config.http.merge_slashes).ok()?;
     let path = routed_form(&normal, config.http.merge_slashes).into_owned();
-    Some(Location { is_same_host: host == requested, host, path })
+    Some(RedirectLocation { is_same_host: host == requested, host, path })
 }

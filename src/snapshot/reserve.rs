@@ -1,9 +1,8 @@
 //! Leases: which limits may lease units from Redis, and how many at a time.
 
-use super::algorithm;
 use super::section::Section;
 use crate::config;
-use crate::limit::{LeaseSize, MAX_LEASED_UNITS};
+use crate::limit::{Algorithm, LeaseSize, MAX_LEASED_UNITS};
 
 /// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `shared` is true if
 /// the counters are in Redis.
@@ -19,13 +18,8 @@ pub(super) fn compile(
     if !section.can_read(&["algorithm", "quota", "cost"]) {
         return LeaseSize::Off;
     }
-    if !algorithm::compile(limit.algorithm).can_lease() {
-        let what = format!(
-            "`{}` with {}, {}",
-            limit.reserve,
-            algorithm::name(limit.algorithm),
-            reason(limit)
-        );
+    if !limit.algorithm.can_lease() {
+        let what = format!("`{}` with {}, {}", limit.reserve, limit.algorithm.tag(), reason(limit));
         at.fault(what, "off, or a sliding_window or fixed_window");
         return LeaseSize::Off;
     }
@@ -53,10 +47,10 @@ pub(super) fn compile(
 /// Why the algorithm does not allow leases.
 fn reason(limit: &config::LimitConfig) -> &'static str {
     match limit.algorithm {
-        config::Algorithm::SlidingLog => "which stores the exact time of every charge",
-        config::Algorithm::TokenBucket => "which refills continuously",
-        config::Algorithm::LeakyBucket => "which gives every request a release time of its own",
-        config::Algorithm::Concurrency => "whose permits are held while requests are in flight",
-        config::Algorithm::SlidingWindow | config::Algorithm::FixedWindow => "which allows leases",
+        Algorithm::SlidingLog => "which stores the exact time of every charge",
+        Algorithm::TokenBucket => "which refills continuously",
+        Algorithm::LeakyBucket => "which gives every request a release time of its own",
+        Algorithm::Concurrency => "whose permits are held while requests are in flight",
+        Algorithm::SlidingWindow | Algorithm::FixedWindow => "which allows leases",
     }
 }

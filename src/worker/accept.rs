@@ -10,7 +10,7 @@ use std::{
 
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Origin, Worker};
+use super::{ConnectionOrigin, Worker};
 use crate::{gateway::ConnectionPermit, identity::client};
 
 /// Delay after a failed accept, for example for lack of a file descriptor. While `max_connections`
@@ -18,7 +18,7 @@ use crate::{gateway::ConnectionPermit, identity::client};
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 impl Worker {
-    pub(super) async fn accept(self: Rc<Self>, origin: Origin, listener: TcpListener) {
+    pub(super) async fn accept(self: Rc<Self>, origin: ConnectionOrigin, listener: TcpListener) {
         let drain = self.shutdown.drain.clone();
         while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
             match accepted {
@@ -53,7 +53,7 @@ impl Worker {
 
     fn spawn_connection(
         self: &Rc<Self>,
-        origin: Origin,
+        origin: ConnectionOrigin,
         socket: TcpStream,
         address: SocketAddr,
         permit: ConnectionPermit,
@@ -66,7 +66,7 @@ impl Worker {
     /// connection does: it was accepted.
     async fn handle_accepted(
         self: &Rc<Self>,
-        origin: Origin,
+        origin: ConnectionOrigin,
         socket: TcpStream,
         address: SocketAddr,
     ) {

@@ -9,7 +9,7 @@ use std::{
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::{Origin, Worker};
+use super::{ConnectionOrigin, Worker};
 use crate::{
     connection::{
         self, AcceptedConnection, ClientHttp2Connection, Connection, Handshake, HandshakeError,
@@ -28,7 +28,7 @@ const MAX_UNSENT: u32 = 128 * 1024;
 impl Worker {
     pub(super) async fn serve(
         self: Rc<Self>,
-        origin: Origin,
+        origin: ConnectionOrigin,
         socket: TcpStream,
         address: SocketAddr,
         mut permit: ConnectionPermit,
