@@ -1,26 +1,26 @@
 //! The admin port: health, metrics, the control API and the dashboard. Beyond loopback its requests need a
 //! token. It runs on the control thread.
 //!
-//! | module | purpose |
+//! | file | content |
 //! |---|---|
 //! | `connections` | accepts connections within bounds of time, number and size |
 //! | `listener` | a TCP or a unix socket |
 //! | `guard` | refuses requests that a web page in a browser could make |
 //! | `token` | refuses requests without the token |
-//! | `endpoints`, `operation` | the table that the router and the description are made from |
+//! | `endpoints`, `operation` | the table of requests, from which the router and the description are made |
 //! | `openapi` | `/api/openapi.json`: the description |
 //! | `problem` | errors |
 //! | `health` | `/healthz`, `/readyz` |
 //! | `metrics`, `throttle_metrics`, `trace_metrics`, `upstream_metrics`, `process_metrics` | `/metrics`: its families |
-//! | `encode`, `exemplars`, `exposition` | `/metrics`: how families are written, and its formats |
+//! | `encode`, `exemplars`, `exposition` | `/metrics`: the encoding of families, and the formats |
 //! | `live_config` | `/api/config`: the configuration in force, credentials masked |
 //! | `routes` | `/api/routes`: lists routes and their responses |
-//! | `limits` | `/api/limits`: lists limits, shows and resets the counter of a caller |
+//! | `limits` | `/api/limits`: lists limits, shows and resets a caller's counter |
 //! | `upstreams` | `/api/upstreams`: lists upstreams and their targets, with health and load |
 //! | `throttle` | `/api/throttle`: shows the throttle and sets its mode |
 //! | `reload` | `/api/reload` |
 //! | `log_level` | `/api/log_level`: shows and sets the filter of the process log |
-//! | `state`, `events` | `/api/state`, and the same once a second: what the dashboard shows |
+//! | `state`, `events` | `/api/state`, and the same once a second for the dashboard |
 //! | `dashboard` | `/`: the dashboard's files |
 
 mod connections;
@@ -68,12 +68,12 @@ use crate::{gateway::Shared, reload::Reloader};
 /// The longest body of a request, in bytes.
 const MAX_BODY: usize = 1024 * 1024;
 
-/// Which requests the admin port answers.
+/// The requests that the admin port accepts.
 #[derive(Clone, Debug)]
 pub struct AdminAccess {
     /// The hosts that requests may name.
     pub hosts: AllowedHosts,
-    /// The token that they need.
+    /// The token that requests need.
     pub token: AdminToken,
 }
 
@@ -96,17 +96,17 @@ pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, access: AdminAccess)
         .fallback(async move || not_found(&index))
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(AdminContext { shared, reloader, events: Events::default() })
-        // The last layer is the first to see a request.
+        // A request passes the last layer first.
         .layer(from_fn_with_state(access.token, token::check_token))
         .layer(from_fn_with_state(access.hosts, guard::check_host_and_origin))
 }
 
-/// Ends control threads: cancelled once, for good.
+/// Cancelled to end the control thread's services.
 #[derive(Clone, Debug, Default)]
 pub struct Stops {
-    /// Ends all of them, after the workers.
+    /// Ends all services, after the workers have ended.
     pub all: CancellationToken,
-    /// Only ends the accepting of admin connections, whose listener a successor has.
+    /// Only stops accepting admin connections, because a successor has their listener.
     pub admin: CancellationToken,
 }
 

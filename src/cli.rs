@@ -1,5 +1,4 @@
-//! The command line. Results go to the output that is passed in (standard output), errors and the process's log to
-//! standard error.
+//! The command line. Results go to the given output (standard output), errors and the process log to standard error.
 //!
 //! | file | content |
 //! |---|---|
@@ -15,7 +14,7 @@
 //! | `config_file` | finds the configuration of a command |
 //! | `addresses` | prints where the gateway listens, for people |
 //! | `notify` | reports the state of the process to a service manager |
-//! | `tips` | suggests a command for a command line of another gateway |
+//! | `tips` | suggests a command in place of another gateway's |
 //!
 //! ```
 //! use tidegate::cli::{self, Exit};
@@ -69,7 +68,7 @@ pub enum Exit {
     BadInput,
     /// The arguments are invalid: 2.
     Usage,
-    /// The gateway that `health` asks is not ready, or does not respond: 1.
+    /// `health` found that the gateway is not ready, or does not respond: 1.
     NotReady,
     /// An internal error: 70 (`EX_SOFTWARE` of sysexits).
     Internal,
@@ -129,7 +128,7 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Print the hash by which logs and the admin API name a caller; its key is read from standard input.
     Hash(hash::HashArgs),
-    /// Ask a running gateway whether it is ready; exits with 1 if it is not.
+    /// Check that a running gateway is ready; exits with 1 if it is not.
     Health(health::HealthArgs),
     /// Print the JSON Schema of the configuration, for completion in editors.
     Schema,
@@ -168,8 +167,8 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the command in `arguments`, of which the first is the program's name, and writes its result to
-/// `out`. No environment variable is set.
+/// Runs the command in `arguments`, which begin with the program's name, and writes its result to `out`, without
+/// environment variables.
 pub fn run<A: Into<OsString> + Clone>(
     arguments: impl IntoIterator<Item = A>,
     out: &mut dyn Write,
@@ -187,7 +186,7 @@ pub fn run_with<A: Into<OsString> + Clone>(
     run_process(&arguments, env, Some(ListenFd::empty()), out)
 }
 
-/// As [`run_with`], in a process that a service manager passed `listen_fds`; `None` stands for too many.
+/// As [`run_with`], with the sockets `listen_fds` from a service manager; `None` if there are too many.
 pub fn run_process(
     command_line: &[OsString],
     env: &Environment,
@@ -262,8 +261,8 @@ fn print_error(fault: &dyn Display) -> Exit {
     Exit::BadInput
 }
 
-/// `exit`, or [`Exit::BadInput`] with a message if the result could not be written, as on a full disk. A
-/// closed pipe, as with `head`, is not an error.
+/// Returns `exit`, or [`Exit::BadInput`] with a message if the result could not be written, for example on a full
+/// disk. A closed pipe, as with `head`, is not an error.
 fn exit_after_write(result: io::Result<()>, exit: Exit) -> Exit {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

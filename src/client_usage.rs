@@ -1,9 +1,9 @@
 //! What each client address uses of the resources that the process bounds: [`ClientUsage`], found in the
 //! [`ClientTable`] by the masked address.
 //!
-//! A connection looks its client up once and keeps the `Arc`, so that counting costs a request no lock. Only
-//! the requests of trusted proxies, whose clients differ, are looked up one by one. An entry exists as long as
-//! something holds it: memory is bounded by the connections and requests that are open.
+//! A connection looks its client up once and keeps the `Arc`, so a request is counted without a lock. Only a trusted
+//! proxy's requests, whose clients differ, need a lookup each. An entry exists while a connection or request holds
+//! it, so open connections and requests bound the memory.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -31,7 +31,7 @@ use ahash::RandomState;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-/// The clients of the process that have anything open, by their masked addresses.
+/// The clients of the process with open connections or requests, by their masked addresses.
 #[derive(Debug, Default)]
 pub struct ClientTable {
     clients: Mutex<HashMap<IpAddr, Weak<ClientUsage>, RandomState>>,
@@ -78,7 +78,7 @@ impl From<Arc<ClientUsage>> for ClientHandle {
 pub struct RequestInFlight(ClientHandle);
 
 impl ClientHandle {
-    /// Counts a request in flight; `None` if the client has `bound` others.
+    /// Counts a request in flight; `None` if the client already has `bound`.
     pub fn begin_request(&self, bound: u64) -> Option<RequestInFlight> {
         self.requests.try_add(1, bound).then(|| RequestInFlight(self.clone()))
     }
@@ -126,7 +126,7 @@ impl ClientTable {
         self.clients.lock().len()
     }
 
-    /// True if no client has anything open.
+    /// True without clients.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -136,7 +136,7 @@ impl Drop for ClientUsage {
     fn drop(&mut self) {
         let Some(table) = self.table.upgrade() else { return };
         let mut clients = table.clients.lock();
-        // The client may have come back, with a new entry, since the last holder let go.
+        // The client may have returned, with a new entry, since the last holder was dropped.
         if clients.get(&self.address).is_some_and(|entry| entry.strong_count() == 0) {
             clients.remove(&self.address);
         }
@@ -144,13 +144,13 @@ impl Drop for ClientUsage {
 }
 
 impl UsageCount {
-    /// Adds `amount` if the sum is at most `bound`. Returns whether it was added.
+    /// Adds `amount` and returns true, or returns false if the sum would exceed `bound`.
     pub fn try_add(&self, amount: u64, bound: u64) -> bool {
         let add = |used: u64| used.checked_add(amount).filter(|sum| *sum <= bound);
         self.0.fetch_update(Relaxed, Relaxed, add).is_ok()
     }
 
-    /// Takes back an `amount` that was added.
+    /// Subtracts an `amount` that was added.
     pub fn subtract(&self, amount: u64) {
         self.0.fetch_sub(amount, Relaxed);
     }

@@ -2,13 +2,13 @@
 //!
 //! Everything else takes the time as a parameter, or waits with a [`Clock`]: the system's, or one
 //! that a test moves. Deadlines, delays, the drain, and the store's timeouts and probes use that clock,
-//! so a test covers minutes of them in milliseconds of real time.
+//! so a test covers minutes of waiting in milliseconds of real time.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `time.rs` | the kinds of time |
-//! | `coarse.rs` | a worker's coarse clock |
-//! | `interval.rs` | measured durations, and the ticks of periodic tasks |
+//! | `time` | the kinds of time, one type each |
+//! | `coarse` | [`CoarseClock`]: a worker's coarse clock |
+//! | `interval` | [`Stopwatch`]: measured durations; [`Interval`]: the ticks of periodic tasks |
 //!
 //! ```
 //! use std::time::Duration;
@@ -59,7 +59,7 @@ pub struct Elapsed;
 struct ManualClock {
     /// Ms since the Unix epoch.
     start: u64,
-    /// Whether waits use this clock as well.
+    /// True if waits use this clock as well.
     simulates_waits: bool,
     state: Mutex<ManualClockState>,
     /// Wakes the tasks that sleep.
@@ -78,8 +78,7 @@ struct ManualClockState {
     intervals: BTreeMap<u64, Option<u64>>,
 }
 
-/// The longest that [`Clock::advance`] waits for the periodic tasks, in real time: one of them may
-/// be waiting for a peer.
+/// The longest wait of [`Clock::advance`] for the periodic tasks, in real time: a task may be waiting for a peer.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Clock {
@@ -113,7 +112,7 @@ impl Clock {
         self.manual.as_deref().filter(|manual| manual.simulates_waits)
     }
 
-    /// Whether waits use a clock that a test advances.
+    /// True if waits use a clock that a test advances.
     pub fn is_simulated(&self) -> bool {
         self.simulation().is_some()
     }
@@ -126,7 +125,7 @@ impl Clock {
         }
     }
 
-    /// The time of day, by which this process's memory decides on limits.
+    /// The time of day, by which limits in this process's memory are decided.
     pub fn store_time(&self) -> StoreTime {
         StoreTime::from_unix_ms(self.now())
     }
@@ -224,7 +223,7 @@ impl Clock {
         time: Duration,
         future: F,
     ) -> Result<F::Output, Elapsed> {
-        // Passed on by reference: each call that took it by value would hold a copy of its size.
+        // Pinned once and passed by reference: each call by value would hold a copy of the future.
         let future = pin!(future);
         if self.is_simulated() {
             return self.simulated_timeout(self.uptime() + time, future).await;
@@ -289,7 +288,7 @@ impl ManualClock {
         ))
     }
 
-    /// Returns when `reached` holds; evaluates it again after every move of the clock.
+    /// Returns when `reached` returns true; calls it after every move of the clock.
     async fn wait_until(&self, reached: impl Fn() -> bool) {
         loop {
             // Created before the check, so that a move in between is not missed.

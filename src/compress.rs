@@ -1,8 +1,10 @@
 //! Compresses response bodies: which encoding a client accepts, and the streaming encoder.
 //!
-//! - `accept.rs`: the negotiation by `Accept-Encoding` (RFC 9110, 12.5.3).
-//! - `compressor.rs`: one body's encoder, whose memory is bounded.
-//! - `permit.rs`: the memory of all encoders, and of those for one client.
+//! | file | content |
+//! |---|---|
+//! | `accept` | the negotiation by `Accept-Encoding` (RFC 9110, 12.5.3) |
+//! | `compressor` | [`Compressor`]: one body's encoder, whose memory is bounded |
+//! | `permit` | [`CompressionBudget`]: the memory of all encoders, in total and for each client |
 
 mod accept;
 mod compressor;
@@ -53,7 +55,7 @@ pub struct CompressRules {
 }
 
 impl CompressRules {
-    /// Whether bodies with this `Content-Type` are compressed.
+    /// True if bodies with this `Content-Type` are compressed.
     pub fn has_type(&self, content_type: &[u8]) -> bool {
         let end = content_type.iter().position(|byte| *byte == b';').unwrap_or(content_type.len());
         let media_type = content_type[..end].trim_ascii();
@@ -77,8 +79,8 @@ impl CompressRules {
     }
 }
 
-/// Whether bodies of this type are streams of messages, which are never compressed: server-sent events, and
-/// gRPC, which compresses its messages itself.
+/// True if bodies of this type are streams of messages, which are never compressed: server-sent events, and gRPC,
+/// which compresses each message.
 pub fn is_message_stream(media_type: &[u8]) -> bool {
     let starts_with = |start: &[u8]| {
         media_type

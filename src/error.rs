@@ -72,7 +72,7 @@ pub enum GatewayError {
     /// The counter store is unavailable, and a limit's failure policy is to refuse.
     #[error("the limit cannot be checked: its counter store is unavailable")]
     StoreUnavailable,
-    /// The client's address has as many requests in flight as it may.
+    /// The client's address has the maximum number of requests in flight.
     #[error("this address has too many requests in flight; send more when some have ended")]
     ClientOverloaded,
     /// The upstream gave no usable response.

@@ -1,6 +1,5 @@
-//! Reads the files that an operator names: the configuration, secrets, certificates. With a deadline,
-//! because opening a FIFO without a writer, or a file of a network file system whose server is gone, never
-//! returns.
+//! Reads the files that an operator names: the configuration, secrets, certificates. Each read has a deadline:
+//! opening a FIFO without a writer, or a file on a lost network file system, never returns.
 
 use std::{
     fs::{self, File, FileType, OpenOptions},
@@ -14,7 +13,7 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// Maximum time to read a file while the gateway starts, and for each secret.
+/// Maximum time to read a secret, or any file while the gateway starts.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a file cannot be read.
@@ -23,13 +22,13 @@ pub enum FileError {
     /// The system's error.
     #[error("{}", describe(.0))]
     Io(#[from] io::Error),
-    /// Something else than a regular file, such as a FIFO, where only that can be read.
+    /// Not a regular file, but for example a FIFO, where only a regular one is read.
     #[error("the file is {0}")]
     NotRegular(&'static str),
-    /// The configuration is in no file.
+    /// The gateway has no configuration file.
     #[error("the gateway was started without a configuration file")]
     NoFile,
-    /// An earlier read of the same file was left behind and has not ended.
+    /// An earlier read of the same file was abandoned and has not ended.
     #[error("an earlier read of the file has not ended")]
     Pending,
     /// The file is longer than this many bytes.
@@ -41,7 +40,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// What was expected instead, for a fault.
+    /// What a fault names as expected.
     pub fn expected(&self) -> &'static str {
         match self {
             Self::Io(error) if error.kind() == io::ErrorKind::NotFound => "the path of a file",
@@ -54,7 +53,7 @@ impl FileError {
         }
     }
 
-    /// As the system's error.
+    /// Converts to the system's error type.
     pub fn into_io(self) -> io::Error {
         match self {
             Self::Io(error) => error,
@@ -102,8 +101,8 @@ pub fn read_whole(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
 ///
 /// The system's, or the file is not a regular one: a FIFO or a device can be read only once, or never ends.
 pub fn read_regular(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
-    // Checked before opening, because opening a device may have effects; and again afterwards, because
-    // another file may be in its place by then. Opening a FIFO without `NONBLOCK` waits for its writer.
+    // Checked before opening, because opening a device may have effects; and again afterwards, because another file
+    // may have replaced it. Opening a FIFO without `NONBLOCK` waits for a writer.
     ensure_regular(fs::metadata(path)?.file_type())?;
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -111,12 +110,12 @@ pub fn read_regular(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
     Ok(read_open(file, max)?)
 }
 
-/// The result of `read`, which runs on a thread of its own. After `timeout` the thread is left behind: a
-/// system call that hangs cannot be ended.
+/// Calls `read` on a new thread and returns its result. After `timeout` the thread is abandoned: a system call that
+/// hangs cannot be ended.
 ///
 /// # Errors
 ///
-/// Those of `read`, [`FileError::Timeout`], or no thread can be started.
+/// The errors of `read`, [`FileError::Timeout`], or no thread can be started.
 pub fn read_within<T: Send + 'static>(
     timeout: Duration,
     read: impl FnOnce() -> Result<T, FileError> + Send + 'static,

@@ -8,18 +8,18 @@
 //!
 //! The files, in the order of the path:
 //!
-//! - `context.rs`, `request_id.rs`, `request_trace.rs`, `spans.rs`: the state of one request, its log line and its trace.
-//! - `rules.rs`: the snapshot with the worker's counters and pools.
-//! - `plan.rs`: executes the decision of [`plan::decide`](crate::plan::decide), up to the limits.
-//! - `in_flight.rs`: the bound on requests in flight of one client address.
+//! - `context.rs`, `request_id.rs`: a request until the end of its response.
+//! - `ledger.rs`, `request_trace.rs`, `spans.rs`: what happened to it, for the access log, the metrics and its trace.
+//! - `rules.rs`: the snapshot, each route with the worker's counters and the balancer of its upstream.
+//! - `checks.rs`: executes the decision of [`plan::decide`], and makes the checks before the limits.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
-//! - `forward.rs`, `mirror.rs`, `quota_status.rs`, `route_reply.rs`: the actions of a route.
+//! - `forward.rs`, `mirror.rs`, `quota_status.rs`: the actions of a route.
 //! - `cors.rs`: the fields of CORS.
 //! - `compress.rs`: whether a response is compressed.
-//! - `draft_response.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: what was decided, for the log.
+//! - `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: what was decided, for the log.
 //! - `connection_limit.rs`: the bound on open connections, which workers enforce.
 
 mod activity;
@@ -27,6 +27,7 @@ mod admission;
 mod background;
 mod charged_limit;
 mod charging;
+mod checks;
 mod compress;
 mod concurrency_lease;
 mod connection_limit;
@@ -36,16 +37,14 @@ mod date;
 mod decision_log;
 mod delay;
 mod delay_queue;
-mod draft_response;
+mod finish;
 mod forward;
-mod in_flight;
+mod ledger;
 mod mirror;
-mod plan;
 mod quota_status;
 mod request_id;
 mod request_trace;
 mod response;
-mod route_reply;
 mod rules;
 mod spans;
 
@@ -56,25 +55,24 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use crossbeam_utils::CachePadded;
-
 use self::{
     background::Background,
-    charged_limit::ChargedLimit,
-    compress::ResponseCompression,
+    charged_limit::{ChargedLimit, ChargedLimits},
+    checks::{AdmittedRequest, CheckedRequest},
     concurrency_lease::LeaseTable,
-    context::{AccessLogger, OpenTunnel},
+    context::{Held, RequestContext},
     date::DateCache,
-    draft_response::{DraftResponse, is_extended_connect},
+    finish::{DraftResponse, refusal},
+    ledger::AccessLogger,
     mirror::Mirrors,
-    plan::CheckedRequest,
-    request_id::RequestIds,
+    request_id::{RequestId, RequestIds},
     rules::{RulesCache, WorkerRules},
 };
 pub use self::{
     connection_limit::{ConnectionLimit, ConnectionPermit},
-    context::RequestContext,
+    context::AnsweredRequest,
     delay_queue::DelayQueues,
+    ledger::Ledger,
     response::{Content, Response, ResponseTimeouts},
 };
 use crate::{
@@ -82,12 +80,13 @@ use crate::{
     clock::{Clock, CoarseClock, CoarseTime},
     compress::CompressionBudget,
     error::GatewayError,
-    http1::{Fields, FramingError, RequestHead, Version},
+    http1::RequestHead,
     identity::client::mask_address,
+    limit::Admission,
     live::LiveSnapshot,
-    metrics::{Metrics, RouteCounters, WorkerMetrics},
-    plan::Via,
-    respond::{self, ErrorForm},
+    metrics::{Metrics, WorkerMetrics},
+    plan::{NextStep, RequestDecision, Via},
+    respond,
     snapshot::Action,
     store::{CounterStore, StoreHandle},
     telemetry::{AccessLog, AccessWriter},
@@ -95,7 +94,7 @@ use crate::{
     tls::SelectedName,
     trace::{ChildSpanKind, IdSource, TraceQueue},
     transport::ClientStream,
-    upstream::{PeerAddress, ProxiedClient, UpstreamContent, UpstreamError, UpstreamRegistry},
+    upstream::{PeerAddress, ProxiedClient, UpstreamError, UpstreamRegistry},
 };
 
 /// Ticks from one removal of idle upstream connections to the next.
@@ -171,8 +170,6 @@ pub struct Gateway {
     /// What spans call the store.
     store_name: &'static str,
     dates: DateCache,
-    /// The counters of requests without a route.
-    unrouted: Arc<CachePadded<RouteCounters>>,
     /// The worker's clock.
     coarse_clock: CoarseClock,
     /// When the last warning about a request was logged.
@@ -200,7 +197,6 @@ impl Gateway {
             trace_ids: IdSource::default(),
             store_name: if shared.store.connector().is_some() { "redis" } else { "memory" },
             dates: DateCache::default(),
-            unrouted: metrics.route(""),
             warned_at: Cell::new(coarse_clock.now()),
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
@@ -244,185 +240,126 @@ impl Gateway {
         head: Box<RequestHead>,
         client: Rc<dyn ClientStream>,
     ) -> Response {
-        let mut context = self.context(peer, Some(head), client);
-        let outcome = self.proxy(peer, &mut context).await;
-        let draft = self.draft(&mut context, outcome);
-        self.correct_charges(&mut context, &draft).await;
-        self.finish(context, draft)
-    }
-
-    /// Answers bytes that are not a valid request, or a head that did not arrive in time.
-    pub fn refuse_malformed(
-        &self,
-        peer: &Peer,
-        error: FramingError,
-        client: Rc<dyn ClientStream>,
-    ) -> Response {
-        self.metrics.malformed.add(1);
-        let mut context = self.context(peer, None, client);
-        let draft = self.draft(&mut context, Err(GatewayError::Framing(error)));
-        self.finish(context, draft)
-    }
-
-    fn context(
-        &self,
-        peer: &Peer,
-        head: Option<Box<RequestHead>>,
-        client: Rc<dyn ClientStream>,
-    ) -> Box<RequestContext> {
-        let rules = self.cache.get(&self.shared, &self.metrics);
-        let counters = self.unrouted.clone();
-        let stopwatch = self.shared.clock.stopwatch();
-        if let Some(head) = &head {
-            self.metrics.requests_by_version[head.version as usize].add(1);
-        }
-        let context =
-            RequestContext::new(rules, peer, head, client, counters, &self.ids, stopwatch);
-        // Boxed: it is moved many times with the response.
-        let mut context = Box::new(context);
-        if let Some(writer) = &self.access_log {
-            context.arrived_at = self.shared.clock.now();
-            let secret = self.shared.store.key_secret();
-            let logger = AccessLogger { writer: Rc::clone(writer), secret };
-            context.access_logger = Some(logger);
-        }
-        context.tracing = self.begin_trace(&context);
-        context
-    }
-
-    /// Handles a request from its head to the head of its response.
-    async fn proxy(
-        &self,
-        peer: &Peer,
-        context: &mut RequestContext,
-    ) -> Result<DraftResponse, GatewayError> {
-        let admitted = match self.check(peer, context)? {
-            CheckedRequest::Answered(reply) => return Ok(DraftResponse::Local(reply)),
-            CheckedRequest::Admitted(admitted) => admitted,
+        let (mut request, next) = self.receive(peer, head, client);
+        let mut limits = ChargedLimits::new();
+        let outcome = match self.check(&mut request, next) {
+            Ok(CheckedRequest::Answered(reply)) => Ok(DraftResponse::Local(reply)),
+            Ok(CheckedRequest::Admitted(planned)) => {
+                self.serve(peer, &mut request, &planned, &mut limits).await
+            }
+            Err(error) => Err(error),
         };
-        let rules = &Rc::clone(&context.rules);
-        let route = &rules.snapshot.routes[admitted.route];
-        if !context.limits.is_empty() {
-            self.charge(context).await?;
-            if context.limits.iter().any(is_delayed) {
+        let draft = outcome.unwrap_or_else(|error| refusal(&request, &limits, error));
+        self.correct_charges(&mut request.ledger, &mut limits, &draft).await;
+        self.finish(request, &limits, draft)
+    }
+
+    /// The current rules.
+    fn rules(&self) -> Rc<WorkerRules> {
+        self.cache.get(&self.shared, &self.metrics)
+    }
+
+    /// Decides what follows from a request's head. Charges nothing.
+    fn receive(
+        &self,
+        peer: &Peer,
+        head: Box<RequestHead>,
+        client: Rc<dyn ClientStream>,
+    ) -> (Box<RequestContext>, NextStep) {
+        let rules = self.rules();
+        self.metrics.requests_by_version[head.version as usize].add(1);
+        let from_trusted_proxy = rules.snapshot.identity.trusted_proxies.contains(peer.address);
+        let given = if from_trusted_proxy { RequestId::from_head(&head) } else { None };
+        let mut ledger = self.ledger(rules, peer, given.unwrap_or_else(|| self.ids.next()));
+        ledger.tracing =
+            self.begin_trace(&ledger.rules, spans::received(&head, from_trusted_proxy));
+        let RequestDecision { client: address, path, next } =
+            self.decide(&ledger.rules, peer, &head);
+        ledger.route = next.route().map(|index| Rc::clone(&ledger.rules.routes[index]));
+        let mut usage = peer.usage.clone();
+        if let Some(address) = address {
+            ledger.client_ip = address.ip;
+            if address.ip != peer.address {
+                usage = self.client_usage(address.ip).into();
+            }
+        }
+        // Boxed: it is moved many times with the response.
+        let request = Box::new(RequestContext {
+            head,
+            path,
+            client,
+            usage,
+            connection_scheme: peer.forwarding.scheme(),
+            from_trusted_proxy,
+            held: Held::default(),
+            ledger,
+        });
+        (request, next)
+    }
+
+    /// The ledger of a request that begins now.
+    fn ledger(&self, rules: Rc<WorkerRules>, peer: &Peer, request_id: RequestId) -> Ledger {
+        let stopwatch = self.shared.clock.stopwatch();
+        let mut ledger = Ledger::new(rules, request_id, peer.address, stopwatch);
+        ledger.access_logger = self.access_log.as_ref().map(|writer| AccessLogger {
+            writer: Rc::clone(writer),
+            secret: self.shared.store.key_secret(),
+            arrived_at: self.shared.clock.now(),
+        });
+        ledger
+    }
+
+    /// Takes a planned request to the head of its response: charges its limits, delays it if they demand it, and
+    /// executes its route's action. `limits` receives what is charged.
+    async fn serve(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        planned: &AdmittedRequest,
+        limits: &mut ChargedLimits,
+    ) -> Result<DraftResponse, GatewayError> {
+        let AdmittedRequest { route, plan } = planned;
+        if !plan.charges.is_empty() {
+            *limits = route.charged_limits(&plan.charges);
+            let admission = self.charge(request, limits).await;
+            request.ledger.admission = admission;
+            match admission {
+                Admission::Refused => return Err(GatewayError::LimitExceeded),
+                Admission::Unknown => return Err(GatewayError::StoreUnavailable),
+                _ => {}
+            }
+            if limits.iter().any(ChargedLimit::is_delayed) {
                 // Boxed, so that requests without a delay do not carry its state.
-                self.begin_span(context, || ChildSpanKind::Delay);
-                let delayed = Box::pin(self.delay(context)).await;
-                self.end_span(context);
+                self.begin_span(&mut request.ledger.tracing, || ChildSpanKind::Delay);
+                let delayed = Box::pin(self.delay(request, limits)).await;
+                self.end_span(&mut request.ledger.tracing);
                 delayed?;
             }
         }
-        match &route.action {
-            Action::Upstream(upstream) => {
-                self.forward(rules, admitted.route, upstream, peer, context).await
-            }
+        let response = match &route.rule.action {
+            Action::Upstream(upstream) => self.forward(peer, request, planned, upstream).await?,
             Action::Status(limits) => {
-                self.quota_status(limits, &admitted.status_requests, context).await
+                let reported = self.quota_status(limits, &plan.status_requests).await;
+                if reported.is_err() {
+                    request.ledger.admission = Admission::Unknown;
+                }
+                DraftResponse::Local(reported?)
             }
-            Action::Redirect(redirect) => route_reply::redirect(redirect, context),
-            Action::Respond(fixed) => Ok(route_reply::respond(fixed, context)),
-        }
-    }
-
-    /// Turns the outcome into a response, and records the caller's activity for the throttle.
-    #[inline]
-    fn draft(
-        &self,
-        context: &mut RequestContext,
-        outcome: Result<DraftResponse, GatewayError>,
-    ) -> DraftResponse {
-        let rules = Rc::clone(&context.rules);
-        match outcome {
-            Ok(draft) if draft.is_mistaken_for_tunnel(context.head()) => {
-                let error = GatewayError::Upstream(UpstreamError::UpgradeUnsupported);
-                DraftResponse::Local(error_reply(&rules, context, error))
+            Action::Redirect(redirect) => {
+                let location =
+                    request.routed(route).with_values(|values| redirect.to.render(values));
+                let location = location.ok_or(GatewayError::MalformedTarget)?;
+                DraftResponse::Local(respond::redirect_reply(&location, redirect.status))
             }
-            Ok(draft) => {
-                self.record_activity(&rules, context, draft.status());
-                draft
-            }
-            Err(error) => DraftResponse::Local(error_reply(&rules, context, error)),
-        }
-    }
-
-    /// Adds the fields that every response has, and the rate-limit headers.
-    fn finish(&self, mut context: Box<RequestContext>, draft: DraftResponse) -> Response {
-        let rules = Rc::clone(&context.rules);
-        let rules = &*rules;
-        let status = draft.status();
-        let mut suppressed = respond::SuppressedHeaders::default();
-        let (mut upstream, mut fields, mut content) = match draft {
-            DraftResponse::Local(reply) => (None, reply.fields, Content::Whole(reply.body)),
-            DraftResponse::Upstream(head, UpstreamContent::Body(stream)) => {
-                (Some(head), Fields::new(), Content::Stream(stream))
-            }
-            DraftResponse::Upstream(head, UpstreamContent::Tunnel(tunnel)) => {
-                context.tunnel = Some(OpenTunnel::new(&self.metrics));
-                (Some(head), Fields::new(), Content::Tunnel(tunnel))
-            }
+            Action::Respond(fixed) => DraftResponse::Local(respond::fixed_reply(fixed)),
         };
-        let mut timeouts = ResponseTimeouts::default();
-        if let Some(index) = context.route {
-            let route = &rules.snapshot.routes[index];
-            if context.admission.is_decided() {
-                let reader = cors::rate_header_reader(rules, &context);
-                let (families, reports) = (rules.snapshot.headers, context.reports());
-                suppressed = respond::write_rate_headers(&mut fields, reports, families, reader);
-            }
-            let millis = |bound: Option<std::time::Duration>| bound.map(|b| b.as_millis() as u64);
-            timeouts.idle = millis(route.response_idle_timeout);
-            timeouts.total = millis(route.response_body_timeout);
-            timeouts.tunnel_idle = millis(route.tunnel_idle_timeout);
-            if let (Some(rules), Some(head), Content::Stream(body)) =
-                (&route.compress, &mut upstream, &mut content)
-            {
-                let budget = &self.shared.compression;
-                ResponseCompression { budget, rules }.apply(&context, head, body, &mut fields);
-            }
+        if response.is_mistaken_for_tunnel(&request.head) {
+            return Err(GatewayError::Upstream(UpstreamError::UpgradeUnsupported));
         }
-        suppressed.cors = cors::write_fields(&mut fields, rules, &context, upstream.as_ref());
-        fields.push("x-request-id", context.request_id.as_bytes());
-        if !upstream.as_ref().is_some_and(|head| head.fields.contains("date")) {
-            self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
+        // Other actions make no caller active: no upstream has checked its token.
+        if let (Action::Upstream(_), Some(caller)) = (&route.rule.action, &plan.caller) {
+            self.record_activity(request, caller, response.status());
         }
-        context.record_status(status);
-        decision_log::log_decisions(&context, status.as_u16());
-        let status = if context.is_grpc_refusal { respond::GRPC_HTTP_STATUS } else { status };
-        Response { status, content, timeouts, context, upstream, fields, suppressed }
+        Ok(response)
     }
-}
-
-/// Whether an enforced limit delays the request.
-fn is_delayed(limit: &ChargedLimit) -> bool {
-    let wait = limit.outcome.decided().map_or(0, |decided| decided.decision.wait);
-    wait > 0 && limit.limit().enforce
-}
-
-/// The response to a request that was refused or failed.
-fn error_reply(
-    rules: &WorkerRules,
-    context: &mut RequestContext,
-    error: GatewayError,
-) -> respond::LocalReply {
-    context.is_grpc_refusal = context.head.as_ref().is_some_and(|head| {
-        // A gRPC refusal is a 200, which would open the tunnel.
-        let is_http2 = head.version == Version::Http2;
-        is_http2 && respond::is_grpc(&head.fields) && !is_extended_connect(head)
-    });
-    let mut reply = if context.is_grpc_refusal {
-        respond::grpc_refusal(&error, context.reports())
-    } else {
-        let head = context.head.as_ref();
-        let form = head.map_or(ErrorForm::Problem, |head| ErrorForm::of(&head.fields));
-        let bodies =
-            context.route.and_then(|route| rules.snapshot.routes[route].error_bodies.as_ref());
-        let own = bodies.and_then(|bodies| bodies.get(error.status()));
-        respond::error_reply(&error, context.reports(), context.request_id.as_str(), form, own)
-    };
-    if let GatewayError::Throttled(denied) = error {
-        let reader = cors::rate_header_reader(rules, context);
-        let (families, fields) = (rules.snapshot.headers, &mut reply.fields);
-        respond::write_throttle_headers(fields, &denied, families, reader);
-    }
-    reply
 }

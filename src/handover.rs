@@ -1,12 +1,15 @@
-//! Listening sockets that this process did not open itself: its predecessor in an upgrade, or a service
-//! manager (socket activation), passes them.
+//! Listening sockets that another process opened and passed to this one: its predecessor in an upgrade, or a service
+//! manager (socket activation).
 //!
-//! A gateway that is upgraded starts its program again ([`Successor`]), and sends its listening sockets over a stream
-//! socket, which is the new process's standard input. The new process accepts on the same sockets and says so
-//! ([`Predecessor::report_ready`]); only then the old one stops accepting. So there is always a process that
-//! accepts, and no queue of connections is closed. A new process that does not start changes nothing.
+//! For an upgrade, a gateway starts its program again ([`Successor`]), and sends its listening sockets over a stream
+//! socket, which is the new process's standard input. The new process accepts on the same sockets and reports it
+//! ([`Predecessor::report_ready`]); only then the old one stops accepting. So at any time a process accepts, and no
+//! waiting connection is lost. If the new process does not start, the old one continues unchanged.
 //!
-//! `successor` has both ends of an upgrade, `passed_sockets` the sockets by their address.
+//! | file | content |
+//! |---|---|
+//! | `successor` | [`Successor`], [`Predecessor`]: the two ends of an upgrade |
+//! | `passed_sockets` | [`PassedSockets`]: the sockets by their address |
 
 mod passed_sockets;
 mod successor;

@@ -9,8 +9,8 @@
 //! |---|---|
 //! | `head` | [`HeadParser`]: request and response heads; `head/http2`: HTTP/2 request heads |
 //! | `start_line`, `target`, `host`, `characters` | the grammar of a head's parts |
-//! | `fields` | [`Fields`]: the header fields, as spans of one buffer; [`FieldSink`]: what they are written to |
-//! | `header_map` | fields as the map of the HTTP/2 library |
+//! | `fields` | [`Fields`]: the header fields, as spans of one buffer; [`FieldSink`]: their destination |
+//! | `header_map` | fields as the HTTP/2 library's map |
 //! | `body`, `chunked` | [`BodyDecoder`] and [`BodyEncoder`]: `Content-Length`, chunked and close-delimited bodies |
 //! | `upgrade` | which requests ask for another protocol |
 //! | `error` | [`FramingError`] and its status code |

@@ -11,10 +11,10 @@
 //! | `token`, `credentials` | [`token()`]: the access token; the credentials of `Authorization` |
 //! | `extract` | the single value of a header, cookie or query parameter |
 //! | `canonical` | the canonical form of each kind of value |
-//! | `signed` | signed tokens, which are rejected in any other spelling than their canonical one |
+//! | `signed` | signed tokens: only the canonical spelling is accepted |
 //! | `key` | [`KeyPlan`], [`Subject`]: a request's key, as a keyed hash of its parts |
 //! | `key_input` | [`KeyInput`]: the key of values that an operator enters |
-//! | `condition` | the values that the conditions of routes test |
+//! | `condition` | the values that route conditions test |
 //! | `caller` | [`Caller`]: the hash that identifies a caller to the throttle |
 //! | `values` | [`KeyValues`]: a key's parts for display, with secrets masked |
 //!

@@ -1,6 +1,6 @@
 //! Tidegate: an HTTP reverse proxy and API gateway with rate limiting built in.
 //!
-//! A gateway forwards HTTP/1 requests to upstream servers, counts them against limits (in memory, or
+//! A gateway forwards HTTP requests to upstream servers, counts them against limits (in memory, or
 //! in Redis if several gateways share them), and refuses requests that exceed a limit. An optional
 //! throttle admits only active users while more users are active than configured. The crate is the
 //! binary's library; this page is its map, and `ARCHITECTURE.md` has the reasons and the rules for
@@ -71,7 +71,7 @@
 //! - [`throttle`]: active-user admission control.
 //! - [`tls`]: certificates, and the rules of TLS handshakes.
 //! - [`trace`]: the W3C trace context, and the spans of sampled requests for a collector.
-//! - [`upstream`]: the HTTP/1.1 client: connection pools, forwarding, header rules.
+//! - [`upstream`]: the HTTP/1.1 and HTTP/2 client: connection pools, forwarding, header rules.
 //!
 //! # Configuration
 //!
@@ -82,7 +82,7 @@
 //!
 //! # Shared by the rest
 //!
-//! - [`client_usage`]: what each client address uses of what the process bounds.
+//! - [`client_usage`]: each client address's share of the resources that the process bounds.
 //! - [`clock`]: the only place that reads a clock.
 //! - [`counter`]: a number that one thread writes and any thread reads.
 //! - [`mix`]: functions that mix bits: hashes and random numbers.

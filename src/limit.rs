@@ -13,6 +13,7 @@
 //! - `state.rs`: the record of any algorithm. `gcra.rs`: the record of both buckets, a theoretical arrival
 //!   time. `free_slots.rs`: the refunded slots of a leaky bucket. `counts.rs`: the counters of a sliding
 //!   window.
+//! - `algorithm.rs`: the algorithms, and the questions that each answers.
 //! - `acquire.rs`: units that a gateway acquires in batches.
 //! - `verdict.rs`: the decisions of all limits of one request.
 //!
@@ -37,6 +38,7 @@
 //! ```
 
 mod acquire;
+mod algorithm;
 pub mod concurrency;
 mod counts;
 pub mod fixed_window;
@@ -55,6 +57,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
+pub use algorithm::Algorithm;
 pub use counts::Counts;
 pub use gcra::GcraState;
 pub use state::AlgorithmState;
@@ -108,54 +111,6 @@ impl Quota {
     /// The length of a sub-window in ms.
     pub fn sub_window(&self) -> u64 {
         self.window / u64::from(self.resolution)
-    }
-}
-
-/// Algorithm by which a limit counts.
-//
-// The doc comments are the descriptions in the JSON Schema.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Algorithm {
-    /// A sliding window, stored as one counter per sub-window. Its cost does not depend on the quota.
-    #[default]
-    SlidingWindow,
-    /// A sliding window, stored as the time of every charge: exact to the millisecond, for small
-    /// quotas.
-    SlidingLog,
-    /// One counter per window. A window starts with its first charge; when it ends, the count starts at 0.
-    FixedWindow,
-    /// A bucket of `quota` tokens, refilled at the constant rate of quota per window; allows bursts.
-    TokenBucket,
-    /// Requests are released at a constant rate of quota per window; requests above it are delayed.
-    LeakyBucket,
-    /// Requests in flight: each holds a permit until it ends. The window is the permit's lease, which
-    /// the gateway renews.
-    Concurrency,
-}
-
-impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 6] = [
-        Self::SlidingWindow,
-        Self::SlidingLog,
-        Self::FixedWindow,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-        Self::Concurrency,
-    ];
-
-    /// The name in the configuration and of its Lua counterpart: in the table `algorithms`, and of the file in
-    /// `lua/`.
-    pub fn tag(self) -> &'static str {
-        match self {
-            Self::SlidingWindow => "sliding_window",
-            Self::SlidingLog => "sliding_log",
-            Self::FixedWindow => "fixed_window",
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
-            Self::Concurrency => "concurrency",
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`LiveSnapshot`]: the compiled configuration that requests use now, which a reload replaces.
+//! [`LiveSnapshot`]: the compiled configuration of new requests, which a reload replaces.
 
 use std::sync::{
     Arc,

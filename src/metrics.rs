@@ -3,7 +3,10 @@
 //! Only a worker writes its [`WorkerMetrics`]; a reader sums them over all workers. Counters of routes,
 //! limits and upstreams are kept by name, so a reload removes only the counters of names that it removes.
 //!
-//! `latency` is the histogram of durations, `refused_callers` the bounded count of callers that limits refuse most.
+//! | file | content |
+//! |---|---|
+//! | `latency` | [`Histogram`]: durations of requests |
+//! | `refused_callers` | the callers that limits refuse most, in bounded space |
 
 mod latency;
 mod refused_callers;
@@ -35,14 +38,14 @@ pub struct RouteCounters {
     pub latency: Histogram,
 }
 
-/// What became of a request that was chosen for a route's mirror.
+/// The outcome of a request that was chosen for a route's mirror.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MirrorOutcome {
     /// The mirror responded.
     Answered,
     /// It did not respond, or not in time.
     Failed,
-    /// Not sent: too many copies were under way.
+    /// Not sent: too many copies were in progress.
     Dropped,
     /// Not sent: the body is too long.
     TooLong,
@@ -78,7 +81,7 @@ pub struct LimitCounters {
     pub would_refuse: Counter,
     /// Charges decided by the failure policy, because the store did not reply.
     pub unknown: Counter,
-    /// Requests delayed, if this limit delayed them longest.
+    /// Requests that this limit delayed longer than any other limit.
     pub delayed: Counter,
     /// The sum of these delays, in µs.
     pub delay_micros: Counter,
@@ -106,7 +109,7 @@ pub struct ThrottleCounters {
     pub unknown: Counter,
     /// Requests denied because they had no token.
     pub missing: Counter,
-    /// Requests denied because the token was answered with 401 recently.
+    /// Requests denied because an upstream recently answered the token with 401.
     pub rejected: Counter,
     /// Tokens recorded as active, counted once per generation and worker.
     pub recorded: Counter,
@@ -119,9 +122,9 @@ pub struct ThrottleCounters {
 /// The protocols of a client connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionProtocol {
-    /// Whether it is HTTP/2; otherwise HTTP/1.
+    /// True if it is HTTP/2; otherwise HTTP/1.
     pub is_http2: bool,
-    /// Whether it has TLS.
+    /// True if it has TLS.
     pub is_tls: bool,
 }
 
@@ -150,7 +153,7 @@ pub enum OpeningFailure {
     Closed,
     /// The PROXY protocol's header was missing or malformed.
     ProxyProtocol,
-    /// It was not opened in time.
+    /// TLS or the PROXY protocol's header did not complete in time.
     Timeout,
     /// The TLS handshake failed, or the client spoke without TLS.
     Tls,
@@ -177,7 +180,7 @@ type CountersByName<K, T> = Mutex<BTreeMap<K, Arc<CachePadded<T>>>>;
 /// The counters of one worker.
 #[derive(Debug, Default)]
 pub struct WorkerMetrics {
-    /// Sweeps of its connections: a worker that makes progress adds some each second.
+    /// Sweeps of the worker's connections: a worker that makes progress adds some each second.
     pub sweeps: Counter,
     /// Open client connections.
     pub connections: Counter,
@@ -240,8 +243,8 @@ impl WorkerMetrics {
         self.upstreams.lock().entry(name.into()).or_default().clone()
     }
 
-    /// Removes all counters except those of these routes, limits (each with its route) and upstreams, and of
-    /// requests without a route.
+    /// Keeps the counters of these routes, limits (each with its route) and upstreams, and of requests without a
+    /// route; removes all others.
     pub fn retain(
         &self,
         routes: &BTreeSet<&str>,

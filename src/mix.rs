@@ -1,9 +1,9 @@
 //! Functions that mix bits: hashes of words, and random numbers from a seed.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `local_id.rs` | keyed ids for the tables of this process, with which a client cannot choose keys that collide |
-//! | `split_mix.rs` | the generator `SplitMix64` and its hash of a word |
+//! | `local_id` | keyed ids for the tables of this process: a client cannot choose keys that collide |
+//! | `split_mix` | the generator `SplitMix64` and its hash of a word |
 
 mod local_id;
 mod split_mix;

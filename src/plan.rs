@@ -38,7 +38,7 @@ use smallvec::SmallVec;
 pub use self::{
     decision::{
         DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision, RequestRefusal,
-        RoutePlan, decide,
+        RoutePlan, decide, refused_admission,
     },
     evidence::{CallerShare, Evidence},
     location::PublicUrl,

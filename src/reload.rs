@@ -1,9 +1,14 @@
 //! [`Reloader`]: replaces the running configuration with the file's current content.
 //!
 //! A reload is all or nothing: on any fault the running snapshot stays. Certificates and keys are read
-//! again with the configuration. A change of one of these files triggers it (`watch`, on the folders that `folders`
-//! finds), or a call of [`Reloader::reload`]. It runs on a thread of its own, because a large file takes seconds and a file
-//! system may hang, and neither may stop the admin API or a signal.
+//! again with the configuration. A change of one of these files triggers a reload, and so does [`Reloader::reload`].
+//! It runs on a thread of its own: a large file takes seconds and a file system may hang, and neither may delay the
+//! admin API or a signal.
+//!
+//! | file | content |
+//! |---|---|
+//! | `watch` | reloads when a file changes |
+//! | `folders` | finds the folders to watch: the file's, and those of links on the way to it |
 
 mod folders;
 mod watch;
@@ -31,7 +36,7 @@ use crate::{
     trace::ExportSettings,
 };
 
-/// Reads at most a number of bytes of a file.
+/// Reads a file, up to a number of bytes.
 type FileReader = fn(&Path, u64) -> Result<Vec<u8>, FileError>;
 
 /// Compiles the content of the configuration file at a path.
@@ -50,7 +55,7 @@ pub enum ReloadError {
     /// Another reload did not end in time.
     #[error("another reload is in progress; try again when it has ended")]
     Busy,
-    /// No thread can be started, or it panicked.
+    /// The thread of the reload cannot be started, or panicked.
     #[error("the reload cannot run: {0}")]
     Thread(io::Error),
 }
@@ -65,15 +70,15 @@ pub struct Reloader {
     shared: Arc<Shared>,
     /// The environment that the file may refer to.
     env: Environment,
-    /// What the last reload read. Locked while a reload runs.
+    /// The files as the last reload read them. Locked while a reload runs.
     last_read: Mutex<LastRead>,
-    /// The configuration in force.
+    /// The current configuration.
     live: Mutex<LiveConfig>,
     /// The outcome of the last reload; `None` before the first.
     last_outcome: Mutex<Option<ReloadOutcome>>,
-    /// Notified when other files may have to be watched.
+    /// Notified when the set of watched files may have changed.
     replaced: Notify,
-    /// True while a thread reads the file. The thread outlasts a reload whose time is over.
+    /// True while a thread reads the file. The thread may outlast its reload, which has a timeout.
     is_reading: Arc<AtomicBool>,
     /// [`file::read_regular`], [`Snapshot::load_bytes`] and [`TIMEOUT`]; tests replace them.
     read: FileReader,
@@ -81,7 +86,7 @@ pub struct Reloader {
     timeout: Duration,
 }
 
-/// The configuration in force and its generation.
+/// The current configuration and its generation.
 struct LiveConfig {
     generation: u64,
     loaded: Arc<LoadedConfig>,
@@ -90,9 +95,9 @@ struct LiveConfig {
 /// How a reload ended.
 #[derive(Clone, Debug)]
 pub struct ReloadOutcome {
-    /// When it ended, in ms since the epoch.
+    /// When the reload ended, in ms since the epoch.
     pub at: u64,
-    /// The faults for which the running configuration stayed; empty if the reload was applied.
+    /// The faults; empty if the reload was applied.
     pub faults: Vec<String>,
 }
 
@@ -104,14 +109,14 @@ struct LastRead {
     tls_files: Vec<TlsFile>,
 }
 
-/// What a file was compiled to.
+/// A compiled configuration.
 struct Compiled {
     loaded: LoadedConfig,
     snapshot: Snapshot,
     traces: Option<ExportSettings>,
 }
 
-/// What a reload reads: the configuration file, and the files of certificates that it knows.
+/// The contents that a reload reads: the configuration file, and the known files of certificates.
 type ReadFiles = Result<(Vec<u8>, Vec<TlsFile>), FileError>;
 
 /// Sets a flag to false when it is dropped.
@@ -155,18 +160,18 @@ impl Reloader {
         }
     }
 
-    /// The same reloader, of a configuration that is in no file: a reload fails and says so.
+    /// The same reloader for a configuration without a file: every reload fails with a fault.
     pub(crate) fn without_file(self) -> Self {
         Self { is_regular: false, read: |_, _| Err(FileError::NoFile), ..self }
     }
 
-    /// The same reloader, but it compiles the file with `load`.
+    /// The same reloader, compiling the file with `load`.
     #[cfg(test)]
     pub(crate) fn with_loader(self, load: ConfigCompiler) -> Self {
         Self { load, ..self }
     }
 
-    /// The same reloader, but it reads the file with `read`, within `timeout`.
+    /// The same reloader, reading the file with `read`, within `timeout`.
     #[cfg(test)]
     pub(crate) fn with_reader(self, read: FileReader, timeout: Duration) -> Self {
         Self { read, timeout, ..self }
@@ -176,7 +181,7 @@ impl Reloader {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::reload_blocking`], or the thread cannot be started.
+    /// The errors of [`Self::reload_blocking`], or the thread cannot be started.
     pub async fn reload(self: Arc<Self>) -> Result<u64, ReloadError> {
         let reload = move || self.reload_blocking();
         on_own_thread(reload).await.unwrap_or_else(|error| Err(ReloadError::Thread(error)))
@@ -187,15 +192,15 @@ impl Reloader {
     ///
     /// # Errors
     ///
-    /// The file's faults: it cannot be read, is invalid, changes a key that needs a restart, or
-    /// makes the compiler panic. Or another reload is in progress. The running snapshot stays.
+    /// The file's faults: it cannot be read, is invalid, changes a key that needs a restart, or makes the compiler
+    /// panic. Or another reload is in progress. In each case the running snapshot stays.
     pub fn reload_blocking(&self) -> Result<u64, ReloadError> {
         let mut last_read = self.lock()?;
         let read = self.read_files(&last_read.tls_files);
         Ok(self.replace(&mut last_read, read)?)
     }
 
-    /// The configuration in force and its generation.
+    /// The current configuration and its generation.
     pub fn live_config(&self) -> (u64, Arc<LoadedConfig>) {
         let live = self.live.lock();
         (live.generation, Arc::clone(&live.loaded))
@@ -210,7 +215,7 @@ impl Reloader {
         *self.last_outcome.lock() = Some(ReloadOutcome { at: self.shared.clock.now(), faults });
     }
 
-    /// Waits for another reload to end.
+    /// Waits until no other reload runs.
     fn lock(&self) -> Result<MutexGuard<'_, LastRead>, ReloadError> {
         self.last_read.try_lock_for(self.timeout).ok_or_else(|| {
             let path = self.path.display();
@@ -219,8 +224,7 @@ impl Reloader {
         })
     }
 
-    /// Reads the configuration file, and `tls_files` again, within [`TIMEOUT`]. At most one thread hangs
-    /// in it.
+    /// Reads the configuration file, and `tls_files` again, within [`TIMEOUT`]. At most one thread hangs in a read.
     fn read_files(&self, tls_files: &[TlsFile]) -> ReadFiles {
         if self.is_reading.swap(true, Ordering::Acquire) {
             return Err(FileError::Pending);
@@ -234,7 +238,7 @@ impl Reloader {
         })
     }
 
-    /// Compiles what was read and replaces the snapshot; returns the new generation.
+    /// Compiles the configuration in `read` and replaces the snapshot; returns the new generation.
     fn replace(&self, last_read: &mut LastRead, read: ReadFiles) -> Result<u64, Faults> {
         let has_no_file = matches!(read, Err(FileError::NoFile));
         let compiled = match &read {
@@ -254,7 +258,7 @@ impl Reloader {
                 {
                     throttle.configure(settings);
                 }
-                // As they were compiled: they may have changed since they were read here.
+                // As the compiler read them: they may have changed since `read`.
                 last_read.tls_files = snapshot.tls_files();
                 self.shared.upstreams.apply(&snapshot.upstreams);
                 let generation = self.shared.live.replace(snapshot);
@@ -268,7 +272,7 @@ impl Reloader {
             }
             Err(error) => {
                 self.shared.metrics.reload_faults.fetch_add(1, Ordering::Relaxed);
-                // Only logged if it is true.
+                // The log line has this field only if it is true.
                 let panicked = matches!(error, LoadError::Panic(_)).then_some(true);
                 let faults = error.into_faults();
                 self.record_outcome(faults.iter().map(ToString::to_string).collect());
@@ -303,7 +307,7 @@ impl Reloader {
         let addresses =
             |config: &Config| config.listen.iter().map(|own| own.address).collect::<Vec<_>>();
         let changed = [
-            // Only its addresses: how connections begin is decided when they are accepted.
+            // Only the addresses: a connection gets the other rules of its listener when it is accepted.
             ("listen", addresses(old) != addresses(new)),
             ("workers", old.workers != new.workers),
             ("admin", old.admin != new.admin),
@@ -327,7 +331,7 @@ impl Reloader {
         let is_uncountable = new.throttle.as_ref().zip(countable);
         let is_uncountable = is_uncountable.is_some_and(|(new, most)| new.max_active > most);
         let changed = changed.into_iter().chain(throttle_keys.into_iter().flatten());
-        // The filters keep the size that they were started with.
+        // The filters keep their initial size.
         let changed = changed.chain([("throttle.max_active", is_uncountable)]);
         let faults = changed.filter(|(_, changed)| *changed).map(|(key, _)| {
             let expected = if key == "listen" {
@@ -341,8 +345,8 @@ impl Reloader {
     }
 }
 
-/// The result of `work`, which runs on a thread of its own. A blocking task of the runtime would delay the
-/// runtime's end for as long as it hangs.
+/// Runs `work` on a new thread and returns its result. A blocking task of the runtime would, while it hangs, delay the
+/// runtime's end.
 async fn on_own_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {

@@ -49,7 +49,7 @@ use crate::{
     clock::StoreTime,
     error::GatewayError,
     http1::Fields,
-    limit::{Algorithm, Decision},
+    limit::Decision,
     plan::LocalAnswer,
     snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders},
     throttle::{AdmissionDenied, POLICY},
@@ -238,10 +238,10 @@ fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Adv
 pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<u64> {
     limits
         .filter_map(LimitReport::refusal)
-        .map(|AdvertisedLimit { limit, decided, .. }| match limit.algorithm {
-            // It is unknown when a request in flight will end: 0, so that the minimum of 1 s applies.
-            Algorithm::Concurrency => decided.decision.retry_at.map(|_| 0),
-            _ => decided.decision.retry_at.map(|retry_at| retry_at.saturating_sub(decided.at)),
+        .map(|AdvertisedLimit { limit, decided, .. }| {
+            let wait = decided.decision.retry_at?.saturating_sub(decided.at);
+            // If the retry time is unknown: 0, so that the minimum of 1 s applies.
+            Some(if limit.algorithm.is_predictable() { wait } else { 0 })
         })
         .try_fold(0, |longest: u64, wait| Some(longest.max(wait?)))
         .map(|wait| wait.div_ceil(1000).max(1))

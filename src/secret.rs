@@ -1,7 +1,7 @@
 //! The secret that all gateways on one store share, and the keys derived from it.
 //!
-//! All keys are derived from the configuration alone: gateways exchange nothing to agree on them, and the
-//! keys survive the loss of Redis's data.
+//! All keys are derived from the configuration alone: gateways agree on them without an exchange, and the keys
+//! survive a loss of the data in Redis.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Debug for SharedSecret {
     }
 }
 
-/// The 128-bit secret of a keyed hash of what a request has, as two halves.
+/// The 128-bit secret of a keyed hash, as two halves.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct KeySecret(pub u64, pub u64);
 
@@ -43,7 +43,7 @@ impl KeySecret {
 }
 
 impl SharedSecret {
-    /// The secret of gateways that are configured with this text and namespace.
+    /// The secret of gateways with this text and namespace in their configuration.
     pub fn from_text(text: &str, namespace: &str) -> Self {
         // A namespace contains no NUL, so the separator is unambiguous.
         let message = format!("{namespace}\0{text}");

@@ -1,8 +1,8 @@
-//! Which values may be credentials, by the names that they have.
+//! Which values may be credentials, by their names.
 
 use std::{borrow::Cow, ops::Range};
 
-/// What is shown in the place of a credential.
+/// The text shown in place of a credential.
 pub const MASK: &str = "***";
 
 /// Parts of the names of header fields, cookies, parameters and keys whose values may be credentials.
@@ -18,18 +18,18 @@ const PARTS: [&str; 10] = [
     "signature",
     "token",
 ];
-/// Complete names of the same.
+/// Complete names whose values may be credentials.
 const NAMES: [&str; 6] = ["code", "otp", "pin", "pw", "sid", "sig"];
 /// The schemes of credentials, with the space after them.
 const SCHEMES: [&str; 2] = ["basic ", "bearer "];
 
-/// Whether the value of what has this `name` may be a credential.
+/// True if a value with this `name` may be a credential.
 pub fn is_sensitive_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     PARTS.iter().any(|part| name.contains(part)) || NAMES.contains(&&*name)
 }
 
-/// Whether `value` says itself that it is a credential.
+/// True if `value` begins with the scheme of a credential.
 pub fn is_sensitive_value(value: &str) -> bool {
     let has = |scheme: &&str| {
         value.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
@@ -37,7 +37,7 @@ pub fn is_sensitive_value(value: &str) -> bool {
     SCHEMES.iter().any(has)
 }
 
-/// `text` with [`MASK`] for the user, the password and the parameters of a URL that may be credentials.
+/// The URL in `text` with [`MASK`] for user, password, and parameters that may be credentials.
 pub fn mask_url(text: &str) -> Cow<'_, str> {
     let mut masked = Cow::Borrowed(text);
     let start = text.find("://").map_or(text.len(), |at| at + 3);
@@ -52,7 +52,7 @@ pub fn mask_url(text: &str) -> Cow<'_, str> {
     masked
 }
 
-/// Where `text` has the values of parameters, as in a query or a fragment, that may be credentials.
+/// The ranges of parameter values in `text`, such as a query or a fragment, that may be credentials.
 pub fn sensitive_parameters(text: &str) -> Vec<Range<usize>> {
     let mut values = Vec::new();
     for (equals, _) in text.match_indices('=') {

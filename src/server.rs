@@ -3,9 +3,14 @@
 //! Its threads: one for each worker; one for control, with the admin API, the store's maintenance
 //! and the configuration watch; and one for the throttle, if it is configured.
 //!
-//! `builder` starts a gateway from a file or a text; `listeners` opens the listening sockets; `open_store` reads the secrets of the store and opens it;
-//! `open_access_log` opens the log; `open_files` divides the limit of open files; `token_watch` warns if no request
-//! carries a token.
+//! | file | content |
+//! |---|---|
+//! | `builder` | [`ServerBuilder`]: starts a gateway from a file or a text |
+//! | `listeners` | opens the listening sockets |
+//! | `open_files` | divides the limit of open files |
+//! | `open_store` | reads the secrets of the store and opens it |
+//! | `open_access_log` | opens the access log |
+//! | `token_watch` | warns if no request carries a token |
 
 mod builder;
 mod listeners;
@@ -51,7 +56,7 @@ use crate::{
 /// Interval at which certificates that expire soon are logged.
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_hours(24);
 
-/// Longest time that the start waits until the names of upstreams have been resolved for the first time.
+/// Longest wait, at the start, for the first resolution of upstreams' names.
 const FIRST_RESOLUTION: Duration = Duration::from_secs(2);
 
 /// Why a gateway could not start.
@@ -98,7 +103,7 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-/// What an operator does about an address that cannot be listened on.
+/// Advice for an address that cannot be listened on.
 fn listen_cure(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -138,9 +143,9 @@ pub struct Server {
     workers: Mutex<Vec<thread::JoinHandle<()>>>,
     /// A copy of each listening socket, for a successor.
     sockets: Mutex<Vec<OwnedFd>>,
-    /// Whether the files of unix sockets among them belong to a service manager.
+    /// True if the files of unix sockets belong to a service manager.
     keeps_socket_files: bool,
-    /// Whether a successor has them.
+    /// True if a successor has the sockets.
     is_handed_over: Arc<AtomicBool>,
     /// The control thread and the throttle's.
     control: Mutex<Vec<thread::JoinHandle<()>>>,
@@ -148,7 +153,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// What to start a gateway with. Its waits and decisions go by `clock`.
+    /// A builder for a gateway whose waits and decisions use `clock`.
     pub fn builder(clock: Clock) -> ServerBuilder {
         ServerBuilder::new(clock)
     }
@@ -173,7 +178,7 @@ impl Server {
         Ok(())
     }
 
-    /// Starts the control thread, which runs everything that must not delay requests.
+    /// Starts the control thread, for the work that must not delay requests.
     fn spawn_control(
         &self,
         admin: Option<(AdminListener, AdminAccess)>,
@@ -239,7 +244,7 @@ impl Server {
         self.shared.reopen_logs();
     }
 
-    /// Starts the program of `arguments` again, which is to take over the listening sockets.
+    /// Starts the program again, with `arguments`, to take over the listening sockets.
     ///
     /// # Errors
     ///
@@ -248,7 +253,7 @@ impl Server {
         Successor::start(arguments, &self.sockets.lock(), self.keeps_socket_files)
     }
 
-    /// Leaves the listening sockets to a successor that accepts on them; [`Self::stop`] is next.
+    /// Leaves the listening sockets to a successor that accepts on them. Call [`Self::stop`] next.
     pub fn hand_over(&self) {
         self.is_handed_over.store(true, Ordering::Release);
         self.stops.admin.cancel();
@@ -257,7 +262,7 @@ impl Server {
     /// Stops accepting, lets requests in flight finish for at most `drain_timeout`, and ends all
     /// threads. Blocks until then.
     pub fn stop(&self) {
-        // A copy that stays open would take connections that are never accepted.
+        // The kernel would queue connections on a copy that stays open.
         self.sockets.lock().clear();
         self.drain.cancel();
         for worker in self.workers.lock().drain(..) {

@@ -94,7 +94,7 @@ pub struct Snapshot {
     /// Finds the index of a request's route in [`Self::routes`].
     pub table: RouteTable,
     /// The routes, in the configuration's order.
-    pub routes: Vec<Route>,
+    pub routes: Vec<Arc<Route>>,
     /// The limits, by their `index`.
     pub limits: Vec<Arc<LimitPolicy>>,
     /// The upstreams, in the configuration's order.

@@ -1,20 +1,20 @@
 //! The process log and the access log: readable lines on a terminal, elsewhere JSON. The access log has one line
 //! per request.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - No token, key or query is logged; of a token, only a keyed hash.
+//! - No token, key or query is logged; a keyed hash stands for a token.
 //! - A caller never waits for a disk, a pipe or a terminal: each log has its own thread and a bounded queue.
 //!   Lines that do not fit are dropped and counted.
 //!
-//! | module | purpose |
+//! | file | content |
 //! |---|---|
 //! | `access` | the access log: a buffer per worker |
 //! | `line` | an access line, and its formats |
 //! | `process` | the process log on stderr, for `tracing` and panics |
 //! | `queue` | the bounded queue and the thread of a log |
-//! | `sink` | files and streams that a log is written to |
-//! | `style` | whether lines are for people |
+//! | `sink` | the files and streams of logs |
+//! | `style` | log lines for people or for programs |
 
 mod access;
 mod line;

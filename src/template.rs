@@ -2,7 +2,7 @@
 //! the location of a redirect, and the rewritten path. Pure.
 //!
 //! A text is parsed when the configuration is loaded. Writing it appends to the output and allocates
-//! nothing else. A variable never adds a control character, and in a URL or a path never leaves its place.
+//! nothing else. A variable never adds a control character, and cannot change another part of a URL or path.
 //!
 //! | file | content |
 //! |---|---|
@@ -140,7 +140,7 @@ impl Variable {
         })
     }
 
-    /// Whether a client can choose the value freely.
+    /// True if the client can choose the value.
     pub fn is_chosen_by_client(&self) -> bool {
         match self {
             Self::Host
@@ -260,8 +260,8 @@ impl Template {
         &self.segments
     }
 
-    /// Appends the value of a header field. A control character of a variable, such as a tab in a header, is
-    /// written as a space.
+    /// Appends the value of a header field. A control character in a variable, such as a tab in a header, becomes
+    /// a space.
     pub fn write_value(&self, values: &TemplateValues<'_>, out: &mut Vec<u8>) {
         for segment in &self.segments {
             match segment {

@@ -1,15 +1,15 @@
-//! TLS: certificates and the rules of handshakes, towards clients and upstreams.
+//! TLS: certificates and the rules of handshakes with clients and upstreams.
 //!
 //! Everything is read and checked when a configuration is loaded, so a handshake only looks a name up.
 //!
 //! | file | content |
 //! |---|---|
 //! | `certificate` | [`Certificate`]: one chain and its key; its names and its expiry |
-//! | `server` | [`ServerNames`]: which certificate a client gets |
+//! | `server` | [`ServerNames`]: selects a client's certificate |
 //! | `client` | [`ClientTls`]: the handshake with an upstream |
-//! | `pinned` | verifies an upstream's certificate against the listed ones |
+//! | `pinned` | verifies an upstream's certificate against listed ones |
 //! | `pem` | reads PEM files |
-//! | `file` | [`TlsFile`]: a file that was read, and whether it has changed |
+//! | `file` | [`TlsFile`]: a file and a digest of its content, to detect a change |
 
 mod certificate;
 pub mod client;
@@ -67,7 +67,7 @@ pub enum TlsError {
         /// The file.
         path: String,
     },
-    /// The private key is not that of the certificate.
+    /// The private key and the certificate do not match.
     #[error("the key in `{key}` is not the key of the certificate in `{cert}`")]
     KeyMismatch {
         /// The certificate's file.
@@ -86,7 +86,7 @@ pub enum TlsError {
 }
 
 impl TlsError {
-    /// Whether the error is about the file at `path`.
+    /// True if the error is about the file at `path`.
     pub fn concerns(&self, path: &Path) -> bool {
         let own = match self {
             Self::Unreadable { path, .. }
@@ -99,7 +99,7 @@ impl TlsError {
         Path::new(own) == path
     }
 
-    /// Whether the error of a certificate is about its key. Both may be in one file.
+    /// True if the error is about a certificate's key. Both may be in one file.
     pub fn is_about_key(&self, cert: &Path, key: &Path) -> bool {
         match self {
             Self::Pem { what, .. } if cert == key => what.contains("private key"),
@@ -107,7 +107,7 @@ impl TlsError {
         }
     }
 
-    /// What was expected instead, for a fault.
+    /// What a fault names as expected.
     pub fn expected(&self) -> &'static str {
         match self {
             Self::Unreadable { path, error: FileError::Io(error) }
@@ -122,7 +122,7 @@ impl TlsError {
             }
             Self::Pem { .. } | Self::Malformed { .. } => "a file in PEM",
             Self::Nameless { .. } => {
-                "a certificate with subject alternative names, such as of `openssl req ... -addext subjectAltName=DNS:localhost`"
+                "a certificate with subject alternative names, such as one from `openssl req ... -addext subjectAltName=DNS:localhost`"
             }
             Self::KeyMismatch { .. } => "the private key of the certificate",
             Self::Refused { .. } => "a certificate and a key that TLS 1.2 and 1.3 can use",
@@ -130,7 +130,7 @@ impl TlsError {
     }
 }
 
-/// The cryptography of all TLS of the process.
+/// The process's TLS cryptography.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: std::sync::OnceLock<Arc<CryptoProvider>> = std::sync::OnceLock::new();
     Arc::clone(PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider())))

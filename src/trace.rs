@@ -1,9 +1,9 @@
 //! Traces: the W3C trace context of a request, its spans, and their export by OTLP.
 //!
-//! A worker decides when a request arrives whether it is sampled ([`SamplingRules::begin`]). Only for a sampled
-//! request it keeps a [`RequestTrace`], which goes into the bounded [`TraceQueue`] when the request ends. The
-//! control thread encodes and sends what is in the queue ([`export`]). No worker waits for the collector: if it is
-//! down or slow, the queue fills, and spans are dropped and counted.
+//! When a request arrives, its worker decides if it is sampled ([`SamplingRules::begin`]). A sampled request has a
+//! [`RequestTrace`], which goes into the bounded [`TraceQueue`] when the request ends. The control thread encodes and
+//! sends the queued spans ([`export`]). No worker waits for the collector: if the collector is down or slow, the queue
+//! fills, and spans are dropped and counted.
 //!
 //! | file | content |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | `ids` | [`IdSource`]: random ids |
 //! | `sampling` | [`SamplingRules`]: the decision; [`SamplingDecision`]: its result |
 //! | `request` | [`RequestTrace`]: the spans of a request |
-//! | `queue` | [`TraceQueue`]: the bounded way to the control thread |
-//! | `messages`, `encode` | the messages of OTLP, and how spans become one |
-//! | `exporter` | sends batches, and tries again |
+//! | `queue` | [`TraceQueue`]: the bounded queue to the control thread |
+//! | `messages`, `encode` | the OTLP messages, and their encoding |
+//! | `exporter` | sends batches and retries |
 
 mod context;
 mod encode;

@@ -3,11 +3,13 @@
 //! A worker has its own runtime, listeners (the kernel spreads connections over them:
 //! `SO_REUSEPORT`), upstream connections and counters, so that requests need no locks.
 //!
-//! - `worker.rs`: the life of a worker: start, drain.
-//! - `listen.rs`: opens the listeners.
-//! - `accept.rs`: accepts connections within the bounds of the process and of each client.
-//! - `serve.rs`: serves one connection.
-//! - `sweep.rs`: the chores, ten times a second.
+//! | file | content |
+//! |---|---|
+//! | `worker` | the life of a worker: start, drain |
+//! | `listen` | opens the listeners |
+//! | `accept` | accepts connections within the bounds of the process and of each client |
+//! | `serve` | serves one connection |
+//! | `sweep` | the periodic work, ten times a second |
 
 mod accept;
 mod listen;
@@ -40,8 +42,7 @@ use crate::{
 
 /// Time after the stop during which idle connections may still send a request.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
-/// Time limit of a stopping worker's pending calls to the store, and the least time limit for
-/// returning leased units.
+/// Timeout of a stopping worker's pending calls to the store, and the minimum timeout for returning leased units.
 const STORE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Least time between two warnings of a worker, in ms.
 const WARNING_INTERVAL: u64 = 1000;
@@ -62,12 +63,12 @@ pub struct Shutdown {
     pub drain: CancellationToken,
     /// Time that requests in flight then have to finish.
     pub drain_timeout: Duration,
-    /// True if the listeners are then those of a successor, which serves the connections that wait in them.
+    /// True if a successor has the listeners, and so serves the connections that wait in them.
     pub is_handed_over: Arc<AtomicBool>,
 }
 
-/// Serves on `listeners` until `shutdown`, and then drains. Drops `failure` when it accepts connections, or
-/// sends why it cannot.
+/// Serves on `listeners` until `shutdown`, and then drains. Drops `failure` when it accepts connections, or sends the
+/// error if it cannot.
 pub fn run(
     shared: Arc<Shared>,
     listeners: Vec<ClientListener>,
@@ -77,7 +78,7 @@ pub fn run(
     let mut failure = Some(failure);
     let served = serve(shared, listeners, shutdown, || failure = None);
     if let (Err(error), Some(failure)) = (served, failure) {
-        // Nothing receives it if another worker has failed before.
+        // There is no receiver if another worker has failed first.
         let _ = failure.send(error);
     }
 }
@@ -117,7 +118,7 @@ fn serve(
         if clock.timeout(drain_timeout, worker.drain()).await.is_err() {
             let connections = worker.tasks.len();
             tracing::warn!(connections, "connections were cut off: drain_timeout has passed");
-            // Aborts their requests, which returns slots in leaky buckets and concurrency permits.
+            // Aborts the requests, which returns leaky buckets' slots and concurrency permits.
             worker.close_connections(CloseMode::Immediate);
         }
         // Before the runtime ends: calls to Redis go over this worker's connection.
@@ -171,9 +172,9 @@ impl Worker {
         }
     }
 
-    /// Closes every connection after its current request. Idle connections are closed after
-    /// [`DRAIN_GRACE`], so that a request that the client has already sent is still answered. If a successor
-    /// serves, they have longer: most send their next request, and learn from its response that they are closed.
+    /// Closes every connection after its current request, and idle connections after [`DRAIN_GRACE`], so that a
+    /// request on its way is still answered. If a successor serves, idle connections have longer: most send another
+    /// request, and its response announces the close.
     async fn drain(&self) {
         self.close_connections(CloseMode::AfterRequest);
         let is_handed_over = self.shutdown.is_handed_over.load(Ordering::Acquire);

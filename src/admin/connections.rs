@@ -1,10 +1,10 @@
 //! Bounds the connections of the admin port in number and time. The port shares the process's file
 //! descriptors with clients, and must stay responsive while idle connections are open.
 //!
-//! When the maximum number is open, the next accept closes one: the oldest that has sent no request, else the one that
-//! has been idle the longest, else one with a request in progress. Requests with the token are the last to be closed.
-//! So a client without the token ends no event stream and no change, and a connection that sends its request promptly
-//! is served, however many others are idle.
+//! When the maximum number is open, the next accept closes one: the oldest without a request so far, else the one that
+//! has been idle the longest, else one with a request in progress. Requests with the token are closed last. So a
+//! client without the token cannot cut off an event stream or a change, and a connection that sends its request
+//! promptly is served, however many others are idle.
 
 mod activity;
 
@@ -57,8 +57,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct ConnectionBounds {
     /// Maximum number of open connections.
     pub(super) connections: usize,
-    /// Timeout from the accept or the last response to the end of a request's head. The TLS handshake has the
-    /// same.
+    /// Timeout from the accept or the last response to the end of a request's head; also that of the TLS handshake.
     pub(super) head_timeout: Duration,
     /// Timeout from a request's head to its response, including the request's body.
     pub(super) request_timeout: Duration,
@@ -127,8 +126,8 @@ struct AdminConnection {
 }
 
 impl OpenConnections {
-    /// Closes connections, by [`Activity::eviction_order`], until fewer than `max` are open. Returns whether
-    /// any was closed.
+    /// Closes connections, by [`Activity::eviction_order`], until fewer than `max` are open. Returns true if one was
+    /// closed.
     fn evict(&mut self, max: usize) -> bool {
         self.open.retain(|connection| !connection.task.is_finished());
         let is_full = self.open.len() >= max;
@@ -158,7 +157,7 @@ impl OpenConnections {
         http.timer(TokioTimer::new()).header_read_timeout(bounds.head_timeout);
         let task = tokio::spawn(async move {
             let opening = timeout(bounds.head_timeout, open(socket, tls));
-            // Errors of a connection concern only its client.
+            // A connection's error concerns only its client.
             let Ok(Some(stream)) = opening.await else { return };
             let timeout = bounds.write_timeout;
             let stream = TokioIo::new(WriteTimeout { stream, timeout, stalled: None });

@@ -1,5 +1,5 @@
-//! The table of the admin API's endpoints. The router and the `OpenAPI` description are made from it, so neither
-//! has a request that the other lacks.
+//! The table of the admin API's endpoints. The router and the `OpenAPI` description are made from it, so they have
+//! the same requests.
 
 use axum::{
     body::Bytes,
@@ -21,7 +21,7 @@ fn endpoint(
     AdminEndpoint { path, handlers, operations: operations.into() }
 }
 
-/// All endpoints. The description says whether requests need a token.
+/// All endpoints. With `needs_token`, the description says that requests need a token.
 pub(super) fn all(needs_token: bool) -> Vec<AdminEndpoint> {
     let mut all = vec![
         page("/", "dashboard", dashboard::HTML),
@@ -56,10 +56,10 @@ fn page(path: &'static str, id: &'static str, file: dashboard::DashboardFile) ->
     endpoint(path, get(async move || dashboard::serve(file)), [operation])
 }
 
-/// What the gateway is doing.
+/// The endpoints that show the gateway's health, counts and state.
 fn observation() -> [AdminEndpoint; 6] {
     let alive = Operation::get("healthz", "Liveness");
-    let ready = Operation::get("readyz", "Readiness; without the token only whether it is");
+    let ready = Operation::get("readyz", "Readiness; without the token only `ready`");
     let metrics = Operation::get("metrics", "Metrics for Prometheus");
     let state = Operation::get("state", "What the dashboard shows: counts since the start");
     let events = Operation::get("events", "`/api/state` once a second, as server-sent events");
@@ -108,7 +108,7 @@ fn observation() -> [AdminEndpoint; 6] {
     ]
 }
 
-/// The rules in force, and what they have counted.
+/// The endpoints of the current rules and their counts.
 fn rules() -> [AdminEndpoint; 4] {
     let config = Operation::get("config", "The configuration in force, credentials masked");
     let routes = Operation::get("listRoutes", "The routes in force and their responses");
@@ -144,7 +144,7 @@ fn rules() -> [AdminEndpoint; 4] {
     ]
 }
 
-/// A request for one caller under one limit.
+/// Adds the parameters and errors of a request for one caller under one limit.
 fn caller(operation: Operation) -> Operation {
     operation
         .parameter("name", "The limit's name", "^[A-Za-z0-9_.-]{1,64}$")
@@ -165,7 +165,7 @@ fn caller(operation: Operation) -> Operation {
         .error(503, "No reply from Redis")
 }
 
-/// What an operator changes.
+/// The endpoints by which an operator changes the gateway.
 fn control() -> [AdminEndpoint; 3] {
     let reload = Operation::new("post", "reload", "Read the configuration file again");
     let throttle = Operation::get("throttle", "The state of active-user admission");

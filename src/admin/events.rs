@@ -24,9 +24,9 @@ const MAX_LISTENERS: usize = 16;
 #[derive(Clone)]
 pub(super) struct Events {
     permits: Arc<Semaphore>,
-    /// The latest event, in the form in which it is sent.
+    /// The latest event, encoded.
     latest: watch::Sender<Bytes>,
-    /// Whether a task computes events.
+    /// True if a task computes events.
     is_running: Arc<Mutex<bool>>,
 }
 
@@ -46,16 +46,15 @@ struct EventSubscriber {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Streams events until the client goes away. A slow client misses events, but none is kept for it.
+/// Streams events until the client disconnects. A slow client misses events: none are queued for it.
 pub(super) async fn stream(State(context): State<AdminContext>, headers: HeaderMap) -> Response {
     if is_cross_origin(&headers) {
         let detail = "a web page of another origin must not listen; expected no Origin header";
         return problem(StatusCode::FORBIDDEN, detail, &[]);
     }
     let Some(listener) = listen(&context) else {
-        let detail = format!(
-            "all {MAX_LISTENERS} listeners are connected; expected that one of them closes"
-        );
+        let detail =
+            format!("all {MAX_LISTENERS} listeners are connected; try again when one has closed");
         return problem(StatusCode::SERVICE_UNAVAILABLE, &detail, &[]);
     };
     let events = stream::unfold(listener, |mut listener| async move {

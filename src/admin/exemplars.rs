@@ -1,11 +1,11 @@
-//! Exemplars in `OpenMetrics` text: the trace of a request of a histogram's bucket. The encoder's own exemplars can
-//! only be made by its own histogram.
+//! Exemplars in `OpenMetrics` text: the trace of a request in each histogram bucket. They are added to the text,
+//! because the encoder makes exemplars only for its own histogram type.
 
 use std::{collections::BTreeMap, fmt::Write};
 
 use crate::metrics::{Exemplar, LATENCY_BOUNDS};
 
-/// The start of the samples that have exemplars.
+/// The start of a sample that can have an exemplar.
 const BUCKETS: &str = "tidegate_request_duration_seconds_bucket{";
 
 /// `metrics` with `exemplars`, by route and bucket.

@@ -13,8 +13,8 @@ pub(super) enum Exposition {
 }
 
 impl Exposition {
-    /// The format that `Accept` asks for: `OpenMetrics` only by its name, and only if nothing is preferred to it.
-    /// Other tools, such as curl, get what Prometheus' own tools read.
+    /// The format for the request's `Accept`: `OpenMetrics` only if it is named and no other is preferred to it.
+    /// Otherwise the text format, which Prometheus' own tools read.
     pub(super) fn negotiate(headers: &HeaderMap) -> Self {
         let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let ranges: Vec<MediaRange<'_>> =
@@ -38,7 +38,7 @@ impl Exposition {
         }
     }
 
-    /// `metrics`, which are in `OpenMetrics` format, in this one.
+    /// Converts `metrics` from `OpenMetrics` format to this one.
     pub(super) fn write(self, metrics: String) -> String {
         match self {
             Self::OpenMetrics => metrics,
@@ -81,7 +81,7 @@ impl<'a> MediaRange<'a> {
 /// exemplars and end mark.
 fn text_format(metrics: &str) -> String {
     let mut text = String::with_capacity(metrics.len() + metrics.len() / 16);
-    // `HELP` precedes the `TYPE` that says whether the family is one of counters.
+    // A family's `HELP` precedes its `TYPE`, and only `TYPE` identifies counters.
     let mut help: Option<(&str, &str)> = None;
     for line in metrics.lines() {
         let Some(comment) = line.strip_prefix("# ") else {

@@ -1,5 +1,5 @@
-//! Refuses requests that a web page in a browser could make. On loopback the port may have no token, so a
-//! browser on a machine that reaches it must not give web pages access.
+//! Refuses requests that a web page in a browser could make. A loopback port may lack a token, so web pages in a
+//! browser on the same machine must be kept out.
 //!
 //! - DNS rebinding: a page whose own name resolves to this port can read responses. Its requests have that
 //!   name as `Host`, so only IP addresses, `localhost` and configured names are accepted.
@@ -20,19 +20,18 @@ use super::problem::problem;
 /// The values of `Host` that the admin port accepts.
 #[derive(Clone, Debug)]
 pub struct AllowedHosts {
-    /// Whether only this machine reaches the port.
+    /// True if only this machine reaches the port.
     is_local: bool,
     names: Arc<[String]>,
 }
 
 impl AllowedHosts {
-    /// `localhost`, these `names`, and IP addresses; only loopback addresses if only this machine reaches the
-    /// port.
+    /// `localhost`, these `names`, and IP addresses; with `is_local` only loopback addresses.
     pub fn new(is_local: bool, names: impl IntoIterator<Item = String>) -> Self {
         Self { is_local, names: names.into_iter().collect() }
     }
 
-    /// Whether `host`, with or without a port, is accepted.
+    /// True if `host`, with or without a port, is accepted.
     fn contains(&self, host: &[u8]) -> bool {
         let Ok(authority) = Authority::try_from(host) else { return false };
         if authority.as_str().contains('@') {
@@ -82,7 +81,7 @@ pub(super) async fn check_host_and_origin(
     next.run(request).await
 }
 
-/// Whether the `Host` and the host of an absolute target are accepted. HTTP/1.0 needs no `Host`.
+/// True if `Host` and an absolute target's host are accepted. HTTP/1.0 needs no `Host`.
 fn has_allowed_host(allowed: &AllowedHosts, request: &Request) -> bool {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let is_accepted = match (hosts.next(), hosts.next()) {
@@ -94,7 +93,7 @@ fn has_allowed_host(allowed: &AllowedHosts, request: &Request) -> bool {
     is_accepted && target.is_none_or(|target| allowed.contains(target.as_str().as_bytes()))
 }
 
-/// Whether a web page that was not served by this port sent the request.
+/// True if a web page from another origin sent the request.
 pub(super) fn is_cross_origin(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).map_or(&b""[..], HeaderValue::as_bytes);
     let is_own = |origin: &HeaderValue| {

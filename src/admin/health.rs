@@ -17,16 +17,16 @@ use crate::{
     throttle::{CapacityState, Throttle},
 };
 
-/// Whether the gateway is ready, and why. Without the admin token only `ready` is given.
+/// The gateway's readiness, and its reasons. Without the admin token only `ready` is present.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct Readiness {
-    /// Whether workers accept connections and the throttle, if there is one, has loaded its filters.
+    /// True if workers accept connections and the throttle, if there is one, has loaded its filters.
     ready: bool,
     #[serde(flatten)]
     details: Option<Details>,
 }
 
-/// What readiness depends on.
+/// The states that an operator needs with the readiness.
 #[derive(JsonSchema, Serialize)]
 struct Details {
     /// The number of workers that accept connections.
@@ -55,13 +55,13 @@ struct StoreHealth {
 /// The state of the throttle's filters.
 #[derive(JsonSchema, Serialize)]
 struct ThrottleHealth {
-    /// Whether the filters are loaded.
+    /// True if the filters are loaded.
     loaded: bool,
-    /// Whether they hold all activity within `throttle.memory`.
+    /// True if they hold all activity within `throttle.memory`.
     complete: bool,
     /// The share of unknown tokens that pass as active, measured from the fill of the filters.
     false_positive: f64,
-    /// What is wrong with them; null if nothing is. It does not make the gateway unready.
+    /// The problem of the filters; null without one. A problem does not make the gateway unready.
     note: Option<String>,
 }
 

@@ -35,17 +35,17 @@ pub(super) struct LimitList {
 struct LimitDescription {
     name: Box<str>,
     algorithm: &'static str,
-    /// In units of cost per window; of a concurrency limit, requests in flight.
+    /// Units of cost per window; for a concurrency limit, requests in flight.
     quota: u64,
     window_ms: u64,
     /// The number of sub-windows.
     resolution: u32,
     strict: bool,
-    /// The parts of a request that it counts by; empty: everyone together.
+    /// The parts of a request that identify a counter; empty: one counter for all requests.
     key: Vec<String>,
     cost: CostDescription,
     tiers: Vec<TierDescription>,
-    /// Whether it refuses; otherwise it only counts.
+    /// True if the limit refuses; otherwise it only counts.
     enforce: bool,
     candidate: Option<CandidateDescription>,
     /// The statuses of responses that are not charged.
@@ -61,26 +61,26 @@ struct LimitDescription {
 #[serde(untagged)]
 enum CostDescription {
     Fixed(u32),
-    /// A header of the request has it.
+    /// The value of a request header.
     Header {
         header: String,
         max_cost: u32,
     },
-    /// A header of the response has it.
+    /// The value of a response header.
     Response {
         response: String,
         max_cost: u32,
     },
 }
 
-/// Another quota for some callers, without the values that they are found by: these may be secrets.
+/// Another quota for some callers. The values that identify them are left out, because they may be secrets.
 #[derive(JsonSchema, Serialize)]
 struct TierDescription {
     /// The part of a request that is compared.
     part: String,
     /// The number of values.
     values: usize,
-    /// Null: these callers are not limited.
+    /// Null if these callers are not limited.
     quota: Option<u64>,
 }
 
@@ -112,12 +112,12 @@ pub(super) struct CallerState {
     used: u64,
     /// When the count is back at zero, in ms since the epoch.
     reset_at_ms: u64,
-    /// From when on a request would be admitted, in ms since the epoch; null: it would be now, or no wait would
-    /// help.
+    /// The earliest time at which a request would be admitted, in ms since the epoch; null if it would be admitted
+    /// now, or never.
     retry_at_ms: Option<u64>,
     /// The time of this answer, by the clock that decides, in ms since the epoch.
     now_ms: u64,
-    /// Whether a request of the usual cost would be refused now.
+    /// True if a request of the usual cost would be refused now.
     blocked: bool,
 }
 
@@ -198,7 +198,7 @@ struct CallerQuery {
     tier: Option<u16>,
 }
 
-/// The limit called `name` and the caller given by the query, or the status and detail of the error.
+/// The limit called `name` and the caller in the query, or the status and detail of the error.
 fn resolve(
     shared: &Shared,
     name: &str,
@@ -241,7 +241,7 @@ fn decode(text: &str) -> Result<String, String> {
     decoded.map(Cow::into_owned).map_err(|_| "a parameter is not UTF-8; expected UTF-8".to_owned())
 }
 
-/// The caller given by `parameters`, or the detail of the error.
+/// The caller in `parameters`, or the detail of the error.
 fn parse_caller(
     parameters: &[(String, String)],
     policy: &LimitPolicy,
@@ -280,7 +280,7 @@ fn parse_caller(
         None if values.is_empty() && client_ip.is_some() && !policy.key.0.is_empty() => {
             let keys = "key=&".repeat(policy.key.0.len());
             return Err(format!(
-                "`client_ip` without `key`; expected an empty `key` for each part of the limit's key too: \
+                "`client_ip` without `key`; expected also an empty `key` for each part of the limit's key: \
                  {keys}client_ip=192.0.2.1"
             ));
         }
@@ -307,7 +307,7 @@ fn parse_caller(
     Ok(CallerQuery { key: Key(key), tier })
 }
 
-/// Parses a key's hash, in the form in which Redis has it.
+/// Parses a key's hash, written as in Redis.
 fn parse_hash(text: &str) -> Option<u128> {
     let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hex.then(|| u128::from_str_radix(text, 16).ok())?

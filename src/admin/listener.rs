@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use crate::{config::AdminAddress, transport::RawSocket};
 
-/// Who may connect to the socket: the user of the gateway.
+/// The mode of a unix socket: only the gateway's user may connect.
 const MODE: u32 = 0o600;
 
 /// An open listener of the admin port.
@@ -52,8 +52,8 @@ impl fmt::Display for BoundAddress {
 }
 
 impl AdminListener {
-    /// Listens on `address`. A socket that a gateway left behind is replaced. The file of a unix socket is
-    /// removed at the end unless `keeps_file` is set then.
+    /// Listens on `address`. Replaces an abandoned unix socket. Its file is removed when the listener is dropped,
+    /// unless `keeps_file` is then true.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl AdminListener {
         }
     }
 
-    /// A listener that was passed to the process, with its file as in [`Self::open`].
+    /// Takes a listener that was passed to the process. Its file is treated as in [`Self::open`].
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl AdminListener {
         }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> Option<BoundAddress> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok().map(BoundAddress::Tcp),
@@ -103,7 +103,7 @@ impl AdminListener {
         }
     }
 
-    /// The same, for the runtime that it is called in.
+    /// Registers the listener with the current runtime.
     pub(super) fn into_accepting(self) -> io::Result<AcceptingListener> {
         Ok(match self {
             Self::Tcp(listener) => {
@@ -123,7 +123,7 @@ pub(super) enum AcceptingListener {
     Tcp(tokio::net::TcpListener),
     Unix {
         listener: tokio::net::UnixListener,
-        /// Removed at the end.
+        /// Removed when the listener is dropped.
         _file: SocketFile,
     },
 }
@@ -157,15 +157,15 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 pub struct SocketFile {
     listener: Option<UnixListener>,
     path: PathBuf,
-    /// Its device and inode: another gateway may have replaced the file.
+    /// The device and inode, because another gateway may have replaced the file.
     file: (u64, u64),
-    /// Whether it belongs to another process.
+    /// True if the file belongs to another process.
     keeps_file: Arc<AtomicBool>,
 }
 
 impl SocketFile {
-    /// Binds beside the path and renames, so that a socket at the path always has its mode, and an old one is
-    /// replaced without a gap.
+    /// Binds next to the path and renames. So the socket at the path always has its mode, and an old one is replaced
+    /// without a gap.
     fn listen(path: &Path, keeps_file: Arc<AtomicBool>) -> io::Result<Self> {
         if is_served(path)? {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -186,7 +186,7 @@ impl SocketFile {
     }
 }
 
-/// Whether a process listens on the socket at `path`.
+/// True if a process listens on the socket at `path`.
 fn is_served(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -215,7 +215,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_kept = self.keeps_file.load(Ordering::Acquire);
         if !is_kept && identity(&self.path).is_ok_and(|file| file == self.file) {
-            // A file that stays is replaced by the next start.
+            // If this fails, the next start replaces the file.
             let _ = fs::remove_file(&self.path);
         }
     }

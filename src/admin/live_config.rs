@@ -1,4 +1,4 @@
-//! `GET /api/config`: the configuration in force, with defaults, and without the secrets that it may contain.
+//! `GET /api/config`: the current configuration, with its defaults and without its secrets.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ pub(super) struct ConfigView {
     config: Value,
 }
 
-/// Shows the configuration that requests are decided by.
+/// Shows the current configuration.
 pub(super) async fn show(State(context): State<AdminContext>) -> Response {
     let (generation, loaded) = context.reloader.live_config();
     let Ok(mut config) = serde_json::to_value(&loaded.config) else {
@@ -56,8 +56,8 @@ fn mask_variables(config: &mut Value, source: &ConfigSource) {
     }
 }
 
-/// Masks what may be a credential: the values of tiers, header fields and parameters whose name or value says so, and
-/// such parts of URLs. URLs of Redis are serialized without their credentials, and secrets are references.
+/// Masks possible credentials: the values of tiers; header fields and parameters with such a name or value; and such
+/// parts of URLs. Redis URLs are serialized without their credentials, and secrets as references.
 fn mask(config: &mut Value) {
     match config {
         Value::Object(object) => {
@@ -83,7 +83,7 @@ fn mask(config: &mut Value) {
     }
 }
 
-/// Tiers match by the values of keys, which may be tokens.
+/// Masks the values by which a tier matches: they may be tokens.
 fn mask_tier(tier: &mut Value) {
     let values = tier.pointer_mut("/match/values").and_then(Value::as_array_mut);
     values.into_iter().flatten().for_each(|value| *value = MASK.into());

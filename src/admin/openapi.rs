@@ -12,7 +12,7 @@ use super::{
     token::is_open,
 };
 
-/// The description of `endpoints`, which may need a token.
+/// The description of `endpoints`. With `needs_token`, requests need a token.
 pub(super) fn document(endpoints: &[AdminEndpoint], needs_token: bool) -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
@@ -79,7 +79,7 @@ fn describe(operation: &Operation, path: &str, generator: &mut SchemaGenerator) 
     described
 }
 
-/// Adds `errors` to the responses of an operation, except errors that it describes itself.
+/// Adds `errors` to an operation's responses, except for statuses that the operation describes itself.
 fn add_errors(
     operation: &mut Value,
     errors: &[(u16, &'static str)],
@@ -112,7 +112,7 @@ fn describe_parameter(parameter: &Parameter, path: &str) -> Value {
     })
 }
 
-/// The errors that every request may get, beyond those of its own.
+/// The errors that are not specific to an operation.
 fn common_errors(operation: &Operation, path: &str, needs_token: bool) -> Vec<(u16, &'static str)> {
     let mut errors = vec![(421, "The `Host` is not one that the admin listener accepts")];
     if needs_token && !is_open(path) {
@@ -126,7 +126,7 @@ fn common_errors(operation: &Operation, path: &str, needs_token: bool) -> Vec<(u
     errors
 }
 
-/// The media type of a content and its schema; `None` if there is no content.
+/// A body's media type and schema; `None` without a body.
 fn content(
     content: OperationBody,
     generator: &mut SchemaGenerator,

@@ -1,11 +1,11 @@
-//! What an endpoint of the admin API is: its path, its handlers, and the description of its requests.
+//! The types of the admin API's endpoints and of their description.
 
 use axum::routing::MethodRouter;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::AdminContext;
 
-/// A path, what serves it, and the description of its requests.
+/// A path, its handlers, and the description of its requests.
 pub(super) struct AdminEndpoint {
     pub(super) path: &'static str,
     pub(super) handlers: MethodRouter<AdminContext>,
@@ -19,7 +19,6 @@ pub(super) struct Operation {
     pub(super) id: &'static str,
     pub(super) summary: &'static str,
     pub(super) parameters: Vec<Parameter>,
-    /// The request's body.
     pub(super) body: OperationBody,
     pub(super) replies: Vec<OperationReply>,
 }
@@ -28,9 +27,9 @@ pub(super) struct Operation {
 pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) description: &'static str,
-    /// What its value matches; empty: any text.
+    /// The regular expression of the value; empty: any text.
     pub(super) pattern: &'static str,
-    /// Whether it may be given more than once.
+    /// True if the parameter may occur more than once.
     pub(super) is_list: bool,
 }
 

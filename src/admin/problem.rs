@@ -14,7 +14,7 @@ use super::MAX_BODY;
 #[derive(JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ProblemDocument<'a> {
-    /// Always `about:blank`: the title is that of the status.
+    /// Always `about:blank`: the title is the status in words.
     r#type: &'static str,
     /// The status in words.
     title: &'static str,
@@ -27,7 +27,7 @@ pub(super) struct ProblemDocument<'a> {
     faults: &'a [String],
 }
 
-/// The response to a request whose body was not read: it is too long, or its client has gone.
+/// The response to a request whose body is too long or ended early.
 pub(super) fn rejected_body(rejected: &BytesRejection) -> Response {
     let detail = match rejected.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {

@@ -1,4 +1,4 @@
-//! The metrics of the process itself, by the names that Prometheus' client libraries have for them.
+//! The metrics of the process, with the names that Prometheus' client libraries use.
 
 use std::{fmt, sync::OnceLock};
 
@@ -14,11 +14,11 @@ use prometheus_client::{
 
 use super::encode::{start_counters, write_gauge};
 
-/// When the system was booted, in seconds since the epoch. It is read once, from a file as long as the machine has
-/// CPUs.
+/// When the system was booted, in seconds since the epoch. Read once, because the length of its file grows with the
+/// number of CPUs.
 static BOOT_TIME: OnceLock<Option<u64>> = OnceLock::new();
 
-/// Reads the process's metrics at each scrape. What the system does not tell is left out.
+/// Reads the process's metrics at each scrape. A value that the system does not have is left out.
 #[derive(Debug)]
 pub(super) struct ProcessCollector;
 

@@ -12,7 +12,7 @@ use crate::snapshot::{Action, Route};
 /// The routes in force.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct RouteList {
-    /// In the configuration's order. Which one a request takes depends on how specific they are, not on it.
+    /// In the configuration's order, which does not matter: a request takes the most specific route.
     routes: Vec<RouteDescription>,
 }
 
@@ -20,20 +20,20 @@ pub(super) struct RouteList {
 #[derive(JsonSchema, Serialize)]
 struct RouteDescription {
     name: Box<str>,
-    /// The host that it matches; `*` is any.
+    /// The host of matching requests; `*` is any.
     host: String,
-    /// The pattern of its paths.
+    /// The pattern of matching paths.
     path: String,
-    /// The methods that it matches; empty: any.
+    /// The methods of matching requests; empty: any.
     methods: Vec<String>,
-    /// What answers its requests.
+    /// What answers the requests.
     #[schemars(extend("enum" = ["upstream", "status", "redirect", "respond"]))]
     action: &'static str,
     /// The upstream's name; null for other actions.
     upstream: Option<Box<str>>,
-    /// The limits that its requests are charged to.
+    /// The limits that apply to the requests.
     limits: Vec<Box<str>>,
-    /// Whether active-user admission applies.
+    /// True if active-user admission applies.
     throttle: bool,
     /// The responses since the start, by class, `1xx` to `5xx`.
     responses: BTreeMap<&'static str, u64>,
@@ -66,7 +66,7 @@ pub(super) async fn list(State(context): State<AdminContext>) -> Json<RouteList>
             denied: denied.get(&route.name).map_or(0, |[count]| *count),
         }
     };
-    Json(RouteList { routes: snapshot.routes.iter().map(describe).collect() })
+    Json(RouteList { routes: snapshot.routes.iter().map(|route| describe(route)).collect() })
 }
 
 fn describe_action(action: &Action) -> (&'static str, Option<Box<str>>) {

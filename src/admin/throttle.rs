@@ -30,38 +30,38 @@ pub(super) struct ThrottleDescription {
     /// The mode in force, from the configuration or the operator.
     #[schemars(extend("enum" = ["auto", "on", "off"]))]
     mode: &'static str,
-    /// Whether unknown tokens are refused now.
+    /// True if unknown tokens are refused now.
     throttling: bool,
     /// The estimated number of active users.
     active: u64,
     /// Half the width of the estimate's 95 % confidence interval.
     error: u64,
-    /// Whether the filters are too full for an estimate.
+    /// True if the filters are too full for an estimate.
     saturated: bool,
     /// The number of active users above which throttling starts.
     max_active: u64,
     /// The number below which it stops.
     resume_below: u64,
-    /// Whether the shared filters were loaded.
+    /// True if the shared filters were loaded.
     loaded: bool,
-    /// Whether the filters hold all activity within `throttle.memory`.
+    /// True if the filters hold all activity within `throttle.memory`.
     complete: bool,
     /// Ticks of one second since the start.
     ticks: u64,
     /// The memory of the filters.
     memory_bytes: u64,
-    /// The memory up to which they grow.
+    /// The memory up to which the filters grow.
     max_memory_bytes: u64,
     /// The share of unknown tokens that pass as active, measured from the fill of the filters.
     false_positive: f64,
     /// The configured `throttle.false_positive`.
     max_false_positive: f64,
-    /// Whether the measured share is twice the configured one or more: more tokens a minute come than the
-    /// filters can hold.
+    /// True if the measured share is at least twice the configured one: more tokens a minute arrive than the filters
+    /// can hold.
     over_capacity: bool,
     /// Requests with an access token on routes where the throttle applies.
     requests_with_token: u64,
-    /// Requests without one: no user is recognised in them.
+    /// Requests without an access token on these routes: their users are not recognised.
     requests_without_token: u64,
 }
 
@@ -141,7 +141,7 @@ pub(super) fn describe(throttle: &Throttle, metrics: &Metrics) -> ThrottleDescri
     }
 }
 
-/// A rate with four significant digits, and 0 below the smallest that can be configured: more would be noise.
+/// A rate with four significant digits, and 0 below the smallest that can be configured: the rest would be noise.
 pub(super) fn rounded(rate: f64) -> f64 {
     if rate < 1e-9 { 0.0 } else { format!("{rate:.3e}").parse().unwrap_or(rate) }
 }

@@ -15,8 +15,8 @@ use axum::{
 
 use super::{connections::Activity, problem::problem};
 
-/// The paths that need no token: probes of orchestrators, and the files of the dashboard, which are the same
-/// for everyone and read the API with the token that the operator types in.
+/// The paths that need no token: probes of orchestrators, and the dashboard's files, which have no secret and read
+/// the API with the token that the operator types in.
 const OPEN_PATHS: [&str; 6] =
     ["/", "/dashboard.css", "/dashboard.js", "/favicon.svg", "/healthz", "/readyz"];
 
@@ -24,7 +24,7 @@ const OPEN_PATHS: [&str; 6] =
 #[derive(Clone, Debug)]
 pub struct AdminToken(Option<Arc<Digest>>);
 
-/// Whether the request's token is right, or none is needed. An extension of each request.
+/// True if the request's token is right, or none is needed. An extension of each request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IsAuthenticated(pub(super) bool);
 
@@ -49,13 +49,12 @@ impl AdminToken {
         is_sendable.then(|| Self(Some(digest(&SHA256, text.as_bytes()).into()))).ok_or(TokenError)
     }
 
-    /// Whether requests need a token.
     pub(super) fn is_required(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether `headers` have the token. Takes the same time for every wrong one: digests are compared, in
-    /// constant time.
+    /// True if `headers` have the token. Every wrong token takes the same time: digests are compared in constant
+    /// time.
     fn admits(&self, headers: &HeaderMap) -> bool {
         let Some(expected) = &self.0 else { return true };
         let mut values = headers.get_all(header::AUTHORIZATION).iter();
@@ -69,7 +68,7 @@ impl AdminToken {
     }
 }
 
-/// Whether requests for `path` need no token.
+/// True if requests for `path` need no token.
 pub(super) fn is_open(path: &str) -> bool {
     OPEN_PATHS.contains(&path)
 }

@@ -1,4 +1,4 @@
-//! The metrics of upstreams and their targets. Those of removed targets end with them.
+//! The metrics of upstreams and their targets. A removed target has none.
 
 use std::{fmt, sync::Arc};
 

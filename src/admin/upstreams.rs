@@ -29,7 +29,7 @@ pub(super) struct UpstreamDescription {
     pending: u32,
     retries: u64,
     retry_budget_exhausted: u64,
-    /// Requests that no target had room for.
+    /// Requests refused because no target had room.
     overloaded: u64,
     /// Requests that were refused because all targets were down.
     refused_down: u64,
@@ -43,19 +43,19 @@ struct TargetDescription {
     url: String,
     weight: u32,
     priority: u16,
-    /// Whether requests are sent to it.
+    /// The target's service level.
     status: &'static str,
-    /// Why the status changed last; null: it never did.
+    /// The reason of the last change of status; null before the first.
     reason: Option<String>,
-    /// When it changed last, in ms since the epoch; null: it never did.
+    /// The time of the last change of status, in ms since the epoch; null before the first.
     since_ms: Option<u64>,
     in_flight: u32,
     /// The bound on requests in flight; null: none.
     max_in_flight: Option<u32>,
     /// Open connections, idle ones included.
     connections: u32,
-    /// The moving average of its time to the response's head, which follows peaks at once and falls slowly; null:
-    /// no response yet.
+    /// The moving average of the time to the response's head: it follows peaks at once and falls slowly. Null before
+    /// the first response.
     latency_ms: Option<f64>,
     requests: u64,
     failures: BTreeMap<&'static str, u64>,

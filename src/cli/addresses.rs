@@ -1,4 +1,4 @@
-//! The line that a start on a terminal prints for people: where the gateway and its dashboard are.
+//! The line for people that a start on a terminal prints: the addresses of the gateway and its dashboard.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -18,11 +18,11 @@ pub(super) fn print(server: &Server) {
     let listeners = server.addresses.iter().copied().zip(has_tls);
     let admin = server.admin.as_ref().map(ToString::to_string);
     let admin = admin.as_deref().map(|address| (address, snapshot.admin_tls.is_some()));
-    // In one call, as the log's thread writes to the same terminal. Nothing can be done if it fails.
+    // In one call, because the log's thread writes to the same terminal. A failure cannot be reported.
     let _ = stderr.write_all(line(listeners, admin).as_bytes());
 }
 
-/// The line for `listeners` and the admin address, each with whether it has TLS.
+/// The line for `listeners` and the admin address, each with true if it has TLS.
 fn line(
     listeners: impl Iterator<Item = (SocketAddr, bool)>,
     admin: Option<(&str, bool)>,

@@ -15,7 +15,7 @@ use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_url};
 use crate::snapshot::Snapshot;
 use crate::throttle::ThrottleSettings;
 
-/// The end of a note on a file, folder or secret that is missing.
+/// The end of a note on a missing file, folder or secret.
 const ON_THIS_MACHINE: &str = "(on this machine; the gateway needs it to start)";
 
 /// Loads the configuration at `path`, and prints every fault, or a summary.
@@ -88,7 +88,7 @@ fn print_summary(
     Ok(())
 }
 
-/// The address of a listener, and what is spoken there besides HTTP/1.1 in clear.
+/// A listener's address, and its protocols except for HTTP/1.1 in clear.
 fn listener_summary(listener: &Listener) -> String {
     let has_tls = listener.tls.is_some();
     let protocols = [
@@ -102,7 +102,7 @@ fn listener_summary(listener: &Listener) -> String {
     format!("listen {}{separator}{}", listener.address, protocols.join(", "))
 }
 
-/// What a limit counts.
+/// A limit's quota, key and options.
 fn limit_summary(name: &str, limit: &LimitConfig) -> String {
     let (quota, window) = (limit.quota, limit.window);
     let counts = match limit.algorithm {
@@ -123,7 +123,7 @@ fn limit_summary(name: &str, limit: &LimitConfig) -> String {
     format!("limit {name}: {counts}, {key}{shadow}")
 }
 
-/// The conditions beyond host, path and methods, in few words.
+/// A summary of the conditions beyond host, path and methods.
 fn route_conditions(matches: &RouteMatch) -> String {
     let headers = matches.headers.iter().map(|(name, value)| ("header", name, value));
     let query = matches.query.iter().map(|(name, value)| ("query", name, value));
@@ -147,7 +147,7 @@ fn print_notes<'a>(notes: impl Iterator<Item = &'a Fault>, out: &mut dyn Write) 
     Ok(())
 }
 
-/// The fault of a secret that can be read here but is invalid.
+/// The faults of secrets that are readable on this machine but invalid.
 fn secret_fault(loaded: &LoadedConfig, env: EnvLookup<'_>) -> Option<Faults> {
     let redis = loaded.config.store.redis.as_ref().and_then(|redis| redis.secret.as_ref());
     let admin = loaded.config.admin.as_ref().and_then(|admin| admin.token.as_ref());

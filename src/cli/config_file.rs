@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Exit, print_error};
 
-/// The file that is read if none is named.
+/// The default file.
 pub(super) const DEFAULT: &str = "config/tidegate.yaml";
 
 /// The option that names the configuration.
@@ -39,17 +39,17 @@ impl ConfigFile {
     }
 }
 
-/// Whether an argument of a command with other arguments names a configuration.
+/// True if `argument` names a configuration, for a command that also takes other arguments.
 pub(super) fn is_config(argument: &Path) -> bool {
     argument.extension().is_some_and(|kind| kind == "yaml" || kind == "yml")
 }
 
-/// Whether there is a default file, or an error of the system that is reported when it is read.
+/// True if the default file exists, or if that cannot be checked: reading it then reports the error.
 pub(super) fn default_exists() -> bool {
     Path::new(DEFAULT).try_exists().unwrap_or(true)
 }
 
-/// `named`, or the default file. Without either, says how to make one.
+/// `named`, or the default file. Without either, prints how to make one.
 pub(super) fn existing(named: Option<&Path>) -> Result<&Path, Exit> {
     if named.is_some() || default_exists() {
         return Ok(named.unwrap_or(Path::new(DEFAULT)));
@@ -58,6 +58,6 @@ pub(super) fn existing(named: Option<&Path>) -> Result<&Path, Exit> {
         "tidegate: no configuration: none is named, and {DEFAULT} does not exist\n  \
          tidegate init                        writes {DEFAULT}, to be edited\n  \
          tidegate proxy --to localhost:3000   runs without a file\n  \
-         tidegate serve FILE                  runs with FILE; check, explain and replay take it, too"
+         tidegate serve FILE                  runs with FILE, which check, explain and replay also take"
     )))
 }

@@ -9,10 +9,10 @@ use crate::identity::{KeyInput, KeyInputError, KeyPart, KeyPlan};
 use crate::server;
 use crate::snapshot::Snapshot;
 
-/// The longest input, in bytes: more than a request's head has.
+/// The longest input, in bytes: more than the longest request head.
 const MAX_INPUT: u64 = 1 << 20;
 
-/// Arguments of `hash`. The key is no argument, because a shell keeps those in its history.
+/// Arguments of `hash`. The key is not among them, because a shell keeps them in its history.
 #[derive(clap::Args, Debug)]
 pub(super) struct HashArgs {
     #[command(flatten)]
@@ -21,7 +21,7 @@ pub(super) struct HashArgs {
     /// token alone, as in the access log.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
-    /// The client's address, for a caller without a token and whatever else would identify it.
+    /// The client's address, for a caller without a token or another part that identifies it.
     #[arg(long, value_name = "ADDRESS")]
     client_ip: Option<String>,
 }
@@ -86,7 +86,7 @@ fn plan(arguments: &HashArgs, snapshot: &Snapshot) -> Result<KeyPlan, String> {
     })
 }
 
-/// Reads a line for each part of the key. Asks for it on a terminal.
+/// Reads a line for each part of the key. Prints a prompt on a terminal.
 fn read_values(plan: &KeyPlan, input: &mut dyn BufRead) -> Result<Vec<String>, String> {
     let is_terminal = io::stdin().is_terminal();
     let mut input = input.take(MAX_INPUT);
@@ -119,7 +119,7 @@ fn describe(error: KeyInputError, plan: &KeyPlan) -> String {
             "the input is not empty; expected none: this limit counts all callers together".to_owned()
         }
         KeyInputError::Count => {
-            format!("the input has another number of lines than the key has parts; expected a line for each of: {parts}")
+            format!("the number of input lines is not the number of the key's parts; expected a line for each of: {parts}")
         }
         KeyInputError::Address => {
             "`client_ip` is not an address; expected one such as 192.0.2.1".to_owned()

@@ -1,4 +1,4 @@
-//! `tidegate health`: asks a running gateway whether it is ready, as a `HEALTHCHECK` of a container needs.
+//! `tidegate health`: checks that a running gateway is ready, for example as a container's `HEALTHCHECK`.
 
 mod admin;
 mod probe;
@@ -31,8 +31,8 @@ pub(super) struct HealthArgs {
                 unix:/PATH. A path of the URL replaces /readyz"
     )]
     url: Option<String>,
-    /// Certificate authorities, in PEM, that the admin API's certificate must be of; if left out, the
-    /// configuration's own certificate is expected, or with --url one of the system's authorities.
+    /// Certificate authorities, in PEM, one of which must have issued the admin API's certificate; if left out, the
+    /// configuration's own certificate is expected, or with --url one from the system's authorities.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// Certificate, in PEM, for an admin API that asks for one; if left out, the configuration's own.
@@ -46,7 +46,7 @@ pub(super) struct HealthArgs {
     timeout: Duration,
 }
 
-/// Why a gateway counts as not healthy: one line, without the program's name.
+/// The reason why a gateway is not healthy: one line, without the program's name.
 #[derive(Debug)]
 struct Unhealthy(String);
 
@@ -62,7 +62,7 @@ impl From<TlsError> for Unhealthy {
     }
 }
 
-/// Reads the maximum time as the configuration reads its durations.
+/// Parses the maximum time like a duration in the configuration.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     match read::<config::Duration>(text) {
         Ok(time) if !time.is_zero() => Ok(*time),
@@ -74,7 +74,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
     T::deserialize(StrDeserializer::<Error>::new(text))
 }
 
-/// Prints whether the gateway is ready.
+/// Prints that the gateway is ready, or why it is not.
 pub(super) fn run(arguments: &HealthArgs, env: &Environment, out: &mut dyn Write) -> Exit {
     let endpoint = match &arguments.url {
         Some(url) => ProbeTarget::of_url(url),

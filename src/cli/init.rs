@@ -1,4 +1,4 @@
-//! `tidegate init`: writes a commented configuration, and the JSON Schema that editors complete it from.
+//! `tidegate init`: writes a commented configuration, and its JSON Schema for completion in editors.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::config_file::DEFAULT;
 use super::{Exit, exit_after_write, print_error, schema};
 
-/// The configuration. Its first line names [`SCHEMA`], beside it.
+/// The configuration. Its first line names [`SCHEMA`] in the same folder.
 const CONFIGURATION: &str = include_str!("init.yaml");
 const SCHEMA: &str = "tidegate.schema.json";
 
@@ -51,19 +51,19 @@ pub(super) fn run(arguments: &InitArgs, out: &mut dyn Write) -> Exit {
     }
 }
 
-/// Writes both files, or neither. Fails with the path that cannot be written.
+/// Writes both files, or neither. Returns the path that cannot be written with the error.
 fn write_both<'p>(file: &'p Path, schema: &'p Path) -> Result<(), (&'p Path, io::Error)> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder).map_err(|error| (folder, error))?;
     }
     write_new(file, CONFIGURATION).map_err(|error| (file, error))?;
-    // An equal one is left by an earlier `init` in the folder.
+    // An earlier `init` in the folder leaves an equal schema.
     let text = schema::text();
     if fs::read_to_string(schema).is_ok_and(|own| own == text) {
         return Ok(());
     }
     write_new(schema, &text).map_err(|error| {
-        // Only what was written here is removed.
+        // An earlier schema stays.
         let _ = fs::remove_file(file);
         (schema, error)
     })

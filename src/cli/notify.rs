@@ -14,7 +14,7 @@ use std::{
 
 use crate::{clock, config::EnvLookup};
 
-/// Sends states to the socket of `NOTIFY_SOCKET`; without one does nothing.
+/// Sends states to the socket in `NOTIFY_SOCKET`; does nothing without the variable.
 #[derive(Debug, Default)]
 pub(super) struct Notifier {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -23,7 +23,7 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// The notifier that the environment asks for.
+    /// The notifier for the environment's variables.
     pub(super) fn new(env: EnvLookup<'_>) -> Self {
         let Some(name) = env("NOTIFY_SOCKET") else { return Self::default() };
         let address = match name.as_bytes() {
@@ -32,7 +32,7 @@ impl Notifier {
         };
         let opened = address.and_then(|address| Ok((UnixDatagram::unbound()?, address)));
         let socket = opened.inspect_err(|error| {
-            tracing::warn!(%error, "NOTIFY_SOCKET cannot be used; the service manager is told nothing");
+            tracing::warn!(%error, "NOTIFY_SOCKET cannot be used; the service manager gets no reports");
         });
         let number = |name| env(name)?.to_str()?.parse::<u64>().ok();
         let is_own = number("WATCHDOG_PID").is_none_or(|id| id == u64::from(process::id()));
@@ -56,7 +56,7 @@ impl Notifier {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS={status}\n"));
     }
 
-    /// The process `id` serves from now on in the place of this one.
+    /// The process `id` now serves in place of this one.
     pub(super) fn handed_over(&self, id: u32) {
         self.send(&format!("MAINPID={id}\nREADY=1\nSTATUS=serving after an upgrade\n"));
     }
@@ -74,7 +74,7 @@ impl Notifier {
     fn send(&self, state: &str) {
         let Some((socket, address)) = &self.socket else { return };
         if let Err(error) = socket.send_to_addr(state.as_bytes(), address) {
-            tracing::warn!(%error, "the service manager cannot be told the state");
+            tracing::warn!(%error, "the state cannot be reported to the service manager");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `tidegate proxy`: the gateway without a file. The arguments are written as a configuration, which is printed
-//! and then served like one from a file.
+//! `tidegate proxy`: the gateway without a file. The arguments become a configuration, which is printed and then
+//! served like one from a file.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use crate::sensitive::mask_url;
 
 /// The configuration's name in messages.
 const NAME: &str = "tidegate proxy";
-/// The value of `--admin` that stands for none.
+/// The value of `--admin` for no admin address.
 const OFF: &str = "off";
 
 /// Arguments of `proxy`. Values may contain `${NAME}`, as in a file.
@@ -36,13 +36,13 @@ pub(super) struct ProxyArgs {
     /// Requests in a time from each client address, such as 100/1m; excess gets a 429.
     #[arg(long, value_name = "RATE", value_parser = argument::<Rate>)]
     limit: Option<String>,
-    /// Above this number of active users, they stay in, and new ones get a 429.
+    /// Above this number of active users, new ones get a 429, and active ones are still served.
     #[arg(long, value_name = "USERS", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     throttle: Option<u64>,
     #[arg(
         long,
         value_name = "URL",
-        help = "Redis server that gateways share their counters in, such as redis://localhost:6379. A password only \
+        help = "Redis server in which gateways share their counters, such as redis://localhost:6379. A password only \
                 as a variable: 'redis://:${REDIS_PASSWORD}@localhost:6379'"
     )]
     redis: Option<String>,
@@ -50,7 +50,7 @@ pub(super) struct ProxyArgs {
     log: LogOption,
 }
 
-/// Prints the configuration of the arguments, and serves it.
+/// Prints the configuration that the arguments make, and serves it.
 pub(super) fn run(arguments: &ProxyArgs, launch: serve::Launch<'_>, out: &mut dyn Write) -> Exit {
     let yaml = match configuration(arguments) {
         Ok(yaml) => yaml,
@@ -64,8 +64,8 @@ pub(super) fn run(arguments: &ProxyArgs, launch: serve::Launch<'_>, out: &mut dy
     }
 }
 
-/// The arguments as a configuration, or what is wrong with a URL. A fault of the parser of arguments would print
-/// the URL with its password.
+/// The arguments as a configuration, or the fault of a URL. Redis URLs are checked here, because a fault of the
+/// argument parser would print the URL with its password.
 fn configuration(arguments: &ProxyArgs) -> Result<String, String> {
     let ProxyArgs { to, from, admin, limit, throttle, redis, .. } = arguments;
     let targets = to.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
@@ -116,7 +116,7 @@ fn scalar(text: &str) -> String {
     if is_text { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }
 
-/// Whether the text has variables, so that only their values show what it is.
+/// True if the text has variables, so that it can be checked only with their values.
 fn has_variables(text: &str) -> bool {
     text.contains("${")
 }
@@ -180,8 +180,8 @@ fn is_all_variables(text: &str) -> bool {
     rest.is_empty()
 }
 
-/// The URL of a Redis server without a literal password, which would be printed and shown in the list of
-/// processes. No fault has the URL.
+/// Checks a Redis URL. It must not have a literal password, which would be printed and be visible in the list of
+/// processes. No fault contains the URL.
 fn redis_url(text: &str) -> Result<String, String> {
     let fault = |why: &str| format!("invalid value for '--redis <URL>': {why}");
 

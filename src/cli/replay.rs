@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &ReplayArgs, env: EnvLookup<'_>, out: &mut dyn Writ
     }
 }
 
-/// The configuration and the logs among the arguments.
+/// Splits the arguments into the configuration and the logs.
 fn files(arguments: &ReplayArgs) -> Result<(&Path, &[PathBuf]), Exit> {
     let named = arguments.files.split_first().filter(|(first, _)| is_config(first));
     let option = arguments.option.config.as_ref();
@@ -162,7 +162,7 @@ fn replay_logs(
         _ => tables::print(&report, &mut out),
     });
     if arguments.decisions {
-        // Without `--decisions` they are in the report.
+        // Without `--decisions`, the report has them.
         print_malformed(&report);
     }
     let exit = print_read_errors(&report);

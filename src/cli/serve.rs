@@ -24,18 +24,18 @@ use crate::{
     telemetry::{self, Destination, LogStyle},
 };
 
-/// Longest time that a successor has to start.
+/// Longest time for a successor to start.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Shortest time in which each worker must make progress, if a watchdog asks for it.
+/// Shortest interval in which the watchdog can require progress of each worker.
 const MIN_WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the process was started with, besides the command and its options.
+/// The context of the process's start, besides the command and its options.
 pub(super) struct Launch<'a> {
     /// The environment variables.
     pub(super) env: &'a Environment,
-    /// The program's name and all its arguments, which a successor is started with.
+    /// The program's name and all its arguments, for a successor.
     pub(super) command_line: &'a [OsString],
-    /// The sockets that a service manager passed; `None` if they are too many.
+    /// The sockets from a service manager; `None` if there are too many.
     pub(super) listen_fds: Option<ListenFd>,
 }
 
@@ -97,7 +97,7 @@ fn run_until_signal(
     match predecessor.map(Predecessor::report_ready) {
         // The predecessor notifies the service manager, which does not know this process yet.
         Some(Ok(())) => {}
-        Some(Err(error)) => tracing::warn!(%error, "the process that was to be replaced has ended"),
+        Some(Err(error)) => tracing::warn!(%error, "the process to be replaced has ended"),
         None => notifier.ready(&format!("serving on {listen}")),
     }
     let serving = Serving { server: &server, notifier: &notifier, launch: launch.command_line };
@@ -115,7 +115,7 @@ fn run_until_signal(
     Exit::Ok
 }
 
-/// The sockets that were passed to this process, with the process that it replaces.
+/// The passed sockets, and the process to be replaced, if there is one.
 fn take_sockets(
     env: crate::config::EnvLookup<'_>,
     listen_fds: Option<ListenFd>,
@@ -141,7 +141,7 @@ fn report_start_error(error: &StartError) -> Exit {
         }
         _ => (format!("tidegate: {error}\n"), Exit::BadInput),
     };
-    // In one call: during an upgrade another process writes to the same file. Nothing can be done if it fails.
+    // In one call, because during an upgrade another process writes to the same file. A failure cannot be reported.
     let _ = io::stderr().write_all(text.as_bytes());
     exit
 }
@@ -154,7 +154,7 @@ struct Serving<'a> {
     launch: &'a [OsString],
 }
 
-/// An upgrade in progress: the new process, and until when it has to serve, by the clock's uptime.
+/// An upgrade in progress: the new process, and its deadline to serve, by the clock's uptime.
 type Upgrade = (Successor, Uptime);
 
 impl Serving<'_> {
@@ -242,7 +242,7 @@ impl Serving<'_> {
         self.notifier.ready("serving; an upgrade has failed");
     }
 
-    /// Tells the service manager that the gateway is alive, as long as every worker makes progress.
+    /// Reports to the service manager that the gateway is alive, as long as every worker makes progress.
     async fn watch(&self) {
         let Some(longest) = self.notifier.watchdog() else { return std::future::pending().await };
         let period = (longest / 2).max(MIN_WATCH_INTERVAL);
@@ -255,9 +255,7 @@ impl Serving<'_> {
             if !is_stuck {
                 self.notifier.alive();
             } else if !was_stuck {
-                tracing::error!(
-                    "a worker makes no progress; the watchdog is not told that it does"
-                );
+                tracing::error!("a worker makes no progress; nothing is reported to the watchdog");
             }
             (before, was_stuck) = (sweeps, is_stuck);
         }

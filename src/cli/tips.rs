@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::config_file::is_config;
 
-/// Adds a tip to a usage error, in the place of what clap guesses.
+/// Adds a tip to a usage error, in place of clap's guess.
 pub(super) fn add(message: &mut clap::Error) {
     let text = |kind| match message.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

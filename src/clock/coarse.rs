@@ -4,7 +4,7 @@ use std::{cell::Cell, rc::Rc};
 
 use super::CoarseTime;
 
-/// A clock of one worker, which stands still between two of its ticks: reading it costs no system call.
+/// One worker's clock, which stands still between two of its ticks: reading it costs no system call.
 /// Cheap to clone; all clones move together.
 #[derive(Clone, Debug)]
 pub struct CoarseClock(Rc<Cell<CoarseTime>>);

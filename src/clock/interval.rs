@@ -64,11 +64,11 @@ pub struct BackgroundInterval {
     pub(super) next: Uptime,
 }
 
-/// A tick that is later than this was missed: the ticks after it are counted from it.
+/// A tick that is later than this is a missed one: the next period begins with it.
 const MISSED_TICK: Duration = Duration::from_millis(5);
 
 impl BackgroundInterval {
-    /// Returns at the next tick. Dropped before, it leaves the tick to the next call.
+    /// Returns at the next tick. If the future is dropped before, the next call returns at that tick.
     pub async fn tick(&mut self) {
         self.clock.sleep_until(self.next).await;
         let now = self.clock.uptime();

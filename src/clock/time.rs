@@ -20,8 +20,8 @@ use std::{
     time::Duration,
 };
 
-/// Defines a point in time in whole ms: `+` and `-` a number of ms, and `-` another point of its kind, which
-/// gives the ms from that one to this.
+/// Defines a point in time in whole ms. A number of ms can be added and subtracted; the difference of two points of
+/// one kind is a number of ms.
 macro_rules! time_in_ms {
     ($(#[$doc:meta])* $name:ident, $from:ident, $as:ident) => {
         $(#[$doc])*
@@ -35,12 +35,12 @@ macro_rules! time_in_ms {
             /// Later than any time that is read from a clock.
             pub const MAX: Self = Self(u64::MAX);
 
-            /// The time that many ms after the start of the scale.
+            /// The time `ms` after the start of the scale.
             pub const fn $from(ms: u64) -> Self {
                 Self(ms)
             }
 
-            /// The ms since the start of the scale, to be encoded.
+            /// The ms since the start of the scale, for encoding.
             pub const fn $as(self) -> u64 {
                 self.0
             }
@@ -78,15 +78,13 @@ macro_rules! time_in_ms {
                 self.0.cast_signed() - other.0.cast_signed()
             }
 
-            /// The first time from this on that is a whole number of periods of `ms` after the start of the
-            /// scale; at most [`Self::MAX`].
+            /// This time, rounded up to a multiple of `ms` since the start of the scale; at most [`Self::MAX`].
             #[must_use]
             pub const fn round_up(self, ms: u64) -> Self {
                 Self(self.0.div_ceil(ms).saturating_mul(ms))
             }
 
-            /// The last time up to this that is a whole number of periods of `ms` after the start of the
-            /// scale.
+            /// This time, rounded down to a multiple of `ms` since the start of the scale.
             #[must_use]
             pub const fn round_down(self, ms: u64) -> Self {
                 Self(self.0 / ms * ms)
@@ -137,8 +135,8 @@ macro_rules! time_in_ms {
 }
 
 time_in_ms! {
-    /// The time by which limits are decided: that of the wall clock or of Redis, in ms since the Unix epoch. It
-    /// may be set back.
+    /// The time by which limits are decided: the wall clock's or Redis', in ms since the Unix epoch. It may be set
+    /// back.
     StoreTime, from_unix_ms, as_unix_ms
 }
 

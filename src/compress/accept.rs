@@ -5,9 +5,9 @@ use super::Encoding;
 /// A quality value in thousandths: 0 to 1000.
 type CodingQuality = u16;
 
-/// The encoding of `offered`, the preferred one first, that the client prefers. `values` are those of the
-/// request's `Accept-Encoding` fields. `None`: none is acceptable, the client prefers the body as it is, or
-/// it has no such field. A malformed member is ignored.
+/// The encoding that the client prefers among `offered`, which begins with the gateway's preference. `values` are
+/// the request's `Accept-Encoding` values. `None` if there are none, no encoding is acceptable, or the client
+/// prefers an uncompressed body. A malformed member is ignored.
 pub fn negotiate<'a>(
     values: impl Iterator<Item = &'a [u8]>,
     offered: &[Encoding],
@@ -41,7 +41,7 @@ pub fn negotiate<'a>(
         .map(|(encoding, _)| encoding)
 }
 
-/// A member's coding and quality; `None` if it is malformed.
+/// A member's coding and quality; `None` if the member is malformed.
 fn parse_member(member: &[u8]) -> Option<(&[u8], CodingQuality)> {
     let mut parts = member.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let name = parts.next().filter(|name| !name.is_empty())?;

@@ -17,12 +17,12 @@ const MAX_SMALL_LEVEL: u8 = 3;
 /// The streaming encoder of one body. [`Self::flush`] emits all input so far.
 pub struct Compressor {
     stream: Stream,
-    /// Whether input may be left in the encoder.
+    /// True if input may be left in the encoder.
     is_dirty: bool,
     is_finished: bool,
 }
 
-/// An encoder, whose output is lent to it for each call.
+/// An encoder, to which each call lends its output.
 enum Stream {
     Gzip(GzEncoder<Vec<u8>>),
     Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
@@ -48,7 +48,7 @@ impl Stream {
 const GZIP_MEMORY: u64 = 384 * 1024;
 /// Memory of a zstd encoder with a window of no bytes, in bytes: up to level 3, and above.
 const ZSTD_BASE_MEMORY: (u64, u64) = (320 * 1024, 448 * 1024);
-/// How many times its window a zstd encoder takes in addition: up to level 3, and above.
+/// Further memory of a zstd encoder, in multiples of its window: up to level 3, and above.
 const ZSTD_WINDOWS: (u64, u64) = (7, 18);
 /// Most memory of a zstd encoder, in bytes.
 const MAX_ZSTD_MEMORY: u64 = 3328 * 1024;
@@ -69,8 +69,7 @@ impl Compressor {
         memory.min(MAX_ZSTD_MEMORY)
     }
 
-    /// An encoder at `level`, which must be one that the encoding has. `length` is that of the body, if it is
-    /// known: a short body then takes little memory.
+    /// An encoder at `level`. `length` is the body's, if known: a short body then takes little memory.
     ///
     /// # Errors
     /// The encoder has no memory, or the level does not exist.
@@ -93,7 +92,7 @@ impl Compressor {
         Ok(Self { stream, is_dirty: false, is_finished: false })
     }
 
-    /// Compresses `bytes`; appends to `out` what is ready.
+    /// Compresses `bytes` and appends finished output to `out`.
     ///
     /// # Errors
     /// The encoder failed; the body cannot be continued.
@@ -102,7 +101,7 @@ impl Compressor {
         self.with_output(out, |stream| stream.writer().write_all(bytes))
     }
 
-    /// Appends all that was compressed to `out`, if anything is left: the client can decode it at once.
+    /// Appends the rest of the output so far to `out`, so that the client can decode all input.
     ///
     /// # Errors
     /// See [`Self::write`].
@@ -128,7 +127,7 @@ impl Compressor {
         Ok(())
     }
 
-    /// Whether the end was written.
+    /// True if the end was written.
     pub fn is_finished(&self) -> bool {
         self.is_finished
     }

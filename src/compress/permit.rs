@@ -9,7 +9,7 @@ use crate::client_usage::{ClientHandle, UsageCount};
 
 /// Most memory of all encoders of a process, in bytes. Further bodies are sent as they are.
 const MAX_BYTES: u64 = 256 * 1024 * 1024;
-/// Most memory of the encoders of one client's responses, in bytes. A client that reads slowly keeps them.
+/// Most memory of the encoders for one client, in bytes. A client that reads slowly keeps its encoders.
 const MAX_CLIENT_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The memory of the encoders of a process.
@@ -46,7 +46,7 @@ impl CompressionBudget {
         self.used.get()
     }
 
-    /// The responses that were sent uncompressed for want of memory.
+    /// The number of responses that were sent uncompressed because memory was used up.
     pub fn skipped(&self) -> u64 {
         self.skipped.load(Relaxed)
     }

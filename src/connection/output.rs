@@ -10,21 +10,21 @@ use super::{
 };
 use crate::{
     connection_state::{CloseMode, Wait},
-    gateway::{Content, RequestContext, Response},
+    gateway::{AnsweredRequest, Content, Response},
     http1::{BodyEncoder, Buffer, Version},
     telemetry::CutReason,
     transport::{read_buffer::READ_SIZE, socket::yield_turn},
     upstream::ResponseBody,
 };
 
-/// A response that is being written. The request is logged when `context` is dropped.
+/// A response that is being written. The request is logged when `request` is dropped.
 struct ResponseWriter<'a> {
     connection: &'a Connection,
     unsent: WriteBuffer,
     /// The rest of the body; `None` at its end.
     stream: Option<ResponseBody>,
     encoder: BodyEncoder,
-    context: Box<RequestContext>,
+    request: AnsweredRequest,
     /// Whether the body ends with the connection.
     until_close: bool,
     /// Why the body has no end.
@@ -58,11 +58,11 @@ impl Connection {
             out = Buffer::with_capacity(1024);
         }
         write_head(&mut out, &response, &framing, closes, version);
-        let Response { content, mut context, timeouts, .. } = response;
+        let Response { content, mut request, timeouts, .. } = response;
         let mut stream = None;
         match content {
             Content::Whole(bytes) if framing.has_body => {
-                context.add_bytes_sent(bytes.len());
+                request.ledger_mut().add_bytes_sent(bytes.len());
                 out.extend_from_slice(&bytes);
             }
             Content::Stream(body) if framing.has_body && !body.is_done() => stream = Some(body),
@@ -76,7 +76,7 @@ impl Connection {
             unsent: WriteBuffer::new(out),
             stream,
             encoder,
-            context,
+            request,
             until_close: framing.until_close,
             cut_reason: None,
         };
@@ -84,11 +84,11 @@ impl Connection {
         self.state.set_wake_on_sweep(false);
         match result {
             Ok(()) => {
-                writer.context.mark_complete();
+                writer.request.ledger_mut().mark_complete();
                 if closes { Disposition::Linger } else { Disposition::Reuse }
             }
             Err(reason) => {
-                writer.context.mark_response_cut(reason, framing.length.is_some());
+                writer.request.ledger_mut().mark_response_cut(reason, framing.length);
                 if framing.until_close {
                     // An orderly close would look like the end of the body.
                     self.socket.reset_on_close();
@@ -110,7 +110,7 @@ impl Connection {
                 matches!(&response.content, Content::Stream(stream) if stream.is_sending_request())
             }
         };
-        response.context.is_persistent()
+        response.request.is_persistent()
             && is_drainable
             && requests_left != Some(0)
             && self.state.close_mode() == CloseMode::KeepOpen
@@ -205,14 +205,14 @@ impl ResponseWriter<'_> {
         match stream.poll_body(cx, self.encoder, self.unsent.tail()) {
             Poll::Pending => false,
             Poll::Ready(Ok(count)) => {
-                self.context.add_bytes_sent(count);
+                self.request.ledger_mut().add_bytes_sent(count);
                 if stream.is_done() {
                     self.stream = None;
                 }
                 self.stream.is_some()
             }
             Poll::Ready(Err(error)) => {
-                self.cut_reason = Some(self.context.mark_body_failed(&error));
+                self.cut_reason = Some(self.request.ledger_mut().mark_body_failed(&error));
                 self.stream = None;
                 false
             }

@@ -27,7 +27,7 @@ impl Connection {
         }
         write_status(&mut head, response.status);
         response.write_fields(&mut *head);
-        let Response { content: Content::Tunnel(upstream), mut context, timeouts, .. } = response
+        let Response { content: Content::Tunnel(upstream), mut request, timeouts, .. } = response
         else {
             return Disposition::Abort;
         };
@@ -42,11 +42,11 @@ impl Connection {
         let outcome = std::future::poll_fn(|cx| {
             let outcome = tunnel.poll(cx, &self.state);
             // The future may be dropped at any time.
-            context.set_tunnel_bytes(tunnel.bytes());
+            request.ledger_mut().set_tunnel_bytes(tunnel.bytes());
             outcome
         });
         let outcome = outcome.await;
-        context.mark_tunnel_end(outcome);
+        request.ledger_mut().mark_tunnel_end(outcome);
         match outcome {
             // The client may still send although the upstream receives no more.
             TunnelOutcome::Complete => Disposition::Linger,

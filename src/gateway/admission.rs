@@ -4,19 +4,22 @@
 use http::StatusCode;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Gateway, activity::ActivityGuard, context::RequestContext, rules::WorkerRules};
+use super::{Gateway, activity::ActivityGuard, context::RequestContext};
 use crate::{
     error::GatewayError,
     identity::{Caller, caller_key},
-    limit::Admission,
     throttle::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, POLICY},
 };
 
 impl Gateway {
     /// Refuses the request while the throttle admits only active users and the caller is not one.
     /// If the caller has several tokens, one of them must be active.
-    pub(super) fn admit(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        let (Some(gate), Some(caller)) = (&self.gate, &context.caller) else { return Ok(()) };
+    pub(super) fn admit(
+        &self,
+        request: &RequestContext,
+        caller: &Caller,
+    ) -> Result<(), GatewayError> {
+        let Some(gate) = &self.gate else { return Ok(()) };
         let counters = &self.metrics.throttle;
         let check = |hash, has_token| gate.admit(hash, has_token, || self.shared.clock.now());
         let admitted = match caller {
@@ -42,24 +45,22 @@ impl Gateway {
         };
         counter.add(1);
         tracing::debug!(
-            request_id = &*String::from_utf8_lossy(context.request_id.as_bytes()),
+            request_id = &*String::from_utf8_lossy(request.ledger.request_id.as_bytes()),
             reason = ?denied.reason,
             "refused by the throttle"
         );
-        context.admission = Admission::Throttled;
-        self.count_throttled_caller(context);
+        self.count_throttled_caller(request);
         Err(GatewayError::Throttled(denied))
     }
 
     /// Counts the caller that the throttle refuses, under the hash that limits by `token` have.
     #[cold]
-    fn count_throttled_caller(&self, context: &RequestContext) {
-        let Some(head) = context.head() else { return };
-        let identity = &context.rules.snapshot.identity;
+    fn count_throttled_caller(&self, request: &RequestContext) {
+        let identity = &request.rules().snapshot.identity;
         let key = caller_key(
             &identity.token,
-            &head.fields,
-            context.client_ip,
+            &request.head.fields,
+            request.ledger.client_ip,
             identity.ipv6_prefix,
             self.shared.store.key_secret(),
         );
@@ -71,14 +72,12 @@ impl Gateway {
     /// response ends.
     pub(super) fn record_activity(
         &self,
-        rules: &WorkerRules,
-        context: &mut RequestContext,
+        request: &mut RequestContext,
+        caller: &Caller,
         status: StatusCode,
     ) {
-        let (Some(gate), Some(Caller::Tokens(tokens))) = (&self.gate, &context.caller) else {
-            return;
-        };
-        let Some(settings) = &rules.snapshot.throttle else { return };
+        let (Some(gate), Caller::Tokens(tokens)) = (&self.gate, caller) else { return };
+        let Some(settings) = &request.ledger.rules.snapshot.throttle else { return };
         let status = status.as_u16();
         let accepted = !settings.forget_status.contains(&status);
         let tokens =
@@ -89,7 +88,7 @@ impl Gateway {
             }
         }
         if accepted {
-            context.activity = Some(ActivityGuard::new(gate, tokens));
+            request.held.activity = Some(ActivityGuard::new(gate, tokens));
         }
     }
 }

@@ -2,15 +2,24 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use super::{draft_response::DraftResponse, rules::LimitRule};
+use smallvec::SmallVec;
+
+use super::{
+    finish::DraftResponse,
+    rules::{LimitRule, WorkerRoute},
+};
 use crate::{
-    limit::{Change, Charge, DecisionSource, Key, Limit, Outcome},
+    limit::{Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
     respond::LimitReport,
     snapshot::LimitRequest,
     store::Correction,
 };
 
+/// The limits that a request is charged to, in the order of its plan.
+pub(super) type ChargedLimits = SmallVec<[ChargedLimit; 2]>;
+
 /// A limit that a request is charged to, and the outcome of the charge.
+#[derive(Clone)]
 pub(super) struct ChargedLimit {
     rule: Rc<LimitRule>,
     /// The index of the caller's tier in the limit; `None` is the limit's own quota.
@@ -20,9 +29,21 @@ pub(super) struct ChargedLimit {
     pub(super) outcome: Outcome,
 }
 
+impl WorkerRoute {
+    /// The limits of a plan on this route, not charged yet.
+    pub(super) fn charged_limits(&self, requests: &[LimitRequest]) -> ChargedLimits {
+        requests.iter().filter_map(|request| ChargedLimit::new(&self.limits, request)).collect()
+    }
+}
+
+/// The limits and their outcomes, for the response.
+pub(super) fn reports(limits: &[ChargedLimit]) -> impl Iterator<Item = LimitReport<'_>> + Clone {
+    limits.iter().map(ChargedLimit::report)
+}
+
 impl ChargedLimit {
     /// The limit that `request` names, not charged yet. `rules` are those of the route.
-    pub(super) fn new(rules: &[Rc<LimitRule>], request: &LimitRequest) -> Option<Self> {
+    fn new(rules: &[Rc<LimitRule>], request: &LimitRequest) -> Option<Self> {
         let rule = Rc::clone(rules.get(usize::from(request.limit_index))?);
         let LimitRequest { key, cost, tier, .. } = *request;
         Some(Self { rule, tier, key, cost, outcome: Outcome::NotCharged })
@@ -46,13 +67,35 @@ impl ChargedLimit {
         self.cost
     }
 
+    /// True if the charge is a permit, which [`ConcurrencyPermits`](super::concurrency_lease::ConcurrencyPermits)
+    /// refunds.
+    pub(super) fn holds_permit(&self) -> bool {
+        self.limit().algorithm.holds_permit()
+    }
+
+    /// True if the charge blocks other requests until it is refunded or the request ends.
+    pub(super) fn blocks_others(&self) -> bool {
+        self.limit().algorithm.blocks_others()
+    }
+
+    /// The decision of a charge that was made, if the whole request was admitted. A cost of 0 charges nothing.
+    pub(super) fn charge_made(&self) -> Option<&StoreDecision> {
+        self.outcome.admitted().filter(|_| self.cost > 0)
+    }
+
     /// The charge, for the store.
     pub(super) fn charge(&self) -> Charge<'_> {
         Charge { limit: self.limit(), key: self.key, cost: self.cost }
     }
 
+    /// True if the limit is enforced and delays the request.
+    pub(super) fn is_delayed(&self) -> bool {
+        let wait = self.outcome.decided().map_or(0, |decided| decided.decision.wait);
+        wait > 0 && self.limit().enforce
+    }
+
     /// The limit and its outcome, for the response.
-    pub(super) fn report(&self) -> LimitReport<'_> {
+    fn report(&self) -> LimitReport<'_> {
         LimitReport { limit: self.limit(), cost: self.cost, outcome: &self.outcome }
     }
 
@@ -70,7 +113,7 @@ impl ChargedLimit {
 
     /// The correction that refunds the whole charge; `None` if nothing was charged.
     pub(super) fn refund(&self) -> Option<Correction> {
-        let decided = self.outcome.admitted().filter(|_| self.cost > 0)?;
+        let decided = self.charge_made()?;
         let change = Change::Refund { charged_at: decided.charged_at(), cost: self.cost };
         Some(self.correction(change, decided.source))
     }

@@ -8,14 +8,15 @@ use tokio::time::sleep;
 use super::{
     Gateway,
     background::Background,
-    charged_limit::ChargedLimit,
-    concurrency_lease::{ConcurrencyPermits, OwnedCharge},
+    charged_limit::{ChargedLimit, ChargedLimits},
+    concurrency_lease::ConcurrencyPermits,
     context::RequestContext,
-    draft_response::DraftResponse,
+    finish::DraftResponse,
+    ledger::Ledger,
 };
 use crate::{
-    error::GatewayError,
-    limit::{Admission, Algorithm, Change, Charge, Outcome, Verdict},
+    clock::StoreTime,
+    limit::{Admission, Charge, Limit, Verdict},
     store::{Correction, StoreError},
     trace::ChildSpanKind,
 };
@@ -40,50 +41,50 @@ impl Drop for UndeliveredCharge {
 }
 
 impl Gateway {
-    /// Charges all limits of the request, or none.
-    ///
-    /// # Errors
-    ///
-    /// [`GatewayError::LimitExceeded`] if an enforced limit refuses;
-    /// [`GatewayError::StoreUnavailable`] if the store gave no answer and a limit's failure policy
-    /// is to refuse.
-    pub(super) async fn charge(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        self.begin_span(context, || ChildSpanKind::Charge { store: self.store_name, decision: "" });
-        let charged = self.charge_limits(context).await;
-        self.end_charge_span(context);
-        charged
+    /// Charges all limits of the request, or none, and records their outcomes. Returns `Admitted`; `Refused` if an
+    /// enforced limit refuses; `Unknown` if the store gave no answer and a limit refuses in that case.
+    pub(super) async fn charge(
+        &self,
+        request: &mut RequestContext,
+        limits: &mut ChargedLimits,
+    ) -> Admission {
+        let kind = || ChildSpanKind::Charge { store: self.store_name, decision: "" };
+        self.begin_span(&mut request.ledger.tracing, kind);
+        let admission = self.charge_limits(request, limits).await;
+        self.end_charge_span(&mut request.ledger.tracing, admission);
+        admission
     }
 
-    async fn charge_limits(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        let decided = if context.limits.iter().any(reserves_slot_or_permit) {
+    async fn charge_limits(
+        &self,
+        request: &mut RequestContext,
+        limits: &mut ChargedLimits,
+    ) -> Admission {
+        let decided = if limits.iter().any(ChargedLimit::blocks_others) {
             // Boxed, so that requests without such limits do not carry its state.
-            Box::pin(self.charge_detached(context)).await
+            Box::pin(self.charge_detached(request, limits)).await
         } else {
-            let charges = context.limits.iter().map(ChargedLimit::charge);
-            let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
+            let charges: SmallVec<[Charge<'_>; 4]> =
+                limits.iter().map(ChargedLimit::charge).collect();
             self.store.charge(&charges, self.shared.clock.store_time()).await
         };
-        let verdict = decided.map_err(|_| {
-            context.admission = Admission::Unknown;
-            GatewayError::StoreUnavailable
-        })?;
-        for (limit, outcome) in context.limits.iter_mut().zip(verdict.outcomes) {
+        let Ok(verdict) = decided else { return Admission::Unknown };
+        for (limit, outcome) in limits.iter_mut().zip(verdict.outcomes) {
             limit.outcome = outcome;
             limit.count_outcome();
         }
         if verdict.admitted {
-            context.admission = Admission::Admitted;
-            return Ok(());
+            return Admission::Admitted;
         }
-        context.admission = Admission::Refused;
-        self.count_refused_callers(&context.limits);
-        Err(GatewayError::LimitExceeded)
+        self.count_refused_callers(limits);
+        request.ledger.refused_by = refusing(limits);
+        Admission::Refused
     }
 
     /// Counts the caller under each enforced limit that refused.
     fn count_refused_callers(&self, limits: &[ChargedLimit]) {
         let now = self.shared.clock.now();
-        for limit in limits.iter().filter(|own| own.limit().enforce) {
+        for limit in limits.iter().filter(|charged| charged.limit().enforce) {
             if limit.outcome.refused().is_some() {
                 self.metrics.count_refused_caller(now, &limit.limit().name, limit.key().0);
             }
@@ -93,20 +94,28 @@ impl Gateway {
     /// Charges a request whose limits reserve slots or permits. These block other requests, so if the
     /// client goes away before the store answers, the call still finishes, and its charges are
     /// refunded.
-    async fn charge_detached(&self, context: &mut RequestContext) -> Result<Verdict, StoreError> {
-        let owned = context.limits.iter().map(|limit| OwnedCharge {
-            limit: Arc::clone(limit.limit()),
-            key: limit.key(),
-            cost: limit.cost(),
-        });
-        let owned: SmallVec<[OwnedCharge; 2]> = owned.collect();
+    async fn charge_detached(
+        &self,
+        request: &mut RequestContext,
+        limits: &ChargedLimits,
+    ) -> Result<Verdict, StoreError> {
+        let mut limits = limits.clone();
         let (background, leases) = (Rc::clone(&self.background), Rc::clone(&self.leases));
         let charged = self.background.run_with_output(async move {
-            let charges = owned.iter().map(OwnedCharge::charge);
+            let charges = limits.iter().map(ChargedLimit::charge);
             let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
             let verdict = background.store.charge(&charges, background.now()).await?;
-            let permits = leases.register(&owned, &verdict);
-            let refunds = refunds(&owned, &verdict);
+            drop(charges);
+            if !verdict.admitted {
+                limits.clear();
+            }
+            for (limit, outcome) in limits.iter_mut().zip(&verdict.outcomes) {
+                limit.outcome = *outcome;
+            }
+            let permits = leases.register(&limits);
+            // Permits are refunded by `ConcurrencyPermits`.
+            let without_permit = limits.iter().filter(|limit| !limit.holds_permit());
+            let refunds = without_permit.filter_map(ChargedLimit::refund).collect();
             Ok((verdict, permits, UndeliveredCharge { background, refunds }))
         });
         // `None` only if the worker ends.
@@ -114,7 +123,7 @@ impl Gateway {
         let lost = StoreError::Unavailable { limit: 0 };
         let (verdict, permits, mut undelivered) = charged.unwrap_or(Err(lost))?;
         undelivered.refunds.clear();
-        context.permits = permits;
+        request.held.permits = permits;
         Ok(verdict)
     }
 
@@ -122,32 +131,29 @@ impl Gateway {
     /// sent, so that its headers and the caller's next request see the corrected counts.
     pub(super) async fn correct_charges(
         &self,
-        context: &mut RequestContext,
+        ledger: &mut Ledger,
+        limits: &mut ChargedLimits,
         response: &DraftResponse,
     ) {
-        if context.admission != Admission::Admitted {
+        if ledger.admission != Admission::Admitted {
             return;
         }
-        let (mut limits, mut corrections) = (SmallVec::<[_; 2]>::new(), SmallVec::new());
-        for limit in &mut context.limits {
+        let (mut corrected, mut corrections) = (SmallVec::<[_; 2]>::new(), SmallVec::new());
+        for limit in limits {
             if let Some(correction) = limit.correction_for(response) {
                 corrections.push(correction);
-                limits.push(limit);
+                corrected.push(limit);
             }
         }
         if corrections.is_empty() {
             return;
         }
-        if let Some(trace) = context.tracing.sampled() {
-            let work = ChildSpanKind::Correction { store: self.store_name };
-            trace.begin(work, self.shared.clock.uptime());
-        }
+        let kind = || ChildSpanKind::Correction { store: self.store_name };
+        self.begin_span(&mut ledger.tracing, kind);
         // Boxed, so that requests that need no correction do not carry its state.
         let outcomes = Box::pin(self.background.adjust(corrections)).await;
-        if let Some(trace) = context.tracing.sampled() {
-            trace.end(self.shared.clock.uptime());
-        }
-        for (limit, outcome) in limits.into_iter().zip(outcomes) {
+        self.end_span(&mut ledger.tracing);
+        for (limit, outcome) in corrected.into_iter().zip(outcomes) {
             // If a correction was not made, the charge and its outcome stand.
             if outcome.decided().is_some() {
                 limit.outcome = outcome;
@@ -176,21 +182,15 @@ impl Gateway {
     }
 }
 
-/// Whether a charge to this limit reserves a slot of a leaky bucket or a concurrency permit.
-fn reserves_slot_or_permit(limit: &ChargedLimit) -> bool {
-    matches!(limit.limit().algorithm, Algorithm::Concurrency | Algorithm::LeakyBucket)
-}
-
-/// The refunds of all charges, except refunds of permits, which a [`ConcurrencyPermits`] refunds.
-fn refunds(charges: &[OwnedCharge], verdict: &Verdict) -> SmallVec<[Correction; 2]> {
-    let charged = charges.iter().zip(&verdict.outcomes).filter(|_| verdict.admitted);
-    let refund = |(OwnedCharge { limit, key, cost }, outcome): (&OwnedCharge, &Outcome)| {
-        let decided = outcome.admitted().filter(|_| *cost > 0)?;
-        let change = Change::Refund { charged_at: decided.charged_at(), cost: *cost };
-        let is_leased = limit.algorithm == Algorithm::Concurrency;
-        let correction =
-            Correction { limit: Arc::clone(limit), key: *key, change, source: decided.source };
-        (!is_leased).then_some(correction)
-    };
-    charged.filter_map(refund).collect()
+/// The enforced limits that refused, the one with the longest wait last.
+fn refusing(limits: &[ChargedLimit]) -> SmallVec<[Arc<Limit>; 1]> {
+    let enforced = limits.iter().filter(|charged| charged.limit().enforce);
+    let refused = enforced.filter_map(|charged| {
+        // Without a time no wait helps.
+        let retry_at = charged.outcome.refused()?.decision.retry_at.unwrap_or(StoreTime::MAX);
+        Some((retry_at, charged.limit()))
+    });
+    let mut refused: SmallVec<[(StoreTime, &Arc<Limit>); 2]> = refused.collect();
+    refused.sort_by_key(|(retry_at, _)| *retry_at);
+    refused.into_iter().map(|(_, limit)| Arc::clone(limit)).collect()
 }

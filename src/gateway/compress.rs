@@ -22,32 +22,31 @@ impl ResponseCompression<'_> {
     /// `added`, also `Vary` if another client would get another encoding.
     pub(super) fn apply(
         &self,
-        context: &RequestContext,
+        request: &RequestContext,
         head: &mut ResponseHead,
         body: &mut ResponseBody,
         added: &mut Fields,
     ) {
-        let Some(request) = context.head() else { return };
-        let rules = self.rules;
+        let (rules, asked) = (self.rules, &request.head);
         if !is_compressible(rules, head, body)
-            || has_member(&request.fields, "cache-control", NO_TRANSFORM)
+            || has_member(&asked.fields, "cache-control", NO_TRANSFORM)
         {
             return;
         }
         // A rule of the route may replace the upstream's own.
-        let is_replaced = context.drops_response_field(b"vary");
+        let is_replaced = request.drops_response_field(b"vary");
         let varies = |member| has_member(&head.fields, "vary", member) && !is_replaced;
         if !varies(b"accept-encoding") && !varies(b"*") {
             added.push("vary", "accept-encoding");
         }
-        if request.method == http::Method::HEAD {
+        if asked.method == http::Method::HEAD {
             return;
         }
-        let accepted = negotiate(request.fields.get_all("accept-encoding"), &rules.encodings);
+        let accepted = negotiate(asked.fields.get_all("accept-encoding"), &rules.encodings);
         let Some(encoding) = accepted else { return };
         let (level, length) = (rules.level(encoding), body.declared_length());
         let memory = Compressor::memory(encoding, level, length);
-        let Some(permit) = self.budget.begin(&context.usage, memory) else { return };
+        let Some(permit) = self.budget.begin(&request.usage, memory) else { return };
         let Ok(compressor) = Compressor::new(encoding, level, length) else { return };
         body.compress(compressor, permit);
         added.push("content-encoding", encoding.name());

@@ -14,10 +14,10 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::background::Background;
+use super::{background::Background, charged_limit::ChargedLimit};
 use crate::{
     clock::{CoarseClock, CoarseTime, StoreTime},
-    limit::{Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, Verdict},
+    limit::{Adjustment, Change, DecisionSource, Key, Limit},
     store::Correction,
 };
 
@@ -29,20 +29,6 @@ const RENEWALS_PER_TERM: u64 = 3;
 
 /// Delay before a failed renewal is repeated, in ms.
 const RETRY_INTERVAL: u64 = 500;
-
-/// A [`Charge`] that owns its limit, so that it can outlive the request's future.
-pub(super) struct OwnedCharge {
-    pub(super) limit: Arc<Limit>,
-    pub(super) key: Key,
-    pub(super) cost: u32,
-}
-
-impl OwnedCharge {
-    /// The charge, for the store.
-    pub(super) fn charge(&self) -> Charge<'_> {
-        Charge { limit: &self.limit, key: self.key, cost: self.cost }
-    }
-}
 
 /// The permits of one request. Dropping this releases them.
 pub(super) struct ConcurrencyPermits {
@@ -107,26 +93,20 @@ impl LeaseTable {
         self.leases.borrow().is_empty()
     }
 
-    /// Registers the permits that `verdict` granted; `None` if it granted none.
-    pub(super) fn register(
-        self: &Rc<Self>,
-        charges: &[OwnedCharge],
-        verdict: &Verdict,
-    ) -> Option<ConcurrencyPermits> {
+    /// Registers the permits that an admitted request was granted; `None` if it was granted none.
+    pub(super) fn register(self: &Rc<Self>, limits: &[ChargedLimit]) -> Option<ConcurrencyPermits> {
         let mut leases = self.leases.borrow_mut();
         let mut lease_ids = SmallVec::new();
-        for (OwnedCharge { limit, key, cost }, outcome) in charges.iter().zip(&verdict.outcomes) {
-            let is_granted =
-                limit.algorithm == Algorithm::Concurrency && *cost > 0 && verdict.admitted;
-            let Some(decided) = outcome.admitted().filter(|_| is_granted) else { continue };
+        for charged in limits.iter().filter(|charged| charged.holds_permit()) {
+            let Some(decided) = charged.charge_made() else { continue };
             let id = self.next_id.replace(self.next_id.get() + 1);
             let lease = ConcurrencyLease {
-                limit: Arc::clone(limit),
-                key: *key,
-                cost: *cost,
+                limit: Arc::clone(charged.limit()),
+                key: charged.key(),
+                cost: charged.cost(),
                 charged_at: decided.at,
                 source: decided.source,
-                due: self.schedule_renewal(limit),
+                due: self.schedule_renewal(charged.limit()),
                 renewal: Renewal::None,
             };
             leases.insert(id, lease);

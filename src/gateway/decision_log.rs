@@ -2,7 +2,10 @@
 
 use tracing::Level;
 
-use super::{charged_limit::ChargedLimit, context::RequestContext};
+use super::{
+    charged_limit::ChargedLimit,
+    ledger::{Ledger, RequestFacts},
+};
 use crate::{
     limit::{DecisionSource, Outcome},
     plan,
@@ -10,32 +13,31 @@ use crate::{
 
 /// Logs what limits, throttle and upstream decided on a request. Without `debug` it costs one load.
 #[inline]
-pub(super) fn log_decisions(context: &RequestContext, status: u16) {
+pub(super) fn log_decisions(ledger: &Ledger, facts: &RequestFacts<'_>, limits: &[ChargedLimit]) {
     if tracing::enabled!(Level::DEBUG) {
-        log_all(context, status);
+        log_all(ledger, facts, limits);
     }
 }
 
 #[cold]
-fn log_all(context: &RequestContext, status: u16) {
-    let request_id = String::from_utf8_lossy(context.request_id.as_bytes());
-    for charged in &context.limits {
+fn log_all(ledger: &Ledger, facts: &RequestFacts<'_>, limits: &[ChargedLimit]) {
+    let request_id = String::from_utf8_lossy(ledger.request_id.as_bytes());
+    for charged in limits {
         log_limit(&request_id, charged);
     }
-    let head = context.head();
-    let route = context.route.map_or("", |route| &*context.rules.snapshot.routes[route].name);
+    let head = facts.head;
     tracing::debug!(
         request_id = &*request_id,
-        client = %context.client_ip,
+        client = %ledger.client_ip,
         method = head.map_or("", |head| head.method.as_str()),
         host = &*head.map(|head| plan::host(&head.fields)).unwrap_or_default(),
-        path = context.path(),
-        route,
-        limits = context.admission.label(),
-        delay_ms = context.delay.get().as_millis() as u64,
-        upstream = context.attempts.server.as_ref().map_or("", |server| server.name()),
-        attempts = context.attempts.count,
-        status,
+        path = facts.path,
+        route = ledger.route.as_ref().map_or("", |route| &*route.rule.name),
+        limits = ledger.admission.label(),
+        delay_ms = ledger.delay.get().as_millis() as u64,
+        upstream = ledger.server(),
+        attempts = ledger.attempts.count,
+        status = ledger.status(),
         "request decided"
     );
 }

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::{
     Gateway,
-    charged_limit::ChargedLimit,
+    charged_limit::{ChargedLimit, ChargedLimits},
     context::RequestContext,
     delay_queue::{BegunSlot, Slot, SlotClass},
     rules::LimitRule,
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     clock::{StoreTime, Uptime},
     error::GatewayError,
-    limit::{Algorithm, Change, Outcome, StoreDecision},
+    limit::{Change, Outcome, StoreDecision},
     store::Correction,
     transport::ClientStream,
 };
@@ -65,8 +65,12 @@ impl Gateway {
     /// # Errors
     ///
     /// [`GatewayError::DelayTimeout`] if the request times out first; its charges are refunded.
-    pub(super) async fn delay(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        let mut guard = DelayGuard::new(self, context);
+    pub(super) async fn delay(
+        &self,
+        request: &RequestContext,
+        limits: &mut ChargedLimits,
+    ) -> Result<(), GatewayError> {
+        let mut guard = DelayGuard::new(self, request, limits);
         guard.released = guard.wait_for_slots().await;
         if guard.released { Ok(()) } else { Err(GatewayError::DelayTimeout) }
     }
@@ -78,16 +82,18 @@ impl Gateway {
 }
 
 impl<'a> DelayGuard<'a> {
-    fn new(gateway: &'a Gateway, context: &'a mut RequestContext) -> Self {
+    fn new(
+        gateway: &'a Gateway,
+        request: &'a RequestContext,
+        limits: &'a mut ChargedLimits,
+    ) -> Self {
         // Read after the decision: an earlier start would release requests before their slots.
         let since = gateway.shared.clock.uptime();
         let wake = Arc::new(Notify::new());
-        let RequestContext { limits, client, delay, .. } = context;
         let (mut charges, mut longest) = (SmallVec::new(), (0, None));
         for limit in limits {
             // Concurrency permits are refunded by `ConcurrencyPermits`.
-            let is_leased = limit.limit().algorithm == Algorithm::Concurrency;
-            let charged = limit.outcome.admitted().filter(|_| limit.cost() > 0 && !is_leased);
+            let charged = limit.charge_made().filter(|_| !limit.holds_permit());
             let Some(&decided) = charged else { continue };
             let state = SlotState::Taken(decided.charged_at());
             let mut charge = DelayedCharge { limit, decided, state };
@@ -111,7 +117,7 @@ impl<'a> DelayGuard<'a> {
             rule.counters.delayed.add(1);
         }
         gateway.metrics.waiting.add(1);
-        let client = &**client;
+        let (client, delay) = (&*request.client, &request.ledger.delay);
         Self { gateway, client, delay, longest, wake, charges, since, released: false }
     }
 

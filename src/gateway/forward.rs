@@ -4,13 +4,15 @@ use std::rc::Rc;
 
 use super::{
     Gateway, Peer,
+    checks::AdmittedRequest,
     context::{Forwarding, RequestContext},
-    draft_response::DraftResponse,
-    rules::WorkerRules,
+    finish::DraftResponse,
+    rules::{WorkerRoute, WorkerUpstream},
 };
 use crate::{
     error::GatewayError,
     http1::{BodyLength, Fields, upgrade::requested_protocol},
+    metrics::UpstreamCounters,
     plan::RoutedRequest,
     respond,
     trace::TraceHeader,
@@ -33,69 +35,66 @@ impl Gateway {
     /// The upstream failed, or the client's body is malformed, too long, late or incomplete.
     pub(super) async fn forward(
         &self,
-        rules: &Rc<WorkerRules>,
-        route: usize,
-        upstream: &Upstream,
         peer: &Peer,
-        context: &mut RequestContext,
+        request: &mut RequestContext,
+        planned: &AdmittedRequest,
+        upstream: &Upstream,
     ) -> Result<DraftResponse, GatewayError> {
+        let AdmittedRequest { route, plan } = planned;
         let servers = match &upstream.kind {
             UpstreamKind::Fixed(fixed) => {
                 return Ok(DraftResponse::Local(respond::fixed_reply(fixed)));
             }
             UpstreamKind::Servers(servers) => servers,
         };
-        let copying = match &rules.snapshot.routes[route].mirror {
-            Some(mirror) => self.mirror(rules, route, mirror, peer, context)?,
+        let copying = match &route.rule.mirror {
+            Some(mirror) => self.mirror(peer, request, planned, mirror)?,
             None => None,
         };
-        let Some(balancer) = &rules.load_balancers[upstream.index] else {
+        let Some(WorkerUpstream { counters, balancer: Some(balancer) }) = &route.upstream else {
             return Err(GatewayError::Upstream(UpstreamError::Down { retry_after: 0 }));
         };
-        let client = copying.unwrap_or_else(|| Rc::clone(&context.client));
+        let client = copying.unwrap_or_else(|| Rc::clone(&request.client));
         let upload = if servers.bounds.is_bounded() {
-            buffered_upload(rules, route, servers, context, &client)
+            buffered_upload(route, servers, request, &client)
         } else {
             None
         };
         if let Some(upload) = &upload {
             // Boxed, so that requests to upstreams without bounds do not carry its state.
             let filled = Box::pin(upload.fill(balancer)).await;
-            filled.map_err(|error| body_error(rules, route, context, error))?;
+            filled.map_err(|error| body_error(route, request, error))?;
         }
         let client = upload.clone().map_or(client, |upload| upload);
-        let hash_key = context.hash_key;
-        let holder = PlaceHolder { client: context.usage.address(), upload: upload.as_deref() };
-        let Some(Forwarding { routed, attempts, tracing }) = context.forwarding() else {
-            return Err(GatewayError::MalformedTarget);
-        };
-        let protected = &rules.routes[route].protected_headers;
-        let head = self.outgoing_head(routed, servers, protected, peer, tracing.trace.header())?;
-        let outgoing = OutgoingRequest::new(&head, &client, routed.route.max_body);
+        let holder = PlaceHolder { client: request.usage.address(), upload: upload.as_deref() };
+        let Forwarding { routed, attempts, tracing } = request.forwarding(route);
+        let trace = tracing.trace.header();
+        let head = self.outgoing_head(routed, servers, &route.protected_headers, peer, trace)?;
+        let outgoing = OutgoingRequest::new(&head, &client, route.rule.max_body);
         let input = ForwardInput {
             head: &head,
             client: &*client,
             proxied: peer.proxied,
-            hash_key,
+            hash_key: plan.target_key.unwrap_or(0),
             trace: tracing.sampled(),
             holder: servers.bounds.is_bounded().then_some(holder),
         };
         let result = balancer.forward(outgoing, input, attempts).await;
-        let upstream_time = attempts.time.filter(|_| result.is_ok());
-        context.upstream_time = upstream_time;
-        if let Some(counters) = &rules.routes[route].upstream {
-            let retries = context.attempts.count.saturating_sub(1);
-            if retries > 0 {
-                counters.retries.add(u64::from(retries));
-            }
+        let ledger = &mut request.ledger;
+        ledger.upstream_time = ledger.attempts.time.filter(|_| result.is_ok());
+        let retries = ledger.attempts.count.saturating_sub(1);
+        if retries > 0 {
+            counters.retries.add(u64::from(retries));
         }
         match result {
             Ok((head, content)) => Ok(DraftResponse::Upstream(head, content)),
             Err(ForwardError::Upstream(error)) => {
-                Err(self.upstream_error(rules, route, upstream, context, error))
+                count_failure(counters, &error);
+                self.warn_of_upstream(upstream, request, &error);
+                Err(GatewayError::Upstream(error))
             }
             Err(ForwardError::Request(error)) => Err(GatewayError::Framing(error)),
-            Err(ForwardError::Body(error)) => Err(body_error(rules, route, context, error)),
+            Err(ForwardError::Body(error)) => Err(body_error(route, request, error)),
         }
     }
 
@@ -134,41 +133,27 @@ impl Gateway {
         })
     }
 
-    /// Counts an upstream's failure, and logs it at most once per [`WARNING_INTERVAL`].
+    /// Logs an upstream's failure, at most once per [`WARNING_INTERVAL`].
     #[cold]
-    fn upstream_error(
+    fn warn_of_upstream(
         &self,
-        rules: &WorkerRules,
-        route: usize,
         upstream: &Upstream,
-        context: &RequestContext,
-        error: UpstreamError,
-    ) -> GatewayError {
-        if let Some(counters) = &rules.routes[route].upstream {
-            match &error {
-                UpstreamError::Connect(_) => counters.connect.add(1),
-                UpstreamError::Timeout => counters.timeout.add(1),
-                UpstreamError::Failed(_) => counters.broken.add(1),
-                // The server works and lacks a feature; or nothing was sent, which the upstream counts.
-                UpstreamError::UpgradeUnsupported
-                | UpstreamError::Down { .. }
-                | UpstreamError::Overloaded
-                | UpstreamError::Shortage(_) => {}
-            }
-        }
+        request: &RequestContext,
+        error: &UpstreamError,
+    ) {
         self.warn(|| {
-            let server = context.attempts.server.as_ref().map_or("", |server| server.name());
-            let (upstream, attempts) = (&upstream.name, context.attempts.count);
-            if let UpstreamError::Shortage(error) = &error {
+            let ledger = &request.ledger;
+            let (upstream, attempts) = (&upstream.name, ledger.attempts.count);
+            if let UpstreamError::Shortage(error) = error {
                 tracing::warn!(
                     %upstream, %error,
                     "no connection to the upstream could be opened: raise the limit of open files"
                 );
             } else {
+                let server = ledger.server();
                 tracing::warn!(%upstream, server, attempts, %error, "the upstream failed");
             }
         });
-        GatewayError::Upstream(error)
     }
 
     /// Calls `warn`, at most once per [`WARNING_INTERVAL`].
@@ -181,22 +166,35 @@ impl Gateway {
     }
 }
 
+#[cold]
+fn count_failure(counters: &UpstreamCounters, error: &UpstreamError) {
+    match error {
+        UpstreamError::Connect(_) => counters.connect.add(1),
+        UpstreamError::Timeout => counters.timeout.add(1),
+        UpstreamError::Failed(_) => counters.broken.add(1),
+        // The server works and lacks a feature; or nothing was sent, which the upstream counts.
+        UpstreamError::UpgradeUnsupported
+        | UpstreamError::Down { .. }
+        | UpstreamError::Overloaded
+        | UpstreamError::Shortage(_) => {}
+    }
+}
+
 /// The request's body, which is read before the request takes a place at an upstream with bounds; `None` without a
 /// body.
 fn buffered_upload(
-    rules: &WorkerRules,
-    route: usize,
+    route: &WorkerRoute,
     servers: &Servers,
-    context: &RequestContext,
+    request: &RequestContext,
     client: &Rc<dyn ClientStream>,
 ) -> Option<Rc<BufferedUpload>> {
-    let head = context.head()?;
+    let head = &request.head;
     if client.length() == BodyLength::Known(0) || requested_protocol(head).is_some() {
         return None;
     }
     let settings = UploadSettings {
-        client: context.usage.address(),
-        max_body: rules.snapshot.routes[route].max_body,
+        client: request.usage.address(),
+        max_body: route.rule.max_body,
         pacing: servers.bounds.pacing,
         is_streaming: respond::is_grpc(&head.fields),
     };
@@ -205,15 +203,10 @@ fn buffered_upload(
 
 /// The client's body failed: what is left of it is not read.
 #[cold]
-fn body_error(
-    rules: &WorkerRules,
-    route: usize,
-    context: &RequestContext,
-    error: BodyError,
-) -> GatewayError {
-    context.client.abandon_body();
+fn body_error(route: &WorkerRoute, request: &RequestContext, error: BodyError) -> GatewayError {
+    request.client.abandon_body();
     match error {
-        BodyError::TooLong => GatewayError::BodyTooLong(rules.snapshot.routes[route].max_body),
+        BodyError::TooLong => GatewayError::BodyTooLong(route.rule.max_body),
         BodyError::TimedOut | BodyError::TooSlow => GatewayError::BodyTimeout,
         BodyError::Malformed(error) => GatewayError::Framing(error),
         BodyError::ClientClosed => GatewayError::BodyIncomplete,

@@ -18,11 +18,7 @@ use std::{
 use ahash::RandomState;
 use crossbeam_utils::CachePadded;
 
-use super::{
-    Gateway, Peer,
-    context::RequestContext,
-    rules::{RouteState, WorkerRules},
-};
+use super::{Gateway, Peer, checks::AdmittedRequest, context::RequestContext, rules::WorkerRoute};
 use crate::{
     client_usage::ClientHandle,
     clock::CoarseClock,
@@ -122,19 +118,19 @@ impl Gateway {
     /// The request cannot be forwarded at all.
     pub(super) fn mirror(
         &self,
-        rules: &Rc<WorkerRules>,
-        route: usize,
-        mirror: &Mirror,
         peer: &Peer,
-        context: &RequestContext,
+        request: &RequestContext,
+        planned: &AdmittedRequest,
+        mirror: &Mirror,
     ) -> Result<Option<Rc<dyn ClientStream>>, GatewayError> {
         let UpstreamKind::Servers(servers) = &mirror.upstream.kind else { return Ok(None) };
-        let Some(head) = context.head() else { return Ok(None) };
+        let AdmittedRequest { route, plan } = planned;
+        let (head, Some(balancer)) = (&request.head, &route.mirror) else { return Ok(None) };
         if self.mirrors.draw(100) >= u64::from(mirror.share) || respond::is_grpc(&head.fields) {
             return Ok(None);
         }
-        let mut outcome = CountedOutcome::new(&rules.routes[route]);
-        let length = context.client.length();
+        let mut outcome = CountedOutcome::new(route);
+        let length = request.client.length();
         if matches!(length, BodyLength::Known(length) if length > MAX_BODY as u64) {
             outcome.set(MirrorOutcome::TooLong);
             return Ok(None);
@@ -148,9 +144,9 @@ impl Gateway {
         let state = StateCell::new(self.mirrors.coarse_clock.clone());
         let copied = Rc::new(Copied { state, length, body: RefCell::default() });
         let client: Rc<dyn ClientStream> = Rc::<Copied>::clone(&copied);
-        let Some(routed) = context.routed() else { return Ok(None) };
-        let protected = &rules.routes[route].protected_headers;
-        let trace = context.tracing.trace.header();
+        let routed = request.routed(route);
+        let protected = &route.protected_headers;
+        let trace = request.ledger.tracing.trace.header();
         let outgoing_head = self.outgoing_head(routed, servers, protected, peer, trace)?;
         let outgoing = OutgoingRequest::new(&outgoing_head, &client, routed.route.max_body);
         if outgoing.is_upgrade() {
@@ -158,15 +154,11 @@ impl Gateway {
             return Ok(None);
         }
         let mut copy = MirroredRequest {
-            rules: Rc::clone(rules),
-            upstream: mirror.upstream.index,
+            balancer: Rc::clone(balancer),
             head: outgoing_head.to_owned_head(),
             outgoing,
             proxied: peer.proxied,
-            hash_key: match context.hash_key {
-                0 => self.mirrors.draw(u64::MAX),
-                key => key,
-            },
+            hash_key: plan.target_key.unwrap_or_else(|| self.mirrors.draw(u64::MAX)),
             copied,
             outcome,
         };
@@ -175,12 +167,12 @@ impl Gateway {
             return Ok(None);
         }
         let mirrors = Rc::clone(&self.mirrors);
-        let mut held = IncompleteCopy { mirrors, client: context.usage.clone(), bytes: 0 };
+        let mut held = IncompleteCopy { mirrors, client: request.usage.clone(), bytes: 0 };
         if !held.grow(COPY_OVERHEAD + head.fields.bytes().len()) {
             copy.outcome.set(MirrorOutcome::Dropped);
             return Ok(None);
         }
-        let client = Rc::clone(&context.client);
+        let client = Rc::clone(&request.client);
         Ok(Some(Rc::new(CopyingStream { client, copy: RefCell::new(Some((copy, held))) })))
     }
 }
@@ -215,9 +207,7 @@ impl Drop for IncompleteCopy {
 
 /// A copy of a request, and what its exchange needs.
 struct MirroredRequest {
-    rules: Rc<WorkerRules>,
-    /// The index of the upstream.
-    upstream: usize,
+    balancer: Rc<LoadBalancer>,
     head: OwnedHead,
     outgoing: OutgoingRequest,
     proxied: ProxiedClient,
@@ -242,9 +232,8 @@ impl MirroredRequest {
     }
 
     async fn exchange(self) {
-        let Self { rules, outgoing, copied, mut outcome, .. } = self;
+        let Self { balancer, outgoing, copied, mut outcome, .. } = self;
         let head = self.head.head();
-        let Some(balancer) = &rules.load_balancers[self.upstream] else { return };
         let (state, started) = (&copied.state, copied.state.now());
         state.begin_request();
         state.set_request_timeout(Some(TIMEOUT));
@@ -261,7 +250,7 @@ impl MirroredRequest {
         let Ok((_, UpstreamContent::Body(mut body))) = responded else { return };
         let waited = state.now().saturating_sub(started);
         state.begin_response(None, Some(TIMEOUT.saturating_sub(waited)));
-        if discard(&mut body, state, balancer, &attempts).await {
+        if discard(&mut body, state, &balancer, &attempts).await {
             outcome.set(MirrorOutcome::Answered);
         }
     }
@@ -310,7 +299,7 @@ struct CountedOutcome {
 }
 
 impl CountedOutcome {
-    fn new(route: &RouteState) -> Self {
+    fn new(route: &WorkerRoute) -> Self {
         Self { counters: Arc::clone(&route.counters), outcome: Some(MirrorOutcome::Incomplete) }
     }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Gateway, context::RequestContext, draft_response::DraftResponse};
+use super::Gateway;
 use crate::{
     error::GatewayError,
-    limit::{Admission, Charge},
-    respond::{self, LimitReport},
+    limit::Charge,
+    respond::{self, LimitReport, LocalReply},
     snapshot::{LimitPolicy, LimitRequest},
 };
 
@@ -23,10 +23,7 @@ impl Gateway {
         &self,
         limits: &[Arc<LimitPolicy>],
         requests: &[LimitRequest],
-        context: &mut RequestContext,
-    ) -> Result<DraftResponse, GatewayError> {
-        // No upstream has checked the token, so the response must not make the caller active.
-        context.caller = None;
+    ) -> Result<LocalReply, GatewayError> {
         let charge = |request: &LimitRequest| {
             let policy = limits.get(usize::from(request.limit_index))?;
             let limit = policy.limit_for_tier(request.tier);
@@ -34,14 +31,11 @@ impl Gateway {
         };
         let charges: SmallVec<[Charge<'_>; 4]> = requests.iter().filter_map(charge).collect();
         let verdict = self.store.peek(&charges, self.shared.clock.store_time()).await;
-        let verdict = verdict.map_err(|_| {
-            context.admission = Admission::Unknown;
-            GatewayError::StoreUnavailable
-        })?;
+        let verdict = verdict.map_err(|_| GatewayError::StoreUnavailable)?;
         let reports = charges.iter().zip(&verdict.outcomes);
         let reports: SmallVec<[LimitReport<'_>; 4]> = reports
             .map(|(&Charge { limit, cost, .. }, outcome)| LimitReport { limit, cost, outcome })
             .collect();
-        Ok(DraftResponse::Local(respond::quota_status(&reports)))
+        Ok(respond::quota_status(&reports))
     }
 }

@@ -1,13 +1,16 @@
 //! [`Response`]: the gateway's result for a request, before a connection writes it.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Method, StatusCode};
 
-use super::context::RequestContext;
+use super::context::AnsweredRequest;
 use crate::{
     http1::{FieldSink, Fields, ResponseHead, Version},
     plan::{PublicUrl, RoutedRequest},
     respond::SuppressedHeaders,
+    snapshot::Route,
     upstream::{HostRule, ResponseBody, UpstreamTunnel, write_response_fields},
 };
 
@@ -20,7 +23,7 @@ pub struct Response {
     /// Its timeouts.
     pub timeouts: ResponseTimeouts,
     /// The request; it is logged when this is dropped.
-    pub context: Box<RequestContext>,
+    pub request: AnsweredRequest,
     /// The upstream's head, if an upstream answered.
     pub(super) upstream: Option<ResponseHead>,
     /// The gateway's own header fields.
@@ -50,23 +53,39 @@ pub struct ResponseTimeouts {
     pub tunnel_idle: Option<u64>,
 }
 
+impl ResponseTimeouts {
+    /// Those of a route.
+    pub(super) fn of(route: &Route) -> Self {
+        let millis = |timeout: Option<Duration>| timeout.map(|timeout| timeout.as_millis() as u64);
+        Self {
+            idle: millis(route.response_idle_timeout),
+            total: millis(route.response_body_timeout),
+            tunnel_idle: millis(route.tunnel_idle_timeout),
+        }
+    }
+}
+
 impl Response {
     /// Writes the header fields to `out`, except the fields that delimit the body or concern the
     /// connection: `Content-Length`, `Transfer-Encoding`, `Connection`.
     pub fn write_fields(&self, out: &mut impl FieldSink) {
-        let routed = self.context.routed();
+        let request = self.request.valid();
+        let routed = request.and_then(|request| Some(request.routed(request.route()?)));
         let rules = routed.and_then(|request| request.route.edits.response_headers.as_ref());
         let drops = |name: &[u8]| rules.is_some_and(|rules| rules.drops(name));
         if let Some(head) = &self.upstream {
             let is_id =
                 |name: &[u8]| name.len() == 12 && name.eq_ignore_ascii_case(b"x-request-id");
-            let public_url = routed.filter(|request| request.route.restores_location());
+            let rewritten = routed.filter(|request| request.route.restores_location());
+            let upstream_host = rewritten.map(|_| self.upstream_host());
+            let public_url = rewritten.zip(upstream_host.as_deref());
+            let public_url = public_url.map(|(request, host)| public_url_of(request, host));
             let is_restored = |name: &[u8]| public_url.is_some() && is_location(name);
             write_response_fields(head, out, |name| {
                 !(is_id(name) || self.suppressed.contains(name) || drops(name) || is_restored(name))
             });
-            if let Some(request) = public_url {
-                self.write_locations(head, request, drops, out);
+            if let Some(url) = &public_url {
+                write_locations(head, url, drops, out);
             }
         }
         // What the gateway itself lets a response vary by stays true.
@@ -76,43 +95,14 @@ impl Response {
         }
     }
 
-    /// Writes `Location` and `Content-Location` of an upstream that sees another path or host.
-    fn write_locations(
-        &self,
-        head: &ResponseHead,
-        request: RoutedRequest<'_>,
-        drops: impl Fn(&[u8]) -> bool,
-        out: &mut impl FieldSink,
-    ) {
-        let client_host = request.head.fields.get("host").unwrap_or_default();
-        let server = self.context.attempts.server.as_ref();
-        let upstream_host = server.map(|server| server.target().host()).unwrap_or_default();
-        let sent_host = match &request.route.edits.host {
-            HostRule::Preserve => client_host,
-            HostRule::Upstream => upstream_host.as_bytes(),
-            HostRule::Name(name) => name.as_bytes(),
-        };
-        let url = PublicUrl {
-            scheme: request.scheme(),
-            host: client_host,
-            prefix: request.stripped_prefix().unwrap_or_default(),
-            sent_host,
-            upstream_host: upstream_host.as_bytes(),
-        };
-        for (name, location) in head.fields.iter().filter(|(name, _)| is_location(name)) {
-            if drops(name) {
-                continue;
-            }
-            out.push_if(name, |out| {
-                if !url.write(location, out) {
-                    out.extend_from_slice(location);
-                }
-                true
-            });
-        }
+    /// The host of the server that answered.
+    fn upstream_host(&self) -> String {
+        let server =
+            self.request.valid().and_then(|request| request.ledger.attempts.server.as_ref());
+        server.map(|server| server.target().host()).unwrap_or_default()
     }
 
-    /// Whether the head is a trailers-only gRPC response, whose fields a client reads as metadata.
+    /// True if the head is a trailers-only gRPC response, whose fields a client reads as metadata.
     pub fn is_trailers_only(&self) -> bool {
         let fields = self.upstream.as_ref().map_or(&self.fields, |head| &head.fields);
         fields.contains("grpc-status")
@@ -120,8 +110,45 @@ impl Response {
 
     /// The request's method and version; `GET` and HTTP/1.1 if it was malformed.
     pub fn method_and_version(&self) -> (Method, Version) {
-        let head = self.context.head();
+        let head = self.request.valid().map(|request| &request.head);
         head.map_or((Method::GET, Version::Http11), |head| (head.method.clone(), head.version))
+    }
+}
+
+/// How clients see the URLs of an upstream that sees another path or host.
+fn public_url_of<'r>(request: RoutedRequest<'r>, upstream_host: &'r str) -> PublicUrl<'r> {
+    let client_host = request.head.fields.get("host").unwrap_or_default();
+    let sent_host = match &request.route.edits.host {
+        HostRule::Preserve => client_host,
+        HostRule::Upstream => upstream_host.as_bytes(),
+        HostRule::Name(name) => name.as_bytes(),
+    };
+    PublicUrl {
+        scheme: request.scheme(),
+        host: client_host,
+        prefix: request.stripped_prefix().unwrap_or_default(),
+        sent_host,
+        upstream_host: upstream_host.as_bytes(),
+    }
+}
+
+/// Writes `Location` and `Content-Location`.
+fn write_locations(
+    head: &ResponseHead,
+    url: &PublicUrl<'_>,
+    drops: impl Fn(&[u8]) -> bool,
+    out: &mut impl FieldSink,
+) {
+    for (name, location) in head.fields.iter().filter(|(name, _)| is_location(name)) {
+        if drops(name) {
+            continue;
+        }
+        out.push_if(name, |out| {
+            if !url.write(location, out) {
+                out.extend_from_slice(location);
+            }
+            true
+        });
     }
 }
 

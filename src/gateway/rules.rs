@@ -1,5 +1,4 @@
-//! A worker's view of the live snapshot: each route and upstream with the worker's counters and
-//! connection pools.
+//! A worker's view of the live snapshot: each route with the worker's counters, and the balancer of its upstream.
 
 use std::{
     cell::{Cell, RefCell},
@@ -28,9 +27,11 @@ use crate::{
 pub(super) struct WorkerRules {
     pub(super) snapshot: Arc<Snapshot>,
     /// One for each route, in the snapshot's order.
-    pub(super) routes: Vec<RouteState>,
-    /// One for each upstream, in the snapshot's order; `None` for a fixed response.
-    pub(super) load_balancers: Vec<Option<LoadBalancer>>,
+    pub(super) routes: Vec<Rc<WorkerRoute>>,
+    /// The counters of requests without a route.
+    pub(super) unrouted: Arc<CachePadded<RouteCounters>>,
+    /// One for each upstream with targets.
+    load_balancers: Vec<Rc<LoadBalancer>>,
 }
 
 /// A limit of one route, with the worker's counters.
@@ -39,15 +40,25 @@ pub(super) struct LimitRule {
     pub(super) counters: Arc<CachePadded<LimitCounters>>,
 }
 
-/// A worker's state of one route.
-pub(super) struct RouteState {
+/// A route, with a worker's state of it.
+pub(super) struct WorkerRoute {
+    pub(super) rule: Arc<Route>,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     pub(super) limits: SmallVec<[Rc<LimitRule>; 4]>,
     /// The headers that limits depend on: a client can neither remove them with `Connection` nor
     /// add a second one under an alias.
     pub(super) protected_headers: ProtectedHeaders,
-    /// The counters of its upstream, if it has one.
-    pub(super) upstream: Option<Arc<CachePadded<UpstreamCounters>>>,
+    /// The upstream of the route's action; `None` for another action.
+    pub(super) upstream: Option<WorkerUpstream>,
+    /// The balancer of the upstream that receives copies; `None` without a mirror.
+    pub(super) mirror: Option<Rc<LoadBalancer>>,
+}
+
+/// The upstream of a route, with a worker's state of it.
+pub(super) struct WorkerUpstream {
+    pub(super) counters: Arc<CachePadded<UpstreamCounters>>,
+    /// `None` for a fixed response.
+    pub(super) balancer: Option<Rc<LoadBalancer>>,
 }
 
 /// The current [`WorkerRules`], rebuilt after a reload. Connection pools are kept across reloads.
@@ -80,49 +91,40 @@ impl RulesCache {
     /// are no longer configured.
     pub(super) fn sweep_pools(&self) {
         let rules = self.rules.borrow().clone();
-        rules.load_balancers.iter().flatten().for_each(LoadBalancer::sweep);
+        rules.load_balancers.iter().for_each(|balancer| balancer.sweep());
         self.pools.sweep();
     }
 
     /// Closes idle connections to servers to which another worker may open none.
     pub(super) fn yield_connections(&self) {
         let rules = self.rules.borrow().clone();
-        rules.load_balancers.iter().flatten().for_each(LoadBalancer::yield_connections);
+        rules.load_balancers.iter().for_each(|balancer| balancer.yield_connections());
     }
 }
 
 impl WorkerRules {
     fn new(shared: &Shared, metrics: &WorkerMetrics, pools: &Rc<PoolTable>) -> Self {
         let snapshot = shared.live.snapshot();
-        let tested = tested_headers(&snapshot.routes);
-        let routes = snapshot.routes.iter().map(|route| RouteState {
-            counters: metrics.route(&route.name),
-            limits: route
-                .limits
-                .iter()
-                .map(|policy| {
-                    let policy = Arc::clone(policy);
-                    let counters = metrics.limit(&route.name, &policy.limit.name);
-                    Rc::new(LimitRule { policy, counters })
-                })
-                .collect(),
-            protected_headers: ProtectedHeaders::new(&protected_names(
-                route,
-                &snapshot.identity.token,
-            ))
-            .with_tested(&tested),
-            upstream: match &route.action {
-                Action::Upstream(upstream) => Some(metrics.upstream(&upstream.name)),
-                Action::Status(_) | Action::Redirect(_) | Action::Respond(_) => None,
-            },
-        });
-        let load_balancers = snapshot.upstreams.iter().map(|upstream| {
+        let balancers = snapshot.upstreams.iter().map(|upstream| {
             let UpstreamKind::Servers(_) = &upstream.kind else { return None };
             let state = shared.upstreams.get(&upstream.name)?;
-            Some(LoadBalancer::new(state, Rc::clone(pools)))
+            Some(Rc::new(LoadBalancer::new(state, Rc::clone(pools))))
         });
-        let (routes, load_balancers) = (routes.collect(), load_balancers.collect());
-        let rules = Self { snapshot, routes, load_balancers };
+        // In the order of the snapshot's upstreams.
+        let balancers: Vec<Option<Rc<LoadBalancer>>> = balancers.collect();
+        let tested = tested_headers(&snapshot.routes);
+        let routes = snapshot.routes.iter().map(|route| {
+            let protected = protected_names(route, &snapshot.identity.token);
+            let protected_headers = ProtectedHeaders::new(&protected).with_tested(&tested);
+            Rc::new(WorkerRoute::new(route, protected_headers, metrics, &balancers))
+        });
+        let routes = routes.collect();
+        let rules = Self {
+            snapshot,
+            routes,
+            unrouted: metrics.route(""),
+            load_balancers: balancers.into_iter().flatten().collect(),
+        };
         rules.prune(metrics);
         rules
     }
@@ -143,6 +145,37 @@ impl WorkerRules {
     }
 }
 
+impl WorkerRoute {
+    /// `balancers` are those of the snapshot's upstreams.
+    fn new(
+        rule: &Arc<Route>,
+        protected_headers: ProtectedHeaders,
+        metrics: &WorkerMetrics,
+        balancers: &[Option<Rc<LoadBalancer>>],
+    ) -> Self {
+        let limits = rule.limits.iter().map(|policy| {
+            let counters = metrics.limit(&rule.name, &policy.limit.name);
+            Rc::new(LimitRule { policy: Arc::clone(policy), counters })
+        });
+        let upstream = match &rule.action {
+            Action::Upstream(upstream) => Some(WorkerUpstream {
+                counters: metrics.upstream(&upstream.name),
+                balancer: balancers[upstream.index].clone(),
+            }),
+            Action::Status(_) | Action::Redirect(_) | Action::Respond(_) => None,
+        };
+        let mirror = rule.mirror.as_ref();
+        Self {
+            rule: Arc::clone(rule),
+            counters: metrics.route(&rule.name),
+            limits: limits.collect(),
+            protected_headers,
+            upstream,
+            mirror: mirror.and_then(|mirror| balancers[mirror.upstream.index].clone()),
+        }
+    }
+}
+
 /// The headers that limits of `route` depend on, and headers that it removes or replaces. Sorted, without duplicates.
 fn protected_names(route: &Route, tokens: &[CredentialSource]) -> Vec<HeaderName> {
     let mut names = counted_headers(&route.limits, tokens);
@@ -154,7 +187,7 @@ fn protected_names(route: &Route, tokens: &[CredentialSource]) -> Vec<HeaderName
 }
 
 /// The headers that routes test.
-fn tested_headers(routes: &[Route]) -> Rc<[HeaderName]> {
+fn tested_headers(routes: &[Arc<Route>]) -> Rc<[HeaderName]> {
     let tests = routes.iter().flat_map(|route| route.edits.conditions.tests());
     let names = tests.filter_map(|test| match &test.source {
         ValueSource::Header(name) => Some(name.clone()),

@@ -1,9 +1,12 @@
 //! The trace of a request: whether it is sampled, and what its span records.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
-    Gateway, charged_limit::ChargedLimit, context::RequestContext, request_trace::RequestTracing,
+    Gateway,
+    ledger::{Ledger, RequestFacts},
+    request_trace::RequestTracing,
+    rules::WorkerRules,
 };
 use crate::{
     http1::RequestHead,
@@ -20,15 +23,13 @@ const MAX_PATH: usize = 1024;
 const MAX_HOST: usize = 255;
 
 impl Gateway {
-    /// Decides whether the request is sampled.
-    pub(super) fn begin_trace(&self, context: &RequestContext) -> RequestTracing {
-        let Some(rules) = &context.rules.snapshot.traces else { return RequestTracing::default() };
-        let head = context.head();
-        let received = Received {
-            parent: head.and_then(|head| only_value(head, "traceparent")),
-            state: head.and_then(|head| only_value(head, "tracestate")),
-            is_trusted: context.from_trusted_proxy,
-        };
+    /// Decides whether a request with this trace context is sampled.
+    pub(super) fn begin_trace(
+        &self,
+        rules: &WorkerRules,
+        received: Received<'_>,
+    ) -> RequestTracing {
+        let Some(rules) = &rules.snapshot.traces else { return RequestTracing::default() };
         let clock = &self.shared.clock;
         let start = || Start { uptime: clock.uptime(), nanos: clock.now_nanos() };
         let trace = rules.sampling.begin(received, &self.trace_ids, start);
@@ -41,29 +42,37 @@ impl Gateway {
     #[inline]
     pub(super) fn begin_span(
         &self,
-        context: &mut RequestContext,
-        work: impl FnOnce() -> ChildSpanKind,
+        tracing: &mut RequestTracing,
+        kind: impl FnOnce() -> ChildSpanKind,
     ) {
-        if let Some(trace) = context.tracing.sampled() {
-            trace.begin(work(), self.shared.clock.uptime());
+        if let Some(trace) = tracing.sampled() {
+            trace.begin(kind(), self.shared.clock.uptime());
         }
     }
 
     /// Ends the child span.
     #[inline]
-    pub(super) fn end_span(&self, context: &mut RequestContext) {
-        if let Some(trace) = context.tracing.sampled() {
+    pub(super) fn end_span(&self, tracing: &mut RequestTracing) {
+        if let Some(trace) = tracing.sampled() {
             trace.end(self.shared.clock.uptime());
         }
     }
 
     /// Ends the span of the store's decision.
     #[inline]
-    pub(super) fn end_charge_span(&self, context: &mut RequestContext) {
-        let label = context.admission.label();
-        if let Some(trace) = context.tracing.sampled() {
-            trace.end_charge(label, self.shared.clock.uptime());
+    pub(super) fn end_charge_span(&self, tracing: &mut RequestTracing, admission: Admission) {
+        if let Some(trace) = tracing.sampled() {
+            trace.end_charge(admission.label(), self.shared.clock.uptime());
         }
+    }
+}
+
+/// The trace context of a request.
+pub(super) fn received(head: &RequestHead, from_trusted_proxy: bool) -> Received<'_> {
+    Received {
+        parent: only_value(head, "traceparent"),
+        state: only_value(head, "tracestate"),
+        is_trusted: from_trusted_proxy,
     }
 }
 
@@ -73,57 +82,44 @@ fn only_value<'h>(head: &'h RequestHead, name: &str) -> Option<&'h [u8]> {
     values.next().filter(|_| values.next().is_none())
 }
 
-impl RequestContext {
+impl Ledger {
     /// Passes the spans of a sampled request on. Call when the request ends; `duration` is its total time.
     #[cold]
-    pub(super) fn finish_trace(&mut self, duration: std::time::Duration) {
+    pub(super) fn finish_trace(&mut self, facts: &RequestFacts<'_>, duration: Duration) {
         let Some(queue) = self.tracing.queue.take() else { return };
-        let summary = self.summary();
+        let summary = self.summary(facts);
         let SamplingDecision::Sampled(mut trace) = std::mem::take(&mut self.tracing.trace) else {
             return;
         };
         trace.finish(summary, duration);
         let trace_id = trace.context.trace_id_text();
-        self.counters.latency.keep_exemplar(Exemplar {
-            trace_id,
-            duration,
-            time: trace.ended_at(),
-        });
+        let time = trace.ended_at();
+        self.counters().latency.keep_exemplar(Exemplar { trace_id, duration, time });
         queue.push(trace);
     }
 
-    fn summary(&self) -> RequestSummary {
-        let head = self.head();
-        let route = self.route.map(|route| &self.rules.snapshot.routes[route]);
+    fn summary(&self, facts: &RequestFacts<'_>) -> RequestSummary {
+        let head = facts.head;
         let host = head.map(|head| plan::host(&head.fields)).unwrap_or_default();
         let cut = |text: &str, max: usize| Box::from(&text[..text.floor_char_boundary(max)]);
+        let route = self.route.as_ref().map(|route| &route.rule);
         RequestSummary {
             method: head.map_or("", |head| head.method.as_str()).into(),
-            path: cut(self.path(), MAX_PATH),
-            scheme: self.connection_scheme,
+            path: cut(facts.path, MAX_PATH),
+            scheme: facts.connection_scheme,
             protocol: head.map_or("", |head| head.version.protocol()),
             host: cut(&host, MAX_HOST),
             // Omitted unless there is an access log.
             client: self.access_logger.as_ref().map(|_| self.client_ip),
-            route: route.map(|own| (own.name.clone(), own.edits.pattern.as_str().into())),
+            route: route.map(|rule| (rule.name.clone(), rule.edits.pattern.as_str().into())),
             status: self.status(),
             limit: self.admission.label(),
-            refused_by: refusing_limits(self.admission, &self.limits),
+            refused_by: match self.admission {
+                Admission::Throttled => vec![POLICY.into()],
+                _ => self.refused_by.iter().map(|limit| limit.name.clone()).collect(),
+            },
             request_id: self.request_id.as_str().into(),
-            error: self.cut_reason().map(crate::telemetry::CutReason::as_str),
+            error: self.cut_reason(facts.close_mode).map(crate::telemetry::CutReason::as_str),
         }
-    }
-}
-
-/// The names of what refused the request: limits, or the throttle.
-fn refusing_limits(admission: Admission, limits: &[ChargedLimit]) -> Vec<Box<str>> {
-    match admission {
-        Admission::Throttled => vec![POLICY.into()],
-        Admission::Refused => {
-            let enforced = limits.iter().filter(|limit| limit.limit().enforce);
-            let refusing = enforced.filter(|limit| limit.outcome.refused().is_some());
-            refusing.map(|limit| limit.limit().name.clone()).collect()
-        }
-        _ => Vec::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! [`PassedSockets`]: the sockets by the address that they are bound to.
+//! [`PassedSockets`]: the passed sockets, by their bound address.
 
 use std::{
     ffi::OsString,
@@ -14,26 +14,26 @@ use std::{
 use listenfd::ListenFd;
 use socket2::Socket;
 
-/// What a path ends in while a unix socket is bound to it; then it is renamed.
+/// The end of a unix socket's path from its bind to its rename.
 const TEMPORARY: &[u8] = b"~";
 
 /// The most sockets that a service manager may pass.
 const MAX_PASSED: u64 = 4096;
 
-/// The sockets of `LISTEN_FDS`; `None` if there are too many. Removes the variable, so no other thread may run. `env` is
-/// the environment.
+/// The sockets of `LISTEN_FDS`; `None` if there are too many. Removes the variable, so call it before any thread
+/// starts. `env` is the environment.
 pub fn listen_fds(env: impl Fn(&str) -> Option<OsString>) -> Option<ListenFd> {
     let number = |name| env(name)?.to_str()?.parse::<u64>().ok();
     let is_own = number("LISTEN_PID").is_none_or(|id| id == u64::from(std::process::id()));
-    // It makes a list of them before it looks at the first.
+    // The library allocates a list of this length before it checks a descriptor.
     let is_too_many = number("LISTEN_FDS").is_some_and(|count| count > MAX_PASSED);
     (!is_own || !is_too_many).then(ListenFd::from_env)
 }
 
-/// Who passed the sockets.
+/// The process that passed the sockets.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Passer {
-    /// There are none.
+    /// No sockets were passed.
     #[default]
     None,
     /// A service manager (`LISTEN_FDS`).
@@ -48,7 +48,7 @@ pub struct PassedSockets {
     tcp: Vec<(SocketAddr, TcpListener)>,
     unix: Vec<(PathBuf, UnixListener)>,
     passer: Passer,
-    /// Whether the files of the unix sockets belong to a service manager.
+    /// True if the files of the unix sockets belong to a service manager.
     pub(super) keeps_files: bool,
 }
 
@@ -57,7 +57,7 @@ impl PassedSockets {
     ///
     /// # Errors
     ///
-    /// `LISTEN_FDS` is too large, or one of the sockets is no listening stream socket of TCP or of a path.
+    /// `LISTEN_FDS` is too large, or a socket does not listen on TCP or a path.
     pub fn from_service_manager(passed: Option<ListenFd>) -> io::Result<Self> {
         let too_many = || io::Error::other(format!("too many, expected at most {MAX_PASSED}"));
         let mut passed = passed.ok_or_else(too_many)?;
@@ -78,7 +78,7 @@ impl PassedSockets {
     ///
     /// # Errors
     ///
-    /// One of them is no listening stream socket of TCP or of a path.
+    /// A socket does not listen on TCP or a path.
     pub fn new(sockets: Vec<OwnedFd>, passer: Passer) -> io::Result<Self> {
         let mut passed = Self { passer, ..Self::default() };
         for socket in sockets {
@@ -101,12 +101,12 @@ impl PassedSockets {
         Ok(passed)
     }
 
-    /// Who passed them.
+    /// The process that passed the sockets.
     pub fn passer(&self) -> Passer {
         self.passer
     }
 
-    /// Whether the files of the unix sockets belong to a service manager, and are not removed.
+    /// True if the files of the unix sockets belong to a service manager, and are not removed.
     pub fn keeps_files(&self) -> bool {
         self.keeps_files
     }

@@ -1,8 +1,8 @@
 //! [`Successor`] and [`Predecessor`]: the two ends of a handover.
 //!
-//! Over the stream, the old process sends messages of one byte, each with some of its sockets (`SCM_RIGHTS`) and the
-//! last without, which says whether the files of unix sockets belong to a service manager. The new process sends one
-//! byte when it accepts connections.
+//! Over the stream, the old process sends messages of one byte, each with some of its sockets (`SCM_RIGHTS`). The last
+//! message has no sockets; its byte says who owns the files of unix sockets: the gateway or a service manager. The
+//! new process sends one byte when it accepts connections.
 
 use std::{
     ffi::OsString,
@@ -27,17 +27,17 @@ use super::{PassedSockets, Passer};
 /// The environment variable by which a process learns that its standard input is a handover.
 pub const VARIABLE: &str = "TIDEGATE_HANDOVER";
 
-/// Variables that are meant for this process alone.
+/// Variables for this process alone, which a successor does not get.
 const OWN_VARIABLES: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 /// The most sockets of a message; the kernel takes 253.
 const BATCH: usize = 64;
 /// The byte of a message with sockets.
 const SOCKETS: u8 = b's';
-/// The byte of a new process that accepts connections.
+/// The new process's byte: it accepts connections.
 const READY: u8 = b'r';
 /// The bytes of the last message: the files of unix sockets belong to the gateway, or to a service manager.
 const END: [u8; 2] = [b'.', b'm'];
-/// Longest time that either side waits for the other while sockets are sent.
+/// Longest wait of either side for the other while sockets are sent.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The new process, as the old one sees it.
@@ -48,8 +48,8 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Starts the program of `arguments`, whose first is its name, and sends it `sockets`. `keeps_files` says
-    /// whether the files of unix sockets belong to a service manager.
+    /// Starts the program with `arguments`, which begin with its name, and sends it `sockets`. `keeps_files` is true if
+    /// the files of unix sockets belong to a service manager.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Successor {
             command.env_remove(name);
         }
         let process = command.spawn()?;
-        // Closes this process's copy of the other end, so that an end of the new process is seen.
+        // Closes this process's copy of the other end: otherwise the end of the new process would go unnoticed.
         drop(command);
         let successor = Self { process, stream };
         match send(&successor.stream, sockets, keeps_files) {
@@ -89,18 +89,18 @@ impl Successor {
     ///
     /// # Errors
     ///
-    /// It has ended, has closed its standard input, or is another program.
+    /// The process has ended, has closed its standard input, or is another program.
     pub async fn wait_ready(&self) -> io::Result<()> {
         let stream = self.stream.try_clone()?;
         stream.set_nonblocking(true)?;
         let mut stream = tokio::net::UnixStream::from_std(stream)?;
         match tokio::io::AsyncReadExt::read_u8(&mut stream).await? {
             READY => Ok(()),
-            _ => Err(io::Error::other("it is no gateway that takes over")),
+            _ => Err(io::Error::other("it is not a gateway that takes over")),
         }
     }
 
-    /// Ends the process.
+    /// Kills the process.
     pub fn end(mut self) {
         // It may have ended.
         let _ = self.process.kill();
@@ -108,8 +108,8 @@ impl Successor {
     }
 }
 
-/// The old process, as the new one sees it. Without [`Self::report_ready`] the stream is closed by the end of this
-/// process, so that the old one does not see an end before the last message has been written.
+/// The old process, as the new one sees it. Unless [`Self::report_ready`] is called, the stream stays open until this
+/// process exits: the old one must not read its end before this one has written its last log line.
 #[derive(Debug)]
 pub struct Predecessor(ManuallyDrop<UnixStream>);
 
@@ -118,7 +118,7 @@ impl Predecessor {
     ///
     /// # Errors
     ///
-    /// Standard input is no handover, or the old process has ended.
+    /// Standard input is not a handover, or the old process has ended.
     pub fn receive() -> io::Result<(Self, PassedSockets)> {
         let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
@@ -128,7 +128,7 @@ impl Predecessor {
         Ok((Self(ManuallyDrop::new(stream)), passed))
     }
 
-    /// Says that this process accepts connections.
+    /// Reports that this process accepts connections.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ fn receive(stream: &UnixStream) -> io::Result<(Vec<OwnedFd>, bool)> {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
         let mut parts = [IoSliceMut::new(&mut byte)];
-        // Reads one message: a socket's bytes with different sockets are never read together.
+        // Reads one message: the kernel never joins bytes that have different sockets attached.
         let received = recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(passed) = message {

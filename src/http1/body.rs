@@ -24,7 +24,7 @@ enum BodyState {
     Chunked(Box<ChunkedDecoder>),
     /// The body ends with the connection.
     CloseDelimited,
-    /// Malformed; the bytes that follow cannot be delimited.
+    /// Malformed: the end of the body is unknown.
     Failed(FramingError),
 }
 
@@ -45,12 +45,12 @@ impl BodyDecoder {
         Self { state: BodyState::Done, trailers: None }
     }
 
-    /// Whether the last byte was read.
+    /// True if the last byte was read.
     pub fn is_done(&self) -> bool {
         matches!(self.state, BodyState::Done)
     }
 
-    /// Whether the body ends with the connection.
+    /// True if the body ends with the connection.
     pub fn is_close_delimited(&self) -> bool {
         matches!(self.state, BodyState::CloseDelimited)
     }
@@ -64,7 +64,7 @@ impl BodyDecoder {
         }
     }
 
-    /// The error that ended the body. It is set once all data before the error was decoded.
+    /// The error that ended the body, once all data before it has been decoded.
     pub fn error(&self) -> Option<FramingError> {
         match self.state {
             BodyState::Failed(error) => Some(error),
@@ -77,8 +77,8 @@ impl BodyDecoder {
         self.trailers.take()
     }
 
-    /// Decodes `bytes` and appends the data to `out`. Returns how many of the bytes belong to this body:
-    /// all of them until the body is done.
+    /// Decodes `bytes` and appends the data to `out`. Returns the number of bytes that belong to this body: all
+    /// of them until the body is done.
     ///
     /// # Errors
     /// The chunked coding is malformed. If `out` grew before the error was found, this call succeeds and
@@ -122,8 +122,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Decodes `bytes` and encodes the data into `out` with `encoder`. Returns how many of the bytes
-    /// belong to this body, and how many bytes of data they carried.
+    /// Decodes `bytes` and encodes the data into `out` with `encoder`. Returns the number of bytes that belong
+    /// to this body, and the number of bytes of data in them.
     ///
     /// # Errors
     /// See [`Self::decode`].

@@ -1,6 +1,6 @@
 //! The byte classes of a head's grammar. Pure.
 
-/// Whether `line` contains a control character other than a tab. Tests eight bytes at a time; the last
+/// True if `line` contains a control character other than a tab. Tests eight bytes at a time; the last
 /// word may overlap the one before it.
 pub(super) fn has_control(line: &[u8]) -> bool {
     let (words, rest) = line.as_chunks::<8>();
@@ -12,7 +12,7 @@ pub(super) fn has_control(line: &[u8]) -> bool {
     suspect && line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')
 }
 
-/// Whether one of the eight bytes may be below 0x20 or equal to 0x7f. A borrow between bytes can cause a
+/// True if one of the eight bytes may be below 0x20 or equal to 0x7f. A borrow between bytes can cause a
 /// false positive, never a false negative.
 fn word_may_have_control(word: u64) -> bool {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
@@ -23,7 +23,7 @@ fn word_may_have_control(word: u64) -> bool {
     (below | is_delete) & TOPS != 0
 }
 
-/// Whether `bytes` is a token: RFC 9110, 5.6.2.
+/// True if `bytes` is a token: RFC 9110, 5.6.2.
 pub(super) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && token_length(bytes) == bytes.len()
 }
@@ -33,12 +33,11 @@ pub(super) fn token_length(bytes: &[u8]) -> usize {
     bytes.iter().position(|&byte| !is_token_byte(byte)).unwrap_or(bytes.len())
 }
 
-/// Whether `byte` is allowed in a token.
 pub(super) fn is_token_byte(byte: u8) -> bool {
     IS_TOKEN_BYTE[usize::from(byte)]
 }
 
-/// Whether `byte` is allowed in a request target. Browsers send some characters that RFC 3986 excludes;
+/// True if `byte` is allowed in a request target. Browsers send some characters that RFC 3986 excludes;
 /// those without a special meaning are allowed.
 pub(super) fn is_target_byte(byte: u8) -> bool {
     !matches!(byte, 0..=b' ' | 0x7f.. | b'#' | b'<' | b'>' | b'\\')

@@ -71,7 +71,6 @@ impl Extension {
         })
     }
 
-    /// Whether the line may end here.
     fn can_end(self) -> bool {
         matches!(self, Self::Name | Self::Token | Self::QuotedEnd)
     }
@@ -103,12 +102,12 @@ impl Default for ChunkedDecoder {
 }
 
 impl ChunkedDecoder {
-    /// Whether the body's last byte was decoded.
+    /// True if the body's last byte was decoded.
     pub fn is_done(&self) -> bool {
         matches!(self.state, ChunkPosition::Done)
     }
 
-    /// Decodes `bytes` and drops their content. Returns how many of the bytes belong to this body: all of
+    /// Decodes `bytes` and drops their content. Returns the number of bytes that belong to this body: all of
     /// them until it is done.
     ///
     /// # Errors

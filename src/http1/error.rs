@@ -14,14 +14,14 @@ pub enum FramingError {
     /// The request line is not `METHOD SP TARGET SP HTTP/1.1`.
     #[error("the request line is malformed; expected METHOD SP TARGET SP HTTP/1.1")]
     RequestLine,
-    /// The request target has a byte that must be percent-encoded, or none of the forms of RFC 9112, 3.2.
+    /// The request target has a byte that must be percent-encoded, or is in no form of RFC 9112, 3.2.
     #[error(
         "the request target is malformed; expected a path such as /items/7?x=1, with characters such as \
          `#` percent-encoded"
     )]
     Target,
-    /// The status line is not `HTTP/1.1` or `HTTP/1.0`, a space and a status code from 100 to 599; over HTTP/2 the
-    /// status code is not.
+    /// The status line is not `HTTP/1.1` or `HTTP/1.0`, a space and a status code from 100 to 599. Over HTTP/2:
+    /// the status code is out of that range.
     #[error("the status line is malformed")]
     StatusLine,
     /// Another major version than HTTP/1.
@@ -56,8 +56,7 @@ pub enum FramingError {
         "Host is malformed; expected a host name or IP address of at most 255 bytes, with an optional port"
     )]
     HostMalformed,
-    /// `Connection` has too many options. Each option is compared with each field, so the number is
-    /// bounded.
+    /// `Connection` has too many options. Their number is bounded because each is compared with each field.
     #[error("Connection has too many options; expected at most 64")]
     ConnectionOptions,
     /// A field of an HTTP/1 connection in an HTTP/2 message: RFC 9113, 8.2.2.
@@ -81,7 +80,7 @@ pub enum FramingError {
     /// A chunk's size is malformed or overflows.
     #[error("a chunk's size is malformed")]
     ChunkSize,
-    /// A chunk is not followed by CR LF.
+    /// No CR LF follows a chunk's data.
     #[error("a chunk does not end where its size says")]
     ChunkEnd,
     /// A chunk's extensions are malformed or longer than 1 KiB.

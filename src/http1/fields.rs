@@ -67,7 +67,7 @@ impl Fields {
         self.spans.len()
     }
 
-    /// Whether there are no fields.
+    /// True if there are no fields.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
@@ -105,7 +105,7 @@ impl Fields {
         }
     }
 
-    /// The names, and the places of the values in [`Self::bytes`].
+    /// The names, and the ranges of the values in [`Self::bytes`].
     pub(super) fn value_ranges(&self) -> impl Iterator<Item = (&[u8], Range<usize>)> {
         self.spans.iter().map(|span| {
             let start = span.value as usize;
@@ -134,13 +134,13 @@ impl Fields {
         Some(self.value(span))
     }
 
-    /// Whether there is a field of this name.
+    /// True if there is a field of this name.
     pub fn contains(&self, name: impl AsRef<str>) -> bool {
         self.get(name).is_some()
     }
 
-    /// Writes the fields for which `keep` returns true to `out`, each as a line with CR LF. Contiguous
-    /// lines are copied at once.
+    /// Writes the fields that `keep` accepts to `out`, each as a line with CR LF. Contiguous lines are copied
+    /// at once.
     pub fn write_to(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&[u8], &[u8]) -> bool) {
         let mut run: Range<usize> = 0..0;
         for span in self.spans.iter() {
@@ -180,7 +180,7 @@ impl Fields {
     }
 }
 
-/// What the fields of a head are written to: HTTP/1 lines (`Vec<u8>`), or [`Fields`] for HTTP/2.
+/// The destination of a head's fields: HTTP/1 lines (`Vec<u8>`), or [`Fields`] for HTTP/2.
 ///
 /// Names must be tokens, and values must have no CR or LF: both are written unchecked.
 pub trait FieldSink {

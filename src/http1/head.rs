@@ -59,7 +59,7 @@ pub struct RequestHead {
     pub length: BodyLength,
     /// The options of `Connection`.
     pub connection: ConnectionOptions,
-    /// Whether the request has an `Expect` field.
+    /// True if the request has an `Expect` field.
     pub has_expect: bool,
     pub(super) target: RequestTarget,
 }
@@ -74,7 +74,7 @@ pub struct ConnectionOptions {
     pub keep_alive: bool,
     /// `upgrade`.
     pub upgrade: bool,
-    /// Whether there are other options: the names of hop-by-hop fields.
+    /// Other options, which are names of hop-by-hop fields.
     pub lists_fields: bool,
 }
 
@@ -102,7 +102,7 @@ pub struct HeadParser<S> {
     summary: FieldSummary,
     /// The offset of the current line.
     line: usize,
-    /// The offset up to which the line's end was searched.
+    /// The offset where the search for the line's end continues.
     searched: usize,
 }
 
@@ -126,7 +126,7 @@ impl<S: StartLine> HeadParser<S> {
         Self { bounds, start: None, spans, summary, line: 0, searched: 0 }
     }
 
-    /// Continues parsing. `bytes` are those of the last call and all that have arrived since. Returns the
+    /// Continues parsing. `bytes` begins with the bytes of the last call, and new bytes follow. Returns the
     /// length of the complete head, empty line included, or `None` while it is incomplete.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl<S: StartLine> HeadParser<S> {
         if bytes.len() > self.bounds.bytes { Err(self.size_error()) } else { Ok(None) }
     }
 
-    /// The error for a head that exceeds its bounds. If its first line is incomplete, the target is too long.
+    /// The error for a head that exceeds its bounds. With an incomplete first line, the target is too long.
     fn size_error(&self) -> FramingError {
         let max = self.bounds.bytes;
         match self.start {
@@ -186,9 +186,9 @@ impl<S: StartLine> HeadParser<S> {
     }
 }
 
-/// Parses a head at the start of `bytes`. Continues with the parser in `stored`, or starts one with
-/// `begin`, and keeps it in `stored` while the head is incomplete. Returns the result of `finish` for the
-/// complete head, and the number of bytes used: 0 while it is incomplete.
+/// Parses a head at the start of `bytes`. The parser is in `stored` while the head is incomplete; `begin` makes
+/// a new one. Returns the result of `finish` for the complete head, and the number of bytes used: 0 while the
+/// head is incomplete.
 ///
 /// # Errors
 /// The head is malformed, or exceeds its bounds.
@@ -297,7 +297,7 @@ impl RequestHead {
         self.target.query.as_ref().map(|query| self.text(query))
     }
 
-    /// Whether the target is in asterisk form: `OPTIONS *`, a request about the server as a whole.
+    /// True if the target is in asterisk form: `OPTIONS *`, a request about the server as a whole.
     pub fn is_asterisk_form(&self) -> bool {
         self.target.form == Form::Asterisk
     }
@@ -308,7 +308,7 @@ impl RequestHead {
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// Whether the client may send another request on the connection.
+    /// True if the client may send another request on the connection.
     pub fn is_persistent(&self) -> bool {
         match self.version {
             Version::Http11 => !self.connection.close,
@@ -330,7 +330,7 @@ impl ResponseHead {
         Ok(Some((parser.finish(&bytes[..length])?, length)))
     }
 
-    /// Whether the connection can be reused: without `close`, in HTTP/1.0 only with `keep-alive`.
+    /// True if the connection can be reused: without `close`, in HTTP/1.0 only with `keep-alive`.
     pub fn is_persistent(&self) -> bool {
         let kept = self.version == Version::Http11 || self.connection.keep_alive;
         kept && !self.connection.close

@@ -5,8 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{chunked::MAX_TRAILERS, error::FramingError, fields::Fields};
 
-/// The map of `fields`. A field that HTTP/2 cannot carry is left out, as are those beyond the most that the map can
-/// hold.
+/// The map of `fields`. A field that HTTP/2 cannot carry, or that exceeds the map's capacity, is left out.
 pub fn from_fields(fields: &Fields) -> HeaderMap {
     // The values share one copy of the fields.
     let shared = Bytes::copy_from_slice(fields.bytes());
@@ -21,7 +20,7 @@ pub fn from_fields(fields: &Fields) -> HeaderMap {
     map
 }
 
-/// The fields of `map`. A value that HTTP/1 could not carry unchanged is left out.
+/// The fields of `map`, without values that HTTP/1 cannot carry unchanged.
 pub fn to_fields(map: &HeaderMap) -> Fields {
     let is_plain =
         |value: &[u8]| !value.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t');

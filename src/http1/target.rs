@@ -30,12 +30,16 @@ pub(super) enum Form {
 }
 
 impl RequestTarget {
-    /// Parses `target`, which is at offset `at` in the head.
-    pub(super) fn parse(target: &[u8], at: usize, method: &Method) -> Result<Self, FramingError> {
+    /// Parses `target`, which is at `offset` in the head.
+    pub(super) fn parse(
+        target: &[u8],
+        offset: usize,
+        method: &Method,
+    ) -> Result<Self, FramingError> {
         if target.is_empty() || !has_valid_bytes(target) {
             return Err(FramingError::Target);
         }
-        let whole = at..at + target.len();
+        let whole = offset..offset + target.len();
         if target[0] == b'/' {
             return Ok(Self::with_path(Form::Origin, target, whole));
         }
@@ -47,10 +51,10 @@ impl RequestTarget {
             let target = Self { form, path: whole, query: None };
             return if *method == Method::OPTIONS { Ok(target) } else { Err(FramingError::Target) };
         }
-        Self::parse_absolute(target, at, method)
+        Self::parse_absolute(target, offset, method)
     }
 
-    fn parse_absolute(target: &[u8], at: usize, method: &Method) -> Result<Self, FramingError> {
+    fn parse_absolute(target: &[u8], offset: usize, method: &Method) -> Result<Self, FramingError> {
         let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
             target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
         });
@@ -58,14 +62,14 @@ impl RequestTarget {
         let rest = &target[scheme..];
         let length = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
         host::check(&rest[..length]).map_err(|_| FramingError::HostMalformed)?;
-        let start = at + scheme + length;
-        let authority = at + scheme..start;
+        let start = offset + scheme + length;
+        let authority = offset + scheme..start;
         if rest.len() == length && *method == Method::OPTIONS {
             // RFC 9112, 3.2.4: the last proxy forwards this form as `*`.
             return Ok(Self { form: Form::Asterisk, path: start..start, query: None });
         }
         let form = Form::Absolute { authority };
-        Ok(Self::with_path(form, &rest[length..], start..at + target.len()))
+        Ok(Self::with_path(form, &rest[length..], start..offset + target.len()))
     }
 
     /// Splits `bytes`, which are at `span` in the head, into path and query.
@@ -80,13 +84,13 @@ impl RequestTarget {
     }
 }
 
-/// Whether `bytes` is a valid target in origin form.
+/// True if `bytes` is a valid target in origin form.
 pub fn is_origin_form(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'/') && has_valid_bytes(bytes)
 }
 
-/// Whether each byte may be in a target. A `\` may be in the query, where browsers send it. In a path some servers
-/// read it as a slash.
+/// True if each byte is allowed in a target. A `\` is allowed only in the query, where browsers send it: in a path,
+/// some servers read it as a slash.
 fn has_valid_bytes(target: &[u8]) -> bool {
     let Some(odd) = target.iter().position(|byte| !is_target_byte(*byte)) else { return true };
     let is_query_byte = |byte: &u8| is_target_byte(*byte) || *byte == b'\\';

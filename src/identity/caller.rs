@@ -73,8 +73,8 @@ impl KeyPlan {
     }
 }
 
-/// The key of limits by `token`: the keyed hash of the first token, or of the client's address without one. A token
-/// that can be read in more than one way counts as none.
+/// The key of limits by `token`: the keyed hash of the first token, or of the client's address without a token. An
+/// ambiguous token is ignored.
 pub fn caller_key(
     sources: &[CredentialSource],
     headers: &Fields,
@@ -91,7 +91,7 @@ pub fn caller_key(
 }
 
 /// The keyed hash of the first token among `sources`: the key of limits by `token`. `None` without a token, or if a
-/// source can be read in more than one way.
+/// source is ambiguous.
 pub fn token_hash(
     sources: &[CredentialSource],
     headers: &Fields,

@@ -1,5 +1,4 @@
-//! The canonical form of each value that is counted: two spellings that an upstream reads alike have one
-//! form.
+//! The canonical form of each counted value: two spellings that an upstream reads alike have one form.
 //!
 //! | source | canonical form |
 //! |---|---|
@@ -11,7 +10,7 @@
 //!
 //! A malformed percent-escape is kept unchanged. A value that upstreams read in different ways has no
 //! canonical form and is rejected: a quoted cookie with a backslash or without its closing quote, and a signed
-//! token in another spelling than its own (see [`super::signed`]).
+//! token that is not in its canonical spelling (see [`super::signed`]).
 
 use std::borrow::Cow;
 
@@ -20,7 +19,7 @@ use percent_encoding::percent_decode;
 use super::signed::{self, SignedToken};
 
 /// `value` without the white space at its ends, as upstreams trim it. At an end that is not UTF-8, 0x85 and
-/// 0xA0 are white space in Latin-1, which some upstreams use for headers.
+/// 0xA0 are also trimmed: they are white space in Latin-1, which some upstreams use for headers.
 pub fn trim(value: &[u8]) -> &[u8] {
     let mut rest = value;
     while let Some(length) = space_at_end(rest) {
@@ -101,12 +100,12 @@ pub(super) fn decode_form(text: &str) -> Cow<'_, [u8]> {
     decode_percent(plus_to_space(Cow::Borrowed(text.as_bytes())))
 }
 
-/// The canonical form of the value of a query parameter, as sent; `None` for another spelling of a signed token.
+/// The canonical form of a query parameter's value as sent; `None` for a respelled signed token.
 pub(super) fn canonical_query_value(sent: &str) -> Option<Cow<'_, [u8]>> {
     signed::canonical(trim_cow(decode_form(sent)))
 }
 
-/// The canonical form of a path parameter of a normalized path; `None` for another spelling of a signed token.
+/// The canonical form of a normalized path's parameter; `None` for a respelled signed token.
 pub(super) fn canonical_path_param(sent: &str) -> Option<Cow<'_, [u8]>> {
     signed::canonical(trim_cow(match strip_matrix_params(sent) {
         Cow::Borrowed(path) => percent_decode(path.as_bytes()).into(),
@@ -129,9 +128,8 @@ pub(super) fn strip_matrix_params(path: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The canonical form of a cookie's value, as sent; `None` if upstreams could read it in different ways. A space, a
-/// comma or a quote ends the value for some of them, and what follows is another cookie: RFC 6265, 4.1.1, allows
-/// none of these.
+/// The canonical form of a cookie's value as sent; `None` if it is ambiguous. For some upstreams a space, a comma
+/// or a quote ends the value and begins another cookie: RFC 6265, 4.1.1, allows none of these characters.
 pub(super) fn canonical_cookie_value(sent: &[u8]) -> Option<Cow<'_, [u8]>> {
     let value = trim(sent);
     let bare = match value.strip_prefix(b"\"") {
@@ -152,7 +150,7 @@ pub(super) fn canonical_cookie_value(sent: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(decoded_cookie_value(decoded))
 }
 
-/// Whether a signed token in a cookie's value, if it has one, is canonical and sent without percent-escapes.
+/// True if a cookie's value has no signed token, or a canonical one without percent-escapes.
 fn has_plain_token(sent: &[u8], decoded: &[u8]) -> bool {
     let is_plain = |token: SignedToken<'_>| {
         token.canonical().is_some_and(|text| text == token.text && sent.ends_with(text))
@@ -160,7 +158,7 @@ fn has_plain_token(sent: &[u8], decoded: &[u8]) -> bool {
     SignedToken::find(sent).is_none() && SignedToken::find(decoded).is_none_or(is_plain)
 }
 
-/// Whether some upstreams begin another cookie after this byte, as all do after `;`.
+/// True if some upstreams begin another cookie after this byte, as all upstreams do after `;`.
 pub(super) fn is_cookie_separator(byte: u8) -> bool {
     byte == b',' || byte == 0x0b || byte.is_ascii_whitespace()
 }

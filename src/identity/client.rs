@@ -2,8 +2,7 @@
 //!
 //! `X-Forwarded-For` is read from right to left: trusted proxies append on the right, and entries further
 //! left are the client's claims. The first address that is not a trusted proxy is the client. An entry that
-//! is not an address ends the search, even an empty one, which a proxy appends if it has no address for its
-//! client.
+//! is not an address ends the search. So does an empty entry: a proxy appends it for a client without address.
 //!
 //! If only trusted proxies are listed, or the header is missing, the client is unknown: a proxy has sent
 //! its own request, or a client made the proxy drop the header (`Connection: X-Forwarded-For`). The
@@ -59,7 +58,7 @@ impl ClientAddress {
         Self { ip, source: AddressSource::Peer }
     }
 
-    /// Whether the address is the client's own, so that address-based rules may apply.
+    /// True if the address is the client's own, so that address-based rules may apply.
     pub fn is_verified(self) -> bool {
         self.source != AddressSource::Unverified
     }
@@ -75,7 +74,7 @@ impl TrustedProxies {
         Self(networks)
     }
 
-    /// Whether `address` is a trusted proxy.
+    /// True if `address` is a trusted proxy.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(&address))
     }
@@ -109,7 +108,7 @@ pub fn canonical_address(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// The part of an address that is counted: all of IPv4, the first `prefix` bits of IPv6.
+/// The counted part of an address: all of IPv4, the first `prefix` bits of IPv6.
 pub fn mask_address(address: IpAddr, prefix: u8) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,

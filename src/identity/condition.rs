@@ -1,4 +1,4 @@
-//! The values that the conditions of routes test, in the canonical form of key parts.
+//! The values that route conditions test, in the canonical form of key parts.
 
 use std::{borrow::Cow, net::IpAddr};
 
@@ -22,14 +22,14 @@ pub fn header_value<'r>(
     Ok(header_token(headers, name)?.map(Token::joined))
 }
 
-/// Whether the header says where a request came from, so that it counts only if a trusted proxy sent it.
+/// True if the header names a request's origin. Such a header counts only if a trusted proxy sent it.
 pub fn is_forwarding_field(name: &HeaderName) -> bool {
     let name = name.as_str().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     name.starts_with("x-forwarded") || matches!(&*name, "forwarded" | "x-real-ip")
 }
 
-/// The place of a caller among all callers, from 0 to 99: a keyed hash of its first token, or of its
-/// address without one. An ambiguous token counts as none.
+/// The place of a caller among all callers, from 0 to 99: a keyed hash of its first token, or of its address
+/// without a token. An ambiguous token is ignored.
 pub fn caller_percentile(
     sources: &[CredentialSource],
     headers: &Fields,

@@ -1,11 +1,10 @@
 //! The canonical form of the credentials in `Authorization`.
 //!
-//! Upstreams read anything other than exactly `Bearer TOKEN` differently: many take the second word under
-//! any scheme, some the last word, some the value without `Bearer `, and Rails reads `Token token="a"` as
-//! `Bearer a`. So a single word is the token, under any scheme or none. After `Bearer` it is a `token68`, and a
-//! signed token has one spelling (see [`super::signed`]). `Basic` is decoded as lenient
-//! decoders do. Parameter lists (`Digest`, AWS signatures) are counted whole, with their scheme. Other
-//! values are rejected: each spelling would be a new caller.
+//! Upstreams agree only on `Bearer TOKEN`. For any other value, many take the second word under any scheme, some
+//! the last word, some the value without `Bearer `, and Rails reads `Token token="a"` as `Bearer a`. So a single
+//! word is the token, under any scheme or none. After `Bearer` it is a `token68`, and a signed token has one
+//! spelling (see [`super::signed`]). `Basic` is decoded leniently. Parameter lists (`Digest`, AWS signatures) are
+//! counted whole, with their scheme. Other values are rejected: each spelling would be a new caller.
 
 use std::borrow::Cow;
 
@@ -88,7 +87,7 @@ pub(super) fn canonical_credentials(value: &[u8]) -> Option<Token<'_>> {
     is_word(rest).then(|| plain_word(rest))?
 }
 
-/// Whether `word`, without anything behind it, is the name of a scheme (IANA's registry, and two that are common).
+/// True if `word` is the name of a scheme in IANA's registry, or one of two other common ones.
 fn is_scheme_alone(word: &[u8]) -> bool {
     const SCHEMES: [&str; 17] = [
         "apikey",
@@ -112,21 +111,22 @@ fn is_scheme_alone(word: &[u8]) -> bool {
     word.len() <= 16 && SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme.as_bytes()))
 }
 
-/// Whether `word` can only be the name of a scheme. Some upstreams read the whole value as the token and skip what is
-/// not of its alphabet, so a token in the place of the scheme would have a spelling for each word behind it.
+/// True if `word` can only be the name of a scheme. Some upstreams read the whole value as the token and skip
+/// characters outside of its alphabet: a token in place of the scheme would get a new spelling from each word
+/// after it.
 fn is_scheme(word: &[u8]) -> bool {
     const MAX_LENGTH: usize = 24;
     let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
     word.len() <= MAX_LENGTH && word[0].is_ascii_alphabetic() && word.iter().all(is_name_byte)
 }
 
-/// A token of one word; `None` for another spelling of a signed token.
+/// A token of one word; `None` for a respelled signed token.
 fn plain_word(word: &[u8]) -> Option<Token<'_>> {
     signed::canonical(Cow::Borrowed(word)).map(Token::plain)
 }
 
-/// Whether `text` is a `token68`: RFC 6750, 2.1. It may also have `|` and `:`, which separate the id of a token from
-/// its secret in Laravel Sanctum and others.
+/// True if `text` is a `token68`: RFC 6750, 2.1. `|` and `:` are also allowed: in Laravel Sanctum and others, they
+/// separate a token's id from its secret.
 fn is_bearer_token(text: &[u8]) -> bool {
     let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
     let is_token_byte = |byte: &&u8| byte.is_ascii_alphanumeric() || b"-._~+/|:".contains(byte);
@@ -151,14 +151,14 @@ fn unquote(text: &[u8]) -> &[u8] {
     inside.unwrap_or(text)
 }
 
-/// Whether `text` is graphic ASCII without quotes, commas and semicolons, the separators of upstreams.
+/// True if `text` is graphic ASCII without quotes, commas and semicolons, the separators of upstreams.
 fn is_word(text: &[u8]) -> bool {
     let is_word_byte = |byte: &&u8| matches!(byte, b'!' | b'#'..=b'+' | b'-'..=b':' | b'<'..=b'~');
     // `count` has no early exit, so the loop is vectorized.
     !text.is_empty() && text.iter().filter(is_word_byte).count() == text.len()
 }
 
-/// Whether `text` is a list of `name=value` and `name="value"`: RFC 9110, 11.2.
+/// True if `text` is a list of `name=value` and `name="value"`: RFC 9110, 11.2.
 fn is_param_list(text: &[u8]) -> bool {
     let mut rest = text;
     loop {

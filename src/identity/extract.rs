@@ -44,7 +44,7 @@ pub enum AmbiguousValue {
 }
 
 impl AmbiguousValue {
-    /// A signed token in another spelling than its own.
+    /// A respelled signed token.
     #[cold]
     pub(super) fn not_canonical_token(name: String) -> Self {
         Self::NotCanonical { name, expected: signed::EXPECTED }
@@ -118,7 +118,7 @@ pub(super) fn single_cookie<'r>(
     Ok(found)
 }
 
-/// Whether some upstreams read another cookie of this name in the `value` of a cookie.
+/// True if some upstreams find a cookie `name` inside the `value` of another cookie.
 fn hides_cookie(value: &[u8], name: &str) -> bool {
     let mut pieces = value.split(|byte| is_cookie_separator(*byte)).skip(1).peekable();
     while let Some(piece) = pieces.next() {
@@ -143,12 +143,12 @@ struct QueryPair<'r> {
     name: Cow<'r, [u8]>,
     /// As sent.
     value: &'r str,
-    /// Whether a `;` is next to it.
+    /// True if a `;` is next to it.
     has_semicolon: bool,
 }
 
 impl<'r> QueryPairs<'r> {
-    /// The parameters of a query, at most one more than may be read.
+    /// The parameters of a query. Keeps one more than may be searched, so that [`Self::value`] reports the excess.
     pub fn new(query: Option<&'r str>) -> Self {
         Self(query.into_iter().flat_map(query_pairs).take(MAX_PAIRS + 1).collect())
     }
@@ -181,7 +181,7 @@ pub(super) fn single_query_param<'r>(
     single_value(query_pairs(query).map(|pair| (pair.name, pair.value, pair.has_semicolon)), name)
 }
 
-/// The single value of `name` among pairs of a decoded name, a value, and whether a `;` is next to them.
+/// The single value of `name` in `all`: decoded names and values, and true if a `;` is next to the pair.
 fn single_value<'r>(
     all: impl Iterator<Item = (impl AsRef<[u8]>, &'r str, bool)>,
     name: &str,

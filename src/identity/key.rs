@@ -59,7 +59,7 @@ impl KeyPart {
         }
     }
 
-    /// Whether callers differ in the part, rather than what they ask for.
+    /// True if the part belongs to the caller, false if it belongs to the requested resource.
     pub fn identifies_caller(&self) -> bool {
         match self {
             Self::Host | Self::Method | Self::Route | Self::Path | Self::PathParam(_) => false,
@@ -134,17 +134,17 @@ pub struct Subject<'r> {
 /// The tag of the client's address in place of missing parts. It differs from the tags of all parts, so the
 /// address never collides with a token of the same text.
 pub(super) const FALLBACK_TAG: u8 = 0;
-/// The tags of addresses, tokens and token schemes, which [`PartSink`] adds by methods of their own.
+/// The tags of addresses, tokens and token schemes.
 pub(super) const ADDRESS_TAG: u8 = 1;
 pub(super) const TOKEN_TAG: u8 = 2;
 pub(super) const SCHEME_TAG: u8 = 11;
-/// The tag of the hash that a route's weight divides callers by.
+/// The tag of the hash by which a route's weight divides callers.
 pub(super) const SHARE_TAG: u8 = 12;
 
 impl KeyPlan {
     /// The key of `subject`. A missing part counts as empty. If all parts that identify a caller are empty, the
-    /// client's address takes their place beside the others, so callers without a token do not share a counter,
-    /// and leaving a header out does not bypass the limit.
+    /// client's address replaces them. So callers without a token do not share a counter, and leaving a header
+    /// out does not bypass the limit.
     ///
     /// # Errors
     /// A part can be read in more than one way.
@@ -156,7 +156,7 @@ impl KeyPlan {
         Ok(hash.finish())
     }
 
-    /// Reads the parts into `sink`. Returns whether the client's address is to be added.
+    /// Reads the parts into `sink`. Returns true if the client's address must be added.
     pub(super) fn read_into(
         &self,
         subject: &Subject<'_>,
@@ -174,9 +174,9 @@ impl KeyPlan {
 /// Which parts of a key were found in a request.
 #[derive(Default)]
 pub(super) struct CallerParts {
-    /// Whether a part that identifies a caller was empty, and whether one was not.
+    /// Of the parts that identify a caller: true if one was empty, true if one was present.
     caller: (bool, bool),
-    /// The same of the other parts.
+    /// The same for the other parts.
     other: (bool, bool),
 }
 
@@ -188,7 +188,7 @@ impl CallerParts {
         *present |= !is_empty;
     }
 
-    /// Whether all parts that identify a caller are empty; of a key without such a part, whether all are.
+    /// True if all parts that identify a caller are empty, or if the key has no such part and all are empty.
     pub(super) fn needs_address(&self) -> bool {
         matches!((self.caller, self.other), ((true, false), _) | ((false, false), (true, false)))
     }
@@ -212,7 +212,7 @@ pub(super) trait PartSink {
     /// Adds one value under its tag.
     fn put(&mut self, tag: u8, bytes: &[u8]);
 
-    /// Adds one part. Like the methods below, returns whether it is empty.
+    /// Adds one part. Like the methods below, returns true if it is empty.
     fn add_part(&mut self, part: &KeyPart, subject: &Subject<'_>) -> Result<bool, AmbiguousValue> {
         Ok(match part {
             KeyPart::ClientIp => self.add_client(ADDRESS_TAG, subject),

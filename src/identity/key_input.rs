@@ -37,7 +37,7 @@ pub enum KeyInputError {
     Address,
     /// Credentials or a signed token have no canonical form.
     Credentials,
-    /// All values that identify a caller are empty, and the client's address, which is then counted, is missing.
+    /// All values that identify a caller are empty, and so is the client's address, which would replace them.
     Empty,
 }
 
@@ -69,7 +69,7 @@ impl KeyPlan {
 }
 
 impl KeyHasher {
-    /// Adds one part. Returns whether it is empty.
+    /// Adds one part. Returns true if it is empty.
     fn add_input(
         &mut self,
         part: &KeyPart,

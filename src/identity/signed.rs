@@ -1,28 +1,28 @@
 //! Signed tokens, which have one spelling.
 //!
-//! Common decoders of base64 ignore padding and the unused bits of the last character, and some skip every
+//! Common base64 decoders ignore padding and the unused bits of the last character, and some skip every
 //! character outside of the alphabet. So a valid token can be respelled without its key, and each spelling would be
-//! a new caller. A token of a format below is counted in its canonical form and rejected in any other. A value of
-//! no such format is counted as sent: of an opaque key, no character is redundant.
+//! a new caller. A token in a format below is counted in its canonical form and rejected in any other. Every other
+//! value is counted as sent: an opaque key has no redundant character.
 //!
 //! | format | recognised by |
 //! |---|---|
 //! | JWT (JWS and JWE), itsdangerous and Flask | base64 of a JSON object, list or string, then a dot |
-//! | itsdangerous of a number, `true`, `false` or `null` | its base64, a dot, and a signature |
+//! | itsdangerous with a number, `true`, `false` or `null` | its base64, a dot, and a signature |
 //! | itsdangerous and Flask, compressed | a dot, base64 of zlib data, and a dot |
 //! | itsdangerous with a time | a dot, a time in 6 characters, a dot, and a signature |
 //! | PASETO | `v1.` to `v4.`, then `local.` or `public.` |
 //! | Fernet | base64 of its version and a time |
 //!
-//! Formats are recognised by what the signature covers as text, or as leniently as it is decoded, so that no
-//! spelling of a token is of no format.
+//! A format is recognised by text that the signature covers, or as leniently as decoders read it, so that every
+//! spelling of a token is recognised.
 
 use std::borrow::Cow;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
-/// The expected form in the error for a signed token in another spelling.
-pub(super) const EXPECTED: &str = "a signed token as it was issued: base64url without padding, other characters and unused bits that are set";
+/// The expected form in the error for a respelled signed token.
+pub(super) const EXPECTED: &str = "a signed token as it was issued: base64url, with no padding, no other characters and no unused bit set";
 
 /// The fewest characters of a signature: SHA-1 with 20 bytes.
 const MIN_SIGNATURE: usize = 27;
@@ -39,14 +39,14 @@ pub(super) struct SignedToken<'v> {
 enum TokenFormat {
     /// JSON before the first dot.
     Json,
-    /// All that precedes the last dot is signed as text.
+    /// The text before the last dot is signed.
     Itsdangerous,
     Paseto,
     /// Without dots.
     Fernet,
 }
 
-/// `value` in its canonical form; `None` if it is a signed token in another spelling.
+/// `value` in its canonical form; `None` for a respelled signed token.
 pub(super) fn canonical(value: Cow<'_, [u8]>) -> Option<Cow<'_, [u8]>> {
     let Some(token) = SignedToken::find(&value) else { return Some(value) };
     let length = value.len() - (token.text.len() - token.canonical()?.len());
@@ -60,7 +60,7 @@ pub(super) fn canonical(value: Cow<'_, [u8]>) -> Option<Cow<'_, [u8]>> {
 }
 
 impl<'v> SignedToken<'v> {
-    /// The signed token that `value` is, or that follows a scheme such as `Bearer`.
+    /// The signed token in `value`: all of it, or the text after a scheme such as `Bearer`.
     pub(super) fn find(value: &'v [u8]) -> Option<Self> {
         let read = |text| TokenFormat::of(text).map(|format| Self { format, text });
         let rest = without_scheme(value);
@@ -114,7 +114,7 @@ impl TokenFormat {
     }
 }
 
-/// `value` without a word of letters and the white space behind it.
+/// `value` without a word of letters at its start and the white space after it.
 fn without_scheme(value: &[u8]) -> &[u8] {
     match memchr::memchr2(b' ', b'\t', value) {
         Some(end) if end > 0 && value[..end].iter().all(u8::is_ascii_alphabetic) => {
@@ -129,55 +129,54 @@ fn is_paseto(text: &[u8]) -> bool {
     rest.starts_with(b"local.") || rest.starts_with(b"public.")
 }
 
-/// Whether a lenient decoder finds the version 0x80 and a time before 2106 in `text`.
+/// True if a lenient decoder finds the version 0x80 and a time before 2106 in `text`.
 fn is_fernet(text: &[u8]) -> bool {
     let digits = text.iter().copied().filter(|byte| digit(*byte).is_some());
     digits.take(6).eq(*b"gAAAAA")
 }
 
-/// Whether `segment` begins with the header of zlib data.
+/// True if `segment` begins with the header of zlib data.
 fn is_zlib(segment: &[u8]) -> bool {
     matches!(segment, [b'e', b'A' | b'F' | b'J' | b'N', ..])
 }
 
-/// Whether `signed` ends in a dot and a time of itsdangerous from 2011 to 2038.
+/// True if `signed` ends in a dot and a time of itsdangerous from 2011 to 2038.
 fn is_time(signed: &[u8]) -> bool {
     let Some(dot) = memchr::memrchr(b'.', signed) else { return false };
     let time = &signed[dot + 1..];
     time.len() == 6 && matches!(time[0], b'T'..=b'Z' | b'a'..=b'f') && is_base64url(time)
 }
 
-/// Whether a lenient decoder may find a signature in `text`.
+/// True if a lenient decoder may find a signature in `text`.
 fn has_signature(text: &[u8]) -> bool {
     text.iter().filter(|byte| digit(**byte).is_some()).count() >= MIN_SIGNATURE
 }
 
-/// Whether `segment` is the base64 of a JSON object, list or string.
+/// True if `segment` is the base64 of a JSON object, list or string.
 fn is_json(segment: &[u8]) -> bool {
-    // The bytes at whose control characters are looked: random bytes pass with a chance of 2^-25.
-    const LOOKED_AT: usize = 48;
+    // Bytes searched for control characters: random bytes pass with a probability of 2^-25.
+    const SEARCHED: usize = 48;
     let end = segment.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
     let digits = &segment[..end];
-    // The decoded byte at `at`.
-    let byte = |at: usize| {
-        let (first, shift) = (at * 8 / 6, at * 8 % 6);
+    let decoded_byte = |index: usize| {
+        let (first, shift) = (index * 8 / 6, index * 8 % 6);
         let value =
-            |at: usize| u16::from(digits.get(at).and_then(|byte| digit(*byte)).unwrap_or(0));
+            |index: usize| u16::from(digits.get(index).and_then(|byte| digit(*byte)).unwrap_or(0));
         ((value(first) << 6 | value(first + 1)) >> (4 - shift)) as u8
     };
     let is_space = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
     let length = digits.len() * 6 / 8;
-    let mut bytes = (0..length).map(byte).filter(|byte| !is_space(*byte));
+    let mut bytes = (0..length).map(decoded_byte).filter(|byte| !is_space(*byte));
     let is_enclosed = matches!(
         (bytes.next(), bytes.next_back()),
         (Some(b'{'), Some(b'}')) | (Some(b'['), Some(b']')) | (Some(b'"'), Some(b'"'))
     );
     is_enclosed
-        && (0..length.min(LOOKED_AT)).map(byte).all(|byte| byte >= b' ' || is_space(byte))
+        && (0..length.min(SEARCHED)).map(decoded_byte).all(|byte| byte >= b' ' || is_space(byte))
         && digits.iter().all(|byte| digit(*byte).is_some())
 }
 
-/// Whether `segment` is the base64 of a number, `true`, `false` or `null`. It is signed as text, so it has one spelling.
+/// True if `segment` is the base64 of a number, `true`, `false` or `null`. It is signed as text, so it has one spelling.
 fn is_json_scalar(segment: &[u8]) -> bool {
     const MAX_LENGTH: usize = 32;
     if segment.is_empty() || segment.len() > MAX_LENGTH {
@@ -191,7 +190,7 @@ fn is_json_scalar(segment: &[u8]) -> bool {
     matches!(&*decoded, b"true" | b"false" | b"null") || is_number(&decoded)
 }
 
-/// The value of a character of base64 or base64url.
+/// The value of a base64 or base64url character.
 fn digit(byte: u8) -> Option<u8> {
     Some(match byte {
         b'A'..=b'Z' => byte - b'A',
@@ -203,24 +202,24 @@ fn digit(byte: u8) -> Option<u8> {
     })
 }
 
-/// `text` without its padding; `None` if it is not exactly as much as base64 has.
+/// `text` without its padding; `None` if the padding is incomplete or too long.
 fn without_padding(text: &[u8]) -> Option<&[u8]> {
     let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
     (end == text.len() || text.len() - end <= 2 && text.len().is_multiple_of(4))
         .then(|| &text[..end])
 }
 
-/// Whether `text` is base64url as encoders write it, without padding.
+/// True if `text` is base64url as encoders write it, without padding.
 fn is_base64url(text: &[u8]) -> bool {
     is_encoded(text, *b"-_")
 }
 
-/// Whether `text` is base64 or base64url as encoders write it, with padding or without.
+/// True if `text` is base64 or base64url as encoders write it, with padding or without.
 fn is_base64(text: &[u8]) -> bool {
     without_padding(text).is_some_and(|text| is_encoded(text, *b"-_") || is_encoded(text, *b"+/"))
 }
 
-/// Whether `text` has only letters, digits and the last two characters of its alphabet, and no unused bit is set.
+/// True if `text` has only letters, digits and the last two characters of its alphabet, and no unused bit is set.
 fn is_encoded(text: &[u8], last_two: [u8; 2]) -> bool {
     let unused = match text.len() % 4 {
         1 => return false,

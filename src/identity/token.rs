@@ -21,7 +21,7 @@ pub enum CredentialSource {
     Header(HeaderName),
     /// In the cookie of this name.
     Cookie(String),
-    /// This token, read from a log: requests are not searched. No configuration has it.
+    /// This token, read from a log; the request is not searched. No configuration has this source.
     Recorded(String),
 }
 

@@ -4,7 +4,7 @@
 //! (batches reserved locally). Unlike there, a batch is not all or nothing: if not all of it is left,
 //! what is left is granted.
 //!
-//! An algorithm supports batches if spending a unit later than it was charged breaks no bound:
+//! An algorithm supports batches ([`super::Algorithm::can_lease`]) if spending a unit later than it was charged breaks no bound:
 //!
 //! - [`super::sliding_window`], strict or not: a charge counts for its whole sub-window, so its units
 //!   may be spent until that sub-window ends.
@@ -17,7 +17,7 @@
 //!
 //! The Lua counterpart is `lua/acquire.lua`.
 
-use super::{Algorithm, AlgorithmState, Decision, Key, Limit, Quota};
+use super::{AlgorithmState, Decision, Key, Limit, Quota};
 use crate::clock::StoreTime;
 
 /// The most units of one record that a gateway acquires at once or holds.
@@ -72,13 +72,6 @@ pub struct Grant {
     pub decision: Decision,
 }
 
-impl Algorithm {
-    /// Whether units may be acquired in batches.
-    pub fn can_lease(self) -> bool {
-        matches!(self, Self::SlidingWindow | Self::FixedWindow)
-    }
-}
-
 impl AlgorithmState {
     /// Refunds the demand's unspent units, then charges the batch, as far as units are left.
     pub fn acquire(&mut self, quota: &Quota, now: StoreTime, demand: &UnitDemand) -> Grant {
@@ -127,7 +120,7 @@ impl AlgorithmState {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Algorithm, *};
 
     const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 

@@ -1,4 +1,4 @@
-//! [`Histogram`]: durations of requests, with an example of each bucket.
+//! [`Histogram`]: durations of requests, with an exemplar for each bucket.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,11 +19,11 @@ pub struct Histogram {
     pub buckets: [Counter; LATENCY_BOUNDS.len() + 1],
     /// The sum of all durations, in µs.
     pub micros: Counter,
-    /// By bucket. Only sampled requests take the lock.
+    /// The newest exemplar of each bucket. Only sampled requests take the lock.
     exemplars: Mutex<BTreeMap<usize, Exemplar>>,
 }
 
-/// A sampled request of a bucket, whose trace shows what such a duration is spent on.
+/// A sampled request in a bucket. Its trace shows where the time went.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exemplar {
     /// The id of its trace: 32 hexadecimal digits.
@@ -40,12 +40,12 @@ impl Histogram {
         self.buckets[bucket(duration)].add(1);
         self.micros.add(duration.as_micros() as u64);
     }
-    /// Keeps a request as the example of its bucket.
+    /// Keeps a request as the exemplar of its bucket.
     pub fn keep_exemplar(&self, exemplar: Exemplar) {
         self.exemplars.lock().insert(bucket(exemplar.duration), exemplar);
     }
 
-    /// The examples, with their buckets.
+    /// The exemplars, with their buckets.
     pub(super) fn exemplars(&self) -> Vec<(usize, Exemplar)> {
         self.exemplars.lock().iter().map(|(bucket, exemplar)| (*bucket, *exemplar)).collect()
     }

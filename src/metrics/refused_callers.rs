@@ -1,5 +1,5 @@
 //! The callers that limits refuse most, counted in bounded space: the space-saving algorithm (Metwally et al.,
-//! 2005), over two windows, so that callers who have stopped are forgotten.
+//! 2005), over two windows, so that a caller that has stopped is forgotten.
 
 /// The most callers that a worker counts in one window.
 const MAX_CALLERS: usize = 64;
@@ -12,11 +12,11 @@ pub const WINDOW: u64 = 5 * 60_000;
 pub struct RefusedCaller {
     /// The limit's name.
     pub limit: String,
-    /// The keyed hash that the limit counts the caller by.
+    /// The keyed hash by which the limit counts the caller.
     pub key: u128,
     /// The number of refusals: too large by at most `error`.
     pub refusals: u64,
-    /// The refusals that may have been another caller's, whose place this one took.
+    /// The most refusals that may belong to the caller whose place this one took.
     pub error: u64,
 }
 
@@ -40,7 +40,7 @@ impl RefusedCallers {
         } else if callers.len() < MAX_CALLERS {
             callers.push(RefusedCaller { limit: limit.to_owned(), key, refusals: 1, error: 0 });
         } else if let Some(caller) = callers.iter_mut().min_by_key(|own| own.refusals) {
-            // Reuses its text.
+            // Reuses the allocation.
             limit.clone_into(&mut caller.limit);
             caller.key = key;
             caller.error = caller.refusals;
@@ -48,7 +48,7 @@ impl RefusedCallers {
         }
     }
 
-    /// The callers of both windows at `now`; one that is in both occurs twice.
+    /// The callers of both windows at `now`; a caller in both windows occurs twice.
     pub(super) fn callers(&mut self, now: u64) -> impl Iterator<Item = &RefusedCaller> {
         self.rotate(now);
         self.current.iter().chain(&self.previous)
@@ -70,7 +70,7 @@ impl RefusedCallers {
     }
 }
 
-/// The `count` callers with the most refusals of `callers`, in which one may occur several times.
+/// The `count` callers with the most refusals. A caller may occur several times in `callers`.
 pub(super) fn most_refused(callers: Vec<RefusedCaller>, count: usize) -> Vec<RefusedCaller> {
     let mut callers = callers;
     callers.sort_by(|a, b| (a.key, &a.limit).cmp(&(b.key, &b.limit)));

@@ -125,11 +125,17 @@ impl RequestRefusal {
 
     /// How the access log calls it.
     pub fn admission(&self) -> Admission {
-        match self.error {
-            GatewayError::NoRoute | GatewayError::MethodNotAllowed(_) => Admission::Unlimited,
-            GatewayError::AccessDenied => Admission::Denied,
-            _ => Admission::NotChecked,
-        }
+        refused_admission(&self.error)
+    }
+}
+
+/// How the access log calls a refusal for `error`, made before a limit was charged.
+pub fn refused_admission(error: &GatewayError) -> Admission {
+    match error {
+        GatewayError::NoRoute | GatewayError::MethodNotAllowed(_) => Admission::Unlimited,
+        GatewayError::AccessDenied => Admission::Denied,
+        GatewayError::Throttled(_) => Admission::Throttled,
+        _ => Admission::NotChecked,
     }
 }
 

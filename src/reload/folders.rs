@@ -1,4 +1,4 @@
-//! The folders whose changes may change what is read at a path.
+//! The folders in which a change may affect the file at a path.
 
 use std::{
     collections::HashSet,
@@ -6,11 +6,11 @@ use std::{
     path::{Path, PathBuf, absolute},
 };
 
-/// Number of symbolic links on one path after which Linux gives up (ELOOP).
+/// The maximum number of symbolic links on a path in Linux (ELOOP).
 const MAX_LINKS: usize = 40;
 
-/// Adds the folder of the file at `path` and the folder of each symbolic link on the way to it, without links in
-/// their names. If a part of the path is missing, the last folder that exists is the one where it may appear.
+/// Adds the folder of the file at `path` and the folder of each symbolic link on the way to it. Their names have no
+/// links. If a part of the path is missing, adds the last existing folder, in which it may appear.
 pub(super) fn add_folders(path: &Path, folders: &mut HashSet<PathBuf>) {
     let Ok(path) = absolute(path) else { return };
     let (mut folder, mut ahead) = (PathBuf::new(), parts(&path));
@@ -20,7 +20,7 @@ pub(super) fn add_folders(path: &Path, folders: &mut HashSet<PathBuf>) {
             folder.pop();
             continue;
         }
-        // The part `/` replaces the folder.
+        // `join` with the part `/` replaces the folder.
         let next = folder.join(part);
         match next.symlink_metadata() {
             Ok(found) if found.is_symlink() && links < MAX_LINKS => {

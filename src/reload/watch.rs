@@ -1,4 +1,4 @@
-//! Reloads when the configuration, or a file of a certificate, changes.
+//! Reloads when the configuration file or a certificate's file changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -17,21 +17,21 @@ use tokio_util::sync::CancellationToken;
 use super::{Reloader, folders::add_folders, on_own_thread};
 use crate::{file::FileError, tls::TlsFile};
 
-/// Delay before a changed file is read: an editor writes a file in several steps, and a certificate and its
-/// key are two files.
+/// Delay before a changed file is read: editors write a file in several steps, and a certificate and its key may be in
+/// two files.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Time between two checks without a notification: network file systems send none.
 const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Times that the folders are read again because a link changed while they were being watched.
+/// Maximum number of passes over the folders, if a link changes while they are being watched.
 const MAX_PASSES: usize = 8;
 
-/// The folders whose changes are reported. Folders and not files, because editors, tools that renew
-/// certificates and mounted volumes replace the files.
+/// The watched folders. Files are not watched themselves, because editors, tools that renew certificates and mounted
+/// volumes replace them.
 struct WatchedFolders {
     watcher: RecommendedWatcher,
-    /// Their devices and inodes: a folder that was replaced is another one.
+    /// The folders with their device and inode, by which a replaced folder is recognised.
     folders: BTreeMap<PathBuf, Option<(u64, u64)>>,
     /// Folders that cannot be watched, each of which was logged.
     unwatched: BTreeSet<PathBuf>,
@@ -58,10 +58,10 @@ impl Reloader {
             }
         };
         loop {
-            // The first check finds changes from before the watcher existed.
+            // The first check finds changes that preceded the watcher.
             let (reloader, watched) = (Arc::clone(&self), Arc::clone(&watched));
             let checked = on_own_thread(move || {
-                // Before the check: a change after it is then reported.
+                // Before the check, so that a change after it is reported.
                 watched.lock().update(|| reloader.folders());
                 reloader.reload_if_changed();
             });
@@ -71,7 +71,7 @@ impl Reloader {
             let event = async {
                 tokio::select! {
                     event = pending.recv() => event.is_some(),
-                    // Another reload may have brought other certificates.
+                    // Another reload may have added certificates.
                     () = self.replaced.notified() => true,
                     () = tokio::time::sleep(CHECK_INTERVAL) => true,
                 }
@@ -89,8 +89,8 @@ impl Reloader {
         }
     }
 
-    /// Reloads if the content of a file is not that of the last reload. A file that is missing, as while
-    /// it is replaced, is no change.
+    /// Reloads if the content of a file has changed since the last reload. A missing file is not a change: it may
+    /// be missing for a moment while it is replaced.
     fn reload_if_changed(&self) {
         let Ok(mut last_read) = self.lock() else { return };
         let read = self.read_files(&last_read.tls_files);
@@ -104,7 +104,7 @@ impl Reloader {
             }
         };
         if !is_unchanged {
-            // It logs its result.
+            // `replace` logs its result.
             let _ = self.replace(&mut last_read, read);
         }
     }
@@ -119,7 +119,7 @@ impl Reloader {
             if event.is_ok_and(|event| event.kind.is_access()) {
                 return;
             }
-            // If the channel is full, the pending notification covers this change too.
+            // If the channel is full, the pending notification also covers this change.
             let _ = changed.try_send(());
         })?;
         let mut watched =
@@ -129,8 +129,8 @@ impl Reloader {
         Ok(watched)
     }
 
-    /// The folders of the configuration file and of the certificates' files, and those of the symbolic links
-    /// on the way to them.
+    /// The folders of the configuration file, of the certificates' files, and of the symbolic links on the way to
+    /// them.
     fn folders(&self) -> HashSet<PathBuf> {
         let tls_files = self.shared.live.snapshot().tls_files();
         let mut folders = HashSet::new();
@@ -158,7 +158,7 @@ impl WatchedFolders {
         Ok(())
     }
 
-    /// Watches what `folders` returns. A link that changes before its folder is watched makes another pass.
+    /// Watches the folders that `folders` returns, and calls it again if a link changed before its folder was watched.
     fn update(&mut self, folders: impl Fn() -> HashSet<PathBuf>) {
         let mut current = folders();
         for _ in 0..MAX_PASSES {
@@ -171,7 +171,7 @@ impl WatchedFolders {
         }
     }
 
-    /// Watches `folders` and no others. One that cannot be watched is logged once.
+    /// Watches exactly `folders`. A folder that cannot be watched is logged once.
     fn set(&mut self, folders: &HashSet<PathBuf>) {
         self.unwatched.retain(|folder| folders.contains(folder));
         for folder in folders {

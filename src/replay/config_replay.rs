@@ -14,7 +14,7 @@ use crate::{
     error::GatewayError,
     http1::{BodyLength, Fields, RequestHead, is_origin_form},
     identity::{CredentialSource, KeySecret},
-    limit::{Adjustment, Admission, Algorithm, Change, Charge},
+    limit::{Adjustment, Admission, Change, Charge},
     plan::{
         self, DecisionInput, Evidence, LimitRequests, LocalAnswer, NextStep, RefusedRoute,
         RequestView,
@@ -368,6 +368,6 @@ impl ConfigReplay {
 /// True if a response with this status refunds the charge to this limit.
 fn is_refunded(policy: &LimitPolicy, status: u16) -> bool {
     // A log does not show which requests were in flight at once: each counts as ended before the next.
-    let is_released = policy.limit.algorithm == Algorithm::Concurrency;
+    let is_released = policy.limit.algorithm.holds_permit();
     is_released || policy.refund.contains(&status)
 }

@@ -1,6 +1,6 @@
 //! One limit of a request and its outcome, and whether a response shows them.
 
-use crate::limit::{Algorithm, Limit, Outcome, StoreDecision};
+use crate::limit::{Limit, Outcome, StoreDecision};
 
 /// One limit of a request and its outcome.
 #[derive(Clone, Copy, Debug)]
@@ -18,9 +18,8 @@ impl<'a> LimitReport<'a> {
     /// concurrency limit that admits, because free permits do not say how many requests may follow.
     pub(super) fn advertised(self) -> Option<AdvertisedLimit<'a>> {
         let decided = self.outcome.decided()?;
-        let is_concurrency_admission =
-            self.limit.algorithm == Algorithm::Concurrency && decided.decision.admitted;
-        (self.limit.enforce && !is_concurrency_admission).then_some(AdvertisedLimit {
+        let is_shown = self.limit.algorithm.is_predictable() || !decided.decision.admitted;
+        (self.limit.enforce && is_shown).then_some(AdvertisedLimit {
             limit: self.limit,
             cost: self.cost,
             decided,

@@ -49,14 +49,14 @@ pub enum ValueTest {
     Absent,
 }
 
-/// Whether a request meets the conditions of a route.
+/// The result of testing a route's conditions on a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConditionResult {
-    /// It does.
+    /// The request meets them.
     Met,
-    /// It does not.
+    /// The request does not meet them.
     Unmet,
-    /// It cannot be decided. The lookup ends with this route.
+    /// They cannot be decided. The lookup ends with this route.
     Unknown,
 }
 
@@ -75,7 +75,7 @@ pub struct ConditionalRoute {
 pub enum ConflictKind {
     /// They match the same requests.
     SameRequests,
-    /// The weights of the second and of those before it add up to more than 100.
+    /// The weights of the second route and of the routes before it add up to more than 100.
     Weights,
 }
 
@@ -96,7 +96,7 @@ impl Conditions {
         self.weight
     }
 
-    /// Whether there is no condition.
+    /// True without conditions.
     pub fn is_empty(&self) -> bool {
         self.tests.is_empty() && self.weight.is_none()
     }
@@ -160,7 +160,7 @@ struct Shares {
 }
 
 /// Orders the routes of one pattern, the most specific first, and gives each weight its range of callers.
-/// Calls `conflict` with the indices of each two routes that exclude each other.
+/// Calls `conflict` with the indices of each pair of routes that exclude each other.
 pub(super) fn arrange(
     routes: &mut [ConditionalRoute],
     mut conflict: impl FnMut(usize, usize, ConflictKind),

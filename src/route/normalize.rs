@@ -47,8 +47,8 @@ pub fn normalize(path: &str, merge_slashes: bool) -> Result<Cow<'_, str>, PathEr
     remove_dot_segments(&decoded, merge_slashes).map(Cow::Owned)
 }
 
-/// The form of a normal path that routes and keys use: [`without_parameters`], and every character decoded that
-/// a request could also send as it is, because upstreams read `%40` as `@`. The path is forwarded as it is.
+/// The form of a normal path that routes and keys use: [`without_parameters`], with the escapes decoded that a
+/// request need not send, because upstreams read `%40` as `@`. The forwarded path keeps its escapes.
 ///
 /// ```
 /// use tidegate::route::normalize::routed_form;
@@ -96,8 +96,7 @@ impl Unit {
     }
 }
 
-/// The rest of a part of a path behind `prefix`, which is in the [`routed_form`]; `None` if it does not begin
-/// with it.
+/// The text of `path` after `prefix`, which is in the [`routed_form`]; `None` if `path` does not begin with it.
 pub(super) fn strip_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
     let (mut rest, mut prefix) = (path, prefix.as_bytes());
     while let Some((&wanted, others)) = prefix.split_first() {
@@ -113,8 +112,7 @@ pub(super) fn strip_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
     Some(rest)
 }
 
-/// The beginning of a part of a path before `suffix`, which is in the [`routed_form`]; `None` if it does not
-/// end with it.
+/// The text of `path` before `suffix`, which is in the [`routed_form`]; `None` if `path` does not end with it.
 pub(super) fn strip_suffix<'p>(path: &'p str, suffix: &str) -> Option<&'p str> {
     let starts = std::iter::successors(Some(path), |rest| {
         Unit::first(rest).map(|unit| &rest[unit.length..])
@@ -124,7 +122,7 @@ pub(super) fn strip_suffix<'p>(path: &'p str, suffix: &str) -> Option<&'p str> {
     Some(&path[..path.len() - end.len()])
 }
 
-/// Whether a part of a path is `text`, which is in the [`routed_form`].
+/// True if the [`routed_form`] of `path` is `text`.
 pub fn is_routed_as(path: &str, text: &str) -> bool {
     path == text || strip_prefix(path, text).is_some_and(str::is_empty)
 }

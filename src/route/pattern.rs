@@ -30,7 +30,7 @@ pub enum PatternError {
         /// What is wrong with it.
         why: String,
     },
-    /// A path that no request can have, that has invalid braces or that exceeds a bound.
+    /// A path that no request can have, with invalid braces, or beyond a bound.
     #[error(
         "`{path}` is not a path pattern ({why}); expected one such as /items/{{id}} or /files/{{*rest}}"
     )]
@@ -118,7 +118,7 @@ pub(super) enum Segment {
     Param { prefix: Box<str>, suffix: Box<str> },
     /// `prefix{*name}`, only in the last segment: the value is the rest of the path and may be empty.
     Rest { prefix: Box<str> },
-    /// Behind the last segment of a prefix: the value is the rest of the path with the slash before it, or empty.
+    /// After the last segment of a prefix: the value is the rest of the path with the slash before it, or empty.
     Below,
 }
 
@@ -135,9 +135,9 @@ impl PathPattern {
         parse_path(text).map_err(|why| PatternError::Path { path: truncate(text), why })
     }
 
-    /// Parses a prefix in whole segments: `/login` matches `/login`, `/login/` and all below. Its segments are
-    /// those of a pattern without `{*name}`. The parameter `rest` is what follows it, with the slash; it may be
-    /// empty.
+    /// Parses a prefix in whole segments: `/login` matches `/login`, `/login/` and all paths below. Its segments
+    /// have the syntax of [`Self::parse`], without `{*name}`. The parameter `rest` is the path after the prefix,
+    /// with its slash; it may be empty.
     ///
     /// # Errors
     /// As [`Self::parse`], or the prefix ends in a slash or has `{*name}`.
@@ -145,22 +145,22 @@ impl PathPattern {
         parse_prefix(text).map_err(|why| PatternError::Path { path: truncate(text), why })
     }
 
-    /// True if it was parsed by [`Self::prefix`].
+    /// True for a pattern from [`Self::prefix`].
     pub fn is_prefix(&self) -> bool {
         self.segments.last() == Some(&Segment::Below)
     }
 
-    /// The pattern as written; of a prefix with `/...` behind it.
+    /// The pattern as written, with `/...` appended to a prefix.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The names of its parameters, in order.
+    /// The parameters' names, in order.
     pub fn params(&self) -> &[String] {
         &self.params
     }
 
-    /// Whether a path that matches can begin with the segments of `prefix`, such as `/v1`.
+    /// True if a matching path can begin with the segments of `prefix`, such as `/v1`.
     pub fn can_start_with(&self, prefix: &str) -> bool {
         let mut rest = prefix.trim_matches('/');
         let mut segments = self.segments.iter();
@@ -185,8 +185,8 @@ impl PathPattern {
         true
     }
 
-    /// The names and values of the parameters in `path`, whose [`routed_form`] the pattern matches. They are as
-    /// in `path`, with its escapes. An empty `{*name}` is left out.
+    /// The parameters' names, and their values in `path` with its escapes. The pattern matches the
+    /// [`routed_form`] of `path`. An empty `{*name}` is left out.
     pub fn captures<'p>(&'p self, path: &'p str) -> SmallVec<[(&'p str, &'p str); 4]> {
         let mut captures = SmallVec::new();
         let (mut names, mut rest) = (self.params.iter(), path.strip_prefix('/'));
@@ -217,12 +217,12 @@ impl PathPattern {
         captures
     }
 
-    /// Whether it differs from `other` by the names of parameters only.
+    /// True if the patterns differ at most by the names of parameters.
     pub fn has_shape_of(&self, other: &Self) -> bool {
         self.segments == other.segments
     }
 
-    /// A path that matches. The value of each parameter is `x`.
+    /// A matching path, with `x` for each parameter.
     pub fn example(&self) -> String {
         example_path(&self.segments)
     }
@@ -341,8 +341,7 @@ fn parse_segment(text: &str, params: &mut Vec<String>) -> Result<Segment, String
     Ok(if is_rest { Segment::Rest { prefix } } else { Segment::Param { prefix, suffix } })
 }
 
-/// Parses the fixed text at the start of `text`. Returns it, and the text after the opening brace that ends
-/// it.
+/// Parses the fixed text at the start of `text`. Returns it, and what follows the opening brace after it.
 fn parse_literal(text: &str) -> Result<(Box<str>, Option<&str>), String> {
     let mut fixed = String::new();
     let mut rest = text;
@@ -363,8 +362,7 @@ fn parse_literal(text: &str) -> Result<(Box<str>, Option<&str>), String> {
     Ok((fixed.into(), None))
 }
 
-/// A path that matches the pattern. The value of each parameter is `x`, which cannot complete an
-/// escape or a dot segment.
+/// A matching path, with `x` for each parameter: it cannot complete an escape or a dot segment.
 fn example_path(segments: &[Segment]) -> String {
     let mut path = String::new();
     for segment in segments {
@@ -379,7 +377,7 @@ fn example_path(segments: &[Segment]) -> String {
     path
 }
 
-/// Whether a request's path can contain `c` unescaped: RFC 3986, and characters that browsers send.
+/// True if a request's path can contain `c` unescaped: RFC 3986, and characters that browsers send.
 fn is_request_path_char(c: char) -> bool {
     c.is_ascii_graphic() && !matches!(c, '?' | '#' | '<' | '>' | '\\')
 }

@@ -11,8 +11,7 @@ use super::tree::{Leaf, NextNode, Tree};
 /// The number of bytes of a segment that are scanned without `memchr`. Most segments are shorter.
 const LINEAR_SCAN: usize = 16;
 
-/// The values of a path's parameters, in the pattern's order. An empty `{*rest}`, or an empty rest below a prefix,
-/// is left out.
+/// The values of a path's parameters, in the pattern's order. An empty rest of the path is left out.
 pub(super) type PathValues<'p> = SmallVec<[&'p str; 4]>;
 
 /// A search for one path.
@@ -56,7 +55,7 @@ impl<'t, 'p> Search<'t, 'p> {
     }
 
     /// Matches the segments from index `depth` on below `node`. The last branch is a step of the loop
-    /// instead of a recursive call. Without a match `values` is left in an arbitrary state.
+    /// instead of a recursive call. Without a match, the content of `values` has no meaning.
     fn visit<T>(
         &mut self,
         mut node: usize,
@@ -131,8 +130,8 @@ impl<'t, 'p> Search<'t, 'p> {
         }
     }
 
-    /// The segment with index `depth`, and the path from there on; `None` after the last one. The ends of
-    /// the segments before it must be known.
+    /// The segment with index `depth`, and the path from its start; `None` after the last segment. The ends of
+    /// the earlier segments must be known.
     #[inline]
     fn segment(&mut self, depth: usize) -> Option<(&'p str, &'p str)> {
         let start = if depth == 0 { 1 } else { self.ends[depth - 1] + 1 };

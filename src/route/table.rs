@@ -3,14 +3,14 @@
 //! A route matches if its host, path and methods match. The most specific match wins: first by host (exact,
 //! then the longest wildcard, then any), then by path, then by method (listed before any). Paths are
 //! compared segment by segment from the left. The most specific segment is fixed text, then a parameter with
-//! fixed text around it (the longer text first), then `{param}`, then `{*rest}`, then what is below a prefix. Of a
-//! pattern and a prefix that both end with the path, the pattern is more specific.
+//! fixed text around it (the longer text first), then `{param}`, then `{*rest}`, then the path below a prefix. If a
+//! pattern and a prefix both end where the path ends, the pattern is more specific.
 //!
 //! A route that does not allow the request's method does not match, however specific it is. If no matching
-//! route allows it, the lookup returns the methods that they allow.
+//! route allows the method, the lookup returns the methods that these routes allow.
 //!
-//! Routes of one pattern and method may differ by their [`Conditions`]: those with more tests come first, then
-//! those with a weight, then those in the order of the configuration, and last the one without conditions. A
+//! Routes of one pattern and method may differ by their [`Conditions`]: routes with more tests come first, then
+//! routes with a weight, otherwise the order of the configuration counts; the one without conditions is last. A
 //! route whose conditions are not met does not match.
 
 use ahash::RandomState;
@@ -43,7 +43,7 @@ pub struct RouteConflict {
     pub first: usize,
     /// The index of the second route.
     pub second: usize,
-    /// Why they do.
+    /// The reason.
     pub kind: ConflictKind,
 }
 
@@ -64,8 +64,8 @@ pub struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// The value of `{name}`, borrowed from the path. `None` if the pattern has no such parameter, or for an
-    /// empty `{*name}`.
+    /// The value of `{name}`, borrowed from the path; `None` if the pattern has no such parameter, or if
+    /// `{*name}` is empty.
     #[inline]
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.iter().find_map(|(param, value)| (param == name).then_some(value))
@@ -82,7 +82,7 @@ impl<'a> Params<'a> {
 pub enum Lookup<'a> {
     /// The most specific route.
     Found(TableMatch<'a>),
-    /// The most specific route is this one or another: its conditions could not be decided.
+    /// The conditions of this route, the most specific one, could not be decided; another may apply.
     Undecided(usize),
     /// The path exists, but only for these methods.
     MethodNotAllowed(Vec<Method>),
@@ -98,7 +98,6 @@ pub struct RouteTable {
     /// The largest number of labels of a name in `wildcards`.
     max_labels: usize,
     any: Tree,
-    /// Whether a route has conditions.
     has_conditions: bool,
     /// The parameter names of each route.
     params: Vec<Box<[String]>>,
@@ -116,7 +115,7 @@ impl RouteTable {
     /// Builds the table.
     ///
     /// # Errors
-    /// All pairs of routes that match the same requests, or whose weights exceed 100 together.
+    /// Every pair of routes that match the same requests, or whose weights together exceed 100.
     pub fn build(rules: &[Rule]) -> Result<Self, Vec<RouteConflict>> {
         let mut table = Self::default();
         let mut errors = Vec::new();
@@ -153,14 +152,14 @@ impl RouteTable {
         }
     }
 
-    /// Finds the route of a request that meets no conditions. `host` must be in lower case without port,
-    /// `path` in normal form.
+    /// Finds the route of a request among the routes without conditions. `host` must be in lower case and
+    /// without port, `path` in normal form.
     pub fn find<'a>(&'a self, host: &str, path: &'a str, method: &Method) -> Lookup<'a> {
         self.find_where(host, path, method, |_| ConditionResult::Unmet)
     }
 
-    /// Finds the route of a request, as [`Self::find`]. `decide` says whether the request meets a route's
-    /// conditions; it is called for the routes of matching patterns only.
+    /// Like [`Self::find`], among all routes. `decide` tests a route's conditions on the request; it is called
+    /// only for routes whose pattern matches.
     #[inline]
     pub fn find_where<'a>(
         &'a self,
@@ -178,7 +177,7 @@ impl RouteTable {
         }
     }
 
-    /// As [`Self::find_where`], apart from it, so that a lookup in a table without conditions stays small.
+    /// The slow path of [`Self::find_where`], not inlined: a lookup in a table without conditions stays small.
     #[inline(never)]
     fn find_conditional<'a>(
         &'a self,
@@ -280,8 +279,8 @@ impl HostTrees {
     }
 }
 
-/// The suffixes of `host` after each of its last `labels` dots, at most `longest` bytes long, the shortest
-/// first. Bounds the lookups for a host with many labels.
+/// The suffixes of `host` after its last `labels` dots, of at most `longest` bytes, the shortest first. The
+/// bounds limit the lookups for a host with many labels.
 fn suffixes(host: &str, labels: usize, longest: usize) -> impl Iterator<Item = &str> {
     let dots = memchr::memrchr_iter(b'.', host.as_bytes()).take(labels);
     dots.map(|dot| &host[dot + 1..]).take_while(move |suffix| suffix.len() <= longest)

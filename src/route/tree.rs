@@ -58,7 +58,7 @@ pub(super) struct PartialSegments {
 struct Shape {
     /// The number of bytes of fixed text.
     fixed: usize,
-    /// Whether the segment is `prefix{name}suffix`, and not `prefix{*name}`.
+    /// True for `prefix{name}suffix`, false for `prefix{*name}`.
     is_param: bool,
     /// The number of bytes of fixed text before the parameter.
     prefix: usize,
@@ -177,7 +177,7 @@ impl Tree {
         node
     }
 
-    /// The leaf with this index, created if it is the next free index.
+    /// The leaf with this index, created if the index is the next free one.
     fn leaf_or_new(&mut self, leaf: usize) -> &mut Leaf {
         if leaf == self.leaves.len() {
             self.leaves.push(Leaf::default());
@@ -193,7 +193,7 @@ impl Node {
         if text.len() > self.longest_fixed { None } else { self.fixed.get(text).copied() }
     }
 
-    /// The successor of a partly fixed segment; inserts `new` if there is none.
+    /// The next node of a partly fixed segment; inserts `new` if there is none.
     fn partial_or_insert(
         &mut self,
         is_param: bool,
@@ -247,7 +247,7 @@ impl<K: Eq + Hash, V> SmallMap<K, V> {
 }
 
 impl PartialSegments {
-    /// The successor and the parameter's value, if `segment` has the fixed texts of a pattern.
+    /// The next node and the parameter's value, if `segment` has the fixed texts of a pattern.
     /// `remaining_path` is the path from this segment on.
     pub(super) fn match_segment<'p>(
         &self,
@@ -294,7 +294,7 @@ impl Leaf {
         }
     }
 
-    /// Adds `route`, which has conditions. [`Self::arrange`] finds its conflicts.
+    /// Adds a route with conditions. [`Self::arrange`] finds its conflicts.
     pub(super) fn add_conditional(
         &mut self,
         route: usize,
@@ -305,19 +305,19 @@ impl Leaf {
     }
 
     /// Orders the routes with conditions, after all have been added. Calls `conflict` with the indices of
-    /// each two that exclude each other.
+    /// each pair of routes that exclude each other.
     pub(super) fn arrange(&mut self, conflict: impl FnMut(usize, usize, ConflictKind)) {
         arrange(&mut self.conditional, conflict);
     }
 
-    /// The route for `method`: one that lists it, otherwise one for all methods. Of those without conditions.
+    /// The route without conditions for `method`: the one that lists it, otherwise the one for all methods.
     #[inline]
     pub(super) fn route(&self, method: &Method) -> Option<usize> {
         self.listed(method).or(self.any)
     }
 
-    /// The route for `method`: one that lists it, otherwise one for all methods; of these, those whose
-    /// conditions are met come first.
+    /// The route for `method`: one that lists it, otherwise one for all methods. In each group, a route whose
+    /// conditions are met precedes the one without conditions.
     pub(super) fn route_where(
         &self,
         method: &Method,
@@ -337,7 +337,7 @@ impl Leaf {
         self.by_method.get(method).map(|entry| entry.route)
     }
 
-    /// The first of the routes with conditions that is a candidate and is not excluded by its conditions.
+    /// The first candidate with conditions that does not fail them.
     fn choose(
         &self,
         is_candidate: impl Fn(&ConditionalRoute) -> bool,
@@ -352,7 +352,7 @@ impl Leaf {
         })
     }
 
-    /// The listed methods and their routes, of those whose conditions are met.
+    /// The listed methods and their routes, without the routes whose conditions are not met.
     pub(super) fn methods<'l>(
         &'l self,
         decide: &mut impl FnMut(&ConditionalRoute) -> ConditionResult,

@@ -1,4 +1,4 @@
-//! [`ServerBuilder`]: what a gateway is started with, and the start.
+//! [`ServerBuilder`]: starts a gateway.
 
 use std::{
     path::Path,
@@ -30,7 +30,7 @@ use crate::{
     upstream::{ConnectionBudget, UpstreamRegistry},
 };
 
-/// What a gateway is started with: by default without environment variables and passed sockets.
+/// Starts a gateway, by default without environment variables and passed sockets.
 pub struct ServerBuilder {
     clock: Clock,
     env: Environment,
@@ -48,14 +48,14 @@ impl ServerBuilder {
         Self { env, ..self }
     }
 
-    /// Uses the sockets that were passed to the process, for their addresses.
+    /// Uses passed sockets instead of new ones, for their addresses.
     #[must_use]
     pub fn sockets(self, sockets: PassedSockets) -> Self {
         Self { sockets, ..self }
     }
 
     /// Starts a gateway with the configuration file at `path`, which a reload reads again. Returns when every
-    /// worker accepts connections. If a part cannot start, the parts that run are stopped.
+    /// worker accepts connections. If a part cannot start, the running parts are stopped.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl ServerBuilder {
             control: Mutex::default(),
             _access_log: access_log_guard,
         };
-        // A failure drops the server, which ends the threads that run by then.
+        // A failure drops the server, which ends its threads.
         server.start_control(admin_api).map_err(StartError::Thread)?;
         let drain_timeout = config.drain_timeout.0;
         server.start_workers(listeners.workers, drain_timeout).map_err(StartError::Thread)?;
@@ -153,7 +153,7 @@ fn read_configuration(path: &Path) -> Result<Vec<u8>, Faults> {
     file::read_within(file::READ_TIMEOUT, read).map_err(|error| config::unreadable(path, &error))
 }
 
-/// Which requests the admin API answers: with which `Host`, and with the token that is read here.
+/// The hosts and the token that requests to the admin API need. Reads the token.
 fn admin_access(
     admin: &config::Admin,
     loaded: &LoadedConfig,

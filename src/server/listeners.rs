@@ -1,4 +1,4 @@
-//! Opens the listeners of a configuration, or takes the listeners that were passed to the process.
+//! Opens the listeners of a configuration, or takes passed ones.
 
 use std::{
     io,
@@ -27,9 +27,9 @@ pub(super) struct Listeners {
     pub(super) sockets: Vec<OwnedFd>,
 }
 
-/// Opens a listener on every address for every worker, unless `passed` has sockets for it. For port 0 all workers
-/// share the port that the system chose for the first. `is_handed_over` is set when the sockets belong to a
-/// successor.
+/// Opens a listener on every address for every worker, unless `passed` has sockets for the address. With port 0, all
+/// workers share the port that the system chose for the first. `is_handed_over` becomes true when a successor has the
+/// sockets.
 pub(super) fn open(
     config: &Config,
     mut passed: PassedSockets,
@@ -81,11 +81,11 @@ fn open_for(mut address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListen
     Ok(opened)
 }
 
-/// At least one socket a worker. All that were passed are served: each has connections of its own waiting.
+/// Adds copies until each worker has a socket. All passed sockets stay, because connections may wait in each.
 fn share(mut taken: Vec<TcpListener>, workers: usize) -> io::Result<Vec<TcpListener>> {
     let count = taken.len();
-    for at in count..workers {
-        taken.push(taken[at % count].try_clone()?);
+    for index in count..workers {
+        taken.push(taken[index % count].try_clone()?);
     }
     Ok(taken)
 }
@@ -116,8 +116,8 @@ fn open_admin(
     opened.map(Some).map_err(|error| cannot_listen(&admin.address, error))
 }
 
-/// A service manager that passes a socket without a listener has another configuration in mind. A predecessor may
-/// have listened where this configuration does not.
+/// Fails if no listener takes a service manager's socket: the two configurations do not match. A predecessor may have
+/// had listeners that this configuration lacks.
 fn ensure_all_taken(passed: &PassedSockets) -> Result<(), StartError> {
     let left = passed.addresses();
     match (left.first(), passed.passer()) {

@@ -8,7 +8,7 @@ use crate::{
     telemetry::{AccessFormat, AccessLayout, AccessLog, AccessLogGuard, Destination, LogStyle},
 };
 
-/// The access log and its thread; `None` if it is off. `env` looks up variables that terminals are described by.
+/// The access log and its thread; `None` if it is off. `env` returns the variables that describe a terminal.
 pub(super) fn open_access_log(
     configured: &config::AccessLogConfig,
     env: &dyn Fn(&str) -> Option<OsString>,

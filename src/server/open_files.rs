@@ -1,32 +1,32 @@
-//! [`FileBudget`]: how the process's limit of open files is divided.
+//! [`FileBudget`]: the division of the process's limit of open files.
 //!
-//! First comes what the process needs besides requests, with the connections to Redis and of the admin port. The
-//! rest is split in halves: a proxied request takes two descriptors, its client's and its upstream's connection.
+//! A part is reserved for the process itself, with the connections to Redis and of the admin port. The rest is split in
+//! halves: a proxied request takes two descriptors, its client's and its upstream's connection.
 
 use super::listeners::worker_count;
 use crate::config::{Config, RedisUrl};
 
-/// Descriptors of the process as a whole: standard streams, logs, runtimes of the other threads, the watch of the
-/// configuration, and what a reload, name servers, the collector of traces and a successor open for a while.
+/// Descriptors of the process as a whole: standard streams, logs, runtimes of the other threads, the configuration
+/// watch, and short-lived ones of reloads, DNS, the trace collector and a successor.
 const PROCESS_FILES: u64 = 64;
 /// Connections of the admin port.
 const ADMIN_FILES: u64 = crate::admin::MAX_CONNECTIONS as u64 + 1;
 /// Descriptors of a worker's runtime.
 const RUNTIME_FILES: u64 = 4;
-/// Descriptors of each of a worker's listeners: the socket, its copy for a successor, and one connection that waits
-/// for a place.
+/// Descriptors of one listener in one worker: the socket, its copy for a successor, and a connection that waits for a
+/// permit.
 const LISTENER_FILES: u64 = 3;
-/// Connections to each server of Redis besides those of workers: reports, probes, the throttle, the admin API.
+/// Connections to each Redis server apart from the workers': reports, probes, the throttle, the admin API.
 const SERVER_FILES: u64 = 6;
-/// The servers of a Cluster of which the configuration names fewer.
+/// The assumed number of servers of a Cluster, unless the configuration names more.
 const CLUSTER_SERVERS: usize = 6;
-/// Most health checks that are counted; one takes a descriptor for a moment.
+/// Most health checks to count. Each takes a descriptor for a moment.
 const MAX_CHECKS: usize = 256;
 
 /// The division of the limit of open files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct FileBudget {
-    /// Descriptors that neither clients' nor upstreams' connections take.
+    /// Descriptors that client and upstream connections must not take.
     pub(super) reserved: u64,
     /// Maximum number of client connections.
     pub(super) clients: u64,
@@ -58,7 +58,7 @@ impl FileBudget {
             tracing::warn!(
                 open_files,
                 needed,
-                "the limit of open files is less than twice what the process needs without requests"
+                "the limit of open files is less than twice the number that the process needs without requests"
             );
         } else if allowed < configured {
             tracing::warn!(
@@ -82,7 +82,7 @@ fn needed_files(config: &Config) -> u64 {
     PROCESS_FILES + ADMIN_FILES + workers * worker + SERVER_FILES * redis + checks as u64
 }
 
-/// The servers of Redis that the process connects to, as far as the configuration shows.
+/// The number of Redis servers that the process connects to, as far as the configuration shows.
 fn redis_servers(config: &Config) -> usize {
     let Some(redis) = &config.store.redis else { return 0 };
     let named = |urls: &[RedisUrl]| urls.len();

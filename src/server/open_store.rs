@@ -1,5 +1,4 @@
-//! Opens the counter store that the configuration names, and reads the secrets and certificates that
-//! it needs.
+//! Opens the counter store of a configuration, and reads the secrets and certificates for it.
 
 use std::{path::Path, sync::Arc};
 
@@ -15,7 +14,7 @@ use crate::{
     store::CounterStore,
 };
 
-/// The longest file of CA certificates, in bytes; those of a whole system have about 250,000.
+/// The longest file of CA certificates, in bytes. A whole system's file has about 250,000.
 const MAX_CERTIFICATES: u64 = 1 << 20;
 
 /// Opens the store, with secrets from the environment `variables`.
@@ -39,7 +38,7 @@ pub(super) fn open_store(
     })
 }
 
-/// The secret under which the gateways of this configuration hash keys. `None` without Redis: then each start has
+/// The secret under which the gateways of this configuration hash keys. `None` without Redis, where each start makes
 /// its own.
 ///
 /// # Errors
@@ -60,7 +59,7 @@ struct Secrets<'a> {
 }
 
 impl Secrets<'_> {
-    /// The credentials whose password is the value at `path`.
+    /// The credentials with the password at `path`.
     fn credentials(
         &self,
         path: &str,
@@ -72,7 +71,7 @@ impl Secrets<'_> {
         Ok(Credentials { username: username.map(Box::from), password })
     }
 
-    /// The secret that keys are hashed with: the configured one, or one derived from the namespace.
+    /// The secret for hashing keys: the configured one, or one derived from the namespace.
     fn shared_secret(&self, redis: &Redis) -> Result<SharedSecret, StartError> {
         let Some(configured) = &redis.secret else {
             return Ok(SharedSecret::from_namespace(&redis.namespace));
@@ -122,7 +121,7 @@ fn topology(redis: &Redis, secrets: &Secrets<'_>) -> Result<Topology, StartError
     Ok(Topology::Shards(redis.shards.iter().map(shard).collect()))
 }
 
-/// The content of `tls_ca`.
+/// Reads the file `tls_ca`.
 fn read_certificates(path: &Path) -> Result<Box<[u8]>, StartError> {
     let read = file::read_whole(path, MAX_CERTIFICATES).map(Vec::into_boxed_slice);
     read.map_err(|error| StartError::Certificates {

@@ -1,28 +1,28 @@
-//! Warns if the throttle has no user to recognise: no request carries an access token, for example because
-//! browsers send a session cookie that `client.token` does not name.
+//! Warns if the throttle recognises no user, because no request carries an access token: for example, browsers send a
+//! session cookie that `client.token` does not name.
 
 use std::time::Duration;
 
 use crate::gateway::Shared;
 
-/// Interval between two looks at the counters.
+/// Interval between two checks of the counters.
 const INTERVAL: Duration = Duration::from_mins(1);
 
-/// Number of requests without a token, and none with one, after which the warning is logged.
+/// The warning is logged after this number of requests, if none has a token.
 const SUSPICIOUS: u64 = 100;
 
 /// The counters since a request with a token was last seen.
 #[derive(Debug, Default)]
 struct TokenWatch {
     with_token: u64,
-    /// Requests without a token when one with a token was last seen.
+    /// The number of requests without a token when a request with one was last seen.
     without_token: u64,
     is_reported: bool,
 }
 
 impl TokenWatch {
-    /// Looks at the counts since the start of requests with and without a token. Returns the number of requests
-    /// without one to warn about, once until a token is seen again.
+    /// Takes the counts, since the start, of requests with and without a token. Returns the number of requests without
+    /// a token if a warning is due: once until a token is seen again.
     fn look(&mut self, [with_token, without_token]: [u64; 2]) -> Option<u64> {
         if with_token != self.with_token {
             *self = Self { with_token, without_token, is_reported: false };
@@ -34,7 +34,7 @@ impl TokenWatch {
     }
 }
 
-/// Looks at the counters once a minute; never returns.
+/// Checks the counters once a minute; never returns.
 pub(super) async fn run(shared: &Shared) {
     let mut watch = TokenWatch::default();
     loop {

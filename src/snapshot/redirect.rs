@@ -5,6 +5,8 @@ use http::{Method, StatusCode};
 use super::route_edits::{check_captures, excerpt};
 use super::section::Section;
 use super::{Action, Redirect, Route};
+use std::sync::Arc;
+
 use crate::config::{self, Config};
 use crate::route::normalize::{normalize, routed_form};
 use crate::route::{ConditionResult, HostPattern, Lookup, PathPattern, RouteTable, ValueSource};
@@ -52,7 +54,7 @@ pub(super) fn check_loops(
     root: &Section<'_>,
     config: &Config,
     table: &RouteTable,
-    routes: &[Route],
+    routes: &[Arc<Route>],
 ) {
     for (index, route) in routes.iter().enumerate() {
         let Action::Redirect(redirect) = &route.action else { continue };

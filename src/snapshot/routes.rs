@@ -28,7 +28,7 @@ pub(super) fn compile(
     upstreams: &[Arc<Upstream>],
     limits: &[Arc<LimitPolicy>],
     tokens: &[CredentialSource],
-) -> (RouteTable, Vec<Route>) {
+) -> (RouteTable, Vec<Arc<Route>>) {
     root.at("routes").ensure(!config.routes.is_empty(), "no route", "at least one");
     let definitions = Definitions::new(upstreams, limits);
     let mut names = HashMap::<&str, usize, RandomState>::default();
@@ -64,24 +64,26 @@ pub(super) fn compile(
         let mirror = mirror::compile(&section, route, config, find);
         let rule = rule.filter(|_| section.can_read(&["match"]));
         rules.extend(rule.map(|rule| (index, rule)));
-        routes.extend(action.map(|action| Route {
-            name: route.name.as_str().into(),
-            action,
-            limits,
-            hash_key,
-            throttle: route.throttle,
-            strip_prefix,
-            edits,
-            request_timeout: route.request_timeout.duration(),
-            response_idle_timeout: route.response_idle_timeout.duration(),
-            response_body_timeout: route.response_body_timeout.duration(),
-            tunnel_idle_timeout: route.tunnel_idle_timeout.duration(),
-            max_body: route.max_body.0,
-            access,
-            cors: cors::compile(&section, route),
-            error_bodies: error_bodies::compile(&section, route),
-            compress,
-            mirror,
+        routes.extend(action.map(|action| {
+            Arc::new(Route {
+                name: route.name.as_str().into(),
+                action,
+                limits,
+                hash_key,
+                throttle: route.throttle,
+                strip_prefix,
+                edits,
+                request_timeout: route.request_timeout.duration(),
+                response_idle_timeout: route.response_idle_timeout.duration(),
+                response_body_timeout: route.response_body_timeout.duration(),
+                tunnel_idle_timeout: route.tunnel_idle_timeout.duration(),
+                max_body: route.max_body.0,
+                access,
+                cors: cors::compile(&section, route),
+                error_bodies: error_bodies::compile(&section, route),
+                compress,
+                mirror,
+            })
         }));
     }
     route_match::note_weights(root, &rules);

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use super::record_id::RecordId;
 use crate::{
     clock::{MonotonicTime, StoreTime},
-    limit::{Algorithm, Charge, Decision, Limit},
+    limit::{Charge, Decision, Limit},
 };
 
 /// Shards of the table, each behind its own lock.
@@ -154,10 +154,9 @@ impl DenyCache {
     /// The maximum number of cached denials.
     pub const CAPACITY: usize = SHARDS * SETS_PER_SHARD * WAYS;
 
-    /// Whether denials of this limit are cached. Not if it does not enforce, and not for concurrency limits,
-    /// whose permits may be released at any time.
+    /// True if denials of this limit are cached: it enforces, and its algorithm allows it.
     pub fn is_cacheable(limit: &Limit) -> bool {
-        limit.enforce && limit.algorithm != Algorithm::Concurrency
+        limit.enforce && limit.algorithm.has_cacheable_denials()
     }
 
     /// Caches a decision of the store if it is a denial that is still in force when it is received. It

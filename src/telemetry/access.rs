@@ -35,8 +35,7 @@ pub struct AccessLogGuard {
 }
 
 impl AccessLog {
-    /// Opens the log, whose lines have this layout, and starts its thread. Drop every [`AccessWriter`] before
-    /// the guard.
+    /// Opens the log and starts its thread. Drop every [`AccessWriter`] before the guard.
     ///
     /// # Errors
     ///
@@ -109,13 +108,13 @@ struct LineBuffer {
 }
 
 impl AccessWriter {
-    /// What lines have.
+    /// The format and the fields of lines.
     pub fn layout(&self) -> &AccessLayout {
         &self.layout
     }
 
     /// Adds a line. Never blocks. Allocates only if the line is long, or if the last buffer was queued and
-    /// the queue has none for reuse.
+    /// the queue has no buffer for reuse.
     pub fn write(&self, line: &AccessLine<'_>) {
         let mut buffer = self.buffer.borrow_mut();
         let LineBuffer { bytes, lines, formatter, .. } = &mut *buffer;
@@ -155,7 +154,7 @@ impl AccessWriter {
         if buffer.bytes.len() > BUFFER_SIZE / 2 {
             self.queue.push(std::mem::take(&mut buffer.bytes), lines);
         } else {
-            // Few lines: copy them, so that the queue holds their size and not the buffer's.
+            // Few lines: a copy takes less of the queue than the buffer.
             self.queue.push(buffer.bytes.as_slice().into(), lines);
             buffer.bytes.clear();
         }

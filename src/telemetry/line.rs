@@ -1,5 +1,5 @@
-//! An access line: its fields, and its formats, each in a file: `json`, `text` and `combined`. `layout` chooses
-//! one, once for a log; lines are written directly into a buffer.
+//! An access line: its fields (`field`) and its formats: `json`, `text` and `combined`. `layout` chooses the format
+//! once for a log; lines are written directly into a buffer.
 
 mod combined;
 mod field;
@@ -33,7 +33,7 @@ pub enum CutReason {
     UpstreamIdle,
     /// The response took longer than `response_body_timeout`.
     ResponseBodyTimeout,
-    /// A tunnel was without a byte for longer than `tunnel_idle_timeout`.
+    /// A tunnel carried no byte for longer than `tunnel_idle_timeout`.
     TunnelIdle,
     /// The gateway was stopped, and `drain_timeout` passed.
     DrainTimeout,
@@ -70,7 +70,7 @@ pub struct AccessLine<'a> {
     pub path: &'a [u8],
     /// The protocol and its version, such as `HTTP/1.1`; empty if the request could not be parsed.
     pub protocol: &'static str,
-    /// The response's status; 499 if the client closed before it.
+    /// The response's status; 499 if the client closed before the response.
     pub status: u16,
     /// The route's name; empty if there is none.
     pub route: &'a str,
@@ -78,13 +78,13 @@ pub struct AccessLine<'a> {
     /// `throttled` if the throttle denied it; `not_checked` if it ended for another reason before the limits
     /// were charged.
     pub limit: &'static str,
-    /// The limit that refused the request, or the throttle's policy; empty if none did.
+    /// The limit that refused the request, or the throttle's policy; empty without a refusal.
     pub refused_by: &'a str,
-    /// The keyed hash of the access token, if there is one and the layout has it: the key of limits by `token`.
+    /// The keyed hash of the access token, which is the key of limits by `token`; only if the layout has it.
     pub token: Option<u128>,
     /// Length of the response's body, in bytes.
     pub bytes: u64,
-    /// Bytes of the client that went through a tunnel to the upstream; `None` without a tunnel.
+    /// Bytes that the client sent through a tunnel; `None` without a tunnel.
     pub received: Option<u64>,
     /// Time from the request's head to the response's last byte.
     pub duration: Duration,
@@ -97,9 +97,9 @@ pub struct AccessLine<'a> {
     pub upstream_time: Option<Duration>,
     /// Number of attempts at upstream servers.
     pub attempts: u32,
-    /// Why the request or its response ended early; `None` if it did not.
+    /// Why the request or its response ended early; `None` if both are complete.
     pub cut: Option<CutReason>,
-    /// Whether the response was sent completely.
+    /// True if the response was sent completely.
     pub complete: bool,
     /// The request's id.
     pub request_id: &'a [u8],
@@ -121,7 +121,7 @@ impl AccessLine<'_> {
         String::from_utf8(line).unwrap_or_default()
     }
 
-    /// The value of a field that is text; empty for the others.
+    /// The value of a text field; empty for other fields.
     fn text(&self, field: AccessField) -> &[u8] {
         match field {
             AccessField::Method => self.method,

@@ -29,22 +29,22 @@ static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 /// The filter of the running log; empty until [`start_process_log`].
 static FILTER: OnceLock<LogFilter> = OnceLock::new();
 
-/// The text of a filter, and how another one takes its place.
+/// A filter's text, and the function that replaces the filter.
 struct LogFilter {
     text: Mutex<String>,
     replace: Box<ReplaceFilter>,
 }
 
-/// Puts a filter in force; false if the log has ended.
+/// Replaces the filter. Returns false if the log has ended.
 type ReplaceFilter = dyn Fn(EnvFilter) -> bool + Send + Sync;
 
 /// Why a text is not a filter.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// A word is not a level.
+    /// A part of the text has no valid level.
     #[error("`{0}` is not a level")]
     NotALevel(String),
-    /// It is malformed.
+    /// The text is malformed.
     #[error("{0}")]
     Malformed(#[from] ParseError),
 }
@@ -57,14 +57,14 @@ fn is_level(text: &str) -> bool {
 /// Parses a filter of the process log, such as `info` or `tidegate=debug`.
 ///
 /// Some libraries are limited unless the filter names them. The file watcher (`notify`) logs at most at `info`:
-/// if the log is written into the watched folder, each line would otherwise cause another one. The libraries
-/// for HTTP/2, TLS and DNS log nothing: they write a line for each frame, record or datagram that is wrong.
+/// otherwise, if the log is in the watched folder, each line would cause another one. The libraries for HTTP/2, TLS
+/// and DNS are silenced: they log every malformed frame, record or datagram.
 ///
 /// # Errors
 ///
-/// If `text` is not a filter of `tracing_subscriber`, or a word in it is neither a level nor has one.
+/// If `text` is not a filter of `tracing_subscriber`, or a part of it has no valid level.
 pub fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
-    // A word that is no level would be a filter that shows only the module of that name.
+    // A misspelled level would be read as the name of the only module to show.
     let mut parts = text.split(',').map(str::trim);
     if let Some(part) = parts.find(|part| !part.contains(['=', '[']) && !is_level(part)) {
         return Err(FilterError::NotALevel(part.to_owned()));
@@ -116,8 +116,7 @@ pub fn start_process_log(filter: &str, style: LogStyle) -> io::Result<ProcessLog
     Ok(ProcessLogGuard { _thread: thread })
 }
 
-/// Sends events to `queue`. Returns how another filter takes the place of `filter`; `None` if there is a
-/// subscriber already.
+/// Sends events to `queue`. Returns the function that replaces `filter`; `None` if there is a subscriber already.
 fn subscribe(
     queue: &'static LogQueue,
     filter: EnvFilter,
@@ -152,7 +151,7 @@ pub fn process_log_filter() -> Option<String> {
 /// Replaces the filter of the process log. Returns false if none was started or `text` is not a filter.
 pub fn set_process_log_filter(text: &str) -> bool {
     let (Some(running), Ok(filter)) = (FILTER.get(), parse_filter(text)) else { return false };
-    // Locked over both, so that the text is that of the filter in force.
+    // The lock spans both steps, so that the text always belongs to the filter in use.
     let mut current = running.text.lock();
     let is_replaced = (running.replace)(filter);
     if is_replaced {

@@ -25,7 +25,7 @@ const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 const REPORT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// At exit, a sink that accepts no byte for this long is abandoned.
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// At exit, a sink that is slow but not stalled is abandoned after this many times [`STALL_TIMEOUT`].
+/// At exit, a slow sink is abandoned after this multiple of [`STALL_TIMEOUT`].
 const MAX_STALL_CHECKS: u32 = 5;
 /// Maximum number of buffers that are kept for reuse.
 const MAX_SPARE_BUFFERS: usize = 16;
@@ -54,9 +54,8 @@ struct QueueState {
     lines: AtomicU64,
     dropped: AtomicU64,
     write_errors: AtomicU64,
-    /// Whether there are unreported losses.
     unreported: AtomicBool,
-    /// Whether the guard has abandoned the thread.
+    /// True if the guard has abandoned the thread.
     abandoned: AtomicBool,
     report: Mutex<LossReport>,
     /// Empty buffers for reuse, each of `spare_capacity` bytes.
@@ -80,8 +79,8 @@ impl std::fmt::Debug for LogQueue {
 }
 
 impl LogQueue {
-    /// Starts the thread. `max_bytes` is the maximum size of the queue in bytes, `spare_capacity` the
-    /// capacity of the buffers that are kept for reuse in bytes; 0 keeps none.
+    /// Starts the thread. `max_bytes` is the maximum size of the queue, `spare_capacity` the capacity of each buffer
+    /// kept for reuse, both in bytes. With a `spare_capacity` of 0 none are kept.
     pub(super) fn start(
         name: &'static str,
         sink: Box<dyn Sink>,
@@ -210,7 +209,7 @@ impl LossReport {
         if self.at.is_some_and(|at| now.saturating_duration_since(at) < REPORT_INTERVAL) {
             return None;
         }
-        // Before the counts are read, so that later losses are in the next report.
+        // Cleared before the counts are read, so that later losses are in the next report.
         state.unreported.store(false, Ordering::SeqCst);
         let (dropped, write_errors) =
             (state.dropped.load(Ordering::SeqCst), state.write_errors.load(Ordering::SeqCst));
@@ -231,7 +230,7 @@ struct LogWriter {
     sink: Box<dyn Sink>,
     receiver: Receiver<Message>,
     state: Arc<QueueState>,
-    /// Whether the last write ended within a line.
+    /// True if the last write ended within a line.
     is_torn: bool,
 }
 
@@ -246,8 +245,7 @@ impl LogWriter {
         }
     }
 
-    /// Waits for the next message. Reports losses while the queue is empty, so that the report is not dropped
-    /// itself.
+    /// Waits for the next message. Reports losses while the queue is empty, so that the report finds room.
     fn next(&self) -> Option<Message> {
         loop {
             match self.receiver.try_recv() {
@@ -326,7 +324,7 @@ fn lost_lines(rest: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', rest).count() as u64
 }
 
-/// Owns the thread of a log. Dropping it writes the queued lines, as far as the sink accepts them.
+/// Owns a log's thread. Dropping it writes the queued lines, unless the sink stalls.
 #[must_use = "the log ends when this is dropped"]
 pub(super) struct LogThread {
     queue: LogQueue,

@@ -15,7 +15,7 @@ use rustix::{
     fs::OFlags,
 };
 
-/// How long a log's thread waits for a sink that is not ready before it retries, in ns.
+/// The wait of a log's thread for a sink that is not ready, in ns. Then it retries.
 const READY_TIMEOUT_NS: i64 = 100_000_000;
 
 /// The destination of a log.
@@ -92,8 +92,8 @@ impl Sink for FileSink {
     }
 }
 
-/// Opens a file for appending. A FIFO is opened for reading as well, so that it can be opened and written
-/// without another reader, for example while its reader restarts.
+/// Opens a file for appending. A FIFO is also opened for reading: so it can be opened and written while its reader
+/// restarts.
 fn open(path: &Path) -> io::Result<File> {
     let is_fifo = path.metadata().is_ok_and(|found| found.file_type().is_fifo());
     let flags = OFlags::NONBLOCK.bits().cast_signed();

@@ -1,4 +1,4 @@
-//! [`LogStyle`]: whether the lines of a log are for people or for programs.
+//! [`LogStyle`]: log lines for people or for programs.
 
 use std::{
     ffi::OsString,
@@ -14,14 +14,14 @@ pub enum LogStyle {
     Json,
     /// Readable lines.
     Text {
-        /// Whether they are coloured.
+        /// True for lines with colours.
         is_coloured: bool,
     },
 }
 
 impl LogStyle {
-    /// Readable lines on a terminal, elsewhere JSON. Lines are coloured unless the variable `NO_COLOR` is set or
-    /// `TERM` is `dumb`; `env` looks variables up.
+    /// Readable lines on a terminal, elsewhere JSON. Lines have colours unless the variable `NO_COLOR` is set or
+    /// `TERM` is `dumb`; `env` returns the value of a variable.
     pub fn automatic(
         destination: &Destination<'_>,
         env: &dyn Fn(&str) -> Option<OsString>,

@@ -26,7 +26,7 @@ impl HeaderRules {
         Self { dropped: dropped.into(), written: set.into_iter().chain(add).collect() }
     }
 
-    /// Whether there is no rule.
+    /// True without rules.
     pub fn is_empty(&self) -> bool {
         self.dropped.is_empty() && self.written.is_empty()
     }
@@ -36,7 +36,7 @@ impl HeaderRules {
         &self.dropped
     }
 
-    /// Whether the message's own field of this name is left out. Ignores case.
+    /// True if the message's own field of this name is removed or replaced. Ignores case.
     pub fn drops(&self, name: &[u8]) -> bool {
         self.dropped.iter().any(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()))
     }
@@ -53,8 +53,8 @@ impl HeaderRules {
     }
 }
 
-/// Whether a field frames the message, concerns the connection, or is the gateway's own means against
-/// loops: no rule may change it.
+/// True if no rule may change the field, because it frames the message, concerns the connection, or lets the
+/// gateway detect loops.
 pub fn is_framing_field(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),

@@ -1,4 +1,4 @@
-//! [`PathTemplate`]: the path that a request is forwarded with.
+//! [`PathTemplate`]: the path of a forwarded request.
 
 use super::{Template, TemplateSegment, TemplateValues, Variable};
 use crate::route::normalize::{PathError, normalize};
@@ -50,7 +50,7 @@ impl PathTemplate {
         self.0.variables()
     }
 
-    /// The path for one request, in normal form. Where a value meets the text, `//` becomes `/`.
+    /// The path for one request, in normal form. A `//` where a value and the text meet becomes `/`.
     ///
     /// # Errors
     /// A value would change the path's shape: as a segment `.` or `..`, or as a part of an escape.
@@ -76,7 +76,7 @@ impl PathTemplate {
         let is_plain = path.iter().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(byte));
         let path = String::from_utf8(path).ok().filter(|_| is_plain);
         let path = path.ok_or(PathError::MalformedEscape)?;
-        // `//` of the request's own path is kept where it is not merged.
+        // A `//` in the request's own path is kept unless the listener merges slashes.
         let is_normal = *normalize(&path, false)? == *path;
         if is_normal { Ok(path) } else { Err(PathError::Capture) }
     }

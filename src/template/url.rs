@@ -2,8 +2,8 @@
 
 use super::{Template, TemplateSegment, TemplateValues, Variable};
 
-/// A URL with variables: absolute, or a path. The variables of its host are known to be hosts, and a value
-/// is encoded for the part of the URL that it is in.
+/// A URL with variables: absolute, or a path. Only `{host}` may be in its host, and each value is encoded for its
+/// part of the URL.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UrlTemplate {
     segments: Box<[(TemplateSegment, Place)]>,
@@ -22,8 +22,7 @@ impl UrlTemplate {
     /// Parses a URL that starts with `http://`, `https://`, `{scheme}://` or `/`.
     ///
     /// # Errors
-    /// What is wrong: the start, a character that a URL cannot have, or a variable in the host that is not a
-    /// host.
+    /// What is wrong: the start, a character that a URL cannot have, or a variable in the host that may not be one.
     pub fn parse(text: &str) -> Result<Self, String> {
         let template = Template::parse(text)?;
         let is_url_byte =
@@ -91,7 +90,7 @@ impl UrlTemplate {
         })
     }
 
-    /// The URL for one request. `None` if it has the host of a request without one.
+    /// The URL for one request. `None` if the URL needs the request's host and the request has none.
     pub fn render(&self, values: &TemplateValues<'_>) -> Option<String> {
         let mut url = Vec::with_capacity(128);
         for (segment, place) in &self.segments {
@@ -107,12 +106,12 @@ impl UrlTemplate {
             }
             let start = url.len();
             variable.read(values, &mut |piece| push_encoded(&mut url, piece, variable, *place));
-            // Without a query, its question mark is also left out.
+            // An empty query leaves no question mark.
             if *variable == Variable::Query && url.len() == start && url.ends_with(b"?") {
                 url.pop();
             }
         }
-        // A URL that starts with `//` has a host; empty values may have joined two slashes.
+        // Empty values may have joined two slashes, but what follows a `//` at the start would be a host.
         let slashes = url.iter().take_while(|byte| **byte == b'/').count();
         url.drain(..slashes.saturating_sub(1));
         // Text and encoded values are ASCII.

@@ -7,20 +7,20 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::{TlsError, TlsFile, file::shown, pem, provider};
 
-/// How long before its end a certificate is reported, in seconds: 14 days.
+/// Time before the end of a certificate from which it is reported, in seconds: 14 days.
 const SOON: u64 = 14 * DAY;
 /// Seconds in a day.
 const DAY: u64 = 24 * 60 * 60;
 
-/// A certificate chain, its private key, and what the certificate says.
+/// A certificate chain, its private key, and the contents that the gateway needs.
 #[derive(Debug)]
 pub struct Certificate {
     /// The chain and the key.
     pub(super) key: Arc<CertifiedKey>,
-    /// The DNS names, in lower case; some with `*.` as their first label.
+    /// The DNS names, in lower case; a wildcard begins with `*.`.
     pub(super) names: Box<[Box<str>]>,
     addresses: Box<[IpAddr]>,
-    /// When it is valid.
+    /// The certificate's validity.
     pub validity: Validity,
     /// The files of the chain and of the key.
     pub(super) files: [TlsFile; 2],
@@ -38,11 +38,11 @@ pub struct Validity {
 /// Why a certificate needs the operator's attention.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ValidityProblem {
-    /// It is valid only later.
+    /// It is not valid yet.
     NotYetValid,
-    /// It is not valid any more.
+    /// It has expired.
     Expired,
-    /// It expires within 14 days: the whole days that are left.
+    /// It expires within 14 days: the number of whole days left.
     ExpiresSoon(u64),
 }
 
@@ -72,7 +72,7 @@ impl Validity {
     }
 }
 
-/// The end of a sentence that begins with the certificate.
+/// The predicate of a sentence about the certificate, such as `expires in 3 days`.
 impl fmt::Display for ValidityProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,7 +86,7 @@ impl fmt::Display for ValidityProblem {
 }
 
 impl Certificate {
-    /// A name that the certificate is valid for: a DNS name, or else an address, as in a URL.
+    /// A DNS name, or else an address, that a URL with this certificate can have.
     pub fn example_name(&self) -> Option<String> {
         let name = self.names.first().map(|name| match name.strip_prefix("*.") {
             Some(domain) => format!("health.{domain}"),
@@ -129,17 +129,17 @@ impl Certificate {
         name.or_else(|| self.addresses.first().map(ToString::to_string)).unwrap_or_default()
     }
 
-    /// The DNS names, in lower case; some with `*.` as their first label.
+    /// The DNS names, in lower case; a wildcard begins with `*.`.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(|name| &**name)
     }
 
-    /// Whether it names any host. Certificates of clients need not.
+    /// True if the certificate names a host. A client's certificate need not.
     pub(super) fn names_a_host(&self) -> bool {
         !(self.names.is_empty() && self.addresses.is_empty())
     }
 
-    /// Whether the certificate is valid for `host`, a name in lower case or an address, without a port.
+    /// True if the certificate is valid for `host`, a name in lower case or an address, without a port.
     pub fn covers(&self, host: &str) -> bool {
         let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         if let Ok(address) = literal.unwrap_or(host).parse::<IpAddr>() {
@@ -149,7 +149,7 @@ impl Certificate {
     }
 }
 
-/// Whether the name of a certificate is valid for `host`: RFC 9525, 6.3. A wildcard is one whole label.
+/// True if a certificate's `name` is valid for `host`: RFC 9525, 6.3. A wildcard stands for one whole label.
 fn matches(name: &str, host: &str) -> bool {
     match name.strip_prefix("*.") {
         Some(parent) => host.split_once('.').is_some_and(|(_, rest)| rest == parent),

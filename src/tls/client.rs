@@ -22,14 +22,14 @@ use super::{
 pub struct ClientTls {
     /// The rules, for the TLS library.
     pub config: Arc<ClientConfig>,
-    /// The same, but HTTP/1.1 alone is offered.
+    /// The same rules, offering HTTP/1.1 alone.
     pub http1_config: Arc<ClientConfig>,
-    /// When the certificate that is shown to servers is valid; `None` without one.
+    /// The validity of the certificate that is shown to servers; `None` without one.
     pub validity: Option<Validity>,
     /// The files that the rules were read from.
     pub files: Arc<[TlsFile]>,
-    /// A digest of what the rules were made of. Rules that were read again from unchanged files are equal,
-    /// so that a reload keeps the connections.
+    /// A digest of the settings and files that the rules are made from. After a reload, rules from unchanged files
+    /// are equal, so the connections stay.
     digest: u64,
 }
 
@@ -54,12 +54,12 @@ pub enum Offer {
     Http1,
     /// HTTP/2.
     Http2,
-    /// HTTP/2 or else HTTP/1.1.
+    /// HTTP/2, or else HTTP/1.1.
     Either,
 }
 
 impl ClientTls {
-    /// The rules for servers whose certificate is of one of the authorities in `ca`, or of the system's.
+    /// The rules for servers with a certificate from an authority in `ca`, or from the system's authorities.
     /// `certificate` is shown to servers that ask for one.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl ClientTls {
         Ok(Self { config, http1_config, validity, files, digest: digest.finish() })
     }
 
-    /// Rules by which every handshake fails, for a client that is to have some and speaks in clear.
+    /// Rules by which every handshake fails, for a library that requires rules but connects without TLS.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl ClientTls {
     }
 }
 
-/// The certificate authorities of the system, which are added to `digest`.
+/// The system's certificate authorities. Adds them to `digest`.
 fn system_roots(digest: &mut DefaultHasher) -> Result<RootCertStore, TlsError> {
     let loaded = rustls_native_certs::load_native_certs();
     loaded.certs.hash(digest);

@@ -1,4 +1,4 @@
-//! The files that certificates are read from, and whether they have changed since.
+//! The files of certificates, with a digest to detect a change.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -46,7 +46,7 @@ impl TlsFile {
         self.digest
     }
 
-    /// The file as it is now. May block for as long as the file system does.
+    /// Reads the file again. May block for as long as the file system does.
     #[must_use]
     pub fn read_again(&self) -> Self {
         let digest = match read_regular(&self.path, MAX_LEN + 1) {
@@ -57,8 +57,8 @@ impl TlsFile {
         Self { path: self.path.clone(), digest }
     }
 
-    /// Whether `now`, the same file read again, has other content. A file that is missing, as while it is
-    /// replaced, has not; one that was missing has.
+    /// True if `now`, the same file read again, exists with other content, or was missing before. A missing file is
+    /// not a change: it is missing for a moment while it is replaced.
     pub fn has_changed(&self, now: &Self) -> bool {
         now.digest.is_some() && now.digest != self.digest
     }

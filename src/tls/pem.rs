@@ -12,7 +12,7 @@ use rustls::{
 
 use super::{TlsError, TlsFile, file::shown};
 
-/// The certificates in the file, at least one, in its order.
+/// The certificates in the file, at least one, in the file's order.
 pub(super) fn certificates(
     path: &Path,
 ) -> Result<(TlsFile, Vec<CertificateDer<'static>>), TlsError> {
@@ -52,13 +52,13 @@ pub(super) fn authorities(
     Ok((file, roots, certificates))
 }
 
-/// Whether a private key in the file has a passphrase: `BEGIN ENCRYPTED PRIVATE KEY`, or the header
+/// True if a private key in the file has a passphrase: `BEGIN ENCRYPTED PRIVATE KEY`, or the header
 /// `Proc-Type: 4,ENCRYPTED` of older files.
 fn is_encrypted(text: &[u8]) -> bool {
     memchr::memmem::find(text, b"ENCRYPTED").is_some()
 }
 
-/// The library shows the missing end of a section as a list of bytes.
+/// The error's text. The library itself shows the missing end of a section as a list of bytes.
 fn shown_error(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {

@@ -15,8 +15,8 @@ use rustls::{
 
 use super::{Validity, ValidityProblem, provider};
 
-/// Accepts what the TLS library does, and also a listed certificate that is its own authority, which
-/// the library accepts from no server. Its name and its validity are checked all the same.
+/// Accepts each certificate that the TLS library accepts, and also a listed certificate that is its own authority:
+/// the library refuses a server with one. The name and the validity are checked in both cases.
 #[derive(Debug)]
 pub(super) struct PinnedVerifier {
     issued: Arc<WebPkiServerVerifier>,

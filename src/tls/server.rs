@@ -1,4 +1,5 @@
-//! Which certificate a client gets, the rules of its handshake, and the hosts that it may then ask for.
+//! Selects the certificate for a client, with the rules of the handshake and the hosts that the connection may ask
+//! for.
 
 use std::{
     path::Path,
@@ -18,7 +19,7 @@ use super::{ALPN_HTTP1, ALPN_HTTP2, Certificate, TlsError, TlsFile, file::shown,
 /// The indexes of certificates, by name.
 type Names = HashMap<Box<str>, usize, RandomState>;
 
-/// The certificates of a listener, by the name that a client asks for.
+/// The certificates of a listener, by the host name in the client's handshake.
 #[derive(Debug)]
 pub struct ServerNames {
     /// At least one. The first is used for clients that name no host, or an unknown one.
@@ -27,7 +28,7 @@ pub struct ServerNames {
     exact: Names,
     /// The indexes of wildcards, without `*.`.
     wildcards: Names,
-    /// Whether clients of some names need a certificate.
+    /// True if some names require a client certificate.
     has_client_auth: bool,
 }
 
@@ -55,16 +56,16 @@ impl SelectedName {
         &self.names.entries[self.index]
     }
 
-    /// Whether the connection may carry requests for `host`, in lower case and without a port: its
-    /// certificate is valid for it, and the client has shown a certificate if `host` requires one. A
-    /// request without a host may be for any.
+    /// True if the connection may carry requests for `host`, in lower case and without a port: the connection's
+    /// certificate is valid for it, and the client has shown a certificate if `host` requires one. A request without
+    /// a host is accepted.
     pub fn serves(&self, host: &str) -> bool {
         host.is_empty()
             || self.name().certificate.covers(host)
                 && !(self.names.has_client_auth && self.avoids_client_auth(host))
     }
 
-    /// Whether a connection for `host` would have required a client certificate that this one has not.
+    /// True if `host` requires a client certificate and this connection did not.
     fn avoids_client_auth(&self, host: &str) -> bool {
         let index = self.names.index_of(host);
         index != self.index && self.names.entries[index].client_ca.is_some()
@@ -72,8 +73,8 @@ impl SelectedName {
 }
 
 impl ServerName {
-    /// Builds the rules of handshakes with `certificate`. With `client_ca`, clients need a certificate of
-    /// one of the authorities in that file.
+    /// Builds the rules of handshakes with `certificate`. With `client_ca`, clients need a certificate from an
+    /// authority in that file.
     ///
     /// # Errors
     ///
@@ -120,18 +121,18 @@ impl ServerName {
         Ok(Self { certificate, config: Arc::new(config), client_ca: client_ca_file })
     }
 
-    /// The files that it was read from.
+    /// The certificate's files.
     pub fn files(&self) -> impl Iterator<Item = &TlsFile> {
         self.certificate.files.iter().chain(&self.client_ca)
     }
 }
 
 impl ServerNames {
-    /// Indexes `entries`. If a name is in two of them, returns the name and the indexes of both.
+    /// Indexes `entries`.
     ///
     /// # Errors
     ///
-    /// A name is in two certificates, so which one a client gets would be an accident.
+    /// Two certificates have one name, which is returned with their indexes: the selection would be arbitrary.
     pub fn new(entries: Vec<Arc<ServerName>>) -> Result<Self, (Box<str>, usize, usize)> {
         let (mut exact, mut wildcards) = (Names::default(), Names::default());
         for (index, entry) in entries.iter().enumerate() {
@@ -171,8 +172,7 @@ impl ServerNames {
     }
 }
 
-/// The key of all session tickets. One for the process, so that a session resumes at any worker and after
-/// a reload.
+/// The key of session tickets. The process has one, so that a session resumes at any worker and after a reload.
 fn ticketer() -> Result<Arc<dyn ProducesTickets>, TlsError> {
     static TICKETER: OnceLock<Arc<dyn ProducesTickets>> = OnceLock::new();
     if let Some(ticketer) = TICKETER.get() {

@@ -17,15 +17,15 @@ pub struct SpanContext {
 pub struct TraceParent {
     /// The span of the sender.
     pub context: SpanContext,
-    /// Whether the sender records its spans.
+    /// True if the sender records its spans.
     pub is_sampled: bool,
 }
 
 impl TraceParent {
-    /// The place of the span's id in [`Self::format`].
+    /// The range of the span's id in [`Self::format`].
     const SPAN_ID: std::ops::Range<usize> = 36..52;
 
-    /// Reads a value of version 00, or of a later version as one of version 00. `None` if it is invalid.
+    /// Parses a value of version 00. A later version is read as version 00. `None` if the value is invalid.
     pub fn parse(value: &[u8]) -> Option<Self> {
         let known = value.get(..LEN)?;
         let version = hex(&known[..2])?;
@@ -74,7 +74,7 @@ fn digits<const N: usize>(number: u128) -> [u8; N] {
     })
 }
 
-/// The number that at most 32 hexadecimal digits in lower case express.
+/// Parses at most 32 hexadecimal digits in lower case.
 fn hex(text: &[u8]) -> Option<u128> {
     text.iter().try_fold(0, |number, byte| {
         let digit = match byte {

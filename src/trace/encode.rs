@@ -1,5 +1,5 @@
-//! Makes OTLP's messages of the spans of requests. Attributes follow the semantic conventions for HTTP where they
-//! have a name.
+//! Encodes the spans of requests as OTLP messages. Attributes have the names of the semantic conventions for HTTP
+//! where these define one.
 
 use prost::Message;
 
@@ -12,7 +12,7 @@ use super::{
     request::{Child, RequestSummary},
 };
 
-/// The sampled flag, and that the next flag is set.
+/// The span is sampled, and [`IS_REMOTE`] is known.
 const FLAGS: u32 = 0x101;
 /// The parent is in another process.
 const IS_REMOTE: u32 = 0x200;
@@ -20,7 +20,7 @@ const IS_REMOTE: u32 = 0x200;
 const METHODS: [&str; 9] =
     ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
-/// The bytes of a request to the collector with the spans of `traces`.
+/// The body of a request to the collector, with the spans of `traces`.
 pub(super) fn encode<'t>(
     service_name: &str,
     traces: impl Iterator<Item = &'t RequestTrace>,

@@ -1,7 +1,7 @@
 //! Sends the spans to the collector: OTLP over HTTP, in protobuf. Runs on the control thread.
 //!
-//! A batch that the collector cannot take now is sent again, at growing intervals; meanwhile the queue fills. So
-//! what a collector that is down costs is bounded: one batch and the queue.
+//! A batch that the collector cannot take now is sent again, at growing intervals; meanwhile the queue fills. So a
+//! lost collector costs at most the memory of one batch and of the queue.
 
 use std::{
     fmt,
@@ -25,7 +25,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const MAX_BATCH: usize = 512;
 /// The first and the longest pause after a failure.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Longest time for what is left when the gateway stops.
+/// Longest time to send the remaining spans when the gateway stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest reply that is read, in bytes.
 const MAX_REPLY: usize = 16 * 1024;
@@ -43,7 +43,7 @@ pub struct ExportSettings {
     pub tls: Arc<ClientConfig>,
     /// Longest time for one request to the collector.
     pub timeout: Duration,
-    /// The most requests that wait.
+    /// The maximum number of queued requests.
     pub max_queue: usize,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Debug for ExportSettings {
     }
 }
 
-/// Sends what is in `queue` until `stop`, and then what is left.
+/// Sends the spans in `queue` until `stop`, and then the remaining ones.
 pub async fn export(queue: Arc<TraceQueue>, clock: Clock, stop: CancellationToken) {
     let mut exporter =
         Exporter { queue, clock, connection: None, batch: None, backoff: None, is_failing: false };
@@ -71,15 +71,15 @@ struct Exporter {
     queue: Arc<TraceQueue>,
     clock: Clock,
     connection: Option<CollectorConnection>,
-    /// What is being sent.
+    /// The batch that is being sent.
     batch: Option<Batch>,
     /// The pause before the next request, after a failure.
     backoff: Option<Duration>,
-    /// Whether the last request failed. Only a change is logged.
+    /// True if the last request failed. Only a change is logged.
     is_failing: bool,
 }
 
-/// A client, and the settings that it was made for.
+/// A client and its settings.
 struct CollectorConnection {
     settings: Arc<ExportSettings>,
     client: Client,
@@ -94,14 +94,14 @@ struct Batch {
 
 /// Why the collector did not take a batch.
 enum ExportError {
-    /// It may take it later: not before this pause, if it named one.
+    /// The batch is sent again, after this pause if the collector named one.
     Retry(String, Option<Duration>),
-    /// It will never take it.
+    /// The batch is not sent again.
     Refused(String),
 }
 
 impl Exporter {
-    /// Waits for spans, and sends them until there are none or the collector fails.
+    /// Waits for spans, and sends them until the queue is empty or the collector fails.
     async fn turn(&mut self) {
         tokio::select! {
             () = self.clock.sleep(self.backoff.unwrap_or(INTERVAL)) => {}
@@ -111,7 +111,7 @@ impl Exporter {
         self.flush().await;
     }
 
-    /// Sends what waits; returns whether all of it is sent, or refused.
+    /// Sends the queued spans. Returns false if a batch must be sent again.
     async fn flush(&mut self) -> bool {
         while let Some(settings) = self.queue.settings() {
             if !self.fill_batch(&settings) {
@@ -135,7 +135,7 @@ impl Exporter {
         true
     }
 
-    /// Records what became of a batch that is not sent again.
+    /// Records the final result of a batch.
     fn record(
         &mut self,
         settings: &ExportSettings,
@@ -165,7 +165,7 @@ impl Exporter {
         }
     }
 
-    /// Encodes the next batch unless there is one. Returns false if there is nothing to send.
+    /// Encodes the next batch unless one is pending. Returns false if there is nothing to send.
     fn fill_batch(&mut self, settings: &ExportSettings) -> bool {
         if self.batch.is_none() {
             let traces = self.queue.take(MAX_BATCH);
@@ -178,7 +178,7 @@ impl Exporter {
         self.batch.is_some()
     }
 
-    /// Drops what is left: no collector takes it.
+    /// Drops the remaining spans: no collector takes them.
     fn abandon(&mut self) {
         let batch = self.batch.take().map_or(0, |batch| batch.spans);
         let traces = self.queue.take(usize::MAX);
@@ -237,7 +237,8 @@ impl Exporter {
     }
 }
 
-/// A client for these settings: no proxy of the environment, and no redirects, which would repeat the credentials.
+/// A client for these settings. It ignores proxies in the environment, and redirects, which would repeat the
+/// credentials.
 fn client(settings: &ExportSettings) -> reqwest::Result<Client> {
     let mut headers = HeaderMap::new();
     let kind = HeaderValue::from_static("application/x-protobuf");
@@ -252,7 +253,7 @@ fn client(settings: &ExportSettings) -> reqwest::Result<Client> {
     builder.build()
 }
 
-/// Whether a batch is sent again after this status: as OTLP requires.
+/// The error for this status. OTLP defines which statuses are retried.
 fn status_error(status: StatusCode, headers: &HeaderMap) -> ExportError {
     let reason = format!("it answered {}", status.as_u16());
     match status.as_u16() {
@@ -265,7 +266,7 @@ fn status_error(status: StatusCode, headers: &HeaderMap) -> ExportError {
     }
 }
 
-/// What the collector replied.
+/// The collector's reply to an accepted request.
 #[derive(Default)]
 struct CollectorReply {
     rejected: u64,
@@ -273,7 +274,7 @@ struct CollectorReply {
 }
 
 impl CollectorReply {
-    /// A reply that cannot be read is a success, as its status says.
+    /// Decodes a reply. A malformed one is a success, as its status says.
     fn read(bytes: &[u8]) -> Self {
         let partial = ExportResponse::decode(bytes).ok().and_then(|reply| reply.partial_success);
         let Some(partial) = partial else { return Self::default() };
@@ -282,7 +283,7 @@ impl CollectorReply {
     }
 }
 
-/// The error with its causes, without the URL, which the log line has.
+/// The error with its causes. The URL is left out, because the log line has it.
 fn causes(error: &reqwest::Error) -> String {
     let mut source = std::error::Error::source(error);
     let mut text = "the request failed".to_owned();

@@ -9,7 +9,7 @@ use super::SpanContext;
 /// Seeded by the operating system's random numbers, as each [`RandomState`] is.
 static CHILDREN: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Makes the ids of one worker: keyed hashes of a number that counts up.
+/// Makes the ids of one worker: keyed hashes of consecutive numbers.
 #[derive(Debug, Default)]
 pub struct IdSource {
     random: RandomState,

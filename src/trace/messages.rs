@@ -1,5 +1,4 @@
-//! The messages of OTLP 1 that spans are sent in: those fields of opentelemetry/proto/trace/v1/trace.proto that are
-//! used.
+//! The OTLP 1 messages for spans: the used fields of opentelemetry/proto/trace/v1/trace.proto.
 
 use prost::{Enumeration, Message, Oneof};
 
@@ -137,7 +136,7 @@ pub(super) struct ExportResponse {
     pub(super) partial_success: Option<PartialSuccess>,
 }
 
-/// What the collector did not take.
+/// The spans that the collector did not take.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PartialSuccess {
     #[prost(int64, tag = "1")]

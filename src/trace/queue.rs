@@ -1,4 +1,4 @@
-//! The bounded way of finished requests from the workers to the control thread.
+//! The bounded queue of finished requests, from the workers to the control thread.
 
 use std::{
     mem,
@@ -13,18 +13,18 @@ use tokio::sync::Notify;
 
 use super::{ExportSettings, RequestTrace};
 
-/// Finished requests that wait to be sent. A worker that adds one holds a lock for some instructions; one that finds
-/// the queue full drops its request's spans.
+/// Finished requests that wait to be sent. A worker holds the lock for some instructions to add one, and drops its
+/// spans if the queue is full.
 #[derive(Debug, Default)]
 pub struct TraceQueue {
     waiting: Mutex<QueuedTraces>,
-    /// Where they are sent; `None`: nowhere.
+    /// Where spans are sent; `None`: nowhere.
     settings: Mutex<Option<Arc<ExportSettings>>>,
     /// Notified when the queue is half full.
     half_full: Notify,
     /// Notified when [`Self::settings`] are replaced.
     configured: Notify,
-    /// What became of spans.
+    /// Spans by their outcome.
     pub counts: TraceCounts,
 }
 
@@ -35,26 +35,26 @@ struct QueuedTraces {
     max: usize,
 }
 
-/// What became of spans.
+/// Counts of spans by their outcome.
 #[derive(Debug, Default)]
 pub struct TraceCounts {
     /// The collector took them.
     pub sent: AtomicU64,
     /// The queue was full.
     pub dropped: AtomicU64,
-    /// The collector refused them, or they were lost at the end of the process.
+    /// The collector refused them, or the process ended before they were sent.
     pub rejected: AtomicU64,
 }
 
 impl TraceQueue {
-    /// Sends spans as `settings` say from now on; `None` sends none.
+    /// Replaces the settings; with `None`, spans are no longer sent.
     pub fn configure(&self, settings: Option<ExportSettings>) {
         self.waiting.lock().max = settings.as_ref().map_or(0, |settings| settings.max_queue);
         *self.settings.lock() = settings.map(Arc::new);
         self.configured.notify_one();
     }
 
-    /// Where spans are sent.
+    /// Where spans are sent; `None`: nowhere.
     pub(super) fn settings(&self) -> Option<Arc<ExportSettings>> {
         self.settings.lock().clone()
     }
@@ -85,7 +85,7 @@ impl TraceQueue {
         traces.drain(..max).collect()
     }
 
-    /// The number of requests that wait.
+    /// The number of queued requests.
     pub fn waiting(&self) -> usize {
         self.waiting.lock().traces.len()
     }

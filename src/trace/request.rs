@@ -12,15 +12,15 @@ use crate::clock::Uptime;
 /// The most child spans of a request.
 const MAX_CHILDREN: usize = 64;
 
-/// The spans of one sampled request: its own, and a child for each piece of work that it waited for. The times of
-/// children are those of the clock's uptime.
+/// The spans of one sampled request: its own, and a child for each piece of work that it waited for. Children are
+/// dated by the clock's uptime.
 #[derive(Debug)]
 pub struct RequestTrace {
     /// The request's own span.
     pub context: SpanContext,
     /// The sender's span in the same trace.
     pub(super) parent: Option<u64>,
-    /// The span of a sender that is not followed.
+    /// The sender's span if the sender is not trusted, so that the request begins a new trace.
     pub(super) link: Option<SpanContext>,
     /// The sender's `tracestate`.
     pub(super) state: Option<Box<str>>,
@@ -31,7 +31,7 @@ pub struct RequestTrace {
     pub(super) dropped_children: u32,
     /// The attempts so far.
     attempts: u32,
-    /// What the request's own span records; `None` until its end.
+    /// The contents of the request's own span; `None` until the request ends.
     pub(super) summary: Option<RequestSummary>,
 }
 
@@ -40,19 +40,19 @@ pub struct RequestTrace {
 pub(super) struct Child {
     pub(super) id: u64,
     pub(super) start: Uptime,
-    /// `None`: the request ended before it.
+    /// `None` if the request ended before the child.
     pub(super) end: Option<Uptime>,
     pub(super) work: ChildSpanKind,
 }
 
-/// What a child span stands for.
+/// The work that a child span records.
 #[derive(Debug)]
 pub enum ChildSpanKind {
     /// The store's decision.
     Charge {
         /// Where the counters are: `memory` or `redis`.
         store: &'static str,
-        /// What was decided, as in the access log; empty until then.
+        /// The decision, as in the access log; empty until it is made.
         decision: &'static str,
     },
     /// The correction of charges by the response.
@@ -91,11 +91,11 @@ pub struct PeerServer {
 pub enum AttemptResult {
     /// With a response of this status.
     Status(u16),
-    /// Without a response; why.
+    /// Without a response, for this reason.
     Failed(&'static str),
 }
 
-/// What the span of a request records.
+/// The contents of a request's own span.
 #[derive(Debug)]
 pub struct RequestSummary {
     /// The method; empty if the request could not be parsed.
@@ -108,7 +108,7 @@ pub struct RequestSummary {
     pub protocol: &'static str,
     /// The requested host, with its port if it has one.
     pub host: Box<str>,
-    /// The client's address; `None` if it is not to be recorded.
+    /// The client's address; `None` if addresses are not recorded.
     pub client: Option<IpAddr>,
     /// The route's name and its path pattern.
     pub route: Option<(Box<str>, Box<str>)>,
@@ -116,7 +116,7 @@ pub struct RequestSummary {
     pub status: Option<u16>,
     /// The decision of the limits, as in the access log.
     pub limit: &'static str,
-    /// The limits that refused.
+    /// The limits that refused the request.
     pub refused_by: Vec<Box<str>>,
     /// The request's id.
     pub request_id: Box<str>,
@@ -140,7 +140,7 @@ impl RequestTrace {
         }
     }
 
-    /// Begins a child span. Children do not overlap: the one before it has ended.
+    /// Begins a child span. Children do not overlap: the last one must have ended.
     pub fn begin(&mut self, work: ChildSpanKind, now: Uptime) {
         if self.children.len() == MAX_CHILDREN {
             self.dropped_children += 1;
@@ -173,7 +173,7 @@ impl RequestTrace {
         self.end(now);
     }
 
-    /// Begins an attempt at `server`; returns the id of its span.
+    /// Begins an attempt at `server`.
     pub fn begin_attempt(&mut self, server: PeerServer, now: Uptime) {
         let resends = self.attempts;
         self.attempts += 1;
@@ -196,7 +196,7 @@ impl RequestTrace {
         }
     }
 
-    /// Removes the attempt: nothing was sent, and it was not one.
+    /// Removes the attempt's span: nothing was sent, so it does not count as an attempt.
     pub fn forget_attempt(&mut self) {
         if let Some(child) = self.open()
             && matches!(child.work, ChildSpanKind::Attempt { .. })
@@ -222,7 +222,7 @@ impl RequestTrace {
         1 + self.children.len() as u64
     }
 
-    /// `at` in ns since the epoch.
+    /// Converts `at` to ns since the epoch.
     pub(super) fn nanos(&self, at: Uptime) -> u64 {
         let since = at.saturating_sub(self.start.uptime).as_nanos();
         self.start.nanos.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))

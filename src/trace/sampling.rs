@@ -1,4 +1,4 @@
-//! Which requests are sampled.
+//! Decides which requests are sampled.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,40 +7,40 @@ use super::{IdSource, RequestTrace, SpanContext, TraceParent};
 
 use crate::clock::Uptime;
 
-/// The random bits of a trace's id that the ratio goes by: the last 56, as W3C Trace Context asks for.
+/// The number of random bits at the end of a trace's id, by which the share is sampled: W3C Trace Context.
 const RANDOM_BITS: u32 = 56;
-/// Longest `tracestate` that is recorded, in bytes: what W3C Trace Context requires at least.
+/// Longest recorded `tracestate`, in bytes: the minimum that W3C Trace Context requires.
 const MAX_STATE: usize = 512;
 
 /// Whose `traceparent` is followed.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParentTrust {
-    /// That of every client. Clients decide then how many requests are sampled.
+    /// Every client's. Clients then decide how many requests are sampled.
     All,
-    /// That of the peers in `client.trusted_proxies`.
+    /// Only that of peers in `client.trusted_proxies`.
     #[default]
     TrustedProxies,
-    /// None.
+    /// No sender's.
     None,
 }
 
-/// Which requests are sampled.
+/// The rules by which requests are sampled.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplingRules {
-    /// Sampled are the traces whose random bits are at least this.
+    /// A trace is sampled if its random bits are at least this.
     threshold: u64,
     trust: ParentTrust,
 }
 
-/// The trace context of a request as it was received.
-#[derive(Clone, Copy, Debug)]
+/// The trace context that a request arrived with.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Received<'r> {
     /// The value of the only `traceparent`.
     pub parent: Option<&'r [u8]>,
     /// The value of the first `tracestate`.
     pub state: Option<&'r [u8]>,
-    /// Whether the peer is a trusted proxy.
+    /// True if the peer is a trusted proxy.
     pub is_trusted: bool,
 }
 
@@ -53,37 +53,37 @@ pub struct Start {
     pub nanos: u64,
 }
 
-/// What is done with the trace of a request.
+/// The result of [`SamplingRules::begin`].
 #[derive(Debug, Default)]
 pub enum SamplingDecision {
-    /// Nothing: the client's fields are forwarded as they are.
+    /// The request is not sampled, and the client's fields are forwarded unchanged.
     #[default]
     Forwarded,
-    /// The request is not sampled; its context is made here, so that upstreams do not sample it either.
+    /// The request is not sampled, and gets a new context, so that upstreams do not sample it either.
     Unsampled(SpanContext),
     /// The request is sampled.
     Sampled(Box<RequestTrace>),
 }
 
-/// The trace context of a forwarded request, if it is not that of the client.
+/// The trace context that replaces the client's in a forwarded request.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceHeader {
     /// The value of `traceparent`.
     pub parent: TraceParent,
-    /// Whether the client's `tracestate` is forwarded, because its trace continues.
+    /// True if the client's `tracestate` is forwarded, because its trace continues.
     pub keeps_state: bool,
 }
 
 impl SamplingRules {
-    /// Samples this share of the requests without a sender to follow, 0 to 1.
+    /// Samples this share, 0 to 1, of the requests without a trusted sender.
     pub fn new(share: f64, trust: ParentTrust) -> Self {
         let all = 1_u64 << RANDOM_BITS;
         let sampled = (share.clamp(0.0, 1.0) * all as f64) as u64;
         Self { threshold: all - sampled, trust }
     }
 
-    /// Decides. A followed sender decides for its requests. A request of any other sender begins a trace of its
-    /// own: its ids and its flag do not matter.
+    /// Decides for one request. A trusted sender has decided by its flag. A request from any other sender begins a
+    /// new trace, whatever the sender's ids and flag.
     pub fn begin(
         &self,
         received: Received<'_>,
@@ -137,7 +137,7 @@ impl SamplingDecision {
         }
     }
 
-    /// The trace context to forward; `None`: the client's.
+    /// The trace context to forward; `None` keeps the client's.
     pub fn header(&self) -> Option<TraceHeader> {
         let (context, is_sampled, keeps_state) = match self {
             Self::Forwarded => return None,

@@ -13,8 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{ConnectionOrigin, Worker};
 use crate::{gateway::ConnectionPermit, identity::client};
 
-/// Delay after a failed accept, for example for lack of a file descriptor. While `max_connections`
-/// is reached, also the interval at which it is read again: a reload may have raised it.
+/// Delay after a failed accept, for example without a free file descriptor. Also the interval at which a reached
+/// `max_connections` is read again, because a reload may have raised it.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 impl Worker {
@@ -62,8 +62,8 @@ impl Worker {
         tokio::task::spawn_local(self.tasks.track_future(serve));
     }
 
-    /// Serves a connection, as soon as there is a permit for it. A drain does not wait for the permit, but the
-    /// connection does: it was accepted.
+    /// Serves a connection when it has a permit. A drain ends further accepts without waiting for the permit, but the
+    /// accepted connection still gets it.
     async fn handle_accepted(
         self: &Rc<Self>,
         origin: ConnectionOrigin,
@@ -99,13 +99,17 @@ impl Worker {
             }
             self.warn(|| {
                 let open = limit.open();
-                tracing::warn!(open, "as many connections are open as may be: further ones wait");
+                tracing::warn!(
+                    open,
+                    "the maximum number of connections is open: further ones wait"
+                );
             });
-            // A reload may raise the bound without a permit being released.
+            // A reload may raise the bound while no permit is released.
             let _ = self.shared.clock.timeout(ACCEPT_RETRY_DELAY, limit.wait_for_release()).await;
         }
     }
-    /// Counts the connection for its client. Returns whether the client may have another one.
+
+    /// Counts the connection for its client. Returns false if the client already has the maximum number.
     pub(super) fn admit_client(&self, permit: &mut ConnectionPermit, ip: IpAddr) -> bool {
         let snapshot = self.shared.live.snapshot();
         let identity = &snapshot.identity;

@@ -11,12 +11,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Length of a listener's accept queue.
 const BACKLOG: i32 = 4096;
 
-/// Which sockets can be bound to one address.
+/// The sockets that can be bound to one address.
 #[derive(Clone, Copy)]
 enum Sharing {
-    /// One.
+    /// Only one.
     Exclusive,
-    /// One of each worker.
+    /// One for each worker.
     Workers,
 }
 
@@ -54,7 +54,7 @@ fn bind(address: SocketAddr, sharing: Sharing) -> io::Result<Socket> {
         socket => socket?,
     };
     if address.is_ipv6() {
-        // `[::]` accepts IPv4 clients too.
+        // `[::]` also accepts IPv4 clients.
         socket.set_only_v6(false)?;
     }
     socket.set_reuse_address(true)?;

@@ -22,7 +22,7 @@ use crate::{
     upstream::{PeerAddress, ProxiedClient},
 };
 
-/// Bytes of a client connection that the kernel has and may not send yet, from which it takes no more.
+/// Unsent bytes of a client connection at which the kernel accepts no more (`TCP_NOTSENT_LOWAT`).
 const MAX_UNSENT: u32 = 128 * 1024;
 
 impl Worker {
@@ -36,14 +36,14 @@ impl Worker {
         let peer = client::canonical_address(address.ip());
         let rules = self.listener_rules(origin.listener);
         let http = self.shared.live.snapshot().http;
-        // The PROXY protocol names the client behind a load balancer only later.
+        // Behind a load balancer, the client is known only after the PROXY protocol's header.
         let is_balancer = rules.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
         if !is_balancer && !self.admit_client(&mut permit, peer) {
             return;
         }
         // If this fails, responses may be slower, but they are correct.
         let _ = socket.set_nodelay(true);
-        // Or a client that does not read costs the kernel megabytes, and the time to copy them.
+        // Otherwise a client that stops reading takes megabytes of kernel memory.
         let _ = SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT);
         let _open = OpenConnection::new(self.gateway.metrics());
         let accepted_at = self.coarse_clock.now();
@@ -108,7 +108,7 @@ impl Worker {
         tracing::debug!(client = %peer, %error, "a connection ended before its first request");
     }
 
-    /// How connections of a listener begin.
+    /// The rules by which a listener's connections begin.
     fn listener_rules(&self, listener: usize) -> Arc<ListenerRules> {
         self.shared.live.snapshot().listeners.get(listener).cloned().unwrap_or_default()
     }
@@ -131,8 +131,7 @@ impl Drop for OpenConnection<'_> {
     }
 }
 
-/// The address that the client connected to. `listener` is that of the listener, which may stand for all
-/// addresses of the machine.
+/// The address that the client connected to. `listener` is the listener's address, which may be a wildcard.
 fn local_address(socket: &TcpStream, listener: SocketAddr) -> SocketAddr {
     if !listener.ip().is_unspecified() {
         return listener;

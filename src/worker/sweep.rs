@@ -1,4 +1,4 @@
-//! The chores of a worker, ten times a second: the coarse clock, deadlines, and the gateway's own.
+//! A worker's periodic work, ten times a second: the coarse clock, deadlines, and the gateway's ticks.
 
 use std::{
     rc::{Rc, Weak},
@@ -15,10 +15,10 @@ use crate::{
 const SWEEP_INTERVAL: Duration = Duration::from_millis(COARSE_TICK);
 
 impl Worker {
-    /// Lets the sweep see a connection, and the drain close it.
+    /// Registers a connection for the sweep and the drain.
     pub(super) fn register<C: Sweepable + 'static>(&self, connection: &Rc<C>) {
         connection.request_close(match self.close_mode.get() {
-            // It was being opened, and its first request may be on the way.
+            // The connection is new, so its first request may be on its way.
             CloseMode::WhenIdle => CloseMode::AfterRequest,
             mode => mode,
         });

@@ -1,6 +1,6 @@
 //! Places at a target of an upstream with bounds: one client that does not send or read keeps no other out.
 
-use std::{io::Write, net::SocketAddr, time::Duration};
+use std::{io::Write, net::SocketAddr, sync::LazyLock, time::Duration};
 
 use bytes::Bytes;
 use h2::server::Builder;
@@ -32,9 +32,7 @@ const OTHER: &str = "X-Forwarded-For: 192.0.2.2\r\n";
 const PLACES: usize = 50;
 const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
-fn long() -> Vec<u8> {
-    vec![b'x'; LONG]
-}
+static LONG_BODY: LazyLock<Bytes> = LazyLock::new(|| vec![b'x'; LONG].into());
 
 /// A target that answers `hello`, and on `/long` [`LONG`] bytes, in either version of HTTP.
 enum Origin {
@@ -51,7 +49,7 @@ impl Origin {
                 }
                 if exchange.request.uri.path() == "/long" {
                     let mut body = exchange.start(200, &[]);
-                    let _ = body.send_data(long().into(), true);
+                    let _ = body.send_data(LONG_BODY.clone(), true);
                 } else {
                     exchange.answer(200, "hello");
                 }
@@ -63,7 +61,7 @@ impl Origin {
                 return socket.write_all(HELLO).is_ok();
             }
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LONG}\r\n\r\n");
-            socket.write_all(head.as_bytes()).is_ok() && socket.write_all(&long()).is_ok()
+            socket.write_all(head.as_bytes()).is_ok() && socket.write_all(&LONG_BODY).is_ok()
         }))
     }
 

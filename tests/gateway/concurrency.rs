@@ -1,5 +1,6 @@
 //! Concurrency limits: requests in flight hold permits and release them however they end.
 
+/// Calls that Redis answers late or never receives.
 mod redis_outage;
 
 use std::{io::Write, time::Duration};
@@ -8,10 +9,10 @@ use testkit::{
     backend::{Backend, Fleet, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
     client::{Client, get},
     gateway::Gateway,
-    protocol::{AnyClient, PROTOCOLS, on_every_protocol},
-    redis_server::RedisServer,
+    protocol::{AnyClient, on_every_protocol},
     upstream::{ResponseLatch, Upstream},
     wait::eventually,
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
@@ -35,23 +36,8 @@ fn latched_upstream(latch: &ResponseLatch) -> Upstream {
     })
 }
 
-fn limited(upstream: &Upstream, limit: &str, more: &str) -> String {
-    format!(
-        "{more}
-upstreams: {{app: {{targets: [\"{}\"], retries: 0}}, gone: {{targets: ['http://127.0.0.1:1'], retries: 0}}}}
-limits:
-  in_flight: {{algorithm: concurrency, {limit}, key: []}}
-  other: {{algorithm: concurrency, quota: 5, window: 300s, key: []}}
-  hourly: {{quota: 100, window: 1h, key: []}}
-  none: {{quota: 1, cost: 1, window: 1h, key: []}}
-routes:
-  - {{name: gone, match: {{path: /gone}}, upstream: gone, limits: [in_flight]}}
-  - {{name: refused, match: {{path: /refused}}, upstream: app, limits: [none, in_flight]}}
-  - {{name: other, match: {{path: /other}}, upstream: app, limits: [other]}}
-  - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [in_flight, hourly]}}
-",
-        upstream.target()
-    )
+fn fill_upstream(yaml: &str, upstream: &Upstream) -> String {
+    fill(yaml, [("upstream", upstream.target())])
 }
 
 /// The number of permits of a limit in use, by the admin API.
@@ -94,7 +80,18 @@ fn requests_in_flight_are_bounded_by_the_slots() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
-        let yaml = limited(&upstream, "quota: 3, window: 60s", "");
+        let yaml = fill_upstream(
+            "
+            upstreams:
+              app: {targets: ['{upstream}'], retries: 0}
+            limits:
+              in_flight: {algorithm: concurrency, quota: 3, window: 60s, key: []}
+              hourly: {quota: 100, window: 1h, key: []}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [in_flight, hourly]}
+            ",
+            &upstream,
+        );
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let mut in_flight = send_until_in_flight(&fleet, &upstream, &["/a", "/half", "/c"]);
         for n in 0..4 {
@@ -135,8 +132,21 @@ fn headers_advertise_slots_only_when_exhausted() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
-        let more = "headers: {x_ratelimit: true, standard: draft-11}";
-        let yaml = limited(&upstream, "quota: 2, window: 60s", more);
+        let yaml = fill_upstream(
+            "
+            headers: {x_ratelimit: true, standard: draft-11}
+            upstreams:
+              app: {targets: ['{upstream}'], retries: 0}
+            limits:
+              in_flight: {algorithm: concurrency, quota: 2, window: 60s, key: []}
+              other: {algorithm: concurrency, quota: 5, window: 300s, key: []}
+              hourly: {quota: 100, window: 1h, key: []}
+            routes:
+              - {name: other, match: {path: /other}, upstream: app, limits: [other]}
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [in_flight, hourly]}
+            ",
+            &upstream,
+        );
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let alone = fleet.get("/other", "");
         assert_eq!((alone.status, alone.header("x-ratelimit-limit")), (200, None));
@@ -158,7 +168,22 @@ fn disconnected_clients_hold_no_slot() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
-        let yaml = limited(&upstream, "quota: 2, window: 60s", "");
+        let yaml = fill_upstream(
+            "
+            upstreams:
+              app: {targets: ['{upstream}'], retries: 0}
+              gone: {targets: ['http://127.0.0.1:1'], retries: 0}
+            limits:
+              in_flight: {algorithm: concurrency, quota: 2, window: 60s, key: []}
+              hourly: {quota: 100, window: 1h, key: []}
+              none: {quota: 1, cost: 1, window: 1h, key: []}
+            routes:
+              - {name: gone, match: {path: /gone}, upstream: gone, limits: [in_flight]}
+              - {name: refused, match: {path: /refused}, upstream: app, limits: [none, in_flight]}
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [in_flight, hourly]}
+            ",
+            &upstream,
+        );
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for paths in [["/a", "/b"], ["/half-a", "/half-b"]] {
             let in_flight = send_until_in_flight(&fleet, &upstream, &paths);
@@ -186,7 +211,20 @@ fn unrenewed_slots_expire_with_their_lease() {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
         let clock = Clock::manual(NOW);
-        let fleet = backend.start(&limited(&upstream, "quota: 2, window: 300s", ""), &clock);
+        let yaml = fill_upstream(
+            "
+            upstreams:
+              app: {targets: ['{upstream}'], retries: 0}
+            limits:
+              in_flight: {algorithm: concurrency, quota: 2, window: 300s, key: []}
+              other: {algorithm: concurrency, quota: 5, window: 300s, key: []}
+            routes:
+              - {name: other, match: {path: /other}, upstream: app, limits: [other]}
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [in_flight]}
+            ",
+            &upstream,
+        );
+        let fleet = backend.start(&yaml, &clock);
         // Renewals are due after 100 s of real time: none during this test.
         let mut in_flight = send_until_in_flight(&fleet, &upstream, &["/a", "/b"]);
         clock.set(NOW + 299_999);
@@ -217,7 +255,17 @@ fn a_long_request_renews_and_releases_its_slot() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
-        let yaml = limited(&upstream, "quota: 2, window: 2s", "");
+        let yaml = fill_upstream(
+            "
+            upstreams:
+              app: {targets: ['{upstream}'], retries: 0}
+            limits:
+              in_flight: {algorithm: concurrency, quota: 2, window: 2s, key: []}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [in_flight]}
+            ",
+            &upstream,
+        );
         let clock = Clock::simulated(NOW);
         let fleet = backend.start(&yaml, &clock);
         let mut in_flight = send_until_in_flight(&fleet, &upstream, &["/a", "/half"]);
@@ -235,80 +283,23 @@ fn a_long_request_renews_and_releases_its_slot() {
 }
 
 #[test]
-fn a_client_that_disconnects_during_the_charge_holds_no_slot() {
-    let redis = RedisServer::start();
-    let latch = ResponseLatch::default();
-    let upstream = latched_upstream(&latch);
-    let store = format!(
-        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, response_timeout: 5s}}}}",
-        redis.url()
-    );
-    let gateway =
-        Gateway::for_every_protocol(&limited(&upstream, "quota: 2, window: 300s", &store));
-    on_every_protocol(|protocol| {
-        let connect = || {
-            let mut client = protocol.connect(&gateway);
-            assert_eq!(client.get("/now", "").status, 200);
-            client
-        };
-        let mut clients: Vec<_> = (0..2).map(|_| connect()).collect();
-        eventually("both are free", || permits_in_use(&gateway, "in_flight") == Some(0));
-        let calls = gateway.metric("tidegate_store_requests_total");
-        redis.suspend();
-        for client in &mut clients {
-            client.start_get("/never");
-        }
-        gateway.wait_for_metric("tidegate_store_requests_total", calls + 2);
-        drop(clients);
-        gateway.wait_for_metric("tidegate_connections ", 0);
-        redis.resume();
-        eventually("both are free", || permits_in_use(&gateway, "in_flight") == Some(0));
-    });
-    assert!(upstream.request_texts().iter().all(|text| !text.contains("/never")));
-}
-
-/// Redis hangs while requests end: their permits are released when it recovers, long before their
-/// leases expire.
-#[test]
-fn unsent_releases_are_made_after_an_outage() {
-    let redis = RedisServer::start();
-    let latch = ResponseLatch::default();
-    let upstream = latched_upstream(&latch);
-    let store = format!(
-        "workers: 1\nstore: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
-         response_timeout: 500ms}}}}",
-        redis.url()
-    );
-    let gateway =
-        Gateway::for_every_protocol(&limited(&upstream, "quota: 9, window: 300s", &store));
-    let mut clients = PROTOCOLS.map(|protocol| protocol.connect(&gateway));
-    eventually("Redis decides", || {
-        clients[0].get("/now", "").status == 200 && permits_in_use(&gateway, "in_flight") == Some(0)
-    });
-    for client in &mut clients {
-        client.start_get("/long");
-    }
-    eventually("all are in flight", || permits_in_use(&gateway, "in_flight") == Some(4));
-    redis.suspend();
-    let breaker_open = "tidegate_store_failures_total{kind=\"open\"}";
-    eventually("the breaker is open", || {
-        get(gateway.address(), "/other", "").status == 200 && gateway.metric(breaker_open) > 0
-    });
-    latch.release("/long");
-    assert!(clients.iter_mut().all(|client| client.read_response().status == 200));
-    redis.resume();
-    for limit in ["in_flight", "other"] {
-        eventually("every permit is free", || permits_in_use(&gateway, limit) == Some(0));
-    }
-}
-
-#[test]
 fn requests_cut_by_the_drain_release_their_slots() {
     let backend = Backend::redis();
     on_every_protocol(|protocol| {
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
-        let yaml = limited(&upstream, "quota: 2, window: 300s", "drain_timeout: 200ms");
+        let yaml = fill_upstream(
+            "
+            drain_timeout: 200ms
+            upstreams:
+              app: {targets: ['{upstream}'], retries: 0}
+            limits:
+              in_flight: {algorithm: concurrency, quota: 2, window: 300s, key: []}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [in_flight]}
+            ",
+            &upstream,
+        );
         let fleet = backend.start(&yaml, &Clock::system());
         let [stopping, staying] = &fleet.gateways[..] else { panic!("two gateways") };
         let mut in_flight: Vec<_> = ["/a", "/half"]

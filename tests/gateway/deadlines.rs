@@ -3,7 +3,11 @@
 use std::{
     io::{Read, Write},
     net::TcpListener,
-    sync::{Mutex, mpsc},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -13,7 +17,7 @@ use testkit::{
     gateway::Gateway,
     protocol::on_every_protocol,
     upstream::{Upstream, read_until_closed},
-    wait::{eventually, sleep},
+    wait::{eventually, sleep, until_unchanged},
     yaml::fill,
 };
 use tidegate::clock::Clock;
@@ -155,15 +159,22 @@ fn a_slow_upstream_is_not_a_client_timeout() {
             [("target", upstream.target())],
         ));
         let mut client = protocol.connect(&gateway);
-        let mut body = vec![b'x'; 20_000_000];
-        body.extend(b"END");
+        let sent = AtomicUsize::new(0);
         thread::scope(|scope| {
-            let status = scope.spawn(move || {
-                let length = body.len();
+            let status = scope.spawn(|| {
+                let piece = [b'x'; 1 << 16];
+                let length = 300 * piece.len() + 3;
                 client.start("POST", "/", format!("Content-Length: {length}\r\n"), true);
-                client.send(&body, true).read_response().status
+                for _ in 0..300 {
+                    client.send(piece, false);
+                    sent.fetch_add(1, SeqCst);
+                }
+                client.send("END", true).read_response().status
             });
+            // The clock stands until the client waits for the gateway, and not the other way round.
             eventually("the upstream is connected", || upstream.connections() == 1);
+            until_unchanged("the pieces that were sent", || sent.load(SeqCst));
+            assert!(sent.load(SeqCst) < 300, "the body exceeds every buffer");
             for _ in 0..25 {
                 gateway.clock.advance(Duration::from_millis(100));
                 sleep(Duration::from_millis(20));

@@ -16,9 +16,12 @@ use std::{
 
 use testkit::{
     backend::{Backend, MEMORY_AND_REDIS, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
-    client::{Client, get},
+    client::{Client, Response, get},
     gateway::Gateway,
+    protocol::AnyClient,
     upstream::Upstream,
+    wait::{eventually, sleep},
+    yaml::fill,
 };
 use tidegate::clock::{self, Clock, Uptime};
 
@@ -59,16 +62,8 @@ impl Arrivals {
     }
 }
 
-/// One route to `upstream` with one limit; `more` are whole lines.
-fn limited(upstream: &Upstream, limit: &str, route: &str, more: &str) -> String {
-    format!(
-        "{more}
-upstreams: {{app: {{targets: [\"{}\"], retries: 0}}}}
-limits: {{calls: {{{limit}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [calls]{route}}}]
-",
-        upstream.target()
-    )
+fn fill_upstream(yaml: &str, upstream: &Upstream) -> String {
+    fill(yaml, [("upstream", upstream.target())])
 }
 
 /// A metric in seconds, over all labels.
@@ -77,6 +72,9 @@ fn seconds(gateway: &Gateway, name: &str) -> f64 {
     let lines = text.lines().filter(|line| line.starts_with(name));
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
+
+/// The start of the manual clocks.
+const NOW: u64 = 1_700_000_000_000;
 
 const SLOT: Duration = Duration::from_millis(250);
 
@@ -98,8 +96,17 @@ fn four_a_second_are_released_every_250_ms() {
         let clock = Clock::system();
         let arrivals = Arrivals::new(&clock);
         let upstream = arrivals.upstream();
-        let limit = "algorithm: leaky_bucket, quota: 4, window: 1s, max_wait: 10s, key: [path]";
-        let fleet = backend.start(&limited(&upstream, limit, "", ""), &clock);
+        let yaml = fill_upstream(
+            "
+            upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+            limits:
+              calls: {algorithm: leaky_bucket, quota: 4, window: 1s, max_wait: 10s, key: [path]}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+            ",
+            &upstream,
+        );
+        let fleet = backend.start(&yaml, &clock);
         let mut clients: Vec<_> = (0..BUCKETS * COUNT as usize).map(|n| fleet.connect(n)).collect();
         let start = clock.uptime();
         for (at, client) in clients.iter_mut().enumerate() {
@@ -146,7 +153,7 @@ fn send_requests(address: SocketAddr, start: Instant) -> Vec<(Duration, Duration
             200 => admitted.push((sent, start.elapsed())),
             status => assert_eq!(status, 429),
         }
-        testkit::wait::sleep(Duration::from_millis(5));
+        sleep(Duration::from_millis(5));
     }
     admitted
 }
@@ -163,12 +170,11 @@ fn shortest_of_eleven(admitted: &[(Duration, Duration)]) -> Option<Duration> {
     spans.min()
 }
 
-/// Asserts that `limit` admits at most ten calls in any interval of one second.
-fn assert_ten_in_any_second(limit: &str) {
+/// Asserts that the limit of `yaml` admits at most ten calls in any interval of one second.
+fn assert_ten_in_any_second(yaml: &str) {
     let redis = Backend::redis();
     let upstream = Upstream::hello();
-    let limit = format!("{limit}, quota: 10, window: 1s, key: []");
-    let fleet = redis.start(&limited(&upstream, &limit, "", ""), &Clock::system());
+    let fleet = redis.start(&fill_upstream(yaml, &upstream), &Clock::system());
     let start = clock::instant();
     let callers: Vec<_> = (0..4)
         .map(|n| {
@@ -179,7 +185,7 @@ fn assert_ten_in_any_second(limit: &str) {
     let admitted: Vec<_> =
         callers.into_iter().flat_map(|caller| caller.join().expect("no caller panics")).collect();
     let shortest = shortest_of_eleven(&admitted).expect("more than ten are admitted");
-    println!("{limit}: {} calls in 2.5 s; eleven take {shortest:?} at the least", admitted.len());
+    println!("{} calls in 2.5 s; eleven take {shortest:?} at the least: {yaml}", admitted.len());
     assert!(admitted.len() >= 20, "{} calls", admitted.len());
     // Clocks count whole milliseconds.
     assert!(shortest >= Duration::from_millis(998), "{shortest:?}");
@@ -187,22 +193,47 @@ fn assert_ten_in_any_second(limit: &str) {
 
 #[test]
 fn a_sliding_log_admits_ten_calls_in_any_second() {
-    assert_ten_in_any_second("algorithm: sliding_log");
+    assert_ten_in_any_second(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {algorithm: sliding_log, quota: 10, window: 1s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+    );
 }
 
 #[test]
 fn a_strict_window_admits_ten_calls_in_any_second() {
-    assert_ten_in_any_second("strict: true, resolution: 10");
+    assert_ten_in_any_second(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {strict: true, resolution: 10, quota: 10, window: 1s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+    );
 }
 
 #[test]
 fn delays_above_max_wait_are_refused() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
-        let clock = Clock::manual(crate::policies::NOW);
+        let clock = Clock::manual(NOW);
         let upstream = Upstream::hello();
-        let limit = "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []";
-        let more = "headers: {standard: draft-11}";
-        let fleet = backend.start(&limited(&upstream, limit, "", more), &clock);
+        let yaml = fill_upstream(
+            "
+            headers: {standard: draft-11}
+            upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+            limits:
+              calls: {algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+            ",
+            &upstream,
+        );
+        let fleet = backend.start(&yaml, &clock);
         let first = fleet.get("/", "");
         assert_eq!((first.status, first.number("x-ratelimit-limit")), (200, 3));
         assert_eq!(first.header("RateLimit-Policy"), Some(r#""calls";q=1;w=10"#), "the quota");
@@ -213,7 +244,7 @@ fn delays_above_max_wait_are_refused() {
         }
         fleet.gateways[0].wait_for_metric("tidegate_limit_waiting ", 2);
         for (later, seconds) in [(0, 5), (1_500, 4), (4_001, 1)] {
-            clock.set(crate::policies::NOW + later);
+            clock.set(NOW + later);
             let response = fleet.get("/", "");
             assert_eq!(
                 (response.status, response.number("retry-after")),
@@ -234,9 +265,18 @@ fn delays_above_max_wait_are_refused() {
 fn the_delay_queue_is_bounded() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let upstream = Upstream::hello();
-        let limit = "algorithm: leaky_bucket, quota: 3, window: 10s, max_wait: 50s, max_queue: 2";
-        let clock = Clock::manual(crate::policies::NOW);
-        let fleet = backend.start(&limited(&upstream, limit, "", ""), &clock);
+        let yaml = fill_upstream(
+            "
+            upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+            limits:
+              calls: {algorithm: leaky_bucket, quota: 3, window: 10s, max_wait: 50s, max_queue: 2}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+            ",
+            &upstream,
+        );
+        let clock = Clock::manual(NOW);
+        let fleet = backend.start(&yaml, &clock);
         assert_eq!(fleet.get("/", "").status, 200);
         let delayed = [0, 1].map(|n| {
             let mut client = fleet.connect(n);
@@ -247,12 +287,12 @@ fn the_delay_queue_is_bounded() {
             let each = fleet.gateways.iter().map(|g| g.metric("tidegate_limit_waiting "));
             each.sum::<u64>()
         };
-        testkit::wait::eventually("both wait", || waiting() == 2);
+        eventually("both wait", || waiting() == 2);
         let response = fleet.get("/", "");
         // The third slot begins after 10 s; the second, 6.67 s from now, is the longest permitted delay.
         assert_eq!((response.status, response.number("retry-after")), (429, 4));
         drop(delayed);
-        testkit::wait::eventually("nothing waits", || waiting() == 0);
+        eventually("nothing waits", || waiting() == 0);
     });
 }
 
@@ -260,13 +300,22 @@ fn the_delay_queue_is_bounded() {
 #[test]
 fn a_delayed_response_shows_what_is_left_at_its_release() {
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
-        let (clock, upstream) = (Clock::simulated(crate::policies::NOW), Upstream::hello());
-        let limit = "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []";
-        let fleet = backend.start(&limited(&upstream, limit, "", ""), &clock);
+        let (clock, upstream) = (Clock::simulated(NOW), Upstream::hello());
+        let yaml = fill_upstream(
+            "
+            upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+            limits:
+              calls: {algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+            ",
+            &upstream,
+        );
+        let fleet = backend.start(&yaml, &clock);
         let gateway = &fleet.gateways[0];
         // All at one gateway: it does not know who waits at another.
         let connect = |n: usize| fleet.connect(n * fleet.gateways.len());
-        let left = |response: &testkit::client::Response| {
+        let left = |response: &Response| {
             let number = |name| response.number(name);
             let (left, used) = (number("x-ratelimit-remaining"), number("x-ratelimit-used"));
             assert_eq!(left + used, 3, "{}", response.head);
@@ -282,7 +331,7 @@ fn a_delayed_response_shows_what_is_left_at_its_release() {
             gateway.wait_for_metric("tidegate_limit_waiting ", waiting as u64);
             delayed.push(client);
         }
-        let release = |at: usize, delayed: &mut Vec<testkit::protocol::AnyClient>| {
+        let release = |at: usize, delayed: &mut Vec<AnyClient>| {
             left(&gateway.while_time_passes(|| delayed[at].read_response()).0)
         };
         assert_eq!(release(0, &mut delayed), (200, 0));

@@ -1,37 +1,43 @@
+//! `tidegate explain`: what it prints is what a live gateway does.
+
+/// Conditions, changes and decisions of routes.
+mod routes;
+/// The text for people, and the sources of what it shows.
+mod text;
+
 use std::fs;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use testkit::{
     client::{Client, Response},
     gateway::Gateway,
     protocol::Protocol,
-    tls::Authority,
     upstream::Upstream,
+    yaml::{fill, without_indentation},
 };
-use tidegate::cli;
 
 use crate::replay::run;
 
-fn rules(upstream: &Upstream) -> String {
-    format!(
-        "client: {{trusted_proxies: [127.0.0.1/32], token: [header:authorization, cookie:session]}}
-http: {{max_head: 8KiB, max_headers: 10}}
-headers: {{standard: draft-11}}
+const RULES: &str = "
+client: {trusted_proxies: [127.0.0.1/32], token: [header:authorization, cookie:session]}
+http: {max_head: 8KiB, max_headers: 10}
+headers: {standard: draft-11}
 upstreams:
-  origin: {{targets: [{}]}}
-  hello: {{respond: {{status: 203, body: hello}}}}
+  origin: {targets: ['{target}']}
+  hello: {respond: {status: 203, body: hello}}
 limits:
-  token: {{quota: 9, window: 10h, key: [token], cost: 2}}
-  team: {{quota: 5, window: 10h, key: ['header:x-team', 'query:k', 'path:id']}}
+  token: {quota: 9, window: 10h, key: [token], cost: 2}
+  team: {quota: 5, window: 10h, key: ['header:x-team', 'query:k', 'path:id']}
 routes:
-  - {{name: items, match: {{host: api.test, path: '/v1/items/{{id}}'}}, upstream: origin, limits: [token, team], strip_prefix: /v1}}
-  - {{name: write, match: {{path: /write, methods: [PUT, POST]}}, upstream: origin, limits: [token], max_body: 10B}}
-  - {{name: wide, match: {{path: '/wide/{{*rest}}'}}, upstream: origin, strip_prefix: /wide}}
-  - {{name: hello, match: {{path: /hello}}, upstream: hello, limits: [token]}}
-  - {{name: below, match: {{path_prefix: '/below'}}, upstream: origin, strip_prefix: /below}}
-",
-        upstream.target()
-    )
+  - {name: items, match: {host: api.test, path: '/v1/items/{id}'}, upstream: origin, limits: [token, team], strip_prefix: /v1}
+  - {name: write, match: {path: /write, methods: [PUT, POST]}, upstream: origin, limits: [token], max_body: 10B}
+  - {name: wide, match: {path: '/wide/{*rest}'}, upstream: origin, strip_prefix: /wide}
+  - {name: hello, match: {path: /hello}, upstream: hello, limits: [token]}
+  - {name: below, match: {path_prefix: '/below'}, upstream: origin, strip_prefix: /below}
+";
+
+fn rules(upstream: &Upstream) -> String {
+    fill(RULES, [("target", upstream.target())])
 }
 
 /// Requests: method, URL, and headers as `-H` takes them.
@@ -100,6 +106,14 @@ fn request_text(method: &str, url: &str, headers: &[&str]) -> String {
     text + "\r\n"
 }
 
+/// The path of a file with the configuration `yaml`, and the directory that it is in.
+fn configuration(yaml: &str) -> (String, tempfile::TempDir) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("tidegate.yaml");
+    fs::write(&file, without_indentation(yaml)).expect("a file");
+    (file.to_str().expect("a path").to_owned(), directory)
+}
+
 fn explained(config: &str, method: &str, url: &str, headers: &[&str]) -> Value {
     let mut arguments = vec!["explain", "-c", config, "--json", "-X", method];
     arguments.extend(headers.iter().flat_map(|line| ["-H", *line]));
@@ -161,10 +175,7 @@ fn is_valid_in_http2(method: &str, url: &str, headers: &[&str]) -> bool {
 #[test]
 fn explanation_matches_a_live_gateway() {
     let upstream = Upstream::hello();
-    let directory = tempfile::tempdir().expect("a directory");
-    let config = directory.path().join("tidegate.yaml");
-    let config = config.to_str().expect("a path");
-    fs::write(config, rules(&upstream)).expect("a file");
+    let (config, _directory) = configuration(&rules(&upstream));
     let long = format!("http://api.test/{}", "a".repeat(8_200));
     let large = format!("a: {}", "a".repeat(8_200));
     let more: [(&str, &str, &[&str]); 2] =
@@ -177,7 +188,7 @@ fn explanation_matches_a_live_gateway() {
         let has_room = headers.len() < 10;
         let own = ["Authorization: Bearer t", &*address].into_iter().filter(|_| has_room);
         let headers: Vec<&str> = headers.iter().copied().chain(own).collect();
-        let explanation = explained(config, method, url, &headers);
+        let explanation = explained(&config, method, url, &headers);
         let text = request_text(method, url, &headers);
         let mut client = Client::connect(gateway.address());
         let response = client.send(&text).read_response();
@@ -200,306 +211,4 @@ fn explanation_matches_a_live_gateway() {
         assert!(routes.iter().any(|route| route == name), "{name}: {routes:?}");
     }
     assert!(over_http2 > 20, "{over_http2}");
-}
-
-#[test]
-fn text_output_shows_keys_and_no_secrets() {
-    let upstream = Upstream::hello();
-    let directory = tempfile::tempdir().expect("a directory");
-    let config = directory.path().join("tidegate.yaml");
-    let config = config.to_str().expect("a path");
-    fs::write(config, rules(&upstream)).expect("a file");
-    let text = run(&[
-        "explain",
-        "-c",
-        config,
-        "-H",
-        "Authorization: Bearer topsecret",
-        "-H",
-        "X-Forwarded-For: 192.0.2.7",
-        "http://api.test/v1/items/7?k=payments",
-    ]);
-    let wanted = "request    GET /v1/items/7 for host `api.test` from 192.0.2.7
-route      items
-limit      token: sliding_window, 9 in 10h, cost 2
-           key: token *** (9 bytes)
-           admits, 7 left
-limit      team: sliding_window, 5 in 10h, cost 1
-           key: header:x-team (none), query:k payments, path:id 7
-           admits, 4 left
-decision   admitted (for a caller with unused quotas)
-";
-    assert!(text.starts_with(wanted), "{text}");
-    let last = format!("forwarded  GET /items/7?k=payments to origin: {}\n", upstream.target());
-    assert!(text.ends_with(&last), "{text}");
-    assert!(!text.contains("topsecret"));
-    assert_eq!(upstream.request_count(), 0, "`explain` connects to nothing");
-}
-
-#[test]
-fn explanation_names_the_source_of_the_client_address() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let config = directory.path().join("tidegate.yaml");
-    let yaml = rules(&Upstream::hello());
-    let tier = "quota: 9, tiers: [{match: {part: client_ip, values: [0.0.0.0/0]}, quota: 99}],";
-    fs::write(&config, yaml.replace("quota: 9,", tier)).expect("a file");
-    let config = config.to_str().expect("a path");
-    for (headers, client, source, quota) in [
-        (&[][..], "127.0.0.1", "unverified", 9),
-        (&["X-Forwarded-For: \u{fe}"], "127.0.0.1", "unverified", 9),
-        (&["X-Forwarded-For: \u{fe}, 192.0.2.7"], "192.0.2.7", "forwarded", 99),
-    ] {
-        let explanation = explained(config, "GET", "http://api.test/hello", headers);
-        assert_eq!(
-            (&explanation["client"], &explanation["client_source"]),
-            (&client.into(), &source.into())
-        );
-        assert_eq!(explanation["limits"][0]["quota"], quota, "{explanation}");
-    }
-    let text = run(&["explain", "-c", config, "http://api.test/hello"]);
-    assert!(text.contains("from 127.0.0.1\n           a trusted proxy that names no"), "{text}");
-    let text = run(&["explain", "-c", config, "--client", "192.0.2.1", "http://api.test/hello"]);
-    assert!(!text.contains("trusted proxy"), "{text}");
-}
-
-#[test]
-fn explanation_names_a_limit_that_does_not_count_the_caller() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let config = directory.path().join("tidegate.yaml");
-    let tier =
-        "quota: 9, tiers: [{match: {part: client_ip, values: [192.0.2.7]}, quota: unlimited}],";
-    let yaml = rules(&Upstream::hello());
-    fs::write(&config, yaml.replace("quota: 9,", tier)).expect("a file");
-    let config = config.to_str().expect("a path");
-    let forwarded = ["X-Forwarded-For: 192.0.2.7"];
-    let explanation = explained(config, "GET", "http://api.test/hello", &forwarded);
-    let name = explanation["unlimited"][0].as_str().expect("a name");
-    assert!(
-        explanation["limits"].as_array().expect("a list").iter().all(|own| own["name"] != name)
-    );
-    let text = run(&["explain", "-c", config, "-H", forwarded[0], "http://api.test/hello"]);
-    let line = format!("limit      {name}: not counted, the caller is in an unlimited tier\n");
-    assert!(text.contains(&line), "{text}");
-}
-
-#[test]
-fn invalid_urls_are_reported() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let config = directory.path().join("tidegate.yaml");
-    fs::write(&config, rules(&Upstream::hello())).expect("a file");
-    let config = config.to_str().expect("a path");
-    for url in
-        ["", "items", "ftp://a/x", "http://", "http:///x", "http://user:pw@a/x", "http:/\u{e9}"]
-    {
-        let mut out = Vec::new();
-        let exit = cli::run(["tidegate", "explain", "-c", config, url], &mut out);
-        assert_eq!((exit, out.is_empty()), (cli::Exit::BadInput, true), "{url}");
-    }
-}
-
-#[test]
-fn targets_are_shown_with_their_scheme_and_protocol() {
-    let (config, _directory) = configuration(
-        "upstreams:
-  clear: {targets: ['http://a.test:81'], protocol: http2}
-  auto: {targets: ['http://a.test'], protocol: auto}
-  socket: {targets: ['unix:/run/app.sock']}
-  tls: {targets: ['https://a.test', 'https://[::1]:8443'], protocol: auto}
-routes:
-  - {name: clear, match: {path: /clear}, upstream: clear}
-  - {name: auto, match: {path: /auto}, upstream: auto}
-  - {name: socket, match: {path: /socket}, upstream: socket}
-  - {name: tls, match: {path: /tls}, upstream: tls}
-",
-    );
-    for (name, protocol, end) in [
-        ("clear", "http2", "clear over HTTP/2: http://a.test:81"),
-        ("auto", "http1", "auto: http://a.test:80"),
-        ("socket", "http1", "socket: unix:/run/app.sock"),
-        (
-            "tls",
-            "auto",
-            "tls over HTTP/2, if the server chooses it: https://a.test:443, https://[::1]:8443",
-        ),
-    ] {
-        let url = format!("/{name}");
-        let text = run(&["explain", "-c", &config, &url]);
-        assert!(text.contains(&format!("forwarded  GET /{name} to {end}\n")), "{text}");
-        let explanation = explained(&config, "GET", &url, &[]);
-        assert_eq!(explanation["upstream_protocol"], protocol, "{explanation}");
-    }
-}
-
-#[test]
-fn what_a_listener_decides_is_shown() {
-    let files = tempfile::tempdir().expect("a directory");
-    let certificate = Authority::new("tests").issue(&["a.test"]).write(files.path(), "a");
-    let (config, _directory) = configuration(&format!(
-        "listen:
-  - {{address: '127.0.0.1:81', redirect_https: true}}
-  - {{address: '127.0.0.1:8443', tls: {{certificates: [{{{}}}]}}}}
-upstreams: {{hello: {{respond: {{body: hello}}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello}}]
-",
-        certificate.entry()
-    ));
-    let redirected = explained(&config, "GET", "http://a.test:81/x?y", &[]);
-    assert_eq!(
-        (&redirected["status"], &redirected["headers"]["location"], &redirected["route"]),
-        (&json!(308), &json!("https://a.test:8443/x?y"), &Value::Null)
-    );
-    for (url, status) in [
-        ("https://a.test:8443/x", 200),
-        ("https://b.test:8443/x", 421),
-        // No listener of this process: as through another proxy.
-        ("https://b.test/x", 200),
-        ("http://a.test:8443/x", 200),
-        ("/x", 200),
-    ] {
-        assert_eq!(explained(&config, "GET", url, &[])["status"], status, "{url}");
-    }
-}
-
-#[test]
-fn refusals_of_grpc_are_shown_with_their_metadata() {
-    let (config, _directory) = configuration(
-        "upstreams: {hello: {respond: {}}}
-routes: [{name: one, match: {path: /one}, upstream: hello}]
-",
-    );
-    let headers = ["Content-Type: application/grpc"];
-    let explanation = explained(&config, "POST", "/tidegate.Test/Missing", &headers);
-    assert_eq!(explanation["status"], 404, "as in the access log");
-    let headers = &explanation["headers"];
-    assert_eq!(
-        (&headers["grpc-status"], &headers["grpc-message"]),
-        (&"12".into(), &explanation["reason"])
-    );
-}
-
-/// The path of a file with `text`, and the directory that it is in.
-fn configuration(text: &str) -> (String, tempfile::TempDir) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("tidegate.yaml");
-    fs::write(&file, text).expect("a file");
-    (file.to_str().expect("a path").to_owned(), directory)
-}
-
-#[test]
-fn conditions_and_changes_of_a_route_are_explained() {
-    let (config, _directory) = configuration(
-        "upstreams: {origin: {targets: ['http://a.test:81']}}
-routes:
-  - {name: plain, match: {path: '/items/{id}'}, upstream: origin}
-  - {name: canary, match: {path: '/items/{id}', weight: 5}, upstream: origin}
-  - name: v2
-    match: {path: '/items/{id}', headers: {x-version: '2', x-old: false}, query: {debug: true}}
-    upstream: origin
-    host: internal.test
-    rewrite: '/v2/{path.id}'
-    headers:
-      request: {set: {x-user: '{client_ip}'}, remove: [cookie]}
-      response: {add: {x-id: '{request_id}'}, remove: [server]}
-  - {name: beta, match: {path: /beta, weight: 10}, upstream: origin}
-  - {name: old, match: {path: '/old/{*rest}'}, redirect: {to: '/items/{path.rest}?{query}', status: 301}}
-  - {name: fixed, match: {path: /fixed}, respond: {status: 503, body: later}}
-",
-    );
-    let plain = explained(&config, "GET", "/items/7", &[]);
-    assert_eq!((&plain["route"], &plain["forwarded"]), (&"plain".into(), &"/items/7".into()));
-    let share = serde_json::json!([{"route": "canary", "callers": 5}]);
-    assert_eq!(plain["changes"]["shares"], share);
-    let v2 = explained(&config, "GET", "/items/7?debug", &["X-Version: 2"]);
-    assert_eq!((&v2["route"], &v2["forwarded"]), (&"v2".into(), &"/v2/7?debug".into()));
-    assert_eq!(
-        v2["changes"],
-        serde_json::json!({
-            "conditions": ["no header x-old", "header x-version: 2", "query debug"],
-            "shares": [],
-            "request": {
-                "written": ["x-user: 127.0.0.1", "host: internal.test"],
-                "removed": ["cookie"],
-            },
-            "response": {"written": ["x-id: {request_id}"], "removed": ["server"]},
-        })
-    );
-    let text = run(&["explain", "-c", &config, "-H", "X-Version: 2", "/items/7?debug=1"]);
-    for line in [
-        "route      v2\n           matched by no header x-old, header x-version: 2, query debug\n",
-        "changes    request x-user: 127.0.0.1\n",
-        "changes    request without cookie\n",
-        "changes    response without server\n",
-    ] {
-        assert!(text.contains(line), "{line}: {text}");
-    }
-    let text = run(&["explain", "-c", &config, "/items/7"]);
-    assert!(
-        text.contains("route      plain\n           5 % of callers get route canary instead\n")
-    );
-    let beta = explained(&config, "GET", "/beta", &[]);
-    assert_eq!((&beta["route"], &beta["status"]), (&Value::Null, &404.into()));
-    assert_eq!(beta["changes"]["shares"], serde_json::json!([{"route": "beta", "callers": 10}]));
-    let old = explained(&config, "GET", "/old/7?a=1", &[]);
-    assert_eq!(
-        (&old["status"], &old["headers"]["location"]),
-        (&301.into(), &"/items/7?a=1".into())
-    );
-    assert_eq!(explained(&config, "GET", "/fixed", &[])["status"], 503);
-    let ambiguous = explained(&config, "GET", "/items/7", &["X-Version: 2", "X-Version: 3"]);
-    assert_eq!(
-        (&ambiguous["status"], &ambiguous["route"]),
-        (&400.into(), &serde_json::Value::Null)
-    );
-}
-
-#[test]
-fn the_target_of_a_key_is_shown_with_its_reason() {
-    let (config, _directory) = configuration(
-        "upstreams:
-  app:
-    targets: ['http://10.0.0.1:80', 'http://10.0.0.2:80', {url: 'http://10.0.0.3:80', weight: 0}]
-    balance: hash
-    hash_key: ['header:x-user']
-routes: [{name: all, match: {path: '/{*rest}'}, upstream: app}]
-",
-    );
-    let target = |user: usize| {
-        let user = format!("x-user: {user}");
-        let explanation = explained(&config, "GET", "/a", &[&user]);
-        assert!(!explanation["target_reason"].as_str().unwrap().is_empty(), "{explanation}");
-        explanation["target"].as_str().unwrap().to_owned()
-    };
-    assert!((0..20).all(|user| target(user) == target(user)));
-    let targets: std::collections::BTreeSet<String> = (0..40).map(target).collect();
-    assert_eq!(targets.into_iter().collect::<Vec<_>>(), ["10.0.0.1:80", "10.0.0.2:80"]);
-    let text = run(&["explain", "-c", &config, "/a", "-H", "x-user: 7"]);
-    assert!(text.contains("\ntarget     10.0.0."), "{text}");
-}
-
-#[test]
-fn what_a_refused_request_has_found_is_explained() {
-    let upstream = Upstream::hello();
-    let tiers = "tiers: [{match: {part: client_ip, values: [0.0.0.0/0]}, quota: unlimited}]";
-    let text = format!(
-        "
-upstreams: {{origin: {{targets: ['{}']}}}}
-limits: {{free: {{quota: 9, window: 10h, key: [client_ip], {tiers}}}}}
-routes:
-  - {{name: small, match: {{path: /small}}, upstream: origin, limits: [free], max_body: 10B}}
-  - {{name: canary, match: {{path: /items, weight: 5}}, upstream: origin}}
-  - {{name: items, match: {{path: /items}}, upstream: origin, cors: {{origins: ['*']}}, deny: [127.0.0.1/32]}}
-",
-        upstream.target()
-    );
-    let (config, _directory) = configuration(&text);
-    let small = explained(&config, "POST", "/small", &["Content-Length: 11"]);
-    assert_eq!((&small["status"], &small["decision"]), (&json!(413), &json!("not_checked")));
-    assert_eq!((&small["unlimited"], &small["limits"]), (&json!(["free"]), &json!([])));
-    let denied = explained(&config, "GET", "/items", &[]);
-    assert_eq!((&denied["status"], &denied["decision"]), (&json!(403), &json!("denied")));
-    assert_eq!(denied["changes"]["shares"], json!([{"route": "canary", "callers": 5}]));
-    let headers = ["Origin: http://web.test", "Access-Control-Request-Method: GET"];
-    let preflight = explained(&config, "OPTIONS", "/items", &headers);
-    assert_eq!((&preflight["status"], &preflight["decision"]), (&json!(403), &json!("denied")));
-    assert_eq!(preflight["changes"]["shares"], json!([]));
 }

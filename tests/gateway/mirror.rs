@@ -8,21 +8,27 @@ use testkit::{
     http2_upstream::Http2Upstream,
     protocol::on_every_protocol,
     upstream::{ResponseGate, Upstream},
-    wait::{eventually, sleep},
+    wait::{eventually, until_unchanged},
+    yaml::fill,
 };
+use tidegate::clock::Clock;
 
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 const EMPTY: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
 const MAX_BODY: usize = 64 * 1024;
 
-fn configuration(origin: &Upstream, shadow: &str, more: &str) -> String {
-    format!(
-        "workers: 1
-upstreams: {{origin: {{targets: ['{}']}}, shadow: {{targets: ['{shadow}'], response_timeout: 500ms}}}}
-limits: {{few: {{quota: 1000, window: 1h}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [few], mirror: {{upstream: shadow{more}}}}}]",
-        origin.target()
-    )
+const MIRROR: &str = "
+workers: 1
+upstreams:
+  origin: {targets: ['{origin}']}
+  shadow: {targets: ['{shadow}']}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow}}
+";
+
+/// The configuration `yaml` with `{origin}` and `{shadow}`.
+fn between(origin: &Upstream, shadow: &Upstream, yaml: &str) -> String {
+    fill(yaml, [("origin", origin.target()), ("shadow", shadow.target())])
 }
 
 fn outcome(name: &str) -> String {
@@ -44,7 +50,23 @@ fn the_copy_equals_its_original_and_its_response_is_discarded() {
     let origin = Upstream::hello();
     let shadow =
         Upstream::with_response("HTTP/1.1 500 Oops\r\nX-Shadow: 1\r\nContent-Length: 3\r\n\r\nbad");
-    let gateway = Gateway::for_every_protocol(&configuration(&origin, &shadow.target(), ""));
+    let gateway = Gateway::for_every_protocol(&between(
+        &origin,
+        &shadow,
+        "
+        workers: 1
+        upstreams:
+          origin: {targets: ['{origin}']}
+          shadow: {targets: ['{shadow}']}
+        limits: {few: {quota: 1000, window: 1h}}
+        routes:
+          - name: all
+            match: {path: '/{*rest}'}
+            upstream: origin
+            limits: [few]
+            mirror: {upstream: shadow}
+        ",
+    ));
     on_every_protocol(|protocol| {
         let before = (origin.request_count(), shadow.request_count());
         let mut client = protocol.connect(&gateway);
@@ -72,7 +94,7 @@ fn the_copy_equals_its_original_and_its_response_is_discarded() {
 #[test]
 fn bodies_in_chunks_are_copied_up_to_the_bound() {
     let (origin, shadow) = (Upstream::hello(), Upstream::hello());
-    let gateway = Gateway::start(&configuration(&origin, &shadow.target(), ""));
+    let gateway = Gateway::start(&between(&origin, &shadow, MIRROR));
     let mut client = Client::connect(gateway.address());
     for (length, answered, too_long) in
         [(MAX_BODY, 1, 0), (MAX_BODY + 1, 1, 1), (3 * MAX_BODY, 1, 2)]
@@ -94,9 +116,9 @@ fn bodies_in_chunks_are_copied_up_to_the_bound() {
 }
 
 #[test]
-fn what_is_not_complete_or_not_http_is_not_copied() {
+fn incomplete_requests_upgrades_and_grpc_calls_are_not_copied() {
     let (origin, shadow) = (Upstream::hello(), Upstream::hello());
-    let gateway = Gateway::start(&configuration(&origin, &shadow.target(), ""));
+    let gateway = Gateway::start(&between(&origin, &shadow, MIRROR));
     let mut client = Client::connect(gateway.address());
     client.send("POST /cut HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
     eventually("it is forwarded", || origin.connections() == 1);
@@ -114,11 +136,11 @@ fn what_is_not_complete_or_not_http_is_not_copied() {
     assert_eq!(gateway.metric(&outcome("incomplete")), 1);
 }
 
-/// More uploads than copies may be sent at a time.
+/// More uploads pause than copies may be sent at a time.
 #[test]
 fn uploads_that_pause_keep_no_copies_out() {
     let (origin, shadow) = (Upstream::hello(), Upstream::hello());
-    let gateway = Gateway::start(&configuration(&origin, &shadow.target(), ""));
+    let gateway = Gateway::start(&between(&origin, &shadow, MIRROR));
     let mut slow: Vec<Client> = (0..100)
         .map(|_| {
             let mut client = Client::connect(gateway.address());
@@ -146,8 +168,19 @@ fn uploads_that_pause_keep_no_copies_out() {
 #[test]
 fn incomplete_copies_of_one_client_are_bounded() {
     let (origin, shadow) = (Upstream::hello(), Upstream::hello());
-    let yaml = configuration(&origin, &shadow.target(), "");
-    let gateway = Gateway::start(&format!("client: {{trusted_proxies: [127.0.0.1/32]}}\n{yaml}"));
+    let gateway = Gateway::start(&between(
+        &origin,
+        &shadow,
+        "
+        workers: 1
+        client: {trusted_proxies: [127.0.0.1/32]}
+        upstreams:
+          origin: {targets: ['{origin}']}
+          shadow: {targets: ['{shadow}']}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow}}
+        ",
+    ));
     let begin = |client: u8| {
         let mut sent = Client::connect(gateway.address());
         let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60001\r\n";
@@ -167,8 +200,23 @@ fn incomplete_copies_of_one_client_are_bounded() {
 #[test]
 fn refused_requests_are_not_copied() {
     let (origin, shadow) = (Upstream::hello(), Upstream::hello());
-    let yaml = configuration(&origin, &shadow.target(), "").replace("quota: 1000", "quota: 1");
-    let gateway = Gateway::start(&yaml);
+    let gateway = Gateway::start(&between(
+        &origin,
+        &shadow,
+        "
+        workers: 1
+        upstreams:
+          origin: {targets: ['{origin}']}
+          shadow: {targets: ['{shadow}']}
+        limits: {few: {quota: 1, window: 1h}}
+        routes:
+          - name: all
+            match: {path: '/{*rest}'}
+            upstream: origin
+            limits: [few]
+            mirror: {upstream: shadow}
+        ",
+    ));
     assert_eq!(get(gateway.address(), "/1", "").status, 200);
     assert_eq!(get(gateway.address(), "/2", "").status, 429);
     gateway.wait_for_metric(&outcome("answered"), 1);
@@ -178,13 +226,23 @@ fn refused_requests_are_not_copied() {
 #[test]
 fn a_share_of_the_requests_is_copied() {
     let (origin, shadow) = (Upstream::hello(), Upstream::hello());
-    let gateway = Gateway::start(&configuration(&origin, &shadow.target(), ", share: 25"));
+    let gateway = Gateway::start(&between(
+        &origin,
+        &shadow,
+        "
+        workers: 1
+        upstreams:
+          origin: {targets: ['{origin}']}
+          shadow: {targets: ['{shadow}']}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow, share: 25}}
+        ",
+    ));
     let mut client = Client::connect(gateway.address());
     (0..800).for_each(|_| assert_eq!(client.get("/", "").status, 200));
     let chosen = || gateway.metric(&outcome("answered")) + gateway.metric(&outcome("dropped"));
     // Six standard deviations: sqrt(800 * 0.25 * 0.75) is 12.2.
-    eventually("a quarter is copied", || (127..=273).contains(&chosen()));
-    sleep(Duration::from_millis(100));
+    until_unchanged("the copies that have ended", chosen);
     assert!((127..=273).contains(&chosen()), "{}", chosen());
 }
 
@@ -197,8 +255,18 @@ fn a_silent_mirror_delays_nothing_and_is_bounded() {
         waits.wait();
         socket.write_all(HELLO).is_ok()
     });
-    let yaml = configuration(&origin, &shadow.target(), "").replace("500ms", "20s");
-    let gateway = Gateway::start(&yaml);
+    let gateway = Gateway::start(&between(
+        &origin,
+        &shadow,
+        "
+        workers: 1
+        upstreams:
+          origin: {targets: ['{origin}']}
+          shadow: {targets: ['{shadow}'], response_timeout: 20s}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow}}
+        ",
+    ));
     let mut client = Client::connect(gateway.address());
     (0..100).for_each(|_| assert_eq!(client.get("/", "").status, 200));
     assert_eq!(gateway.metric(&outcome("dropped")), 36, "64 are under way");
@@ -212,13 +280,12 @@ fn a_silent_mirror_delays_nothing_and_is_bounded() {
 fn a_mirror_that_fails_is_ejected_alone() {
     let origin = Upstream::hello();
     let broken = Upstream::on_connection(|_| {});
-    let gateway = Gateway::start(&configuration(&origin, &broken.target(), ""));
+    let gateway = Gateway::start(&between(&origin, &broken, MIRROR));
     let mut client = Client::connect(gateway.address());
-    for _ in 0..20 {
+    for failed in 1..=20 {
         assert_eq!(client.get("/", "").status, 200);
-        sleep(Duration::from_millis(5));
+        gateway.wait_for_metric(&outcome("failed"), failed);
     }
-    gateway.wait_for_metric(&outcome("failed"), 20);
     assert!(broken.connections() < 20, "it is ejected");
     assert_eq!(gateway.metric("tidegate_target_healthy{upstream=\"origin\""), 1);
     assert_eq!(gateway.metric("tidegate_target_healthy{upstream=\"shadow\""), 0);
@@ -227,9 +294,26 @@ fn a_mirror_that_fails_is_ejected_alone() {
 #[test]
 fn a_mirror_that_times_out_is_counted_as_failed() {
     let (origin, silent) = (Upstream::hello(), Upstream::silent());
-    let gateway = Gateway::start(&configuration(&origin, &silent.target(), ""));
+    let gateway = Gateway::start_at(
+        &between(
+            &origin,
+            &silent,
+            "
+            workers: 1
+            upstreams:
+              origin: {targets: ['{origin}']}
+              shadow: {targets: ['{shadow}'], response_timeout: 500ms}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow}}
+            ",
+        ),
+        Clock::simulated(1_700_000_000_000),
+    );
     assert_eq!(get(gateway.address(), "/", "").status, 200);
-    gateway.while_time_passes(|| gateway.wait_for_metric(&outcome("failed"), 1));
+    eventually("the copy is under way", || silent.connections() == 1);
+    gateway.assert_times_out(Duration::from_millis(500), || {
+        gateway.wait_for_metric(&outcome("failed"), 1);
+    });
     assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
 }
 
@@ -242,7 +326,7 @@ fn endless_responses_are_closed() {
         while socket.write_all(chunk.as_bytes()).is_ok() {}
         false
     });
-    let gateway = Gateway::start(&configuration(&origin, &endless.target(), ""));
+    let gateway = Gateway::start(&between(&origin, &endless, MIRROR));
     for count in 1..=3 {
         assert_eq!(get(gateway.address(), "/", "").status, 200);
         gateway.wait_for_metric(&outcome("answered"), count);
@@ -253,20 +337,43 @@ fn endless_responses_are_closed() {
 #[test]
 fn the_end_of_the_gateway_does_not_wait_for_copies() {
     let (origin, silent) = (Upstream::hello(), Upstream::silent());
-    let yaml = configuration(&origin, &silent.target(), "").replace("500ms", "1h");
-    let gateway = Gateway::start(&yaml);
+    let gateway = Gateway::start_at(
+        &between(
+            &origin,
+            &silent,
+            "
+            workers: 1
+            drain_timeout: 1h
+            upstreams:
+              origin: {targets: ['{origin}']}
+              shadow: {targets: ['{shadow}'], response_timeout: 1h}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow}}
+            ",
+        ),
+        Clock::simulated(1_700_000_000_000),
+    );
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     eventually("the copy is under way", || silent.connections() == 1);
-    assert!(gateway.stop() < Duration::from_secs(5));
+    // By the simulated clock, half a minute of real time is ten minutes.
+    assert!(gateway.stop() < Duration::from_mins(10));
 }
 
 #[test]
-fn copies_go_over_http2_too() {
+fn copies_go_over_http2() {
     let origin = Upstream::with_handler(|_, socket| socket.write_all(EMPTY).is_ok());
     let shadow = Http2Upstream::hello();
-    let yaml = configuration(&origin, &shadow.target(), "")
-        .replace("response_timeout: 500ms", "protocol: http2");
-    let gateway = Gateway::start(&yaml);
+    let gateway = Gateway::start(&fill(
+        "
+        workers: 1
+        upstreams:
+          origin: {targets: ['{origin}']}
+          shadow: {targets: ['{shadow}'], protocol: http2}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow}}
+        ",
+        [("origin", origin.target()), ("shadow", shadow.target())],
+    ));
     let mut client = Client::connect(gateway.address());
     assert_eq!(client.get("/get", "").status, 204);
     client.send("POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");

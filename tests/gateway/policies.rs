@@ -1,3 +1,5 @@
+//! Costs, refunds, tiers and shadow limits.
+
 /// Rate-limit headers after an adjustment by the response.
 mod adjustments;
 /// Costs from request and response headers.
@@ -11,7 +13,7 @@ mod tiers;
 
 use std::io::Write;
 
-use testkit::upstream::Upstream;
+use testkit::{upstream::Upstream, yaml::fill};
 
 /// The start of the manual clock.
 pub(crate) const NOW: u64 = 1_700_000_000_000;
@@ -30,14 +32,17 @@ pub(crate) fn status_upstream() -> Upstream {
     })
 }
 
+/// `yaml` with the upstream's target as `{upstream}`.
+fn fill_upstream(yaml: &str, upstream: &Upstream) -> String {
+    fill(yaml, [("upstream", upstream.target())])
+}
+
 /// A configuration with one route to `upstream` under one limit.
 pub(crate) fn one_limit(upstream: &Upstream, limit: &str) -> String {
-    format!(
-        "client: {{token: [header:authorization]}}
-upstreams: {{app: {{targets: [\"{}\"], retries: 0}}}}
-limits: {{calls: {{{limit}}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [calls]}}]
-",
-        upstream.target()
-    )
+    let yaml = "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits: {calls: {{limit}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}]
+        ";
+    fill(yaml, [("limit", limit), ("upstream", &*upstream.target())])
 }

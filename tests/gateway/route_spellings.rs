@@ -5,19 +5,11 @@ use testkit::{
     gateway::Gateway,
     protocol::on_every_protocol,
     upstream::Upstream,
+    yaml::fill,
 };
 
-fn start(upstream: &Upstream, sections: &str, routes: &str) -> Gateway {
-    Gateway::for_every_protocol(&format!(
-        "workers: 1
-upstreams: {{origin: {{targets: ['{}']}}}}
-{sections}
-routes:
-{routes}
-  - {{name: rest, match: {{path: '/{{*rest}}'}}, upstream: origin}}
-",
-        upstream.target()
-    ))
+fn start(upstream: &Upstream, yaml: &str) -> Gateway {
+    Gateway::for_every_protocol(&fill(yaml, [("target", upstream.target())]))
 }
 
 /// The values of a field in the upstream's last request.
@@ -31,11 +23,18 @@ fn received(upstream: &Upstream, name: &str) -> Vec<String> {
 #[test]
 fn an_escape_that_upstreams_decode_escapes_no_route() {
     let upstream = Upstream::hello();
-    let routes = "
-  - {name: me, match: {path: '/users/@me'}, upstream: origin, deny: [127.0.0.0/8]}
-  - {name: json, match: {path: '/files/{name}:json'}, upstream: origin, deny: [127.0.0.0/8]}
-  - {name: odd, match: {path: '/odd/a|{{b}}'}, upstream: origin, deny: [127.0.0.0/8]}";
-    let gateway = start(&upstream, "", routes);
+    let gateway = start(
+        &upstream,
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['{target}']}}
+        routes:
+          - {name: me, match: {path: '/users/@me'}, upstream: origin, deny: [127.0.0.0/8]}
+          - {name: json, match: {path: '/files/{name}:json'}, upstream: origin, deny: [127.0.0.0/8]}
+          - {name: odd, match: {path: '/odd/a|{{b}}'}, upstream: origin, deny: [127.0.0.0/8]}
+          - {name: rest, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     on_every_protocol(|protocol| {
         for path in [
             "/users/@me",
@@ -58,9 +57,17 @@ fn an_escape_that_upstreams_decode_escapes_no_route() {
 #[test]
 fn all_spellings_of_a_path_share_a_quota_and_are_forwarded_as_sent() {
     let upstream = Upstream::hello();
-    let limits = "limits: {few: {quota: 3, window: 1h, key: [path]}}";
-    let routes = "  - {name: items, match: {path: '/v1/{*rest}'}, upstream: origin, limits: [few], strip_prefix: /v1}";
-    let gateway = start(&upstream, limits, routes);
+    let gateway = start(
+        &upstream,
+        "
+        workers: 1
+        limits: {few: {quota: 3, window: 1h, key: [path]}}
+        upstreams: {origin: {targets: ['{target}']}}
+        routes:
+          - {name: items, match: {path: '/v1/{*rest}'}, upstream: origin, limits: [few], strip_prefix: /v1}
+          - {name: rest, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     for (path, forwarded) in [
         ("/v1/Items(5)", "/Items(5)"),
         ("/v1/Items%285%29", "/Items%285%29"),
@@ -72,9 +79,16 @@ fn all_spellings_of_a_path_share_a_quota_and_are_forwarded_as_sent() {
     }
     assert_eq!(get(gateway.address(), "/v1/Items(5%29", "").status, 429);
     // A prefix is stripped in every spelling.
-    let prefixed =
-        "  - {name: own, match: {path: '/@own/{*rest}'}, upstream: origin, strip_prefix: /@own}";
-    let gateway = start(&upstream, "", prefixed);
+    let gateway = start(
+        &upstream,
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['{target}']}}
+        routes:
+          - {name: own, match: {path: '/@own/{*rest}'}, upstream: origin, strip_prefix: /@own}
+          - {name: rest, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     for path in ["/@own/a%40b", "/%40own/a%40b"] {
         assert_eq!(get(gateway.address(), path, "").status, 200);
         let request = upstream.request_texts().pop().expect("a request");
@@ -85,8 +99,16 @@ fn all_spellings_of_a_path_share_a_quota_and_are_forwarded_as_sent() {
 #[test]
 fn parts_of_a_path_keep_their_escapes() {
     let upstream = Upstream::hello();
-    let routes = "  - {name: own, match: {path: '/v1/{id}:read'}, upstream: origin, rewrite: '/v2/{path.id}'}";
-    let gateway = start(&upstream, "", routes);
+    let gateway = start(
+        &upstream,
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['{target}']}}
+        routes:
+          - {name: own, match: {path: '/v1/{id}:read'}, upstream: origin, rewrite: '/v2/{path.id}'}
+          - {name: rest, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     for path in ["/v1/a%40b%2Fc:read", "/v1/a%40b%2Fc%3Aread"] {
         assert_eq!(get(gateway.address(), path, "").status, 200);
         let request = upstream.request_texts().pop().expect("a request");
@@ -97,15 +119,22 @@ fn parts_of_a_path_keep_their_escapes() {
 #[test]
 fn names_with_underscores_cover_the_names_with_dashes() {
     let upstream = Upstream::hello();
-    let limits = "limits: {few: {quota: 100, window: 1h, key: ['header:x_tenant']}}";
-    let routes = "
-  - name: set
-    match: {path: /set}
-    upstream: origin
-    headers: {request: {set: {x_user: '{client_ip}'}, remove: [x_internal]}}
-  - {name: key, match: {path: /key}, upstream: origin, limits: [few]}
-  - {name: v2, match: {path: /version, headers: {x_version: '2'}}, upstream: origin}";
-    let gateway = start(&upstream, limits, routes);
+    let gateway = start(
+        &upstream,
+        "
+        workers: 1
+        limits: {few: {quota: 100, window: 1h, key: ['header:x_tenant']}}
+        upstreams: {origin: {targets: ['{target}']}}
+        routes:
+          - name: set
+            match: {path: /set}
+            upstream: origin
+            headers: {request: {set: {x_user: '{client_ip}'}, remove: [x_internal]}}
+          - {name: key, match: {path: /key}, upstream: origin, limits: [few]}
+          - {name: v2, match: {path: /version, headers: {x_version: '2'}}, upstream: origin}
+          - {name: rest, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     let sent = "X-User: root\r\nX_User: root\r\nX-Internal: 1\r\nX.Internal: 1\r\n";
     assert_eq!(get(gateway.address(), "/set", sent).status, 200);
     assert_eq!(received(&upstream, "x_user"), ["127.0.0.1"]);
@@ -119,30 +148,59 @@ fn names_with_underscores_cover_the_names_with_dashes() {
     assert!(received(&upstream, "x-version").is_empty());
 }
 
+/// The bodies of the routes that an untrusted or trusted peer reaches with forwarded fields.
+fn bodies_for_forwarded_fields(yaml: &str) -> [String; 3] {
+    let gateway = start(&Upstream::hello(), yaml);
+    let sent = "X-Forwarded-Proto: https\r\nX-Real-IP: 10.0.0.1\r\nForwarded: for=10.0.0.1\r\n";
+    ["/pay", "/inside", "/direct"].map(|path| get(gateway.address(), path, sent).text())
+}
+
 #[test]
 fn conditions_do_not_believe_what_an_untrusted_peer_forwards() {
-    let upstream = Upstream::hello();
-    let routes = "
-  - {name: secure, match: {path: /pay, headers: {x-forwarded-proto: https}}, respond: {body: secure}}
-  - {name: inside, match: {path: /inside, headers: {x-real-ip: '10.0.0.1'}}, respond: {body: inside}}
-  - {name: direct, match: {path: /direct, headers: {forwarded: false}}, respond: {body: direct}}";
-    let sent = "X-Forwarded-Proto: https\r\nX-Real-IP: 10.0.0.1\r\nForwarded: for=10.0.0.1\r\n";
-    for (sections, expected) in [
-        ("", ["hello", "hello", "direct"]),
-        ("client: {trusted_proxies: [127.0.0.0/8]}", ["secure", "inside", "hello"]),
-    ] {
-        let gateway = start(&upstream, sections, routes);
-        for (path, body) in ["/pay", "/inside", "/direct"].into_iter().zip(expected) {
-            assert_eq!(get(gateway.address(), path, sent).text(), body, "{sections} {path}");
-        }
-    }
+    let bodies = bodies_for_forwarded_fields(
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['{target}']}}
+        routes:
+          - {name: secure, match: {path: /pay, headers: {x-forwarded-proto: https}}, respond: {body: secure}}
+          - {name: inside, match: {path: /inside, headers: {x-real-ip: '10.0.0.1'}}, respond: {body: inside}}
+          - {name: direct, match: {path: /direct, headers: {forwarded: false}}, respond: {body: direct}}
+          - {name: rest, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
+    assert_eq!(bodies, ["hello", "hello", "direct"]);
+}
+
+#[test]
+fn conditions_believe_what_a_trusted_proxy_forwards() {
+    let bodies = bodies_for_forwarded_fields(
+        "
+        workers: 1
+        client: {trusted_proxies: [127.0.0.0/8]}
+        upstreams: {origin: {targets: ['{target}']}}
+        routes:
+          - {name: secure, match: {path: /pay, headers: {x-forwarded-proto: https}}, respond: {body: secure}}
+          - {name: inside, match: {path: /inside, headers: {x-real-ip: '10.0.0.1'}}, respond: {body: inside}}
+          - {name: direct, match: {path: /direct, headers: {forwarded: false}}, respond: {body: direct}}
+          - {name: rest, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
+    assert_eq!(bodies, ["secure", "inside", "hello"]);
 }
 
 #[test]
 fn an_ipv6_host_matches_in_every_form() {
     let upstream = Upstream::hello();
-    let routes = "  - {name: own, match: {host: '[0:0::1]', path: /own}, respond: {body: own}}";
-    let gateway = start(&upstream, "", routes);
+    let gateway = start(
+        &upstream,
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['{target}']}}
+        routes:
+          - {name: own, match: {host: '[0:0::1]', path: /own}, respond: {body: own}}
+          - {name: rest, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     for host in ["[::1]", "[0:0::1]:8080", "[0:0:0:0:0:0:0:1]"] {
         let mut client = Client::connect(gateway.address());
         client.send(format!("GET /own HTTP/1.1\r\nHost: {host}\r\n\r\n"));
@@ -153,10 +211,17 @@ fn an_ipv6_host_matches_in_every_form() {
 #[test]
 fn no_value_makes_a_redirect_lead_to_another_host() {
     let upstream = Upstream::hello();
-    let routes = "
-  - {name: go, match: {path: '/go/{*rest}'}, redirect: {to: '/{header.x-lang}/{path.rest}'}}
-  - {name: old, match: {path: '/old/{id}/{*rest}'}, redirect: {to: '/{path.rest}/{path.id}'}}";
-    let gateway = start(&upstream, "", routes);
+    let gateway = start(
+        &upstream,
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['{target}']}}
+        routes:
+          - {name: go, match: {path: '/go/{*rest}'}, redirect: {to: '/{header.x-lang}/{path.rest}'}}
+          - {name: old, match: {path: '/old/{id}/{*rest}'}, redirect: {to: '/{path.rest}/{path.id}'}}
+          - {name: rest, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     for (path, head, location) in [
         ("/go/evil.test/login", "", "/evil.test/login"),
         ("/go/evil.test", "X-Lang: en\r\n", "/en/evil.test"),
@@ -174,15 +239,22 @@ fn what_a_response_varies_by_stays_whatever_the_rules_say() {
         "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nVary: Origin, Accept-Encoding\r\n\
          Content-Length: 5\r\n\r\nhello",
     );
-    let routes = "
-  - name: own
-    match: {path: /own}
-    upstream: origin
-    compress: {min_size: 1B}
-    cors: {origins: ['https://app.test']}
-    headers: {response: {set: {vary: accept-language}}}
-  - {name: any, match: {path: /any}, upstream: origin, cors: {origins: ['*']}}";
-    let gateway = start(&upstream, "", routes);
+    let gateway = start(
+        &upstream,
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['{target}']}}
+        routes:
+          - name: own
+            match: {path: /own}
+            upstream: origin
+            compress: {min_size: 1B}
+            cors: {origins: ['https://app.test']}
+            headers: {response: {set: {vary: accept-language}}}
+          - {name: any, match: {path: /any}, upstream: origin, cors: {origins: ['*']}}
+          - {name: rest, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+    );
     let response = get(gateway.address(), "/own", "Accept-Encoding: gzip\r\n");
     let head = response.head.to_ascii_lowercase();
     for vary in ["vary: origin", "vary: accept-encoding", "vary: accept-language"] {

@@ -1,3 +1,5 @@
+//! The status route, and the admin API of limits.
+
 /// Reloads, secrets, and outages of the store.
 mod edges;
 /// The admin API's reads and resets.
@@ -11,6 +13,7 @@ use testkit::{
     client::{Client, Response},
     gateway::Gateway,
     protocol::on_every_protocol,
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
@@ -25,18 +28,16 @@ const ALGORITHMS: [&str; 5] = [
     "algorithm: token_bucket",
 ];
 
-/// A route under the limit `calls`, and a status route.
-fn with_status_route(limit: &str) -> String {
-    format!(
-        "client: {{token: [header:authorization], trusted_proxies: [127.0.0.0/8]}}
-upstreams: {{hello: {{respond: {{body: hello}}}}}}
-limits: {{calls: {{{limit}}}}}
+/// Three calls an hour for each token, and a status route.
+const THREE_PER_TOKEN: &str = "
+client: {trusted_proxies: [127.0.0.0/8]}
+upstreams: {hello: {respond: {body: hello}}}
+limits:
+  calls: {quota: 3, window: 1h, key: [token]}
 routes:
-  - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello, limits: [calls]}}
-  - {{name: rate-limit, match: {{path: /rate_limit}}, status: [calls]}}
-"
-    )
-}
+  - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+  - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
+";
 
 /// Limit, remaining, used and reset of `calls` by the status route.
 fn status_of(response: &Response) -> [u64; 4] {
@@ -89,7 +90,17 @@ fn admin_state(fleet: &Fleet, target: &str) -> [u64; 4] {
 #[test]
 fn the_status_matches_the_headers_and_charges_nothing() {
     for algorithm in ALGORITHMS {
-        let yaml = with_status_route(&format!("{algorithm}, quota: 4, window: 1h, key: [token]"));
+        let yaml = fill(
+            "
+            upstreams: {hello: {respond: {body: hello}}}
+            limits:
+              calls: {{algorithm}, quota: 4, window: 1h, key: [token]}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+              - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
+            ",
+            [("algorithm", algorithm)],
+        );
         on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
             let clock = Clock::manual(NOW);
             let fleet = backend.start(&yaml, &clock);
@@ -125,8 +136,17 @@ fn the_status_matches_the_headers_and_charges_nothing() {
 #[test]
 fn retry_at_is_reported_to_the_operator() {
     for algorithm in ALGORITHMS {
-        let yaml =
-            with_status_route(&format!("{algorithm}, quota: 4, window: 1m, key: [], cost: 3"));
+        let yaml = fill(
+            "
+            upstreams: {hello: {respond: {body: hello}}}
+            limits:
+              calls: {{algorithm}, quota: 4, window: 1m, key: [], cost: 3}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+              - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
+            ",
+            [("algorithm", algorithm)],
+        );
         on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
             let clock = Clock::manual(NOW + 123);
             let fleet = backend.start(&yaml, &clock);
@@ -145,13 +165,24 @@ fn retry_at_is_reported_to_the_operator() {
 
 #[test]
 fn a_callers_quota_and_key_are_reported() {
-    let yaml = with_status_route(
-        "quota: 3, window: 1h, key: [token, client_ip], cost: header:X-Cost, tiers: [
-            {match: {part: 'header:x-plan', values: [gold]}, quota: 10},
-            {match: {part: token, values: [vip]}, quota: 20}]",
-    );
+    let yaml = "
+        client: {trusted_proxies: [127.0.0.0/8]}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          calls:
+            quota: 3
+            window: 1h
+            key: [token, client_ip]
+            cost: header:X-Cost
+            tiers:
+              - {match: {part: 'header:x-plan', values: [gold]}, quota: 10}
+              - {match: {part: token, values: [vip]}, quota: 20}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+          - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
+        ";
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
-        let fleet = backend.start(&yaml, &Clock::manual(NOW));
+        let fleet = backend.start(yaml, &Clock::manual(NOW));
         for (who, more, quota, tier) in [
             ("plain", "", 3, ""),
             ("golden", "X-Plan: gold\r\n", 10, "&tier=0"),
@@ -177,9 +208,8 @@ fn a_callers_quota_and_key_are_reported() {
 
 #[test]
 fn a_caller_without_a_token_gets_the_status_of_its_address() {
-    let yaml = with_status_route("quota: 3, window: 1h, key: [token]");
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
-        let fleet = backend.start(&yaml, &Clock::manual(NOW));
+        let fleet = backend.start(THREE_PER_TOKEN, &Clock::manual(NOW));
         let charged = headers(&fleet.get("/x", ""));
         assert_eq!(status_of(&fleet.get("/rate_limit", "")), charged);
         assert_eq!(admin_state(&fleet, "/calls?key=&client_ip=127.0.0.1"), charged);
@@ -190,15 +220,16 @@ fn a_caller_without_a_token_gets_the_status_of_its_address() {
 
 #[test]
 fn the_status_route_is_charged_by_its_own_limits() {
-    let yaml = "upstreams: {hello: {respond: {body: hello}}}
-limits:
-  calls: {quota: 5, window: 1h, key: ['path:team']}
-  status: {quota: 2, window: 1h, key: []}
-  shadow: {quota: 1, window: 1h, key: [], enforce: false, candidate: {quota: 7}}
-routes:
-  - {name: all, match: {path: '/teams/{team}'}, upstream: hello, limits: [calls, shadow]}
-  - {name: rate-limit, match: {path: '/teams/{team}/limits'}, status: [shadow, calls], limits: [status]}
-";
+    let yaml = "
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          calls: {quota: 5, window: 1h, key: ['path:team']}
+          status: {quota: 2, window: 1h, key: []}
+          shadow: {quota: 1, window: 1h, key: [], enforce: false, candidate: {quota: 7}}
+        routes:
+          - {name: all, match: {path: '/teams/{team}'}, upstream: hello, limits: [calls, shadow]}
+          - {name: rate-limit, match: {path: '/teams/{team}/limits'}, status: [shadow, calls], limits: [status]}
+        ";
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(yaml, &Clock::manual(NOW));
         for team in ["a", "a", "b"] {
@@ -221,8 +252,7 @@ routes:
 
 #[test]
 fn the_status_route_handles_every_method() {
-    let yaml = with_status_route("quota: 3, window: 1h");
-    let gateway = Gateway::for_every_protocol_at(&yaml, Clock::manual(NOW));
+    let gateway = Gateway::for_every_protocol_at(THREE_PER_TOKEN, Clock::manual(NOW));
     on_every_protocol(|protocol| {
         let mut client = protocol.connect(&gateway);
         let head = client.ask("HEAD", "/rate_limit", "", "");

@@ -1,5 +1,8 @@
 //! Traces: what a collector receives, decoded by OTLP's own generated messages.
 
+/// Trace contexts: continued, or begun anew.
+mod context;
+
 use std::{
     io::Write,
     sync::{
@@ -21,12 +24,11 @@ use testkit::{
     tls::{Authority, TlsUpstream},
     upstream::Upstream,
     wait::eventually,
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
-const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-const NOT_SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
 /// A trace collector that keeps the spans of the requests that it accepts.
 struct Collector {
@@ -51,8 +53,9 @@ impl Collector {
         Self { server, spans, status }
     }
 
-    fn section(&self, more: &str) -> String {
-        format!("traces: {{endpoint: '{}/v1/traces'{more}}}\n", self.server.target())
+    /// `yaml` with its URL as `{collector}`, and the upstream's as `{app}`.
+    fn fill(&self, yaml: &str, app: &Upstream) -> String {
+        fill(yaml, [("collector", self.server.target()), ("app", app.target())])
     }
 
     fn spans(&self) -> Vec<Span> {
@@ -108,27 +111,34 @@ fn header(request: &str, name: &str) -> Option<String> {
     value
 }
 
-fn configuration(traces: &str, targets: &[&Upstream], more: &str) -> String {
-    let targets: Vec<String> = targets.iter().map(|upstream| upstream.target()).collect();
-    format!(
-        "{traces}workers: 1
-upstreams: {{app: {{targets: {targets:?}, balance: round_robin, retries: 1}}}}
-limits: {{few: {{quota: 3, window: 1h, key: [token]}}}}
-{more}
-routes: [{{name: items, match: {{path: '/items/:id'}}, upstream: app, limits: [few]}}, {{name: rest, upstream: app}}]"
-    )
-    .replace(":id", "{id}")
-}
+/// Every request is traced.
+const TRACED: &str = "
+workers: 1
+traces: {endpoint: '{collector}/v1/traces'}
+upstreams: {app: {targets: ['{app}']}}
+routes: [{name: rest, upstream: app}]
+";
+
+const NOT_TRACED: &str = "
+workers: 1
+upstreams: {app: {targets: ['{app}']}}
+routes: [{name: rest, upstream: app}]
+";
 
 #[test]
 fn a_request_is_a_span_with_its_decision_and_its_attempts() {
     let collector = Collector::start();
     let bad = Upstream::with_handler(|_, _| false);
     let good = Upstream::hello();
-    let gateway = Gateway::for_every_protocol(&configuration(
-        &collector.section(", service_name: edge"),
-        &[&bad, &good],
-        "",
+    let gateway = Gateway::for_every_protocol(&fill(
+        "
+        workers: 1
+        traces: {endpoint: '{collector}/v1/traces', service_name: edge}
+        upstreams: {app: {targets: ['{bad}', '{good}'], balance: round_robin, retries: 1}}
+        limits: {few: {quota: 3, window: 1h, key: [token]}}
+        routes: [{name: items, match: {path: '/items/{id}'}, upstream: app, limits: [few]}]
+        ",
+        [("collector", collector.server.target()), ("bad", bad.target()), ("good", good.target())],
     ));
     let traced = std::cell::Cell::new(0);
     on_every_protocol(|protocol| {
@@ -194,7 +204,16 @@ fn a_request_is_a_span_with_its_decision_and_its_attempts() {
 fn a_refusal_is_a_span_without_attempts() {
     let collector = Collector::start();
     let upstream = Upstream::hello();
-    let gateway = Gateway::start(&configuration(&collector.section(""), &[&upstream], ""));
+    let gateway = Gateway::start(&collector.fill(
+        "
+        workers: 1
+        traces: {endpoint: '{collector}/v1/traces'}
+        upstreams: {app: {targets: ['{app}']}}
+        limits: {few: {quota: 3, window: 1h, key: [token]}}
+        routes: [{name: items, match: {path: '/items/{id}'}, upstream: app, limits: [few]}]
+        ",
+        &upstream,
+    ));
     for _ in 0..4 {
         get(gateway.address(), "/items/1", "Authorization: Bearer a\r\n");
     }
@@ -214,68 +233,19 @@ fn a_refusal_is_a_span_without_attempts() {
     assert!(!get(gateway.admin(), "/metrics", "").text().contains("trace_id"));
 }
 
-/// The trace context that the upstream received for a request with these headers.
-fn forwarded(traces: &str, headers: &str) -> (Option<String>, Option<String>) {
-    let upstream = Upstream::hello();
-    let gateway = Gateway::start(&configuration(
-        traces,
-        &[&upstream],
-        "client: {trusted_proxies: [127.0.0.2/32]}",
-    ));
-    assert_eq!(get(gateway.address(), "/", headers).status, 200);
-    let request = &upstream.request_texts()[0];
-    (header(request, "traceparent"), header(request, "tracestate"))
-}
-
-#[test]
-fn a_context_is_continued_or_replaced_as_configured() {
-    let collector = Collector::start();
-    let section = |more: &str| collector.section(more);
-    let sent = format!("traceparent: {PARENT}\r\ntracestate: a=1\r\n");
-    let state = Some("a=1".to_owned());
-
-    let untouched = forwarded("", &sent);
-    assert_eq!(untouched, (Some(PARENT.to_owned()), state.clone()));
-    assert_eq!(forwarded("", ""), (None, None));
-
-    // Continued: the trace is the sender's, the parent is a span of the gateway.
-    let (parent, kept) = forwarded(&section(", sample: 0, trust_parent: all"), &sent);
-    let parent = parent.expect("a context");
-    assert!(parent.starts_with(&format!("00-{TRACE}-")) && parent.ends_with("-01"), "{parent}");
-    assert_ne!(parent, PARENT);
-    assert_eq!(kept, state);
-    let spans = collector.wait(1);
-    assert_eq!(
-        (hex(&spans[0].trace_id), hex(&spans[0].parent_span_id)),
-        (TRACE.into(), "00f067aa0ba902b7".into())
-    );
-    let unsampled = format!("traceparent: {NOT_SAMPLED}\r\n");
-    let (parent, _) = forwarded(&section(", trust_parent: all"), &unsampled);
-    assert_eq!(parent.as_deref(), Some(NOT_SAMPLED));
-
-    // Begun anew: for a client that is not trusted, and for what is no context.
-    let malformed = "traceparent: 00-xyz-1-01\r\ntracestate: a=1\r\n".to_owned();
-    let twice = format!("{sent}{sent}");
-    for (trust, headers) in
-        [("trusted_proxies", &sent), ("all", &malformed), ("all", &twice), ("none", &sent)]
-    {
-        for (sample, flag) in [(0, "-00"), (1, "-01")] {
-            let traces = section(&format!(", sample: {sample}, trust_parent: {trust}"));
-            let (parent, state) = forwarded(&traces, headers);
-            let parent = parent.expect("a context");
-            assert!(!parent.contains(TRACE) && parent.ends_with(flag), "{trust}: {parent}");
-            assert_eq!((parent.len(), state), (55, None), "{trust}");
-        }
-    }
-    assert_eq!(servers(&collector.wait(5)).len(), 5, "one continued, four begun");
-}
-
 #[test]
 fn without_a_sampled_request_no_request_is_sent_to_the_collector() {
     let collector = Collector::start();
     let upstream = Upstream::hello();
-    let gateway =
-        Gateway::start(&configuration(&collector.section(", sample: 0"), &[&upstream], ""));
+    let gateway = Gateway::start(&collector.fill(
+        "
+        workers: 1
+        traces: {endpoint: '{collector}/v1/traces', sample: 0}
+        upstreams: {app: {targets: ['{app}']}}
+        routes: [{name: rest, upstream: app}]
+        ",
+        &upstream,
+    ));
     for _ in 0..20 {
         assert_eq!(get(gateway.address(), "/", &format!("traceparent: {PARENT}\r\n")).status, 200);
     }
@@ -288,8 +258,7 @@ fn spans_that_wait_are_sent_when_the_gateway_stops() {
     let collector = Collector::start();
     let upstream = Upstream::hello();
     let clock = Clock::simulated(1_700_000_000_000);
-    let yaml = configuration(&collector.section(""), &[&upstream], "");
-    let gateway = Gateway::start_at(&yaml, clock);
+    let gateway = Gateway::start_at(&collector.fill(TRACED, &upstream), clock);
     for _ in 0..3 {
         assert_eq!(get(gateway.address(), "/", "").status, 200);
     }
@@ -304,7 +273,15 @@ fn a_collector_that_is_down_costs_a_bounded_queue() {
     collector.status.store(503, SeqCst);
     let upstream = Upstream::hello();
     let clock = Clock::simulated(1_700_000_000_000);
-    let yaml = configuration(&collector.section(", max_queue: 5"), &[&upstream], "");
+    let yaml = collector.fill(
+        "
+        workers: 1
+        traces: {endpoint: '{collector}/v1/traces', max_queue: 5}
+        upstreams: {app: {targets: ['{app}']}}
+        routes: [{name: rest, upstream: app}]
+        ",
+        &upstream,
+    );
     let gateway = Gateway::start_at(&yaml, clock);
     gateway.while_time_passes(|| {
         assert_eq!(get(gateway.address(), "/", "").status, 200);
@@ -330,16 +307,16 @@ fn a_collector_that_is_down_costs_a_bounded_queue() {
 fn a_reload_moves_the_spans_to_another_collector() {
     let (first, second) = (Collector::start(), Collector::start());
     let upstream = Upstream::hello();
-    let yaml = |traces: &str| configuration(traces, &[&upstream], "");
-    let gateway = Gateway::start(&yaml(&first.section("")));
+    let gateway = Gateway::start(&first.fill(TRACED, &upstream));
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     first.wait(1);
-    gateway.reload(&yaml(&second.section(""))).expect("a reload");
+    gateway.reload(&second.fill(TRACED, &upstream)).expect("a reload");
     eventually("the workers have the new rules", || {
         get(gateway.address(), "/", "");
         !second.spans().is_empty()
     });
-    gateway.reload(&yaml("")).expect("a reload");
+    let without = fill(NOT_TRACED, [("app", upstream.target())]);
+    gateway.reload(&without).expect("a reload");
     eventually("the workers have the new rules", || {
         get(gateway.address(), "/", "");
         header(upstream.request_texts().last().expect("a request"), "traceparent").is_none()
@@ -364,14 +341,24 @@ fn a_collector_behind_tls_gets_its_credentials() {
             stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
         false
     });
-    let traces = format!(
-        "traces: {{endpoint: 'https://{}/v1/traces', tls_ca: {}, headers: {{authorization: 'file:{}'}}}}\n",
-        collector.address,
-        ca.display(),
-        key.display()
-    );
     let upstream = Upstream::hello();
-    let gateway = Gateway::start(&configuration(&traces, &[&upstream], ""));
+    let gateway = Gateway::start(&fill(
+        "
+        workers: 1
+        traces:
+          endpoint: 'https://{collector}/v1/traces'
+          tls_ca: {ca}
+          headers: {authorization: 'file:{key}'}
+        upstreams: {app: {targets: ['{app}']}}
+        routes: [{name: rest, upstream: app}]
+        ",
+        [
+            ("collector", collector.address.to_string()),
+            ("ca", ca.display().to_string()),
+            ("key", key.display().to_string()),
+            ("app", upstream.target()),
+        ],
+    ));
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     eventually("the collector gets the credentials", || received.load(SeqCst) > 0);
     gateway.wait_for_metric("tidegate_trace_spans_total{outcome=\"sent\"", 2);

@@ -1,4 +1,4 @@
-//! [`Activity`]: what a connection of the admin port is doing, by which it is kept or closed at the bound.
+//! [`Activity`]: the activity of an admin connection, which decides if it is closed at the bound.
 
 use std::{
     pin::Pin,
@@ -12,21 +12,21 @@ use std::{
 use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
 
-/// What a connection is doing. An extension of its requests.
+/// A connection's activity. An extension of its requests.
 #[derive(Debug)]
 pub(in crate::admin) struct Activity {
     /// The number of accepts, requests and responses so far, which orders them.
     sequence: Arc<AtomicU64>,
-    /// The sequence number of its accept, or of the last begin or end of a request.
+    /// The sequence number of the accept, or of the last begin or end of a request.
     last_change: AtomicU64,
     has_sent_request: AtomicBool,
     /// Requests whose responses have not ended, such as event streams.
     in_progress: AtomicU32,
-    /// Whether the last request had the token, or none is needed.
+    /// True if the last request had the token, or none is needed.
     is_authenticated: AtomicBool,
 }
 
-/// The reason to keep a connection: of several, one with the least is closed.
+/// The reason to keep a connection, the weakest first: the connection with the weakest reason is closed.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum KeepReason {
     /// It has sent no request.
@@ -49,7 +49,7 @@ struct TrackedBody {
 }
 
 impl Activity {
-    /// That of a connection that was just accepted.
+    /// The activity of a connection that was just accepted.
     pub(super) fn accepted(sequence: &Arc<AtomicU64>) -> Arc<Self> {
         Arc::new(Self {
             last_change: AtomicU64::new(sequence.fetch_add(1, Relaxed)),
@@ -60,7 +60,7 @@ impl Activity {
         })
     }
 
-    /// Records whether its request has the token.
+    /// Records if the request has the token.
     pub(in crate::admin) fn set_authenticated(&self, is_authenticated: bool) {
         self.is_authenticated.store(is_authenticated, Relaxed);
     }

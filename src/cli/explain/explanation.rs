@@ -24,8 +24,8 @@ use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 
 /// A fixed secret: no hash leaves this process.
 const SECRET: KeySecret = KeySecret(0, 0);
-/// The last of all callers, which routes with a weight serve only if their weights add up to 100: the
-/// gateway's own hash of a caller is not known here.
+/// The last caller, which a route with a weight serves only if all weights add up to 100. The real place of a caller is
+/// unknown here, because it depends on the gateway's secret.
 const EXAMPLE_CALLER: CallerShare = CallerShare::Fixed(99);
 
 /// What would happen to a request. The field names are those of the JSON: a stable interface.
@@ -43,14 +43,14 @@ pub(super) struct Explanation {
     client_source: &'static str,
     /// The route's name.
     route: Option<String>,
-    /// What the route matches beyond its pattern, and what it changes on messages.
+    /// The route's conditions beyond its pattern, and its changes of messages.
     changes: RouteChanges,
-    /// The route's path prefix, with `/...` behind it.
+    /// The route's path prefix, with `/...` appended.
     #[serde(skip_serializing_if = "Option::is_none")]
     prefix: Option<String>,
-    /// The limits that the request is charged to.
+    /// The limits that apply to the request.
     limits: Vec<LimitExplanation>,
-    /// Names of the route's limits that do not count the caller, who is in an unlimited tier.
+    /// Names of the route's limits in which the caller has an unlimited tier.
     unlimited: Vec<String>,
     /// True if the throttle applies.
     throttle: bool,
@@ -67,15 +67,14 @@ pub(super) struct Explanation {
     upstream: Option<String>,
     /// The upstream's servers; one of them gets the request.
     targets: Vec<String>,
-    /// The target that would be chosen if none had load, and all were in service.
+    /// The target that would be chosen if all were in service and had no load.
     target: Option<String>,
-    /// Why that one.
+    /// The reason for this target.
     target_reason: Option<String>,
-    /// Their protocol: `http1`, `http2`, or `auto` if the TLS handshake chooses it.
+    /// The servers' protocol: `http1`, `http2`, or `auto` if the TLS handshake chooses it.
     upstream_protocol: Option<UpstreamProtocol>,
     /// The request target that is forwarded.
     forwarded: Option<String>,
-    /// True if it is a gRPC request.
     #[serde(skip)]
     is_grpc: bool,
     /// The form of an error's body.
@@ -86,7 +85,7 @@ pub(super) struct Explanation {
     route_index: Option<usize>,
 }
 
-/// The protocol that servers are spoken to.
+/// The protocol towards the upstream's servers.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum UpstreamProtocol {
@@ -109,7 +108,7 @@ struct LimitExplanation {
     enforced: bool,
     /// The parts of the key; empty if all requests are counted together.
     key: Vec<KeyPartValue>,
-    /// The client's address, which is counted beside the key if all parts that identify a caller are empty.
+    /// The client's address, if it is counted because all parts that identify a caller are empty.
     fallback: Option<String>,
     admitted: bool,
     remaining: u64,
@@ -122,11 +121,11 @@ struct KeyPartValue {
 }
 
 impl Explanation {
-    /// What the gateway would do with `request` at `now`, in ms since the epoch.
+    /// Explains what the gateway would do with `request` at `now`.
     pub(super) fn new(snapshot: &Snapshot, request: &Request, now: StoreTime) -> Self {
         let mut explanation = Self { decision: Admission::NotChecked.label(), ..Self::default() };
         if let Err(error) = explanation.trace(snapshot, request, now) {
-            let route = explanation.route_index.map(|index| &snapshot.routes[index]);
+            let route = explanation.route_index.map(|index| &*snapshot.routes[index]);
             explanation.set_refusal(&error, &[], route);
         }
         explanation
@@ -196,7 +195,7 @@ impl Explanation {
         self.trace_route(snapshot, plan, limits, routed, now)
     }
 
-    /// Takes an answer or a refusal.
+    /// Records the decision, unless the request proceeds on its route.
     fn follow(
         &mut self,
         next: NextStep,
@@ -218,7 +217,7 @@ impl Explanation {
         }
     }
 
-    /// Shows what routes and keys go by.
+    /// Records the attributes that routes and keys use.
     fn set_attributes(&mut self, attributes: &RequestAttributes<'_>) {
         self.host = attributes.host.to_string();
         self.path = attributes.path.to_string();
@@ -226,7 +225,7 @@ impl Explanation {
         self.client_source = attributes.client.source.label();
     }
 
-    /// Names the route, and adds the fields of its `cors`.
+    /// Records the route, and the fields of its `cors`.
     fn enter_route(&mut self, snapshot: &Snapshot, index: usize, head: &RequestHead) {
         let route = &snapshot.routes[index];
         self.route_index = Some(index);
@@ -340,7 +339,7 @@ impl Explanation {
         self.add_headers(&response.fields);
     }
 
-    /// A response of the gateway itself.
+    /// Records a response of the gateway itself.
     fn set_reply(&mut self, reply: &respond::LocalReply) {
         self.status = Some(reply.status.as_u16());
         self.add_headers(&reply.fields);
@@ -411,8 +410,8 @@ impl Explanation {
     }
 }
 
-/// The target that a request with this hash is sent to, and why, if all are in service without load. Names
-/// are not resolved.
+/// The target for a request with this hash, and the reason, if all targets are in service and without load. Names are
+/// not resolved.
 fn chosen_target(servers: &Servers, hash_key: u64) -> Option<(String, String)> {
     let names: Vec<String> =
         servers.targets.iter().map(|own| own.target.address.to_string()).collect();
@@ -449,7 +448,7 @@ impl UpstreamProtocol {
         match target.protocol {
             Protocol::Http2 => Self::Http2,
             Protocol::Auto if target.tls.is_some() => Self::Auto,
-            // In clear nothing is negotiated.
+            // Without TLS, nothing is negotiated.
             Protocol::Http1 | Protocol::Auto => Self::Http1,
         }
     }
@@ -469,7 +468,7 @@ impl LimitCharge<'_> {
     }
 }
 
-/// The charges of `requests`, with the values that their keys have in the request.
+/// The charges of `requests`, with the values of their keys.
 fn limit_charges<'s>(
     route: &'s Route,
     subject: &Subject<'_>,

@@ -15,7 +15,7 @@ pub(super) struct Request {
     head: Vec<u8>,
 }
 
-/// Where a URL leads to.
+/// The scheme and port of a URL.
 #[derive(Clone, Copy)]
 struct UrlOrigin {
     is_https: bool,
@@ -67,7 +67,7 @@ impl Request {
         Ok(Self { peer, origin, head: head.into_bytes() })
     }
 
-    /// The listener that the URL leads to, if its scheme and port are those of one.
+    /// The listener with the URL's scheme and port, if there is one.
     pub(super) fn listener<'s>(&self, snapshot: &'s Snapshot) -> Option<&'s ListenerRules> {
         let origin = self.origin?;
         let is_reached = |listener: &&ListenerRules| {
@@ -82,7 +82,7 @@ impl Request {
         if self.origin.is_some_and(|origin| origin.is_https) { "https" } else { "http" }
     }
 
-    /// Parses the head like that of a connection.
+    /// Parses the head as a connection does.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a route matches beyond its pattern, and what it changes on messages, for `explain`.
+//! A route's conditions beyond its pattern, and its changes of messages, for `explain`.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -11,12 +11,12 @@ use crate::snapshot::{Route, Snapshot};
 use crate::template::HeaderRules;
 use crate::upstream::HostRule;
 
-/// What a route matches beyond its pattern, and what it changes. The field names are those of the JSON.
+/// A route's conditions beyond its pattern, and its changes of messages. The field names are those of the JSON.
 #[derive(Default, Serialize)]
 pub(super) struct RouteChanges {
     /// The conditions of the route that the request meets.
     conditions: Vec<String>,
-    /// Routes that serve a share of the callers of this request instead.
+    /// Routes that serve this request for a share of the callers instead.
     shares: Vec<Share>,
     /// Changes of the forwarded request's header fields.
     request: HeaderChanges,
@@ -53,7 +53,7 @@ struct HeaderChanges {
 }
 
 impl RouteChanges {
-    /// The routes of other callers than the one that is explained, whose route has this index.
+    /// The routes of other callers than the explained one, whose route is `index`.
     pub(super) fn of_others(
         snapshot: &Snapshot,
         attributes: &RequestAttributes<'_>,
@@ -153,7 +153,7 @@ impl HeaderChanges {
     }
 }
 
-/// The request of `explain` on its route. The id of a request is not known: its variable stays.
+/// The request of `explain` on its route. The request's id is unknown, so its variable stays.
 pub(super) fn routed<'r>(
     snapshot: &Snapshot,
     route: &'r Route,

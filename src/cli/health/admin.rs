@@ -1,4 +1,4 @@
-//! Where the admin API is, from a configuration or a URL.
+//! The address of the admin API, from a configuration or a URL.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use crate::config::{self, Admin, AdminAddress, Config, Environment, ReadError};
 use crate::file;
 use crate::tls::Certificate;
 
-/// The request that is sent if a URL does not name another one.
+/// The default path.
 const PATH: &str = "/readyz";
 
-/// An admin API, and how to reach it.
+/// An admin API, and the way to reach it.
 #[derive(Debug)]
 pub(super) struct ProbeTarget {
     /// The request.
     pub(super) url: Url,
-    /// How the endpoint is called in messages.
+    /// The endpoint's name in messages.
     pub(super) shown: String,
-    /// Where to connect to, if the URL's host does not say it.
+    /// The address to connect to.
     pub(super) connect: Connect,
     /// The authorities of the admin API's certificate, or that certificate itself.
     pub(super) ca: Option<PathBuf>,
-    /// What is shown to an admin API that asks for a certificate.
+    /// The client certificate, for an admin API that asks for one.
     pub(super) certificate: Option<Certificate>,
 }
 
-/// How a connection is opened.
+/// The address to connect to.
 #[derive(Debug)]
 pub(super) enum Connect {
     /// To the URL's host.
@@ -45,7 +45,7 @@ impl ProbeTarget {
         Self { url, shown: shown.into(), connect, ca: None, certificate: None }
     }
 
-    /// The endpoint that `text` names: a URL, or `unix:` and a path.
+    /// The endpoint in `text`: a URL, or `unix:` and a path.
     pub(super) fn of_url(text: &str) -> Result<Self, Unhealthy> {
         let expected = || {
             Unhealthy(
@@ -83,7 +83,7 @@ impl ProbeTarget {
             AdminAddress::Tcp(address) => address.0,
         };
         if address.port() == 0 {
-            let reason = "admin.address has port 0, which is another one at each start; expected --url with the \
+            let reason = "admin.address has port 0, so each start has another port; expected --url with the \
                           port that the gateway logs";
             return Err(Unhealthy(reason.to_owned()));
         }
@@ -124,7 +124,7 @@ fn reachable(address: SocketAddr) -> Vec<SocketAddr> {
 
 /// The endpoint of the configuration at `path`.
 ///
-/// Faults of the file outside of `admin` do not matter: the gateway has refused such a change, and runs on.
+/// Faults of the file outside of `admin` do not matter: the gateway has refused such a file and still runs.
 pub(super) fn endpoint(
     path: &Path,
     timeout: Duration,
@@ -144,7 +144,7 @@ pub(super) fn endpoint(
     ProbeTarget::of_admin(admin)
 }
 
-/// A configuration of which at least `admin` can be used.
+/// A configuration in which at least `admin` is valid.
 fn admin_part(read: Result<config::LoadedConfig, ReadError>) -> Result<Config, Unhealthy> {
     let error = match read {
         Ok(loaded) => return Ok(loaded.config),

@@ -1,4 +1,4 @@
-//! The request to the admin API, and what its response means.
+//! Sends the request to the admin API and interprets the response.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::admin::{Connect, ProbeTarget};
 use crate::tls::ClientTls;
 use crate::tls::client::Offer;
 
-/// How much of the reason in an error response is shown, in characters.
+/// The maximum length of a shown reason, in characters.
 const MAX_DETAIL: usize = 200;
 
-/// Asks the endpoint, which is called as returned.
+/// Sends the request. Returns the endpoint's name in messages.
 pub(super) fn run(endpoint: ProbeTarget, timeout: Duration) -> Result<String, Unhealthy> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Unhealthy(format!("no event loop: {error}")))?;
     let shown = endpoint.shown.clone();
     let result = runtime.block_on(ask(endpoint, timeout));
-    // A name that is still being resolved does not delay the end.
+    // A DNS lookup in progress does not delay the end.
     runtime.shutdown_background();
     match result {
         Ok(()) => Ok(shown),
@@ -52,7 +52,7 @@ async fn ask(endpoint: ProbeTarget, timeout: Duration) -> Result<(), Unhealthy> 
     }
 }
 
-/// A client that asks the endpoint alone: no proxy of the environment, no redirects.
+/// A client for the endpoint alone: no proxy of the environment, no redirects.
 fn client(endpoint: ProbeTarget, timeout: Duration) -> Result<reqwest::ClientBuilder, Unhealthy> {
     let tls = if endpoint.url.scheme() == "https" {
         ClientTls::new(endpoint.ca.as_deref(), endpoint.certificate, Offer::Http1)?.config
@@ -86,7 +86,7 @@ async fn detail(mut response: Response) -> String {
     if shown.is_empty() { shown } else { format!(": {shown}") }
 }
 
-/// Why there is no response.
+/// The reason for a missing response.
 fn describe(error: &reqwest::Error, timeout: Duration) -> String {
     if error.is_timeout() {
         return format!("no response within {timeout:?}");

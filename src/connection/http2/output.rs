@@ -12,7 +12,7 @@ use crate::{
         output::ResponseFraming,
     },
     connection_state::Wait,
-    gateway::{Content, RequestContext, Response},
+    gateway::{Content, Ledger, Response},
     http1::{BodyEncoder, Fields, Version, header_map::from_fields},
     telemetry::CutReason,
     transport::{ClientStream, socket::yield_turn, tunnel::poll_capacity},
@@ -52,7 +52,8 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
     {
         head.headers_mut().insert(http::header::CONTENT_LENGTH, length.into());
     }
-    let Response { content, mut context, timeouts, .. } = response;
+    let Response { content, mut request, timeouts, .. } = response;
+    let ledger = request.ledger_mut();
     let (mut unsent, mut body) = (Bytes::new(), None);
     match content {
         Content::Whole(bytes) if framing.has_body => unsent = bytes,
@@ -64,17 +65,17 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
     let respond = stream.respond.borrow_mut().take();
     let Some(Ok(send)) = respond.map(|mut respond| respond.send_response(head, ends)) else {
         stream.count_reset();
-        return context.mark_cut(CutReason::ClientClosed);
+        return ledger.mark_cut(CutReason::ClientClosed);
     };
     if ends {
-        return context.mark_complete();
+        return ledger.mark_complete();
     }
-    context.add_bytes_sent(unsent.len());
+    ledger.add_bytes_sent(unsent.len());
     stream.state().begin_response(timeouts.idle, timeouts.total);
     let mut writer = BodyWriter { stream, send, unsent, body, trailers: None, has_ended: false };
-    let result = std::future::poll_fn(|cx| writer.poll(cx, &mut context)).await;
+    let result = std::future::poll_fn(|cx| writer.poll(cx, ledger)).await;
     match result {
-        Ok(()) => context.mark_complete(),
+        Ok(()) => ledger.mark_complete(),
         Err(reason) => {
             writer.send.send_reset(match reason {
                 CutReason::UpstreamBroken => Reason::INTERNAL_ERROR,
@@ -83,17 +84,13 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
             if reason == CutReason::ClientClosed {
                 stream.count_reset();
             }
-            context.mark_response_cut(reason, framing.length.is_some());
+            ledger.mark_response_cut(reason, framing.length);
         }
     }
 }
 
 impl BodyWriter<'_> {
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        context: &mut RequestContext,
-    ) -> Poll<Result<(), CutReason>> {
+    fn poll(&mut self, cx: &mut Context<'_>, ledger: &mut Ledger) -> Poll<Result<(), CutReason>> {
         let state = self.stream.state();
         for _ in 0..MAX_POLL_ROUNDS {
             check_deadlines(state)?;
@@ -117,7 +114,7 @@ impl BodyWriter<'_> {
                     return Poll::Pending;
                 }
                 Poll::Ready(Ok(count)) => {
-                    context.add_bytes_sent(count);
+                    ledger.add_bytes_sent(count);
                     self.unsent = bytes.into();
                     if body.is_done() {
                         self.trailers = body.take_trailers().as_ref().map(from_fields);
@@ -125,7 +122,7 @@ impl BodyWriter<'_> {
                     }
                 }
                 Poll::Ready(Err(error)) => {
-                    return Poll::Ready(Err(context.mark_body_failed(&error)));
+                    return Poll::Ready(Err(ledger.mark_body_failed(&error)));
                 }
             }
         }

@@ -12,7 +12,7 @@ use super::{output::response_head, stream::Http2Stream};
 /// Sends the head of `response`, and moves bytes in both directions until the tunnel ends.
 pub(super) async fn tunnel(stream: &Http2Stream, response: Response) {
     let head = response_head(&response);
-    let Response { content: Content::Tunnel(upstream), mut context, timeouts, .. } = response
+    let Response { content: Content::Tunnel(upstream), mut request, timeouts, .. } = response
     else {
         return;
     };
@@ -20,7 +20,7 @@ pub(super) async fn tunnel(stream: &Http2Stream, response: Response) {
     let sent = respond.map(|mut respond| respond.send_response(head, false));
     let (Some(Ok(send)), Some(receive)) = (sent, stream.take_tunnel()) else {
         stream.count_reset();
-        return context.mark_cut(CutReason::ClientClosed);
+        return request.ledger_mut().mark_cut(CutReason::ClientClosed);
     };
     stream.state().begin_tunnel(timeouts.tunnel_idle);
     let client = Http2End::new(send, receive);
@@ -31,12 +31,12 @@ pub(super) async fn tunnel(stream: &Http2Stream, response: Response) {
         let bytes = tunnel.bytes();
         stream.count_sent(bytes.0 - before.0);
         // The future may be dropped at any time.
-        context.set_tunnel_bytes(bytes);
+        request.ledger_mut().set_tunnel_bytes(bytes);
         outcome
     });
     let outcome = outcome.await;
     if outcome == TunnelOutcome::ClientFailed {
         stream.count_reset();
     }
-    context.mark_tunnel_end(outcome);
+    request.ledger_mut().mark_tunnel_end(outcome);
 }

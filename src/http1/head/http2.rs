@@ -16,7 +16,7 @@ impl RequestHead {
     /// The head of an HTTP/2 request. `is_bodiless`: the head ended the stream.
     ///
     /// `:authority` becomes `Host`, and several `cookie` fields become one (RFC 9113, 8.2.3). An extended
-    /// CONNECT (RFC 8441) becomes a GET with `Upgrade`, as which HTTP/1 would send it; its stream is no body.
+    /// CONNECT (RFC 8441) becomes the equivalent HTTP/1 GET with `Upgrade`; the stream's data is not a body.
     ///
     /// # Errors
     /// A part is malformed, `Host` contradicts `:authority`, a field concerns an HTTP/1 connection, or the
@@ -32,7 +32,7 @@ impl RequestHead {
         }
         let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
         let authority = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
-        // Of a plain CONNECT, `:authority` is the target.
+        // The target of a plain CONNECT is its `:authority`.
         let target = if path.is_empty() { authority.unwrap_or_default() } else { path.as_bytes() };
         if target.len() > bounds.bytes {
             return Err(FramingError::TargetTooLong(bounds.bytes));
@@ -43,7 +43,7 @@ impl RequestHead {
         if !is_http || !(path.is_empty() || path == "*" || path.starts_with('/')) {
             return Err(FramingError::Target);
         }
-        // As in HTTP/1, where the first line alone would exceed the bound.
+        // As in HTTP/1, if the first line alone exceeds the bound.
         let line = parts.method.as_str().len() + "  HTTP/1.1\r\n".len() + target.len();
         if line > bounds.bytes {
             return Err(FramingError::TargetTooLong(bounds.bytes));
@@ -51,7 +51,7 @@ impl RequestHead {
         let mut bytes = Buffer::with_capacity(256);
         bytes.extend_from_slice(target);
         let protocol = parts.extensions.get::<Protocol>().map(Protocol::as_str);
-        // Others are refused as a plain CONNECT.
+        // With another protocol, it is refused as a plain CONNECT.
         let protocol = protocol.filter(|protocol| is_tunnelled(protocol));
         let method = if protocol.is_some() { Method::GET } else { parts.method.clone() };
         let target = RequestTarget::parse(target, 0, &method)?;
@@ -128,7 +128,7 @@ fn add_fields(
             "host" if authority.is_some_and(|authority| !authority.eq_ignore_ascii_case(value)) => {
                 return Err(FramingError::HostRepeated);
             }
-            // `:authority` is in its place.
+            // `:authority` has replaced it.
             "host" if authority.is_some() => continue,
             _ => {}
         }
@@ -142,7 +142,7 @@ fn add_fields(
     Ok(())
 }
 
-/// Whether a field concerns an HTTP/1 connection: RFC 9113, 8.2.2.
+/// True if a field concerns an HTTP/1 connection: RFC 9113, 8.2.2.
 fn is_connection_field(name: &str) -> bool {
     matches!(
         name,
@@ -150,7 +150,7 @@ fn is_connection_field(name: &str) -> bool {
     )
 }
 
-/// Rejects what would be another message, or another value, in HTTP/1: RFC 9113, 8.2.1.
+/// Rejects a value that HTTP/1 would read as another value or message: RFC 9113, 8.2.1.
 fn check_value(value: &[u8]) -> Result<&[u8], FramingError> {
     if has_control(value) || value.trim_ascii().len() != value.len() {
         return Err(FramingError::Control);

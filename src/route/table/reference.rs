@@ -20,7 +20,6 @@ type ParamValues<'p> = Vec<(String, &'p str)>;
 struct ReferenceRule {
     host: String,
     path: String,
-    /// Whether the path is a prefix.
     is_prefix: bool,
     methods: Vec<Method>,
     /// Tests of the parameters `0` and `1`.
@@ -93,7 +92,7 @@ impl ReferenceRule {
         Some((ranks, values))
     }
 
-    /// The same for the whole path.
+    /// As [`Self::path`], if the pattern must match all of `path`.
     fn pattern<'p>(&self, path: &'p str) -> Option<(Vec<Rank>, ParamValues<'p>)> {
         let (mut ranks, mut values) = (Vec::new(), Vec::new());
         let mut left = Some(path.strip_prefix('/')?);
@@ -234,7 +233,7 @@ proptest! {
             let written: Vec<Rule> = rules.iter().map(ReferenceRule::rule).collect();
             match RouteTable::build(&written) {
                 Ok(table) => break table,
-                // Drops the conflicting rule and builds again.
+                // Try again without the conflicting rule.
                 Err(errors) => drop(rules.remove(errors[0].second)),
             }
         };

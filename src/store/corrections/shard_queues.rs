@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 
 use crate::{
     clock::MonotonicTime,
-    limit::{Algorithm, Change, Key, Limit},
+    limit::{Change, Key, Limit},
     store::record_id::record_id,
 };
 
@@ -62,9 +62,9 @@ impl PendingCorrection {
         let sum = self.change.cost().checked_add(other.change.cost());
         let (Some(cost), true) = (sum, is_same) else { return false };
         let coalesced = match (self.change, other.change) {
-            // Two slots of a leaky bucket that begin in the same ms are not one slot.
+            // Two slots that begin in the same ms are not one slot.
             (Change::Refund { charged_at, .. }, Change::Refund { charged_at: at, .. })
-                if charged_at == at && self.limit.algorithm != Algorithm::LeakyBucket =>
+                if charged_at == at && !self.limit.algorithm.takes_slot() =>
             {
                 Change::Refund { charged_at, cost }
             }
@@ -243,7 +243,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
 /// runs of those. All other corrections keep their positions.
 fn sort_slots(batch: &mut [PendingCorrection]) {
     let slot = |pending: &PendingCorrection| match pending.change {
-        Change::Refund { charged_at, .. } if pending.limit.algorithm == Algorithm::LeakyBucket => {
+        Change::Refund { charged_at, .. } if pending.limit.algorithm.takes_slot() => {
             Some(charged_at)
         }
         Change::Refund { .. } | Change::Overdraw { .. } => None,

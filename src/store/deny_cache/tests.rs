@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::{MonotonicTime, StoreTime},
-    limit::{AlgorithmState, Key, LeaseSize, OnFailure, Quota},
+    limit::{Algorithm, AlgorithmState, Key, LeaseSize, OnFailure, Quota},
     store::record_id::record_id,
 };
 

@@ -199,10 +199,14 @@ fn usage_update(
     algorithm: Algorithm,
     cost: u32,
 ) -> impl FnOnce(RecordUsage, &Decision) -> RecordUsage {
-    move |usage, decision| match algorithm {
-        Algorithm::Concurrency => usage.with_held_permits(decision),
-        _ if cost > 0 => usage.with_charge(decision),
-        _ => usage.with_adjustment(decision),
+    move |usage, decision| {
+        if algorithm.holds_permit() {
+            usage.with_held_permits(decision)
+        } else if cost > 0 {
+            usage.with_charge(decision)
+        } else {
+            usage.with_adjustment(decision)
+        }
     }
 }
 

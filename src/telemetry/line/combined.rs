@@ -8,7 +8,7 @@ use super::{
     values::{push_address, push_hex, push_number},
 };
 
-/// The fields that lines have.
+/// The fields of a line.
 pub(super) const FIELDS: [AccessField; 10] = [
     AccessField::Client,
     AccessField::Token,
@@ -53,8 +53,7 @@ pub(super) fn append(line: &AccessLine<'_>, times: &mut TimeCache, out: &mut Vec
     out.push(b'\n');
 }
 
-/// Appends text in quotes. As in nginx, a byte that is not printable ASCII is written as `\xHH`, and so are quotes
-/// and backslashes.
+/// Appends text for a quoted field. As in nginx, quotes, backslashes and all but printable ASCII become `\xHH`.
 fn push_quotable(bytes: &[u8], out: &mut Vec<u8>) {
     for &byte in bytes {
         if matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\' {

@@ -31,7 +31,7 @@ pub enum AccessField {
     Token,
     /// Bytes of the response's body.
     Bytes,
-    /// Bytes of the client in a tunnel.
+    /// Bytes that the client sent through a tunnel.
     Received,
     /// Time to the last byte of the response.
     DurationMs,
@@ -43,22 +43,22 @@ pub enum AccessField {
     UpstreamMs,
     /// Attempts at upstream servers.
     Attempts,
-    /// Why it ended early.
+    /// Why the request or its response ended early.
     Cut,
-    /// Whether the response was sent completely.
+    /// True if the response was sent completely.
     Complete,
     /// The request's id.
     RequestId,
     /// The id of the request's trace, if it is sampled.
     TraceId,
-    /// The page that the request names as its origin, without query.
+    /// The request's `Referer`, without query.
     Referer,
-    /// The program that the client names.
+    /// The request's `User-Agent`.
     UserAgent,
 }
 
 impl AccessField {
-    /// The fields of JSON lines for which none are chosen, in their order.
+    /// The default fields of JSON lines, in their order.
     pub const JSON: [Self; 22] = [
         Self::Time,
         Self::Client,
@@ -84,7 +84,7 @@ impl AccessField {
         Self::TraceId,
     ];
 
-    /// The fields of text lines for which none are chosen, in their order.
+    /// The default fields of text lines, in their order.
     pub const TEXT: [Self; 16] = [
         Self::Time,
         Self::Status,

@@ -19,7 +19,7 @@ pub enum AccessFormat {
     Combined,
     /// Words for people.
     Text {
-        /// Whether it has the escape sequences of a terminal for colours.
+        /// True for colours, by a terminal's escape sequences.
         is_coloured: bool,
     },
 }
@@ -45,8 +45,8 @@ enum Lines {
 }
 
 impl AccessLayout {
-    /// Lines of this format with these fields in their order; without any, with those of the format. The
-    /// fields of `Combined` cannot be chosen.
+    /// Lines of this format with `fields` in their order, or with the format's default fields. `Combined` ignores
+    /// `fields`.
     pub fn new(format: AccessFormat, fields: Option<&[AccessField]>) -> Self {
         let lines = match format {
             AccessFormat::Json => fields.map_or(Lines::DefaultJson, |fields| {
@@ -72,12 +72,12 @@ impl AccessLayout {
         }
     }
 
-    /// Whether lines have the token's hash.
+    /// True if lines have the token's hash.
     pub fn needs_token(&self) -> bool {
         self.needs_token
     }
 
-    /// Whether lines have fields of the request's header.
+    /// True if lines have fields of the request's header.
     pub fn needs_headers(&self) -> bool {
         self.needs_headers
     }

@@ -10,11 +10,11 @@ use crate::escape::{escape, is_unprintable};
 const DIM: &str = "\x1b[2m";
 const RESET: &str = "\x1b[0m";
 
-/// A field with what precedes its value.
+/// A field with the text before its value.
 #[derive(Debug)]
 pub(super) struct TextField {
     field: AccessField,
-    /// `route=`; empty for fields that are clear without a name.
+    /// For example `route=`; empty for fields that are clear without a name.
     label: Box<[u8]>,
 }
 
@@ -108,7 +108,7 @@ fn push_value(field: AccessField, line: &AccessLine<'_>, times: &mut TimeCache, 
     }
 }
 
-/// Appends text as one word: in quotes if it would not be one, and without what a terminal acts on.
+/// Appends text as one word, in quotes if needed, and without characters that a terminal acts on.
 fn push_word(bytes: &[u8], out: &mut Vec<u8>) {
     if bytes.is_empty() {
         out.push(b'-');

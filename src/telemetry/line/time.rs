@@ -1,4 +1,4 @@
-//! [`TimeCache`]: the time of a line as text. Lines of one second share all but the milliseconds.
+//! [`TimeCache`]: the time of a line as text. Lines in one second share all but the milliseconds.
 
 use std::time::Duration;
 

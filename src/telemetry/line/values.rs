@@ -96,7 +96,7 @@ pub(super) fn push_text(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Whether `bytes` are ASCII and need no escaping. Tests eight bytes at a time, as one word.
+/// True if `bytes` are ASCII and need no escaping. Tests eight bytes at a time, as one word.
 pub(super) fn is_plain(bytes: &[u8]) -> bool {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = ONES * 0x80;
@@ -125,7 +125,7 @@ fn push_escaped(bytes: &[u8], out: &mut Vec<u8>) {
         let valid = chunk.valid().as_bytes();
         let mut from = 0;
         for (at, &byte) in valid.iter().enumerate() {
-            // Terminals act on C1 controls (U+0080 to U+009F) too, when the log is shown on one.
+            // A terminal that shows the log would act on C1 controls (U+0080 to U+009F).
             let c1 = valid.get(at + 1).filter(|next| byte == 0xc2 && **next < 0xa0);
             if c1.is_none() && byte >= 0x20 && byte != b'"' && byte != b'\\' {
                 continue;

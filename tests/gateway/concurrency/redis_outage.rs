@@ -9,21 +9,98 @@ use std::{
 use testkit::{
     client::{Client, get},
     gateway::Gateway,
+    protocol::{PROTOCOLS, on_every_protocol},
     redis_server::RedisServer,
     upstream::{ResponseLatch, Upstream},
     wait::{eventually, sleep},
+    yaml::fill,
 };
-
 use tidegate::clock::Clock;
 
-use super::{NOW, latched_upstream, limited, permits_in_use};
+use super::{NOW, latched_upstream, permits_in_use};
 
-fn store(redis: &RedisServer, timeout: &str, workers: u32) -> String {
-    format!(
-        "workers: {workers}\nhttp: {{max_connections_per_client: off}}\nstore: {{redis: {{shards: \
-         [{{primary: \"{}\"}}], connect_timeout: 1s, response_timeout: {timeout}}}}}",
-        redis.url()
-    )
+#[test]
+fn a_client_that_disconnects_during_the_charge_holds_no_slot() {
+    let redis = RedisServer::start();
+    let latch = ResponseLatch::default();
+    let upstream = latched_upstream(&latch);
+    let gateway = Gateway::for_every_protocol(&fill(
+        "
+        store:
+          redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}
+        upstreams:
+          app: {targets: ['{upstream}'], retries: 0}
+        limits:
+          in_flight: {algorithm: concurrency, quota: 2, window: 300s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [in_flight]}
+        ",
+        [("redis", redis.url()), ("upstream", upstream.target())],
+    ));
+    on_every_protocol(|protocol| {
+        let connect = || {
+            let mut client = protocol.connect(&gateway);
+            assert_eq!(client.get("/now", "").status, 200);
+            client
+        };
+        let mut clients: Vec<_> = (0..2).map(|_| connect()).collect();
+        eventually("both are free", || permits_in_use(&gateway, "in_flight") == Some(0));
+        let calls = gateway.metric("tidegate_store_requests_total");
+        redis.suspend();
+        for client in &mut clients {
+            client.start_get("/never");
+        }
+        gateway.wait_for_metric("tidegate_store_requests_total", calls + 2);
+        drop(clients);
+        gateway.wait_for_metric("tidegate_connections ", 0);
+        redis.resume();
+        eventually("both are free", || permits_in_use(&gateway, "in_flight") == Some(0));
+    });
+    assert!(upstream.request_texts().iter().all(|text| !text.contains("/never")));
+}
+
+/// Redis hangs while requests end: their permits are released when it recovers, long before their
+/// leases expire.
+#[test]
+fn unsent_releases_are_made_after_an_outage() {
+    let redis = RedisServer::start();
+    let latch = ResponseLatch::default();
+    let upstream = latched_upstream(&latch);
+    let gateway = Gateway::for_every_protocol(&fill(
+        "
+        workers: 1
+        store:
+          redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 500ms}
+        upstreams:
+          app: {targets: ['{upstream}'], retries: 0}
+        limits:
+          in_flight: {algorithm: concurrency, quota: 9, window: 300s, key: []}
+          other: {algorithm: concurrency, quota: 5, window: 300s, key: []}
+        routes:
+          - {name: other, match: {path: /other}, upstream: app, limits: [other]}
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [in_flight]}
+        ",
+        [("redis", redis.url()), ("upstream", upstream.target())],
+    ));
+    let mut clients = PROTOCOLS.map(|protocol| protocol.connect(&gateway));
+    eventually("Redis decides", || {
+        clients[0].get("/now", "").status == 200 && permits_in_use(&gateway, "in_flight") == Some(0)
+    });
+    for client in &mut clients {
+        client.start_get("/long");
+    }
+    eventually("all are in flight", || permits_in_use(&gateway, "in_flight") == Some(4));
+    redis.suspend();
+    let breaker_open = "tidegate_store_failures_total{kind=\"open\"}";
+    eventually("the breaker is open", || {
+        get(gateway.address(), "/other", "").status == 200 && gateway.metric(breaker_open) > 0
+    });
+    latch.release("/long");
+    assert!(clients.iter_mut().all(|client| client.read_response().status == 200));
+    redis.resume();
+    for limit in ["in_flight", "other"] {
+        eventually("every permit is free", || permits_in_use(&gateway, limit) == Some(0));
+    }
 }
 
 /// Sends `count` requests that stay in flight, each with a permit.
@@ -49,9 +126,25 @@ fn a_hung_redis_counts_no_slot_twice() {
         let redis = RedisServer::start();
         let latch = ResponseLatch::default();
         let upstream = latched_upstream(&latch);
-        let more = store(&redis, "1s", workers);
         let clock = Clock::simulated(NOW);
-        let yaml = limited(&upstream, "quota: 60, window: 3s", &more);
+        let yaml = fill(
+            "
+            workers: {workers}
+            store:
+              redis: {shards: [{primary: '{redis}'}], connect_timeout: 1s, response_timeout: 1s}
+            upstreams:
+              app: {targets: ['{upstream}'], retries: 0}
+            limits:
+              in_flight: {algorithm: concurrency, quota: 60, window: 3s, key: []}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [in_flight]}
+            ",
+            [
+                ("workers", workers.to_string()),
+                ("redis", redis.url()),
+                ("upstream", upstream.target()),
+            ],
+        );
         let gateway = Gateway::start_at(&yaml, clock.clone());
         let mut clients = send_in_flight(&gateway, 20);
         redis.suspend();
@@ -89,18 +182,23 @@ fn waiting_upstream() -> (Upstream, mpsc::Sender<()>) {
 }
 
 /// Asserts that refunds are made although `disturb` runs during each request.
-fn assert_refunds_made(timeout: &str, disturb: impl Fn(&RedisServer)) {
+fn assert_refunds_made(response_timeout: &str, disturb: impl Fn(&RedisServer)) {
     let redis = RedisServer::start();
     let (upstream, release) = waiting_upstream();
-    let yaml = format!(
-        "{}
-upstreams: {{app: {{targets: [\"{}\"], retries: 0}}}}
-limits:
-  calls: {{algorithm: fixed_window, quota: 9, window: 1h, key: [], refund: [304]}}
-  apart: {{algorithm: fixed_window, quota: 9, window: 1h, key: [client_ip], refund: [304]}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [calls, apart]}}]",
-        store(&redis, timeout, 1),
-        upstream.target()
+    let yaml = fill(
+        "
+        workers: 1
+        store:
+          redis: {shards: [{primary: '{redis}'}], connect_timeout: 1s, response_timeout: {timeout}}
+        upstreams:
+          app: {targets: ['{upstream}'], retries: 0}
+        limits:
+          calls: {algorithm: fixed_window, quota: 9, window: 1h, key: [], refund: [304]}
+          apart: {algorithm: fixed_window, quota: 9, window: 1h, key: [client_ip], refund: [304]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls, apart]}
+        ",
+        [("redis", &*redis.url()), ("upstream", &upstream.target()), ("timeout", response_timeout)],
     );
     let gateway = Gateway::start(&yaml);
     let used = |limit: &str| {
@@ -135,13 +233,19 @@ fn a_charge_survives_a_closed_connection() {
     let upstream = Upstream::with_handler(|_, socket| {
         socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_ok()
     });
-    let yaml = format!(
-        "{}
-upstreams: {{app: {{targets: [\"{}\"]}}}}
-limits: {{calls: {{quota: 100, window: 1h, key: [], on_failure: closed}}}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [calls]}}]",
-        store(&redis, "5s", 4),
-        upstream.target()
+    let yaml = fill(
+        "
+        workers: 4
+        store:
+          redis: {shards: [{primary: '{redis}'}], connect_timeout: 1s, response_timeout: 5s}
+        upstreams:
+          app: {targets: ['{upstream}']}
+        limits:
+          calls: {quota: 100, window: 1h, key: [], on_failure: closed}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        [("redis", redis.url()), ("upstream", upstream.target())],
     );
     let gateway = Gateway::start(&yaml);
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(gateway.address())).collect();

@@ -1,3 +1,5 @@
+//! Clients that disconnect while their request is delayed: its slot goes to others.
+
 use std::{thread, time::Duration};
 
 use testkit::{
@@ -7,15 +9,20 @@ use testkit::{
     redis_server::RedisServer,
     upstream::Upstream,
     wait::{eventually, sleep},
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
-use super::{Arrivals, get, limited};
-use crate::policies::NOW;
+use super::{Arrivals, NOW, fill_upstream, get};
 
 /// Releases one request per [`SLOT`].
-const LIMIT: &str =
-    "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 70s, key: ['header:x-who']";
+const ONE_IN_TEN_SECONDS: &str = "
+upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+limits:
+  calls: {algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 70s, key: ['header:x-who']}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls], request_timeout: 2h}
+";
 
 const SLOT: Duration = Duration::from_secs(10);
 
@@ -41,7 +48,7 @@ fn assert_slot_goes_to_the_next(backend: &Backend, kind: &str, more: &str, body:
     let clock = Clock::simulated(NOW);
     let arrivals = Arrivals::new(&clock);
     let upstream = arrivals.upstream();
-    let yaml = limited(&upstream, LIMIT, ", request_timeout: 2h", "");
+    let yaml = fill_upstream(ONE_IN_TEN_SECONDS, &upstream);
     let fleet = backend.start(&yaml, &clock);
     let gateway = &fleet.gateways[0];
     let start = clock.uptime();
@@ -101,13 +108,23 @@ fn assert_slots_released_after_disconnects(workers: usize, is_delayed: bool) {
     const CROWD: u64 = 50;
     let redis = RedisServer::start();
     let upstream = Upstream::hello();
-    let more = format!(
-        "workers: {workers}\nstore: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
-         response_timeout: 5s}}}}",
-        redis.url()
-    );
-    let limit = "algorithm: leaky_bucket, quota: 1, window: 60s, max_wait: 6000s, key: []";
-    let gateway = Gateway::start(&limited(&upstream, limit, ", request_timeout: 7200s", &more));
+    let gateway = Gateway::start(&fill(
+        "
+        workers: {workers}
+        store:
+          redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {algorithm: leaky_bucket, quota: 1, window: 60s, max_wait: 6000s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls], request_timeout: 2h}
+        ",
+        [
+            ("workers", workers.to_string()),
+            ("redis", redis.url()),
+            ("upstream", upstream.target()),
+        ],
+    ));
     assert_eq!(get(gateway.address(), "/first", "").status, 200);
     let mut clients: Vec<_> = (0..CROWD).map(|_| Client::connect(gateway.address())).collect();
     let calls = gateway.metric("tidegate_store_requests_total");
@@ -150,8 +167,17 @@ fn slots_of_clients_that_disconnect_before_the_delay_are_released() {
 fn requests_cut_by_the_drain_release_their_slots() {
     let backend = Backend::redis();
     let upstream = Upstream::hello();
-    let limit = "algorithm: leaky_bucket, quota: 1, window: 20s, max_wait: 40s, key: []";
-    let yaml = limited(&upstream, limit, "", "drain_timeout: 200ms");
+    let yaml = fill_upstream(
+        "
+        drain_timeout: 200ms
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {algorithm: leaky_bucket, quota: 1, window: 20s, max_wait: 40s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     let fleet = backend.start(&yaml, &Clock::system());
     let [stopping, staying] = &fleet.gateways[..] else { panic!("two gateways") };
     assert_eq!(fleet.get("/a", "").status, 200);
@@ -172,7 +198,7 @@ fn an_earlier_slot_is_used_once() {
     let clock = Clock::simulated(NOW);
     let arrivals = Arrivals::new(&clock);
     let upstream = arrivals.upstream();
-    let fleet = backend.start(&limited(&upstream, LIMIT, ", request_timeout: 2h", ""), &clock);
+    let fleet = backend.start(&fill_upstream(ONE_IN_TEN_SECONDS, &upstream), &clock);
     let [one, other] = &fleet.gateways[..] else { panic!("two gateways") };
     let start = clock.uptime();
     assert_eq!(Client::connect(one.address()).get("/a", "X-Who: me\r\n").status, 200);
@@ -199,13 +225,19 @@ fn an_earlier_slot_is_used_once() {
 #[test]
 fn a_timeout_during_the_delay_is_a_503_and_releases_the_slot() {
     let redis = RedisServer::start();
-    let url = redis.url();
-    let store = format!(
-        "store: {{redis: {{shards: [{{primary: \"{url}\"}}], connect_timeout: 5s, response_timeout: 5s}}}}"
-    );
     let upstream = Upstream::hello();
-    let limit = "algorithm: leaky_bucket, quota: 1, window: 3s, key: []";
-    let yaml = limited(&upstream, limit, ", request_timeout: 4s", &store);
+    let yaml = fill(
+        "
+        store:
+          redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {algorithm: leaky_bucket, quota: 1, window: 3s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls], request_timeout: 4s}
+        ",
+        [("redis", redis.url()), ("upstream", upstream.target())],
+    );
     // A manual clock: slots pass only when the test sets it, and the timeout is in real time.
     let clock = Clock::manual(NOW);
     let gateway = Gateway::start_at(&yaml, clock.clone());
@@ -236,14 +268,16 @@ fn a_timeout_during_the_delay_is_a_503_and_releases_the_slot() {
 #[test]
 fn a_client_that_disconnects_during_the_delay_is_refunded() {
     let upstream = Upstream::hello();
-    let gateway = Gateway::start(&format!(
-        "upstreams: {{app: {{targets: [\"{}\"]}}}}
-limits:
-  daily: {{algorithm: fixed_window, quota: 100, window: 24h, key: []}}
-  smooth: {{algorithm: leaky_bucket, quota: 1, window: 2s, key: []}}
-routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [daily, smooth]}}]
-",
-        upstream.target()
+    let gateway = Gateway::start(&fill_upstream(
+        "
+        upstreams: {app: {targets: ['{upstream}']}}
+        limits:
+          daily: {algorithm: fixed_window, quota: 100, window: 24h, key: []}
+          smooth: {algorithm: leaky_bucket, quota: 1, window: 2s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [daily, smooth]}
+        ",
+        &upstream,
     ));
     assert_eq!(get(gateway.address(), "/a", "").status, 200);
     let mut delayed = Client::connect(gateway.address());
@@ -252,6 +286,6 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [dai
     let used = || get(gateway.admin(), "/api/limits/daily", "").json()["used"].as_u64();
     assert_eq!(used(), Some(2));
     drop(delayed);
-    testkit::wait::eventually("the slot is released", || used() == Some(1));
+    eventually("the slot is released", || used() == Some(1));
     assert_eq!(upstream.request_count(), 1);
 }

@@ -1,3 +1,5 @@
+//! What is deferred until the end of the delay: `100 Continue`, bodies, the drain; and what the delay counts towards.
+
 use std::{
     io::{ErrorKind, Read, Write},
     sync::Arc,
@@ -10,38 +12,45 @@ use testkit::{
     gateway::Gateway,
     upstream::Upstream,
     wait::eventually,
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
-use super::limited;
 use crate::observability::read_lines;
 
-/// One request in two seconds; all timeouts of the connection are shorter.
-const LIMIT: &str = "algorithm: leaky_bucket, quota: 1, window: 2s, max_wait: 5s, key: []";
-const HTTP: &str = "http: {head_timeout: 900ms, idle_timeout: 900ms, body_timeout: 900ms}";
+/// The delay of the second request.
+const DELAY: Duration = Duration::from_secs(2);
 
-/// The minimum delay of the second request: clocks count whole milliseconds.
+/// The minimum: clocks count whole milliseconds.
 const MIN_DELAY: Duration = Duration::from_millis(1_998);
 
-fn start(upstream: &Upstream, route: &str, more: &str) -> Gateway {
-    Gateway::start_at(&limited(upstream, LIMIT, route, more), clock())
+/// Starts `yaml` with `{upstream}` on a simulated clock.
+fn start(yaml: &str, upstream: &Upstream) -> Gateway {
+    let yaml = fill(yaml, [("upstream", upstream.target())]);
+    Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000))
 }
 
-/// A simulated clock, advanced by the tests.
-fn clock() -> Clock {
-    Clock::simulated(1_700_000_000_000)
-}
+/// One request in two seconds; all timeouts of the connection are shorter.
+const SHORT_TIMEOUTS: &str = "
+http: {head_timeout: 900ms, idle_timeout: 900ms, body_timeout: 900ms}
+upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+limits:
+  calls: {algorithm: leaky_bucket, quota: 1, window: 2s, max_wait: 5s, key: []}
+routes:
+  - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+";
 
 #[test]
 fn continue_is_sent_after_the_delay() {
     let upstream = Upstream::hello();
-    let gateway = start(&upstream, "", HTTP);
+    let gateway = start(SHORT_TIMEOUTS, &upstream);
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     let mut client = Client::connect(gateway.address());
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
-    let (response, took) = gateway.while_time_passes(|| client.read_response());
+    let start = gateway.clock.uptime();
+    let response = gateway.assert_times_out(DELAY, || client.read_response());
     assert_eq!(response.status, 100);
-    assert!(took >= MIN_DELAY, "{took:?}");
+    assert!(gateway.clock.uptime().saturating_sub(start) >= MIN_DELAY);
     assert_eq!((upstream.request_count(), client.send("hello").read_response().status), (1, 200));
     assert_eq!(upstream.request_count(), 2);
 }
@@ -49,13 +58,13 @@ fn continue_is_sent_after_the_delay() {
 #[test]
 fn a_body_that_began_continues_after_the_delay() {
     let upstream = Upstream::hello();
-    let gateway = start(&upstream, "", HTTP);
+    let gateway = start(SHORT_TIMEOUTS, &upstream);
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     let mut client = Client::connect(gateway.address());
     let before = upstream.received_bytes().len();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
     // Longer than `body_timeout`.
-    gateway.while_time_passes(|| {
+    gateway.assert_times_out(DELAY, || {
         eventually("the request is forwarded", || upstream.received_bytes().len() > before);
     });
     assert_eq!(client.send("hello").read_response().status, 200);
@@ -76,8 +85,16 @@ fn a_long_body_is_not_read_during_the_delay() {
             }
         }
     });
-    let limit = "algorithm: leaky_bucket, quota: 1, window: 3s, key: []";
-    let gateway = Gateway::start_at(&limited(&upstream, limit, ", max_body: 64MiB", ""), clock());
+    let gateway = start(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {algorithm: leaky_bucket, quota: 1, window: 3s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls], max_body: 64MiB}
+        ",
+        &upstream,
+    );
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     let mut client = Client::connect(gateway.address());
     client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n"));
@@ -107,30 +124,43 @@ fn a_long_body_is_not_read_during_the_delay() {
 #[test]
 fn the_delay_counts_towards_the_request_timeout() {
     let upstream = Upstream::silent();
-    let limit = "algorithm: leaky_bucket, quota: 1, window: 10s, key: []";
-    let gateway =
-        Gateway::start_at(&limited(&upstream, limit, ", request_timeout: 15s", ""), clock());
+    let gateway = start(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {algorithm: leaky_bucket, quota: 1, window: 10s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls], request_timeout: 15s}
+        ",
+        &upstream,
+    );
     let mut clients: Vec<_> = (0..2).map(|_| Client::connect(gateway.address())).collect();
     for client in &mut clients {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     }
     gateway.wait_for_metric("tidegate_limit_waiting ", 1);
-    let ((), took) = gateway.while_time_passes(|| {
+    // The second one gets no new 15 s after its delay of 10 s.
+    gateway.assert_times_out(Duration::from_secs(15), || {
         for client in &mut clients {
             assert_eq!(client.read_response().status, 504);
         }
     });
-    // The second one gets no new 15 s after its delay.
-    assert!(
-        took > Duration::from_millis(12_500) && took < Duration::from_millis(24_500),
-        "{took:?}"
-    );
 }
 
 #[test]
 fn delayed_requests_are_released_during_the_drain() {
     let upstream = Upstream::hello();
-    let gateway = Arc::new(start(&upstream, "", "drain_timeout: 20s"));
+    let gateway = Arc::new(start(
+        "
+        drain_timeout: 20s
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {algorithm: leaky_bucket, quota: 1, window: 2s, max_wait: 5s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    ));
     assert_eq!(get(gateway.address(), "/a", "").status, 200);
     let mut delayed = Client::connect(gateway.address());
     delayed.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -149,30 +179,50 @@ fn the_access_line_contains_the_delay() {
     let upstream = Upstream::hello();
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("access.log");
-    let limit = "algorithm: leaky_bucket, quota: 2, window: 2s, key: []";
-    let log = format!("access_log: {}\nworkers: 1", file.display());
-    let gateway = Gateway::start_at(&limited(&upstream, limit, "", &log), clock());
+    let yaml = fill(
+        "
+        access_log: {log}
+        workers: 1
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {algorithm: leaky_bucket, quota: 2, window: 2s, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        [("log", file.display().to_string()), ("upstream", upstream.target())],
+    );
+    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
     let mut clients: Vec<_> = (0..2).map(|_| Client::connect(gateway.address())).collect();
     for client in &mut clients {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    let (text, _) = gateway.while_time_passes(|| {
+    gateway.wait_for_metric("tidegate_limit_waiting ", 1);
+    gateway.assert_times_out(Duration::from_secs(1), || {
         assert!(clients.iter_mut().all(|client| client.read_response().status == 200));
-        read_lines(&file, 2)
     });
+    let (text, _) = gateway.while_time_passes(|| read_lines(&file, 2));
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let delays: Vec<_> = lines.iter().filter_map(|line| line["delay_ms"].as_f64()).collect();
     let [first, second] = delays[..] else { panic!("{text}") };
-    assert!(first == 0.0 && (300.0..2_000.0).contains(&second), "{first} {second}");
+    // Slots are a second apart; two ticks later the clock has stopped.
+    assert!(first == 0.0 && (998.0..=1_200.0).contains(&second), "{first} {second}");
     assert!(lines[1]["duration_ms"].as_f64() >= Some(second));
 }
 
 #[test]
 fn a_shadow_limit_delays_nothing() {
     let upstream = Upstream::hello();
-    let limit = "algorithm: leaky_bucket, quota: 1, window: 1h, key: [], enforce: false";
-    let gateway = Gateway::start(&limited(&upstream, limit, "", ""));
+    let gateway = start(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {algorithm: leaky_bucket, quota: 1, window: 1h, key: [], enforce: false}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     for _ in 0..3 {
         assert_eq!(get(gateway.address(), "/", "").status, 200);
     }

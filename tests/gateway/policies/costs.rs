@@ -1,10 +1,12 @@
+//! Costs from request and response headers.
+
 use testkit::{
     backend::{Fleet, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
     client::Response,
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, one_limit, status_upstream};
+use super::{NOW, fill_upstream, status_upstream};
 
 fn ask(fleet: &Fleet, cost: &str) -> Response {
     fleet.get("/200", &format!("X-Cost: {cost}\r\n"))
@@ -13,8 +15,16 @@ fn ask(fleet: &Fleet, cost: &str) -> Response {
 #[test]
 fn request_costs_are_bounded() {
     let upstream = status_upstream();
-    let yaml =
-        one_limit(&upstream, "quota: 100, window: 1h, key: [], cost: header:X-Cost, max_cost: 20");
+    let yaml = fill_upstream(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {quota: 100, window: 1h, key: [], cost: header:X-Cost, max_cost: 20}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         assert_eq!(ask(&fleet, "20").number("x-ratelimit-remaining"), 80);
@@ -49,8 +59,16 @@ fn request_costs_are_bounded() {
 #[test]
 fn response_costs_are_charged() {
     let upstream = status_upstream();
-    let limit = "quota: 100, window: 1h, key: [], cost: response:X-Cost, max_cost: 50";
-    let yaml = one_limit(&upstream, limit);
+    let yaml = fill_upstream(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {quota: 100, window: 1h, key: [], cost: response:X-Cost, max_cost: 50}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for (path, left) in [

@@ -1,10 +1,13 @@
+//! Responses whose charge is refunded.
+
 use testkit::{
     backend::{Fleet, MEMORY_AND_TOPOLOGIES, MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, on_all_at_once},
     client::Response,
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, one_limit, status_upstream};
+use super::{NOW, fill_upstream, status_upstream};
 
 const LIMITS: [&str; 4] = ["sliding_window", "sliding_log", "fixed_window", "token_bucket"];
 
@@ -17,10 +20,17 @@ fn a_refunded_response_restores_remaining() {
     let upstream = status_upstream();
     on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         for algorithm in LIMITS {
-            let limit = format!(
-                "algorithm: {algorithm}, quota: 10, window: 1h, key: [token], refund: [304, 500, 502]"
+            let yaml = fill(
+                "
+                upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+                limits:
+                  calls: {algorithm: {algorithm}, quota: 10, window: 1h, key: [token], refund: [304, 500, 502]}
+                routes:
+                  - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+                ",
+                [("algorithm", algorithm), ("upstream", &*upstream.target())],
             );
-            let fleet = backend.start(&one_limit(&upstream, &limit), &Clock::manual(NOW));
+            let fleet = backend.start(&yaml, &Clock::manual(NOW));
             let first = get_as(&fleet, "a", "/200");
             assert_eq!(first.number("x-ratelimit-remaining"), 9, "{algorithm}");
             let reset = first.number("x-ratelimit-reset");
@@ -46,15 +56,16 @@ fn a_refunded_response_restores_remaining() {
 
 #[test]
 fn upstream_failures_are_refunded_where_listed() {
-    let yaml =
-        "upstreams: {gone: {targets: ['http://127.0.0.1:1'], retries: 0, ejection: {max_share: 0}}}
-limits:
-  refunded: {quota: 5, window: 1h, key: [], refund: [502]}
-  charged: {quota: 5, window: 1h, key: []}
-routes:
-  - {name: refunded, match: {path: /refunded}, upstream: gone, limits: [refunded]}
-  - {name: charged, match: {path: /charged}, upstream: gone, limits: [charged]}
-";
+    let yaml = "
+        upstreams:
+          gone: {targets: ['http://127.0.0.1:1'], retries: 0, ejection: {max_share: 0}}
+        limits:
+          refunded: {quota: 5, window: 1h, key: [], refund: [502]}
+          charged: {quota: 5, window: 1h, key: []}
+        routes:
+          - {name: refunded, match: {path: /refunded}, upstream: gone, limits: [refunded]}
+          - {name: charged, match: {path: /charged}, upstream: gone, limits: [charged]}
+        ";
     on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let fleet = backend.start(yaml, &Clock::manual(NOW));
         for _ in 0..10 {
@@ -72,8 +83,16 @@ routes:
 #[test]
 fn refused_requests_are_not_refunded() {
     let upstream = status_upstream();
-    let limit = "quota: 3, window: 1h, key: [], refund: [429, 304]";
-    let yaml = one_limit(&upstream, limit);
+    let yaml = fill_upstream(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {quota: 3, window: 1h, key: [], refund: [429, 304]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for _ in 0..3 {
@@ -89,8 +108,16 @@ fn refused_requests_are_not_refunded() {
 #[test]
 fn a_late_refund_is_not_credited_to_another_window() {
     let upstream = status_upstream();
-    let limit = "quota: 5, window: 60s, resolution: 6, key: [], refund: [304]";
-    let yaml = one_limit(&upstream, limit);
+    let yaml = fill_upstream(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {quota: 5, window: 60s, resolution: 6, key: [], refund: [304]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
         let clock = Clock::manual(NOW);
         let fleet = backend.start(&yaml, &clock);

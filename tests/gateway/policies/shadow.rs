@@ -1,7 +1,9 @@
+//! Shadow limits: counted, and never enforced.
+
 use testkit::backend::{Fleet, MEMORY_BY_PROTOCOL_AND_REDIS, on_each};
 use tidegate::clock::Clock;
 
-use super::{NOW, one_limit, status_upstream};
+use super::{NOW, fill_upstream, status_upstream};
 
 fn decided(fleet: &Fleet, limit: &str, decision: &str) -> u64 {
     let line = format!(
@@ -13,8 +15,16 @@ fn decided(fleet: &Fleet, limit: &str, decision: &str) -> u64 {
 #[test]
 fn shadow_limits_count_and_refuse_nothing() {
     let upstream = status_upstream();
-    let yaml =
-        one_limit(&upstream, "quota: 3, window: 1h, key: [], enforce: false, on_failure: closed");
+    let yaml = fill_upstream(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {quota: 3, window: 1h, key: [], enforce: false, on_failure: closed}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for _ in 0..10 {
@@ -34,7 +44,16 @@ fn shadow_limits_count_and_refuse_nothing() {
 #[test]
 fn a_shadow_limit_runs_beside_the_enforced_one() {
     let upstream = status_upstream();
-    let yaml = one_limit(&upstream, "quota: 5, window: 1h, key: [], candidate: {quota: 2}");
+    let yaml = fill_upstream(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {quota: 5, window: 1h, key: [], candidate: {quota: 2}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for left in (0..5).rev() {
@@ -55,7 +74,16 @@ fn a_shadow_limit_runs_beside_the_enforced_one() {
 #[test]
 fn a_higher_shadow_quota_shows_what_would_pass() {
     let upstream = status_upstream();
-    let yaml = one_limit(&upstream, "quota: 2, window: 1h, key: [], candidate: {quota: 4}");
+    let yaml = fill_upstream(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls: {quota: 2, window: 1h, key: [], candidate: {quota: 4}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for _ in 0..6 {

@@ -1,18 +1,31 @@
+//! Tiers: callers with a quota of their own.
+
 use testkit::backend::{MEMORY_BY_PROTOCOL_AND_REDIS, on_each};
 use tidegate::clock::Clock;
 
-use super::{NOW, one_limit, status_upstream};
-
-const TIERS: &str = "quota: 3, window: 1h, key: [token], tiers: [
-    {match: {part: 'header:x-plan', values: [gold, platinum]}, quota: 10},
-    {match: {part: token, values: [vip]}, quota: 20},
-    {match: {part: client_ip, values: [10.0.0.0/8]}, quota: 30}]";
+use super::{NOW, fill_upstream, status_upstream};
 
 #[test]
 fn tiers_raise_the_quota() {
     let upstream = status_upstream();
-    let yaml = one_limit(&upstream, TIERS);
-    let yaml = yaml.replace("client: {", "client: {trusted_proxies: [127.0.0.0/8], ");
+    let yaml = fill_upstream(
+        "
+        client: {trusted_proxies: [127.0.0.0/8]}
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls:
+            quota: 3
+            window: 1h
+            key: [token]
+            tiers:
+              - {match: {part: 'header:x-plan', values: [gold, platinum]}, quota: 10}
+              - {match: {part: token, values: [vip]}, quota: 20}
+              - {match: {part: client_ip, values: [10.0.0.0/8]}, quota: 30}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for (who, headers, quota) in [
@@ -40,11 +53,24 @@ fn tiers_raise_the_quota() {
 #[test]
 fn an_unlimited_tier_is_neither_counted_nor_refused() {
     let upstream = status_upstream();
-    let limit = "quota: 2, window: 1h, key: [token], candidate: {quota: 1}, tiers: [
-    {match: {part: token, values: [probe]}, quota: unlimited},
-    {match: {part: client_ip, values: [10.0.0.0/8]}, quota: unlimited}]";
-    let yaml = one_limit(&upstream, limit);
-    let yaml = yaml.replace("client: {", "client: {trusted_proxies: [127.0.0.0/8], ");
+    let yaml = fill_upstream(
+        "
+        client: {trusted_proxies: [127.0.0.0/8]}
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls:
+            quota: 2
+            window: 1h
+            key: [token]
+            candidate: {quota: 1}
+            tiers:
+              - {match: {part: token, values: [probe]}, quota: unlimited}
+              - {match: {part: client_ip, values: [10.0.0.0/8]}, quota: unlimited}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for headers in ["Authorization: Bearer probe\r\n", "X-Forwarded-For: 10.1.2.3\r\n"] {
@@ -64,10 +90,22 @@ fn an_unlimited_tier_is_neither_counted_nor_refused() {
 #[test]
 fn two_tokens_are_counted_by_the_one_that_is_limited() {
     let upstream = status_upstream();
-    let limit = "quota: 2, window: 1h, key: [token], tiers: [
-    {match: {part: token, values: [probe]}, quota: unlimited}]";
-    let yaml = one_limit(&upstream, limit)
-        .replace("[header:authorization]", "[header:authorization, cookie:session]");
+    let yaml = fill_upstream(
+        "
+        client: {token: [header:authorization, cookie:session]}
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls:
+            quota: 2
+            window: 1h
+            key: [token]
+            tiers:
+              - {match: {part: token, values: [probe]}, quota: unlimited}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let both = "Authorization: Bearer probe\r\nCookie: session=user\r\n";
@@ -80,7 +118,21 @@ fn two_tokens_are_counted_by_the_one_that_is_limited() {
 #[test]
 fn a_change_of_tier_keeps_the_usage() {
     let upstream = status_upstream();
-    let yaml = one_limit(&upstream, TIERS);
+    let yaml = fill_upstream(
+        "
+        upstreams: {app: {targets: ['{upstream}'], retries: 0}}
+        limits:
+          calls:
+            quota: 3
+            window: 1h
+            key: [token]
+            tiers:
+              - {match: {part: 'header:x-plan', values: [gold, platinum]}, quota: 10}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls]}
+        ",
+        &upstream,
+    );
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for _ in 0..3 {

@@ -1,56 +1,56 @@
 //! Random histories on a manual clock: the headers are exact whatever happened before.
 
-use std::fmt::Write;
-
 use testkit::{
     backend::{Fleet, MEMORY_AND_TOPOLOGIES, on_all_at_once},
     random::SplitMix64,
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
-use super::{AdvertisedLimit, NOW, advertised, route, rules};
+use super::{AdvertisedLimit, NOW, advertised};
 
-/// Limits as quota, window, resolution and cost. Each has its own path, and one shared with another limit.
-const SHAPES: [(u32, &str, u32, u32); 8] = [
-    (1, "1s", 1, 1),
-    (3, "1s", 5, 1),
-    (5, "10s", 5, 1),
-    (7, "7s", 7, 1),
-    (2, "1m", 6, 1),
-    (10, "10s", 1, 3),
-    (9, "3s", 60, 2),
-    (100, "1m", 12, 7),
+/// Each limit has its own path, `/p0` to `/p7`, and one that it shares with another limit, `/q0` to `/q7`.
+const SHAPES: &str = "
+upstreams: {hello: {respond: {body: hello}}}
+limits:
+  l0: {quota: 1, window: 1s, resolution: 1, cost: 1, key: [token]}
+  l1: {quota: 3, window: 1s, resolution: 5, cost: 1, key: [token]}
+  l2: {quota: 5, window: 10s, resolution: 5, cost: 1, key: [token]}
+  l3: {quota: 7, window: 7s, resolution: 7, cost: 1, key: [token]}
+  l4: {quota: 2, window: 1m, resolution: 6, cost: 1, key: [token]}
+  l5: {quota: 10, window: 10s, resolution: 1, cost: 3, key: [token]}
+  l6: {quota: 9, window: 3s, resolution: 60, cost: 2, key: [token]}
+  l7: {quota: 100, window: 1m, resolution: 12, cost: 7, key: [token]}
+routes:
+  - {name: p0, match: {path: /p0}, upstream: hello, limits: [l0]}
+  - {name: q0, match: {path: /q0}, upstream: hello, limits: [l0, l3]}
+  - {name: p1, match: {path: /p1}, upstream: hello, limits: [l1]}
+  - {name: q1, match: {path: /q1}, upstream: hello, limits: [l1, l4]}
+  - {name: p2, match: {path: /p2}, upstream: hello, limits: [l2]}
+  - {name: q2, match: {path: /q2}, upstream: hello, limits: [l2, l5]}
+  - {name: p3, match: {path: /p3}, upstream: hello, limits: [l3]}
+  - {name: q3, match: {path: /q3}, upstream: hello, limits: [l3, l6]}
+  - {name: p4, match: {path: /p4}, upstream: hello, limits: [l4]}
+  - {name: q4, match: {path: /q4}, upstream: hello, limits: [l4, l7]}
+  - {name: p5, match: {path: /p5}, upstream: hello, limits: [l5]}
+  - {name: q5, match: {path: /q5}, upstream: hello, limits: [l5, l0]}
+  - {name: p6, match: {path: /p6}, upstream: hello, limits: [l6]}
+  - {name: q6, match: {path: /q6}, upstream: hello, limits: [l6, l1]}
+  - {name: p7, match: {path: /p7}, upstream: hello, limits: [l7]}
+  - {name: q7, match: {path: /q7}, upstream: hello, limits: [l7, l2]}
+";
+
+const PATHS: [&str; 16] = [
+    "/p0", "/q0", "/p1", "/q1", "/p2", "/q2", "/p3", "/q3", "/p4", "/q4", "/p5", "/q5", "/p6",
+    "/q6", "/p7", "/q7",
 ];
-
-/// The configuration and its paths.
-fn shapes() -> (String, Vec<String>) {
-    let (mut limits, mut routes, mut paths) = (String::new(), Vec::new(), Vec::new());
-    for (index, (quota, window, resolution, cost)) in SHAPES.iter().enumerate() {
-        write!(
-            limits,
-            "l{index}: {{quota: {quota}, window: {window}, resolution: {resolution}, \
-             cost: {cost}, key: [token]}}, "
-        )
-        .expect("memory");
-        let other = (index + 3) % SHAPES.len();
-        for (path, limits) in [
-            (format!("/p{index}"), format!("l{index}")),
-            (format!("/q{index}"), format!("l{index}, l{other}")),
-        ] {
-            routes.push(route(&path, &limits));
-            paths.push(path);
-        }
-    }
-    (rules(&limits, &routes.join(", ")), paths)
-}
 
 /// Runs `history` for each path, each with its own caller.
 fn for_all(history: impl Fn(&Fleet, &Clock, &str, &str, &mut SplitMix64) + Sync) {
     on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         let clock = Clock::manual(NOW);
-        let (yaml, paths) = shapes();
-        let fleet = backend.start(&yaml, &clock);
-        for (number, path) in paths.iter().enumerate() {
+        let fleet = backend.start(SHAPES, &clock);
+        for (number, path) in PATHS.into_iter().enumerate() {
             let mut rng = SplitMix64(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
             history(&fleet, &clock, &format!("caller-{number}"), path, &mut rng);
         }
@@ -154,9 +154,17 @@ fn resets_do_not_depend_on_the_cost() {
     on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         for (number, limit) in VARYING.iter().chain(&LEASED).enumerate() {
             let clock = Clock::manual(NOW);
-            let limits =
-                format!("l: {{{limit}, cost: 'header:x-cost', max_cost: 9, key: [token]}}");
-            let fleet = backend.start(&rules(&limits, &route("/l", "l")), &clock);
+            let yaml = fill(
+                "
+                upstreams: {hello: {respond: {body: hello}}}
+                limits:
+                  l: {{limit}, cost: 'header:x-cost', max_cost: 9, key: [token]}
+                routes:
+                  - {name: l, match: {path: /l}, upstream: hello, limits: [l]}
+                ",
+                [("limit", limit)],
+            );
+            let fleet = backend.start(&yaml, &clock);
             let ask = |cost: u64| {
                 let headers = format!("Authorization: caller-{number}\r\nX-Cost: {cost}\r\n");
                 let response = if limit.contains("reserve") {

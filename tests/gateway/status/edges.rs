@@ -1,26 +1,35 @@
+//! The status route and the admin API through reloads and outages; what they keep secret.
+
 use std::fs;
 
 use rustix::process::Signal;
 use testkit::{
     client::get, gateway::Gateway, process::Process, redis_server::RedisServer, wait::eventually,
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, admin, admin_at, status_of, with_status_route};
+use super::{NOW, admin, admin_at, status_of};
 use crate::tidegate_command;
 
 #[test]
 fn no_token_is_reported_or_logged() {
     let redis = RedisServer::start();
     let directory = tempfile::tempdir().expect("a directory");
-    let yaml = with_status_route("quota: 3, window: 1h, key: [token]");
-    let yaml = format!(
-        "listen: [{{address: \"127.0.0.1:0\"}}]
-admin: {{address: \"127.0.0.1:0\", hosts: [gateway.test]}}
-workers: 1
-store: {{redis: {{shards: [{{primary: \"{}\"}}], response_timeout: 5s}}}}
-{yaml}",
-        redis.url()
+    let yaml = fill(
+        "
+        listen: [{address: '127.0.0.1:0'}]
+        admin: {address: '127.0.0.1:0', hosts: [gateway.test]}
+        workers: 1
+        store: {redis: {shards: [{primary: '{redis}'}], response_timeout: 5s}}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          calls: {quota: 3, window: 1h, key: [token]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+          - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
+        ",
+        [("redis", redis.url())],
     );
     fs::write(directory.path().join("t.yaml"), yaml).expect("a file");
     let mut process = Process::start(tidegate_command(
@@ -61,20 +70,21 @@ store: {{redis: {{shards: [{{primary: \"{}\"}}], response_timeout: 5s}}}}
 #[test]
 fn without_redis_the_status_follows_each_policy() {
     let mut redis = RedisServer::start();
-    let gateway = Gateway::start(&format!(
-        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
-         response_timeout: 5s}}}}
-upstreams: {{hello: {{respond: {{body: hello}}}}}}
-limits:
-  calls: {{quota: 5, window: 24h, resolution: 1, key: [], on_failure: local}}
-  open: {{quota: 5, window: 24h, resolution: 1, key: [], on_failure: open}}
-  closed: {{quota: 5, window: 24h, resolution: 1, key: [], on_failure: closed}}
-routes:
-  - {{name: all, match: {{path: /x}}, upstream: hello, limits: [calls, open]}}
-  - {{name: numbers, match: {{path: /numbers}}, status: [calls, open]}}
-  - {{name: closed, match: {{path: /closed}}, status: [calls, closed]}}
-",
-        redis.url()
+    let gateway = Gateway::start(&fill(
+        "
+        store:
+          redis: {shards: [{primary: '{redis}'}], connect_timeout: 5s, response_timeout: 5s}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          calls: {quota: 5, window: 24h, resolution: 1, key: [], on_failure: local}
+          open: {quota: 5, window: 24h, resolution: 1, key: [], on_failure: open}
+          closed: {quota: 5, window: 24h, resolution: 1, key: [], on_failure: closed}
+        routes:
+          - {name: all, match: {path: /x}, upstream: hello, limits: [calls, open]}
+          - {name: numbers, match: {path: /numbers}, status: [calls, open]}
+          - {name: closed, match: {path: /closed}, status: [calls, closed]}
+        ",
+        [("redis", redis.url())],
     ));
     assert_eq!(get(gateway.address(), "/closed", "").status, 200);
     redis.kill();
@@ -112,9 +122,19 @@ routes:
 
 #[test]
 fn the_status_route_records_no_activity() {
-    let yaml = with_status_route("quota: 9, window: 1h")
-        .replace("upstreams:", "throttle: {max_active: 1, capacity: 1000}\nupstreams:");
-    let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
+    let gateway = Gateway::start_at(
+        "
+        throttle: {max_active: 1, capacity: 1000}
+        client: {trusted_proxies: [127.0.0.0/8]}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          calls: {quota: 9, window: 1h}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+          - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
+        ",
+        Clock::manual(NOW),
+    );
     let as_one = "Authorization: one\r\n";
     assert_eq!(get(gateway.address(), "/rate_limit", as_one).status, 200);
     let remembered = || gateway.metric("tidegate_throttle_recorded_total");
@@ -125,13 +145,36 @@ fn the_status_route_records_no_activity() {
 
 #[test]
 fn a_reload_changes_the_status() {
-    let yaml = with_status_route("quota: 9, window: 1h, key: []");
-    let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
+    const NINE: &str = "
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          calls: {quota: 9, window: 1h, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+          - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
+        ";
+    const FIVE: &str = "
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          calls: {quota: 5, window: 1h, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+          - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
+        ";
+    const WITHOUT_STATUS: &str = "
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          calls: {quota: 9, window: 1h, key: []}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+          - {name: rate-limit, match: {path: /rate_limit}, upstream: hello}
+        ";
+    let gateway = Gateway::start_at(NINE, Clock::manual(NOW));
     get(gateway.address(), "/x", "");
     assert_eq!(status_of(&get(gateway.address(), "/rate_limit", ""))[..3], [9, 8, 1]);
-    gateway.reload(&yaml.replace("quota: 9", "quota: 5")).expect("no fault");
+    gateway.reload(FIVE).expect("no fault");
     assert_eq!(status_of(&get(gateway.address(), "/rate_limit", ""))[..3], [5, 4, 1]);
     assert_eq!(admin(&gateway, "GET", "/calls", "").json()["limit"], 5);
-    gateway.reload(&yaml.replace("status: [calls]", "upstream: hello")).expect("no fault");
+    gateway.reload(WITHOUT_STATUS).expect("no fault");
     assert_eq!(get(gateway.address(), "/rate_limit", "").text(), "hello");
 }

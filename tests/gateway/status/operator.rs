@@ -1,18 +1,30 @@
+//! The admin API of limits: what it reports, and resets.
+
 use serde_json::json;
 use testkit::{
     backend::{MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
+    client::get,
     gateway::Gateway,
+    yaml::fill,
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, admin, admin_state, headers, status_of, with_status_route};
+use super::{NOW, THREE_PER_TOKEN, admin, admin_state, headers, status_of};
 
 #[test]
 fn a_reset_takes_effect_on_every_gateway() {
     for algorithm in super::ALGORITHMS {
-        let limit =
-            format!("{algorithm}, quota: 3, window: 1h, key: [token], candidate: {{quota: 2}}");
-        let yaml = with_status_route(&limit);
+        let yaml = fill(
+            "
+            upstreams: {hello: {respond: {body: hello}}}
+            limits:
+              calls: {{algorithm}, quota: 3, window: 1h, key: [token], candidate: {quota: 2}}
+            routes:
+              - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+              - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
+            ",
+            [("algorithm", algorithm)],
+        );
         on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
             let fleet = backend.start(&yaml, &Clock::manual(NOW));
             for who in ["a", "b"] {
@@ -46,10 +58,9 @@ fn a_reset_takes_effect_on_every_gateway() {
 
 #[test]
 fn a_caller_is_found_by_its_key_hash() {
-    let yaml = with_status_route("quota: 3, window: 1h, key: [token]");
     on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
         let Some(redis) = backend.redis_server() else { return };
-        let fleet = backend.start(&yaml, &Clock::manual(NOW));
+        let fleet = backend.start(THREE_PER_TOKEN, &Clock::manual(NOW));
         let charged = headers(&fleet.get_as("a", "/x"));
         let names: Vec<String> = redis.command(&["KEYS", "tidegate:{*}:calls:*"]);
         let [name] = &names[..] else { panic!("{names:?}") };
@@ -66,33 +77,34 @@ fn a_caller_is_found_by_its_key_hash() {
 #[test]
 fn a_limit_is_reported_with_its_decisions() {
     let gateway = Gateway::start_at(
-        "upstreams: {hello: {respond: {body: hello}}}
-limits:
-  calls:
-    quota: 2
-    window: 1m
-    resolution: 3
-    strict: true
-    key: [token, 'header:X-Team', 'path:id']
-    cost: header:X-Cost
-    max_cost: 2
-    tiers: [{match: {part: token, values: [tok-1, tok-2]}, quota: 50},
-            {match: {part: client_ip, values: [10.0.0.0/8]}, quota: 70},
-            {match: {part: route, values: [c]}, quota: unlimited}]
-    candidate: {quota: 1}
-    refund: [304]
-    on_failure: closed
-  watched: {algorithm: token_bucket, quota: 1, window: 1h, key: [], enforce: false}
-routes:
-  - {name: a, match: {path: '/a/{id}'}, upstream: hello, limits: [calls, watched]}
-  - {name: b, match: {path: '/b/{id}'}, upstream: hello, limits: [calls]}
-",
+        "
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          calls:
+            quota: 2
+            window: 1m
+            resolution: 3
+            strict: true
+            key: [token, 'header:X-Team', 'path:id']
+            cost: header:X-Cost
+            max_cost: 2
+            tiers: [{match: {part: token, values: [tok-1, tok-2]}, quota: 50},
+                    {match: {part: client_ip, values: [10.0.0.0/8]}, quota: 70},
+                    {match: {part: route, values: [c]}, quota: unlimited}]
+            candidate: {quota: 1}
+            refund: [304]
+            on_failure: closed
+          watched: {algorithm: token_bucket, quota: 1, window: 1h, key: [], enforce: false}
+        routes:
+          - {name: a, match: {path: '/a/{id}'}, upstream: hello, limits: [calls, watched]}
+          - {name: b, match: {path: '/b/{id}'}, upstream: hello, limits: [calls]}
+        ",
         Clock::manual(NOW),
     );
     for path in ["/a/5", "/b/5", "/b/5"] {
-        testkit::client::get(gateway.address(), path, "Authorization: t\r\n");
+        get(gateway.address(), path, "Authorization: t\r\n");
     }
-    testkit::client::get(gateway.address(), "/a/6", "Authorization: t\r\n");
+    get(gateway.address(), "/a/6", "Authorization: t\r\n");
     let response = admin(&gateway, "GET", "", "");
     assert!(!response.text().contains("tok-"), "the values of a tier may be secret");
     let decided = |admitted: u32, refused: u32, would_refuse: u32| json!({"admitted": admitted, "refused": refused, "unknown": 0, "would_refuse": would_refuse});
@@ -132,9 +144,18 @@ routes:
 
 #[test]
 fn invalid_requests_are_rejected_without_effect() {
-    let yaml = with_status_route("quota: 3, window: 1h, key: [token, client_ip]");
-    let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
-    testkit::client::get(gateway.address(), "/x", "Authorization: a\r\n");
+    let gateway = Gateway::start_at(
+        "
+        upstreams: {hello: {respond: {body: hello}}}
+        limits:
+          calls: {quota: 3, window: 1h, key: [token, client_ip]}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+          - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
+        ",
+        Clock::manual(NOW),
+    );
+    get(gateway.address(), "/x", "Authorization: a\r\n");
     let hash = "0".repeat(32);
     for (target, status, word) in [
         ("/nothing".to_owned(), 404, "/api/limits"),
@@ -168,7 +189,7 @@ fn invalid_requests_are_rejected_without_effect() {
 
 #[test]
 fn empty_keys_need_an_address() {
-    let gateway = Gateway::start(&with_status_route("quota: 3, window: 1h, key: [token]"));
+    let gateway = Gateway::start(THREE_PER_TOKEN);
     let response = admin(&gateway, "GET", "/calls?key=", "");
     assert_eq!(response.status, 400);
     assert!(response.text().contains("client_ip"), "{}", response.text());

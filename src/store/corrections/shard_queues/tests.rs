@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     clock::{MonotonicTime, StoreTime},
-    limit::{LeaseSize, OnFailure, Quota},
+    limit::{Algorithm, LeaseSize, OnFailure, Quota},
 };
 
 fn limit(algorithm: Algorithm) -> Arc<Limit> {

@@ -1,0 +1,147 @@
+//! The checks of a request before its limits are charged.
+
+use std::rc::Rc;
+
+use super::{
+    Gateway, Peer,
+    context::RequestContext,
+    cors,
+    rules::{WorkerRoute, WorkerRules},
+};
+use crate::{
+    error::GatewayError,
+    http1::RequestHead,
+    identity::Caller,
+    limit::Admission,
+    plan::{
+        CallerShare, DecisionInput, Evidence, NextStep, RequestDecision, RequestView, RoutePlan,
+        decide, refused_admission,
+    },
+    respond::LocalReply,
+};
+
+/// A request after the checks that come before its limits.
+pub(super) enum CheckedRequest {
+    /// The gateway answers it.
+    Answered(LocalReply),
+    /// Its limits are charged, and its route's action follows.
+    Admitted(AdmittedRequest),
+}
+
+/// A request that the throttle has admitted: its route, and what is to be charged.
+pub(super) struct AdmittedRequest {
+    pub(super) route: Rc<WorkerRoute>,
+    pub(super) plan: RoutePlan,
+}
+
+impl Gateway {
+    /// What follows from a request's head.
+    pub(super) fn decide(
+        &self,
+        rules: &WorkerRules,
+        peer: &Peer,
+        head: &RequestHead,
+    ) -> RequestDecision {
+        let key_secret = self.shared.store.key_secret();
+        let share = CallerShare::Hashed(key_secret);
+        let input = DecisionInput {
+            evidence: Evidence::Request { peer: peer.address, share },
+            via: Some(&self.shared.via),
+            redirect_https: peer.redirect_https,
+            certificate: peer.certificate.as_ref(),
+            key_secret,
+            throttle_secret: self.gate.as_ref().map(|gate| gate.token_secret()),
+        };
+        decide(&rules.snapshot, &input, RequestView::of(head))
+    }
+
+    /// Executes what was decided, up to the limits. Not async, so that a request that waits does not hold its plan twice.
+    ///
+    /// # Errors
+    /// The request is refused.
+    pub(super) fn check(
+        &self,
+        request: &mut RequestContext,
+        next: NextStep,
+    ) -> Result<CheckedRequest, GatewayError> {
+        let checked = match next {
+            NextStep::Answer(answer) => {
+                Ok(CheckedRequest::Answered(cors::answer(&answer, request)))
+            }
+            NextStep::Refuse(refusal) => {
+                self.count_caller(refusal.caller.as_ref());
+                Err(refusal.error)
+            }
+            NextStep::Proceed(plan) => {
+                self.enter_route(request, plan).map(CheckedRequest::Admitted)
+            }
+        };
+        request.ledger.admission = match &checked {
+            Ok(_) => Admission::Unlimited,
+            Err(error) => refused_admission(error),
+        };
+        if request.ledger.admission == Admission::Denied {
+            request.ledger.counters().denied.add(1);
+        }
+        checked
+    }
+
+    /// Makes the checks that need state, in this order: requests in flight of the client's address, the throttle,
+    /// and what the plan refuses after it.
+    fn enter_route(
+        &self,
+        request: &mut RequestContext,
+        mut plan: RoutePlan,
+    ) -> Result<AdmittedRequest, GatewayError> {
+        self.count_caller(plan.caller.as_ref());
+        self.count_in_flight(request)?;
+        let route = Rc::clone(&request.rules().routes[plan.route]);
+        let timeout = route.rule.request_timeout.map(|timeout| timeout.as_millis() as u64);
+        request.client.state().set_request_timeout(timeout);
+        if let Some(caller) = &plan.caller {
+            self.admit(request, caller)?;
+        }
+        match plan.refused_after_throttle.take() {
+            Some(error) => Err(error),
+            None => Ok(AdmittedRequest { route, plan }),
+        }
+    }
+
+    /// Counts the request for its client's address until its response ends, and so bounds what else the address
+    /// holds: upstream connections, memory.
+    ///
+    /// # Errors
+    /// The client has as many requests in flight as it may.
+    fn count_in_flight(&self, request: &mut RequestContext) -> Result<(), GatewayError> {
+        let snapshot = &request.ledger.rules.snapshot;
+        let client = request.ledger.client_ip;
+        // A request holds at most one upstream connection.
+        let share = self.shared.upstreams.connection_budget.client_share();
+        // The connections of a trusted proxy carry many clients.
+        let is_client = !snapshot.identity.trusted_proxies.contains(client);
+        let configured = snapshot.http.max_requests_per_client.filter(|_| is_client);
+        let bound = configured.map_or(share, |bound| share.min(bound.into()));
+        request.held.in_flight = request.usage.begin_request(bound);
+        if request.held.in_flight.is_none() {
+            self.metrics.requests_refused.add(1);
+            self.warn(|| {
+                tracing::warn!(
+                    %client, bound,
+                    "request refused: its client address has its maximum of requests in flight"
+                );
+            });
+            return Err(GatewayError::ClientOverloaded);
+        }
+        Ok(())
+    }
+
+    /// Counts a caller that was read for the throttle, even if its request is refused.
+    fn count_caller(&self, caller: Option<&Caller>) {
+        let counters = &self.metrics.throttle;
+        match caller {
+            Some(Caller::Tokens(_)) => counters.with_token.add(1),
+            Some(Caller::Address(_)) => counters.without_token.add(1),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The end of a request's path: an outcome becomes a response with the fields that every response has.
+
+use std::rc::Rc;
+
+use http::StatusCode;
+
+use super::{
+    Gateway, Peer,
+    charged_limit::{ChargedLimit, reports},
+    compress::ResponseCompression,
+    context::{AnsweredRequest, MalformedRequest, RequestContext},
+    cors,
+    decision_log::log_decisions,
+    ledger::{Ledger, OpenTunnel},
+    response::{Content, Response, ResponseTimeouts},
+};
+use crate::{
+    error::GatewayError,
+    http1::{
+        Fields, FramingError, RequestHead, ResponseHead, Version, upgrade::requested_protocol,
+    },
+    respond::{self, ErrorForm, GRPC_HTTP_STATUS, LocalReply},
+    trace::Received,
+    transport::ClientStream,
+    upstream::UpstreamContent,
+};
+
+/// A response without the fields that every response has.
+pub(super) enum DraftResponse {
+    /// Made by the gateway.
+    Local(LocalReply),
+    /// Made by the gateway for a gRPC client, which reads a refusal's status in a header field.
+    GrpcRefusal(LocalReply),
+    /// The upstream's.
+    Upstream(ResponseHead, UpstreamContent),
+}
+
+impl DraftResponse {
+    /// The status to log and to count. Of a gRPC refusal, its meaning in HTTP.
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::Local(reply) | Self::GrpcRefusal(reply) => reply.status,
+            Self::Upstream(head, _) => {
+                StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY)
+            }
+        }
+    }
+
+    /// The status to send.
+    pub(super) fn sent_status(&self) -> StatusCode {
+        match self {
+            Self::GrpcRefusal(_) => GRPC_HTTP_STATUS,
+            Self::Local(_) | Self::Upstream(..) => self.status(),
+        }
+    }
+
+    /// True if an HTTP/2 client would mistake the response for an accepted tunnel: any 2xx answer to CONNECT
+    /// opens one.
+    pub(super) fn is_mistaken_for_tunnel(&self, head: &RequestHead) -> bool {
+        let begins_tunnel = matches!(self, Self::Upstream(_, UpstreamContent::Tunnel(_)));
+        self.status().is_success() && !begins_tunnel && is_extended_connect(head)
+    }
+
+    /// The upstream's header fields; `None` if the gateway made the response.
+    pub(super) fn upstream_fields(&self) -> Option<&Fields> {
+        match self {
+            Self::Local(_) | Self::GrpcRefusal(_) => None,
+            Self::Upstream(head, _) => Some(&head.fields),
+        }
+    }
+}
+
+impl Gateway {
+    /// Answers bytes that are not a valid request, or a head that did not arrive in time.
+    pub fn refuse_malformed(
+        &self,
+        peer: &Peer,
+        error: FramingError,
+        client: Rc<dyn ClientStream>,
+    ) -> Response {
+        self.metrics.malformed.add(1);
+        let mut ledger = self.ledger(self.rules(), peer, self.ids.next());
+        ledger.tracing = self.begin_trace(&ledger.rules, Received::default());
+        let id = ledger.request_id.as_str();
+        let error = GatewayError::Framing(error);
+        let reply = respond::error_reply(&error, std::iter::empty(), id, ErrorForm::Problem, None);
+        let LocalReply { status, mut fields, body } = reply;
+        self.write_own_fields(&mut fields, &ledger, None);
+        ledger.record_status(status);
+        let connection_scheme = peer.forwarding.scheme();
+        let request = MalformedRequest { client, connection_scheme, ledger };
+        log_decisions(&request.ledger, &request.facts(), &[]);
+        Response {
+            status,
+            content: Content::Whole(body),
+            timeouts: ResponseTimeouts::default(),
+            request: AnsweredRequest::Malformed(Box::new(request)),
+            upstream: None,
+            fields,
+            suppressed: respond::SuppressedHeaders::default(),
+        }
+    }
+
+    /// Adds the fields that every response has, and the rate-limit headers.
+    pub(super) fn finish(
+        &self,
+        mut request: Box<RequestContext>,
+        limits: &[ChargedLimit],
+        draft: DraftResponse,
+    ) -> Response {
+        let (status, sent_status) = (draft.status(), draft.sent_status());
+        let mut suppressed = respond::SuppressedHeaders::default();
+        let (mut upstream, mut fields, mut content) = match draft {
+            DraftResponse::Local(reply) | DraftResponse::GrpcRefusal(reply) => {
+                (None, reply.fields, Content::Whole(reply.body))
+            }
+            DraftResponse::Upstream(head, UpstreamContent::Body(stream)) => {
+                (Some(head), Fields::new(), Content::Stream(stream))
+            }
+            DraftResponse::Upstream(head, UpstreamContent::Tunnel(tunnel)) => {
+                request.ledger.tunnel = Some(OpenTunnel::new(&self.metrics));
+                (Some(head), Fields::new(), Content::Tunnel(tunnel))
+            }
+        };
+        let mut timeouts = ResponseTimeouts::default();
+        if let Some(route) = request.route() {
+            if request.ledger.admission.is_decided() {
+                let reader = cors::rate_header_reader(&request);
+                let families = request.rules().snapshot.headers;
+                suppressed =
+                    respond::write_rate_headers(&mut fields, reports(limits), families, reader);
+            }
+            timeouts = ResponseTimeouts::of(&route.rule);
+            if let (Some(rules), Some(head), Content::Stream(body)) =
+                (&route.rule.compress, &mut upstream, &mut content)
+            {
+                let budget = &self.shared.compression;
+                ResponseCompression { budget, rules }.apply(&request, head, body, &mut fields);
+            }
+        }
+        suppressed.cors = cors::write_fields(&mut fields, &request, upstream.as_ref());
+        self.write_own_fields(&mut fields, &request.ledger, upstream.as_ref());
+        request.ledger.record_status(status);
+        log_decisions(&request.ledger, &request.facts(), limits);
+        Response {
+            status: sent_status,
+            content,
+            timeouts,
+            request: AnsweredRequest::Valid(request),
+            upstream,
+            fields,
+            suppressed,
+        }
+    }
+
+    /// Writes the request's id, and a date unless the upstream's response has one.
+    fn write_own_fields(
+        &self,
+        fields: &mut Fields,
+        ledger: &Ledger,
+        upstream: Option<&ResponseHead>,
+    ) {
+        fields.push("x-request-id", ledger.request_id.as_bytes());
+        if !upstream.is_some_and(|head| head.fields.contains("date")) {
+            self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
+        }
+    }
+}
+
+/// The response to a request that was refused or failed.
+pub(super) fn refusal(
+    request: &RequestContext,
+    limits: &[ChargedLimit],
+    error: GatewayError,
+) -> DraftResponse {
+    let head = &*request.head;
+    // A gRPC refusal is a 200, which would open a tunnel.
+    let is_grpc = head.version == Version::Http2
+        && respond::is_grpc(&head.fields)
+        && !is_extended_connect(head);
+    let mut reply = if is_grpc {
+        respond::grpc_refusal(&error, reports(limits))
+    } else {
+        let form = ErrorForm::of(&head.fields);
+        let bodies = request.route().and_then(|route| route.rule.error_bodies.as_ref());
+        let body = bodies.and_then(|bodies| bodies.get(error.status()));
+        let id = request.ledger.request_id.as_str();
+        respond::error_reply(&error, reports(limits), id, form, body)
+    };
+    if let GatewayError::Throttled(denied) = error {
+        let reader = cors::rate_header_reader(request);
+        let families = request.rules().snapshot.headers;
+        respond::write_throttle_headers(&mut reply.fields, &denied, families, reader);
+    }
+    if is_grpc { DraftResponse::GrpcRefusal(reply) } else { DraftResponse::Local(reply) }
+}
+
+/// True for an HTTP/2 extended CONNECT (RFC 8441).
+fn is_extended_connect(head: &RequestHead) -> bool {
+    head.version == Version::Http2 && requested_protocol(head).is_some()
+}

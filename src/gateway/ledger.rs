@@ -1,0 +1,346 @@
+//! [`Ledger`]: what happened to a request, for the access log, the metrics and its trace.
+
+use std::{cell::Cell, error::Error, net::IpAddr, rc::Rc, sync::Arc, time::Duration};
+
+use http::StatusCode;
+use smallvec::SmallVec;
+
+use super::{
+    request_id::RequestId,
+    request_trace::RequestTracing,
+    rules::{WorkerRoute, WorkerRules},
+};
+use crate::{
+    clock::Stopwatch,
+    connection_state::CloseMode,
+    http1::RequestHead,
+    identity::{KeySecret, token_hash},
+    limit::{Admission, Limit},
+    metrics::{RouteCounters, WorkerMetrics},
+    plan,
+    telemetry::{AccessLine, AccessWriter, CutReason},
+    throttle::POLICY,
+    transport::TunnelOutcome,
+    upstream::{AttemptLog, RequestLost, is_own_shortage},
+};
+
+/// The status that is logged and counted if the client closes before the response (nginx's code).
+const STATUS_CLIENT_CLOSED: u16 = 499;
+
+/// Writes a request's access log line.
+pub(super) struct AccessLogger {
+    pub(super) writer: Rc<AccessWriter>,
+    /// The key of the hash that stands for a token in the log.
+    pub(super) secret: KeySecret,
+    /// When the request arrived, in ms since the epoch.
+    pub(super) arrived_at: u64,
+}
+
+/// What happened to a request so far. Whoever owns it calls [`Self::close`] when the request ends.
+pub struct Ledger {
+    pub(super) rules: Rc<WorkerRules>,
+    /// `None` if no route was found.
+    pub(super) route: Option<Rc<WorkerRoute>>,
+    pub(super) request_id: RequestId,
+    /// The client's address, as trusted proxies report it.
+    pub(super) client_ip: IpAddr,
+    pub(super) tracing: RequestTracing,
+    pub(super) access_logger: Option<AccessLogger>,
+    pub(super) stopwatch: Stopwatch,
+    /// The response's status, once there is one. Of a refusal to gRPC, its meaning in HTTP.
+    status: Option<u16>,
+    /// What the limits and the throttle decided.
+    pub(super) admission: Admission,
+    /// The enforced limits that refused the request, the one with the longest wait last.
+    pub(super) refused_by: SmallVec<[Arc<Limit>; 1]>,
+    /// How long leaky buckets delayed the request.
+    pub(super) delay: Cell<Duration>,
+    pub(super) attempts: AttemptLog,
+    /// The time from the first attempt to the response's head; `None` without a response.
+    pub(super) upstream_time: Option<Duration>,
+    /// Body bytes of the response that were buffered for sending.
+    bytes_sent: u64,
+    /// `None` unless the response is a tunnel.
+    pub(super) tunnel: Option<OpenTunnel>,
+    end: ResponseEnd,
+}
+
+/// How a response ended.
+enum ResponseEnd {
+    /// It has not ended.
+    Open,
+    /// It was written to its end.
+    Complete,
+    /// It was cut off.
+    Cut(CutReason),
+}
+
+/// What the end of a request reports beside its [`Ledger`].
+pub(super) struct RequestFacts<'r> {
+    /// `None` if the request was malformed.
+    pub(super) head: Option<&'r RequestHead>,
+    /// The normalized path; empty if the request was malformed.
+    pub(super) path: &'r str,
+    /// The scheme of the connection: `http` or `https`.
+    pub(super) connection_scheme: &'static str,
+    /// What happens to the client's connection.
+    pub(super) close_mode: CloseMode,
+}
+
+impl Ledger {
+    pub(super) fn new(
+        rules: Rc<WorkerRules>,
+        request_id: RequestId,
+        client_ip: IpAddr,
+        stopwatch: Stopwatch,
+    ) -> Self {
+        Self {
+            rules,
+            route: None,
+            request_id,
+            client_ip,
+            tracing: RequestTracing::default(),
+            access_logger: None,
+            stopwatch,
+            status: None,
+            admission: Admission::NotChecked,
+            refused_by: SmallVec::new(),
+            delay: Cell::default(),
+            attempts: AttemptLog::default(),
+            upstream_time: None,
+            bytes_sent: 0,
+            tunnel: None,
+            end: ResponseEnd::Open,
+        }
+    }
+
+    /// The counters of the route, or those of requests without one.
+    pub(super) fn counters(&self) -> &RouteCounters {
+        self.route.as_ref().map_or(&self.rules.unrouted, |route| &route.counters)
+    }
+
+    /// Records and counts the response's status. Called before the client can read the response, so
+    /// that a later scrape of the metrics includes it.
+    pub(super) fn record_status(&mut self, status: StatusCode) {
+        self.status = Some(status.as_u16());
+        self.count_response(status.as_u16());
+    }
+
+    fn count_response(&self, status: u16) {
+        let class = usize::from(status / 100).clamp(1, 5) - 1;
+        self.counters().responses[class].add(1);
+    }
+
+    /// The response's status; `None` without a response.
+    pub(super) fn status(&self) -> Option<u16> {
+        self.status
+    }
+
+    /// Adds body bytes of the response that were buffered for sending.
+    pub fn add_bytes_sent(&mut self, bytes: usize) {
+        self.bytes_sent += bytes as u64;
+    }
+
+    /// Records the bytes of a tunnel so far: to the client, and to the upstream.
+    pub fn set_tunnel_bytes(&mut self, (sent, received): (u64, u64)) {
+        self.bytes_sent = sent;
+        if let Some(tunnel) = &mut self.tunnel {
+            tunnel.bytes_received = received;
+        }
+    }
+
+    /// Records how a tunnel ended.
+    pub fn mark_tunnel_end(&mut self, outcome: TunnelOutcome) {
+        match outcome {
+            TunnelOutcome::Complete => self.mark_complete(),
+            TunnelOutcome::ClientFailed => self.mark_cut(CutReason::ClientClosed),
+            TunnelOutcome::UpstreamFailed => self.mark_cut(CutReason::UpstreamBroken),
+            TunnelOutcome::TimedOut => self.mark_cut(CutReason::TunnelIdle),
+        }
+    }
+
+    /// Records that the response was written to its end.
+    pub fn mark_complete(&mut self) {
+        self.end = ResponseEnd::Complete;
+        if let Some(server) = self.attempts.server.as_ref().filter(|_| self.upstream_time.is_some())
+        {
+            server.endpoint().record_whole_body();
+        }
+    }
+
+    /// Records why the response was cut off.
+    pub fn mark_cut(&mut self, reason: CutReason) {
+        self.end = ResponseEnd::Cut(reason);
+    }
+
+    /// Records that the response's body failed, and returns why it is cut off. Counts and logs an upstream that broke
+    /// it off.
+    #[cold]
+    pub fn mark_body_failed(&mut self, error: &std::io::Error) -> CutReason {
+        let is_request_lost =
+            error.get_ref().is_some_and(<dyn Error + Send + Sync>::is::<RequestLost>);
+        if is_request_lost {
+            self.mark_cut(CutReason::ClientClosed);
+            return CutReason::ClientClosed;
+        }
+        self.mark_cut(CutReason::UpstreamBroken);
+        if let Some(upstream) = self.route.as_ref().and_then(|route| route.upstream.as_ref()) {
+            upstream.counters.broken.add(1);
+        }
+        if !is_own_shortage(error) {
+            self.record_broken_body();
+        }
+        tracing::debug!(server = self.server(), %error, "the upstream broke off its response");
+        CutReason::UpstreamBroken
+    }
+
+    /// Records that a response was cut off for `reason`. A declared length that the upstream is silent about
+    /// instead of delivering counts as a broken body; a stream without a length may be silent by intent.
+    #[cold]
+    pub fn mark_response_cut(&mut self, reason: CutReason, length: Option<u64>) {
+        self.mark_cut(reason);
+        if reason == CutReason::UpstreamIdle && length.is_some() {
+            self.record_broken_body();
+        }
+    }
+
+    fn record_broken_body(&self) {
+        if let Some(server) = self.attempts.server.as_deref()
+            && let Some(upstream) = self.route.as_ref().and_then(|route| route.upstream.as_ref())
+            && let Some(balancer) = &upstream.balancer
+        {
+            balancer.record_broken_body(server);
+        }
+    }
+
+    /// The server of the last attempt, as `host:port`; empty if there was none.
+    pub(super) fn server(&self) -> &str {
+        self.attempts.server.as_ref().map_or("", |server| server.name())
+    }
+
+    /// Why the request or its response ended early; `None` if it did not.
+    pub(super) fn cut_reason(&self, close_mode: CloseMode) -> Option<CutReason> {
+        match self.end {
+            ResponseEnd::Complete => None,
+            ResponseEnd::Cut(reason) => Some(reason),
+            ResponseEnd::Open if close_mode == CloseMode::Immediate => {
+                Some(CutReason::DrainTimeout)
+            }
+            ResponseEnd::Open => Some(CutReason::ClientClosed),
+        }
+    }
+
+    /// Counts the request, writes its access log line, and passes its trace on. Call it once, when the request ends.
+    pub(super) fn close(&mut self, facts: &RequestFacts<'_>) {
+        let duration = self.stopwatch.read();
+        if self.status.is_none() {
+            self.count_response(STATUS_CLIENT_CLOSED);
+        }
+        self.counters().latency.observe(duration);
+        if let Some(logger) = &self.access_logger {
+            self.write_access_line(logger, facts, duration);
+        }
+        if self.tracing.sampled().is_some() {
+            self.finish_trace(facts, duration);
+        }
+    }
+
+    /// What refused the request: of several limits the one with the longest wait, or the throttle's policy; empty if
+    /// none did.
+    fn refused_by(&self) -> &str {
+        match self.admission {
+            Admission::Throttled => POLICY,
+            _ => self.refused_by.last().map_or("", |limit| &*limit.name),
+        }
+    }
+
+    fn write_access_line(
+        &self,
+        logger: &AccessLogger,
+        facts: &RequestFacts<'_>,
+        duration: Duration,
+    ) {
+        let sources = &self.rules.snapshot.identity.token;
+        let head = facts.head;
+        let host = head.map(|head| plan::host(&head.fields)).unwrap_or_default();
+        let layout = logger.writer.layout();
+        let header = |name| {
+            let head = head.filter(|_| layout.needs_headers());
+            head.and_then(|head| head.fields.get(name)).unwrap_or_default()
+        };
+        logger.writer.write(&AccessLine {
+            time: logger.arrived_at,
+            client: self.client_ip,
+            token: head
+                .filter(|_| layout.needs_token())
+                .and_then(|head| token_hash(sources, &head.fields, logger.secret)),
+            method: head.map_or("", |head| head.method.as_str()).as_bytes(),
+            host: host.as_bytes(),
+            path: facts.path.as_bytes(),
+            protocol: head.map_or("", |head| head.version.protocol()),
+            route: self.route.as_ref().map_or("", |route| &*route.rule.name),
+            status: self.status.unwrap_or(STATUS_CLIENT_CLOSED),
+            bytes: self.bytes_sent,
+            received: self.tunnel.as_ref().map(|tunnel| tunnel.bytes_received),
+            duration,
+            delay: self.delay.get(),
+            limit: self.admission.label(),
+            refused_by: self.refused_by(),
+            upstream: self.server(),
+            upstream_time: self.upstream_time,
+            attempts: self.attempts.count,
+            cut: self.cut_reason(facts.close_mode),
+            complete: matches!(self.end, ResponseEnd::Complete),
+            request_id: self.request_id.as_bytes(),
+            referer: without_secrets(header("referer")),
+            user_agent: header("user-agent"),
+            trace_id: self.tracing.trace.sampled_id(),
+        });
+    }
+}
+
+/// A URL up to its query or fragment, which may hold secrets of the page; nothing of one with a user or a password.
+fn without_secrets(url: &[u8]) -> &[u8] {
+    let url = memchr::memchr2(b'?', b'#', url).map_or(url, |end| &url[..end]);
+    let authority = memchr::memmem::find(url, b"//").map_or(url, |at| &url[at + 2..]);
+    let authority = authority.split(|byte| *byte == b'/').next().unwrap_or_default();
+    if authority.contains(&b'@') { b"" } else { url }
+}
+
+/// An open tunnel: the metrics count it until it is dropped.
+pub(super) struct OpenTunnel {
+    metrics: Arc<WorkerMetrics>,
+    /// Bytes of the client that were sent to the upstream.
+    bytes_received: u64,
+}
+
+impl OpenTunnel {
+    pub(super) fn new(metrics: &Arc<WorkerMetrics>) -> Self {
+        metrics.tunnels.add(1);
+        Self { metrics: Arc::clone(metrics), bytes_received: 0 }
+    }
+}
+
+impl Drop for OpenTunnel {
+    fn drop(&mut self) {
+        self.metrics.tunnels.decrement();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_secrets;
+
+    #[test]
+    fn a_referer_is_logged_without_secrets() {
+        for (sent, logged) in [
+            ("https://a.test/b?token=c", "https://a.test/b"),
+            ("https://a.test/@user#x", "https://a.test/@user"),
+            ("https://me:pw@a.test/b", ""),
+            ("me:pw@a.test", ""),
+            ("", ""),
+        ] {
+            assert_eq!(without_secrets(sent.as_bytes()), logged.as_bytes(), "{sent}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What operators see of the health of targets: the admin API, and the log.
+
+use std::fs;
+
+use rustix::process::Signal;
+use testkit::{
+    client::get, gateway::Gateway, process::Process, upstream::Upstream, wait::eventually,
+    yaml::fill,
+};
+
+use super::{START, refusing};
+
+#[test]
+fn the_admin_api_reports_the_health_and_load_of_each_target() {
+    let (upstream, refusing) = (Upstream::hello(), refusing());
+    let gateway = Gateway::start(&fill(
+        "
+        workers: 1
+        upstreams:
+          origin: {targets: [{url: '{working}', weight: 3}, '{refusing}'], balance: peak_ewma}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin}
+        ",
+        [("working", upstream.target()), ("refusing", refusing)],
+    ));
+    eventually("the failing target is found", || {
+        get(gateway.address(), "/", "");
+        gateway.metric("tidegate_target_ejections_total") == 1
+    });
+    let list = || get(gateway.admin(), "/api/upstreams", "").json();
+    // A request ends a little after its client has read the response.
+    eventually("no request is in flight", || {
+        list()["upstreams"][0]["targets"][0]["in_flight"] == 0
+    });
+    let listed = list();
+    let origin = &listed["upstreams"][0];
+    assert_eq!((&origin["name"], &origin["balance"]), (&"origin".into(), &"peak_ewma".into()));
+    let [good, bad] = [&origin["targets"][0], &origin["targets"][1]];
+    assert_eq!((&good["status"], &good["weight"]), (&"up".into(), &3.into()));
+    assert!(good["latency_ms"].as_f64().expect("it succeeds") > 0.0 && good["reason"].is_null());
+    assert_eq!(good["target"], upstream.address.to_string());
+    assert_eq!(bad["status"], "ejected");
+    assert!(bad["latency_ms"].is_null(), "it has never responded: {bad}");
+    assert!(bad["reason"].as_str().expect("a text").contains("connect"), "{}", bad["reason"]);
+    assert!(bad["since_ms"].as_u64().expect("it succeeds") > START);
+    assert_eq!(good["connections"], 1);
+}
+
+#[test]
+fn a_change_of_health_is_one_log_line_with_its_reason() {
+    let (upstream, refusing) = (Upstream::hello(), refusing());
+    let directory = tempfile::tempdir().expect("a directory");
+    let yaml = fill(
+        "
+        listen: [{address: '127.0.0.1:0'}]
+        admin: {address: '127.0.0.1:0'}
+        workers: 2
+        upstreams: {origin: {targets: ['{refusing}', '{working}'], balance: round_robin}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("refusing", &refusing), ("working", &upstream.target())],
+    );
+    fs::write(directory.path().join("tidegate.yaml"), yaml).expect("a file");
+    let command =
+        crate::tidegate_command(directory.path(), &["serve", "--config", "tidegate.yaml"]);
+    let mut process = Process::start(command);
+    for _ in 0..40 {
+        assert_eq!(get(process.address, "/", "").status, 200);
+    }
+    process.signal(Signal::TERM);
+    process.wait_exit();
+    let log = process.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("ejected")).collect();
+    let [line] = lines[..] else { panic!("{log}") };
+    let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    let text = line.to_string();
+    for part in ["\"origin\"", &refusing["http://".len()..], "connect failed", "10000"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
