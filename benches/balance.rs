@@ -18,7 +18,10 @@ use tidegate::{
     mix::SplitMix,
     upstream::{
         adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
-        balance::{Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, WeightedEndpoint},
+        balance::{
+            Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, TargetKey,
+            WeightedEndpoint,
+        },
         retry_budget::RetryBudget,
         target_health::{
             AttemptKind, Availability, Failure, HealthSettings, HealthView, TargetHealth,
@@ -117,7 +120,7 @@ fn choose(bencher: Bencher<'_, '_>, balancer: &Balancer, view: &Targets) {
         request += 1;
         // Keys and random bits that a processor cannot predict.
         let random = request.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        let input = PickRequest { turn: request, key: random, random, excluded: &[] };
+        let input = PickRequest { turn: request, key: TargetKey(random), random, excluded: &[] };
         black_box(balancer).choose(black_box(&input), black_box(view))
     });
 }

@@ -11,7 +11,7 @@ use std::{
 use divan::Bencher;
 use tidegate::{
     clock::StoreTime,
-    limit::{Algorithm, Charge, Key, LeaseSize, Limit, OnFailure, Quota, sliding_window},
+    limit::{Algorithm, Charge, Key, Limit, LimitIdentity, Quota, sliding_window},
     mix::SplitMix,
     store::memory::MemoryStore,
 };
@@ -37,17 +37,11 @@ fn main() {
 }
 
 fn limit(name: &str, quota: u32) -> Limit {
-    Limit {
-        name: name.into(),
-        fingerprint: 0x1234_5678_9abc_def0,
-        algorithm: Algorithm::SlidingWindow,
-        quota: Quota::new(quota, 60_000, 6),
-        cost: 1,
-        on_failure: OnFailure::Local,
-        lease_size: LeaseSize::Off,
-        enforce: true,
-        index: 0,
-    }
+    Limit::new(
+        LimitIdentity::new(name, 0x1234_5678_9abc_def0),
+        Algorithm::SlidingWindow,
+        Quota::new(quota, 60_000, 6),
+    )
 }
 
 fn charge(limit: &Limit, key: Key) -> Charge<'_> {

@@ -6,18 +6,24 @@
 //! resolution divide the window?) belong to [`snapshot`](crate::snapshot), which reports through
 //! [`ConfigSource::fault`].
 //!
-//! The sections: `listen`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle`, `upstreams`,
-//! `limits` and `routes`. Parts of an upstream: `target`, `balance`. Of a limit: `key_part`, `rate`, `tiers`. Of a
-//! route: `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies`. Values: `scalar` (what a value
-//! with a syntax of its own implements), `units`, `method`, `listen_address`, `admin_address`, `secret`.
+//! | file | content |
+//! |---|---|
+//! | `reader` | deserializes the types from a located tree, and collects every fault |
+//! | `located` | the text as a tree with a location for every key and value |
+//! | `source` | [`ConfigSource`]: locates a path such as `limits.a.quota` in the text |
+//! | `fault`, `suggest` | [`Faults`]: what is wrong and where; the name that was probably meant |
+//! | `environment`, `resolving`, `masks` | replace references to environment variables; keep their values out of messages |
+//! | `cross_check` | refuses text that another YAML parser reads differently |
+//! | `listen`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
+//! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
+//! | `limits`, `key_part`, `rate`, `tiers` | a limit, the parts of its key, its short form, and its other quotas |
+//! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
+//! | `scalar`, `units`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own |
+//! | `editor_schema`, `strict_schema` | the JSON Schema for editors, and what it adds to the types |
 //!
-//! `source` locates a path in the text, `fault` is what is wrong there, `suggest` finds the name that was meant.
-//! A file is parsed twice: `located` builds a tree with a location for every value, from which `reader`
-//! deserializes the types; `cross_check` refuses text that another YAML parser reads differently. Both replace
-//! references to environment variables (`environment`, `resolving`) before types are checked; `masks` keeps
-//! their values out of messages.
-//! The doc comments of the types are the descriptions in the JSON Schema ([`schema`]); editors get
-//! [`editor_schema`], to which `strict_schema` adds what the types do not check.
+//! A file is parsed twice, because two YAML parsers may read a text differently. References to environment
+//! variables are replaced before types are checked. The doc comments of the types are the descriptions in the
+//! JSON Schema ([`schema`]).
 //!
 //! ```
 //! let text = "
@@ -194,8 +200,8 @@ pub struct LoadedConfig {
 pub struct ReadError {
     /// Faults of syntax and type.
     pub faults: Faults,
-    /// The configuration without its faulty values: for finding further faults, or where the admin API is,
-    /// never to be served.
+    /// The configuration without its faulty values. It serves to find further faults, or the address of the
+    /// admin listener; a gateway must not run on it.
     pub partial: Option<Box<LoadedConfig>>,
 }
 
@@ -205,8 +211,8 @@ impl From<Faults> for ReadError {
     }
 }
 
-/// Reads the file at `path`, of any kind: a pipe such as `/dev/stdin` too. Environment variables that it refers
-/// to are from `env`.
+/// Reads the file at `path`, which may be a pipe such as `/dev/stdin`. `env` looks up the environment
+/// variables that it refers to.
 ///
 /// # Errors
 ///
@@ -216,7 +222,7 @@ pub fn load(path: &Path, env: EnvLookup<'_>) -> Result<LoadedConfig, ReadError> 
     parse_bytes(&path.display().to_string(), &bytes, env)
 }
 
-/// The fault of a configuration file that cannot be read.
+/// The fault for a configuration file that cannot be read.
 pub fn unreadable(path: &Path, error: &FileError) -> Faults {
     file_fault(&path.display().to_string(), "", &error.to_string(), error.expected())
 }
@@ -275,7 +281,7 @@ pub fn parse_with(name: &str, text: &str, env: EnvLookup<'_>) -> Result<LoadedCo
         Some((Ok(config), loaded)) if faults.is_empty() => Ok(LoadedConfig { config, ..loaded }),
         verified => {
             let (check, partial) = verified.unzip();
-            // After a fault above, the other parser fails as well: of its faults, only one of syntax is new.
+            // Our reader's faults make the other parser fail as well; only a syntax error adds something.
             faults.extend(
                 check
                     .and_then(Result::err)
@@ -289,7 +295,7 @@ pub fn parse_with(name: &str, text: &str, env: EnvLookup<'_>) -> Result<LoadedCo
     }
 }
 
-/// Deserializes a document: what could be read, the faults, and the values that they must not show.
+/// Deserializes a document. Returns what could be read, its faults, and the values that faults must not show.
 fn read_tree(
     name: &str,
     text: &str,
@@ -322,7 +328,7 @@ fn file_fault(name: &str, valid: &str, what: &str, expected: &str) -> Faults {
     Fault::new(name, valid, location, &Mismatch::new(what, expected)).into()
 }
 
-/// The JSON Schema of the configuration with its values as they are after references were replaced.
+/// The JSON Schema of the configuration after references are replaced.
 pub fn schema() -> schemars::Schema {
     schemars::schema_for!(Config)
 }

@@ -19,7 +19,7 @@
 //! - `forward.rs`, `mirror.rs`, `quota_status.rs`: the actions of a route.
 //! - `cors.rs`: the fields of CORS.
 //! - `compress.rs`: whether a response is compressed.
-//! - `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: what was decided, for the log.
+//! - `draft_response.rs`, `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: what was decided, for the log.
 //! - `connection_limit.rs`: the bound on open connections, which workers enforce.
 
 mod activity;
@@ -37,6 +37,7 @@ mod date;
 mod decision_log;
 mod delay;
 mod delay_queue;
+mod draft_response;
 mod finish;
 mod forward;
 mod ledger;
@@ -62,7 +63,8 @@ use self::{
     concurrency_lease::LeaseTable,
     context::{Held, RequestContext},
     date::DateCache,
-    finish::{DraftResponse, refusal},
+    draft_response::DraftResponse,
+    finish::refusal,
     ledger::AccessLogger,
     mirror::Mirrors,
     request_id::{RequestId, RequestIds},
@@ -244,8 +246,8 @@ impl Gateway {
         let mut limits = ChargedLimits::new();
         let outcome = match self.check(&mut request, next) {
             Ok(CheckedRequest::Answered(reply)) => Ok(DraftResponse::Local(reply)),
-            Ok(CheckedRequest::Admitted(planned)) => {
-                self.serve(peer, &mut request, &planned, &mut limits).await
+            Ok(CheckedRequest::Admitted(admitted)) => {
+                self.serve(peer, &mut request, &admitted, &mut limits).await
             }
             Err(error) => Err(error),
         };
@@ -315,10 +317,10 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        planned: &AdmittedRequest,
+        admitted: &AdmittedRequest,
         limits: &mut ChargedLimits,
     ) -> Result<DraftResponse, GatewayError> {
-        let AdmittedRequest { route, plan } = planned;
+        let AdmittedRequest { route, plan } = admitted;
         if !plan.charges.is_empty() {
             *limits = route.charged_limits(&plan.charges);
             let admission = self.charge(request, limits).await;
@@ -337,7 +339,7 @@ impl Gateway {
             }
         }
         let response = match &route.rule.action {
-            Action::Upstream(upstream) => self.forward(peer, request, planned, upstream).await?,
+            Action::Upstream(upstream) => self.forward(peer, request, admitted, upstream).await?,
             Action::Status(limits) => {
                 let reported = self.quota_status(limits, &plan.status_requests).await;
                 if reported.is_err() {

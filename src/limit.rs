@@ -5,17 +5,20 @@
 //! has the same five functions: `decide` (checks, charges nothing), `charge` (charges, checks
 //! nothing), `admit` (both), `refund` and `expires_at`.
 //!
-//! What every algorithm promises (`properties.rs` tests it): a refused request is not charged,
-//! `retry_at` is exact to the ms, and `reset_at` never moves back.
+//! Every algorithm promises (`properties.rs` tests it): a refused request is not charged, `retry_at` is exact
+//! to the ms, and `reset_at` never moves back.
 //!
-//! - [`sliding_window`], [`sliding_log`], [`fixed_window`], [`token_bucket`], [`leaky_bucket`],
-//!   [`concurrency`]: one algorithm each, with its bound on what it admits.
-//! - `state.rs`: the record of any algorithm. `gcra.rs`: the record of both buckets, a theoretical arrival
-//!   time. `free_slots.rs`: the refunded slots of a leaky bucket. `counts.rs`: the counters of a sliding
-//!   window.
-//! - `algorithm.rs`: the algorithms, and the questions that each answers.
-//! - `acquire.rs`: units that a gateway acquires in batches.
-//! - `verdict.rs`: the decisions of all limits of one request.
+//! | file | content |
+//! |---|---|
+//! | [`sliding_window`], [`sliding_log`], [`fixed_window`] | one algorithm each, with its bound on admissions |
+//! | [`token_bucket`], [`leaky_bucket`], [`concurrency`] | one algorithm each, with its bound on admissions |
+//! | `algorithm` | the algorithms, and the questions that each answers |
+//! | `state` | the record of any algorithm |
+//! | `gcra` | the record of both buckets: a theoretical arrival time |
+//! | `free_slots`, `counts` | the refunded slots of a leaky bucket; the counters of a sliding window |
+//! | `identity` | the identity of a limit, which distinguishes its records |
+//! | `acquire` | units that a gateway acquires in batches |
+//! | `verdict` | the decisions of all limits of one request |
 //!
 //! ```
 //! use tidegate::{
@@ -44,6 +47,7 @@ mod counts;
 pub mod fixed_window;
 mod free_slots;
 mod gcra;
+mod identity;
 pub mod leaky_bucket;
 #[cfg(test)]
 mod properties;
@@ -60,25 +64,26 @@ pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
 pub use algorithm::Algorithm;
 pub use counts::Counts;
 pub use gcra::GcraState;
+pub use identity::LimitIdentity;
 pub use state::AlgorithmState;
 pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 
-use crate::{clock::StoreTime, mix::folded_multiply};
+use crate::clock::StoreTime;
 
-/// The largest product of quota and sub-window length (ms) that keeps the arithmetic of both
-/// exact: Lua counts in doubles, whose integers end at 2^53.
+/// Maximum product of quota and sub-window length (ms) for which Rust and Lua compute exactly: Lua counts in
+/// doubles, whose exact integers end at 2^53.
 pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
 
-/// The largest backlog of a bucket, in quota-milliseconds (see [`GcraState`]): close to 2^53, up to
-/// which Lua counts and divides exactly, and almost twice the backlog that [`MAX_QUOTA_MILLIS`] allows
-/// without an overdraft.
+/// Maximum backlog of a bucket, in quota-milliseconds (see [`GcraState`]). It is close to 2^53, up to which
+/// Lua counts and divides exactly, and almost twice the backlog that [`MAX_QUOTA_MILLIS`] allows without an
+/// overdraft.
 pub const MAX_EXACT_BACKLOG: u64 = (1 << 53) - (1 << 36);
 
-/// The largest step back of a clock, in ms, that counts as jitter between clocks: the record's time
-/// then stands still. After a larger step the clock counts as set back, and the record moves back with it.
+/// Maximum step back of a clock, in ms, that counts as jitter between clocks: the record's time then stands
+/// still. After a larger step, the clock counts as set back, and the record moves back with it.
 pub const MAX_STEP_BACK: u64 = 5_000;
 
-/// The largest number of sub-windows in a window.
+/// Maximum number of sub-windows in a window.
 pub const MAX_RESOLUTION: u32 = 60;
 
 /// The caller that a limit counts: a keyed 128-bit hash of the limit's key parts, never the parts
@@ -86,24 +91,24 @@ pub const MAX_RESOLUTION: u32 = 60;
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Key(pub u128);
 
-/// How much a caller may use in a window, and how the window is counted.
+/// The units that a caller may use in a window, and the division of the window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Quota {
-    /// The units of cost that may be charged in one window.
+    /// Maximum units of cost charged in one window.
     pub limit: u32,
     /// The window's length in ms.
     pub window: u64,
     /// The number of sub-windows of a sliding window, at least 1; divides `window`. 1 for other algorithms.
     pub resolution: u32,
-    /// The longest delay that a leaky bucket imposes, in ms; 0 for other algorithms.
+    /// Maximum delay by a leaky bucket, in ms; 0 for other algorithms.
     pub max_wait: u32,
-    /// Whether a sliding window counts its oldest sub-window in full.
+    /// True if a sliding window counts its oldest sub-window in full.
     pub strict: bool,
 }
 
 impl Quota {
-    /// A quota of `limit` units in each `window` (ms) of `resolution` sub-windows: not strict, without
-    /// delay.
+    /// A quota of `limit` units per `window` (ms), which has `resolution` sub-windows. It is not strict and
+    /// has no delay.
     pub fn new(limit: u32, window: u64, resolution: u32) -> Self {
         Self { limit, window, resolution, max_wait: 0, strict: false }
     }
@@ -114,7 +119,7 @@ impl Quota {
     }
 }
 
-/// What happens to a request while Redis is unavailable.
+/// The decision on a request while Redis is unavailable.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
@@ -140,33 +145,48 @@ pub enum LeaseSize {
 }
 
 /// One configured limit.
-///
-/// Its identity is the pair of `name` and `fingerprint`. The quota's number is not part of it: a reload
-/// that changes only that keeps the counters.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    /// The configured name; shown in headers and metrics.
-    pub name: Box<str>,
-    /// A hash of what its counters depend on: algorithm, window, resolution, key parts.
-    pub fingerprint: u64,
+    /// Its name, and what else distinguishes its records.
+    pub identity: LimitIdentity,
     /// The algorithm that decides.
     pub algorithm: Algorithm,
     /// The quota of each caller.
     pub quota: Quota,
     /// The cost of one request.
     pub cost: u32,
-    /// What happens when the shared store gives no answer.
+    /// The decision when the shared store gives no answer.
     pub on_failure: OnFailure,
     /// How many units a gateway takes from the shared store in one call.
     pub lease_size: LeaseSize,
-    /// Whether the limit may refuse. If not (a dry run), it is charged for what it would have admitted,
-    /// and requests are unaffected.
+    /// True if the limit may refuse. In a dry run (false), requests that it would admit are charged, and none
+    /// is affected.
     pub enforce: bool,
     /// Its index in the snapshot's list of limits and in every metric that has one value per limit.
     pub index: usize,
 }
 
 impl Limit {
+    /// An enforced limit of requests that cost 1. It leases no units; while Redis is unavailable, each
+    /// gateway enforces its share.
+    pub fn new(identity: LimitIdentity, algorithm: Algorithm, quota: Quota) -> Self {
+        Self {
+            identity,
+            algorithm,
+            quota,
+            cost: 1,
+            on_failure: OnFailure::Local,
+            lease_size: LeaseSize::Off,
+            enforce: true,
+            index: 0,
+        }
+    }
+
+    /// The configured name; shown in headers and metrics.
+    pub fn name(&self) -> &str {
+        self.identity.name()
+    }
+
     /// The units that a caller without usage may use at once: the quota or, for a leaky bucket, the slots
     /// within `max_wait`. Equals [`Decision::limit`].
     pub fn capacity(&self) -> u64 {
@@ -176,7 +196,7 @@ impl Limit {
         }
     }
 
-    /// How long after a charge its correction can still have an effect, in ms.
+    /// The time after a charge for which its correction can have an effect, in ms.
     pub fn correction_window(&self) -> u64 {
         let Quota { window, max_wait, .. } = self.quota;
         match self.algorithm {
@@ -185,25 +205,6 @@ impl Limit {
             _ => window,
         }
     }
-
-    /// A 128-bit hash of name and fingerprint. A store xors it with a [`Key`] to identify a record: two
-    /// limits with the same key parts share a `Key`, but not a record. No secret is needed here: names come
-    /// from the operator, so no client can choose one.
-    pub fn identity(&self) -> u128 {
-        let (words, rest) = self.name.as_bytes().as_chunks::<8>();
-        let folded = words
-            .iter()
-            .fold(mix(self.fingerprint), |hash, word| mix(hash ^ u64::from_le_bytes(*word)));
-        let rest = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
-        // The length distinguishes names whose last words differ only in leading zero bytes.
-        let low = mix(mix(folded ^ rest) ^ self.name.len() as u64);
-        u128::from(low) | u128::from(mix(!low)) << 64
-    }
-}
-
-/// Mixes 64 bits. The constants are part of what is stored in Redis.
-fn mix(value: u64) -> u64 {
-    folded_multiply(value ^ 0x9e37_79b9_7f4a_7c15, 0xa076_1d64_78bd_642f)
 }
 
 /// A request's charge to one limit for one caller.
@@ -228,12 +229,12 @@ pub struct Adjustment<'a> {
     pub change: Change,
 }
 
-/// A change to what a caller was charged.
+/// A change to a caller's charges.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
     /// Refunds units of an earlier charge, as far as they still count. Usage never goes below 0.
     Refund {
-        /// When the units were charged, in ms by the clock that decided; for a leaky bucket plus
+        /// The time at which the units were charged, by the clock that decided; for a leaky bucket, plus
         /// [`Decision::wait`]. See [`StoreDecision::charged_at`].
         charged_at: StoreTime,
         /// How many units.
@@ -257,7 +258,7 @@ impl Change {
 /// The decision of one limit on one charge.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Decision {
-    /// Whether this limit admits the request, whatever the request's other limits decide.
+    /// True if this limit admits the request, whatever the request's other limits decide.
     pub admitted: bool,
     /// The quota that was enforced.
     pub limit: u64,
@@ -272,54 +273,24 @@ pub struct Decision {
     /// The first ms at which the same charge would be admitted if nothing else were charged. `None` if it
     /// is admitted, or if its cost is above the quota.
     pub retry_at: Option<StoreTime>,
-    /// How long the gateway must delay the admitted request, in ms; 0 unless the limit is a leaky bucket.
+    /// Time for which the gateway must delay the admitted request, in ms; 0 unless the limit is a leaky
+    /// bucket.
     pub wait: u64,
 }
 
 impl Decision {
-    /// Sets what is used, and with it what remains.
+    /// Sets the used units, and with them the remaining ones.
     pub fn set_used(&mut self, used: u64) {
         (self.used, self.remaining) = (used, self.limit.saturating_sub(used));
     }
 }
 
-/// The time at which to read a record that was updated at `updated_at`, and by how many ms to move the
+/// The time at which to read a record that was updated at `updated_at`, and the number of ms to move the
 /// record back first. A record's time runs backwards only if the clock was set back.
 fn clamp_to_record(updated_at: StoreTime, now: StoreTime) -> (StoreTime, u64) {
     match updated_at.saturating_sub(now) {
         0 => (now, 0),
         behind if behind <= MAX_STEP_BACK => (updated_at, 0),
         behind => (now, behind),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn identity_is_unique_per_name_and_fingerprint() {
-        let mut seen = BTreeSet::new();
-        let mut names: Vec<String> = (0..5_000).map(|n| format!("limit-{n}")).collect();
-        names.extend((0..20).map(|n| "a".repeat(n)));
-        names.extend((0..20).map(|n| "\0".repeat(n + 1)));
-        for name in &names {
-            for fingerprint in [0, 1, u64::MAX] {
-                let limit = Limit {
-                    name: name.as_str().into(),
-                    fingerprint,
-                    algorithm: Algorithm::SlidingWindow,
-                    quota: Quota::new(1, 1_000, 1),
-                    cost: 1,
-                    on_failure: OnFailure::Local,
-                    lease_size: LeaseSize::Off,
-                    enforce: true,
-                    index: 0,
-                };
-                assert!(seen.insert(limit.identity()), "{name:?} {fingerprint}");
-            }
-        }
     }
 }

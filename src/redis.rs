@@ -1,9 +1,9 @@
-//! Connections to Redis, and the scripts that charge limits there: one script call per request, and a typed
-//! failure if it gives no decision. What to do with a failure is the business of [`crate::store`].
+//! Connects to Redis and calls the scripts that charge limits there: one script call per request, and a typed
+//! failure if it gives no decision. [`crate::store`] handles the failure.
 //!
 //! In this module, `::redis` is the client library.
 //!
-//! Each word has one meaning here:
+//! Terms:
 //!
 //! - A **server** is a running Redis process. A **node** (`RedisNode`) is this process's record of one
 //!   server: its address, its health and the number of open breakers.
@@ -15,18 +15,18 @@
 //! for. `RedisClient` belongs to one worker: it has a connection and a circuit breaker for each node.
 //! [`Connector`] opens further connections, for the throttle's bulk transfers.
 //!
-//! Promises: a request waits no longer than the response timeout, and not at all while the breaker is
-//! open. A call that may have been executed is never repeated. No URL, password or argument is logged.
+//! Promises: a request waits at most for the response timeout, and not at all while the breaker is open. A
+//! call that may have been executed is never repeated. No URL, password or argument is logged.
 //!
-//! | files | what they hold |
+//! | file | content |
 //! |---|---|
-//! | `options`, `context` | the options: servers, credentials, timeouts; what all parts share |
+//! | `options`, `context` | servers, credentials and timeouts; the state that all parts share |
 //! | `backend`, `client` | the process's part and a worker's part |
-//! | `shard_id`, `cluster`, `sentinel`, `sentinel_watch` | which server holds a key |
-//! | `node`, `health`, `probe`, `background` | whether a server can be used |
-//! | `connect`, `breaker` | how connections are opened and replaced |
+//! | `shard_id`, `cluster`, `sentinel`, `sentinel_watch` | find the server that holds a key |
+//! | `node`, `health`, `probe`, `background` | find out if a server can be used |
+//! | `connect`, `breaker` | open and replace connections |
 //! | `script`, `script_texts`, `script_call`, `call`, `late_reply`, `failure` | commands, replies, late replies, errors |
-//! | `presence`, `presence_keys`, `heartbeat` | which gateways are alive |
+//! | `presence`, `presence_keys`, `heartbeat` | find out which gateways are alive |
 
 mod backend;
 mod background;

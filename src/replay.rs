@@ -4,9 +4,15 @@
 //! and charged in a memory store, on a virtual clock that follows the times of the lines. The result does
 //! not depend on the machine's clock, and only counters are kept, so a log may be larger than memory.
 //!
-//! `reader` splits a log into lines; `format`, `json` and `combined` parse them into a `line`; `reorder`
-//! sorts them by time; `config_replay` decides them under one configuration; `counts` and `report`
-//! summarize, and `notes` lists what a log cannot show.
+//! | file | content |
+//! |---|---|
+//! | `reader` | splits a log into lines |
+//! | `format`, `json`, `combined` | detect a line's format, and parse the line |
+//! | `line` | a parsed line |
+//! | `reorder` | sorts lines by time |
+//! | `config_replay` | [`ConfigReplay`]: decides the requests under one configuration |
+//! | `counts`, `report` | counts of decisions; the report of a replay |
+//! | `notes` | notes on data that a log lacks |
 //!
 //! ```
 //! use tidegate::{config, identity::KeySecret, replay::{ConfigReplay, Replay}, snapshot::Snapshot};
@@ -61,11 +67,11 @@ use crate::{
     plan::LimitRequests,
 };
 
-/// Size of the buffer that sorts lines by time, in lines. A line that is further out of order is replayed
-/// at the time of the line before it.
+/// Number of lines in the buffer that sorts them by time. A line that is further out of order is replayed at
+/// the time of the line before it.
 pub const REORDER_LINES: u32 = 1 << 16;
 
-/// Number of malformed lines that are kept for the report.
+/// Number of malformed lines kept for the report.
 const MAX_REPORTED_LINES: usize = 5;
 
 /// One file of the log.
@@ -106,11 +112,11 @@ pub struct Replay {
     pub first_malformed: Vec<(LogPosition, LineError)>,
     /// Number of empty lines.
     pub empty: u64,
-    /// Number of lines of the process log among those of the access log.
+    /// Number of process-log lines among the access log's lines.
     pub process_lines: u64,
     /// Number of lines that were too far out of order to be sorted.
     pub late: u64,
-    /// Number of requests that the logging gateway had ended before any limit was charged.
+    /// Number of requests that the logging gateway ended before any limit was charged.
     pub not_checked: u64,
     /// Number of requests from trusted proxies in logs without `X-Forwarded-For`.
     pub from_proxies: u64,
@@ -143,8 +149,7 @@ struct PendingRequest {
 }
 
 impl Replay {
-    /// A replay under one configuration, or two to compare. `host` is the host of requests in logs
-    /// without hosts.
+    /// A replay under one configuration, or two to compare. `host` stands for the host in logs without hosts.
     pub fn new(configs: SmallVec<[ConfigReplay; 2]>, host: &str) -> Self {
         Self {
             configs,
@@ -331,8 +336,7 @@ impl Replay {
         self.callers.top(count, weight)
     }
 
-    /// Number of callers that were evicted from the full table. If it is not zero, counts by caller may be
-    /// too low.
+    /// Number of callers evicted from the full table. If it is above 0, counts by caller may be too low.
     pub fn evicted_callers(&self) -> u64 {
         self.callers.evicted()
     }

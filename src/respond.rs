@@ -3,13 +3,15 @@
 //! The headers, problem document and `Retry-After` of a response come from the same decisions, so
 //! they agree.
 //!
-//! - `respond.rs`: the `X-RateLimit-*` and `RateLimit*` headers, `Retry-After`, fixed responses.
-//! - `problem.rs`: the problem document (RFC 9457) of a request that was refused or failed.
-//! - `accept.rs`, `page.rs`: which clients get a page instead, and the page.
-//! - `cors.rs`: the headers of cross-origin resource sharing, and preflights.
-//! - `grpc.rs`: the gRPC response to such a request.
-//! - `quota_status.rs`: the JSON of a route that reports quotas.
-//! - `limit_report.rs`: one limit and its outcome, and whether responses show it.
+//! | file | content |
+//! |---|---|
+//! | `respond` | the `X-RateLimit-*` and `RateLimit*` headers, `Retry-After`, fixed responses |
+//! | `limit_report` | [`LimitReport`]: one limit of a request and its outcome |
+//! | `problem` | the problem document (RFC 9457) for a refused or failed request |
+//! | `accept`, `page` | the choice between a problem document and a page; the page |
+//! | `grpc` | the gRPC response to a refused or failed request |
+//! | `cors` | the headers of cross-origin resource sharing, and preflights |
+//! | `quota_status` | the JSON of a route that reports quotas |
 //!
 //! ```
 //! use tidegate::{error::GatewayError, respond};
@@ -64,7 +66,7 @@ const RESOURCE: &str = "x-ratelimit-resource";
 const DRAFT_LIMIT: &str = "ratelimit";
 const DRAFT_POLICY: &str = "ratelimit-policy";
 
-/// A response that the gateway makes itself, before the fields that every response has are added.
+/// A response of the gateway itself, before the fields of every response are added.
 #[derive(Clone, Debug)]
 pub struct LocalReply {
     /// The status.
@@ -75,7 +77,7 @@ pub struct LocalReply {
     pub body: Bytes,
 }
 
-/// Who reads the headers of a response.
+/// The reader of a response's headers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum HeaderReader {
     /// A program, or a page that may read all headers.
@@ -91,8 +93,7 @@ impl HeaderReader {
     }
 }
 
-/// The header families that are removed from an upstream's response, because the gateway writes its
-/// own.
+/// The header families to remove from an upstream's response, because the gateway writes its own.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SuppressedHeaders {
     x_ratelimit: bool,
@@ -102,7 +103,7 @@ pub struct SuppressedHeaders {
 }
 
 impl SuppressedHeaders {
-    /// Whether the upstream's field of this name is removed. Ignores case.
+    /// True if the upstream's field of this name is removed. Ignores case.
     pub fn contains(self, name: &[u8]) -> bool {
         if self.cors && cors::is_cors_field(name) {
             return true;
@@ -120,8 +121,8 @@ impl SuppressedHeaders {
     }
 }
 
-/// Writes the rate-limit headers of a request's limits to `fields`; returns the upstream's headers
-/// that they replace.
+/// Writes the rate-limit headers of a request's limits to `fields`. Returns the upstream's headers that they
+/// replace.
 ///
 /// `X-RateLimit-*` describe the tightest limit; `RateLimit` and `RateLimit-Policy` list all limits.
 pub fn write_rate_headers<'a>(
@@ -134,8 +135,8 @@ pub fn write_rate_headers<'a>(
     let suppressed = SuppressedHeaders { x_ratelimit, draft_11, cors: false };
     let advertised = limits.clone().filter_map(LimitReport::advertised);
     let Some(tightest) = tightest(advertised.clone()) else {
-        // No limit is shown. If one is enforced, the upstream's headers are still suppressed: they
-        // do not describe it.
+        // No limit is shown. If one is enforced, the upstream's headers are still suppressed, because they do
+        // not describe it.
         let mut limits = limits;
         let enforced = limits.any(|report| report.limit.enforce);
         return if enforced { suppressed } else { SuppressedHeaders::default() };
@@ -146,7 +147,7 @@ pub fn write_rate_headers<'a>(
         fields.push_number(REMAINING, decision.remaining);
         fields.push_number(USED, decision.used);
         fields.push_number(RESET, reset_seconds(decision));
-        fields.push(RESOURCE, &*tightest.limit.name);
+        fields.push(RESOURCE, tightest.limit.name());
     }
     if draft_11 {
         write_draft_headers(fields, advertised);
@@ -155,9 +156,9 @@ pub fn write_rate_headers<'a>(
     suppressed
 }
 
-/// The reset in the headers, in seconds since the epoch, rounded up. It is the stored one, whatever the
-/// request costs: otherwise it would move back when a cheaper request follows. When this cost fits is
-/// the matter of [`retry_after`].
+/// The reset in the headers, in seconds since the epoch, rounded up. It is the stored reset, whatever the
+/// request costs: otherwise it would move back when a cheaper request follows. [`retry_after`] computes when
+/// this cost fits.
 fn reset_seconds(decision: &Decision) -> u64 {
     decision.reset_at.as_unix_ms().div_ceil(1000)
 }
@@ -193,9 +194,9 @@ fn write_expose_headers(fields: &mut Fields, families: RateHeaders, reader: Head
     }
 }
 
-/// The limit that restricts the client most: a refusal before an admission, of two refusals the one
-/// with the later retry; then the one with the fewest requests of this cost left, then the one with
-/// the latest reset.
+/// The limit that restricts the client most: a refusal before an admission, and a later retry before an
+/// earlier one. Ties go to the limit with the fewest requests of this cost left, then to the one with the
+/// latest reset.
 fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<AdvertisedLimit<'a>> {
     limits.min_by_key(|AdvertisedLimit { decided, cost, .. }| {
         let decision = &decided.decision;
@@ -208,13 +209,12 @@ fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<Adv
     })
 }
 
-/// Writes `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): one item
-/// for each limit. If one limit counts the request under several keys, its item is the tightest of
-/// them.
+/// Writes `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): one item for each
+/// limit. If a limit counts the request under several keys, its item is for the tightest.
 fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = AdvertisedLimit<'a>>) {
     let mut items: Vec<AdvertisedLimit<'a>> = Vec::new();
     for limit in limits {
-        match items.iter_mut().find(|item| item.limit.name == limit.limit.name) {
+        match items.iter_mut().find(|item| item.limit.name() == limit.limit.name()) {
             Some(item) => *item = tightest([*item, limit].into_iter()).unwrap_or(limit),
             None => items.push(limit),
         }
@@ -222,7 +222,7 @@ fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Adv
     let (mut policy, mut state) = (String::new(), String::new());
     for AdvertisedLimit { limit, decided, .. } in items {
         let decision = &decided.decision;
-        let (name, window) = (&limit.name, limit.quota.window.div_ceil(1000));
+        let (name, window) = (limit.name(), limit.quota.window.div_ceil(1000));
         let seconds_to_reset = decision.reset_at.saturating_sub(decided.at).div_ceil(1000);
         let comma = if policy.is_empty() { "" } else { ", " };
         // Writing to a `String` cannot fail.
@@ -240,7 +240,7 @@ pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<
         .filter_map(LimitReport::refusal)
         .map(|AdvertisedLimit { limit, decided, .. }| {
             let wait = decided.decision.retry_at?.saturating_sub(decided.at);
-            // If the retry time is unknown: 0, so that the minimum of 1 s applies.
+            // An unknown retry time becomes 0, so that the minimum of 1 s applies.
             Some(if limit.algorithm.is_predictable() { wait } else { 0 })
         })
         .try_fold(0, |longest: u64, wait| Some(longest.max(wait?)))
@@ -252,7 +252,7 @@ pub fn throttle_retry_after(denied: &AdmissionDenied) -> u64 {
     denied.reset_at.saturating_sub(denied.now).div_ceil(1000).max(1)
 }
 
-/// The response of an upstream that is configured as a fixed response.
+/// The response of an upstream with a fixed response.
 pub fn fixed_reply(fixed: &FixedResponse) -> LocalReply {
     let mut fields = Fields::new();
     if !(fixed.body.is_empty() || fixed.status == StatusCode::NO_CONTENT) {
@@ -261,8 +261,8 @@ pub fn fixed_reply(fixed: &FixedResponse) -> LocalReply {
     LocalReply { status: fixed.status, fields, body: fixed.body.clone() }
 }
 
-/// The response to a request that was refused or failed: the body that its route has for the status, or else a
-/// problem document or a page. `limits` are the limits of the request.
+/// The response to a refused or failed request: the route's body for the status, or else a problem document
+/// or a page. `limits` are the limits of the request.
 pub fn error_reply<'a>(
     error: &GatewayError,
     limits: impl Iterator<Item = LimitReport<'a>> + Clone,
@@ -304,7 +304,7 @@ pub fn redirect_reply(location: &str, status: StatusCode) -> LocalReply {
     LocalReply { status, fields, body: Bytes::new() }
 }
 
-/// The response of a decision that charges nothing. `cors` is that of the request's route.
+/// The response of a decision that charges nothing. `cors` is the policy of the request's route.
 pub fn answer(answer: &LocalAnswer, cors: Option<&CorsPolicy>, request: &Fields) -> LocalReply {
     match (answer, cors) {
         (LocalAnswer::RedirectHttps(location), _) => {

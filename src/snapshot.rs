@@ -1,15 +1,23 @@
-//! The configuration compiled into the immutable rules that requests are decided by.
+//! The configuration compiled into immutable rules, by which requests are decided.
 //!
 //! A reload swaps the whole snapshot. Counters and connections live outside it, under names and
 //! fingerprints that survive a reload. Compiling also runs the checks that need more than one value of
 //! the configuration, and reports all faults at once.
 //!
-//! `compile` assembles the parts; `access_log`, `listen`, `store`, `traces`, `upstreams`, `limits`, `routes` and `throttle`
-//! each compile one section; `balance` compiles how an upstream's targets are chosen and checked; `route_match`,
-//! `route_edits`, `redirect`, `mirror`, `compress`, `access`, `cors`, `origins` and `error_bodies` compile a route's parts; `quota`,
-//! `reserve`, `tiers` and `parts` compile a limit's parts;
-//! `section` is a cursor into the configuration that reports faults, `notes` and `caller_notes` find valid settings that are rarely intended,
-//! `files` the files that must not be the same; `load` reads a file; `policy` is the compiled limit, `certificates` finds the certificates that expire.
+//! | file | content |
+//! |---|---|
+//! | `load` | reads a file into a snapshot |
+//! | `section` | a cursor into the configuration, which reports faults and notes at its position |
+//! | `compile` | assembles the snapshot from its sections |
+//! | `listen`, `access_log`, `store`, `traces`, `throttle` | sections of the same name |
+//! | `upstreams`, `balance` | upstreams; their balancing, health checks and bounds |
+//! | `limits`, `quota`, `reserve`, `tiers`, `parts` | limits and their parts |
+//! | `policy` | [`LimitPolicy`]: a compiled limit with its key, cost, tiers, refunds and candidate |
+//! | `routes`, `route_match`, `route_edits`, `redirect`, `mirror`, `compress` | routes and their parts |
+//! | `access`, `cors`, `origins`, `error_bodies` | a route's `allow` and `deny`, `cors` and `error_bodies` |
+//! | `notes`, `caller_notes` | notes on valid settings that are rarely intended |
+//! | `files` | checks of the files that a configuration names |
+//! | `certificates` | the certificates in use, and their expiry |
 //!
 //! ```
 //! use tidegate::{config, snapshot::Snapshot};
@@ -88,7 +96,7 @@ use crate::{
     upstream::{FixedResponse, HostRule, Upstream},
 };
 
-/// The rules that requests are decided by.
+/// The rules by which requests are decided.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Finds the index of a request's route in [`Self::routes`].
@@ -107,11 +115,11 @@ pub struct Snapshot {
     pub http: HttpRules,
     /// How connections of each listener begin, in the configuration's order.
     pub listeners: Vec<Arc<ListenerRules>>,
-    /// The certificates of the admin listener; `None` in clear.
+    /// The certificates of the admin listener; `None` without TLS.
     pub admin_tls: Option<Arc<ServerNames>>,
     /// Active-user admission control; `None` admits all users.
     pub throttle: Option<ThrottleSettings>,
-    /// Which requests are sampled, and where their spans are sent; `None`: no traces.
+    /// Sampling, and the destination of spans; `None`: no traces.
     pub traces: Option<TraceRules>,
     /// Notes on valid settings that the operator may not intend. `check` prints them, `serve` logs them as
     /// warnings.
@@ -123,18 +131,18 @@ pub struct Snapshot {
 pub struct ListenerRules {
     /// Its address as configured, for metrics.
     pub address: Box<str>,
-    /// The certificates; `None` in clear.
+    /// The certificates; `None` without TLS.
     pub tls: Option<Arc<ServerNames>>,
-    /// Whether clients may begin HTTP/2 in clear, without an upgrade. With TLS, the handshake decides.
+    /// True if clients may use HTTP/2 without TLS, with prior knowledge. With TLS, the handshake decides.
     pub http2: bool,
-    /// The peers that send the PROXY protocol's header; `None`: none does.
+    /// The peers that send a PROXY protocol header; `None`: no peer.
     pub proxy_protocol: Option<TrustedProxies>,
     /// Redirect every request to `https`, with this port if it is not 443; `None`: serve requests.
     pub redirect_https: Option<u16>,
 }
 
 impl ListenerRules {
-    /// Whether a connection begins with its first HTTP/1 request.
+    /// True if a connection begins with its first HTTP/1 request.
     pub fn is_plain_http1(&self) -> bool {
         self.tls.is_none() && !self.http2 && self.proxy_protocol.is_none()
     }
@@ -181,11 +189,11 @@ impl Snapshot {
 /// A route.
 #[derive(Debug)]
 pub struct Route {
-    /// Its name, for metrics, logs and keys with the part `route`.
+    /// The name, for metrics, logs and keys with the part `route`.
     pub name: Box<str>,
     /// What answers its requests.
     pub action: Action,
-    /// The parts of a request that its upstream chooses a target by; `None` for other policies.
+    /// The parts of a request from which `balance: hash` chooses a target; `None` for other policies.
     pub hash_key: Option<KeyPlan>,
     /// The limits that requests are charged to; all must admit a request.
     pub limits: SmallVec<[Arc<LimitPolicy>; 4]>,
@@ -193,7 +201,7 @@ pub struct Route {
     pub throttle: bool,
     /// The prefix that is removed from the path before forwarding; without a slash at its end.
     pub strip_prefix: Option<Box<str>>,
-    /// What it changes on messages, and its conditions.
+    /// Changes to messages, and the conditions to match.
     pub edits: RouteDetails,
     /// Maximum time from the request's head to the response's head; `None`: no bound.
     pub request_timeout: Option<Duration>,
@@ -209,9 +217,9 @@ pub struct Route {
     pub access: Option<AccessRules>,
     /// Cross-origin resource sharing; `None` leaves it to the upstream.
     pub cors: Option<CorsPolicy>,
-    /// Bodies for errors that the gateway makes; `None`: problem documents.
+    /// Bodies of the gateway's own errors; `None`: problem documents.
     pub error_bodies: Option<ErrorBodies>,
-    /// How bodies of responses are compressed; `None`: not at all.
+    /// Compression of response bodies; `None`: no compression.
     pub compress: Option<Box<CompressRules>>,
     /// Copies of requests for another upstream; `None`: none.
     pub mirror: Option<Mirror>,
@@ -222,7 +230,7 @@ pub struct Route {
 pub enum Action {
     /// An upstream: servers, or a fixed response.
     Upstream(Arc<Upstream>),
-    /// The gateway, with the caller's state of these limits, which are not charged.
+    /// The gateway, with the state of these limits for the caller. They are not charged.
     Status(Vec<Arc<LimitPolicy>>),
     /// The gateway, with a redirect.
     Redirect(Redirect),
@@ -239,7 +247,7 @@ pub struct Redirect {
     pub status: StatusCode,
 }
 
-/// What a route changes on messages, and the conditions that it matches by.
+/// A route's changes to messages, and the conditions to match.
 #[derive(Debug)]
 pub struct RouteDetails {
     /// The path pattern, whose parameters are variables.
@@ -250,21 +258,21 @@ pub struct RouteDetails {
     pub host: HostRule,
     /// The path of forwarded requests, instead of the requested one.
     pub rewrite: Option<PathTemplate>,
-    /// Changes of forwarded requests.
+    /// Changes to forwarded requests.
     pub request_headers: Option<HeaderRules>,
-    /// Changes of responses.
+    /// Changes to responses.
     pub response_headers: Option<HeaderRules>,
 }
 
 impl Route {
-    /// Whether `Location` of an upstream's response is changed back: the upstream sees another path or host.
+    /// True if `Location` in responses is translated back, because the upstream sees another path or host.
     pub fn restores_location(&self) -> bool {
         self.strip_prefix.is_some() || self.edits.host != HostRule::Preserve
     }
 }
 
-/// The headers that `limits` read keys, costs or tiers from, and the headers that carry tokens. Sorted, without
-/// duplicates.
+/// The headers from which `limits` read keys, costs or tiers, and the headers that carry tokens. Sorted,
+/// without duplicates.
 pub fn counted_headers(
     limits: &[Arc<LimitPolicy>],
     tokens: &[CredentialSource],
@@ -300,7 +308,7 @@ pub fn counted_headers(
 pub struct IdentityRules {
     /// The proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: TrustedProxies,
-    /// The prefix length, in bits, that IPv6 clients are counted by.
+    /// The prefix length, in bits, by which IPv6 clients are counted.
     pub ipv6_prefix: u8,
     /// The headers and cookies that may carry an access token.
     pub token: Vec<CredentialSource>,

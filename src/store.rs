@@ -3,19 +3,19 @@
 //! # What it promises
 //!
 //! - A request is charged to all of its limits or to none.
-//! - If Redis fails, a request waits for the response timeout at most; each limit's
+//! - If Redis fails, a request waits at most for the response timeout; each limit's
 //!   [`OnFailure`](crate::limit::OnFailure) policy then decides.
 //! - Memory is bounded: counters, leases, cached denials and queued corrections.
-//! - A charge is counted where it was decided: what this process admitted while Redis gave no answer is
-//!   counted in its memory, and never charged in Redis.
-//! - Leased units admit no more than the store would have admitted by itself, and a cached denial refuses
-//!   no longer than until its own retry time.
+//! - A charge is counted where it was decided: requests that this process admits while Redis gives no answer
+//!   are counted in its memory, and never charged in Redis.
+//! - Leased units admit at most as many requests as the store would have, and a cached denial refuses at most
+//!   until its own retry time.
 //!
 //! # Words
 //!
-//! [`CounterStore`] is the process's one store; it outlives every reload. Each worker has its own
-//! [`StoreHandle`] to it. Without Redis a handle charges records in [`memory`], and nothing else here is
-//! used. With Redis it calls scripts through [`crate::redis`], and four mechanisms surround these calls:
+//! The process has one [`CounterStore`], which outlives every reload. Each worker has its own [`StoreHandle`]
+//! to it. Without Redis a handle charges records in [`memory`], and nothing else here is used. With Redis it
+//! calls scripts through [`crate::redis`], and four mechanisms surround these calls:
 //!
 //! - A **lease** holds units of a quota that Redis was charged in advance, so that requests are admitted
 //!   without a call. Its opposite, a **cached denial**, refuses them without a call.
@@ -28,7 +28,7 @@
 //!
 //! In reading order:
 //!
-//! | module | purpose |
+//! | file | content |
 //! |---|---|
 //! | [`memory`] | counters in this process |
 //! | `record_id` | ids of records |
@@ -51,21 +51,11 @@
 //! ```
 //! use tidegate::{
 //!     clock::StoreTime,
-//!     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, LeaseSize},
+//!     limit::{Algorithm, Charge, Key, Limit, LimitIdentity, Quota},
 //!     store::memory::MemoryStore,
 //! };
 //!
-//! let limit = Limit {
-//!     name: "per-client".into(),
-//!     fingerprint: 0,
-//!     algorithm: Algorithm::FixedWindow,
-//!     quota: Quota::new(1, 60_000, 1),
-//!     cost: 1,
-//!     on_failure: OnFailure::Local,
-//!     lease_size: LeaseSize::Off,
-//!     enforce: true,
-//!     index: 0,
-//! };
+//! let limit = Limit::new(LimitIdentity::new("per-client", 0), Algorithm::FixedWindow, Quota::new(1, 60_000, 1));
 //! let memory = MemoryStore::new(1_000);
 //! let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);
@@ -114,7 +104,7 @@ use crate::{
 /// Interval at which the control task expires records and reports to Redis.
 const CONTROL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// No decision: Redis gave no answer, and a limit's failure policy is `closed`.
+/// The reason why there is no decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum StoreError {
     /// Redis gave no answer, and this limit's failure policy is `closed`.
@@ -125,7 +115,7 @@ pub enum StoreError {
     },
 }
 
-/// Why a store cannot be created.
+/// The reason why a store cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The Redis part cannot be created.
@@ -139,21 +129,21 @@ pub enum SetupError {
 /// The store's health, for `/readyz` and metrics.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StoreStatus {
-    /// Whether counters are in Redis.
+    /// True if counters are in Redis.
     pub uses_redis: bool,
-    /// Workers that have lost Redis and decide by their limits' failure policies. With several servers, those
-    /// of the server that most workers have lost.
+    /// Number of workers that have lost Redis and decide by their limits' failure policies. With several
+    /// servers, the number for the server that most workers have lost.
     pub lost_workers: usize,
-    /// Whether every Redis server answered the control task's last report; true without Redis.
+    /// True if every Redis server answered the control task's last report, and without Redis.
     pub is_reachable: bool,
     /// Live gateways at the last report, including this one.
     pub gateways: u32,
-    /// Those of `gateways` that hash keys with another secret, so that their counts are separate.
+    /// Number of `gateways` that hash keys with another secret, so that their counts are separate.
     pub other_secrets: u32,
 }
 
 impl StoreStatus {
-    /// Whether no worker has lost Redis and the last report reached every server.
+    /// True if no worker has lost Redis and the last report reached every server.
     pub fn is_healthy(&self) -> bool {
         self.lost_workers == 0 && self.is_reachable
     }
@@ -187,9 +177,9 @@ impl CounterStore {
         Self::new(None, SharedSecret::random()?, clock, max_keys)
     }
 
-    /// A store that keeps its counters in Redis, and at most `max_keys` records in this process while
-    /// Redis gives no answer. It opens no connection yet, so it succeeds while Redis is down. With a
-    /// manual `clock`, Redis decides by that clock too.
+    /// A store that keeps its counters in Redis, and at most `max_keys` records in this process while Redis
+    /// gives no answer. It opens no connection yet, so it succeeds while Redis is down. With a manual
+    /// `clock`, Redis also decides by that clock.
     ///
     /// # Errors
     ///
@@ -265,7 +255,7 @@ impl CounterStore {
                     backend.check_topology(sentinels.as_mut()).await;
                 }
             };
-            // Concurrently: a Sentinel that hangs delays no report, and neither delays a stop.
+            // Concurrently: a hung Sentinel must not delay reports, and neither may delay a stop.
             stop.run_until_cancelled(Box::pin(async { tokio::join!(report, watch) })).await;
         }
         if let Some(reporter) = reporter {
@@ -288,8 +278,8 @@ impl CounterStore {
         self.leases.set_gateways(self.presence.gateways());
     }
 
-    /// Decides each charge by itself, as this gateway would, and charges nothing. For the operator: it
-    /// opens a connection of its own, so that it needs no [`StoreHandle`].
+    /// Decides each charge by itself, as this gateway would, and charges nothing. For the operator: it opens
+    /// its own connection, so it needs no [`StoreHandle`].
     ///
     /// # Errors
     ///
@@ -311,8 +301,8 @@ impl CounterStore {
     ///
     /// # Errors
     ///
-    /// The [`RedisFailure`] of the call to Redis. Unless Redis confirmed the deletion of its records, nothing is
-    /// deleted here.
+    /// The [`RedisFailure`] of the call to Redis. Records in this process are deleted only after Redis
+    /// confirmed the deletion.
     pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), RedisFailure> {
         if let Some(backend) = &self.redis {
             backend.delete(limits, key).await?;

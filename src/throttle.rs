@@ -5,8 +5,8 @@
 //!
 //! - A token (a keyed 64-bit hash) stays active for the configured memory after its last good response.
 //! - A request neither waits nor locks for the decision.
-//! - The RAM used is bounded: Bloom filters of a size computed from the configuration, which grow up to a
-//!   configured maximum when more tokens come.
+//! - Memory is bounded: the size of the Bloom filters is computed from the configuration, and they grow up to
+//!   a configured maximum if there are more tokens.
 //! - At capacity, the configured share of unknown tokens is mistaken for active ones (false positives). The
 //!   share is measured.
 //! - While a gateway may have lost activity (filters not loaded, unreadable values, a stepped clock), it
@@ -15,14 +15,14 @@
 //!
 //! # Which file does what
 //!
-//! | module | purpose |
+//! | file | content |
 //! |---|---|
 //! | `gate` | the decision of a worker, and the recording of responses |
 //! | [`filter`] | rotating Bloom filters, lock-free for readers and recorders |
 //! | [`geometry`] | sizes of the filters for a capacity and a false-positive rate |
-//! | [`growth`], `live_filters` | when the filters change their size; the filters during a change |
+//! | [`growth`], `live_filters` | the decision to resize the filters; the filters during a change |
 //! | [`estimate`] | the number of active users and the false-positive rate, from the fill of the filters |
-//! | [`mode`] | thresholds with hysteresis: when to throttle |
+//! | [`mode`] | the decision to throttle: thresholds with hysteresis |
 //! | `ticker` | the control loop: rotate, synchronize, estimate, decide, once a second |
 //! | [`sync`], [`payload`] | sharing filters between gateways: protocol, wire format |
 //! | [`redis`] | the shared filters in Redis |
@@ -92,13 +92,13 @@ pub use self::{
 
 use crate::secret::SharedSecret;
 
-/// The policy name of the throttle in rate-limit headers, where a limit has its own name.
+/// The throttle's policy name in rate-limit headers, which show a limit's own name.
 pub const POLICY: &str = "active-users";
 
-/// The capacity is exceeded from this many times the configured false-positive rate on.
+/// Multiple of the configured false-positive rate from which the capacity counts as exceeded.
 const EXCEEDED_FROM: f64 = 2.0;
 
-/// The capacity is not exceeded any more below this many times the configured false-positive rate.
+/// Multiple of the configured false-positive rate below which the capacity no longer counts as exceeded.
 const WITHIN_BELOW: f64 = 1.5;
 
 /// The compiled `throttle` section of the configuration.
@@ -112,14 +112,14 @@ pub struct ThrottleSettings {
     pub forget_status: SmallVec<[u16; 4]>,
     /// The capacity, accuracy and memory that the filters are sized for.
     pub sizing: Sizing,
-    /// The resulting sizes at the start. Only a restart changes them.
+    /// The resulting sizes at startup. Only a restart changes them.
     pub geometry: Geometry,
-    /// Maximum memory of the filters when they have grown, in bytes.
+    /// Maximum memory of grown filters, in bytes.
     pub max_memory: u64,
 }
 
 impl ThrottleSettings {
-    /// The largest growth that `max_memory` allows.
+    /// The maximum growth that `max_memory` allows.
     pub fn max_growth(&self) -> u32 {
         self.geometry.max_growth(self.max_memory)
     }
@@ -132,17 +132,17 @@ impl ThrottleSettings {
     }
 }
 
-/// Whether the tokens fit into the filters, with hysteresis.
+/// The fit of the tokens into the filters, with hysteresis.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CapacityState {
-    /// About as many unknown tokens as configured pass as active.
+    /// The measured false-positive rate is about the configured one.
     Within,
-    /// More than twice as many do.
+    /// The measured rate was at least twice the configured one.
     Exceeded,
 }
 
 impl CapacityState {
-    /// The state after a tick that measured this many times the configured false-positive rate.
+    /// The state after a tick that measured `times` the configured false-positive rate.
     fn next(self, times: f64) -> Self {
         let bound = match self {
             Self::Within => EXCEEDED_FROM,
@@ -157,13 +157,13 @@ impl CapacityState {
 pub struct ThrottleStatus {
     /// The mode in force, set by the configuration or the operator.
     pub mode: Mode,
-    /// Whether the number of active users requires throttling in mode `auto`, with hysteresis.
+    /// True if the number of active users requires throttling in mode `auto`, with hysteresis.
     pub over_threshold: bool,
     /// The estimated number of active users.
     pub estimate: Estimate,
-    /// Whether the shared filters were loaded; always true without a shared store.
+    /// True once the shared filters were loaded, and always without a shared store.
     pub loaded: bool,
-    /// Whether the filters hold all activity of the configured memory. If not, no request is denied.
+    /// True if the filters hold all activity of the configured memory. Otherwise no request is denied.
     pub complete: bool,
     /// The earliest time at which an unknown token may be admitted, in ms since the epoch by the
     /// filters' clock.
@@ -174,14 +174,14 @@ pub struct ThrottleStatus {
     pub ticks: u64,
     /// The share of unknown tokens that pass as active, measured from the fill of the filters.
     pub false_positive: f64,
-    /// Whether that is twice the configured rate or more.
+    /// The comparison of that share with the configured rate.
     pub capacity: CapacityState,
     /// Memory of the filters, in bytes.
     pub memory_bytes: u64,
 }
 
 impl ThrottleStatus {
-    /// Whether unknown tokens are denied.
+    /// True if unknown tokens are denied.
     pub fn is_throttling(&self) -> bool {
         let is_wanted = match self.mode {
             Mode::Auto => self.over_threshold,
@@ -250,7 +250,7 @@ impl Throttle {
         **self.status.load()
     }
 
-    /// Whether workers deny inactive users. [`Self::status`] changes first, because a denial needs its
+    /// True if workers deny inactive users. [`Self::status`] changes first, because a denial needs its
     /// figures.
     pub fn is_throttling(&self) -> bool {
         self.throttling.load(Ordering::Relaxed)
@@ -278,7 +278,7 @@ impl Throttle {
         self.publish(|status| status.mode = mode);
     }
 
-    /// Logs that the filters exceed their capacity, or do so no more.
+    /// Logs that the filters exceed their capacity, or no longer do.
     fn log_capacity(&self, status: &ThrottleStatus) {
         let settings = self.settings.load();
         let (measured, configured) = (status.false_positive, settings.sizing.false_positive);
@@ -347,7 +347,7 @@ mod tests {
         Throttle::new(settings, &SharedSecret::from_namespace("test"), shared, now)
     }
 
-    /// A client that has the key of the token hash can choose tokens whose hashes agree in some bits.
+    /// A client that knows the key of the token hash can choose tokens whose hashes agree in some bits.
     #[test]
     fn chosen_tokens_evict_no_rejected_token() {
         let throttle = throttle(false, 1_700_000_000_000);

@@ -1,7 +1,7 @@
 //! The HTTP/1.1 and HTTP/2 client: forwards requests to upstream servers.
 //!
 //! A request is retried only if that is safe. Headers that must not be forwarded are dropped, and a client
-//! cannot remove a header that limits count by. Idle connections are pooled per worker and endpoint. Load,
+//! cannot remove a header by which limits count. Idle connections are pooled per worker and endpoint. Load,
 //! health and the retry budget belong to the process: all workers see a failing endpoint.
 //!
 //! | file | content |
@@ -11,23 +11,23 @@
 //! | `balance` | the choice of an endpoint: pure functions |
 //! | `target_health` | the health of an upstream's endpoints: a pure state machine |
 //! | `retry_budget`, `adaptive_concurrency` | bounds of retries, and of requests in flight: pure functions |
-//! | `endpoint_set`, `endpoint`, `endpoint_address` | [`EndpointSet`]: the endpoints at a time; [`EndpointState`]: the load and health of one |
+//! | `endpoint_set`, `endpoint`, `endpoint_address` | [`EndpointSet`]: the current endpoints; [`EndpointState`]: the load and health of one |
 //! | `names` | resolves the names of targets, on the control thread |
 //! | `probes` | health checks of the targets, on the control thread |
 //! | `pending` | requests that wait for an endpoint with room |
-//! | `upload`, `read_ahead` | [`BufferedUpload`]: bodies that are read before a place is taken; responses that are read before the client reads |
-//! | `paced_place`, `pace`, `client_holdings` | places that clients hold at their own pace: their rate, and the share of each client |
+//! | `upload`, `read_ahead` | [`BufferedUpload`]: a body that is read before its request takes a place; a response that is read ahead of its client |
+//! | `paced_place`, `pace`, `client_holdings` | places that clients hold at their own pace: the clients' rates and shares |
 //! | `pool` | [`Pool`]: a worker's idle connections to one endpoint |
 //! | `connection_budget` | [`ConnectionBudget`]: bounds the connections of the process to all servers |
-//! | `exchange` | what the exchanges on HTTP/1 and HTTP/2 connections share |
+//! | `exchange` | the common part of HTTP/1 and HTTP/2 exchanges |
 //! | `connection` | an HTTP/1.1 connection to a server, and one exchange on it |
 //! | `http2` | the HTTP/2 connections to a server, and one exchange on one of them |
 //! | `outgoing_head` | [`OutgoingHead`]: a request's head, which each attempt writes as HTTP/1 or HTTP/2 |
 //! | `request` | [`OutgoingRequest`]: a request on its way, with its streamed body |
-//! | `response`, `compressed` | [`ResponseBody`]: the response's streamed body; the same, compressed while it is read |
+//! | `response`, `compressed` | [`ResponseBody`]: the response's streamed body; compression while it is read |
 //! | `upgrade`, `tunnel` | a request's upgrade to another protocol; [`UpstreamTunnel`]: the upstream's end of the tunnel |
-//! | `settings` | [`Servers`]: the rules by which targets are chosen, checked and bounded |
-//! | `headers` | which header fields are forwarded, dropped or added |
+//! | `settings` | [`Servers`]: the rules for choosing, checking and bounding targets |
+//! | `headers` | the rules for forwarding, dropping and adding header fields |
 
 pub mod adaptive_concurrency;
 pub mod balance;
@@ -102,11 +102,11 @@ pub struct Upstream {
     pub name: Box<str>,
     /// The index in the snapshot's list.
     pub index: usize,
-    /// What produces the response.
+    /// The source of its responses.
     pub kind: UpstreamKind,
 }
 
-/// What produces an upstream's responses.
+/// The source of an upstream's responses.
 #[derive(Debug)]
 pub enum UpstreamKind {
     /// Servers that requests are forwarded to.
@@ -120,20 +120,20 @@ pub enum UpstreamKind {
 pub struct Target {
     /// Its address.
     pub address: ServerAddress,
-    /// The version of HTTP.
+    /// The HTTP version.
     pub protocol: Protocol,
-    /// TLS; `None` in clear.
+    /// TLS; `None` for plain connections.
     pub tls: Option<TargetTls>,
-    /// Whether the certificate's name is configured; otherwise it is the host.
+    /// True if the certificate's name is configured; otherwise it is the host.
     pub has_own_name: bool,
-    /// The address that the host's name was resolved to; `None` for an IP address or a Unix socket.
+    /// The address to which the host's name was resolved; `None` for an IP address or a Unix socket.
     pub resolved: Option<SocketAddr>,
-    /// Send the PROXY protocol's header with the client's address. Connections are then not reused.
+    /// Send a PROXY protocol header with the client's address. Connections are then not reused.
     pub send_proxy: Option<ProxyVersion>,
 }
 
 impl Target {
-    /// The value of `Host` for requests to it: without the default port of its scheme.
+    /// The value of `Host` for requests to it, without the default port of its scheme.
     pub fn host(&self) -> String {
         let authority = self.address.authority();
         let default = if self.tls.is_some() { ":443" } else { ":80" };
@@ -145,7 +145,7 @@ impl Target {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// Whether its address is a name.
+    /// True if its address is a name.
     pub fn needs_resolving(&self) -> bool {
         let is_unix = matches!(self.address, ServerAddress::Unix(_));
         !is_unix && self.socket_address().is_none()
@@ -171,7 +171,7 @@ impl fmt::Display for Target {
 pub enum Protocol {
     /// HTTP/1.1.
     Http1,
-    /// HTTP/2: with `https`, the server must choose it in the handshake; in clear, with prior knowledge.
+    /// HTTP/2: with `https`, the server must choose it in the handshake; without TLS, with prior knowledge.
     Http2,
     /// With `https`, HTTP/2 if the server chooses it in the handshake; otherwise HTTP/1.1.
     Auto,
@@ -187,12 +187,12 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// The addresses that a server receives by the PROXY protocol.
+/// The addresses in a PROXY protocol header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ProxiedClient {
-    /// The client's.
+    /// The client's address.
     pub source: SocketAddr,
-    /// The one that the client connected to.
+    /// The address that the client connected to.
     pub destination: SocketAddr,
 }
 
@@ -201,7 +201,7 @@ impl ProxiedClient {
     fn header(self, version: ProxyVersion) -> io::Result<Vec<u8>> {
         let Self { source, mut destination } = self;
         if source.is_ipv4() != destination.is_ipv4() {
-            // The header has one family for both.
+            // Both addresses must have the same family.
             let unspecified: IpAddr = match source {
                 SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

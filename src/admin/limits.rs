@@ -205,7 +205,7 @@ fn resolve(
     query: Option<&str>,
 ) -> Result<(Arc<LimitPolicy>, CallerQuery), (StatusCode, String)> {
     let snapshot = shared.live.snapshot();
-    let named = snapshot.limits.iter().find(|policy| *policy.limit.name == *name);
+    let named = snapshot.limits.iter().find(|policy| policy.limit.name() == &*name);
     let Some(policy) = named.cloned() else {
         let detail = "no limit has this name; expected one that /api/limits lists";
         return Err((StatusCode::NOT_FOUND, detail.to_owned()));
@@ -363,10 +363,10 @@ fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
     let (quota, key) = (&limit.quota, &policy.key.0);
     let candidate = policy.candidate.as_ref().map(|candidate| CandidateDescription {
         quota: candidate.limit.quota.limit.into(),
-        decisions: sum_decisions(&candidate.limit.name, metrics),
+        decisions: sum_decisions(candidate.limit.name(), metrics),
     });
     LimitDescription {
-        name: limit.name.clone(),
+        name: limit.name().into(),
         algorithm: limit.algorithm.tag(),
         quota: quota.limit.into(),
         window_ms: quota.window,
@@ -383,7 +383,7 @@ fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
             OnFailure::Open => "open",
             OnFailure::Closed => "closed",
         },
-        decisions: sum_decisions(&limit.name, metrics),
+        decisions: sum_decisions(limit.name(), metrics),
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) async fn list(State(context): State<AdminContext>) -> Json<RouteList>
                 .map_or_else(Vec::new, |own| own.methods.iter().map(ToString::to_string).collect()),
             action,
             upstream,
-            limits: route.limits.iter().map(|policy| policy.limit.name.clone()).collect(),
+            limits: route.limits.iter().map(|policy| policy.limit.name().into()).collect(),
             throttle: route.throttle && snapshot.throttle.is_some(),
             responses: CLASSES.into_iter().zip(counts).collect(),
             denied: denied.get(&route.name).map_or(0, |[count]| *count),

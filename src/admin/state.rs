@@ -250,7 +250,7 @@ fn requests(metrics: &Metrics) -> Requests {
 /// The limits with the most refusals, and the number of the others. A limit that no route uses has none.
 fn limits(shared: &Shared) -> (Vec<LimitState>, usize) {
     let snapshot = shared.live.snapshot();
-    let names = snapshot.limits.iter().map(|policy| (&*policy.limit.name, [0; 4]));
+    let names = snapshot.limits.iter().map(|policy| (policy.limit.name(), [0; 4]));
     let mut sums: BTreeMap<&str, [u64; 4]> = names.collect();
     let decisions = shared.metrics.decisions();
     for ((_, limit), counts) in &decisions {

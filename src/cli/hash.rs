@@ -79,9 +79,9 @@ pub(super) fn run(
 /// The key that is hashed.
 fn plan(arguments: &HashArgs, snapshot: &Snapshot) -> Result<KeyPlan, String> {
     let Some(name) = &arguments.limit else { return Ok(KeyPlan(vec![KeyPart::Token])) };
-    let named = snapshot.limits.iter().find(|policy| *policy.limit.name == **name);
+    let named = snapshot.limits.iter().find(|policy| policy.limit.name() == &**name);
     named.map(|policy| policy.key.clone()).ok_or_else(|| {
-        let names: Vec<&str> = snapshot.limits.iter().map(|policy| &*policy.limit.name).collect();
+        let names: Vec<&str> = snapshot.limits.iter().map(|policy| policy.limit.name()).collect();
         format!("no limit is called `{name}`; expected one of: {}", names.join(", "))
     })
 }

@@ -226,7 +226,7 @@ fn write_decision(text: &mut String, names: &[String], event: &DecisionEvent<'_>
             }
             RequestOutcome::Refused { route: index, limits } => {
                 let limits = limits.iter().map(|limit| &config.snapshot.limits[*limit as usize]);
-                let limits: Vec<&str> = limits.map(|limit| &*limit.limit.name).collect();
+                let limits: Vec<&str> = limits.map(|limit| limit.limit.name()).collect();
                 write!(text, "\t{}\trefused\t{}", route(index), limits.join(","))
             }
         };

@@ -261,7 +261,7 @@ routes:
         ":6:19: `http://127.0.0.1:8123` is this gateway's own listener (line 1)",
         ":6:44: `http://localhost:8123` is this gateway's own listener (line 1)",
         ":6:69: `http://10.0.0.1:9900` is the gateway's own admin API",
-        ":7:83: `auto` is HTTP/1.1 with targets in clear",
+        ":7:83: `auto` without TLS is HTTP/1.1",
         ":9:32: `/api/*` matches only paths with the character `*`, expected `/api/{*rest}`",
         ":10:33: `/a*/b` matches only paths with the character `*`, expected `{name}`",
         ":11:53: `CONNECT` gets a 405 before any route is looked up",

@@ -12,18 +12,17 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::scalar::{ScalarValue, impl_scalar};
 use crate::telemetry::AccessField;
 
-/// The access log. `access_log: PATH` is short for one with `to` alone.
+/// The access log. `access_log: PATH` is short for `access_log: {to: PATH}`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccessLogConfig {
-    /// Where it is written to.
+    /// Destination of the log.
     #[serde(default)]
     pub to: LogDestination,
-    /// The format of its lines. Default: `text` on a terminal, elsewhere `json`.
+    /// Format of the lines. Default: `text` on a terminal, elsewhere `json`.
     #[serde(default)]
     pub format: Option<AccessLogFormat>,
-    /// The fields of its lines, in their order; not with `combined`. Default: all but `referer` and
-    /// `user_agent`.
+    /// Fields of the lines, in this order; not with `combined`. Default: all but `referer` and `user_agent`.
     #[serde(default)]
     pub fields: Option<Vec<AccessField>>,
 }
@@ -32,7 +31,7 @@ pub struct AccessLogConfig {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessLogFormat {
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
     /// The format `combined` of nginx and Apache.
     Combined,
@@ -87,7 +86,7 @@ impl_scalar!(LogDestination);
 const EXPECTED: &str =
     "stderr, stdout, off, a file path with a `/` in it, or a mapping with `to`, `format`, `fields`";
 
-/// `access_log` as a file has it: its keys, or only a destination.
+/// `access_log` as written in a file: a mapping, or only a destination.
 pub(super) struct AccessLogEntry;
 
 impl AccessLogEntry {

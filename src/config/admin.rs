@@ -14,14 +14,14 @@ use super::secret::SecretReference;
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
-    /// IP address and port of the admin listener, or `unix:` and the path of a socket, which only the user
-    /// of the gateway and root can connect to. Beyond loopback, `token` is required.
+    /// IP address and port of the admin listener, or `unix:` and the path of a socket, to which only the
+    /// gateway's user and root can connect. An address beyond loopback requires `token`.
     pub address: AdminAddress,
-    /// TLS on this listener, with HTTP/1.1. Without it, connections are in clear.
+    /// TLS on this listener, with HTTP/1.1. Default: none; connections are unencrypted.
     pub tls: Option<Tls>,
-    /// Bearer token that requests need: `env:NAME` or `file:PATH`, 16 bytes at least, read at the start.
-    /// Health checks and the dashboard's page need no token. Default: none; every client that reaches the
-    /// listener may use it, so it must be on loopback.
+    /// Bearer token that requests need: `env:NAME` or `file:PATH`, at least 16 bytes, read at startup. Health
+    /// checks and the dashboard's page need no token. Without a token, every client that reaches the listener
+    /// may use it, so it must be on loopback. Default: none.
     pub token: Option<SecretReference>,
     /// Host names that the admin listener accepts in `Host`, besides IP addresses and `localhost`. Other
     /// names are refused, so that a web page cannot reach the listener by DNS rebinding.

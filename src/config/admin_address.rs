@@ -8,7 +8,7 @@ use std::{
 use super::listen_address::ListenAddress;
 use super::scalar::{ScalarValue, impl_scalar};
 
-/// An address of TCP, or the path of a unix socket.
+/// A TCP address, or the path of a unix socket.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum AdminAddress {
     /// An IP address and a port.
@@ -21,7 +21,7 @@ pub enum AdminAddress {
 const MAX_PATH: usize = 107;
 
 impl AdminAddress {
-    /// The address, if it is one of TCP.
+    /// The TCP address; `None` for a unix socket.
     pub fn tcp(&self) -> Option<ListenAddress> {
         match self {
             Self::Tcp(address) => Some(*address),
@@ -29,7 +29,7 @@ impl AdminAddress {
         }
     }
 
-    /// Whether only this machine reaches it.
+    /// True if only this machine can reach the address.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.0.ip().to_canonical().is_loopback(),

@@ -1,4 +1,4 @@
-//! How an upstream's targets are chosen, checked, ejected, retried and bounded.
+//! Parts of an upstream: balancing, health checks, ejection, retries and adaptive concurrency.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::scalar::{ScalarValue, impl_scalar};
 use super::units::Duration;
 
-/// Health checks of the targets (active health): the gateway asks each one for a path.
+/// Health checks of the targets (active health): the gateway regularly requests a path from each target.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthCheck {
     /// Path of the `GET` request to each target, with or without a query.
     pub path: String,
-    /// Time from one check of a target to the next, varied by a tenth.
+    /// Time between two checks of a target, varied at random by up to a tenth.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     pub interval: Duration,
     /// Maximum time for a check, from the connect to the head of its response.
@@ -53,14 +53,14 @@ pub struct Ejection {
     /// Number of failures in a row that eject a target, 1 to 1000. A failed connect ejects it at once.
     #[schemars(range(min = 1, max = 1000))]
     pub failures: u32,
-    /// Duration of the first ejection. It doubles each time that the target fails again soon after its return.
+    /// Duration of the first ejection. It doubles each time the target fails again soon after its return.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "24h"))]
     pub duration: Duration,
-    /// Longest duration of an ejection.
+    /// Maximum duration of an ejection.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "24h"))]
     pub max_duration: Duration,
-    /// Largest share of the targets, in per cent, that is ejected at a time while others are in service, 0
-    /// to 100. 0 ejects none.
+    /// Maximum share of the targets, in percent, that is ejected at a time while others are in service, 0 to
+    /// 100. With 0 no target is ejected.
     #[schemars(range(max = 100))]
     pub max_share: u32,
 }
@@ -76,14 +76,14 @@ impl Default for Ejection {
     }
 }
 
-/// Bounds within which the latency of a target sets its maximum of requests in flight.
+/// Bounds of the maximum number of requests in flight at a target, which follows the target's latency.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdaptiveConcurrency {
-    /// Lower bound of the adapted concurrency, 1 to 100000.
+    /// Lower bound of the adapted maximum, 1 to 100000.
     #[schemars(range(min = 1, max = 100_000))]
     pub min: u32,
-    /// Upper bound of the adapted concurrency, 1 to 100000.
+    /// Upper bound of the adapted maximum, 1 to 100000.
     #[schemars(range(min = 1, max = 100_000))]
     pub max: u32,
 }

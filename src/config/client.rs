@@ -12,10 +12,10 @@ use crate::identity::CredentialSource;
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Client {
-    /// Networks of the proxies in front of the gateway. Only on their connections is `X-Forwarded-For`
-    /// trusted; it is read from right to left.
+    /// Networks of the proxies in front of the gateway. `X-Forwarded-For` is trusted only on their
+    /// connections, and is read from right to left.
     pub trusted_proxies: Vec<Cidr>,
-    /// Prefix length, in bits, that IPv6 client addresses are truncated to before they are counted.
+    /// Prefix length, in bits, to which IPv6 client addresses are truncated before they are counted.
     #[schemars(range(min = 1, max = 128))]
     pub ipv6_prefix: u8,
     /// Headers and cookies that carry an access token. If a request carries several tokens, each is

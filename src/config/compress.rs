@@ -1,4 +1,4 @@
-//! `compress`: compressed bodies of responses.
+//! `compress`: compression of response bodies.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::units::Size;
 use crate::compress::Encoding;
 
-/// Which responses of an upstream are compressed, and how. Never compressed are responses that have a
-/// `Content-Encoding`, a range, a digest or `Cache-Control: no-transform`, event streams, gRPC, and upgrades.
+/// Which responses of an upstream are compressed, and how. Some responses are never compressed: event
+/// streams, gRPC, upgrades, and responses with a `Content-Encoding`, a range, a digest or `Cache-Control:
+/// no-transform`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compress {
-    /// Encodings, the preferred one first: it decides where a client prefers neither.
+    /// Encodings, in order of preference. The order decides if the client prefers neither.
     #[serde(default = "Compress::default_encodings")]
     pub encodings: Vec<Encoding>,
     /// Minimum `Content-Length` of a body. A body of unknown length is compressed.

@@ -28,10 +28,10 @@ pub struct Cors {
     /// `*` for all.
     #[serde(default)]
     pub expose: Vec<String>,
-    /// Allow requests with cookies and other credentials of the browser. Not with the origin `*`.
+    /// Allow requests with cookies and other browser credentials. Not allowed with the origin `*`.
     #[serde(default)]
     pub credentials: bool,
-    /// How long a browser may cache the response to a preflight; browsers have bounds of their own.
+    /// Time for which a browser may cache the response to a preflight; browsers have bounds of their own.
     #[serde(default = "Cors::default_max_age")]
     #[schemars(extend("x-minimum" = "0ms"))]
     pub max_age: Duration,
@@ -50,8 +50,8 @@ pub enum CorsOrigin {
     Any,
     /// `null`: an opaque origin, such as that of a sandboxed frame or of a local file.
     Null,
-    /// `scheme://host` or `scheme://host:port`, in lower case and without the scheme's default port: as
-    /// browsers send it.
+    /// `scheme://host` or `scheme://host:port` as browsers send it: in lower case, without the scheme's
+    /// default port.
     Exact(String),
     /// `scheme://*.domain` or `scheme://*.domain:port`.
     Below {
@@ -108,7 +108,7 @@ impl ScalarValue for CorsOrigin {
         let meant = format!("{scheme}://{host}");
         (host.contains('.') && meant != text)
             .then(|| Self::parse(&meant))?
-            .map(|own| own.to_string())
+            .map(|origin| origin.to_string())
     }
 }
 
@@ -137,7 +137,7 @@ fn is_name(host: &str) -> bool {
 
 fn is_ipv6(host: &str) -> bool {
     let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    // Browsers send the canonical form alone.
+    // Browsers send only the canonical form.
     inside.is_some_and(|inside| {
         inside.parse::<std::net::Ipv6Addr>().is_ok_and(|address| address.to_string() == inside)
     })

@@ -1,7 +1,7 @@
 //! Cross-check of two YAML parsers: a file is accepted only if both read the same configuration.
 //!
-//! Our reader reports every fault with its location; `serde_yaml` reads YAML as most tools do. Text on
-//! which they disagree is ambiguous and is refused.
+//! Our reader reports every fault with its location; `serde_yaml` reads YAML as most tools do. A text that
+//! they read differently is ambiguous and is refused.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -14,11 +14,11 @@ use super::{Config, ConfigSource, EnvLookup, LoadedConfig};
 /// The disagreement of the other parser.
 pub(super) struct Disagreement {
     pub(super) fault: Fault,
-    /// True if the text is not YAML to the other parser.
+    /// True if the other parser reports a syntax error.
     pub(super) is_syntax: bool,
 }
 
-/// Reads the text with `serde_yaml` and variables from `env`; the result if it equals ours.
+/// Reads the text again with `serde_yaml`. Returns the result if it equals ours.
 pub(super) fn verify(
     loaded: &LoadedConfig,
     env: EnvLookup<'_>,
@@ -42,7 +42,7 @@ pub(super) fn verify(
 
 /// The fault of a text that the other parser refuses with `error`.
 fn refusal(source: &ConfigSource, error: &serde_yaml::Error) -> Disagreement {
-    // Only the message of a syntax error is reported: other messages may quote values, which may be secret.
+    // Only the message of a syntax error is shown: other messages may quote secret values.
     let syntax = serde_yaml::from_str::<IgnoredAny>(&source.text).err();
     let (what, expected) = match &syntax {
         Some(error) => {

@@ -1,5 +1,5 @@
-//! The JSON Schema for editors: that of the configuration, in which every value may also be text with references
-//! to environment variables.
+//! The JSON Schema for editors: the configuration's schema, in which every value may also be text with
+//! references to environment variables.
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,7 @@ pub fn editor_schema() -> Value {
     schema
 }
 
-/// Adds text with a reference to every scalar in `schema` that does not accept all texts.
+/// Lets every scalar in `schema` that does not accept any text also accept text with a reference.
 fn allow_references(schema: &mut Value) {
     let Value::Object(keywords) = schema else { return };
     if is_restricted_scalar(keywords) {
@@ -51,7 +51,7 @@ fn allow_references(schema: &mut Value) {
     }
 }
 
-/// Whether the schema is of numbers, booleans, and text of a certain form.
+/// True if the schema accepts only numbers, booleans, and text of a certain form.
 fn is_restricted_scalar(keywords: &Map<String, Value>) -> bool {
     let choices = keywords.get("oneOf").and_then(Value::as_array);
     if let Some(choices) = choices {
@@ -94,11 +94,10 @@ mod tests {
         }
         assert_eq!(definition("StatusRange")["anyOf"][2]["minimum"], 100);
         assert_eq!(definition("RetryCondition")["anyOf"][2]["enum"][0], 502);
-        // Text of any form needs no exception, and a description stays where editors look for it.
+        // Free text needs no exception, and a description stays where editors look for it.
         assert_eq!(definition("UpstreamTls")["properties"]["name"]["anyOf"], Value::Null);
         assert!(definition("LimitConfig")["properties"]["quota"]["description"].is_string());
         assert_eq!(definition("LimitConfig")["properties"]["quota"]["anyOf"][0]["minimum"], 1);
-        // Sections stay as they are.
         assert_eq!(definition("LimitConfig")["type"], "object");
         assert_eq!(
             definition("WeightedTargetConfig")["oneOf"][1]["properties"]["weight"]["anyOf"][1],

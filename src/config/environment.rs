@@ -1,14 +1,12 @@
 //! `${NAME}` and `${NAME:-default}` in values: references to environment variables.
 //!
-//! `$${` is a literal `${`; any other `$` stands for itself. As in a shell, the default applies if the variable
-//! is unset or empty. A value is not searched for further references.
+//! `$${` is a literal `${`; any other `$` stands for itself. As in a shell, the default applies if the
+//! variable is unset or empty. References inside a variable's value are not replaced.
 
 use super::fault::Mismatch;
 use super::secret::EnvLookup;
 
-/// What begins a reference.
 const BEGIN: &str = "${";
-/// What stands for a literal `${`.
 const ESCAPE: &str = "$${";
 /// The accepted syntax, for faults.
 const SYNTAX: &str = "`${NAME}`, `${NAME:-default}`, or `$${` for a literal `${`";
@@ -17,7 +15,7 @@ const SYNTAX: &str = "`${NAME}`, `${NAME:-default}`, or `$${` for a literal `${`
 #[derive(Debug)]
 pub(super) struct Resolved {
     pub(super) text: String,
-    /// Each reference as written, and its value; empty if there were only escapes.
+    /// Each reference as written, and its value; empty if the text has only escapes.
     pub(super) references: Vec<(String, String)>,
 }
 
@@ -29,8 +27,7 @@ pub(super) struct ReferenceFault {
     pub(super) mismatch: Mismatch,
 }
 
-/// Replaces the references in `text`, as long as the result has at most about `max` bytes; `None` if there is nothing
-/// to replace.
+/// Replaces the references in `text`; `None` if it has none. Fails if the result exceeds about `max` bytes.
 pub(super) fn resolve(
     text: &str,
     max: usize,
@@ -66,7 +63,7 @@ pub(super) fn resolve(
     Ok(Some(resolved))
 }
 
-/// `text` with `...` in the place of each default: a default may also be a password.
+/// Replaces each default in `text` with `...`, because a default may be a password.
 pub(super) fn without_defaults(text: &str) -> String {
     let (mut shown, mut rest) = (String::new(), text);
     while let Some(at) = rest.find('$') {
@@ -91,12 +88,11 @@ pub(super) fn without_defaults(text: &str) -> String {
     shown + rest
 }
 
-/// The fault of values that make the configuration too long.
 fn too_long() -> Mismatch {
     Mismatch::new("more than 16 MiB with the values of environment variables", "at most 16 MiB")
 }
 
-/// The reference that `text` begins with.
+/// The reference at the start of `text`.
 fn reference(text: &str) -> Result<&str, Box<ReferenceFault>> {
     let fault = |reference: &str, what: String| {
         let mismatch = Mismatch::new(what, SYNTAX);

@@ -10,7 +10,7 @@ use crate::{
 
 /// Maximum length of a quoted line, in characters.
 const MAX_QUOTE: usize = 160;
-/// Maximum length of a fault's `what` and of its `expected`, in characters.
+/// Maximum length of a fault's `what` and `expected` each, in characters.
 const MAX_TEXT: usize = 1_500;
 
 /// A location in a file. Lines and columns count from 1, columns in characters, as in an editor.
@@ -53,13 +53,13 @@ impl Fault {
         }
     }
 
-    /// A fault of the file named `file` as a whole.
+    /// A fault of the whole file named `file`.
     pub fn of_file(file: &str, what: &str, expected: &str) -> Self {
         let location = Location { line: 1, column: 1, width: 1 };
         Self::new(file, "", location, &Mismatch::new(what, expected))
     }
 
-    /// The displayed part of the line, and the line with the carets beneath it.
+    /// The displayed part of the line, and the carets to print beneath it.
     fn excerpt(&self) -> (String, String) {
         let length = self.quote.chars().count();
         let column = (self.location.column - 1).min(length);
@@ -173,13 +173,13 @@ fn truncate(text: &str) -> String {
     }
 }
 
-/// Keys of the configuration whose values are no credentials, though their names could be.
+/// Keys with names like those of credentials, whose values are harmless.
 const HARMLESS_KEYS: [&str; 4] = ["credentials", "hash_key", "key", "max_keys"];
-/// What values of sensitive keys begin with that name a credential without being one.
+/// Prefixes of values that only name where a credential is.
 const REFERENCES: [&str; 5] = ["env:", "file:", "header:", "cookie:", "query:"];
 
-/// Replaces everything after the first key whose value may be a credential, unless it is a reference such as
-/// `env:NAME`, with stars.
+/// Replaces everything after the first sensitive key with stars, unless its value is a reference such as
+/// `env:NAME`.
 fn redact_secret_values(text: &str) -> String {
     let mut values = text.match_indices(':').map(|(colon, _)| text.split_at(colon + 1));
     let found = values.find(|(before, value)| {
@@ -211,8 +211,8 @@ fn redact_secret_values(text: &str) -> String {
     }
 }
 
-/// The length of the braces and brackets at the end of the line that close those opened before `start`. Text
-/// without quotes has none there.
+/// The number of braces and brackets at the end of the line that close ones opened before `start`. They are
+/// not part of an unquoted value.
 fn closing(text: &str, start: usize) -> usize {
     let is_opening = |c: char| matches!(c, '{' | '[');
     let is_closing = |c: char| matches!(c, '}' | ']');
@@ -222,8 +222,8 @@ fn closing(text: &str, start: usize) -> usize {
     value.bytes().rev().take(open).take_while(|byte| is_closing(char::from(*byte))).count()
 }
 
-/// Whether the value is a mapping, a list or a rate, as of a limit that is called `per-token`; also a rate that
-/// other gateways write, such as `100r/s`.
+/// True for a mapping, a list or a rate: the value of a limit that is named like a credential, such as
+/// `per-token`. Rates of other gateways count as well, such as `100r/s`.
 fn is_definition(value: &str) -> bool {
     value.starts_with(['{', '[']) || is_like_rate(value)
 }
@@ -239,7 +239,7 @@ fn is_like_rate(value: &str) -> bool {
 }
 
 /// Replaces everything between the scheme of the first URL and the last `@` with stars. This may hide more
-/// than the credentials, but also hides passwords that contain a quote, a comma or a space.
+/// than the credentials, but never shows part of a password with a quote, a comma or a space.
 pub(super) fn redact_url_credentials(text: &str) -> Cow<'_, str> {
     let credentials = text.find("://").map(|scheme| scheme + 3).zip(text.rfind('@'));
     match credentials.filter(|(start, end)| start < end) {

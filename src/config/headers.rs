@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Headers {
-    /// Write the `X-RateLimit-*` headers, for the limit with the least quota left.
+    /// Write the `X-RateLimit-*` headers, which describe the limit with the least quota left.
     pub x_ratelimit: bool,
     /// Draft of the IETF `RateLimit` and `RateLimit-Policy` headers to write, with one item per limit.
     pub standard: StandardHeaders,
@@ -22,7 +22,7 @@ impl Default for Headers {
 /// Draft of the IETF headers `RateLimit` and `RateLimit-Policy` that is written.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum StandardHeaders {
-    /// None. It is the default because at least one client library ignores all rate-limit headers if these
+    /// None. This is the default because at least one client library ignores all rate-limit headers if these
     /// are present.
     #[default]
     #[serde(rename = "off")]

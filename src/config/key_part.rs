@@ -33,7 +33,7 @@ impl ScalarValue for KeyPart {
     }
 }
 
-/// Words for parts in other gateways, and near ones.
+/// Other names for the parts, such as those of other gateways, each with ours.
 const OTHER_WORDS: [(&str, &str); 17] = [
     ("ip", "client_ip"),
     ("address", "client_ip"),
@@ -54,7 +54,7 @@ const OTHER_WORDS: [(&str, &str); 17] = [
     ("args", "query"),
 ];
 
-/// The part that is probably meant by `text`, which is none.
+/// The part that an invalid `text` probably means.
 fn meant(text: &str) -> Option<String> {
     let lower = text.trim().to_ascii_lowercase().replace('-', "_");
     let parts = ["client_ip", "token", "host", "method", "route", "path"];

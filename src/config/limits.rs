@@ -19,18 +19,18 @@ pub struct LimitConfig {
     /// Algorithm by which requests are counted.
     #[serde(default)]
     pub algorithm: Algorithm,
-    /// Units of cost that may be charged per window. With `concurrency`, units in flight at once.
+    /// Maximum units of cost charged per window. With `concurrency`, units in flight at once.
     #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub quota: u32,
-    /// Length of the window. With `concurrency`, the duration of a permit's lease: at least 1s.
+    /// Length of the window. With `concurrency`, the duration of a permit's lease, at least 1s.
     pub window: Duration,
-    /// Number of sub-windows of a `sliding_window`; it must divide the window into whole milliseconds.
+    /// Number of sub-windows of a `sliding_window`. It must divide the window into whole milliseconds.
     /// Default: 6, or the next smaller number that divides the window.
     #[schemars(range(min = 1, max = 60))]
     pub resolution: Option<u32>,
-    /// Count the oldest sub-window of a `sliding_window` in full until it has left the window, so that
-    /// no interval as long as the window admits more than the quota. If false, the count of the oldest
-    /// sub-window is weighted by the share of it that still lies in the window.
+    /// Count the oldest sub-window of a `sliding_window` in full until it has left the window, so that no
+    /// interval of the window's length admits more than the quota. If false, its count is weighted by the
+    /// share of it that is still in the window.
     #[serde(default)]
     pub strict: bool,
     /// Parts of the request that form the key. Requests with equal values in all parts share a counter;
@@ -58,24 +58,24 @@ pub struct LimitConfig {
     /// responses such as 502.
     #[serde(default)]
     pub refund: Vec<Status>,
-    /// Number of units leased from Redis at a time, so that not every request needs a Redis call.
-    /// Only for `sliding_window` and `fixed_window`, and not with `cost: response:NAME`.
+    /// Units of the quota that the gateway leases from Redis at a time, so that most requests need no Redis
+    /// call. Only for `sliding_window` and `fixed_window`, and not with `cost: response:NAME`.
     #[serde(default)]
     pub reserve: Reserve,
-    /// What happens to requests while Redis is unavailable.
+    /// How requests are decided while Redis is unavailable.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Maximum time that a `leaky_bucket` delays a request; a request that would have to wait longer is
-    /// refused with 429. Default: the window.
+    /// Maximum time that a `leaky_bucket` delays a request. A request that would wait longer is refused with
+    /// 429. Default: the window.
     #[schemars(extend("x-minimum" = "0ms", "x-maximum" = "1193h"))]
     pub max_wait: Option<Duration>,
-    /// Maximum number of requests that a `leaky_bucket` delays at once, over all gateways that share
-    /// it; more are refused with 429. Default: bounded by `max_wait` only.
+    /// Maximum number of requests that a `leaky_bucket` delays at once, over all gateways that share it.
+    /// Further requests are refused with 429. Default: only `max_wait` bounds them.
     pub max_queue: Option<u32>,
 }
 
 impl LimitConfig {
-    /// The default number of sub-windows, if it divides the window.
+    /// Default number of sub-windows, if it divides the window.
     const DEFAULT_RESOLUTION: u32 = 6;
 
     /// A limit of `quota` per `window`, with the defaults of all other keys.
@@ -104,13 +104,12 @@ impl LimitConfig {
         true
     }
 
-    /// The client's address: every request has one, and a caller that exceeds its quota does not block
-    /// others.
+    /// The client's address: every request has one, and one caller's requests do not use up another's quota.
     fn default_key() -> Vec<KeyPart> {
         vec![KeyPart::ClientIp]
     }
 
-    /// The number of sub-windows that the window is divided into; 1 except for a sliding window.
+    /// Number of sub-windows in the window; 1 unless the algorithm is `sliding_window`.
     pub fn resolution(&self) -> u32 {
         if self.algorithm != Algorithm::SlidingWindow {
             return 1;
@@ -207,13 +206,13 @@ pub enum Reserve {
     /// No lease: Redis decides every request.
     #[default]
     Off,
-    /// A number that follows the request rate.
+    /// A number that adapts to the request rate.
     Auto,
     /// A fixed number of units.
     Fixed(u32),
 }
 
-/// The numbers of units that can be leased at a time.
+/// The range of a fixed reserve.
 const RESERVE_RANGE: std::ops::RangeInclusive<u32> = 1..=1 << 20;
 /// The syntax of a reserve, for faults and the schema.
 const RESERVE_SYNTAX: &str = "off, auto or a whole number from 1 to 1048576";

@@ -13,16 +13,16 @@ use super::units::{Cidr, Maximum, Size, TimeoutConfig};
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// IP address and port to listen on. `localhost:8080` is 127.0.0.1, and `:8080` all addresses, IPv4 and IPv6.
-    /// Port 0 picks a free port; the startup log names it.
+    /// IP address and port to listen on. `localhost:8080` is 127.0.0.1:8080, and `:8080` is port 8080 on all
+    /// IPv4 and IPv6 addresses. Port 0 picks a free port; the startup log names it.
     pub address: ListenAddress,
-    /// TLS on this listener. Without it, connections are in clear.
+    /// TLS on this listener. Default: none; connections are unencrypted.
     pub tls: Option<Tls>,
-    /// Accept HTTP/2. With TLS the handshake chooses it (ALPN); in clear, a client begins with it (prior
-    /// knowledge). Default: `true` with TLS, `false` in clear.
+    /// Accept HTTP/2. With TLS, the handshake negotiates it (ALPN); without TLS, clients start with HTTP/2 at
+    /// once (prior knowledge). Default: `true` with TLS, `false` without.
     pub http2: Option<bool>,
-    /// Which peers send a PROXY protocol header, version 1 or 2, before the first byte of each connection.
-    /// Default: none does.
+    /// Peers that send a PROXY protocol header, version 1 or 2, at the start of each connection. Default:
+    /// none.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Answer every request with a redirect to `https://`: with `true`, to the port of the first listener with
     /// `tls`; with a number, to that port, for example `443` if clients reach the gateway through a port mapping.
@@ -34,8 +34,9 @@ pub struct Listener {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// The certificates. A client gets the one whose subject alternative names match the name that it asks
-    /// for (SNI); the first, if none matches or it asks for no name. The files are read again at each reload.
+    /// The certificates. A client gets the certificate whose subject alternative names match the name that it
+    /// asks for (SNI). If none matches, or it asks for no name, it gets the first. The files are read again
+    /// at each reload.
     pub certificates: Vec<CertificateFiles>,
 }
 
@@ -43,11 +44,12 @@ pub struct Tls {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateFiles {
-    /// Path of the certificate chain, in PEM, the server's certificate first.
+    /// Path of the certificate chain, in PEM, with the server's certificate first.
     pub cert: PathBuf,
     /// Path of the private key, in PEM, without a passphrase.
     pub key: PathBuf,
-    /// PEM file of the CAs that must have issued the client's certificate (mTLS). Default: clients need none.
+    /// Path of a PEM file with the CAs that must have issued the client's certificate (mTLS). Default:
+    /// clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -55,8 +57,8 @@ pub struct CertificateFiles {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyProtocol {
-    /// Networks of the load balancers. Each of their connections must begin with a header; the address in it
-    /// is the client's. Other peers must not send one (400).
+    /// Networks of the load balancers. Each of their connections must begin with a header, whose address is
+    /// the client's. A header from any other peer is answered with 400.
     pub from: Vec<Cidr>,
 }
 
@@ -74,12 +76,12 @@ impl Listener {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
-    /// Maximum time to receive a request's head, counted from the accept or, on a kept-alive connection,
-    /// from the request's first byte. Then 408; if nothing was received, the connection is closed.
+    /// Maximum time to receive a request's head, counted from the accept or, on a kept-alive connection, from
+    /// the request's first byte. Beyond it, 408; if nothing was received, the connection is closed.
     pub head_timeout: TimeoutConfig,
     /// Maximum time that a connection stays open between two requests.
     pub idle_timeout: TimeoutConfig,
-    /// Maximum time without progress while a request's body is received or a response is sent. Then the
+    /// Maximum time without progress while a request's body is received or a response is sent. Beyond it, the
     /// request is answered with 408, or the response is cut off.
     pub body_timeout: TimeoutConfig,
     /// Maximum size of a request line and its headers together, 8KiB to 1MiB; beyond it, 431.
@@ -88,16 +90,16 @@ pub struct Http {
     /// Maximum number of header fields in a request, 1 to 1024; beyond it, 431.
     #[schemars(range(min = 1, max = 1024))]
     pub max_headers: u32,
-    /// Maximum number of client connections open at once, over all workers; further ones wait to be
-    /// accepted.
+    /// Maximum number of client connections open at once, over all workers. Further ones wait to be accepted.
     #[schemars(range(min = 1))]
     pub max_connections: u32,
     /// Maximum number of connections open at once from one client address (IPv6: from one network of
-    /// `client.ipv6_prefix` bits); further ones are closed at once. Trusted proxies are exempt.
+    /// `client.ipv6_prefix` bits). Further ones are closed at once. Trusted proxies are exempt.
     pub max_connections_per_client: Maximum,
-    /// Maximum number of requests in flight at once from one client address, over all its connections and HTTP/2
-    /// streams; further ones are answered with 503 `overloaded`. For requests of trusted proxies, the address
-    /// that they report; the proxies themselves are exempt. The limit of open files may set a lower bound.
+    /// Maximum number of requests in flight at once from one client address, over all its connections and
+    /// HTTP/2 streams. Further ones are answered with 503 `overloaded`. Requests from trusted proxies count
+    /// for the address that the proxy reports; the proxies themselves are exempt. The open-file limit may set
+    /// a lower maximum.
     pub max_requests_per_client: Maximum,
     /// Maximum number of requests on one connection; it is closed after the last.
     pub max_requests_per_connection: Maximum,

@@ -15,7 +15,7 @@ impl ScalarValue for ListenAddress {
     const PATTERN: &'static str = "^(\\[[0-9A-Fa-f:.]+\\]|[0-9.]+|localhost|):[0-9]+$";
     const EXAMPLE: &'static str = "127.0.0.1:8080";
 
-    /// `localhost` is 127.0.0.1, and no address is `[::]`, which accepts IPv4 as well.
+    /// `localhost` is 127.0.0.1; a port alone listens on `[::]`, which accepts IPv4 as well.
     fn parse(text: &str) -> Option<Self> {
         let named = |ip: IpAddr, port: &str| {
             let is_number = port.bytes().all(|b| b.is_ascii_digit());

@@ -24,9 +24,9 @@ pub(super) struct LocatedNode {
     pub(super) id: usize,
     pub(super) location: Location,
     pub(super) kind: NodeKind,
-    /// Number of values in the subtree, this one and aliases included.
+    /// Number of values in the subtree, including this one and aliases.
     size: usize,
-    /// Number of levels of the subtree, this one and aliases included.
+    /// Number of levels of the subtree, including this one and aliases.
     height: usize,
 }
 
@@ -36,8 +36,8 @@ pub(super) enum NodeKind {
         text: String,
         /// False for quoted and block text, which is never a number, a boolean or null.
         plain: bool,
-        /// The text as written, if it has references to environment variables: `text` may be a number or a
-        /// boolean then, and is in no message.
+        /// The text as written, if it has references to environment variables. `text` may then be a number or
+        /// a boolean, and no message shows it.
         written: Option<String>,
     },
     List(Vec<Arc<LocatedNode>>),
@@ -77,7 +77,7 @@ impl LocatedNode {
         }
     }
 
-    /// The same place in the file with the scalar `text`.
+    /// The node with its value replaced by the scalar `text`.
     pub(super) fn with_text(&self, text: &str) -> Self {
         let written = self.written().map(str::to_owned);
         let kind = NodeKind::Scalar { text: text.to_owned(), plain: true, written };
@@ -154,7 +154,7 @@ fn span_location(span: Span) -> Location {
     location(span.start, width)
 }
 
-/// The text without passwords, truncated to 60 characters, to be quoted in a fault.
+/// The text as a fault quotes it: without passwords, truncated to 60 characters.
 pub(super) fn quote_value(text: &str) -> Cow<'_, str> {
     const MAX: usize = 60;
     let text = redact_url_credentials(text);

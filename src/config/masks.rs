@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 use super::fault::Mismatch;
 
-/// Shortest value, in bytes, that is masked as a part of a word and outside of backticks. A shorter one is no
-/// secret, and would be found in every text.
+/// Minimum length, in bytes, of a value that is masked inside words and outside of backticks. Shorter values
+/// are not secrets, and would match in any text.
 const LONG: usize = 6;
-/// Longest value, in bytes, that must be complete to be found.
+/// Number of bytes of a value that must match. A longer value is also found if a message truncated it.
 const TRUNCATED: usize = 32;
 
-/// Replaces values that came from the environment by the references that they were written as.
+/// Replaces values that came from the environment with their references as written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Masks {
     /// The values with their references, the longest first.
@@ -18,15 +18,15 @@ pub(super) struct Masks {
 }
 
 impl Masks {
-    /// Masks of references as written, with their values.
+    /// Masks for references as written, each with its value.
     pub(super) fn of_references(references: Vec<(String, String)>) -> Self {
         Self::new(references.into_iter().map(|(reference, value)| (value, reference)))
     }
 
-    /// Masks of values, each with what is shown instead.
+    /// Masks for values, each with the text to show instead.
     fn new(masks: impl IntoIterator<Item = (String, String)>) -> Self {
         let masks = masks.into_iter().flat_map(|(value, reference)| {
-            // Messages about a server may have the host and port of its URL.
+            // Messages about a server may contain the host and port of its URL.
             let host = value.split_once("://").map(|(_, rest)| {
                 rest.rsplit_once('@')
                     .map_or(rest, |(_, host)| host)
@@ -48,20 +48,21 @@ impl Masks {
 
     /// These masks and `others`.
     pub(super) fn with(self, others: impl IntoIterator<Item = (String, String)>) -> Self {
-        let own = self.masks.into_iter().map(|(value, by)| (value.into(), by.into()));
-        Self::new(own.chain(others))
+        let masks = self.masks.into_iter();
+        let masks = masks.map(|(value, reference)| (value.into(), reference.into()));
+        Self::new(masks.chain(others))
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.masks.is_empty()
     }
 
-    /// Masks the values in a message, in which quoted values stand between backticks.
+    /// Masks the values in a message, which quotes values between backticks.
     pub(super) fn apply<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.replace(text, false)
     }
 
-    /// Masks the values in what a fault says.
+    /// Masks the values in a fault's text.
     pub(super) fn apply_to_mismatch(&self, mismatch: &Mismatch) -> Mismatch {
         Mismatch::new(self.apply(&mismatch.what), self.apply(&mismatch.expected))
     }
@@ -82,7 +83,7 @@ impl Masks {
                 at += length;
                 continue;
             }
-            // A reference as written, with its default, shows no value.
+            // A reference as written shows no value and stays as it is.
             if let Some(end) = text[at..].strip_prefix("${").and_then(|_| text[at..].find('}')) {
                 masked.push_str(&text[at..=at + end]);
                 at += end + 1;
@@ -95,14 +96,15 @@ impl Masks {
         Cow::Owned(masked)
     }
 
-    /// The length of the value that begins at `at`, and its mask. Of a long value also the beginning is found,
-    /// because messages truncate.
+    /// The length of the value that begins at `at`, and its mask. The beginning of a long value matches as
+    /// well, because messages truncate values.
     fn find(&self, text: &str, at: usize, is_quoted: bool) -> Option<(usize, &str)> {
         let is_inner = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
         let bytes = text.as_bytes();
         self.masks.iter().find_map(|(value, reference)| {
             let pairs = bytes[at..].iter().zip(value.bytes());
-            let mut length = pairs.take_while(|(own, by)| own.eq_ignore_ascii_case(by)).count();
+            let mut length =
+                pairs.take_while(|(byte, other)| byte.eq_ignore_ascii_case(other)).count();
             while !text.is_char_boundary(at + length) {
                 length -= 1;
             }
@@ -117,7 +119,7 @@ impl Masks {
             let is_masked = match (is_quoted, value.len() >= LONG) {
                 (true, true) => true,
                 (true, false) => begins && ends,
-                // Words of messages, such as `upstream`, stand outside of backticks; values do not.
+                // Outside of backticks, a plain word such as `upstream` is part of the message, not a value.
                 (false, is_long) => is_long && !is_word,
             };
             is_masked.then_some((length, &**reference))

@@ -3,14 +3,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A share of the requests is also sent to another upstream, whose responses are discarded. Not mirrored are
-/// upgrades, gRPC and requests whose body is longer than 64 KiB.
+/// Also sends a share of the requests to another upstream and discards its responses. Upgrades, gRPC, and
+/// requests with a body of more than 64 KiB are not mirrored.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorConfig {
-    /// Name of the upstream that the copies are sent to; another one than the route's own.
+    /// Name of the upstream that the copies are sent to. It must differ from the route's upstream.
     pub upstream: String,
-    /// Share of the route's requests, in per cent, 1 to 100.
+    /// Share of the route's requests, in percent, 1 to 100.
     #[serde(default = "MirrorConfig::default_share")]
     #[schemars(range(min = 1, max = 100))]
     pub share: u8,

@@ -1,4 +1,4 @@
-//! `100/1m`: a quota and its window in one value, and the limits that are written so.
+//! `100/1m`: a quota and its window in one value, which may stand for a limit.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ impl fmt::Display for Rate {
 
 impl_scalar!(Rate);
 
-/// A limit as a file has it: its keys, or only a rate.
+/// A limit as written in a file: a mapping, or only a rate.
 pub(super) struct LimitEntry(LimitConfig);
 
 /// The limits of a file.
@@ -69,7 +69,6 @@ pub(super) fn read_limits<'de, D: Deserializer<'de>>(
     Ok(entries.into_iter().map(|(name, LimitEntry(limit))| (name, limit)).collect())
 }
 
-/// What a limit may be, for faults.
 const EXPECTED: &str = "a rate such as 100/1m, or a mapping with `quota` and `window`";
 
 impl<'de> Deserialize<'de> for LimitEntry {

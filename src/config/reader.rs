@@ -1,9 +1,9 @@
 //! Deserializes the configuration's types from the tree and collects every fault.
 //!
-//! Serde stops at the first error. Therefore each faulty value is recorded and left out, and
-//! deserialization starts again without it, until a pass finds no further fault. A required value that is
-//! missing or faulty is replaced by a valid placeholder, so that the rest of its section is still read.
-//! Ranges and required keys are those of the JSON Schema.
+//! Serde stops at the first error. Therefore each faulty value is recorded and left out, and deserialization
+//! is repeated without it until a pass finds no further fault. A required value that is missing or faulty is
+//! replaced by a valid placeholder, so that the rest of its section is still read. Ranges and required keys
+//! are those of the JSON Schema.
 
 mod access;
 mod error;
@@ -27,17 +27,17 @@ use super::source::Unreadable;
 use super::suggest::suggest_key;
 use super::{Config, MAX_FAULTS};
 
-/// What was read from a tree.
+/// The result of reading a tree.
 pub(super) struct Reading {
-    /// The configuration, with placeholders for the required values that could not be read; `None` if the
-    /// tree is not a mapping or has too many faults.
+    /// The configuration, with placeholders for required values that could not be read. `None` if the tree is
+    /// not a mapping or has too many faults.
     pub(super) config: Option<Config>,
     /// All faults of the tree, up to [`MAX_FAULTS`].
     pub(super) faults: Vec<(Location, Mismatch)>,
     pub(super) unreadable: Unreadable,
 }
 
-/// Deserializes `root`. The nodes `unresolved` have faults already.
+/// Deserializes `root`. Faults for the nodes `unresolved` have been reported already.
 pub(super) fn read(root: &LocatedNode, unresolved: BTreeSet<usize>) -> Reading {
     let reader = Reader::default();
     reader.unreadable.borrow_mut().nodes = unresolved;
@@ -60,8 +60,8 @@ struct Reader {
     unreadable: RefCell<Unreadable>,
     /// The ids of the mappings whose keys have been checked.
     checked: RefCell<BTreeSet<usize>>,
-    /// The ids of the nodes whose values are from the environment and invalid. They are read again as
-    /// [`HIDDEN`], so that no message can depend on the value.
+    /// The ids of nodes with an invalid value from the environment. They are read again as [`HIDDEN`], so
+    /// that no message can depend on the value.
     hidden: RefCell<BTreeSet<usize>>,
 }
 
@@ -182,13 +182,13 @@ impl NodeDeserializer<'_> {
         }
     }
 
-    /// Adds what the type's own message lacks: the range of the key, and that the value is in quotes.
+    /// Adds to a type's message what only the key knows: its range, and that the value is in quotes.
     fn explain(&self, mut mismatch: Mismatch) -> Mismatch {
         let NodeKind::Scalar { text, plain, written } = &self.node.kind else { return mismatch };
         if written.is_some() {
             mismatch.what = self.unexpected();
         }
-        // What was probably meant is no help if it is out of the range.
+        // A suggestion that is out of range does not help.
         let meant = mismatch.expected.strip_prefix('`').and_then(|rest| rest.split_once("`: "));
         if let Some((meant, expected)) = meant
             && !self.schema.includes_amount(meant)
@@ -214,7 +214,7 @@ impl NodeDeserializer<'_> {
         }
     }
 
-    /// A whole number within the key's range; `max` is that of its type.
+    /// A whole number within the key's range; `max` is the maximum of its type.
     fn whole_number(&self, max: u64) -> Result<u64, Error> {
         let bound = |keyword| self.schema.bound(keyword).and_then(serde_json::Number::as_u64);
         let (min, max) = (bound("minimum").unwrap_or(0), bound("maximum").unwrap_or(max));
@@ -384,7 +384,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     }
 }
 
-/// The mapping that a `text` in the place of one with the keys `fields` was probably meant as.
+/// The mapping with keys of `fields` that `text` probably stands for.
 fn mapping_of(fields: &[&str], text: &str) -> Option<String> {
     let has = |key: &str| fields.contains(&key);
     if has("targets") && text.contains("://") {

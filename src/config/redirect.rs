@@ -7,10 +7,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Whether a listener redirects to `https://`, and to which port.
+/// A listener's redirect to `https://`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum RedirectHttps {
-    /// It serves requests.
+    /// No redirect: the listener serves requests.
     #[default]
     Off,
     /// To the port of the first listener with TLS.

@@ -1,5 +1,5 @@
-//! A deserializer that replaces references to environment variables in the values of another one, as
-//! [`environment`](super::environment) does in the tree. The parser that cross-checks the file reads through it.
+//! A deserializer that wraps another one and replaces references to environment variables in its values, as
+//! [`environment`](super::environment) does in the tree. The cross-check reads through it.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use super::MAX_FILE_SIZE;
 use super::environment::resolve;
 use super::secret::EnvLookup;
 
-/// Wraps a deserializer, a visitor, a seed, or an access.
+/// A wrapped deserializer, visitor, seed or access.
 pub(super) struct Resolving<'e, T> {
     inner: T,
     env: EnvLookup<'e>,
     read_as: ReadAs,
 }
 
-/// What a replaced text may become.
+/// The type that a replaced text may take.
 #[derive(Clone, Copy)]
 enum ReadAs {
     /// A whole number, a boolean or text.
@@ -161,7 +161,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Resolving<'_, V> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<V::Value, E> {
-        // The tree has a fault for a reference that cannot be replaced.
+        // Our reader reports references that cannot be replaced.
         let resolved =
             resolve(text, MAX_FILE_SIZE, self.env).map_err(|_| E::custom("a faulty reference"))?;
         let Some(resolved) = resolved else { return self.inner.visit_str(text) };

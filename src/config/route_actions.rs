@@ -1,4 +1,4 @@
-//! The values of a route that match headers, redirect, and change messages.
+//! Parts of a route: matched values, redirects, and changes of headers and `Host`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::scalar::{ScalarValue, impl_scalar};
 use super::units::Status;
 
-/// Redirect of clients to another URL.
+/// Redirects clients to another URL.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedirectConfig {
-    /// URL, such as `https://new.example.com/items/{path.id}`, or a path. Variables are those of `headers`.
+    /// URL, such as `https://new.example.com/items/{path.id}`, or a path. It may contain the variables of
+    /// `headers`.
     pub to: String,
     /// Status code: 301, 302, 303, 307 or 308.
     #[serde(default = "RedirectConfig::default_status")]
@@ -32,9 +33,9 @@ impl RedirectConfig {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RouteHeaders {
-    /// Changes of the request that is forwarded to the upstream.
+    /// Changes to the request that is forwarded to the upstream.
     pub request: HeaderRulesConfig,
-    /// Changes of the response to the client, including the gateway's own responses.
+    /// Changes to the response to the client, including the gateway's own responses.
     pub response: HeaderRulesConfig,
 }
 
@@ -44,24 +45,24 @@ pub struct RouteHeaders {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HeaderRulesConfig {
-    /// Fields that replace all fields of the same name, with their values, which may contain variables such as
-    /// `{client_ip}`.
+    /// Fields to set, each with its value: it replaces all fields of the same name. Values may contain
+    /// variables such as `{client_ip}`.
     pub set: BTreeMap<String, String>,
-    /// Fields that are added to those of the same name, with their values.
+    /// Fields to add, each with its value: fields of the same name stay.
     pub add: BTreeMap<String, String>,
-    /// Names of fields that are removed.
+    /// Names of the fields to remove.
     pub remove: Vec<String>,
 }
 
 /// `Host` of a forwarded request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum HostHeader {
-    /// `preserve`: the client's.
+    /// `preserve`: the `Host` of the client's request.
     #[default]
     Preserve,
-    /// `upstream`: that of the chosen target.
+    /// `upstream`: the host and port of the chosen target.
     Upstream,
-    /// This one.
+    /// A fixed host.
     Name(String),
 }
 
@@ -98,7 +99,7 @@ impl_scalar!(HostHeader);
 pub enum MatchValue {
     /// Exactly this text.
     Text(String),
-    /// Whether it must be sent, with any value.
+    /// True if the request must have it, with any value; false if it must not.
     Sent(bool),
 }
 

@@ -14,7 +14,7 @@ use super::route_actions::{HostHeader, MatchValue, RedirectConfig, RouteHeaders}
 use super::units::{Cidr, Size, TimeoutConfig};
 use super::upstreams::FixedResponseConfig;
 
-/// A route: which requests it matches, what answers them, and the limits that apply.
+/// A route: the requests that it matches, what answers them, and the limits that apply.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteConfig {
@@ -22,7 +22,7 @@ pub struct RouteConfig {
     /// the routes.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
     pub name: String,
-    /// Requests that the route matches. If left out, all. If several routes match, the most specific one is used.
+    /// Requests that the route matches. If several routes match, the most specific one is used. Default: all.
     #[serde(default, rename = "match")]
     pub matches: RouteMatch,
     /// Name of the upstream that requests are sent to. A route has exactly one of `upstream`, `redirect`,
@@ -32,65 +32,65 @@ pub struct RouteConfig {
     pub redirect: Option<RedirectConfig>,
     /// Fixed response that the gateway sends itself.
     pub respond: Option<FixedResponseConfig>,
-    /// Names of the limits whose state is reported to the caller, as JSON from the gateway itself instead
-    /// of from an upstream. The reported limits are not charged. Default: none.
+    /// Names of limits. The gateway itself answers with their state for the caller, as JSON; they are not
+    /// charged. Default: none.
     pub status: Option<Vec<String>>,
-    /// Names of the limits that a request is charged to. All must admit it; a refused request is charged
-    /// to none.
+    /// Names of the limits that requests are charged to. All must admit a request; a refused request is
+    /// charged to none.
     #[serde(default)]
     pub limits: Vec<String>,
     /// Apply the `throttle` section to this route.
     #[serde(default = "RouteConfig::default_throttle")]
     pub throttle: bool,
-    /// Path prefix that is removed before the request is forwarded. The upstream receives it in
-    /// `X-Forwarded-Prefix`, and it is put back into `Location` and `Content-Location` of responses.
-    /// Default: none.
+    /// Path prefix to remove before the request is forwarded. The upstream receives it in
+    /// `X-Forwarded-Prefix`, and the gateway puts it back into `Location` and `Content-Location` of
+    /// responses. Default: none.
     pub strip_prefix: Option<String>,
-    /// Path that the request is forwarded with, such as `/v2/things/{path.id}`, instead of `strip_prefix`.
-    /// `{path.NAME}` is a parameter of `match.path`, `{path}` the whole path. The query is kept.
-    /// Default: the request's path.
+    /// Path of the forwarded request, such as `/v2/things/{path.id}`; not together with `strip_prefix`.
+    /// `{path.NAME}` is a parameter of `match.path`, `{path}` the whole path. The query is kept. Default: the
+    /// request's path.
     #[schemars(regex(pattern = "^/"))]
     pub rewrite: Option<String>,
-    /// `Host` of the forwarded request: `preserve` is the client's, `upstream` that of the chosen target, and
-    /// any other text is the host itself.
+    /// `Host` of the forwarded request: `preserve` keeps the client's, `upstream` sends the chosen target's,
+    /// and any other text is sent as it is.
     #[serde(default)]
     pub host: HostHeader,
-    /// Header fields that are set, added and removed.
+    /// Header fields to set, add and remove.
     #[serde(default)]
     pub headers: RouteHeaders,
-    /// Maximum time from the end of the request's head to the response's head, including delays by
-    /// limits, connecting and retries. Then 504, or 408 if the gateway was waiting for the client's body.
+    /// Maximum time from the end of the request's head to the response's head, including delays by limits,
+    /// connecting and retries. Beyond it, 504, or 408 if the gateway was waiting for the client's body.
     #[serde(default = "RouteConfig::default_request_timeout")]
     pub request_timeout: TimeoutConfig,
-    /// Maximum time without progress in a response's body; then it is cut off.
+    /// Maximum time without progress in a response's body. Beyond it, the response is cut off.
     #[serde(default = "RouteConfig::default_response_idle_timeout")]
     pub response_idle_timeout: TimeoutConfig,
-    /// Maximum time from a response's head to its last byte; then it is cut off.
+    /// Maximum time from a response's head to its last byte. Beyond it, the response is cut off.
     #[serde(default = "RouteConfig::default_response_body_timeout")]
     pub response_body_timeout: TimeoutConfig,
     /// Maximum time without a byte in either direction after an upgrade to another protocol, such as
-    /// WebSocket; then the connection is cut off.
+    /// WebSocket. Beyond it, the connection is cut off.
     #[serde(default = "RouteConfig::default_tunnel_idle_timeout")]
     pub tunnel_idle_timeout: TimeoutConfig,
     /// Maximum size of a request body; beyond it, 413.
     #[serde(default = "RouteConfig::default_max_body")]
     pub max_body: Size,
-    /// Networks whose clients may use the route; others get a 403. The client's address is that behind
-    /// `client.trusted_proxies`. Default: all networks.
+    /// Networks whose clients may use the route; others get a 403. Behind `client.trusted_proxies`, the
+    /// address that the proxy reports is compared. Default: all networks.
     pub allow: Option<Vec<Cidr>>,
-    /// Networks whose clients get a 403, even if `allow` has them.
+    /// Networks whose clients get a 403, even if `allow` includes them.
     #[serde(default)]
     pub deny: Vec<Cidr>,
-    /// Cross-origin resource sharing. Default: the upstream's own headers stay, and preflights are requests
-    /// like others.
+    /// Cross-origin resource sharing. Default: the upstream's own headers stay, and preflights are handled
+    /// like other requests.
     pub cors: Option<Cors>,
-    /// Bodies of the gateway's own errors on this route, by status (`503`) or class (`4xx`, `5xx`), instead of
-    /// problem documents. Status and other headers stay. Refusals to gRPC have no body.
+    /// Bodies of the gateway's own errors on this route, by status (`503`) or class (`4xx`, `5xx`), instead
+    /// of problem documents. Status and other headers stay. gRPC refusals have no body.
     #[serde(default)]
     #[schemars(extend("propertyNames" = {"pattern": "^[45](xx|[0-9][0-9])$"}))]
     pub error_bodies: BTreeMap<String, ErrorBodyConfig>,
-    /// Compress the bodies of the upstream's responses for clients that accept it; `{}` takes all defaults.
-    /// Default: not compressed.
+    /// Compress the upstream's responses for clients that accept it; `{}` takes all defaults. Default: no
+    /// compression.
     pub compress: Option<Compress>,
     /// Also send a share of the requests to another upstream, and discard its responses.
     pub mirror: Option<MirrorConfig>,
@@ -132,9 +132,9 @@ pub struct RouteMatch {
     /// a final `{*name}` matches all remaining segments. `{{` and `}}` are literal braces. Default: any path.
     #[schemars(regex(pattern = "^/"))]
     pub path: Option<String>,
-    /// Path prefix in whole segments, instead of `path`: `/login` matches `/login`, `/login/` and all paths below,
-    /// but not `/loginx`. It may have `{name}` as `path` has. What follows the prefix is `{path.rest}`, with its slash.
-    /// Default: none.
+    /// Path prefix in whole segments, instead of `path`: `/login` matches `/login`, `/login/` and all paths
+    /// below, but not `/loginx`. It may contain `{name}`, as in `path`. `{path.rest}` is the rest of the
+    /// path, with its slash. Default: none.
     #[schemars(regex(pattern = "^/([^/]+(/[^/]+)*)?$"))]
     pub path_prefix: Option<String>,
     /// Methods, in capitals. Default: any.
@@ -144,8 +144,8 @@ pub struct RouteMatch {
     pub headers: BTreeMap<String, MatchValue>,
     /// Query parameters, by name: values as in `headers`, compared after decoding.
     pub query: BTreeMap<String, MatchValue>,
-    /// Share of the callers that the route is for, in per cent. A caller, by its first token or else its
-    /// address, keeps its route. Default: all callers.
+    /// Share of the callers that the route matches, in percent. The first token decides, or else the client
+    /// address, so a caller keeps its route. Default: all callers.
     #[schemars(range(max = 100))]
     pub weight: Option<u8>,
 }

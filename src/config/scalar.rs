@@ -2,7 +2,7 @@
 
 /// A value that is parsed from one scalar. [`impl_scalar!`] implements serde and `schemars` for it.
 pub(super) trait ScalarValue: Sized {
-    /// The accepted syntax, for faults and for the schema's description.
+    /// The accepted syntax, for faults and the schema.
     const EXPECTED: &'static str;
     /// The accepted syntax as a regular expression, for the schema.
     const PATTERN: &'static str;
@@ -16,7 +16,7 @@ pub(super) trait ScalarValue: Sized {
     /// The value, or `None` if `text` is invalid.
     fn parse(text: &str) -> Option<Self>;
 
-    /// What was probably meant by the invalid `text`.
+    /// The value that the invalid `text` probably means.
     fn correction(_text: &str) -> Option<String> {
         None
     }

@@ -16,7 +16,7 @@ const MAX_SECRET: u64 = 4_096;
 /// Looks up an environment variable. Only the binary reads the environment; it passes this function down.
 pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// As [`EnvLookup`], for as long as a gateway runs: a reload looks variables up again.
+/// An [`EnvLookup`] to keep while the gateway runs: each reload looks variables up again.
 pub type Environment = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
 
 /// Where a secret is read from.
@@ -24,7 +24,7 @@ pub type Environment = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
 pub enum SecretReference {
     /// An environment variable, by name.
     Variable(String),
-    /// A file; its content without a final line break.
+    /// A file: its content without a final line break.
     File(PathBuf),
 }
 
@@ -45,15 +45,15 @@ pub enum SecretError {
         /// The cause.
         error: io::Error,
     },
-    /// The secret is empty, or only white space.
+    /// The secret is empty or only white space.
     #[error("the secret in {0} is empty or only white space")]
     Empty(String),
     /// The secret is too short to resist guessing.
     #[error("the secret in {reference} is shorter than {min} bytes: {len}")]
     Short {
-        /// Where it is, as configured.
+        /// Where the secret is, as configured.
         reference: String,
-        /// Its length in bytes.
+        /// The secret's length in bytes.
         len: usize,
         /// The required length in bytes.
         min: usize,
@@ -98,8 +98,8 @@ impl SecretReference {
         }
     }
 
-    /// As [`SecretReference::reveal`], for a secret of at least `min` bytes, not counting surrounding white
-    /// space.
+    /// Like [`SecretReference::reveal`], for a secret that needs at least `min` bytes, not counting
+    /// surrounding white space.
     ///
     /// # Errors
     ///

@@ -22,8 +22,8 @@ pub struct ConfigSource {
     pub(super) masks: Arc<Masks>,
 }
 
-/// What could not be read. It has a fault already, and the configuration has a default or a placeholder in
-/// its place.
+/// The values that could not be read. Each has been reported, and the configuration has a default or a
+/// placeholder in its place.
 #[derive(Debug, Default)]
 pub(super) struct Unreadable {
     /// The ids of faulty nodes.
@@ -43,7 +43,7 @@ impl Unreadable {
         }
     }
 
-    /// Whether a path below `section` is one of them.
+    /// True if a path below `section` is unreadable.
     fn has_below(&self, section: &str) -> bool {
         let has = |start: String| {
             self.paths.range(start.clone()..).next().is_some_and(|next| next.starts_with(&start))
@@ -54,7 +54,7 @@ impl Unreadable {
         }
     }
 
-    /// Whether `path` or a section around it is one of them.
+    /// True if `path` or a section around it is unreadable.
     fn has_around(&self, path: &str) -> bool {
         let ends = path.match_indices(['.', '[']).map(|(at, _)| at);
         let mut sections = ends.chain([0, path.len()]).map(|end| &path[..end]);
@@ -75,7 +75,8 @@ impl Unreadable {
                 // Indices count only the items that could be read.
                 let (faulty, readable): (Vec<_>, Vec<_>) =
                     items.iter().partition(|item| self.nodes.contains(&item.id));
-                // One path for all faulty items, below the list's own; no readable item has it.
+                // One path below the list stands for all faulty items. Indices begin at 0, so no readable
+                // item has it.
                 self.paths.extend(faulty.first().map(|_| format!("{path}[]")));
                 for (index, item) in readable.into_iter().enumerate() {
                     self.locate_below(item, &format!("{path}[{index}]"));
@@ -115,7 +116,7 @@ impl ConfigSource {
         self.fault_at(self.locate(path).0, &Mismatch::new(what, expected))
     }
 
-    /// As [`ConfigSource::fault`], but pointing at the key of `path` instead of its value.
+    /// Like [`ConfigSource::fault`], but points at the key of `path` instead of its value.
     pub fn fault_at_key(
         &self,
         path: &str,
@@ -129,14 +130,14 @@ impl ConfigSource {
         Fault::new(&self.name, &self.text, location, &self.masks.apply_to_mismatch(mismatch))
     }
 
-    /// `text`, which consists of values of the configuration, with those of environment variables as they are
-    /// written in the file: `${NAME}`.
+    /// Replaces the values of environment variables in `text` with their references as written, such as
+    /// `${NAME}`. `text` consists of values of the configuration.
     pub fn mask_values<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.masks.apply_to_values(text)
     }
 
-    /// Masks the values of `config` that come from the environment in the form in which messages quote them,
-    /// such as `1m` for `60s`.
+    /// Also masks the canonical form of values from the environment, which messages may quote: `1m` for
+    /// `60s`.
     pub(super) fn mask_canonical(&mut self, config: &Config) {
         if self.masks.is_empty() {
             return;
@@ -148,7 +149,7 @@ impl ConfigSource {
         self.masks = Arc::new((*self.masks).clone().with(values));
     }
 
-    /// Adds the scalars below `value`, which is at `path`, that are written with references.
+    /// Adds the scalars below `value`, at `path`, that are written with references.
     fn add_written(&self, path: &str, value: &Value, values: &mut Vec<(String, String)>) {
         let dot = if path.is_empty() { "" } else { "." };
         match value {
@@ -176,13 +177,13 @@ impl ConfigSource {
         }
     }
 
-    /// True if the value at `path`, or a part of it, could not be read. Checks that depend on it would only
-    /// find follow-up faults.
+    /// True if the value at `path`, or a part of it, could not be read. Checks of it would only find
+    /// follow-up faults.
     pub fn is_unreadable(&self, path: &str) -> bool {
         self.is_absent(path) || self.unreadable.has_below(path)
     }
 
-    /// True if nothing of the value at `path` could be read; false if only parts of it could not be.
+    /// True if the whole value at `path` could not be read; false if only parts of it are faulty.
     pub fn is_absent(&self, path: &str) -> bool {
         self.unreadable.has_around(path)
     }
@@ -201,7 +202,7 @@ impl ConfigSource {
         entries.map(super::located::LocatedEntry::name)
     }
 
-    /// The locations of the value at `path` and of its key, as far as the file has them.
+    /// The locations of the value at `path` and of its key, or of the innermost section around them.
     fn locate(&self, path: &str) -> (Location, Location) {
         self.walk(path).1
     }
@@ -249,7 +250,7 @@ fn split_index(path: &str) -> Option<(usize, &str)> {
     Some((index.parse().ok()?, rest.strip_prefix('.').unwrap_or(rest)))
 }
 
-/// The rest of `path` after its first step, if that is `name`.
+/// The rest of `path` after `name`, if `name` is its first step.
 fn strip_name<'p>(path: &'p str, name: &str) -> Option<&'p str> {
     let rest = path.strip_prefix(name)?;
     match rest.as_bytes().first() {

@@ -13,8 +13,7 @@ use super::units::Duration;
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Store {
-    /// Counters in this process. They are also used while Redis is unavailable, by limits with
-    /// `on_failure: local`.
+    /// Counters in this process. Limits with `on_failure: local` also use them while Redis is unavailable.
     pub memory: Memory,
     /// Counters in Redis, shared by all gateways that use it. Default: each gateway counts in its own
     /// memory.
@@ -25,8 +24,8 @@ pub struct Store {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
-    /// Maximum number of keys that are counted at once. Beyond it, a new key evicts an expired one or, of
-    /// a few sampled keys, the one with the fewest requests and the least of its quota used.
+    /// Maximum number of keys that are counted at once. Beyond it, a new key evicts an expired one or else,
+    /// among a few sampled keys, the one with the fewest requests and the least of its quota used.
     #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
     pub max_keys: u64,
 }
@@ -41,7 +40,7 @@ impl Default for Memory {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Redis {
-    /// Independent Redis servers for client-side sharding; each key is stored on one of them.
+    /// Independent Redis servers for client-side sharding: each key is stored on one of them.
     pub shards: Vec<Shard>,
     /// Some nodes of a Redis Cluster; the others are discovered.
     pub cluster: Vec<RedisUrl>,
@@ -52,20 +51,20 @@ pub struct Redis {
     /// Password for every server whose URL has none, including discovered ones: `env:NAME` or `file:PATH`.
     /// Default: none.
     pub password: Option<SecretReference>,
-    /// Path of the CA certificates (PEM) that `rediss://` servers are verified against. Default: the
-    /// certificates that the system trusts.
+    /// Path of the CA certificates (PEM) that `rediss://` servers are verified against. Default: the system's
+    /// CA certificates.
     pub tls_ca: Option<PathBuf>,
     /// Prefix of all keys in Redis: 1 to 64 letters, digits, `_`, `.` or `-`. It must be the same on all
     /// gateways that share counters.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
     pub namespace: String,
-    /// Secret that keys and tokens are hashed with: `env:NAME` or `file:PATH`, at least 16 bytes, the same
-    /// on all gateways that share counters. Default: derived from `namespace`, so that anyone who can read
-    /// Redis can recover addresses and tokens by brute force.
+    /// Secret for the hashes of keys and tokens: `env:NAME` or `file:PATH`, at least 16 bytes. It must be the
+    /// same on all gateways that share counters. Default: derived from `namespace`, so that anyone who can
+    /// read Redis can recover addresses and tokens by brute force.
     pub secret: Option<SecretReference>,
     /// Maximum time to connect to a Redis server.
     pub connect_timeout: Duration,
-    /// Maximum time that a request waits for a reply; then the limit's `on_failure` applies.
+    /// Maximum time that a request waits for a reply. Beyond it, the limit's `on_failure` applies.
     pub response_timeout: Duration,
 }
 
@@ -90,9 +89,9 @@ impl Default for Redis {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
-    /// URL of the server that counters are charged on.
+    /// URL of the primary, which charges the counters.
     pub primary: RedisUrl,
-    /// URLs of replicas. The admin API prefers them for reading the state of a key; decisions never use
+    /// URLs of its replicas. The admin API prefers them for reading the state of a key; decisions never use
     /// them.
     #[serde(default)]
     pub replicas: Vec<RedisUrl>,
@@ -104,7 +103,7 @@ pub struct Shard {
 pub struct Sentinel {
     /// Name of the primary in Sentinel's configuration.
     pub master: String,
-    /// URLs of the Sentinels. With `rediss://`, the primary is connected to over TLS as well.
+    /// URLs of the Sentinels. With `rediss://`, connections to the primary also use TLS.
     pub nodes: Vec<RedisUrl>,
     /// User name for Sentinels whose URL has none. Default: none.
     pub username: Option<String>,
@@ -114,7 +113,7 @@ pub struct Sentinel {
 
 /// `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
 ///
-/// Displayed and serialized without its credentials; [`RedisUrl::expose_secret`] returns them.
+/// `Display` and serialization leave out the credentials; [`RedisUrl::expose_secret`] returns the whole URL.
 #[derive(Clone, Eq, PartialEq)]
 pub struct RedisUrl(String);
 
@@ -129,7 +128,7 @@ impl RedisUrl {
         self.0.starts_with("rediss://")
     }
 
-    /// `host:port`, in lower case: the identity of the server.
+    /// `host:port` in lower case, which identifies the server.
     pub fn address(&self) -> String {
         let authority = self.server().split_once('/').map_or(self.server(), |(first, _)| first);
         let host = authority.to_ascii_lowercase();
@@ -137,7 +136,7 @@ impl RedisUrl {
         if has_port { host } else { format!("{host}:6379") }
     }
 
-    /// The number of the database; 0 if the URL has none.
+    /// The database number; 0 if the URL has none.
     pub fn database(&self) -> u16 {
         let number = self.server().split_once('/').and_then(|(_, number)| number.parse().ok());
         number.unwrap_or(0)

@@ -1,6 +1,6 @@
-//! What the schema for editors has beyond the types: ranges of durations and sizes as patterns, names of entries, lists
-//! that are not empty, and keys that exclude each other. `check` refuses the same; what compares two values is
-//! left to it.
+//! Constraints that the schema for editors adds to the types: ranges of durations and sizes as patterns,
+//! names of entries, non-empty lists, and keys that exclude each other. `check` refuses the same values; only
+//! `check` compares two values.
 
 use serde_json::{Map, Value, json};
 
@@ -8,24 +8,24 @@ use super::units::{DURATION_UNITS, SIZE_UNITS, amount};
 
 /// Names of limits and upstreams.
 const NAME: &str = "^[A-Za-z0-9_.-]{1,64}$";
-/// A port from 1.
+/// A port, at least 1.
 const PORT: &str =
     "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
 /// An IPv4 address.
 const IPV4: &str = "(([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])\\.){3}([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])";
 /// An IPv6 address, roughly.
 const IPV6: &str = "[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*";
-/// A name of a server.
+/// A server's name.
 const SERVER: &str = "[A-Za-z0-9_.-]+";
 /// The name of a header field.
 const TOKEN: &str = "^[!#$%&'*+.0-9A-Z^_`a-z|~-]+$";
-/// A character of a path that has no meaning in a pattern, or a doubled brace.
+/// A literal character of a path pattern, or a doubled brace.
 const PATH_TEXT: &str = "([!$%&'()*+,.0-9:=@A-Z_a-z~\"|^`\\[\\]-]|\\{\\{|\\}\\})";
 
 /// The windows of a rate, in ms: 1 ms to 366 days.
 const RATE_WINDOWS: (u64, u64) = (1, 366 * 24 * 60 * 60 * 1_000);
 
-/// Lists with at least one item: the definition, and its key.
+/// Lists that need at least one item: a definition, and its key.
 const NOT_EMPTY: [(&str, &str); 13] = [
     ("AccessLogConfig", "fields"),
     ("Tls", "certificates"),
@@ -42,7 +42,7 @@ const NOT_EMPTY: [(&str, &str); 13] = [
     ("Redis", "shards"),
 ];
 
-/// Lists with each item once.
+/// Lists whose items must be unique.
 const UNIQUE: [(&str, &str); 6] = [
     ("AccessLogConfig", "fields"),
     ("LimitConfig", "key"),
@@ -52,7 +52,7 @@ const UNIQUE: [(&str, &str); 6] = [
     ("Compress", "encodings"),
 ];
 
-/// Definitions of which exactly one of these keys is set.
+/// Definitions that need exactly one of the listed keys.
 const ONE_OF: [(&str, &[&str]); 4] = [
     ("UpstreamConfig", &["targets", "respond"]),
     ("RouteConfig", &["upstream", "redirect", "respond", "status"]),
@@ -60,7 +60,7 @@ const ONE_OF: [(&str, &[&str]); 4] = [
     ("Redis", &["shards", "cluster", "sentinel"]),
 ];
 
-/// Maps whose names are names of header fields.
+/// Mappings whose keys are names of header fields.
 const HEADER_NAMES: [(&str, &str); 4] = [
     ("HeaderRulesConfig", "set"),
     ("HeaderRulesConfig", "add"),
@@ -120,7 +120,7 @@ pub(super) fn tighten(schema: &mut Value) {
     tighten_texts(definitions);
 }
 
-/// Replaces patterns of single values.
+/// Replaces the patterns of values of one form.
 fn tighten_texts(definitions: &mut Value) {
     let address = format!("({IPV4}|\\[{IPV6}\\])");
     let listen = format!("^({address}|localhost|):(0+|{PORT})$");
@@ -181,7 +181,7 @@ fn host_pattern() -> String {
     format!("^(\\*|(\\*\\.)?[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*\\.?|\\[{IPV6}\\])$")
 }
 
-/// Segments that are not empty, with one parameter each; the last one may be empty or end in `rest`.
+/// Non-empty segments, each with at most one parameter; the last one may be empty or end in `rest`.
 fn path_pattern(rest: &str) -> String {
     let segment = segment_pattern();
     format!("^(/{segment})*(/|/{PATH_TEXT}*{rest})?$")
@@ -200,7 +200,7 @@ fn redirect_pattern() -> &'static str {
     "^((https?|\\{scheme\\})://[^/?#\\s<>\"\\\\`][^\\s<>\"\\\\`]*|/|/[^/\\s<>\"\\\\`][^\\s<>\"\\\\`]*|\\{path\\}[^\\s<>\"\\\\`]*)$"
 }
 
-/// The schema of objects in which the key has a value.
+/// A schema that requires `key` to have a value.
 fn is_set(key: &str) -> Value {
     json!({
         "required": [key],
@@ -217,7 +217,7 @@ fn only_with(key: &str, other: &str, value: &str) -> Value {
     json!({"anyOf": [{"not": is_set(key)}, allowed]})
 }
 
-/// Replaces the patterns of durations and sizes by those of their ranges.
+/// Replaces the patterns of durations and sizes with patterns of their ranges.
 fn tighten_amounts(node: &mut Value, definitions: &Value) {
     match node {
         Value::Object(keywords) => {
@@ -235,7 +235,7 @@ fn tighten_amounts(node: &mut Value, definitions: &Value) {
     }
 }
 
-/// Writes the pattern of a range into the schema that has it. A reference to a definition becomes a copy.
+/// Replaces a range with its pattern. A reference to a definition becomes a copy of it.
 fn replace_range(keywords: &mut Map<String, Value>, definitions: &Value) {
     let optional = keywords.get("anyOf").and_then(|choices| choices.get(0)).cloned();
     let reference = keywords.get("$ref").or_else(|| optional.as_ref()?.get("$ref"));
@@ -262,7 +262,7 @@ fn replace_range(keywords: &mut Map<String, Value>, definitions: &Value) {
     }
 }
 
-/// A pattern of the amounts in a range, in each of the units.
+/// A pattern for the amounts in a range, in each of the units.
 fn amounts_pattern((minimum, maximum): (u64, u64), units: &[(&str, u64)]) -> String {
     let in_unit = |(unit, factor): &(&str, u64)| {
         let (least, most) = (minimum.div_ceil(*factor), maximum / factor);
@@ -271,13 +271,13 @@ fn amounts_pattern((minimum, maximum): (u64, u64), units: &[(&str, u64)]) -> Str
     units.iter().filter_map(in_unit).collect::<Vec<_>>().join("|")
 }
 
-/// A pattern of the whole numbers from `least` to `most`, without leading zeros.
+/// A pattern for the whole numbers from `least` to `most`, without leading zeros.
 fn range_pattern(least: u64, most: u64) -> String {
     let mut parts = Vec::new();
     let mut from = least;
     loop {
         let digits = from.to_string();
-        // The last number with as many digits.
+        // The largest number with as many digits.
         let last = digits.bytes().fold(0_u64, |last, _| last.saturating_mul(10).saturating_add(9));
         let to = last.min(most);
         parts.push(digits_pattern(digits.as_bytes(), to.to_string().as_bytes()));
@@ -288,7 +288,7 @@ fn range_pattern(least: u64, most: u64) -> String {
     }
 }
 
-/// A pattern of the numbers from `least` to `most`, which have as many digits.
+/// A pattern for the numbers from `least` to `most`, which have the same number of digits.
 fn digits_pattern(least: &[u8], most: &[u8]) -> String {
     let (Some((low, low_rest)), Some((high, high_rest))) =
         (least.split_first(), most.split_first())

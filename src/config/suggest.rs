@@ -11,7 +11,7 @@ pub fn suggest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, name)| name)
 }
 
-/// Keys of other gateways and former ones, each with the one that means the same here.
+/// Keys of other gateways and of earlier versions, each with the key of the same meaning.
 const FOREIGN_KEYS: [(&str, &str); 16] = [
     ("rate", "quota"),
     ("limit", "quota"),
@@ -27,12 +27,12 @@ const FOREIGN_KEYS: [(&str, &str); 16] = [
     ("server", "targets"),
     ("cert", "certificates"),
     ("ssl", "tls"),
-    // Names of earlier versions.
+    // Earlier versions.
     ("answer_timeout", "response_body_timeout"),
     ("answer_idle_timeout", "response_idle_timeout"),
 ];
 
-/// The known key that is meant by `word`: the one of the same meaning, or else the closest one.
+/// The known key that `word` probably means: the key of the same meaning, or else the closest one.
 pub(super) fn suggest_key(word: &str, known: &[&'static str]) -> Option<&'static str> {
     let same = FOREIGN_KEYS.iter().find(|(foreign, _)| *foreign == word);
     let same = same.and_then(|(_, key)| known.iter().copied().find(|known| known == key));

@@ -13,11 +13,11 @@ use super::scalar::{ScalarValue, impl_scalar};
 pub struct WeightedTargetConfig {
     /// The target.
     pub url: TargetUrl,
-    /// Its share of the requests, relative to the other targets; 0 to 1000. 0 drains it.
+    /// The target's share of the requests, relative to the other targets, 0 to 1000. With 0 the target is
+    /// drained.
     pub weight: u32,
 }
 
-/// The weight of a target that is written as text.
 const DEFAULT_WEIGHT: u32 = 1;
 
 impl fmt::Display for WeightedTargetConfig {
@@ -26,7 +26,6 @@ impl fmt::Display for WeightedTargetConfig {
     }
 }
 
-/// The form of a map.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct TargetMap {
@@ -129,7 +128,7 @@ pub enum TargetUrl {
 }
 
 impl TargetUrl {
-    /// Whether it is spoken to with TLS.
+    /// True if connections to the target use TLS.
     pub fn is_tls(&self) -> bool {
         matches!(self, Self::Https(_) | Self::Srvs(_))
     }
@@ -177,7 +176,7 @@ impl ScalarValue for TargetUrl {
     }
 }
 
-/// The name of an SRV record: without a port.
+/// The name of an SRV record, without a port.
 fn service_name(text: &str) -> Option<String> {
     let parsed = HostPort::parse(text, 1)?;
     (parsed.host == text && text.contains('.')).then_some(parsed.host)

@@ -11,7 +11,7 @@ use std::path::Path;
 use super::*;
 use crate::limit::{Algorithm, OnFailure};
 
-/// A small valid configuration, which tests break.
+/// A small valid configuration that tests break.
 pub(crate) const GOOD: &str = "\
 upstreams:
   hello: {respond: {body: hi}}
@@ -99,7 +99,7 @@ fn every_key_is_parsed_and_survives_a_round_trip() {
     assert_eq!(redis.shards[0].primary.to_string(), "redis://***@127.0.0.1:6379");
     assert_eq!(redis.shards[0].primary.expose_secret(), "redis://me:secret@127.0.0.1:6379");
 
-    // The serialized configuration parses to the same, except for the password.
+    // Parsing the serialized configuration yields the same, except for the password.
     let written = serde_json::to_string(&config).unwrap();
     assert!(!written.contains("me:secret"), "{written}");
     let again = parse("again", &written.replace("***", "me:secret")).unwrap().config;

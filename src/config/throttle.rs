@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::units::{Duration, Size, Status};
 use crate::throttle::mode::Mode;
 
-/// Active-user admission control: while too many users are active, new users are refused with 429 and
-/// active ones are still served. A user is an access token.
+/// Active-user admission control: while too many users are active, requests of new users are refused with
+/// 429, and active users are still served. An access token stands for a user.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThrottleConfig {
@@ -17,7 +17,7 @@ pub struct ThrottleConfig {
     /// Number of active users below which throttling ends. Default: nine tenths of `max_active`.
     #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
     pub resume_below: Option<u64>,
-    /// How long a token stays active after the last upstream response whose status is not in
+    /// Time for which a token stays active after its last upstream response with a status not in
     /// `forget_status`. Whole minutes, 1m to 720h.
     #[serde(default = "ThrottleConfig::default_memory")]
     #[schemars(extend("x-minimum" = "1m", "x-maximum" = "720h"))]
@@ -26,8 +26,8 @@ pub struct ThrottleConfig {
     /// least 10000.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub capacity: Option<u64>,
-    /// Maximum memory of the filters. They grow when more tokens come than `capacity`, up to 16 times. Default: 8
-    /// times the filters for `capacity`, at most three eighths of the machine's memory.
+    /// Maximum memory of the filters. They grow, up to 16 times, when there are more tokens than `capacity`.
+    /// Default: 8 times the memory for `capacity`, at most three eighths of the machine's memory.
     pub max_memory: Option<Size>,
     /// Share of inactive tokens that may be treated as active (false positives of all live filters
     /// together): 0.000000001 to 0.5.
@@ -42,15 +42,15 @@ pub struct ThrottleConfig {
     pub mode: Mode,
 }
 
-/// The distinct tokens per minute for each user that may be active, if `capacity` is left out.
+/// Default `capacity` for each user that may be active.
 const CAPACITY_FACTOR: u64 = 2;
-/// The least `capacity` if it is left out.
+/// The smallest default of `capacity`.
 const MIN_CAPACITY: u64 = 10_000;
 /// The largest `capacity`.
 const MAX_CAPACITY: u64 = 1_000_000_000;
 
 impl ThrottleConfig {
-    /// `capacity`, or its default: as many new tokens in a minute as active ones.
+    /// `capacity`, or its default, which allows for as many new tokens in a minute as active ones.
     pub fn capacity_or_default(&self) -> u64 {
         let by_users = self.max_active.saturating_mul(CAPACITY_FACTOR);
         self.capacity.unwrap_or_else(|| by_users.clamp(MIN_CAPACITY, MAX_CAPACITY))

@@ -16,7 +16,7 @@ pub struct TierConfig {
     #[serde(rename = "match")]
     pub matches: TierMatchConfig,
     /// Quota of these callers, in units of cost per window, or `unlimited`: the limit does not count them.
-    /// Window and counter are those of the limit.
+    /// Window and counter are the limit's.
     pub quota: TierQuota,
 }
 
@@ -31,7 +31,6 @@ pub enum TierQuota {
 
 /// The syntax of a tier's quota, for faults and the schema.
 const QUOTA_SYNTAX: &str = "a whole number from 1 to 4294967295, or unlimited";
-/// The word for no limit.
 const UNLIMITED: &str = "unlimited";
 
 impl<'de> Deserialize<'de> for TierQuota {
@@ -98,7 +97,7 @@ pub struct TierMatchConfig {
     pub values: Vec<String>,
 }
 
-/// A second quota to try out beside the enforced one.
+/// A second quota to try out while the first is enforced.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Candidate {

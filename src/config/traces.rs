@@ -10,19 +10,20 @@ use super::secret::SecretReference;
 use super::units::Duration;
 use crate::trace::ParentTrust;
 
-/// Spans of requests for a trace collector, and the W3C trace context of forwarded requests. Spans are sent by
-/// OTLP over HTTP, in protobuf.
+/// Spans of requests for a trace collector, and the W3C trace context of forwarded requests. Spans are sent
+/// with OTLP over HTTP, in protobuf.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Traces {
-    /// URL that spans are sent to, with its path; collectors take them at `/v1/traces`, usually on port 4318.
+    /// URL that spans are sent to, with its path. Collectors accept them at `/v1/traces`, usually on port
+    /// 4318.
     pub endpoint: CollectorUrl,
-    /// Share of the requests that are sampled, 0 to 1, unless the sender of a request decides (`trust_parent`).
+    /// Share of the requests to sample, 0 to 1, unless the sender of a request decides (`trust_parent`).
     #[serde(default = "Traces::default_sample")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub sample: f64,
-    /// Whose `traceparent` is followed: its trace is continued, and its flag decides whether the request is
-    /// sampled. Any other request begins a new trace.
+    /// Senders whose `traceparent` is trusted: their trace is continued, and their flag decides whether the
+    /// request is sampled. Any other request begins a new trace.
     #[serde(default)]
     pub trust_parent: ParentTrust,
     /// Name of the service in all spans (`service.name`).
@@ -33,13 +34,14 @@ pub struct Traces {
     #[serde(default)]
     pub headers: BTreeMap<String, SecretReference>,
     /// Path of the CA certificates (PEM) that an `https://` collector is verified against. Default: the
-    /// certificates that the system trusts.
+    /// system's CA certificates.
     pub tls_ca: Option<PathBuf>,
-    /// Maximum time for one request to the collector.
+    /// Maximum time of one request to the collector.
     #[serde(default = "Traces::default_timeout")]
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "60s"))]
     pub timeout: Duration,
-    /// Maximum number of finished requests whose spans wait to be sent. Beyond it spans are dropped and counted.
+    /// Maximum number of finished requests whose spans wait to be sent. Beyond it, spans are dropped, and a
+    /// metric counts them.
     #[serde(default = "Traces::default_max_queue")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_queue: usize,
@@ -68,7 +70,7 @@ impl Traces {
 pub struct CollectorUrl(pub http::Uri);
 
 impl CollectorUrl {
-    /// Whether it is spoken to with TLS.
+    /// True if connections to the collector use TLS.
     pub fn is_tls(&self) -> bool {
         self.0.scheme_str() == Some("https")
     }
@@ -78,7 +80,7 @@ impl ScalarValue for CollectorUrl {
     const EXPECTED: &'static str = "http://host:port/v1/traces or https://host/v1/traces, without user, password and query; credentials are in `headers`";
     const PATTERN: &'static str = "^https?://[^/?#@]+(/[^?#@]*)?$";
     const EXAMPLE: &'static str = "http://127.0.0.1:4318/v1/traces";
-    // It may contain a password by mistake.
+    // It may contain a password, although none is allowed.
     const SECRET: bool = true;
 
     fn parse(text: &str) -> Option<Self> {

@@ -20,7 +20,7 @@ pub(super) const DURATION_UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 /// Maximum duration, in ms: 366 days.
 const MAX_DURATION: u64 = 366 * 86_400_000;
-/// The range of a duration whose key has none of its own.
+/// The range of a duration, unless its key has one.
 const DURATION_RANGE: Option<(&str, &str)> = Some(("1ms", "366d"));
 
 impl Duration {
@@ -226,13 +226,13 @@ fn parse_amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// The duration in ms, or the size in bytes, that `text` is.
+/// Parses a duration, to ms, or a size, to bytes.
 pub(super) fn amount(text: &str) -> Option<u64> {
     parse_amount(text, &DURATION_UNITS).or_else(|| parse_amount(text, &SIZE_UNITS))
 }
 
-/// The amount that was probably meant by an invalid text: units in any case, fractions, several parts such
-/// as `1m30s`.
+/// The amount that an invalid `text` probably means: units in any case, fractions, several parts such as
+/// `1m30s`.
 fn corrected_amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let text: String = text.chars().filter(|c| !matches!(c, ' ' | '_')).collect();
     let mut rest = text.as_str();
@@ -287,7 +287,7 @@ pub fn parse_network(text: &str) -> Option<IpNet> {
 /// The length of the prefix of IPv4-mapped addresses, in bits.
 const MAPPED_PREFIX: u8 = 96;
 
-/// A network of IPv4-mapped addresses as that of IPv4: clients' addresses have no other form.
+/// Converts a network of IPv4-mapped addresses to IPv4, the form of clients' addresses.
 fn canonical_network(network: IpNet) -> IpNet {
     let IpNet::V6(v6) = network else { return network };
     let mapped = v6.prefix_len().checked_sub(MAPPED_PREFIX).zip(v6.network().to_ipv4_mapped());
@@ -297,8 +297,8 @@ fn canonical_network(network: IpNet) -> IpNet {
     }
 }
 
-/// A network in CIDR notation, or a single address; bits after the prefix are ignored. IPv4-mapped networks are those
-/// of IPv4.
+/// A network in CIDR notation, or a single address; bits after the prefix are ignored. An IPv4-mapped network
+/// is the same as the IPv4 network.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Cidr(pub IpNet);
 

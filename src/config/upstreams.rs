@@ -17,9 +17,9 @@ use crate::upstream::{Protocol, ProxyVersion, balance::Policy};
 pub struct UpstreamConfig {
     /// Servers that requests are forwarded to: `http://host:port` (port 80 if none is given),
     /// `https://host:port` (443), `unix:/path/of/socket`, or the name of an SRV record as `srv://name` or,
-    /// with TLS, `srvs://name`; either all or none of them with TLS. Each is text, or `{url, weight}` with a
-    /// weight of 0 to 1000 (1 if left out); a target with weight 0 gets no requests. All addresses of a name
-    /// are targets. An upstream has either `targets` or `respond`. Default: none.
+    /// with TLS, `srvs://name`. Either all or none use TLS. Each is text, or `{url, weight}` with a weight of
+    /// 0 to 1000 (default 1); a target with weight 0 gets no requests. Each address of a name is a target. An
+    /// upstream has either `targets` or `respond`. Default: none.
     pub targets: Vec<WeightedTargetConfig>,
     /// Fixed response that the gateway sends itself, instead of forwarding the request.
     pub respond: Option<FixedResponseConfig>,
@@ -27,66 +27,67 @@ pub struct UpstreamConfig {
     pub balance: Policy,
     /// Parts of the request that `hash` maps to a target, as in a limit's `key`. Required for `hash`. Default: none.
     pub hash_key: Vec<KeyPart>,
-    /// Health checks of the targets. Default: only failed requests show that a target fails.
+    /// Health checks of the targets. Default: none; only failed requests mark a target as failing.
     pub health: Option<HealthCheck>,
     /// Ejection of targets that fail requests.
     pub ejection: Ejection,
-    /// Time in which a target's share of the requests rises from a tenth to all after its ejection, or after
-    /// it was added while others were in service. `0ms` gives it its whole share at once.
+    /// Time in which a target's share of the requests rises from a tenth to its full share, after an ejection
+    /// or after it was added while others were in service. `0ms` gives it the full share at once.
     #[schemars(extend("x-minimum" = "0ms", "x-maximum" = "1h"))]
     pub slow_start: Duration,
-    /// DNS servers that resolve the names of `targets`. Default: those of the system.
+    /// DNS servers that resolve the names of `targets`. Default: the system's.
     pub name_servers: Vec<Address>,
     /// HTTP version used with the targets.
     pub protocol: Protocol,
     /// TLS to `https` targets.
     pub tls: UpstreamTls,
-    /// Send a PROXY protocol header with the client's address on each connection. A connection then carries
-    /// one request. Default: none is sent.
+    /// Send a PROXY protocol header with the client's address on each connection, which then carries one
+    /// request. Default: no header.
     pub send_proxy: Option<ProxyVersion>,
-    /// Maximum time to connect to a target; then 502.
+    /// Maximum time to connect to a target. Beyond it, 502.
     pub connect_timeout: Duration,
-    /// Maximum time to wait for the head of the response; then 504.
+    /// Maximum time to wait for the head of the response. Beyond it, 504.
     pub response_timeout: Duration,
-    /// How long an idle connection to a target is kept open for reuse.
+    /// Time for which an idle connection to a target is kept open for reuse.
     pub idle_timeout: Duration,
-    /// Number of times that a failed request is retried, 0 to 10. Only idempotent requests without a body
-    /// are retried, and only while nothing of the response has been sent to the client.
+    /// Maximum number of retries of a failed request, 0 to 10. Only idempotent requests without a body are
+    /// retried, and only while nothing of the response has been sent to the client.
     #[schemars(range(max = 10))]
     pub retries: u32,
     /// Failures after which a request is sent to another target, as far as `retries` allows: `connect`,
     /// `reset`, `timeout`, `502`, `503` and `504`. Retries are at most a fifth of the upstream's requests,
-    /// and 10 a second.
+    /// plus 10 a second.
     pub retry_on: Vec<RetryCondition>,
-    /// Maximum number of open connections to each target, idle ones included. Default: no
-    /// bound.
+    /// Maximum number of open connections to each target, including idle ones. Default: no bound.
     #[schemars(range(min = 1))]
     pub max_connections: Option<u32>,
     /// Maximum number of requests in flight at each target. Default: no bound.
     #[schemars(range(min = 1))]
     pub max_requests: Option<u32>,
-    /// Maximum number of requests that wait until a target has room, when all of them have `max_requests`
-    /// in flight or `max_connections` open. More get a 503.
+    /// Maximum number of requests that wait for a target with room, while every target has `max_requests` in
+    /// flight or `max_connections` open. Further requests get a 503.
     #[schemars(range(max = 1_000_000))]
     pub max_pending: u32,
-    /// Bytes of a request's body that are read before the request takes one of the places that `max_requests`,
-    /// `max_connections` or `adaptive_concurrency` bound. A longer body is forwarded as it arrives, and
-    /// its place counts in the client's `client_share`. With `0B` each request takes its place at once.
+    /// Bytes of a request's body that are read before the request takes one of the places at a target that
+    /// `max_requests`, `max_connections` or `adaptive_concurrency` bound. A longer body is forwarded as it
+    /// arrives, and its place counts in `client_share`. With `0B` each request takes its place at once.
     #[schemars(extend("x-minimum" = "0B", "x-maximum" = "16MiB"))]
     pub request_buffer: Size,
-    /// Bytes of a response that are read from the target while the client does not read. When the end
-    /// has been read, the place is free. The place of a longer response counts in `client_share`.
+    /// Bytes of a response that are read from the target while the client does not read. The place is free as
+    /// soon as the end of the response has been read. The place of a longer response counts in
+    /// `client_share`.
     #[schemars(extend("x-minimum" = "0B", "x-maximum" = "16MiB"))]
     pub response_buffer: Size,
-    /// Share of a target's places, in percent, that one client address may hold while the gateway waits for that
-    /// client; at least one place. Further requests of the address wait or get a 503, as if the target were full.
+    /// Share of a target's places, in percent, that one client address may hold while the gateway waits for
+    /// that client, but at least one place. Further requests from the address wait or get a 503, as if the
+    /// target were full.
     #[schemars(range(min = 1, max = 100))]
     pub client_share: u32,
-    /// Bytes a second below which a client loses a place that the gateway holds for it, measured over 10 s of waiting
-    /// for the client: an upload gets a 408, a response is cut. `0B`: no bound.
+    /// Minimum bytes a second from a client while the gateway holds a place for it, measured over 10 s of
+    /// waiting for the client. A slower upload gets a 408, a slower response is cut off. `0B`: no minimum.
     #[schemars(extend("x-minimum" = "0B", "x-maximum" = "1GiB"))]
     pub min_rate: Size,
-    /// Adapts the maximum number of requests in flight at each target to its latency. If left out, only
+    /// Adapts the maximum number of requests in flight at each target to its latency. Default: only
     /// `max_requests` bounds them.
     pub adaptive_concurrency: Option<AdaptiveConcurrency>,
 }
@@ -145,9 +146,10 @@ impl Default for FixedResponseConfig {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpstreamTls {
-    /// PEM file of the CAs that must have issued the targets' certificates. Default: those of the system.
+    /// Path of a PEM file with the CAs that must have issued the targets' certificates. Default: the system's
+    /// CA certificates.
     pub ca: Option<PathBuf>,
-    /// Name that the targets' certificates must have. Default: the host of each target.
+    /// Name that the targets' certificates must be valid for. Default: the host of each target.
     pub name: Option<String>,
     /// Path of the gateway's own certificate chain, in PEM, for targets that ask for one (mTLS). Default:
     /// none.

@@ -12,7 +12,7 @@ use crate::{
     transport::{BodyError, ClientStream, ReadBuffer, SharedSocket, read_buffer::poll_read},
 };
 
-/// Most bytes of unsent interim (1xx) responses; further ones are dropped.
+/// Maximum number of bytes of unsent interim (1xx) responses. Further ones are dropped.
 const MAX_INTERIM_BYTES: usize = 64 * 1024;
 
 /// The result of waiting for a request.
@@ -25,7 +25,7 @@ pub(super) enum ReceiveOutcome {
     Closed,
 }
 
-/// The read side of a connection: its buffer, and where the parser is.
+/// The read side of a connection: its buffer, and the state of its parser.
 #[derive(Debug)]
 pub(super) struct Input {
     /// Bytes that were read and not yet parsed.
@@ -34,15 +34,15 @@ pub(super) struct Input {
     head: Option<Box<HeadParser<RequestLine>>>,
     /// The body of the current request.
     body: BodyDecoder,
-    /// That body's length, as its head declares it.
+    /// The declared length of that body.
     length: BodyLength,
-    /// Whether the client waits for `100 Continue` before it sends the body.
+    /// True if the client waits for `100 Continue` before it sends the body.
     expects_continue: bool,
-    /// Whether the client may receive interim responses: HTTP/1.1 only.
+    /// True if the client may receive interim responses: only over HTTP/1.1.
     accepts_interim: bool,
     /// Pending interim responses.
     interim: Buffer,
-    /// Whether the end of the current request is unknown, so that no other can be read after it.
+    /// True if the end of the current request is unknown, so that no other can be read after it.
     desynced: bool,
 }
 
@@ -137,7 +137,7 @@ impl Connection {
                 Poll::Ready(_) => return Err(()),
             }
         }
-        // A part may be left in a TLS session.
+        // A part may still be in a TLS session.
         match self.socket.poll_flush(cx) {
             Poll::Ready(Err(_)) => Err(()),
             _ => Ok(()),
@@ -145,14 +145,14 @@ impl Connection {
     }
 }
 
-/// Why no head was read.
+/// The reason why no head was read.
 enum HeadError {
     Malformed(FramingError),
     Closed,
 }
 
 impl Input {
-    /// Whether a part of a head has arrived.
+    /// True if a part of a head has arrived.
     fn has_partial_head(&self) -> bool {
         self.head.is_some() || !matches!(self.buffer.bytes(), b"" | b"\r")
     }
@@ -208,13 +208,12 @@ impl Input {
         self.interim.clear();
     }
 
-    /// The unread bytes of the body. `None` if their number is unknown, or if they may never
-    /// arrive.
+    /// The number of unread bytes of the body. `None` if it is unknown, or if they may never arrive.
     pub(super) fn unread_body_len(&self) -> Option<u64> {
         match self.body.remaining() {
             _ if self.desynced => None,
             Some(0) => Some(0),
-            // Without a `100 Continue` the client may or may not send the body.
+            // Without `100 Continue`, the client may or may not send the body.
             _ if self.expects_continue => None,
             remaining => remaining,
         }

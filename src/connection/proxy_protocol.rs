@@ -1,5 +1,4 @@
-//! Reads the PROXY protocol's header, versions 1 and 2, that a load balancer sends before the first byte
-//! of a connection.
+//! Reads the PROXY protocol header, version 1 or 2, that a load balancer sends at the start of a connection.
 
 use std::io;
 
@@ -8,16 +7,16 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 
 use crate::upstream::ProxiedClient;
 
-/// The longest header that is accepted, in bytes. Version 1 is shorter; of version 2 it leaves room for
-/// the fields that load balancers append.
+/// Maximum length of a header, in bytes. Version 1 is shorter; version 2 gets room for the fields that load
+/// balancers append.
 const MAX_HEADER: usize = 2048;
-/// The longest line of version 1, in bytes.
+/// Maximum length of a version 1 line, in bytes.
 const MAX_LINE: usize = 107;
 /// The start of version 1.
 const V1: &[u8] = b"PROXY ";
 
-/// Reads the header and nothing behind it. Returns the addresses in it; `None` for a connection of the
-/// load balancer itself (`LOCAL` or `UNKNOWN`), such as a health check.
+/// Reads the header and no byte after it. Returns the addresses in it; `None` for the load balancer's own
+/// connection (`LOCAL` or `UNKNOWN`), such as a health check.
 ///
 /// # Errors
 ///
@@ -29,7 +28,7 @@ pub(super) async fn read_header(socket: &mut TcpStream) -> io::Result<Option<Pro
         if length == MAX_HEADER {
             return Err(malformed());
         }
-        // What has arrived is looked at first, because the bytes behind the header are not ours.
+        // Peeks at the arrived bytes first, because the bytes after the header must stay unread.
         let arrived = length + socket.peek(&mut buffer[length..]).await?;
         if arrived == length {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -56,7 +55,7 @@ pub(super) async fn read_header(socket: &mut TcpStream) -> io::Result<Option<Pro
 /// The header is malformed.
 pub fn parse(bytes: &[u8]) -> io::Result<Option<(Option<ProxiedClient>, usize)>> {
     let config = ParseConfig { include_tlvs: false, allow_v1: true, allow_v2: true };
-    // A header is read alike in whatever pieces it arrives: the line of version 1 ends at the first LF.
+    // However the bytes are split, a header is read alike: the line of version 1 ends at the first LF.
     let line = bytes.iter().position(|byte| *byte == b'\n').map(|end| &bytes[..=end]);
     let line = line.filter(|_| bytes.starts_with(b"P"));
     let is_line = |line: &[u8]| line.starts_with(V1) && line.len() <= MAX_LINE;
@@ -81,7 +80,7 @@ fn is_datagram(address: &ProxiedAddress) -> bool {
     address.protocol == Protocol::Datagram
 }
 
-/// Whether the first bytes are those of a header, as far as they have arrived.
+/// True if the arrived bytes are the start of a header.
 fn is_prefix(bytes: &[u8]) -> bool {
     const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
     let begins = |start: &[u8]| {

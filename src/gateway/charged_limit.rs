@@ -5,7 +5,7 @@ use std::{rc::Rc, sync::Arc};
 use smallvec::SmallVec;
 
 use super::{
-    finish::DraftResponse,
+    draft_response::DraftResponse,
     rules::{LimitRule, WorkerRoute},
 };
 use crate::{

@@ -11,7 +11,7 @@ use super::{
     charged_limit::{ChargedLimit, ChargedLimits},
     concurrency_lease::ConcurrencyPermits,
     context::RequestContext,
-    finish::DraftResponse,
+    draft_response::DraftResponse,
     ledger::Ledger,
 };
 use crate::{
@@ -86,7 +86,7 @@ impl Gateway {
         let now = self.shared.clock.now();
         for limit in limits.iter().filter(|charged| charged.limit().enforce) {
             if limit.outcome.refused().is_some() {
-                self.metrics.count_refused_caller(now, &limit.limit().name, limit.key().0);
+                self.metrics.count_refused_caller(now, limit.limit().name(), limit.key().0);
             }
         }
     }

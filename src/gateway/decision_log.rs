@@ -58,7 +58,7 @@ fn log_limit(request_id: &str, charged: &ChargedLimit) {
     });
     tracing::debug!(
         request_id,
-        limit = &*limit.name,
+        limit = limit.name(),
         // The keyed hash that the admin API and Redis have, never what the caller sent.
         hash = format_args!("{:032x}", charged.key().0),
         cost = charged.cost(),

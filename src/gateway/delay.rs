@@ -190,7 +190,7 @@ impl Drop for DelayGuard<'_> {
 
 /// The bucket's id, which is also that of its record in the store.
 fn bucket_id(limit: &ChargedLimit) -> u128 {
-    limit.limit().identity() ^ limit.key().0
+    limit.limit().identity.hash() ^ limit.key().0
 }
 
 /// Refunds the charge of the slot at `charged_at` (ms, by the clock that decided).

@@ -2,8 +2,6 @@
 
 use std::rc::Rc;
 
-use http::StatusCode;
-
 use super::{
     Gateway, Peer,
     charged_limit::{ChargedLimit, reports},
@@ -11,64 +9,18 @@ use super::{
     context::{AnsweredRequest, MalformedRequest, RequestContext},
     cors,
     decision_log::log_decisions,
+    draft_response::{DraftResponse, is_extended_connect},
     ledger::{Ledger, OpenTunnel},
     response::{Content, Response, ResponseTimeouts},
 };
 use crate::{
     error::GatewayError,
-    http1::{
-        Fields, FramingError, RequestHead, ResponseHead, Version, upgrade::requested_protocol,
-    },
-    respond::{self, ErrorForm, GRPC_HTTP_STATUS, LocalReply},
+    http1::{Fields, FramingError, ResponseHead, Version},
+    respond::{self, ErrorForm, LocalReply},
     trace::Received,
     transport::ClientStream,
     upstream::UpstreamContent,
 };
-
-/// A response without the fields that every response has.
-pub(super) enum DraftResponse {
-    /// Made by the gateway.
-    Local(LocalReply),
-    /// Made by the gateway for a gRPC client, which reads a refusal's status in a header field.
-    GrpcRefusal(LocalReply),
-    /// The upstream's.
-    Upstream(ResponseHead, UpstreamContent),
-}
-
-impl DraftResponse {
-    /// The status to log and to count. Of a gRPC refusal, its meaning in HTTP.
-    pub(super) fn status(&self) -> StatusCode {
-        match self {
-            Self::Local(reply) | Self::GrpcRefusal(reply) => reply.status,
-            Self::Upstream(head, _) => {
-                StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY)
-            }
-        }
-    }
-
-    /// The status to send.
-    pub(super) fn sent_status(&self) -> StatusCode {
-        match self {
-            Self::GrpcRefusal(_) => GRPC_HTTP_STATUS,
-            Self::Local(_) | Self::Upstream(..) => self.status(),
-        }
-    }
-
-    /// True if an HTTP/2 client would mistake the response for an accepted tunnel: any 2xx answer to CONNECT
-    /// opens one.
-    pub(super) fn is_mistaken_for_tunnel(&self, head: &RequestHead) -> bool {
-        let begins_tunnel = matches!(self, Self::Upstream(_, UpstreamContent::Tunnel(_)));
-        self.status().is_success() && !begins_tunnel && is_extended_connect(head)
-    }
-
-    /// The upstream's header fields; `None` if the gateway made the response.
-    pub(super) fn upstream_fields(&self) -> Option<&Fields> {
-        match self {
-            Self::Local(_) | Self::GrpcRefusal(_) => None,
-            Self::Upstream(head, _) => Some(&head.fields),
-        }
-    }
-}
 
 impl Gateway {
     /// Answers bytes that are not a valid request, or a head that did not arrive in time.
@@ -193,9 +145,4 @@ pub(super) fn refusal(
         respond::write_throttle_headers(&mut reply.fields, &denied, families, reader);
     }
     if is_grpc { DraftResponse::GrpcRefusal(reply) } else { DraftResponse::Local(reply) }
-}
-
-/// True for an HTTP/2 extended CONNECT (RFC 8441).
-fn is_extended_connect(head: &RequestHead) -> bool {
-    head.version == Version::Http2 && requested_protocol(head).is_some()
 }

@@ -6,7 +6,7 @@ use super::{
     Gateway, Peer,
     checks::AdmittedRequest,
     context::{Forwarding, RequestContext},
-    finish::DraftResponse,
+    draft_response::DraftResponse,
     rules::{WorkerRoute, WorkerUpstream},
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     upstream::{
         BufferedUpload, ForwardError, ForwardInput, OutgoingHead, OutgoingRequest, PlaceHolder,
         ProtectedHeaders, RequestHeaderChanges, Servers, UploadSettings, Upstream, UpstreamError,
-        UpstreamKind,
+        UpstreamKind, balance::TargetKey,
     },
 };
 
@@ -37,10 +37,10 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        planned: &AdmittedRequest,
+        admitted: &AdmittedRequest,
         upstream: &Upstream,
     ) -> Result<DraftResponse, GatewayError> {
-        let AdmittedRequest { route, plan } = planned;
+        let AdmittedRequest { route, plan } = admitted;
         let servers = match &upstream.kind {
             UpstreamKind::Fixed(fixed) => {
                 return Ok(DraftResponse::Local(respond::fixed_reply(fixed)));
@@ -48,18 +48,14 @@ impl Gateway {
             UpstreamKind::Servers(servers) => servers,
         };
         let copying = match &route.rule.mirror {
-            Some(mirror) => self.mirror(peer, request, planned, mirror)?,
+            Some(mirror) => self.mirror(peer, request, admitted, mirror)?,
             None => None,
         };
         let Some(WorkerUpstream { counters, balancer: Some(balancer) }) = &route.upstream else {
             return Err(GatewayError::Upstream(UpstreamError::Down { retry_after: 0 }));
         };
         let client = copying.unwrap_or_else(|| Rc::clone(&request.client));
-        let upload = if servers.bounds.is_bounded() {
-            buffered_upload(route, servers, request, &client)
-        } else {
-            None
-        };
+        let upload = buffered_upload(route, servers, request, &client);
         if let Some(upload) = &upload {
             // Boxed, so that requests to upstreams without bounds do not carry its state.
             let filled = Box::pin(upload.fill(balancer)).await;
@@ -75,7 +71,7 @@ impl Gateway {
             head: &head,
             client: &*client,
             proxied: peer.proxied,
-            hash_key: plan.target_key.unwrap_or(0),
+            target_key: plan.target_key.map(TargetKey),
             trace: tracing.sampled(),
             holder: servers.bounds.is_bounded().then_some(holder),
         };
@@ -180,8 +176,8 @@ fn count_failure(counters: &UpstreamCounters, error: &UpstreamError) {
     }
 }
 
-/// The request's body, which is read before the request takes a place at an upstream with bounds; `None` without a
-/// body.
+/// The request's body, which is read before the request takes a place at an upstream with bounds; `None` without
+/// bounds or a body.
 fn buffered_upload(
     route: &WorkerRoute,
     servers: &Servers,
@@ -189,7 +185,9 @@ fn buffered_upload(
     client: &Rc<dyn ClientStream>,
 ) -> Option<Rc<BufferedUpload>> {
     let head = &request.head;
-    if client.length() == BodyLength::Known(0) || requested_protocol(head).is_some() {
+    let is_bounded = servers.bounds.is_bounded();
+    if !is_bounded || client.length() == BodyLength::Known(0) || requested_protocol(head).is_some()
+    {
         return None;
     }
     let settings = UploadSettings {

@@ -36,7 +36,7 @@ pub(super) struct AccessLogger {
     pub(super) arrived_at: u64,
 }
 
-/// What happened to a request so far. Whoever owns it calls [`Self::close`] when the request ends.
+/// What happened to a request so far. Its owner calls [`Self::close`] when the request ends.
 pub struct Ledger {
     pub(super) rules: Rc<WorkerRules>,
     /// `None` if no route was found.
@@ -250,7 +250,7 @@ impl Ledger {
     fn refused_by(&self) -> &str {
         match self.admission {
             Admission::Throttled => POLICY,
-            _ => self.refused_by.last().map_or("", |limit| &*limit.name),
+            _ => self.refused_by.last().map_or("", |limit| limit.name()),
         }
     }
 

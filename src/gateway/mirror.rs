@@ -32,7 +32,7 @@ use crate::{
     transport::{BodyError, ClientStream, ClientStreamLayer},
     upstream::{
         AttemptLog, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
-        ResponseBody, UpstreamContent, UpstreamKind,
+        ResponseBody, UpstreamContent, UpstreamKind, balance::TargetKey,
     },
 };
 
@@ -120,11 +120,11 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &RequestContext,
-        planned: &AdmittedRequest,
+        admitted: &AdmittedRequest,
         mirror: &Mirror,
     ) -> Result<Option<Rc<dyn ClientStream>>, GatewayError> {
         let UpstreamKind::Servers(servers) = &mirror.upstream.kind else { return Ok(None) };
-        let AdmittedRequest { route, plan } = planned;
+        let AdmittedRequest { route, plan } = admitted;
         let (head, Some(balancer)) = (&request.head, &route.mirror) else { return Ok(None) };
         if self.mirrors.draw(100) >= u64::from(mirror.share) || respond::is_grpc(&head.fields) {
             return Ok(None);
@@ -158,7 +158,7 @@ impl Gateway {
             head: outgoing_head.to_owned_head(),
             outgoing,
             proxied: peer.proxied,
-            hash_key: plan.target_key.unwrap_or_else(|| self.mirrors.draw(u64::MAX)),
+            target_key: TargetKey(plan.target_key.unwrap_or_else(|| self.mirrors.draw(u64::MAX))),
             copied,
             outcome,
         };
@@ -211,7 +211,7 @@ struct MirroredRequest {
     head: OwnedHead,
     outgoing: OutgoingRequest,
     proxied: ProxiedClient,
-    hash_key: u64,
+    target_key: TargetKey,
     copied: Rc<Copied>,
     outcome: CountedOutcome,
 }
@@ -242,7 +242,7 @@ impl MirroredRequest {
             head: &head,
             client: &*copied,
             proxied: self.proxied,
-            hash_key: self.hash_key,
+            target_key: Some(self.target_key),
             trace: None,
             holder: None,
         };

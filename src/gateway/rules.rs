@@ -134,7 +134,7 @@ impl WorkerRules {
     fn prune(&self, metrics: &WorkerMetrics) {
         let routes = &self.snapshot.routes;
         let limits = routes.iter().flat_map(|route| {
-            route.limits.iter().map(|policy| (&*route.name, &*policy.limit.name))
+            route.limits.iter().map(|policy| (&*route.name, policy.limit.name()))
         });
         let upstreams = self.snapshot.upstreams.iter().map(|upstream| &*upstream.name);
         metrics.retain(
@@ -154,7 +154,7 @@ impl WorkerRoute {
         balancers: &[Option<Rc<LoadBalancer>>],
     ) -> Self {
         let limits = rule.limits.iter().map(|policy| {
-            let counters = metrics.limit(&rule.name, &policy.limit.name);
+            let counters = metrics.limit(&rule.name, policy.limit.name());
             Rc::new(LimitRule { policy: Arc::clone(policy), counters })
         });
         let upstream = match &rule.action {

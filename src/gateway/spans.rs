@@ -116,7 +116,7 @@ impl Ledger {
             limit: self.admission.label(),
             refused_by: match self.admission {
                 Admission::Throttled => vec![POLICY.into()],
-                _ => self.refused_by.iter().map(|limit| limit.name.clone()).collect(),
+                _ => self.refused_by.iter().map(|limit| limit.name().into()).collect(),
             },
             request_id: self.request_id.as_str().into(),
             error: self.cut_reason(facts.close_mode).map(crate::telemetry::CutReason::as_str),

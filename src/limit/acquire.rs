@@ -1,10 +1,11 @@
 //! Acquires a batch of units from a record, which the gateway then spends without calling the store.
 //!
 //! Source: Rockset, "How We Improved the Concurrency and Scalability of Our Redis Rate Limiting System"
-//! (batches reserved locally). Unlike there, a batch is not all or nothing: if not all of it is left,
-//! what is left is granted.
+//! (batches reserved locally). Unlike there, a batch is not all or nothing: if fewer units are left, they are
+//! granted.
 //!
-//! An algorithm supports batches ([`super::Algorithm::can_lease`]) if spending a unit later than it was charged breaks no bound:
+//! An algorithm supports batches ([`super::Algorithm::can_lease`]) if spending a unit after its charge breaks
+//! no bound:
 //!
 //! - [`super::sliding_window`], strict or not: a charge counts for its whole sub-window, so its units
 //!   may be spent until that sub-window ends.
@@ -20,16 +21,16 @@
 use super::{AlgorithmState, Decision, Key, Limit, Quota};
 use crate::clock::StoreTime;
 
-/// The most units of one record that a gateway acquires at once or holds.
+/// Maximum number of units of one record that a gateway acquires at once or holds.
 pub const MAX_LEASED_UNITS: u32 = 1 << 20;
 
 /// The batch of units that a gateway requests from one record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct UnitDemand {
-    /// The smallest grant that is of use, in units: the cost of the cheapest waiting request; at least 1.
+    /// The smallest useful grant, in units: the cost of the cheapest waiting request; at least 1.
     pub minimum: u32,
-    /// The total cost of the waiting requests, in units; at least `minimum`. If less is left, what is
-    /// left is granted.
+    /// The total cost of the waiting requests, in units; at least `minimum`. If fewer units are left, they
+    /// are granted.
     pub needed: u32,
     /// Units wanted beyond `needed`.
     pub extra: u32,
@@ -53,7 +54,7 @@ pub struct Acquisition<'a> {
 /// Unspent units to refund; none by default.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct UnitReturn {
-    /// When they were charged, in ms by the clock that decided.
+    /// The time at which they were charged, by the clock that decided.
     pub charged_at: StoreTime,
     /// The number of units.
     pub units: u32,
@@ -64,8 +65,8 @@ pub struct UnitReturn {
 pub struct Grant {
     /// The number of units that were charged; 0 if less than [`UnitDemand::minimum`] was left.
     pub units: u32,
-    /// The first ms, by the clock that decided, at which the units may no longer be spent: the end of
-    /// the sub-window that they were charged to. The epoch if nothing was granted.
+    /// The first ms, by the clock that decided, at which the units may no longer be spent: the end of the
+    /// sub-window to which they were charged. The epoch if nothing was granted.
     pub spendable_until: StoreTime,
     /// The usage after the charge. `admitted` if units were granted; `retry_at` is for a cost of
     /// `minimum`, and is `None` if all of `needed` was granted.
@@ -95,7 +96,8 @@ impl AlgorithmState {
         Grant { units, spendable_until: self.spendable_until(quota), decision }
     }
 
-    /// Charges `cost`, the sum of requests of `unit` each; the reset time is that of a request of `unit`.
+    /// Charges `cost`, the sum of requests of `unit` each. The reset time is computed for a request of
+    /// `unit`.
     fn charge_batch(&mut self, quota: &Quota, now: StoreTime, cost: u32, unit: u32) -> Decision {
         match self {
             Self::SlidingWindow(state) => {

@@ -1,7 +1,7 @@
-//! The algorithms, and what the gateway must know of each.
+//! The algorithms, and the questions that each answers for the gateway.
 //!
-//! Each question is a method with a full `match`: a new algorithm does not compile until it answers all of
-//! them. So code outside of this room asks a question instead of comparing algorithms.
+//! Each question is a method with a full `match`, so a new algorithm does not compile until it answers all of
+//! them. Code outside of this module therefore asks a question instead of comparing algorithms.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,12 +20,12 @@ pub enum Algorithm {
     SlidingLog,
     /// One counter per window. A window starts with its first charge; when it ends, the count starts at 0.
     FixedWindow,
-    /// A bucket of `quota` tokens, refilled at the constant rate of quota per window; allows bursts.
+    /// A bucket of `quota` tokens, refilled at a constant rate of quota per window. It allows bursts.
     TokenBucket,
-    /// Requests are released at a constant rate of quota per window; requests above it are delayed.
+    /// Requests are released at a constant rate of quota per window; faster ones are delayed.
     LeakyBucket,
-    /// Requests in flight: each holds a permit until it ends. The window is the permit's lease, which
-    /// the gateway renews.
+    /// Bounds the requests in flight: each holds a permit until it ends. The window is the duration of the
+    /// permit's lease, which the gateway renews.
     Concurrency,
 }
 
@@ -73,8 +73,8 @@ impl Algorithm {
         }
     }
 
-    /// True if a charge is a slot, a point in time. Two slots of one ms are not one slot of twice the cost,
-    /// and the order of their refunds matters.
+    /// True if a charge is a slot, a point in time. Two slots in the same ms differ from one slot of twice
+    /// the cost, and the order of their refunds matters.
     pub fn takes_slot(self) -> bool {
         match self {
             Self::LeakyBucket => true,
@@ -86,7 +86,7 @@ impl Algorithm {
         }
     }
 
-    /// True if a charge blocks other requests until it is refunded or its request ends: then it must not
+    /// True if a charge blocks other requests until it is refunded or its request ends, so that it must not
     /// outlive its request.
     pub fn blocks_others(self) -> bool {
         self.holds_permit() || self.takes_slot()
@@ -105,8 +105,8 @@ impl Algorithm {
         }
     }
 
-    /// True if what remains after an admission, and the time of a retry, can be predicted: then responses show
-    /// them. When a request in flight ends is unknown.
+    /// True if the units that remain after an admission and the time of a retry can be predicted, so that
+    /// responses show them. The end of a request in flight is unpredictable.
     pub fn is_predictable(self) -> bool {
         match self {
             Self::SlidingWindow

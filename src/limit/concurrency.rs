@@ -11,15 +11,15 @@
 //!
 //! A lease is identified by the time of its charge. If the clock steps back by at most `W / 4`, no lease
 //! changes, but each lasts longer by up to that step. After a larger step back all leases restart as one
-//! group that ends a window from now. A refund that finds no group of its own is taken from that one, so
-//! no permit counts twice. A holder that renews after a third of the window has left that group long before
-//! its end.
+//! group that ends a window from now. A refund that does not find its own group is taken from that one, so no
+//! permit counts twice. A holder that renews after a third of the window has left that group long before its
+//! end.
 //!
 //! Record: `reset_at` (ms), `restarted_until` (ms), the total of the permits, and the groups (end in ms,
 //! permits), the soonest first.
 //!
-//! Bound, for charges admitted under an unchanged quota: at any time, the leases that have not ended hold
-//! at most `L` permits. When a permit will become free is unknown: `retry_at` assumes that no lease is
+//! Bound, for charges admitted under an unchanged quota: at any time, the leases that have not ended hold at
+//! most `L` permits. The time at which a permit becomes free is unknown: `retry_at` assumes that no lease is
 //! refunded or renewed.
 //!
 //! The Lua counterpart is `lua/concurrency.lua`.
@@ -33,10 +33,10 @@ const ROUNDING_DIVISOR: u64 = 64;
 /// A clock may step back by the window divided by this without a restart of the leases.
 const TOLERANCE_DIVISOR: u64 = 4;
 
-/// The record of one caller under one limit. [`ConcurrencyState::default`] is that of a new caller.
+/// The record of one caller under one limit. [`ConcurrencyState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ConcurrencyState {
-    /// When the last lease ends, in ms, including leases that were refunded.
+    /// The end of the last lease, including refunded leases.
     pub reset_at: StoreTime,
     /// The end of the leases that restarted because the clock was set back, in ms; the epoch if none did.
     restarted_until: StoreTime,
@@ -67,6 +67,7 @@ pub fn decide(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost:
 pub fn charge(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
     let mut view = ConcurrencyView::new(state, quota, now);
     view.charge(state, quota, cost);
+    state.check_invariants();
     view.decision(state, quota, 0)
 }
 
@@ -89,14 +90,15 @@ pub fn refund(
     let ends_at = lease_end(quota, charged_at);
     let left = cost - view.release(state, ends_at, cost);
     // If the leases have restarted since the charge, their permits are in the restarted group: the group at
-    // `ends_at` does not exist, or is that of other leases.
+    // `ends_at` does not exist, or belongs to other leases.
     if left > 0 && ends_at > now {
         view.release(state, state.restarted_until, left);
     }
+    state.check_invariants();
     view.decision(state, quota, 0)
 }
 
-/// The first ms at which the record is equivalent to that of a new caller.
+/// The first ms at which the record is equivalent to a new caller's.
 pub fn expires_at(state: &ConcurrencyState) -> StoreTime {
     state.reset_at
 }
@@ -111,6 +113,19 @@ impl ConcurrencyState {
     /// The index of the first group that ends after `at`; the number of groups if none does.
     fn first_ending_after(&self, at: StoreTime) -> usize {
         self.groups.partition_point(|group| group.ends_at <= at)
+    }
+
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let held: u64 = self.groups.iter().map(|group| u64::from(group.permits)).sum();
+        debug_assert_eq!(held, u64::from(self.total), "a wrong total: {self:?}");
+        debug_assert!(self.groups.iter().all(|group| group.permits > 0), "no permit: {self:?}");
+        let are_ordered = self.groups.is_sorted_by(|one, next| one.ends_at < next.ends_at);
+        debug_assert!(are_ordered, "groups out of order: {self:?}");
+        let last_end = self.groups.last().map_or(StoreTime::ZERO, |last| last.ends_at);
+        debug_assert!(last_end <= self.reset_at, "a lease after the reset: {self:?}");
     }
 
     /// Restarts all leases if the clock was set back.
@@ -162,8 +177,8 @@ impl ConcurrencyView {
         }
     }
 
-    /// When enough leases will have ended for `cost` if none is renewed or refunded; `None` if `cost` is
-    /// above the quota.
+    /// The time at which enough leases have ended for `cost` if none is renewed or refunded; `None` if `cost`
+    /// is above the quota.
     fn retry_at(&self, state: &ConcurrencyState, quota: &Quota, cost: u32) -> Option<StoreTime> {
         let room = quota.limit.checked_sub(cost)?;
         let (mut at, mut used) = (self.now, self.used);
@@ -187,7 +202,7 @@ impl ConcurrencyView {
         self.first = 0;
         let ends_at = lease_end(quota, self.now);
         let next = state.first_ending_after(ends_at);
-        // The clock may have stepped back: then this lease ends before those of earlier charges.
+        // If the clock has stepped back, this lease ends before the leases of earlier charges.
         match state.groups[..next].last_mut().filter(|group| group.ends_at == ends_at) {
             Some(group) => group.permits += cost,
             None => state.groups.insert(next, LeaseGroup { ends_at, permits: cost }),
@@ -197,8 +212,8 @@ impl ConcurrencyView {
         state.reset_at = state.reset_at.max(ends_at);
     }
 
-    /// Releases up to `cost` permits of the group that ends at `ends_at`, if it has not ended. Returns how
-    /// many.
+    /// Releases up to `cost` permits of the group that ends at `ends_at`, if it has not ended. Returns their
+    /// number.
     fn release(&mut self, state: &mut ConcurrencyState, ends_at: StoreTime, cost: u32) -> u32 {
         let Some(index) =
             state.first_ending_after(ends_at).checked_sub(1).filter(|&index| index >= self.first)

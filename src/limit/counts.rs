@@ -1,6 +1,6 @@
 //! A row of counters, stored inline if it is short.
 
-/// The largest number of counters that are stored inline.
+/// Maximum number of counters that are stored inline.
 const INLINE_LEN: usize = 8;
 
 /// Counters, all 0 until they are written: up to eight inline, more on the heap.

@@ -15,7 +15,7 @@
 use super::{Decision, MAX_STEP_BACK, Quota};
 use crate::clock::StoreTime;
 
-/// The record of one caller under one limit. [`FixedWindowState::default`] is that of a new caller.
+/// The record of one caller under one limit. [`FixedWindowState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FixedWindowState {
     /// The window's end: the first ms after it.
@@ -43,6 +43,7 @@ pub fn charge(state: &mut FixedWindowState, quota: &Quota, now: StoreTime, cost:
         }
         state.count = state.count.saturating_add(cost);
     }
+    state.check_invariants();
     decision(state, quota, now, 0)
 }
 
@@ -66,12 +67,20 @@ pub fn refund(
     if state.reset_at > now && (started..state.reset_at).contains(&charged_at) {
         state.count = state.count.saturating_sub(cost);
     }
+    state.check_invariants();
     decision(state, quota, now, 0)
 }
 
-/// The first ms at which the record is equivalent to that of a new caller.
+/// The first ms at which the record is equivalent to a new caller's.
 pub fn expires_at(state: &FixedWindowState) -> StoreTime {
     state.reset_at
+}
+
+impl FixedWindowState {
+    fn check_invariants(&self) {
+        let has_window = self.reset_at > StoreTime::ZERO;
+        debug_assert!(has_window || self.count == 0, "units outside of a window: {self:?}");
+    }
 }
 
 /// Moves the window back with a clock that was set back.

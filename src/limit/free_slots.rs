@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::clock::StoreTime;
 
-/// The largest number of runs in a record. One more drops the soonest run, whose slots pass unused.
+/// Maximum number of runs in a record. One more drops the soonest run, whose slots pass unused.
 const MAX_RUNS: usize = 32;
 
 /// Adjacent free slots, as stored in a record: the first begins at `at + fraction / rate` ms.
@@ -79,8 +79,8 @@ impl FreeSlots {
         usable.find(fits).map(|run| run.begins).filter(|_| latest >= self.rate)
     }
 
-    /// Takes `cost` slots from `begins` on, a position of [`Self::first_fit`]. A slot of that run that has
-    /// begun stays free.
+    /// Takes `cost` slots from `begins` on, a position that [`Self::first_fit`] returned. A slot of that run
+    /// that has already begun stays free.
     pub(super) fn take(&mut self, begins: i64, cost: u32) {
         let cost = i64::from(cost);
         let fits = |run: &Run| run.begins == begins && run.slots >= cost;
@@ -107,8 +107,8 @@ impl FreeSlots {
         begins
     }
 
-    /// Removes the runs that end at `end`, once the slots from `end` on are free. Returns where the taken
-    /// slots then end.
+    /// Removes the runs that end at `end`, once the slots from `end` on are free. Returns the new end of the
+    /// taken slots.
     pub(super) fn trim_end(&mut self, mut end: i64) -> i64 {
         while let Some(last) = self.runs.last().copied().filter(|run| self.end(run) == end) {
             end = last.begins;
@@ -117,7 +117,7 @@ impl FreeSlots {
         end
     }
 
-    /// Adds `slots` adjacent slots from `begins` on, none of which is free already.
+    /// Adds `slots` adjacent slots from `begins` on, all of which are taken.
     pub(super) fn insert(&mut self, begins: i64, slots: i64) {
         let Some(mut run) = self.not_passed(Run { begins, slots }) else { return };
         let fits = |slots: i64| slots <= u32::MAX.into();
@@ -141,6 +141,19 @@ impl FreeSlots {
         if self.runs.len() > MAX_RUNS {
             self.runs.remove(0);
         }
+    }
+
+    /// Checks that the runs are few, ordered and apart, and end before the taken slots do, at `backlog`.
+    pub(super) fn check_invariants(&self, backlog: i64) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.runs.len() <= MAX_RUNS, "{} runs", self.runs.len());
+        debug_assert!(self.runs.iter().all(|run| run.slots > 0), "an empty run");
+        let are_apart = |pair: &[Run]| self.end(&pair[0]) <= pair[1].begins;
+        debug_assert!(self.runs.windows(2).all(are_apart), "runs that overlap");
+        let last_end = self.runs.last().map_or(0, |last| self.end(last));
+        debug_assert!(last_end <= backlog, "a free slot after the taken ones");
     }
 
     fn end(&self, run: &Run) -> i64 {

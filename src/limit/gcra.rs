@@ -4,16 +4,16 @@ use super::MAX_EXACT_BACKLOG;
 use crate::clock::StoreTime;
 
 /// The theoretical arrival time (TAT) of GCRA: the time from which no charge counts any more.
-/// [`GcraState::default`] is that of a new caller.
+/// [`GcraState::default`] is a new caller's.
 ///
-/// The TAT is `at + fraction / rate` ms, where `rate` is the quota of the last charge. The backlog, how
-/// far the TAT is ahead of now, is counted in units of `1 / rate` ms (quota-milliseconds); one unit of
-/// cost is `window` of them. All are whole numbers, so nothing is rounded and nothing drifts.
+/// The TAT is `at + fraction / rate` ms, where `rate` is the quota of the last charge. The backlog is the
+/// time from now to the TAT. It is counted in units of `1 / rate` ms (quota-milliseconds); one unit of cost
+/// is `window` of them. All are whole numbers, so nothing is rounded and nothing drifts.
 ///
 /// Source: the generic cell rate algorithm (virtual scheduling) of ITU-T I.371.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GcraState {
-    /// When the record was last charged or refunded, in ms.
+    /// The time of the last charge or refund.
     pub updated_at: StoreTime,
     /// The reset time sent to clients, in ms; not valid if it has passed. At or after the TAT: a refund
     /// moves only the TAT back.
@@ -24,8 +24,8 @@ pub struct GcraState {
 }
 
 impl GcraState {
-    /// The time at which the record is read: never before `updated_at`, unless the clock was set back.
-    /// Then the record moves back with it.
+    /// The time at which to read the record: never before `updated_at`, unless the clock was set back; the
+    /// record then moves back with it.
     pub(super) fn follow_clock(&mut self, now: StoreTime) -> StoreTime {
         let (now, behind) = super::clamp_to_record(self.updated_at, now);
         if behind > 0 {
@@ -41,7 +41,7 @@ impl GcraState {
         u64::from(self.rate)
     }
 
-    /// How far the TAT is ahead of `now`, in units of `1 / rate` ms; 0 if it has passed.
+    /// The time from `now` to the TAT, in units of `1 / rate` ms; 0 if it has passed.
     pub(super) fn backlog(&self, now: StoreTime) -> u64 {
         self.at.checked_sub(now).map_or(0, |ms| ms * self.rate() + u64::from(self.fraction))
     }
@@ -68,17 +68,23 @@ impl GcraState {
         self.reset_at = self.reset_at.max(self.tat_rounded_up());
     }
 
+    /// Checks the record after a charge or a refund.
+    pub(super) fn check_invariants(&self) {
+        debug_assert!(self.fraction < self.rate.max(1), "more than a ms: {self:?}");
+        debug_assert!(self.rate > 0 || self.at == StoreTime::ZERO, "no rate: {self:?}");
+        debug_assert!(self.reset_at >= self.tat_rounded_up(), "reset before the TAT: {self:?}");
+    }
+
     fn tat_rounded_up(&self) -> StoreTime {
         self.at + u64::from(self.fraction > 0)
     }
 }
 
-/// The longest backlog, in ms: 4,460 years, half of what the packed record can hold. Only overdrafts can
-/// reach it.
+/// Maximum backlog, in ms: 4,460 years, half of the range of the packed record. Only overdrafts can reach it.
 const MAX_BACKLOG_MS: u64 = 1 << 47;
 
-/// Adds `cost * window` to a backlog in units of `1 / rate` ms, or as many whole costs of `window` units as
-/// keep the sum exactly countable.
+/// Adds `cost * window` to a backlog in units of `1 / rate` ms, or as many multiples of `window` as keep the
+/// sum exactly countable.
 pub(super) fn extend_backlog(backlog: u64, rate: u64, window: u64, cost: u32) -> u64 {
     let max = rate.saturating_mul(MAX_BACKLOG_MS).min(MAX_EXACT_BACKLOG);
     let backlog = backlog.min(max);

@@ -4,16 +4,16 @@
 //! until then, or refused if the delay would exceed `max_wait`. A request of cost `q` takes `q` adjacent
 //! slots and is released in the first; all of them must begin within `max_wait`.
 //!
-//! Slots may be refunded in any order. A refund of the last taken slots shortens the backlog; an earlier
-//! one leaves a run of free slots (`free_slots.rs`), which goes to the first request that fits. So once
-//! every request has refunded its slots, none is taken.
+//! Slots may be refunded in any order. A refund of the last taken slots shortens the backlog; an earlier one
+//! leaves a run of free slots (`free_slots.rs`), which goes to the first request that fits. So no slot is
+//! taken once every request has refunded its slots.
 //!
 //! Refunded slots are dropped, and so pass unused, if a record would need more than 32 runs for them, or if
 //! the quota changes or the clock is set back after the refund. If several slots begin in the same ms, a
 //! slot of a request of cost > 1 may also pass unused, because the ms does not identify it.
 //!
-//! In a decision, `limit` is the number of slots within `max_wait`, the requests that can be admitted at
-//! once, and `remaining` is how many of them are free. A request of cost > 1 may be refused although
+//! In a decision, `limit` is the number of slots within `max_wait`: the requests that can be admitted at
+//! once. `remaining` is the number of free ones among them. A request of cost > 1 may be refused although
 //! enough slots are free, if they are not adjacent. A change of the quota keeps the taken slots.
 //!
 //! Record: a [`GcraState`], whose TAT is the end of the taken slots, and the runs of free slots before it.
@@ -32,7 +32,7 @@ use super::{
 };
 use crate::clock::StoreTime;
 
-/// The record of one caller under one limit. [`LeakyBucketState::default`] is that of a new caller.
+/// The record of one caller under one limit. [`LeakyBucketState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LeakyBucketState {
     /// Its TAT is the end of the taken slots.
@@ -41,7 +41,7 @@ pub struct LeakyBucketState {
     free_slots: Box<[StoredRun]>,
 }
 
-/// The number of slots that begin within `max_wait`: what can be admitted at once.
+/// The number of slots that begin within `max_wait`: the requests that can be admitted at once.
 pub fn capacity(quota: &Quota) -> u64 {
     u64::from(quota.max_wait) * u64::from(quota.limit) / quota.window + 1
 }
@@ -81,8 +81,7 @@ pub fn refund(
     view.decision(state, 0)
 }
 
-/// The first ms at which the record is equivalent to that of a new caller: every slot has passed, and so
-/// has `reset_at`.
+/// The first ms at which the record is equivalent to a new caller's: every slot and `reset_at` have passed.
 pub fn expires_at(state: &LeakyBucketState) -> StoreTime {
     state.gcra.reset_at
 }
@@ -96,7 +95,7 @@ struct LeakyBucketView<'a> {
     backlog: u64,
     /// The free slots in the backlog; none if the last charge was made at another rate.
     free_slots: FreeSlots,
-    /// Whether the last charge was made at this rate.
+    /// True if the last charge was made at this rate.
     same_rate: bool,
 }
 
@@ -127,6 +126,7 @@ impl<'a> LeakyBucketView<'a> {
         };
         self.write(state);
         state.gcra.raise_reset();
+        self.check_invariants(state);
         begins.div_ceil(self.rate)
     }
 
@@ -144,8 +144,8 @@ impl<'a> LeakyBucketView<'a> {
         let backlog = self.backlog.cast_signed();
         let last = backlog - length;
         let mut begins = last;
-        // A change of the quota rounds the end of the taken slots up to a ms: of the slots taken before the
-        // change, only the last can be identified.
+        // A quota change rounds the backlog up to a whole ms, so only the last earlier slot can still be
+        // identified.
         let latest = if self.same_rate { slot_position } else { slot_position + rate - 1 };
         if last > latest {
             // The last slots that are released in that ms.
@@ -167,6 +167,7 @@ impl<'a> LeakyBucketView<'a> {
             return;
         }
         self.write(state);
+        self.check_invariants(state);
     }
 
     fn write(&mut self, state: &mut LeakyBucketState) {
@@ -175,6 +176,12 @@ impl<'a> LeakyBucketView<'a> {
         }
         state.gcra.set_backlog(self.now, self.backlog, self.rate);
         state.free_slots = self.free_slots.write(self.now);
+    }
+
+    /// Checks the record that was just written.
+    fn check_invariants(&self, state: &LeakyBucketState) {
+        state.gcra.check_invariants();
+        self.free_slots.check_invariants(self.backlog.cast_signed());
     }
 
     /// `max_wait` in units.
@@ -200,7 +207,7 @@ impl<'a> LeakyBucketView<'a> {
         let (rate, window, backlog) = (self.rate, self.quota.window, self.backlog);
         let max_delay = self.max_delay();
         let limit = capacity(self.quota);
-        // Overdrawn slots, which begin after `max_wait`, count as used as well.
+        // Overdrawn slots, which begin after `max_wait`, also count as used.
         let (remaining, used) = match max_delay.checked_sub(backlog) {
             Some(left) => (left / window + 1, limit - (left / window + 1)),
             None => (0, limit + (backlog - max_delay).div_ceil(window) - 1),

@@ -13,7 +13,7 @@ pub(super) type History = (Algorithm, Quota, StoreTime, Vec<(u64, Event)>);
 pub(super) enum Event {
     /// A request of this cost.
     Request(u32),
-    /// A refund: how many admitted requests ago the charge was made, and how many units.
+    /// A refund: the charge's age in admitted requests, and the number of units.
     Refund(usize, u32),
     /// An overdraft of this cost.
     Overdraw(u32),
@@ -192,7 +192,7 @@ proptest! {
         }
     }
 
-    /// What a header shows, in seconds, is the stored reset, whatever the requests cost.
+    /// A header shows the stored reset, in seconds, whatever the requests cost.
     #[test]
     fn the_shown_reset_never_moves_back_with_the_cost(history in histories(true), costs in prop::collection::vec((0_u64..3_000, 1_u32..45), 1..60)) {
         let (mut simulation, mut shown, mut charged) = (Simulation::run(&history), 0, 0);

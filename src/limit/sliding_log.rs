@@ -2,12 +2,12 @@
 //!
 //! A charge counts for exactly `W` ms.
 //!
-//! Record: `newest_at` and `reset_at` (ms), the total of all charges (modulo 2^32), and the entries,
-//! oldest first. Charges of the same ms share an entry: its time and the total of the charges before it.
-//! So the work does not grow with the cost, usage is one subtraction, and a binary search finds the entry
-//! whose expiry makes room for a cost. There is at most one entry per ms of the window, and at most `L`
-//! unless charges overdraw the quota or the quota was lowered: a refund removes the entry that it empties,
-//! except the newest, which the next charge reuses.
+//! Record: `newest_at` and `reset_at` (ms), the total of all charges (modulo 2^32), and the entries, oldest
+//! first. Charges of the same ms share an entry: its time and the total of the charges before it. So the work
+//! does not grow with the cost, usage is one subtraction, and a binary search finds the entry whose expiry
+//! makes room for a cost. There is at most one entry per ms of the window, and at most `L` entries unless
+//! charges overdraw the quota or the quota was lowered: a refund removes the entry that it empties, except
+//! the newest, which the next charge reuses.
 //!
 //! Bound, for charges admitted under an unchanged quota `L`: any interval of `W` holds at most `L`. Only
 //! this algorithm and a strict sliding window have that bound, and only this one frees each charge exactly
@@ -21,14 +21,14 @@ use std::collections::VecDeque;
 use super::{Decision, Quota};
 use crate::clock::StoreTime;
 
-/// The longest window, in ms: entries store their times modulo 2^32 ms.
+/// Maximum window, in ms: entries store their times modulo 2^32 ms.
 pub const MAX_WINDOW: u64 = 1 << 31;
 
-/// The largest number of entries that a refund may rewrite: the refunded one and those after it. A charge
-/// with more entries after it, made at least 4 s ago, is not refunded.
+/// Maximum number of entries that a refund may rewrite: the refunded one and all later ones. A charge with
+/// more entries after it, made at least 4 s ago, is not refunded.
 pub const MAX_REFUND_DEPTH: usize = 4_096;
 
-/// The record of one caller under one limit. [`SlidingLogState::default`] is that of a new caller.
+/// The record of one caller under one limit. [`SlidingLogState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SlidingLogState {
     /// The time of the newest entry, in ms.
@@ -44,8 +44,8 @@ pub struct SlidingLogState {
 /// The charges of one ms.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct LogEntry {
-    /// The time of the charges, in ms modulo 2^32. Only differences between entries are used: they stay
-    /// the same if the clock is set back.
+    /// The time of the charges, in ms modulo 2^32. Only differences between entries are used, which stay the
+    /// same if the clock is set back.
     at: u32,
     /// The total of all charges before these, modulo 2^32.
     before: u32,
@@ -103,24 +103,25 @@ pub fn refund(
             entry.before = entry.before.wrapping_sub(refunded);
         }
         state.total = state.total.wrapping_sub(refunded);
-        // The newest entry stays: the times of the others are relative to its time.
+        // The newest entry stays, because the times of the others are relative to it.
         let next = state.entries.get(index + 1);
         if next.is_some_and(|next| next.before == state.entries[index].before) {
             state.entries.remove(index);
         }
         view = SlidingLogView::new(state, quota, now);
+        state.check_invariants();
     }
     view.decision(state, quota, 0)
 }
 
-/// The first ms at which the record is equivalent to that of a new caller.
+/// The first ms at which the record is equivalent to a new caller's.
 pub fn expires_at(state: &SlidingLogState, quota: &Quota) -> StoreTime {
     state.reset_at.max(state.newest_at + quota.window)
 }
 
 impl SlidingLogState {
-    /// The time at which the record is read: never before `newest_at`, unless the clock was set back. Then
-    /// the record moves back with it.
+    /// The time at which to read the record: never before `newest_at`, unless the clock was set back; the
+    /// record then moves back with it.
     fn follow_clock(&mut self, now: StoreTime) -> StoreTime {
         let (now, behind) = super::clamp_to_record(self.newest_at, now);
         if behind > 0 {
@@ -131,13 +132,27 @@ impl SlidingLogState {
         now
     }
 
+    /// Checks the newest entries. All of a long log would make a test of it slow.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.reset_at >= self.newest_at, "reset before a charge: {self:?}");
+        for (newer, older) in
+            self.entries.iter().rev().zip(self.entries.iter().rev().skip(1)).take(4)
+        {
+            debug_assert_ne!(newer.at, older.at, "two entries of one ms");
+            debug_assert_ne!(newer.before, older.before, "an empty entry that is not the newest");
+        }
+    }
+
     /// The time of an entry, in ms since the epoch.
     fn entry_time(&self, entry: LogEntry) -> StoreTime {
         let newest = self.entries.back().map_or(entry.at, |newest| newest.at);
         self.newest_at.minus_ms(newest.wrapping_sub(entry.at).into())
     }
 
-    /// The units charged in an entry and those after it.
+    /// The units charged in an entry and all later ones.
     fn charged_since(&self, entry: LogEntry) -> u64 {
         u64::from(self.total.wrapping_sub(entry.before))
     }
@@ -214,7 +229,7 @@ impl SlidingLogView {
         state.entries.drain(..self.first);
         self.first = 0;
         match state.entries.back_mut() {
-            // Its charges were refunded: it is reused.
+            // Its charges were refunded, so it is reused.
             Some(newest) if newest.before == state.total => newest.at = at,
             Some(newest) if newest.at == at => {}
             _ => {
@@ -237,6 +252,7 @@ impl SlidingLogView {
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
             state.reset_at = state.reset_at.max(retry_at.unwrap_or_default());
         }
+        state.check_invariants();
         Decision {
             admitted: true,
             limit: u64::from(quota.limit),
@@ -248,8 +264,8 @@ impl SlidingLogView {
         }
     }
 
-    /// The stored `reset_at` if it is in the future; else when the oldest live entry expires, or now if none
-    /// is live.
+    /// The stored `reset_at` if it is in the future, or else the time at which the oldest live entry expires;
+    /// now if none is live.
     fn reset_at(&self, state: &SlidingLogState, quota: &Quota) -> StoreTime {
         if state.reset_at > self.now {
             return state.reset_at;
@@ -262,7 +278,7 @@ impl SlidingLogView {
     /// it is above the quota.
     fn retry_at(&self, state: &SlidingLogState, quota: &Quota, cost: u32) -> Option<StoreTime> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
-        // The newest entry whose charges and those after it exceed `room` must expire.
+        // The newest entry for which its charges and all later ones exceed `room` must expire.
         let next = state.search(self.first, |entry| state.charged_since(entry) > room);
         let last = next.checked_sub(1).filter(|&last| last >= self.first);
         let last = last.and_then(|last| state.entries.get(last));

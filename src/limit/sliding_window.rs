@@ -22,14 +22,14 @@
 use super::{Decision, MAX_STEP_BACK, Quota, counts::Counts};
 use crate::clock::StoreTime;
 
-/// The record of one caller under one limit. [`SlidingWindowState::default`] is that of a new caller.
+/// The record of one caller under one limit. [`SlidingWindowState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SlidingWindowState {
-    /// When the record was last charged or refunded, in ms.
+    /// The time of the last charge or refund.
     pub updated_at: StoreTime,
     /// The reset time sent to clients, in ms; not valid if it has passed.
     pub reset_at: StoreTime,
-    /// What was charged in the sub-window of `updated_at` and in each of the `k` before it, newest first.
+    /// The units charged in the sub-window of `updated_at` and in each of the `k` before it, newest first.
     /// Stored inline up to `k = 7`.
     pub counts: Counts,
 }
@@ -60,7 +60,8 @@ pub fn charge(
     charge_batch(state, quota, now, cost, cost)
 }
 
-/// Charges `cost`, the sum of several requests of `unit` each; `reset_at` is that of a request of `unit`.
+/// Charges `cost`, the sum of several requests of `unit` each. `reset_at` is computed for a request of
+/// `unit`.
 pub fn charge_batch(
     state: &mut SlidingWindowState,
     quota: &Quota,
@@ -105,20 +106,21 @@ pub fn refund(
             // The counts were shifted to now.
             state.updated_at = now;
             view = SlidingWindowView::new(state, quota, now);
+            state.check_invariants();
         }
     }
     view.decision(state, quota, 0)
 }
 
-/// The first ms at which the record is equivalent to that of a new caller, or up to a sub-window later:
-/// no charge counts, and `reset_at` has passed.
+/// The first ms at which the record is equivalent to a new caller's, or up to a sub-window later: no charge
+/// counts, and `reset_at` has passed.
 pub fn expires_at(state: &SlidingWindowState, quota: &Quota) -> StoreTime {
     let last_charge_counts_until = state.updated_at + quota.window + quota.sub_window();
     state.reset_at.max(last_charge_counts_until)
 }
 
-/// The time at which the record is read: never before `updated_at`, unless the clock was set back. Then the
-/// record moves back with it.
+/// The time at which to read the record: never before `updated_at`, unless the clock was set back; the record
+/// then moves back with it.
 fn follow_clock(state: &mut SlidingWindowState, quota: &Quota, now: StoreTime) -> StoreTime {
     let behind = state.updated_at.saturating_sub(now);
     if behind == 0 {
@@ -132,6 +134,18 @@ fn follow_clock(state: &mut SlidingWindowState, quota: &Quota, now: StoreTime) -
     state.reset_at = state.reset_at.minus_ms(back * s);
     state.updated_at = now;
     now
+}
+
+impl SlidingWindowState {
+    /// Checks the record after a charge or a refund.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.reset_at >= self.updated_at, "reset before a charge: {self:?}");
+        let is_charged = self.counts.as_slice().iter().any(|&count| count > 0);
+        debug_assert!(!is_charged || self.updated_at > StoreTime::ZERO, "no time: {self:?}");
+    }
 }
 
 /// The start of the sub-window `index`, in ms.
@@ -148,11 +162,11 @@ struct SlidingWindowView {
     k: usize,
     /// The current sub-window's number since the epoch.
     index: u64,
-    /// How many sub-windows ago the record was updated, at most `k + 1`.
+    /// Number of sub-windows since the record was updated, at most `k + 1`.
     shift: usize,
-    /// The units that count in full: those of the current sub-window and of the `k - 1` before it.
+    /// The units that count in full: in the current sub-window and the `k - 1` before it.
     full: u64,
-    /// The count of the oldest sub-window, before those.
+    /// The count of the oldest sub-window.
     old: u64,
     /// The part of `old` that counts at `now`, rounded up.
     weighted: u64,
@@ -238,6 +252,7 @@ impl SlidingWindowView {
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
             state.reset_at = state.reset_at.max(retry_at.unwrap_or_default());
         }
+        state.check_invariants();
         Decision {
             admitted: true,
             limit: u64::from(quota.limit),
@@ -249,7 +264,7 @@ impl SlidingWindowView {
         }
     }
 
-    /// Shifts the record's counts so that the first is that of the current sub-window. Returns all `k + 1`.
+    /// Shifts the record's counts so that the first belongs to the current sub-window. Returns all `k + 1`.
     fn shift_counts<'s>(&mut self, state: &'s mut SlidingWindowState) -> &'s mut [u32] {
         let length = self.k + 1;
         let counts = state.counts.prefix_mut(length);
@@ -261,8 +276,8 @@ impl SlidingWindowView {
         counts
     }
 
-    /// The stored `reset_at` if it is in the future; else when the oldest non-zero sub-window leaves the
-    /// window, or now if all are 0.
+    /// The stored `reset_at` if it is in the future, or else the time at which the oldest non-zero sub-window
+    /// leaves the window; now if all are 0.
     fn reset_at(&self, state: &SlidingWindowState) -> StoreTime {
         if state.reset_at > self.now {
             return state.reset_at;

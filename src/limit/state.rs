@@ -104,7 +104,7 @@ impl AlgorithmState {
         }
     }
 
-    /// Changes what was charged. Returns the usage after it.
+    /// Changes a charge. Returns the usage after that.
     pub fn adjust(&mut self, quota: &Quota, now: StoreTime, change: Change) -> Decision {
         match change {
             Change::Refund { charged_at, cost } => self.refund(quota, now, charged_at, cost),
@@ -113,7 +113,7 @@ impl AlgorithmState {
         }
     }
 
-    /// The first ms at which the record is equivalent to that of a new caller, or a little later.
+    /// The first ms at which the record is equivalent to a new caller's, or a little later.
     pub fn expires_at(&self, quota: &Quota) -> StoreTime {
         match self {
             Self::SlidingWindow(state) => sliding_window::expires_at(state, quota),

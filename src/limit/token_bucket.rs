@@ -34,6 +34,7 @@ pub fn charge(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) -
         state.set_backlog(now, backlog, rate);
         state.raise_reset();
     }
+    state.check_invariants();
     decision(state, quota, now, 0)
 }
 
@@ -43,8 +44,8 @@ pub fn admit(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) ->
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Refunds `cost` tokens that were charged at `charged_at`, unless a window has passed since: then they
-/// have been refilled. `reset_at` stays.
+/// Refunds `cost` tokens that were charged at `charged_at`, unless a window has passed since, in which they
+/// were refilled. `reset_at` stays.
 pub fn refund(
     state: &mut GcraState,
     quota: &Quota,
@@ -58,11 +59,12 @@ pub fn refund(
         let refunded = u64::from(cost).saturating_mul(quota.window);
         state.set_backlog(now, backlog.saturating_sub(refunded), state.rate());
     }
+    state.check_invariants();
     decision(state, quota, now, 0)
 }
 
-/// The first ms at which the record is equivalent to that of a new caller: the bucket is full, and
-/// `reset_at` has passed.
+/// The first ms at which the record is equivalent to a new caller's: the bucket is full, and `reset_at` has
+/// passed.
 pub fn expires_at(state: &GcraState) -> StoreTime {
     state.reset_at
 }
@@ -77,7 +79,7 @@ fn decision(state: &GcraState, quota: &Quota, now: StoreTime, cost: u32) -> Deci
     let retry_at = if admitted {
         None
     } else {
-        // The largest backlog that admits the charge. `state.rate()` is not 0: the record of a new caller
+        // The largest backlog that admits the charge. `state.rate()` is not 0, because a new caller's record
         // refuses only costs above the quota.
         let room = quota.limit.checked_sub(cost).map(|room| u64::from(room) * quota.window);
         room.map(|room| now + (backlog - room).div_ceil(state.rate()))

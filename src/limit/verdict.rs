@@ -19,15 +19,15 @@ pub enum DecisionSource {
 pub struct StoreDecision {
     /// The limit's decision.
     pub decision: Decision,
-    /// When it was made, in ms by the store's clock.
+    /// The time of the decision, by the store's clock.
     pub at: StoreTime,
     /// The store that made it.
     pub source: DecisionSource,
 }
 
 impl StoreDecision {
-    /// The `charged_at` of a refund of this charge, in ms: when it was made or, for a leaky bucket, when its
-    /// slot begins.
+    /// The `charged_at` for a refund of this charge: the time of the decision or, for a leaky bucket, the
+    /// start of the slot.
     pub fn charged_at(&self) -> StoreTime {
         self.at + self.decision.wait
     }
@@ -36,8 +36,7 @@ impl StoreDecision {
 /// The outcome of one charge.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Outcome {
-    /// A store decided. If it admitted the charge, the charge was made only if the whole request was
-    /// admitted.
+    /// A store decided. An admitted charge was made only if the whole request was admitted.
     Decided(StoreDecision),
     /// Redis gave no answer, and the limit admits in that case: nothing was charged.
     Unknown,
@@ -70,7 +69,7 @@ impl Outcome {
 /// The outcomes of all limits of one request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Verdict {
-    /// Whether every enforced limit admits the request. If not, no limit was charged.
+    /// True if every enforced limit admits the request. Otherwise no limit was charged.
     pub admitted: bool,
     /// One for each charge, in the order of the charges.
     pub outcomes: SmallVec<[Outcome; 2]>,
@@ -82,7 +81,7 @@ impl Verdict {
         Self { admitted: true, outcomes: SmallVec::new() }
     }
 
-    /// Adds the decision on one charge; `enforced`: whether the limit may refuse.
+    /// Adds the decision on one charge; `enforced` is true if the limit may refuse.
     pub fn push(&mut self, decided: StoreDecision, enforced: bool) {
         self.admitted &= decided.decision.admitted || !enforced;
         self.outcomes.push(Outcome::Decided(decided));
@@ -94,7 +93,7 @@ impl Verdict {
     }
 }
 
-/// How a request's limits decided, as the access log, `explain` and `replay` report it.
+/// The limits' decision on a request, as the access log, `explain` and `replay` report it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Admission {
     /// The request ended before its limits were checked.
@@ -115,7 +114,7 @@ pub enum Admission {
 }
 
 impl Admission {
-    /// Whether limits decided: then the response has rate-limit headers.
+    /// True if limits decided, so that the response has rate-limit headers.
     pub fn is_decided(self) -> bool {
         matches!(self, Self::Admitted | Self::Refused)
     }

@@ -1,4 +1,4 @@
-//! What all workers share: the nodes, which shard a key is on, and the calls that no request waits for.
+//! The part that all workers share: the nodes, the shard of each key, and calls that no request waits for.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ pub(crate) struct RedisBackend {
     sentinel: Option<Arc<SentinelGroup>>,
 }
 
-/// How the keys are spread over servers.
+/// The distribution of keys over servers.
 pub(super) enum Layout {
     /// Sorted by the primaries' names, so that a [`ShardId`] means the same at all gateways.
     Fixed(Box<[ConfiguredShard]>),
@@ -50,9 +50,9 @@ pub(super) struct ConfiguredShard {
 pub struct ShardStatus {
     /// `host:port`, or Sentinel's name for the primary.
     pub name: Box<str>,
-    /// Whether no worker's breaker is open and the last probe did not fail.
+    /// True if no worker's breaker is open and the last probe did not fail.
     pub is_up: bool,
-    /// Script calls that were sent to it, repeated ones included.
+    /// Script calls that were sent to it, including repeated ones.
     pub calls: u64,
 }
 
@@ -61,7 +61,7 @@ impl RedisBackend {
     ///
     /// # Errors
     ///
-    /// If a URL or the certificates are malformed, there is no URL, or the thread cannot be started.
+    /// A URL or the certificates are malformed, there is no URL, or the thread cannot be started.
     pub(crate) fn new(options: RedisOptions, clock: Clock) -> Result<Self, RedisSetupError> {
         let context = Arc::new(RedisShared::new(options, clock)?);
         let options = &context.options;
@@ -151,8 +151,8 @@ impl RedisBackend {
         self.node(self.shard_of_tag(tag.as_bytes())).await
     }
 
-    /// The primaries: of the configured shards in the order of their [`ShardId`]s, or of the Cluster as far
-    /// as they are known.
+    /// The primaries: of the configured shards, in the order of their [`ShardId`]s, or the known ones of the
+    /// Cluster.
     pub(super) fn nodes(&self) -> Vec<Arc<RedisNode>> {
         match &self.layout {
             Layout::Fixed(shards) => shards.iter().map(|s| Arc::clone(&s.primary)).collect(),
@@ -160,13 +160,13 @@ impl RedisBackend {
         }
     }
 
-    /// Whether this is a Cluster, whose servers refuse keys of other slots.
+    /// True for a Cluster, whose servers refuse keys of other slots.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.layout, Layout::Cluster(_))
     }
 
-    /// Requests a read of a Cluster's map, because a key was not where the map says, or its server could not
-    /// be reached.
+    /// Requests a read of a Cluster's map, after another server had a key, or the key's server could not be
+    /// reached.
     pub(super) fn refresh_cluster(&self) {
         if let Layout::Cluster(cluster) = &self.layout {
             cluster.refresh();
@@ -198,7 +198,7 @@ impl RedisBackend {
     }
 
     /// Checks for failovers: asks the sentinels once, and requests a read of a Cluster's map while a server
-    /// is lost. Otherwise only failed calls request one.
+    /// is lost.
     pub(crate) async fn check_topology(&self, watch: Option<&mut SentinelWatch>) {
         if self.lost_workers() > 0 {
             self.refresh_cluster();
@@ -208,12 +208,12 @@ impl RedisBackend {
         }
     }
 
-    /// Decides charges of one shard without charging, over a new connection: for rare calls that no request
-    /// waits for. Reads the replicas first. `now` replaces the server's clock, in tests.
+    /// Decides charges of one shard without charging. Opens a connection, so it is for rare calls that no
+    /// request waits for. Reads the replicas first. `now` replaces the server's clock in tests.
     ///
     /// # Errors
     ///
-    /// The primary's failure, if no replica gave a verdict either.
+    /// The primary's failure, if no replica gave a verdict.
     pub(crate) async fn peek(
         &self,
         shard: ShardId,
@@ -251,8 +251,8 @@ impl RedisBackend {
         self.call_shard::<u64>(self.shard_of(key), command).await.map(drop)
     }
 
-    /// Announces to the other gateways, with their next reports, that the records of `key` with these shared
-    /// ids were deleted.
+    /// Announces to the other gateways, which read it with their next reports, that the records of `key` with
+    /// these shared ids were deleted.
     ///
     /// # Errors
     ///
@@ -315,7 +315,7 @@ impl RedisBackend {
         clock.timeout(options.response_timeout, reply).await
     }
 
-    /// Upper bound of the duration of a call, connecting included.
+    /// Maximum duration of a call, including the connect.
     pub(crate) fn max_call_duration(&self) -> Duration {
         // Connecting, the probe's write and script loads, and the call. In a Cluster, reading the map first
         // may take as long again.
@@ -326,7 +326,7 @@ impl RedisBackend {
     }
 }
 
-/// Why a call to a server failed, and the error reply, if there was one.
+/// A failed call to a server: the cause, and the error reply, if there was one.
 struct NodeError {
     failure: RedisFailure,
     error: Option<RedisError>,

@@ -1,5 +1,4 @@
-//! The thread for health probes and Cluster map reads. It outlives every worker, and runs nothing that
-//! blocks or takes long.
+//! The thread for health probes and Cluster map reads. It outlives every worker. Its tasks must not block.
 
 use std::{io, thread};
 
@@ -15,7 +14,7 @@ pub(super) struct BackgroundThread {
 impl BackgroundThread {
     /// # Errors
     ///
-    /// The operating system's, if the runtime or the thread cannot be created.
+    /// The operating system cannot create the runtime or the thread.
     pub(super) fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());

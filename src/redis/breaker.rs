@@ -1,10 +1,10 @@
 //! One worker's connection to one server, and its circuit breaker.
 //!
-//! The breaker opens on the first failure, of this worker or of another: from then on no request waits
-//! for the server. It closes when the [health monitor](super::health) has found the server up and this
-//! worker has connected again. A connection that ended while it was idle is no failure: it is replaced,
-//! and the breaker stays closed if that succeeds. A task pings the connection, so that most ended
-//! connections are replaced before a request needs them.
+//! The breaker opens on the first failure in any worker: from then on no request waits for the server. It
+//! closes when the [health monitor](super::health) has found the server up and this worker has connected
+//! again. A connection that ends while it is idle is not a failure: it is replaced, and the breaker stays
+//! closed if that succeeds. A task pings the connection, so that most ended connections are replaced before a
+//! request needs them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -54,9 +54,9 @@ struct Breaker {
     node: Arc<RedisNode>,
 }
 
-/// Why a connection is no longer used.
+/// The reason why a connection is no longer used.
 enum ConnectionEnd {
-    /// It has ended and is to be replaced.
+    /// It has ended and will be replaced.
     Ended,
     /// The server counts as down.
     Down(RedisFailure),
@@ -82,7 +82,7 @@ impl BreakerConnection {
     ///
     /// # Errors
     ///
-    /// [`RedisFailure::Open`], at once while the breaker is open.
+    /// [`RedisFailure::Open`] at once if the breaker is open.
     pub(super) async fn live(&self) -> Result<LiveConnection, RedisFailure> {
         let state = self.breaker.state.borrow().clone();
         match state {
@@ -92,12 +92,12 @@ impl BreakerConnection {
         }
     }
 
-    /// The connection that replaces `ended`, on which nothing could be sent. That is no failure of the server
-    /// if connecting again succeeds.
+    /// The connection that replaces `ended`, on which nothing could be sent. The server has not failed if
+    /// connecting again succeeds.
     ///
     /// # Errors
     ///
-    /// [`RedisFailure::Open`] if the server cannot be connected to.
+    /// [`RedisFailure::Open`] if the gateway cannot connect to the server.
     pub(super) async fn replacement(
         &self,
         ended: &LiveConnection,
@@ -106,8 +106,8 @@ impl BreakerConnection {
         self.live().await
     }
 
-    /// Opens the breaker after a call has waited for the first connection until its timeout, so that no
-    /// other call waits.
+    /// Opens the breaker after a call has waited until its timeout for the first connection, so that no other
+    /// call waits.
     pub(super) fn give_up_connecting(&self) {
         self.breaker.open(RedisFailure::Timeout, |_| false);
     }
@@ -120,12 +120,11 @@ impl BreakerConnection {
         }
     }
 
-    /// Whether the breaker is closed: there is a connection.
+    /// True if the breaker is closed: there is a connection.
     pub(super) fn is_closed(&self) -> bool {
         matches!(*self.breaker.state.borrow(), BreakerState::Closed(_))
     }
 
-    /// Whether the breaker is open.
     pub(super) fn is_open(&self) -> bool {
         matches!(*self.breaker.state.borrow(), BreakerState::Open)
     }
@@ -163,7 +162,7 @@ impl Breaker {
         }
     }
 
-    /// Opens the breaker unless it is open; a closed one only if `affects` is true of its connection.
+    /// Opens the breaker, unless it is closed and `affects` is false for its connection.
     fn open(&self, failure: RedisFailure, affects: impl Fn(&LiveConnection) -> bool) {
         self.state.send_if_modified(|state| {
             let opens = match state {
@@ -185,7 +184,7 @@ impl Breaker {
         }
     }
 
-    /// Closes the breaker with a new connection. Returns when the connection has ended, a ping fails, or the
+    /// Closes the breaker with a new connection. Returns when the connection ends, a ping fails, or the
     /// server's epoch is over.
     async fn use_until_end(
         &self,

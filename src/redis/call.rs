@@ -9,10 +9,10 @@ use super::{
     script_call::{Script, ScriptRef},
 };
 
-/// Why an attempt at a call failed.
+/// A failed attempt at a call.
 pub(super) struct AttemptError {
     pub(super) failure: RedisFailure,
-    /// Whether the breaker opens: the server counts as down.
+    /// True if the breaker opens, because the server counts as down.
     pub(super) trips_breaker: bool,
     /// The code of the server's error reply, if that trips the breaker.
     pub(super) code: Option<String>,
@@ -26,7 +26,7 @@ impl From<RedisFailure> for AttemptError {
 
 impl From<RedisError> for AttemptError {
     fn from(error: RedisError) -> Self {
-        // A slot that is being migrated is no failure of the server.
+        // A slot in migration is not a failure of the server.
         let trips_breaker = !is_redirect(&error) && error.code() != Some("TRYAGAIN");
         let failure = RedisFailure::classify(&error);
         let code = error_code(&error).filter(|_| trips_breaker && failure == RedisFailure::Server);

@@ -23,7 +23,7 @@ use crate::{
     limit::{Acquisition, Adjustment, Charge, Grant, Key, Verdict},
 };
 
-/// Interval between two checks for a new connection to a server that hung.
+/// Interval between checks for a new connection to a server that hung.
 const RECOVERY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// One worker's connections to Redis.
@@ -49,11 +49,11 @@ struct ConnectionSet {
     connections: Box<[Arc<BreakerConnection>]>,
 }
 
-/// The last attempt of a call: its connection, and the pending reply.
+/// A call's last attempt: its connection, and the pending reply.
 struct CallAttempt {
     connection: Arc<BreakerConnection>,
     live: LiveConnection,
-    /// Whether the connection had already ended, so that nothing was sent.
+    /// True if the connection had already ended, so that nothing was sent.
     is_unsent: bool,
     /// The pending reply; `None` before the attempt and after the reply.
     reply: Option<ReplyFuture>,
@@ -89,22 +89,22 @@ impl RedisClient {
         self.backend.shard_of(key)
     }
 
-    /// The longest time that a request waits for its decision.
+    /// Maximum time that a request waits for its decision.
     pub(crate) fn response_timeout(&self) -> Duration {
         self.backend.context.options.response_timeout
     }
 
-    /// Whether a call would be sent at once: there is a connection, and its breaker is closed.
+    /// True if a call would be sent at once: there is a connection, and its breaker is closed.
     pub(crate) fn is_live(&self, shard: ShardId) -> bool {
         self.connections.get(shard).is_some_and(|connection| connection.is_closed())
     }
 
-    /// Charges all or none in one script call. The keys must be on `shard`. Waits no longer than the
-    /// response timeout, nor beyond `deadline` (by [`Clock::uptime`]); not at all while the breaker is open.
+    /// Charges all or none in one script call. The keys must be on `shard`. Waits at most for the response
+    /// timeout and until `deadline` (by [`Clock::uptime`]), and not at all while the breaker is open.
     ///
     /// # Errors
     ///
-    /// A [`CallError`]: only with [`RedisFailure::Open`] and [`RedisFailure::Server`] is it certain that nothing was
+    /// A [`CallError`]. Only [`RedisFailure::Open`] and [`RedisFailure::Server`] guarantee that nothing was
     /// charged.
     pub(crate) async fn charge(
         &self,
@@ -117,11 +117,11 @@ impl RedisClient {
         self.call(shard, command, |reply| script::parse_verdict(limits(), reply), deadline).await
     }
 
-    /// Charges units for a lease in one script call. Returns also the time, in ms by the server's clock.
+    /// Charges units for a lease in one script call. Also returns the time by the server's clock.
     ///
     /// # Errors
     ///
-    /// As [`Self::charge`].
+    /// Those of [`Self::charge`].
     pub(crate) async fn acquire(
         &self,
         shard: ShardId,
@@ -148,13 +148,12 @@ impl RedisClient {
         verdict.await.map_err(|error| error.failure)
     }
 
-    /// Makes all adjustments in one script call, which is not repeated. A server that hangs executes it
-    /// later.
+    /// Makes all adjustments in one script call, which is not repeated. A hung server executes it later.
     ///
     /// # Errors
     ///
-    /// The call's failure: only with [`RedisFailure::Open`] and [`RedisFailure::Server`] is it certain that nothing was
-    /// adjusted.
+    /// The call's failure. Only [`RedisFailure::Open`] and [`RedisFailure::Server`] guarantee that nothing
+    /// was adjusted.
     pub(crate) async fn adjust(
         &self,
         shard: ShardId,
@@ -162,8 +161,7 @@ impl RedisClient {
     ) -> Result<Verdict, RedisFailure> {
         self.try_adjust(shard, adjustments).await.map_err(|CallError { failure, late }| {
             if let Some(LateReply(reply)) = late {
-                // Keeps the connection open: once it is closed, a Redis that hangs does not execute its
-                // commands later.
+                // Keeps the connection open: a hung Redis executes its commands later only while it is open.
                 let clock = self.clock().clone();
                 tokio::spawn(async move { clock.timeout(LATE_REPLY_TIMEOUT, reply).await });
             }
@@ -171,12 +169,12 @@ impl RedisClient {
         })
     }
 
-    /// As [`Self::adjust`], for adjustments that no request waits for. After a timeout, waits for the late
+    /// Like [`Self::adjust`], for adjustments that no request waits for. After a timeout, waits for the late
     /// reply until shortly after the shard has a live connection again.
     ///
     /// # Errors
     ///
-    /// As [`Self::adjust`].
+    /// Those of [`Self::adjust`].
     pub(crate) async fn adjust_awaiting_late_reply(
         &self,
         shard: ShardId,
@@ -216,7 +214,7 @@ impl RedisClient {
         self.clock().sleep(RECOVERY_POLL_INTERVAL).await;
     }
 
-    /// Calls a script on records of `shard`: `command` makes the command, with the time that replaces the
+    /// Calls a script on records of `shard`. `command` makes the command from the time that replaces the
     /// server's clock in tests, and `parse` reads the reply. A call that may have been executed is never
     /// repeated.
     async fn call<T>(
@@ -237,7 +235,7 @@ impl RedisClient {
         let timeout_at = deadline.map_or(timeout_at, |deadline| deadline.min(timeout_at));
         let outcome = {
             let command = |script| command(script, now);
-            // Pinned, so that the timeout's state does not hold it a second time.
+            // Pinned, so that the timeout does not store a second copy.
             let reply = pin!(self.attempt(shard, connection, command, &mut attempt));
             self.clock().timeout_at(timeout_at, reply).await
         };
@@ -269,8 +267,8 @@ impl RedisClient {
         })
     }
 
-    /// Sends to the server of the shard, again over a new connection if nothing was sent, and follows one
-    /// redirect. Sets `attempt` to the last attempt.
+    /// Sends to the server of the shard, and follows one redirect. If nothing could be sent, sends again over
+    /// a new connection. Sets `attempt` to the last attempt.
     async fn attempt(
         &self,
         shard: ShardId,
@@ -286,7 +284,7 @@ impl RedisClient {
         let mut first = attempt.insert(CallAttempt::new(connection, live));
         let mut reply = first.run(&command, None).await;
         if first.is_unsent {
-            // The connection ended while it was idle: no failure of the server.
+            // The connection ended while it was idle: not a failure of the server.
             let connection = Arc::clone(&first.connection);
             let live = connection.replacement(&first.live).await?;
             first = attempt.insert(CallAttempt::new(connection, live));
@@ -299,7 +297,7 @@ impl RedisClient {
         // A redirected call was not executed.
         let redirected = self.connections.redirect(&error, &first.connection);
         let Some((connection, redirect)) = redirected else { return Err(error.into()) };
-        // A failure from here on is not the first server's.
+        // From here on, a failure belongs to the other server.
         *attempt = None;
         let live = connection.live().await?;
         let second = attempt.insert(CallAttempt::new(connection, live));
@@ -312,8 +310,8 @@ impl CallAttempt {
         Self { connection, live, is_unsent: false, reply: None }
     }
 
-    /// Calls a script as [`Script::invoke`](super::Script::invoke). If this future is dropped while it waits,
-    /// `self.reply` is the reply that may still come.
+    /// Calls a script with [`Script::invoke`](super::Script::invoke). If this future is dropped while it
+    /// waits, `self.reply` holds the pending reply.
     async fn run(
         &mut self,
         command: impl Fn(ScriptRef) -> Cmd,
@@ -373,7 +371,7 @@ impl WorkerConnections {
         set.connections.get(set.map.as_ref()?.owner(shard)?).cloned()
     }
 
-    /// The connection for a shard for which [`Self::get`] found none: waits for the Cluster's first map.
+    /// The connection for a shard if [`Self::get`] found none: waits for the Cluster's first map.
     async fn wait_for(&self, shard: ShardId) -> Result<Arc<BreakerConnection>, RedisFailure> {
         let cluster = self.cluster.as_ref().ok_or(RedisFailure::Open)?;
         cluster.wait_for_first_read().await;
@@ -396,7 +394,7 @@ impl WorkerConnections {
         Some((connection, redirect))
     }
 
-    /// Makes the connections for the current map; existing ones are kept.
+    /// Makes the connections for the current map, and keeps existing ones.
     fn update(&self, cluster: &Arc<Cluster>) -> Arc<ConnectionSet> {
         let _update = self.update_lock.lock();
         let map = Arc::clone(&cluster.map());

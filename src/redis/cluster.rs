@@ -1,4 +1,4 @@
-//! A Redis Cluster's slot map: which server serves which slot, and how the map is refreshed.
+//! A Redis Cluster's slot map: the server of each slot, and the reads that refresh it.
 
 use std::{
     ops::RangeInclusive,
@@ -21,16 +21,16 @@ use super::{
 };
 use crate::clock::Clock;
 
-/// Shortest interval between two reads of the map.
+/// Minimum interval between two reads of the map.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Redis's placeholder for a host name that a server does not have.
+/// Redis's placeholder for a missing host name.
 const UNKNOWN_HOST: &str = "?";
 
 /// The owner index of a slot that no server serves.
 const NO_OWNER: u16 = u16::MAX;
 
-/// Which server serves which slot.
+/// The server of each slot.
 pub(super) struct SlotMap {
     /// For each slot, an index into `nodes`, or [`NO_OWNER`].
     owners: Box<[u16]>,
@@ -42,13 +42,13 @@ impl SlotMap {
         Self { owners: vec![NO_OWNER; usize::from(SLOTS)].into(), nodes: Vec::new() }
     }
 
-    /// The index in `nodes` of the one that serves a slot.
+    /// The index in `nodes` of the node that serves a slot.
     pub(super) fn owner(&self, ShardId(slot): ShardId) -> Option<usize> {
         let owner = *self.owners.get(usize::from(slot))?;
         (owner != NO_OWNER).then_some(owner.into())
     }
 
-    /// The index of a node, which is added if it is missing.
+    /// The index of a node. Adds the node if it is missing.
     fn index_of(&mut self, node: &Arc<RedisNode>) -> u16 {
         let existing = self.nodes.iter().position(|other| other.name == node.name);
         let index = existing.unwrap_or_else(|| {
@@ -58,7 +58,7 @@ impl SlotMap {
         u16::try_from(index).unwrap_or(NO_OWNER)
     }
 
-    /// Whether the map has the node and, if a slot is given, the node serves it.
+    /// True if the map has the node and, with `slot`, the node serves that slot.
     fn has(&self, slot: Option<u16>, node: &RedisNode) -> bool {
         match slot.map(|slot| self.owner(ShardId(slot))) {
             Some(owner) => owner.is_some_and(|index| self.nodes[index].name == node.name),
@@ -66,7 +66,7 @@ impl SlotMap {
         }
     }
 
-    /// A copy with the node added and, if a slot is given, served by it.
+    /// A copy with the node added and, with `slot`, that slot assigned to it.
     fn with(&self, slot: Option<u16>, node: &Arc<RedisNode>) -> Self {
         let mut map = Self { owners: self.owners.clone(), nodes: self.nodes.clone() };
         let index = map.index_of(node);
@@ -80,9 +80,9 @@ impl SlotMap {
 /// The progress of the map's reads, for tasks that wait for it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MapStatus {
-    /// How many times the map was replaced.
+    /// Number of times that the map was replaced.
     version: u64,
-    /// Whether the first read is over, successful or not.
+    /// True once the first read is over, successful or not.
     is_first_read_over: bool,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Connects nothing yet.
+    /// Opens no connection yet.
     pub(super) fn new(
         context: Arc<RedisShared>,
         template: ConnectionInfo,
@@ -238,8 +238,8 @@ impl Cluster {
         let mut map = SlotMap::empty();
         for SlotRange { slots, host, port } in ranges {
             let Some(node) = self.node_at(&host, port) else { continue };
-            // `node_at` makes a node for each range of a server that is not in the current map: the first
-            // one is used for all.
+            // For a server that is not in the current map, `node_at` makes a node for each range: use the
+            // first for all.
             let index = map.index_of(&node);
             map.nodes[usize::from(index)].set_slot(*slots.start());
             map.owners[usize::from(*slots.start())..=usize::from(*slots.end())].fill(index);

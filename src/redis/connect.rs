@@ -7,10 +7,12 @@ use ::redis::{
 
 use super::{Credentials, RedisFailure, RedisSetupError, context::RedisShared, error_code};
 
-/// Commands that may wait in a connection's write buffer; later ones wait within their own timeout.
+/// Number of commands that may wait in a connection's write buffer. Further ones wait within their own
+/// timeout.
 const PIPELINE_BUFFER: usize = 1_024;
 
-/// Why there is no usable connection. `reason` is logged, so it repeats nothing that was sent.
+/// The reason why there is no usable connection. `reason` is logged, so it must not repeat anything that was
+/// sent.
 pub(super) struct ConnectError {
     pub(super) failure: RedisFailure,
     pub(super) reason: String,
@@ -29,7 +31,7 @@ impl From<RedisFailure> for ConnectError {
     }
 }
 
-/// Whether a Cluster's server redirects to the one that serves the key.
+/// True if a Cluster's server redirects to the server of the key.
 pub(super) fn is_redirect(error: &::redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK"))
 }
@@ -39,7 +41,7 @@ pub(super) fn is_redirect(error: &::redis::RedisError) -> bool {
 ///
 /// # Errors
 ///
-/// Also [`RedisFailure::Timeout`].
+/// The failure to connect, or [`RedisFailure::Timeout`].
 pub(super) async fn open(
     client: &Client,
     context: &RedisShared,
@@ -49,7 +51,7 @@ pub(super) async fn open(
         .set_response_timeout(None)
         .set_pipeline_buffer_size(PIPELINE_BUFFER);
     let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    // Not the crate's timeout: it goes by another clock.
+    // Not the crate's timeout, which uses another clock.
     let timeout = context.options.connect_timeout;
     let error = match context.clock.timeout(timeout, connecting).await {
         Ok(Ok(connection)) => return Ok(connection),
@@ -72,8 +74,7 @@ pub(super) async fn open(
 ///
 /// # Errors
 ///
-/// If the URL or the certificates are malformed. The error does not repeat the URL, which may hold a
-/// password.
+/// The URL or the certificates are malformed. The error does not repeat the URL, which may hold a password.
 pub(super) fn client_for_url(
     url: &str,
     credentials: &Credentials,

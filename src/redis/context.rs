@@ -1,11 +1,11 @@
-//! What all parts of the Redis store share: the options, the clock and the background thread.
+//! The state that all parts of the Redis store share: options, clock and background thread.
 
 use std::time::Duration;
 
 use super::{RedisOptions, RedisSetupError, background::BackgroundThread};
 use crate::clock::Clock;
 
-/// Made once for each process. Every wait, also for a server's reply, goes by its clock.
+/// Made once for each process. Every wait uses its clock, including waits for a server's reply.
 pub(super) struct RedisShared {
     pub(super) options: RedisOptions,
     pub(super) clock: Clock,

@@ -1,11 +1,11 @@
-//! Why a call to Redis failed.
+//! [`RedisFailure`]: the reason why a call to Redis gave no decision.
 
-/// Why Redis gave no decision.
+/// The reason why Redis gave no decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RedisFailure {
     /// The breaker was open, or there was no connection: nothing was sent.
     Open,
-    /// No reply in time. The call may have been executed, or may still be: it is not repeated.
+    /// No reply in time. The call may have been executed or may still be, so it is not repeated.
     Timeout,
     /// The connection could not be made, or broke.
     Io,
@@ -37,7 +37,7 @@ impl RedisFailure {
 
     /// Classifies an error of the `redis` crate.
     pub(super) fn classify(error: &::redis::RedisError) -> Self {
-        // The error's text is not logged: it may repeat arguments that were sent.
+        // The error's text is not logged, because it may repeat arguments.
         let code = error_code(error);
         tracing::debug!(kind = ?error.kind(), code, "a Redis command failed");
         if error.is_timeout() {
@@ -55,7 +55,7 @@ impl RedisFailure {
     }
 }
 
-/// The code of a server's error reply (its first word); of a pipeline's, the first error's.
+/// The code of a server's error reply, its first word. For a pipeline, the code of the first error.
 pub(super) fn error_code(error: &::redis::RedisError) -> Option<String> {
     let errors = error.clone().into_server_errors()?;
     errors.first().map(|(_, error)| error.code().to_owned())

@@ -1,5 +1,5 @@
-//! Health monitoring: in each process one task per server probes the server while it is down, and all
-//! connections follow the result.
+//! Health monitoring: one task per server probes it while it is down, and all connections of the process
+//! follow the result.
 
 use std::{sync::Weak, time::Duration};
 
@@ -8,11 +8,10 @@ use tokio::sync::watch;
 use super::RedisFailure;
 use crate::clock::Clock;
 
-/// Shortest interval between the starts of two probes.
+/// Minimum interval between the starts of two probes.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Largest random delay of a probe, as a fraction of the interval, so that gateways do not all connect at
-/// the same time.
+/// Maximum random delay of a probe, as a fraction of the interval. It spreads the connects of many gateways.
 const JITTER: f64 = 0.25;
 
 /// The result of the last probe, or the failure of a connection since.
@@ -20,19 +19,19 @@ const JITTER: f64 = 0.25;
 pub(super) enum Reachability {
     /// The first probe is not over.
     Unknown,
-    /// The probe succeeded. A connection of an earlier epoch may lead to a server that is no longer the
+    /// The probe succeeded. A connection from an earlier epoch may lead to a server that is no longer the
     /// primary.
     Up(ServerEpoch),
-    /// The probe failed, or a connection did since.
+    /// The probe failed, or a connection failed since.
     Down(RedisFailure),
 }
 
-/// How many times the server came up.
+/// Number of times that the server came up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct ServerEpoch(u64);
 
 impl Reachability {
-    /// Whether the server replies, even if only with errors.
+    /// True if the server replies, even if only with errors.
     pub(super) fn is_responding(self) -> bool {
         matches!(self, Self::Up(_) | Self::Down(RedisFailure::Server | RedisFailure::Reply))
     }
@@ -84,8 +83,8 @@ pub(super) trait Probe: Send + Sync + 'static {
     fn probe(&self) -> impl Future<Output = Result<(), RedisFailure>> + Send;
 }
 
-/// Probes the node while it is not up, at once if the last probe began at least `interval` (and a jitter)
-/// ago. Ends when the node is dropped.
+/// Probes the node while it is not up. Probes begin at least `interval` and a jitter apart. Ends when the
+/// node is dropped.
 pub(super) async fn monitor(node: Weak<impl Probe>, interval: Duration, clock: Clock) {
     let Some(mut state) = node.upgrade().map(|node| node.health().subscribe()) else { return };
     let mut epoch = 0;
@@ -99,7 +98,7 @@ pub(super) async fn monitor(node: Weak<impl Probe>, interval: Duration, clock: C
             }
             Err(failure) => Reachability::Down(failure),
         };
-        // Notifies of an unchanged result as well: some callers wait for the next result.
+        // Also notifies of an unchanged result, because some callers wait for the next one.
         node.health().0.send_replace(found);
         drop(node);
         clock.sleep_until(next).await;
@@ -123,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Just less than the interval: no second probe may begin.
+    /// Just less than the interval, so no second probe may begin.
     const TOO_SOON: Duration = Duration::from_millis(999);
 
     /// From [`TOO_SOON`] to the end of the interval and the longest jitter.
@@ -164,8 +163,7 @@ mod tests {
             monitored
         }
 
-        /// Advances the clock, and lets the monitor do all that is then due. Returns the state, and the
-        /// number of probes so far.
+        /// Advances the clock and lets the monitor run. Returns the state, and the number of probes so far.
         async fn after(&self, time: Duration) -> (Reachability, u64) {
             self.clock.advance(time);
             for _ in 0..8 {
@@ -217,7 +215,7 @@ mod tests {
             let Monitored { node, clock, task } = Monitored::start(is_up).await;
             drop(node);
             clock.advance(TOO_SOON + REST);
-            // Only a monitor that does not end takes that long.
+            // Only a monitor that never ends takes that long.
             let ended = tokio::time::timeout(Duration::from_secs(10), task).await;
             assert!(ended.is_ok(), "{is_up}");
         }

@@ -15,7 +15,7 @@ use crate::clock::Uptime;
 
 /// The connection and state of this gateway's reports to one server.
 pub(super) struct HeartbeatConnection {
-    /// `None` with a Cluster: the node is looked up for each connection.
+    /// `None` with a Cluster, where the node is looked up for each connection.
     node: Option<Arc<RedisNode>>,
     pub(super) connection: Option<NodeConnection>,
     /// Time of the last report, in ms by the server's clock.
@@ -29,8 +29,8 @@ pub(super) struct HeartbeatConnection {
 struct ReportStreak(Option<Uptime>);
 
 impl ReportStreak {
-    /// Extends the streak by a report, or ends it. Returns whether it has lasted [`REPORT_LIFETIME`]: then
-    /// every gateway that is alive has also reported during it.
+    /// Extends the streak by a report, or ends it. True once it has lasted [`REPORT_LIFETIME`]: every gateway
+    /// that is alive has then reported during it.
     fn record(&mut self, is_ok: bool, now: Uptime) -> bool {
         self.0 = is_ok.then(|| self.0.unwrap_or(now));
         self.0.is_some_and(|start| {
@@ -42,10 +42,10 @@ impl ReportStreak {
 /// The records that the operator has deleted since the last report.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct Deletions {
-    /// Their shared ids: the same at all gateways.
+    /// The records' shared ids, which are the same at all gateways.
     pub(crate) records: Vec<u128>,
-    /// Some records may be missing: the last report is older than deletions are kept, or the server's clock
-    /// was set back to before it.
+    /// True if records may be missing: deletions are kept for a shorter time than since the last report, or
+    /// the server's clock was set back to before it.
     pub(crate) is_partial: bool,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Deletions {
 pub(super) struct HeartbeatReply {
     /// The names of the gateways that are alive.
     pub(super) members: Vec<String>,
-    /// Whether every gateway that is alive has had time to report to this server.
+    /// True if every gateway that is alive has had time to report to this server.
     pub(super) is_complete: bool,
     pub(super) deletions: Deletions,
 }
@@ -62,7 +62,7 @@ pub(super) struct HeartbeatReply {
 type RawReply = (Vec<String>, u64, Vec<String>);
 
 impl HeartbeatConnection {
-    /// Connects with the first report.
+    /// The first report opens the connection.
     pub(super) fn new(node: Option<Arc<RedisNode>>) -> Self {
         Self { node, connection: None, reported_at: 0, streak: ReportStreak::default() }
     }
@@ -100,7 +100,7 @@ impl HeartbeatConnection {
         Ok((members, Deletions { records: records.collect(), is_partial }))
     }
 
-    /// Sends a report. A key that holds a value of another type is no failure of the server, so the
+    /// Sends a report. A key that holds a value of another type is not a failure of the server, so the
     /// connection is kept.
     async fn send(
         &mut self,

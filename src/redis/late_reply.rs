@@ -1,4 +1,4 @@
-//! Replies that come after their calls have timed out.
+//! Replies that arrive after their calls have timed out.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::{
     limit::{Acquisition, Grant, Limit, Verdict},
 };
 
-/// How long the reply of a timed-out call is awaited.
+/// Maximum time to wait for the reply of a timed-out call.
 pub(crate) const LATE_REPLY_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A pending reply.
 pub(super) type ReplyFuture = BoxFuture<'static, Result<Vec<i64>, RedisError>>;
 
-/// Why a call gave no decision.
+/// A call that gave no decision.
 pub(crate) struct CallError {
     pub(crate) failure: RedisFailure,
-    /// The pending reply, if one may still come.
+    /// The pending reply, if it may still arrive.
     pub(crate) late: Option<LateReply>,
 }
 
-/// The reply of a timed-out call. It keeps its connection open until the reply comes.
+/// The reply of a timed-out call. It keeps its connection open until the reply arrives.
 pub(crate) struct LateReply(pub(super) ReplyFuture);
 
 impl LateReply {
@@ -36,7 +36,7 @@ impl LateReply {
         script::parse_verdict(limits, &self.0.await.ok()?)
     }
 
-    /// The grant, and the time of it by the server's clock, in ms; `None` as in [`Self::verdict`].
+    /// The grant, and its time by the server's clock; `None` as in [`Self::verdict`].
     pub(crate) async fn grant(self, acquisition: &Acquisition<'_>) -> Option<(Grant, StoreTime)> {
         script::parse_grant(acquisition, &self.0.await.ok()?)
     }

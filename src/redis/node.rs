@@ -23,13 +23,13 @@ use super::{
 };
 use crate::clock::{Clock, Uptime};
 
-/// [`RedisNode::slot`] of a server that is not in a Cluster, or serves no slot.
+/// [`RedisNode::slot`] for a server that is not in a Cluster, or serves no slot.
 const NO_SLOT: u32 = u32::MAX;
 
-/// Shortest interval between two warnings with the same reason.
+/// Minimum interval between two warnings with the same reason.
 const WARNING_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The most error codes of refused calls that are logged in one [`WARNING_INTERVAL`].
+/// Maximum number of error codes of refused calls to log in one [`WARNING_INTERVAL`].
 const MAX_LOGGED_CODES: usize = 8;
 
 /// A shard's primary, a replica, a Cluster's server, or the primary that Sentinel names.
@@ -45,7 +45,7 @@ pub(super) struct RedisNode {
     calls: AtomicU64,
     /// Workers whose breaker is open.
     open_breakers: AtomicUsize,
-    /// A slot that this server of a Cluster serves.
+    /// A slot that this server serves in a Cluster.
     slot: AtomicU32,
     /// The last logged reason for having no connection; empty while there is one.
     connect_error: Mutex<String>,
@@ -55,12 +55,13 @@ pub(super) struct RedisNode {
     refusals: Mutex<LoggedCodes>,
 }
 
-/// Error codes, and when each was logged, by [`Clock::uptime`].
+/// Error codes, each with the time at which it was logged, by [`Clock::uptime`].
 #[derive(Default)]
 struct LoggedCodes(Vec<(String, Uptime)>);
 
 impl LoggedCodes {
-    /// Whether to log `code` now: each code once, and at most [`MAX_LOGGED_CODES`], in [`WARNING_INTERVAL`].
+    /// True if `code` is to be logged now. In each [`WARNING_INTERVAL`], logs a code once, and at most
+    /// [`MAX_LOGGED_CODES`] codes.
     fn should_log(&mut self, code: &str, now: Uptime) -> bool {
         self.0.retain(|(_, at)| now < *at + WARNING_INTERVAL);
         let is_logged = self.0.iter().any(|(logged, _)| logged == code);
@@ -72,7 +73,7 @@ impl LoggedCodes {
     }
 }
 
-/// How the server's address is found.
+/// The source of the server's address.
 enum NodeAddress {
     Fixed(Box<Client>),
     Sentinel(Arc<SentinelGroup>),
@@ -87,8 +88,8 @@ pub(crate) struct NodeConnection {
 }
 
 impl NodeConnection {
-    /// Whether the server has come up again since the connection was made, which may then lead to a server
-    /// that is no longer the primary.
+    /// True if the server has come up again since the connection was made. The connection may then lead to a
+    /// server that is no longer the primary.
     pub(crate) fn is_stale(&self) -> bool {
         let now = self.node.health.reachability();
         matches!(now, Reachability::Up(_)) && now != self.reachability
@@ -96,13 +97,13 @@ impl NodeConnection {
 }
 
 impl RedisNode {
-    /// The server at a client's address. Connects nothing.
+    /// The server at a client's address. Opens no connection.
     pub(super) fn fixed(client: Client, context: Arc<RedisShared>) -> Self {
         let name = client.get_connection_info().addr().to_string().to_ascii_lowercase();
         Self::new(name.into(), NodeAddress::Fixed(Box::new(client)), context)
     }
 
-    /// The primary that Sentinel names. Connects nothing.
+    /// The primary that Sentinel names. Opens no connection.
     pub(super) fn behind_sentinel(sentinel: Arc<SentinelGroup>, context: Arc<RedisShared>) -> Self {
         Self::new(sentinel.master.clone(), NodeAddress::Sentinel(sentinel), context)
     }
@@ -127,7 +128,7 @@ impl RedisNode {
         &self.context.clock
     }
 
-    /// The host, where the address is fixed.
+    /// The host, if the address is fixed.
     pub(super) fn host(&self) -> Option<&str> {
         match &self.address {
             NodeAddress::Fixed(client) => {
@@ -137,7 +138,6 @@ impl RedisNode {
         }
     }
 
-    /// Counts a script call that is sent.
     pub(super) fn count_call(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
@@ -152,7 +152,7 @@ impl RedisNode {
         self.open_breakers.load(Ordering::Relaxed)
     }
 
-    /// Whether no worker's breaker is open and the health monitor has not found the server down.
+    /// True if no worker's breaker is open and the health monitor has not found the server down.
     pub(super) fn is_up(&self) -> bool {
         self.open_breakers() == 0 && !matches!(self.health.reachability(), Reachability::Down(_))
     }
@@ -177,7 +177,7 @@ impl RedisNode {
         self.open_breakers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Sets a slot that the server serves: probes write a key of that slot.
+    /// Sets a slot that the server serves, so that probes write a key of that slot.
     pub(super) fn set_slot(&self, slot: u16) {
         self.slot.store(slot.into(), Ordering::Relaxed);
     }
@@ -273,16 +273,16 @@ impl RedisNode {
         Err(failure)
     }
 
-    /// Logs the error code with which the server refused a call; a repeated code once a minute. A probe may
-    /// succeed all the same.
+    /// Logs the error code with which the server refused a call, each code at most once a minute. Probes may
+    /// succeed nevertheless.
     pub(super) fn log_refusal(&self, code: &str) {
         if self.refusals.lock().should_log(code, self.clock().uptime()) {
             tracing::warn!(shard = &*self.name, why = code, "Redis refuses script calls");
         }
     }
 
-    /// `Ok` if the server replies to PING at all, even with an error. The timeout is long: slowness is
-    /// judged by requests.
+    /// `Ok` if the server replies to PING at all, even with an error. The timeout is long, because requests
+    /// detect a slow server.
     ///
     /// # Errors
     ///

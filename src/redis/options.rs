@@ -4,29 +4,28 @@ use std::{fmt, time::Duration};
 
 use crate::secret::SharedSecret;
 
-/// The servers, how to log in, and how long connections and calls may take.
+/// Servers, credentials, and timeouts of connections and calls.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// Where the servers are.
+    /// The servers and their arrangement.
     pub topology: Topology,
-    /// The user name and the password, each for URLs without one, and for servers that a Cluster or Sentinel
-    /// names.
+    /// The user name and the password, each used for URLs without one, and for servers that a Cluster or
+    /// Sentinel names.
     pub credentials: Credentials,
-    /// Certificate authorities (PEM) that are trusted to sign a server's certificate, instead of the
-    /// system's.
+    /// Certificate authorities (PEM) to trust instead of the system's.
     pub tls_ca: Option<Box<[u8]>>,
     /// The prefix of every key in Redis.
     pub namespace: Box<str>,
-    /// The secret under which keys are hashed; the same at all gateways that share counters.
+    /// The secret with which keys are hashed. It is the same at all gateways that share counters.
     pub secret: SharedSecret,
-    /// The longest time to make a connection, from name resolution to the login.
+    /// Maximum time to connect, from name resolution to the login.
     pub connect_timeout: Duration,
-    /// The longest time that a request waits for its decision.
+    /// Maximum time that a request waits for its decision.
     pub response_timeout: Duration,
 }
 
-/// Where the servers are. URLs are `redis://[user:password@]host[:port][/db]`, or `rediss://` for TLS;
-/// they may hold passwords and are never logged.
+/// The servers and their arrangement. URLs are `redis://[user:password@]host[:port][/db]`, or `rediss://` for
+/// TLS. They may hold passwords and are never logged.
 #[derive(Clone)]
 pub enum Topology {
     /// Independent servers: each key is on one of them, by its hash.
@@ -39,7 +38,7 @@ pub enum Topology {
         master: Box<str>,
         /// The URLs of the sentinels; if the first is `rediss://`, the primary uses TLS as well.
         nodes: Vec<Box<str>>,
-        /// The user name and the password, each for sentinels' URLs without one.
+        /// The user name and the password, each used for sentinels' URLs without one.
         credentials: Credentials,
     },
 }
@@ -56,7 +55,7 @@ impl Topology {
 pub struct ShardUrls {
     /// The server where counters are charged.
     pub primary: Box<str>,
-    /// Servers that the operator's quota lookups read first; no request is decided by them.
+    /// Servers that the operator's quota lookups read first. No request is decided there.
     pub replicas: Vec<Box<str>>,
 }
 
@@ -80,7 +79,7 @@ impl fmt::Debug for RedisOptions {
     }
 }
 
-/// Why the Redis part of a store cannot be created.
+/// The reason why the Redis backend cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum RedisSetupError {
     /// The URL is not a Redis URL. The message leaves it out, because it may hold a password.

@@ -1,5 +1,5 @@
-//! Reports between the gateways of one Redis: which of them are alive, a tag of the secret under which
-//! each hashes keys, and the records that the operator has deleted.
+//! Reports between the gateways of one Redis. A report shows that a gateway is alive, and a tag of the secret
+//! with which it hashes keys. Its reply lists records that the operator has deleted.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::secret::SharedSecret;
 
-/// Upper bound of the timeout of the command that removes this gateway when it stops.
+/// Maximum timeout of the command that removes this gateway when it stops.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The gateways of one Redis, as of the last reports.
@@ -26,9 +26,9 @@ pub(crate) struct Presence {
     /// The suffix of the names of gateways with the same secret.
     secret_suffix: String,
     gateways: AtomicU32,
-    /// How many of `gateways` use another secret.
+    /// Number of `gateways` that use another secret.
     other_secrets: AtomicU32,
-    /// Whether the last report succeeded at every server; true before the first.
+    /// True if the last report succeeded at every server, and before the first.
     is_reporting: AtomicBool,
 }
 
@@ -45,22 +45,23 @@ impl Presence {
         }
     }
 
-    /// The number of gateways alive as of the last reports, this one included; at least 1.
+    /// The number of gateways alive as of the last reports, including this one; at least 1.
     pub(crate) fn gateways(&self) -> u32 {
         self.gateways.load(Ordering::Relaxed)
     }
 
-    /// Whether the last report succeeded at every server. Reveals a lost Redis when there are no requests.
+    /// True if the last report succeeded at every server. Reveals a lost Redis even without requests.
     pub(crate) fn is_reporting(&self) -> bool {
         self.is_reporting.load(Ordering::Relaxed)
     }
 
-    /// How many of the gateways use another secret, and so count under other keys.
+    /// Number of gateways that use another secret, and therefore count under other keys.
     pub(crate) fn other_secrets(&self) -> u32 {
         self.other_secrets.load(Ordering::Relaxed)
     }
 
-    /// Sets how many gateways use another secret. Logs the first one, and when there is none again.
+    /// Sets the number of gateways that use another secret. Logs when it becomes positive, and when it
+    /// returns to 0.
     fn set_other_secrets(&self, others: u32) {
         let before = self.other_secrets.swap(others, Ordering::Relaxed);
         if before == 0 && others > 0 {
@@ -75,14 +76,14 @@ impl Presence {
         }
     }
 
-    /// How many of these members use another secret.
+    /// Number of these members that use another secret.
     fn count_other_secrets(&self, members: &[String]) -> u32 {
         members.iter().filter(|member| !member.ends_with(&self.secret_suffix)).count() as u32
     }
 }
 
-/// Reports once a second over its own connections: to every shard, or with a Cluster to the server that has
-/// the presence keys.
+/// Reports once a second over its own connections: to every shard, or with a Cluster to the server of the
+/// presence keys.
 pub(crate) struct Reporter<'a> {
     presence: &'a Presence,
     backend: &'a RedisBackend,
@@ -91,11 +92,11 @@ pub(crate) struct Reporter<'a> {
     connections: Vec<HeartbeatConnection>,
 }
 
-/// How many gateways have reported to one server.
+/// Number of gateways that have reported to one server.
 #[derive(Clone, Copy)]
 struct GatewayCount {
     gateways: u32,
-    /// Whether every gateway that is alive has had time to report to this server.
+    /// True if every gateway that is alive has had time to report to this server.
     is_complete: bool,
 }
 
@@ -121,8 +122,8 @@ impl<'a> Reporter<'a> {
         Self { presence, backend, keys, connections }
     }
 
-    /// Reports, and counts the gateways. A failure is only a missed report: the workers' breakers decide
-    /// what requests do. Returns what the operator has deleted since the last report.
+    /// Reports, and counts the gateways. A failure is only a missed report: requests follow the workers'
+    /// breakers. Returns what the operator has deleted since the last report.
     pub(crate) async fn report(&mut self) -> Deletions {
         let Self { presence, backend, keys, connections } = self;
         let now = backend.context.clock.uptime();

@@ -2,14 +2,14 @@
 
 use super::script;
 
-/// How long a gateway counts as alive after a report, in ms. Reports are made once a second.
+/// Time for which a gateway counts as alive after a report, in ms. Reports are sent once a second.
 pub(super) const REPORT_LIFETIME: u64 = 5_000;
 
-/// How long the deletion of a record is kept for other gateways, in ms: longer than a gateway counts as
+/// Time for which the deletion of a record is kept for other gateways, in ms: longer than a gateway counts as
 /// alive without a report.
 pub(super) const DELETION_LIFETIME: u64 = 2 * REPORT_LIFETIME;
 
-/// The keys of one namespace that are not records.
+/// The keys of one namespace, other than records.
 pub(super) struct PresenceKeys {
     gateways: String,
     resets: String,

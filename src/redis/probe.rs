@@ -12,11 +12,11 @@ use super::{
 };
 use crate::clock::Clock;
 
-/// Expiry of the key that is written, in ms.
+/// Expiry of the written key, in ms.
 const PROBE_KEY_TTL: u64 = 1_000;
 
-/// Writes `key`, within the response timeout, and loads the scripts that Redis has not cached:
-/// they are long, so loading may take as long as connecting.
+/// Writes `key` within the response timeout, and loads the scripts that Redis has not cached. They are long,
+/// so loading may take as long as connecting.
 ///
 /// # Errors
 ///
@@ -33,11 +33,11 @@ pub(super) async fn probe(
     let timeout = context.options.response_timeout;
     let (loaded, written) = with_timeout(&context.clock, timeout, checks).await?;
     match written {
-        // A Cluster's server that serves other slots, or none, redirects the write and is healthy.
+        // A healthy server of a Cluster redirects the write if it does not serve the slot.
         Err(error) if !is_redirect(&error) => return Err(ConnectError::from(&error)),
         _ => {}
     }
-    // A user without permission for SCRIPT EXISTS gets an error: then all scripts are loaded.
+    // A user without permission for SCRIPT EXISTS gets an error; load all scripts then.
     let loads = Scripts::load_commands(&loaded.unwrap_or_default());
     if loads.is_empty() {
         return Ok(());

@@ -26,11 +26,11 @@ pub(super) const PRESENCE: &str = include_str!("../../lua/presence.lua");
 /// Records deletions for the other gateways.
 pub(super) const RESET: &str = include_str!("../../lua/reset.lua");
 
-/// Integers in a reply for each charge or adjustment, after the time.
+/// Number of integers for each charge or adjustment in a reply, after the time.
 const FIELDS: usize = 6;
 
-/// The latest time (ms) that is sent to a script: later times are not exact as Lua's numbers (doubles), and
-/// no clock reaches them.
+/// Maximum time that is sent to a script. Lua's numbers (doubles) are not exact for later times, which no
+/// clock reaches.
 const MAX_TIME: StoreTime = StoreTime::from_unix_ms(1 << 52);
 
 /// Makes the commands that read and write records in one namespace.
@@ -48,7 +48,7 @@ impl Scripts {
         Self { charge, acquire, peek, adjust, namespace: namespace.into() }
     }
 
-    /// The command that asks which of the scripts Redis has cached.
+    /// The command that asks Redis which scripts it has cached.
     pub(super) fn exists_command() -> Cmd {
         let mut command = ::redis::cmd("SCRIPT");
         command.arg("EXISTS");
@@ -70,7 +70,7 @@ impl Scripts {
         loads
     }
 
-    /// The command that charges. `now` replaces the server's clock, in tests.
+    /// The command that charges. `now` replaces the server's clock in tests.
     pub(super) fn charge(
         &self,
         by: ScriptRef,
@@ -177,7 +177,7 @@ fn push_limit(command: &mut Cmd, limit: &Limit, cost: u32) {
 /// The Redis key of a record: `NAMESPACE:{KEY}:LIMIT:FINGERPRINT`. The braces are a hash tag: in a Cluster,
 /// all records of one key are in one slot.
 fn record_key(namespace: &str, limit: &Limit, Key(key): Key) -> String {
-    format!("{namespace}:{{{key:032x}}}:{}:{:016x}", limit.name, limit.fingerprint)
+    format!("{namespace}:{{{key:032x}}}:{}:{:016x}", limit.name(), limit.identity.fingerprint())
 }
 
 /// The verdict in a reply: the time, then [`FIELDS`] for each limit. `None` if the reply is malformed.

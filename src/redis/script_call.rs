@@ -1,4 +1,4 @@
-//! A script that is called by its hash, or by its text if the server has not cached it.
+//! [`Script`]: called by its hash, or by its text if the server has not cached it.
 
 use ::redis::{Cmd, RedisError};
 
@@ -6,11 +6,11 @@ use ::redis::{Cmd, RedisError};
 #[derive(Clone)]
 pub(crate) struct Script {
     pub(super) text: &'static str,
-    /// Its SHA-1 in hexadecimal, under which Redis caches it.
+    /// Its SHA-1 in hexadecimal, by which Redis caches it.
     pub(super) hash: Box<str>,
 }
 
-/// How a command names its script.
+/// The way in which a command refers to its script.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ScriptRef {
     /// By its hash: `EVALSHA`.
@@ -24,7 +24,7 @@ impl Script {
         Self { text, hash: ::redis::Script::new(text).get_hash().into() }
     }
 
-    /// The command that calls the script, without keys and arguments.
+    /// The command that calls the script, still without keys and arguments.
     pub(crate) fn command(&self, by: ScriptRef) -> Cmd {
         let (name, script) = match by {
             ScriptRef::Hash => ("EVALSHA", &*self.hash),
@@ -35,8 +35,7 @@ impl Script {
         command
     }
 
-    /// Sends the `command` that names the script by its hash and, if the server has not cached it, by its
-    /// text.
+    /// Sends the command with the script's hash and, if the server has not cached it, again with its text.
     ///
     /// # Errors
     ///
@@ -52,8 +51,8 @@ impl Script {
     }
 }
 
-/// True if the server has not cached the script. Then it executed nothing, so sending it again cannot charge
-/// twice.
+/// True if the server has not cached the script. It has then executed nothing, so sending the call again
+/// cannot charge twice.
 pub(super) fn is_script_missing(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }

@@ -1,8 +1,7 @@
-//! The texts of the scripts that read and write records. The test kit compiles this file too, to measure
+//! The texts of the scripts that read and write records. The test kit also compiles this file, to measure
 //! single calls.
 
-/// Prepends to a script the algorithms and the reading and writing of records. A new algorithm is one line
-/// here.
+/// Prepends the algorithms and the access to records to a script. A new algorithm is one line here.
 macro_rules! with_records {
     ($($script:literal),+) => {
         concat!(
@@ -29,5 +28,5 @@ pub const ACQUIRE: &str = with_records!("../../lua/acquire.lua");
 /// Decides without charging.
 pub const PEEK: &str = with_records!("../../lua/peek.lua");
 
-/// Adjusts what requests were charged.
+/// Adjusts charges of requests.
 pub const ADJUST: &str = with_records!("../../lua/adjust.lua");

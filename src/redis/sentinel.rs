@@ -1,4 +1,4 @@
-//! The primary's address, as Sentinel names it.
+//! The primary's address according to Sentinel.
 
 use std::cmp::Reverse;
 
@@ -58,8 +58,8 @@ impl SentinelGroup {
         }
     }
 
-    /// Connects to the address that most sentinels name, if the server there is a primary; in a tie, to the
-    /// first such server.
+    /// Connects to the address that most sentinels name, if the server there is a primary. In a tie, connects
+    /// to the first such server.
     async fn discover(&self, context: &RedisShared) -> Result<MultiplexedConnection, ConnectError> {
         let replies = self.sentinels.iter().map(async |sentinel| {
             let mut connection = connect::open(sentinel, context).await?;
@@ -150,8 +150,8 @@ async fn is_primary(
     Ok(name.ok_or(RedisFailure::Reply)? == "master")
 }
 
-/// The addresses that sentinels named, each with its number of votes, the most first; in a tie, the one
-/// that was named first.
+/// The addresses that sentinels named, each with its number of votes, most votes first. A tie keeps the order
+/// of naming.
 pub(super) fn rank_by_votes(addresses: &[(String, u16)]) -> Vec<(&(String, u16), usize)> {
     let mut ranked = Vec::<(&(String, u16), usize)>::new();
     for address in addresses {

@@ -26,8 +26,8 @@ impl SentinelWatch {
         Self { sentinel, node, connections }
     }
 
-    /// Asks once. If more sentinels name another address than the one in use, and the server there is a
-    /// primary, all connections are replaced.
+    /// Asks each sentinel once. Replaces all connections if another address has more votes than the one in
+    /// use and the server there is a primary.
     pub(super) async fn check(&mut self, context: &RedisShared) {
         let Some(current) = self.sentinel.address() else { return };
         let sentinel = &self.sentinel;
@@ -54,7 +54,7 @@ impl SentinelWatch {
     }
 }
 
-/// The address with the most votes, if it has more than the one in use.
+/// The address with the most votes, if it has more votes than the one in use.
 fn newly_elected<'a>(
     addresses: &'a [(String, u16)],
     current: &(String, u16),

@@ -6,11 +6,11 @@ use siphasher::sip::SipHasher13;
 
 use crate::limit::Key;
 
-/// Slots of a Cluster.
+/// Number of slots in a Cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// A set of keys that one script call can reach together: the index of a configured shard (by the order of
-/// their names), or a Cluster's slot.
+/// A set of keys that one script call can reach: the index of a configured shard, in the order of names, or a
+/// Cluster's slot.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct ShardId(pub(super) u16);
 
@@ -19,7 +19,7 @@ impl ShardId {
     pub(crate) const ONLY: Self = Self(0);
 }
 
-/// The hash tag of all records of a caller: what is between braces in their Redis keys.
+/// The hash tag of a caller's records: the text between braces in their Redis keys.
 pub(super) fn hash_tag(key: Key) -> [u8; 32] {
     let mut tag = [b'0'; 32];
     // 32 digits fit into 32 bytes.
@@ -61,9 +61,9 @@ pub(super) fn tag_of_slot(slot: u16) -> String {
     found.unwrap_or_default()
 }
 
-/// The shard of a tag, by rendezvous hashing (Thaler and Ravishankar, 1998): the one whose name hashes
-/// highest with it. A shard that is added or removed moves only its own keys, and the order of the list
-/// has no effect.
+/// The shard of a tag, by rendezvous hashing (Thaler and Ravishankar, 1998): the shard whose name and the tag
+/// have the highest hash. Adding or removing a shard moves only its own keys, and the order of the list has
+/// no effect.
 pub(super) fn shard_of_tag<'a>(names: impl Iterator<Item = &'a str>, tag: &[u8]) -> ShardId {
     let weight = |name: &str| {
         // These constants never change: gateways of all versions must choose the same shard.

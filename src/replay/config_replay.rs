@@ -23,8 +23,8 @@ use crate::{
     store::memory::MemoryStore,
 };
 
-/// Expired counters are removed at most once per virtual second and once per this number of requests:
-/// scanning a part of the table more often would cost more than the requests.
+/// Expired counters are removed at most once per virtual second and once in this number of requests: scanning
+/// a part of the table more often would cost more than the requests.
 const REQUESTS_PER_TICK: u32 = 1 << 16;
 
 /// One configuration in a replay.
@@ -37,7 +37,7 @@ pub struct ConfigReplay {
     pub routes: Vec<DecisionCounts>,
     /// Decisions by limit, in the snapshot's order.
     pub limits: Vec<DecisionCounts>,
-    /// Refusals by limit, in the snapshot's order, of requests that the other configuration decides
+    /// Refusals by limit, in the snapshot's order. Only for requests that the other configuration decides
     /// differently.
     pub differing_refusals: Vec<u64>,
     /// Number of requests that the limits of their route admitted.
@@ -46,11 +46,11 @@ pub struct ConfigReplay {
     pub refused: u64,
     /// Number of requests of routes without limits.
     pub unlimited: u64,
-    /// Number of requests that `allow` or `deny` of their route refused, by route, in the snapshot's order.
+    /// Number of requests refused by `allow` or `deny`, by route, in the snapshot's order.
     pub denied: Vec<u64>,
     /// Number of requests that the gateway itself would have answered before any limit, by status.
     pub unmatched: BTreeMap<u16, u64>,
-    /// Number of requests whose route depends on what the log does not show: a header, a query, a weight.
+    /// Number of requests whose route depends on data that the log lacks: a header, a query, a weight.
     pub undecided: u64,
     memory: MemoryStore,
     secret: KeySecret,
@@ -58,13 +58,13 @@ pub struct ConfigReplay {
     last_tick: (StoreTime, u32),
 }
 
-/// A logged request, as far as it does not depend on a configuration.
+/// The part of a logged request that does not depend on a configuration.
 pub(super) struct LoggedRequest<'r> {
     pub(super) line: &'r LogLine<'r>,
     /// `None` if the line has no request, or a malformed method.
     pub(super) method: Option<&'r Method>,
     pub(super) host: &'r str,
-    /// Whether the log has queries.
+    /// True if the log has queries.
     pub(super) has_query: bool,
     /// Empty: a log has no headers.
     pub(super) headers: &'r Fields,
@@ -76,11 +76,11 @@ pub(super) struct LoggedRequest<'r> {
 /// those under the other configuration.
 #[derive(Clone, Copy)]
 pub(super) enum PlannedRequest {
-    /// The logging gateway had ended it before any limit was charged.
+    /// The logging gateway ended it before any limit was charged.
     NotChecked,
     /// The gateway itself answers it with this status.
     Unmatched(u16),
-    /// Its route depends on what the log does not show.
+    /// Its route depends on data that the log lacks.
     Undecided,
     /// `allow` or `deny` of the route with this index refuses it.
     Denied(u32),
@@ -98,11 +98,11 @@ pub(super) enum PlannedRequest {
 /// The outcome of a request. Routes and limits are indices in the snapshot.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RequestOutcome {
-    /// The logging gateway had ended it before any limit was charged.
+    /// The logging gateway ended it before any limit was charged.
     NotChecked,
     /// The gateway itself answers it with this status.
     Unmatched(u16),
-    /// Its route depends on what the log does not show.
+    /// Its route depends on data that the log lacks.
     Undecided,
     /// Its route has no limits.
     Unlimited {
@@ -181,7 +181,7 @@ impl ConfigReplay {
         }
         let planned = match request.method {
             Some(method) => self.plan_target(request, method, limit_requests),
-            // The gateway's own response to a malformed request line.
+            // The gateway answers a malformed request line itself.
             None => Err(GatewayError::MalformedTarget),
         };
         planned.unwrap_or_else(|error| PlannedRequest::Unmatched(error.status().as_u16()))
@@ -239,7 +239,7 @@ impl ConfigReplay {
         Ok(self.plan_view(request, view, limit_requests))
     }
 
-    /// Has the request decided as far as the log shows it.
+    /// Decides the request from the data in the log.
     fn plan_view(
         &self,
         request: &LoggedRequest<'_>,
@@ -284,8 +284,8 @@ impl ConfigReplay {
         }
     }
 
-    /// Charges a request at the virtual time `at`, which never decreases. The request's limit requests are
-    /// taken from the front of `limit_requests`.
+    /// Charges a request at the virtual time `at`, which never decreases. Takes the request's limit requests
+    /// from the front of `limit_requests`.
     pub(super) fn decide(
         &mut self,
         plan: PlannedRequest,
@@ -328,7 +328,7 @@ impl ConfigReplay {
             let Some(decided) = outcome.decided() else { continue };
             let (decision, limit) = (&decided.decision, charge.limit.index);
             // A candidate has the index of its limit, but is not counted as that limit.
-            if *charge.limit.name == *self.snapshot.limits[limit].limit.name {
+            if charge.limit.name() == self.snapshot.limits[limit].limit.name() {
                 self.limits[limit].add(decision.admitted, at);
             }
             if !decision.admitted && charge.limit.enforce {
@@ -354,7 +354,7 @@ impl ConfigReplay {
         }
     }
 
-    /// Removes expired counters if it is due.
+    /// Removes expired counters when it is due.
     fn tick(&mut self, now: StoreTime) {
         let (last, requests) = &mut self.last_tick;
         *requests += 1;
@@ -367,7 +367,7 @@ impl ConfigReplay {
 
 /// True if a response with this status refunds the charge to this limit.
 fn is_refunded(policy: &LimitPolicy, status: u16) -> bool {
-    // A log does not show which requests were in flight at once: each counts as ended before the next.
+    // A log does not show which requests were in flight together, so each counts as ended before the next.
     let is_released = policy.limit.algorithm.holds_permit();
     is_released || policy.refund.contains(&status)
 }

@@ -11,7 +11,6 @@ use crate::clock::StoreTime;
 /// Maximum number of callers in the table. When it is full, the half with the lowest weight is evicted.
 const MAX_CALLERS: usize = 1 << 17;
 
-/// In ms.
 const MINUTE: u64 = 60_000;
 
 /// The position of a line in the log.

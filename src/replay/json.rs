@@ -37,7 +37,7 @@ struct ProcessLine {
     _level: IgnoredAny,
 }
 
-/// Whether the line is one of the process log, which shares standard error with the access log by default.
+/// True for a line of the process log, which by default shares standard error with the access log.
 pub(super) fn is_process_log(line: &[u8]) -> bool {
     // An array of two values would be read as the two fields.
     line.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<ProcessLine>(line).is_ok()
@@ -53,7 +53,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
     let text = std::str::from_utf8(line);
     let text = text.map_err(|_| LineError::Json(format!("`{}` is not UTF-8", excerpt(line))))?;
     let line: JsonLine<'_> = serde_json::from_str(text).map_err(|error| {
-        // The parser's line number is always 1: it is dropped.
+        // Drops the parser's line number, which is always 1.
         let text = error.to_string();
         LineError::Json(excerpt(text.split(" at line ").next().unwrap_or_default().as_bytes()))
     })?;

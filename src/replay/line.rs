@@ -4,7 +4,7 @@ use std::{borrow::Cow, net::IpAddr};
 
 use crate::{clock::StoreTime, escape::escape};
 
-/// Maximum length of a line, in bytes; a longer one is malformed.
+/// Maximum length of a line, in bytes. A longer one is malformed.
 pub const MAX_LINE: usize = 64 * 1024;
 
 /// Maximum length of an excerpt in a fault, in characters.
@@ -27,12 +27,11 @@ pub struct LogLine<'l> {
     pub target: Cow<'l, [u8]>,
     /// Status of the response; 0 if the log has none.
     pub status: u16,
-    /// True if the logging gateway ended the request before any limit was charged, for a reason that is
-    /// not logged.
+    /// True if the logging gateway ended the request before any limit was charged, for an unlogged reason.
     pub not_checked: bool,
 }
 
-/// Why a line is malformed.
+/// The reason why a line is malformed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LineError {
     /// Longer than [`MAX_LINE`].

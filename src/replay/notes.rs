@@ -1,4 +1,4 @@
-//! Notes on what a log does not contain and what is not replayed, so that results are not misread.
+//! Notes on data that a log lacks and rules that are not replayed, so that results are not misread.
 
 use std::collections::BTreeSet;
 
@@ -92,7 +92,7 @@ fn limit_notes(config: &ConfigReplay) -> Vec<String> {
     let (name, limits) = (&config.name, &config.snapshot.limits);
     let named = |which: fn(&LimitPolicy) -> bool| {
         let found = limits.iter().filter(|policy| which(policy));
-        let names: Vec<&str> = found.map(|policy| &*policy.limit.name).collect();
+        let names: Vec<&str> = found.map(|policy| policy.limit.name()).collect();
         (!names.is_empty()).then(|| names.join(", "))
     };
     let costs = named(|policy| !matches!(policy.cost, Cost::Fixed(_)));
@@ -150,5 +150,5 @@ fn affected_limits(
     lacks: impl Fn(&KeyPart) -> bool,
 ) -> impl Iterator<Item = &str> {
     let policies = config.snapshot.routes.iter().flat_map(|route| &route.limits);
-    policies.filter(move |policy| policy.key.0.iter().any(&lacks)).map(|policy| &*policy.limit.name)
+    policies.filter(move |policy| policy.key.0.iter().any(&lacks)).map(|policy| policy.limit.name())
 }

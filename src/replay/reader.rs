@@ -22,7 +22,7 @@ pub enum RawLine<'b> {
     TooLong,
 }
 
-/// What some programs write before the first line.
+/// Some programs write it before the first line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Splits the bytes of a reader into lines.
@@ -33,14 +33,14 @@ pub struct LineReader<R> {
     unread: std::ops::Range<usize>,
     /// Length of the prefix of `unread` that contains no line break.
     searched: usize,
-    /// True while the rest of a line that is too long is being skipped.
+    /// True while the rest of an overlong line is skipped.
     is_skipping: bool,
     is_at_end: bool,
-    /// Whether the first line was read.
+    /// True once the first line was read.
     has_begun: bool,
 }
 
-/// Opens a log. It is decompressed if it starts with the magic number of gzip, whatever its name is.
+/// Opens a log. Decompresses it if it starts with the magic number of gzip, whatever its name.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ impl<R: Read> LineReader<R> {
         Ok(Some(if too_long { RawLine::TooLong } else { RawLine::Line(line) }))
     }
 
-    /// Reads more bytes after the unread ones, which are moved to the front if there is no room.
+    /// Reads more bytes after the unread ones, and moves these to the front if there is no room.
     fn fill(&mut self) -> io::Result<()> {
         if self.unread.end == self.buffer.len() || self.unread.is_empty() {
             self.buffer.copy_within(self.unread.clone(), 0);

@@ -1,7 +1,7 @@
 //! Sorts lines by time within a bounded buffer.
 //!
 //! A log line is written when its request ends, but its time is the request's start, at which it is replayed.
-//! Lines that are out of order by less than the buffer's size come out sorted; lines of the same time keep
+//! Lines that are out of order by less than the buffer's size come out sorted; lines with the same time keep
 //! the log's order.
 
 use crate::clock::StoreTime;
@@ -10,8 +10,7 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-/// Maximum distance from the queue's end at which a late line is inserted; one that belongs further from
-/// the end goes into the heap.
+/// Maximum distance from the queue's end at which a late line is inserted. Others go into the heap.
 const MAX_INSERT_DISTANCE: usize = 1_024;
 
 /// Time in ms, sequence number of arrival, and index of the slot.
@@ -23,7 +22,7 @@ pub(super) struct ReorderBuffer<T> {
     queue: VecDeque<SortKey>,
     /// Lines that belong too far from the queue's end to be inserted into it.
     heap: BinaryHeap<Reverse<SortKey>>,
-    /// The items, stored apart from their keys because they are large and keys are moved.
+    /// The items. They are large, so they are stored apart from the keys, which move.
     slots: Vec<Option<T>>,
     free: Vec<u32>,
     arrived: u64,
@@ -103,7 +102,7 @@ mod tests {
             times in prop::collection::vec(0_u64..50, 0..200),
             size in 1_u32..40,
         ) {
-            // Sorted, then each line moved by fewer places than the size.
+            // Sorted, then with each line moved by fewer places than the size.
             let mut sorted: Vec<(StoreTime, usize)> = times.into_iter().map(StoreTime::from_unix_ms).zip(0..).collect();
             sorted.sort_unstable();
             let mut late = sorted.clone();

@@ -26,7 +26,7 @@ pub struct Report {
     pub first_malformed: Vec<Malformed>,
     /// Number of lines of the process log, which are skipped.
     pub process_lines: u64,
-    /// Number of requests that the logging gateway had ended before any limit was charged.
+    /// Number of requests that the logging gateway ended before any limit was charged.
     pub not_checked: u64,
     /// Number of requests that were replayed after their own time, because their lines were too far out of
     /// order to be sorted.
@@ -37,7 +37,7 @@ pub struct Report {
     pub to: Option<String>,
     /// Results of the one configuration, or of the two that are compared.
     pub results: Vec<ConfigResult>,
-    /// How the second configuration differs from the first; `None` without a second one.
+    /// The second configuration compared with the first; `None` without a second one.
     pub difference: Option<Difference>,
     /// Limitations of this replay, one sentence each.
     pub notes: Vec<String>,
@@ -74,13 +74,13 @@ pub struct ConfigResult {
     pub matched: u64,
     /// Number of requests that the gateway itself would have answered before any limit, by status.
     pub unmatched: BTreeMap<u16, u64>,
-    /// Number of requests whose route depends on what the log does not show: a header, a query, a weight. They
+    /// Number of requests whose route depends on data that the log lacks: a header, a query, a weight. They
     /// are not replayed.
     pub undecided: u64,
     /// Number of requests of routes without limits.
     pub unlimited: u64,
-    /// Number of requests that `allow` or `deny` of their route would have refused, by route; those without
-    /// any are left out.
+    /// Number of requests that `allow` or `deny` would have refused, by route. Routes without any are left
+    /// out.
     pub denied: BTreeMap<String, u64>,
     /// Number of requests that all limits of their routes would have admitted.
     pub admitted: u64,
@@ -101,9 +101,9 @@ pub struct Row {
     pub name: String,
     /// Number of requests.
     pub requests: u64,
-    /// Number of requests that it would have admitted.
+    /// Number of requests that the limit or route would have admitted.
     pub admitted: u64,
-    /// Number of requests that it would have refused.
+    /// Number of requests that the limit or route would have refused.
     pub refused: u64,
     /// The first refused request.
     pub first_refusal: Option<Refusal>,
@@ -125,7 +125,7 @@ pub struct Refusal {
 pub struct Minute {
     /// Its start (RFC 3339).
     pub time: String,
-    /// Number of requests that would have been refused in it.
+    /// Number of requests refused in this minute.
     pub refused: u64,
 }
 
@@ -138,11 +138,11 @@ pub struct CallerRow {
     pub requests: u64,
     /// Number of requests that would have been refused.
     pub refused: u64,
-    /// The limit that would have refused most of them.
+    /// The limit that would have refused the most of these requests.
     pub limit: Option<String>,
 }
 
-/// How the second configuration differs from the first.
+/// The second configuration compared with the first.
 #[derive(Debug, Serialize)]
 pub struct Difference {
     /// Number of requests that only the second would have refused.
@@ -155,7 +155,7 @@ pub struct Difference {
     pub callers: Vec<ChangedCaller>,
 }
 
-/// How one limit differs.
+/// The differences of one limit.
 #[derive(Debug, Default, Serialize)]
 pub struct ChangedLimit {
     /// Name of the limit.
@@ -166,7 +166,7 @@ pub struct ChangedLimit {
     pub newly_admitted: u64,
 }
 
-/// How one caller's requests differ.
+/// The differences of one caller's requests.
 #[derive(Debug, Serialize)]
 pub struct ChangedCaller {
     /// As in [`CallerRow`].
@@ -181,7 +181,7 @@ pub struct ChangedCaller {
 
 /// A time in ms since the epoch as RFC 3339 in UTC.
 pub fn rfc3339(time: StoreTime) -> String {
-    // Never overflows: logs have years of four digits.
+    // Never overflows, because logs have years of four digits.
     let time =
         UNIX_EPOCH.checked_add(Duration::from_millis(time.as_unix_ms())).unwrap_or(UNIX_EPOCH);
     humantime::format_rfc3339_millis(time).to_string()
@@ -241,7 +241,8 @@ impl ConfigResult {
                 caller: caller_name(caller),
                 requests: counts.requests,
                 refused: counts.refused[config_index],
-                limit: most.map(|(limit, _)| rules.limits[*limit as usize].limit.name.to_string()),
+                limit: most
+                    .map(|(limit, _)| rules.limits[*limit as usize].limit.name().to_string()),
             }
         });
         Self {
@@ -254,7 +255,7 @@ impl ConfigResult {
             admitted: config.admitted,
             refused: config.refused,
             limits: limits
-                .map(|(limit, counts)| Row::new(replay, &limit.limit.name, counts))
+                .map(|(limit, counts)| Row::new(replay, limit.limit.name(), counts))
                 .collect(),
             routes: routes.map(|(route, counts)| Row::new(replay, &route.name, counts)).collect(),
             callers: callers.collect(),
@@ -283,10 +284,10 @@ impl Difference {
     fn new(replay: &Replay, old: &ConfigReplay, new: &ConfigReplay, top: usize) -> Self {
         let mut limits = BTreeMap::<&str, (u64, u64)>::new();
         for (limit, refusals) in new.snapshot.limits.iter().zip(&new.differing_refusals) {
-            limits.entry(&limit.limit.name).or_default().0 += refusals;
+            limits.entry(limit.limit.name()).or_default().0 += refusals;
         }
         for (limit, refusals) in old.snapshot.limits.iter().zip(&old.differing_refusals) {
-            limits.entry(&limit.limit.name).or_default().1 += refusals;
+            limits.entry(limit.limit.name()).or_default().1 += refusals;
         }
         let weight = |counts: &CallerCounts| (counts.newly_refused + counts.newly_admitted, 0);
         let callers = replay.top_callers(top, weight).into_iter();

@@ -1,4 +1,4 @@
-//! The form of an error's body by the request's `Accept` (RFC 9110, 12.5.1).
+//! The form of an error's body, chosen by the request's `Accept` (RFC 9110, 12.5.1).
 
 use crate::http1::Fields;
 
@@ -16,7 +16,7 @@ pub enum ErrorForm {
 }
 
 impl ErrorForm {
-    /// The form for a request with these fields. A client that accepts anything is a program.
+    /// The form for a request with these fields. A client that accepts anything counts as a program.
     pub fn of(fields: &Fields) -> Self {
         let (mut html, mut problem, mut json, mut application, mut any) =
             (None, None, None, None, None);
@@ -31,7 +31,7 @@ impl ErrorForm {
                 () if range == b"*/*" => &mut any,
                 () => continue,
             };
-            // Of several the one with the highest quality counts.
+            // Among several, the highest quality counts.
             *place = (*place).max(Some(quality));
         }
         let json = problem.max(json).or(application).or(any).unwrap_or(0);

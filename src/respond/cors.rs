@@ -6,14 +6,14 @@ use http::StatusCode;
 use super::LocalReply;
 use crate::{http1::Fields, snapshot::CorsPolicy};
 
-/// Whether the gateway replaces a field of this name in an upstream's response. Ignores case.
+/// True if the gateway replaces a field of this name in an upstream's response. Ignores case.
 pub(super) fn is_cors_field(name: &[u8]) -> bool {
     const PREFIX: &[u8] = b"access-control-";
     name.len() > PREFIX.len() && name[..PREFIX.len()].eq_ignore_ascii_case(PREFIX)
 }
 
-/// Writes the fields of a response to `request`: who may read it, and that it depends on the origin unless
-/// all may, or `upstream` has said so already.
+/// Writes the fields of a response to `request`: the origin that may read it, and `Vary: Origin`, unless
+/// every origin may read it or `upstream` already has that.
 pub fn write_cors_fields(
     fields: &mut Fields,
     policy: &CorsPolicy,
@@ -33,10 +33,10 @@ pub fn write_cors_fields(
     }
 }
 
-/// Writes who may read the response; returns whether the origin of `request` may.
+/// Writes the origin that may read the response. True if the origin of `request` may.
 fn write_allowed_origin(fields: &mut Fields, policy: &CorsPolicy, request: &Fields) -> bool {
     if policy.origins.is_any() {
-        // Also without an `Origin`: a cache may give the response to a script.
+        // Written even without an `Origin`: a cache may give the response to a script.
         fields.push("access-control-allow-origin", "*");
         return true;
     }
@@ -52,8 +52,8 @@ fn write_allowed_origin(fields: &mut Fields, policy: &CorsPolicy, request: &Fiel
     true
 }
 
-/// The response to a preflight, without the fields that [`write_cors_fields`] adds. Of an origin that may
-/// not use the route, it permits nothing.
+/// The response to a preflight, without the fields that [`write_cors_fields`] adds. It permits nothing for an
+/// origin that may not use the route.
 pub(super) fn preflight_reply(policy: &CorsPolicy, request: &Fields) -> LocalReply {
     let mut fields = Fields::new();
     let mut origins = request.get_all("origin");

@@ -1,5 +1,5 @@
-//! gRPC responses to requests that were refused or failed: trailers-only responses, whose status is in
-//! `grpc-status` and whose text is in `grpc-message` (gRPC over HTTP/2, "Responses").
+//! gRPC responses to refused or failed requests: trailers-only responses with the status in `grpc-status` and
+//! the text in `grpc-message` (gRPC over HTTP/2, "Responses").
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -15,7 +15,7 @@ use crate::{
 };
 
 const MEDIA_TYPE: &str = "application/grpc";
-/// Longest message, in bytes before it is encoded. Clients bound the header list, some at 8 KiB.
+/// Maximum length of a message, in bytes before it is encoded. Clients bound the header list, some at 8 KiB.
 const MAX_MESSAGE: usize = 1024;
 
 /// The gRPC status codes that the gateway sends.
@@ -60,8 +60,8 @@ impl GrpcStatus {
     }
 }
 
-/// True if a request with these fields is a gRPC request: its `Content-Type` is `application/grpc`, alone or with a
-/// suffix such as `+proto`. gRPC-Web is not: its clients read the status of HTTP.
+/// True if a request with these fields is a gRPC request: its `Content-Type` is `application/grpc`, alone or
+/// with a suffix such as `+proto`. gRPC-Web is excluded: its clients read the HTTP status.
 pub fn is_grpc(fields: &Fields) -> bool {
     let Some(value) = fields.get("content-type") else { return false };
     let Some((start, rest)) = value.split_at_checked(MEDIA_TYPE.len()) else { return false };
@@ -69,10 +69,9 @@ pub fn is_grpc(fields: &Fields) -> bool {
         && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
 }
 
-/// The trailers-only response to a gRPC request that was refused or failed. `limits` are the limits of
-/// the request.
+/// The trailers-only response to a refused or failed gRPC request. `limits` are the limits of the request.
 ///
-/// The reply's status is what the error means in HTTP, for limits, log and metrics. What is sent must be
+/// The reply's status is the error's HTTP status, for limits, log and metrics. The status sent must be
 /// [`GRPC_HTTP_STATUS`].
 pub fn grpc_refusal<'a>(
     error: &GatewayError,
@@ -100,7 +99,7 @@ pub fn grpc_refusal<'a>(
 /// The HTTP status of every gRPC response.
 pub const GRPC_HTTP_STATUS: StatusCode = StatusCode::OK;
 
-/// `text` as a value of `grpc-message`: percent-encoded UTF-8, in which printable ASCII other than `%` stands
+/// Encodes `text` for `grpc-message`: percent-encoded UTF-8, in which printable ASCII other than `%` stands
 /// for itself. Text beyond [`MAX_MESSAGE`] is left out.
 fn percent_encode(text: &str) -> String {
     let text = &text[..text.floor_char_boundary(MAX_MESSAGE)];

@@ -1,4 +1,4 @@
-//! One limit of a request and its outcome, and whether a response shows them.
+//! [`LimitReport`]: one limit of a request and its outcome, and the part of them that a response shows.
 
 use crate::limit::{Limit, Outcome, StoreDecision};
 
@@ -14,8 +14,8 @@ pub struct LimitReport<'a> {
 }
 
 impl<'a> LimitReport<'a> {
-    /// The decision, if responses show it. Not shown: a limit that is not enforced, and a
-    /// concurrency limit that admits, because free permits do not say how many requests may follow.
+    /// The decision, if responses show it. They do not show a limit that is not enforced, nor a concurrency
+    /// limit that admits, because other requests may take its free permits at once.
     pub(super) fn advertised(self) -> Option<AdvertisedLimit<'a>> {
         let decided = self.outcome.decided()?;
         let is_shown = self.limit.algorithm.is_predictable() || !decided.decision.admitted;

@@ -1,5 +1,5 @@
-//! The page that a browser shows for a request that was refused or failed. It has no script, no style and no
-//! reference to another resource, so it works under any `Content-Security-Policy`.
+//! The page that a browser shows for a refused or failed request. It has no script, no style and no reference
+//! to another resource, so it works under any `Content-Security-Policy`.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// The page for a request that was refused or failed. `limits` are the limits of the request.
+/// The page for a refused or failed request. `limits` are the limits of the request.
 pub(super) fn page<'a>(
     error: &GatewayError,
     limits: impl Iterator<Item = LimitReport<'a>>,
@@ -63,12 +63,12 @@ pub(super) fn page<'a>(
         fields.push("allow", allow);
     }
     fields.push("content-type", HTML);
-    // A page that needs nothing may load nothing.
+    // The page needs no resources, so it may load none.
     fields.push("content-security-policy", "default-src 'none'");
     LocalReply { status, fields, body: Bytes::from(html) }
 }
 
-/// A wait in words, rounded up to a whole number of one unit.
+/// A wait in words, rounded up to a whole number of its unit.
 fn wait(seconds: u64) -> String {
     let (unit, length) = match seconds {
         0..=90 => ("second", 1),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     proptest! {
-        /// A request id is a trusted proxy's: any visible characters.
+        /// A trusted proxy may set the request id: any visible characters.
         #[test]
         fn a_page_has_no_markup_of_a_request(id in "[!-~]{0,40}") {
             let empty = page(&GatewayError::NoRoute, std::iter::empty(), "");

@@ -1,4 +1,4 @@
-//! Problem documents (RFC 9457): the response to a request that was refused or failed.
+//! Problem documents (RFC 9457): the response to a refused or failed request.
 
 use bytes::Bytes;
 use http::Method;
@@ -22,7 +22,7 @@ const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
 /// Initial capacity of a document, in bytes: one allocation is enough for most.
 const CAPACITY: usize = 320;
 
-/// The response to a request that was refused or failed. `limits` are the limits of the request.
+/// The response to a refused or failed request. `limits` are the limits of the request.
 pub fn problem<'a>(
     error: &GatewayError,
     limits: impl Iterator<Item = LimitReport<'a>> + Clone,
@@ -76,7 +76,7 @@ pub fn problem<'a>(
     LocalReply { status, fields, body: json.end(request_id) }
 }
 
-/// `Retry-After` of a request that was refused or failed, in seconds; `None` if it has none.
+/// `Retry-After` for a refused or failed request, in seconds; `None` if it has none.
 pub(super) fn refused_retry_after<'a>(
     error: &GatewayError,
     limits: impl Iterator<Item = LimitReport<'a>>,
@@ -100,7 +100,7 @@ pub(super) fn refused_limits<'a>(
     limits: impl Iterator<Item = LimitReport<'a>>,
 ) -> SmallVec<[&'a str; 4]> {
     let mut names = SmallVec::new();
-    for name in limits.filter_map(LimitReport::refusal).map(|refusal| &*refusal.limit.name) {
+    for name in limits.filter_map(LimitReport::refusal).map(|refusal| refusal.limit.name()) {
         // A limit that refuses under several keys is listed once.
         if !names.contains(&name) {
             names.push(name);
@@ -109,7 +109,7 @@ pub(super) fn refused_limits<'a>(
     names
 }
 
-/// Passes to `push`, in pieces, the text that names the limits that refused.
+/// Describes the limits that refused: passes the text to `push` in pieces.
 pub(super) fn describe_refusal(
     names: &[&str],
     retry_after: Option<u64>,

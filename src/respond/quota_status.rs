@@ -8,7 +8,7 @@ use http::StatusCode;
 use super::{LimitReport, LocalReply, reset_seconds};
 use crate::http1::Fields;
 
-/// The response with the caller's quotas as they stand before the caller's next request.
+/// The response with the caller's quotas before its next request.
 ///
 /// Shape: `{"resources":{NAME:{"limit":_,"remaining":_,"used":_,"reset":_},...}}`, `reset` in
 /// seconds since the epoch; `null` for a limit without a decision. `limits` are grouped by limit:
@@ -16,10 +16,10 @@ use crate::http1::Fields;
 /// `remaining` is shown.
 pub fn quota_status(limits: &[LimitReport<'_>]) -> LocalReply {
     let mut json = String::from("{\"resources\":{");
-    let by_limit = limits.chunk_by(|one, other| one.limit.name == other.limit.name);
+    let by_limit = limits.chunk_by(|one, other| one.limit.name() == other.limit.name());
     for (index, reports) in by_limit.enumerate() {
         let comma = if index == 0 { "" } else { "," };
-        let name = reports.first().map_or("", |report| &report.limit.name);
+        let name = reports.first().map_or("", |report| report.limit.name());
         // A limit's name has no characters that JSON escapes. Writing to a `String` cannot fail.
         let _ = write!(json, "{comma}\"{name}\":");
         let decided = reports.iter().filter_map(|report| report.outcome.decided());

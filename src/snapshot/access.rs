@@ -15,9 +15,8 @@ pub struct AccessRules {
 }
 
 impl AccessRules {
-    /// Whether `client` may use the route: it is in no network of `deny` and, with `allow`, in one of its
-    /// networks. A client whose address is not verified may not, because a client can make a proxy drop its
-    /// address.
+    /// True if `client` may use the route: no network of `deny` contains it and, with `allow`, one of its
+    /// networks does. An unverified address is refused, because a client can make a proxy drop its address.
     pub fn admits(&self, client: ClientAddress) -> bool {
         let contains = |networks: &[IpNet]| {
             let address = client.ip.to_canonical();
@@ -44,7 +43,7 @@ pub(super) fn compile(section: &Section<'_>, route: &config::RouteConfig) -> Opt
     (allow.is_some() || !deny.is_empty()).then_some(AccessRules { allow, deny })
 }
 
-/// Notes networks that an earlier entry of the same list contains.
+/// Notes networks that are within an earlier entry of the list.
 fn note_duplicates(section: &Section<'_>, networks: &[IpNet]) {
     for (index, network) in networks.iter().enumerate() {
         if let Some(first) = networks[..index].iter().find(|first| first.contains(network)) {
@@ -54,7 +53,7 @@ fn note_duplicates(section: &Section<'_>, networks: &[IpNet]) {
     }
 }
 
-/// Notes allowed networks of which `deny` leaves nothing.
+/// Notes allowed networks that `deny` covers entirely.
 fn note_denied(section: &Section<'_>, allow: &[IpNet], deny: &[IpNet]) {
     for (index, network) in allow.iter().enumerate() {
         if let Some(denied) = deny.iter().find(|denied| denied.contains(network)) {
@@ -81,7 +80,7 @@ mod tests {
     }
 
     fn admits(rules: &AccessRules, address: &str) -> bool {
-        // As of a connection: IPv4-mapped addresses are IPv4.
+        // As for a connection, IPv4-mapped addresses become IPv4.
         let client = TrustedProxies::default().client(address.parse().unwrap(), &Fields::default());
         rules.admits(client)
     }
@@ -98,7 +97,7 @@ mod tests {
             ("11.0.0.1", false),
             ("2001:db8::1", true),
             ("2001:db9::1", false),
-            // Not IPv4-mapped, but IPv4-compatible.
+            // IPv4-compatible, not IPv4-mapped.
             ("::10.0.0.1", false),
         ] {
             assert_eq!(admits(&both, address), expected, "{address}");
@@ -113,7 +112,7 @@ mod tests {
         for (address, expected) in [("10.0.0.1", true), ("10.1.0.1", false), ("11.0.0.1", false)] {
             assert_eq!(admits(&mapped, address), expected, "{address}");
         }
-        // A network that has all mapped addresses and others.
+        // This network contains all mapped addresses, and others.
         let wide = rules(Some(&["::/0"]), &[]);
         assert!(admits(&wide, "2001:db8::1") && !admits(&wide, "10.0.0.1"));
     }

@@ -3,7 +3,7 @@
 use super::section::Section;
 use crate::config::{AccessLogConfig, AccessLogFormat};
 
-/// Reports fields that are named twice, none, and those of a format that has its own.
+/// Reports duplicate fields, an empty list, and fields together with a format that has its own.
 pub(super) fn check(root: &Section<'_>, log: &AccessLogConfig) {
     let Some(fields) = &log.fields else { return };
     if log.format == Some(AccessLogFormat::Combined) {

@@ -1,4 +1,4 @@
-//! Compiles how an upstream's targets are chosen, checked, ejected, retried and bounded.
+//! Compiles an upstream's balancing, health checks, ejection, retries and bounds.
 
 use super::section::Section;
 use crate::config::{self, Config, RetryCondition};
@@ -11,10 +11,10 @@ use crate::upstream::{Bounds, CheckSettings, Pacing, RetryConditions};
 
 /// The largest weight of a target.
 const MAX_WEIGHT: u32 = 1000;
-/// The keys that have an effect only on bounded places.
+/// Keys that have an effect only if the number of places at a target is bounded.
 const PACING_KEYS: [&str; 4] = ["request_buffer", "response_buffer", "client_share", "min_rate"];
 
-/// The keys of this module, each with whether it is set.
+/// The keys of this module, each with true if it is set.
 pub(super) fn keys_in_use(
     upstream: &config::UpstreamConfig,
 ) -> impl Iterator<Item = (&'static str, bool)> {
@@ -39,7 +39,7 @@ pub(super) fn keys_in_use(
     .into_iter()
 }
 
-/// Reports weights that are out of range, and targets of which none gets requests.
+/// Reports weights that are out of range, or all 0.
 pub(super) fn ensure_weights(section: &Section<'_>, upstream: &config::UpstreamConfig) {
     for (index, target) in upstream.targets.iter().enumerate() {
         let section = section.at("targets").index(index);
@@ -53,7 +53,7 @@ pub(super) fn ensure_weights(section: &Section<'_>, upstream: &config::UpstreamC
     }
 }
 
-/// The policy. Reports `hash` without a key and a key without `hash`.
+/// Compiles the policy. Reports `hash` without a key, and a key without `hash`.
 pub(super) fn policy(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Policy {
     let policy = upstream.balance;
     if !section.can_read(&["balance", "hash_key"]) {
@@ -71,7 +71,7 @@ pub(super) fn policy(section: &Section<'_>, upstream: &config::UpstreamConfig) -
     policy
 }
 
-/// The parts that `route` chooses a target by. Reports parts that its path does not have.
+/// Compiles the key by which `route` chooses a target. Reports parameters that its path does not have.
 pub(super) fn hash_key(
     section: &Section<'_>,
     route: &config::RouteConfig,
@@ -97,7 +97,7 @@ pub(super) fn hash_key(
     Some(KeyPlan(upstream.hash_key.clone()))
 }
 
-/// When targets are ejected or down.
+/// Compiles the rules for ejecting targets and for health checks.
 pub(super) fn health(section: &Section<'_>, upstream: &config::UpstreamConfig) -> HealthSettings {
     let ejection = &upstream.ejection;
     let section = section.at("ejection");
@@ -122,7 +122,7 @@ pub(super) fn health(section: &Section<'_>, upstream: &config::UpstreamConfig) -
     }
 }
 
-/// The health checks.
+/// Compiles the health checks.
 pub(super) fn check(
     section: &Section<'_>,
     upstream: &config::UpstreamConfig,
@@ -156,7 +156,7 @@ pub(super) fn check(
     })
 }
 
-/// The bounds of each target's load.
+/// Compiles the bounds on each target's load.
 pub(super) fn bounds(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Bounds {
     let adaptive = upstream.adaptive_concurrency;
     if let Some(adaptive) = adaptive.filter(|adaptive| adaptive.min > adaptive.max) {
@@ -195,7 +195,7 @@ pub(super) fn bounds(section: &Section<'_>, upstream: &config::UpstreamConfig) -
     }
 }
 
-/// The failures after which a request is retried.
+/// Compiles the failures after which a request is retried.
 pub(super) fn retry_on(upstream: &config::UpstreamConfig) -> RetryConditions {
     let mut conditions = RetryConditions::default();
     for condition in &upstream.retry_on {

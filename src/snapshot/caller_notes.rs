@@ -1,5 +1,5 @@
-//! Notes on keys of which a client can make a new one for each request: tokens are not verified here, and other
-//! headers and parameters are free.
+//! Notes on limits that a client can evade with a new key for each request: tokens are not verified here, and
+//! clients choose other headers and parameters freely.
 
 use ahash::RandomState;
 use hashbrown::HashSet;
@@ -9,10 +9,10 @@ use crate::config::{Client, Config, LimitConfig};
 use crate::identity::{CredentialSource, KeyPart};
 use crate::sensitive::is_sensitive_name;
 
-/// Who decides how many values a part of a key has.
+/// The party that decides how many values a part of a key has.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum ValueOrigin {
-    /// The gateway: an address, or what is asked for.
+    /// The gateway: for an address, or the requested host or path.
     Gateway,
     /// The upstream, which verifies it.
     Upstream,
@@ -20,8 +20,8 @@ enum ValueOrigin {
     Client,
 }
 
-/// Notes limits that a client leaves behind with another value of its own choice, on routes where no other limit
-/// counts the client. Each limit is noted once, and all routes together.
+/// Notes limits that a client evades with another value of its own choice, on routes where no other limit
+/// counts the client. Each limit is noted once, for all routes together.
 pub(super) fn add(root: &Section<'_>, config: &Config) {
     let mut noted = HashSet::<&str, RandomState>::default();
     let mut unbounded = Vec::new();
@@ -57,7 +57,7 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
     }
 }
 
-/// Notes the route with the index `first`, and that there are `others` like it.
+/// Adds one note for the route with the index `first` and for `others` like it.
 fn note_unbounded(root: &Section<'_>, config: &Config, first: usize, others: usize) {
     let route = &config.routes[first];
     let limits = route.limits.iter().filter_map(|name| config.limits.get(name));
@@ -83,8 +83,8 @@ fn note_unbounded(root: &Section<'_>, config: &Config, first: usize, others: usi
     root.at("routes").index(first).at("limits").note(what, expected);
 }
 
-/// Whether the limit counts each address, whatever the client invents. A limit over all callers does not: one client
-/// locks out the others.
+/// True if the limit counts each address, whatever the client sends. A limit over all callers does not: one
+/// client locks out the others.
 fn counts_address(limit: &LimitConfig, config: &Config) -> bool {
     limit.key.contains(&KeyPart::ClientIp) && is_of_gateway(limit, config)
 }

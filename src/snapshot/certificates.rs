@@ -1,4 +1,4 @@
-//! The certificates that a snapshot uses: their files, and which of them expire.
+//! The certificates that a snapshot uses: their files and expiry.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct CertificateUse<'a> {
     pub listener: Option<&'a str>,
     /// Its first name; towards upstreams, the upstream's name.
     pub name: String,
-    /// When it is valid.
+    /// The time in which it is valid.
     pub validity: Validity,
 }
 

@@ -6,8 +6,8 @@ use crate::{
     config::{self, Config},
 };
 
-/// Compiles the rules of `route`, which is at `section`. Reports their faults, and notes if the route has no
-/// upstream whose responses could be compressed.
+/// Compiles the rules of `route`, at `section`. Notes a route without an upstream whose responses could be
+/// compressed.
 pub(super) fn compile(
     section: &Section<'_>,
     route: &config::RouteConfig,
@@ -19,7 +19,8 @@ pub(super) fn compile(
     let rules = &route.headers.response;
     let mut changed = rules.set.keys().chain(rules.add.keys()).chain(&rules.remove);
     if changed.any(|name| name.eq_ignore_ascii_case("content-encoding")) {
-        let what = "`compress` beside a rule for `content-encoding`, which tells clients of it";
+        let what =
+            "`compress` beside a rule for `content-encoding`, which describes the compression";
         section.fault(what, "one of them");
     }
     let mut encodings = Vec::new();
@@ -78,7 +79,7 @@ fn types(section: &Section<'_>, types: &[String]) -> Vec<Box<str>> {
     lowered
 }
 
-/// Whether `text` is `type/subtype`, `type/*` or `*/*`.
+/// True if `text` is `type/subtype`, `type/*` or `*/*`.
 fn is_media_type(text: &str) -> bool {
     let is_token = |part: &str| {
         let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'+-.^_`|~".contains(&b);

@@ -12,10 +12,10 @@ use crate::config::{self, CorsOrigin};
 pub const EXPOSED_HEADERS: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, \
     X-RateLimit-Reset, X-RateLimit-Resource, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id";
 
-/// The methods of a route that lists none.
+/// The allowed methods if the route lists none.
 const COMMON_METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 
-/// How scripts of other origins may use a route: its `cors`. The texts are values of header fields.
+/// How scripts of other origins may use a route. Texts are values of header fields.
 #[derive(Debug)]
 pub struct CorsPolicy {
     /// The origins.
@@ -26,7 +26,7 @@ pub struct CorsPolicy {
     pub headers: Box<str>,
     /// `Access-Control-Expose-Headers`.
     pub expose: Box<str>,
-    /// Whether browsers may send credentials.
+    /// True if browsers may send credentials.
     pub credentials: bool,
     /// `Access-Control-Max-Age`, in seconds.
     pub max_age: u64,
@@ -69,7 +69,7 @@ fn check_origins(section: &Section<'_>, cors: &config::Cors) {
         let text = match origin {
             CorsOrigin::Exact(origin) => origin.clone(),
             CorsOrigin::Null => "null".to_owned(),
-            // One of the origins that it matches.
+            // An example of an origin that it matches.
             CorsOrigin::Below { scheme, suffix } => format!("{scheme}a{suffix}"),
             CorsOrigin::Any => return listed.contains(origin),
         };
@@ -86,14 +86,14 @@ fn check_origins(section: &Section<'_>, cors: &config::Cors) {
             origins.index(index).note(what, "each origin once");
         }
         if matches!(origin, CorsOrigin::Below { suffix, .. } if !suffix[1..].contains('.')) {
-            let what = format!("`{origin}` has all hosts of a top-level domain");
+            let what = format!("`{origin}` includes all hosts of a top-level domain");
             let expected = "a domain of your own, such as https://*.example.org";
             origins.index(index).note(what, expected);
         }
     }
 }
 
-/// Reports methods that no script can use on the route.
+/// Reports methods that the route does not match.
 fn check_methods(section: &Section<'_>, cors: &config::Cors, route: &config::RouteConfig) {
     let section = section.at("methods");
     let listed = cors.methods.as_ref();
@@ -117,8 +117,8 @@ fn header_names(section: &Section<'_>, names: &[String], cors: &config::Cors) ->
     for (index, name) in names.iter().enumerate() {
         let section = section.index(index);
         if name == "*" && cors.credentials {
-            // With credentials, browsers take it for a header of this name.
-            let expected = "names: with `credentials: true`, browsers know no `*` here";
+            // With credentials, browsers treat `*` as a header of this name.
+            let expected = "names: with `credentials: true`, browsers do not support `*` here";
             section.fault("`*` with `credentials: true`", expected);
         }
         let Some(name) = parts::header(&section, name) else { continue };
@@ -131,13 +131,13 @@ fn header_names(section: &Section<'_>, names: &[String], cors: &config::Cors) ->
     compiled
 }
 
-/// The headers that scripts may read: `names` and those of the gateway.
+/// The headers that scripts may read: `names` and the gateway's own.
 fn exposed(names: &[String]) -> String {
-    let own = |name: &&String| {
-        EXPOSED_HEADERS.split(", ").any(|own| own.eq_ignore_ascii_case(name.as_str()))
+    let is_gateways = |name: &&String| {
+        EXPOSED_HEADERS.split(", ").any(|exposed| exposed.eq_ignore_ascii_case(name.as_str()))
     };
     let mut all = EXPOSED_HEADERS.to_owned();
-    for name in names.iter().filter(|name| !own(name)) {
+    for name in names.iter().filter(|name| !is_gateways(name)) {
         all.push_str(", ");
         all.push_str(name);
     }

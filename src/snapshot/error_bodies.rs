@@ -1,4 +1,4 @@
-//! [`ErrorBodies`]: a route's bodies for errors that the gateway makes.
+//! [`ErrorBodies`]: a route's bodies for the gateway's own errors.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
@@ -7,17 +7,17 @@ use super::section::Section;
 use crate::config;
 use crate::file::{FileError, READ_TIMEOUT, read_regular, read_within};
 
-/// The longest file of a body, in bytes.
+/// Maximum size of a body's file, in bytes.
 const MAX_LEN: u64 = 256 << 10;
 
-/// The errors that the gateway makes once a request has a route.
+/// The error statuses that the gateway sends once a request has a route.
 const ROUTE_ERRORS: [u16; 10] = [400, 403, 408, 413, 429, 500, 501, 502, 503, 504];
 
-/// A route's bodies for errors that the gateway makes.
+/// A route's bodies for the gateway's own errors.
 #[derive(Debug)]
 pub struct ErrorBodies {
     exact: Box<[(u16, ErrorBody)]>,
-    /// Of other statuses: 4xx and 5xx.
+    /// Bodies for all other 4xx and 5xx statuses.
     classes: [Option<ErrorBody>; 2],
 }
 
@@ -28,9 +28,9 @@ pub struct ErrorBody {
     pub content_type: HeaderValue,
     /// The body, without its variables.
     text: Bytes,
-    /// The variables, and the places in `text` before which they stand.
+    /// The variables, each with the position in `text` before which its value is inserted.
     variables: Box<[(usize, BodyVariable)]>,
-    /// Whether the values of variables are escaped for HTML and XML.
+    /// True if values of variables are escaped for HTML and XML.
     is_markup: bool,
 }
 
@@ -41,7 +41,6 @@ enum BodyVariable {
     Limit,
 }
 
-/// The variables, as they are written.
 const VARIABLES: [(&[u8], BodyVariable); 2] =
     [(b"{retry_after}", BodyVariable::RetryAfter), (b"{limit}", BodyVariable::Limit)];
 
@@ -50,12 +49,12 @@ const VARIABLES: [(&[u8], BodyVariable); 2] =
 pub struct BodyValues {
     /// The seconds of `Retry-After`; `None` if the response has none.
     pub retry_after: Option<u64>,
-    /// The names of the limits that refused, or of the throttle; empty if none did.
+    /// The names of the limits that refused, or the throttle's name; empty if none did.
     pub limit: String,
 }
 
 impl ErrorBody {
-    /// A body with variables such as `{limit}`. All other braces stand for themselves, as in a style sheet.
+    /// Parses a body with variables such as `{limit}`. All other braces are literal, as in a style sheet.
     fn new(content_type: HeaderValue, body: &[u8]) -> Self {
         let (mut text, mut variables) = (Vec::with_capacity(body.len()), Vec::new());
         let mut rest = body;
@@ -75,14 +74,14 @@ impl ErrorBody {
         Self { content_type, text: text.into(), variables: variables.into(), is_markup }
     }
 
-    /// The body with the values of its variables, which are computed only if it has any.
+    /// The body with its variables replaced; `values` is called only if it has any.
     pub fn body(&self, values: impl FnOnce() -> BodyValues) -> Bytes {
         if self.variables.is_empty() {
             return self.text.clone();
         }
         let BodyValues { retry_after, limit } = values();
         let retry_after = retry_after.map_or(String::new(), |seconds| seconds.to_string());
-        // The names of limits have no character that JSON escapes.
+        // JSON needs no escaping: names of limits have no character that JSON escapes.
         let limit = if self.is_markup { escape_markup(&limit) } else { limit };
         let (mut body, mut from) = (Vec::with_capacity(self.text.len() + 32), 0);
         for (at, variable) in &self.variables {
@@ -114,7 +113,7 @@ pub fn escape_markup(text: &str) -> String {
     escaped
 }
 
-/// The statuses that a key stands for.
+/// The statuses that a key selects.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Statuses {
     Exact(u16),
@@ -137,10 +136,10 @@ impl Statuses {
 }
 
 impl ErrorBodies {
-    /// The body for `status`: its own, or that of its class.
+    /// The body for `status`, or else for its class.
     pub fn get(&self, status: StatusCode) -> Option<&ErrorBody> {
         let status = status.as_u16();
-        let exact = self.exact.iter().find(|(own, _)| *own == status).map(|(_, body)| body);
+        let exact = self.exact.iter().find(|(of, _)| *of == status).map(|(_, body)| body);
         let class = usize::from(status / 100).checked_sub(4);
         exact.or_else(|| self.classes.get(class?)?.as_ref())
     }
@@ -172,7 +171,7 @@ pub(super) fn compile(section: &Section<'_>, route: &config::RouteConfig) -> Opt
     Some(ErrorBodies { exact: exact.into(), classes })
 }
 
-/// Notes a status that the gateway never makes on a route.
+/// Notes a status that the gateway never sends for a route.
 fn note_unused(section: &Section<'_>, status: u16) {
     if !ROUTE_ERRORS.contains(&status) {
         let statuses = ROUTE_ERRORS.map(|status| status.to_string()).join(", ");

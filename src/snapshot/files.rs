@@ -1,5 +1,5 @@
-//! Checks of the files that a configuration names: the access log is appended to none of the others, and only the
-//! gateway can read private keys and secrets.
+//! Checks the files that a configuration names: the access log must be a file of its own, and only the
+//! gateway should be able to read private keys and secrets.
 
 use std::{
     fs::{self, Metadata},
@@ -11,12 +11,12 @@ use super::section::Section;
 use crate::config::{CertificateFiles, Config, LogDestination, SecretReference};
 use crate::file::{READ_TIMEOUT, read_within};
 
-/// The permission to read for every user.
+/// The permission bit that lets every user read.
 const READ_BY_OTHERS: u32 = 0o004;
 
 /// A file that the configuration names.
 struct NamedFile<'a> {
-    /// The value that names it.
+    /// The value that names the file.
     section: Section<'a>,
     path: PathBuf,
     content: FileContent,
@@ -43,7 +43,7 @@ pub(super) fn check(root: &Section<'_>, config: &Config, name: &str) {
     }
     let paths: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
     let (own, log_path) = (PathBuf::from(name), log.clone());
-    // A file system that hangs makes no fault here: the file cannot be read either, and that is reported.
+    // No fault if the file system hangs: reading the file then fails as well, and that is reported.
     let read = read_within(READ_TIMEOUT, move || {
         let metadata = |path: &Path| fs::metadata(path).ok();
         let others: Vec<Option<Metadata>> = paths.iter().map(|path| metadata(path)).collect();
@@ -72,7 +72,7 @@ pub(super) fn check(root: &Section<'_>, config: &Config, name: &str) {
     }
 }
 
-/// The device and the inode, which are the same behind links.
+/// The device and the inode, which links do not change.
 fn identity(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
@@ -91,7 +91,6 @@ fn note_readable(file: &NamedFile<'_>, found: Option<&Metadata>) {
     }
 }
 
-/// The files, each with the value that names it.
 fn named_files<'a>(root: &Section<'a>, config: &Config) -> Vec<NamedFile<'a>> {
     let mut files = Vec::new();
     let mut add = |section: Section<'a>, path: Option<&PathBuf>, content: FileContent| {
@@ -136,7 +135,7 @@ fn named_files<'a>(root: &Section<'a>, config: &Config) -> Vec<NamedFile<'a>> {
     if let Some(redis) = &config.store.redis {
         let section = root.at("store").at("redis");
         add(section.at("tls_ca"), redis.tls_ca.as_ref(), FileContent::Public);
-        let sentinel = redis.sentinel.as_ref().and_then(|own| own.password.as_ref());
+        let sentinel = redis.sentinel.as_ref().and_then(|sentinel| sentinel.password.as_ref());
         for (section, secret) in [
             (section.at("password"), redis.password.as_ref()),
             (section.at("secret"), redis.secret.as_ref()),

@@ -15,10 +15,10 @@ use super::section::Section;
 use super::tiers;
 use crate::config::{self, Config};
 use crate::identity::{CredentialSource, KeyPart, KeyPlan};
-use crate::limit::{Algorithm, Limit, Quota, leaky_bucket};
+use crate::limit::{Algorithm, Limit, LimitIdentity, Quota, leaky_bucket};
 
-/// Shortest lease of a concurrency permit, in ms. Leases are renewed every third of their length, with
-/// a precision of 100 ms.
+/// Minimum lease of a concurrency permit, in ms. Leases are renewed every third of their duration, with a
+/// precision of 100 ms.
 const MIN_LEASE: u64 = 1_000;
 
 /// Compiles the limits in the order of their names. A faulty limit is reported and keeps its index.
@@ -35,16 +35,13 @@ pub(super) fn compile(
         let key = KeyPlan(limit.key.clone());
         let quota = quota(&section, limit);
         check_algorithm_keys(&section, limit);
+        let identity = LimitIdentity::new(name.as_str(), fingerprint(limit));
         let base = Limit {
-            name: name.as_str().into(),
-            fingerprint: fingerprint(limit),
-            algorithm: limit.algorithm,
-            quota,
-            cost: 1,
             on_failure: limit.on_failure,
             lease_size: reserve::compile(&section, limit, config.store.redis.is_some()),
             enforce: limit.enforce,
             index,
+            ..Limit::new(identity, limit.algorithm, quota)
         };
         policy(&section, limit, &base, &key, sources)
     });
@@ -72,8 +69,9 @@ fn policy(
         let at = section.at("candidate").at("quota");
         let quota = alternative_quota(section, &at, configured, candidate.quota);
         // `~` is not valid in configured names.
-        let name = format!("{}~candidate", base.name).into();
-        Limit { name, quota, enforce: false, ..base.clone() }
+        let name = format!("{}~candidate", base.name());
+        let identity = LimitIdentity::new(name, base.identity.fingerprint());
+        Limit { identity, quota, enforce: false, ..base.clone() }
     });
     let candidate = candidate_limit.map(|limit| compile_with(limit, None));
     compile_with(base.clone(), candidate)
@@ -103,8 +101,7 @@ fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig) {
     }
 }
 
-/// Reports settings that do not apply to `concurrency`, whose requests release their permits when they
-/// end.
+/// Reports settings that contradict `concurrency`, whose requests release their permits when they end.
 fn check_concurrency(section: &Section<'_>, limit: &config::LimitConfig) {
     let at = section.at("refund");
     let what = "`refund` with `concurrency`, which releases every permit anyway";
@@ -117,7 +114,7 @@ fn check_concurrency(section: &Section<'_>, limit: &config::LimitConfig) {
     section.at("window").ensure(is_renewable, &what, "at least 1s");
 }
 
-/// Reports parts of the key that are listed twice, and tokens that no source has.
+/// Reports duplicate parts of the key, and `token` without a token source.
 fn check_key(section: &Section<'_>, key: &[KeyPart], has_token_source: bool) {
     let mut seen = hashbrown::HashSet::<&KeyPart, ahash::RandomState>::default();
     for (index, part) in key.iter().enumerate() {
@@ -164,8 +161,8 @@ fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Co
     }
 }
 
-/// A hash of the settings that give stored counters their meaning. It is the same in every process, and
-/// excludes the quota, so that a changed quota keeps what has been used.
+/// A hash of the settings that give stored counters their meaning. It is the same in every process. It
+/// excludes the quota, so that counters survive a change of the quota.
 fn fingerprint(limit: &config::LimitConfig) -> u64 {
     let mut hash = SipHasher13::new_with_keys(0, 0);
     let mut add = |text: &str| {

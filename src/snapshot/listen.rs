@@ -1,4 +1,4 @@
-//! Checks `listen` and `admin`, and compiles how client connections begin, and their bounds.
+//! Checks `listen` and `admin`, and compiles the rules and bounds of client connections.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ pub(super) fn check(root: &Section<'_>, config: &Config) {
     }
     if let Some(admin) = &config.admin {
         let what = format!("`{}`, which is also in `listen`", admin.address);
-        let is_taken = admin.address.tcp().is_some_and(|own| is_taken(root, &config.listen, own));
+        let is_taken =
+            admin.address.tcp().is_some_and(|address| is_taken(root, &config.listen, address));
         root.at("admin").at("address").ensure(!is_taken, &what, "an address of its own");
         let what = format!("`{}` is not on loopback, and `admin.token` is missing", admin.address);
         let expected = "a loopback address such as 127.0.0.1:9900, or a token: write `token: file:PATH` \
@@ -36,13 +37,13 @@ pub(super) fn check(root: &Section<'_>, config: &Config) {
     }
 }
 
-/// The certificates of the admin listener; `None` in clear.
+/// The certificates of the admin listener; `None` without TLS.
 pub(super) fn admin_tls(root: &Section<'_>, config: &Config) -> Option<Arc<ServerNames>> {
     let tls = config.admin.as_ref()?.tls.as_ref()?;
     certificates(&root.at("admin"), tls, false)
 }
 
-/// True if one of `listeners` has the address. Their indices must be those of `listen`. Port 0 is never
+/// True if one of `listeners` has the address. Their indices must be the same as in `listen`. Port 0 is never
 /// taken: it binds a different free port each time.
 fn is_taken(root: &Section<'_>, listeners: &[Listener], address: ListenAddress) -> bool {
     let mut listeners = listeners.iter().enumerate();
@@ -52,7 +53,7 @@ fn is_taken(root: &Section<'_>, listeners: &[Listener], address: ListenAddress) 
     })
 }
 
-/// Compiles how connections of each listener begin.
+/// Compiles the rules for new connections of each listener.
 pub(super) fn listeners(root: &Section<'_>, config: &Config) -> Vec<Arc<ListenerRules>> {
     let tls_port = config.listen.iter().find(|listener| listener.tls.is_some());
     let tls_port = tls_port.map(|listener| listener.address.0.port());
@@ -63,12 +64,12 @@ pub(super) fn listeners(root: &Section<'_>, config: &Config) -> Vec<Arc<Listener
     rules
 }
 
-/// Reports redirects to `https://` at a port of this gateway that is in clear: handshakes fail there, or the
-/// redirects lead in a circle.
+/// Reports redirects to `https://` at a port of this gateway without TLS: handshakes fail there, or redirects
+/// form a loop.
 fn check_redirects(root: &Section<'_>, config: &Config, rules: &[Arc<ListenerRules>]) {
     let has_port = |index: usize, port: u16| config.listen[index].address.0.port() == port;
-    for (index, own) in rules.iter().enumerate() {
-        let Some(port) = own.redirect_https else { continue };
+    for (index, listener) in rules.iter().enumerate() {
+        let Some(port) = listener.redirect_https else { continue };
         let is_written = matches!(config.listen[index].redirect_https, RedirectHttps::Port(_));
         let has_tls = |other: usize| has_port(other, port) && config.listen[other].tls.is_some();
         if !is_written || (0..rules.len()).any(has_tls) {
@@ -89,7 +90,7 @@ fn check_redirects(root: &Section<'_>, config: &Config, rules: &[Arc<ListenerRul
     }
 }
 
-/// True if the redirects from the listener `start` lead to it again.
+/// True if the redirects from the listener `start` lead back to it.
 fn leads_back(config: &Config, rules: &[Arc<ListenerRules>], start: usize) -> bool {
     let mut at = start;
     for _ in 0..rules.len() {

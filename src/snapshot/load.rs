@@ -1,5 +1,5 @@
-//! Loads a file into a snapshot. A panic while reading a file is reported as a fault of it, so that no
-//! file can end the process.
+//! Loads a file into a snapshot. A panic while reading a file becomes a fault of the file, so that no file
+//! can end the process.
 
 use std::{
     any::Any,
@@ -48,8 +48,8 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// All faults of the file: those of syntax and type and, for the part that could be read, those of
-    /// [`Snapshot::compile`]. Or the panic that the file caused.
+    /// All faults of the file: of syntax and type, and of [`Snapshot::compile`] for the part that could be
+    /// read. Or the panic that the file caused.
     pub fn load_bytes(
         path: &Path,
         bytes: &[u8],

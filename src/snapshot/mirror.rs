@@ -8,17 +8,17 @@ use crate::{
     upstream::Upstream,
 };
 
-/// The copies of a route's requests.
+/// Compiled rules for copies of a route's requests.
 #[derive(Debug)]
 pub struct Mirror {
     /// The upstream that they are sent to.
     pub upstream: Arc<Upstream>,
-    /// The share of the requests, in per cent: 1 to 100.
+    /// The share of the requests, in percent: 1 to 100.
     pub share: u8,
 }
 
-/// Compiles the rules of `route`, which is at `section`; `find` finds an upstream by its name. Reports an
-/// upstream that is unknown, the route's own, or one with a fixed response; notes a route that forwards nothing.
+/// Compiles the rules of `route`, at `section`; `find` looks up an upstream by name. Reports an unknown
+/// upstream, the route's own, and one with a fixed response. Notes a route that forwards nothing.
 pub(super) fn compile<'a>(
     section: &Section<'_>,
     route: &config::RouteConfig,

@@ -33,7 +33,7 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
     caller_notes::add(root, config);
 }
 
-/// Notes values of tiers that no request has.
+/// Notes values of tiers that no request can have.
 fn note_tiers(root: &Section<'_>, config: &Config) {
     let routes: HashSet<&str, RandomState> =
         config.routes.iter().map(|route| &*route.name).collect();
@@ -64,7 +64,7 @@ fn note_tiers(root: &Section<'_>, config: &Config) {
     }
 }
 
-/// Notes an unlimited tier that every client can put itself into.
+/// Notes an unlimited tier that every client can choose.
 fn note_unlimited(section: &Section<'_>, tier: &config::TierConfig, config: &Config) {
     let is_chosen =
         !matches!(tier.matches.part, KeyPart::ClientIp | KeyPart::Token | KeyPart::Route);
@@ -77,7 +77,7 @@ fn note_unlimited(section: &Section<'_>, tier: &config::TierConfig, config: &Con
     }
 }
 
-/// Notes a throttle that applies to every route: a user without a token could not get one.
+/// Notes a throttle that applies to every route: users without a token could not log in to get one.
 fn note_login(root: &Section<'_>, config: &Config) {
     if config.throttle.is_some() && config.routes.iter().all(|route| route.throttle) {
         let what = "the throttle applies to every route: while it is on, no one can log in";
@@ -86,7 +86,7 @@ fn note_login(root: &Section<'_>, config: &Config) {
     }
 }
 
-/// Notes limits that apply to no request.
+/// Notes limits that no route names.
 fn note_unused_limits(root: &Section<'_>, config: &Config) {
     let named = config
         .routes
@@ -107,9 +107,10 @@ fn note_targets(section: &Section<'_>, targets: &[config::WeightedTargetConfig],
             let what = format!("duplicate target `{target}`, which gets a share for each entry");
             section.note(what, "each server once");
         }
-        let own = config.listen.iter().position(|own| is_same_server(target, own.address));
-        if let Some(own) = own {
-            let line = section.root().at("listen").index(own).at("address").line();
+        let mut listeners = config.listen.iter();
+        let listener = listeners.position(|listener| is_same_server(target, listener.address));
+        if let Some(listener) = listener {
+            let line = section.root().at("listen").index(listener).at("address").line();
             let what = format!(
                 "`{target}` is this gateway's own listener (line {line}); a request that comes back to \
                  the gateway gets a 508"
@@ -120,7 +121,7 @@ fn note_targets(section: &Section<'_>, targets: &[config::WeightedTargetConfig],
             .admin
             .as_ref()
             .and_then(|admin| admin.address.tcp())
-            .is_some_and(|own| is_same_server(target, own))
+            .is_some_and(|address| is_same_server(target, address))
         {
             let what = format!("`{target}` is the gateway's own admin API");
             section.note(what, "the address of another server");
@@ -128,31 +129,31 @@ fn note_targets(section: &Section<'_>, targets: &[config::WeightedTargetConfig],
     }
 }
 
-/// Notes `auto` where no handshake chooses the protocol.
+/// Notes `auto` without TLS, where no handshake negotiates the protocol.
 fn note_protocol(section: &Section<'_>, upstream: &config::UpstreamConfig) {
     let has_tls = upstream.targets.iter().any(|target| target.url.is_tls());
     if upstream.protocol == Protocol::Auto && !has_tls {
-        let what = "`auto` is HTTP/1.1 with targets in clear";
+        let what = "`auto` without TLS is HTTP/1.1";
         section.note(what, "targets with https://, `http1` or `http2`");
     }
 }
 
-/// Whether a connection to `target` reaches a listener of this process, as far as the configuration shows
-/// it: names other than `localhost` are not resolved.
+/// True if a connection to `target` evidently reaches `listener`. Names other than `localhost` are not
+/// resolved.
 fn is_same_server(target: &TargetUrl, listener: ListenAddress) -> bool {
     let (TargetUrl::Http(server) | TargetUrl::Https(server)) = target else { return false };
-    let own = listener.0.ip().to_canonical();
+    let bound = listener.0.ip().to_canonical();
     let is_same_address = match server.host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
-        Ok(ip) => ip == own || own.is_unspecified() && ip.is_loopback(),
+        Ok(ip) => ip == bound || bound.is_unspecified() && ip.is_loopback(),
         Err(_) => {
             server.host.eq_ignore_ascii_case("localhost")
-                && (own.is_loopback() || own.is_unspecified())
+                && (bound.is_loopback() || bound.is_unspecified())
         }
     };
     is_same_address && server.port == listener.0.port()
 }
 
-/// The key and the text of the path or the path prefix.
+/// The path or the path prefix: its key, and its text.
 fn configured_path(matches: &config::RouteMatch) -> Option<(&'static str, &str)> {
     let path = matches.path.as_deref().map(|path| ("path", path));
     path.or_else(|| Some(("path_prefix", matches.path_prefix.as_deref()?)))
@@ -173,7 +174,7 @@ fn note_path(section: &Section<'_>, route: &config::RouteConfig) {
     }
 }
 
-/// Notes a path that ends in `/`, which is a prefix in nginx, but not here.
+/// Notes a path that ends in `/`: a prefix in nginx, but not here.
 fn note_prefix(section: &Section<'_>, route: &config::RouteConfig) {
     let Some(pattern) = route.matches.path.as_deref() else { return };
     if pattern.len() > 1 && pattern.ends_with('/') {

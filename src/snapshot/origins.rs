@@ -6,9 +6,9 @@ use crate::config::CorsOrigin;
 #[derive(Debug, Default)]
 pub struct OriginMatcher {
     any: bool,
-    /// Includes `null`, if it is listed.
+    /// Exact origins, including `null` if it is listed.
     exact: Box<[Box<str>]>,
-    /// `scheme://`, and the domain with the dot before it.
+    /// Each a `scheme://`, and a domain with the dot before it.
     below: Box<[(Box<str>, Box<str>)]>,
 }
 
@@ -32,16 +32,16 @@ impl OriginMatcher {
         }
     }
 
-    /// Whether every origin may use the route, so that responses do not depend on it.
+    /// True if every origin may use the route, so that responses do not depend on the origin.
     pub fn is_any(&self) -> bool {
         self.any
     }
 
-    /// Whether scripts of `origin`, the value of `Origin`, may use the route. Browsers send origins in lower
+    /// True if scripts of `origin`, the value of `Origin`, may use the route. Browsers send origins in lower
     /// case; other spellings do not match.
     pub fn contains(&self, origin: &[u8]) -> bool {
         self.any
-            || self.exact.iter().any(|own| own.as_bytes() == origin)
+            || self.exact.iter().any(|exact| exact.as_bytes() == origin)
             || self.below.iter().any(|(scheme, suffix)| {
                 let host = origin.strip_prefix(scheme.as_bytes());
                 let labels = host.and_then(|host| host.strip_suffix(suffix.as_bytes()));
@@ -154,7 +154,7 @@ mod tests {
             prop_assert_eq!(listed.contains(other.as_bytes()), own == other);
         }
 
-        /// Against a model: the labels of the origin, from the right.
+        /// Compared with a model, which matches labels from the right.
         #[test]
         fn a_wildcard_matches_one_or_more_labels(
             domain in "[ab](\\.[ab]){0,2}",

@@ -17,7 +17,7 @@ use crate::{
 pub struct LimitPolicy {
     /// The limit, with its own quota.
     pub limit: Arc<Limit>,
-    /// The key that it counts by.
+    /// The key by which it counts.
     pub key: KeyPlan,
     /// The cost of a request.
     pub cost: Cost,
@@ -50,7 +50,7 @@ pub enum Cost {
     },
 }
 
-/// Another quota for some callers, which shares window and counters with the limit, or none.
+/// Another quota for some callers, or no limit. It shares the limit's window and counters.
 #[derive(Debug)]
 pub struct Tier {
     /// The callers that it applies to.
@@ -117,8 +117,8 @@ impl LimitPolicy {
             .map_err(LimitRequestError::Ambiguous)
     }
 
-    /// As [`LimitPolicy::add_requests`], but with the limit's own cost instead of that in the request's
-    /// header: for reading the state without a charge.
+    /// Like [`LimitPolicy::add_requests`], but ignores the cost in the request's header: for reading the
+    /// state without a charge.
     ///
     /// # Errors
     ///
@@ -157,13 +157,13 @@ impl LimitPolicy {
         Ok(())
     }
 
-    /// The limit with the quota of `tier`, an index; with its own quota if that tier has none.
+    /// The limit with the quota of the tier with index `tier`, or with its own quota if there is none.
     pub fn limit_for_tier(&self, tier: Option<u16>) -> &Arc<Limit> {
         let tier = tier.and_then(|tier| self.tiers.get(usize::from(tier)));
         tier.and_then(|tier| tier.limit.as_ref()).unwrap_or(&self.limit)
     }
 
-    /// True if the limit does not apply to callers in `tier`, an index.
+    /// True if the limit does not apply to callers in the tier with index `tier`.
     pub fn is_unlimited(&self, tier: u16) -> bool {
         self.tiers.get(usize::from(tier)).is_some_and(|tier| tier.limit.is_none())
     }
@@ -194,7 +194,8 @@ impl TierMatch {
     }
 }
 
-/// True if both are equal. The time does not depend on where they differ: values may be secrets.
+/// True if both are equal. The time does not depend on the position of a difference, because values may be
+/// secrets.
 fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && differences == 0

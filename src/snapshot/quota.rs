@@ -4,14 +4,14 @@ use super::section::Section;
 use crate::config;
 use crate::limit::{Algorithm, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Quota, sliding_log};
 
-/// Largest quota of a `sliding_log` without a note; its log takes up to 80 KB per key.
+/// Maximum quota of a `sliding_log` without a note. Its log takes up to 80 KB per key.
 const LARGE_LOG: u32 = 10_000;
 
-/// The keys of a limit that its quota depends on.
+/// The keys from which a limit's quota is compiled.
 pub(super) const QUOTA_KEYS: [&str; 6] =
     ["algorithm", "quota", "window", "resolution", "max_wait", "max_queue"];
 
-/// Compiles the limit's quota; a faulty one is replaced so that later checks still work.
+/// Compiles the limit's quota. A faulty one is replaced so that later checks still work.
 pub(super) fn quota(section: &Section<'_>, limit: &config::LimitConfig) -> Quota {
     let (window, resolution) = (limit.window.millis(), limit.resolution());
     if !divides(window, resolution) && section.can_read(&["window", "algorithm"]) {
@@ -25,7 +25,7 @@ pub(super) fn quota(section: &Section<'_>, limit: &config::LimitConfig) -> Quota
     quota
 }
 
-/// The quota of `limit` with `number` units; faulty settings are replaced so that later checks still work.
+/// The quota of `limit` with `number` units. Faulty settings are replaced so that later checks still work.
 fn quota_of(limit: &config::LimitConfig, number: u32) -> Quota {
     let (window, resolution) = (limit.window.millis(), limit.resolution());
     let resolution = if divides(window, resolution) { resolution } else { 1 };
@@ -38,9 +38,9 @@ fn quota_of(limit: &config::LimitConfig, number: u32) -> Quota {
     Quota { max_wait, strict: limit.strict, ..Quota::new(number, window, resolution) }
 }
 
-/// The `max_wait`, in ms, that lets at most `max` requests wait: the delay of the last of them if all arrive
-/// directly after another request. Rounded up, so that the last one fits; but rounded down if several
-/// requests are released per ms, because one more ms would admit several more.
+/// The `max_wait`, in ms, that lets at most `max` requests wait: the delay of the last one if all arrive
+/// directly after another request. Rounded up so that the last one fits, but down above one request per ms: a
+/// spare ms would admit several.
 fn queue_wait(max: u32, window: u64, number: u64) -> u64 {
     let slots = u64::from(max).saturating_mul(window);
     if number <= window { slots.div_ceil(number) } else { slots / number }
@@ -51,7 +51,7 @@ fn check_precision(section: &Section<'_>, at: &Section<'_>, algorithm: Algorithm
     if !section.can_read(&QUOTA_KEYS) {
         return;
     }
-    // The factor that a unit of the quota is multiplied by, in ms.
+    // Counters store each unit of the quota multiplied by this number of ms.
     let (millis, alternative): (u64, _) = match algorithm {
         Algorithm::SlidingWindow => {
             (quota.sub_window(), "shorter sub-windows (a higher resolution)")
@@ -85,7 +85,7 @@ fn divides(window: u64, resolution: u32) -> bool {
     (1..=MAX_RESOLUTION).contains(&resolution) && window.is_multiple_of(u64::from(resolution))
 }
 
-/// The nearest valid resolutions, for a fault.
+/// The nearest valid resolutions, as a fault lists them.
 fn valid_resolutions(window: u64, resolution: u32) -> String {
     let mut below = (1..resolution.min(MAX_RESOLUTION + 1)).rev();
     let mut above = resolution.saturating_add(1)..=MAX_RESOLUTION;

@@ -40,16 +40,16 @@ pub(super) fn compile(
     }
 }
 
-/// Where a redirect of an example request leads.
+/// The location to which an example request is redirected.
 struct RedirectLocation {
-    /// Whether it is the requested host, and not another that the route matches.
+    /// True for the requested host; false for another host that the route matches.
     is_same_host: bool,
     host: String,
     path: String,
 }
 
-/// Reports redirects to the requested host whose location has the same route, which would redirect again.
-/// Notes those to another host that the route matches. `routes` and `table` have no fault.
+/// Reports redirects to a location on the requested host that has the same route, which would redirect again.
+/// Notes redirects to another host that the route matches. `routes` and `table` have no fault.
 pub(super) fn check_loops(
     root: &Section<'_>,
     config: &Config,
@@ -79,11 +79,11 @@ pub(super) fn check_loops(
         let to = excerpt(config.routes[index].redirect.as_ref().map_or("", |to| &to.to));
         if location.is_same_host {
             let what =
-                format!("`{to}` leads back to this route: clients would be redirected for ever");
+                format!("`{to}` leads back to this route: clients would be redirected without end");
             section.fault(what, "another host or path, or a more specific route for it");
         } else {
             let what = format!(
-                "the route matches `{to}`, too: if `{}` leads to this gateway, clients are redirected for ever",
+                "the route also matches `{to}`: if `{}` leads to this gateway, clients are redirected without end",
                 location.host
             );
             section.note(what, "a more specific route for that host");
@@ -91,8 +91,8 @@ pub(super) fn check_loops(
     }
 }
 
-/// Whether the request to the location may have another value than the redirected one: it may have another query, and a
-/// proxy before this gateway reports another scheme.
+/// True if the value may change from the redirected request to the next one: the query may differ, and a
+/// proxy in front of the gateway reports another scheme.
 fn may_change(source: &ValueSource) -> bool {
     match source {
         ValueSource::Query(_) => true,
@@ -102,7 +102,7 @@ fn may_change(source: &ValueSource) -> bool {
     }
 }
 
-/// The location for an example request that the route matches. `None` if it is not evidently a URL of this
+/// The location for an example request that the route matches; `None` unless it is evidently a URL of this
 /// gateway.
 fn example_location(
     config: &Config,
@@ -133,7 +133,7 @@ fn example_location(
             let (authority, target) = rest.split_at(end);
             let port = authority.rsplit_once(':').filter(|(_, port)| !port.contains(']'));
             let is_own = |port: &str| {
-                config.listen.iter().any(|own| port.parse() == Ok(own.address.0.port()))
+                config.listen.iter().any(|listener| port.parse() == Ok(listener.address.0.port()))
             };
             match port {
                 Some((_, port)) if !is_own(port) => return None,

@@ -1,4 +1,4 @@
-//! Leases: which limits may lease units from Redis, and how many at a time.
+//! Compiles `reserve`: the number of units that a limit leases from Redis at a time.
 
 use super::section::Section;
 use crate::config;
@@ -44,7 +44,7 @@ pub(super) fn compile(
     }
 }
 
-/// Why the algorithm does not allow leases.
+/// The reason why the algorithm does not allow leases, as a relative clause.
 fn reason(limit: &config::LimitConfig) -> &'static str {
     match limit.algorithm {
         Algorithm::SlidingLog => "which stores the exact time of every charge",

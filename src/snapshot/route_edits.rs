@@ -1,4 +1,4 @@
-//! Compiles what a route changes on messages: header rules, `host`, `rewrite`.
+//! Compiles a route's changes to messages: header rules, `host`, `rewrite`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::route::{Conditions, PathPattern, Rule};
 use crate::template::{HeaderRules, PathTemplate, Template, VARIABLES, Variable, is_framing_field};
 use crate::upstream::{HostRule, dashed_alias};
 
-/// Compiles the changes of the route at `section`. `counted` are the headers that its limits depend on.
+/// Compiles the changes of the route at `section`. `counted` are the headers by which its limits count.
 pub(super) fn compile(
     section: &Section<'_>,
     route: &config::RouteConfig,
@@ -37,7 +37,7 @@ pub(super) fn compile(
     }
 }
 
-/// Reports changes of a forwarded request on a route that forwards none; notes them if its upstream has a
+/// Reports changes to forwarded requests on a route that forwards none. Only notes them if its upstream has a
 /// fixed response.
 fn check_forwarding(section: &Section<'_>, route: &config::RouteConfig, config: &Config) {
     if !section.can_read(&["upstream"]) {
@@ -128,12 +128,12 @@ struct RuleCompiler<'r> {
     is_request: bool,
 }
 
-/// Where the configuration has the name of a header.
+/// The place of a header's name in the configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum NamePlace {
-    /// It is the key of an entry.
+    /// The key of an entry.
     Key,
-    /// It is a value.
+    /// A value.
     Value,
 }
 
@@ -152,7 +152,7 @@ impl RuleCompiler<'_> {
         }
         if self.is_request {
             self.check_counted(section, &set, &add);
-            // Some upstreams read the other spelling as the same name.
+            // Some upstreams treat the other spelling as the same name.
             let dropped = removed.iter().chain(set.iter().map(|(name, _)| name));
             let aliases: Vec<HeaderName> = dropped.filter_map(dashed_alias).collect();
             removed.extend(aliases);
@@ -188,7 +188,7 @@ impl RuleCompiler<'_> {
         compiled
     }
 
-    /// The name of a field that a rule may change.
+    /// Parses the name of a field, which a rule must be able to change.
     fn name(section: &Section<'_>, name: &str, place: NamePlace) -> Option<HeaderName> {
         let parsed = match name.parse::<HeaderName>() {
             Ok(parsed) => parsed,
@@ -215,8 +215,8 @@ impl RuleCompiler<'_> {
         Some(parsed)
     }
 
-    /// Reports rules by which a client could choose what the upstream reads in a header that its requests
-    /// are counted by.
+    /// Reports rules that let a client choose what the upstream reads in a header by which its requests are
+    /// counted.
     fn check_counted(
         &self,
         section: &Section<'_>,
@@ -243,7 +243,7 @@ impl RuleCompiler<'_> {
         }
     }
 
-    /// Whether the name is one of the counted headers, or one that upstreams may read as such.
+    /// True if `name` is a counted header, or a spelling that upstreams may treat as one.
     fn is_counted(&self, name: &HeaderName) -> bool {
         let dashed = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
         let name = name.as_str().bytes().map(dashed);
@@ -251,7 +251,7 @@ impl RuleCompiler<'_> {
     }
 }
 
-/// The beginning of a text, for a fault.
+/// Truncates a text for a fault.
 pub(super) fn excerpt(text: &str) -> String {
     const MAX: usize = 80;
     match text.char_indices().nth(MAX) {

@@ -58,7 +58,7 @@ fn test(section: &Section<'_>, value: &MatchValue, part: &KeyPart) -> Option<Val
         MatchValue::Sent(false) => return Some(ValueTest::Absent),
         MatchValue::Text(text) => text,
     };
-    // In the form of a request's values, so that they compare equal.
+    // Normalized like a request's values, so that they compare equal.
     let form = part.canonical_input(text, &[]).ok().filter(|form| !form.is_empty());
     if form.is_none() {
         let what = format!("`{}`", excerpt(text));
@@ -69,8 +69,8 @@ fn test(section: &Section<'_>, value: &MatchValue, part: &KeyPart) -> Option<Val
     form.map(|form| ValueTest::Equals(form.into()))
 }
 
-/// Notes weights that give a route no caller, or leave callers without a route. `rules` are paired with their
-/// indices in the configuration.
+/// Notes weights that give a route no caller, or leave callers without a route. Each rule is paired with its
+/// index in the configuration.
 pub(super) fn note_weights(root: &Section<'_>, rules: &[(usize, Rule)]) {
     if rules.iter().all(|(_, rule)| rule.conditions.weight().is_none()) {
         return;
@@ -99,7 +99,7 @@ pub(super) fn note_weights(root: &Section<'_>, rules: &[(usize, Rule)]) {
     }
 }
 
-/// Whether `others`, the routes of the same pattern, together with `rule` serve all its callers.
+/// True if `rule` and `others`, the routes with the same pattern, serve all callers together.
 fn serves_all_callers<'r>(rule: &Rule, others: impl Iterator<Item = &'r Rule>) -> bool {
     let mut sum = 0;
     for other in others {

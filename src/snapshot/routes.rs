@@ -20,8 +20,8 @@ use crate::route::normalize::{normalize, routed_form};
 use crate::route::{ConflictKind, HostPattern, PathPattern, PatternError, RouteTable, Rule};
 use crate::upstream::Upstream;
 
-/// Compiles the table and its routes. Reports the faults of each route; a route without a valid action or
-/// pattern is left out.
+/// Compiles the table and its routes. Reports the faults of each route, and leaves out a route without a
+/// valid action or pattern.
 pub(super) fn compile(
     root: &Section<'_>,
     config: &Config,
@@ -94,7 +94,7 @@ pub(super) fn compile(
     (table, routes)
 }
 
-/// The path pattern of a route without one.
+/// The default path pattern.
 const ANY_PATH: &str = "/{*rest}";
 
 /// The upstreams and limits that routes refer to, by name.
@@ -107,7 +107,7 @@ impl<'a> Definitions<'a> {
     fn new(upstreams: &'a [Arc<Upstream>], limits: &'a [Arc<LimitPolicy>]) -> Self {
         Self {
             upstreams: upstreams.iter().map(|upstream| (&*upstream.name, upstream)).collect(),
-            limits: limits.iter().map(|policy| (&*policy.limit.name, policy)).collect(),
+            limits: limits.iter().map(|policy| (policy.limit.name(), policy)).collect(),
         }
     }
 }
@@ -133,14 +133,14 @@ fn check_references(section: &Section<'_>, route: &config::RouteConfig, config: 
     }
 }
 
-/// Notes reported limits that count each route or path separately: their state on this route does not
-/// include other routes.
+/// Notes reported limits that count each route or path separately: the state reported here does not include
+/// other routes.
 fn check_reported(section: &Section<'_>, reported: &[Arc<LimitPolicy>]) {
     for policy in reported {
         let separate =
             policy.key.0.iter().find(|part| matches!(part, KeyPart::Route | KeyPart::Path));
         if let Some(part) = separate {
-            let name = &policy.limit.name;
+            let name = policy.limit.name();
             let what = format!(
                 "`{name}` counts by `{part}`, so it reports only the use of this status route"
             );
@@ -149,7 +149,7 @@ fn check_reported(section: &Section<'_>, reported: &[Arc<LimitPolicy>]) {
     }
 }
 
-/// Compiles the route's action; `reported` are the limits that `status` names. `None` if it is faulty.
+/// Compiles the route's action; `None` if it is faulty. `reported` are the limits that `status` names.
 fn action(
     section: &Section<'_>,
     route: &config::RouteConfig,
@@ -282,8 +282,8 @@ fn report_pattern_error(section: &Section<'_>, error: PatternError) {
     }
 }
 
-/// The limits that the list at `section` names. Reports keys with a path parameter that the route's path does
-/// not have.
+/// The limits that the list at `section` names. Reports limits whose key has a path parameter that the
+/// route's path lacks.
 fn named_limits(
     section: &Section<'_>,
     names: &[String],
@@ -311,7 +311,7 @@ fn named_limits(
     named
 }
 
-/// The limit and, if it has one, its candidate: a route charges both.
+/// The limit and its candidate, if any: a route charges both.
 fn with_candidate(policy: &Arc<LimitPolicy>) -> impl Iterator<Item = Arc<LimitPolicy>> {
     [Some(policy), policy.candidate.as_ref()].into_iter().flatten().map(Arc::clone)
 }

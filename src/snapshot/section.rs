@@ -1,4 +1,4 @@
-//! [`Section`]: a cursor into the configuration, which reports faults and notes where it stands.
+//! [`Section`]: a cursor into the configuration, which reports faults and notes at its position.
 
 use std::cell::{Ref, RefCell};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use crate::config::{ConfigSource, Fault, MAX_FAULTS, suggest};
 
 /// Maximum number of names that a fault lists.
 const MAX_NAMES: usize = 20;
-/// Maximum number of names that are compared to find a suggestion.
+/// Maximum number of names to compare for a suggestion.
 const MAX_COMPARED: usize = 1_000;
 /// The syntax of names, for faults.
 const NAME_SYNTAX: &str = "a name of 1 to 64 letters, digits, `_`, `.` or `-`";
@@ -30,13 +30,13 @@ impl<'a> FaultCollector<'a> {
         Section { collector: self, path: String::new() }
     }
 
-    /// The faults, which exclude a snapshot, and the notes.
+    /// The faults and the notes. A configuration with a fault has no snapshot.
     pub(super) fn into_faults_and_notes(self) -> (Vec<Fault>, Vec<Fault>) {
         (self.faults.into_inner(), self.notes.into_inner())
     }
 }
 
-/// A value of the configuration: its path, such as `routes[2].match.path`, and where its faults are collected.
+/// A value of the configuration: its path, such as `routes[2].match.path`, and the collector of its faults.
 #[derive(Clone)]
 pub(super) struct Section<'a> {
     collector: &'a FaultCollector<'a>,
@@ -62,7 +62,7 @@ impl<'a> Section<'a> {
         Self { collector: self.collector, path: format!("{}[{index}]", self.path) }
     }
 
-    /// The configuration that this is a part of.
+    /// The whole configuration.
     pub(super) fn root(&self) -> Self {
         self.collector.root()
     }
@@ -72,7 +72,7 @@ impl<'a> Section<'a> {
         &self.path
     }
 
-    /// Reports a fault of the value, unless the value could not be read and has a fault already.
+    /// Reports a fault of the value, unless it could not be read, which has been reported already.
     pub(super) fn fault(&self, what: impl Into<String>, expected: &str) {
         if self.is_full() || self.source().is_unreadable(&self.path) {
             return;
@@ -99,25 +99,25 @@ impl<'a> Section<'a> {
         self.push_note(|| self.source().fault(&self.path, what, expected));
     }
 
-    /// As [`Section::note`], but about the key.
+    /// Like [`Section::note`], but points at the key.
     pub(super) fn note_at_key(&self, what: impl Into<String>, expected: &str) {
         self.push_note(|| self.source().fault_at_key(&self.path, what, expected));
     }
 
-    /// Reports an invalid name, which is the key. Names appear in headers, metrics and Redis keys.
+    /// Reports a key that is not a valid name. Names appear in headers, metrics and Redis keys.
     pub(super) fn ensure_key_name(&self, name: &str) {
         if !is_name(name) {
             self.fault_at_key(format!("`{name}`"), NAME_SYNTAX);
         }
     }
 
-    /// Reports an invalid name, which is the value.
+    /// Reports a value that is not a valid name.
     pub(super) fn ensure_value_name(&self, name: &str) {
         self.ensure(is_name(name), &format!("`{name}`"), NAME_SYNTAX);
     }
 
-    /// Reports `name`, which is the value, if no upstream or limit (`kind`) in `known` has it. A name whose
-    /// definition could not be read counts as known.
+    /// Reports the value `name` if it is not in `known`, the defined upstreams or limits (`kind`). A name
+    /// whose definition could not be read counts as known.
     pub(super) fn ensure_reference<T>(&self, kind: &str, name: &str, known: &BTreeMap<String, T>) {
         if known.contains_key(name) || self.is_full() {
             return;
@@ -146,7 +146,7 @@ impl<'a> Section<'a> {
         self.fault(format!("unknown {kind} `{name}`"), &expected);
     }
 
-    /// True if the value could be read. A value that could not be read has a default or a placeholder in its
+    /// True if the value could be read. Otherwise the configuration has a default or a placeholder in its
     /// place.
     pub(super) fn is_readable(&self) -> bool {
         !self.source().is_unreadable(&self.path)
@@ -172,7 +172,7 @@ impl<'a> Section<'a> {
         !self.faults().is_empty()
     }
 
-    /// True if no more faults are recorded, so that callers can skip expensive checks.
+    /// True if further faults are dropped, so that callers can skip expensive checks.
     pub(super) fn is_full(&self) -> bool {
         self.faults().len() >= MAX_FAULTS
     }

@@ -1,4 +1,4 @@
-//! Checks the `store` section; the connections are made in `crate::store`.
+//! Checks the `store` section. `crate::store` and `crate::redis` use its settings.
 
 use std::collections::BTreeSet;
 
@@ -100,7 +100,7 @@ fn check_no_database(section: &Section<'_>, url: &RedisUrl) {
     );
 }
 
-/// Discovered servers are connected to like the configured ones: all with TLS, or none.
+/// Connections to discovered servers use TLS if the configured ones do, so all must agree.
 fn check_same_scheme(section: &Section<'_>, urls: &[RedisUrl]) {
     let other = urls.iter().position(|url| url.is_tls() != urls[0].is_tls());
     if let Some(index) = other {

@@ -42,7 +42,7 @@ fn compile(text: &str) -> Result<Snapshot, Vec<String>> {
     })
 }
 
-/// The first lines of the notes, without those on limits that no route names.
+/// The first lines of the notes, except for notes on limits that no route names.
 fn notes_on_routes(snapshot: &Snapshot) -> Vec<String> {
     let notes = snapshot.notes.iter().filter(|note| !note.what.starts_with("no route names"));
     notes.map(|note| note.to_string().lines().next().unwrap().to_owned()).collect()
@@ -52,7 +52,7 @@ fn notes_on_routes(snapshot: &Snapshot) -> Vec<String> {
 fn every_shipped_configuration_compiles() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let examples = std::fs::read_dir(root.join("examples")).unwrap();
-    // The certificates of tls.yaml are on no machine: see `examples_load` in tests/docs.
+    // The certificate files of tls.yaml do not exist: see `examples_load` in tests/docs.
     let files =
         examples.map(|entry| entry.unwrap().path()).filter(|file| !file.ends_with("tls.yaml"));
     for file in files.chain([root.join("tidegate.yaml")]) {
@@ -78,7 +78,7 @@ fn a_valid_configuration_compiles() {
 fn a_fingerprint_excludes_the_quota() {
     let of = |limit: &str| {
         let text = GOOD.replace("{quota: 5, window: 10s}", limit);
-        compile(&text).unwrap().limits[0].limit.fingerprint
+        compile(&text).unwrap().limits[0].limit.identity.fingerprint()
     };
     let first = of("{quota: 5, window: 10s}");
     assert_eq!(of("{quota: 9, window: 10s, cost: 2, on_failure: open}"), first);
@@ -86,7 +86,7 @@ fn a_fingerprint_excludes_the_quota() {
     for other in ["window: 20s", "window: 10s, resolution: 2", "window: 10s, key: [host]"] {
         assert_ne!(of(&format!("{{quota: 5, {other}}}")), first, "{other}");
     }
-    // Gateways share it in Redis: it may change only together with the format of the store's keys.
+    // Gateways share the fingerprint in Redis: change it only together with the format of the store's keys.
     assert_eq!(first, 2_343_172_364_648_572_171);
 }
 
@@ -102,12 +102,16 @@ fn every_algorithm_has_its_own_fingerprint() {
         assert_eq!(limit.algorithm.tag(), name);
         let whole = limit.quota.sub_window() == 10_000;
         assert_eq!(whole, name != "sliding_window");
-        assert!(fingerprints.insert(limit.fingerprint));
+        assert!(fingerprints.insert(limit.identity.fingerprint()));
     }
     let (lax, strict) =
         (of("{quota: 5, window: 10s}"), of("{quota: 5, window: 10s, strict: true}"));
     assert!(strict.quota.strict && !lax.quota.strict);
-    assert_eq!(lax.fingerprint, strict.fingerprint, "strictness keeps what was counted");
+    assert_eq!(
+        lax.identity.fingerprint(),
+        strict.identity.fingerprint(),
+        "strictness keeps what was counted"
+    );
 }
 
 #[test]
@@ -119,7 +123,7 @@ fn max_queue_bounds_the_number_of_slots() {
     };
     for (quota, most) in [(3, 0), (3, 1), (3, 2), (7, 5), (999, 998), (1000, 7), (4, 3)] {
         let quota = of(&format!("quota: {quota}, window: 1s, max_wait: 30s, max_queue: {most}"));
-        // One is released at once; the others wait.
+        // One request is released at once; the others wait.
         assert_eq!(leaky_bucket::capacity(&quota), most + 1, "{quota:?}");
     }
     let fast = of("quota: 10000, window: 1s, max_queue: 25");
@@ -366,7 +370,7 @@ fn faulty_connections_to_targets_are_refused() {
         ),
         (
             replaced("[http://h:1]}", "[http://h:1], protocol: http2, send_proxy: v2}"),
-            "3:61: `send_proxy` with HTTP/2, expected `protocol: http1`: a connection of HTTP/2 carries requests of many clients",
+            "3:61: `send_proxy` with HTTP/2, expected `protocol: http1`: an HTTP/2 connection carries requests of many clients",
         ),
     ];
     for (text, expected) in &cases {
@@ -495,7 +499,7 @@ routes:
         27, 28, 28, 28,
     ];
     assert_eq!(lines, expected, "{found:#?}");
-    // Also a document without its required sections.
+    // A document without its required sections.
     let found = load_faults(
         "workers: x\nadmin: {hosts: [a]}\nstore: {redis: {tls_ca: a, namespace: 'a b'}}\n",
     );

@@ -11,7 +11,7 @@ use crate::throttle::{
 /// One minute, in ms.
 const MINUTE: u64 = 60_000;
 
-/// Compiles the section; `None` if there is none or if it is faulty.
+/// Compiles the section; `None` if it is missing or faulty.
 pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSettings> {
     let configured = config.throttle.as_ref()?;
     let section = &root.at("throttle");
@@ -81,7 +81,7 @@ fn check_fixed_responses(root: &Section<'_>, config: &Config) {
 
 fn watermarks(section: &Section<'_>, configured: &config::ThrottleConfig) -> Watermarks {
     let max_active = configured.max_active;
-    // Nine tenths, rounded up: at least 1, so that throttling ends when no user is active.
+    // Nine tenths, rounded up: at least 1, so that throttling ends if no user is active.
     let resume_below =
         configured.resume_below.unwrap_or_else(|| max_active - max_active / 10).max(1);
     if let Some(configured) = configured.resume_below {
@@ -103,16 +103,16 @@ fn sizing(section: &Section<'_>, configured: &config::ThrottleConfig) -> Option<
     is_valid.then_some(Sizing { capacity, false_positive, memory })
 }
 
-/// The value that decides the capacity.
+/// The key that decides the capacity.
 fn capacity_section<'s>(section: &Section<'s>, configured: &config::ThrottleConfig) -> Section<'s> {
     section.at(if configured.capacity.is_some() { "capacity" } else { "max_active" })
 }
 
-/// The growth of filters whose `max_memory` is left out.
+/// The default of `max_memory`, in multiples of the memory for `capacity`.
 const DEFAULT_GROWTH: u32 = 8;
 
-/// The maximum memory of the filters, in bytes. Reports filters that take more than three eighths of this
-/// machine's memory: filters of two sizes exist at once while they grow.
+/// The maximum memory of the filters, in bytes. Reports filters of more than three eighths of this machine's
+/// memory, because filters of two sizes exist at once while they grow.
 fn max_memory(
     section: &Section<'_>,
     configured: &config::ThrottleConfig,

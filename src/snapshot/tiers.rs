@@ -9,7 +9,7 @@ use crate::config;
 use crate::identity::{CredentialSource, KeyPart};
 use crate::limit::Limit;
 
-/// Compiles the tiers of `limit`, which is configured at `section`. A faulty tier is reported and left out.
+/// Compiles the tiers of `limit`, at `section`. A faulty tier is reported and left out.
 pub(super) fn compile(
     section: &Section<'_>,
     configured: &config::LimitConfig,
@@ -102,7 +102,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
         let policy = &snapshot.limits[0];
         let (base, gold) = (&policy.limit, policy.limit_for_tier(Some(0)));
         assert_eq!((base.quota.limit, gold.quota.limit), (5, 50));
-        assert_eq!(base.identity(), gold.identity(), "both share one counter");
+        assert_eq!(base.identity, gold.identity, "both share one counter");
         assert_eq!(policy.limit_for_tier(None).quota.limit, 5);
         assert_eq!(policy.limit_for_tier(Some(7)).quota.limit, 5, "no such tier");
     }
@@ -114,7 +114,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
             let snapshot = compile(&limit).unwrap();
             for policy in &snapshot.routes[0].limits {
                 assert!(policy.tiers[0].limit.is_none(), "{limit}");
-                assert_eq!(policy.limit_for_tier(Some(0)).name, policy.limit.name, "{limit}");
+                assert_eq!(policy.limit_for_tier(Some(0)).name(), policy.limit.name(), "{limit}");
             }
         }
         for quota in ["none", "0", "4294967296", "-1", "'5'", "Unlimited"] {
@@ -149,9 +149,9 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
     fn a_candidate_is_counted_separately_and_never_enforced() {
         let snapshot = compile("candidate: {quota: 2}").unwrap();
         let [live, candidate] = &snapshot.routes[0].limits[..] else { panic!("two limits") };
-        assert_ne!(live.limit.identity(), candidate.limit.identity());
+        assert_ne!(live.limit.identity, candidate.limit.identity);
         assert!(live.limit.enforce && !candidate.limit.enforce);
-        assert_eq!(&*candidate.limit.name, "one~candidate");
+        assert_eq!(candidate.limit.name(), "one~candidate");
     }
 
     #[test]

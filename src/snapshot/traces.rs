@@ -22,10 +22,10 @@ const OWN_HEADERS: [HeaderName; 5] = [
     header::CONNECTION,
 ];
 
-/// Which requests are sampled, and where their spans are sent.
+/// Sampling, and the destination of spans.
 #[derive(Debug)]
 pub struct TraceRules {
-    /// Which requests are sampled.
+    /// The rules of sampling.
     pub sampling: SamplingRules,
     endpoint: Box<str>,
     service_name: Box<str>,
@@ -35,20 +35,20 @@ pub struct TraceRules {
     max_queue: usize,
 }
 
-/// The handshake with the collector.
+/// TLS settings for the collector.
 #[derive(Debug)]
 struct CollectorTls {
     config: Arc<ClientConfig>,
-    /// The files that it was read from.
+    /// The files they were read from.
     files: Arc<[TlsFile]>,
 }
 
 impl Snapshot {
-    /// Where and how spans are sent, with the secrets read through `env`; `None`: nowhere.
+    /// The settings for sending spans, with secrets read through `env`; `None` if none are sent.
     ///
     /// # Errors
     ///
-    /// A secret cannot be read, or is no value of a header field.
+    /// A secret cannot be read, or is not a valid header value.
     pub fn export_settings(
         &self,
         source: &ConfigSource,
@@ -59,7 +59,6 @@ impl Snapshot {
 }
 
 impl TraceRules {
-    /// The files of certificates.
     pub(super) fn tls_files(&self) -> &[TlsFile] {
         &self.tls.files
     }
@@ -78,7 +77,7 @@ impl TraceRules {
                 fault(error.to_string(), "a secret that the gateway can read when it starts")
             })?;
             let mut value = HeaderValue::from_str(secret.trim()).map_err(|_| {
-                let what = format!("the secret in {reference} is no value of a header field");
+                let what = format!("the secret in {reference} is not a valid header value");
                 fault(what, "visible ASCII")
             })?;
             value.set_sensitive(true);
@@ -95,7 +94,7 @@ impl TraceRules {
     }
 }
 
-/// Compiles the section; `None` if there is none or if it is faulty.
+/// Compiles the section; `None` if it is missing or faulty.
 pub(super) fn compile(
     section: &Section<'_>,
     traces: Option<&config::Traces>,
@@ -120,7 +119,7 @@ pub(super) fn compile(
     })
 }
 
-/// Notes endpoints that no collector takes spans at.
+/// Notes endpoints at which no collector accepts spans.
 fn note_endpoint(section: &Section<'_>, endpoint: &config::CollectorUrl) {
     let section = section.at("endpoint");
     if endpoint.0.port_u16() == Some(4317) {

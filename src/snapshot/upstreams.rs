@@ -18,7 +18,7 @@ use crate::upstream::{
     WeightedTarget,
 };
 
-/// The longest path of a Unix socket, in bytes: `sun_path` of unix(7), without its final NUL.
+/// Maximum length of a Unix socket's path, in bytes: `sun_path` of unix(7), without its final NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
 /// Compiles the upstreams in the order of their names. A faulty upstream is reported and keeps its index.
@@ -56,7 +56,7 @@ fn kind(section: &Section<'_>, upstream: &config::UpstreamConfig) -> UpstreamKin
     }
 }
 
-/// Reports keys of connections to targets in an upstream that has a fixed response.
+/// Reports keys for connections to targets in an upstream with a fixed response.
 fn ensure_no_connection_keys(section: &Section<'_>, upstream: &config::UpstreamConfig) {
     let keys = [
         ("protocol", upstream.protocol != Protocol::Http1),
@@ -95,7 +95,7 @@ fn targets(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Vec<Weig
     };
     let send_proxy = upstream.send_proxy;
     if send_proxy.is_some() && protocol != Protocol::Http1 {
-        let expected = "`protocol: http1`: a connection of HTTP/2 carries requests of many clients";
+        let expected = "`protocol: http1`: an HTTP/2 connection carries requests of many clients";
         section.at("send_proxy").fault("`send_proxy` with HTTP/2", expected);
     }
     balance::ensure_weights(section, upstream);
@@ -142,8 +142,8 @@ fn targets(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Vec<Weig
                 name.map(|name| TargetTls { rules: rules.clone(), name })
             }
             (config::TargetUrl::Srvs(_), Some(rules)) => {
-                // Without `tls.name`, each server's certificate has the server's own name, which is set when
-                // the record is resolved.
+                // Without `tls.name`, each server's certificate must have the server's own name, which is set
+                // when the record is resolved.
                 let name = upstream.tls.name.as_deref().unwrap_or("srv.invalid");
                 let name = ClientTls::server_name(name).ok();
                 name.map(|name| TargetTls { rules: rules.clone(), name })
@@ -165,7 +165,7 @@ fn server_name(section: &Section<'_>, name: &str) -> Option<ServerName<'static>>
     parsed.ok()
 }
 
-/// The rules of handshakes with the targets.
+/// Compiles the TLS settings for connections to the targets.
 fn client_tls(section: &Section<'_>, tls: &config::UpstreamTls, offer: Offer) -> Option<ClientTls> {
     let certificate = match (&tls.cert, &tls.key) {
         (None, None) => None,

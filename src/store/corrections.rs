@@ -1,11 +1,11 @@
-//! The queue of corrections that no request waits for: refunds of requests that are over and of calls that
-//! timed out, and returned units.
+//! The queue of corrections that no request waits for: refunds for ended requests and for calls that timed
+//! out, and returned units.
 //!
-//! Each shard has one queue and at most one call in flight, so corrections reach Redis in the order in
-//! which the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task on the
-//! worker's runtime sends. Corrections that were certainly not sent stay, in order, until the shard can be
-//! reached again; refused ones are sent once more. The reply of a server that hangs is awaited
-//! ([`RedisClient::adjust_awaiting_late_reply`]); corrections of unknown outcome are dropped and counted.
+//! Each shard has one queue and at most one call in flight, so corrections reach Redis in the order in which
+//! the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task on the worker's
+//! runtime sends. Corrections that were certainly not sent stay, in order, until the shard can be reached
+//! again; refused ones are sent once more. A sender waits for the reply of a hung server
+//! ([`RedisClient::adjust_awaiting_late_reply`]). Corrections of unknown outcome are dropped and counted.
 
 use std::sync::{
     Arc,
@@ -28,7 +28,7 @@ use crate::{
     redis::{LATE_REPLY_TIMEOUT, LateReply, RedisClient, RedisFailure, ShardId},
 };
 
-/// A correction of a charge, with all that it needs to outlive its request.
+/// A correction of a charge, which may outlive its request.
 #[derive(Clone, Debug)]
 pub struct Correction {
     /// The limit that was charged.
@@ -44,8 +44,7 @@ pub struct Correction {
 /// Totals and contents of the queue.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct QueueStats {
-    /// Corrections, except of units, that were dropped: Redis has not made them, or it is unknown whether
-    /// it has.
+    /// Dropped corrections, except returns of units: Redis did not make them, or may not have.
     pub(super) dropped: u64,
     /// Units whose return was dropped, for the same reasons.
     pub(super) lost_units: u64,
@@ -83,7 +82,7 @@ impl CorrectionQueue {
         self.shards.lock().remove(shard, record_id(limit, key));
     }
 
-    /// Whether corrections are in flight or ready to be sent.
+    /// True if corrections are in flight or ready to be sent.
     pub(super) fn is_busy(&self) -> bool {
         self.shards.lock().is_busy()
     }
@@ -95,7 +94,7 @@ impl CorrectionQueue {
         }
     }
 
-    /// Counts a correction that is dropped, though Redis may not have made it.
+    /// Counts a correction that is dropped although Redis may not have made it.
     fn count_lost(&self, pending: &PendingCorrection) {
         match pending.reason {
             CorrectionReason::UnspentUnits => {
@@ -185,7 +184,7 @@ impl CorrectionSender {
         self.start_senders();
     }
 
-    /// Queues the adjustments of a call that failed, if they were certainly not made.
+    /// Queues the adjustments of a failed call, if they were certainly not made.
     pub(super) fn push_unsent(&self, adjustments: &[Adjustment<'_>], failure: RedisFailure) {
         if matches!(failure, RedisFailure::Open | RedisFailure::Server) {
             let owned = |adjustment: &Adjustment<'_>| {
@@ -205,15 +204,16 @@ impl CorrectionSender {
     fn start_senders(&self) {
         while self.queue.shards.lock().start_sender() {
             let task = SenderTask { sender: self.clone(), batch: None, is_over: false };
-            // Without a runtime, or with one that ends, another worker sends after its next `resume`.
+            // If there is no runtime, or it ends, another worker sends after its next `resume`.
             let Ok(runtime) = Handle::try_current() else { return };
             runtime.spawn(task.run());
         }
     }
 
     /// Waits for the reply of a call that timed out, and refunds what it charged. The request was decided
-    /// without that reply: no request holds its slots and permits, and a Redis that hung dates the charge when
-    /// it wakes up, so a quota of 1 would stay used beyond the `Retry-After` that the client got.
+    /// without that reply, so no request holds its slots and permits. Without the refund, a quota of 1 would
+    /// stay used beyond the `Retry-After` that the client got, because a hung Redis dates the charge when it
+    /// wakes up.
     pub(super) fn undo_late_charge(&self, reply: LateReply, charges: &[Charge<'_>]) {
         let owned = |charge: &Charge<'_>| (Arc::new(charge.limit.clone()), charge.key, charge.cost);
         let charges: Vec<_> = charges.iter().map(owned).collect();
@@ -238,7 +238,7 @@ impl CorrectionSender {
         }
     }
 
-    /// Waits for the reply of a fetch of units that timed out, and refunds what it granted.
+    /// Waits for the reply of a fetch that timed out, and refunds the granted units.
     pub(super) fn return_late_grant(
         &self,
         reply: LateReply,
@@ -266,7 +266,7 @@ impl CorrectionSender {
 struct SenderTask {
     sender: CorrectionSender,
     batch: Option<(ShardId, Vec<PendingCorrection>)>,
-    /// Whether no queue was ready: then [`ShardQueues::take_batch`] has ended the sender.
+    /// True if no queue was ready: [`ShardQueues::take_batch`] has then ended the sender.
     is_over: bool,
 }
 

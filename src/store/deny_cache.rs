@@ -1,23 +1,23 @@
 //! Caches denials of Redis, so that a refused caller costs no call until its retry time.
 //!
-//! A denial applies to its record, quota and cost only. A larger cost would be refused too, but its retry
+//! A denial applies only to its record, quota and cost. A larger cost would also be refused, but its retry
 //! time is unknown, and a client that waits for exactly `Retry-After` must be admitted if no other request
 //! has charged its key meanwhile. A cost above the quota is the exception: it is always refused, so any
 //! denial of the record answers it, without a `Retry-After`.
 //!
-//! A denial ends no later than at its own retry time. The time until then is counted from when the call was
-//! sent, less 1 ms, because two clocks in whole ms may differ by that much. The time that a denial reports
-//! is never ahead of the store's clock, so a `Retry-After` computed from it is never too short.
+//! A denial ends at its retry time at the latest. The time until then is counted from the sending of the
+//! call, less 1 ms, because two clocks in whole ms may differ by that much. The time that a denial reports is
+//! never ahead of the store's clock, so a `Retry-After` computed from it is never too short.
 //!
-//! Within that time, a denial is trusted for [`INITIAL_TRUST`], and each time that the store repeats it, for
-//! twice as long: another gateway may have returned quota (by a refund, with unspent units, or after another
-//! shard refused the request) without this one being notified. A denial of a cost above the limit's own is
-//! not trusted at all, because another gateway may charge the record with cheaper requests. While the store
-//! gives no answer, the last denial stays in force until its retry time ([`DenyCache::get_stale`]).
+//! Within that time, a denial is trusted for [`INITIAL_TRUST`], and for twice as long each time that the
+//! store repeats it: another gateway may have returned quota (by a refund, with unspent units, or after
+//! another shard refused the request), and does not notify this one. A denial of a cost above the limit's own
+//! is not trusted at all, because another gateway may charge the record with cheaper requests. While the
+//! store gives no answer, the last denial stays in force until its retry time ([`DenyCache::get_stale`]).
 //!
-//! The table is 4-way set-associative, bounded, and allocated on first use. A new entry replaces one that
-//! has expired, or else the one that expires first. A flood of callers can evict denials, but can never
-//! cause a wrong answer.
+//! The table is 4-way set-associative, bounded, and allocated on first use. A new entry replaces an expired
+//! one, or else the entry that expires first. A flood of callers can evict denials, but can never cause a
+//! wrong answer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,16 +30,16 @@ use crate::{
     limit::{Charge, Decision, Limit},
 };
 
-/// Shards of the table, each behind its own lock.
+/// Number of shards of the table, each behind its own lock.
 const SHARDS: usize = 64;
 
-/// Sets in each shard.
+/// Number of sets in each shard.
 const SETS_PER_SHARD: usize = 256;
 
-/// Entries in a set.
+/// Number of entries in a set.
 const WAYS: usize = 4;
 
-/// How long a new denial is trusted, in ms. An idle gateway has returned its unspent units by then: see
+/// Time for which a new denial is trusted, in ms. An idle gateway returns its unspent units earlier, after
 /// [`super::unit_lease::IDLE_TIMEOUT`].
 pub const INITIAL_TRUST: u64 = 2_000;
 
@@ -106,11 +106,11 @@ struct CacheSet {
 #[derive(Clone, Copy)]
 struct DenyEntry {
     quota_id: u64,
-    /// The first ms of the monotonic time at which the retry time may have come.
+    /// The first ms at which the retry time may have come.
     expires: MonotonicTime,
-    /// The first ms of the monotonic time at which the store is called again; at most `expires`.
+    /// The first ms at which the store is called again; at most `expires`.
     trusted_until: MonotonicTime,
-    /// How long it is trusted after its call was sent, in ms.
+    /// Time for which it is trusted after its call was sent, in ms.
     trust: u64,
     /// The monotonic time at which the reply was received.
     received: MonotonicTime,
@@ -125,7 +125,8 @@ impl CacheSet {
 }
 
 impl DenyEntry {
-    /// How long the denial that replaces this one is trusted, in ms: twice as long if the store repeated it.
+    /// Time for which the denial that replaces this one is trusted, in ms: twice as long if the store
+    /// repeated this one.
     fn next_trust(&self, timing: &ReplyTiming) -> u64 {
         let is_past = self.decision.retry_at.is_none_or(|retry_at| retry_at <= timing.decided_at);
         if is_past {
@@ -154,13 +155,13 @@ impl DenyCache {
     /// The maximum number of cached denials.
     pub const CAPACITY: usize = SHARDS * SETS_PER_SHARD * WAYS;
 
-    /// True if denials of this limit are cached: it enforces, and its algorithm allows it.
+    /// True if denials of this limit are cached: it enforces, and its algorithm allows caching.
     pub fn is_cacheable(limit: &Limit) -> bool {
         limit.enforce && limit.algorithm.has_cacheable_denials()
     }
 
     /// Caches a decision of the store if it is a denial that is still in force when it is received. It
-    /// replaces the previous one of the same record, quota and cost.
+    /// replaces the previous denial of the same record, quota and cost.
     pub fn insert(&self, charge: &Charge<'_>, decision: &Decision, timing: ReplyTiming) {
         let wait =
             decision.retry_at.map_or(0, |retry_at| retry_at.saturating_sub(timing.decided_at));
@@ -232,9 +233,9 @@ impl DenyCache {
         table.sets.get(index)?.find(id, charge.cost, monotonic, |entry| monotonic < entry.expires)
     }
 
-    /// Drops all denials of a record, of every quota and cost. Called when the record was charged with a
-    /// smaller cost, which moves the retry time of larger ones. Takes no lock before the first denial.
-    /// Replies to calls in flight are still cached.
+    /// Drops all denials of a record, for every quota and cost. Called after a charge with a smaller cost,
+    /// which moves the retry time of larger costs. Takes no lock before the first denial. Replies to calls in
+    /// flight are still cached.
     pub fn remove(&self, record: u128) {
         let (shard, index) = self.locate(record);
         if shard.trusted_until.load(Ordering::Relaxed) == 0 {
@@ -250,7 +251,7 @@ impl DenyCache {
     }
 
     /// Drops all denials of a record that was adjusted or reset at the store, at `monotonic` or before.
-    /// Unlike after [`Self::remove`], replies to calls sent up to that time are not cached either.
+    /// Unlike [`Self::remove`], it also prevents the caching of replies to calls sent up to that time.
     pub fn invalidate(&self, record: u128, monotonic: MonotonicTime) {
         let (shard, _) = self.locate(record);
         {
@@ -261,8 +262,8 @@ impl DenyCache {
         self.remove(record);
     }
 
-    /// Drops all denials, at `monotonic`. As after [`Self::invalidate`], replies to calls sent up to that
-    /// time are not cached either.
+    /// Drops all denials, at `monotonic`. Like [`Self::invalidate`], it also prevents the caching of replies
+    /// to calls sent up to that time.
     pub fn clear(&self, monotonic: MonotonicTime) {
         for shard in &self.shards {
             let mut table = shard.table.lock();
@@ -302,7 +303,7 @@ impl CacheSet {
         (0..WAYS).find(is_same)
     }
 
-    /// The way to replace: one that has expired or, if none has, the one that expires first.
+    /// The way to replace: an expired one, or else the way that expires first.
     fn victim(&self, monotonic: MonotonicTime) -> usize {
         let left = |&way: &usize| {
             self.entries[way].as_ref().map_or(0, |entry| entry.expires.saturating_sub(monotonic))

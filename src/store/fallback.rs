@@ -16,8 +16,8 @@ fn denied_outcome(charge: &Charge<'_>, store: &CounterStore) -> Option<Outcome> 
     Some(Outcome::Decided(StoreDecision { decision, at, source: DecisionSource::Store }))
 }
 
-/// The refusal of a request with a cached denial whose retry time has not come. As far as this process can
-/// tell, Redis would still refuse it, so no failure policy applies.
+/// The refusal of a request with a cached denial whose retry time has not come. Redis would presumably still
+/// refuse it, so no failure policy applies.
 pub(super) fn cached_denial(charges: &[Charge<'_>], store: &CounterStore) -> Option<Verdict> {
     let denied =
         charges.iter().map(|charge| denied_outcome(charge, store).unwrap_or(Outcome::NotCharged));

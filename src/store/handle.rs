@@ -29,7 +29,7 @@ pub struct StoreHandle {
     redis: Option<RedisPath>,
 }
 
-/// What a worker needs to charge counters in Redis.
+/// A worker's access to counters in Redis.
 struct RedisPath {
     client: Arc<RedisClient>,
     local: LocalAdmission,
@@ -74,7 +74,7 @@ impl StoreHandle {
             return Ok(self.store.memory.charge(charges, now));
         };
         let [charge] = charges else {
-            // Boxed, so that requests with one limit do not carry its state.
+            // Boxed, so that requests with one limit do not hold its state.
             return Box::pin(self.charge_multiple(&path.local, charges, now)).await;
         };
         if let Some(taken) = path.local.take(charge) {
@@ -102,7 +102,7 @@ impl StoreHandle {
         self.charge_in_redis(charges, now, None).await
     }
 
-    /// Charges in Redis, and caches what it denies. A request that has already waited in a queue passes the
+    /// Charges in Redis, and caches denials. A request that has already waited in a queue passes the
     /// `deadline` of that wait (by `Clock::uptime`), so that it does not wait for a second response timeout.
     pub(super) async fn charge_in_redis(
         &self,
@@ -136,8 +136,8 @@ impl StoreHandle {
         Ok(verdict)
     }
 
-    /// Decides without Redis: by the deny cache, or by each limit's failure policy. What is charged here
-    /// stays here: Redis is not charged for it when it is back.
+    /// Decides without Redis: by the deny cache, or by each limit's failure policy. Charges made here are not
+    /// repeated in Redis later.
     pub(super) fn fall_back(
         &self,
         charges: &[Charge<'_>],
@@ -158,7 +158,7 @@ impl StoreHandle {
     }
 
     /// Adjusts charges where they were made: in memory at once, and in Redis through a queue that keeps the
-    /// order of these calls, over all workers. Never waits. `now` is the gateway's time in ms.
+    /// order of these calls over all workers. Never waits. `now` is the gateway's time in ms.
     pub fn adjust_in_background(
         &self,
         corrections: impl IntoIterator<Item = Correction>,
@@ -177,10 +177,10 @@ impl StoreHandle {
         }
     }
 
-    /// Adjusts the charges of a request, and returns the decision after each adjustment;
-    /// [`Outcome::Unknown`] where none was made. `source` is that of the charges' decisions: a charge
-    /// is adjusted where it was made. Returns within the store's response timeout. An adjustment that was
-    /// certainly not sent is queued; one whose outcome is unknown is never repeated.
+    /// Adjusts the charges of a request. Returns the decision after each adjustment, or [`Outcome::Unknown`]
+    /// if it was not made. `source` is the source of the charges' decisions: a charge is adjusted where it
+    /// was made. Returns within the store's response timeout. An adjustment that was certainly not sent is
+    /// queued; one whose outcome is unknown is never repeated.
     pub async fn adjust(
         &self,
         adjustments: &[Adjustment<'_>],
@@ -194,8 +194,8 @@ impl StoreHandle {
     }
 
     /// Renews leases of concurrency limits, each by a charge and the refund of the previous one. Unlike
-    /// [`Self::adjust`], it waits for a server that hangs, so that the outcome of each renewal is known, and
-    /// queues nothing: leases are renewed again when Redis is back.
+    /// [`Self::adjust`], it waits for a hung server, so that the outcome of each renewal is known, and queues
+    /// nothing: leases are renewed again when Redis is back.
     pub async fn renew(
         &self,
         adjustments: &[Adjustment<'_>],
@@ -280,9 +280,9 @@ impl StoreHandle {
         Ok(verdict)
     }
 
-    /// Returns all leased units to Redis and sends the queued corrections. Nothing may be charged through
-    /// the store afterwards. Takes at most the shorter of `timeout` and the duration of a call that has to
-    /// connect first. Units that are not returned by then count as spent until their window has passed.
+    /// Returns all leased units to Redis and sends the queued corrections. Nothing may be charged through the
+    /// store afterwards. Takes at most `timeout`, or the maximum duration of a call if that is shorter. Units
+    /// that are not returned by then count as spent until their window has passed.
     pub async fn shut_down(&self, timeout: Duration) {
         if let (Some(path), Some(backend)) = (&self.redis, &self.store.redis) {
             let maintenance = Maintenance::new(&self.store, &path.client, &path.corrections);
@@ -291,7 +291,6 @@ impl StoreHandle {
     }
 }
 
-/// The verdict on a request's only charge.
 fn single_verdict(charge: &Charge<'_>, decided: StoreDecision) -> Verdict {
     let mut verdict = Verdict::empty();
     verdict.push(decided, charge.limit.enforce);

@@ -1,5 +1,5 @@
 //! Decides charges in this process although their counters are in Redis: from leased units and the deny
-//! cache. Also makes the calls that fetch units.
+//! cache. Also fetches units.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
     redis::{CallError, RedisClient, RedisFailure},
 };
 
-/// How much longer a request waits than the call that it waits for, so that the call times out first.
+/// Time that a request waits longer than its call, so that the call times out first.
 const REPLY_MARGIN: Duration = Duration::from_millis(5);
 
 /// All leases of the process.
@@ -57,8 +57,8 @@ pub(super) struct LocalAdmission {
     clock: Clock,
 }
 
-/// Whether a charge may be made from leased units. One above the quota may not: it is never admitted, but
-/// a queue would lease all that remains for it.
+/// True if leased units may serve the charge. A charge above the quota is excluded: it is never admitted, but
+/// a queue would lease all remaining units for it.
 pub(super) fn can_lease(charge: &Charge<'_>) -> bool {
     let max_cost = charge.limit.quota.limit.min(MAX_LEASED_UNITS);
     charge.limit.lease_size != LeaseSize::Off && (1..=max_cost).contains(&charge.cost)
@@ -101,7 +101,7 @@ impl LocalAdmission {
     }
 
     /// Refunds a charge of [`Self::take`] or the queue to the lease, and returns the decision after it.
-    /// `None` if the charge's sub-window is not that of the lease, or has ended: refund it at the store.
+    /// `None` if the charge is not in the lease's sub-window, or that has ended: refund it at the store.
     pub(super) fn absorb_refund(&self, adjustment: &Adjustment<'_>) -> Option<StoreDecision> {
         let &Adjustment { limit, key, change } = adjustment;
         let Change::Refund { charged_at, cost } = change else { return None };
@@ -112,8 +112,8 @@ impl LocalAdmission {
         Some(store_decision(taken.decision(&limit.quota), taken.charged_at))
     }
 
-    /// Puts back units that were taken for a request that is then refused: into the lease, or into the
-    /// store if the registry has no room for a lease or is closed.
+    /// Puts back the units of a refused request: into the lease, or into the store if the registry is closed
+    /// or has no room for a lease.
     fn put_back(&self, charge: &Charge<'_>, now: StoreTime) {
         let &Charge { limit, key, cost } = charge;
         if self.leases.refund_or_mark_for_return(limit, key, now, cost, self.clock.monotonic()) {
@@ -135,7 +135,7 @@ impl LocalAdmission {
         self.clock.uptime() + self.client.response_timeout() + REPLY_MARGIN
     }
 
-    /// Whether a request with this [`Self::deadline`] has waited for the whole response timeout.
+    /// True if a request with this [`Self::deadline`] has waited for the whole response timeout.
     pub(super) fn has_timed_out(&self, deadline: Uptime) -> bool {
         self.clock.uptime() + REPLY_MARGIN >= deadline
     }
@@ -145,8 +145,8 @@ impl LocalAdmission {
         self.clock.monotonic()
     }
 
-    /// Caches the denials of a store call that was sent at the monotonic time `sent`. Denials of records that
-    /// were charged are dropped, because the charge may have moved their retry time.
+    /// Caches the denials of a store call that was sent at the monotonic time `sent`. Drops denials of
+    /// records that were charged, because the charge may have moved their retry time.
     pub(super) fn cache_denials(
         &self,
         charges: &[Charge<'_>],
@@ -172,8 +172,8 @@ impl LocalAdmission {
         }
     }
 
-    /// Queues a request for units, after [`Self::take`] gave none and no denial is cached. `None` if the
-    /// request has to call the store by itself. Units granted to a request that is gone are put back.
+    /// Queues a request for units, if [`Self::take`] gave none and no denial is cached. `None` if the request
+    /// has to call the store by itself. Units granted to a request that is gone are put back.
     pub(super) fn queue(&self, charge: &Charge<'_>) -> Option<QueueTicket> {
         let (reply_sender, reply_receiver) = oneshot::channel();
         let source = LeaseOrigin {
@@ -208,7 +208,8 @@ impl LocalAdmission {
 pub(super) struct QueueTicket {
     reply_receiver: oneshot::Receiver<QueueReply>,
     clock: Clock,
-    /// By [`Clock::uptime`]. One for all fetches that the request waits for: another fetch does not extend it.
+    /// By [`Clock::uptime`]. It holds for all fetches that the request waits for: another fetch does not
+    /// extend it.
     deadline: Uptime,
 }
 
@@ -224,11 +225,11 @@ impl QueueTicket {
     }
 }
 
-/// Whether a request charges the record of `charge` more than once. The second charge was decided on top of
+/// True if a request charges the record of `charge` more than once. The second charge was decided on top of
 /// the first, so its denial does not apply to a request that charges the record once.
 fn is_repeated(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
     let same = |other: &&Charge<'_>| {
-        other.key == charge.key && other.limit.identity() == charge.limit.identity()
+        other.key == charge.key && other.limit.identity.hash() == charge.limit.identity.hash()
     };
     charges.len() > 1 && charges.iter().filter(same).count() > 1
 }
@@ -261,8 +262,8 @@ impl FetchTask {
                     }
                     let charge = Charge { limit: &limit, key, cost: demand.minimum };
                     let refused = Decision { admitted: false, ..grant.decision };
-                    // Not cached otherwise: a charge of the minimum cost may still be admitted, from
-                    // units in the lease or from units that other requests put back.
+                    // Otherwise a charge of the minimum cost may still be admitted, from units in the lease
+                    // or from units that other requests put back.
                     if grant.units == 0 && fetch.started_empty() {
                         self.deny_cache.insert(
                             &charge,
@@ -284,7 +285,7 @@ impl FetchTask {
     }
 }
 
-/// The lease that a request's units come from and are put back to.
+/// The lease from which a request's units come, and into which they are put back.
 struct LeaseOrigin {
     leases: Arc<QuotaLeases>,
     limit: Limit,
@@ -306,7 +307,7 @@ impl LeaseWaiter for QueuedRequest {
 
     fn serve(self, outcome: WaiterOutcome) -> bool {
         let Self { source, reply_sender } = self;
-        // The registry is locked here, so the drop of an undelivered reply must not put units back.
+        // The registry is locked here, so dropping an undelivered reply must not put units back.
         reply_sender
             .send(QueueReply { outcome: Some(outcome), source })
             .map_err(QueueReply::disarm)
@@ -314,7 +315,7 @@ impl LeaseWaiter for QueuedRequest {
     }
 }
 
-/// A queued request's outcome in transit. If the request never receives it, the drop puts its units back.
+/// A queued request's outcome in transit. If the request never receives it, dropping it puts its units back.
 pub(super) struct QueueReply {
     outcome: Option<WaiterOutcome>,
     source: LeaseOrigin,
@@ -354,8 +355,8 @@ impl Drop for QueueReply {
     }
 }
 
-/// Units that were taken for a request with several limits. The drop puts them back unless the request was
-/// admitted.
+/// Units that were taken for a request with several limits. Dropping them puts them back unless the request
+/// was admitted.
 pub(super) struct LeasedCharges<'a, 'c> {
     local: &'a LocalAdmission,
     /// Charges made by [`LocalAdmission::take`], without waiting in the queue.

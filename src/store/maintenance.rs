@@ -1,4 +1,4 @@
-//! Each worker's periodic work: it returns unspent units, and sends queued corrections when their shard is
+//! Each worker's periodic work: returns unspent units, and sends queued corrections when their shard is
 //! reachable again.
 
 use std::{sync::Arc, time::Duration};
@@ -48,8 +48,8 @@ impl Maintenance {
         }
     }
 
-    /// Queues all leased units for Redis, and waits until everything that can be sent has been sent, for at
-    /// most `timeout`.
+    /// Queues all leased units for return to Redis, and waits at most `timeout` until everything that can be
+    /// sent has been sent.
     pub(super) async fn finish(&self, timeout: Duration) {
         let clock = &self.store.clock;
         let end = clock.uptime() + timeout;

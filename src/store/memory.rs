@@ -24,23 +24,23 @@ use crate::{
     },
 };
 
-/// The maximum number of shards.
+/// Maximum number of shards.
 const MAX_SHARDS: usize = 256;
 
-/// The fewest records per shard, unless the whole store holds fewer. Smaller shards reduce contention no
-/// further, and fill unevenly.
+/// Minimum number of records per shard, unless the whole store holds fewer. Smaller shards would fill
+/// unevenly without reducing contention further.
 const MIN_RECORDS_PER_SHARD: usize = 1_024;
 
-/// Calls of [`MemoryStore::expire`] that together sweep a whole shard.
+/// Number of calls of [`MemoryStore::expire`] that together sweep a whole shard.
 const CALLS_PER_SWEEP: usize = 16;
 
-/// The most slots that [`MemoryStore::expire`] visits before it releases the shard's lock.
+/// Maximum number of slots that [`MemoryStore::expire`] visits before it releases the shard's lock.
 const SLOTS_PER_LOCK: usize = 1_024;
 
 /// One charge of a request with several charges.
 struct JointCharge {
     charge: RecordCharge,
-    /// The cost of this charge and of those before it on the same record.
+    /// The cost of this charge plus all earlier ones on the same record.
     running_cost: u32,
     decision: Option<Decision>,
 }
@@ -66,7 +66,7 @@ impl MemoryStore {
     }
 
     /// Decides and charges like [`Self::charge`], but only a share of each quota: the fallback for Redis.
-    /// One of `gateways` has an even share, rounded up, so that all together are no smaller than the quota.
+    /// Each of `gateways` has an even share, rounded up, so that the shares add up to at least the quota.
     pub fn charge_share(&self, charges: &[Charge<'_>], now: StoreTime, gateways: u32) -> Verdict {
         self.charge_as(DecisionSource::Fallback, charges, now, gateways)
     }
@@ -101,9 +101,9 @@ impl MemoryStore {
         verdict
     }
 
-    /// Decides all charges, and makes them if every enforced limit admits. Returns whether it made them.
+    /// Decides all charges, and makes them if every enforced limit admits. True if it made them.
     fn charge_all(&self, charges: &mut [JointCharge], now: StoreTime) -> bool {
-        // Of two charges on one record, the second is decided on top of the first.
+        // A second charge on the same record is decided on top of the first.
         for index in 1..charges.len() {
             let (before, rest) = charges.split_at_mut(index);
             let same = before.iter().filter(|other| other.charge.id == rest[0].charge.id);
@@ -141,7 +141,7 @@ impl MemoryStore {
         self.peek_as(DecisionSource::Store, charges, now, 1)
     }
 
-    /// The same for a share of each quota, as [`Self::charge_share`].
+    /// Like [`Self::peek`], for a share of each quota as in [`Self::charge_share`].
     pub fn peek_share(&self, charges: &[Charge<'_>], now: StoreTime, gateways: u32) -> Verdict {
         self.peek_as(DecisionSource::Fallback, charges, now, gateways)
     }
@@ -172,7 +172,7 @@ impl MemoryStore {
     /// [`Self::charge_share`].
     pub fn adjust(&self, adjustment: &Adjustment<'_>, now: StoreTime, gateways: u32) -> Decision {
         let &Adjustment { limit, key, change } = adjustment;
-        // The share depends on the cost of the charge, not on that of the adjustment.
+        // The share depends on the charge's cost, not on the adjustment's.
         let charge = Charge { limit, key, cost: limit.cost };
         let charge = RecordCharge {
             cost: change.cost(),
@@ -201,7 +201,7 @@ impl MemoryStore {
         (0..self.shards.len()).map(|shard| self.lock(shard).len()).sum()
     }
 
-    /// Whether there are no records. Takes every lock, one after the other.
+    /// True if there are no records. Takes every lock, one after the other.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -241,9 +241,9 @@ fn share(quota: u32, cost: u32, gateways: u32) -> u32 {
     }
 }
 
-/// The share of a leaky bucket's rate. `max_wait` is raised as far as necessary for a request of `cost` that
-/// fits into the whole bucket to fit into an empty share. The request's last slot may then begin after the
-/// configured `max_wait`, but its first slot, until which the request is delayed, does not.
+/// The share of a leaky bucket's rate. Raises `max_wait` so that a request of `cost` that fits into the whole
+/// bucket also fits into an empty share. The request's last slot may then begin after the configured
+/// `max_wait`; the request waits only for its first slot, which begins in time.
 fn leaky_share(quota: Quota, cost: u32, gateways: u32) -> Quota {
     let rate = quota.limit.div_ceil(gateways);
     if u64::from(cost) > leaky_bucket::capacity(&quota) {

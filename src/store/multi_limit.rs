@@ -1,5 +1,5 @@
-//! Decides requests with several limits, of which some can be decided in this process: all limits are
-//! charged, or none.
+//! Decides requests with several limits, some of which can be decided in this process. Charges all limits or
+//! none.
 
 use smallvec::SmallVec;
 
@@ -51,7 +51,7 @@ impl TrackedCharge<'_> {
         self.state = ChargeState::Decided(Outcome::Decided(decided));
     }
 
-    /// Whether this limit alone refuses the request.
+    /// True if this limit alone refuses the request.
     fn refuses(&self) -> bool {
         self.charge.limit.enforce && self.outcome().refused().is_some()
     }
@@ -78,8 +78,8 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
         }
     }
 
-    /// Decides the charges for which there are leased units or cached denials. Returns whether a cached
-    /// denial refuses the request.
+    /// Decides the charges that have leased units or cached denials. True if a cached denial refuses the
+    /// request.
     fn decide_locally(&mut self) -> bool {
         let mut refused = false;
         for tracked in &mut self.charges {
@@ -120,7 +120,7 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
         }
     }
 
-    /// The charges that are not decided and did not fail.
+    /// The charges that are neither decided nor failed.
     fn undecided(&self) -> SmallVec<[Charge<'c>; 4]> {
         let undecided = self.charges.iter().filter(|tracked| tracked.is_undecided());
         undecided.map(|tracked| tracked.charge).collect()
@@ -180,7 +180,7 @@ impl StoreHandle {
     ) -> Result<Verdict, StoreError> {
         let mut request = MultiLimitRequest::new(local, charges);
         let deadline = request.deadline;
-        // Limits that do not enforce report their decisions on refused requests as well, so the store has to
+        // Limits that do not enforce also report their decisions on refused requests, so the store has to
         // decide all limits.
         let has_dry_run = charges.iter().any(|charge| !charge.limit.enforce);
         if request.decide_locally() {
@@ -199,7 +199,7 @@ impl StoreHandle {
         let failed = request.failures().next().is_some();
         let some_undecided = request.charges.iter().any(TrackedCharge::is_undecided);
         if request.is_refused() {
-            // Another limit's retry time may be later, so the store decides all limits, in one call.
+            // Another limit's retry time may be later, so the store decides all limits in one call.
             if !failed && (has_dry_run || some_undecided) {
                 drop(request);
                 return self.charge_in_redis(charges, now, Some(deadline)).await;
@@ -249,7 +249,7 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Refunds what was charged in this process for a request that is refused.
+    /// Refunds the charges made in this process for a refused request.
     async fn undo(&self, charged: &[(Charge<'_>, StoreDecision)], now: StoreTime) {
         let refunds: SmallVec<[Adjustment<'_>; 2]> = charged
             .iter()

@@ -11,8 +11,8 @@ use crate::{
 pub(crate) struct RecordId {
     /// The record: a hash of the caller's key and the limit's identity, independent of the quota.
     pub(crate) record: u128,
-    /// A number for what a reload may change without dropping the record: the quota's limit, a leaky bucket's
-    /// `max_wait`, a sliding window's strictness.
+    /// A number for the settings that a reload may change without dropping the record: the quota's limit, a
+    /// leaky bucket's `max_wait`, a sliding window's strictness.
     pub(crate) quota_id: u64,
 }
 
@@ -36,11 +36,11 @@ pub(crate) fn local_record_id(shared: u128) -> u128 {
 
 /// The shared id of a caller's record under `limit`: the same at all gateways on one Redis.
 pub(crate) fn shared_record_id(limit: &Limit, key: Key) -> u128 {
-    key.0 ^ limit.identity()
+    key.0 ^ limit.identity.hash()
 }
 
 /// A distinct number for each quota of a record. Only sliding windows are strict, and their `max_wait` is 0,
-/// so the complement for a strict quota is no other quota's number.
+/// so the complement marks a strict quota without a collision.
 fn quota_id(quota: &Quota) -> u64 {
     let number = u64::from(quota.limit) << 32 | u64::from(quota.max_wait);
     if quota.strict { !number } else { number }

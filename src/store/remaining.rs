@@ -25,7 +25,7 @@ pub(super) fn add_to_refusals(store: &CounterStore, charges: &[Charge<'_>], verd
     });
 }
 
-/// Calls `add` for each decision of Redis on a record with leased units, with their number.
+/// Calls `add` with each Redis decision on a record that has leased units, and their number.
 fn add_leased(
     store: &CounterStore,
     charges: &[Charge<'_>],

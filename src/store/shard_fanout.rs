@@ -25,7 +25,7 @@ use crate::{
     redis::{CallError, LateReply, RedisBackend, RedisClient, RedisFailure, ShardId},
 };
 
-/// The shard of all items, if they are all on the same one.
+/// The shard of the items, if all are on the same one.
 pub(super) fn common_shard<T>(items: &[T], shard_of: impl Fn(&T) -> ShardId) -> Option<ShardId> {
     let (first, rest) = items.split_first()?;
     let first = shard_of(first);
@@ -108,8 +108,8 @@ pub(super) struct ShardFanout<'a> {
 }
 
 impl ShardFanout<'_> {
-    /// Decides all charges, and charges all or none. Waits for one response timeout at most. For a shard
-    /// that gives no decision, the failure policies of its limits decide.
+    /// Decides all charges, and charges all or none. Waits at most for one response timeout. If a shard gives
+    /// no decision, the failure policies of its limits decide.
     pub(super) async fn charge(
         &self,
         charges: &[Charge<'_>],
@@ -223,7 +223,7 @@ impl ShardFanout<'_> {
         self.collect_adjusted(items, &batches, results)
     }
 
-    /// Adjusts as [`Self::adjust`], to renew leases, but waits for a server that hangs, and queues nothing.
+    /// Adjusts like [`Self::adjust`] to renew leases, but waits for a hung server, and queues nothing.
     pub(super) async fn renew(&self, adjustments: &[Adjustment<'_>]) -> SmallVec<[Outcome; 2]> {
         let items =
             RoutedItems::new(adjustments, |adjustment| self.client.shard_of(adjustment.key));
@@ -338,7 +338,7 @@ fn peek_verdict(charges: &[Charge<'_>], items: RoutedItems<Charge<'_>>) -> Verdi
     Verdict { admitted, outcomes }
 }
 
-/// Decides each charge by itself, over a connection of its own, and charges nothing: for the operator.
+/// Decides each charge by itself, over a new connection, and charges nothing: for the operator.
 pub(super) async fn peek_each(
     backend: &RedisBackend,
     charges: &[Charge<'_>],

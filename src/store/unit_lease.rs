@@ -1,4 +1,4 @@
-//! Leases: one call to the store charges units for many requests, which are then decided here.
+//! Leases: one call to the store charges units for many requests, which this process then decides.
 //!
 //! From Rockset's batched reservations ("How We Improved the Concurrency and Scalability of Our Redis Rate
 //! Limiting System"). Everything here is pure: no I/O, no waiting, and time is a parameter, in ms of
@@ -6,27 +6,29 @@
 //! returns a [`LeaseFetch`], its caller asks the store for [`LeaseFetch::demand`] and completes it with the
 //! reply.
 //!
-//! Invariants, for each key and quota: every unit that was charged at the store for this gateway is
-//! exactly one of spent, held here, returned, discarded by an operator's reset, or lost with a call whose
-//! outcome is unknown. Units are spent only inside the sub-window that they were charged to, so every
-//! bound of the algorithms holds as if each request had called the store.
+//! Invariants, for each key and quota: every unit that was charged at the store for this gateway is exactly
+//! one of spent, held here, returned, discarded by an operator's reset, or lost with a call whose outcome is
+//! unknown. Units are spent only inside the sub-window to which they were charged, so every bound of the
+//! algorithms holds as if each request had called the store.
 //!
 //! The leases of a registry are striped over mutexes, which guard all state. A decision holds
 //! one mutex for tens of nanoseconds (`cargo bench --bench reservations`).
 //!
-//! - `registry`: all leases: lookup, capacity, the sweep of unused ones.
-//! - `lease`: the units, the queue and the fetch of one key under one quota.
-//! - `wait_queue`, `waiter`: the requests that wait for a fetch.
-//! - `single_flight`: one fetch at a time for each lease.
-//! - `chunk_sizer`: how many units a fetch asks for.
-//! - `snapshot`: the store's last reply, for response headers.
+//! | file | content |
+//! |---|---|
+//! | `registry` | all leases: lookup, capacity, the sweep of unused ones |
+//! | `lease` | the units, the queue and the fetch of one key under one quota |
+//! | `wait_queue`, `waiter` | the requests that wait for a fetch |
+//! | `single_flight` | one fetch at a time for each lease |
+//! | `chunk_sizer` | the number of units that a fetch asks for |
+//! | `snapshot` | the store's last reply, for response headers |
 //!
 //! ```
 //! use std::sync::Arc;
 //!
 //! use tidegate::{
 //!     clock::{MonotonicTime, StoreTime},
-//!     limit::{Algorithm, Decision, Grant, Key, Limit, OnFailure, Quota, LeaseSize},
+//!     limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, LimitIdentity, Quota},
 //!     store::unit_lease::{FetchReply, JoinOutcome, LeaseRegistry, LeaseWaiter, WaiterOutcome},
 //! };
 //!
@@ -40,17 +42,7 @@
 //!     }
 //! }
 //!
-//! let limit = Limit {
-//!     name: "example".into(),
-//!     fingerprint: 1,
-//!     algorithm: Algorithm::FixedWindow,
-//!     quota: Quota::new(100, 1_000, 1),
-//!     cost: 1,
-//!     on_failure: OnFailure::Local,
-//!     lease_size: LeaseSize::Units(9),
-//!     enforce: true,
-//!     index: 0,
-//! };
+//! let limit = Limit { lease_size: LeaseSize::Units(9), ..Limit::new(LimitIdentity::new("example", 1), Algorithm::FixedWindow, Quota::new(100, 1_000, 1)) };
 //! let registry = Arc::new(LeaseRegistry::default());
 //! let sent = MonotonicTime::from_ms(1);
 //! assert!(registry.take(&limit, Key(7), 1, sent).is_none());

@@ -11,8 +11,8 @@
 //! variance `m (e^t - t - 1) / k^2` and the relative standard deviation `sqrt((e^t - t - 1) / m) / t`. It
 //! grows with `t`, from `1 / sqrt(2m)` without bound as the last positions fill.
 //!
-//! Filters that have grown are read as if they had the configured size, which makes the estimate independent
-//! of when they grew, and only at `s` of its positions: with the share `q = s/m`, the estimate has the relative
+//! Grown filters are read as if they had the configured size, so that the estimate does not depend on the
+//! time of growth, and only at `s` of its positions. With the share `q = s/m`, the estimate has the relative
 //! standard deviation `sqrt((e^t - qt - 1) / s) / t`.
 
 use super::geometry::Geometry;
@@ -20,7 +20,7 @@ use super::geometry::Geometry;
 /// Standard deviations of a 95 % confidence interval.
 const Z_95: f64 = 1.96;
 
-/// Maximum relative error of an estimate; with a larger one, the filters are saturated.
+/// Maximum relative error of an estimate. Above it, the filters are saturated.
 const MAX_RELATIVE_ERROR: f64 = 0.05;
 
 /// An estimate of the number of distinct tokens over all live generations.
@@ -30,7 +30,7 @@ pub struct Estimate {
     pub tokens: u64,
     /// Half the width of the 95 % confidence interval; meaningless if saturated.
     pub error: u64,
-    /// Whether the filters are too full for an estimate: the true number is at least [`Self::tokens`].
+    /// True if the filters are too full for an estimate: the true number is at least [`Self::tokens`].
     pub saturated: bool,
 }
 
@@ -56,8 +56,8 @@ pub fn max_countable(geometry: &Geometry) -> u64 {
     (Survey::of(geometry).max_load() * tokens_per_load) as u64
 }
 
-/// The share of unknown tokens that filters of this geometry mistake for recorded ones, from the share of set
-/// positions in each live generation.
+/// The share of unknown tokens that filters of this geometry mistake for recorded ones. `fills` are the
+/// shares of set positions in each live generation.
 pub fn false_positive(geometry: &Geometry, fills: &[f64]) -> f64 {
     let in_one = |fill: &f64| fill.powi(geometry.hashes.cast_signed());
     // Without the rounding of `1 - p` for a small `p`.
@@ -86,7 +86,7 @@ impl Survey {
         (excess / self.positions).sqrt()
     }
 
-    /// The largest load whose estimate is within [`MAX_RELATIVE_ERROR`], by bisection.
+    /// The maximum load whose estimate is within [`MAX_RELATIVE_ERROR`], by bisection.
     fn max_load(&self) -> f64 {
         // A load of 64 would need more positions than can exist.
         let (mut low, mut high) = (0.0, 64.0);

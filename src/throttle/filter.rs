@@ -7,9 +7,9 @@
 //!
 //! # Memory orderings
 //!
-//! - The epoch is stored with `Release` after the slots that it makes live were cleared, and loaded
-//!   with `Acquire` once per operation. So an operation finds the slots of its epoch clean: it sees no bit
-//!   of a slot's previous generation, and a bit that it sets is not cleared together with those.
+//! - The epoch is stored with `Release` after the slots that it makes live were cleared, and loaded with
+//!   `Acquire` once per operation. So an operation finds the slots of its epoch clean: it sees no bit of a
+//!   slot's previous generation, and a bit that it sets is not cleared with the old ones.
 //! - The words are read and changed with `Relaxed`. The bits of a slot are independent and are only added
 //!   while the slot is live, and setting and clearing are read-modify-writes, so no update is lost.
 //! - `changed` is set by a read-modify-write with `Release` after the bits, and taken by one with
@@ -54,25 +54,25 @@ mod positions;
 mod scan;
 mod sweep;
 
-/// How long a generation stays live after the memory has passed since its end, in ms.
+/// Time for which a generation stays live beyond the memory, in ms.
 ///
-/// Until the throttle's thread rotates the filters, which it does at least once a second, tokens are
-/// recorded in the previous generation. They stay active for the whole memory if the rotation is late by
-/// less than this.
+/// The throttle's thread rotates the filters at least once a second; until then, tokens are recorded in the
+/// previous generation. They still stay active for the whole memory if the rotation is late by less than
+/// this.
 pub const GRACE: Millis = 2_000;
 
-/// Number of positions from which the fill of a generation is estimated, at least: a standard deviation of
+/// Minimum number of positions from which the fill of a generation is estimated. Its standard deviation is
 /// 0.2 % of all positions.
 const FILL_SAMPLES: usize = 1 << 16;
 
-/// Number of positions that are read before the result is tested, so that their cache misses overlap.
-/// Nine of ten unknown tokens in 31 half-full generations are decided by the first batch.
+/// Number of positions to read before testing the result, so that their cache misses overlap. The first batch
+/// decides nine of ten unknown tokens in 31 half-full generations.
 const READ_BATCH: u32 = 8;
 
 /// A rotating Bloom filter of tokens. A token is a keyed 64-bit hash.
 ///
 /// Any thread may look up and record at any time. The operations of the throttle's thread (rotate, take and
-/// mark changes, export, merge) exclude each other, but never block lookups and recordings.
+/// mark changes, export, merge) exclude each other, but never block lookups or recordings.
 pub struct Filter<A: Atomics = Native> {
     geometry: Geometry,
     hash_keys: HashKeys,
@@ -89,9 +89,9 @@ pub struct Filter<A: Atomics = Native> {
 /// The result of a merge, in positions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct MergeCounts {
-    /// Set in the merged bits, and not in this filter before.
+    /// Positions set in the merged bits that were not set in this filter.
     pub added: u64,
-    /// Set in this filter, and not in the merged bits.
+    /// Positions set in this filter that are not set in the merged bits.
     pub remote_missing: u64,
 }
 
@@ -135,7 +135,7 @@ impl<A: Atomics> Filter<A> {
         self.load_epoch().range()
     }
 
-    /// Whether `token` was recorded in a live generation. May be a false positive, never a false negative.
+    /// True if `token` was recorded in a live generation. May be a false positive, never a false negative.
     pub fn contains(&self, token: u64) -> bool {
         let mut live = self.epoch.load(Acquire) as u32;
         let (positions, hashes) = (self.positions.of(token), self.geometry.hashes);
@@ -155,11 +155,11 @@ impl<A: Atomics> Filter<A> {
         })
     }
 
-    /// Records `token` in the current generation. Returns whether it was new there.
+    /// Records `token` in the current generation. True if it was new there.
     pub fn record(&self, token: u64) -> bool {
         let slot = Epoch::current_slot_mask(self.epoch.load(Acquire));
         let (positions, hashes) = (self.positions.of(token), self.geometry.hashes);
-        // Reads first: their cache misses overlap, those of read-modify-writes do not.
+        // Reads first: cache misses of reads overlap, whereas those of read-modify-writes do not.
         let words = || (0..hashes).map(|i| &self.words[positions.at(i)]);
         if words().fold(slot, |all, word| all & word.load(Relaxed)) != 0 {
             return false;
@@ -201,15 +201,15 @@ impl<A: Atomics> Filter<A> {
         sweep.step(&self.words);
     }
 
-    /// Number of positions at which any live generation has a bit, of the [`Geometry::surveyed`] positions
+    /// Number of positions at which any live generation has a bit, among the [`Geometry::surveyed`] positions
     /// of the configured size.
     pub fn occupied(&self) -> usize {
         let (all, surveyed) = (self.geometry.configured_bits(), self.geometry.surveyed());
         scan::occupied(&self.words, all, surveyed, self.load_epoch().mask())
     }
 
-    /// The share of positions that are set in each live generation, oldest first, if the filter had this
-    /// `growth`, which is at most its own. Estimated from a sample of positions.
+    /// The share of set positions in each live generation, oldest first, as if the filter had this `growth`,
+    /// which is at most its own. Estimated from a sample of positions.
     pub fn fills(&self, growth: u32) -> Vec<f64> {
         let positions = self.geometry.grown(growth).bits;
         let live = self.load_epoch();
@@ -226,8 +226,8 @@ impl<A: Atomics> Filter<A> {
         resized
     }
 
-    /// Adds the live bits of `other`, a filter of any size that [`Self::resized`] converts between, at the
-    /// positions `part` of the larger of both. Does not move the marks of changes.
+    /// Adds the live bits of `other`, at the positions `part` of the larger filter. The sizes must be ones
+    /// that [`Self::resized`] makes of each other. Does not move the marks of changes.
     pub fn absorb(&self, other: &Self, part: Range<usize>) {
         let mut sweep = self.sweep.lock();
         let live = self.load_epoch().mask() & other.load_epoch().mask();
@@ -243,8 +243,8 @@ impl<A: Atomics> Filter<A> {
         }
     }
 
-    /// Whether tokens were recorded in the live generation `index` since the last call; clears the mark.
-    /// Call it before [`Self::export`]: a token recorded in between is then exported or marked again.
+    /// True if tokens were recorded in the live generation `index` since the last call; clears the mark. Call
+    /// it before [`Self::export`]: a token recorded in between is then exported or marked again.
     pub fn take_changed(&self, index: u64) -> bool {
         let mut sweep = self.sweep.lock();
         let Some(slot) = self.slot(index) else { return false };

@@ -14,8 +14,8 @@ use crate::{mix::local_token, secret::KeySecret};
 /// a permission.
 const UNAUTHORIZED: u16 = 401;
 
-/// A token stays rejected in the minute of its 401 and this many minutes after it. Few, because an active
-/// user with one stray 401 is denied for as long.
+/// Number of minutes after the minute of its 401 for which a token stays rejected. It is small, because an
+/// active user with one stray 401 is denied for as long.
 const REJECTED_MINUTES: u64 = 1;
 
 /// Retry times are spread over the memory divided by this, within [`MIN_RETRY_SPREAD`] and
@@ -28,41 +28,41 @@ const MIN_RETRY_SPREAD: Millis = 30_000;
 /// Maximum spread of retry times, in ms.
 const MAX_RETRY_SPREAD: Millis = 300_000;
 
-/// Why a caller is admitted.
+/// The reason why a caller is admitted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AdmitReason {
     /// The throttle is not throttling.
     NotThrottling,
-    /// Its token is active.
+    /// The caller's token is active.
     Active,
 }
 
-/// Why a caller is denied.
+/// The reason why a caller is denied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DenyReason {
-    /// Its token is not active.
+    /// The caller's token is not active.
     Unknown,
     /// The request has no token.
     Missing,
-    /// Its token was answered with 401 recently.
+    /// An upstream answered the caller's token with 401 recently.
     Rejected,
 }
 
 /// A denial, with the values for the response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AdmissionDenied {
-    /// Why the caller is denied.
+    /// The reason for the denial.
     pub reason: DenyReason,
     /// The configured maximum number of active users.
     pub max_active: u64,
     /// The estimated number of active users, reported as at least `max_active`.
     pub active: u64,
-    /// How long a token stays active after its last good response, in ms.
+    /// Time for which a token stays active after its last good response, in ms.
     pub memory: Millis,
     /// The current time in ms since the epoch, by the same clock as `reset_at`.
     pub now: Millis,
-    /// When the caller may be admitted, in ms since the epoch. It differs between callers, to avoid a
-    /// thundering herd, and is stable for one caller.
+    /// The time at which the caller may be admitted, in ms since the epoch. It differs between callers, to
+    /// avoid a thundering herd, and is stable for one caller.
     pub reset_at: Millis,
 }
 
@@ -107,7 +107,7 @@ impl AdmissionGate {
         }
     }
 
-    /// Why `token` is denied; `None` if it is active.
+    /// The reason to deny `token`; `None` if it is active.
     fn deny_reason(&self, token: u64) -> Option<DenyReason> {
         if self.is_rejected(token) {
             return Some(DenyReason::Rejected);
@@ -115,7 +115,7 @@ impl AdmissionGate {
         if self.is_active(token) { None } else { Some(DenyReason::Unknown) }
     }
 
-    /// Whether an upstream answered `token` with 401 recently.
+    /// True if an upstream answered `token` with 401 recently.
     fn is_rejected(&self, token: u64) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
@@ -123,7 +123,7 @@ impl AdmissionGate {
         self.throttle.rejected.contains(local_token(token), minute, REJECTED_MINUTES)
     }
 
-    /// Whether `token` is active: recorded in a live generation.
+    /// True if `token` is active: recorded in a live generation.
     pub fn is_active(&self, token: u64) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
@@ -148,8 +148,8 @@ impl AdmissionGate {
     }
 
     /// Records `token` as active after an upstream's response, unless its `status` is in the settings'
-    /// `forget_status`; a 401 in that list records `token` as rejected instead. Returns whether the token
-    /// was recorded as active and is new in the current generation.
+    /// `forget_status`; a 401 in that list records `token` as rejected instead. True if the token was
+    /// recorded as active and is new in the current generation.
     pub fn record_response(&self, token: u64, status: u16, settings: &ThrottleSettings) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();

@@ -7,21 +7,22 @@ pub type Millis = u64;
 
 const MINUTE: Millis = 60_000;
 
-/// Maximum number of complete generations that are kept. With the current one and the one that is being
-/// cleared, they take the 32 bits of a word.
+/// Maximum number of complete generations. With the current one and the one that is being cleared, they take
+/// the 32 bits of a word.
 pub const MAX_COMPLETE_GENERATIONS: u32 = 30;
 
 /// Maximum number of positions at the configured size: 4 TiB of filters.
 const MAX_BITS: f64 = (1_u64 << 40) as f64;
 
-/// Maximum of [`Geometry::growth`]. A payload of filters this large takes half of the memory of the smallest.
+/// Maximum of [`Geometry::growth`]. A payload of filters this large takes half as much memory as the smallest
+/// filters.
 pub const MAX_GROWTH: u32 = 16;
 
 /// Maximum number of positions at which larger filters are surveyed ([`Geometry::surveyed`]).
 const MAX_SURVEYED: usize = 1 << 20;
 
-/// Maximum number of hashes of a token: a false-positive rate of 2^-64, which is below the collision
-/// rate of the tokens' own hashes.
+/// Maximum number of hashes of a token. It gives a false-positive rate of 2^-64, below the collision rate of
+/// the tokens' own hashes.
 const MAX_HASHES: u32 = 64;
 
 /// The requirements of the operator.
@@ -32,11 +33,11 @@ pub struct Sizing {
     /// The share of unknown tokens that may be mistaken for active ones, over all live generations together;
     /// above 0, below 1.
     pub false_positive: f64,
-    /// How long a token stays active after its last good response, in ms: whole minutes; above 0.
+    /// Time for which a token stays active after its last good response, in ms: whole minutes; above 0.
     pub memory: Millis,
 }
 
-/// Why no filters meet a [`Sizing`].
+/// The reason why no filters meet a [`Sizing`].
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SizingError {
     /// The capacity or the memory is 0.
@@ -52,23 +53,22 @@ pub enum SizingError {
     TooLarge(f64),
 }
 
-/// The sizes of the filters. Gateways share filters if all of these but the growth are equal.
+/// The sizes of the filters. Gateways share filters if all sizes except the growth are equal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Geometry {
-    /// Number of positions, which is the number of bits of one generation: a multiple of 8 times the growth,
-    /// above 0.
+    /// Number of positions, and of bits in one generation: a multiple of 8 times the growth, above 0.
     pub bits: usize,
-    /// How many times larger than configured: a power of two, at most [`MAX_GROWTH`].
+    /// The size as a multiple of the configured one: a power of two, at most [`MAX_GROWTH`].
     ///
-    /// A position is a hash modulo `bits`, so filters of two sizes convert into each other, because one size
-    /// divides the other: a larger one repeats the bits of the smaller, which adds no false positive; a
-    /// smaller one has the bits of all repetitions, as if every token had been recorded at its size.
+    /// A position is a hash modulo `bits`, and of two sizes one divides the other, so filters convert into
+    /// each other. The larger one repeats the bits of the smaller, which adds no false positive. The smaller
+    /// one has the bits of all parts of the larger, as if every token had been recorded at its size.
     pub growth: u32,
-    /// Number of hashes of a token, and so of its positions; above 0.
+    /// Number of hashes, and so of positions, of a token; above 0.
     pub hashes: u32,
     /// Duration of a generation in ms: whole minutes, above 0.
     pub generation_length: Millis,
-    /// Number of complete generations that are kept beside the current one; at most
+    /// Number of complete generations kept in addition to the current one; at most
     /// [`MAX_COMPLETE_GENERATIONS`].
     pub complete_generations: u32,
 }
@@ -95,7 +95,7 @@ impl Geometry {
         let complete_generations = minutes.div_ceil(generation) as u32;
         let live = f64::from(complete_generations + 1);
         let rate = -f64::exp_m1(f64::ln_1p(-sizing.false_positive) / live);
-        // NaN is outside as well.
+        // NaN is also outside.
         if !(f64::MIN_POSITIVE..1.0).contains(&rate) {
             return Err(SizingError::Rate);
         }
@@ -126,14 +126,14 @@ impl Geometry {
         self.bits / self.growth as usize
     }
 
-    /// Number of positions of the configured size at which the filters are read to estimate the number of
-    /// tokens. Larger filters are read at a part of them, so that growth costs no time.
+    /// Number of positions of the configured size to read for an estimate of the number of tokens. Larger
+    /// filters are read at a part of them, so that growth costs no time.
     pub fn surveyed(&self) -> usize {
         let all = self.configured_bits();
         if self.growth == 1 { all } else { all.min(MAX_SURVEYED) }
     }
 
-    /// The largest growth whose filters take at most `bytes`; at least 1.
+    /// The maximum growth whose filters take at most `bytes`; at least 1.
     pub fn max_growth(&self, bytes: u64) -> u32 {
         let times = bytes / self.grown(1).bytes();
         let growth = times.clamp(1, u64::from(MAX_GROWTH)) as u32;

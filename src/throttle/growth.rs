@@ -1,28 +1,29 @@
-//! When the filters grow and shrink, by the fill of the generations.
+//! [`GrowthControl`]: decides from the fill of the generations when the filters grow and shrink.
 
 use super::{Filter, geometry::Millis, payload};
 
-/// The filters grow by this factor or more, and shrink by it.
+/// The factor by which the filters shrink, and by which they at least grow.
 const STEP: u32 = 4;
 
 /// Decides once per tick whether the filters need another size.
 ///
-/// A generation is full when half of its positions are set: it then has the tokens that it is sized for. A filter
-/// that has grown in the middle of a generation keeps the share of set positions, so what counts is that half of
-/// the positions that were free then are set. They grow at once for as many tokens as come until the generation
-/// ends if they keep coming as fast, because each further change of size leaves more positions set.
+/// A generation is full when half of its positions are set: it then has the tokens that it is sized for. A
+/// filter that grows in the middle of a generation keeps the share of set positions; it is then full when
+/// half of the positions that were still free are set. The filters grow at once to the size for all tokens
+/// that are expected until the generation ends, because each further change of size leaves more positions
+/// set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrowthControl {
     /// The generation of the last tick; `None` before the first.
     generation: Option<u64>,
-    /// The share of its positions that were free when it began or when the filters were last resized.
+    /// The share of its positions that were free when it began, or when the filters were last resized.
     free: f64,
-    /// When that was, in ms since the epoch.
+    /// The time of `free`, in ms since the epoch.
     since: Millis,
 }
 
 impl GrowthControl {
-    /// The growth that `filter` needs, at most `max_growth`; `None` if it has it. `fills` are its
+    /// The growth that `filter` needs, at most `max_growth`; `None` if it already has it. `fills` are its
     /// [`Filter::fills`] at `now`, in ms since the epoch.
     pub fn wanted(
         &mut self,
@@ -36,7 +37,7 @@ impl GrowthControl {
         let free = 1.0 - fills.last().copied().unwrap_or(0.0);
         let before = self.generation.replace(current);
         if before != Some(current) {
-            // At the start the filters may have been loaded in the middle of a generation.
+            // At startup, the filters may have been loaded in the middle of a generation.
             self.free = if before.is_some() { 1.0 } else { free };
             self.since = geometry.generation_length * current;
         }

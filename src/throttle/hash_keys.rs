@@ -6,11 +6,11 @@ use siphasher::sip::SipHasher13;
 
 use crate::secret::{KeySecret, SharedSecret};
 
-/// The secret of the hash of tokens and the key of the positions in the filters. Filters
-/// have only hashes of tokens, never tokens.
+/// The secret that hashes tokens, and the key of the positions in the filters. Filters have only hashes of
+/// tokens, never tokens.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct HashKeys {
-    /// The secret of the hash of tokens.
+    /// The secret that hashes tokens.
     pub token_secret: KeySecret,
     /// The seed of the `bloomfilter` crate. Each payload's header contains it, so filters with
     /// another secret are recognized.

@@ -1,14 +1,14 @@
-//! The filter of a throttle, and while it is being resized the one before it.
+//! The filter of a throttle, and its predecessor while it is being resized.
 
 use std::sync::Arc;
 
 use super::{Filter, geometry::Millis};
 
-/// The filter in which tokens are recorded, and during a change of size the filter from which it is copied. Each
-/// token is in one of them.
+/// The filter in which tokens are recorded, and during a change of size also the filter from which it is
+/// copied. Each token is in one of them.
 pub(super) struct LiveFilters {
     pub(super) current: Arc<Filter>,
-    /// The filter of the size before, until its bits are copied and no worker records in it.
+    /// The filter of the previous size, until its bits are copied and no worker records in it.
     pub(super) before: Option<Arc<Filter>>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// The memory of this machine or the limit of its cgroup, whichever is less, in bytes; `None` if
+/// The memory of this machine or the limit of the process's cgroup, whichever is less, in bytes; `None` if
 /// neither can be read.
 pub fn usable() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total(&text));

@@ -1,4 +1,4 @@
-//! When to throttle: compares the number of active users with two watermarks, with hysteresis.
+//! Decides when to throttle: compares the number of active users with two watermarks, with hysteresis.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use super::{estimate::Estimate, geometry::Millis};
 /// Number of consecutive ticks above [`Watermarks::max_active`] after which throttling starts.
 pub const TRIGGER_TICKS: u32 = 3;
 
-/// How long the number of active users must stay below [`Watermarks::resume_below`] before throttling
+/// Time for which the number of active users must stay below [`Watermarks::resume_below`] before throttling
 /// stops, in ms.
 pub const CALM_PERIOD: Millis = 60_000;
 
@@ -56,17 +56,17 @@ pub struct Hysteresis {
     over_threshold: bool,
     /// Number of consecutive ticks above `max_active`.
     ticks_above: u32,
-    /// Since when the number is below `resume_below`, in ms since the epoch.
+    /// The time since which the number is below `resume_below`, in ms since the epoch.
     calm_since: Option<Millis>,
-    /// [`Self::retry_at`]. It never moves back while `over_threshold` is true. It is also computed while
-    /// that is false, for mode `on`.
+    /// [`Self::retry_at`]. It never moves back while `over_threshold` is true. Mode `on` needs it even while
+    /// that is false.
     retry_at: Millis,
 }
 
 impl Hysteresis {
-    /// Applies the estimate of one tick and returns whether to throttle. `now` and `next_expiry` are in ms
-    /// since the epoch; `next_expiry` is when the oldest generation leaves memory, the next time at which
-    /// the number of active users can fall.
+    /// Applies the estimate of one tick. True if the gateway is to throttle. `now` and `next_expiry` are in
+    /// ms since the epoch; at `next_expiry` the oldest generation leaves memory, so that the number of active
+    /// users can fall.
     pub fn tick(
         &mut self,
         now: Millis,

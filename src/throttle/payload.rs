@@ -26,21 +26,20 @@ const VERSION: u8 = 1;
 /// positions per token (u32) and the seed; numbers are little-endian.
 pub(super) const HEADER_LEN: usize = 1 + 8 + 4 + 32;
 
-/// A filter is compressed if fewer than one in this many bits are set.
+/// Below 1/N set bits, a filter is compressed.
 const SPARSE_RATIO: u64 = 5;
 
-/// A filter is saturated, and useless, if fewer than one in this many bits are clear.
+/// Below 1/N clear bits, a filter is saturated and useless.
 ///
-/// That takes eight times the tokens that the filter is sized for, and more than nine of ten unknown tokens
-/// are false positives then. A filter that is less full still denies some unknown tokens and must be used:
-/// otherwise active users would be denied only because more came than expected.
+/// This takes eight times the tokens that the filter is sized for; more than nine of ten unknown tokens are
+/// then false positives. A filter that is less full still denies some unknown tokens and must be used:
+/// otherwise active users would be denied only because there are more than expected.
 const SATURATION_RATIO: u64 = 256;
 
-/// A generation is sparse if at most this share of its bits is set: a quarter of the tokens that it is sized
-/// for.
+/// Maximum share of set bits in a sparse generation: a quarter of the tokens that it is sized for.
 const SPARSE_FILL: f64 = 0.159;
 
-/// Why a payload from Redis is not used.
+/// The reason why a payload from Redis is not used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PayloadError {
     /// Not in the format that gateways write: empty, truncated, an unknown flag or version, trailing bytes.
@@ -87,8 +86,8 @@ pub fn max_len(geometry: &Geometry) -> usize {
     1 + HEADER_LEN + geometry.grown(MAX_GROWTH).bits / 8
 }
 
-/// Converts the bits of a generation to a filter of another size, in bytes; one of both sizes divides the
-/// other. A larger one repeats them; a smaller one has the bits of all parts.
+/// Converts the bits of a generation to a filter of another size, in bytes; one size divides the other. A
+/// larger filter repeats the bits; a smaller one has the bits of all parts.
 pub fn resize(bits: &[u8], len: usize) -> Vec<u8> {
     let mut resized = vec![0; len];
     if bits.is_empty() || len == 0 {
@@ -101,12 +100,12 @@ pub fn resize(bits: &[u8], len: usize) -> Vec<u8> {
     resized
 }
 
-/// True if the bits of a generation are so few that it fits in this size with room for more.
+/// True if a generation has so few bits that it also fits this size with room for more.
 pub fn is_sparse(bits: &[u8]) -> bool {
     is_sparse_fill(count_ones(bits) as f64 / (bits.len() * 8) as f64)
 }
 
-/// As [`is_sparse`], for a share of set bits.
+/// Like [`is_sparse`], for a share of set bits.
 pub fn is_sparse_fill(fill: f64) -> bool {
     fill <= SPARSE_FILL
 }
@@ -138,8 +137,8 @@ pub fn encode(geometry: &Geometry, hash_keys: &HashKeys, bits: &[u8]) -> Vec<u8>
     plain
 }
 
-/// Decodes the bits of a payload of these hash keys and this geometry, at any growth. Allocates no more than
-/// they need, so a decompression bomb is harmless.
+/// Decodes the bits of a payload with these hash keys and this geometry, at any growth. Allocates only what
+/// the bits need, so a decompression bomb is harmless.
 ///
 /// # Errors
 ///
@@ -169,8 +168,8 @@ pub fn decode(
     if is_saturated(&bits) { Err(PayloadError::Saturated) } else { Ok(bits) }
 }
 
-/// Decompresses a payload. The header is checked before memory for the bits is allocated, and the stream is
-/// read to its end, where the checksum is.
+/// Decompresses a payload. Checks the header before it allocates memory for the bits, and reads the stream to
+/// its end, where the checksum is.
 fn decompress(
     geometry: &Geometry,
     hash_keys: &HashKeys,
@@ -192,8 +191,8 @@ fn decompress(
     Ok(bits)
 }
 
-/// Checks that `head` is the header of these hash keys and this geometry at any growth. Returns the length of
-/// the bits in bytes.
+/// Checks that `head` is the header for these hash keys and this geometry at any growth. Returns the length
+/// of the bits in bytes.
 fn check_header(
     geometry: &Geometry,
     hash_keys: &HashKeys,

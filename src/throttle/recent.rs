@@ -1,5 +1,5 @@
-//! Caches the tokens that a worker recorded recently, so that a busy token is not looked up in the filters
-//! for each of its requests.
+//! Caches the tokens that a worker recorded recently, so that not each request of a busy token needs a lookup
+//! in the filters.
 
 use std::cell::Cell;
 
@@ -18,7 +18,7 @@ impl RecentTokens {
         Self { generation: Cell::new(0), tokens: vec![Cell::new(0); SLOTS].into() }
     }
 
-    /// Whether `token` is cached as recorded in `generation`. It may be recorded without being cached.
+    /// True if `token` is cached as recorded in `generation`. A recorded token may be missing from the cache.
     pub(super) fn contains(&self, token: u64, generation: u64) -> bool {
         token != 0 && self.generation.get() == generation && self.slot(token).get() == token
     }
@@ -32,7 +32,7 @@ impl RecentTokens {
     }
 
     fn slot(&self, token: u64) -> &Cell<u64> {
-        // The highest bits: `RejectedTokens` uses the lowest.
+        // The highest bits, because `RejectedTokens` uses the lowest.
         &self.tokens[(token >> (64 - SLOTS.ilog2())) as usize]
     }
 }

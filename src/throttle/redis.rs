@@ -35,7 +35,7 @@ pub struct RedisFilterStore {
 }
 
 impl RedisFilterStore {
-    /// Does not connect yet. A manual `clock` also replaces Redis' clock.
+    /// Opens no connection yet. A manual `clock` also replaces Redis' clock.
     pub fn new(connector: Connector, name: &str, clock: Clock, stats: Arc<SyncStats>) -> Self {
         Self {
             name: name.to_owned(),

@@ -2,7 +2,7 @@
 //! grow it.
 //!
 //! Tokens are indexed by their process-local ids ([`crate::mix`]), so that a client cannot choose a token
-//! that evicts a certain other one.
+//! that evicts a specific other one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,8 +14,7 @@ const SLOTS: usize = 1 << 14;
 const INDEX_MASK: u64 = SLOTS as u64 - 1;
 
 /// Tokens that were answered with 401, with the minute of the answer. A direct-mapped table: a later token
-/// replaces the one in its slot. All accesses are relaxed, because an entry is one word and independent of
-/// the others.
+/// replaces the one in its slot. All accesses are relaxed, because each entry is one independent word.
 pub(super) struct RejectedTokens(Box<[AtomicU64]>);
 
 impl RejectedTokens {
@@ -37,7 +36,7 @@ impl RejectedTokens {
         }
     }
 
-    /// Whether `token` was rejected in `minute` or in the `minutes_before` minutes before it.
+    /// True if `token` was rejected in `minute` or in the `minutes_before` minutes before it.
     pub(super) fn contains(&self, token: u64, minute: u64, minutes_before: u64) -> bool {
         let entry = self.slot(token).load(Ordering::Relaxed);
         let age = minute.wrapping_sub(entry) & INDEX_MASK;

@@ -1,18 +1,18 @@
 //! Shares the filters between gateways: once a second, through Redis, with optimistic locking.
 //!
 //! Each generation has one payload in Redis: the union of the bits that the gateways recorded in it. A
-//! gateway merges this payload into its filter. If the payload lacks bits, the gateway writes the union back,
-//! unless another gateway has written in between: then it retries in its next tick. The generation stays
-//! *dirty* until it is written, even after it has ended, so a conflict delays bits but never loses them.
+//! gateway merges this payload into its filter. If the payload lacks bits, the gateway writes the union back.
+//! If another gateway has written in between, it retries in its next tick. The generation stays *dirty* until
+//! it is written, even after it has ended, so a conflict delays bits but never loses them.
 //!
 //! Invariant: **a generation that is not dirty has no bit that its known version in Redis lacks.** Recording
-//! marks the generation in the filter after it sets the bits, and the mark is taken before the bits are read;
-//! a version is known only after its bits were merged, or were written by this gateway.
+//! marks the generation in the filter after it sets the bits, and the mark is taken before the bits are read.
+//! A version becomes known only after its bits were merged or written here.
 //!
-//! Gateways whose filters have different sizes share them: each writes payloads of its own size and converts
-//! the others' ([`payload::resize`]). If a larger payload has too many tokens for the filter here, the filter
-//! must grow before the payload is merged ([`FilterSync::wanted_growth`]). A payload cannot make it grow beyond
-//! the maximum set here, and one with few tokens is converted instead.
+//! Gateways with filters of different sizes share them: each writes payloads of its own size and converts the
+//! others' ([`payload::resize`]). If a larger payload has too many tokens for the filter here, the filter
+//! must grow before the payload is merged ([`FilterSync::wanted_growth`]). A payload cannot make it grow
+//! beyond the maximum set here, and a payload with few tokens is converted instead.
 //!
 //! A tick makes at most [`MAX_CALLS_PER_TICK`] calls, whatever the traffic.
 
@@ -34,9 +34,9 @@ use super::{
 };
 use crate::redis::RedisFailure;
 
-/// Maximum number of dirty generations that a tick synchronizes beside the current and the previous one. It
-/// also reads at least one that is not dirty, round-robin. The bound is low because a payload can be several
-/// MB long: a gateway catches up slowly after an outage.
+/// Maximum number of dirty generations that a tick synchronizes in addition to the current and the previous
+/// one. A tick also reads at least one clean generation, round-robin. The bound is low because a payload can
+/// be several MB long: a gateway catches up slowly after an outage.
 const MAX_OLDER: usize = 2;
 
 /// Maximum number of generations that a tick writes.
@@ -47,13 +47,13 @@ const MAX_COMMITS: usize = 2 + MAX_OLDER;
 /// one older generation.
 pub const MAX_CALLS_PER_TICK: usize = 1 + 2 + (MAX_OLDER + 1) + MAX_COMMITS;
 
-/// How long Redis keeps a payload after its generation has expired.
+/// Time for which Redis keeps a payload after its generation has expired.
 const EXPIRY_MARGIN: Duration = Duration::from_mins(10);
 
 /// One tick happens in each interval of this length, in ms.
 const TICK_INTERVAL: Millis = 1_000;
 
-/// The time of the tick in the interval number `interval`, in ms since the Unix epoch. `random`, 32 new
+/// The time of the tick in the interval with number `interval`, in ms since the Unix epoch. `random`, 32 new
 /// random bits for each tick, places it within the interval: gateways with a fixed phase would conflict in
 /// every tick or in none.
 pub fn tick_time(interval: u64, random: u32) -> Millis {
@@ -80,24 +80,24 @@ pub struct FilterSync {
     tick: u64,
     /// Number of older generations to read after a failure, because other gateways may have changed them.
     unread_generations: usize,
-    /// Whether the last tick or load failed.
+    /// True if the last tick or load failed.
     is_failing: bool,
-    /// The growth to which payloads may make the filter grow.
+    /// The maximum growth that payloads may cause.
     max_growth: u32,
-    /// The growth that payloads which were not merged in this tick need.
+    /// The growth needed by payloads that were not merged in this tick.
     wanted_growth: Option<u32>,
 }
 
-/// What a read found in Redis.
+/// The result of a read from Redis.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ReadState {
     Absent,
     Present,
-    /// A payload that is not merged before the filter has grown.
+    /// A payload that can be merged only after the filter has grown.
     TooLarge,
 }
 
-/// What a tick may still write.
+/// The writes that a tick may still make.
 struct WriteBudget {
     remaining_commits: usize,
     /// The error reply to a write, after which the tick only reads.
@@ -119,30 +119,30 @@ impl FilterSync {
         }
     }
 
-    /// Sets the growth to which payloads may make the filter grow; 1 at the start.
+    /// Sets the maximum growth that payloads may cause; it is 1 at first.
     pub fn set_max_growth(&mut self, max_growth: u32) {
         self.max_growth = max_growth;
     }
 
-    /// The growth that the filter needs before some payloads of the last tick or load can be merged; `None` if
-    /// all were.
+    /// The growth that the filter needs before the remaining payloads of the last tick or load can be merged;
+    /// `None` if all were merged.
     pub fn wanted_growth(&self) -> Option<u32> {
         self.wanted_growth
     }
 
-    /// Whether a load has succeeded: all readable payloads of that time were merged.
+    /// True once a load has succeeded: all payloads that were readable then are merged.
     pub fn is_loaded(&self) -> bool {
         self.loaded
     }
 
-    /// Whether `filter` has all bits that were in Redis during the load: every payload could be read, or has
+    /// True if `filter` has all bits that were in Redis during the load: every payload could be read, or has
     /// left memory since.
     pub fn is_complete(&self, filter: &Filter) -> bool {
         let live = filter.live_generations();
         self.loaded && !self.generations.live(live).any(|state| state.load_failed)
     }
 
-    /// Whether payloads in Redis may have unread changes because of a failure: the last tick failed, or the
+    /// True if payloads in Redis may have unread changes because of a failure: the last tick failed, or the
     /// following pass over all generations is not complete.
     pub fn has_unread_generations(&self) -> bool {
         self.is_failing || self.unread_generations > 0
@@ -153,7 +153,7 @@ impl FilterSync {
     ///
     /// # Errors
     ///
-    /// The first failure. What was read before it is merged.
+    /// The first failure. Payloads read before it are merged.
     pub async fn load(
         &mut self,
         filter: &Filter,
@@ -183,7 +183,7 @@ impl FilterSync {
     ///
     /// # Errors
     ///
-    /// The first failure. What was not written stays dirty; what was read is merged.
+    /// The first failure. Unwritten generations stay dirty; payloads that were read are merged.
     pub async fn tick(
         &mut self,
         filter: &Filter,
@@ -258,14 +258,14 @@ impl FilterSync {
         {
             return Ok(());
         }
-        // It has expired since it was read, so no gateway needs it.
+        // The generation has expired since it was read, so no gateway needs it.
         let Some(bits) = filter.export(index) else { return Ok(()) };
         if found == ReadState::Absent && bits.iter().all(|&byte| byte == 0) {
             state.dirty = false;
             return Ok(());
         }
         if payload::is_saturated(&bits) {
-            // Other gateways would reject it and write their own, in an endless loop.
+            // Other gateways would reject the payload and write their own, in an endless loop.
             state.dirty = false;
             return Ok(());
         }
@@ -304,7 +304,7 @@ impl FilterSync {
             ReadOutcome::Unchanged => {}
             ReadOutcome::Absent => {
                 if known.is_some() {
-                    // It was evicted or Redis was flushed: other payloads may be gone as well.
+                    // The payload was evicted or Redis was flushed, so others may be gone as well.
                     self.unread_generations = filter.live_generations().count();
                 }
                 let state = self.generations.entry(index);
@@ -353,15 +353,15 @@ impl FilterSync {
         ReadState::Present
     }
 
-    /// Handles an unusable payload. It is replaced with the bits of this gateway, even if there are none:
-    /// other gateways then read the new version and add their bits. Only payloads of gateways with another
+    /// Handles an unusable payload. It is replaced with this gateway's bits, even if there are none: other
+    /// gateways then read the new version and add their bits. Only payloads of gateways with another
     /// configuration are not replaced.
     fn reject(&mut self, index: u64, error: PayloadError, version: Option<PayloadVersion>) {
         self.stats.count_unusable(error);
         let is_loading = !self.loaded;
         let state = self.generations.entry(index);
         let foreign = matches!(error, PayloadError::Geometry | PayloadError::Seed);
-        // A foreign payload that has replaced a usable one: Redis has lost the bits of that one.
+        // If a foreign payload has replaced a usable one, Redis has lost the usable one's bits.
         state.dirty |= !foreign || (state.known.is_some() && !state.foreign);
         (state.known, state.foreign) = (version, foreign);
         state.load_failed |= is_loading;
@@ -388,7 +388,8 @@ impl FilterSync {
     }
 }
 
-/// How long Redis keeps a payload after a commit: the time its generation is live, and [`EXPIRY_MARGIN`].
+/// Time for which Redis keeps a payload after a commit: the time for which its generation is live, and
+/// [`EXPIRY_MARGIN`].
 fn expiry(geometry: &Geometry) -> Duration {
     let live = geometry.generation_length * (u64::from(geometry.complete_generations) + 1);
     Duration::from_millis(live) + EXPIRY_MARGIN

@@ -66,12 +66,12 @@ struct Ticker<'a> {
     clock: &'a Clock,
     hysteresis: Hysteresis,
     growth: GrowthControl,
-    /// The number of the tick at which a filter that was replaced by one of another size is dropped.
+    /// The number of the tick at which the filter of the previous size is dropped.
     drop_before_at: Option<u64>,
     sync: FilterSync,
     /// Redis' clock minus this machine's, in ms; `None` until Redis was reached.
     clock_offset: Option<i64>,
-    /// The last reading of this machine's clock, in ms, and when it was read, by [`Clock::uptime`].
+    /// The last reading of this machine's clock, in ms, and the time of that reading by [`Clock::uptime`].
     last_reading: Option<(u64, Uptime)>,
     /// Generations up to this one may lack recorded tokens.
     incomplete_until: Option<u64>,
@@ -116,7 +116,7 @@ impl<'a> Ticker<'a> {
             // Cancelling loses nothing, and the filters must be rotated in time.
             let outcome = clock.timeout(SYNC_TIMEOUT, synchronizing).await;
             let outcome = outcome.unwrap_or(Err(RedisFailure::Timeout));
-            // `FilterSync` has counted and logged a failure; what was not written stays dirty.
+            // `FilterSync` has counted and logged the failure; unwritten generations stay dirty.
             if outcome.is_ok() {
                 self.rotate();
             }
@@ -219,7 +219,7 @@ impl<'a> Ticker<'a> {
     /// before the filters are rotated: lookups in between would deny active users.
     fn suspend_denials(&mut self) {
         let filter = self.filter();
-        // Filters that are ahead of the time stay there.
+        // Filters that are ahead of the clock stay ahead.
         let last = filter.geometry().index(self.now()).max(*filter.live_generations().end());
         self.incomplete_until = Some(last);
         self.throttle.publish(|status| status.complete = false);

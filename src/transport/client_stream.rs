@@ -7,7 +7,7 @@ use crate::{
     http1::{BodyEncoder, BodyLength, Fields, FramingError},
 };
 
-/// Why a request's body could not be read.
+/// The reason why a request's body could not be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum BodyError {
     /// The body exceeds the route's `max_body`.
@@ -29,14 +29,14 @@ pub enum BodyError {
 
 /// The client's side of one request.
 pub trait ClientStream {
-    /// What the connection waits for, and its deadline.
+    /// The state of the connection, with its deadline.
     fn state(&self) -> &StateCell;
 
-    /// How the body is delimited; `BodyLength::Known(0)` without a body.
+    /// The body's framing; `BodyLength::Known(0)` without a body.
     fn length(&self) -> BodyLength;
 
-    /// Appends the body bytes that have arrived to `out`, encoded by `encoder`. Ready with the number of
-    /// body bytes; 0 after the last. The first call sends `100 Continue` to a client that expects it.
+    /// Appends the arrived body bytes to `out`, encoded by `encoder`. Ready with the number of body bytes; 0
+    /// after the last. The first call sends `100 Continue` to a client that expects it.
     ///
     /// # Errors
     /// The body is malformed, late or too long, or the client has closed the connection.
@@ -47,7 +47,7 @@ pub trait ClientStream {
         out: &mut Vec<u8>,
     ) -> Poll<Result<usize, BodyError>>;
 
-    /// Stops reading the body. The connection cannot be reused: the end of the body is unknown.
+    /// Stops reading the body. The connection cannot be reused, because the end of the body is unknown.
     fn abandon_body(&self);
 
     /// Takes the trailer fields of a body that has ended.
@@ -57,7 +57,7 @@ pub trait ClientStream {
     fn send_interim(&self, status: u16, fields: &Fields);
 }
 
-/// A client's stream whose body passes through a layer of the gateway. All but the body is the client's.
+/// A client's stream whose body passes through a layer of the gateway. Everything else is the client's.
 pub trait ClientStreamLayer {
     /// The client's stream.
     fn client(&self) -> &dyn ClientStream;

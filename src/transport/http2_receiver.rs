@@ -7,9 +7,9 @@ use http::HeaderMap;
 
 /// Reads the data of one stream in order. Data returns to the sender's windows when it is read.
 ///
-/// What arrives while the reader waits for something else should be taken with [`Self::read_ahead`]. The
-/// library counts small frames that are unread over all streams of a connection, and closes the connection if
-/// there are too many; the windows alone bound the bytes that are read ahead.
+/// While the reader waits for something else, it should take arriving data with [`Self::read_ahead`]: the
+/// library counts unread small frames over all streams of a connection, and closes the connection if there
+/// are too many. Only the windows bound the bytes that are read ahead.
 #[derive(Debug)]
 pub struct Http2Receiver {
     stream: RecvStream,
@@ -18,7 +18,7 @@ pub struct Http2Receiver {
 }
 
 impl Http2Receiver {
-    /// Nothing must have been read from `stream`.
+    /// A receiver for `stream`, from which nothing was read yet.
     pub fn new(stream: RecvStream) -> Self {
         Self { stream, ahead: Vec::new() }
     }
@@ -52,7 +52,7 @@ impl Http2Receiver {
         }
     }
 
-    /// Takes the data that has arrived out of the library's queue. The task is woken when more arrives.
+    /// Takes arrived data out of the library's queue. The task is woken when more arrives.
     ///
     /// # Errors
     /// The stream or the connection failed. The next read also fails.
@@ -78,7 +78,7 @@ impl Http2Receiver {
         self.stream.poll_trailers(cx)
     }
 
-    /// Whether nothing is left to read: no data and no trailers.
+    /// True if neither data nor trailers are left to read.
     pub fn is_end_stream(&self) -> bool {
         self.ahead.is_empty() && self.stream.is_end_stream()
     }

@@ -1,4 +1,4 @@
-//! A stream of which some bytes were read before its protocol was known.
+//! [`PrefixedStream`]: a stream with bytes that were read before its protocol was known.
 
 use std::{
     cell::Cell,
@@ -17,15 +17,15 @@ use super::{
     stream::Transport,
 };
 
-/// Bytes after which a task yields to others.
+/// Number of bytes after which a task yields to others.
 const MAX_TURN_BYTES: usize = 32 * 1024;
-/// The same in a first turn and after a turn of small frames, each of which costs more than a byte of a body.
+/// The number in a first turn, and after a turn of small frames, which cost more for each byte.
 const MAX_SMALL_FRAME_TURN_BYTES: usize = 4 * 1024;
-/// Frames with fewer bytes than this, on average, are small.
+/// Average size, in bytes, below which frames are small.
 const SMALL_FRAME: usize = 256;
 
-/// A client's stream of which some bytes, or none, were read already. Once much was read in a turn, the next read
-/// yields, so that a flood of small frames does not delay others.
+/// A client's stream, preceded by bytes that were already read. After too many bytes in one turn, the next
+/// read yields, so that a flood of small frames does not delay other connections.
 #[derive(Debug)]
 pub struct PrefixedStream {
     before: ReadBuffer,
@@ -34,13 +34,13 @@ pub struct PrefixedStream {
     turn: Rc<ReadBudget>,
 }
 
-/// What a task has read from its connection since it was polled, and whether it can write.
+/// A task's budget of bytes to read in one poll, and the state of its writes.
 #[derive(Debug)]
 pub struct ReadBudget {
     frames: Cell<FrameCounts>,
-    /// Most bytes of this turn.
+    /// Maximum number of bytes in this turn.
     max: Cell<usize>,
-    /// Bytes that may still be read.
+    /// Number of bytes that may still be read.
     left: Cell<usize>,
     /// True if the socket took no more at the last write.
     is_write_blocked: Cell<bool>,
@@ -78,18 +78,18 @@ impl ReadBudget {
 }
 
 impl PrefixedStream {
-    /// The stream that first returns `before`.
+    /// A stream that returns `before` first.
     pub fn new(before: ReadBuffer, transport: Transport) -> Self {
         let socket = Rc::new(SharedSocket::new(transport));
         Self { before, socket, counter: FrameCounter::default(), turn: Rc::default() }
     }
 
-    /// The turn, which the task that reads has to begin at each poll.
+    /// The read budget. The reading task has to begin a turn at each poll.
     pub fn turn(&self) -> Rc<ReadBudget> {
         Rc::clone(&self.turn)
     }
 
-    /// The stream behind the bytes, for use after this value was dropped.
+    /// The underlying stream, for use after this value was dropped.
     pub fn socket(&self) -> Rc<SharedSocket> {
         Rc::clone(&self.socket)
     }

@@ -11,7 +11,7 @@ use tokio::io::ReadBuf;
 use super::socket::SharedSocket;
 use crate::http1::Buffer;
 
-/// The size of the scratch area, in bytes: the most that one read returns.
+/// The size of the scratch area, in bytes: the maximum of one read.
 pub const READ_SIZE: usize = 32 * 1024;
 
 thread_local! {
@@ -31,7 +31,7 @@ impl ReadBuffer {
         &self.bytes[self.start..]
     }
 
-    /// Whether no bytes are buffered.
+    /// True if no bytes are buffered.
     pub fn is_empty(&self) -> bool {
         self.start == self.bytes.len()
     }
@@ -105,7 +105,7 @@ mod tests {
         let mut buffer = ReadBuffer::default();
         let half = [b'x'; 100];
         buffer.push(&half);
-        // Half of the bytes are always left over, so `consume` never empties the buffer.
+        // Half of the bytes always remain, so `consume` never empties the buffer.
         for _ in 0..10_000 {
             buffer.push(&half);
             buffer.consume(100);

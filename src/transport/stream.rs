@@ -28,7 +28,7 @@ pub enum RawSocket {
 /// A connected byte stream.
 #[derive(Debug)]
 pub enum Transport {
-    /// In clear.
+    /// Without TLS.
     Plain(RawSocket),
     /// With TLS, after the handshake.
     Tls(Box<TlsStream<RawSocket>>),
@@ -124,24 +124,24 @@ impl Transport {
         }
     }
 
-    /// Whether the socket is readable: bytes, the end of the stream or an error. Otherwise the task is
-    /// woken when it becomes readable.
+    /// True if the socket is readable: bytes, the end of the stream or an error. Otherwise the task is woken
+    /// when it becomes readable.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> bool {
         self.socket().poll_read_ready(cx).is_ready()
     }
 
-    /// An error if the connection has failed, even if bytes before that are unread.
+    /// An error if the connection has failed, even if earlier bytes are unread.
     pub(super) fn check_error(&self) -> io::Result<()> {
         self.socket().check_error()
     }
 
-    /// Whether the runtime was notified that the peer closed its side or the connection failed.
+    /// True if the runtime was notified that the peer closed its side or the connection failed.
     pub(super) fn is_read_closed(&self, cx: &mut Context<'_>) -> bool {
         self.socket().is_read_closed(cx)
     }
 
-    /// Whether the peer has neither closed the connection nor sent bytes for HTTP. Records of TLS
-    /// itself, such as session tickets, are processed.
+    /// True if the peer has neither closed the connection nor sent bytes for HTTP. TLS records such as
+    /// session tickets are processed.
     pub(super) fn is_quiet(&mut self) -> bool {
         match self {
             Self::Plain(socket) => socket
@@ -155,15 +155,15 @@ impl Transport {
         }
     }
 
-    /// Closes the writing side: the peer reads the end of the stream. With TLS, `close_notify` is sent
-    /// first, as far as the kernel accepts it.
+    /// Closes the writing side: the peer reads the end of the stream. With TLS, sends `close_notify` first,
+    /// if the kernel accepts it.
     pub(super) fn shutdown(&mut self) {
         self.send_close_notify();
         // Fails only on a connection that is already closed.
         let _ = SockRef::from(self.socket()).shutdown(std::net::Shutdown::Write);
     }
 
-    /// Ends the TLS session, if there is one: what was sent before is complete.
+    /// Ends the TLS session, if there is one, so that the peer knows that the data is complete.
     pub(super) fn send_close_notify(&mut self) {
         if let Self::Tls(stream) = self {
             match &mut **stream {
@@ -179,8 +179,8 @@ impl Transport {
         }
     }
 
-    /// Lets the kernel find out that the peer is gone, about two minutes after its last byte, even if nothing is
-    /// sent to it.
+    /// Enables TCP keep-alive: the kernel notices that the peer is gone about two minutes after its last
+    /// byte.
     pub(crate) fn keep_alive(&self) {
         let probes = TcpKeepalive::new()
             .with_time(Duration::from_mins(1))
@@ -190,7 +190,7 @@ impl Transport {
         let _ = SockRef::from(self.socket()).set_tcp_keepalive(&probes);
     }
 
-    /// Makes the drop of the socket send RST instead of FIN.
+    /// Makes the socket send RST instead of FIN when it is dropped.
     pub(super) fn reset_on_close(&self) {
         // If this fails, the connection is closed with FIN.
         let _ = SockRef::from(self.socket()).set_linger(Some(Duration::ZERO));
@@ -227,8 +227,8 @@ impl AsyncRead for Transport {
             Self::Tls(stream) => {
                 let read = Pin::new(&mut **stream).poll_read(cx, buf);
                 if stream.get_ref().1.wants_write() {
-                    // The session's own response, such as the alert that refuses a renegotiation, would wait for the
-                    // next write. A failure shows there again.
+                    // The session's own records, such as the alert that refuses a renegotiation, would
+                    // otherwise wait for the next write. A failure shows again there.
                     let _ = Pin::new(&mut **stream).poll_flush(cx);
                 }
                 read
@@ -237,7 +237,7 @@ impl AsyncRead for Transport {
     }
 }
 
-/// Implements `AsyncWrite` for an enum by the stream that it holds.
+/// Implements `AsyncWrite` for an enum through the stream that it holds.
 macro_rules! forward_writes {
     ($name:ident: $($variant:ident),+) => {
         impl AsyncWrite for $name {

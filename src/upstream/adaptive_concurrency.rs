@@ -1,20 +1,20 @@
-//! Adaptive concurrency: a limit of the requests in flight at a target, found from its latency.
+//! Adaptive concurrency: a limit on the requests in flight at a target, found from its latency.
 //!
-//! A target that is asked for more than it can do queues, and its latency rises. So the limit follows the
-//! gradient: the latency without load, divided by the present one. As Netflix's `concurrency-limits`
-//! (`Gradient2Limit`) and Envoy's adaptive concurrency filter, at the end of each window:
+//! An overloaded target queues requests, and its latency rises. So the limit follows the gradient: the
+//! latency without load, divided by the current one. As in Netflix's `concurrency-limits` (`Gradient2Limit`)
+//! and Envoy's adaptive concurrency filter, at the end of each window:
 //!
 //! ```text
 //! gradient = clamp(1.25 × base latency / latency, 0.5, 1)
 //! limit    = gradient × limit + headroom,   headroom = min(√limit, limit / 4)
 //! ```
 //!
-//! - **Windows** last 100 ms, or one latency if that is longer, and have 100 attempts, or fewer if those take
-//!   more than a second. Their latency is the geometric mean. Attempts that were sent before the last
-//!   decrease do not count: they waited in the queue that the decrease is to shorten.
-//! - **Base latency**: tracked while less than half of the limit is in use. Under load it is measured once a
-//!   minute, and when the latency stays above twice the base: the limit is halved until the latency falls no
-//!   further. Envoy measures at 3 requests in flight instead, and refuses more meanwhile.
+//! - **Windows** last 100 ms, or one latency if that is longer, and have 100 attempts, or fewer if 100 take
+//!   more than a second. Their latency is the geometric mean. Attempts sent before the last decrease do not
+//!   count: they waited in the queue that the decrease shortens.
+//! - **Base latency** is tracked while less than half of the limit is in use. Under load it is measured once
+//!   a minute, and when the latency stays above twice the base: the limit is halved until the latency falls
+//!   no further. Envoy instead measures at 3 requests in flight, and refuses more meanwhile.
 //! - **Drops**: refused attempts and timeouts lower the limit by their share.
 //! - **Unused limits** do not grow: use of less than half the limit does not show whether
 //!   a higher one would hold.
@@ -23,32 +23,31 @@ mod window;
 
 use self::window::Window;
 
-/// The shortest window, in ms.
+/// Minimum duration of a window, in ms.
 const MIN_WINDOW: u64 = 100;
-/// The windows by their least number of attempts and their least duration in ms: the first rule that holds
-/// ends a window.
+/// Rules that end a window: a minimum number of attempts, and a minimum duration in ms. One rule suffices.
 const WINDOWS: [(u32, u64); 3] = [(100, MIN_WINDOW), (20, 1_000), (1, 10_000)];
-/// The latency that is tolerated, in relation to the base.
+/// The tolerated latency, relative to the base.
 const TOLERANCE: f64 = 1.25;
-/// The largest decrease in one window.
+/// The gradient's minimum, which bounds the decrease in one window.
 const MIN_GRADIENT: f64 = 0.5;
-/// The least decrease if attempts were dropped.
+/// The gradient's maximum if attempts were dropped.
 const DROP_GRADIENT: f64 = 0.9;
-/// If less than half of the limit is in use, drops count only in windows of at least this many attempts: fewer are
-/// unlikely to be caused by load.
+/// Minimum number of attempts in a window for drops to count while less than half of the limit is in use. In
+/// smaller windows, load is unlikely to be the cause.
 const UNUSED_DROPS_ATTEMPTS: u32 = 20;
-/// The least share of drops that counts in such a window.
+/// Minimum share of drops in such a window for them to count.
 const UNUSED_DROPS_SHARE: f64 = 0.1;
-/// The limit at the start.
+/// The initial limit.
 const INITIAL_LIMIT: u32 = 20;
 /// The weight of a window in the base latency while the target is not loaded.
 const BASE_WEIGHT: f64 = 0.1;
-/// The time after which the base latency is measured, in ms, and the largest addition to it.
+/// Time after which the base latency is measured, in ms, and the maximum of a random addition to it.
 const BASE_LIFETIME: u64 = 60_000;
 const BASE_JITTER: u64 = 10_000;
-/// The windows in a row above twice the base latency after which it is measured.
+/// Number of consecutive windows above twice the base latency after which it is measured.
 const MAX_SLOW_WINDOWS: u32 = 5;
-/// A measurement goes on while halving the limit lowers the latency below this share.
+/// A measurement continues while halving the limit lowers the latency below this share.
 const MEASURE_GAIN: f64 = 0.85;
 
 /// The bounds of a limit.
@@ -65,13 +64,13 @@ pub struct ConcurrencyBounds {
 pub struct Sample {
     /// The time from the attempt's start to the response's head or the failure, in us.
     pub latency: u64,
-    /// The requests in flight at the target when the attempt started, this one included.
+    /// The requests in flight at the target when the attempt started, including this one.
     pub in_flight: u32,
-    /// How it ended.
+    /// The attempt's outcome.
     pub outcome: SampleOutcome,
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SampleOutcome {
     /// With a response.
@@ -91,7 +90,7 @@ pub struct AdaptiveLimit {
     valid_from: u64,
     /// The latency without load, in us; `None` before the first measurement.
     base: Option<f64>,
-    /// When the base latency is measured, in ms.
+    /// The time at which the base latency is measured, in ms.
     measure_at: u64,
     /// An addition to the time between measurements, in ms, so that the targets of an upstream are not
     /// measured at once.
@@ -100,14 +99,14 @@ pub struct AdaptiveLimit {
     slow_windows: u32,
 }
 
-/// What the windows are for.
+/// The purpose of the windows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum AdaptivePhase {
-    /// To adapt the limit.
+    /// Adapt the limit.
     Adapt,
-    /// To measure the base latency.
+    /// Measure the base latency.
     Measure {
-        /// The limit before.
+        /// The limit before the measurement.
         limit: f64,
         /// The latency of the previous window, in us.
         previous: Option<f64>,
@@ -133,7 +132,7 @@ impl AdaptiveLimit {
         }
     }
 
-    /// The requests that may be in flight.
+    /// Maximum number of requests in flight.
     pub fn limit(&self) -> u32 {
         self.limit as u32
     }
@@ -170,7 +169,7 @@ impl AdaptiveLimit {
         let window = std::mem::replace(&mut self.window, Window::new(now));
         let latency = window.latency();
         match (self.phase, latency) {
-            // Half of the limit is no load: there is nothing to lower.
+            // With half of the limit in use, the target is not loaded, so there is nothing to lower.
             (AdaptivePhase::Measure { limit, .. }, Some(latency)) if !self.is_used(&window) => {
                 self.end_measurement(limit, latency, now);
             }
@@ -193,11 +192,11 @@ impl AdaptiveLimit {
             self.set_limit(self.limit / 2.0, now);
             return;
         }
-        // The previous one may have been lower by chance: it was chosen because it was low.
+        // Not `previous`, which may have been low by chance: it was chosen because it was low.
         self.end_measurement(limit, latency, now);
     }
 
-    /// Goes on with `limit` and this base latency, in us.
+    /// Continues with `limit` and this base latency, in us.
     fn end_measurement(&mut self, limit: f64, latency: f64, now: u64) {
         self.base = Some(latency);
         self.measure_at = now + BASE_LIFETIME + self.jitter;
@@ -206,7 +205,7 @@ impl AdaptiveLimit {
         self.set_limit(limit, now);
     }
 
-    /// Whether at least half of the limit was in flight.
+    /// True if at least half of the limit was in use.
     fn is_used(&self, window: &Window) -> bool {
         u64::from(window.max_in_flight) * 2 >= u64::from(self.limit())
     }

@@ -1,4 +1,4 @@
-//! The choice of an endpoint for an attempt: pure functions of what the caller gives.
+//! The choice of an endpoint for an attempt: pure functions of the caller's input.
 //!
 //! | policy | choice | cost |
 //! |---|---|---|
@@ -11,11 +11,11 @@
 //! Transactions on Parallel and Distributed Systems 12(10), 2001. Bounded loads: V. Mirrokni, M. Thorup and
 //! M. Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018.
 //!
-//! The two policies of random choices also weigh the errors of an endpoint (`error_rate`), because one that refuses
-//! fast has few requests in flight.
+//! The two policies of random choices also weigh an endpoint's errors (`error_rate`), because an endpoint
+//! that fails fast has few requests in flight.
 //!
-//! If the drawn endpoint is unavailable, another is drawn by weight, so its share spreads over all others and not to
-//! its neighbour. If few are available, all are inspected.
+//! If the drawn endpoint is unavailable, another is drawn by weight, so that its share spreads over all
+//! others, not only to its neighbour. If few are available, all are inspected.
 
 mod alias;
 mod draw;
@@ -38,7 +38,7 @@ use self::{alias::AliasTable, draw::Draw, ring::Ring};
 /// The ramp of an endpoint that is not in slow start: its whole weight, in 1/1024.
 pub const FULL_RAMP: u32 = 1_024;
 
-/// Load-balancing policy: how a target is chosen for a request.
+/// Load-balancing policy: the rule that chooses a target for a request.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
@@ -49,23 +49,23 @@ pub enum Policy {
     LeastRequests,
     /// Of two random targets, the one with the lower product of latency and requests in flight.
     PeakEwma,
-    /// The target that `hash_key` is mapped to: the same for the same key, as long as it is in service and
+    /// The target to which `hash_key` maps the request: always the same for a key, while it is in service and
     /// not overloaded.
     Hash,
 }
 
-/// An endpoint as it is configured.
+/// A configured endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightedEndpoint<'a> {
-    /// Its name, which determines its keys with [`Policy::Hash`]. The same at all gateways.
+    /// Its name, which determines its keys with [`Policy::Hash`]. It is the same at all gateways.
     pub name: &'a str,
-    /// Its share of the requests, in relation to the other weights. With 0 it is never chosen.
+    /// Its share of the requests, relative to the other weights. With 0 it is never chosen.
     pub weight: u32,
 }
 
-/// What a choice reads of the endpoints, by their index.
+/// The state of the endpoints that a choice reads, by their index.
 pub trait EndpointView {
-    /// Whether the endpoint may be chosen: it is not ejected, not down and not full.
+    /// True if the endpoint may be chosen: it is not ejected, not down and not full.
     fn is_available(&self, index: usize) -> bool;
 
     /// The share of its weight that the endpoint has in slow start, in 1/1024: 1 to [`FULL_RAMP`].
@@ -74,8 +74,8 @@ pub trait EndpointView {
         FULL_RAMP
     }
 
-    /// The share of its weight that the endpoint has by its errors, in 1/1024: 1 to [`FULL_RAMP`]. Only the
-    /// policies by load read it, which would send more to an endpoint that fails fast.
+    /// The share of its weight that errors leave to the endpoint, in 1/1024: 1 to [`FULL_RAMP`]. Only
+    /// policies by load read it, because they would send more to an endpoint that fails fast.
     fn success_share(&self, index: usize) -> u32 {
         let _ = index;
         FULL_RAMP
@@ -100,16 +100,20 @@ pub trait EndpointView {
     }
 }
 
-/// What a choice depends on beside the endpoints.
+/// The hash of the parts of a request by which the policy `hash` chooses a target.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TargetKey(pub u64);
+
+/// The input of a choice besides the endpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct PickRequest<'a> {
     /// The number of the request in the rotation, the same for all its attempts.
     pub turn: u64,
-    /// The hash of the request's key.
-    pub key: u64,
-    /// Random bits, other ones for each attempt.
+    /// The key of the request; only the policy `hash` reads it.
+    pub key: TargetKey,
+    /// Random bits, new for each attempt.
     pub random: u64,
-    /// The endpoints that are not chosen: they were tried before.
+    /// The endpoints not to choose, because they were tried before.
     pub excluded: &'a [usize],
 }
 
@@ -118,12 +122,11 @@ pub struct PickRequest<'a> {
 pub struct Pick {
     /// Its index.
     pub index: usize,
-    /// Why it was chosen.
+    /// The reason for the choice.
     pub reason: Reason,
 }
 
-/// Chooses among the endpoints of one upstream. It does not change; other endpoints or weights need another
-/// one.
+/// Chooses among the endpoints of one upstream. It is immutable: other endpoints or weights need a new one.
 #[derive(Debug)]
 pub struct Balancer {
     policy: Policy,
@@ -132,7 +135,7 @@ pub struct Balancer {
     table: Table,
 }
 
-/// What is computed ahead for a policy.
+/// The precomputed table of a policy.
 #[derive(Debug)]
 enum Table {
     /// No endpoint has a weight.
@@ -170,12 +173,12 @@ impl Balancer {
         self.weights.len()
     }
 
-    /// Whether there is no endpoint.
+    /// True if there is no endpoint.
     pub fn is_empty(&self) -> bool {
         self.weights.is_empty()
     }
 
-    /// Chooses an endpoint; `None` if none is available that is not excluded.
+    /// Chooses an endpoint; `None` if every available one is excluded.
     pub fn choose(&self, input: &PickRequest<'_>, view: &impl EndpointView) -> Option<Pick> {
         let mut draw = Draw::new(self, input, view);
         if self.weights.len() == 1 {

@@ -1,5 +1,5 @@
-//! [`ClientHoldings`]: how many places or buffers of one target or upstream each client address holds.
-//! [`ClientUsage`](crate::client_usage::ClientUsage) has what it uses of the whole process.
+//! [`ClientHoldings`]: the number of places at a target, or of buffers of an upstream, that each client
+//! address holds. [`ClientUsage`](crate::client_usage::ClientUsage) counts over the whole process.
 
 use std::{
     net::IpAddr,
@@ -13,7 +13,7 @@ use ahash::RandomState;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-/// What client addresses hold, over all workers. Addresses that hold nothing have no entry.
+/// The holdings of client addresses, over all workers. Addresses that hold nothing have no entry.
 #[derive(Debug, Default)]
 pub(super) struct ClientHoldings {
     by_client: Mutex<HashMap<IpAddr, u32, RandomState>>,
@@ -33,7 +33,7 @@ impl ClientHoldings {
         self.total.load(Relaxed)
     }
 
-    /// What this client holds. Takes no lock while no client holds any.
+    /// The number that this client holds. Takes no lock while no client holds any.
     pub(super) fn of(&self, client: IpAddr) -> u32 {
         if self.total() == 0 {
             return 0;
@@ -56,7 +56,8 @@ impl ClientHoldings {
         max_total: u32,
     ) -> Option<Holding> {
         let mut by_client = self.by_client.lock();
-        if self.total() >= max_total || by_client.get(&client).is_some_and(|own| *own >= max_each) {
+        if self.total() >= max_total || by_client.get(&client).is_some_and(|held| *held >= max_each)
+        {
             return None;
         }
         *by_client.entry(client).or_insert(0) += 1;
@@ -64,21 +65,21 @@ impl ClientHoldings {
         Some(Holding { counts: Arc::clone(self), client })
     }
 
-    /// The sum of what clients hold beyond `share` each.
+    /// The sum of the clients' holdings beyond `share` each.
     pub(super) fn excess(&self, share: u32) -> u32 {
         if self.total() <= share {
             return 0;
         }
-        self.by_client.lock().values().map(|own| own.saturating_sub(share)).sum()
+        self.by_client.lock().values().map(|held| held.saturating_sub(share)).sum()
     }
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
         let mut by_client = self.counts.by_client.lock();
-        if let Some(own) = by_client.get_mut(&self.client) {
-            *own -= 1;
-            if *own == 0 {
+        if let Some(held) = by_client.get_mut(&self.client) {
+            *held -= 1;
+            if *held == 0 {
                 by_client.remove(&self.client);
             }
         }

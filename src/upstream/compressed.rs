@@ -10,13 +10,13 @@ use crate::{
     transport::{read_buffer::READ_SIZE, socket::yield_turn},
 };
 
-/// How many bytes are compressed before the task yields to others.
+/// Number of bytes to compress before the task yields to others.
 const BYTES_PER_TURN: usize = 4 * READ_SIZE;
 
 /// The state of a body that is compressed while it is read.
 pub(super) struct Compressed {
     compressor: Compressor,
-    /// What was read, and is compressed at once.
+    /// Bytes that were read, and are compressed at once.
     read: Vec<u8>,
     /// The number of bytes that were compressed in this turn.
     turn: usize,
@@ -28,14 +28,14 @@ impl Compressed {
         Self { compressor, read: Vec::new(), turn: 0, _permit: permit }
     }
 
-    /// Whether the end of the compressed body was written.
+    /// True once the end of the compressed body was written.
     pub(super) fn is_finished(&self) -> bool {
         self.compressor.is_finished()
     }
 
-    /// Reads once and appends to `out` what the compressor has ready; all of it if the upstream pauses. Ready
-    /// with the number of bytes appended. `read` appends what has arrived to its buffer and returns whether
-    /// the body is complete; only then is the end written.
+    /// Reads once, and appends the compressor's ready output to `out`; all of its output if the upstream
+    /// pauses. Ready with the number of bytes appended. `read` appends arrived bytes to its buffer, and
+    /// returns true if the body is complete; only then is the end written.
     pub(super) fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
@@ -58,7 +58,7 @@ impl Compressed {
                 }
             }
             Poll::Ready(Err(error)) => {
-                // What precedes the failure is sent, as it is without compression.
+                // Bytes before the failure are sent, as without compression.
                 self.compressor.flush(out)?;
                 return Poll::Ready(Err(error));
             }

@@ -34,13 +34,13 @@ pub(super) struct UpstreamHttp1Connection {
     head: Option<Box<HeadParser<StatusLine>>>,
     /// The number of interim responses in this exchange.
     pub(super) interim_responses: u8,
-    /// Whether a byte of the response was received.
+    /// True once a byte of the response was received.
     pub(super) response_started: bool,
-    /// When the connection was returned to the pool.
+    /// The time at which the connection was returned to the pool.
     pub(super) idle_since: CoarseTime,
-    /// Whether the connection has carried an exchange before.
+    /// True if the connection has carried an exchange before.
     pub(super) is_reused: bool,
-    /// Whether a 101 has ended HTTP on it.
+    /// True if a 101 has ended HTTP on it.
     pub(super) is_upgraded: bool,
     /// Counts it as open.
     _guard: ConnectionGuard,
@@ -62,7 +62,7 @@ impl UpstreamHttp1Connection {
         }
     }
 
-    /// Whether another exchange may start: the upstream has neither closed the connection nor sent
+    /// True if another exchange may start: the upstream has neither closed the connection nor sent
     /// unsolicited bytes. Costs no system call while nothing has arrived.
     pub(super) fn is_reusable(&self) -> bool {
         self.buffer.is_empty() && self.socket.is_quiet()
@@ -96,8 +96,8 @@ impl UpstreamHttp1Connection {
             if let Poll::Ready(Err(SendError::Body(error))) = sending {
                 return Poll::Ready(Err(ExchangeError::Body(error)));
             }
-            // An upstream may respond and close without reading the whole request. If the write fails but
-            // a response was received, the response is used.
+            // An upstream may respond and close without reading the whole request. So a received response
+            // counts even if the write failed.
             match (self.poll_response(cx, client, outgoing), sending) {
                 (Poll::Ready(response), Poll::Ready(Err(SendError::Io(error)))) => {
                     Poll::Ready(response.map_err(|_| ExchangeError::Failed(error)))
@@ -120,7 +120,7 @@ impl UpstreamHttp1Connection {
         client: &dyn ClientStream,
         outgoing: &OutgoingRequest,
     ) -> Poll<io::Result<ResponseHead>> {
-        // A 101 before the end of the request answers something else.
+        // A 101 before the end of the request does not answer its upgrade.
         let upgrade = outgoing.upgrade().filter(|_| outgoing.is_fully_sent());
         loop {
             let Self { socket, buffer, head, response_started, .. } = self;

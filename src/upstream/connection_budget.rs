@@ -1,7 +1,7 @@
-//! [`ConnectionBudget`]: bounds the upstream connections of the process by what its limit of open files leaves.
+//! [`ConnectionBudget`]: bounds the upstream connections of the process by the rest of its open-file limit.
 //!
 //! Idle connections make room before a request is refused: near the maximum, pools keep none, workers close
-//! theirs at the next sweep, and a worker that may not open another closes its own at once.
+//! theirs at the next sweep, and a worker that cannot open another closes its own at once.
 
 use std::{
     io,
@@ -12,9 +12,9 @@ use rustix::io::Errno;
 
 use crate::client_usage::UsageCount;
 
-/// The part of the connections that one client's requests may hold: one in this many.
+/// One client's requests may hold 1/N of the connections.
 const CLIENT_SHARE: u64 = 2;
-/// The part of the connections that idle ones leave free: one in this many.
+/// Idle connections leave 1/N of the maximum free.
 const FREE_SHARE: u64 = 8;
 
 /// The upstream connections of a process, over all workers.
@@ -41,7 +41,7 @@ impl ConnectionBudget {
     /// Counts a connection that is about to be opened.
     ///
     /// # Errors
-    /// The maximum is open: what the system reports without a free file descriptor.
+    /// The maximum is open. The error is the system's for a missing file descriptor.
     pub(super) fn count_opened(&self) -> io::Result<()> {
         self.open.try_add(1, self.max).then_some(()).ok_or_else(|| Errno::MFILE.into())
     }
@@ -61,7 +61,7 @@ impl ConnectionBudget {
         (self.max / CLIENT_SHARE).max(1)
     }
 
-    /// The number of open connections, idle ones included.
+    /// Number of open connections, including idle ones.
     pub fn open(&self) -> u64 {
         self.open.get()
     }
@@ -82,8 +82,8 @@ impl ConnectionBudget {
     }
 }
 
-/// True if a call failed because this process or machine lacks a descriptor, a port or memory. It says nothing
-/// about the server that it was for.
+/// True if a call failed because this process or machine lacks a descriptor, a port or memory. The server is
+/// not at fault.
 pub fn is_own_shortage(error: &io::Error) -> bool {
     matches!(
         errno(error),
@@ -97,7 +97,7 @@ pub(super) fn is_address_unavailable(error: &io::Error) -> bool {
     errno(error) == Some(Errno::ADDRNOTAVAIL)
 }
 
-/// The system's error, also inside of an error of TLS or HTTP/2.
+/// The system's error, unwrapped from an error of TLS or HTTP/2.
 fn errno(error: &io::Error) -> Option<Errno> {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>());
     Errno::from_io_error(inner.unwrap_or(error))
@@ -131,7 +131,7 @@ mod tests {
         for errno in [Errno::CONNREFUSED, Errno::TIMEDOUT, Errno::CONNRESET, Errno::HOSTUNREACH] {
             assert!(!is_own_shortage(&errno.into()), "{errno}");
         }
-        // A name that is not resolved.
+        // The error for a name that cannot be resolved.
         assert!(!is_own_shortage(&io::ErrorKind::AddrNotAvailable.into()));
     }
 }

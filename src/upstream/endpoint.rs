@@ -1,4 +1,4 @@
-//! [`EndpointState`]: one address of an upstream, as all workers of the process see it.
+//! [`EndpointState`]: one address of an upstream, shared by all workers of the process.
 
 mod in_flight;
 
@@ -30,7 +30,7 @@ use super::{
 /// The limit of a target without adaptive concurrency.
 const NO_LIMIT: u32 = u32::MAX;
 
-/// What the endpoints of one upstream share; the connection budget is that of the process.
+/// The state that the endpoints of one upstream share. The connection budget belongs to the process.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamLoad {
     /// The requests in flight at all endpoints.
@@ -39,7 +39,8 @@ pub(super) struct UpstreamLoad {
     pub(super) pending: PendingQueue,
     /// The buffers of transfers that wait for their clients.
     pub(super) buffers: Arc<ClientHoldings>,
-    /// Wakes the task that resolves names after a target went out of service: its name may have moved.
+    /// Wakes the task that resolves names after a target went out of service, because its name may have
+    /// moved.
     pub(super) names_doubted: Notify,
     /// The connections of the process to all upstreams.
     pub(super) connection_budget: Arc<ConnectionBudget>,
@@ -48,20 +49,21 @@ pub(super) struct UpstreamLoad {
 /// One address of an upstream: its load, its latency and its health. Kept over reloads and DNS changes.
 #[derive(Debug)]
 pub struct EndpointState {
-    /// How it is spoken to, with its address.
+    /// The server and its protocol settings.
     pub target: Target,
     /// Its address for logs and the hash ring: `10.0.0.1:9000` or `unix:/path`.
     pub name: Box<str>,
     pub(super) load: Arc<UpstreamLoad>,
     in_flight: CachePadded<AtomicU32>,
     connections: AtomicU32,
-    /// The streams that the last HTTP/2 connection allowed at a time; 0: an HTTP/1 connection carries one request.
+    /// The number of concurrent streams that the last HTTP/2 connection allowed; 0 with HTTP/1, whose
+    /// connections carry one request.
     streams: AtomicU32,
     /// The places that clients hold at their own pace.
     paced: Arc<ClientHoldings>,
-    /// The places that clients hold; only at an upstream with bounds.
+    /// All places that clients hold; only counted at an upstream with bounds.
     held: Arc<ClientHoldings>,
-    /// Whether the last connect was refused because `max_connections` were open.
+    /// True if the last connect was refused because `max_connections` were open.
     is_starved: AtomicBool,
     /// The view of its health, packed.
     view: AtomicU64,
@@ -69,10 +71,10 @@ pub struct EndpointState {
     latency: AtomicU64,
     /// The share of errors among its responses, packed.
     errors: AtomicU64,
-    /// The maximum of requests in flight that adaptive concurrency has found; [`NO_LIMIT`] without.
+    /// The maximum number of requests in flight found by adaptive concurrency; [`NO_LIMIT`] without it.
     adaptive_limit: AtomicU32,
     adaptive: Mutex<Option<(ConcurrencyBounds, AdaptiveLimit)>>,
-    /// The responses in a row that broke off within their bodies.
+    /// Number of consecutive responses that broke off within their bodies.
     broken_bodies: AtomicU32,
     counters: EndpointCounters,
     change: Mutex<LastChange>,
@@ -93,9 +95,9 @@ pub const FAILURE_KINDS: [&str; 5] = ["connect", "reset", "timeout", "status", "
 /// The last change of an endpoint's health.
 #[derive(Clone, Debug, Default)]
 pub struct LastChange {
-    /// When, in ms since the epoch; 0: never.
+    /// The time, in ms since the epoch; 0: never.
     pub at: u64,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -157,12 +159,12 @@ impl EndpointState {
         self.in_flight.load(Relaxed)
     }
 
-    /// The open connections, idle ones included.
+    /// The number of open connections, including idle ones.
     pub fn connections(&self) -> u32 {
         self.connections.load(Relaxed)
     }
 
-    /// Whether a connection was refused because as many as allowed are open. Idle ones are then closed.
+    /// True if a connection was refused because the allowed number is open. Idle ones are then closed.
     pub(super) fn is_starved(&self) -> bool {
         self.is_starved.load(Relaxed)
     }
@@ -188,8 +190,8 @@ impl EndpointState {
         ended > connect + reset + timeout
     }
 
-    /// True if a connect failed for want of a descriptor, a port or memory of the gateway. Without a response so far,
-    /// ports cannot have run out: then the gateway has no address for this one.
+    /// True if a connect failed because the gateway lacks a descriptor, a port or memory. If the endpoint has
+    /// never responded, ports cannot have run out: the gateway has no address that reaches it.
     pub(super) fn is_own_shortage(&self, error: &io::Error) -> bool {
         is_own_shortage(error) && (!is_address_unavailable(error) || self.has_responded())
     }
@@ -200,7 +202,7 @@ impl EndpointState {
         self.latency.store(observed.to_bits(), Relaxed);
     }
 
-    /// Records how an attempt ended. A lost update is harmless.
+    /// Records an attempt's outcome. A lost update is harmless.
     pub(super) fn observe_result(&self, observed: Observed, now: u64) {
         let errors = ErrorRate::from_bits(self.errors.load(Relaxed));
         if observed == Observed::Error || !errors.is_zero() {
@@ -208,7 +210,7 @@ impl EndpointState {
         }
     }
 
-    /// The share of its weight that the endpoint has at `now` (ms) by its errors, in 1/1024.
+    /// The share of its weight that errors leave to the endpoint at `now` (ms), in 1/1024.
     pub(super) fn success_share(&self, now: u64) -> u32 {
         ErrorRate::from_bits(self.errors.load(Relaxed)).success_share(now)
     }
@@ -235,14 +237,14 @@ impl EndpointState {
         self.counters.failures[kind].fetch_add(1, Relaxed);
     }
 
-    /// Records a response whose body arrived whole.
+    /// Records a response with a complete body.
     pub fn record_whole_body(&self) {
         if self.broken_bodies.load(Relaxed) > 0 {
             self.broken_bodies.store(0, Relaxed);
         }
     }
 
-    /// Counts a response that broke off within its body. Returns the number of those in a row.
+    /// Counts a response that broke off within its body. Returns the number of consecutive ones.
     pub(super) fn count_broken_body(&self) -> u32 {
         self.counters.failures[4].fetch_add(1, Relaxed);
         self.broken_bodies.fetch_add(1, Relaxed) + 1
@@ -269,7 +271,7 @@ impl EndpointState {
     /// Sets the bounds of adaptive concurrency; a limit within the same bounds stays.
     pub(super) fn set_adaptive(&self, bounds: Option<ConcurrencyBounds>, random: u64, now: u64) {
         let mut adaptive = self.adaptive.lock();
-        if adaptive.as_ref().map(|(own, _)| *own) == bounds {
+        if adaptive.as_ref().map(|(current, _)| *current) == bounds {
             return;
         }
         *adaptive = bounds.map(|bounds| (bounds, AdaptiveLimit::new(bounds, random, now)));
@@ -277,7 +279,7 @@ impl EndpointState {
         self.adaptive_limit.store(limit, Relaxed);
     }
 
-    /// The maximum of requests in flight that adaptive concurrency has found; `None` without it.
+    /// The maximum number of requests in flight found by adaptive concurrency; `None` without it.
     pub fn adaptive_limit(&self) -> Option<u32> {
         Some(self.adaptive_limit.load(Relaxed)).filter(|limit| *limit != NO_LIMIT)
     }
@@ -297,12 +299,12 @@ impl EndpointState {
         self.adaptive_limit.load(Relaxed).min(max_requests.unwrap_or(NO_LIMIT))
     }
 
-    /// Records how many streams an HTTP/2 connection allows at a time.
+    /// Records the number of concurrent streams that an HTTP/2 connection allows.
     pub(super) fn set_streams(&self, streams: usize) {
         self.streams.store(streams.min(u32::MAX as usize) as u32, Relaxed);
     }
 
-    /// The requests that the bounds allow at a time.
+    /// The number of requests that the bounds allow at a time.
     fn places(&self, bounds: &Bounds) -> u32 {
         let streams = self.streams.load(Relaxed).max(1);
         let connections =
@@ -310,26 +312,27 @@ impl EndpointState {
         self.request_limit(bounds.max_requests).min(connections)
     }
 
-    /// The places that one client may hold at its own pace.
+    /// The number of places that one client may hold at its own pace.
     pub(super) fn client_share(&self, bounds: &Bounds) -> u32 {
         let share = u64::from(self.places(bounds)) * u64::from(bounds.pacing.client_share) / 100;
         share.clamp(1, NO_LIMIT.into()) as u32
     }
 
-    /// Whether the client holds its share of the places at its own pace.
+    /// True if the client holds its share of the places at its own pace.
     pub(super) fn is_share_full(&self, client: IpAddr, bounds: &Bounds) -> bool {
         bounds.is_bounded() && self.paced.of(client) >= self.client_share(bounds)
     }
 
-    /// Whether a new request of the client leaves the next place to one that waits: the client holds its share.
+    /// True if a new request of the client must leave the next place to a waiting one, because the client
+    /// holds its share.
     pub(super) fn is_behind_waiting(&self, client: IpAddr, bounds: &Bounds) -> bool {
         self.has_waiting()
             && self.held.of(client) >= self.client_share(bounds)
             && self.load.pending.has_first()
     }
 
-    /// The number of places held beyond the clients' shares that this client may wait for. A client below its share may
-    /// wait for all of them; any other request only for those held at a client's pace.
+    /// The number of places, held beyond their clients' shares, that this client may wait for. A client below
+    /// its share may wait for all of them; any other request only for the places held at a client's pace.
     pub(super) fn excess_places(&self, client: Option<IpAddr>, bounds: &Bounds) -> u32 {
         let share = self.client_share(bounds);
         match client {
@@ -338,7 +341,7 @@ impl EndpointState {
         }
     }
 
-    /// Whether all places are taken.
+    /// True if all places are taken.
     pub(super) fn is_full(&self, bounds: &Bounds) -> bool {
         self.in_flight() >= self.places(bounds)
     }
@@ -358,12 +361,13 @@ impl EndpointState {
         &self.load.buffers
     }
 
-    /// Whether requests wait for room at a target of the upstream.
+    /// True if requests wait for room at a target of the upstream.
     pub(super) fn has_waiting(&self) -> bool {
         !self.load.pending.is_empty()
     }
 
-    /// The places since the start that clients lost: they were too slow, or beyond their share.
+    /// The number of places that clients have lost since the start, because they were too slow or beyond
+    /// their share.
     pub fn lost_places(&self) -> u64 {
         self.counters.lost_places.load(Relaxed)
     }
@@ -373,7 +377,7 @@ impl EndpointState {
         self.counters.lost_places.fetch_add(1, Relaxed);
     }
 
-    /// Whether another request fits.
+    /// True if another request fits.
     pub(super) fn has_room(&self, max_requests: Option<u32>) -> bool {
         self.in_flight() < self.request_limit(max_requests)
     }
@@ -383,7 +387,7 @@ impl EndpointState {
         self.in_flight.fetch_add(1, Relaxed) + 1
     }
 
-    /// Counts a request in flight, unless as many as the limit are. Returns their number.
+    /// Counts a request in flight, unless `limit` is reached. Returns their number.
     fn begin(&self, limit: u32) -> Option<u32> {
         if limit == NO_LIMIT {
             return Some(self.count_request());
@@ -394,7 +398,7 @@ impl EndpointState {
 }
 
 impl Target {
-    /// The address that connections are opened to; `None` for a Unix socket or a name that is not resolved.
+    /// The address for connections; `None` for a Unix socket or an unresolved name.
     pub fn socket_address(&self) -> Option<SocketAddr> {
         if self.resolved.is_some() {
             return self.resolved;

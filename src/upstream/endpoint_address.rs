@@ -1,17 +1,17 @@
-//! [`EndpointAddress`]: what an endpoint is made from.
+//! [`EndpointAddress`]: an endpoint's address and weight.
 
 use super::{ServerAddress, Target};
 
-/// An endpoint's address and its part of the load, as the configuration or a name server gives it.
+/// An endpoint's address and weight, from the configuration or a name server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EndpointAddress {
     /// The target as configured.
     pub source: Target,
-    /// How it is spoken to, with its address.
+    /// The server and its protocol settings.
     pub target: Target,
     /// Its share of the requests.
     pub weight: u32,
-    /// The endpoints with the lowest number are used; others only if none of those is in service.
+    /// The endpoints with the lowest number are used; others only if none of them is in service.
     pub priority: u16,
 }
 
@@ -21,15 +21,15 @@ impl EndpointAddress {
         Self { source: target.clone(), target: target.clone(), weight, priority: 0 }
     }
 
-    /// The same address after a reload, in which the target is `source` with `weight`. `None`: the target is
-    /// another one.
+    /// The same address after a reload that sets its target to `source` with `weight`; `None` if that is
+    /// another target.
     pub(super) fn adapted_to(&self, source: &Target, weight: u32) -> Option<Self> {
         if self.source.address != source.address {
             return None;
         }
         let is_service = matches!(source.address, ServerAddress::Service(_));
         if is_service {
-            // Its weight and its server come from the record.
+            // Weight and server come from the SRV record.
             let weight = if weight == 0 { 0 } else { self.weight.max(1) };
             return (self.source == *source).then(|| Self { weight, ..self.clone() });
         }

@@ -1,4 +1,4 @@
-//! [`EndpointSet`]: the endpoints of an upstream at a time, with their health and the choice among them.
+//! [`EndpointSet`]: the current endpoints of an upstream, with their health and the choice among them.
 
 use std::{
     fmt::Write as _,
@@ -29,7 +29,7 @@ pub struct EndpointSet {
     pub servers: Arc<Servers>,
     /// The endpoints, each once, in a stable order.
     pub members: Vec<Member>,
-    /// What the set was built from.
+    /// The addresses that it was built from.
     pub(super) addresses: Vec<EndpointAddress>,
     upstream: Box<str>,
     /// One for each priority, the lowest number first.
@@ -53,7 +53,7 @@ pub struct Member {
 #[derive(Debug)]
 struct PriorityGroup {
     priority: u16,
-    /// Over all endpoints of the set; those of other priorities have weight 0 in it.
+    /// Over all endpoints of the set; endpoints of other priorities have weight 0 in it.
     balancer: Balancer,
     /// The weight of its endpoints that are in service.
     weight_in_service: AtomicU64,
@@ -62,7 +62,7 @@ struct PriorityGroup {
 #[derive(Debug)]
 struct SetHealth {
     machine: UpstreamHealth,
-    /// Whether another set has taken over: what is recorded here would overwrite its views.
+    /// True if another set has taken over: records made here would overwrite its views.
     is_replaced: bool,
 }
 
@@ -79,7 +79,7 @@ impl EndpointSet {
         Self::build(upstream, servers, addresses, load, new, health, now)
     }
 
-    /// The set that follows this one, with the state of the endpoints that stay.
+    /// The next set, which keeps the state of endpoints that stay.
     pub(super) fn replaced_by(
         &self,
         servers: &Arc<Servers>,
@@ -89,14 +89,15 @@ impl EndpointSet {
     ) -> Self {
         let mut health = self.health.lock();
         health.is_replaced = true;
-        let own = |target: &Target| self.members.iter().find(|own| own.state.target == *target);
-        let state = |target: &Target| match own(target) {
-            Some(own) => Arc::clone(&own.state),
+        let member =
+            |target: &Target| self.members.iter().find(|member| member.state.target == *target);
+        let state = |target: &Target| match member(target) {
+            Some(member) => Arc::clone(&member.state),
             None => Arc::new(EndpointState::new(target.clone(), Arc::clone(load))),
         };
         let health_of = |state: &Arc<EndpointState>| {
-            let is_own = |own: &Member| Arc::ptr_eq(&own.state, state);
-            match self.members.iter().position(is_own) {
+            let has_state = |member: &Member| Arc::ptr_eq(&member.state, state);
+            match self.members.iter().position(has_state) {
                 Some(index) => health.machine.targets()[index].clone(),
                 // The first endpoints of a name take its whole load.
                 None if self.members.is_empty() => TargetHealth::new(),
@@ -133,21 +134,27 @@ impl EndpointSet {
             let random = random.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
             member.state.set_adaptive(servers.bounds.adaptive, random, now);
         }
-        let targets =
-            members.iter().map(|own| health(&own.state).with_drained(own.weight == 0)).collect();
+        let targets = members
+            .iter()
+            .map(|member| health(&member.state).with_drained(member.weight == 0))
+            .collect();
         let machine = UpstreamHealth::new(servers.health, targets, now);
         for (index, member) in members.iter().enumerate() {
             member.state.publish(machine.view(index));
         }
-        let mut priorities: Vec<u16> =
-            members.iter().filter(|own| own.weight > 0).map(|own| own.priority).collect();
+        let mut priorities: Vec<u16> = members
+            .iter()
+            .filter(|member| member.weight > 0)
+            .map(|member| member.priority)
+            .collect();
         priorities.sort_unstable();
         priorities.dedup();
         let groups = priorities.into_iter().map(|priority| {
-            let weight = |own: &Member| if own.priority == priority { own.weight } else { 0 };
+            let weight =
+                |member: &Member| if member.priority == priority { member.weight } else { 0 };
             let endpoints: Vec<WeightedEndpoint<'_>> = members
                 .iter()
-                .map(|own| WeightedEndpoint { name: &own.state.name, weight: weight(own) })
+                .map(|member| WeightedEndpoint { name: &member.state.name, weight: weight(member) })
                 .collect();
             let balancer = Balancer::new(servers.policy, &endpoints);
             PriorityGroup { priority, balancer, weight_in_service: AtomicU64::new(0) }
@@ -168,22 +175,22 @@ impl EndpointSet {
     /// Sums the weights in service, after a change of health.
     fn sum_weights(&self, now: u64) {
         for group in &self.groups {
-            let members = self.members.iter().filter(|own| {
-                own.priority == group.priority
-                    && own.state.view().availability(now) == Availability::Available
+            let members = self.members.iter().filter(|member| {
+                member.priority == group.priority
+                    && member.state.view().availability(now) == Availability::Available
             });
-            let sum = members.map(|own| u64::from(own.weight)).sum();
+            let sum = members.map(|member| u64::from(member.weight)).sum();
             group.weight_in_service.store(sum, Relaxed);
         }
     }
 
-    /// The requests in flight at all endpoints are counted for this policy only.
+    /// True if the policy needs the total of requests in flight; otherwise it is not counted.
     pub(super) fn counts_total(&self) -> bool {
         self.servers.policy == Policy::Hash
     }
 
-    /// Chooses an endpoint for an attempt at `now`, in ms of the health's clock. `None`: all that `input`
-    /// does not exclude are down, ejected or full.
+    /// Chooses an endpoint for an attempt at `now`, in ms of the health's clock; `None` if all endpoints that
+    /// `input` does not exclude are down, ejected or full.
     pub fn choose(&self, input: &PickRequest<'_>, now: u64) -> Option<Pick> {
         self.groups.iter().find_map(|group| {
             let view = View { set: self, group, now };
@@ -191,7 +198,7 @@ impl EndpointSet {
         })
     }
 
-    /// Whether an endpoint outside of `excluded` is in service, but full.
+    /// True if an endpoint outside of `excluded` is in service, but full.
     pub(super) fn has_full_endpoint(&self, excluded: &[usize], now: u64) -> bool {
         let bounds = &self.servers.bounds;
         if !bounds.bounds_requests() {
@@ -205,13 +212,13 @@ impl EndpointSet {
         })
     }
 
-    /// Whether any endpoint is in service, from the published views.
+    /// The upstream's state, from the published views.
     pub fn state(&self, now: u64) -> ServiceLevel {
-        let views = self.members.iter().map(|own| own.state.view());
+        let views = self.members.iter().map(|member| member.state.view());
         ServiceLevel::of(views, now, self.servers.health.check_interval)
     }
 
-    /// An endpoint of the other address family of the same name, that is in service.
+    /// An endpoint in service with the same name and the other address family.
     pub(super) fn sibling(&self, index: usize, now: u64) -> Option<usize> {
         let own = &self.members[index].state.target;
         let address = own.resolved?;
@@ -224,7 +231,7 @@ impl EndpointSet {
         })
     }
 
-    /// Claims the trial of an endpoint whose ejection has ended. False: another attempt has it.
+    /// Claims the trial of an endpoint whose ejection has ended. False if another attempt has it.
     pub(super) fn begin_trial(&self, index: usize, now: u64) -> bool {
         let mut health = self.health.lock();
         let is_claimed = health.machine.begin_trial(index, now);
@@ -236,7 +243,7 @@ impl EndpointSet {
 
     /// Records a response.
     pub(super) fn record_success(&self, index: usize, kind: AttemptKind, now: u64, clock: &Clock) {
-        // Without failures before it, a success changes nothing.
+        // Without earlier failures, a success changes nothing.
         if kind == AttemptKind::Regular && !self.members[index].state.view().has_failures() {
             return;
         }
@@ -267,8 +274,8 @@ impl EndpointSet {
         now: u64,
         clock: &Clock,
     ) {
-        let is_own = |own: &Member| Arc::ptr_eq(&own.state, endpoint);
-        if let Some(index) = self.members.iter().position(is_own) {
+        let has_state = |member: &Member| Arc::ptr_eq(&member.state, endpoint);
+        if let Some(index) = self.members.iter().position(has_state) {
             self.record(index, clock, |machine| machine.record_check(index, result, now));
         }
     }
@@ -345,7 +352,7 @@ impl EndpointSet {
     }
 }
 
-/// What a choice reads of the endpoints at a time.
+/// The endpoints' state at a time, for a choice.
 struct View<'a> {
     set: &'a EndpointSet,
     group: &'a PriorityGroup,

@@ -1,4 +1,4 @@
-//! What the exchanges on HTTP/1 and HTTP/2 connections share: errors, deadlines and interim responses.
+//! The common part of HTTP/1 and HTTP/2 exchanges: errors, deadlines and interim responses.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::{
 /// The maximum number of interim (1xx) responses before the final one.
 pub(super) const MAX_INTERIM_RESPONSES: u8 = 32;
 
-/// Why an exchange has no response.
+/// The reason why an exchange has no response.
 #[derive(Debug)]
 pub(super) enum ExchangeError {
     /// The deadline has passed.
@@ -27,7 +27,7 @@ pub(super) enum ExchangeError {
     UpgradeUnsupported,
 }
 
-/// Checks the deadlines of the request and of the upstream, and that of the client's body.
+/// Checks the deadlines of the request, the upstream and the client's body.
 ///
 /// # Errors
 /// One has passed.
@@ -40,8 +40,8 @@ pub(super) fn check_deadlines(state: &StateCell) -> Result<(), ExchangeError> {
     }
 }
 
-/// Begins to wait for the side that an exchange without a response waits for: the client, if more of its body is
-/// needed, or the server, for at most `response_timeout` ms.
+/// Begins the wait of an exchange without a response: for the client, if more of its body is needed, or else
+/// for the server, for at most `response_timeout` ms.
 #[inline]
 pub(super) fn begin_wait(
     state: &StateCell,
@@ -65,7 +65,7 @@ pub(super) fn forward_interim(client: &dyn ClientStream, interim: &ResponseHead)
     }
 }
 
-/// True for the fields of an interim response that are forwarded. The gateway writes the others to the final
+/// True for the fields of an interim response to forward. The gateway writes the other fields to the final
 /// response.
 fn is_forwarded(name: &[u8]) -> bool {
     let starts = |prefix: &[u8]| {

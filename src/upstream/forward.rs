@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `attempt` | the choice of an endpoint, and the connection to it |
 //! | `exchange` | one exchange, on a connection of either version of HTTP |
-//! | `retry` | whether a request is sent again after a failed attempt |
+//! | `retry` | the decision to send a request again after a failed attempt |
 
 mod attempt;
 mod exchange;
@@ -25,6 +25,7 @@ use self::{
 };
 use super::{
     BufferedUpload, EndpointSet, ProxiedClient, UpstreamRuntime,
+    balance::TargetKey,
     client_holdings::ClientHoldings,
     outgoing_head::{AttemptHead, OutgoingHead},
     pool::{Pool, PoolTable, UpstreamConnection},
@@ -39,7 +40,7 @@ use crate::{
     transport::{BodyError, ClientStream},
 };
 
-/// Why an upstream did not respond.
+/// The reason why an upstream did not respond.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     /// No server accepted a connection.
@@ -57,30 +58,30 @@ pub enum UpstreamError {
         /// The time until one may be tried, in ms.
         retry_after: u64,
     },
-    /// No server has room for another request, and as many as may wait do.
+    /// No server has room for another request, and the queue is full.
     #[error("the upstream is overloaded: all its servers have as many requests as they may")]
     Overloaded,
     /// The gateway lacked a file descriptor, a port or memory for the request. No server is at fault.
     #[error("the gateway cannot open another connection: {0}")]
     Shortage(io::Error),
-    /// An upgrade was asked for, and the server does not support upgrades: it speaks HTTP/2 without extended
-    /// CONNECT, or answered a 2xx instead of a 101.
+    /// The request asks for an upgrade, which the server does not support: it speaks HTTP/2 without extended
+    /// CONNECT, or answered 2xx instead of 101.
     #[error("the upstream does not accept this upgrade")]
     UpgradeUnsupported,
 }
 
-/// Why a request was not forwarded, by the side that failed.
+/// The reason why a request was not forwarded, by the side that failed.
 #[derive(Debug)]
 pub enum ForwardError {
     /// The upstream failed.
     Upstream(UpstreamError),
     /// The client's body failed.
     Body(BodyError),
-    /// HTTP/2, which the upstream speaks, cannot carry the request.
+    /// The upstream speaks HTTP/2, which cannot carry the request.
     Request(FramingError),
 }
 
-/// The time in `Retry-After`, in seconds, for one in ms: at least 1.
+/// Converts a time in ms to the seconds of `Retry-After`, at least 1.
 pub fn retry_seconds(retry_after: u64) -> u64 {
     retry_after.div_ceil(1000).max(1)
 }
@@ -88,7 +89,7 @@ pub fn retry_seconds(retry_after: u64) -> u64 {
 /// The attempts of one request.
 #[derive(Default)]
 pub struct AttemptLog {
-    /// The number of attempts, failed connects included.
+    /// The number of attempts, including failed connects.
     pub count: u32,
     /// The endpoint of the last attempt.
     pub server: Option<Rc<Pool>>,
@@ -96,7 +97,7 @@ pub struct AttemptLog {
     pub time: Option<Duration>,
 }
 
-/// What a request is forwarded for.
+/// The input for forwarding a request.
 pub struct ForwardInput<'r> {
     /// The head.
     pub head: &'r OutgoingHead<'r>,
@@ -104,8 +105,8 @@ pub struct ForwardInput<'r> {
     pub client: &'r dyn ClientStream,
     /// The client's addresses, for the PROXY protocol.
     pub proxied: ProxiedClient,
-    /// The hash of the request's parts that a target is chosen by; any number for other policies.
-    pub hash_key: u64,
+    /// The key by which `hash` chooses a target; `None` for other policies, and for ambiguous parts.
+    pub target_key: Option<TargetKey>,
     /// The trace of a sampled request.
     pub trace: Option<&'r mut RequestTrace>,
     /// The client that holds its place; `None` without a client.
@@ -126,14 +127,14 @@ pub struct LoadBalancer {
     state: Arc<UpstreamRuntime>,
     pools: Rc<PoolTable>,
     current: RefCell<Rc<WorkerEndpoints>>,
-    /// The number of requests, which the rotation goes by.
+    /// The number of requests, by which the rotation chooses.
     turn: Cell<u64>,
     random: Cell<SplitMix>,
-    /// Requests that are not in the retry budget of the process yet.
+    /// Requests not yet added to the retry budget of the process.
     unrecorded: Cell<u32>,
 }
 
-/// The endpoints at a time, with the worker's pools.
+/// The current endpoints, with the worker's pools.
 struct WorkerEndpoints {
     generation: u64,
     set: Arc<EndpointSet>,
@@ -175,8 +176,8 @@ impl LoadBalancer {
         endpoints.pools.iter().for_each(|pool| pool.sweep(idle_timeout));
     }
 
-    /// Closes the idle connections to endpoints to which another worker may open none; all idle ones near the
-    /// maximum of the process. Cheap without `max_connections`.
+    /// Closes the idle connections to endpoints where other workers need the room; near the maximum of the
+    /// process, closes all. Cheap without `max_connections`.
     pub fn yield_connections(&self) {
         let endpoints = self.endpoints();
         if self.state.load.connection_budget.is_scarce() {
@@ -193,7 +194,7 @@ impl LoadBalancer {
         &self.state.load.buffers
     }
 
-    /// Whether the client may hold another place at its own pace.
+    /// True if the client may hold another place at its own pace.
     pub(super) fn has_share(&self, client: IpAddr) -> bool {
         let endpoints = self.endpoints();
         let bounds = &endpoints.set.servers.bounds;
@@ -208,16 +209,16 @@ impl LoadBalancer {
         bits
     }
 
-    /// Records a response that the server of `pool` broke off within its body. Its head was a success, so only
-    /// `health.failures` of them in a row eject the target.
+    /// Records a response that the server of `pool` broke off within its body. Its head was a success, so
+    /// only `health.failures` consecutive ones eject the target.
     #[cold]
     pub fn record_broken_body(&self, pool: &Pool) {
         let endpoints = self.endpoints();
         let set = &endpoints.set;
         let count = pool.endpoint().count_broken_body();
-        let is_own = |own: &Rc<Pool>| Arc::ptr_eq(own.endpoint(), pool.endpoint());
+        let is_same = |other: &Rc<Pool>| Arc::ptr_eq(other.endpoint(), pool.endpoint());
         if count >= set.servers.health.failures.max(1)
-            && let Some(index) = endpoints.pools.iter().position(is_own)
+            && let Some(index) = endpoints.pools.iter().position(is_same)
         {
             let (now, clock) = (self.state.now(), self.state.clock());
             set.record_failure(index, AttemptKind::Regular, Failure::BrokenBodies, now, clock);
@@ -233,7 +234,7 @@ impl LoadBalancer {
         }
     }
 
-    /// Takes a retry from the budget. Returns whether the budget allowed it.
+    /// Takes a retry from the budget. True if the budget allowed it.
     fn try_retry(&self) -> bool {
         let now = self.state.now();
         self.state.record_requests(self.unrecorded.take(), now);
@@ -242,10 +243,10 @@ impl LoadBalancer {
 
     /// Sends `outgoing` to one server and waits for the response's head.
     ///
-    /// A request of which nothing was sent, or that the server has certainly not processed, is sent on another
-    /// connection. A request that the server may have seen is retried only if it is safe, for the failures and
-    /// as often as the upstream's settings say, within the retry budget and on another server if there is one.
-    /// After an idle connection that the server has closed, a new one is opened, outside of the budget.
+    /// If nothing was sent, or the server has certainly not processed the request, it is sent on another
+    /// connection. If the server may have seen it, it is retried only if that is safe, and only for the
+    /// failures and as often as the upstream's settings allow, within the retry budget, on another server if
+    /// there is one. If the server has closed an idle connection, a new one is opened, outside of the budget.
     /// `attempts` is updated at each attempt, so it is valid even if this future is dropped.
     ///
     /// # Errors
@@ -272,7 +273,7 @@ impl LoadBalancer {
             let record = AttemptRecord { index, kind, start, concurrency: in_flight.count };
             retries.new_connections += u32::from(!connection.is_reused());
             if outgoing.has_body_started() && matches!(connection, UpstreamConnection::Http2(_)) {
-                // What was read of the body is framed for HTTP/1.
+                // The body's bytes read so far are framed for HTTP/1.
                 let error = io::ErrorKind::ConnectionReset.into();
                 return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
             }
@@ -307,7 +308,7 @@ impl LoadBalancer {
                 Err(failed) => failed,
             };
             run.retry_or_fail(failed, record, &outgoing, &mut retries, &servers.retry_on).await?;
-            // Kept until the retry begins, or another request could take the place that it needs.
+            // Kept until the retry begins: otherwise another request could take the place that it needs.
             drop(in_flight);
         }
     }
@@ -315,7 +316,7 @@ impl LoadBalancer {
 
 impl WorkerEndpoints {
     fn new(state: &UpstreamRuntime, pools: &PoolTable) -> Rc<Self> {
-        // Before the set: if it is replaced in between, it is read again.
+        // Read before the set: if the set is replaced in between, it is read again.
         let generation = state.generation();
         let set = state.endpoints();
         let pools = set.members.iter().map(|member| pools.pool(&member.state)).collect();

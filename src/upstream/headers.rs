@@ -1,4 +1,4 @@
-//! Which header fields are forwarded, dropped or added: RFC 9110, 7.6.
+//! Rules for forwarding, dropping and adding header fields (RFC 9110, 7.6).
 
 use std::rc::Rc;
 
@@ -7,17 +7,18 @@ use smallvec::SmallVec;
 
 use crate::http1::{FieldSink, Fields, ResponseHead, head::ConnectionOptions};
 
-/// The prefix of the path that the client sees.
+/// The header with the path prefix that the client sees.
 pub(super) const FORWARDED_PREFIX: &str = "x-forwarded-prefix";
 
-/// The headers that a route reads a key, cost, tier or token from. A client can neither remove them with
+/// The headers from which a route reads a key, cost, tier or token. A client can neither remove them with
 /// `Connection` nor add a second one under an alias.
 #[derive(Clone, Debug, Default)]
 pub struct ProtectedHeaders {
     own: Rc<[HeaderName]>,
     /// The headers that the conditions of all routes test.
     tested: Rc<[HeaderName]>,
-    /// Whether one has a character other than letters, digits and dashes: another name may be its alias.
+    /// True if one has a character other than letters, digits and dashes, so that another name may be its
+    /// alias.
     has_odd_names: bool,
 }
 
@@ -38,10 +39,10 @@ impl ProtectedHeaders {
 
     pub(super) fn contains(&self, name: &[u8]) -> bool {
         let mut all = self.own.iter().chain(&*self.tested);
-        all.any(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()))
+        all.any(|header| name.eq_ignore_ascii_case(header.as_str().as_bytes()))
     }
 
-    /// Whether `name` is an alias of a protected header. CGI-like upstreams read `X_Cost` and `X.Cost` as
+    /// True if `name` is an alias of a protected header. CGI-like upstreams read `X_Cost` and `X.Cost` as
     /// `X-Cost`, so a client could send one cost to the gateway and another to the upstream.
     pub(super) fn has_alias(&self, name: &[u8]) -> bool {
         let is_empty = self.own.is_empty() && self.tested.is_empty();
@@ -51,18 +52,18 @@ impl ProtectedHeaders {
         let dashed = dashed_name(name);
         let mut all = self.own.iter().chain(&*self.tested);
         let is_alias =
-            all.any(|own| dashed.eq_ignore_ascii_case(&dashed_name(own.as_str().as_bytes())));
+            all.any(|header| dashed.eq_ignore_ascii_case(&dashed_name(header.as_str().as_bytes())));
         is_alias && !self.contains(name)
     }
 }
 
-/// The name that CGI-like upstreams take for `name`, if it is another one: with dashes only.
+/// The spelling of `name` with dashes only, if it differs: CGI-like upstreams read both alike.
 pub fn dashed_alias(name: &HeaderName) -> Option<HeaderName> {
     let name = name.as_str().as_bytes();
     can_be_alias(name).then(|| HeaderName::from_bytes(&dashed_name(name)).ok()).flatten()
 }
 
-/// Whether upstreams may read `name` as another header: those like CGI map every character that is neither a
+/// True if upstreams may read `name` as another header: CGI-like ones map every character that is neither a
 /// letter nor a digit to `_`, and some join several of them.
 pub(super) fn can_be_alias(name: &[u8]) -> bool {
     let mut before = b'a';
@@ -87,7 +88,6 @@ pub(super) fn dashed_name(name: &[u8]) -> SmallVec<[u8; 64]> {
     dashed
 }
 
-/// Whether `name` is `X-Forwarded-*`.
 fn is_x_forwarded(name: &[u8]) -> bool {
     const PREFIX: &[u8] = b"x-forwarded";
     name.get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
@@ -109,19 +109,19 @@ impl<'f> ListedFields<'f> {
         Self(names.filter(|name| !name.is_empty() && !is_end_to_end(name)).collect())
     }
 
-    /// True if `Connection` lists none.
+    /// True if `Connection` lists no field.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `Connection` lists `name`.
+    /// True if `Connection` lists `name`.
     pub fn contains(&self, name: &[u8]) -> bool {
         self.0.iter().any(|field| field.eq_ignore_ascii_case(name))
     }
 }
 
-/// Writes the end-to-end fields of an upstream's head for which `keep` returns true. `Content-Length` is left
-/// out: it depends on how the body is forwarded.
+/// Writes the end-to-end fields of an upstream's head for which `keep` returns true. Leaves out
+/// `Content-Length`, which depends on how the body is forwarded.
 pub fn write_response_fields(
     head: &ResponseHead,
     out: &mut impl FieldSink,
@@ -134,16 +134,16 @@ pub fn write_response_fields(
     });
 }
 
-/// What happens to a client's header field.
+/// The treatment of a client's header field.
 pub(super) enum FieldRule {
     Forward,
     /// Hop-by-hop, or written by the gateway.
     Drop,
-    /// Another `X-Forwarded-*`, or `X-Real-IP`: forwarded from trusted peers only.
+    /// Another `X-Forwarded-*`, or `X-Real-IP`: forwarded only from trusted peers.
     TrustedOnly,
-    /// `X-Forwarded-Proto`: the first one, from trusted peers only.
+    /// `X-Forwarded-Proto`: the first one, only from trusted peers.
     Proto,
-    /// `X-Forwarded-Host`: the first one, from trusted peers only.
+    /// `X-Forwarded-Host`: the first one, only from trusted peers.
     Host,
 }
 
@@ -178,7 +178,7 @@ impl FieldRule {
     }
 }
 
-/// Whether a field is hop-by-hop: RFC 9110, 7.6.1.
+/// True if a field is hop-by-hop (RFC 9110, 7.6.1).
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
     let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
     match name.len() {
@@ -193,7 +193,7 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
     }
 }
 
-/// Whether a field is end-to-end even if `Connection` lists it.
+/// True if a field is end-to-end even if `Connection` lists it.
 fn is_end_to_end(name: &[u8]) -> bool {
     const NAMES: [&str; 12] = [
         "host",
@@ -212,8 +212,8 @@ fn is_end_to_end(name: &[u8]) -> bool {
     NAMES.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
 }
 
-/// Whether a trailer field is forwarded: RFC 9110, 6.5.1. Fields for framing, routing, identity and limits
-/// and their aliases are not.
+/// True if a trailer field is forwarded (RFC 9110, 6.5.1). Fields for framing, routing, identity and limits,
+/// and their aliases, are not.
 pub fn is_trailer_allowed(name: &[u8], protected: &ProtectedHeaders) -> bool {
     const FORBIDDEN: [&str; 11] = [
         "set-cookie",

@@ -27,25 +27,25 @@ pub(super) use self::{
 use super::endpoint::ConnectionGuard;
 use crate::{clock::CoarseClock, clock::CoarseTime, transport::Transport};
 
-/// Most bytes that a server may send ahead on one stream.
+/// Maximum number of bytes that a server may send ahead on one stream.
 const STREAM_WINDOW: u32 = 128 * 1024;
-/// Most bytes that a server may send ahead on all streams of a connection. Enough for all of them, so that
-/// clients that do not read never hold up the responses of others.
+/// Maximum number of bytes that a server may send ahead on all streams of a connection. It suffices for all
+/// of them, so that clients that do not read never block the responses of others.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
-/// Most bytes of a request's body that wait for the server, on one stream.
+/// Maximum number of bytes of a request's body that wait for the server, on one stream.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Padding charged to unread DATA frames of a connection's streams: each counts as at least 256 bytes, up to this
-/// total. They are read as soon as their tasks run: about 130,000 in between, of which each stream's
+/// Padding charged to unread DATA frames of a connection's streams: each counts as at least 256 bytes, up to
+/// this total. The total allows about 130,000 frames until the streams' tasks run, of which each stream's
 /// window allows 13,000 of ten bytes.
 const SMALL_FRAME_BUDGET: usize = 32 * 1024 * 1024;
-/// Most cancelled exchanges of the last second whose late frames are ignored.
+/// Maximum number of exchanges, cancelled in the last second, whose late frames are ignored.
 const MAX_REMEMBERED_RESETS: usize = 1024;
-/// Most bytes of a response's header list.
+/// Maximum size of a response's header list, in bytes.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
-/// Most streams of one connection, whatever the server allows.
+/// Maximum number of streams on one connection, even if the server allows more.
 const MAX_STREAMS: usize = 128;
-/// Longest time to send the last frames of a connection that has no exchange left, in ms. A server that hangs does
-/// not read them.
+/// Maximum time to send the last frames of a connection without exchanges, in ms. A hung server does not read
+/// them.
 const CLOSE_TIMEOUT: u64 = 5_000;
 
 /// The HTTP/2 connections to one server.
@@ -55,22 +55,22 @@ pub(super) struct Http2Connections {
     closing: RefCell<Vec<Closing>>,
 }
 
-/// A connection that takes no further exchanges, and is closed after those in flight.
+/// A connection that takes no further exchanges, and is closed after the ones in flight.
 struct Closing {
     connection: Weak<UpstreamHttp2Connection>,
     driver: AbortHandle,
-    /// When it was found without exchanges.
+    /// The time at which it was found without exchanges.
     since: Option<CoarseTime>,
 }
 
-/// One connection. A task of its own drives it.
+/// One connection, which its own task drives.
 struct UpstreamHttp2Connection {
     send: SendRequest<Bytes>,
-    /// The open exchanges on it.
+    /// The number of open exchanges on it.
     streams: Cell<usize>,
-    /// Whether it takes no further exchanges: it has failed or is closing, or a response was late.
+    /// True if it takes no further exchanges: it has failed or is closing, or a response was late.
     is_retired: Cell<bool>,
-    /// When the last exchange ended.
+    /// The time at which the last exchange ended.
     idle_since: Cell<CoarseTime>,
     driver: AbortHandle,
 }
@@ -79,9 +79,9 @@ struct UpstreamHttp2Connection {
 pub(super) struct Http2Slot {
     connection: Rc<UpstreamHttp2Connection>,
     coarse_clock: CoarseClock,
-    /// Whether the connection has carried an exchange before.
+    /// True if the connection has carried an exchange before.
     pub(super) is_reused: bool,
-    /// Whether an interim response has been passed on.
+    /// True once an interim response has been forwarded.
     pub(super) response_started: Cell<bool>,
 }
 
@@ -93,8 +93,8 @@ impl Http2Connections {
         Some(Http2Slot::new(Rc::clone(connection), coarse_clock, true))
     }
 
-    /// Begins HTTP/2 on `transport`, and waits for the server's settings: they say how many streams it
-    /// allows, and show that it speaks HTTP/2. `guard` counts it as open.
+    /// Begins HTTP/2 on `transport`, and waits for the server's settings, which contain the number of streams
+    /// that it allows and show that it speaks HTTP/2. `guard` counts the connection as open.
     ///
     /// # Errors
     /// The connection failed.
@@ -114,7 +114,7 @@ impl Http2Connections {
             .max_header_list_size(MAX_HEADER_LIST)
             .data_frame_budget(SMALL_FRAME_BUDGET)
             .max_concurrent_reset_streams(MAX_REMEMBERED_RESETS)
-            // Frames of a stream that is forgotten count here. They are no reason to end the others.
+            // Late frames of forgotten streams count here, and must not end the other streams.
             .max_local_error_reset_streams(None)
             // Until the server's settings arrive.
             .initial_max_send_streams(0)
@@ -130,7 +130,7 @@ impl Http2Connections {
         let connection = Rc::new_cyclic(|driven: &Weak<UpstreamHttp2Connection>| {
             let driven = driven.clone();
             let driving = tokio::task::spawn_local(async move {
-                // Its exchanges learn of a failure themselves.
+                // The exchanges get the failure themselves.
                 let _ = driver.await;
                 drop(guard);
                 if let Some(connection) = driven.upgrade() {
@@ -149,7 +149,7 @@ impl Http2Connections {
         Ok(Http2Slot::new(connection, coarse_clock, false))
     }
 
-    /// Closes the connections that are retired, or have been idle for longer than `limit` ms.
+    /// Closes connections that are retired, or have been idle for longer than `limit` ms.
     pub(super) fn sweep(&self, now: CoarseTime, limit: u64) {
         let mut closing = self.closing.borrow_mut();
         self.open.borrow_mut().retain(|connection| {
@@ -173,7 +173,7 @@ impl Http2Connections {
 }
 
 impl Closing {
-    /// Whether the connection is closed; closes it at once if it is late.
+    /// True if the connection is closed. Closes it at once if it is late.
     fn is_over(&mut self, now: CoarseTime) -> bool {
         if self.driver.is_finished() || self.connection.strong_count() > 0 {
             return self.driver.is_finished();
@@ -191,7 +191,7 @@ impl UpstreamHttp2Connection {
         !self.is_retired.get() && self.streams.get() < self.max_streams()
     }
 
-    /// The exchanges that it carries at a time.
+    /// Maximum number of concurrent exchanges.
     fn max_streams(&self) -> usize {
         self.send.current_max_send_streams().min(MAX_STREAMS)
     }
@@ -215,7 +215,7 @@ impl Http2Slot {
         Self { connection, coarse_clock, is_reused, response_started: Cell::new(false) }
     }
 
-    /// The exchanges that its connection carries at a time.
+    /// Maximum number of concurrent exchanges on its connection.
     pub(super) fn max_streams(&self) -> usize {
         self.connection.max_streams()
     }
@@ -265,7 +265,7 @@ mod tests {
                 .clone()
                 .send_request(http::Request::post("http://a/").body(()).unwrap(), false)
                 .unwrap();
-            // Until neither the kernel nor the library takes more.
+            // Until neither the kernel nor the library accepts more.
             let mut rounds_without_capacity = 0;
             while rounds_without_capacity < 100 {
                 let capacity = std::future::poll_fn(|cx| {

@@ -1,8 +1,7 @@
 //! Resolves the names of targets in the background: all addresses of a name are endpoints.
 //!
-//! A name is resolved again at the TTL of its records, and when a target has gone out of service. While it
-//! cannot be resolved, the last answer is kept.
-//! Nothing of this runs on a worker.
+//! A name is resolved again after the TTL of its records, and when a target has gone out of service. While it
+//! cannot be resolved, the last answer is kept. None of this runs on a worker.
 
 mod lookup;
 
@@ -19,22 +18,22 @@ use super::{
 };
 use crate::{clock::Clock, clock::Uptime, tls::ClientTls};
 
-/// The shortest time between two resolutions of a name, whatever fails.
+/// Minimum time between two resolutions of a name.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// The shortest time after which a name of which all targets work is resolved again.
+/// Minimum time until a name is resolved again while all its targets work.
 const MIN_TTL: Duration = Duration::from_secs(5);
-/// The longest time after which a name is resolved again.
+/// Maximum time until a name is resolved again.
 const MAX_TTL: Duration = Duration::from_mins(5);
-/// The time after which a name that could not be resolved is tried again.
+/// Time after which a failed resolution is repeated.
 const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// The most endpoints of one upstream; further addresses of names are not used.
+/// Maximum number of endpoints of one upstream. Further addresses of names are not used.
 const MAX_ENDPOINTS: usize = 1024;
 
-/// The most addresses in a line of the log.
+/// Maximum number of addresses in a log line.
 const MAX_LOGGED: usize = 16;
 
-/// Resolves the names of all upstreams, including upstreams added by reloads. `resolved` is dropped when the names
-/// of the first configuration have been tried once. Ends when it is dropped.
+/// Resolves the names of all upstreams, including upstreams added by reloads. Drops `resolved` once the names
+/// of the first configuration have been tried. Runs until it is dropped.
 pub async fn resolve(registry: Arc<UpstreamRegistry>, resolved: Sender<()>) {
     let (mut tasks, mut first) = (JoinSet::new(), Some(resolved));
     let mut running: Vec<Arc<UpstreamRuntime>> = Vec::new();
@@ -45,7 +44,7 @@ pub async fn resolve(registry: Arc<UpstreamRegistry>, resolved: Sender<()>) {
         changed.as_mut().enable();
         running.retain(|state| !state.is_removed());
         for state in registry.all() {
-            if !running.iter().any(|own| Arc::ptr_eq(own, &state)) {
+            if !running.iter().any(|known| Arc::ptr_eq(known, &state)) {
                 running.push(Arc::clone(&state));
                 tasks.spawn(resolve_upstream(state, Arc::clone(&registry), first.clone()));
             }
@@ -68,7 +67,7 @@ async fn resolve_upstream(
         tokio::pin!(changed);
         changed.as_mut().enable();
         let servers = Arc::clone(&state.endpoints().servers);
-        let wait = if servers.targets.iter().any(|own| own.target.needs_resolving()) {
+        let wait = if servers.targets.iter().any(|target| target.target.needs_resolving()) {
             Some(resolve_once(&state, &servers, &mut last_error).await)
         } else {
             None
@@ -83,8 +82,8 @@ async fn resolve_upstream(
     drop(first);
 }
 
-/// Waits until the names may have changed since `resolved`, by the clock's uptime: for `ttl`, until a target
-/// fails, or until the configuration changes.
+/// Waits until the names may have changed since `resolved`, by the clock's uptime: until `ttl` has passed, a
+/// target fails, or the configuration changes.
 async fn wait_for_doubt(
     state: &UpstreamRuntime,
     resolved: Uptime,
@@ -98,7 +97,7 @@ async fn wait_for_doubt(
     }
 }
 
-/// Resolves all names of an upstream once. Returns the time until the next time.
+/// Resolves all names of an upstream once. Returns the time until the next resolution.
 async fn resolve_once(
     state: &UpstreamRuntime,
     servers: &Arc<Servers>,
@@ -219,7 +218,7 @@ async fn resolve_target(
     Ok(answer)
 }
 
-/// The server of an SRV record. Unless a name is configured, its certificate has the server's own.
+/// The server of an SRV record. Unless a name is configured, its certificate must have the server's name.
 fn service_target(target: &Target, host: &str, port: u16) -> Target {
     let mut server = target.clone();
     server.address = ServerAddress::Tcp { host: host.into(), port };

@@ -16,7 +16,7 @@ use crate::{
     trace::TraceHeader,
 };
 
-/// The longest target that [`http::Uri`] accepts, in bytes.
+/// Maximum length of a target that [`http::Uri`] accepts, in bytes.
 const MAX_URI: usize = 65_534;
 
 /// The address of a client connection's peer as text, formatted once per connection.
@@ -29,17 +29,17 @@ pub struct PeerAddress {
 }
 
 impl PeerAddress {
-    /// Formats `address`. `scheme`: `http` or `https`, as the connection is encrypted.
+    /// Formats `address`. `scheme` is `https` if the connection is encrypted, or else `http`.
     pub fn new(address: IpAddr, scheme: &'static str) -> Self {
         Self { address: address.to_string().into(), is_v6: address.is_ipv6(), scheme }
     }
 
-    /// `http` or `https`: that of the connection.
+    /// The connection's scheme: `http` or `https`.
     pub fn scheme(&self) -> &'static str {
         self.scheme
     }
 
-    /// The element that is added to `Forwarded`: RFC 7239, 4.
+    /// The element to add to `Forwarded` (RFC 7239, 4).
     fn forwarded_element(&self) -> String {
         let Self { address, is_v6, scheme } = self;
         if *is_v6 {
@@ -53,16 +53,16 @@ impl PeerAddress {
 /// The value of `Host` in forwarded requests.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum HostRule {
-    /// The client's.
+    /// The client's value.
     #[default]
     Preserve,
-    /// That of the chosen server.
+    /// The chosen server's host and port.
     Upstream,
-    /// This one.
+    /// A fixed host.
     Name(Box<str>),
 }
 
-/// The head of a request to an upstream: the client's head, and what the gateway changes in it.
+/// The head of a request to an upstream: the client's head, and the gateway's changes to it.
 #[derive(Clone, Debug)]
 pub struct OutgoingHead<'r> {
     /// The client's head.
@@ -71,7 +71,7 @@ pub struct OutgoingHead<'r> {
     pub path: Cow<'r, str>,
     /// The address of the connection's peer.
     pub peer: &'r PeerAddress,
-    /// Whether the peer is a trusted proxy, whose forwarding fields are kept.
+    /// True if the peer is a trusted proxy, whose forwarding fields are kept.
     pub is_trusted: bool,
     /// The value of `X-Request-Id`.
     pub request_id: &'r [u8],
@@ -91,10 +91,10 @@ pub struct OutgoingHead<'r> {
     pub protected: &'r ProtectedHeaders,
 }
 
-/// A route's changes of a request's fields.
+/// A route's changes to a request's fields.
 #[derive(Clone, Debug)]
 pub struct RequestHeaderChanges<'r> {
-    /// Which fields are removed.
+    /// The rules, which name the fields to remove.
     pub rules: &'r HeaderRules,
     /// The fields that the rules set and add, with the values of their variables.
     pub written: Fields,
@@ -159,7 +159,7 @@ impl OutgoingHead<'_> {
         }
     }
 
-    /// True for a field of the client's trace context that is not forwarded.
+    /// True for a field of the client's trace context that the gateway replaces.
     fn replaces_context(&self, name: &[u8]) -> bool {
         let Some(trace) = &self.trace else { return false };
         match name.len() {
@@ -177,8 +177,8 @@ impl OutgoingHead<'_> {
         })
     }
 
-    /// Writes the client's fields that are forwarded. Returns whether `X-Forwarded-Proto` and `X-Forwarded-Host`
-    /// are among them.
+    /// Writes the client's fields to forward. Returns which of `X-Forwarded-Proto` and `X-Forwarded-Host` are
+    /// among them.
     fn write_client_fields(&self, out: &mut impl FieldSink) -> ForwardedFields {
         let listed = ListedFields::of(&self.client.fields, self.client.connection);
         let mut forwarded = ForwardedFields { proto: false, host: false };
@@ -227,7 +227,7 @@ impl OutgoingHead<'_> {
         }
     }
 
-    /// Writes `X-Forwarded-Prefix` if a prefix was stripped: behind that of a trusted peer.
+    /// Writes `X-Forwarded-Prefix` if a prefix was stripped, after a trusted peer's prefix.
     fn write_prefix(&self, out: &mut impl FieldSink) {
         let Some(prefix) = self.prefix else { return };
         if self.drops(FORWARDED_PREFIX.as_bytes()) {
@@ -240,7 +240,7 @@ impl OutgoingHead<'_> {
     }
 }
 
-/// Which fields of a trusted peer were forwarded.
+/// The fields of a trusted peer that were forwarded.
 struct ForwardedFields {
     /// `X-Forwarded-Proto`.
     proto: bool,
@@ -252,7 +252,7 @@ struct ForwardedFields {
 #[derive(Clone, Copy)]
 pub(super) struct AttemptHead<'a> {
     pub(super) head: &'a OutgoingHead<'a>,
-    /// The server that the attempt is for.
+    /// The attempt's server.
     pub(super) target: &'a Target,
     /// The attempt's span; `None` if the request is not sampled.
     pub(super) span_id: Option<u64>,
@@ -274,10 +274,11 @@ impl AttemptHead<'_> {
 
     /// Writes the header fields that the server receives, except for body length and upgrade.
     ///
-    /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped; so are fields that `Connection` lists, unless they are
-    /// protected. The forwarding fields of a trusted peer are kept and extended, those of any other peer are
-    /// replaced, or dropped if the gateway writes no such field itself, such as `X-Real-IP`. `Forwarded` is only
-    /// extended, never added: it would repeat `X-Forwarded-For`. The route's changes come last.
+    /// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped; so are fields that `Connection` lists, unless they
+    /// are protected. The forwarding fields of a trusted peer are kept and extended. Those of any other peer
+    /// are replaced, or dropped if the gateway does not write the field itself, such as `X-Real-IP`.
+    /// `Forwarded` is only extended, never added, because it would repeat `X-Forwarded-For`. The route's
+    /// changes come last.
     pub(super) fn write_fields(&self, out: &mut impl FieldSink) {
         let head = self.head;
         let forwarded = head.write_client_fields(out);
@@ -306,9 +307,9 @@ impl AttemptHead<'_> {
         out.push_field(b"traceparent", &parent.format());
     }
 
-    /// Writes `X-Forwarded-Host` with the value of the client's `Host`, unless a trusted peer's was forwarded, and
-    /// `Host` if it is not the client's. An HTTP/1.0 request without `Host` gets the fallback, because the
-    /// forwarded request is HTTP/1.1.
+    /// Writes `X-Forwarded-Host` with the client's `Host`, unless a trusted peer's was forwarded, and `Host`
+    /// unless it is the client's. An HTTP/1.0 request without `Host` gets the fallback, because the forwarded
+    /// request is HTTP/1.1.
     fn write_host(&self, out: &mut impl FieldSink, forwarded: &ForwardedFields) {
         let head = self.head;
         let sent = head.client.fields.get("host");
@@ -365,7 +366,7 @@ impl AttemptHead<'_> {
     }
 }
 
-/// Pushes one field with all values of the header `name` and then `last`.
+/// Pushes one field with all values of the header `name`, followed by `last`.
 fn push_list(out: &mut impl FieldSink, fields: &Fields, name: &str, last: &str) {
     out.push_if(name.as_bytes(), |out| {
         for value in fields.get_all(name) {
@@ -383,7 +384,7 @@ fn accepts_trailers(fields: &Fields) -> bool {
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
-/// `target` with the one character percent-encoded that [`http::Uri`] refuses and a target may have.
+/// Percent-encodes the one character that a target may have and [`http::Uri`] refuses.
 fn uri_target(target: &str) -> Cow<'_, str> {
     if target.contains('`') { Cow::Owned(target.replace('`', "%60")) } else { target.into() }
 }

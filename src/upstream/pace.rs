@@ -1,42 +1,43 @@
-//! [`Pace`]: how fast a client moves the bytes that a transfer waits for. Pure: time is a parameter, in ms.
+//! [`Pace`]: the rate at which a client sends or reads the bytes of a transfer. Pure: time is a parameter, in
+//! ms.
 
 use crate::clock::CoarseTime;
 
-/// The time of waiting for the client over which its rate is measured, in ms.
+/// Time of waiting for the client over which its rate is measured, in ms.
 pub(super) const WINDOW: u64 = 10_000;
 /// The same for a transfer beyond the client's share of the places, in ms.
 pub(super) const EXCESS_WINDOW: u64 = 2_000;
 
-/// The bytes that a client has moved, and the time that was spent waiting for it. Waiting for the target does not
-/// count against the client.
+/// The bytes that a client has sent or read, and the time spent waiting for it. Waiting for the target does
+/// not count against the client.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     waiting_since: Option<CoarseTime>,
-    /// Waits that have ended, in ms.
+    /// The total of ended waits, in ms.
     waited: u64,
     bytes: u64,
 }
 
 impl Pace {
-    /// The client is waited for from now on, if it is not already.
+    /// Begins to wait for the client, unless it already waits.
     pub(super) fn wait(&mut self, now: CoarseTime) {
         self.waiting_since.get_or_insert(now);
     }
 
-    /// The client is not waited for any more.
+    /// Ends the wait for the client.
     pub(super) fn stop(&mut self, now: CoarseTime) {
         if let Some(since) = self.waiting_since.take() {
             self.waited += now.saturating_sub(since);
         }
     }
 
-    /// The client has moved `bytes`.
+    /// Counts bytes that the client has sent or read.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
-    /// True if the client was waited for during `window` ms, of [`WINDOW`] at most, and has moved fewer than
-    /// `min_rate` bytes a second. Every [`WINDOW`] the measurement begins again.
+    /// True if the transfer has waited for the client for `window` ms (at most [`WINDOW`]), at fewer than
+    /// `min_rate` bytes a second. The measurement restarts every [`WINDOW`].
     pub(super) fn is_slow(&mut self, now: CoarseTime, min_rate: u64, window: u64) -> bool {
         let waited = self.waited + self.waiting_since.map_or(0, |since| now.saturating_sub(since));
         if waited < window {

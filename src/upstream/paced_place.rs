@@ -10,16 +10,17 @@ use super::{
 
 use crate::clock::CoarseTime;
 
-/// The client that a place is for.
+/// A client's claim to a place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     /// The client's masked address.
     pub(super) client: IpAddr,
-    /// Whether the client decides how long the place is held: its body is not complete, or it asks for a tunnel.
+    /// True if the client decides how long the place is held: its body is incomplete, or it asks for a
+    /// tunnel.
     pub(super) is_paced: bool,
 }
 
-/// Why a request gets no place.
+/// The reason why a request gets no place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum NoPlace {
     /// The target has no room.
@@ -38,20 +39,21 @@ pub(super) struct Holder {
     pub(super) paced: Option<Box<PacedPlace>>,
 }
 
-/// A place that a client holds at its own pace, because its body or its reading is awaited. It counts in the client's
-/// share. A client that is too slow loses it, and beyond the share it yields to requests that wait for room.
+/// A place that a client holds at its own pace, while the gateway waits for its body or for it to read. It
+/// counts in the client's share. A client that is too slow loses the place; beyond the share, the place goes
+/// to requests that wait for room.
 #[derive(Debug)]
 pub(super) struct PacedPlace {
     counted: Holding,
     endpoint: Arc<EndpointState>,
     set: Arc<EndpointSet>,
     pace: Pace,
-    /// When it was last checked: shares change slowly, and are behind a lock.
+    /// The time of the last check: shares change slowly, and are behind a lock.
     checked_at: CoarseTime,
 }
 
 impl PacedPlace {
-    /// The place that `counted` counts, at `endpoint` of `set`, from `now` on.
+    /// The place counted by `counted`, at `endpoint` of `set`, from `now` on.
     pub(super) fn new(
         counted: Holding,
         endpoint: &Arc<EndpointState>,
@@ -62,17 +64,17 @@ impl PacedPlace {
         Self { counted, endpoint, set, pace: Pace::default(), checked_at: now }
     }
 
-    /// The client has moved `bytes`.
+    /// Counts bytes that the client has sent or read.
     pub(super) fn add(&mut self, bytes: usize) {
         self.pace.add(bytes);
     }
 
-    /// The client is not waited for any more.
+    /// Ends the wait for the client.
     pub(super) fn stop(&mut self, now: CoarseTime) {
         self.pace.stop(now);
     }
 
-    /// The client is waited for. Returns true if it loses the place.
+    /// Waits for the client. True if it loses the place.
     pub(super) fn wait(&mut self, now: CoarseTime) -> bool {
         self.pace.wait(now);
         if now == std::mem::replace(&mut self.checked_at, now) {

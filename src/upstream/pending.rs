@@ -1,7 +1,8 @@
 //! [`PendingQueue`]: requests that wait for a target with room, in the order of their arrival.
 //!
-//! No client address keeps others out. If the queue is full, a request displaces the newest one of an address that has
-//! at least two more in it; and a request that waits for its own client's share is passed over by the others.
+//! No client address can keep others out. If the queue is full, a request displaces the newest request of an
+//! address that has at least two more in the queue. Other requests pass a request that waits for its own
+//! client's share.
 
 use std::{
     collections::VecDeque,
@@ -17,11 +18,11 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The maximum number of requests, the newest first, among which one is looked for that another client's displaces.
+/// Maximum number of requests, newest first, among which one to displace is searched.
 const MAX_DISPLACEABLE: usize = 64;
 
-/// The requests of an upstream that wait. The first one is woken when a place is free, and stays the first
-/// until it leaves.
+/// The waiting requests of an upstream. The first one is woken when a place is free, and stays first until it
+/// leaves.
 #[derive(Debug, Default)]
 pub(super) struct PendingQueue {
     queue: Mutex<WaitingRequests>,
@@ -32,7 +33,7 @@ pub(super) struct PendingQueue {
 #[derive(Debug, Default)]
 struct WaitingRequests {
     waiters: VecDeque<Arc<Waiter>>,
-    /// The number of waiters of each client address; `None`: of requests without a client.
+    /// The number of waiters of each client address. `None` stands for requests without a client.
     by_client: HashMap<Option<IpAddr>, u32, RandomState>,
 }
 
@@ -52,22 +53,23 @@ pub(super) struct PendingTicket<'q> {
 }
 
 impl PendingQueue {
-    /// The number of requests that wait.
+    /// The number of waiting requests.
     pub(super) fn len(&self) -> u32 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Whether no request waits.
+    /// True if no request waits.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether a request waits for a place that a new one would take.
+    /// True if a request waits for a place that a new one would take.
     pub(super) fn has_first(&self) -> bool {
         !self.is_empty() && self.queue.lock().waiters.iter().any(|waiter| !waiter.is_passed_over())
     }
 
-    /// Enters the queue at its end. `None`: `max` requests wait, and none of them leaves for this client's.
+    /// Enters the queue at its end. `None` if `max` requests wait and this client's request can displace
+    /// none.
     pub(super) fn enter(&self, max: u32, client: Option<IpAddr>) -> Option<PendingTicket<'_>> {
         let mut queue = self.queue.lock();
         if max == 0 {
@@ -88,7 +90,7 @@ impl PendingQueue {
         Some(PendingTicket { queue: self, waiter })
     }
 
-    /// Wakes the first one: there may be a place for it. Costs one load while the queue is empty.
+    /// Wakes the first request: there may be a place for it. Costs one load while the queue is empty.
     pub(super) fn wake_next(&self) {
         if !self.is_empty() {
             self.queue.lock().wake_first();
@@ -97,7 +99,7 @@ impl PendingQueue {
 }
 
 impl WaitingRequests {
-    /// The one that takes the next place.
+    /// The request that takes the next place.
     fn first(&self) -> Option<&Arc<Waiter>> {
         self.waiters.iter().find(|waiter| !waiter.is_passed_over())
     }
@@ -112,7 +114,8 @@ impl WaitingRequests {
         self.by_client.get(&client).copied().unwrap_or(0)
     }
 
-    /// Removes the newest request of a client with at least two more than `client`; `None` without one.
+    /// Removes the newest request of a client that has at least two more than `client`; `None` if there is
+    /// none.
     fn displace(&mut self, client: Option<IpAddr>) -> Option<()> {
         let own = self.of(client);
         let newest = self.waiters.iter().enumerate().rev().take(MAX_DISPLACEABLE);
@@ -126,7 +129,7 @@ impl WaitingRequests {
         Some(())
     }
 
-    /// One of the client's requests has left.
+    /// Uncounts one of the client's requests.
     fn forget(&mut self, client: Option<IpAddr>) {
         if let Some(count) = self.by_client.get_mut(&client) {
             *count -= 1;
@@ -144,30 +147,29 @@ impl Waiter {
 }
 
 impl PendingTicket<'_> {
-    /// Whether no one that waits longer takes the next place.
+    /// True if no request that waits longer takes the next place.
     pub(super) fn is_first(&self) -> bool {
         let is_own = |first: &Arc<Waiter>| Arc::ptr_eq(first, &self.waiter);
         self.waiter.is_passed_over() || self.queue.queue.lock().first().is_some_and(is_own)
     }
 
-    /// Lets others pass while the request waits for its client's share, or no longer. The next one is woken then: this
-    /// one may have been woken for a place that it does not take.
+    /// Lets others pass this request while it waits for its client's share, or stops that. Letting them pass
+    /// wakes the next one, because this one may have been woken for a place that it does not take.
     pub(super) fn set_passed_over(&self, is_passed_over: bool) {
         let was_passed_over = self.waiter.is_passed_over.swap(is_passed_over, Ordering::AcqRel);
         if is_passed_over && !was_passed_over {
-            // It may have been woken for a place that it could not take.
             if let Some(first) = self.queue.queue.lock().first() {
                 first.woken.notify_one();
             }
         }
     }
 
-    /// Whether a request of another client has taken the place.
+    /// True if another client's request has displaced this one.
     pub(super) fn is_displaced(&self) -> bool {
         self.waiter.is_displaced.load(Ordering::Acquire)
     }
 
-    /// Returns when it may be its turn.
+    /// Returns when it may be this request's turn.
     pub(super) async fn woken(&self) {
         self.waiter.woken.notified().await;
     }

@@ -30,22 +30,22 @@ use crate::{
     transport::{RawSocket, SharedSocket, Transport},
 };
 
-/// The maximum number of idle connections; a further one is closed.
+/// Maximum number of idle connections. Further ones are closed.
 const MAX_IDLE: usize = 512;
-/// The maximum number of requests that wait for one HTTP/2 connection that is being opened. Servers usually
-/// allow about 100 streams.
+/// Maximum number of requests that wait for one HTTP/2 connection to open. Servers usually allow about 100
+/// streams.
 const MAX_WAITING: usize = 100;
-/// One worker's connections to one server. The most recently used idle connection is taken first.
+/// One worker's connections to one server. Takes the most recently used idle connection first.
 pub struct Pool {
     endpoint: Arc<EndpointState>,
-    /// Whether the server speaks HTTP/2; `None` before the first handshake with [`Protocol::Auto`].
+    /// True if the server speaks HTTP/2; `None` before the first handshake with [`Protocol::Auto`].
     is_http2: Cell<Option<bool>>,
     http2: Http2Connections,
-    /// The number of connections that are being opened.
+    /// Number of connections that are being opened.
     openings: Cell<usize>,
-    /// The number of requests that wait for one of them.
+    /// Number of requests that wait for one of them.
     waiting: Cell<usize>,
-    /// Wakes the requests that wait.
+    /// Wakes these requests.
     opened: Notify,
     idle: RefCell<Vec<UpstreamHttp1Connection>>,
     coarse_clock: CoarseClock,
@@ -59,27 +59,28 @@ pub struct PoolTable {
 
 /// A connection on which an exchange may start.
 pub(super) enum UpstreamConnection {
-    /// Of HTTP/1.1.
+    /// An HTTP/1.1 connection.
     Http1(UpstreamHttp1Connection),
     /// A place on an HTTP/2 connection.
     Http2(Http2Slot),
 }
 
-/// What a request needs of its connection.
+/// A request's requirements for its connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinkWanted {
-    /// Whether the request asks for an upgrade.
+    /// True if the request asks for an upgrade.
     pub(super) is_upgrade: bool,
-    /// Whether the last HTTP/1 connection had been closed by the server while it was idle.
+    /// True if the server had closed the last HTTP/1 connection while it was idle, so that a new one is
+    /// needed.
     pub(super) is_fresh: bool,
     /// The client, for the PROXY protocol.
     pub(super) proxied: ProxiedClient,
-    /// The maximum number of connections to the endpoint, over all workers; `None`: unlimited.
+    /// Maximum number of connections to the endpoint, over all workers; `None`: unlimited.
     pub(super) max_connections: Option<u32>,
 }
 
 impl UpstreamConnection {
-    /// Whether the connection has carried an exchange before.
+    /// True if the connection has carried an exchange before.
     pub(super) fn is_reused(&self) -> bool {
         match self {
             Self::Http1(connection) => connection.is_reused,
@@ -88,7 +89,7 @@ impl UpstreamConnection {
     }
 }
 
-/// Counts a connection that is being opened; wakes the requests that wait for it when it is dropped.
+/// Counts a connection that is being opened. Dropping it wakes the requests that wait.
 struct ConnectInFlight<'a>(&'a Pool);
 
 impl<'a> ConnectInFlight<'a> {
@@ -99,7 +100,7 @@ impl<'a> ConnectInFlight<'a> {
 }
 
 impl PoolTable {
-    /// No pools.
+    /// An empty table.
     pub fn new(coarse_clock: CoarseClock) -> Rc<Self> {
         Rc::new(Self { pools: RefCell::default(), coarse_clock })
     }
@@ -112,7 +113,7 @@ impl PoolTable {
         Rc::clone(pools.entry(Arc::as_ptr(endpoint).addr()).or_insert_with(new))
     }
 
-    /// Closes all idle connections, if a connection may not be opened for want of them.
+    /// Closes all idle connections, to make room for a new one.
     pub(super) fn close_idle(&self) {
         self.pools.borrow().values().for_each(|pool| pool.sweep(0));
     }
@@ -146,7 +147,7 @@ impl Drop for ConnectWaiter<'_> {
     }
 }
 
-/// Performs the handshake. `is_http1`: HTTP/1.1 alone is offered.
+/// Performs the handshake. With `is_http1`, offers only HTTP/1.1.
 pub(super) async fn handshake(
     tls: &TargetTls,
     is_http1: bool,
@@ -180,7 +181,7 @@ impl Pool {
         })
     }
 
-    /// The endpoint, as all workers see it.
+    /// The endpoint, which all workers share.
     pub fn endpoint(&self) -> &Arc<EndpointState> {
         &self.endpoint
     }
@@ -190,7 +191,7 @@ impl Pool {
         self.coarse_clock.now()
     }
 
-    /// The server, and how it is spoken to.
+    /// The server and its protocol settings.
     pub fn target(&self) -> &Target {
         &self.endpoint.target
     }
@@ -200,18 +201,18 @@ impl Pool {
         &self.endpoint.name
     }
 
-    /// Whether the server speaks HTTP/2 for such a request; `None` before the first handshake that chooses it.
+    /// True if such a request uses HTTP/2; `None` before the first handshake that negotiates it.
     fn is_http2(&self, wanted: LinkWanted) -> Option<bool> {
         if self.upgrades_over_http1(wanted) { Some(false) } else { self.is_http2.get() }
     }
 
-    /// True if HTTP/1.1 is taken for an upgrade: few servers accept one over HTTP/2.
+    /// True if the request needs HTTP/1.1 for its upgrade: few servers accept upgrades over HTTP/2.
     fn upgrades_over_http1(&self, wanted: LinkWanted) -> bool {
         wanted.is_upgrade && self.target().protocol == Protocol::Auto
     }
 
-    /// Takes an idle connection, or a place on an HTTP/2 connection. Connections that the server has closed are
-    /// dropped.
+    /// Takes an idle connection, or a place on an HTTP/2 connection. Drops connections that the server has
+    /// closed.
     pub(super) fn take(&self, wanted: LinkWanted) -> Option<UpstreamConnection> {
         let is_http2 = self.is_http2(wanted);
         if is_http2 != Some(false) {
@@ -232,9 +233,9 @@ impl Pool {
         }
     }
 
-    /// Opens a connection within `connect_timeout`, handshakes included.
+    /// Opens a connection within `connect_timeout`, including handshakes.
     ///
-    /// One HTTP/2 connection is opened for up to [`MAX_WAITING`] requests, which share it.
+    /// Up to [`MAX_WAITING`] requests share one HTTP/2 connection that is being opened.
     pub(super) async fn connect(
         &self,
         connect_timeout: Duration,
@@ -258,7 +259,7 @@ impl Pool {
         timeout(connect_timeout, connecting).await.unwrap_or_else(timed_out)
     }
 
-    /// Whether a connection can be opened, or waited for, within the bound of connections.
+    /// True if the bound of connections allows to open one, or to wait for one that is being opened.
     pub(super) fn has_room(&self, wanted: LinkWanted) -> bool {
         let is_shared = self.is_http2(wanted) != Some(false) && self.openings.get() > 0;
         let max = wanted.max_connections;
@@ -316,7 +317,7 @@ impl Pool {
     /// Returns a connection to the pool, or closes it if it cannot be reused.
     pub(super) fn put(&self, mut connection: UpstreamHttp1Connection) {
         let mut idle = self.idle.borrow_mut();
-        // Behind the PROXY protocol, a connection belongs to one client.
+        // With the PROXY protocol, a connection belongs to one client.
         let is_shared = self.target().send_proxy.is_none();
         // Another request needs the place more than an idle connection does.
         let is_needed =
@@ -330,7 +331,7 @@ impl Pool {
         self.check();
     }
 
-    /// Closes the connections that have been idle for longer than `limit` ms; all idle ones if it is 0.
+    /// Closes connections that have been idle for longer than `limit` ms; all idle ones if it is 0.
     pub fn sweep(&self, limit: u64) {
         let now = self.coarse_clock.now();
         let is_kept = |idle_since: CoarseTime| limit > 0 && now.saturating_sub(idle_since) <= limit;

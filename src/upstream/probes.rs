@@ -1,8 +1,8 @@
-//! Health checks of targets (active health), in the background: each target is asked for a path, and its
-//! status must be one of those expected.
+//! Health checks of targets (active health), in the background: requests a path from each target, and expects
+//! one of the configured statuses.
 //!
-//! A check has a connection of its own, by the upstream's rules of TLS and version of HTTP. Its result goes to
-//! the state that all workers share. Nothing of this runs on a worker.
+//! Each check opens a connection with the upstream's TLS settings and HTTP version. All workers share its
+//! result. None of this runs on a worker.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -26,8 +26,8 @@ use super::{
 };
 use crate::{tls::ALPN_HTTP2, transport::RawSocket};
 
-/// The most bytes that are read of a target's response: its head, with interim responses. Then the check has
-/// failed.
+/// Maximum number of bytes to read of a target's response: its head, with interim responses. Beyond it, the
+/// check fails.
 const MAX_RECEIVED: u64 = 64 * 1024;
 
 /// Checks the targets of all upstreams, including targets added by reloads and name servers. Runs until it is
@@ -42,7 +42,7 @@ pub async fn run(registry: Arc<UpstreamRegistry>) {
         changed.as_mut().enable();
         running.retain(|state| !state.is_removed());
         for state in registry.all() {
-            if !running.iter().any(|own| Arc::ptr_eq(own, &state)) {
+            if !running.iter().any(|known| Arc::ptr_eq(known, &state)) {
                 running.push(Arc::clone(&state));
                 tasks.spawn(check_upstream(state, Arc::clone(&registry)));
             }
@@ -69,18 +69,18 @@ async fn check_upstream(state: Arc<UpstreamRuntime>, registry: Arc<UpstreamRegis
         replaced.as_mut().enable();
         let set = state.endpoints();
         let check = set.servers.check.as_ref();
-        running.retain(|own| {
+        running.retain(|current| {
             let is_member =
-                set.members.iter().any(|member| Arc::ptr_eq(&member.state, &own.endpoint));
-            let stays = is_member && check == Some(&own.settings);
+                set.members.iter().any(|member| Arc::ptr_eq(&member.state, &current.endpoint));
+            let stays = is_member && check == Some(&current.settings);
             if !stays {
-                own.task.abort();
+                current.task.abort();
             }
             stays
         });
         for member in &set.members {
             let Some(settings) = check else { break };
-            if running.iter().any(|own| Arc::ptr_eq(&own.endpoint, &member.state)) {
+            if running.iter().any(|current| Arc::ptr_eq(&current.endpoint, &member.state)) {
                 continue;
             }
             let (endpoint, settings) = (Arc::clone(&member.state), settings.clone());
@@ -124,17 +124,17 @@ async fn check_endpoint(
     }
 }
 
-/// `interval`, a tenth longer or shorter at most: gateways that start together do not check together.
+/// `interval`, at most a tenth longer or shorter, so that gateways that start together do not check together.
 fn varied(interval: Duration, random: u64) -> Duration {
     let thousandths = 900 + (random % 201) as u32;
     interval * thousandths / 1000
 }
 
-/// Why a check has no status.
+/// The reason why a check has no status.
 enum ProbeError {
     /// The target failed.
     Failed(CheckFailure),
-    /// The gateway lacked a descriptor, a port or memory, which says nothing about the target.
+    /// The gateway lacked a descriptor, a port or memory: the target is not at fault.
     Shortage(io::Error),
 }
 
@@ -154,7 +154,7 @@ impl ProbeError {
     }
 }
 
-/// Asks the endpoint once. Returns the status.
+/// Checks the endpoint once. Returns the status.
 async fn probe(endpoint: &EndpointState, settings: &CheckSettings) -> Result<u16, ProbeError> {
     let target = &endpoint.target;
     let mut socket = match &target.address {
@@ -201,7 +201,7 @@ async fn exchange(
     let failed = |_| CheckFailure::Exchange;
     let (read, write) = tokio::io::split(socket);
     let socket = TokioIo::new(tokio::io::join(read.take(MAX_RECEIVED), write));
-    // The connection is dropped, and with it closed, when this function returns.
+    // Dropped when this function returns, which closes the connection.
     let mut driver = JoinSet::new();
     let response = if is_http2 {
         let scheme = if target.tls.is_some() { "https" } else { "http" };
@@ -222,7 +222,7 @@ async fn exchange(
         sender.send_request(request).await.map_err(failed)?
     };
     let headers = response.headers();
-    // Refused as it is where it answers a request.
+    // Such a response is also refused when it answers a request.
     if headers.contains_key(header::TRANSFER_ENCODING)
         && headers.contains_key(header::CONTENT_LENGTH)
     {

@@ -1,4 +1,4 @@
-//! [`ReadAhead`]: what was read of a response while its client did not read.
+//! [`ReadAhead`]: a buffer for a response whose client does not read.
 
 use std::io;
 
@@ -7,29 +7,29 @@ use super::{
 };
 use crate::{http1::BodyEncoder, transport::read_buffer::READ_SIZE};
 
-/// Bytes of a response that was read ahead so that its place at the target ends, and the place itself once the buffer
-/// is full.
+/// Bytes of a response that are read ahead to free its place at the target, and the place itself once the
+/// buffer is full.
 pub(super) struct ReadAhead {
     pub(super) bytes: Vec<u8>,
-    /// How many of `bytes` were taken.
+    /// Number of `bytes` that were taken.
     start: usize,
     /// The size of the buffer, in bytes.
     limit: usize,
     _buffer: Option<Holding>,
     place: Option<PacedPlace>,
-    /// Why the response ends behind `bytes`.
+    /// The failure that ends the response after `bytes`.
     pub(super) failure: Option<io::Error>,
 }
 
-/// The place at the target of a response that waits for its client.
+/// The state of a response's place at the target while it waits for its client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum ReadAheadOutcome {
-    /// It has ended, or the target decides when it ends.
+    /// The place is free, or the target decides when it becomes free.
     Unpaced,
-    /// It counts in the client's share. The transfer must be polled at each sweep.
+    /// The place counts in the client's share. The transfer must be polled at each sweep.
     Paced,
-    /// The client has lost it: it is too slow, or beyond its share.
+    /// The client has lost the place: it is too slow, or beyond its share.
     Lost,
 }
 
@@ -50,12 +50,11 @@ impl ReadAhead {
         })
     }
 
-    /// Whether nothing is left to take.
+    /// True if nothing is left to take.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.failure.is_none()
     }
 
-    /// Whether the buffer is full.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.len() - self.start >= self.limit
     }
@@ -77,21 +76,21 @@ impl ReadAhead {
         count
     }
 
-    /// The client is about to get `count` more bytes.
+    /// Counts bytes that the client is about to get.
     pub(super) fn add(&mut self, count: usize) {
         if let Some(place) = &mut self.place {
             place.add(count);
         }
     }
 
-    /// The target is waited for.
+    /// Waits for the target.
     pub(super) fn await_target(&mut self, in_flight: &InFlight) {
         if let Some(place) = &mut self.place {
             place.stop(in_flight.pool().now());
         }
     }
 
-    /// The buffer is full, and the client does not read.
+    /// Waits for the client, which does not read while the buffer is full.
     pub(super) fn await_client(&mut self, in_flight: &InFlight) -> ReadAheadOutcome {
         let now = in_flight.pool().now();
         if self.place.is_none() {
@@ -101,7 +100,7 @@ impl ReadAhead {
         if place.wait(now) { ReadAheadOutcome::Lost } else { ReadAheadOutcome::Paced }
     }
 
-    /// The request has no place any more.
+    /// Ends the request's hold on its place.
     pub(super) fn release_place(&mut self) {
         self.place = None;
     }

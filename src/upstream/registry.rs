@@ -1,4 +1,4 @@
-//! [`UpstreamRegistry`]: the upstreams' state that all workers share, and that outlives reloads.
+//! [`UpstreamRegistry`]: the state of upstreams, which all workers share and which outlives reloads.
 
 use std::sync::{
     Arc,
@@ -78,8 +78,8 @@ impl UpstreamRegistry {
         }
     }
 
-    /// Sets the upstreams of a new configuration. Endpoints that stay keep their state; the addresses of names
-    /// that stay are kept until they are resolved again.
+    /// Sets the upstreams of a new configuration. Endpoints that stay keep their state; names that stay keep
+    /// their addresses until they are resolved again.
     pub fn apply(&self, upstreams: &[Arc<Upstream>]) {
         let mut states = self.upstreams.lock();
         for upstream in upstreams {
@@ -92,8 +92,10 @@ impl UpstreamRegistry {
             let state = UpstreamRuntime::new(&upstream.name, servers, self.clock.clone(), budget);
             states.insert(upstream.name.clone(), Arc::new(state));
         }
-        let servers = upstreams.iter().filter(|own| matches!(own.kind, UpstreamKind::Servers(_)));
-        let configured: HashSet<&str, RandomState> = servers.map(|own| &*own.name).collect();
+        let servers =
+            upstreams.iter().filter(|upstream| matches!(upstream.kind, UpstreamKind::Servers(_)));
+        let configured: HashSet<&str, RandomState> =
+            servers.map(|upstream| &*upstream.name).collect();
         states.retain(|name, state| {
             let stays = configured.contains(&**name);
             state.is_removed.store(!stays, Ordering::Release);
@@ -115,7 +117,7 @@ impl UpstreamRegistry {
         states
     }
 
-    /// The clock of health, in ms: see [`UpstreamRuntime::now`].
+    /// The time for health, in ms: see [`UpstreamRuntime::now`].
     pub fn now(&self) -> u64 {
         self.clock.uptime().to_coarse().as_ms()
     }
@@ -127,7 +129,7 @@ impl UpstreamRegistry {
 }
 
 impl UpstreamRuntime {
-    /// The state at the start: endpoints of addresses, and none of names.
+    /// The initial state: endpoints for addresses, but none for names yet.
     pub(super) fn new(
         name: &str,
         servers: &Arc<Servers>,
@@ -155,7 +157,7 @@ impl UpstreamRuntime {
         }
     }
 
-    /// The time of health, in ms: that of the process, which only goes forward.
+    /// The time for health, in ms: the process's, which only goes forward.
     pub fn now(&self) -> u64 {
         self.clock.uptime().to_coarse().as_ms()
     }
@@ -170,12 +172,12 @@ impl UpstreamRuntime {
         self.set.load_full()
     }
 
-    /// Changes with each replacement of the endpoints.
+    /// A number that changes with each replacement of the endpoints.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Whether a reload has removed the upstream.
+    /// True if a reload has removed the upstream.
     pub fn is_removed(&self) -> bool {
         self.is_removed.load(Ordering::Acquire)
     }
@@ -192,7 +194,7 @@ impl UpstreamRuntime {
         }
     }
 
-    /// Applies new settings. The addresses of names that stay are kept.
+    /// Applies new settings. Names that stay keep their addresses.
     pub(super) fn reconfigure(&self, servers: &Arc<Servers>) {
         let _replacing = self.replacing.lock();
         let current = self.endpoints();
@@ -200,8 +202,8 @@ impl UpstreamRuntime {
         self.replace(&current, servers, addresses);
     }
 
-    /// Replaces the endpoints with the addresses that its names were resolved to. Returns false if the configuration
-    /// has changed since `servers` was read.
+    /// Replaces the endpoints with `addresses`, to which the names were resolved. Returns false if the
+    /// configuration has changed since `servers` was read.
     pub fn set_addresses(&self, servers: &Arc<Servers>, addresses: Vec<EndpointAddress>) -> bool {
         let _replacing = self.replacing.lock();
         let current = self.endpoints();
@@ -237,7 +239,7 @@ impl UpstreamRuntime {
         let _ = self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, record);
     }
 
-    /// Takes a retry from the budget. Returns whether the budget allowed it.
+    /// Takes a retry from the budget. True if the budget allowed it.
     pub(super) fn try_retry(&self, now: u64) -> bool {
         let take = |bits| Some(RetryBudget::from_bits(bits).try_retry(now)?.to_bits());
         let is_allowed =
@@ -248,7 +250,7 @@ impl UpstreamRuntime {
     }
 }
 
-/// The addresses of the targets that need no resolving, and of names that `current` knows.
+/// The addresses of targets that need no resolving, and of names that `current` has resolved.
 fn known_addresses(servers: &Servers, current: Option<&EndpointSet>) -> Vec<EndpointAddress> {
     let mut known = Vec::new();
     for configured in &servers.targets {

@@ -1,5 +1,5 @@
-//! [`OutgoingRequest`]: a request on its way to a server, with its streamed body. The head is written for each
-//! attempt.
+//! [`OutgoingRequest`]: a request on its way to a server, with its streamed body. Each attempt writes its own
+//! head.
 
 use std::{
     io,
@@ -23,13 +23,13 @@ use crate::{
     transport::{BodyError, ClientStream, SharedSocket, socket::yield_turn},
 };
 
-/// The number of body bytes that are collected before a write.
+/// Number of body bytes to collect before a write.
 const BODY_CHUNK: usize = 16 * 1024;
 
-/// The maximum number of body writes in one poll; then the task yields.
+/// Maximum number of body writes in one poll. Then the task yields.
 const MAX_WRITES_PER_POLL: usize = 8;
 
-/// Why a request was not completely sent.
+/// The reason why a request was not completely sent.
 #[derive(Debug)]
 pub(super) enum SendError {
     /// The client's body failed.
@@ -44,15 +44,15 @@ pub struct OutgoingRequest {
     bytes: Buffer,
     /// The length of the head in `bytes`; 0 before it is written.
     head_length: usize,
-    /// The number of bytes written of `bytes`.
+    /// Number of `bytes` that were written.
     written: usize,
-    /// How the body is delimited.
+    /// The body's framing.
     length: BodyLength,
-    /// The body, until its end was read.
+    /// The body, until it was read to its end.
     body: Option<UnreadBody>,
-    /// Whether a part of the body was read from the client.
+    /// True once a part of the body was read from the client.
     body_started: bool,
-    /// Whether a byte was written to a socket.
+    /// True once a byte was written to a socket.
     send_started: bool,
     idempotent: bool,
     /// The protocol that the client asks to switch to.
@@ -63,9 +63,9 @@ pub struct OutgoingRequest {
 struct UnreadBody {
     client: Rc<dyn ClientStream>,
     encoder: BodyEncoder,
-    /// The number of bytes that may still be read.
+    /// Number of bytes that may still be read.
     remaining: u64,
-    /// Whether the last read from the client was pending.
+    /// True if the last read from the client was pending.
     client_pending: bool,
     protected: ProtectedHeaders,
 }
@@ -99,7 +99,7 @@ impl OutgoingRequest {
         }
     }
 
-    /// Writes `head` as HTTP/1, in place of one for another attempt. Call it before a byte is sent.
+    /// Writes `head` as HTTP/1, in place of an earlier attempt's. Call it before a byte is sent.
     pub(super) fn write_http1(&mut self, head: AttemptHead<'_>) {
         let before = std::mem::replace(&mut self.bytes, Buffer::with_capacity(1024));
         let out = &mut *self.bytes;
@@ -116,7 +116,7 @@ impl OutgoingRequest {
         }
         out.extend_from_slice(b"\r\n");
         let head_length = std::mem::replace(&mut self.head_length, out.len());
-        // What was read of the body follows the head.
+        // The body's bytes read so far follow the head.
         out.extend_from_slice(&before[head_length..]);
         self.written = 0;
     }
@@ -145,34 +145,34 @@ impl OutgoingRequest {
         Ok(request)
     }
 
-    /// Whether the request may be sent again although the upstream may have received it: idempotent
-    /// (RFC 9110, 9.2.2) and without a body.
+    /// True if the request may be sent again although the upstream may have received it: it is idempotent
+    /// (RFC 9110, 9.2.2) and has no body.
     pub(super) fn is_retryable(&self) -> bool {
         self.idempotent && self.body.is_none() && !self.body_started
     }
 
-    /// Whether no byte was sent. What was read of the body is then still in the buffer.
+    /// True if no byte was sent. The body's bytes read so far are then still in the buffer.
     pub(super) fn is_unsent(&self) -> bool {
         !self.send_started
     }
 
-    /// Whether the whole request was sent.
+    /// True if the whole request was sent.
     pub(super) fn is_fully_sent(&self) -> bool {
         self.body.is_none() && self.written == self.bytes.len()
     }
 
-    /// Whether all buffered bytes are sent and the client has to send more of its body.
+    /// True if all buffered bytes are sent and the client has to send more of its body.
     pub(super) fn waits_for_client(&self) -> bool {
         self.body.as_ref().is_some_and(|body| body.client_pending)
             && self.written == self.bytes.len()
     }
 
-    /// Whether a part of the body was read.
+    /// True if a part of the body was read.
     pub(super) fn has_body_started(&self) -> bool {
         self.body_started
     }
 
-    /// Whether the client asks to switch to another protocol.
+    /// True if the client asks to switch to another protocol.
     pub fn is_upgrade(&self) -> bool {
         self.upgrade.is_some()
     }
@@ -182,12 +182,12 @@ impl OutgoingRequest {
         self.upgrade.as_deref()
     }
 
-    /// As [`Self::upgrade`], if HTTP/2 can carry it.
+    /// The upgrade, if HTTP/2 can carry it.
     pub(super) fn http2_upgrade(&self) -> Option<&UpgradeRequest> {
         self.upgrade().filter(|upgrade| upgrade.fits_http2())
     }
 
-    /// Whether a part of the body is still to be read.
+    /// True if a part of the body is still to be read.
     pub(super) fn has_body(&self) -> bool {
         self.body.is_some()
     }
@@ -218,20 +218,20 @@ impl OutgoingRequest {
         Some(from_fields(&allowed)).filter(|trailers| !trailers.is_empty())
     }
 
-    /// Records that the head was sent as HTTP/2.
+    /// Records that the head was sent over HTTP/2.
     pub(super) fn mark_http2_started(&mut self) {
         self.send_started = true;
         self.written = self.bytes.len();
     }
 
-    /// Records that bytes of the body are yet to be sent: the request does not wait for its client.
+    /// Records unsent bytes of the body: the request does not wait for its client.
     pub(super) fn mark_unsent(&mut self) {
         if let Some(body) = &mut self.body {
             body.client_pending = false;
         }
     }
 
-    /// Records that the server took a part of the body: the next wait starts now.
+    /// Records that the server accepted a part of the body: the next wait starts now.
     pub(super) fn mark_progress(&self) {
         if let Some(body) = &self.body {
             body.client.state().set_wait(Wait::Internal);
@@ -248,7 +248,7 @@ impl OutgoingRequest {
             return socket.poll_flush(cx).map_err(SendError::Io);
         }
         for _ in 0..MAX_WRITES_PER_POLL {
-            // A body that has arrived is written together with the head.
+            // An arrived body is written together with the head.
             let read = self.poll_read_body(cx)?;
             while self.written < self.bytes.len() {
                 let left = &self.bytes[self.written..];
@@ -272,8 +272,7 @@ impl OutgoingRequest {
         Poll::Pending
     }
 
-    /// Reads the next part of the body from the client, unless the buffer has bytes other than an
-    /// unwritten head.
+    /// Reads the next part of the body from the client, unless the buffer holds more than an unwritten head.
     fn poll_read_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
         let unsent = self.bytes.len() - self.written;

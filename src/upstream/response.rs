@@ -22,26 +22,26 @@ use crate::{
     transport::{read_buffer::poll_read, socket::yield_turn},
 };
 
-/// The maximum number of reads ahead in one poll; then the task yields.
+/// Maximum number of reads ahead in one poll. Then the task yields.
 const MAX_READS_AHEAD_PER_POLL: usize = 8;
 
-/// The streamed body of an upstream's response. Dropping it returns the connection to the pool if the
-/// connection can be reused, and closes it otherwise; then the request is no longer in flight.
+/// The streamed body of an upstream's response. Dropping it ends the request in flight, and returns the
+/// connection to the pool if it can be reused, or else closes it.
 pub struct ResponseBody {
     source: BodySource,
-    /// In one box: responses are moved many times.
+    /// In one box, because responses are moved many times.
     stages: Option<Box<Stages>>,
 }
 
-/// What is between the upstream and the client, if anything is.
+/// The optional stages between the upstream and the client.
 #[derive(Default)]
 struct Stages {
-    /// What was read while the client did not read.
+    /// Bytes that were read while the client did not read.
     ahead: Option<ReadAhead>,
     compressed: Option<Compressed>,
 }
 
-/// What a response's body is read from.
+/// The source of a response's body.
 pub(super) enum BodySource {
     Http1(Http1Body),
     Http2 {
@@ -66,7 +66,7 @@ pub(super) struct Http1Body {
     decoder: BodyDecoder,
     /// See [`ResponseBody::declared_length`].
     declared_length: Option<u64>,
-    /// Whether the connection can be reused after the body.
+    /// True if the connection can be reused after the body.
     persistent: bool,
     in_flight: InFlight,
 }
@@ -77,13 +77,13 @@ impl ResponseBody {
         Self { source, stages: None }
     }
 
-    /// Compresses the body from now on: nothing of it may have been read.
+    /// Compresses the body. Call it before any of the body is read.
     pub fn compress(&mut self, compressor: Compressor, permit: CompressionPermit) {
         let compressed = Compressed::new(compressor, permit);
         self.stages.get_or_insert_default().compressed = Some(compressed);
     }
 
-    /// The `Content-Length` of the head, in bytes; also without a body, as for HEAD. `None` if the body is
+    /// The head's `Content-Length`, in bytes, even without a body, as for HEAD. `None` if the body is
     /// compressed.
     pub fn declared_length(&self) -> Option<u64> {
         if self.stages.as_ref().is_some_and(|stages| stages.compressed.is_some()) {
@@ -92,7 +92,7 @@ impl ResponseBody {
         self.source.declared_length()
     }
 
-    /// Whether the request's body is still being sent to the upstream.
+    /// True while the request's body is being sent to the upstream.
     pub fn is_sending_request(&self) -> bool {
         match &self.source {
             BodySource::Http1(body) => body.outgoing.is_some(),
@@ -101,16 +101,16 @@ impl ResponseBody {
         }
     }
 
-    /// Whether the body was read to its end.
+    /// True once the body was read to its end.
     pub fn is_done(&self) -> bool {
         let Some(stages) = &self.stages else { return self.source.is_done() };
         is_read(&self.source, stages.ahead.as_ref())
             && stages.compressed.as_ref().is_none_or(Compressed::is_finished)
     }
 
-    /// Appends the body bytes that have arrived to `out`, encoded by `encoder`, and at the end of a chunked
-    /// body its trailers. Ready with the number of body bytes; 0 at the end, or if a
-    /// compressor has taken what arrived.
+    /// Appends the arrived body bytes to `out`, encoded by `encoder`, and at the end of a chunked body its
+    /// trailers. Ready with the number of body bytes; 0 at the end, or if a compressor has taken all arrived
+    /// bytes.
     ///
     /// # Errors
     /// The connection failed, or the body is malformed or incomplete.
@@ -145,8 +145,9 @@ impl ResponseBody {
         Poll::Ready(added)
     }
 
-    /// Called when what was read cannot be sent to the client yet. Reads on up to the upstream's `response_buffer` if
-    /// its load is bounded, so that the request is no longer in flight; beyond it, the client holds its place.
+    /// Called when read bytes cannot be sent to the client yet. If the upstream's load is bounded, reads on
+    /// up to its `response_buffer`, so that the request can end at the target. Beyond it, the client holds
+    /// the place.
     pub fn read_ahead(&mut self, cx: &mut Context<'_>) -> ReadAheadOutcome {
         let mut ahead = self.stages.as_deref_mut().and_then(|stages| stages.ahead.as_mut());
         if ahead.is_none()
@@ -179,12 +180,12 @@ impl ResponseBody {
     }
 }
 
-/// Whether everything was read from `source`, and taken from `ahead`.
+/// True if everything was read from `source`, and taken from `ahead`.
 fn is_read(source: &BodySource, ahead: Option<&ReadAhead>) -> bool {
     source.is_done() && ahead.is_none_or(ReadAhead::is_empty)
 }
 
-/// Appends the next bytes to `out`: first those of `ahead`, then those of `source`.
+/// Appends the next bytes to `out`: first from `ahead`, then from `source`.
 fn poll_source(
     source: &mut BodySource,
     ahead: &mut Option<ReadAhead>,
@@ -229,7 +230,7 @@ impl BodySource {
         }
     }
 
-    /// Reads into `ahead` what fits. At the end of the body, the request is no longer in flight.
+    /// Reads as much as fits into `ahead`. At the end of the body, the request is no longer in flight.
     fn read_into(&mut self, ahead: &mut ReadAhead, cx: &mut Context<'_>) -> ReadAheadOutcome {
         ahead.compact();
         for _ in 0..MAX_READS_AHEAD_PER_POLL {
@@ -262,7 +263,7 @@ impl BodySource {
         ReadAheadOutcome::Unpaced
     }
 
-    /// Returns the connection, and ends the request. Its length and trailers stay.
+    /// Returns the connection, and ends the request. The length and the trailers stay.
     fn end(&mut self) {
         let trailers = match self {
             Self::Http1(body) => body.decoder.take_trailers().map(|trailers| *trailers),
@@ -272,7 +273,7 @@ impl BodySource {
         *self = Self::Ended { declared_length: self.declared_length(), trailers };
     }
 
-    /// The body that follows `head`, the HTTP/1 response to a request with `method`.
+    /// The body after `head`, the HTTP/1 response to a request with `method`.
     pub(super) fn http1(
         head: &ResponseHead,
         method: &Method,
@@ -283,7 +284,7 @@ impl BodySource {
         Self::Http1(Http1Body::new(head, method, connection, outgoing, in_flight))
     }
 
-    /// The body that follows `head`, the HTTP/2 response to a request with `method`.
+    /// The body after `head`, the HTTP/2 response to a request with `method`.
     pub(super) fn http2(
         head: &ResponseHead,
         method: &Method,
@@ -300,7 +301,7 @@ impl BodySource {
         Self::Http2 { body: Box::new(body), declared_length, in_flight }
     }
 
-    /// Whether the body was read to its end.
+    /// True once the body was read to its end.
     fn is_done(&self) -> bool {
         match self {
             Self::Http1(body) => body.decoder.is_done(),
@@ -363,7 +364,7 @@ impl Http1Body {
         self.continue_sending(cx);
         let added = ready!(self.poll_decode(cx, encoder, out));
         if added.is_err() {
-            // The bytes that follow cannot be delimited.
+            // Bytes after this one cannot be delimited.
             self.connection = None;
         }
         Poll::Ready(added)
@@ -408,9 +409,9 @@ impl Http1Body {
         }
     }
 
-    /// Continues to send the request. A failure of the connection only prevents its reuse: the response may
-    /// still be complete. If the client's body failed, the upstream reads the end of the stream, or it would
-    /// wait for the rest.
+    /// Continues to send the request. If the connection fails, it is only not reused: the response may still
+    /// be complete. If the client's body failed, ends the stream, because the upstream would wait for the
+    /// rest.
     fn continue_sending(&mut self, cx: &mut Context<'_>) {
         if let (Some(outgoing), Some(connection)) = (&mut self.outgoing, &self.connection) {
             match outgoing.poll_send(&connection.socket, cx) {

@@ -1,27 +1,27 @@
-//! The retry budget: how much load retries may add to upstreams that fail, and when a retry is sent.
+//! The retry budget: bounds the load that retries add to failing upstreams, and delays retries.
 //!
 //! If each request of a failing upstream were retried, the retries would double its load and keep it failing
-//! (a retry storm). A token bucket bounds them, as Finagle's `RetryBudget` and Envoy's `retry_budget` do: each
-//! request adds a fifth of a retry, and each second adds ten. In any time, the retries are at most a fifth of
-//! the requests, plus ten a second, plus the bucket's capacity.
+//! (a retry storm). A token bucket bounds them, as Finagle's `RetryBudget` and Envoy's `retry_budget` do:
+//! each request adds a fifth of a retry, and each second adds ten. In any interval, the retries are at most a
+//! fifth of the requests, plus ten a second, plus the bucket's capacity.
 
-/// A retry in the units of the bucket.
+/// The bucket's units for one retry.
 const RETRY: u64 = 1_000;
-/// What a request adds: 20 %.
+/// Units that a request adds: 20 % of a retry.
 const PER_REQUEST: u64 = 200;
-/// What a millisecond adds: ten retries a second.
+/// Units that a millisecond adds: ten retries a second.
 const PER_MILLISECOND: u64 = 10;
-/// The capacity: what ten seconds without requests add.
+/// The capacity: ten seconds' worth of retries.
 const CAPACITY: u64 = 100 * RETRY;
-/// The bucket of a new budget: ten retries.
+/// The units of a new budget: ten retries.
 const INITIAL: u64 = 10 * RETRY;
-/// The bits of the packed format that hold the tokens.
+/// Number of bits that hold the tokens in the packed format.
 const TOKEN_BITS: u32 = 20;
 const _: () = assert!(CAPACITY < 1 << TOKEN_BITS);
 
-/// The delay before the first retry, in ms. It doubles with each further one.
+/// The maximum delay before the first retry, in ms. It doubles with each further one.
 const BASE_BACKOFF: u64 = 25;
-/// The longest delay, in ms.
+/// Maximum delay before any retry, in ms.
 const MAX_BACKOFF: u64 = 250;
 
 /// A retry budget, in 64 bits.
@@ -29,7 +29,7 @@ const MAX_BACKOFF: u64 = 250;
 pub struct RetryBudget {
     /// In units of 1/[`RETRY`].
     tokens: u64,
-    /// When time was last accounted for, in ms.
+    /// The time up to which units were added, in ms.
     updated_at: u64,
 }
 
@@ -58,7 +58,7 @@ impl RetryBudget {
         self.advance(now).add(PER_REQUEST)
     }
 
-    /// The budget after a retry at `now`, in ms; `None` if it permits none.
+    /// The budget after a retry at `now`, in ms; `None` if it does not permit one.
     #[inline]
     #[must_use]
     pub fn try_retry(self, now: u64) -> Option<Self> {
@@ -67,7 +67,7 @@ impl RetryBudget {
         Some(Self { tokens, ..budget })
     }
 
-    /// Adds what time adds. A step back of the clock adds nothing.
+    /// Adds the units for the time until `now`. A step back of the clock adds none.
     #[inline]
     fn advance(self, now: u64) -> Self {
         let passed = now.saturating_sub(self.updated_at);
@@ -83,8 +83,8 @@ impl RetryBudget {
 
 /// The delay before a retry, in ms: half to all of 25 ms, which doubles with each retry up to 250 ms.
 ///
-/// `retry` is 1 for a request's first one. `random` are random bits: the jitter, so that the retries of
-/// requests that failed together are not sent together.
+/// `retry` is 1 for a request's first retry. `random` are random bits for the jitter, so that requests that
+/// failed together are not retried together.
 pub fn backoff(retry: u32, random: u64) -> u64 {
     let doublings = retry.saturating_sub(1).min(10);
     let longest = (BASE_BACKOFF << doublings).min(MAX_BACKOFF);
@@ -113,7 +113,7 @@ mod tests {
                 (budget, retries) = (left, retries + 1);
             }
         }
-        // 20 % of 100,000, ten a second for ten seconds, and the ten at the start.
+        // 20 % of 100,000, ten a second for ten seconds, and the initial ten.
         assert!((20_090..=20_110).contains(&retries), "{retries}");
     }
 

@@ -1,4 +1,4 @@
-//! [`Servers`]: the targets of an upstream and the rules by which they are chosen, checked and bounded.
+//! [`Servers`]: the targets of an upstream, and the rules for choosing, checking and bounding them.
 
 use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
@@ -7,14 +7,14 @@ use super::{
     target_health::HealthSettings,
 };
 
-/// Servers that requests are forwarded to.
+/// The servers of an upstream.
 #[derive(Debug)]
 pub struct Servers {
-    /// The targets as configured, names not resolved; at least one.
+    /// The configured targets, with unresolved names; at least one.
     pub targets: Vec<WeightedTarget>,
-    /// How a target is chosen for an attempt.
+    /// The rule that chooses a target for an attempt.
     pub policy: Policy,
-    /// When targets are ejected or down.
+    /// The rules for ejections and health checks.
     pub health: HealthSettings,
     /// The health checks; `None`: none.
     pub check: Option<CheckSettings>,
@@ -22,20 +22,20 @@ pub struct Servers {
     pub bounds: Bounds,
     /// The timeout of one connect.
     pub connect_timeout: Duration,
-    /// The longest time without progress until the response's head, of each attempt.
+    /// Maximum time of an attempt without progress until the response's head.
     pub response_timeout: Duration,
-    /// The longest time that an idle connection is kept.
+    /// Maximum time for which an idle connection is kept.
     pub idle_timeout: Duration,
     /// The maximum number of retries of one request. Only idempotent requests without a body are retried.
     pub retries: u32,
     /// The failures after which a request is retried.
     pub retry_on: RetryConditions,
-    /// The DNS servers for names; empty: those of the system.
+    /// The DNS servers for names; empty: the system's.
     pub name_servers: Vec<SocketAddr>,
 }
 
 impl Servers {
-    /// The `Host` of requests that have none: that of the first target.
+    /// The `Host` for requests without one: the first target's.
     pub fn fallback_host(&self) -> &ServerAddress {
         &self.targets[0].target.address
     }
@@ -46,7 +46,7 @@ impl Servers {
 pub struct WeightedTarget {
     /// The target, whose address may be a name.
     pub target: Target,
-    /// Its share of the requests, relative to the others. 0: it gets none.
+    /// Its share of the requests, relative to the others. With 0 it gets none.
     pub weight: u32,
 }
 
@@ -59,7 +59,7 @@ pub struct RetryConditions {
     pub reset: bool,
     /// No head arrived in time.
     pub timeout: bool,
-    /// These statuses. They count as failures of the target.
+    /// Statuses that count as failures of the target.
     pub statuses: Vec<u16>,
 }
 
@@ -72,22 +72,23 @@ pub struct Bounds {
     pub max_requests: Option<u32>,
     /// The maximum number of requests that wait for a target, over the upstream.
     pub max_pending: u32,
-    /// The bounds of a maximum that follows the latency; `None`: it does not.
+    /// The bounds of adaptive concurrency; `None` without it.
     pub adaptive: Option<ConcurrencyBounds>,
-    /// How much of them clients may hold at their own pace.
+    /// The bounds of places that clients hold at their own pace.
     pub pacing: Pacing,
 }
 
-/// What clients may hold of a target's places while the gateway waits for them.
+/// The bounds of places at a target that clients hold while the gateway waits for them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Pacing {
-    /// The bytes of a request's body that are read before the request takes a place. 0: it takes one at once.
+    /// Bytes of a request's body to read before the request takes a place. With 0 it takes one at once.
     pub request_buffer: usize,
-    /// The bytes of a response that are read before its client reads them, so that its place ends.
+    /// Bytes of a response to read ahead of its client, to free its place.
     pub response_buffer: usize,
-    /// The part of a target's places that one client address may hold at its own pace, in percent; at least one place.
+    /// Share of a target's places, in percent, that one client address may hold at its own pace; at least one
+    /// place.
     pub client_share: u32,
-    /// The rate below which a client loses such a place, in bytes a second; 0: none.
+    /// Minimum rate, in bytes a second, below which a client loses such a place; 0: no minimum.
     pub min_rate: u64,
 }
 
@@ -99,12 +100,12 @@ impl Default for Pacing {
 }
 
 impl Bounds {
-    /// Whether the requests or the connections of a target are bounded.
+    /// True if the requests or the connections of a target are bounded.
     pub fn is_bounded(&self) -> bool {
         self.bounds_requests() || self.max_connections.is_some()
     }
 
-    /// Whether the requests in flight at a target are bounded.
+    /// True if the requests in flight at a target are bounded.
     pub fn bounds_requests(&self) -> bool {
         self.max_requests.is_some() || self.adaptive.is_some()
     }
@@ -113,11 +114,11 @@ impl Bounds {
 /// The health checks of an upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CheckSettings {
-    /// The path that is asked for, with its query.
+    /// The requested path, with its query.
     pub path: Box<str>,
     /// The value of `Host`; `None`: the target's authority.
     pub host: Option<Box<str>>,
-    /// The time from one check to the next.
+    /// The time between two checks.
     pub interval: Duration,
     /// The timeout of one check.
     pub timeout: Duration,

@@ -11,14 +11,14 @@
 //!           until `healthy_after` passed in a row: slow start
 //! ```
 //!
-//! - **Passive**: a number of failures in a row ejects a target, and one failed connect at once. A success
-//!   resets the count. If a target fails again soon after its return, its ejection takes twice as long.
-//! - **Bound**: a target is ejected on suspicion, and the suspicion may be wrong: the fault may be the
-//!   network's or the requests'. So at most a share of the targets is ejected, and the last one in service
-//!   only after a full number of failures in a row, of each target. Then all are down, and each is tried once
-//!   a second.
-//! - **Active**: a target that is down by its health checks has been measured, not suspected, and is outside of
-//!   the share. Health checks that pass end an ejection early, with a trial.
+//! - **Passive**: a number of failures in a row ejects a target; a failed connect ejects it at once. A
+//!   success resets the count. If a target fails again soon after its return, its ejection takes twice as
+//!   long.
+//! - **Bound**: the suspicion behind an ejection may be wrong: the fault may be the network's or the
+//!   requests'. So at most a share of the targets is ejected, and the last one in service only after each
+//!   target has failed the full number of times in a row. Then all are down, and each is tried once a second.
+//! - **Active**: a target that its health checks find down is measured, not suspected, and does not count in
+//!   the share. Passed health checks end an ejection early, with a trial.
 //!
 //! Envoy's outlier detection has the same parts. Times are in ms of any clock that only goes forward.
 
@@ -37,20 +37,20 @@ use self::target::TargetState;
 /// The time between trials of a target while all are down, in ms.
 pub const ALL_DOWN_TRIAL_INTERVAL: u64 = 1_000;
 
-/// When targets are ejected, and what health checks decide. All times are in ms.
+/// The rules for ejections and health checks. All times are in ms.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HealthSettings {
-    /// The failures in a row that eject a target.
+    /// Number of failures in a row that eject a target.
     pub failures: u32,
     /// The duration of the first ejection. It doubles with each further one.
     pub duration: u64,
-    /// The longest duration of an ejection.
+    /// Maximum duration of an ejection.
     pub max_duration: u64,
-    /// The largest share of the targets that is ejected while one works, in per cent. With 0 none is ever.
+    /// Maximum share of ejected targets while one works, in percent. With 0 none is ever ejected.
     pub max_share: u32,
-    /// The failed health checks in a row after which a target is down.
+    /// Number of failed health checks in a row after which a target is down.
     pub unhealthy_after: u32,
-    /// The passed health checks in a row after which it is up.
+    /// Number of passed health checks in a row after which it is up.
     pub healthy_after: u32,
     /// The time between health checks; 0 without them.
     pub check_interval: u64,
@@ -63,14 +63,15 @@ pub struct HealthSettings {
 pub enum AttemptKind {
     /// At a target in service.
     Regular,
-    /// At a target whose ejection had ended: [`UpstreamHealth::begin_trial`] permitted it.
+    /// At a target whose ejection had ended, permitted by [`UpstreamHealth::begin_trial`].
     Trial,
 }
 
 /// The health of all targets of one upstream.
 ///
-/// After each call that changes it, the view of the target concerned is to be published; if there were
-/// [`Changes`], those of all targets. Under the same lock as the call, so that no older view follows.
+/// After each call that changes it, the caller publishes the target's view, or the views of all targets if
+/// there were [`Changes`]. It does so under the same lock as the call, so that no older view overwrites a
+/// newer one.
 #[derive(Clone, Debug)]
 pub struct UpstreamHealth {
     settings: HealthSettings,
@@ -78,7 +79,7 @@ pub struct UpstreamHealth {
 }
 
 impl UpstreamHealth {
-    /// The health of these targets at `now`. If targets have gone, some that are ejected may return.
+    /// The health of these targets at `now`. If targets were removed, some ejected ones may return.
     pub fn new(settings: HealthSettings, targets: Vec<TargetHealth>, now: u64) -> Self {
         let mut health = Self { settings, targets };
         health.release_excess(now, &mut Changes::new());
@@ -91,19 +92,19 @@ impl UpstreamHealth {
         &self.targets
     }
 
-    /// What the choice reads of a target.
+    /// The view of a target, for the choice.
     pub fn view(&self, index: usize) -> HealthView {
         self.targets[index].view()
     }
 
-    /// Whether the upstream can take requests at `now`.
+    /// The upstream's service level at `now`.
     pub fn state(&self, now: u64) -> ServiceLevel {
         let views = self.targets.iter().map(TargetHealth::view);
         ServiceLevel::of(views, now, self.settings.check_interval)
     }
 
-    /// Claims the trial of a target whose ejection has ended. `false`: another attempt has it. If its result
-    /// is not recorded, the next trial may begin after the time of a first ejection.
+    /// Claims the trial of a target whose ejection has ended. False if another attempt has it. If its result
+    /// is not recorded, the next trial may begin after the duration of a first ejection.
     pub fn begin_trial(&mut self, index: usize, now: u64) -> bool {
         let lease = if self.is_all_down() {
             self.settings.duration.min(ALL_DOWN_TRIAL_INTERVAL)
@@ -237,7 +238,7 @@ impl UpstreamHealth {
         changes
     }
 
-    /// Decides about a target in service that is suspected to fail.
+    /// Decides whether to eject a suspected target in service.
     fn suspect(&mut self, index: usize, cause: EjectionCause, now: u64) -> Changes {
         let settings = self.settings;
         let works = |(other, target): (usize, &TargetHealth)| {
@@ -245,7 +246,7 @@ impl UpstreamHealth {
         };
         let mut changes = Changes::new();
         if !self.targets.iter().enumerate().any(works) {
-            // The last one that works is ejected after the full number of failures.
+            // The last working target is ejected only after the full number of failures.
             if self.targets[index].has_failed(&settings) {
                 self.eject_all(index, cause, now, &mut changes);
             }
@@ -258,7 +259,7 @@ impl UpstreamHealth {
         changes
     }
 
-    /// Ejects again a target whose trial failed. While all are down, that is no change.
+    /// Ejects a target again after a failed trial. While all are down, this is not a change.
     fn fail_trial(&mut self, index: usize, failure: Failure, now: u64) -> Changes {
         let is_all_down = self.is_all_down();
         let settings = self.settings;
@@ -277,7 +278,7 @@ impl UpstreamHealth {
         changes
     }
 
-    /// Ejects all that are in service: each has failed as often as is needed.
+    /// Ejects all targets in service: each has failed often enough.
     fn eject_all(&mut self, last: usize, cause: EjectionCause, now: u64, changes: &mut Changes) {
         let duration = self.settings.duration.min(ALL_DOWN_TRIAL_INTERVAL);
         let in_service = self.targets.iter_mut().enumerate().filter(|(_, own)| own.is_in_service());
@@ -305,8 +306,8 @@ impl UpstreamHealth {
         }
     }
 
-    /// If one works again after all were down, lets targets return until no more than the share is ejected:
-    /// first those whose ejection would end first.
+    /// After all were down and one works again, lets targets return until at most the share is ejected.
+    /// Targets whose ejection ends first return first.
     fn release_excess(&mut self, now: u64, changes: &mut Changes) {
         if self.is_all_down() {
             return;
@@ -334,12 +335,12 @@ impl UpstreamHealth {
         }
     }
 
-    /// Whether no target is in service.
+    /// True if no target is in service.
     fn is_all_down(&self) -> bool {
         !self.targets.iter().any(TargetHealth::is_in_service)
     }
 
-    /// The number of targets that are ejected.
+    /// The number of ejected targets.
     fn suspects(&self) -> usize {
         self.targets.iter().filter(|target| target.is_suspect()).count()
     }

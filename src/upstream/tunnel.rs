@@ -1,4 +1,4 @@
-//! The upstream's end of a tunnel, over either version of HTTP.
+//! The upstream's end of a tunnel, over HTTP/1 or HTTP/2.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::transport::{tunnel::Http2End, tunnel::TunnelEnd, tunnel::poll_read_socket};
 
-/// What follows the head of an upstream's response.
+/// The content after the head of an upstream's response.
 pub enum UpstreamContent {
     /// A body.
     Body(ResponseBody),
@@ -37,7 +37,7 @@ enum End {
 }
 
 impl UpstreamTunnel {
-    /// The tunnel that begins behind the 101 on `connection`.
+    /// The tunnel that begins after the 101 on `connection`.
     pub(super) fn http1(
         outgoing: &OutgoingRequest,
         connection: UpstreamHttp1Connection,
@@ -48,7 +48,7 @@ impl UpstreamTunnel {
         Self { protocol: protocol_of(outgoing), end, _in_flight: in_flight }
     }
 
-    /// The tunnel that a 2xx on a stream begins.
+    /// The tunnel that a 2xx on a stream opens.
     pub(super) fn http2(
         outgoing: &OutgoingRequest,
         end: Http2End,

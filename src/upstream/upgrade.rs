@@ -1,4 +1,4 @@
-//! A request's upgrade to another protocol, towards an upstream of either version of HTTP.
+//! A request's upgrade to another protocol, towards an HTTP/1 or HTTP/2 upstream.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::Method;
@@ -15,26 +15,26 @@ const ACCEPT: &str = "sec-websocket-accept";
 pub(super) struct UpgradeRequest {
     protocol: Box<str>,
     key: WebSocketKey,
-    /// Whether the method is GET. Only then can HTTP/2 carry the upgrade.
+    /// True if the method is GET. Only then can HTTP/2 carry the upgrade.
     is_get: bool,
-    /// Whether the client speaks HTTP/2.
+    /// True if the client speaks HTTP/2.
     is_from_http2: bool,
 }
 
-/// The value of `Sec-WebSocket-Key`. RFC 8441 has none, but a proxy between HTTP/1 and HTTP/2, such as Envoy, may
-/// pass the client's and rely on the server's accept.
+/// The value of `Sec-WebSocket-Key`. RFC 8441 does not use it, but a proxy between HTTP/1 and HTTP/2, such as
+/// Envoy, may forward the client's and rely on the server's accept.
 #[derive(Clone, Debug)]
 enum WebSocketKey {
-    /// The protocol is another one, or an HTTP/1 client sent none.
+    /// Another protocol, or an HTTP/1 client that sent no key.
     None,
     /// The client sent it and checks the response.
     Client(Box<[u8]>),
-    /// Made for the upstream because an HTTP/2 client sent none.
+    /// Made for the upstream, because an HTTP/2 client sent none.
     Made(Box<str>),
 }
 
 impl WebSocketKey {
-    /// The `Sec-WebSocket-Accept` that answers it.
+    /// The `Sec-WebSocket-Accept` for the key.
     fn accept(&self) -> Option<String> {
         match self {
             Self::None => None,
@@ -64,12 +64,12 @@ impl UpgradeRequest {
         &self.protocol
     }
 
-    /// Whether it can be asked for by an extended CONNECT, which has no method of its own.
+    /// True if an extended CONNECT, which has no other method, can request the upgrade.
     pub(super) fn fits_http2(&self) -> bool {
         self.is_get
     }
 
-    /// Writes the key that was made for the upstream, if one was.
+    /// Writes the key if it was made for the upstream.
     pub(super) fn write_key(&self, out: &mut impl FieldSink) {
         if let WebSocketKey::Made(key) = &self.key {
             out.push_field(b"sec-websocket-key", key.as_bytes());
@@ -79,7 +79,8 @@ impl UpgradeRequest {
     /// Checks an HTTP/1 101, and makes it the response for the client.
     ///
     /// # Errors
-    /// It names another protocol, or does not answer the key of an HTTP/2 client; an HTTP/1 client checks by itself.
+    /// It names another protocol, or does not answer the key made for an HTTP/2 client. An HTTP/1 client
+    /// checks the answer itself.
     pub(super) fn accept_http1(&self, head: &mut ResponseHead) -> Result<(), FramingError> {
         let mut answered = head.fields.get_all("upgrade");
         let is_asked_for = answered
@@ -100,7 +101,7 @@ impl UpgradeRequest {
     /// Checks a server's 2xx to an extended CONNECT, and makes it the response for the client.
     ///
     /// # Errors
-    /// It answers another key. Most servers do not answer the key: RFC 8441, 5.
+    /// It answers another key. Most servers do not answer the key at all (RFC 8441, 5).
     pub(super) fn accept_http2(&self, head: &mut ResponseHead) -> Result<(), FramingError> {
         head.length = None;
         let expected = self.key.accept().unwrap_or_default();
@@ -110,7 +111,7 @@ impl UpgradeRequest {
         if is_accepted { Ok(()) } else { Err(FramingError::UnexpectedUpgrade) }
     }
 
-    /// Gives `accept` to a client that has sent a key, and to no other.
+    /// Gives `accept` only to a client that has sent a key.
     fn set_accept(&self, head: &mut ResponseHead, accept: String) {
         head.fields.remove(ACCEPT);
         if matches!(self.key, WebSocketKey::Client(_)) {
@@ -127,7 +128,7 @@ impl UpgradeRequest {
 /// A key of 16 random bytes: RFC 6455, 4.1.
 fn random_key() -> Box<str> {
     let mut key = [0; 16];
-    // The key is no secret: it shows that the server understands WebSocket.
+    // The key is not secret: it only shows that the server understands WebSocket.
     let _ = getrandom::fill(&mut key);
     BASE64_STANDARD.encode(key).into()
 }

@@ -23,10 +23,10 @@ use crate::{
 
 use crate::clock::CoarseTime;
 
-/// The time after which a body of unknown length that pauses is forwarded, in ms: its client may be waiting for the
-/// response.
+/// Time of a pause, in ms, after which a body of unknown length is forwarded: its client may be waiting for
+/// the response.
 const PAUSE: u64 = 1_000;
-/// The maximum number of reads in one poll; then the task yields.
+/// Maximum number of reads in one poll. Then the task yields.
 const MAX_READS_PER_POLL: usize = 8;
 /// The maximum number of buffers of one client at one upstream.
 const MAX_BUFFERS_OF_CLIENT: u32 = 128;
@@ -38,47 +38,47 @@ pub(super) fn reserve_buffer(buffers: &Arc<ClientHoldings>, client: IpAddr) -> O
     buffers.try_add(client, MAX_BUFFERS_OF_CLIENT, MAX_BUFFERS)
 }
 
-/// What is known of an upload before it begins.
+/// The settings of an upload.
 #[derive(Clone, Copy, Debug)]
 pub struct UploadSettings {
     /// The client's masked address.
     pub client: IpAddr,
     /// The maximum length of the body, in bytes.
     pub max_body: u64,
-    /// How it is buffered.
+    /// The bounds of buffering.
     pub pacing: Pacing,
-    /// Whether the client may wait for the response before it sends more, as a gRPC stream does. The request then
-    /// takes its place at once.
+    /// True if the client may wait for the response before it sends more, as in a gRPC stream. The request
+    /// then takes its place at once.
     pub is_streaming: bool,
 }
 
-/// A request's body. [`Self::fill`] reads it until it is complete or has filled its buffer; what is left is forwarded as
-/// it arrives, while the request's place counts in the client's share.
+/// A request's body. [`Self::fill`] reads it until it is complete or fills its buffer. The rest is forwarded
+/// as it arrives, while the request's place counts in the client's share.
 pub struct BufferedUpload {
     client: Rc<dyn ClientStream>,
     settings: UploadSettings,
     body: RefCell<BufferedBody>,
-    /// Whether the target has responded.
+    /// True once the target has responded.
     is_answered: Cell<bool>,
 }
 
 #[derive(Default)]
 struct BufferedBody {
     bytes: Vec<u8>,
-    /// How many of `bytes` were read.
+    /// Number of `bytes` that were read.
     start: usize,
-    /// Bytes that have arrived.
+    /// Number of bytes that have arrived.
     received: u64,
-    /// Whether the end has arrived.
+    /// True once the end has arrived.
     has_ended: bool,
-    /// Whether it was forwarded because it paused.
+    /// True if it was forwarded because it paused.
     has_paused: bool,
     buffer: Option<Holding>,
     place: Option<Box<PacedPlace>>,
 }
 
 impl BufferedUpload {
-    /// The body of `client`'s request, of which nothing was read.
+    /// The unread body of `client`'s request.
     pub fn new(client: Rc<dyn ClientStream>, settings: UploadSettings) -> Rc<Self> {
         let (body, is_answered) = (RefCell::default(), Cell::new(false));
         Rc::new(Self { client, settings, body, is_answered })
@@ -170,28 +170,28 @@ impl BufferedUpload {
         body.has_paused
     }
 
-    /// Whether the whole body has arrived, so that the client does not decide how long the request takes.
+    /// True once the whole body has arrived, so that the client does not decide how long the request takes.
     pub(super) fn is_complete(&self) -> bool {
         let body = self.body.borrow();
         body.has_ended || self.client.length() == BodyLength::Known(body.received)
     }
 
-    /// Gives the request this place instead of the last one.
+    /// Replaces the request's place with this one.
     pub(super) fn hold(&self, place: Option<Box<PacedPlace>>) {
         self.body.borrow_mut().place = place;
     }
 
-    /// The target has responded.
+    /// Records that the target has responded.
     pub(super) fn mark_answered(&self) {
         self.is_answered.set(true);
     }
 
-    /// Whether the client may pause for as long as it likes: it may wait for the target.
+    /// True if the client may pause for any time, because it may be waiting for the target.
     fn may_pause(&self, body: &BufferedBody) -> bool {
         self.settings.is_streaming || body.has_paused && self.is_answered.get()
     }
 
-    /// Reads what follows the buffer.
+    /// Reads the bytes after the buffer.
     fn poll_rest(
         &self,
         body: &mut BufferedBody,

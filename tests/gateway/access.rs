@@ -49,7 +49,7 @@ fn only_admitted_clients_reach_the_upstream() {
             assert!(refused.header("x-ratelimit-used").is_none(), "{}", refused.head);
         }
         assert_eq!(upstream.request_count(), 0);
-        // What was refused is not charged.
+        // Refused requests are not charged.
         for (used, address) in [(1, "::ffff:10.2.0.1"), (2, "2001:db8::1")] {
             let response = get("/inside", address);
             assert_eq!((response.status, response.number("x-ratelimit-used")), (200, used));
@@ -108,7 +108,7 @@ fn a_reload_changes_who_is_admitted() {
 }
 
 #[test]
-fn explain_and_replay_tell_who_is_refused() {
+fn explain_and_replay_show_who_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name).to_str().expect("a path").to_owned();
     let (log, config, other) = (path("access.log"), path("tidegate.yaml"), path("other.yaml"));

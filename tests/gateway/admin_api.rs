@@ -224,7 +224,7 @@ fn the_state_counts_what_the_metrics_count_and_names_the_callers_refused_most() 
     let callers = state["refused_callers"].as_array().expect("callers");
     let refused: Vec<_> = callers.iter().map(|own| own["refused"].as_u64()).collect();
     assert_eq!(refused, [Some(10), Some(3), Some(1)], "{callers:?}");
-    // The hash is the one that finds the caller, and says nothing of its token.
+    // The hash finds the caller and reveals nothing about its token.
     let hash = callers[0]["hash"].as_str().expect("a hash");
     let found = read(&gateway, &format!("/api/limits/calls?hash={hash}"));
     assert_eq!(found, {

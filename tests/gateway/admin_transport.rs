@@ -75,7 +75,7 @@ fn the_admin_api_is_served_on_a_unix_socket() {
     fs::write(&file, yaml).expect("a file");
     let start = || Server::builder(Clock::system()).start_file(&file);
 
-    // A socket that a gateway left behind is replaced.
+    // A stale socket of an earlier gateway is replaced.
     drop(UnixListener::bind(&path).expect("a socket"));
     let gateway = start().expect("a gateway");
     let mode = fs::metadata(&path).expect("a socket").permissions().mode();

@@ -1,4 +1,4 @@
-//! Bounds of requests and connections at a target, and the requests that wait for room.
+//! Bounds on requests and connections at a target, and waiting requests.
 
 use std::{
     io::Write,
@@ -114,7 +114,7 @@ fn a_request_does_not_wait_longer_than_its_timeout() {
     let mut second = send(&gateway, "/1");
     assert_eq!(second.read_response().status, 503);
     gateway.wait_for_metric("tidegate_upstream_pending", 0);
-    // One that goes away leaves the queue.
+    // A request whose client disconnects leaves the queue.
     let leaving = send(&gateway, "/3");
     gateway.wait_for_metric("tidegate_upstream_pending", 1);
     drop(leaving);
@@ -239,7 +239,7 @@ routes: [{{name: all, upstream: origin}}]",
         ));
         let mut clients: Vec<Client> = (0..8).map(|n| send(&gateway, &format!("/{n}"))).collect();
         gateway.wait_for_metric("tidegate_upstream_pending", 5);
-        // They look for room again in the meantime.
+        // Meanwhile they look for room again.
         sleep(Duration::from_millis(300));
         gate.open();
         for client in &mut clients {
@@ -273,7 +273,7 @@ fn adaptive_concurrency_bounds_the_requests_in_flight() {
     assert_eq!(statuses, [200, 200, 503, 503, 503, 503]);
 }
 
-/// A server that takes connections and answers nothing, until it is gone.
+/// A server that accepts connections and never answers, until it is gone.
 #[test]
 fn requests_that_wait_do_not_wait_for_one_whose_connect_failed() {
     for targets in [1, 2] {

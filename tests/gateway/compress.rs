@@ -39,7 +39,7 @@ routes:
   - {name: all, match: {path: '/{*rest}'}, upstream: origin, compress: {encodings: [{encoding}]}}
 ";
 
-/// What a client reads of a body, and whether the body is complete.
+/// The decoded part of a body, and true if the body is complete.
 fn decode(encoding: Option<&str>, body: &[u8]) -> (Vec<u8>, bool) {
     let mut reader: Box<dyn Read + '_> = match encoding {
         None => Box::new(body),
@@ -317,7 +317,7 @@ fn connections_are_reused_after_a_compressed_body() {
     assert_eq!(upstream.connections(), 1);
 }
 
-/// Most memory of the encoders of one client's responses, in bytes.
+/// Maximum memory of the encoders for one client's responses, in bytes.
 const CLIENT_SHARE: u64 = 16 * 1024 * 1024;
 
 #[test]

@@ -101,7 +101,7 @@ fn unread_pipelines_leak_no_memory() {
         client.socket.set_write_timeout(Some(Duration::from_secs(1))).expect("a timeout");
         let many = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").repeat(2000);
         let mut taken = 0;
-        // Until no byte was accepted for a second: the kernel's buffers are full in both directions.
+        // Sends until no byte is accepted for a second: the kernel's buffers are full in both directions.
         while let Ok(count) = client.socket.write(many.as_bytes()) {
             taken += count as u64;
             assert!(taken < 64 * MIB, "the gateway never stops reading");

@@ -197,7 +197,7 @@ impl DrainClients {
         self.unanswered.fetch_add(usize::from(protocol.is_tls()), Ordering::SeqCst);
     }
 
-    /// Whether a request sent now may be too late: the gateway reads for another 100 ms.
+    /// True if a request sent now may be too late: the gateway reads for another 100 ms.
     fn is_late(&self) -> bool {
         self.stopped.get().is_some_and(|stop| stop.elapsed() > Duration::from_millis(50))
     }

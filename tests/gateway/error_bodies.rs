@@ -115,7 +115,7 @@ fn a_reload_reads_the_files_again() {
 }
 
 #[test]
-fn explain_tells_the_type_of_the_body() {
+fn explain_shows_the_type_of_the_body() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name).to_str().expect("a path").to_owned();
     let (config, file) = (path("tidegate.yaml"), path("5xx.html"));

@@ -5,7 +5,7 @@ use testkit::{
     upstream::Upstream,
 };
 
-/// What Chromium sends for a page.
+/// The `Accept` that Chromium sends for a page.
 const BROWSER: &str = "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,\
     image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7\r\n";
 
@@ -37,7 +37,7 @@ routes:
     )
 }
 
-/// Asserts that it is a page that works under any policy.
+/// Asserts that the response is a page that works under any policy.
 fn assert_is_page(response: &Response, status: u16, text: &str) {
     assert_eq!(response.status, status, "{}", response.head);
     assert_eq!(response.header("content-type"), Some("text/html; charset=utf-8"));

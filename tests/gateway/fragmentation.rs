@@ -25,7 +25,7 @@ use crate::framing::{
 /// Pause between two fragments, so that they are read separately. If they are read together, the
 /// test is weaker, not wrong.
 const FRAGMENT_PAUSE: Duration = Duration::from_millis(1);
-/// The most cuts of one message, spread over it; a short message is cut at every byte.
+/// Maximum number of cuts of one message, spread over it. A short message is cut at every byte.
 const MAX_CUTS: usize = 120;
 /// Concurrent connections.
 const THREADS: usize = 16;
@@ -71,7 +71,7 @@ fn dechunked(body: &str) -> String {
     }
 }
 
-/// What a client reads: each response, and whether the connection is kept after the last.
+/// A client's observations: each response, and true if the connection is kept after the last.
 #[derive(Debug, Eq, PartialEq)]
 struct Observation {
     responses: Vec<(u16, BTreeMap<String, String>, String)>,
@@ -246,7 +246,7 @@ fn invalid_requests_are_refused_alike_however_fragmented() {
     assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
 }
 
-/// Responses of an upstream, and whether it closes the connection afterwards.
+/// Responses of an upstream, each with true if it closes the connection afterwards.
 const RESPONSES: [(&str, &str, bool); 12] = [
     ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX: y\r\n\r\nhello", false),
     ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", false),
@@ -310,7 +310,8 @@ fn serve_fragmented(socket: &mut TcpStream) {
     }
 }
 
-/// What a client reads: interim responses, the response, its trailers, and whether the connection is kept.
+/// The bytes that a client reads: interim responses, the response, its trailers, and whether the connection
+/// is kept.
 fn exchange(address: SocketAddr, version: &str, kind: usize, cut: usize) -> String {
     let (method, ..) = RESPONSES[kind];
     let mut client = Client::connect(address);

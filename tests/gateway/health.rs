@@ -12,7 +12,7 @@ upstreams: {hello: {respond: {body: hi}}}
 routes: [{name: all, upstream: hello}]
 ";
 
-/// The exit code and what was printed: standard output if it succeeded, else standard error.
+/// The exit code and the output: standard output after a success, or else standard error.
 fn health(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let arguments = [&["health"], arguments].concat();
     let Output { status, stdout, stderr } =
@@ -29,7 +29,7 @@ fn write(folder: &Path, name: &str, admin: &str) {
     fs::write(folder.join(name), format!("{admin}{RULES}")).expect("a file");
 }
 
-/// A configuration in which the gateway's admin port is written.
+/// Writes a configuration with the gateway's admin port.
 fn write_with_port(folder: &Path, name: &str, admin: &str, process: &Process) {
     write(folder, name, &admin.replace(":0", &format!(":{}", process.admin.port())));
 }

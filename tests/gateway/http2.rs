@@ -14,7 +14,7 @@ use testkit::{
 
 use crate::observability::read_lines;
 
-/// A listener for both versions, in clear.
+/// A listener for both HTTP versions, without TLS.
 pub(crate) const LISTEN: &str = "listen: [{address: '127.0.0.1:0', http2: true}]\n";
 
 fn start(target: &str, yaml: &str) -> Gateway {
@@ -29,7 +29,7 @@ routes:
   - {name: all, match: {path: '/{*rest}'}, upstream: origin}
 ";
 
-/// The parts of a response that do not depend on the version of HTTP, or on the request.
+/// The parts of a response that depend neither on the HTTP version nor on the request.
 fn comparable(response: &Response) -> (u16, Vec<String>, String) {
     let own = ["date:", "x-request-id:", "connection:", "transfer-encoding:"];
     let lines = response.head.lines().skip(1).map(str::to_ascii_lowercase);
@@ -133,7 +133,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello, limits: [o
         client.try_ask(request, b"").expect("a response")
     };
     assert_eq!(ask(&mut client, &["a=1; session=x"]).status, 200);
-    // An HTTP/2 client may send the pairs of a cookie as fields of their own.
+    // An HTTP/2 client may send the pairs of a cookie as separate fields.
     for crumbs in [&["session=x", "a=1"][..], &["b=2", "session=x"], &["session=x"]] {
         let refused = ask(&mut client, crumbs);
         assert_eq!(refused.status, 429, "{crumbs:?}");
@@ -270,7 +270,7 @@ fn continue_is_sent_when_the_body_is_wanted() {
     assert_eq!(exchange.next_interim().expect("100").status(), 100);
     exchange.send(b"hello", true).expect("sent");
     assert_eq!(exchange.finish().expect("a response").status, 200);
-    // A body that is refused is not asked for.
+    // A refused body is not requested.
     let mut exchange = client.start(expecting("Content-Length: 11\r\n"), false).expect("a stream");
     assert!(exchange.next_interim().is_none());
     assert_eq!(exchange.finish().expect("a response").status, 413);
@@ -290,7 +290,7 @@ fn a_response_is_complete_before_the_rest_of_the_body_is_refused() {
         ",
     );
     let mut client = Http2Client::connect(gateway.address());
-    // A short body is read to its end, also if its length is not known.
+    // A short body is read to its end, even if its length is unknown.
     for headers in ["Content-Length: 60000\r\n", ""] {
         let path = if headers.is_empty() { "/%00" } else { "/" };
         let mut exchange = client.start(request("POST", path, headers), false).expect("a stream");
@@ -309,7 +309,7 @@ fn a_response_is_complete_before_the_rest_of_the_body_is_refused() {
     assert_eq!(client.get("/", "").status, 200, "the connection goes on");
 }
 
-/// Whether a stream was reset by now.
+/// True if a stream is already reset.
 trait PollResetNow {
     fn poll_reset_now(&mut self) -> Option<Reason>;
 }

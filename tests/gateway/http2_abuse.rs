@@ -15,9 +15,9 @@ use testkit::{
 
 use crate::tidegate_command;
 
-/// The most memory that an attack may add.
+/// Maximum memory that an attack may add.
 const MAX_GROWTH: u64 = 32 << 20;
-/// The longest time that another client waits meanwhile.
+/// Maximum time that another client waits meanwhile.
 const MAX_LATENCY: Duration = Duration::from_secs(3);
 /// `ENHANCE_YOUR_CALM`.
 pub(crate) const CALM: u32 = 11;
@@ -77,7 +77,7 @@ pub(crate) fn send_until_ended(
     reader.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
     let reading = thread::spawn(move || {
         let mut received = Vec::new();
-        // Read for as long as frames are sent, or the gateway would be right to stop.
+        // Reads while frames are sent: otherwise the gateway would be right to stop.
         let _ = std::io::copy(&mut reader, &mut received);
         received
     });
@@ -309,7 +309,7 @@ fn stalled_windows_are_bounded() {
     });
     let (_directory, process) = start(&upstream, ORIGIN_AND_HELLO);
     let before = process.resident_bytes();
-    // Windows of streams: none, one byte, and as large as possible with a connection's that is not.
+    // Windows of streams: none, one byte, and the maximum with a small window of the connection.
     let connections: Vec<_> = [0, 1, 0x7fff_ffff]
         .into_iter()
         .map(|window| {
@@ -364,7 +364,7 @@ fn slow_connections_of_every_kind_are_closed() {
                 raw.frame(kind::HEADERS, 0, 1, &post);
                 raw
             }
-            // As yet nothing after the preface.
+            // Nothing after the preface.
             _ => RawHttp2::connect(process.address),
         };
         match number % 5 {

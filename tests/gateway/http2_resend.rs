@@ -1,4 +1,4 @@
-//! Requests that HTTP/2 cannot carry, or that an HTTP/2 server refuses again and again, end.
+//! Requests end that HTTP/2 cannot carry, or that an HTTP/2 server refuses repeatedly.
 
 use std::{
     net::TcpStream,
@@ -117,7 +117,7 @@ fn a_server_may_end_a_connection_after_each_request() {
         while raw.read_frame().is_some() {}
     });
     let gateway = start(&upstream.target());
-    // All at once: they share a connection, of which each serves one.
+    // All at once: they share connections, each of which serves one request.
     let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(gateway.address())).collect();
     for client in &mut clients {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");

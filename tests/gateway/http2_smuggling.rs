@@ -1,4 +1,4 @@
-//! HTTP/2 requests that another parser could read as two, or as another one.
+//! HTTP/2 requests that another parser could read as two requests, or as a different one.
 
 use testkit::{
     gateway::Gateway,
@@ -235,7 +235,7 @@ fn a_fragment_never_reaches_the_upstream() {
     assert!(received.is_empty() || received.starts_with("GET /a HTTP/1.1\r\n"), "{received}");
 }
 
-/// Waits a little, so that what was wrongly forwarded would have arrived.
+/// Waits a little, so that wrongly forwarded bytes would have arrived.
 fn received(upstream: &Upstream) -> String {
     sleep(std::time::Duration::from_millis(100));
     String::from_utf8_lossy(&upstream.received_bytes()).into_owned()

@@ -193,7 +193,7 @@ fn no_log_level_contains_a_secret() {
     const SECRETS: [&str; 5] =
         ["hush-redis", "hush-token", "hush-cookie", "hush-query", "hush-header"];
     let upstream = Upstream::hello();
-    // This Redis has no password: sending one is an error that is logged.
+    // This Redis has no password, so sending one is an error, which is logged.
     let redis = RedisServer::start();
     let directory = tempfile::tempdir().expect("a directory");
     let url = redis.url().replace("redis://", "redis://user:hush-redis@");

@@ -47,7 +47,7 @@ fn assert_refused(key: &str, target: &str, headers: &[u8]) {
     });
 }
 
-/// Spellings of the signature of a JWT that lenient decoders take for the same: unused bits, padding, another alphabet
+/// Spellings of a JWT's signature that lenient decoders treat alike: unused bits, padding, another alphabet,
 /// and characters outside of it.
 fn respelled_signatures(signature: &str) -> Vec<String> {
     let (start, last) = signature.split_at(signature.len() - 1);
@@ -85,7 +85,7 @@ fn a_signed_token_has_one_spelling() {
     });
 }
 
-/// Upstreams that read the whole value decode the token, and skip what is behind it.
+/// Upstreams that read the whole value decode the token, and skip the rest after it.
 #[test]
 fn a_token_is_no_scheme_of_a_word_behind_it() {
     let signature = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";

@@ -29,7 +29,7 @@ mod forwarding;
 mod fragmentation;
 /// Invalid and ambiguous requests, of which nothing reaches an upstream.
 mod framing;
-/// HTTP/2 towards clients: what holds for HTTP/1 holds for it.
+/// HTTP/2 towards clients behaves like HTTP/1.
 mod http2;
 /// Requests that HTTP/2 cannot carry, or that an HTTP/2 server refuses.
 mod http2_resend;
@@ -39,7 +39,7 @@ mod http2_smuggling;
 mod http2_upstream;
 /// The keys of callers.
 mod identity;
-/// What holds for every response, listener and log.
+/// Invariants of every response, listener and log.
 mod invariants;
 /// Equivalent spellings of a caller's key.
 mod key_normalization;
@@ -51,7 +51,7 @@ mod model;
 mod pooling;
 /// The promises of the rate-limit headers.
 mod rate_limit_headers;
-/// What routes do besides forwarding: redirects, header rules, rewrites.
+/// Actions of routes besides forwarding: redirects, header rules, rewrites.
 mod route_actions;
 /// Other spellings of a path or a header.
 mod route_spellings;
@@ -61,7 +61,7 @@ mod routing;
 mod small_frames;
 /// Upgrades to other protocols.
 mod upgrade;
-/// Promises that hold whatever a target does.
+/// Promises that hold for any behavior of a target.
 mod upstream_faults;
 /// Valid and invalid upstream responses.
 mod upstream_responses;
@@ -76,7 +76,7 @@ mod admin_transport;
 mod balance;
 /// The binary: default configuration, exit codes, signals.
 mod binary;
-/// Bounds of requests and connections at a target.
+/// Bounds on requests and connections at a target.
 mod bounds;
 /// Memory of idle callers.
 mod caller_memory;
@@ -99,7 +99,7 @@ mod handshake_drain;
 mod health;
 /// HTTP/2 under hostile clients.
 mod http2_abuse;
-/// What is read ahead over HTTP/2, and bounds of heads and requests.
+/// Reading ahead over HTTP/2, and bounds on heads and requests.
 mod http2_bounds;
 /// HTTP/2 streams that end early.
 mod http2_cancel;
@@ -117,7 +117,7 @@ mod probes;
 mod proxy_protocol;
 /// Reloads under load, and their triggers.
 mod reload;
-/// Configurations that are no regular files.
+/// Configurations that are not regular files.
 mod reload_files;
 /// TLS towards clients and upstreams.
 mod tls;

@@ -1,8 +1,8 @@
 //! One connection compared with a readable model: [`Model::of`].
 //!
-//! Random valid and invalid requests are pipelined, fragmented anywhere, and answered in every way that
-//! an upstream may. The model predicts what reaches the upstream, what the client
-//! reads, and where the connection ends.
+//! Random valid and invalid requests are pipelined, fragmented anywhere, and answered in every way that an
+//! upstream may. The model predicts the requests that reach the upstream, the responses that the client
+//! reads, and the end of the connection.
 
 mod harness;
 mod requests;
@@ -70,7 +70,7 @@ impl Model {
         if request.expects && !request.http10 && (chunked || !data.is_empty()) {
             self.answers.push((100, String::new()));
         }
-        // A fault within the body is a client error, and so is a body that turns out too long.
+        // A fault within the body, or a body that turns out too long, is a client error.
         if request.fault.is_some() {
             return self.refuse(400);
         }

@@ -120,7 +120,7 @@ fn accept_chooses_the_format_of_metrics() {
         assert!(response.text().contains(counted), "{}", response.text());
         (header("content-type"), response.text())
     };
-    // What Prometheus 2 sends.
+    // The `Accept` of Prometheus 2.
     let open = "Accept: application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;\
                 q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1\r\n";
     let (kind, metrics) = scrape(open);

@@ -1,4 +1,4 @@
-//! The `OpenAPI` description: it has every request that the admin API answers, and what it answers is valid.
+//! The `OpenAPI` description covers every request that the admin API answers, and the answers are valid.
 
 use serde_json::{Value, json};
 use testkit::{
@@ -39,7 +39,7 @@ fn document(gateway: &Gateway) -> Value {
     response.json()
 }
 
-/// The errors of `value` under `schema`, whose references are those of `document`.
+/// The errors of `value` under `schema`, whose references point into `document`.
 fn errors(document: &Value, schema: &Value, value: &Value) -> Vec<String> {
     let mut schema = schema.clone();
     schema["components"] = document["components"].clone();
@@ -49,7 +49,7 @@ fn errors(document: &Value, schema: &Value, value: &Value) -> Vec<String> {
     faults.map(|fault| format!("{}: {fault}", fault.instance_path())).collect()
 }
 
-/// Checks that `response` is one that the document has for the request.
+/// Checks that the document has `response` for the request.
 fn check(document: &Value, path: &str, method: &str, response: &Response) {
     let operation = &document["paths"][path][method.to_ascii_lowercase()];
     let name = format!("{method} {path}: {}", response.status);
@@ -107,7 +107,7 @@ fn every_request_is_described_and_no_other_is_answered() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), count, "each request has an id of its own");
-    // The paths that the error of an unknown one names are these.
+    // The error for an unknown path lists these paths.
     let unknown = ask(&gateway, "GET", "/nothing", "").json();
     let detail = unknown["detail"].as_str().expect("text");
     for path in paths.keys().filter(|path| !path.contains('.')) {

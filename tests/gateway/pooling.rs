@@ -351,7 +351,7 @@ fn a_body_is_never_sent_before_its_head() {
     let upstream = Upstream::on_connection({
         let first_bytes = first_bytes.clone();
         move |socket| {
-            // The head alone, then a close without a response.
+            // Reads only the head, then closes without a response.
             let mut bytes = [0; 4096];
             let count = socket.read(&mut bytes).unwrap_or(0);
             first_bytes.lock().expect("no panic").push(bytes[..count].to_vec());

@@ -81,11 +81,12 @@ fn unread_compressed_responses_of_one_client_hold_at_most_64_mib() {
     eventually("the encoders are gone", || encoders() == 0);
 }
 
-/// A client has at most 1,024 requests in flight: about 64 KiB each with what was read of the response, and 256 KiB in
-/// the library for each connection. Without that bound, 2,000 whole responses of 64 KiB would be in it.
+/// A client has at most 1,024 requests in flight: about 64 KiB each, with the read part of the response, and
+/// 256 KiB in the library for each connection. Without that bound, the library would hold 2,000 complete
+/// responses of 64 KiB.
 #[test]
 fn unread_responses_of_one_client_hold_at_most_96_mib() {
-    // As much as the library takes for one stream.
+    // As much as the library accepts for one stream.
     let text = vec![b'x'; 64 * 1024];
     let upstream = Upstream::with_handler(move |_, socket| {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());

@@ -1,4 +1,4 @@
-//! Many small DATA frames that one side does not read end no connection, which others may share.
+//! Many small unread DATA frames do not end a connection, which others may share.
 
 use std::net::TcpStream;
 
@@ -55,7 +55,7 @@ fn a_client_that_does_not_read_small_messages_leaves_the_shared_upstream_connect
         assert_eq!(other.get("/", "").text(), "hello", "{n}");
     }
     assert_eq!(upstream.connections(), 1);
-    // Then all of it, on the stream and on the connection.
+    // Then opens the windows of the stream and of the connection.
     for stream in [0, 1] {
         stalled.frame(kind::WINDOW_UPDATE, 0, stream, &1_000_000_u32.to_be_bytes());
     }
@@ -95,7 +95,7 @@ fn small_messages_that_the_upstream_does_not_read_leave_the_clients_connection_o
     });
     let gateway = start(&upstream);
     let mut client = RawHttp2::connect(gateway.address());
-    // They allow a larger window than the one at the start.
+    // They allow a larger window than the initial one.
     client.read_until(kind::SETTINGS).expect("settings");
     client.headers(1, &fields("POST", "/"), false);
     client.send(small_frames(1, true));

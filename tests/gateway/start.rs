@@ -44,7 +44,7 @@ impl Serving {
         Self { child, log, address }
     }
 
-    /// What it printed before it began to serve.
+    /// Its output before it began to serve.
     fn printed(&mut self) -> String {
         let mut buffer = [0; 4096];
         let stdout = self.child.stdout.as_mut().expect("a pipe");
@@ -86,7 +86,7 @@ fn server(upstream: &Upstream) -> String {
     upstream.target().trim_start_matches("http://").to_owned()
 }
 
-/// Whether `tidegate check` accepts the configuration, and what it prints.
+/// Runs `tidegate check`: true if it accepts the configuration, and its output.
 fn check(folder: &Path, yaml: &str) -> (bool, String) {
     fs::write(folder.join("kept.yaml"), yaml).expect("a file");
     let checked = run(tidegate_command(folder, &["check", "kept.yaml"]));
@@ -120,7 +120,7 @@ fn proxy_serves_and_limits_without_a_file() {
     let refused = get(gateway.address, "/", "Authorization: Bearer another\r\n");
     assert_eq!(refused.status, 429, "the address is counted, not the token");
     assert!(first.request_count() > 0 && second.request_count() > 0, "both targets are used");
-    // What it printed is a configuration that does the same.
+    // Its output is a configuration that does the same.
     let printed = gateway.printed();
     let (is_valid, printed) = check(folder.path(), &printed);
     assert!(
@@ -128,7 +128,7 @@ fn proxy_serves_and_limits_without_a_file() {
         "{printed}"
     );
     assert!(!printed.contains("note"), "{printed}");
-    // A reload says that there is no file, and changes nothing.
+    // A reload reports that there is no file, and changes nothing.
     gateway.signal(Signal::HUP);
     let message = "the gateway was started without a configuration file";
     eventually("the reload is refused", || gateway.log().contains(message));
@@ -167,7 +167,7 @@ fn proxy_counts_in_redis_and_admits_active_users() {
     for _ in 0..300 {
         assert_eq!(get(first.address, "/", "").status, 200);
     }
-    // A slow Redis lets a gateway count by itself for a while; then it has no more than its own requests.
+    // While Redis is slow, a gateway may count by itself for a while, only its own requests.
     let mut own = 0..100;
     eventually("the other gateway sees these requests", || {
         assert!(own.next().is_some(), "{}", second.log());

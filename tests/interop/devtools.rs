@@ -13,7 +13,7 @@ use crate::tools::{path_of, script};
 /// A browser with one page. Dropping it ends it.
 pub(crate) struct Browser {
     child: Child,
-    /// The script ends, and with it Chromium, when this is closed.
+    /// Closing it ends the script and Chromium.
     input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
     _profile: TempDir,
@@ -75,7 +75,7 @@ impl Browser {
         self.command(&json!({ "view": [width, height, colours] }));
     }
 
-    /// What the page requested, and its violations of policies and errors.
+    /// The page's requests, policy violations and errors.
     pub(crate) fn seen(&mut self) -> Value {
         self.command(&json!({ "seen": true }))
     }

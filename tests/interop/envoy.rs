@@ -44,11 +44,11 @@ fn listener(port: u16, certificate: Option<&IdentityFiles>, routes: &Value) -> V
 
 /// A route of all paths with this prefix.
 fn route(prefix: &str, cluster: &str) -> Value {
-    // A gRPC stream has no end in 15 s, which is Envoy's default.
+    // A gRPC stream may exceed Envoy's default of 15 s.
     json!({"match": {"prefix": prefix}, "route": {"cluster": cluster, "timeout": "0s"}})
 }
 
-/// The versions of HTTP that Envoy speaks to a cluster.
+/// The HTTP versions that Envoy speaks to a cluster.
 const HTTP1: &str = "http_protocol_options";
 const HTTP2: &str = "http2_protocol_options";
 

@@ -1,4 +1,4 @@
-//! `contrib/grafana/tidegate.json` as its file has it: rows, panels, variables and expressions.
+//! The file `contrib/grafana/tidegate.json`: rows, panels, variables and expressions.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -61,8 +61,7 @@ impl Dashboard {
     }
 }
 
-/// An expression with the values that Grafana gives its variables if nothing is chosen; the job is called
-/// `tidegate`.
+/// An expression with Grafana's default values of its variables; the job is called `tidegate`.
 pub(crate) fn without_variables(expression: &str) -> String {
     let mut text = expression.to_owned();
     for (variable, value) in

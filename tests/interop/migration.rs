@@ -1,5 +1,5 @@
-//! The pages for those who come from nginx and HAProxy: both configurations of a page serve the same requests,
-//! and its table says what each of them answers.
+//! The migration pages for nginx and HAProxy: both configurations of a page serve the same requests, and its
+//! table shows the answers of each.
 
 use std::{
     collections::BTreeMap, fs, io::Write, net::SocketAddr, path::Path, thread, time::Duration,
@@ -20,7 +20,7 @@ use crate::server::{Server, loopback};
 const PROXY: &str = "127.0.0.1:8080";
 const UPSTREAM: &str = "127.0.0.1:9000";
 
-/// What a row asks of the responses before it.
+/// The row that shows `Retry-After` of the responses before it.
 const RETRY_AFTER: &str = "the `Retry-After` of their 429";
 
 /// A page of the book.
@@ -32,7 +32,7 @@ impl Page {
         Self(fs::read_to_string(path).expect("a page"))
     }
 
-    /// The section below `heading`, without what precedes it.
+    /// The section below `heading`.
     fn section(&self, heading: &str) -> Self {
         let (_, rest) = self.0.split_once(&format!("\n## {heading}\n")).expect("a heading");
         Self(format!("\n{}", rest.split("\n## ").next().unwrap_or_default()))
@@ -45,7 +45,7 @@ impl Page {
         block.split_once("\n```").expect("its end").0.to_owned() + "\n"
     }
 
-    /// Asserts that the page has exactly these rows in the table of what both answer.
+    /// Asserts that the page has exactly these rows in its table of answers.
     fn assert_rows(&self, rows: &[[String; 3]]) {
         let (_, table) = self.0.split_once("\n| sent |").expect("a table");
         let rest = table.lines().skip(2);
@@ -76,7 +76,7 @@ impl Origin {
     }
 }
 
-/// One of the two proxies, and what it is before.
+/// One of the two proxies, and its upstream.
 struct Side {
     address: SocketAddr,
     origin: Origin,
@@ -157,7 +157,7 @@ impl Side {
         clients.iter_mut().map(Client::read_response).collect()
     }
 
-    /// The responses to `held` requests that are in flight together, and to `more` that come while they are:
+    /// The responses to `held` requests that are in flight together, and to `more` that arrive meanwhile:
     /// refused, or kept until one of the others ends.
     fn in_flight(&self, held: usize, more: usize, fields: &str, is_refused: bool) -> Vec<Response> {
         let before = self.origin.upstream.request_count();
@@ -239,7 +239,7 @@ fn nginx_and_tidegate_answer_as_the_page_says() {
     page.assert_rows(&rows);
 }
 
-/// Answers with JSON, and with the path, host and address that it was sent as header fields.
+/// Answers with JSON, and with the received path, host and address in header fields.
 fn echo() -> Upstream {
     Upstream::with_handler(|request, socket| {
         let text = String::from_utf8_lossy(request);
@@ -261,7 +261,7 @@ fn echo() -> Upstream {
     })
 }
 
-/// The path that the server was asked for; else the status, and where a redirect leads.
+/// The path that the server received, or else the status and the location of a redirect.
 fn outcome(side: &Side, path: &str) -> String {
     let response = side.send(path, "").read_response();
     match (response.header("seen-path"), response.header("location")) {
@@ -352,8 +352,8 @@ fn haproxy_and_tidegate_answer_as_the_page_says() {
     page.assert_rows(&rows);
 }
 
-/// A client that spends its quota of 100 in 2 s and goes on with 200 requests a second for two windows: how many
-/// of those are admitted.
+/// The number of admitted requests of a client that spends its quota of 100 in 2 s and continues with 200
+/// requests a second for two windows.
 fn admitted_of_a_busy_client(side: &Side) -> usize {
     let mut client = Client::connect(side.address);
     let mut is_admitted = || client.get("/", "Authorization: Bearer d\r\n").status == 200;

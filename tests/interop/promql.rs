@@ -40,7 +40,7 @@ pub(crate) fn metric_names(expression: &str) -> BTreeSet<String> {
                 names.insert(word.to_owned());
             }
         } else if first.is_ascii_digit() {
-            // Also the unit of a duration.
+            // Skips the unit of a duration as well.
             rest =
                 rest.trim_start_matches(|char: char| char.is_ascii_alphanumeric() || char == '.');
         } else {
@@ -50,13 +50,13 @@ pub(crate) fn metric_names(expression: &str) -> BTreeSet<String> {
     names
 }
 
-/// Whether a word before this text is a function or an aggregation.
+/// True if a word before this text is a function or an aggregation.
 fn is_call(rest: &str) -> bool {
     let next = rest.split(|char| !is_word(char)).next();
     rest.starts_with('(') || matches!(next, Some("by" | "without"))
 }
 
-/// The end of what begins here and has no metric in it: texts, selectors and ranges.
+/// The closing character of a part without metrics: a text, a selector or a range.
 fn matching(open: char) -> Option<char> {
     match open {
         '"' | '\'' => Some(open),

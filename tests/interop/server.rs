@@ -51,7 +51,7 @@ http {{
         Self::start(command.arg("-p").arg(directory).arg("-c").arg(file), ports)
     }
 
-    /// Starts HAProxy with these sections behind `global` and `defaults`.
+    /// Starts HAProxy with these sections after `global` and `defaults`.
     pub(crate) fn haproxy(directory: &Path, sections: &str, ports: &[u16]) -> Self {
         let config = format!(
             "global
@@ -74,7 +74,7 @@ defaults
         let file = directory.join("envoy.json");
         fs::write(&file, config.to_string()).expect("a file");
         let mut command = Command::new(interpreters::envoy());
-        // Of its warnings one concerns every configuration without an overload manager.
+        // Not its warnings: one concerns every configuration without an overload manager.
         command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]);
         Self::start(command.arg("--config-path").arg(file), ports)
     }

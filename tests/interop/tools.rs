@@ -1,4 +1,4 @@
-//! Commands of other projects: where they are, what they print, and a bound on their time.
+//! Commands of other projects: their paths, their output, and a bound on their time.
 
 use std::{
     io::Write,
@@ -8,10 +8,10 @@ use std::{
 
 use testkit::interpreters;
 
-/// How long a client may run, in seconds. Only a failing test waits that long.
+/// Maximum time of a client, in seconds. Only a failing test waits that long.
 const LIMIT: &str = "60";
 
-/// What a command printed, and its exit code.
+/// The output of a command, and its exit code.
 pub(crate) struct Output {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,

@@ -35,7 +35,7 @@ fn five_threads_fetch_five_batches() {
         assert!(flawed.complete_fetch(20, granted, 10));
     }
     assert_eq!(store.calls, 5);
-    // According to the article 450 are left; its code leaves 400, of which it records 80.
+    // According to the article, 450 are left. Its code leaves 400, of which it records 80.
     assert_eq!((1_000 - store.left - 5 * 20, flawed.reserved), (400, 80));
 
     let (gateway, mut store) = (Gateway::new(1_000, 100, 1), lease_registry::Store::of(1_000));
@@ -58,7 +58,7 @@ fn a_fetch_flag_never_cleared() {
     for monotonic in 0..20 {
         assert!(gateway.run_alone(&mut store, 11, monotonic));
     }
-    // Also after a failed and a dropped fetch.
+    // The same after a failed and a dropped fetch.
     let (_, fetch) = gateway.expect_fetch(11, 30);
     fetch.fail(RedisFailure::Timeout, MonotonicTime::from_ms(31));
     drop(gateway.expect_fetch(11, 32).1);

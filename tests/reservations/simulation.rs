@@ -4,7 +4,7 @@ mod bounds;
 mod world;
 
 use testkit::random::SplitMix64;
-use tidegate::limit::{Algorithm, LeaseSize, Limit, OnFailure, Quota};
+use tidegate::limit::{Algorithm, LeaseSize, Limit, LimitIdentity, Quota};
 
 use self::world::World;
 
@@ -41,17 +41,7 @@ struct Plan {
 }
 
 fn limit(algorithm: Algorithm, quota: Quota, lease_size: LeaseSize) -> Limit {
-    Limit {
-        name: "simulated".into(),
-        fingerprint: 1,
-        algorithm,
-        quota,
-        cost: 1,
-        on_failure: OnFailure::Local,
-        lease_size,
-        enforce: true,
-        index: 0,
-    }
+    Limit { lease_size, ..Limit::new(LimitIdentity::new("simulated", 1), algorithm, quota) }
 }
 
 impl Plan {

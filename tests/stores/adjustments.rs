@@ -50,8 +50,8 @@ async fn a_late_charge_of_an_admitted_request_is_refunded() {
     assert_eq!(charge_while_redis_hangs(&redis, &handle, &limits).await, [true; 6]);
     for limit in &limits {
         // Not before the late charge was made.
-        let records = || redis.command::<Vec<String>>(&["KEYS", &format!("*:{}:*", limit.name)]);
-        eventually(&format!("{} counts nothing", limit.name), async || {
+        let records = || redis.command::<Vec<String>>(&["KEYS", &format!("*:{}:*", limit.name())]);
+        eventually(&format!("{} counts nothing", limit.name()), async || {
             !records().is_empty() && used(&counter_store, limit).await == 0
         })
         .await;
@@ -69,7 +69,7 @@ async fn a_late_charge_of_a_refused_request_is_refunded() {
     }
     assert_eq!(charge_while_redis_hangs(&redis, &handle, &limits).await, [false; 6]);
     for limit in &limits {
-        eventually(&format!("{} counts nothing", limit.name), async || {
+        eventually(&format!("{} counts nothing", limit.name()), async || {
             used(&counter_store, limit).await == 0
         })
         .await;
@@ -108,7 +108,7 @@ async fn adjustments_during_an_outage_are_made_in_order() {
     handle.adjust_in_background(refunds, now());
     redis.resume();
     for limit in &limits {
-        eventually(&format!("{} is refunded", limit.name), async || {
+        eventually(&format!("{} is refunded", limit.name()), async || {
             used(&counter_store, limit).await == 0
         })
         .await;

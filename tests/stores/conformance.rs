@@ -6,7 +6,10 @@ use testkit::{
 };
 use tidegate::{
     clock::{Clock, StoreTime},
-    limit::{Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Key, Limit, Quota},
+    limit::{
+        Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Key, Limit, LimitIdentity,
+        Quota,
+    },
     store::{CounterStore, StoreHandle},
 };
 
@@ -98,7 +101,7 @@ async fn for_every_store(check: impl AsyncFn(Fixture)) {
                 }
                 Place::Redis => counter_store(&redis, clock.clone()),
             };
-            let label = format!("{} in {place:?}", limit.name);
+            let label = format!("{} in {place:?}", limit.name());
             let handle = counter_store.worker();
             let limit = limit.clone();
             let delays = matches!(limit.algorithm, Algorithm::LeakyBucket);
@@ -152,7 +155,7 @@ async fn a_refusal_by_the_narrow_limit_does_not_charge_the_broad_one() {
     for_every_store(async |fixture| {
         let broad = Limit {
             quota: Quota { limit: 5_000, ..fixture.limit.quota },
-            ..Limit { name: "broad".into(), ..fixture.limit.clone() }
+            ..Limit { identity: LimitIdentity::new("broad", 0xfeed), ..fixture.limit.clone() }
         };
         let both = [Charge { limit: &broad, key: Key(2), cost: 1 }, fixture.charge(1)];
         for _ in 0..10 {

@@ -4,7 +4,7 @@ use crate::support::{charge, clock, counter_store, eventually, limit};
 
 use tidegate::clock::StoreTime;
 
-/// The number of calls of a command.
+/// Number of calls of a command.
 fn calls(redis: &RedisServer, command: &str) -> u32 {
     let stats: String = redis.command(&["INFO", "commandstats"]);
     let before = format!("cmdstat_{command}:calls=");

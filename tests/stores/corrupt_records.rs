@@ -27,7 +27,7 @@ fn any_time() -> impl Strategy<Value = u64> {
     prop_oneof![1 => any::<u64>(), 3 => NOW - 90_000..NOW + 90_000]
 }
 
-/// Bytes, often as many as a record has, with times and numbers in the place of fields.
+/// Bytes, often as long as a record, with times and numbers in place of its fields.
 fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![Just(10), Just(26), Just(40), Just(30), Just(32), 0_usize..80];
     let random = prop::collection::vec(any::<u8>(), 80);
@@ -122,7 +122,7 @@ struct Scripts {
     acquire: ScriptCaller,
 }
 
-/// One call: the script, the cost, and when an adjusted charge was made.
+/// One call: the script, the cost, and the time of an adjusted charge.
 #[derive(Clone, Debug)]
 enum ScriptCall {
     Charge(u32),

@@ -26,7 +26,7 @@ mod lease_differential;
 mod malformed_replies;
 /// Redis not running, killed, hung, flushed, full or read-only.
 mod outage;
-/// How much outages of Redis admit beyond the quota, at most.
+/// The bound of admissions beyond the quota through outages of Redis.
 mod outage_bound;
 /// `Retry-After` and the reset hold through an outage.
 mod outage_retry;

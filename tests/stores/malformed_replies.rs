@@ -57,7 +57,7 @@ async fn assert_recovery(redis: &RedisServer, number: usize, reply: &str) {
         then.is_some()
     })
     .await;
-    // The call with that reply may have been charged; the requests decided locally are not.
+    // The call with that reply may have been charged; requests decided locally are not.
     let used_then = then.expect("a decision").decision(0).used;
     assert!(used_then - used <= 2, "{reply}: {used} before, {used_then} after");
 }

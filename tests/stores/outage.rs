@@ -26,7 +26,7 @@ async fn charge_before_timeout(handle: &StoreHandle, limit: &Limit) -> Result<Ve
     outcome.expect("no wait for a timeout")
 }
 
-/// Runs a call to a Redis that hangs. Asserts that it waits for exactly the response timeout.
+/// Runs a call to a hung Redis. Asserts that it waits for exactly the response timeout.
 async fn wait_for_timeout<T>(redis: &RedisServer, call: impl Future<Output = T>) -> T {
     let timeout = options(redis).response_timeout;
     let (output, took) = while_clock_advances(&clock(), call).await;
@@ -150,7 +150,7 @@ async fn a_hung_redis_delays_only_the_first_requests() {
     for _ in 0..100 {
         assert!(charge_at_once(&handle, &limit).admitted);
     }
-    // Attempts to reconnect hang as well, and delay no request.
+    // Attempts to reconnect also hang, and delay no request.
     clock().advance(Duration::from_millis(1_500));
     assert!(charge_at_once(&handle, &limit).admitted);
     assert_eq!(timeouts(), 2);

@@ -139,7 +139,7 @@ async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
     let limits = weekly_limits();
     for limit in &limits {
         let all = limit.capacity() as u32;
-        assert_eq!(fleet.spend(0, limit, all).await, all, "{}", limit.name);
+        assert_eq!(fleet.spend(0, limit, all).await, all, "{}", limit.name());
     }
     for (number, outage) in
         [Outage::Hang, Outage::Full, Outage::Hang, Outage::Full].into_iter().enumerate()
@@ -149,17 +149,17 @@ async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
             for gateway in 0..GATEWAYS {
                 let admitted = fleet.spend(gateway, limit, u32::MAX).await;
                 let expected = if number == 0 { local_share(limit) } else { 0 };
-                assert_eq!(admitted, expected, "{}, outage {number} ({outage:?})", limit.name);
+                assert_eq!(admitted, expected, "{}, outage {number} ({outage:?})", limit.name());
             }
         }
         fleet.bring_back(outage).await;
     }
     for limit in &limits {
-        eventually(&format!("Redis counts its own of {}", limit.name), async || {
+        eventually(&format!("Redis counts its own of {}", limit.name()), async || {
             fleet.used(limit).await == limit.capacity()
         })
         .await;
-        assert_eq!(fleet.spend(1, limit, u32::MAX).await, 0, "{}", limit.name);
+        assert_eq!(fleet.spend(1, limit, u32::MAX).await, 0, "{}", limit.name());
     }
 }
 
@@ -185,7 +185,7 @@ async fn corrections_of_local_charges_do_not_reach_redis() {
     let mut slots = Vec::new();
     for limit in &limits {
         let verdict = handle.charge(&[charge(limit, 1)], now()).await.expect("a local policy");
-        assert!(verdict.is_fallback() && verdict.decision(0).used == 1, "{}", limit.name);
+        assert!(verdict.is_fallback() && verdict.decision(0).used == 1, "{}", limit.name());
         slots.push(verdict.decided(0).expect("a decision").charged_at());
     }
     fleet.bring_back(Outage::Hang).await;
@@ -199,9 +199,9 @@ async fn corrections_of_local_charges_do_not_reach_redis() {
         for (change, expected) in changes {
             let adjustment = [Adjustment { limit, key: Key(1), change }];
             let adjusted = handle.adjust(&adjustment, DecisionSource::Fallback, now()).await;
-            assert_eq!(adjusted.decision(0).used, expected, "{}: {change:?}", limit.name);
+            assert_eq!(adjusted.decision(0).used, expected, "{}: {change:?}", limit.name());
         }
-        assert_eq!(fleet.used(limit).await, 5, "{}", limit.name);
+        assert_eq!(fleet.used(limit).await, 5, "{}", limit.name());
     }
 }
 
@@ -280,10 +280,15 @@ fn assert_bounds(limit: &Limit, admitted: &[Admission]) {
         let own: Vec<u64> =
             admitted.iter().filter(|(_, by)| *by == store).map(|(at, _)| *at).collect();
         let allowed = bound(if store.is_some() { 10 } else { 30 });
-        assert!(most(&own) <= allowed, "{}: {} of {allowed} by {store:?}", limit.name, most(&own));
-        assert!(!own.is_empty(), "{}: nothing by {store:?}", limit.name);
+        assert!(
+            most(&own) <= allowed,
+            "{}: {} of {allowed} by {store:?}",
+            limit.name(),
+            most(&own)
+        );
+        assert!(!own.is_empty(), "{}: nothing by {store:?}", limit.name());
         sum += allowed;
     }
-    assert!(total <= sum, "{}: {total} of {sum}", limit.name);
-    assert!(total > 30, "{}: {total}, so that outages made no difference", limit.name);
+    assert!(total <= sum, "{}: {total} of {sum}", limit.name());
+    assert!(total > 30, "{}: {total}, so that outages made no difference", limit.name());
 }

@@ -99,7 +99,7 @@ impl Gateway {
                 self.clock.sleep_until(settled).await;
             }
             let (then, ..) = self.decide(limit, key).await;
-            assert!(then.admitted, "{}: {refused:?}, then {then:?}", limit.name);
+            assert!(then.admitted, "{}: {refused:?}, then {then:?}", limit.name());
             seen.waits += 1;
             seen.local += u32::from(is_local);
         }
@@ -139,7 +139,7 @@ async fn assert_waits_hold(length: Duration) {
     let clients = join_all(callers.map(|(limit, key)| gateway.client(limit, key)));
     let (seen, ()) = tokio::join!(clients, gateway.outage(&redis, length));
     for (at, seen) in seen.iter().enumerate() {
-        let name = &limits[at / 2].name;
+        let name = limits[at / 2].name();
         assert!(seen.waits > 1, "{name}: {seen:?} in an outage of {length:?}");
     }
     let local = seen.iter().filter(|seen| seen.local > 0).count();

@@ -9,13 +9,13 @@ const NOW: u64 = crate::support::NOW.as_unix_ms();
 /// The quota, which is also the number of entries of a full log.
 const QUOTA: u32 = 100_000;
 
-/// The longest permitted call, in us of Redis' CPU time.
+/// Maximum duration of a call, in us of Redis' CPU time.
 const MAX_MICROS: u64 = 1_000;
 
-/// Measurements of each kind of call. The shortest counts, because a busy machine only adds time.
+/// Number of measurements of each kind of call. The shortest counts, because a busy machine only adds time.
 const MEASUREMENTS: usize = 7;
 
-/// Charges per measurement while the log is filled.
+/// Number of charges per measurement while the log is filled.
 const FILLING_CHARGES: usize = 1_000;
 
 /// Asserts that the shortest of [`MEASUREMENTS`] takes less than [`MAX_MICROS`] per call.
@@ -23,7 +23,7 @@ fn assert_cheap(what: &str, measure: impl FnMut(usize) -> Cost) {
     assert_cheaper(MAX_MICROS, what, measure);
 }
 
-/// As [`assert_cheap`], with another maximum, in us.
+/// Like [`assert_cheap`], with another maximum, in us.
 fn assert_cheaper(max_micros: u64, what: &str, measure: impl FnMut(usize) -> Cost) {
     let costs = (0..MEASUREMENTS).map(measure);
     let micros =
@@ -95,7 +95,8 @@ fn refunds_leave_no_entries_of_a_log_behind() {
     let mut charges = ScriptCaller::for_charges(&redis.url());
     let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
     let (log, quota) = (Algorithm::SlidingLog, Quota::new(1_000, 60_000, 1));
-    // One charge per ms, each refunded while later ones are in flight: more than a block of the record has.
+    // One charge per ms, each refunded while later ones are in flight: more than fit into a block of the
+    // record.
     for in_flight in [0, 1, 300] {
         let key = format!("log-{in_flight}");
         for now in NOW..NOW + 3_000 {
@@ -107,7 +108,7 @@ fn refunds_leave_no_entries_of_a_log_behind() {
     }
 }
 
-/// Charges, and as many refunds, per measurement.
+/// Number of charges, and of refunds, per measurement.
 const SLOT_CHARGES: usize = 500;
 
 #[test]

@@ -72,7 +72,7 @@ async fn a_gateway_that_missed_resets_clears_its_deny_cache() {
         async || handle.charge(&[charge(&limit, 1)], StoreTime::ZERO).await.expect("Redis decides");
     assert!(decide().await.admitted && !decide().await.admitted);
 
-    // As if the reset's entry had expired before the other gateway reports.
+    // Simulates that the reset's entry expires before the other gateway reports.
     fleet[0].reset(&[&limit], Key(1)).await.expect("Redis resets the caller");
     assert_eq!(redis.command::<u64>(&["DEL", "tidegate:resets"]), 1);
     assert!(!decide().await.admitted, "the reset is unknown there");

@@ -7,7 +7,7 @@ use testkit::{
 };
 use tidegate::{
     clock::{Clock, StoreTime},
-    limit::{Algorithm, Charge, Key, LeaseSize, Limit, OnFailure, Quota},
+    limit::{Algorithm, Charge, Key, Limit, LimitIdentity, Quota},
     redis::{RedisOptions, Topology},
     store::{CounterStore, StoreHandle},
 };
@@ -17,17 +17,11 @@ pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// `quota` units a minute, in sub-windows of 10 s.
 pub(crate) fn limit(name: &str, quota: u32) -> Limit {
-    Limit {
-        name: name.into(),
-        fingerprint: 0xfeed,
-        algorithm: Algorithm::SlidingWindow,
-        quota: Quota::new(quota, 60_000, 6),
-        cost: 1,
-        on_failure: OnFailure::Local,
-        lease_size: LeaseSize::Off,
-        enforce: true,
-        index: 0,
-    }
+    Limit::new(
+        LimitIdentity::new(name, 0xfeed),
+        Algorithm::SlidingWindow,
+        Quota::new(quota, 60_000, 6),
+    )
 }
 
 /// A limit of each algorithm, with windows so long that nothing expires meanwhile.

@@ -162,7 +162,7 @@ pub(crate) fn request(path: &str, caller: usize) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: gateway.test\r\nX-Caller: {caller}\r\n\r\n")
 }
 
-/// Whether Redis decided on the limit `open`: otherwise the response has no rate-limit headers.
+/// True if Redis decided on the limit `open`: otherwise the response has no rate-limit headers.
 pub(crate) fn was_decided_by_redis(response: &Response) -> bool {
     response.header("x-ratelimit-limit").is_some()
 }

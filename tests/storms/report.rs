@@ -2,8 +2,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::storm::{MAX_LATENCY, SMALL_QUOTA};
 
-/// The most charges of `/small_quota` that replication lag may lose: those of a quarter of a second. A replica
-/// on the same machine never lags more.
+/// Maximum number of charges of `/small_quota` that replication lag may lose: a quarter of a second's. A
+/// replica on the same machine never lags more.
 const MAX_LAG_CHARGES: u64 = 100;
 
 /// The charges that Redis may lose by a fault.
@@ -24,7 +24,7 @@ pub(crate) enum DataLoss {
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub(crate) requests: u64,
-    /// Failed requests caused by Redis, missing responses included.
+    /// Failed requests caused by Redis, including missing responses.
     pub(crate) failed: Vec<String>,
     pub(crate) p99_before: Duration,
     pub(crate) p99_during: Duration,
@@ -42,8 +42,8 @@ pub(crate) struct Figures {
     pub(crate) fallbacks: u64,
     /// Callers admitted without Redis.
     pub(crate) without_redis: BTreeSet<usize>,
-    /// Time from the repair until every worker uses Redis again. Where the servers repair themselves:
-    /// from the fault.
+    /// Time from the repair until every worker uses Redis again; from the fault if the servers repair
+    /// themselves.
     pub(crate) recovered: Duration,
 }
 
@@ -53,17 +53,17 @@ impl Figures {
         self.admitted[3].saturating_sub(SMALL_QUOTA)
     }
 
-    /// Calls in flight at the fault: it is unknown whether Redis has charged them.
+    /// Calls in flight at the fault, which Redis may have charged.
     fn unknown_outcomes(&self) -> u64 {
         self.timeouts + self.broken
     }
 
-    /// Whether no client was affected; with slack for timeouts on a busy machine.
+    /// True if no client was affected; with slack for timeouts on a busy machine.
     pub(crate) fn is_unaffected(&self) -> bool {
         self.refused == 0 && self.broken == 0 && (self.fallbacks == 0 || self.timeouts > 0)
     }
 
-    /// Whether only these callers were admitted without Redis; with the same slack.
+    /// True if only these callers were admitted without Redis; with the same slack.
     pub(crate) fn affected_only(&self, callers: &BTreeSet<usize>) -> bool {
         !self.without_redis.is_empty()
             && (self.without_redis.is_subset(callers) || self.timeouts > 0)
@@ -81,8 +81,8 @@ impl Figures {
             DataLoss::UntilDetected => detected - before + MAX_LAG_CHARGES,
             DataLoss::AllBefore => detected,
         };
-        // What Redis admits, what it has lost, and what was decided without it: the local shares of the
-        // gateways add up to at most one more quota.
+        // Redis' admissions, its lost charges, and the decisions without it: the local shares of the gateways
+        // add up to at most one more quota.
         let bound = SMALL_QUOTA + lost + self.fallbacks.min(SMALL_QUOTA);
         assert!(end <= bound, "{name}: {end} of {bound}: {self:?}");
         // No charge is counted twice, except calls with an unknown outcome.

@@ -19,7 +19,7 @@ use crate::plan::{
 use crate::respond::{self, ErrorForm, HeaderReader, LimitReport};
 use crate::snapshot::{Action, LimitRequest, Route, Snapshot};
 use crate::store::memory::MemoryStore;
-use crate::upstream::balance::{Balancer, EndpointView, PickRequest, WeightedEndpoint};
+use crate::upstream::balance::{Balancer, EndpointView, PickRequest, TargetKey, WeightedEndpoint};
 use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 
 /// A fixed secret: no hash leaves this process.
@@ -249,9 +249,9 @@ impl Explanation {
         now: StoreTime,
     ) -> Result<(), GatewayError> {
         let RoutedRequest { route, head, .. } = routed;
-        let names = route.limits.iter().map(|policy| &policy.limit.name);
+        let names = route.limits.iter().map(|policy| policy.limit.name());
         let uncounted =
-            names.filter(|name| limits.iter().all(|own| own.charge.limit.name != **name));
+            names.filter(|name| limits.iter().all(|own| own.charge.limit.name() != *name));
         self.unlimited = uncounted.map(ToString::to_string).collect();
         if let Some(error) = plan.refused_after_throttle {
             return Err(error);
@@ -297,7 +297,8 @@ impl Explanation {
                 self.forwarded = Some(path.into_owned() + &query.unwrap_or_default());
                 self.changes.add_request(routed);
                 self.targets = servers.targets.iter().map(|own| own.target.to_string()).collect();
-                if let Some((target, reason)) = chosen_target(servers, plan.target_key.unwrap_or(0))
+                if let Some((target, reason)) =
+                    chosen_target(servers, TargetKey(plan.target_key.unwrap_or_default()))
                 {
                     (self.target, self.target_reason) = (Some(target), Some(reason));
                 }
@@ -410,9 +411,9 @@ impl Explanation {
     }
 }
 
-/// The target for a request with this hash, and the reason, if all targets are in service and without load. Names are
+/// The target for a request with this key, and the reason, if all targets are in service and without load. Names are
 /// not resolved.
-fn chosen_target(servers: &Servers, hash_key: u64) -> Option<(String, String)> {
+fn chosen_target(servers: &Servers, key: TargetKey) -> Option<(String, String)> {
     let names: Vec<String> =
         servers.targets.iter().map(|own| own.target.address.to_string()).collect();
     let endpoints: Vec<WeightedEndpoint<'_>> = names
@@ -420,7 +421,7 @@ fn chosen_target(servers: &Servers, hash_key: u64) -> Option<(String, String)> {
         .zip(&servers.targets)
         .map(|(name, own)| WeightedEndpoint { name, weight: own.weight })
         .collect();
-    let input = PickRequest { turn: 0, key: hash_key, random: 0, excluded: &[] };
+    let input = PickRequest { turn: 0, key, random: 0, excluded: &[] };
     let choice = Balancer::new(servers.policy, &endpoints).choose(&input, &Unloaded)?;
     let name = |index: usize| names[index].as_str();
     Some((names[choice.index].clone(), choice.reason.describe(name).to_string()))
@@ -506,7 +507,7 @@ impl LimitExplanation {
         let LimitCharge { charge: Charge { limit, cost, .. }, tier, values, outcome } = charged;
         let parts = values.parts.into_iter();
         Self {
-            name: limit.name.to_string(),
+            name: limit.name().to_string(),
             algorithm: limit.algorithm.tag(),
             quota: limit.quota.limit,
             window_ms: limit.quota.window,

@@ -130,7 +130,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The place of `reference` in the scalar at `location`; the scalar's own if it is on a further line.
+    /// The location of `reference` in the scalar at `location`; the scalar's location if the reference is on
+    /// a later line.
     fn find(&self, location: Location, reference: &str) -> Location {
         let line = self.lines.get(location.line - 1).copied().unwrap_or_default();
         let start = line.char_indices().nth(location.column - 1).map_or(line.len(), |(at, _)| at);

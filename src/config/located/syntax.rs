@@ -1,4 +1,4 @@
-//! The faults of a text that is not YAML, in the words of what was probably meant.
+//! Faults for text that is not YAML, with a guess at what was meant.
 
 use saphyr_parser::ScanError;
 
@@ -6,7 +6,7 @@ use super::super::fault::{Location, Mismatch};
 use super::{LocatedMismatch, location, too_deep_mismatch};
 use crate::sensitive::is_sensitive_name;
 
-/// The first character that YAML does not allow: parsers end the text there, or skip it.
+/// The first character that YAML does not allow. Parsers stop at it or skip it.
 pub(super) fn control_character(text: &str) -> Option<LocatedMismatch> {
     let is_allowed = |c: char| !c.is_control() || matches!(c, '\t' | '\n' | '\r' | '\u{85}');
     let at = text.find(|c| !is_allowed(c))?;
@@ -38,7 +38,7 @@ pub(super) fn syntax_fault(text: &str, error: &ScanError) -> LocatedMismatch {
     (location, Mismatch::new(format!("not YAML ({})", error.info()), expected))
 }
 
-/// The key without a colon before line `at`, where the parser notices it.
+/// The key without a colon in the last line of code before line `at`, where the parser noticed it.
 fn missing_colon(text: &str, at: usize, info: &str) -> Option<LocatedMismatch> {
     let is_about_keys = ["simple key", "mapping values are not allowed", "expected key"];
     if !is_about_keys.iter().any(|words| info.contains(words)) {
@@ -59,9 +59,9 @@ fn missing_colon(text: &str, at: usize, info: &str) -> Option<LocatedMismatch> {
     let (key, value) = code.split_once(' ').map_or((code, ""), |(key, value)| (key, value.trim()));
     let is_key = key.starts_with(|c: char| c.is_ascii_alphabetic())
         && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
-    // An item of one word is a value.
+    // A list item of one word is a value.
     let is_other = code.contains(": ") || code.ends_with(':') || is_item && value.is_empty();
-    // The line is quoted, and it may be the value of the key above it.
+    // A fault quotes the line, which may be the secret value of the key above it.
     let above =
         above.split(':').next().unwrap_or_default().trim_start_matches([' ', '-', '"', '\'']);
     if !is_key || is_other || is_sensitive_name(key) || is_sensitive_name(above) {
@@ -70,6 +70,6 @@ fn missing_colon(text: &str, at: usize, info: &str) -> Option<LocatedMismatch> {
     let start = line.find(key).unwrap_or_default();
     let column = line[..start].chars().count() + 1;
     let location = Location { line: index + 1, column, width: key.chars().count() };
-    let expected = format!("`{key}:`, with a space or a new line behind the colon");
+    let expected = format!("`{key}:`, with a space or a line break after the colon");
     Some((location, Mismatch::new(format!("`{key}` without a colon"), expected)))
 }

@@ -1,4 +1,4 @@
-//! The items of lists and the entries of mappings, without unreadable ones.
+//! Access to the readable items of lists and entries of mappings.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the JSON Schema says of one value of the configuration: its keys and its range.
+//! Lookups in the JSON Schema for one value of the configuration: its keys, its range.
 
 use std::sync::LazyLock;
 
@@ -59,11 +59,11 @@ impl ValueSchema {
         self.definition["properties"].is_object() && !self.may_be_text()
     }
 
-    /// An item for a list of such values: `text` if it is one, or an example.
+    /// An item for a list of such values: `text` if it is valid, or else an example.
     pub(super) fn list_item(self, text: &str) -> Option<&str> {
         let definition = self.definition;
         if let Some(example) = definition["examples"][0].as_str() {
-            // A word that the pattern lists.
+            // The pattern may be a list of words.
             let words = definition["pattern"].as_str().unwrap_or_default().replace(['(', ')'], "|");
             let is_listed = !text.is_empty() && words.contains(&format!("|{text}|"));
             return Some(if is_listed { text } else { example });
@@ -92,13 +92,13 @@ impl ValueSchema {
         keys.into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// True if the value may be a number or a boolean, which quotes would make text.
+    /// True if the value may be a number or a boolean: quotes would turn it into text.
     pub(super) fn accepts_unquoted(self) -> bool {
         let choices = self.definition["oneOf"].as_array().into_iter().flatten();
         choices.chain([self.definition]).any(|schema| {
             let has_type = |wanted: &str| match &schema["type"] {
-                Value::Array(types) => types.iter().any(|own| own == wanted),
-                own => own == wanted,
+                Value::Array(types) => types.iter().any(|name| name == wanted),
+                name => name == wanted,
             };
             ["integer", "number", "boolean"].into_iter().any(has_type)
         })
@@ -112,7 +112,7 @@ impl ValueSchema {
         }
     }
 
-    /// What the value's type accepts.
+    /// A description of the values that the type accepts.
     pub(super) fn description(self) -> &'static str {
         self.definition["description"].as_str().unwrap_or_default()
     }
@@ -134,8 +134,8 @@ impl ValueSchema {
         self.usage.get(name).or_else(|| self.definition.get(name))
     }
 
-    /// A valid value, in place of a required one that is missing or faulty: with it, the rest of the file
-    /// can be checked.
+    /// A valid value that replaces a missing or faulty required one, so that the rest of the file can be
+    /// checked.
     pub(super) fn placeholder(self) -> Value {
         if let Some(example) = self.definition["examples"].get(0) {
             return example.clone();

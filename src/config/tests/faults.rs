@@ -179,12 +179,12 @@ fn no_expected_value_is_refused() {
         GOOD.replace("    upstream: hello\n", &format!("    upstream: hello\n    {key}\n"))
     };
     for (text, fault) in [
-        // What was meant is out of the key's range.
+        // `1KiB` is not suggested: it is out of the key's range.
         (
             format!("http: {{max_head: 1kb}}\n{GOOD}"),
             "`1kb`, expected a size such as 512B, 64KiB, 10MiB or 1GiB, from 8KiB to 1MiB",
         ),
-        // As an item of the list, too, the value would be refused.
+        // The value would be refused as an item as well, so no list is suggested.
         (with_limit("refund: 99"), "`99`, expected a list"),
         (with_limit("refund: 304"), "`304`, expected a list, such as [304]"),
         (GOOD.replace("[client_ip]", "token"), "`token`, expected a list, such as [token]"),

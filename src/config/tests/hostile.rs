@@ -37,7 +37,7 @@ fn only_a_single_plain_document_is_accepted() {
 
 #[test]
 fn text_that_another_parser_reads_differently_is_refused() {
-    // Parsers read it as an octal number, as text, or as 7.
+    // Parsers read it as an octal number, as text, or as a decimal number.
     let found = faults(&GOOD.replace("quota: 5", "quota: 007"));
     let expected = "5:12: `007`, expected a whole number from 1 to 4294967295, without the leading zero: YAML 1.1 \
                     reads it as octal";
@@ -80,7 +80,7 @@ fn deep_nesting_is_refused() {
     let level = |n: usize| format!("{}1{}", "[".repeat(n), "]".repeat(n));
     assert!(!faults(&level(32)).contains(&deep.to_owned()));
     assert_eq!(faults(&level(33)), [deep]);
-    // Also through an alias: 20 levels within 20.
+    // An alias adds its levels: 20 within 20.
     let hidden = format!("a: &a {}\nb: {}*a{}", level(20), "[".repeat(20), "]".repeat(20));
     assert!(faults(&hidden)[0].contains("nested too deep"), "{:?}", faults(&hidden));
 }

@@ -1,4 +1,4 @@
-//! Faults that name what is meant, and quote no more than they may.
+//! Faults suggest what was meant, and quote no secret.
 
 use super::parse;
 
@@ -7,7 +7,7 @@ fn a_rate_under_a_name_that_ends_in_key_is_quoted() {
     let shown = |text: &str| parse("t.yaml", text).unwrap_err().to_string();
     let text = shown("limits: {per-key: 100r/s}");
     assert!(text.contains("| limits: {per-key: 100r/s}\n"), "{text}");
-    // Of what may be a credential, neither the brace nor the place of the fault is hidden.
+    // Masking a credential hides neither the closing brace nor the carets.
     let text = shown("limits: {per-key: hunter2}");
     assert!(text.contains("| limits: {per-key: *******}\n"), "{text}");
     let text = shown("limits: {per-key: 'hun}'}");

@@ -1,4 +1,4 @@
-//! References to environment variables: their values reach the types, and no message.
+//! References to environment variables: the types get their values; no message shows them.
 
 use std::ffi::OsString;
 
@@ -87,7 +87,7 @@ fn block_text_aliases_and_escapes() {
     assert_eq!(respond("a$${b}"), "a${b}");
     let text = GOOD.replace("window: 10s", "window: &w ${WINDOW}") + "drain_timeout: *w\n";
     assert_eq!(parsed(&text).drain_timeout, Duration::from_secs(10));
-    // Keys are not replaced, and an alias of a value with a reference is no key.
+    // References in keys are not replaced, and an alias of a value with a reference cannot be a key.
     let found = faults(&GOOD.replace("quota: 5", "${NAME}: 5"));
     assert!(found[1].starts_with("5:5: unknown key `${NAME}`"), "{found:?}");
     let found = faults(&(GOOD.replace("window: 10s", "window: &w ${WINDOW}") + "*w : 1\n"));

@@ -1,19 +1,20 @@
-//! [`SendQueue`]: bounds the data of responses that waits in the library because the client does not read.
+//! [`SendQueue`]: bounds the response data that waits in the library because the client does not read.
 //!
-//! The library keeps what a client's windows allow until the socket takes it: [`super::SEND_BUFFER`] for each stream,
-//! also of responses that are complete, whose requests are no longer in flight.
+//! The library keeps all data that the client's windows allow until the socket accepts it: up to
+//! [`super::SEND_BUFFER`] for each stream, even after the response is complete and its request no longer in
+//! flight.
 
 use std::{
     cell::{Cell, RefCell},
     task::{Context, Poll, Waker},
 };
 
-/// The bytes on all streams of a connection beyond which no further ones are passed to the library.
+/// Number of bytes on all streams of a connection beyond which no more are passed to the library.
 const MAX_QUEUED: usize = 256 * 1024;
-/// The maximum number of wakers: more than a connection has streams.
+/// Maximum number of wakers: more than a connection has streams.
 const MAX_WAITING: usize = 256;
 
-/// The data of one connection that was passed to the library since its socket last took all.
+/// The data that one connection has passed to the library since its socket last accepted everything.
 #[derive(Default)]
 pub(super) struct SendQueue {
     queued: Cell<usize>,
@@ -29,8 +30,8 @@ impl SendQueue {
         }
         let mut waiting = self.waiting.borrow_mut();
         if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            // A stream that is reset leaves its waker, and with it the memory of its task. Streams that still wait
-            // come back.
+            // A reset stream leaves its waker behind, and with it the memory of its task. Streams that still
+            // wait register again.
             if waiting.len() >= MAX_WAITING {
                 waiting.drain(..).for_each(Waker::wake);
             }
@@ -44,7 +45,7 @@ impl SendQueue {
         self.queued.set(self.queued.get() + bytes);
     }
 
-    /// The socket has taken everything.
+    /// Records that the socket has accepted everything.
     pub(super) fn clear(&self) {
         self.queued.set(0);
         self.waiting.borrow_mut().drain(..).for_each(Waker::wake);

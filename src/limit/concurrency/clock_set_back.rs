@@ -9,7 +9,7 @@ const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 const WINDOW: u64 = 10_000;
 
-/// The longest lease, in ms, unless the clock is set back again.
+/// Maximum duration of a lease, in ms, unless the clock is set back again.
 const LONGEST: u64 = WINDOW + WINDOW / 4 + WINDOW / 64 + 1;
 
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ enum Step {
     SetBack(u64),
 }
 
-/// The permits of one request: when they were charged, by the clock and in elapsed time (ms).
+/// The permits of one request, with the time of their charge by the clock and in elapsed time (ms).
 #[derive(Clone, Copy, Debug)]
 struct HeldPermits {
     charged_at: StoreTime,

@@ -11,8 +11,8 @@ fn quota() -> Quota {
     Quota::new(3, 10_000, 1)
 }
 
-/// What happens next: a request of this cost arrives; a request in flight ends, is lost by a gateway that
-/// died, or renews its lease.
+/// One step: a request of this cost arrives; a request in flight ends, is lost with its gateway, or renews
+/// its lease.
 #[derive(Clone, Debug)]
 enum Step {
     Request(u32),

@@ -28,7 +28,7 @@ fn refund_slots(
     state.adjust(quota, now, Change::Refund { charged_at: slot, cost })
 }
 
-/// What happens next: a request of this cost arrives, or one that has slots refunds them.
+/// One step: a request of this cost arrives, or a request refunds its slots.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Request(u32),
@@ -54,10 +54,10 @@ fn quotas() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Taken slots: when they begin (ms, rounded up), and how many.
+/// Taken slots: the time at which they begin, rounded up, and their number.
 type Taken = Vec<(StoreTime, u32)>;
 
-/// Whether any n slots are n slots apart; each begins at a whole ms, rounded up.
+/// True if any n slots are n slots apart; each begins at a whole ms, rounded up.
 fn are_apart(taken: &Taken, quota: &Quota) -> bool {
     let mut taken = taken.clone();
     taken.sort_unstable();
@@ -107,7 +107,7 @@ proptest! {
                     let (slot, cost) = taken.swap_remove(at % taken.len());
                     let before = state.decide(&quota, now, 0).used;
                     let after = refund_slots(&mut state, &quota, now, slot, cost);
-                    // A free slot that has begun counts until all after it are free.
+                    // A free slot that has begun counts as taken until all later ones are free.
                     let left = before - u64::from(cost);
                     prop_assert!(after.used == left || after.used + 1 == left);
                 }

@@ -1,4 +1,4 @@
-//! Refunds, the last taken slot first and otherwise.
+//! Refunds of the last taken slot, and of earlier ones.
 
 use proptest::prelude::*;
 
@@ -46,7 +46,7 @@ fn beyond_the_maximum_the_soonest_run_is_dropped() {
     for slot in slots.iter().skip(1).step_by(2) {
         refund(&mut state, &quota, NOW, *slot, 1);
     }
-    // Of the 40 refunds, that of the very last slot shortened the backlog.
+    // Among the 40 refunds, the one of the very last slot shortened the backlog.
     assert_eq!(state.free_slots.len(), 32);
     assert_eq!(admit(&mut state, &quota, NOW, 1).wait, slots[15] - NOW);
 }

@@ -1,4 +1,4 @@
-//! When requests are released: at a constant rate, within `max_wait`.
+//! Requests are released at a constant rate, within `max_wait`.
 
 use proptest::prelude::*;
 

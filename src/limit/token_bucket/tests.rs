@@ -52,7 +52,7 @@ proptest! {
 
 #[test]
 fn the_rate_does_not_drift() {
-    // A token every 333 1/3 ms: exactly three a second, however long it goes on.
+    // A token every 333 1/3 ms: exactly three a second, for any time.
     let (mut state, quota) = (GcraState::default(), Quota::new(3, 1_000, 1));
     charge(&mut state, &quota, NOW, 3);
     let mut now = NOW;

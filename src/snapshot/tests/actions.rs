@@ -40,7 +40,7 @@ fn a_route_has_exactly_one_action() {
     }
     let snapshot = compile(&replaced("upstream: app", "status: [one]")).unwrap();
     let Action::Status(limits) = &snapshot.routes[0].action else { panic!("no status") };
-    assert_eq!((&*limits[0].limit.name, limits.len()), ("one", 1));
+    assert_eq!((limits[0].limit.name(), limits.len()), ("one", 1));
     assert!(snapshot.notes.is_empty());
     let separate =
         replaced("10s}", "10s, key: [host, route]}").replace("upstream: app", "status: [one]");

@@ -1,4 +1,4 @@
-//! How targets are chosen, checked and bounded: faults, and the compiled settings.
+//! Balancing, health checks and bounds of an upstream: faults, and the compiled settings.
 
 use super::{GOOD, compile};
 use crate::upstream::{Pacing, UpstreamKind, balance::Policy};
@@ -93,8 +93,9 @@ fn the_settings_reach_the_upstream() {
     let snapshot = compile(&with(keys)).unwrap();
     let UpstreamKind::Servers(servers) = &snapshot.upstreams[0].kind else { panic!("servers") };
     assert_eq!(servers.policy, Policy::Hash);
-    assert_eq!(servers.targets.iter().map(|own| own.weight).collect::<Vec<_>>(), [1, 3]);
-    let needs: Vec<_> = servers.targets.iter().map(|own| own.target.needs_resolving()).collect();
+    assert_eq!(servers.targets.iter().map(|target| target.weight).collect::<Vec<_>>(), [1, 3]);
+    let needs: Vec<_> =
+        servers.targets.iter().map(|entry| entry.target.needs_resolving()).collect();
     assert_eq!(needs, [true, false]);
     let retry_on = &servers.retry_on;
     assert!(retry_on.timeout && !retry_on.connect && !retry_on.reset);

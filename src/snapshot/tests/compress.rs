@@ -1,4 +1,4 @@
-//! Compressed responses of a route.
+//! `compress` of a route.
 
 use super::{GOOD, compile};
 use crate::{compress::Encoding, config};

@@ -21,7 +21,7 @@ fn bodies_are_inline_or_of_a_file() {
     assert!(snapshot.notes.is_empty(), "{:?}", snapshot.notes);
     let bodies = snapshot.routes[0].error_bodies.as_ref().unwrap();
     let get = |status: StatusCode| {
-        bodies.get(status).map(|own| (own.body(Default::default), &own.content_type))
+        bodies.get(status).map(|body| (body.body(Default::default), &body.content_type))
     };
     let html = http::HeaderValue::from_static("text/html");
     assert_eq!(

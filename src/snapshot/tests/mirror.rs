@@ -1,4 +1,4 @@
-//! Copies of a route's requests.
+//! `mirror` of a route.
 
 use super::{GOOD, compile};
 use crate::config;

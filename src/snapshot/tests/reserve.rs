@@ -1,4 +1,4 @@
-//! Which limits may lease units from Redis.
+//! `reserve` of a limit.
 
 use super::{GOOD, compile};
 use crate::limit::LeaseSize;
@@ -41,8 +41,8 @@ fn other_algorithms_are_refused_with_the_reason() {
     assert!(faults.ends_with("`6`, expected off, auto, or 1 to 5"), "{faults}");
 }
 
-/// The request is charged before its cost is known, so leased units would admit further requests at a
-/// cost of 1 each although the counter is overdrawn.
+/// The request is charged before its cost is known, so leased units would admit further requests at a cost of
+/// 1 each although the counter is overdrawn.
 #[test]
 fn a_cost_from_the_response_excludes_leases() {
     for reserve in ["auto", "5"] {

@@ -137,7 +137,7 @@ fn evident_redirect_loops_are_faults() {
     }
     for (matches, redirect, more, notes) in [
         ("path: /a", "to: /b", "", 0),
-        // A proxy before the gateway then reports another scheme.
+        // After the redirect, a proxy in front of the gateway reports another scheme.
         ("headers: {x-forwarded-proto: http}", "to: 'https://{host}{path}'", "", 0),
         ("path: '/a/{*rest}'", "to: '/b/{path.rest}'", "", 0),
         ("path: '/{*rest}'", "to: /", "  - {name: s, match: {path: /}, upstream: app}\n", 0),

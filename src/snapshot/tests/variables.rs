@@ -1,4 +1,4 @@
-//! References to environment variables: their values reach no message, also of checks of several values.
+//! References to environment variables: no message shows their values, not even a check of several values.
 
 use std::ffi::OsString;
 
@@ -10,7 +10,7 @@ use crate::config::{
     tests::{GOOD, variables::env},
 };
 
-/// The first lines of the faults of `text`, of single values and of values that do not fit together.
+/// The first lines of the faults of `text`, from the parser and from the compiler.
 fn faults(text: &str) -> Vec<String> {
     let all = match parse_with("t.yaml", text, &env) {
         Ok(loaded) => Snapshot::compile(&loaded).err(),
@@ -27,7 +27,7 @@ fn a_fault_shows_the_reference_and_not_its_value() {
     for (from, to, expected) in [
         ("quota: 5", "quota: ${WORD}", format!("5:12: `${{WORD}}`, {number}")),
         ("quota: 5", "quota: \"1${WORD}\"", format!("5:12: `1${{WORD}}`, {number}")),
-        // A correction would also show it.
+        // A correction would also show the value.
         (
             "window: 10s",
             "window: ${X:-10d 1s}x",
@@ -72,7 +72,7 @@ fn no_fault_follows_from_a_missing_value() {
 /// Present in every value of the property test.
 const MARK: &str = "Hush7f3A9c";
 
-/// Values of variables: as they are, and close to what keys take.
+/// Values of variables: some plain, some close to valid values of keys.
 const VALUES: [&str; 16] = [
     "M",
     "1M",

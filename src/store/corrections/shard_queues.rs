@@ -11,25 +11,25 @@ use crate::{
     store::record_id::record_id,
 };
 
-/// The most corrections that wait, in all queues: about 6 MB.
+/// Maximum number of waiting corrections, in all queues: about 6 MB.
 pub(super) const CAPACITY: usize = 1 << 16;
 
-/// The most corrections in one call.
+/// Maximum number of corrections in one call.
 pub(super) const MAX_BATCH: usize = 64;
 
-/// The most calls in flight. In a Cluster nearly every record is on a shard (slot) of its own.
+/// Maximum number of calls in flight. In a Cluster, nearly every record is on a shard (slot) of its own.
 pub(super) const MAX_SENDERS: usize = 16;
 
-/// The reason for a correction; it decides how the correction is counted.
+/// The reason for a correction, which decides how it is counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::store) enum CorrectionReason {
-    /// A request that is over, or whose call timed out.
+    /// A request that has ended, or whose call timed out.
     Request,
     /// Units of a lease that were not spent.
     UnspentUnits,
 }
 
-/// A correction that waits.
+/// A waiting correction.
 #[derive(Clone, Debug)]
 pub(super) struct PendingCorrection {
     pub(super) limit: Arc<Limit>,
@@ -38,7 +38,7 @@ pub(super) struct PendingCorrection {
     pub(super) reason: CorrectionReason,
     /// The monotonic time at which it was pushed.
     pub(super) pushed_at: MonotonicTime,
-    /// Whether Redis has refused it once.
+    /// True if Redis has refused it once.
     pub(super) is_retry: bool,
 }
 
@@ -47,22 +47,22 @@ impl PendingCorrection {
         record_id(&self.limit, self.key)
     }
 
-    /// Whether the charge no longer counts, so that the correction has no effect.
+    /// True if the charge no longer counts, so that the correction has no effect.
     fn is_expired(&self, monotonic: MonotonicTime) -> bool {
         self.pushed_at.saturating_add(self.limit.correction_window()) <= monotonic
     }
 
-    /// Adds another correction of the same record and time to this one. Returns false if it cannot be
-    /// added.
+    /// Merges another correction of the same record and time into this one. Returns false if they cannot be
+    /// merged.
     fn try_coalesce(&mut self, other: &Self) -> bool {
         let is_same = self.key == other.key
             && (self.reason, self.is_retry) == (other.reason, other.is_retry)
             && self.limit.quota == other.limit.quota
-            && self.limit.identity() == other.limit.identity();
+            && self.limit.identity == other.limit.identity;
         let sum = self.change.cost().checked_add(other.change.cost());
         let (Some(cost), true) = (sum, is_same) else { return false };
         let coalesced = match (self.change, other.change) {
-            // Two slots that begin in the same ms are not one slot.
+            // Two slots may begin in the same ms, so their refunds stay apart.
             (Change::Refund { charged_at, .. }, Change::Refund { charged_at: at, .. })
                 if charged_at == at && !self.limit.algorithm.takes_slot() =>
             {
@@ -99,7 +99,7 @@ pub(super) struct ShardQueues<S> {
     /// A shard without corrections, waiting or in flight, has no queue.
     queues: HashMap<S, ShardQueue, RandomState>,
     ready: VecDeque<S>,
-    /// Corrections that wait, in all queues.
+    /// Number of waiting corrections, in all queues.
     waiting: usize,
     /// Senders that are running.
     senders: usize,
@@ -115,8 +115,8 @@ impl<S> Default for ShardQueues<S> {
 }
 
 impl<S: Copy + Eq + Hash> ShardQueues<S> {
-    /// Adds a correction at the end of its shard's queue, or to the last one there. If there is no room, drops
-    /// the oldest correction of the longest queue, and returns it.
+    /// Adds a correction to the end of its shard's queue, or merges it into the last one there. If there is
+    /// no room, drops and returns the oldest correction of the longest queue.
     pub(super) fn push(
         &mut self,
         shard: S,
@@ -144,9 +144,9 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         oldest
     }
 
-    /// Starts a sender if one more is useful. Returns whether it did.
+    /// Starts a sender if one more is useful. True if it did.
     pub(super) fn start_sender(&mut self) -> bool {
-        // Senders that have no batch yet will take the first of the ready queues.
+        // Running senders without a batch will take the first ready queues.
         let is_useful =
             self.senders < MAX_SENDERS && self.ready.len() > self.senders - self.sending;
         self.senders += usize::from(is_useful);
@@ -214,7 +214,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         }
     }
 
-    /// Makes ready the parked queues whose shard can be reached again.
+    /// Makes parked queues ready if their shard can be reached again.
     pub(super) fn resume(&mut self, is_live: impl Fn(S) -> bool) {
         for (&shard, queue) in &mut self.queues {
             if queue.state == ShardQueueState::Parked && is_live(shard) {
@@ -224,7 +224,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         }
     }
 
-    /// Removes the corrections of a record that wait.
+    /// Removes the waiting corrections of a record.
     pub(super) fn remove(&mut self, shard: S, record: u128) {
         let Some(queue) = self.queues.get_mut(&shard) else { return };
         let before = queue.waiting.len();
@@ -232,15 +232,15 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         self.waiting -= before - queue.waiting.len();
     }
 
-    /// Whether a batch is in flight or ready to be sent.
+    /// True if a batch is in flight or ready to be sent.
     pub(super) fn is_busy(&self) -> bool {
         self.sending > 0 || !self.ready.is_empty()
     }
 }
 
-/// Sorts refunds of leaky buckets by record and time, the latest first: the refund of the last slot shortens
-/// the backlog, whereas that of an earlier slot leaves a free slot, and a record keeps a bounded number of
-/// runs of those. All other corrections keep their positions.
+/// Sorts refunds of leaky buckets by record and time, the latest first. The refund of the last slot shortens
+/// the backlog, whereas the refund of an earlier slot leaves a free slot, and a record keeps a bounded number
+/// of runs of free slots. All other corrections keep their positions.
 fn sort_slots(batch: &mut [PendingCorrection]) {
     let slot = |pending: &PendingCorrection| match pending.change {
         Change::Refund { charged_at, .. } if pending.limit.algorithm.takes_slot() => {

@@ -1,23 +1,17 @@
-//! What happens to a batch by its outcome, and how it is counted.
+//! The effect of each outcome on a batch, and on the counts.
 
 use super::*;
 use crate::{
     clock::{MonotonicTime, StoreTime},
-    limit::{Algorithm, LeaseSize, OnFailure, Quota},
+    limit::{Algorithm, LimitIdentity, Quota},
 };
 
 fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
-    let limit = Limit {
-        name: "corrected".into(),
-        fingerprint: 7,
-        algorithm: Algorithm::FixedWindow,
-        quota: Quota::new(100, 60_000, 1),
-        cost: 1,
-        on_failure: OnFailure::Local,
-        lease_size: LeaseSize::Off,
-        enforce: true,
-        index: 0,
-    };
+    let limit = Limit::new(
+        LimitIdentity::new("corrected", 7),
+        Algorithm::FixedWindow,
+        Quota::new(100, 60_000, 1),
+    );
     PendingCorrection {
         limit: Arc::new(limit),
         key: Key(key),

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::{MonotonicTime, StoreTime},
-    limit::{Algorithm, AlgorithmState, Key, LeaseSize, OnFailure, Quota},
+    limit::{Algorithm, AlgorithmState, Key, LeaseSize, LimitIdentity, Quota},
     store::record_id::record_id,
 };
 
@@ -16,15 +16,12 @@ const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 /// A limit whose requests cost up to 6.
 fn limit_of(quota: u32) -> Limit {
     Limit {
-        name: "refused".into(),
-        fingerprint: 7,
-        algorithm: Algorithm::SlidingWindow,
-        quota: Quota::new(quota, 60_000, 6),
         cost: 6,
-        on_failure: OnFailure::Local,
-        lease_size: LeaseSize::Off,
-        enforce: true,
-        index: 0,
+        ..Limit::new(
+            LimitIdentity::new("refused", 7),
+            Algorithm::SlidingWindow,
+            Quota::new(quota, 60_000, 6),
+        )
     }
 }
 
@@ -265,7 +262,7 @@ fn the_entry_that_expires_first_is_replaced() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A denial is received: key, quota index, cost, ms that the call took, ms until the retry time.
+    /// Receives a denial: key, quota index, cost, ms that the call took, ms until the retry time.
     Insert(u128, usize, u32, u64, u64),
     Get(u128, usize, u32),
     Remove(u128),

@@ -1,21 +1,21 @@
 //! Ranks records for eviction from a full store.
 //!
-//! An evicted record loses its count. Records are therefore ranked by the used part of their quota, then by
-//! requests, then by age. A flood of made-up keys is then evicted
-//! first: each key is charged once, at whatever cost, and is newer than the callers that it competes with.
-//! The exception is a flood that no bounded store can distinguish from callers: as many keys as there is
-//! room for, each with as many requests (up to [`MAX_LEVEL`]) and as much of its quota used as the callers.
+//! An evicted record loses its count. Records are therefore ranked by the used share of their quota, then by
+//! requests, then by age. A flood of made-up keys is then evicted first: each key is charged once, at
+//! whatever cost, and is newer than the callers that it competes with. No bounded store can distinguish one
+//! flood from callers: a key for every place, each with as many requests (up to [`MAX_LEVEL`]) and as much of
+//! its quota used as the callers.
 
 use crate::{clock::StoreTime, limit::Decision};
 
-/// Charges are counted up to this number, and the used share of a quota is measured in as many parts.
+/// Maximum count of charges, and number of parts in which the used share of a quota is measured.
 const MAX_LEVEL: u32 = 15;
 
 /// Creation times are in ms, modulo 2^24 (4.6 hours).
 const AGE_MASK: u32 = (1 << 24) - 1;
 
-/// The largest age, in ms (2.3 hours): sweeps make older records as young as this, so that the creation time
-/// does not overflow.
+/// Maximum age, in ms (2.3 hours). Sweeps reset older records to it, so that the creation time does not
+/// overflow.
 const MAX_AGE: u32 = AGE_MASK / 2;
 
 /// The number of charges (4 bits), the used share of the quota (4 bits) and the creation time (24 bits).
@@ -36,7 +36,7 @@ impl RecordUsage {
         Self(now.as_unix_ms() as u32 & AGE_MASK)
     }
 
-    /// The same usage with an age of at most [`MAX_AGE`] at `now`. To be called at least every hour.
+    /// The same usage with an age of at most [`MAX_AGE`] at `now`. Call it at least every hour.
     pub(super) fn with_bounded_age(self, now: StoreTime) -> Self {
         if self.age(now) <= MAX_AGE {
             return self;
@@ -44,18 +44,18 @@ impl RecordUsage {
         Self(self.0 & !AGE_MASK | Self::new(now).0.wrapping_sub(MAX_AGE) & AGE_MASK)
     }
 
-    /// The usage after one more charge; `decision` is that after the charge.
+    /// The usage after one more charge; `decision` is the decision after it.
     pub(super) fn with_charge(self, decision: &Decision) -> Self {
         self.with((self.charges() + 1).min(MAX_LEVEL), share(decision))
     }
 
-    /// The usage after an adjustment; `decision` is that after the adjustment.
+    /// The usage after an adjustment; `decision` is the decision after it.
     pub(super) fn with_adjustment(self, decision: &Decision) -> Self {
         self.with(self.charges(), share(decision))
     }
 
-    /// The usage of a concurrency limit's record after a charge or an adjustment. While permits are held it
-    /// has the highest rank; there are no more such records than connections.
+    /// The usage of a concurrency limit's record after a charge or an adjustment. It has the highest rank
+    /// while permits are held; connections bound the number of such records.
     pub(super) fn with_held_permits(self, decision: &Decision) -> Self {
         let level = if decision.used > 0 { MAX_LEVEL } else { 0 };
         self.with(level, level)

@@ -9,7 +9,7 @@ use crate::{
     limit::{Algorithm, AlgorithmState, Change, Decision, Quota},
 };
 
-/// The number of records that an eviction examines before it selects one.
+/// Number of records that an eviction examines before it selects one.
 const SAMPLE: usize = 16;
 
 /// A charge of one record.
@@ -20,7 +20,7 @@ pub(super) struct RecordCharge {
     pub(super) algorithm: Algorithm,
     pub(super) quota: Quota,
     pub(super) cost: u32,
-    /// Whether the limit may refuse.
+    /// True if the limit may refuse.
     pub(super) enforce: bool,
 }
 
@@ -43,12 +43,12 @@ impl RecordShard {
         self.table.len()
     }
 
-    /// How many records the table could hold without growing.
+    /// Number of records that the table can hold without growing.
     pub(super) fn capacity(&self) -> usize {
         self.table.capacity()
     }
 
-    /// How many slots a full [`Self::sweep`] visits.
+    /// Number of slots that a full [`Self::sweep`] visits.
     pub(super) fn slots(&self) -> usize {
         self.table.slots()
     }
@@ -127,11 +127,10 @@ impl RecordShard {
         decision
     }
 
-    /// Makes room in a full shard. Of the next [`SAMPLE`] records it removes expired ones or, if
-    /// none has, the one with the lowest [`EvictionRank`], so that made-up keys evict each other and callers
-    /// near their limits keep their counters. The table is ordered by a keyed hash, so these records are a
-    /// random sample; because the sample is small, a new record survives for a while even if all others
-    /// rank higher.
+    /// Makes room in a full shard. Among the next [`SAMPLE`] records, removes expired ones, or else the one
+    /// with the lowest [`EvictionRank`], so that made-up keys evict each other and callers near their limits
+    /// keep their counters. The table is ordered by a keyed hash, so these records are a random sample;
+    /// because the sample is small, a new record survives for a while even if all others rank higher.
     fn make_room(&mut self, now: StoreTime) {
         if self.table.len() < self.max {
             return;
@@ -166,8 +165,8 @@ impl RecordShard {
         }
     }
 
-    /// Removes expired records from the next `slots` slots. Returns true when that reached the end of the
-    /// table; then the table is shrunk to what it needs.
+    /// Removes expired records from the next `slots` slots. At the end of the table, shrinks the table and
+    /// returns true.
     pub(super) fn sweep(&mut self, slots: usize, now: StoreTime) -> bool {
         let now_seconds = to_seconds(now);
         let end = self.table.slots().min(self.cursor + slots);
@@ -193,8 +192,8 @@ impl RecordShard {
     }
 }
 
-/// How a charge of `cost`, or an adjustment (0), updates a record's usage. A charge that costs nothing must
-/// not raise it.
+/// The update of a record's usage by a charge of `cost`, or by an adjustment (0). A charge that costs nothing
+/// must not raise it.
 fn usage_update(
     algorithm: Algorithm,
     cost: u32,

@@ -8,7 +8,7 @@
 use super::eviction::RecordUsage;
 use crate::limit::{Algorithm, AlgorithmState};
 
-/// The minimum number of slots of a table that is not empty.
+/// Minimum number of slots of a non-empty table.
 const MIN_SLOTS: usize = 16;
 
 /// The id in an empty slot.
@@ -21,7 +21,7 @@ pub(super) struct RecordEntry {
     pub(super) state: AlgorithmState,
     /// When the record expires, in seconds since the Unix epoch, rounded up.
     pub(super) expires: u32,
-    /// What determines its eviction rank.
+    /// The record's usage, which determines its eviction rank.
     pub(super) usage: RecordUsage,
 }
 
@@ -49,7 +49,7 @@ impl RecordTable {
         self.len
     }
 
-    /// How many records fit without growing.
+    /// Number of records that fit without growing.
     pub(super) fn capacity(&self) -> usize {
         self.slots.len() / 4 * 3
     }
@@ -63,7 +63,7 @@ impl RecordTable {
         self.slots.get(slot).filter(|entry| !entry.is_empty())
     }
 
-    /// The same, to change it.
+    /// Like [`Self::at`], mutable.
     pub(super) fn at_mut(&mut self, slot: usize) -> Option<&mut RecordEntry> {
         self.slots.get_mut(slot).filter(|entry| !entry.is_empty())
     }
@@ -103,7 +103,7 @@ impl RecordTable {
             if entry.is_empty() {
                 break;
             }
-            // A record may move to the hole, but not to before its home slot, where its search begins.
+            // A record may move to the hole unless that is before its home slot, where its search begins.
             let from_home = next.wrapping_sub(entry.id as usize) & mask;
             if from_home >= next.wrapping_sub(hole) & mask {
                 self.slots.swap(hole, next);

@@ -13,24 +13,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::StoreTime,
-    limit::{Algorithm, LeaseSize, OnFailure, Quota},
+    limit::{Algorithm, LimitIdentity, Quota},
     mix::SplitMix,
 };
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 fn limit(name: &str, quota: u32) -> Limit {
-    Limit {
-        name: name.into(),
-        fingerprint: 7,
-        algorithm: Algorithm::SlidingWindow,
-        quota: Quota::new(quota, 60_000, 6),
-        cost: 1,
-        on_failure: OnFailure::Local,
-        lease_size: LeaseSize::Off,
-        enforce: true,
-        index: 0,
-    }
+    Limit::new(LimitIdentity::new(name, 7), Algorithm::SlidingWindow, Quota::new(quota, 60_000, 6))
 }
 
 fn charge(limit: &Limit, key: u128) -> Charge<'_> {

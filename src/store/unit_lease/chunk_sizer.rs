@@ -1,9 +1,10 @@
-//! How many units a fetch asks for beyond what is needed.
+//! The chunk: units that a fetch asks for beyond the needed ones.
 //!
 //! Proposed at the end of Rockset's article: a chunk grows by half if the last one was used up fast, and is
-//! halved if units are returned unspent. Here it is also halved if the last one lasted long. For a key with
-//! few requests the chunk is 0: each request calls the store, and no unit is held. The store bounds what a
-//! gateway holds, by a fraction of what is left ([`crate::limit::UnitDemand::extra_divisor`]).
+//! halved if units are returned unspent. Here a chunk is also halved if the last one lasted long. For a key
+//! with few requests the chunk is 0: each request calls the store, and no unit is held. The store bounds the
+//! units that a gateway holds by a fraction of the remaining ones
+//! ([`crate::limit::UnitDemand::extra_divisor`]).
 
 use crate::{clock::MonotonicTime, limit::LeaseSize};
 
@@ -30,8 +31,8 @@ impl ChunkSizer {
         self.replied_at = is_complete.then_some(monotonic);
     }
 
-    /// The units to ask for beyond what is needed, in a fetch that begins at `monotonic` because the last
-    /// chunk is used up or its sub-window has ended.
+    /// The next chunk, for a fetch that begins at `monotonic` because the last chunk is used up or its
+    /// sub-window has ended.
     pub(super) fn next_chunk(&mut self, monotonic: MonotonicTime, lease_size: LeaseSize) -> u32 {
         match lease_size {
             LeaseSize::Off => 0,
@@ -47,7 +48,7 @@ impl ChunkSizer {
         }
     }
 
-    /// Halves the chunk. Called also when units are returned unspent.
+    /// Halves the chunk. Also called when units are returned unspent.
     pub(super) fn shrink(&mut self) {
         self.chunk /= 2;
         self.replied_at = None;

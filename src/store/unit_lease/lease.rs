@@ -1,8 +1,8 @@
 //! The lease of one key under one quota: its units, the requests that wait for more, and the fetch in
 //! flight.
 //!
-//! At most one fetch is in flight. Meanwhile no new request takes units: those in the lease are kept for
-//! the requests that wait. Each is decided as if they had called the store one after the other: in order,
+//! At most one fetch is in flight. Meanwhile no new request takes units: the lease keeps them for the
+//! requests that wait. Requests are decided as if they had called the store one after the other: in order,
 //! passing over a request that costs more than is left.
 //!
 //! ```text
@@ -27,8 +27,7 @@
 //! ```
 //!
 //! Requests wait only while a fetch is in flight. `Discarded` is a fetch whose record the operator has
-//! deleted since: the lease holds nothing, and what the fetch brings beyond the requests that wait is
-//! discarded.
+//! deleted since: the lease holds nothing, and units that the waiting requests do not need are discarded.
 
 use std::{mem, sync::Arc};
 
@@ -53,8 +52,8 @@ pub const IDLE_TIMEOUT: u64 = 1_000;
 /// After this time (ms) without a request, a lease is removed.
 pub const REMOVAL_TIMEOUT: u64 = 10_000;
 
-/// The longest time (ms) that a unit is held. Clocks whose rates differ by a thousandth are 60 ms apart by
-/// then, and units that are used so slowly are better kept at the store.
+/// Maximum time (ms) that a unit is held. By then, clocks whose rates differ by a thousandth are 60 ms apart.
+/// Units that are used so slowly are better kept at the store.
 const MAX_HOLD: u64 = 60_000;
 
 /// Units of one sub-window.
@@ -73,7 +72,7 @@ impl LeasedUnits {
         if monotonic < self.deadline { self.count } else { 0 }
     }
 
-    /// Whether a charge at `charged_at`, by the store's clock, is in these units' sub-window, which has not
+    /// True if a charge at `charged_at`, by the store's clock, is in these units' sub-window and that has not
     /// ended at `monotonic`.
     fn covers(&self, quota: &Quota, charged_at: StoreTime, monotonic: MonotonicTime) -> bool {
         let start = self.end.minus_ms(quota.sub_window());
@@ -81,25 +80,25 @@ impl LeasedUnits {
     }
 }
 
-/// What a fetch asks for.
+/// The units that a fetch asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct FetchRequest {
     pub(super) demand: UnitDemand,
-    /// Whether the lease held no unit when the fetch began.
+    /// True if the lease held no unit when the fetch began.
     pub(super) started_empty: bool,
 }
 
 /// The outcome of [`Lease::enqueue`].
 pub(super) enum EnqueueOutcome {
-    /// There were units: the waiter has been served.
+    /// The waiter has been served from the lease.
     Served,
     /// The waiter waits for a fetch in flight.
     Waiting,
-    /// The waiter waits, and this must be fetched from the store.
+    /// The waiter waits, and the caller must make this fetch.
     Fetch(FetchRequest),
 }
 
-/// What becomes of the units that a failed fetch was to return, and of the units that it asked for.
+/// The effect of a failed fetch on the units that it was to return, and on the units that it asked for.
 pub(super) enum FailedFetch {
     /// The store did not execute it: the units to be returned are still here.
     Kept,
@@ -118,7 +117,7 @@ pub(super) struct Lease<W> {
     snapshot: LeaseSnapshot,
     queue: WaitQueue<W>,
     fetch: Option<FetchInFlight>,
-    /// Units that are to be returned to the store.
+    /// Units to return to the store.
     unspent: SmallVec<[UnitReturn; 2]>,
     sizer: ChunkSizer,
     /// The monotonic time of the last request or fetch.
@@ -128,9 +127,9 @@ pub(super) struct Lease<W> {
 /// The fetch in flight.
 #[derive(Clone, Copy)]
 struct FetchInFlight {
-    /// The number of requests that waited when it began.
+    /// Number of requests that waited when it began.
     waiters: usize,
-    /// Whether the operator has deleted the record since.
+    /// True if the operator has deleted the record since.
     is_discarded: bool,
 }
 
@@ -161,7 +160,7 @@ impl<W: LeaseWaiter> Lease<W> {
         self.snapshot
     }
 
-    /// Checks what holds between any two calls, at the end of each step.
+    /// Checks, at the end of each step, the invariants that hold between calls.
     fn check_invariants(&self) {
         match &self.fetch {
             None => {
@@ -193,7 +192,7 @@ impl<W: LeaseWaiter> Lease<W> {
         );
     }
 
-    /// The units held here, to be spent or to be returned.
+    /// The number of units held here, to spend or to return.
     pub(super) fn outstanding(&self) -> u64 {
         let unspent = self.unspent.iter().map(|unspent| u64::from(unspent.units));
         unspent.sum::<u64>() + u64::from(self.units.count)
@@ -218,7 +217,7 @@ impl<W: LeaseWaiter> Lease<W> {
     }
 
     /// Puts back `cost` units that were charged at `charged_at`, if their sub-window has not ended. Returns
-    /// the time and what is left after that.
+    /// the time and the remaining units after that.
     pub(super) fn refund(
         &mut self,
         charged_at: StoreTime,
@@ -233,8 +232,8 @@ impl<W: LeaseWaiter> Lease<W> {
         Some(self.snapshot.charge(monotonic, self.units.count))
     }
 
-    /// Keeps units to be returned with the next fetch or sweep. Returns false if the operator has deleted
-    /// their record.
+    /// Keeps units for return with the next fetch or sweep. Returns false if the operator has deleted their
+    /// record.
     pub(super) fn mark_for_return(&mut self, to_return: UnitReturn) -> bool {
         if self.fetch.is_some_and(|fetch| fetch.is_discarded) {
             return false;
@@ -287,8 +286,8 @@ impl<W: LeaseWaiter> Lease<W> {
         FetchRequest { demand, started_empty: self.units.count == 0 }
     }
 
-    /// Ends a fetch with the store's reply. Returns the next fetch, if requests still wait, and how many
-    /// units are discarded because the operator has deleted the record.
+    /// Ends a fetch with the store's reply. Returns the next fetch, if requests still wait, and the number of
+    /// units that are discarded because the operator has deleted the record.
     pub(super) fn complete(
         &mut self,
         request: &FetchRequest,
@@ -330,7 +329,7 @@ impl<W: LeaseWaiter> Lease<W> {
             self.grant(*received);
         }
         if is_partial && grant.units > 0 {
-            // These are the last units of the quota, taken for requests that cost more: other gateways may
+            // These are the last units of the quota, fetched for requests that cost more. Other gateways may
             // need them.
             self.mark_all_for_return();
         }
@@ -340,7 +339,7 @@ impl<W: LeaseWaiter> Lease<W> {
     }
 
     /// Ends a fetch that failed at a known time, or was abandoned (`None`) at an unknown time. The lease's
-    /// units serve the requests that wait as far as they reach, and the others fail.
+    /// units serve as many waiting requests as they can; the others fail.
     pub(super) fn fail(
         &mut self,
         request: &FetchRequest,
@@ -375,7 +374,7 @@ impl<W: LeaseWaiter> Lease<W> {
         });
     }
 
-    /// Adds the granted units, after marking those of another sub-window for return.
+    /// Adds the granted units, after marking units of another sub-window for return.
     fn receive(&mut self, reply: &FetchReply) {
         let grant = &reply.grant;
         let is_other_sub_window = grant.units > 0 && grant.spendable_until != self.units.end;
@@ -387,8 +386,8 @@ impl<W: LeaseWaiter> Lease<W> {
         }
         self.units = LeasedUnits {
             count: self.units.count.saturating_add(grant.units),
-            // One ms early, because the ms of the two clocks do not begin together; bounded, because the
-            // clocks drift apart.
+            // One ms early, because the two clocks' ms do not begin together; bounded, because the clocks
+            // drift apart.
             deadline: reply.sent
                 + grant.spendable_until.saturating_sub(reply.decided_at + 1).min(MAX_HOLD),
             end: grant.spendable_until,
@@ -406,13 +405,13 @@ impl<W: LeaseWaiter> Lease<W> {
         // Any time in the units' sub-window identifies it.
         let charged_at = self.units.end.minus_ms(1);
         let to_return = UnitReturn { charged_at, units: mem::take(&mut self.units.count) };
-        // They will remain at the store instead of here, so `remaining` in response headers does not change.
+        // The units move back to the store, so `remaining` in response headers does not change.
         self.snapshot.remaining += u64::from(to_return.units);
         self.mark_for_return(to_return);
     }
 
-    /// Discards all units, because the operator has deleted the record that they were charged to; a fetch
-    /// in flight was charged to it as well. Returns how many were held.
+    /// Discards all units, because the operator has deleted their record. A fetch in flight was also charged
+    /// to it. Returns the number of discarded units.
     pub(super) fn discard(&mut self) -> u64 {
         let count = self.outstanding();
         self.units = LeasedUnits::default();
@@ -424,8 +423,8 @@ impl<W: LeaseWaiter> Lease<W> {
         count
     }
 
-    /// Moves to `out` the units to be returned, and all units after [`IDLE_TIMEOUT`]; none while the
-    /// store cannot be reached. Returns whether to remove the lease.
+    /// Moves the units to be returned to `out`, and all units after [`IDLE_TIMEOUT`]; none while the store
+    /// cannot be reached. True if the lease is to be removed.
     pub(super) fn sweep(
         &mut self,
         monotonic: MonotonicTime,
@@ -448,8 +447,8 @@ impl<W: LeaseWaiter> Lease<W> {
         unused >= REMOVAL_TIMEOUT
     }
 
-    /// Moves all units to `out`; with a fetch in flight, only those to be returned. Returns whether to
-    /// remove the lease: no fetch is in flight.
+    /// Moves all units to `out`; with a fetch in flight, only those marked for return. True if no fetch is in
+    /// flight, so that the lease is to be removed.
     pub(super) fn drain(&mut self, out: &mut Vec<UnitReturn>) -> bool {
         let is_idle = self.fetch.is_none();
         if is_idle {

@@ -21,10 +21,10 @@ use crate::{
     store::record_id::record_id,
 };
 
-/// The most leases of a process: about 30 MB. A request that finds no room calls the store itself.
+/// Maximum number of leases in a process: about 30 MB. A request that finds no room calls the store itself.
 pub const MAX_LEASES: usize = 1 << 16;
 
-/// Locks that the leases are striped over.
+/// Number of locks over which the leases are striped.
 const STRIPES: usize = 64;
 
 /// A sweep visits whole stripes until it has visited this many leases.
@@ -35,8 +35,8 @@ const SWEEP_BATCH: usize = 1 << 14;
 pub struct LeaseKey {
     /// The store's record: the key and the limit's identity, whatever its quota.
     pub record: u128,
-    /// The record under one quota, `reserve` and `enforce`: units that were charged under one are never
-    /// spent under another, after a reload or in another tier.
+    /// The record under one quota, `reserve` and `enforce`. Units charged under one are never spent under
+    /// another, after a reload or in another tier.
     pub lease_id: u128,
 }
 
@@ -60,14 +60,14 @@ fn mix(value: u64) -> u64 {
     SplitMix::new(value).bits()
 }
 
-/// Units that are to be returned to the store.
+/// Units to return to the store.
 #[derive(Clone, Debug)]
 pub struct UnspentUnits {
     /// The limit that was charged.
     pub limit: Arc<Limit>,
     /// The key that was charged.
     pub key: Key,
-    /// How many, and when they were charged.
+    /// The number of units, and the time at which they were charged.
     pub to_return: UnitReturn,
 }
 
@@ -82,13 +82,13 @@ impl From<UnitReturn> for Change {
 pub struct LeaseStats {
     /// The number of leases in the registry.
     pub entries: usize,
-    /// Held now: charged at the store and not spent yet.
+    /// Units held now: charged at the store and not spent yet.
     pub outstanding: u64,
     /// Granted by the store since the process began.
     pub granted: u64,
     /// Returned to the store, with a fetch or by the sweep.
     pub returned: u64,
-    /// At most this many lost: with fetches and returns whose outcome is unknown, and after the registry was
+    /// Upper bound of the lost units: with fetches and returns of unknown outcome, and after the registry was
     /// closed.
     pub lost: u64,
     /// Discarded because the operator deleted their record.
@@ -106,7 +106,7 @@ struct Stripe<W> {
 /// All leases of the process: bounded in number, and swept of unused ones.
 pub struct LeaseRegistry<W: LeaseWaiter> {
     stripes: Box<[Mutex<Stripe<W>>]>,
-    /// The most leases of one stripe.
+    /// Maximum number of leases in one stripe.
     stripe_capacity: usize,
     /// The stripe at which the next sweep begins, modulo their number.
     sweep_cursor: AtomicUsize,
@@ -134,8 +134,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         }
     }
 
-    /// Sets the number of gateways alive, this one included. It bounds the units that a fetch asks for
-    /// beyond what is needed.
+    /// Sets the number of live gateways, including this one. It bounds the units that a fetch asks for beyond
+    /// the needed ones.
     pub fn set_gateways(&self, gateways: u32) {
         self.gateways.store(gateways, Relaxed);
     }
@@ -154,10 +154,9 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         self.stripe(record).lock().leases.get_mut(&lease_id)?.take(cost, monotonic)
     }
 
-    /// Puts back `cost` units that were taken here at [`LeaseCharge::charged_at`], to be taken
-    /// again, without a call to the store. Returns the time and what is left after that; `None` if their
-    /// sub-window has ended or the lease is gone: then the caller has to refund them at the store, with the
-    /// same `charged_at`.
+    /// Puts back `cost` units that were taken here at [`LeaseCharge::charged_at`], without a call to the
+    /// store. Returns the time and the remaining units after that. `None` if their sub-window has ended or
+    /// the lease is gone: the caller then has to refund them at the store, with the same `charged_at`.
     pub fn refund(
         &self,
         limit: &Limit,
@@ -170,8 +169,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         self.stripe(record).lock().leases.get_mut(&lease_id)?.refund(charged_at, cost, monotonic)
     }
 
-    /// As [`Self::refund`], but units whose sub-window has ended are returned to the store with the next
-    /// fetch or sweep. Returns false if there is no lease for that: the registry is full or closed.
+    /// Like [`Self::refund`], but returns units whose sub-window has ended to the store with the next fetch
+    /// or sweep. Returns false if there is no lease for that, because the registry is full or closed.
     pub fn refund_or_mark_for_return(
         &self,
         limit: &Limit,
@@ -231,7 +230,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         next
     }
 
-    /// Ends a fetch that failed, as [`Lease::fail`].
+    /// Ends a failed fetch, with [`Lease::fail`].
     pub(super) fn fail(
         &self,
         LeaseKey { record, lease_id }: LeaseKey,
@@ -260,8 +259,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         self.stripe(record).lock().leases.get(&lease_id).map(Lease::snapshot)
     }
 
-    /// Sweeps a part of the leases at `monotonic`; to be called a few times a second. Adds to `out` the
-    /// units to be returned: those whose sub-window has ended, and those of leases without a request for
+    /// Sweeps a part of the leases at `monotonic`; call it a few times a second. Adds the units to be
+    /// returned to `out`: units whose sub-window has ended, and all units of leases without a request for
     /// [`super::IDLE_TIMEOUT`]. Removes leases without a request for [`super::REMOVAL_TIMEOUT`]. Units whose
     /// key's shard is not reachable stay, and so do their leases.
     pub fn sweep(
@@ -291,8 +290,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         }
     }
 
-    /// Visits the leases of a stripe, moves to `out` the units that `visit` puts into its list, and removes
-    /// the leases for which it returns true. Returns how many leases there were.
+    /// Calls `visit` for each lease of a stripe, moves the units that it puts into its list to `out`, and
+    /// removes the lease if it returns true. Returns the number of leases visited.
     fn remove_where(
         &self,
         index: usize,
@@ -317,8 +316,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         count
     }
 
-    /// Discards the units of a record that the operator has deleted at the store, under every quota, and
-    /// those of a fetch in flight: they are not refunded. To be called after the deletion.
+    /// Discards, without a refund, the units of a record that the operator has deleted at the store, under
+    /// every quota, including those of a fetch in flight. Call it after the deletion.
     pub fn discard(&self, deleted_record: u128) {
         let mut stripe = self.stripe(deleted_record).lock();
         let Stripe { leases, stats } = &mut *stripe;
@@ -329,7 +328,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         }
     }
 
-    /// Whether there are no leases. Takes every lock, one after the other.
+    /// True if there are no leases. Takes every lock, one after the other.
     pub fn is_empty(&self) -> bool {
         self.stripes.iter().all(|stripe| stripe.lock().leases.is_empty())
     }
@@ -354,14 +353,14 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         total
     }
 
-    /// Twice the number of gateways, so that the extra units of all gateways together are at most half of what
-    /// is left.
+    /// Twice the number of gateways, so that all their extra units together are at most half of the
+    /// remainder.
     fn extra_divisor(&self) -> u32 {
         self.gateways.load(Relaxed).max(1).saturating_mul(2)
     }
 
-    /// Applies `act` to the lease of `key` under `limit`, which is made if it is missing. `None` if there is
-    /// no room, or after [`Self::drain`].
+    /// Applies `act` to the lease of `key` under `limit`, and makes the lease if it is missing. `None` if
+    /// there is no room, or after [`Self::drain`].
     fn with_lease<R>(
         &self,
         limit: &Limit,

@@ -15,7 +15,7 @@ use crate::{
 
 /// The outcome of [`LeaseRegistry::join`].
 pub enum JoinOutcome<W: LeaseWaiter> {
-    /// There were units after all: the waiter has been served.
+    /// The lease had units after all: the waiter has been served.
     Served,
     /// The waiter waits for a fetch in flight.
     Waiting,
@@ -50,8 +50,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     }
 }
 
-/// The only fetch in flight of a lease. Dropping it fails the requests that wait, so that a fetch that
-/// panics or is cancelled leaves none waiting, and the next fetch can begin.
+/// The only fetch in flight of a lease. Dropping it fails the waiting requests, so that after a panic or a
+/// cancellation no request waits for ever, and the next fetch can begin.
 #[must_use = "dropping it fails the requests that wait"]
 pub struct LeaseFetch<W: LeaseWaiter> {
     registry: Arc<LeaseRegistry<W>>,
@@ -62,7 +62,7 @@ pub struct LeaseFetch<W: LeaseWaiter> {
 }
 
 impl<W: LeaseWaiter> LeaseFetch<W> {
-    /// What to ask the store for.
+    /// The units to ask the store for.
     pub fn demand(&self) -> &UnitDemand {
         &self.request.demand
     }
@@ -77,8 +77,8 @@ impl<W: LeaseWaiter> LeaseFetch<W> {
         self.key
     }
 
-    /// Whether the lease held no unit when the fetch began: then the store's refusal of the demand's
-    /// minimum is also the refusal of a request of that cost.
+    /// True if the lease held no unit when the fetch began. The store's refusal of the demand's minimum then
+    /// also refuses a request of that cost.
     pub fn started_empty(&self) -> bool {
         self.request.started_empty
     }
@@ -91,8 +91,8 @@ impl<W: LeaseWaiter> LeaseFetch<W> {
         next.map(|request| Self { registry, limit, key: self.key, request, is_over: false })
     }
 
-    /// Ends the fetch without a reply, at `monotonic`: the units of the lease serve the requests that
-    /// wait as far as they reach, and the others fail.
+    /// Ends the fetch without a reply, at `monotonic`: the lease's units serve as many waiting requests as
+    /// they can; the others fail.
     pub fn fail(mut self, failure: RedisFailure, monotonic: MonotonicTime) {
         self.registry.fail(self.lease_key(), &self.request, Some((failure, monotonic)));
         self.is_over = true;

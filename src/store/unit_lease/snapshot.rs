@@ -5,13 +5,13 @@ use crate::{
     limit::{Decision, Quota},
 };
 
-/// What the last reply says about the units of a lease.
+/// The store's last reply about the units of a lease.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LeaseSnapshot {
-    /// The end of the sub-window that the units were charged to, in ms by the store's clock; the epoch before
-    /// the first grant.
+    /// The end of the sub-window to which the units were charged, by the store's clock; the epoch before the
+    /// first grant.
     pub end: StoreTime,
-    /// The units of cost that were left at the store after the grant, plus units that are to be returned.
+    /// The units of cost left at the store after the grant, plus units to be returned.
     pub remaining: u64,
     /// The decision's reset time, in ms by the store's clock.
     pub reset_at: StoreTime,
@@ -42,8 +42,8 @@ impl LeaseSnapshot {
 /// A request's charge, made here from leased units.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LeaseCharge {
-    /// The time of the charge, in ms by the store's clock or slightly earlier, inside the units'
-    /// sub-window. A refund names it.
+    /// The time of the charge by the store's clock, or slightly earlier, inside the units' sub-window. A
+    /// refund refers to it.
     pub charged_at: StoreTime,
     /// The units of cost that are left: at the store by its last reply, plus in the lease.
     pub remaining: u64,

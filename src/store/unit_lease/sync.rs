@@ -1,4 +1,4 @@
-//! The mutex of this module: `parking_lot`'s, or loom's where loom explores the interleavings.
+//! The mutex of this module: `parking_lot`'s, or loom's when loom explores interleavings.
 
 #[cfg(not(all(test, feature = "loom")))]
 pub(super) use parking_lot::Mutex;

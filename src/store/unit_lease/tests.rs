@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::{
     clock::{MonotonicTime, StoreTime},
-    limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, OnFailure, Quota},
+    limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, LimitIdentity, Quota},
     redis::RedisFailure,
 };
 
@@ -25,15 +25,12 @@ const KEY: Key = Key(7);
 /// 100 units in 6 s, in sub-windows of 1 s.
 fn limit(lease_size: LeaseSize) -> Limit {
     Limit {
-        name: "test".into(),
-        fingerprint: 1,
-        algorithm: Algorithm::SlidingWindow,
-        quota: Quota::new(100, 6_000, 6),
-        cost: 1,
-        on_failure: OnFailure::Local,
         lease_size,
-        enforce: true,
-        index: 0,
+        ..Limit::new(
+            LimitIdentity::new("test", 1),
+            Algorithm::SlidingWindow,
+            Quota::new(100, 6_000, 6),
+        )
     }
 }
 
@@ -154,7 +151,7 @@ fn registry() -> Registry {
     Registry::default()
 }
 
-/// A client that has the secret that keys are hashed under can choose keys with equal bits.
+/// A client that knows the hash secret can choose keys with equal bits.
 #[test]
 fn chosen_keys_do_not_fill_one_stripe() {
     let (registry, limit) = (registry(), limit(LeaseSize::Auto));

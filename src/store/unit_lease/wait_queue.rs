@@ -42,8 +42,8 @@ impl<W: LeaseWaiter> WaitQueue<W> {
         self.0.append(&mut later.0);
     }
 
-    /// Spends `units` for the requests in order, as the store would. A request that costs more than is left
-    /// is passed over and stays in the queue.
+    /// Spends `units` for the requests in order, as the store would. Passes over a request that costs more
+    /// than is left; it stays in the queue.
     pub(super) fn grant(&mut self, units: &mut u32, outcome: impl Fn(u32) -> WaiterOutcome) {
         for waiter in std::mem::take(&mut self.0) {
             match units.checked_sub(waiter.cost()) {

@@ -1,4 +1,4 @@
-//! What a lease exchanges with the requests that wait for it, and with the store.
+//! The messages between a lease, the requests that wait for it, and the store.
 
 use super::snapshot::LeaseCharge;
 use crate::{
@@ -13,7 +13,7 @@ pub trait LeaseWaiter: Send + 'static {
     fn cost(&self) -> u32;
 
     /// Delivers the outcome. Called once, under the registry's lock, so it must not call the registry.
-    /// Returns false if the request was cancelled: then no unit is spent.
+    /// Returns false if the request was cancelled, so that no unit is spent.
     fn serve(self, outcome: WaiterOutcome) -> bool;
 }
 
@@ -29,7 +29,7 @@ pub enum WaiterOutcome {
         /// The time of the decision, in ms by the store's clock.
         decided_at: StoreTime,
     },
-    /// The store refused a smaller cost, so the refusal's times do not apply: the request has to call the
+    /// The store refused a smaller cost, so the refusal's times do not apply. The request has to call the
     /// store itself.
     CallStore,
     /// The store gave no decision; `None` if the fetch was abandoned.

@@ -1,4 +1,4 @@
-//! The epoch of a filter: which generations are live.
+//! The epoch of a filter: its live generations.
 
 use std::ops::RangeInclusive;
 
@@ -22,7 +22,7 @@ impl Epoch {
         Self { oldest: current.saturating_sub(back.min(31)), current }
     }
 
-    /// The epoch at `now`, but never an earlier one than `self`, even if the clock goes back.
+    /// The epoch at `now`, but never earlier than `self`, even if the clock goes back.
     pub(super) fn advanced(self, geometry: &Geometry, now: Millis) -> Self {
         let then = Self::at(geometry, now);
         Self { oldest: self.oldest.max(then.oldest), current: self.current.max(then.current) }

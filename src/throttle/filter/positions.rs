@@ -27,7 +27,7 @@ impl PositionHasher {
 
     #[inline]
     pub(super) fn of(&self, token: u64) -> TokenPositions<'_> {
-        // As `Hash for u64` passes it to the hasher.
+        // The bytes that `Hash for u64` passes to the hasher.
         let bytes = token.to_ne_bytes();
         let hashes = [self.hashers[0].hash(&bytes), self.hashers[1].hash(&bytes)];
         TokenPositions { hashes, bits: &self.bits }

@@ -45,7 +45,7 @@ fn merge_byte(block: &[impl AtomicWord], slot: u32, theirs: u8, merged: &mut Mer
     }
 }
 
-/// Number of the first `surveyed` positions at which a bit of `mask` is set, in filters that are folded to
+/// Number of positions with a bit of `mask`, among the first `surveyed` ones of a filter folded to
 /// `positions`.
 pub(super) fn occupied(
     words: &[impl AtomicWord],
@@ -59,8 +59,8 @@ pub(super) fn occupied(
     (0..surveyed).filter(|at| folded(words, positions, *at) & mask != 0).count()
 }
 
-/// Number of set bits in each slot of `mask` at evenly spread positions, at least `samples` if there are as
-/// many, and their number; in filters that are folded to `positions`.
+/// In a filter folded to `positions`, the number of set bits in each slot of `mask` at evenly spread
+/// positions, and the number of these positions: at least `samples`, if there are as many.
 pub(super) fn ones(
     words: &[impl AtomicWord],
     positions: usize,
@@ -79,7 +79,7 @@ pub(super) fn ones(
     (ones, read)
 }
 
-/// The word of the position `at` in filters that are folded to `positions`.
+/// The word at the position `at` of a filter folded to `positions`.
 #[inline]
 fn folded(words: &[impl AtomicWord], positions: usize, at: usize) -> u32 {
     words[at..].iter().step_by(positions).fold(0, |all, word| all | word.load(Relaxed))

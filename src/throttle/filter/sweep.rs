@@ -7,14 +7,14 @@ use super::atomics::AtomicWord;
 /// Maximum number of steps of a pass.
 const STEPS: usize = 20;
 
-/// Which slots are to be cleared, and the progress of the current pass. Slots are given as masks.
+/// The slots to clear, as masks, and the progress of the current pass.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     /// Slots of live generations that may have bits.
     pub(super) slots_with_bits: u32,
     /// Slots that the current pass clears.
     clearing: u32,
-    /// Positions below this are cleared by the current pass.
+    /// The current pass has cleared all positions below this.
     at: usize,
     /// Slots for the next pass.
     pending: u32,
@@ -23,7 +23,8 @@ pub(super) struct Sweep {
 impl Sweep {
     /// Schedules `slots` for clearing.
     pub(super) fn schedule(&mut self, slots: u32) {
-        // Also slots of the current pass: they may have new bits at positions that it has cleared.
+        // Includes slots of the current pass, because they may have new bits at positions that it has
+        // cleared.
         self.pending |= slots;
     }
 
@@ -63,7 +64,7 @@ impl Sweep {
 
 fn clear(words: &[impl AtomicWord], slots: u32) {
     for word in words {
-        // Unless the generation was full, most words have no such bit, and a read is cheaper.
+        // Unless the generation was full, most words have no such bit, and a read is cheaper than a write.
         if word.load(Relaxed) & slots != 0 {
             word.fetch_and(!slots, Relaxed);
         }

@@ -12,7 +12,7 @@ const MINUTE: Millis = 60_000;
 const START: Millis = 1_700_000_040_000;
 const CAPACITY: u64 = 1_000;
 
-/// A filter with one minute of memory beside the current one, and the control of its size.
+/// A filter with one minute of memory before the current one, and the control of its size.
 struct Grown {
     filter: Filter,
     control: GrowthControl,

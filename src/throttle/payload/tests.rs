@@ -109,7 +109,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Filters of all sizes agree: a token is in each, and one size after the other gives the same bits.
+    /// Filters of all sizes agree: each has the token, and a conversion in steps gives the same bits.
     #[test]
     fn bits_convert_between_sizes(
         tokens in prop::collection::vec(any::<u64>(), 0..400),

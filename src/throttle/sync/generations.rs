@@ -10,11 +10,11 @@ pub(super) struct GenerationState {
     index: u64,
     /// The version that was last read or written; the filter here has all of its bits.
     pub(super) known: Option<PayloadVersion>,
-    /// The filter here may have bits that Redis lacks, or the payload in Redis must be replaced.
+    /// True if the filter here may have bits that Redis lacks, or the payload in Redis must be replaced.
     pub(super) dirty: bool,
-    /// The payload in Redis was written by gateways of another configuration, and is not replaced.
+    /// True if gateways with another configuration wrote the payload in Redis. It is not replaced.
     pub(super) foreign: bool,
-    /// The payload could not be read during the load, so the filter here may lack tokens.
+    /// True if the payload could not be read during the load, so that the filter here may lack tokens.
     pub(super) load_failed: bool,
     /// The tick of the last attempt to write it since it became dirty.
     pub(super) last_attempt: u64,
@@ -44,8 +44,9 @@ impl GenerationTable {
         self.slots.iter().filter(move |state| live.contains(&state.index))
     }
 
-    /// The generations of `older` to synchronize: at most `max_dirty` dirty ones, least recently attempted
-    /// first and then newest first; then others round-robin, at least one and up to `at_least` in all.
+    /// The generations of `older` to synchronize. First come at most `max_dirty` dirty ones, by the oldest
+    /// attempt and then newest first. Then come others, round-robin: at least one, and up to `at_least`
+    /// generations in all.
     pub(super) fn select(
         &mut self,
         older: RangeInclusive<u64>,

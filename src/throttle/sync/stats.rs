@@ -62,13 +62,13 @@ mod tests {
     #[test]
     fn each_payload_error_has_its_own_counter() {
         let stats = SyncStats::default();
-        for (at, error) in PayloadError::ALL.into_iter().enumerate() {
-            for _ in 0..=at {
+        for (index, error) in PayloadError::ALL.into_iter().enumerate() {
+            for _ in 0..=index {
                 stats.count_unusable(error);
             }
         }
-        for (at, error) in PayloadError::ALL.into_iter().enumerate() {
-            assert_eq!(stats.unusable(error), at as u64 + 1, "{}", error.label());
+        for (index, error) in PayloadError::ALL.into_iter().enumerate() {
+            assert_eq!(stats.unusable(error), index as u64 + 1, "{}", error.label());
         }
     }
 }

@@ -1,22 +1,22 @@
 //! Changes the size of the filters without losing a token.
 //!
-//! The new filter is published beside the old one: from then on workers record in the new one and look up in
-//! both. Then the bits are copied. A worker that took the old filter before may still be recording in it, so the
-//! old one is kept for a further second and copied again before it is dropped.
+//! The new filter is published together with the old one: from then on workers record in the new one and look
+//! up in both. Then the bits are copied. A worker that took the old filter earlier may still be recording in
+//! it, so the old one is kept for a further second and copied again before it is dropped.
 
 use std::sync::Arc;
 
 use super::{Ticker, rotate_continually};
 use crate::throttle::{Filter, live_filters::LiveFilters};
 
-/// Number of positions that are copied between two rotations: a few dozen ms.
+/// Number of positions to copy between two rotations: a few dozen ms.
 const COPY_PART: usize = 1 << 24;
 
 /// Number of further ticks for which the old filter is kept. The second of them is at least a second later.
 const TICKS_KEPT: u64 = 2;
 
 impl Ticker<'_> {
-    /// Publishes an empty filter of another size beside the current one, and copies the bits.
+    /// Publishes an empty filter of another size together with the current one, and copies the bits.
     pub(super) async fn resize(&mut self, growth: u32) {
         let before = self.filter();
         let template = Arc::clone(&before);
@@ -39,7 +39,7 @@ impl Ticker<'_> {
         self.drop_before_at = Some(self.throttle.status().ticks + TICKS_KEPT);
     }
 
-    /// Drops the filter of the size before, once no worker records in it.
+    /// Drops the filter of the previous size, once no worker records in it.
     pub(super) async fn finish_resize(&mut self) {
         if self.drop_before_at.is_none_or(|at| self.throttle.status().ticks < at) {
             return;

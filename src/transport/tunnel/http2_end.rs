@@ -12,7 +12,7 @@ use h2::{Reason, SendStream};
 
 use super::{super::http2_receiver::Http2Receiver, TunnelEnd};
 
-/// A tunnel end on an HTTP/2 stream: RFC 8441, 5.
+/// A tunnel end on an HTTP/2 stream (RFC 8441, 5).
 pub struct Http2End {
     send: SendStream<Bytes>,
     receive: Http2Receiver,
@@ -26,7 +26,7 @@ struct Queue {
     waker: AtomicWaker,
 }
 
-/// Data of one frame, which the library drops when it has written it behind all before.
+/// Data of one frame, which the library drops after it has written it and all earlier data.
 struct QueuedData {
     bytes: Box<[u8]>,
     queue: Arc<Queue>,

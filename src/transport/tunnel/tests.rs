@@ -4,17 +4,17 @@ use super::*;
 
 use crate::clock::{CoarseClock, CoarseTime};
 
-/// An end that reads what the test says, and accepts as much as it says.
+/// An end whose reads and writes the test scripts.
 #[derive(Default)]
 struct ScriptedEnd {
     /// `None` is an error, no bytes the end of the stream.
     arriving: VecDeque<Option<Vec<u8>>>,
-    /// How many bytes are accepted; `None`: writes fail.
+    /// Number of bytes to accept; `None`: writes fail.
     room: Option<usize>,
     written: Vec<u8>,
     is_closed: bool,
     is_aborted: bool,
-    /// Whether the connection fails while it is not read.
+    /// True if the connection fails while it is not read.
     is_reset: bool,
 }
 
@@ -64,7 +64,7 @@ impl TunnelEnd for ScriptedEnd {
     }
 
     fn poll_written(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
-        // Without room, the connection has not sent all either.
+        // Without room, the connection has not sent everything.
         if self.room == Some(0) { Poll::Pending } else { Poll::Ready(()) }
     }
 

@@ -1,4 +1,4 @@
-//! A simulated server with a queue, behind a limit of the requests in flight.
+//! A simulated server with a queue, behind a limit on the requests in flight.
 //!
 //! Shared with `benches/balance.rs`, so of the crate it imports only what its parent has.
 
@@ -9,12 +9,12 @@ use std::{
 
 use super::SplitMix;
 
-/// A limit of the requests in flight.
+/// A limit on the requests in flight.
 pub(crate) trait Limiter {
     /// The limit.
     fn limit(&self) -> u32;
-    /// Records a request that ended: its latency in us, the requests in flight at its start, whether it
-    /// timed out, and the time in ms.
+    /// Records an ended request: its latency in us, the requests in flight at its start, a timeout, and the
+    /// time in ms.
     fn record(&mut self, latency: u64, in_flight: u32, is_timeout: bool, now: u64);
 }
 
@@ -30,14 +30,14 @@ impl Limiter for FixedLimit {
     fn record(&mut self, _: u64, _: u32, _: bool, _: u64) {}
 }
 
-/// What the server can do from a time on.
+/// The server's capacity from a time on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capacity {
-    /// The begin, in us.
+    /// The start, in us.
     pub(crate) from: u64,
-    /// The requests that it works on at once.
+    /// The number of requests that it serves at a time.
     pub(crate) workers: u32,
-    /// The mean time that it works on one, in us; distributed exponentially.
+    /// The mean service time, in us; distributed exponentially.
     pub(crate) service: u64,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Simulation {
     pub(crate) seed: u64,
     /// The mean time between requests, in us; distributed exponentially.
     pub(crate) pause: u64,
-    /// The time after which a request is given up, in us. The server does not notice it.
+    /// The time after which a client gives up, in us. The server does not notice.
     pub(crate) timeout: u64,
     /// The duration, in us.
     pub(crate) duration: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Simulation {
     pub(crate) capacities: Vec<Capacity>,
 }
 
-/// What became of the requests that started in one second.
+/// The outcomes of the requests that started in one second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Second {
     /// Answered in time.
@@ -65,7 +65,7 @@ pub(crate) struct Second {
     pub(crate) refused: u64,
     /// Given up.
     pub(crate) timed_out: u64,
-    /// The sum of the latencies of those answered, in us.
+    /// The sum of the latencies of answered requests, in us.
     pub(crate) latency: u64,
     /// The limit at the end of the second.
     pub(crate) limit: u32,
@@ -98,7 +98,7 @@ struct SimulationRun<'a> {
 }
 
 impl Simulation {
-    /// Runs it; returns what became of the requests of each second.
+    /// Runs the simulation. Returns the outcomes of each second's requests.
     pub(crate) fn run(&self, limiter: &mut dyn Limiter) -> Vec<Second> {
         let seconds = vec![Second::default(); self.duration.div_ceil(1_000_000) as usize];
         let mut run = SimulationRun {

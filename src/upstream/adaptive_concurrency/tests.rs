@@ -20,8 +20,8 @@ impl Limiter for AdaptiveLimit {
     }
 }
 
-/// 30 workers of 10 ms, so 3,000 requests a second, of which 80 % are asked for. From 20 s to 40 s a third:
-/// `fallen`.
+/// 30 workers of 10 ms: a capacity of 3,000 requests a second, of which 80 % are requested. From 20 s to 40 s
+/// the capacity is a third: `fallen`.
 fn falling(fallen: Capacity) -> Simulation {
     let whole = Capacity { from: 0, workers: 30, service: 10_000 };
     Simulation {
@@ -64,7 +64,7 @@ fn goodput_follows_a_capacity_that_falls_to_a_third() {
     }
 }
 
-/// So that the test above can fail: a bound that fits the whole capacity does not fit a third.
+/// Shows that the test above can fail: a bound that fits the whole capacity does not fit a third.
 #[test]
 fn goodput_collapses_with_a_fixed_bound() {
     let seconds = fewer_workers().run(&mut FixedLimit(1_000));
@@ -74,7 +74,7 @@ fn goodput_collapses_with_a_fixed_bound() {
 
 #[test]
 fn latency_stays_near_that_without_load() {
-    // Asked for twice what it can do, for longer than the time between measurements.
+    // Twice its capacity, for longer than the time between measurements.
     let simulation = Simulation {
         seed: 3,
         pause: 167,
@@ -101,7 +101,7 @@ fn a_limit_that_is_not_used_does_not_grow() {
     assert_eq!(limit.limit(), super::INITIAL_LIMIT);
 }
 
-/// At the start the limit may be several times too high.
+/// The initial limit may be several times too high.
 #[test]
 fn the_base_latency_of_a_small_server_is_measured_without_its_queue() {
     let simulation = Simulation {
@@ -176,7 +176,7 @@ fn timeouts_lower_the_limit_to_its_minimum() {
 }
 
 proptest! {
-    /// No history moves the limit out of its bounds, and what `record` returns is the limit.
+    /// No history moves the limit out of its bounds, and `record` returns the limit.
     #[test]
     fn the_limit_stays_within_its_bounds(
         min in 0_u32..50,
@@ -207,7 +207,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// A server of any size at half load is not limited, and twice its load does not overload it.
+    /// A server of any size is not limited at half its capacity, nor overloaded by twice its capacity.
     #[test]
     fn the_limit_fits_servers_of_any_size(
         workers in 8_u32..50,
@@ -222,7 +222,8 @@ proptest! {
         let seconds = simulation.run(&mut adaptive());
         let (answered, refused) =
             (mean(&seconds[3..18], |one| one.answered), mean(&seconds[3..18], |one| one.refused));
-        // A base latency that was measured low by chance refuses some until the next measurement.
+        // If the measured base latency is low by chance, some requests are refused until the next
+        // measurement.
         prop_assert!(refused < 0.2 * answered, "{refused} of {answered}");
         let seconds = Simulation { pause: per_request / 2, ..simulation }.run(&mut adaptive());
         let answered = mean(&seconds[8..18], |one| one.answered);

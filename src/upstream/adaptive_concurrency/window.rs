@@ -1,17 +1,17 @@
-//! The attempts of one window, from which the limit is adapted.
+//! [`Window`]: the attempts from which the limit is adapted.
 
 /// The attempts since a time.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    /// The begin, in ms.
+    /// The start, in ms.
     pub(super) began: u64,
-    /// The attempts that were refused or timed out.
+    /// Number of attempts that were refused or timed out.
     pub(super) dropped: u32,
-    /// The most requests in flight.
+    /// The maximum of requests in flight.
     pub(super) max_in_flight: u32,
-    /// The responses.
+    /// Number of responses.
     responses: u32,
-    /// The sum of the logarithms of their latencies in us.
+    /// The sum of the logarithms of their latencies, in us.
     logarithms: f64,
 }
 
@@ -27,7 +27,7 @@ impl Window {
         self.responses = self.responses.saturating_add(1);
     }
 
-    /// The attempts.
+    /// Number of attempts.
     pub(super) fn len(&self) -> u32 {
         self.responses.saturating_add(self.dropped)
     }
@@ -35,7 +35,7 @@ impl Window {
     /// The geometric mean of the latencies, in us; `None` without a response.
     ///
     /// A few slow requests among fast ones change it little. If latencies are distributed exponentially, its
-    /// standard error is 1.28/√n, that of a median 1.44/√n.
+    /// standard error is 1.28/√n; a median's is 1.44/√n.
     pub(super) fn latency(&self) -> Option<f64> {
         (self.responses > 0).then(|| (self.logarithms / f64::from(self.responses)).exp())
     }

@@ -1,9 +1,9 @@
-//! A random index in proportion to its weight, in constant time: Vose's alias method.
+//! Draws a random index in proportion to its weight, in constant time: Vose's alias method.
 //!
 //! M. D. Vose, "A Linear Algorithm for Generating Random Numbers with a Given Distribution", IEEE
 //! Transactions on Software Engineering 17(9), 1991.
 
-/// A table that random indexes are drawn from.
+/// A table from which random indexes are drawn.
 #[derive(Debug)]
 pub(super) enum AliasTable {
     /// All indexes below this number have the same weight.
@@ -12,7 +12,7 @@ pub(super) enum AliasTable {
     Weighted(Box<[Column]>),
 }
 
-/// A column of the table: its own index up to a threshold, another one above.
+/// A column of the table: its own index up to a threshold, another index above.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     /// The share of the column's own index, in 1/2^32. A full column is its own alias.
@@ -31,7 +31,7 @@ impl AliasTable {
         (total > 0).then(|| Self::Weighted(columns(weights, total)))
     }
 
-    /// The index that 64 random bits draw.
+    /// The index that these random bits select.
     #[inline]
     pub(super) fn draw(&self, random: u64) -> usize {
         let column_of = |columns: usize| (((random >> 32) * columns as u64) >> 32) as usize;
@@ -46,7 +46,7 @@ impl AliasTable {
     }
 }
 
-/// Fills each column that has less than the mean from one that has more.
+/// Fills each column that has less than the mean from a column that has more.
 fn columns(weights: &[u32], total: u64) -> Box<[Column]> {
     let count = weights.len() as u64;
     // In units of 1/count of a weight, so that the mean is the total.
@@ -56,7 +56,7 @@ fn columns(weights: &[u32], total: u64) -> Box<[Column]> {
     let (mut below, mut above): (Vec<usize>, Vec<usize>) =
         (0..weights.len()).partition(|&index| rest[index] < total);
     while let (Some(&donor), Some(index)) = (above.last(), below.pop()) {
-        // Below 2^32: the rest is less than the total.
+        // Below 2^32, because the rest is less than the total.
         let threshold = (u128::from(rest[index]) << 32) / u128::from(total);
         columns[index] = Column { threshold: threshold as u32, alias: donor as u32 };
         rest[donor] -= total - rest[index];

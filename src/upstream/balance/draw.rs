@@ -8,17 +8,17 @@ use super::{
 };
 use crate::mix::SplitMix;
 
-/// The draws before all endpoints are inspected.
+/// Number of draws before all endpoints are inspected.
 const MAX_DRAWS: usize = 8;
-/// The points of the ring that are visited before all endpoints are inspected.
+/// Number of points of the ring to visit before all endpoints are inspected.
 const MAX_POINTS: usize = 64;
-/// The bound of consistent hashing: the load of an endpoint is at most 5/4 of the mean for its weight...
+/// The bound of consistent hashing: an endpoint's load is at most 5/4 of the mean for its weight...
 const LOAD_BOUND: (u64, u64) = (5, 4);
-/// ...but a load of so few requests is never too high: a lower bound would scatter a caller's requests.
+/// ...or this number of requests, if that is more: a lower bound would scatter a caller's requests.
 const MIN_LOAD_BOUND: u64 = 4;
 
-/// The cost of an endpoint that has sent no response yet, while it has requests in flight: at first it gets
-/// one. As Finagle's penalty.
+/// The cost of an endpoint without a response so far, while it has requests in flight, so that it gets one
+/// request at first. Finagle calls it the penalty.
 const UNKNOWN_COST: f64 = 1e12;
 
 /// One choice.
@@ -35,14 +35,13 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         Self { balancer, input, view, random: SplitMix::new(input.random) }
     }
 
-    /// Whether the endpoint may be chosen.
     #[inline]
     pub(super) fn is_usable(&self, index: usize) -> bool {
         !self.input.excluded.contains(&index) && self.view.is_available(index)
     }
 
-    /// The share of its weight that the endpoint has, in 1/1024: by slow start and, if the policy goes by load,
-    /// by its errors.
+    /// The share of its weight that the endpoint has, in 1/1024: by slow start and, for a policy by load, by
+    /// its errors.
     #[inline]
     fn ramp(&self, index: usize) -> u32 {
         let ramp = self.view.ramp(index).clamp(1, FULL_RAMP);
@@ -54,7 +53,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         }
     }
 
-    /// Whether an endpoint that was drawn by its weight may be chosen: only with the probability of its ramp.
+    /// True if an endpoint that was drawn by its weight may be chosen: only with the probability of its ramp.
     #[inline]
     fn accept(&mut self, index: usize) -> bool {
         if !self.is_usable(index) {
@@ -71,13 +70,13 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         share >= FULL_RAMP || self.random.below(u64::from(FULL_RAMP)) < u64::from(share)
     }
 
-    /// The endpoint's weight in 1/1024, slow start and errors included.
+    /// The endpoint's weight in 1/1024, with slow start and errors.
     #[inline]
     fn weight(&self, index: usize) -> u64 {
         u64::from(self.balancer.weights[index]) * u64::from(self.ramp(index))
     }
 
-    /// A random one of the usable endpoints but `without`, by weight. Inspects all.
+    /// A random usable endpoint other than `without`, by weight. Inspects all.
     fn scan(&mut self, without: Option<usize>) -> Option<usize> {
         let (mut chosen, mut total) = (None, 0);
         for index in 0..self.balancer.len() {
@@ -114,8 +113,8 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         let Some(second) = self.draw(table, Some(first)) else {
             return Some(Pick { index: first, reason: Reason::OnlyAvailable });
         };
-        // However low its load, one that fails gets no more than its part: with two endpoints, it always is the
-        // other one.
+        // An endpoint that fails must get at most its share, however low its load: with two endpoints, it is
+        // always the other one.
         if !self.succeeds(second) {
             return Some(Pick { index: first, reason: Reason::DrawnByWeight { other: second } });
         }
@@ -128,7 +127,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         Some(self.lower_cost(first, second))
     }
 
-    /// A random usable endpoint but `without`, by weight.
+    /// A random usable endpoint other than `without`, by weight.
     fn draw(&mut self, table: &AliasTable, without: Option<usize>) -> Option<usize> {
         for _ in 0..MAX_DRAWS {
             let index = table.draw(self.random.bits());
@@ -139,16 +138,16 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         self.scan(without)
     }
 
-    /// Whether the first endpoint is not compared with the second one: as often as two independent draws would
-    /// both give it. So an endpoint of little weight gets at most twice its share, however low its cost.
+    /// True if the first endpoint is chosen without a comparison: as often as two independent draws would
+    /// both select it. So an endpoint of little weight gets at most twice its share, however low its cost.
     fn keeps_first(&mut self, first: usize, second: usize) -> bool {
         let (weight, other) = (self.weight(first), self.weight(second));
         weight != other && self.random.below(weight + other) < weight
     }
 
-    /// The second endpoint if it would have no more requests for its weight, with this one, than the first has
-    /// without it. With equal weights it then has fewer. Without load the first one, which was drawn by its
-    /// weight, so that each has its share.
+    /// The second endpoint if, with this request, its requests for its weight are at most those of the first.
+    /// With equal weights it then has fewer. Otherwise the first, which was drawn by its weight, so that
+    /// without load each endpoint has its share.
     fn fewer_requests(&self, first: usize, second: usize) -> Pick {
         let (in_flight, other_in_flight) =
             (self.view.in_flight(first), self.view.in_flight(second));
@@ -182,7 +181,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         Pick { index, reason }
     }
 
-    /// The latency times the requests in flight, in us; those count in relation to the endpoint's weight.
+    /// The latency, in us, times the requests in flight relative to the endpoint's weight.
     fn cost(&self, index: usize) -> f64 {
         let (latency, in_flight) = (self.view.cost(index), self.view.in_flight(index));
         if latency == 0 && in_flight > 0 {
@@ -195,7 +194,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
 
     /// The first endpoint from the key's point on that can take the request.
     pub(super) fn ring(&self, ring: &Ring) -> Option<Pick> {
-        let key = self.input.key;
+        let key = self.input.key.0;
         let (mut owner, mut previous) = (None, None);
         for index in ring.walk(key).take(MAX_POINTS) {
             if previous == Some(index) {
@@ -210,7 +209,7 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         self.scan_ring(ring).map(|index| Pick { index, reason: ring_reason(owner) })
     }
 
-    /// Why the endpoint cannot take the key; `None` if it can.
+    /// The reason why the endpoint cannot take the key; `None` if it can.
     fn skip_cause(&self, ring: &Ring, index: usize) -> Option<SkipCause> {
         if self.input.excluded.contains(&index) {
             return Some(SkipCause::Tried);
@@ -218,31 +217,30 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         if !self.view.is_available(index) {
             return Some(SkipCause::Unavailable);
         }
-        // In slow start the keys come one after the other, each once.
+        // During slow start, the endpoint gets its keys gradually: a key that it has stays.
         let ramp = u64::from(self.view.ramp(index));
-        if ring.rank(index, self.input.key) % u64::from(FULL_RAMP) >= ramp {
+        if ring.rank(index, self.input.key.0) % u64::from(FULL_RAMP) >= ramp {
             return Some(SkipCause::SlowStart);
         }
         let (in_flight, bound) = (self.view.in_flight(index), self.load_bound(index));
         (u64::from(in_flight) >= bound).then_some(SkipCause::Overloaded { in_flight, bound })
     }
 
-    /// The most requests in flight that the endpoint may have, this one included.
+    /// Maximum number of requests in flight at the endpoint, including this one.
     fn load_bound(&self, index: usize) -> u64 {
         let weight = self.view.weight_in_service().unwrap_or(self.balancer.total_weight).max(1);
         let load = (self.view.total_in_flight() + 1) * u64::from(self.balancer.weights[index]);
         (load * LOAD_BOUND.0).div_ceil(weight * LOAD_BOUND.1).max(MIN_LOAD_BOUND)
     }
 
-    /// The usable endpoint with the highest rank for the key; those within the bound come first. Inspects
-    /// all.
+    /// The usable endpoint with the highest rank for the key, within the bound if possible. Inspects all.
     fn scan_ring(&self, ring: &Ring) -> Option<usize> {
         let indexes = 0..self.balancer.len();
         let usable =
             indexes.filter(|&index| self.balancer.weights[index] > 0 && self.is_usable(index));
         usable.max_by_key(|&index| {
             let is_within = u64::from(self.view.in_flight(index)) < self.load_bound(index);
-            (is_within, ring.rank(index, self.input.key))
+            (is_within, ring.rank(index, self.input.key.0))
         })
     }
 }

@@ -1,30 +1,30 @@
-//! The share of an endpoint's responses that are errors, as policies by load read it.
+//! The share of errors among an endpoint's responses, for policies by load.
 //!
-//! An endpoint that refuses fast has few requests in flight and would draw the requests of all others. So its
-//! weight is multiplied by the share of its responses that succeeded, but by no less than a tenth: some requests
-//! must show its recovery.
+//! An endpoint that refuses fast has few requests in flight and would attract the requests of all others. So
+//! its weight is multiplied by the share of its responses that succeeded, but at least by a tenth: some
+//! requests must show its recovery.
 
 use super::{FULL_RAMP, timed_average::TimedAverage};
 
 /// The time constant of the average, in ms. Without requests, an error counts 1/e after it.
 const DECAY: f32 = 2_000.0;
 
-/// The least weight of one response: at high rates the average covers about the last 32 responses.
+/// Minimum weight of one response: at high rates, the average covers about the last 32 responses.
 const MIN_GAIN: f32 = 1.0 / 32.0;
 
-/// The least share of its weight that an endpoint keeps, in 1/1024.
+/// Minimum share of its weight that an endpoint keeps, in 1/1024.
 const MIN_SHARE: f32 = FULL_RAMP as f32 / 10.0;
 
-/// How an attempt ended, for the choice.
+/// An attempt's outcome, for the choice of endpoints.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Observed {
-    /// With a response that is no server error.
+    /// A response that is not a server error.
     Success,
-    /// With a status from 500, a gRPC status that means the same, or without a response.
+    /// A status from 500, a gRPC status that means the same, or no response.
     Error,
 }
 
-/// The moving average of one endpoint's errors, in 64 bits. The default has observed none.
+/// The moving average of one endpoint's errors, in 64 bits. The default has no observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ErrorRate(
     /// The share of errors, 0 to 1.
@@ -44,7 +44,7 @@ impl ErrorRate {
         self.0.to_bits()
     }
 
-    /// True if no error counts: a success does not change the state.
+    /// True if no error counts, so that a success does not change the state.
     #[inline]
     pub fn is_zero(self) -> bool {
         self.0.value == 0.0
@@ -71,7 +71,7 @@ impl ErrorRate {
         ((1.0 - errors) * FULL_RAMP as f32).max(MIN_SHARE) as u32
     }
 
-    /// The share of the average that is left at `now`.
+    /// The share of the average that remains at `now`.
     fn kept_share(self, now: u64) -> f32 {
         (-self.0.age(now) / DECAY).exp()
     }
@@ -86,10 +86,12 @@ mod tests {
     use super::*;
     use crate::{
         mix::SplitMix,
-        upstream::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
+        upstream::balance::{
+            Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint,
+        },
     };
 
-    /// What the choice of a simulation reads.
+    /// The errors that the choice of a simulation reads.
     #[derive(Clone, Copy, Eq, PartialEq)]
     enum Reads {
         Load,
@@ -121,7 +123,7 @@ mod tests {
         }
 
         fn cost(&self, index: usize) -> u64 {
-            // Of the fast one less: that must not draw requests either.
+            // Lower for the fast endpoint, which must not attract requests either.
             if index == 0 { 100 } else { 20_000 }
         }
 
@@ -130,9 +132,9 @@ mod tests {
         }
     }
 
-    /// The share of the requests to as many endpoints that the first one gets from `from` to `until` seconds, at
-    /// 1,000 requests a second. It fails each of its requests at once while `fails` is true for the second; the
-    /// others answer after 20 ms.
+    /// The share of requests that the first endpoint gets from `from` to `until` seconds, at 1,000 requests a
+    /// second. It fails its requests at once while `fails` is true for the second; the others answer after 20
+    /// ms.
     fn share(
         (policy, size, reads): (Policy, usize, Reads),
         (from, until): (u64, u64),
@@ -155,7 +157,12 @@ mod tests {
                 let observed = if is_error { Observed::Error } else { Observed::Success };
                 fleet.errors[index] = fleet.errors[index].observe(observed, now);
             }
-            let input = PickRequest { turn: now, key: 0, random: random.bits(), excluded: &[] };
+            let input = PickRequest {
+                turn: now,
+                key: TargetKey::default(),
+                random: random.bits(),
+                excluded: &[],
+            };
             let index = balancer.choose(&input, &fleet).expect("an endpoint").index;
             counts[index] += u32::from(now >= from * 1_000);
             fleet.in_flight[index] += 1;

@@ -1,27 +1,27 @@
-//! The latency of an endpoint as the policy `peak_ewma` reads it.
+//! The latency of an endpoint, for the policy `peak_ewma`.
 //!
-//! As in Finagle (`com.twitter.finagle.loadbalancer.PeakEwma`) and linkerd: a moving average that decays
-//! exponentially over 10 s, but takes a higher value at once. So a slow endpoint is avoided after one
+//! As in Finagle (`com.twitter.finagle.loadbalancer.PeakEwma`) and linkerd, a moving average that decays
+//! exponentially over 10 s, but rises to a higher value at once. So a slow endpoint is avoided after one
 //! response and trusted again only gradually.
 //!
-//! Unlike theirs, an average decays faster the longer nothing was observed: among few endpoints, one that is
-//! avoided gets no request that would show its recovery, and would stay avoided for a minute and more.
+//! Unlike theirs, an average decays faster the longer nothing is observed: among few endpoints, an avoided
+//! one gets no request that would show its recovery, and would stay avoided for more than a minute.
 
 use super::timed_average::TimedAverage;
 
 /// The time constant of the decay, in ms. After it, a peak's excess has fallen to 1/e.
 const DECAY: f32 = 10_000.0;
 
-/// The age at which a last observation counts 1/e of what it would by [`DECAY`] alone, in ms. An endpoint that
-/// failed is tried again after about 10 s if others respond within 1 ms.
+/// The age, in ms, at which the last observation counts 1/e of its weight under [`DECAY`] alone. A failed
+/// endpoint is tried again after about 10 s if others respond within 1 ms.
 const DOUBT: f32 = 4_000.0;
 
-/// The least latency to record for a failure, in us. An endpoint that fails quickly would look fast.
+/// Minimum latency to record for a failure, in us. Otherwise an endpoint that fails quickly would look fast.
 pub const FAILURE_LATENCY: u64 = 1_000_000;
 
 /// The peak-sensitive moving average of one endpoint's latency, in 64 bits.
 ///
-/// The default has observed nothing.
+/// The default has no observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PeakEwma(
     /// In us; 0 before the first observation.
@@ -45,22 +45,22 @@ impl PeakEwma {
     /// [`FAILURE_LATENCY`].
     #[must_use]
     pub fn observe(self, latency: u64, now: u64) -> Self {
-        // A latency of 0 would look as if nothing had been observed.
+        // A latency of 0 would mean that nothing was observed.
         let latency = latency.max(1) as f32;
         let kept = self.kept_share(now);
         let average = latency.max(self.0.value * kept + latency * (1.0 - kept));
         Self(TimedAverage::new(average, now))
     }
 
-    /// The latency that a next request is expected to have, in us; 0 before the first observation.
+    /// The expected latency of the next request, in us; 0 before the first observation.
     ///
-    /// Without requests it decays, so that an endpoint that was once slow is tried again.
+    /// It decays without requests, so that an endpoint that was slow is tried again.
     #[inline]
     pub fn cost(self, now: u64) -> u64 {
         (self.0.value * self.kept_share(now)) as u64
     }
 
-    /// The share of the average that is left at `now`.
+    /// The share of the average that remains at `now`.
     #[inline]
     fn kept_share(self, now: u64) -> f32 {
         let age = self.0.age(now);
@@ -88,7 +88,7 @@ mod tests {
         assert!((17_000..20_000).contains(&recovering.cost(NOW + 10_000)), "{recovering:?}");
     }
 
-    /// Without requests nothing would show that it has recovered.
+    /// Without requests, nothing would show its recovery.
     #[test]
     fn an_endpoint_that_failed_is_tried_again_within_twelve_seconds() {
         let failed = PeakEwma::default().observe(FAILURE_LATENCY, NOW);

@@ -1,22 +1,22 @@
-//! Why an endpoint was chosen, for `explain`.
+//! [`Reason`]: the reason why an endpoint was chosen, for `explain`.
 
 use std::fmt;
 
-/// Why an endpoint was chosen.
+/// The reason why an endpoint was chosen.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reason {
     /// The upstream has one endpoint.
     OnlyTarget,
-    /// No other one is available and untried.
+    /// No other endpoint is both available and untried.
     OnlyAvailable,
     /// It is its turn.
     Rotation,
-    /// It was drawn at random, because the endpoint whose turn it is cannot take the request.
+    /// It was drawn at random, because the endpoint whose turn it was cannot take the request.
     Redrawn {
-        /// The endpoint whose turn it is.
+        /// The endpoint whose turn it was.
         turn_of: usize,
     },
-    /// Of two random endpoints it has fewer requests in flight for its weight.
+    /// Of two random endpoints, it has fewer requests in flight for its weight.
     FewerRequests {
         /// Its requests in flight.
         in_flight: u32,
@@ -25,21 +25,21 @@ pub enum Reason {
         /// The other endpoint's requests in flight.
         other_in_flight: u32,
     },
-    /// Of two random endpoints it was drawn first; both have as many requests in flight for their weights.
+    /// Of two random endpoints with equal requests in flight for their weights, it was drawn first.
     EqualRequests {
         /// Its requests in flight.
         in_flight: u32,
         /// The other endpoint.
         other: usize,
     },
-    /// Of two random endpoints it was drawn first, by its weight, which the load of the other one does not
-    /// outweigh.
+    /// Of two random endpoints, it was drawn first by its weight, and the other's load does not outweigh
+    /// that.
     DrawnByWeight {
         /// The other endpoint.
         other: usize,
     },
-    /// Of two random endpoints it has the lower cost, or was drawn first if both are equal: the moving
-    /// average of the latency, times the requests in flight with this one.
+    /// Of two random endpoints, it has the lower cost, or was drawn first at equal costs. The cost is the
+    /// moving average of the latency times the requests in flight with this one.
     LowerCost {
         /// Its cost, in us.
         cost: u64,
@@ -54,12 +54,12 @@ pub enum Reason {
     KeySuccessor {
         /// The endpoint that the key belongs to.
         owner: usize,
-        /// Why that one was skipped.
+        /// The reason why the owner was skipped.
         cause: SkipCause,
     },
 }
 
-/// Why the owner of a key was skipped.
+/// The reason why the owner of a key was skipped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SkipCause {
     /// It was tried before.

@@ -1,7 +1,7 @@
 //! The ring of consistent hashing: each endpoint has points on it, and a key belongs to the next point.
 //!
-//! As ketama and Envoy's ring hash: if an endpoint goes, only its own keys move. The points are hashes of the
-//! endpoint's name alone, so that all gateways have the same ring, in whatever order the endpoints come.
+//! As with ketama and Envoy's ring hash, removing an endpoint moves only its own keys. The points are hashes
+//! of the endpoint's name alone, so all gateways have the same ring, whatever the order of the endpoints.
 
 use std::hash::Hasher;
 
@@ -9,12 +9,12 @@ use siphasher::sip::SipHasher13;
 
 use crate::mix::mix64;
 
-/// The points of an endpoint for each unit of its weight, unless the ring would be too large. The keys of
-/// endpoints with equal weights differ in number by a standard deviation of 1/16 at most.
+/// Number of points for each unit of an endpoint's weight, unless the ring would be too large. Among
+/// endpoints of equal weight, the number of keys has a standard deviation of at most 1/16.
 const POINTS: u64 = 256;
-/// About the most points of a ring. Beyond it all endpoints have fewer, by a power of 2.
+/// Approximate maximum number of points of a ring. Beyond it, all endpoints have fewer, by a power of 2.
 const MAX_POINTS: u64 = 1 << 18;
-/// The bits of a point that hold its endpoint; those above hold its place.
+/// Number of low bits of a point that hold its endpoint. The upper bits hold its place.
 const INDEX_BITS: u32 = 24;
 
 /// Points in ascending order, and the hash of each endpoint's name.
@@ -25,9 +25,9 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The ring of endpoints given by name and weight. Those of weight 0 have no point.
+    /// A ring of endpoints, each given by name and weight. With weight 0 an endpoint has no points.
     pub(super) fn new<'a>(endpoints: impl Iterator<Item = (&'a str, u32)> + Clone) -> Self {
-        // The number of an endpoint's points does not depend on the others, as long as the ring has room.
+        // The number of an endpoint's points does not depend on the others, while the ring has room.
         let total: u64 = endpoints.clone().map(|(_, weight)| POINTS * u64::from(weight)).sum();
         let unit = total.div_ceil(MAX_POINTS).next_power_of_two();
         let names: Box<[u64]> = endpoints.clone().map(|(name, _)| hash(name)).collect();
@@ -41,7 +41,7 @@ impl Ring {
         Self { points: points.into(), names }
     }
 
-    /// The endpoints of the points from the key's on, once round the ring. An endpoint comes several times.
+    /// The endpoints of the points from the key on, once round the ring. An endpoint appears several times.
     pub(super) fn walk(&self, key: u64) -> impl Iterator<Item = usize> {
         let start = self.points.partition_point(|&point| point < mix64(key));
         let (before, after) = self.points.split_at(start);
@@ -55,7 +55,8 @@ impl Ring {
     }
 }
 
-/// The hash of a name, without a secret: it is the same on all gateways, and clients do not choose it.
+/// The hash of a name. It needs no secret: it must be the same on all gateways, and clients do not choose
+/// names.
 fn hash(name: &str) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(name.as_bytes());

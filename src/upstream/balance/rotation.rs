@@ -2,12 +2,12 @@
 //!
 //! The smooth weighted round robin of nginx inspects all endpoints at each choice. Here the schedule of one
 //! period is computed once, and a choice is one read. An endpoint of weight `w` has `w` turns in a period, at
-//! the times `(k + phase) / w`. Endpoints of one weight have phases that are evenly spaced too, so they take
+//! the times `(k + phase) / w`. Endpoints of the same weight also have evenly spaced phases, so they take
 //! turns in their order.
 
 use std::collections::BTreeMap;
 
-/// The maximum length of a period. Larger weights are scaled down to it; none to less than one turn.
+/// Maximum length of a period. Larger weights are scaled down, to at least one turn each.
 const MAX_TURNS: u64 = 1 << 18;
 /// The difference in phase between endpoints of different weights: the golden ratio, which spreads them best.
 const GOLDEN_RATIO: f64 = 0.618_033_988_749_894_9;

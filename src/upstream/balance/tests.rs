@@ -66,7 +66,7 @@ fn balancer(policy: Policy, weights: &[u32]) -> Balancer {
 fn input(request: u64) -> PickRequest<'static> {
     PickRequest {
         turn: request,
-        key: SplitMix::new(request).bits(),
+        key: TargetKey(SplitMix::new(request).bits()),
         random: request,
         excluded: &[],
     }
@@ -136,7 +136,7 @@ fn long_rotations_are_scaled_down() {
     assert!((share * 500.5 - 1.0).abs() < 0.01, "{share}");
 }
 
-/// What an endpoint cannot take falls to all others, not to one.
+/// The share of an unavailable endpoint falls to all others, not to one.
 #[test]
 fn the_share_of_an_unavailable_endpoint_falls_to_all_others() {
     for policy in [Policy::RoundRobin, Policy::LeastRequests, Policy::PeakEwma] {
@@ -173,12 +173,12 @@ fn least_requests_takes_the_one_with_fewer_for_its_weight() {
     assert_eq!(choice.index, 1);
     let text = choice.reason.describe(|_| "10.0.0.2:9000").to_string();
     assert_eq!(text, "fewer requests in flight than 10.0.0.2:9000: 5 against 2");
-    // With this request it has as many for its weight as the other one without it: (2 + 1) / 1 = 9 / 3.
+    // With this request, it has as many for its weight as the other has without it: (2 + 1) / 1 = 9 / 3.
     fleet.in_flight = vec![2, 9];
     assert!((0..100).all(|request| balancer.choose(&input(request), &fleet).unwrap().index == 0));
 }
 
-/// The requests that each endpoint gets from clients that each send one after the other.
+/// The number of requests that each endpoint gets from clients that send one request after the other.
 fn counts_of_clients(balancer: &Balancer, mut fleet: Fleet, clients: usize) -> Vec<u64> {
     let mut held = VecDeque::new();
     let mut counts = vec![0; balancer.len()];
@@ -223,7 +223,7 @@ fn peak_ewma_avoids_latency_and_load() {
     assert_eq!(index(&fleet), 1);
     fleet.in_flight = vec![0, 3];
     assert_eq!(index(&fleet), 0);
-    // One that has not responded yet gets one request, and no further one before its response.
+    // An endpoint that has not responded yet gets one request, and no other before its response.
     fleet.costs = vec![9_000, 0];
     fleet.in_flight = vec![5, 0];
     assert_eq!(index(&fleet), 1);
@@ -253,7 +253,8 @@ fn assert_load_is_bounded(fleet: &mut Fleet, balancer: &Balancer, keys: u64, hel
         // A few keys make most of the load.
         let key = random.below(keys).min(random.below(keys)).min(random.below(keys));
         let key = SplitMix::new(key).bits();
-        let choice = balancer.choose(&PickRequest { key, ..input(request) }, fleet).unwrap();
+        let choice =
+            balancer.choose(&PickRequest { key: TargetKey(key), ..input(request) }, fleet).unwrap();
         fleet.in_flight[choice.index] += 1;
         let total = fleet.total_in_flight();
         let mean = total as f64 / fleet.available.iter().filter(|one| **one).count() as f64;
@@ -311,7 +312,7 @@ fn the_bound_is_that_of_the_endpoints_in_service() {
     }
 }
 
-/// Without one of `size` endpoints its keys move, and no other ones.
+/// If one of `size` endpoints is removed, only its keys move.
 #[test]
 fn at_most_the_share_of_a_removed_endpoint_moves() {
     const KEYS: u64 = 50_000;
@@ -405,7 +406,7 @@ fn endpoints() -> impl Strategy<Value = Vec<(u32, bool, u32, u32, u64)>> {
 }
 
 proptest! {
-    /// Every policy chooses an endpoint if there is one: available, with a weight, not excluded.
+    /// Every policy chooses an endpoint if one is available, has a weight and is not excluded.
     #[test]
     fn a_choice_is_usable_and_found(
         endpoints in endpoints(),
@@ -422,7 +423,7 @@ proptest! {
         let is_usable = |index: usize| {
             weights[index] > 0 && fleet.available[index] && !excluded.contains(&index)
         };
-        let input = PickRequest { turn, key, random, excluded: &excluded };
+        let input = PickRequest { turn, key: TargetKey(key), random, excluded: &excluded };
         for policy in POLICIES {
             match balancer(policy, &weights).choose(&input, &fleet) {
                 Some(choice) => prop_assert!(is_usable(choice.index), "{:?}", choice),
@@ -469,7 +470,7 @@ proptest! {
         }
     }
 
-    /// Also with weights, only the keys of a removed endpoint move, also of the one with the largest weight: the
+    /// With weights as well, only the keys of a removed endpoint move, even if it has the largest weight: the
     /// points of the others stay while the ring has room for all.
     #[test]
     fn keys_move_only_from_a_removed_endpoint(

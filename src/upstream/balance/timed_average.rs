@@ -1,6 +1,6 @@
 //! [`TimedAverage`]: a moving average and the time of its last observation, in 64 bits.
 
-/// A moving average of one endpoint. The default has observed nothing.
+/// A moving average of one endpoint. The default has no observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct TimedAverage {
     pub(super) value: f32,

@@ -1,4 +1,4 @@
-//! [`InFlight`] and [`ConnectionGuard`]: what counts a request in flight, and an open connection.
+//! [`InFlight`] and [`ConnectionGuard`]: count a request in flight, and an open connection.
 
 use std::{
     io,
@@ -17,16 +17,17 @@ use crate::clock::CoarseTime;
 /// Counts a request in flight at an endpoint until it is dropped.
 pub struct InFlight {
     pool: Rc<Pool>,
-    /// The number of requests in flight when this one began, with itself.
+    /// The number of requests in flight when this one began, including it.
     pub(in crate::upstream) count: u32,
     wakes_pending: bool,
     is_totalled: bool,
-    /// The client of the request; only at an upstream with bounds. Boxed: responses are moved many times.
+    /// The client of the request; only at an upstream with bounds. Boxed, because responses are moved many
+    /// times.
     holder: Option<Box<Holder>>,
 }
 
 impl InFlight {
-    /// Begins a request at the endpoint of `pool`, which is in `set`.
+    /// Begins a request at the endpoint of `pool`, a member of `set`.
     ///
     /// # Errors
     /// The endpoint has no room, or the client of `claim` holds its share at its own pace.
@@ -51,7 +52,7 @@ impl InFlight {
             false => None,
         };
         let count = endpoint.begin(limit).ok_or(NoPlace::Full)?;
-        let paced = counted.map(|own| Box::new(PacedPlace::new(own, endpoint, set, pool.now())));
+        let paced = counted.map(|held| Box::new(PacedPlace::new(held, endpoint, set, pool.now())));
         let mut begun = Self::counted(count, pool, set);
         let held = endpoint.held.add(client);
         begun.holder = Some(Box::new(Holder { held, set: Arc::clone(set), paced }));
@@ -81,7 +82,7 @@ impl InFlight {
         Some(PacedPlace::new(endpoint.paced.add(held.client), endpoint, set, now))
     }
 
-    /// Takes the count of a place that is held at the client's pace.
+    /// Takes the count of a place held at the client's pace.
     pub(in crate::upstream) fn take_paced(&mut self) -> Option<Box<PacedPlace>> {
         self.holder.as_mut()?.paced.take()
     }
@@ -97,8 +98,8 @@ impl InFlight {
         if is_totalled {
             endpoint.load.in_flight.fetch_add(1, Relaxed);
         }
-        // Without `max_pending`, requests wait for the idle connections of other workers, and for the places of
-        // clients that hold more than their share.
+        // Even with `max_pending: 0`, requests wait for other workers' idle connections, and for places that
+        // clients hold beyond their share.
         let wakes_pending = set.servers.bounds.is_bounded();
         let pool = Rc::clone(pool);
         Self { pool, count, wakes_pending, is_totalled, holder: None }
@@ -109,8 +110,8 @@ impl InFlight {
         &self.pool
     }
 
-    /// Ends a request that could not be sent, as if it had not begun. Wakes no other request that
-    /// waits: this one waits next, and two could wake each other without end.
+    /// Ends a request that could not be sent, as if it had not begun. Wakes no waiting request: this one
+    /// waits next, and two could wake each other endlessly.
     pub(in crate::upstream) fn withdraw(mut self) {
         self.wakes_pending = false;
         self.pool.endpoint().counters.requests.fetch_sub(1, Relaxed);
@@ -119,7 +120,7 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        // Before another request is woken, which may be the same client's.
+        // Before a wake: the next request may be the same client's.
         drop(self.holder.take());
         let endpoint = self.pool.endpoint();
         endpoint.in_flight.fetch_sub(1, Relaxed);
@@ -140,8 +141,8 @@ impl ConnectionGuard {
     /// Counts a connection.
     ///
     /// # Errors
-    /// As many as `max_connections` are open to the endpoint, which is [`io::ErrorKind::QuotaExceeded`]; or as many
-    /// as the process may have, which is a shortage of its own.
+    /// [`io::ErrorKind::QuotaExceeded`] if `max_connections` are open to the endpoint. A shortage if the
+    /// process has reached its own maximum.
     pub(in crate::upstream) fn open(
         endpoint: &Arc<EndpointState>,
         max_connections: Option<u32>,

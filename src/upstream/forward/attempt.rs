@@ -3,9 +3,9 @@
 //! | file | content |
 //! |---|---|
 //! | `place` | the next endpoint with room, and the wait for one |
-//! | `claim` | what a request claims a place with, and when it leaves the place to others |
+//! | `claim` | a request's claim to a place, and when it leaves the place to others |
 //! | `dial` | a new connection to a chosen endpoint |
-//! | `record` | what an attempt's end changes: its span, health, latency, adaptive concurrency |
+//! | `record` | records an attempt's outcome: in its span, health, latency and adaptive concurrency |
 
 mod claim;
 mod dial;
@@ -26,7 +26,7 @@ use crate::{
     transport::ClientStream,
     upstream::{
         InFlight, Pool, ServerAddress,
-        balance::{Pick, PickRequest},
+        balance::{Pick, PickRequest, TargetKey},
         pending::PendingTicket,
         pool::{LinkWanted, UpstreamConnection},
         target_health::{AttemptKind, Failure},
@@ -42,8 +42,8 @@ pub(super) struct RequestAttempts<'r> {
     pub(super) trace: Option<&'r mut RequestTrace>,
     wanted: LinkWanted,
     turn: u64,
-    hash_key: u64,
-    /// The endpoints that are not chosen: the failed ones, then the ones passed over.
+    target_key: Option<TargetKey>,
+    /// The endpoints not to choose: the failed ones, then the ones passed over.
     excluded: SmallVec<[usize; 4]>,
     /// The number of failed ones in `excluded`.
     failed: usize,
@@ -53,20 +53,21 @@ pub(super) struct RequestAttempts<'r> {
     has_begun: bool,
     /// The request's position in the queue for room; `None` before it waits and once it has room.
     ticket: Option<PendingTicket<'r>>,
-    /// Until when it stays in the queue; `None`: until its deadline.
+    /// The time until which it stays in the queue; `None`: until its deadline.
     waits_until: Option<Uptime>,
     holder: Option<PlaceHolder<'r>>,
-    /// True if a target had room, but not for this client: it holds its share, and may have to wait behind others.
+    /// True if a target had room, but not for this client, which holds its share and may have to wait behind
+    /// others.
     is_share_full: bool,
 }
 
-/// What a request may still do.
+/// The retries of a request.
 pub(super) struct Retries {
-    /// The retries left.
+    /// Number of retries left.
     pub(super) left: u32,
-    /// The new connections so far.
+    /// Number of new connections so far.
     pub(super) new_connections: u32,
-    /// The times that it was sent again because a server had certainly not processed it.
+    /// Number of times that it was sent again because a server had certainly not processed it.
     pub(super) resends: u32,
 }
 
@@ -75,9 +76,9 @@ pub(super) struct Retries {
 pub(super) struct AttemptRecord {
     pub(super) index: usize,
     pub(super) kind: AttemptKind,
-    /// When it began, by the clock's uptime.
+    /// The time at which it began, by the clock's uptime.
     pub(super) start: Uptime,
-    /// The requests in flight at the endpoint at its start, with this one.
+    /// The requests in flight at the endpoint at its start, including this one.
     pub(super) concurrency: u32,
 }
 
@@ -87,7 +88,7 @@ pub(super) struct Attempt {
     pub(super) index: usize,
     pub(super) kind: AttemptKind,
     pub(super) connection: UpstreamConnection,
-    /// When it began, by the clock's uptime.
+    /// The time at which it began, by the clock's uptime.
     pub(super) start: Uptime,
     pub(super) in_flight: InFlight,
 }
@@ -134,7 +135,7 @@ impl<'r> RequestAttempts<'r> {
             trace,
             wanted: LinkWanted { is_upgrade, is_fresh: false, proxied, max_connections },
             turn,
-            hash_key: input.hash_key,
+            target_key: input.target_key,
             excluded: SmallVec::new(),
             failed: 0,
             retry_count: 0,
@@ -154,14 +155,15 @@ impl<'r> RequestAttempts<'r> {
     fn choose(&self, now: u64) -> Option<Pick> {
         let input = PickRequest {
             turn: self.turn,
-            key: self.hash_key,
+            // Ambiguous parts have no key: their requests share a target.
+            key: self.target_key.unwrap_or_default(),
             random: self.balancer.random(),
             excluded: &self.excluded,
         };
         self.endpoints.set.choose(&input, now)
     }
 
-    /// Excludes an endpoint that has failed from the next attempts.
+    /// Excludes a failed endpoint from the next attempts.
     pub(super) fn exclude(&mut self, index: usize) {
         self.wanted.is_fresh = false;
         self.excluded.truncate(self.failed);
@@ -169,13 +171,13 @@ impl<'r> RequestAttempts<'r> {
         self.failed = self.excluded.len();
     }
 
-    /// Takes a new connection for the next attempt: an idle one was stale.
+    /// Requires a new connection for the next attempt, because an idle one was stale.
     pub(super) fn require_new_connection(&mut self) {
         self.wanted.is_fresh = true;
     }
 
-    /// Prepares the repetition of a request that an idle connection has lost: on a new connection, which cannot be
-    /// stale, and at another endpoint if there is one, because this one may be failing.
+    /// Prepares to repeat a request that a stale connection has lost: on a new connection, and at another
+    /// endpoint if there is one, because this one may be failing.
     pub(super) fn exclude_stale(&mut self, index: usize) {
         if self.has_choice_without(index) && self.endpoints.pools.len() > 1 {
             self.exclude(index);
@@ -189,19 +191,19 @@ impl<'r> RequestAttempts<'r> {
         self.excluded.push(index);
         let has_other = self.choose(now).is_some();
         self.excluded.pop();
-        // The failed attempt still has its place, so a single endpoint may seem full.
+        // The failed attempt still holds its place, so a sole endpoint may seem full.
         has_other
             || self.endpoints.pools.len() == 1
                 && (self.choose(now).is_some()
                     || self.endpoints.set.has_full_endpoint(&self.excluded, now))
     }
 
-    /// An idle or new connection to an endpoint; to the next one if the connect fails, which is a retry.
+    /// An idle or new connection to an endpoint. If the connect fails, retries at the next endpoint.
     pub(super) async fn acquire(
         &mut self,
         retries: &mut Retries,
     ) -> Result<Attempt, UpstreamError> {
-        // A client that holds its share would wait for itself.
+        // Otherwise a client that holds its share would wait for itself.
         self.hold_upload(None);
         let mut acquired = self.find_connection(retries).await;
         self.ticket = None;
@@ -216,7 +218,7 @@ impl<'r> RequestAttempts<'r> {
     async fn find_connection(&mut self, retries: &mut Retries) -> Result<Attempt, UpstreamError> {
         self.excluded.truncate(self.failed);
         if self.failed > 0 && self.choose(self.balancer.state.now()).is_none() {
-            // All others are out of service or have failed; this attempt starts another round.
+            // All other endpoints are out of service or have failed: starts another round.
             self.excluded.clear();
             self.failed = 0;
         }
@@ -236,19 +238,19 @@ impl<'r> RequestAttempts<'r> {
             if let Some(trace) = &mut self.trace {
                 trace.begin_attempt(peer_server(pool), start);
             }
-            // An idle connection from before the ejection does not show how the target is now.
+            // An idle connection from before the ejection does not show the target's current state.
             let is_fresh = self.wanted.is_fresh || kind == AttemptKind::Trial;
             if let Some(connection) = pool.take(LinkWanted { is_fresh, ..self.wanted }) {
                 return Ok(Attempt { index, kind, connection, start, in_flight });
             }
             if pool.has_room(self.wanted) {
-                // The next one need not wait until this connection is open.
+                // The next request need not wait until this connection is open.
                 self.ticket = None;
             }
-            // Boxed, so that requests on idle connections do not carry its state.
+            // Boxed, so that requests on idle connections do not hold its state.
             match Box::pin(self.connect(index, &mut in_flight)).await? {
                 Ok(Dialed { index: connected, connection }) => {
-                    // The wait for the first family is no latency of the other one.
+                    // The wait for the first family is not part of the other's latency.
                     let (kind, start) = if connected == index {
                         (kind, start)
                     } else {
@@ -269,7 +271,7 @@ impl<'r> RequestAttempts<'r> {
                     self.end_attempt(AttemptResult::Failed(CONNECT_FAILED));
                     let outcome =
                         AttemptRecord { index, kind, start, concurrency: in_flight.count };
-                    // Requests that wait before this one may wait for its place.
+                    // Requests earlier in the queue may wait for its place.
                     drop(in_flight);
                     self.record_failure(outcome, Failure::Connect);
                     if !self.endpoints.set.servers.retry_on.connect || retries.left == 0 {
@@ -277,7 +279,8 @@ impl<'r> RequestAttempts<'r> {
                     }
                     retries.left -= 1;
                     self.exclude(index);
-                    // The first retry is not charged to the budget: a single failed connect loads no target.
+                    // The first retry is not charged to the budget, because a single failed connect loads no
+                    // target.
                     failed_connects += 1;
                     if failed_connects > 1 && !self.balancer.try_retry() {
                         return Err(UpstreamError::Connect(error));
@@ -293,7 +296,7 @@ impl<'r> RequestAttempts<'r> {
         self.until_deadline(self.clock().sleep(time)).await
     }
 
-    /// Drives `future` until the request's own deadline has passed, which is the error.
+    /// Drives `future`. Fails when the request's own deadline has passed.
     async fn until_deadline<F: Future>(&self, future: F) -> Result<F::Output, UpstreamError> {
         let state = self.client.state();
         state.set_wait(Wait::Internal);

@@ -1,4 +1,4 @@
-//! One exchange on a connection of either version of HTTP.
+//! One exchange on an HTTP/1 or HTTP/2 connection.
 
 use http::Method;
 
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// A response's head, and what its body is read from.
+/// A response's head, and the source of its body.
 pub(super) enum Exchanged {
     Http1(ResponseHead, UpstreamHttp1Connection),
     Http2(Http2Response, Http2Slot),
@@ -27,9 +27,9 @@ pub(super) enum Exchanged {
 /// An exchange without a response.
 pub(super) struct FailedExchange {
     pub(super) error: ExchangeError,
-    /// Whether the connection was reused and received nothing: the server has closed it.
+    /// True if the connection was reused and received nothing, because the server has closed it.
     pub(super) is_stale: bool,
-    /// Whether the client may have got an interim response.
+    /// True if the client may have got an interim response.
     pub(super) has_sent_interim: bool,
 }
 
@@ -62,7 +62,7 @@ impl Exchanged {
         }
     }
 
-    /// What the choice of targets takes the response for. A gRPC server that refuses has its status in the head.
+    /// The response's outcome, for the choice of targets. A gRPC refusal has its status in the head.
     pub(super) fn observed(&self) -> Observed {
         let is_error = match self {
             Self::Http2(response, _) if response.status() == 200 => {
@@ -73,7 +73,7 @@ impl Exchanged {
         if is_error { Observed::Error } else { Observed::Success }
     }
 
-    /// Whether the client may have got an interim response.
+    /// True if the client may have got an interim response.
     pub(super) fn has_sent_interim(&self) -> bool {
         match self {
             Self::Http1(_, connection) => connection.interim_responses > 0,
@@ -137,7 +137,7 @@ pub(super) async fn exchange(
                 }),
             }
         }
-        // Boxed, so that HTTP/1 exchanges do not carry its state.
+        // Boxed, so that HTTP/1 exchanges do not hold its state.
         UpstreamConnection::Http2(slot) => {
             match Box::pin(slot.exchange(head, outgoing, client, response_timeout)).await {
                 Ok(response) => Ok(Exchanged::Http2(response, slot)),

@@ -1,4 +1,4 @@
-//! Whether a request is sent again after a failed attempt, and where.
+//! Decides whether a request is sent again after a failed attempt, and where.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// The maximum number of new connections for a request of which nothing was sent. Bounds the attempts at
-/// servers that accept connections and close them at once.
+/// Maximum number of new connections for an unsent request. Bounds the attempts at servers that accept
+/// connections and close them at once.
 const MAX_NEW_CONNECTIONS: u32 = 2;
 
 impl RequestAttempts<'_> {
-    /// Returns if the request is sent again after this failure.
+    /// Prepares another attempt after this failure, or returns the request's error.
     pub(super) async fn retry_or_fail(
         &mut self,
         failed: FailedExchange,
@@ -63,9 +63,9 @@ impl RequestAttempts<'_> {
         };
         let is_unprocessed = retries.resends < max_resends(&error) && !outgoing.has_body_started();
         let is_unsent = outgoing.is_unsent() && may_reconnect(retries.new_connections);
-        // On a new connection, which cannot be stale.
+        // The repetition uses a new connection, which cannot be stale.
         let is_repeatable = failed.is_stale && may_retry;
-        // The server may close an idle connection at any time. That is a failure only for the client.
+        // A server may close an idle connection at any time, so this is not recorded as its failure.
         if !failed.is_stale || !(is_unprocessed || is_unsent || is_repeatable) {
             let malformed = error.get_ref().and_then(|error| error.downcast_ref());
             let failure = match malformed {
@@ -92,19 +92,19 @@ impl RequestAttempts<'_> {
         Err(ForwardError::Upstream(UpstreamError::Failed(error)))
     }
 
-    /// True if the attempt had at least half of the request's time so far.
+    /// True if the attempt took at least half of the request's time so far.
     fn had_most_time(&self, attempt: AttemptRecord) -> bool {
         let now = self.balancer.state.clock().uptime();
         now.saturating_sub(attempt.start) >= now.saturating_sub(self.started) / 2
     }
 
-    /// Takes a retry from the budget if there is another endpoint for it, or only one at all. Returns whether the
-    /// request may be sent again.
+    /// Takes a retry from the budget if there is another endpoint, or a sole one. True if the request may be
+    /// sent again.
     pub(super) fn can_try_another(&mut self, index: usize) -> bool {
         self.has_choice_without(index) && self.balancer.try_retry()
     }
 
-    /// Prepares the next attempt of a request, which the budget has allowed, and waits a little.
+    /// Prepares the next attempt, which the budget has allowed, and waits a little.
     pub(super) async fn begin_retry(
         &mut self,
         index: usize,

@@ -55,7 +55,8 @@ fn balancer(count: usize, policy: Policy, bounds: Bounds) -> (LoadBalancer, Cloc
 }
 
 fn choose(balancer: &LoadBalancer, turn: u64, excluded: &[usize]) -> Option<usize> {
-    let input = PickRequest { turn, key: 0, random: balancer.random(), excluded };
+    let input =
+        PickRequest { turn, key: TargetKey::default(), random: balancer.random(), excluded };
     let now = balancer.state.now();
     balancer.endpoints().set.choose(&input, now).map(|choice| choice.index)
 }
@@ -114,7 +115,8 @@ fn a_full_endpoint_is_not_chosen_and_its_place_is_returned() {
     assert!((0..4).any(|turn| choose(&balancer, turn, &[]) == Some(0)));
 }
 
-/// `::1` on a machine without IPv6 fails like ports that have run out, and must not be chosen for ever.
+/// Connecting to `::1` on a machine without IPv6 fails like a shortage of ports, and must not be retried for
+/// ever.
 #[test]
 fn an_address_that_was_never_reached_is_no_shortage_of_ports() {
     use rustix::io::Errno;
@@ -150,7 +152,7 @@ fn a_client_holds_its_share_of_each_endpoint_at_its_own_pace() {
     held.push(begin(0, other, true).unwrap());
     let unpaced = begin(0, other, false).unwrap();
     assert_eq!(begin(0, other, false).err(), Some(NoPlace::Full));
-    // A response that begins to wait is counted, whatever the share is.
+    // A response that begins to wait is counted, whatever the share.
     let waiting =
         [unpaced.pace(CoarseTime::ZERO).unwrap(), unpaced.pace(CoarseTime::ZERO).unwrap()];
     let endpoint = endpoints.pools[0].endpoint();
@@ -162,7 +164,7 @@ fn a_client_holds_its_share_of_each_endpoint_at_its_own_pace() {
     assert_eq!(endpoint.paced_places() + endpoint.in_flight(), 0);
 }
 
-/// The share follows what bounds the places, and is at least one.
+/// The share follows the tightest bound, and is at least one place.
 #[test]
 fn the_share_is_a_part_of_the_tightest_bound() {
     for (max_requests, max_connections, streams, share) in [
@@ -198,7 +200,7 @@ fn health_and_load_outlive_a_reload() {
     assert!(Rc::ptr_eq(&before.pools[1], &after.pools[1]), "the pool stays");
     assert_eq!(after.set.members[1].state.in_flight(), 1);
     assert!((0..20).all(|turn| choose(&balancer, turn, &[]) != Some(0)), "still ejected");
-    // What the old set records no longer shows.
+    // Records in the old set no longer show.
     before.set.record_failure(1, AttemptKind::Regular, Failure::Connect, 0, &clock);
     assert!((0..50).any(|turn| choose(&balancer, turn, &[]) == Some(1)));
     drop(place);

@@ -15,7 +15,7 @@ use crate::{
     upstream::request::{OutgoingRequest, SendError},
 };
 
-/// Most writes of a body in one poll; then the task yields to others.
+/// Maximum number of writes of a body in one poll. Then the task yields to others.
 const MAX_WRITES_PER_POLL: usize = 8;
 
 /// A request's body on its way to the server.
@@ -34,12 +34,12 @@ pub(in crate::upstream) struct Http2Body {
     is_done: bool,
     /// The rest of the request, while it is not completely sent.
     upload: Option<(Upload, OutgoingRequest)>,
-    /// Whether the client's body failed.
+    /// True if the client's body failed.
     is_request_lost: bool,
     _slot: Http2Slot,
 }
 
-/// Why a response is not received to its end: the client did not send the rest of its request.
+/// The error of a response that breaks off because the client did not send the rest of its request.
 #[derive(Debug, thiserror::Error)]
 #[error("the client did not send the rest of its request")]
 pub struct RequestLost;
@@ -55,12 +55,12 @@ impl Http2Body {
         Self { stream, trailers: None, is_done, upload, is_request_lost: false, _slot: slot }
     }
 
-    /// Whether the body was read to its end.
+    /// True once the body was read to its end.
     pub(in crate::upstream) fn is_done(&self) -> bool {
         self.is_done
     }
 
-    /// Whether the request's body is still being sent.
+    /// True while the request's body is being sent.
     pub(in crate::upstream) fn is_sending_request(&self) -> bool {
         self.upload.is_some()
     }
@@ -89,7 +89,8 @@ impl Http2Body {
         if let Some((upload, outgoing)) = &mut self.upload
             && let Poll::Ready(sent) = upload.poll_send(outgoing, cx)
         {
-            // The server would wait for the rest. Another failure leaves the response, which may be complete.
+            // The server would wait for the rest. After any other failure, the response may still be
+            // complete.
             self.is_request_lost = matches!(sent, Err(SendError::Body(_)));
             if self.is_request_lost {
                 upload.stream.send_reset(Reason::CANCEL);
@@ -119,7 +120,7 @@ impl Http2Body {
 }
 
 impl Upload {
-    /// A body of which nothing was sent.
+    /// An upload that has not sent anything.
     pub(in crate::upstream) fn new(stream: SendStream<Bytes>) -> Self {
         Self { stream, unsent: Bytes::new(), is_read: false }
     }
@@ -129,7 +130,7 @@ impl Upload {
         &mut self.stream
     }
 
-    /// Sends as much of the body as possible. Ready when it was sent to its end.
+    /// Sends as much of the body as possible. Ready when all of it was sent.
     pub(in crate::upstream) fn poll_send(
         &mut self,
         outgoing: &mut OutgoingRequest,

@@ -31,11 +31,11 @@ use crate::{
     },
 };
 
-/// Most times that a request is sent again because the server refused its stream. Without a bound, a server that
+/// Maximum number of repetitions of a request whose stream the server refused. Without a bound, a server that
 /// refuses everything would get it in a loop.
 const MAX_REFUSALS: u32 = 2;
-/// Most times that a request is sent again because the server has closed the connection to new requests: servers may
-/// do so after an undisclosed number of requests.
+/// Maximum number of repetitions of a request because the server has closed the connection to new requests.
+/// Servers may do so after an undisclosed number of requests.
 const MAX_ENDED_CONNECTIONS: u32 = 8;
 
 impl Http2Slot {
@@ -91,7 +91,7 @@ impl Http2Slot {
                     Poll::Ready(Err(SendError::Body(error))) => {
                         return Poll::Ready(Err(ExchangeError::Body(error)));
                     }
-                    // An error: the server may have answered without reading the whole body.
+                    // After an error as well: the server may have answered without reading the whole body.
                     Poll::Ready(Ok(()) | Err(SendError::Io(_))) => upload = None,
                     Poll::Pending => {}
                 }
@@ -139,7 +139,8 @@ impl Http2Slot {
         match result {
             Ok((head, stream)) => {
                 if let Some(unused) = tunnel.as_mut().filter(|_| head.status >= 300) {
-                    // Refused: an ordinary response. An error would show with its body.
+                    // The upgrade is refused with an ordinary response. An error would show when its body is
+                    // read.
                     let _ = unused.send_data(Bytes::new(), true);
                     tunnel = None;
                 }
@@ -200,7 +201,7 @@ impl Http2Response {
     }
 }
 
-/// Checks that `head` is within its bounds. The 2xx to an upgrade becomes the response for the client.
+/// Checks the bounds of `head`. A 2xx to an upgrade becomes the response for the client.
 fn check_head(
     mut head: ResponseHead,
     upgrade: Option<&UpgradeRequest>,
@@ -241,8 +242,8 @@ fn response_head(status: StatusCode, headers: &http::HeaderMap) -> ResponseHead 
     }
 }
 
-/// True if this failure retires the connection. A server that hangs keeps its
-/// connections open; one that resets a stream goes on with the others.
+/// True if this failure retires the connection. A hung server keeps its connections open, whereas a server
+/// that resets a stream continues the others.
 fn retires(error: &ExchangeError) -> bool {
     match error {
         ExchangeError::Expired => true,
@@ -253,7 +254,7 @@ fn retires(error: &ExchangeError) -> bool {
     }
 }
 
-/// True if the exchange failed because its connection did, not because of this response.
+/// True if the connection failed, not just this exchange.
 pub(in crate::upstream) fn is_connection_lost(error: &ExchangeError) -> bool {
     let ExchangeError::Failed(error) = error else { return false };
     let malformed = error.get_ref().and_then(|error| error.downcast_ref::<FramingError>());
@@ -268,8 +269,8 @@ fn failed(error: h2::Error) -> ExchangeError {
     ExchangeError::Failed(io_error(error))
 }
 
-/// The number of times that a request may be sent because of such an error: more than 0 if the server has
-/// certainly not processed it (RFC 9113, 8.7).
+/// Maximum number of repetitions after such an error: above 0 if the server has certainly not processed the
+/// request (RFC 9113, 8.7).
 pub(in crate::upstream) fn max_resends(error: &io::Error) -> u32 {
     let Some(error) = h2_error(error).filter(|error| error.is_remote()) else { return 0 };
     match error.reason() {

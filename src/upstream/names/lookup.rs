@@ -19,13 +19,13 @@ use crate::clock::Clock;
 /// The timeout of one query to one server.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The time that one family of addresses is waited for after the other one has answered.
+/// Time to wait for one address family after the other has answered.
 const FAMILY_DELAY: Duration = Duration::from_secs(1);
 
-/// Resolvers with the name servers of now.
+/// Resolvers with the current name servers.
 pub(super) struct NameLookup(Result<Families, String>);
 
-/// A resolver for each family of addresses, so that one does not wait for the other.
+/// A resolver for each address family, so that one does not wait for the other.
 struct Families {
     v4: TokioResolver,
     v6: TokioResolver,
@@ -34,7 +34,7 @@ struct Families {
 /// The addresses of a name.
 #[derive(Debug)]
 pub(super) struct FoundAddresses {
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     pub(super) addresses: Vec<IpAddr>,
     pub(super) ttl: Duration,
 }
@@ -58,7 +58,7 @@ pub(super) struct Service {
 }
 
 impl NameLookup {
-    /// A resolver that asks `name_servers`, or those of the system if there are none.
+    /// A resolver that asks `name_servers`, or the system's if that is empty.
     pub(super) fn new(name_servers: &[SocketAddr]) -> Self {
         Self(resolver(name_servers, LookupIpStrategy::Ipv4Only).and_then(|v4| {
             Ok(Families { v4, v6: resolver(name_servers, LookupIpStrategy::Ipv6Only)? })
@@ -69,10 +69,11 @@ impl NameLookup {
         self.0.as_ref().map_err(Clone::clone)
     }
 
-    /// The addresses of `name`, of both families. If only one has an answer for [`FAMILY_DELAY`], that one.
+    /// The addresses of `name` in both families, or in one if the other has no answer within
+    /// [`FAMILY_DELAY`].
     ///
     /// # Errors
-    /// The name has none that can be connected to, or no server answers.
+    /// The name has no usable address, or no server answers.
     pub(super) async fn addresses(
         &self,
         name: &str,
@@ -139,7 +140,7 @@ impl NameLookup {
     }
 }
 
-/// A resolver of one family that asks `name_servers`, or those of the system if there are none.
+/// A resolver for one family that asks `name_servers`, or the system's if that is empty.
 fn resolver(
     name_servers: &[SocketAddr],
     strategy: LookupIpStrategy,
@@ -158,7 +159,7 @@ fn resolver(
         TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
     };
     let options = builder.options_mut();
-    // Names are resolved again when their records expire: nothing is to be cached.
+    // Names are resolved again only when their records expire, so a cache is useless.
     options.cache_size = 0;
     options.timeout = QUERY_TIMEOUT;
     options.attempts = 2;
@@ -167,7 +168,7 @@ fn resolver(
     builder.build().map_err(|error| error.to_string())
 }
 
-/// Whether a server can have this address.
+/// True if a server can have this address.
 fn is_usable(address: &IpAddr) -> bool {
     let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     !(address.is_unspecified() || address.is_multicast() || is_broadcast)

@@ -63,7 +63,7 @@ fn client(
     })
 }
 
-/// What the head of a forwarded request is made of, besides the client's head.
+/// The parts of a forwarded request's head besides the client's head.
 struct Rules {
     peer: PeerAddress,
     fallback_host: ServerAddress,
@@ -138,7 +138,7 @@ fn head(text: &str) -> RequestHead {
     RequestHead::read(text.as_bytes(), BOUNDS).unwrap().expect("a complete head").0
 }
 
-/// All bytes that are sent for a body that has arrived.
+/// All bytes that are sent if the body has arrived.
 fn sent(mut outgoing: OutgoingRequest) -> Result<Vec<u8>, BodyError> {
     let mut all = Vec::new();
     let mut cx = Context::from_waker(std::task::Waker::noop());

@@ -12,7 +12,7 @@ pub type Changes = SmallVec<[HealthChange; 2]>;
 /// A change of a target's health. Its text is the reason.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HealthChange {
-    /// The target's index. For [`HealthEvent::AllDown`] that of the last target that was in service.
+    /// The target's index. For [`HealthEvent::AllDown`], the index of the last target in service.
     pub index: usize,
     /// What changed.
     pub event: HealthEvent,
@@ -23,14 +23,14 @@ pub struct HealthChange {
 pub enum HealthEvent {
     /// The target is ejected: it gets no request for a time.
     Ejected {
-        /// Why.
+        /// The cause.
         cause: EjectionCause,
-        /// For how long, in ms.
+        /// The duration, in ms.
         duration: u64,
     },
-    /// The target would be ejected, but the maximum share of the targets is ejected already.
+    /// The target is not ejected, because the maximum share already is.
     KeptInService {
-        /// Why it would be ejected.
+        /// The cause for which it would be ejected.
         cause: EjectionCause,
     },
     /// An ejected target is in service again.
@@ -39,7 +39,7 @@ pub enum HealthEvent {
     Down {
         /// The failed checks in a row.
         checks: u32,
-        /// Why the last one failed.
+        /// The failure of the last check.
         failure: CheckFailure,
     },
     /// The target is up again by its health checks.
@@ -51,7 +51,7 @@ pub enum HealthEvent {
     AllDown,
 }
 
-/// Why a target is ejected.
+/// The reason why a target is ejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EjectionCause {
     /// Attempts failed.
@@ -65,17 +65,17 @@ pub enum EjectionCause {
     Trial(Failure),
 }
 
-/// Why an ejected target is in service again.
+/// The reason why an ejected target is in service again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReturnCause {
     /// Its trial succeeded.
     Trial,
-    /// More than the maximum share of the targets was ejected while all failed, and one works again.
+    /// More than the maximum share was ejected while all failed, and now one works again.
     MaxShare,
 }
 
 impl HealthEvent {
-    /// Whether a target has failed.
+    /// True if a target has failed.
     pub(crate) fn is_failure(self) -> bool {
         !matches!(self, Self::Returned(_) | Self::Up { .. })
     }

@@ -1,8 +1,8 @@
-//! What counts against a target: failed attempts and failed health checks.
+//! Failures that count against a target: of attempts and of health checks.
 
 use std::fmt;
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Failure {
     /// No connection was established.
@@ -13,7 +13,7 @@ pub enum Failure {
     Timeout,
     /// The response was malformed.
     Malformed,
-    /// Responses that broke off within their bodies: as many in a row as failures eject a target.
+    /// As many consecutive responses broke off within their bodies as failures eject a target.
     BrokenBodies,
     /// A status code that counts as a failure.
     Status(u16),
@@ -32,14 +32,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Why a health check failed.
+/// The reason why a health check failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CheckFailure {
     /// No connection was established.
     Connect,
     /// No response arrived within the check's timeout.
     Timeout,
-    /// A status code that is not expected.
+    /// An unexpected status code.
     Status(u16),
     /// The connection failed, or the response was malformed.
     Exchange,

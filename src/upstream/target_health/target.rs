@@ -10,7 +10,7 @@
 //!           slow start
 //! ```
 //!
-//! Whether health checks find it down, and whether its weight is 0, are independent of this state.
+//! The results of its health checks, and a weight of 0, are independent of this state.
 
 use super::{
     Failure, HealthSettings,
@@ -25,7 +25,7 @@ pub struct TargetHealth {
     pub(super) state: TargetState,
     /// Failures since the last success.
     pub(super) failures: u32,
-    /// True if only the maximum share keeps the target from its ejection.
+    /// True if only the maximum share prevents the target's ejection.
     pub(super) is_kept: bool,
     /// The duration of the last ejection, in ms; 0 before the first.
     pub(super) last_duration: u64,
@@ -35,13 +35,13 @@ pub struct TargetHealth {
     pub(super) failed_checks: u32,
     /// Passed health checks since the last failed one or the last ejection.
     pub(super) passed_checks: u32,
-    /// Whether it is down by its health checks.
+    /// True if its health checks find it down.
     pub(super) is_down: bool,
-    /// Whether its weight is 0.
+    /// True if its weight is 0.
     is_drained: bool,
 }
 
-/// A target's state as attempts determine it.
+/// A target's state, which attempts determine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum TargetState {
     /// It takes requests.
@@ -51,7 +51,7 @@ pub(super) enum TargetState {
     SlowStart(u64),
     /// It takes no requests, and at the end one trial.
     Ejected {
-        /// The begin, in ms.
+        /// The start, in ms.
         since: u64,
         /// The end, in ms. During a trial, the time when the next one may begin.
         until: u64,
@@ -59,18 +59,18 @@ pub(super) enum TargetState {
 }
 
 impl TargetHealth {
-    /// A target of an upstream that starts: in service with its whole weight.
+    /// A target of a new upstream: in service with its whole weight.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A target that appears at `now`, in ms, in an upstream that has others: in service with slow start.
+    /// A target that is added to an upstream at `now`, in ms: in service with slow start.
     pub fn appearing(now: u64) -> Self {
         Self { state: TargetState::SlowStart(now), ..Self::default() }
     }
 
-    /// The same target with a weight of 0 or not. With 0 it is no part of the targets of which a share may be
-    /// ejected, or of which one must be in service.
+    /// The same target, drained or not. A drained one, with weight 0, does not count among the targets of
+    /// which a share may be ejected or one must be in service.
     #[must_use]
     pub fn with_drained(self, is_drained: bool) -> Self {
         Self { is_drained, ..self }
@@ -87,7 +87,7 @@ impl TargetHealth {
         );
     }
 
-    /// What the choice reads.
+    /// The view for the choice.
     pub(super) fn view(&self) -> HealthView {
         let has_failures = self.failures > 0;
         match self.state {
@@ -106,17 +106,17 @@ impl TargetHealth {
         !self.is_drained
     }
 
-    /// Whether the target takes requests.
+    /// True if the target takes requests.
     pub(super) fn is_in_service(&self) -> bool {
         !self.is_drained && !self.is_down && !self.is_ejected()
     }
 
-    /// Whether the target is ejected because its attempts failed, a trial included.
+    /// True if the target is ejected because its attempts failed, including a trial.
     pub(super) fn is_ejected(&self) -> bool {
         matches!(self.state, TargetState::Ejected { .. })
     }
 
-    /// Whether the target is held back only because its attempts failed.
+    /// True if only failed attempts keep the target out of service.
     pub(super) fn is_suspect(&self) -> bool {
         self.is_member() && !self.is_down && self.is_ejected()
     }
@@ -129,8 +129,8 @@ impl TargetHealth {
         }
     }
 
-    /// Starts an ejection; returns its duration in ms. It doubles if the target failed again within the
-    /// duration of the last ejection after its return.
+    /// Starts an ejection. Returns its duration in ms, which doubles if the target has been back for less
+    /// than the last ejection's duration.
     pub(super) fn eject(&mut self, settings: &HealthSettings, now: u64) -> u64 {
         let is_repeated =
             self.last_duration > 0 && now.saturating_sub(self.returned_at) <= self.last_duration;
@@ -171,12 +171,12 @@ impl TargetHealth {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Whether the failures suffice for an ejection without regard to other targets.
+    /// True if the failures suffice for an ejection, whatever the state of other targets.
     pub(super) fn has_failed(&self, settings: &HealthSettings) -> bool {
         self.failures >= settings.failures.max(1)
     }
 
-    /// Whether one failure more is enough if another target works: connects that fail count at once, and broken
+    /// True if this failure suffices while another target works: a failed connect counts at once, and broken
     /// bodies were counted before.
     pub(super) fn is_suspected(&self, failure: Failure, settings: &HealthSettings) -> bool {
         self.has_failed(settings) || matches!(failure, Failure::Connect | Failure::BrokenBodies)

@@ -68,7 +68,7 @@ fn a_failed_connect_ejects_at_once() {
     let mut health = health(2);
     let events = fail(&mut health, 0, Failure::Connect, 1, NOW);
     assert_eq!(events[0].to_string(), "ejected for 10 s: connect failed");
-    // The last one works as far as is known.
+    // The last one is not known to fail.
     assert!(fail(&mut health, 1, Failure::Connect, 4, NOW).is_empty());
     assert_eq!(statuses(&health, NOW), ["ejected", "up"]);
     let events = fail(&mut health, 1, Failure::Connect, 1, NOW);
@@ -95,7 +95,7 @@ fn at_most_the_share_is_ejected_unless_all_fail() {
     fail(&mut health, 4, Failure::Reset, 1, NOW);
     assert_eq!(statuses(&health, NOW), ["ejected"; 5]);
     assert_eq!(statuses(&health, NOW + 1_000), ["half_open"; 5]);
-    // One works again: no more than two stay ejected.
+    // One works again, so at most two stay ejected.
     assert!(health.begin_trial(4, NOW + 1_000));
     let changes = health.record_success(4, AttemptKind::Trial, NOW + 1_010);
     assert_eq!(changes.len(), 3, "{changes:?}");
@@ -214,7 +214,7 @@ fn health_checks_rise_and_fall() {
     assert_eq!(changes[0].to_string(), "3 failed health checks in a row, the last: status 500");
     assert_eq!(statuses(&health, NOW), ["down", "up"]);
     assert!(health.record_check(0, failed, NOW).is_empty());
-    // Attempts decide nothing about it.
+    // Attempts do not change its state.
     health.record_success(0, AttemptKind::Regular, NOW);
     assert!(!health.begin_trial(0, NOW));
     assert!(health.record_check(0, Ok(()), NOW).is_empty());
@@ -232,7 +232,7 @@ fn targets_that_are_down_are_outside_of_the_share() {
     }
     fail(&mut health, 2, Failure::Connect, 1, NOW);
     assert_eq!(statuses(&health, NOW), ["down", "down", "ejected", "up"]);
-    // The last one goes down by its checks: the one under suspicion is tried at once.
+    // Health checks find the last one down, so the suspected one is tried at once.
     health.record_check(3, Err(CheckFailure::Connect), NOW + 5_000);
     health.record_check(3, Err(CheckFailure::Connect), NOW + 5_000);
     let changes = health.record_check(3, Err(CheckFailure::Connect), NOW + 5_000);
@@ -281,7 +281,7 @@ fn a_share_of_zero_ejects_none() {
     assert_eq!(statuses(&health, NOW), ["up", "up"]);
 }
 
-/// When targets go from the configuration or the DNS, the share is that of the remaining ones.
+/// After targets are removed from the configuration or the DNS, the share applies to the remaining ones.
 #[test]
 fn a_rebuild_keeps_the_share() {
     let mut health = health(4);
@@ -304,8 +304,8 @@ fn events() -> impl Strategy<Value = Vec<(u64, usize, u8)>> {
 }
 
 proptest! {
-    /// In any history: no more than the share is ejected unless all are; the views show the state; a target
-    /// that is ejected is due for a trial within the longest ejection.
+    /// In any history, at most the share is ejected unless all are; the views show the state; and an ejected
+    /// target is due for a trial within the maximum ejection.
     #[test]
     fn the_bound_holds_in_any_history(
         size in 1_usize..8,

@@ -1,8 +1,8 @@
-//! What the choice of a target reads of its health: one word, which fits an atomic.
+//! [`HealthView`]: the part of a target's health that the choice reads, in one atomic word.
 
 use super::super::balance::FULL_RAMP;
 
-/// The share of the weight with which slow start begins, in 1/1024: 10 %.
+/// The share of the weight at which slow start begins, in 1/1024: 10 %.
 const MIN_RAMP: u32 = 103;
 
 /// The bits of the kind.
@@ -28,7 +28,7 @@ pub(super) enum ViewKind {
     Drained = 4,
 }
 
-/// Whether a target may be chosen.
+/// A target's availability for the choice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Availability {
     /// It is in service.
@@ -56,7 +56,7 @@ pub enum TargetStatus {
     Drained,
 }
 
-/// Whether an upstream can take requests, as its targets' health determines it.
+/// An upstream's ability to take requests, from its targets' health.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ServiceLevel {
     /// At least one target is in service.
@@ -102,7 +102,7 @@ impl HealthView {
         self.0 >> TIME_SHIFT
     }
 
-    /// Whether the target may be chosen at `now`, in ms.
+    /// The target's availability at `now`, in ms.
     #[inline]
     pub fn availability(self, now: u64) -> Availability {
         match self.kind() {
@@ -112,7 +112,7 @@ impl HealthView {
         }
     }
 
-    /// The share of its weight that the target has at `now`, in 1/1024. It rises from 10 % to all over
+    /// The share of its weight that the target has at `now`, in 1/1024. It rises from 10 % to the whole over
     /// `slow_start`; both in ms. A trial has 10 %.
     #[inline]
     pub fn ramp(self, now: u64, slow_start: u64) -> u32 {
@@ -130,7 +130,7 @@ impl HealthView {
         }
     }
 
-    /// Whether a success of a regular attempt changes anything. If not, it need not be recorded.
+    /// True if a success of a regular attempt changes anything. Otherwise it need not be recorded.
     #[inline]
     pub fn has_failures(self) -> bool {
         self.0 & HAS_FAILURES != 0
@@ -170,7 +170,7 @@ impl TargetStatus {
 }
 
 impl ServiceLevel {
-    /// The state of an upstream from the views of its targets. `check_interval` is the time between health
+    /// The service level of an upstream, from its targets' views. `check_interval` is the time between health
     /// checks, after which a target that is down may be up; all in ms.
     pub fn of(views: impl Iterator<Item = HealthView>, now: u64, check_interval: u64) -> Self {
         let mut retry_after = None;

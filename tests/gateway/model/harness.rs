@@ -19,7 +19,7 @@ pub(crate) fn response_body(id: usize) -> String {
 pub(crate) struct Harness {
     pub(crate) gateway: Gateway,
     _upstream: Upstream,
-    /// By request id: its position in the order of arrival at the upstream, and its body.
+    /// For each request id, its position in the order of arrival at the upstream, and its body.
     pub(crate) received: Arc<Mutex<HashMap<usize, (usize, String)>>>,
     /// The id of the next request.
     pub(crate) next_id: AtomicUsize,

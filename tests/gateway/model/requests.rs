@@ -80,7 +80,7 @@ impl Body {
         }
     }
 
-    /// What the upstream receives of it: data and trailers, however framed.
+    /// The body that the upstream receives: data and trailers, however framed.
     pub(crate) fn forwarded(&self) -> String {
         match self {
             Self::Chunked { trailer: true, .. } => self.data() + "\nX-Sum: 1",
@@ -137,7 +137,7 @@ impl Request {
         text.into_bytes()
     }
 
-    /// Whether the response has no body because of HEAD. An invalid head is answered with a body.
+    /// True if the response has no body because of HEAD. An invalid head is answered with a body.
     pub(crate) fn gets_head_response(&self) -> bool {
         let is_invalid = matches!(self.fault, Some(fault) if fault != Fault::ChunkSize);
         self.method == "HEAD" && !is_invalid

@@ -1,4 +1,4 @@
-//! The stores that a test body runs on: one gateway's memory, and every Redis topology, shared by two
+//! The stores on which a test body runs: one gateway's memory, and every Redis topology, shared by two
 //! gateways. The constants list the runs: each names its store and the protocols of its clients.
 
 use std::{
@@ -39,8 +39,8 @@ pub enum Store {
     Sentinel,
 }
 
-/// One run of a test body: a store, and a connection to each gateway for each of the protocols. The first is that of
-/// [`Fleet::get_in_order`].
+/// One run of a test body: a store, and a connection to each gateway for each of the protocols.
+/// [`Fleet::get_in_order`] uses the first.
 pub type Run = (Store, &'static [Protocol]);
 
 /// Twice, because the gateway has two workers.
@@ -78,7 +78,7 @@ pub struct Backend {
 }
 
 enum Servers {
-    /// None: the counters are in the gateway's memory.
+    /// The counters are in the gateway's memory.
     Memory,
     /// In one Redis.
     Redis(RedisServer),
@@ -234,7 +234,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A further connection: of a test's clients, number `n`. They take the gateways and the protocols in turn.
+    /// Opens a connection for a test's client number `n`. The numbers take the gateways and the protocols in
+    /// turn.
     pub fn connect(&self, n: usize) -> AnyClient {
         let gateway = &self.gateways[n % self.gateways.len()];
         AnyClient::connect(self.protocols[n % self.protocols.len()], gateway)

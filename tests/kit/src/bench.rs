@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, LeaseSize, Limit, OnFailure, Quota},
+    limit::{Algorithm, LeaseSize, Limit, LimitIdentity, OnFailure, Quota},
     redis::Topology,
     store::CounterStore,
 };
@@ -17,15 +17,13 @@ const WINDOW: u64 = 3_600_000;
 /// A sliding-window limit of one hour.
 pub fn limit(quota: u32, lease_size: LeaseSize) -> Limit {
     Limit {
-        name: "hourly".into(),
-        fingerprint: 1,
-        algorithm: Algorithm::SlidingWindow,
-        quota: Quota::new(quota, WINDOW, 6),
-        cost: 1,
         on_failure: OnFailure::Closed,
         lease_size,
-        enforce: true,
-        index: 0,
+        ..Limit::new(
+            LimitIdentity::new("hourly", 1),
+            Algorithm::SlidingWindow,
+            Quota::new(quota, WINDOW, 6),
+        )
     }
 }
 

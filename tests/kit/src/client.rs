@@ -12,13 +12,13 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One connection to a gateway.
 pub struct Client<S = TcpStream> {
-    /// The connection, for what the methods do not offer.
+    /// The connection, for operations without a method here.
     pub socket: S,
     /// Bytes that were received and not consumed yet.
     buffer: Vec<u8>,
 }
 
-/// What a client can be made of.
+/// A stream on which a client can run.
 pub trait Stream: Read + Write + Send {
     /// Ends the writing direction: the gateway reads the end of the stream.
     ///
@@ -34,7 +34,7 @@ impl Stream for TcpStream {
     }
 }
 
-/// A response as it was received.
+/// A received response.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// The status code.
@@ -98,7 +98,7 @@ impl Client {
 }
 
 impl<S: Stream + 'static> Client<S> {
-    /// The same client, with a type that does not tell the stream's.
+    /// The same client, with the stream's type erased.
     pub fn boxed(self) -> Client<Box<dyn Stream>> {
         Client { socket: Box::new(self.socket), buffer: self.buffer }
     }
@@ -207,14 +207,14 @@ impl<S: Read + Write> Client<S> {
     ///
     /// # Errors
     ///
-    /// If the connection is reset or the read times out.
+    /// The connection is reset, or the read times out.
     pub fn read_to_end(&mut self) -> std::io::Result<Vec<u8>> {
         let mut all = std::mem::take(&mut self.buffer);
         self.socket.read_to_end(&mut all).map(|_| all)
     }
 
-    /// Waits for the end of the connection: true if it is closed or reset, with TLS also without an end of
-    /// the session; false if a byte arrives or the read times out.
+    /// Waits for the end of the connection: true if it is closed or reset, with or without an end of the TLS
+    /// session; false if a byte arrives or the read times out.
     pub fn is_closed_or_reset(&mut self) -> bool {
         use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         match self.socket.read(&mut [0]) {
@@ -236,7 +236,7 @@ impl<S: Read + Write> Client<S> {
         let mut chunk = [0; 16 * 1024];
         let count = loop {
             match self.socket.read(&mut chunk) {
-                // A test stopped and continued this process (SIGSTOP): not an end of the connection.
+                // A test stopped and continued this process (SIGSTOP): the connection has not ended.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 read => break read.ok().filter(|count| *count > 0)?,
             }

@@ -1,5 +1,5 @@
-//! An HTTP/2 client, in clear with prior knowledge or over TLS. A thread of its own drives the connection,
-//! so the test's thread can block.
+//! An HTTP/2 client, with prior knowledge or over TLS. Its own thread drives the connection, so the test's
+//! thread can block.
 
 use std::{
     io,
@@ -39,7 +39,7 @@ thread_local! {
 /// One connection to a gateway.
 pub struct Http2Client {
     send: SendRequest<Bytes>,
-    /// Receives how the connection ended.
+    /// Receives the outcome of the connection.
     ended: mpsc::Receiver<Result<(), String>>,
 }
 
@@ -91,12 +91,12 @@ pub fn request_to(
     request.body(()).expect("a valid request")
 }
 
-/// What an HTTP/2 connection runs on.
+/// A stream on which an HTTP/2 connection runs.
 pub trait AsyncStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> AsyncStream for S {}
 
-/// Connects, in clear or over TLS with HTTP/2 as its protocol (ALPN).
+/// Connects, plainly or over TLS with HTTP/2 as its protocol (ALPN).
 ///
 /// # Errors
 ///
@@ -168,11 +168,11 @@ impl Http2Client {
         exchange.finish()
     }
 
-    /// Sends a request's head. `ends`: it has no body.
+    /// Sends a request's head. `ends` is true if it has no body.
     ///
     /// # Errors
     ///
-    /// The connection takes no further request.
+    /// The connection accepts no further request.
     pub fn start(&mut self, request: Request<()>, ends: bool) -> Result<Http2Exchange, h2::Error> {
         wait(std::future::poll_fn(|cx| self.send.poll_ready(cx)))?;
         let (response, upload) = self.send.send_request(request, ends)?;
@@ -180,7 +180,7 @@ impl Http2Client {
         Ok(Http2Exchange { upload, response, interim, body, trailers })
     }
 
-    /// Waits for the end of the connection, at most 10 s of real time; how it ended.
+    /// Waits for the end of the connection, at most 10 s of real time. Returns its outcome.
     ///
     /// # Errors
     ///
@@ -189,19 +189,20 @@ impl Http2Client {
         self.ended.recv_timeout(CALL_TIMEOUT).expect("the connection ends")
     }
 
-    /// Waits for the end of the connection, at most 10 s of real time; how it ended, `None` if it did not.
+    /// Waits for the end of the connection, at most 10 s of real time. Returns its outcome; `None` if it did
+    /// not end.
     pub fn try_wait_closed(&self) -> Option<Result<(), String>> {
         self.ended.recv_timeout(CALL_TIMEOUT).ok()
     }
 
-    /// Whether the connection has ended.
+    /// True if the connection has ended.
     pub fn is_closed(&self) -> bool {
         self.ended.try_recv().is_ok()
     }
 }
 
 impl Http2Exchange {
-    /// Sends a part of the body, as far as the windows allow it, and waits for the rest.
+    /// Sends a part of the body, and waits until the windows allow all of it.
     ///
     /// # Errors
     ///
@@ -244,7 +245,7 @@ impl Http2Exchange {
         self.upload.send_reset(Reason::CANCEL);
     }
 
-    /// Waits for the next interim response; `None`: the final one has come first.
+    /// Waits for the next interim response; `None` if the final one arrives first.
     pub fn next_interim(&mut self) -> Option<http::Response<()>> {
         wait(std::future::poll_fn(|cx| self.response.poll_informational(cx)))
             .map(|interim| interim.expect("an interim response"))

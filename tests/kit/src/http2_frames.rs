@@ -24,12 +24,12 @@ pub mod kind {
     pub const CONTINUATION: u8 = 9;
 }
 
-/// The flag of a frame that ends its stream; of SETTINGS and PING, that acknowledges.
+/// The flag of a frame that ends its stream, or of a SETTINGS or PING acknowledgement.
 pub const END_STREAM: u8 = 1;
 /// The flag of a frame that ends a header block.
 pub const END_HEADERS: u8 = 4;
 
-/// A frame that was received.
+/// A received frame.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// The type, see [`kind`].
@@ -42,7 +42,7 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// What became of a stream.
+/// The outcome of a stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
     /// A response with this status.
@@ -51,7 +51,7 @@ pub enum Outcome {
     Reset(u32),
     /// The connection was ended with this error code.
     GoAway(u32),
-    /// The connection was closed or reset without a word.
+    /// The connection was closed or reset without a frame.
     Closed,
 }
 
@@ -128,7 +128,7 @@ impl RawHttp2 {
         raw
     }
 
-    /// Accepts a client: reads its preface and sends settings. `None` if it speaks something else.
+    /// Accepts a client: reads its preface and sends settings. `None` if it speaks another protocol.
     pub fn accept(socket: TcpStream, pairs: &[(u16, u32)]) -> Option<Self> {
         let mut raw = Self::over(socket);
         raw.send(frame(kind::SETTINGS, 0, 0, &settings(pairs)));
@@ -144,7 +144,7 @@ impl RawHttp2 {
         Self { socket, buffer: Vec::new() }
     }
 
-    /// Sends these bytes. What the other side no longer reads is lost.
+    /// Sends these bytes. They are lost if the other side no longer reads.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         let _ = self.try_send(bytes);
         self
@@ -164,7 +164,7 @@ impl RawHttp2 {
         self.send(frame(kind, flags, stream, payload))
     }
 
-    /// Sends HEADERS, complete. `ends`: they end the stream.
+    /// Sends complete HEADERS. `ends` is true if they end the stream.
     pub fn headers<N: AsRef<[u8]>, V: AsRef<[u8]>>(
         &mut self,
         stream: u32,
@@ -198,8 +198,8 @@ impl RawHttp2 {
         }
     }
 
-    /// Reads frames until it is known what became of `stream`. Call it for the first response of a
-    /// connection: the header compression of later ones is not decoded.
+    /// Reads frames until the outcome of `stream` is known. Call it for the first response of a connection:
+    /// the header compression of later ones is not decoded.
     pub fn outcome(&mut self, stream: u32) -> Outcome {
         loop {
             let Some(received) = self.read_frame() else { return Outcome::Closed };
@@ -219,7 +219,7 @@ impl RawHttp2 {
         }
     }
 
-    /// Whether the other side ends the connection within 10 s. Its frames are read and not answered.
+    /// True if the other side ends the connection within 10 s. Its frames are read and not answered.
     pub fn is_ended(&mut self) -> bool {
         let mut chunk = [0; 16 * 1024];
         loop {

@@ -1,4 +1,4 @@
-//! An HTTP/2 upstream in clear, with prior knowledge. A thread of its own serves all connections.
+//! An HTTP/2 upstream without TLS, with prior knowledge. Its own thread serves all connections.
 
 use std::{
     net::SocketAddr,
@@ -89,12 +89,12 @@ impl Http2Upstream {
         self.requests.lock().expect("no panic").clone()
     }
 
-    /// How many requests have been received.
+    /// Number of received requests.
     pub fn request_count(&self) -> usize {
         self.requests.lock().expect("no panic").len()
     }
 
-    /// How many connections have been accepted.
+    /// Number of accepted connections.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }

@@ -50,8 +50,7 @@ impl OverrideProxy {
     }
 }
 
-/// Forwards commands one by one, or answers them. A connection that has answered a command itself
-/// forwards no more.
+/// Forwards commands one by one, or answers them. A connection that has answered a command stops forwarding.
 fn serve(client: TcpStream, mut server: TcpStream, reply: &Mutex<Option<String>>) {
     let mut own_replies = client.try_clone().expect("a socket");
     own_replies.set_nodelay(true).expect("no delay");
@@ -64,7 +63,7 @@ fn serve(client: TcpStream, mut server: TcpStream, reply: &Mutex<Option<String>>
         let fixed = reply.lock().expect("no panic").clone();
         let sent = match fixed {
             Some(reply) => {
-                // Replies keep their order: those to commands already forwarded go first.
+                // Replies keep their order: replies to forwarded commands go first.
                 if let Some(copying) = copying.take() {
                     let _ = server.shutdown(Shutdown::Write);
                     let _ = copying.join();

@@ -1,4 +1,4 @@
-//! TLS in tests: certificates that are made for a test, a client, and an upstream.
+//! TLS in tests: certificates made for a test, a client, and an upstream.
 
 use std::{
     fs::{self, Permissions},
@@ -135,8 +135,8 @@ impl Authority {
         roots
     }
 
-    /// The rules of a client that trusts this authority, with an identity of its own if it has one.
-    /// `protocols` are offered by ALPN.
+    /// The configuration of a client that trusts this authority and has `identity`, if any. It offers
+    /// `protocols` by ALPN.
     pub fn client(&self, identity: Option<&Identity>, protocols: &[&str]) -> ClientConfig {
         self.client_of(rustls::ALL_VERSIONS, identity, protocols)
     }
@@ -161,7 +161,7 @@ impl Authority {
         config
     }
 
-    /// The rules of a server whose clients need a certificate of this authority.
+    /// The configuration of a server whose clients need a certificate from this authority.
     pub fn server_with_client_auth(&self, identity: &Identity) -> ServerConfig {
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()), provider());
@@ -189,7 +189,7 @@ impl Identity {
         files
     }
 
-    /// The certificate as it is sent.
+    /// The certificate in DER.
     pub fn der(&self) -> CertificateDer<'static> {
         self.chain().swap_remove(0)
     }
@@ -202,7 +202,7 @@ impl Identity {
         PrivateKeyDer::from_pem_slice(self.key.as_bytes()).expect("a key")
     }
 
-    /// The rules of a server that shows this identity.
+    /// The configuration of a server with this identity.
     pub fn server(&self) -> ServerConfig {
         let builder = ServerConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(rustls::ALL_VERSIONS).expect("versions");
@@ -218,14 +218,14 @@ impl IdentityFiles {
     }
 }
 
-/// The rules of a client that accepts every certificate and resumes no session. `protocols` are offered by
-/// ALPN.
+/// The configuration of a client that accepts every certificate and resumes no session. It offers `protocols`
+/// by ALPN.
 pub fn trusting_client(protocols: &[&str]) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder.with_protocol_versions(rustls::ALL_VERSIONS).expect("versions");
     let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer));
     let mut config = builder.with_no_client_auth();
-    // A session that is resumed has the certificate of the first.
+    // A resumed session would have the first session's certificate.
     config.resumption = Resumption::disabled();
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     config
@@ -270,8 +270,8 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-/// Connects, and completes the handshake. `name` is what the client asks for (SNI) and expects; an address
-/// is not sent.
+/// Connects, and completes the handshake. `name` is the name that the client asks for (SNI) and expects; an
+/// address is not sent.
 ///
 /// # Errors
 ///
@@ -284,7 +284,7 @@ pub fn connect(
     handshake(TcpStream::connect(address)?, name, config)
 }
 
-/// [`connect`] over a connection that exists.
+/// [`connect`] over an existing connection.
 ///
 /// # Errors
 ///
@@ -354,13 +354,13 @@ impl TlsUpstream {
         self.requests.lock().expect("no panic").clone()
     }
 
-    /// How many connections have been accepted, with or without a handshake.
+    /// Number of accepted connections, with or without a handshake.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
 
-/// Ends the TLS session: what was sent before is complete.
+/// Ends the TLS session, so that the peer knows that the data is complete.
 pub fn close_notify(stream: &mut TlsServerStream) {
     stream.conn.send_close_notify();
     // The peer may have closed already.

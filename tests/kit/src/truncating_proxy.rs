@@ -52,7 +52,7 @@ impl TruncatingProxy {
         self.truncates.store(false, Relaxed);
     }
 
-    /// How many connections it has accepted.
+    /// Number of accepted connections.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! An upstream on raw sockets: records the bytes of each request and responds as the test says.
+//! An upstream on raw sockets: records the bytes of each request, and sends the test's response.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ type Requests = Arc<Mutex<Vec<Vec<u8>>>>;
 /// the connection.
 type Handler = dyn Fn(&[u8], &mut TcpStream) -> bool + Send + Sync;
 
-/// How long a response is held back at most: a failing test must not wait for ever.
+/// Maximum time to hold a response back: a failing test must not wait for ever.
 const MAX_HOLD: Duration = Duration::from_secs(20);
 
 /// Holds the responses of an upstream back until it is opened.
@@ -111,12 +111,12 @@ impl Upstream {
         })
     }
 
-    /// Every byte received so far, whole requests or not.
+    /// Every byte received so far, including incomplete requests.
     pub fn received_bytes(&self) -> Vec<u8> {
         self.bytes.lock().expect("no panic").clone()
     }
 
-    /// How many connections have been accepted.
+    /// Number of accepted connections.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
@@ -131,7 +131,7 @@ impl Upstream {
         self.requests().iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
     }
 
-    /// How many requests have been received.
+    /// Number of received requests.
     pub fn request_count(&self) -> usize {
         self.requests.lock().expect("no panic").len()
     }
@@ -183,7 +183,7 @@ fn read_request(
             if let Some(at) = memmem::find(&buffer[end..], b"0\r\n\r\n") {
                 break end + at + 5;
             }
-            // With trailers, the empty line does not follow the last chunk directly.
+            // With trailers, the last chunk is not directly followed by the empty line.
             if buffer.ends_with(b"\r\n\r\n") && memmem::find(&buffer[end..], b"0\r\n").is_some() {
                 break buffer.len();
             }
@@ -198,7 +198,7 @@ fn read_request(
     Some(buffer.drain(..length).collect())
 }
 
-/// Reads and discards until the other side closes; returns the number of bytes.
+/// Reads and discards until the other side closes. Returns the number of bytes.
 pub fn read_until_closed(socket: &mut TcpStream) -> usize {
     let mut buffer = [0; 16 * 1024];
     let mut sum = 0;

@@ -32,7 +32,7 @@ pub(super) enum Version {
     Aside,
 }
 
-/// What a thread does next.
+/// A thread's next step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Step {
     Admitted,
@@ -54,7 +54,7 @@ pub(super) struct Limiter {
     fetching: bool,
     /// Units of the batch in flight that no thread takes.
     unreserved: i64,
-    /// Whether the last fetch was granted.
+    /// True if the last fetch was granted.
     succeeded: bool,
 }
 
@@ -112,7 +112,7 @@ impl Limiter {
         granted
     }
 
-    /// Wakes a waiting thread, by a signal or spuriously. Returns whether it is admitted.
+    /// Wakes a waiting thread, by a signal or spuriously. True if it is admitted.
     pub(super) fn wake(&mut self, units: i64) -> bool {
         if self.version == Version::Queued {
             return self.succeeded;
@@ -122,7 +122,7 @@ impl Limiter {
         enough
     }
 
-    /// Runs one thread alone. Returns whether it is admitted.
+    /// Runs one thread alone. True if it is admitted.
     pub(super) fn run_alone(&mut self, store: &mut Store, units: i64, now: i64) -> bool {
         match self.enter("", units, now) {
             Step::Admitted => true,

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tidegate::{
     clock::MonotonicTime,
     clock::StoreTime,
-    limit::{Algorithm, AlgorithmState, Key, LeaseSize, Limit, OnFailure, Quota},
+    limit::{Algorithm, AlgorithmState, Key, LeaseSize, Limit, LimitIdentity, Quota},
     store::unit_lease::{
         FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, LeaseWaiter, WaiterOutcome,
     },
@@ -98,15 +98,12 @@ impl Gateway {
         let leases = Arc::new(LeaseRegistry::default());
         leases.set_gateways(gateways);
         let limit = Limit {
-            name: "article".into(),
-            fingerprint: 1,
-            algorithm: Algorithm::SlidingWindow,
-            quota: Quota::new(quota, WINDOW, 1),
-            cost: 1,
-            on_failure: OnFailure::Local,
             lease_size: LeaseSize::Units(batch),
-            enforce: true,
-            index: 0,
+            ..Limit::new(
+                LimitIdentity::new("article", 1),
+                Algorithm::SlidingWindow,
+                Quota::new(quota, WINDOW, 1),
+            )
         };
         Self { leases, limit }
     }

@@ -176,7 +176,7 @@ async fn a_promoted_replica_is_followed_without_requests() {
 async fn a_local_reset_takes_effect_without_notification() {
     let cluster = RedisCluster::start();
     let (slot, node_index) = cluster.slot_of("tidegate");
-    // The slot's owner first: it would announce its ownership to the others again.
+    // The slot's owner first, because it would announce its ownership to the others again.
     for at in 0..6 {
         let node = &cluster.nodes[(node_index + 3 * at + at / 2) % 6];
         let any: String = node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);

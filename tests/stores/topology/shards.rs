@@ -122,7 +122,7 @@ async fn a_lost_shard_affects_only_its_own_keys() {
     })
     .await;
     let adjustments = [&narrow, &broad].map(|limit| {
-        let on = if limit.name == narrow.name { on_b } else { on_a };
+        let on = if limit.name() == narrow.name() { on_b } else { on_a };
         Adjustment { limit, key: Key(on), change: Change::Overdraw { cost: 1 } }
     });
     let adjusted = handle.adjust(&adjustments, DecisionSource::Store, now()).await;

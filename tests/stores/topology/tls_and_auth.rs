@@ -256,7 +256,7 @@ async fn a_missing_secret_is_reported_at_the_start() {
     }
     let fault = |more: &str| start(more).err().map(|error| error.to_string()).unwrap_or_default();
     assert!(fault("password: env:GONE").contains("variable GONE is not set"));
-    // The secret under which keys are hashed is checked as well.
+    // The secret that hashes keys is also checked.
     assert!(fault("password: env:HERE, secret: env:GONE").contains("variable GONE is not set"));
     let short = fault("password: env:HERE, secret: env:HERE");
     assert!(short.contains("env:HERE is shorter than 16 bytes: 4"), "{short}");

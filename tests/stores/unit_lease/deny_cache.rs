@@ -121,7 +121,7 @@ async fn a_refund_admits_a_blocked_caller_at_once() {
     for limit in [limit("few", 2), leased_limit("leased", 2, 10)] {
         exhaust(&gateway, &limit).await;
         gateway.refund(&limit, NOW).await;
-        assert!(gateway.charge_one(&limit).await.admitted, "{}", limit.name);
+        assert!(gateway.charge_one(&limit).await.admitted, "{}", limit.name());
         assert!(!gateway.charge_one(&limit).await.admitted);
     }
 }
@@ -201,7 +201,7 @@ async fn slots_and_shadow_limits_are_never_cached() {
         for _ in 0..10 {
             assert!(!gateway.charge_one(&limit).await.admitted);
         }
-        assert_eq!(calls(&redis), calls_before + 10, "{}", limit.name);
+        assert_eq!(calls(&redis), calls_before + 10, "{}", limit.name());
     }
     assert_eq!(gateway.counter_store.stats().denials.entries, 0);
 }

@@ -53,7 +53,7 @@ async fn assert_all_or_none(gateway: &LeaseGateway, broad: (&Limit, u128), narro
             gateway.counter_store.clear_deny_cache();
         }
     }
-    assert_eq!(admitted, 5, "{} {}", broad.0.name, narrow.0.name);
+    assert_eq!(admitted, 5, "{} {}", broad.0.name(), narrow.0.name());
     let counted = async || {
         let outstanding = gateway.outstanding() - before;
         let used = gateway.used_by(broad.0, broad.1).await;

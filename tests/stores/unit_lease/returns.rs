@@ -122,7 +122,7 @@ async fn a_refused_caller_is_admitted_after_units_are_returned() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
     let gateway = LeaseGateway::new(&redis, &clock);
     let (leased, plain) = (leased_limit("leased", 10, 100), limit("leased", 10));
-    assert_eq!(leased.identity(), plain.identity());
+    assert_eq!(leased.identity, plain.identity);
     assert!(gateway.charge_one(&leased).await.admitted);
     let outstanding = gateway.outstanding();
     assert_eq!(outstanding, 4);

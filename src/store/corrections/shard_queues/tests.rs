@@ -3,21 +3,15 @@
 use super::*;
 use crate::{
     clock::{MonotonicTime, StoreTime},
-    limit::{Algorithm, LeaseSize, OnFailure, Quota},
+    limit::{Algorithm, LimitIdentity, Quota},
 };
 
 fn limit(algorithm: Algorithm) -> Arc<Limit> {
-    Arc::new(Limit {
-        name: "corrected".into(),
-        fingerprint: 7,
+    Arc::new(Limit::new(
+        LimitIdentity::new("corrected", 7),
         algorithm,
-        quota: Quota { max_wait: 5_000, ..Quota::new(100, 1_000, 1) },
-        cost: 1,
-        on_failure: OnFailure::Local,
-        lease_size: LeaseSize::Off,
-        enforce: true,
-        index: 0,
-    })
+        Quota { max_wait: 5_000, ..Quota::new(100, 1_000, 1) },
+    ))
 }
 
 fn pending(limit: &Arc<Limit>, key: u128, change: Change) -> PendingCorrection {

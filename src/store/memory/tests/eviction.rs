@@ -1,4 +1,4 @@
-//! Which records are evicted from a full store.
+//! Eviction of records from a full store.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const CALLERS: u64 = 20;
 
 const ROOM: usize = 2_000;
 
-/// How much later the flood begins, in ms.
+/// Time after which the flood begins, in ms.
 const FLOOD_DELAY: u64 = 5_000;
 
 fn caller(n: u64) -> u128 {
@@ -31,7 +31,7 @@ fn flooded(limit: &Limit, used: u32, flood: &Limit, cost: u32, requests: u64) ->
     store
 }
 
-/// How many of the callers still have their records.
+/// Number of callers whose records are still there.
 fn spared(store: &MemoryStore, limit: &Limit, used: u32) -> usize {
     let used_by = |n| {
         store.peek(&[charge(limit, caller(n))], NOW + FLOOD_DELAY).decided(0).unwrap().decision.used
@@ -116,7 +116,7 @@ fn evicted_by_a_flood(times: u64, delay: u64) -> usize {
 fn a_store_full_of_blocked_callers_loses_few_of_them_to_a_flood() {
     let delays = [0, 1, 5_000];
     let figures = delays.map(|delay| [1, 10].map(|times| evicted_by_a_flood(times, delay)));
-    // With ages in whole seconds, 24 % and 46 % of these.
+    // With ages in whole seconds, it would be 24 % and 46 %.
     assert!(figures.iter().all(|[one, ten]| *one <= 20 && *ten <= 36), "{figures:?} %");
 }
 

@@ -38,7 +38,7 @@ proptest! {
         prop_assert!(share.decided(0).unwrap().decision.wait <= u64::from(limit.quota.max_wait));
     }
 
-    /// The same where a request charges one record twice, as two limits that count alike do.
+    /// The same for a request that charges one record twice, for two limits that count alike.
     #[test]
     fn a_share_admits_what_the_quota_admits_of_two_charges(
         at in 0_usize..6,

@@ -22,7 +22,7 @@ struct Gateway {
     in_flight: Arc<AtomicBool>,
 }
 
-/// How a request got its units.
+/// The way in which a request got its units.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum CallOutcome {
     Taken,

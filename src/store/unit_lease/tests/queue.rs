@@ -1,4 +1,4 @@
-//! Which requests a reply serves, and in which order.
+//! The requests that a reply serves, and their order.
 
 use super::*;
 use crate::limit::UnitReturn;

@@ -1,4 +1,4 @@
-//! How long units are held, and when they are returned or discarded.
+//! Return and discard of units.
 
 use super::*;
 use crate::clock::StoreTime;
@@ -198,7 +198,7 @@ fn units_of_a_deleted_record_are_discarded() {
     assert!(!lease.refund(START + 100, 1, 101));
     assert!(other.take(1, 101).is_some());
     assert_eq!(registry.stats().discarded, 9);
-    // With a fetch in flight: it serves the requests that wait, and the rest is discarded.
+    // A fetch in flight serves the waiting requests, and the rest is discarded.
     let waiter = TestWaiter::of(1);
     let fetch = expect_fetch(lease.join(waiter.clone(), 102));
     registry.discard(LeaseKey::of(&limit, KEY).record);

@@ -238,7 +238,7 @@ fn a_token_recorded_while_the_filter_is_resized_is_kept_and_marked() {
             join(recorder);
             copy();
             assert!(after.contains(other) && after.contains(token));
-            // What the first copy missed is still marked.
+            // If the first copy missed a token, it is still marked.
             assert!(first == (true, true) || after.take_changed(FIRST));
         });
     }

@@ -1,4 +1,5 @@
-//! How long the filter holds a token under random rotations, compared with a list of all recordings.
+//! The time for which the filter holds a token under random rotations, compared with a list of all
+//! recordings.
 
 use super::*;
 
@@ -32,8 +33,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whether the filter may hold `token` by chance: one with all recordings that it may hold does. Filters this
-/// small have tokens with few distinct positions, so the configured rate is exceeded.
+/// True if the filter may hold `token` by chance, because a filter with all possible recordings holds it. In
+/// filters this small, some tokens have few distinct positions, so the configured rate is exceeded.
 fn is_false_positive(filter: &Filter, recordings: &[Recording], token: u64, now: Millis) -> bool {
     let other = Filter::new(*filter.geometry(), *filter.hash_keys(), now);
     for (held, ..) in recordings.iter().filter(|(_, _, after)| now <= *after) {
@@ -42,7 +43,7 @@ fn is_false_positive(filter: &Filter, recordings: &[Recording], token: u64, now:
     other.contains(token)
 }
 
-/// A token, until when it must be held, and after when it must not be.
+/// A token, the time until which it must be held, and the time after which it must not be.
 type Recording = (u64, Millis, Millis);
 
 fn memory_of(geometry: &Geometry) -> Millis {

@@ -1,4 +1,4 @@
-//! What happens when more tokens come than `capacity`: how many unknown tokens pass, and when it is reported.
+//! More tokens than `capacity`: the share of unknown tokens that pass, and the report of it.
 
 use super::*;
 use crate::throttle::{CapacityState, Geometry, ThrottleSettings, geometry::Sizing};
@@ -7,7 +7,7 @@ const CAPACITY: u64 = 400;
 /// The configured false-positive rate.
 const CONFIGURED: f64 = 0.001;
 
-/// What one run ends with.
+/// The result of one run.
 struct Outcome {
     /// The share of unknown tokens that pass, counted.
     passed: f64,
@@ -15,7 +15,7 @@ struct Outcome {
     measured: f64,
     /// The largest measured share in a tick.
     most: f64,
-    /// The minute in which it was first reported that the capacity is exceeded, from 1.
+    /// The minute, from 1, in which the excess was first reported.
     reported_in: Option<u64>,
     memory_bytes: u64,
 }

@@ -27,7 +27,7 @@ fn growth_of(throttle: &Throttle) -> u32 {
 #[derive(Default)]
 struct Payloads(RefCell<BTreeMap<u64, (u64, Vec<u8>)>>);
 
-/// A gateway's link to them.
+/// One gateway's access to the payloads.
 struct PayloadStore<'a> {
     payloads: &'a Payloads,
     clock: Clock,
@@ -99,7 +99,7 @@ async fn tokens_recorded_while_the_filters_grow_are_kept() {
     assert!(live.before.is_none(), "the old filter is dropped");
     assert!(throttle.status().memory_bytes == live.current.geometry().bytes() && both > 0);
     assert!((0..CAPACITY * 11 / 10).chain([1 << 40, 1 << 41]).all(|token| live.contains(token)));
-    // What the late worker recorded will be exchanged.
+    // The late worker's token will be exchanged.
     assert!(live.current.take_changed(live.generation()));
     clock.set(NOW + 30 * MINUTE);
     ticker.tick(None::<&mut ClockStore>).await;
@@ -144,7 +144,7 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
     for (first, second) in [(16, 16), (16, 1), (1, 16)] {
         let (clock, payloads) = (Clock::manual(NOW), Payloads::default());
         let gateways = [throttle_with_growth(first, true), throttle_with_growth(second, true)];
-        let mut tickers = gateways.each_ref().map(|own| Ticker::new(own, &clock));
+        let mut tickers = gateways.each_ref().map(|gateway| Ticker::new(gateway, &clock));
         for minute in 0..3 {
             for tick in 0..12 {
                 clock.set(NOW + minute * MINUTE + tick * 5_000);
@@ -164,7 +164,7 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
             }
         }
         for (gateway, max_growth) in gateways.iter().zip([first, second]) {
-            // More, if the other one folds the bits.
+            // More if the other one folds the bits.
             assert!(growth_of(gateway) >= 4.min(max_growth) && growth_of(gateway) <= max_growth);
         }
         for gateway in &gateways {
@@ -188,7 +188,7 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
     }
 }
 
-/// A payload of the largest size with few bits does not make the filters grow, and one with many only to the
+/// A payload of the largest size does not make the filters grow if it has few bits, and otherwise only to the
 /// maximum.
 #[tokio::test]
 async fn forged_sizes_do_not_exceed_the_maximum() {

@@ -1,4 +1,4 @@
-//! The claim of a request to a place at an endpoint, and what clients hold beyond their shares.
+//! The claim of a request to a place at an endpoint, and places that clients hold beyond their shares.
 
 use super::RequestAttempts;
 use crate::upstream::{
@@ -7,21 +7,22 @@ use crate::upstream::{
 };
 
 impl RequestAttempts<'_> {
-    /// The request's body, if it is still awaited, holds `place`.
+    /// Lets the request's body hold `place` while it is incomplete.
     pub(super) fn hold_upload(&self, place: Option<Box<PacedPlace>>) {
         if let Some(upload) = self.holder.and_then(|holder| holder.upload) {
             upload.hold(place);
         }
     }
 
-    /// What the request claims a place with; `None` without a client.
+    /// The request's claim to a place; `None` without a client.
     pub(super) fn claim(&self) -> Option<Claim> {
         let PlaceHolder { client, upload } = self.holder?;
         let is_incomplete = upload.is_some_and(|upload| !upload.is_complete());
         Some(Claim { client, is_paced: is_incomplete || self.wanted.is_upgrade })
     }
 
-    /// The places at all targets that clients hold beyond their shares. They return soon if requests wait for them.
+    /// The number of places, at all targets, that clients hold beyond their shares. They return soon if
+    /// requests wait for them.
     pub(super) fn excess_places(&self) -> u32 {
         let bounds = &self.endpoints.set.servers.bounds;
         if self.is_share_full || !bounds.is_bounded() {
@@ -32,13 +33,13 @@ impl RequestAttempts<'_> {
         pools.map(|pool| pool.endpoint().excess_places(client, bounds)).sum()
     }
 
-    /// Whether the request leaves the next place at the endpoint to others, which wait, because its client holds its
-    /// share.
+    /// True if the request must leave the next place at the endpoint to waiting ones, because its client
+    /// holds its share.
     pub(super) fn is_behind_waiting(&self, index: usize) -> bool {
         let bounds = &self.endpoints.set.servers.bounds;
         let endpoint = self.endpoints.pools[index].endpoint();
         self.ticket.is_none()
-            && self.holder.is_some_and(|own| endpoint.is_behind_waiting(own.client, bounds))
+            && self.holder.is_some_and(|holder| endpoint.is_behind_waiting(holder.client, bounds))
     }
 
     /// True if the request has waited long enough for a place that another client holds beyond its share. Places held

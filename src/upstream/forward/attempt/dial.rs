@@ -1,4 +1,5 @@
-//! Connects to a chosen endpoint: over both address families of its name, and with what the process has left.
+//! Connects to a chosen endpoint: races both address families of its name, and makes room when the process
+//! lacks connections.
 
 use std::{io, pin::pin, rc::Rc, time::Duration};
 
@@ -18,23 +19,23 @@ use crate::{
 
 /// The time after which a connect is raced with one over the other address family (RFC 8305, section 8).
 const FAMILY_DELAY: Duration = Duration::from_millis(250);
-/// The time after which a request that the process has no connection for tries again: other workers close their idle
-/// ones in between.
+/// The time after which a request tries again when the process lacks a connection: other workers close their
+/// idle ones meanwhile.
 const SHORTAGE_CHECK: Duration = Duration::from_millis(50);
 /// The maximum number of these tries.
 const MAX_SHORTAGE_CHECKS: u32 = 5;
 
 /// A new connection.
 pub(super) struct Dialed {
-    /// The endpoint, which may be of another address family than the chosen one.
+    /// The endpoint, whose address family may differ from the chosen one's.
     pub(super) index: usize,
     pub(super) connection: UpstreamConnection,
 }
 
 impl RequestAttempts<'_> {
-    /// Opens a connection to the endpoint. If it takes long and its name has an address of the other family,
-    /// both are tried, the first one wins, and `in_flight` then counts the request there. The outer error means that
-    /// the request's deadline has passed.
+    /// Opens a connection to the endpoint. If that takes long and the endpoint's name has an address of the
+    /// other family, races both. The first connection wins, and `in_flight` then counts the request there.
+    /// The outer error means that the request's deadline has passed.
     pub(super) async fn connect(
         &mut self,
         index: usize,
@@ -105,14 +106,15 @@ impl RequestAttempts<'_> {
         in_flight.withdraw();
     }
 
-    /// After a `shortage` of the process, which is no failure of a server: makes room, the second time by waiting.
+    /// Makes room after a `shortage` of the process, which is not a server's failure. From the second time
+    /// on, waits.
     #[cold]
     pub(super) async fn make_room(
         &self,
         shortage: io::Error,
         checks: u32,
     ) -> Result<(), UpstreamError> {
-        // A connection that is closed keeps its port for a while.
+        // A closed connection keeps its port for a while.
         if !is_address_unavailable(&shortage) {
             self.balancer.pools.close_idle();
         }

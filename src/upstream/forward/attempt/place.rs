@@ -13,15 +13,15 @@ use crate::{
     },
 };
 
-/// The longest time until a request that waits for room looks for it again.
+/// Maximum time until a waiting request looks for room again.
 const PENDING_CHECK: Duration = Duration::from_millis(100);
-/// The time that a request waits without `max_pending` for the places that another client holds beyond its share.
+/// The time that a request waits, with `max_pending: 0`, for places that other clients hold beyond their
+/// share.
 const EXCESS_WAIT: Duration = Duration::from_millis(250);
-/// `Retry-After` of an upstream whose names have not been resolved, or whose trial another request makes, in
-/// ms.
+/// `Retry-After`, in ms, of an upstream with unresolved names, or whose trial another request makes.
 const SHORT_RETRY: u64 = 1_000;
 
-/// An endpoint that was chosen.
+/// A chosen endpoint.
 pub(super) struct AttemptCandidate {
     pub(super) index: usize,
     pub(super) kind: AttemptKind,
@@ -41,7 +41,7 @@ impl RequestAttempts<'_> {
                     Some(place) => !place.is_first(),
                     None => state.load.pending.has_first(),
                 };
-            // The first attempt begins with the request; reading the clock costs as much as the choice.
+            // The first attempt begins with the request: reading the clock costs as much as the choice.
             let is_first = !std::mem::replace(&mut self.has_begun, true);
             let start = if is_first { self.started } else { self.clock().uptime() };
             if !waits && let Some(chosen) = self.try_next(start)? {
@@ -51,7 +51,7 @@ impl RequestAttempts<'_> {
         }
     }
 
-    /// `None`: endpoints are in service, but full.
+    /// Chooses an endpoint with room; `None` if endpoints are in service, but full.
     fn try_next(&mut self, start: Uptime) -> Result<Option<AttemptCandidate>, UpstreamError> {
         let (now, endpoints) = (millis(start), Rc::clone(&self.endpoints));
         let mut has_lost_race = false;
@@ -69,7 +69,7 @@ impl RequestAttempts<'_> {
             if view.availability(now) == Availability::Trial {
                 let bounds = &endpoints.set.servers.bounds;
                 let endpoint = endpoints.pools[index].endpoint();
-                // It would claim the trial and not make it.
+                // Otherwise it would claim the trial without making it.
                 if self.holder.is_some_and(|own| endpoint.is_share_full(own.client, bounds)) {
                     self.is_share_full = true;
                     has_lost_race = true;
@@ -97,10 +97,10 @@ impl RequestAttempts<'_> {
             return Ok(None);
         }
         let retry_after = match endpoints.set.state(now) {
-            // Without an endpoint, the names have not been resolved.
+            // Without endpoints, the names are not resolved yet.
             _ if endpoints.pools.is_empty() => SHORT_RETRY,
             ServiceLevel::AllDown { retry_after } => retry_after,
-            // Another request makes the trial, or all that are in service have failed this request.
+            // Another request makes the trial, or this request has failed at all endpoints in service.
             ServiceLevel::Serving => SHORT_RETRY,
         };
         if self.attempts.count == 0 {
@@ -114,7 +114,7 @@ impl RequestAttempts<'_> {
         UpstreamError::Overloaded
     }
 
-    /// Returns when there may be room. The place in the queue stays.
+    /// Returns when there may be room. The request keeps its place in the queue.
     async fn wait_in_queue(&mut self, max_pending: u32) -> Result<(), UpstreamError> {
         let state = &*self.balancer.state;
         let place = if let Some(place) = self.ticket.take() {
@@ -124,7 +124,7 @@ impl RequestAttempts<'_> {
             place
         } else {
             let client = self.holder.map(|holder| holder.client);
-            // Also without `max_pending`.
+            // Even with `max_pending: 0`.
             let max = max_pending.max(self.excess_places());
             self.waits_until = (max_pending == 0).then(|| self.clock().uptime() + EXCESS_WAIT);
             state.load.pending.enter(max, client).ok_or_else(|| self.overloaded())?
@@ -141,7 +141,7 @@ impl RequestAttempts<'_> {
         }
     }
 
-    /// After `max_connections` are open to an endpoint: waits for a place, or passes the endpoint over.
+    /// Handles an endpoint with `max_connections` open: waits for a place, or passes the endpoint over.
     pub(super) async fn wait_for_connection(&mut self, index: usize) -> Result<(), UpstreamError> {
         self.excluded.push(index);
         let now = self.balancer.state.now();

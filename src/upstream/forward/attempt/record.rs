@@ -1,4 +1,4 @@
-//! Records how an attempt ended: in its span, in the health and the latency of its endpoint, and for adaptive
+//! Records an attempt's outcome: in its span, in its endpoint's health and latency, and for adaptive
 //! concurrency.
 
 use super::{AttemptRecord, CONNECT_FAILED, RequestAttempts, millis};
@@ -22,7 +22,7 @@ impl RequestAttempts<'_> {
         }
     }
 
-    /// Ends the span of an attempt without a connection.
+    /// Ends the span of an attempt that got no connection.
     #[cold]
     pub(in crate::upstream::forward) fn fail_to_acquire(
         &mut self,
@@ -77,7 +77,7 @@ impl RequestAttempts<'_> {
         let outcome = match failure {
             Failure::Timeout | Failure::Status(503) => SampleOutcome::Dropped,
             Failure::Status(_) => SampleOutcome::Responded,
-            // A failed connection does not show the load.
+            // A failed connection shows nothing about the load.
             _ => return,
         };
         self.record_sample(index, Sample { latency, in_flight: concurrency, outcome }, now);

@@ -3,7 +3,9 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{
-    super::super::balance::{Balancer, EndpointView, PickRequest, Policy, WeightedEndpoint},
+    super::super::balance::{
+        Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint,
+    },
     SETTINGS,
 };
 use crate::{
@@ -16,19 +18,19 @@ use crate::{
 
 /// The simulated time, in ms.
 const DURATION: u64 = 60_000;
-/// The longest time between two requests, in ms.
+/// Maximum time between two requests, in ms.
 const MAX_PAUSE: u64 = 40;
-/// How long a silent target keeps an attempt waiting, in ms.
+/// Time for which a silent target keeps an attempt waiting, in ms.
 const TIMEOUT: u64 = 300;
-/// While one works, all are refused for at most as long as a trial takes that began before it worked, and
-/// until the next one, with the requests between that are needed to choose it.
+/// Maximum time without a target while one works: a trial that began before it worked, and the time until the
+/// next trial, with the requests needed to choose that target.
 const MAX_OUTAGE: u64 = TIMEOUT + 2_000;
 
-/// What a target does until a time.
+/// A target's behavior until a time.
 #[derive(Clone, Copy, Debug)]
 struct Behavior {
     until: u64,
-    /// How attempts fail; `None` while it works.
+    /// The failure of attempts; `None` while it works.
     failure: Option<Failure>,
 }
 
@@ -87,9 +89,9 @@ struct Run {
     refused: u64,
     failed: u64,
     sent: u64,
-    /// Since when a request finds no target although the target of the index works, in ms.
+    /// For each target, the time, in ms, since which requests find no target although it works.
     outages: Vec<Option<u64>>,
-    /// Whether all were down at some time.
+    /// True if all were down at some time.
     was_down: bool,
 }
 
@@ -133,7 +135,12 @@ impl Run {
     fn send(&mut self, balancer: &Balancer, random: u64, now: u64) {
         let mut excluded = Vec::new();
         loop {
-            let input = PickRequest { turn: self.sent, key: random, random, excluded: &excluded };
+            let input = PickRequest {
+                turn: self.sent,
+                key: TargetKey(random),
+                random,
+                excluded: &excluded,
+            };
             let views = Views { health: &self.views, in_flight: &self.in_flight, now };
             let Some(choice) = balancer.choose(&input, &views) else {
                 self.refuse(now);
@@ -160,7 +167,7 @@ impl Run {
         }
     }
 
-    /// A request finds no target. That lasts only for a moment while one works.
+    /// Records a request that finds no target. While one works, this may last only for a moment.
     fn refuse(&mut self, now: u64) {
         self.refused += 1;
         assert_ne!(
@@ -211,7 +218,7 @@ impl Run {
         }
     }
 
-    /// No more than the share is ejected on suspicion, unless all are.
+    /// Checks that at most the share is ejected, unless all are.
     fn check_bound(&mut self, now: u64) {
         if self.health.state(now) != ServiceLevel::Serving {
             self.was_down = true;
@@ -251,7 +258,7 @@ fn never_all_ejected_while_one_works_and_never_more_than_the_share() {
         with_refusals += u32::from(run.refused > 0);
         (sent, failed) = (sent + run.sent, failed + run.failed);
     }
-    // The schedules cover what they are for.
+    // The schedules cover both cases.
     assert!(all_down > 100 && with_refusals > 100, "{all_down}, {with_refusals}");
     assert!(failed * 20 > sent / 2 && failed * 4 < sent, "{failed} of {sent}");
 }

@@ -1,8 +1,8 @@
-//! How a target fails.
+//! The behaviors of a target, with all its failures.
 
 use std::fmt;
 
-/// What a target does with connections and requests. It applies to health checks too.
+/// A target's behavior with connections and requests, including health checks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Behavior {
     /// Responds at once.
@@ -25,7 +25,7 @@ pub enum Behavior {
     SlowBody,
     /// Ends the connection (FIN) within the body.
     Cuts,
-    /// Sends another response behind the body that `Content-Length` announced.
+    /// Sends another response after the body that `Content-Length` announced.
     WrongLength,
     /// Sends a head without an end.
     FloodsHead,
@@ -59,7 +59,7 @@ impl Behavior {
         Self::FullBacklog,
     ];
 
-    /// Whether the target has no connections meanwhile.
+    /// True if the target has no connections meanwhile.
     pub(super) fn closes_connections(self) -> bool {
         matches!(self, Self::Refuses | Self::FullBacklog)
     }

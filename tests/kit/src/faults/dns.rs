@@ -25,7 +25,7 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    /// Starts it; a resolver's configuration permits no port but 53.
+    /// Starts it. A resolver's configuration permits only port 53.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl NameServer {
     }
 }
 
-/// The answer to a query with one question; `None` if it is none.
+/// The answer to a query with one question; `None` for other messages.
 fn answer(query: &[u8], names: &Names) -> Option<Vec<u8>> {
     let (name, question_end) = question(query)?;
     let kind = u16::from_be_bytes([query[question_end - 4], query[question_end - 3]]);
@@ -75,7 +75,7 @@ fn answer(query: &[u8], names: &Names) -> Option<Vec<u8>> {
     bytes.extend([0; 4]);
     bytes.extend(&query[HEADER..question_end]);
     for address in addresses {
-        // The name is that of the question.
+        // A reference to the question's name.
         bytes.extend([0xc0, HEADER as u8]);
         bytes.extend(kind.to_be_bytes());
         bytes.extend([0, 1]);
@@ -86,7 +86,7 @@ fn answer(query: &[u8], names: &Names) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The name of the first question, and where the question ends.
+/// The name of the first question, and the question's end.
 fn question(query: &[u8]) -> Option<(String, usize)> {
     let mut labels = Vec::new();
     let mut at = HEADER;

@@ -17,12 +17,12 @@ use crate::wait::sleep;
 /// Interval between two readings.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// A counter of the whole machine: other processes count too.
+/// A counter of the whole machine, which includes other processes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KernelCount {
     /// Connections that were refused.
     Refused,
-    /// Connections that a full backlog dropped, SYNs sent again included.
+    /// Connections that a full backlog dropped, including repeated SYNs.
     Overflowed,
 }
 

@@ -1,4 +1,4 @@
-//! A client that sends requests at a rate, each when it is due, whether or not earlier ones are answered.
+//! A client that sends requests at a fixed rate, whether or not earlier ones are answered.
 
 use std::{
     cell::RefCell,
@@ -24,7 +24,7 @@ use tokio::{
 
 use super::message::{body, header, mix};
 
-/// Most bytes that the client reads of a response.
+/// Maximum number of bytes that the client reads of a response.
 const MAX_RESPONSE: usize = 256 * 1024;
 
 /// The mean number of requests per POST.
@@ -33,16 +33,16 @@ const POST_EVERY: u64 = 10;
 /// Ids of this process, so that no two runs have one in common.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// A request that was sent, and how it ended.
+/// A sent request and its outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// When it was due.
+    /// The time at which it was due.
     pub due: Instant,
     /// From `due` to its end.
     pub latency: Duration,
     /// Its method.
     pub request: Request,
-    /// How it ended.
+    /// Its outcome.
     pub end: End,
 }
 
@@ -55,22 +55,22 @@ pub enum Request {
     Post,
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum End {
-    /// The response of this request, whole.
+    /// The complete response to this request.
     Whole,
     /// A status other than 200.
     Status(u16),
-    /// The connection ended before the response's end, as its framing shows.
+    /// By the response's framing, the connection ended before its end.
     Broken,
-    /// The response was not whole by the client's timeout.
+    /// The response was incomplete at the client's timeout.
     Timeout,
     /// The response was longer than the client accepts.
     TooLong,
-    /// A body that is whole by its framing and of which a part is missing.
+    /// A body that is complete by its framing but lacks a part.
     TruncatedAsWhole,
-    /// A head or a body that is not of this request.
+    /// A head or a body of another request's response.
     Foreign,
 }
 
@@ -80,7 +80,7 @@ pub struct Load {
     thread: JoinHandle<Vec<Outcome>>,
 }
 
-/// What each request of a client has.
+/// The state that a client's requests share.
 struct Site {
     gateway: SocketAddr,
     timeout: Duration,
@@ -89,7 +89,7 @@ struct Site {
 }
 
 impl Load {
-    /// Sends `rate` requests a second, of which a tenth are POSTs. A request fails after `timeout`.
+    /// Sends `rate` requests a second, a tenth of them POSTs. A request fails after `timeout`.
     pub fn start(gateway: SocketAddr, rate: u32, timeout: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -103,7 +103,7 @@ impl Load {
         Self { stop, thread }
     }
 
-    /// Sends no further request, waits for the end of those sent, and returns all.
+    /// Stops sending, waits for the end of all sent requests, and returns their outcomes.
     pub fn finish(self) -> Vec<Outcome> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("no panic")
@@ -188,7 +188,7 @@ impl Site {
     }
 }
 
-/// A response that is whole by its framing.
+/// A response that is complete by its framing.
 struct Response {
     status: u16,
     id: Option<u64>,
@@ -235,7 +235,7 @@ impl Response {
     }
 }
 
-/// Decodes a chunked body; also its length on the wire. `None` if a part is missing.
+/// Decodes a chunked body. Returns the content and the length on the wire; `None` if a part is missing.
 fn unchunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {

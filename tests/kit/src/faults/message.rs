@@ -5,12 +5,12 @@ use memchr::memmem;
 /// Number of repetitions of the id in a body.
 const REPETITIONS: usize = 16;
 
-/// The body of the response to a request: 256 bytes that no other response has.
+/// The body of the response to a request: 256 bytes, different for each request.
 pub(super) fn body(id: u64) -> Vec<u8> {
     format!("{id:016x}").repeat(REPETITIONS).into_bytes()
 }
 
-/// A hash of an id: what depends on it must not keep step with a rotation over targets.
+/// A hash of an id, so that choices by it do not keep step with a rotation over targets.
 pub(super) fn mix(id: u64) -> u64 {
     id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
@@ -23,7 +23,7 @@ pub(super) enum Framing {
 }
 
 impl Framing {
-    /// That of the response to a request: half of them are chunked.
+    /// The framing of the response to a request: half of them are chunked.
     pub(super) fn of(id: u64) -> Self {
         if mix(id).is_multiple_of(2) { Self::Length } else { Self::Chunked }
     }
@@ -64,7 +64,7 @@ pub(super) enum Received {
     Request { id: u64, is_post: bool },
 }
 
-/// Takes a whole request off the front of `bytes`; `None` if it is not whole yet.
+/// Takes a complete request off the front of `bytes`; `None` if it is not complete yet.
 pub(super) fn take_request(bytes: &mut Vec<u8>) -> Option<Received> {
     let head_end = memmem::find(bytes, b"\r\n\r\n")? + 4;
     let head = String::from_utf8_lossy(&bytes[..head_end]).to_ascii_lowercase();
@@ -80,7 +80,7 @@ pub(super) fn take_request(bytes: &mut Vec<u8>) -> Option<Received> {
     Some(Received::Request { id, is_post: method == "post" })
 }
 
-/// The value of a header in a head in lower case.
+/// The value of a header, in a head in lower case.
 pub(super) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }

@@ -1,4 +1,4 @@
-//! What the targets of a run have received.
+//! The requests that the targets of a run have received.
 
 use std::{collections::BTreeMap, sync::Mutex, time::Instant};
 
@@ -7,11 +7,11 @@ use tidegate::clock;
 /// A request at a target.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// When its head had been received.
+    /// The time at which its head had arrived.
     pub at: Instant,
     /// The target's number.
     pub target: usize,
-    /// The target answered it as a good target does.
+    /// True if the target answered it as a good target does.
     pub is_served: bool,
 }
 
@@ -19,7 +19,7 @@ pub struct Arrival {
 #[derive(Default)]
 pub struct Record {
     arrivals: Mutex<Vec<Arrival>>,
-    /// How often each POST arrived, by its id.
+    /// Number of arrivals of each POST, by its id.
     posts: Mutex<BTreeMap<u64, u32>>,
 }
 
@@ -35,7 +35,7 @@ impl Record {
         posts.iter().filter(|(_, count)| **count > 1).map(|(id, _)| *id).collect()
     }
 
-    /// How many POSTs arrived, each counted once.
+    /// Number of POSTs that arrived, each counted once.
     pub fn posts(&self) -> usize {
         self.posts.lock().expect("no panic").len()
     }

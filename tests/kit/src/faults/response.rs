@@ -16,12 +16,12 @@ use super::{
 const SLOW_HEAD: Duration = Duration::from_millis(200);
 /// Delay before each byte of a slow body.
 const SLOW_BYTE: Duration = Duration::from_millis(5);
-/// Pause between two parts of a flood, which bounds the processor time that it takes.
+/// Pause between two parts of a flood, which bounds its processor time.
 const FLOOD_PAUSE: Duration = Duration::from_millis(2);
 /// Length of a part of a flood, in bytes.
 const FLOOD_PART: usize = 16 * 1024;
 
-/// What follows a response.
+/// The target's next step after a response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum After {
     /// The next request.
@@ -34,7 +34,7 @@ pub(super) enum After {
     Hang,
 }
 
-/// Responds to a request as the behavior says.
+/// Responds to a request with this behavior.
 pub(super) async fn respond(
     stream: &mut TcpStream,
     behavior: Behavior,
@@ -89,7 +89,7 @@ pub(super) async fn respond(
             flood(stream, start, &b"x-flood: flood\r\n".repeat(FLOOD_PART / 16)).await
         }
         Behavior::FloodsBody => {
-            // After the head of a length, a flood is a wrong length.
+            // Not `Content-Length`, with which a flood would be a wrong length.
             let head = response_head(id, "200 OK", target, Framing::Chunked);
             let mut part = format!("{FLOOD_PART:x}\r\n").into_bytes();
             part.extend(vec![b'x'; FLOOD_PART]);
@@ -113,7 +113,7 @@ async fn write(stream: &mut TcpStream, parts: &[&[u8]], after: After) -> After {
     }
 }
 
-/// Lets the gateway read what was written: a reset discards what it has not read.
+/// Lets the gateway read the written bytes: a reset discards unread ones.
 async fn pause_before(after: After) -> After {
     tokio::time::sleep(Duration::from_millis(2)).await;
     after
@@ -129,7 +129,7 @@ async fn flood(stream: &mut TcpStream, start: &[u8], part: &[u8]) -> After {
     after
 }
 
-/// Appends what the stream has; false at its end.
+/// Appends the stream's available bytes; false at its end.
 pub(super) async fn read(stream: &mut TcpStream, received: &mut Vec<u8>) -> bool {
     stream.read_buf(received).await.is_ok_and(|count| count > 0)
 }

@@ -24,7 +24,7 @@ use crate::port::free_address;
 
 /// Length of the queue of connections to accept.
 const BACKLOG: i32 = 4096;
-/// Most connections that fill a full backlog.
+/// Maximum number of connections that fill a backlog.
 const MAX_FILLERS: usize = 8;
 /// Timeout after which a connection has found a backlog full.
 const FULL_AFTER: Duration = Duration::from_millis(50);
@@ -69,7 +69,7 @@ impl FaultTarget {
     }
 }
 
-/// What each connection of a target has.
+/// The state that a target's connections share.
 #[derive(Clone)]
 struct Site {
     number: usize,
@@ -174,7 +174,7 @@ async fn serve(mut stream: TcpStream, mut site: Site) {
                 return;
             }
             After::Hang => {
-                // The client's end, or the end of the fault; then the connection is closed.
+                // Closes the connection at the client's end, or at the end of the fault.
                 tokio::select! {
                     () = response::read_to_end(&mut stream) => {}
                     _ = site.behaviors.changed() => {}

@@ -60,8 +60,8 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// If a connection is closed, a response is not HTTP/1.1, a 200's body has a wrong length, or the
-    /// time limit is exceeded.
+    /// A connection is closed, a response is not HTTP/1.1, a 200's body has a wrong length, or the time limit
+    /// is exceeded.
     pub fn run(&self) -> Result<Tally> {
         ensure!(self.target.ip().is_loopback(), "loopback only");
         thread::scope(|scope| {
@@ -165,8 +165,8 @@ impl Load {
 }
 
 impl IdleConnections {
-    /// Opens `count` connections to `target`. Each sends one request, `concurrency` at a time; none
-    /// if that is 0.
+    /// Opens `count` connections to `target`. Each sends one request, `concurrency` at a time; with 0, none
+    /// is sent.
     ///
     /// # Errors
     ///

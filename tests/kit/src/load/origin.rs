@@ -57,7 +57,7 @@ impl Origin {
     ///
     /// # Errors
     ///
-    /// If no socket can be opened.
+    /// No socket can be opened.
     pub fn start() -> Result<Self> {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
@@ -137,7 +137,7 @@ impl Server {
 }
 
 impl Connection {
-    /// Reads what is available; returns whether it completes a request. Requests have no bodies and are not
+    /// Reads the available bytes. True if they complete a request. Requests have no bodies and are not
     /// pipelined.
     fn read_request(&mut self) -> std::io::Result<bool> {
         let mut buffer = [0; 4096];

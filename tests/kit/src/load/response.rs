@@ -1,4 +1,4 @@
-//! Parses one HTTP/1.1 response at the start of a buffer, as far as a load generator needs.
+//! Parses one HTTP/1.1 response at the start of a buffer: the parts that a load generator needs.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use memchr::memmem;
@@ -14,7 +14,7 @@ pub(super) struct ParsedResponse {
     pub(super) wire: usize,
 }
 
-/// How the body is delimited.
+/// The framing of the body.
 enum Framing {
     Length(usize),
     Chunked,
@@ -24,8 +24,7 @@ enum Framing {
 ///
 /// # Errors
 ///
-/// If it is not HTTP/1.1, or has neither `Content-Length` nor chunks: the load generator reuses
-/// connections.
+/// It is not HTTP/1.1, or has neither `Content-Length` nor chunks: the load generator reuses connections.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<ParsedResponse>> {
     let Some(end) = memmem::find(bytes, b"\r\n\r\n") else { return Ok(None) };
     let (head, body) = (&bytes[..end], &bytes[end + 4..]);
