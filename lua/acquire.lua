@@ -1,15 +1,15 @@
 -- Acquires a batch of units from one record: refunds the unspent units of an earlier grant, then charges
--- `needed`, or what is left if that is less, and a share of the rest. Twin of src/limit/acquire.rs.
+-- `needed` and a share of the rest, or all that is left if that is less. Twin of src/limit/acquire.rs.
 --
 -- KEYS[1]   the record
 -- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
 -- ARGV[2+]  algorithm (its tag), minimum (units), quota, window (ms), resolution, option (see
 --           prelude.lua), needed (units, at least `minimum`), extra (units wanted beyond `needed`),
---           extra_divisor (at most the units left beyond `needed`, divided by this, are extra), returned
---           (units to refund), charged_at (ms: when those were charged)
+--           extra_divisor (at most 1 / extra_divisor of the units left beyond `needed` are extra), returned
+--           (units to refund), charged_at (ms: when the returned units were charged)
 -- Returns   a flat array of integers: now (ms), admitted (1 or 0), remaining, used, reset_at (ms), retry_at
 --           for `minimum` (ms; -1: all of `needed` was granted, or minimum above the quota), wait (0),
---           granted (units), spendable_until (ms: they may not be spent from then on; 0: nothing granted)
+--           granted (units), spendable_until (ms: the units may be spent before it; 0: nothing granted)
 local algorithm, view = read(KEYS[1], 2)
 local minimum, needed, returned = ARGV[3] + 0, ARGV[8] + 0, ARGV[11] + 0
 if returned > 0 then algorithm.refund(view, ARGV[12] + 0, returned) end

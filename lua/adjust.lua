@@ -1,16 +1,15 @@
--- Adjusts what was charged: refunds, or charges without a check. Adjustments are made in order, and none is
--- refused.
+-- Adjusts charges: refunds, or charges without a check. Adjustments are made in order, and none is refused.
 --
 -- KEYS[i]   the record of adjustment i; all share a hash tag, or are on one server
 -- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
 -- ARGV[2+]  seven values for each adjustment, in the order of KEYS:
 --             algorithm (its tag), cost, quota, window (ms), resolution, option (see prelude.lua),
 --             charged_at (ms, by this server's clock) to refund `cost`, or -1 to charge it
--- Returns   a flat array of integers, as that of `charge`: now (ms), then six for each adjustment:
+-- Returns   a flat array of integers, as `charge` does: now (ms), then six for each adjustment:
 --             1, remaining, used, reset_at (ms), -1, 0
-local function adjust(key, at)
-  local algorithm, view = read(key, at)
-  local cost, charged_at, used, reset = ARGV[at + 1] + 0, ARGV[at + 6] + 0, nil, nil
+local function adjust(key, argument)
+  local algorithm, view = read(key, argument)
+  local cost, charged_at, used, reset = ARGV[argument + 1] + 0, ARGV[argument + 6] + 0, nil, nil
   if charged_at == -1 then
     used, reset = algorithm.charge(view, cost)
   else
@@ -23,13 +22,13 @@ end
 
 local reply = {now}
 for i, key in ipairs(KEYS) do
-  local from = i * 7 - 5
-  local ok, remaining, used, reset = pcall(adjust, key, from)
-  -- A malformed sliding log was deleted by the failed try, so the second finds no record. Without it the
-  -- whole call would fail, and the gateway would repeat the adjustments that were made.
-  if not ok then remaining, used, reset = adjust(key, from) end
-  local at = i * 6 - 4
-  reply[at], reply[at + 1], reply[at + 2] = 1, remaining, used
-  reply[at + 3], reply[at + 4], reply[at + 5] = reset, -1, 0
+  local argument = i * 7 - 5
+  local ok, remaining, used, reset = pcall(adjust, key, argument)
+  -- The failed try deletes a malformed sliding log, so a second try finds no record. Otherwise the whole call
+  -- would fail, and the gateway would repeat the earlier adjustments.
+  if not ok then remaining, used, reset = adjust(key, argument) end
+  local first = i * 6 - 4
+  reply[first], reply[first + 1], reply[first + 2] = 1, remaining, used
+  reply[first + 3], reply[first + 4], reply[first + 5] = reset, -1, 0
 end
 return reply

@@ -4,14 +4,14 @@
 -- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
 -- ARGV[2+]  six values for each limit, in the order of KEYS:
 --             algorithm (its tag), cost, quota, window (ms), resolution, option (see prelude.lua);
---           then, if there is more than one limit, one value for each: whether it may refuse (1 or 0)
+--           then, if there is more than one limit, one value for each: 1 if it may refuse, else 0
 -- Returns   a flat array of integers: now (ms), then six for each limit:
 --             admitted (1 or 0), remaining, used, reset_at (ms), retry_at (ms; -1: admitted, or cost above
 --             the quota), wait (ms)
 --
 -- Two charges of one request on the same record are decided in order, the second on top of the first.
 
--- Most requests have one limit: the same as below, without the tables for several limits.
+-- Most requests have one limit, for which the tables below are not needed.
 if #KEYS == 1 then
   local algorithm, view = read(KEYS[1], 2)
   local cost = ARGV[3] + 0
@@ -48,9 +48,9 @@ for i, charge in ipairs(charges) do
   if not admitted then wait = 0 end
   local used, reset, retry = (charged and algorithm.charge or algorithm.decide)(view, cost)
   if admitted then retry = -1 end
-  local at = i * 6 - 4
-  reply[at], reply[at + 1], reply[at + 2] = admitted and 1 or 0, view.remaining, used
-  reply[at + 3], reply[at + 4], reply[at + 5] = reset, retry, wait
+  local first = i * 6 - 4
+  reply[first], reply[first + 1], reply[first + 2] = admitted and 1 or 0, view.remaining, used
+  reply[first + 3], reply[first + 4], reply[first + 5] = reset, retry, wait
 end
 
 for key, record in pairs(records) do

@@ -5,7 +5,7 @@
 -- ARGV[2]  the value
 -- ARGV[3]  the TTL, in s
 -- ARGV[4]  now in ms; 0: this server's clock (only tests pass another)
--- Returns  an array of two: whether the value was written (1 or 0), and the ts that is now stored (0: none or
+-- Returns  an array of two: 1 if the value was written, else 0; and the ts that is now stored (0: none or
 --          malformed)
 --
 -- The ts grows with each write, even if the clock is set back. A malformed generation is replaced.
@@ -24,7 +24,8 @@ if now == 0 then
 end
 local new = now > current and now or current + 1
 
--- DEL only if the key exists: it counts as a write, and after its first write a script may exceed maxmemory.
+-- DEL only if the key exists: it counts as a write, and Redis checks maxmemory only before a script's first
+-- write.
 if current == 0 and kind ~= 'none' then call('DEL', KEYS[1]) end
 call('HSET', KEYS[1], 'ts', string.format('%.0f', new), 'value', ARGV[2])
 call('EXPIRE', KEYS[1], ARGV[3])

@@ -9,37 +9,37 @@
 algorithms.concurrency = function()
   local decode, sub = struct.unpack, string.sub
 
-  -- The end of a lease that begins at `at`.
-  local function lease_end(window, at)
+  -- The end of a lease that begins at `begins_at`.
+  local function lease_end(window, begins_at)
     local multiple = (window + (-window) % 64) / 64
-    local ends_at = at + window
+    local ends_at = begins_at + window
     return ends_at + (-ends_at) % multiple
   end
 
-  -- The end and the permits of group `i`, counted from 0.
-  local function group(view, i)
-    return decode('<I6I4', view.groups, 10 * i + 1)
+  -- The end and the permits of group `index`, counted from 0.
+  local function group(view, index)
+    return decode('<I6I4', view.groups, 10 * index + 1)
   end
 
-  -- The index of the first group that ends after `at`; the number of groups if none does.
-  local function first_ending_after(view, at)
-    local low, high = 0, view.n
-    -- The most frequent case: none does.
-    if high > 0 and decode('<I6', view.groups, 10 * high - 9) <= at then return high end
+  -- The index of the first group that ends after `time`; the number of groups if none does.
+  local function first_ending_after(view, time)
+    local low, high = 0, view.group_count
+    -- The most frequent case: no group does.
+    if high > 0 and decode('<I6', view.groups, 10 * high - 9) <= time then return high end
     while low < high do
       local middle = (low + high - (low + high) % 2) / 2
-      if decode('<I6', view.groups, 10 * middle + 1) > at then high = middle else low = middle + 1 end
+      if decode('<I6', view.groups, 10 * middle + 1) > time then high = middle else low = middle + 1 end
     end
     return low
   end
 
-  -- Replaces the groups from index `from` to before `to` with one of `permits` that ends at `ends_at`; with
-  -- none if `permits` is 0.
+  -- Replaces the groups from index `from` to before `to` with one group of `permits` that ends at `ends_at`,
+  -- or with none if `permits` is 0.
   local function replace(view, from, to, ends_at, permits)
     local groups = view.groups
     local new = permits > 0 and struct.pack('<I6I4', ends_at, permits) or ''
     view.groups = sub(groups, 1, 10 * from) .. new .. sub(groups, 10 * to + 1)
-    view.n = #view.groups / 10
+    view.group_count = #view.groups / 10
   end
 
   local function set_usage(view, used)
@@ -53,32 +53,32 @@ algorithms.concurrency = function()
   local function retry_at(view, cost)
     local room = view.limit - cost
     if room < 0 then return -1 end
-    local at, used, i = view.now, view.used, view.first
-    while used > room and i < view.n do
-      local ends_at, permits = group(view, i)
-      at, used, i = ends_at, used - permits, i + 1
+    local time, used, index = view.now, view.used, view.first
+    while used > room and index < view.group_count do
+      local ends_at, permits = group(view, index)
+      time, used, index = ends_at, used - permits, index + 1
     end
-    return at
+    return time
   end
 
   local function read(raw, now, limit, window)
     local view = {
       limit = limit, window = window, now = now, ends_at = lease_end(window, now), reset_at = 0,
       restarted_until = 0,
-      total = 0, groups = '', n = 0, first = 0, dirty = false,
+      total = 0, groups = '', group_count = 0, first = 0, dirty = false,
     }
     if raw and #raw % 10 == 6 and #raw > 6 then
       view.reset_at, view.restarted_until, view.total = decode('<I6I6I4', raw)
-      view.groups, view.n = sub(raw, 17), (#raw - 16) / 10
+      view.groups, view.group_count = sub(raw, 17), (#raw - 16) / 10
     end
     -- The clock was set back: all leases restart.
     local ends_at = view.ends_at
     if view.reset_at > lease_end(window, now + (window - window % 4) / 4) then
       view.reset_at, view.restarted_until, view.dirty = ends_at, ends_at, true
-      replace(view, 0, view.n, ends_at, view.total)
+      replace(view, 0, view.group_count, ends_at, view.total)
     end
     local used, first = view.total, 0
-    while first < view.n do
+    while first < view.group_count do
       local ended_at, permits = group(view, first)
       if ended_at > now then break end
       used, first = used - permits, first + 1
@@ -114,14 +114,15 @@ algorithms.concurrency = function()
     return decide(view, 0)
   end
 
-  -- Releases up to `cost` permits of the group that ends at `ends_at`, if it has not ended. Returns how many.
+  -- Releases up to `cost` permits of the group that ends at `ends_at`, if it has not ended. Returns their
+  -- number.
   local function release(view, ends_at, cost)
-    local at = first_ending_after(view, ends_at) - 1
-    if at < view.first then return 0 end
-    local group_end, permits = group(view, at)
+    local index = first_ending_after(view, ends_at) - 1
+    if index < view.first then return 0 end
+    local group_end, permits = group(view, index)
     if group_end ~= ends_at then return 0 end
     local released = cost < permits and cost or permits
-    replace(view, at, at + 1, ends_at, permits - released)
+    replace(view, index, index + 1, ends_at, permits - released)
     set_usage(view, view.used - released)
     view.total, view.dirty = view.total - released, true
     return released
@@ -130,8 +131,8 @@ algorithms.concurrency = function()
   local function refund(view, charged_at, cost)
     local ends_at = lease_end(view.window, charged_at)
     local left = cost - release(view, ends_at, cost)
-    -- If the leases have restarted since the charge, their permits are in the restarted group: the group at
-    -- `ends_at` does not exist, or is that of other leases.
+    -- If the leases have restarted since the charge, their permits are in the restarted group: a group at
+    -- `ends_at` belongs to other leases.
     if left > 0 and ends_at > view.now then release(view, view.restarted_until, left) end
   end
 

@@ -3,20 +3,20 @@
 --
 -- In a record: runs of adjacent slots, the soonest first: at (6 bytes, ms), fraction (4 bytes), slots (4
 -- bytes); the first slot begins `at + fraction / rate` ms after the epoch. In a view: an array with two
--- numbers for each run: where it begins, in units of 1 / rate ms after now, and its slots. A slot is `window`
--- units long.
+-- numbers for each run: its begin, in units of 1 / rate ms after now, and its number of slots. A slot is
+-- `window` units long.
 --
 -- The table is made only if a record has free slots, or gets some.
 algorithms.free_slots = function()
   local remove, add = table.remove, table.insert
 
-  -- The slots of a run that begin from now on: where the first begins, and how many there are.
+  -- The slots of a run that begin from now on: the begin of the first, and their number.
   local function usable(begins, slots, window)
     if begins < 0 then return begins + window, slots - 1 end
     return begins, slots
   end
 
-  -- The part of a run that has not passed: where it begins, and its slots (0 if all have passed).
+  -- The part of a run that has not passed: its begin, and its number of slots (0 if all have passed).
   local function not_passed(begins, slots, window)
     if begins >= 0 then return begins, slots end
     local passed = (-begins - -begins % window) / window
@@ -24,8 +24,8 @@ algorithms.free_slots = function()
     return begins + passed * window, slots - passed
   end
 
-  -- The runs of a packed record, from byte `from` on, that have not passed. None if the record is malformed:
-  -- if runs overlap, or end after the backlog.
+  -- The runs in a packed record, from byte `from` on, without the passed ones. None if the record is
+  -- malformed: if runs overlap, or end after the backlog.
   local function read(raw, from, now, rate, window, backlog)
     local runs, n, last = {}, 0, -math.huge
     while from < #raw do
@@ -67,9 +67,9 @@ algorithms.free_slots = function()
     return sum
   end
 
-  -- The position of the first `cost` adjacent slots that begin from now on, if any. None if `latest`, the
-  -- last position at which the request may begin, is less than 1 ms from now: times are sent in whole ms, so
-  -- the slots could have passed when the client retries.
+  -- The position of the first `cost` adjacent slots that begin from now on, if any. `latest` is the last
+  -- position at which the request may begin. None if it is less than 1 ms from now: times are sent in whole
+  -- ms, so the slots could have passed when the client retries.
   local function first_fit(runs, cost, latest, rate, window)
     if latest < rate then return end
     for i = 1, #runs, 2 do
@@ -78,8 +78,8 @@ algorithms.free_slots = function()
     end
   end
 
-  -- Takes `cost` slots from `begins` on, a position of `first_fit`. A slot of that run that has begun stays
-  -- free.
+  -- Takes `cost` slots from `begins` on, a position that `first_fit` returned. If the run's first slot has
+  -- begun, it stays free.
   local function take(runs, begins, cost, window)
     for i = 1, #runs, 2 do
       local from, slots = usable(runs[i], runs[i + 1], window)
@@ -109,8 +109,8 @@ algorithms.free_slots = function()
     return begins
   end
 
-  -- Called when the slots from `ends` on have become free: removes the runs that end there. Returns where the
-  -- taken slots end now.
+  -- Called when the slots from `ends` on have become free: removes the runs that end there. Returns the new
+  -- end of the taken slots.
   local function trim_end(runs, ends, window)
     local n = #runs
     while n > 0 and runs[n - 1] + runs[n] * window == ends do
@@ -126,23 +126,23 @@ algorithms.free_slots = function()
   local function insert(runs, begins, slots, window)
     begins, slots = not_passed(begins, slots, window)
     if slots == 0 then return end
-    local at = 1
-    while at < #runs and runs[at] < begins do at = at + 2 end
-    local joined = at < #runs and begins + slots * window == runs[at] and slots + runs[at + 1]
+    local i = 1
+    while i < #runs and runs[i] < begins do i = i + 2 end
+    local joined = i < #runs and begins + slots * window == runs[i] and slots + runs[i + 1]
     if joined and joined <= 4294967295 then
       slots = joined
-      remove(runs, at)
-      remove(runs, at)
+      remove(runs, i)
+      remove(runs, i)
     end
-    joined = at > 1 and runs[at - 2] + runs[at - 1] * window == begins and runs[at - 1] + slots
+    joined = i > 1 and runs[i - 2] + runs[i - 1] * window == begins and runs[i - 1] + slots
     if joined and joined <= 4294967295 then
-      at = at - 2
-      begins, slots = runs[at], joined
-      remove(runs, at)
-      remove(runs, at)
+      i = i - 2
+      begins, slots = runs[i], joined
+      remove(runs, i)
+      remove(runs, i)
     end
-    add(runs, at, slots)
-    add(runs, at, begins)
+    add(runs, i, slots)
+    add(runs, i, begins)
     if #runs > 64 then
       remove(runs, 1)
       remove(runs, 1)

@@ -4,9 +4,9 @@
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
 -- ms), fraction (4 bytes), rate (4 bytes), then the runs of free slots (see free_slots.lua). The TAT
 -- (theoretical arrival time), the end of the taken slots, is `at + fraction / rate` ms after the epoch,
--- where rate is the quota of the last charge. Anything else is read as a new caller's record.
+-- where rate is the quota of the last charge. Any other value is read as a new caller's record.
 --
--- Time is counted in units of 1 / rate ms; a slot is `window` units long. They are whole numbers below 2^53
+-- Time is counted in units of 1 / rate ms; a slot is `window` units long. All are whole numbers below 2^53
 -- (the configuration keeps limit * max_wait and limit * window below 2^52), so nothing is rounded.
 algorithms.leaky_bucket = function()
   -- `limit` is the number of slots within max_wait; `max_delay` is max_wait in units.
@@ -129,7 +129,7 @@ algorithms.leaky_bucket = function()
     return decide(view, 0)
   end
 
-  -- Frees `cost` slots of which the first begins at `slot` (ms), if they are taken and have not passed.
+  -- Frees `cost` slots, the first of which begins at `slot` (ms), if they are taken and have not passed.
   local function refund(view, slot, cost)
     local max, rate, window = 9007130535264256, view.quota, view.window
     local backlog, length, slot_position = view.backlog, cost * window, (slot - view.now) * rate
@@ -137,8 +137,8 @@ algorithms.leaky_bucket = function()
     if slot_position > max / 2 or slot_position < -max / 2 then return end
     local same_rate, last = view.rate == rate, backlog - length
     local begins = last
-    -- When the quota changed, the end of the taken slots was rounded up to a ms. Of the slots that were taken
-    -- before the change, only the last can be identified.
+    -- A quota change rounds the end of the taken slots up to a ms, so only the last earlier slot can still be
+    -- identified.
     if last > (same_rate and slot_position or slot_position + rate - 1) then
       -- The last slot that begins at or before `slot_position`.
       local back = backlog - slot_position

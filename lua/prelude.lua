@@ -1,7 +1,7 @@
 -- The start of every script that reads records. The algorithms, record.lua and the script itself follow.
 --
 -- Each algorithm registers in `algorithms`, under the tag that the gateway sends, a function that makes its
--- table: Redis runs the whole text on every call, so only what the call uses is made. The table has:
+-- table. Redis runs the whole text on every call, so a call makes only the tables that it uses. A table has:
 --   read(raw, now, limit, window, resolution, option, key) -> view
 --                         the record as read at `now`; `raw` is false if there is none; `option` is strict
 --                         (1 or 0) for a sliding window, max_wait (ms) for a leaky bucket
@@ -9,17 +9,17 @@
 --                         nothing
 --   charge(view, cost, unit) -> used, reset_at; checks nothing. `unit`: the cost of each request of a
 --                         batch; nil if the charge is for one request
---   refund(view, charged_at, cost)   refunds what still counts
+--   refund(view, charged_at, cost)   refunds the part that still counts
 --   write(view, key)   -> raw, expires_at (ms)
 --   spendable_until(view) -> the first ms at which the units that were just charged may no longer be
 --                         spent; only if units may be acquired in batches
 --   list                  true if the record is a list: `raw` is then its last element, and `write` writes
 --                         the record itself and returns false as `raw`
---   wait(view, cost)   -> the delay of a charge that `remaining` admits, in ms; nil if it does not fit
---                         after all. Only if charges are delayed
--- A view has `limit`, `remaining`, which `charge` lowers, and `dirty`: whether it must be written, because
+--   wait(view, cost)   -> the delay of a charge that `remaining` admits, in ms; nil if it still does not
+--                         fit. Only if charges are delayed
+-- A view has `limit`, `remaining`, which `charge` lowers, and `dirty`: true if it must be written, because
 -- it was changed or the clock was set back.
 --
--- Each decision pays for every function, table and global look-up, so an algorithm has few functions, and
--- one table for a view.
+-- Every function, table and global look-up costs time in each decision, so an algorithm has few functions,
+-- and one table for a view.
 local algorithms, call, try = {}, redis.call, redis.pcall

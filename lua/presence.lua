@@ -5,13 +5,13 @@
 -- ARGV[1]  this gateway's member
 -- ARGV[2]  how long a report is valid, in ms; 0: remove this gateway
 -- ARGV[3]  the time of this gateway's last report, in ms by this server's clock
--- Returns  an array of three: the live members (this one included, unless it was removed), now (ms), and the
+-- Returns  an array of three: the live members (with this one, unless it was removed), now (ms), and the
 --          records that were deleted since the last report
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local lifetime = tonumber(ARGV[2])
 
--- A key that something else has overwritten is started anew.
+-- A key that another program has overwritten is started anew.
 for _, key in ipairs(KEYS) do
   local type = redis.call('TYPE', key).ok
   if type ~= 'zset' and type ~= 'none' then redis.call('DEL', key) end

@@ -11,10 +11,10 @@ if now == 0 then
   now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 end
 
--- Returns the algorithm whose tag is ARGV[at], and the view of the record; quota, window, resolution
--- and option start at ARGV[at + 2]. Adding 0 converts a number in ARGV from text.
-local function read(key, at)
-  local algorithm = algorithms[ARGV[at]]()
+-- Returns the algorithm with the tag ARGV[argument], and the view of the record. Quota, window, resolution
+-- and option start at ARGV[argument + 2]. Adding 0 converts a number in ARGV from text.
+local function read(key, argument)
+  local algorithm = algorithms[ARGV[argument]]()
   local raw
   if algorithm.list then raw = try('LINDEX', key, -1) else raw = try('GET', key) end
   if raw and raw.err then
@@ -22,11 +22,11 @@ local function read(key, at)
     if not string.find(raw.err, 'WRONGTYPE', 1, true) then error(raw.err) end
     raw = ''
   end
-  return algorithm, algorithm.read(raw, now, ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0,
-    ARGV[at + 5] + 0, key)
+  return algorithm, algorithm.read(raw, now, ARGV[argument + 2] + 0, ARGV[argument + 3] + 0,
+    ARGV[argument + 4] + 0, ARGV[argument + 5] + 0, key)
 end
 
--- Returns whether a charge of `cost` fits, and its delay in ms.
+-- Returns true if a charge of `cost` fits, and its delay in ms.
 local function fits(algorithm, view, cost)
   if cost > view.remaining then return false, 0 end
   if cost == 0 or not algorithm.wait then return true, 0 end

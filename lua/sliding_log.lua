@@ -6,50 +6,50 @@
 -- bytes, ms modulo 2^32) and the total of the charges before it, less the base (4 bytes). Anything else is
 -- read as a new caller's record.
 --
--- So a call reads and writes a few blocks of 2 KB, however long the log is: a binary search over the blocks
--- and then in one block finds the oldest live entry; expired blocks are trimmed off the list; a refund
--- changes the bases of the blocks after its entry. If it removes the entry, the first entry of each block
--- after it moves to the block before.
+-- So a call reads and writes a few blocks of 2 KB, however long the log is. A binary search over the blocks,
+-- and then in one block, finds the oldest live entry. Expired blocks are trimmed off the list. A refund
+-- changes the bases of the blocks after its entry; if it removes the entry, the first entry of each later
+-- block moves to the block before.
 algorithms.sliding_log = function()
   -- Four blocks fill a node of Redis's list, which has 8 KB.
   local MODULUS, BLOCK, decode = 4294967296, 254, struct.unpack
 
-  -- Block `i`, counted from 0; the last one is part of the last element.
-  local function block(view, i)
-    local found = view.blocks[i]
+  -- Block `index`, counted from 0; the last one is part of the last element.
+  local function block(view, index)
+    local found = view.blocks[index]
     if not found then
-      found = call('LINDEX', view.key, i)
+      found = call('LINDEX', view.key, index)
       if not found or #found ~= 4 + 8 * BLOCK then
         -- Malformed: this call deletes the record and fails, and the next one finds no record.
         try('UNLINK', view.key)
         error('malformed record of a sliding log: deleted')
       end
-      view.blocks[i] = found
+      view.blocks[index] = found
     end
     return found
   end
 
-  -- origin - x modulo 2^32, where x is the time of entry `e` (counted from 1) of block `i` or, if
-  -- `by_total`, the total of the charges before it. Both grow from entry to entry.
-  local function distance(view, i, e, origin, by_total)
-    local found = block(view, i)
-    if not by_total then return (origin - decode('<I4', found, 8 * e - 3)) % MODULUS end
-    return (origin - decode('<I4', found, 8 * e + 1) - decode('<I4', found)) % MODULUS
+  -- origin - x modulo 2^32. x is the time of entry `entry` (counted from 1) in block `index`; if `by_total`,
+  -- x is the total of the charges before it. Both grow from entry to entry.
+  local function distance(view, index, entry, origin, by_total)
+    local found = block(view, index)
+    if not by_total then return (origin - decode('<I4', found, 8 * entry - 3)) % MODULUS end
+    return (origin - decode('<I4', found, 8 * entry + 1) - decode('<I4', found)) % MODULUS
   end
 
-  -- The first entry, from entry `e` of block `i` on, whose `distance` is below `bound`: its block and its
-  -- index there, which may be one past the block's end. It is often close to the start, so the search in a
-  -- block doubles its steps before it halves them (galloping search).
-  local function search(view, i, e, origin, bound, by_total)
-    if distance(view, i, e, origin, by_total) < bound then return i, e end
-    local low, high, middle = i, view.n + 1, i + 1
+  -- The first entry with a `distance` below `bound`, from entry `entry` of block `index` on. Returns its block
+  -- and its index in the block, which may be one past the end. It is often close to the start, so the search
+  -- in a block doubles its steps before it halves them (galloping search).
+  local function search(view, index, entry, origin, bound, by_total)
+    if distance(view, index, entry, origin, by_total) < bound then return index, entry end
+    local low, high, middle = index, view.last_block + 1, index + 1
     while low + 1 < high do
       if distance(view, middle, 1, origin, by_total) < bound then high = middle else low = middle end
       middle = (low + high - (low + high) % 2) / 2
     end
-    local at, found, field = low, block(view, low), by_total and 1 or -3
+    local found_index, found, field = low, block(view, low), by_total and 1 or -3
     if by_total then origin = origin - decode('<I4', found) end
-    low, high = at == i and e or 1, (#found - 4) / 8 + 1
+    low, high = found_index == index and entry or 1, (#found - 4) / 8 + 1
     local step = 1
     while low + 1 < high do
       middle = low + step
@@ -60,29 +60,29 @@ algorithms.sliding_log = function()
         low, step = middle, step * 2
       end
     end
-    return at, high
+    return found_index, high
   end
 
-  -- When entry `e` of block `i` expires.
-  local function expiry(view, i, e)
-    return view.now - distance(view, i, e, view.clock) + view.window
+  -- When entry `entry` of block `index` expires.
+  local function expiry(view, index, entry)
+    return view.now - distance(view, index, entry, view.clock) + view.window
   end
 
-  -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: it is above
-  -- the quota.
+  -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: `cost` is
+  -- above the quota.
   local function retry_at(view, cost)
     local room = view.limit - cost
     if room < 0 then return -1 end
     if view.used <= room then return view.now end
-    local i, e = search(view, view.i, view.e, view.total, room + 1, true)
-    return expiry(view, i, e - 1)
+    local index, entry = search(view, view.first_block, view.first_entry, view.total, room + 1, true)
+    return expiry(view, index, entry - 1)
   end
 
   -- The stored reset_at if it is in the future; else when the oldest live entry expires, or now if none is
   -- live.
   local function reset_at(view)
     if view.reset_at > view.now then return view.reset_at end
-    return view.live and expiry(view, view.i, view.e) or view.now
+    return view.live and expiry(view, view.first_block, view.first_entry) or view.now
   end
 
   local function set_usage(view, used)
@@ -91,14 +91,16 @@ algorithms.sliding_log = function()
   end
 
   local function read(raw, now, limit, window, _, _, key)
-    -- `i` and `e`: the oldest live entry: its block, its index there. `clock`: now, as entries store times.
+    -- `first_block`, `first_entry`: the block of the oldest live entry, and its index in the block. `clock`:
+    -- now, as entries store times.
     local view = {
-      limit = limit, window = window, now = now, key = key, newest_at = 0, reset_at = 0, total = 0, n = 0,
-      blocks = {}, i = 0, e = 1, clock = now % MODULUS, exists = raw, live = false, dirty = false,
+      limit = limit, window = window, now = now, key = key, newest_at = 0, reset_at = 0, total = 0,
+      blocks = {}, last_block = 0, first_block = 0, first_entry = 1, clock = now % MODULUS, exists = raw,
+      live = false, dirty = false,
     }
     local used = 0
     if raw and #raw >= 32 and (#raw - 24) % 8 == 0 and #raw <= 24 + 8 * BLOCK then
-      local newest_at, reset, total, n = struct.unpack('<I6I6I4I4', raw)
+      local newest_at, reset, total, last_index = struct.unpack('<I6I6I4I4', raw)
       -- A record's time never runs backwards, unless the clock was set back: then it moves back with the
       -- clock, and the entries, whose times are relative to newest_at, with it.
       if newest_at - now > 5000 then
@@ -109,14 +111,14 @@ algorithms.sliding_log = function()
         now = newest_at
       end
       view.now, view.newest_at, view.reset_at = now, newest_at, reset
-      view.total, view.n = total, n
-      view.blocks[n] = string.sub(raw, 21)
+      view.total, view.last_block = total, last_index
+      view.blocks[last_index] = string.sub(raw, 21)
       view.clock = (struct.unpack('<I4', raw, #raw - 7) + now - newest_at) % MODULUS
       if now - newest_at < window then
-        local i, e = search(view, 0, 1, view.clock, window)
-        if e > BLOCK then i, e = i + 1, 1 end
-        view.i, view.e, view.live = i, e, true
-        used = distance(view, i, e, total, true)
+        local index, entry = search(view, 0, 1, view.clock, window)
+        if entry > BLOCK then index, entry = index + 1, 1 end
+        view.first_block, view.first_entry, view.live = index, entry, true
+        used = distance(view, index, entry, total, true)
       end
     end
     set_usage(view, used)
@@ -135,28 +137,28 @@ algorithms.sliding_log = function()
 
   -- Adds an entry for now, or reuses the newest, and removes the expired entries of the last block.
   local function append(view)
-    local blocks, n, total, clock = view.blocks, view.n, view.total, view.clock
+    local blocks, last_index, total, clock = view.blocks, view.last_block, view.total, view.clock
     if not view.live then
-      view.fresh, view.live, view.n, view.i, view.e = true, true, 0, 0, 1
+      view.fresh, view.live, view.last_block, view.first_block, view.first_entry = true, true, 0, 0, 1
       view.blocks = {[0] = struct.pack('<I4I4I4', total, clock, 0)}
       return
     end
-    local last = blocks[n]
-    if view.i == n and view.e > 1 then
-      last = string.sub(last, 1, 4) .. string.sub(last, 8 * view.e - 3)
-      view.e = 1
+    local last = blocks[last_index]
+    if view.first_block == last_index and view.first_entry > 1 then
+      last = string.sub(last, 1, 4) .. string.sub(last, 8 * view.first_entry - 3)
+      view.first_entry = 1
     end
     local before = (total - decode('<I4', last)) % MODULUS
     if view.now == view.newest_at then
-      blocks[n] = last
+      blocks[last_index] = last
     elseif decode('<I4', last, #last - 3) == before then
       -- The newest entry's charges were refunded: it is reused.
-      blocks[n] = string.sub(last, 1, -9) .. struct.pack('<I4I4', clock, before)
+      blocks[last_index] = string.sub(last, 1, -9) .. struct.pack('<I4I4', clock, before)
     elseif #last < 4 + 8 * BLOCK then
-      blocks[n] = last .. struct.pack('<I4I4', clock, before)
+      blocks[last_index] = last .. struct.pack('<I4I4', clock, before)
     else
-      blocks[n], blocks[n + 1] = last, struct.pack('<I4I4I4', total, clock, 0)
-      view.n, view.pushed = n + 1, true
+      blocks[last_index], blocks[last_index + 1] = last, struct.pack('<I4I4I4', total, clock, 0)
+      view.last_block, view.pushed = last_index + 1, true
     end
   end
 
@@ -179,19 +181,20 @@ algorithms.sliding_log = function()
   end
 
   local function refund(view, charged_at, cost)
-    local age, blocks, n = view.now - charged_at, view.blocks, view.n
+    local age, blocks, last_index = view.now - charged_at, view.blocks, view.last_block
     if not view.live or age < 0 or age >= view.window then return end
-    local i, e = search(view, view.i, view.e, view.clock, age + 1)
-    local size, last = (#block(view, i) - 4) / 8, (#blocks[n] - 4) / 8
-    if e > size then i, e, size = i + 1, 1, i + 1 < n and BLOCK or last end
-    if i > n or distance(view, i, e, view.clock) ~= age then return end
+    local index, entry = search(view, view.first_block, view.first_entry, view.clock, age + 1)
+    local size, last = (#block(view, index) - 4) / 8, (#blocks[last_index] - 4) / 8
+    if entry > size then index, entry, size = index + 1, 1, index + 1 < last_index and BLOCK or last end
+    if index > last_index or distance(view, index, entry, view.clock) ~= age then return end
     -- A refund rewrites at most 4,096 entries: its own and those after it.
-    if (i == n and 0 or last + BLOCK * (n - i - 1)) + size - e + 1 > 4096 then return end
-    local charged, after = distance(view, i, e, view.total, true), 0
-    if e < size then
-      after = distance(view, i, e + 1, view.total, true)
-    elseif i < n then
-      after = distance(view, i + 1, 1, view.total, true)
+    local later_entries = index == last_index and 0 or last + BLOCK * (last_index - index - 1)
+    if later_entries + size - entry + 1 > 4096 then return end
+    local charged, after = distance(view, index, entry, view.total, true), 0
+    if entry < size then
+      after = distance(view, index, entry + 1, view.total, true)
+    elseif index < last_index then
+      after = distance(view, index + 1, 1, view.total, true)
     end
     if cost > charged - after then cost = charged - after end
     if cost == 0 then return end
@@ -200,45 +203,47 @@ algorithms.sliding_log = function()
     view.reset_at = reset
 
     -- An empty entry is removed. The newest stays: the times of the others are relative to its time.
-    local removed = cost == charged - after and (i < n or e < size)
-    local kept = string.sub(blocks[i], 1, removed and 8 * e - 4 or 8 * e + 4)
-    if e < size then
-      local layout = '<' .. string.rep('I4', 2 * (size - e))
-      local rest = {struct.unpack(layout, blocks[i], 8 * e + 5)}
-      for at = 2, 2 * (size - e), 2 do rest[at] = rest[at] - cost end
-      rest[2 * (size - e) + 1] = nil
+    local removed = cost == charged - after and (index < last_index or entry < size)
+    local kept = string.sub(blocks[index], 1, removed and 8 * entry - 4 or 8 * entry + 4)
+    if entry < size then
+      local layout = '<' .. string.rep('I4', 2 * (size - entry))
+      local rest = {struct.unpack(layout, blocks[index], 8 * entry + 5)}
+      for field = 2, 2 * (size - entry), 2 do rest[field] = rest[field] - cost end
+      rest[2 * (size - entry) + 1] = nil
       kept = kept .. struct.pack(layout, unpack(rest))
     end
-    blocks[i] = kept
-    for at = i + 1, n do
-      local later, from = block(view, at), 5
+    blocks[index] = kept
+    for later_index = index + 1, last_index do
+      local later, from = block(view, later_index), 5
       local base = (decode('<I4', later) - cost) % MODULUS
       if removed then
         -- Its first entry becomes the last one of the block before it.
-        local earlier, before = blocks[at - 1], base + decode('<I4', later, 9)
-        blocks[at - 1] = earlier .. string.sub(later, 5, 8)
+        local earlier, before = blocks[later_index - 1], base + decode('<I4', later, 9)
+        blocks[later_index - 1] = earlier .. string.sub(later, 5, 8)
           .. struct.pack('<I4', (before - decode('<I4', earlier)) % MODULUS)
         from = 13
       end
-      blocks[at] = struct.pack('<I4', base) .. string.sub(later, from)
+      blocks[later_index] = struct.pack('<I4', base) .. string.sub(later, from)
     end
-    if #blocks[n] == 4 then view.n, view.popped = n - 1, true end
-    view.total, view.changed, view.dirty = (view.total - cost) % MODULUS, i, true
+    if #blocks[last_index] == 4 then view.last_block, view.popped = last_index - 1, true end
+    view.total, view.changed, view.dirty = (view.total - cost) % MODULUS, index, true
     set_usage(view, view.used - cost)
   end
 
   local function write(view, key)
-    local newest_at, reset, n, blocks = view.newest_at, view.reset_at, view.n, view.blocks
+    local newest_at, reset, last_index, blocks = view.newest_at, view.reset_at, view.last_block, view.blocks
     -- Blocks that have expired as a whole are trimmed off, several at a time with the nodes of the list.
-    local dead = view.appended and view.i or 0
-    local last = struct.pack('<I6I6I4I4', newest_at, reset, view.total, n - dead) .. blocks[n]
+    local dead = view.appended and view.first_block or 0
+    local last = struct.pack('<I6I6I4I4', newest_at, reset, view.total, last_index - dead) .. blocks[last_index]
     if view.fresh then
       if view.exists then call('UNLINK', key) end
       call('RPUSH', key, last)
     else
-      for at = view.changed or n, n - 1 do call('LSET', key, at, blocks[at]) end
+      for index = view.changed or last_index, last_index - 1 do
+        call('LSET', key, index, blocks[index])
+      end
       if view.pushed then
-        call('LSET', key, -1, blocks[n - 1])
+        call('LSET', key, -1, blocks[last_index - 1])
         call('RPUSH', key, last)
       else
         if view.popped then call('RPOP', key) end

@@ -1,32 +1,32 @@
 -- The sliding window: twin of src/limit/sliding_window.rs; prelude.lua describes the functions.
 --
--- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), then k + 1
--- counts of 4 bytes, newest first, where k is the resolution. Anything else is read as a new caller's record.
+-- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), then
+-- resolution + 1 counts of 4 bytes, newest first. Anything else is read as a new caller's record.
 --
--- Every number is a whole number below 2^53 (the configuration keeps limit * s below 2^52, where s =
--- window / k), so doubles are exact, and so is a - a % b, which is how this file rounds down: for a + b <
--- 2^53 no quotient rounds up to the next whole number.
+-- Every number is a whole number below 2^53 (the configuration keeps limit * step below 2^52, where step is
+-- window / resolution), so doubles are exact. a - a % b is also exact, by which this file rounds down: for
+-- a + b < 2^53 no quotient rounds up to the next whole number.
 algorithms.sliding_window = function()
-  -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: it is above
-  -- the quota.
+  -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: `cost` is
+  -- above the quota.
   local function retry_at(view, cost)
     local room = view.limit - cost
     if room < 0 then return -1 end
-    local s, k, counts = view.s, view.k, view.counts
+    local step, resolution, counts = view.step, view.resolution, view.counts
     local full, old, start, now = view.full, view.old, view.start, view.now
-    for m = 0, k + 1 do
-      if m > 0 then
-        old = m <= k and counts[k - m + 3] or 0
+    for moved = 0, resolution + 1 do
+      if moved > 0 then
+        old = moved <= resolution and counts[resolution - moved + 3] or 0
         full = full - old
-        start = start + s
+        start = start + step
       end
       local rest = room - full
       if rest >= 0 then
         if old <= rest then return start > now and start or now end
         if not view.strict then
-          local product = rest * s
-          local at = start + s - (product - product % old) / old
-          if at < start + s then return at > now and at or now end
+          local product = rest * step
+          local time = start + step - (product - product % old) / old
+          if time < start + step then return time > now and time or now end
         end
       end
     end
@@ -37,9 +37,9 @@ algorithms.sliding_window = function()
   -- or now if all are 0.
   local function reset_at(view)
     if view.reset_at > view.now then return view.reset_at end
-    local k, counts = view.k, view.counts
-    for age = k, 0, -1 do
-      if counts[age + 3] > 0 then return view.start + (k + 1 - age) * view.s end
+    local resolution, counts = view.resolution, view.counts
+    for age = resolution, 0, -1 do
+      if counts[age + 3] > 0 then return view.start + (resolution + 1 - age) * view.step end
     end
     return view.now
   end
@@ -54,39 +54,39 @@ algorithms.sliding_window = function()
     return view.full + view.weighted, reset, cost <= left and -1 or retry
   end
 
-  local function read(raw, now, limit, window, k, option)
-    local s = (window - window % k) / k
-    local layout = k == 6 and '<I6I6I4I4I4I4I4I4I4' or '<I6I6' .. string.rep('I4', k + 1)
+  local function read(raw, now, limit, window, resolution, option)
+    local step = (window - window % resolution) / resolution
+    local layout = resolution == 6 and '<I6I6I4I4I4I4I4I4I4' or '<I6I6' .. string.rep('I4', resolution + 1)
     -- counts[3 + age]: the count of the sub-window `age` before the current one.
-    local counts, updated_at, reset, dirty, shift = {}, 0, 0, false, k + 1
-    if raw and #raw == 12 + 4 * (k + 1) then
+    local counts, updated_at, reset, dirty, shift = {}, 0, 0, false, resolution + 1
+    if raw and #raw == 12 + 4 * (resolution + 1) then
       counts = {struct.unpack(layout, raw)}
       updated_at, reset = counts[1], counts[2]
       -- A record's time never runs backwards, unless the clock was set back: then it moves back with the
       -- clock.
       if updated_at - now > 5000 then
-        reset = reset - ((updated_at - updated_at % s) - (now - now % s))
+        reset = reset - ((updated_at - updated_at % step) - (now - now % step))
         if reset < 0 then reset = 0 end
         updated_at, dirty = now, true
       elseif updated_at > now then
         now = updated_at
       end
-      shift = ((now - now % s) - (updated_at - updated_at % s)) / s
+      shift = ((now - now % step) - (updated_at - updated_at % step)) / step
     end
     if shift > 0 then
-      for age = k, 0, -1 do counts[age + 3] = age >= shift and counts[age + 3 - shift] or 0 end
+      for age = resolution, 0, -1 do counts[age + 3] = age >= shift and counts[age + 3 - shift] or 0 end
     end
     -- `full`: the sum of all counts but the oldest; `old`: the oldest; `weighted`: its part that counts.
-    local full, start, old, weighted = 0, now - now % s, counts[k + 3], counts[k + 3]
-    for at = 3, k + 2 do full = full + counts[at] end
+    local full, start, old, weighted = 0, now - now % step, counts[resolution + 3], counts[resolution + 3]
+    for i = 3, resolution + 2 do full = full + counts[i] end
     if option == 0 then
-      local share = old * (start + s - now) + s - 1
-      weighted = (share - share % s) / s
+      local share = old * (start + step - now) + step - 1
+      weighted = (share - share % step) / step
     end
     local remaining = limit - full - weighted
     return {
-      limit = limit, s = s, k = k, layout = layout, counts = counts, now = now, start = start,
-      updated_at = updated_at, reset_at = reset, full = full, old = old, weighted = weighted,
+      limit = limit, step = step, resolution = resolution, layout = layout, counts = counts, now = now,
+      start = start, updated_at = updated_at, reset_at = reset, full = full, old = old, weighted = weighted,
       strict = option ~= 0, remaining = remaining > 0 and remaining or 0, dirty = dirty,
     }
   end
@@ -114,9 +114,9 @@ algorithms.sliding_window = function()
   end
 
   local function refund(view, charged_at, cost)
-    local s, k, counts = view.s, view.k, view.counts
-    local age = (view.start - (charged_at - charged_at % s)) / s
-    local count = age >= 0 and age <= k and counts[age + 3] or 0
+    local step, resolution, counts = view.step, view.resolution, view.counts
+    local age = (view.start - (charged_at - charged_at % step)) / step
+    local count = age >= 0 and age <= resolution and counts[age + 3] or 0
     if cost > count then cost = count end
     if cost == 0 then return end
     -- `reset_at` must not move back with the counts from which it was computed: store it.
@@ -124,14 +124,14 @@ algorithms.sliding_window = function()
     view.reset_at = reset
     counts[age + 3] = count - cost
     view.updated_at, view.dirty = view.now, true
-    if age < k then
+    if age < resolution then
       view.full = view.full - cost
     else
       view.old = count - cost
       view.weighted = view.old
       if not view.strict then
-        local share = view.old * (view.start + s - view.now) + s - 1
-        view.weighted = (share - share % s) / s
+        local share = view.old * (view.start + step - view.now) + step - 1
+        view.weighted = (share - share % step) / step
       end
     end
     local left = view.limit - view.full - view.weighted
@@ -139,16 +139,16 @@ algorithms.sliding_window = function()
   end
 
   local function write(view)
-    -- Only a record that was charged, refunded or moved back with the clock is written. All of them have
-    -- updated_at = now, and counts shifted to now.
-    local k, updated_at, reset = view.k, view.updated_at, view.reset_at
-    local expires_at = updated_at + (k + 1) * view.s
+    -- A written record was charged, refunded or moved back with the clock. So updated_at is now, and the
+    -- counts are shifted to now.
+    local resolution, updated_at, reset = view.resolution, view.updated_at, view.reset_at
+    local expires_at = updated_at + (resolution + 1) * view.step
     if reset > expires_at then expires_at = reset end
-    return struct.pack(view.layout, updated_at, reset, unpack(view.counts, 3, k + 3)), expires_at
+    return struct.pack(view.layout, updated_at, reset, unpack(view.counts, 3, resolution + 3)), expires_at
   end
 
   local function spendable_until(view)
-    return view.start + view.s
+    return view.start + view.step
   end
 
   return {

@@ -197,7 +197,8 @@ mod tests {
                     most
                 })
             });
-            workers.collect::<Vec<_>>().into_iter().map(|own| own.join().unwrap()).max().unwrap()
+            let workers: Vec<_> = workers.collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).max().unwrap()
         });
         assert!((1..=2).contains(&admitted), "{admitted}");
         assert!(table.is_empty());

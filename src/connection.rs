@@ -1,4 +1,4 @@
-//! A client connection (HTTP/1): receives requests, passes them to the gateway, and writes the
+//! Client connections over HTTP/1 and HTTP/2: receive requests, pass them to the gateway, and write the
 //! responses.
 //!
 //! [`serve`] runs a connection from accept to close in one task, which also drives its requests, so
@@ -42,14 +42,14 @@ use crate::{
     transport::{ReadBuffer, SharedSocket, Transport, read_buffer::poll_read, socket::yield_turn},
 };
 
-/// Longest unread body that is drained so that the connection can be reused, in bytes.
+/// Maximum length of an unread body that is drained so that the connection can be reused, in bytes.
 const MAX_DRAINED: u64 = 64 * 1024;
-/// Longest time to drain a body, in ms.
+/// Maximum time to drain a body, in ms.
 const DRAIN_TIMEOUT: u64 = 10_000;
-/// Longest time to read from a client that still sends after the last response, in ms.
+/// Maximum time to read from a client that still sends after the last response, in ms.
 const LINGER_TIMEOUT: u64 = 30_000;
 
-/// Most reads of such a client in one poll; then the task yields to others.
+/// Maximum number of reads from such a client in one poll. Then the task yields to others.
 const MAX_DISCARDS_PER_POLL: usize = 2;
 
 /// One client connection.
@@ -59,14 +59,14 @@ pub struct Connection {
     input: RefCell<Input>,
     peer: Peer,
     bounds: HeadBounds,
-    /// Requests that the connection may still carry; `None` is unlimited.
+    /// Number of requests that the connection may still carry; `None` is unlimited.
     requests_left: Cell<Option<u32>>,
-    /// Whether unread bytes are pending while a request is served. The runtime then does not wake
-    /// the task when the client closes, so the sweep has to.
+    /// True if unread bytes are pending while a request is served. The runtime then does not wake the task
+    /// when the client closes, so the sweep has to.
     has_unread: Cell<bool>,
 }
 
-/// What happens to a connection after a response.
+/// The fate of a connection after a response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Disposition {
     /// It receives the next request.
@@ -77,12 +77,12 @@ enum Disposition {
     Abort,
 }
 
-/// What the worker's sweep does to a connection, whatever its protocol.
+/// A connection, of any protocol, that the worker's sweep checks.
 pub trait Sweepable {
     /// Expires the deadlines that have passed at `now`.
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts);
 
-    /// Closes the connection as `mode` says.
+    /// Closes the connection at the time that `mode` sets.
     fn request_close(&self, mode: CloseMode);
 }
 
@@ -119,7 +119,7 @@ pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
                 connection.socket.send_close_notify();
                 Disposition::Abort
             }
-            // Boxed, so that an idle connection does not carry a request's state.
+            // Boxed, so that an idle connection does not hold a request's state.
             received => {
                 let exchange = Box::pin(connection.clone().respond(gateway, received));
                 connection.while_open(exchange).await.unwrap_or(Disposition::Abort)
@@ -177,7 +177,7 @@ impl Connection {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));
             }
-            // In a tunnel, the client may close one direction only.
+            // In a tunnel, the client may close only one direction.
             if let ConnectionState::Tunnel { .. } = self.state.get() {
                 return Poll::Pending;
             }
@@ -187,14 +187,14 @@ impl Connection {
         .await
     }
 
-    /// Whether the runtime has reported that the client closed the connection. Reads nothing.
+    /// True if the runtime has reported that the client closed the connection. Reads nothing.
     fn is_client_closed(&self, cx: &mut Context<'_>) -> bool {
         let readable = self.socket.poll_readable(cx);
         self.has_unread.set(readable);
         readable && self.socket.is_read_closed(cx)
     }
 
-    /// Passes what was received to the gateway, and writes the response.
+    /// Passes the received request to the gateway, and writes the response.
     async fn respond(self: Rc<Self>, gateway: &Gateway, received: ReceiveOutcome) -> Disposition {
         self.state.begin_request();
         let client = self.clone();
@@ -236,8 +236,8 @@ impl Connection {
     }
 }
 
-/// Shuts down the write side and discards what the client still sends (RFC 9112, 9.6), at most `max` bytes: a
-/// close with unread bytes resets the connection, and the client could lose the response.
+/// Shuts down the write side and discards at most `max` bytes that the client still sends (RFC 9112, 9.6). A
+/// close with unread bytes would reset the connection, and the client could lose the response.
 async fn linger(socket: &SharedSocket, state: &StateCell, max: u64) {
     socket.shutdown();
     let deadline = state.now() + LINGER_TIMEOUT;

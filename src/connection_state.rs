@@ -1,4 +1,4 @@
-//! The state machine of a connection: what it waits for, and its deadlines.
+//! The state machine of a connection, and its deadlines.
 //!
 //! ```text
 //!            +------------------------- Idle <-----------------------+
@@ -28,7 +28,7 @@ mod cell;
 pub use self::cell::StateCell;
 use crate::clock::CoarseTime;
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionState {
     /// The first byte of the next request.
@@ -45,16 +45,16 @@ pub enum ConnectionState {
     Request {
         /// The deadline of the response's head. `None`: unlimited, or the route is not known yet.
         deadline: Option<CoarseTime>,
-        /// What the request currently waits for.
+        /// The event that the request currently waits for.
         wait: Wait,
     },
     /// The end of the response.
     Response {
         /// The deadline of the whole response, if it has one.
         deadline: Option<CoarseTime>,
-        /// The longest time between two reads from the upstream, in ms. `None`: unlimited.
+        /// Maximum time between two reads from the upstream, in ms. `None`: unlimited.
         idle_timeout: Option<u64>,
-        /// What the response currently waits for.
+        /// The event that the response currently waits for.
         wait: Wait,
     },
     /// The rest of a request's body, which is discarded.
@@ -64,9 +64,9 @@ pub enum ConnectionState {
     },
     /// Bytes of either side of a tunnel, after an upgrade.
     Tunnel {
-        /// The last byte that was moved.
+        /// The time of the last byte.
         since: CoarseTime,
-        /// The longest time without a byte, in ms. `None`: unlimited.
+        /// Maximum time without a byte, in ms. `None`: unlimited.
         idle_timeout: Option<u64>,
     },
     /// The client's close, after the gateway has shut down its own side. Received bytes are discarded.
@@ -78,10 +78,10 @@ pub enum ConnectionState {
     },
 }
 
-/// The longest time between two updates of a worker's coarse time, in ms.
+/// Maximum time between two updates of a worker's coarse time, in ms.
 pub const COARSE_TICK: u64 = 100;
 
-/// What a request or response currently waits for.
+/// The event that a request or response currently waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wait {
     /// The counter store, a delay or a connect to an upstream. Only the state's own deadline applies.
@@ -100,7 +100,7 @@ pub enum Wait {
     Upstream {
         /// The last progress of the upstream or of the request's body.
         since: CoarseTime,
-        /// The longest time without progress, in ms, while the response's head is awaited.
+        /// Maximum time without progress, in ms, until the response's head.
         response_timeout: Option<u64>,
     },
 }
@@ -152,7 +152,7 @@ pub struct ClientTimeouts {
     pub body: Option<u64>,
 }
 
-/// The time without a byte after which a lingering connection is closed, in ms.
+/// Time without a byte after which a lingering connection is closed, in ms.
 const LINGER_GAP: u64 = 2_000;
 
 impl ConnectionState {
@@ -189,7 +189,7 @@ impl ConnectionState {
         }
     }
 
-    /// When the current wait began; `None` for a wait that only a deadline bounds.
+    /// The start of the current wait; `None` for a wait that only a deadline bounds.
     fn since(self) -> Option<CoarseTime> {
         match self {
             Self::Idle { since }
@@ -249,7 +249,7 @@ impl ConnectionState {
     }
 }
 
-/// When a connection must close, from the least to the most strict.
+/// The time at which a connection must close, from the least to the most strict.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum CloseMode {
     /// Not at all.

@@ -40,10 +40,10 @@ pub fn is_sensitive_value(value: &str) -> bool {
 /// The URL in `text` with [`MASK`] for user, password, and parameters that may be credentials.
 pub fn mask_url(text: &str) -> Cow<'_, str> {
     let mut masked = Cow::Borrowed(text);
-    let start = text.find("://").map_or(text.len(), |at| at + 3);
+    let start = text.find("://").map_or(text.len(), |index| index + 3);
     let end = text[start..].find(['/', '?', '#']).map_or(text.len(), |length| start + length);
-    if let Some(at) = text[start..end].rfind('@') {
-        masked.to_mut().replace_range(start..start + at, MASK);
+    if let Some(length) = text[start..end].rfind('@') {
+        masked.to_mut().replace_range(start..start + length, MASK);
     }
     let values = sensitive_parameters(&masked);
     for value in values.into_iter().rev() {

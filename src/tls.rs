@@ -88,7 +88,7 @@ pub enum TlsError {
 impl TlsError {
     /// True if the error is about the file at `path`.
     pub fn concerns(&self, path: &Path) -> bool {
-        let own = match self {
+        let file = match self {
             Self::Unreadable { path, .. }
             | Self::Pem { path, .. }
             | Self::Malformed { path, .. }
@@ -96,7 +96,7 @@ impl TlsError {
             | Self::Refused { path, .. } => path,
             Self::KeyMismatch { key, .. } => key,
         };
-        Path::new(own) == path
+        Path::new(file) == path
     }
 
     /// True if the error is about a certificate's key. Both may be in one file.

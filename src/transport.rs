@@ -1,4 +1,4 @@
-//! What carries HTTP: sockets, TLS streams, HTTP/2 streams and tunnels.
+//! The transports of HTTP: sockets, TLS streams, HTTP/2 streams and tunnels.
 //!
 //! | file | content |
 //! |---|---|

@@ -343,7 +343,7 @@ fn encode_leases_and_denials(
     encoder: &mut DescriptorEncoder<'_>,
     stats: &StoreStats,
 ) -> fmt::Result {
-    let help = "Calls to the shared store for decisions and for units";
+    let help = "Calls to the shared store for decisions and for leases";
     write_counter(
         &mut start_counters(encoder, "store_redis_calls", help)?,
         &[],

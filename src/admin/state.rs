@@ -1,5 +1,5 @@
 //! `GET /api/state`: the gateway's counts and states in one document. The dashboard reads it once a second and
-//! computes rates from it. Lists are bounded, so that its size does not follow that of the configuration.
+//! computes rates from it. Lists are bounded, so that a large configuration does not make it large.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
@@ -26,19 +26,19 @@ use crate::{
     reload::Reloader,
 };
 
-/// The most limits that are listed.
+/// The maximum number of listed limits.
 const MAX_LIMITS: usize = 50;
-/// The most refused callers that are listed.
+/// The maximum number of listed callers.
 const MAX_CALLERS: usize = 20;
-/// The most upstreams that are listed.
+/// The maximum number of listed upstreams.
 const MAX_UPSTREAMS: usize = 50;
 
-/// The state of the gateway. Counts are since its start, as those of `/metrics`.
+/// The state of the gateway. Counts begin with its start, as in `/metrics`.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct GatewayState {
     /// The gateway's time, in ms since the epoch.
     now_ms: u64,
-    /// How long it has run.
+    /// The time since the gateway's start.
     uptime_ms: u64,
     version: &'static str,
     configuration: Configuration,
@@ -46,7 +46,7 @@ pub(super) struct GatewayState {
     requests: Requests,
     /// The limits that refused most, at most 50.
     limits: Vec<LimitState>,
-    /// Limits that are not listed.
+    /// The number of limits that are not listed.
     omitted_limits: usize,
     /// The callers that limits and the throttle refused most of late, at most 20.
     refused_callers: Vec<RefusedCallerState>,
@@ -56,7 +56,7 @@ pub(super) struct GatewayState {
     throttle: Option<ThrottleState>,
     /// At most 50.
     upstreams: Vec<UpstreamDescription>,
-    /// Upstreams that are not listed.
+    /// The number of upstreams that are not listed.
     omitted_upstreams: usize,
     store: StoreState,
 }
@@ -68,14 +68,14 @@ struct Configuration {
     generation: u64,
     reloads_applied: u64,
     reloads_faulty: u64,
-    /// Null before the first.
+    /// Null before the first reload.
     last_reload: Option<LastReload>,
 }
 
 /// How the last reload ended.
 #[derive(JsonSchema, Serialize)]
 struct LastReload {
-    /// When, in ms since the epoch.
+    /// The time of the reload, in ms since the epoch.
     at_ms: u64,
     /// Why the running configuration stayed; empty if the reload was applied.
     faults: Vec<String>,
@@ -105,7 +105,7 @@ struct Requests {
 /// A histogram of the times from a request's head to its response's last byte.
 #[derive(JsonSchema, Serialize)]
 struct Latency {
-    /// The upper bounds of the buckets but the last, which has none.
+    /// The upper bounds of all buckets except the last, which has none.
     bounds_seconds: &'static [f64],
     /// The number of requests in each bucket, not cumulative.
     counts: Vec<u64>,
@@ -125,9 +125,9 @@ struct LimitState {
 struct RefusedCallerState {
     /// The limit, or `active-users` for the throttle.
     limit: String,
-    /// Its keyed hash, for `/api/limits/{name}?hash=`; of the throttle that of limits by `token`.
+    /// The caller's keyed hash, for `/api/limits/{name}?hash=`; for the throttle, the key of limits by `token`.
     hash: String,
-    /// Its refusals: too large by at most `error`.
+    /// The number of refusals: too large by at most `error`.
     refused: u64,
     error: u64,
 }
@@ -137,7 +137,7 @@ struct RefusedCallerState {
 struct ThrottleState {
     #[serde(flatten)]
     description: ThrottleDescription,
-    /// Requests while throttling, by decision: admitted as `known`, the others denied.
+    /// Requests while throttling, by decision: `known` requests were admitted, all others denied.
     decisions: BTreeMap<&'static str, u64>,
 }
 
@@ -149,7 +149,7 @@ struct StoreState {
     healthy: bool,
     /// Requests that were charged.
     requests: u64,
-    /// Calls to Redis for decisions and for units.
+    /// Calls to Redis for decisions and for leases.
     redis_calls: u64,
     /// Charges from leased units, without a call.
     leased_charges: u64,
@@ -166,7 +166,7 @@ struct StoreState {
 #[derive(JsonSchema, Serialize)]
 struct RedisServer {
     name: Box<str>,
-    /// `closed` while requests use the server; `open` while they do not wait for it.
+    /// `closed` while requests use the server; `open` while they do without it.
     #[schemars(extend("enum" = ["closed", "open"]))]
     breaker: &'static str,
     /// Calls that were sent to it.
@@ -179,7 +179,7 @@ pub(super) async fn show(State(context): State<AdminContext>) -> Response {
     ([(header::CACHE_CONTROL, "no-store")], Json(state)).into_response()
 }
 
-/// The state of now.
+/// The current state.
 pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
     let (metrics, now) = (&shared.metrics, shared.clock.now());
     let [open, accepted, refused, _] = metrics.connections();
@@ -247,7 +247,7 @@ fn requests(metrics: &Metrics) -> Requests {
     }
 }
 
-/// The limits with the most refusals, and the number of the others. A limit that no route uses has none.
+/// The limits with the most refusals, and the number of the others. An unused limit has no refusals.
 fn limits(shared: &Shared) -> (Vec<LimitState>, usize) {
     let snapshot = shared.live.snapshot();
     let names = snapshot.limits.iter().map(|policy| (policy.limit.name(), [0; 4]));

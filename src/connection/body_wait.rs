@@ -1,5 +1,5 @@
-//! What the writers of a response's body share, whatever the client's protocol: its deadlines, and the wait
-//! for a client that does not read.
+//! The common part of the HTTP/1 and HTTP/2 writers of a response's body: its deadlines, and the wait for a
+//! client that does not read.
 
 use std::task::{Context, Poll};
 
@@ -9,7 +9,7 @@ use crate::{
     upstream::{ReadAheadOutcome, ResponseBody},
 };
 
-/// Most reads and writes in one poll; then the task yields to others.
+/// Maximum number of reads and writes in one poll. Then the task yields to others.
 pub(super) const MAX_POLL_ROUNDS: usize = 16;
 
 /// Checks that no deadline of the response has passed.
@@ -26,7 +26,7 @@ pub(super) fn check_deadlines(state: &StateCell) -> Result<(), CutReason> {
     }
 }
 
-/// Begins to wait for the client, and reads `body` ahead meanwhile. Ready, with an error, only if the client
+/// Begins to wait for the client, and reads `body` ahead meanwhile. Ready only with an error, if the client
 /// has lost its place at the upstream.
 pub(super) fn await_client_read(
     state: &StateCell,

@@ -1,5 +1,5 @@
-//! The beginning of a client connection, before HTTP: the PROXY protocol, the TLS handshake, and the
-//! choice between HTTP/1 and HTTP/2. All of it, and the first head, share one deadline.
+//! The start of a client connection, before HTTP: the PROXY protocol, the TLS handshake, and the choice
+//! between HTTP/1 and HTTP/2. All of them and the first head share one deadline.
 
 use std::{cell::Cell, io, net::IpAddr, pin::pin, rc::Rc, sync::Arc, task::Poll};
 
@@ -21,36 +21,36 @@ use crate::{
     upstream::ProxiedClient,
 };
 
-/// The first bytes of an HTTP/2 client: RFC 9113, 3.4.
+/// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The response to a request in clear on a listener with TLS.
+/// The response to a plain HTTP request on a listener with TLS.
 const PLAIN_ON_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
     content-length: 40\r\nconnection: close\r\n\r\n\
     this listener expects TLS: use https://\n";
-/// Most bytes of such a request that are discarded before the connection is closed.
+/// Maximum number of bytes of such a request to discard before the connection is closed.
 const MAX_DISCARDED: u64 = 64 * 1024;
 
 /// A connection whose HTTP version is known.
 pub struct AcceptedConnection {
     /// The stream.
     pub transport: Transport,
-    /// Bytes that were read to find out the version.
+    /// Bytes that were read to detect the version.
     pub before: ReadBuffer,
-    /// Whether the client speaks HTTP/2.
+    /// True if the client speaks HTTP/2.
     pub is_http2: bool,
-    /// The addresses in the PROXY protocol's header, if there is one.
+    /// The addresses in the PROXY protocol header, if there is one.
     pub proxied: Option<ProxiedClient>,
     /// The certificate of the connection, with TLS.
     pub certificate: Option<SelectedName>,
 }
 
-/// Why a connection was closed before HTTP began.
+/// The reason why a connection was closed before HTTP began.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The PROXY protocol's header is missing or malformed.
+    /// The PROXY protocol header is missing or malformed.
     #[error("the PROXY protocol header is missing or malformed")]
     ProxyProtocol,
-    /// The client sent a request in clear where the listener expects TLS.
+    /// The client sent a plain HTTP request to a listener with TLS.
     #[error("a request in clear, but the listener expects TLS")]
     NotTls,
     /// The handshake failed.
@@ -71,7 +71,7 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// An error of the socket, or what `otherwise` makes of it.
+    /// Classifies an error of the socket; other errors go through `otherwise`.
     fn of_io(error: io::Error, otherwise: impl FnOnce(io::Error) -> Self) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, UnexpectedEof};
         match error.kind() {
@@ -92,7 +92,7 @@ impl AcceptedConnection {
 /// A connection that is being opened, for the worker's sweep.
 pub struct Handshake {
     state: StateCell,
-    /// Whether a byte has arrived.
+    /// True once a byte has arrived.
     has_begun: Cell<bool>,
 }
 
@@ -165,7 +165,7 @@ async fn open(
         let header = read_header(&mut socket).await;
         proxied = header
             .map_err(|error| HandshakeError::of_io(error, |_| HandshakeError::ProxyProtocol))?;
-        // Before the handshake, which costs more than the connection.
+        // Checked before the handshake, which costs more than the connection.
         if proxied.as_ref().is_some_and(|client| !admit(client.source.ip())) {
             return Err(HandshakeError::Refused);
         }
@@ -191,8 +191,7 @@ async fn open(
     })
 }
 
-/// Reads until the bytes are the HTTP/2 preface or differ from it. Returns whether they are the
-/// preface.
+/// Reads until the bytes are the HTTP/2 preface or differ from it. True if they are the preface.
 async fn read_preface(socket: &mut TcpStream, before: &mut ReadBuffer) -> io::Result<bool> {
     let mut bytes = [0; PREFACE.len()];
     loop {
@@ -209,19 +208,19 @@ async fn read_preface(socket: &mut TcpStream, before: &mut ReadBuffer) -> io::Re
     }
 }
 
-/// Performs the handshake with the certificate for the name that the client asks for. A request in clear is
+/// Performs the handshake with the certificate for the name that the client asks for. A plain HTTP request is
 /// answered with 400.
 ///
 /// # Errors
 ///
-/// The client sends a request in clear, or the handshake fails.
+/// The client sends a plain HTTP request, or the handshake fails.
 pub async fn accept_tls(
     mut socket: TcpStream,
     names: &Arc<ServerNames>,
 ) -> Result<(TlsStream<RawSocket>, SelectedName), HandshakeError> {
     let failed = |error| HandshakeError::of_io(error, HandshakeError::Tls);
     let mut first = [0];
-    // The first byte of a handshake is 22, that of a request a letter.
+    // A handshake begins with the byte 22, a request with a letter.
     if socket.peek(&mut first).await.map_err(failed)? == 1 && first[0].is_ascii_uppercase() {
         refuse_clear(&mut socket).await.map_err(failed)?;
         return Err(HandshakeError::NotTls);
@@ -233,21 +232,20 @@ pub async fn accept_tls(
     match accepting.await {
         Ok(stream) => Ok((stream, selected)),
         Err((error, mut socket)) => {
-            // With TLS 1.3 the client sends requests before it learns that its certificate is refused.
+            // With TLS 1.3, the client sends requests before it learns that its certificate is refused.
             let _ = end(&mut socket).await;
             Err(failed(error))
         }
     }
 }
 
-/// Answers a request in clear.
 async fn refuse_clear(socket: &mut TcpStream) -> io::Result<()> {
     socket.write_all(PLAIN_ON_TLS).await?;
     end(socket).await
 }
 
-/// Reads what the client sends until it closes: a close with unread bytes resets the connection, and the
-/// client could lose what was sent to it.
+/// Reads until the client closes: a close with unread bytes would reset the connection, and the client could
+/// lose the response.
 async fn end(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     socket.shutdown().await?;
     tokio::io::copy(&mut socket.take(MAX_DISCARDED), &mut tokio::io::sink()).await?;

@@ -1,9 +1,9 @@
 //! An HTTP/2 client connection (RFC 9113): accepts streams and drives them.
 //!
-//! One task drives the connection and all of its streams, so nothing is locked or sent between tasks
-//! of the gateway. Each stream is one request with a state and deadlines of its own: `stream.rs`. The
-//! frames and their bounds are those of the `h2` crate; what it does not bound is bounded here: resets
-//! by the client, control frames, the bytes of a turn, and the time of every phase.
+//! One task drives the connection and all of its streams, so nothing is locked or sent between tasks of the
+//! gateway. Each stream is one request with a state and deadlines of its own: `stream.rs`. The `h2` crate
+//! handles frames and most of their bounds. This module bounds the rest: resets by the client, control
+//! frames, the bytes of a turn, and the time of every phase.
 
 mod flood;
 mod output;
@@ -32,34 +32,35 @@ use crate::{
     transport::{ClientStream, PrefixedStream, ReadBudget, socket::yield_turn},
 };
 
-/// Most streams that are open at once.
+/// Maximum number of streams open at once.
 const MAX_STREAMS: u32 = 100;
-/// Most bytes that a client may send ahead on one stream.
+/// Maximum number of bytes that a client may send ahead on one stream.
 const STREAM_WINDOW: u32 = 128 * 1024;
-/// Most bytes that a client may send ahead on all streams of a connection.
+/// Maximum number of bytes that a client may send ahead on all streams of a connection.
 const CONNECTION_WINDOW: u32 = 512 * 1024;
-/// Most bytes by which unread DATA frames of less than 256 bytes may fall short of that size. They are read as
-/// soon as their streams are polled; it is enough for a stream's window in messages of ten bytes.
+/// Padding charged to unread DATA frames: each counts as at least 256 bytes, up to this total. They are read
+/// as soon as their streams are polled; the total suffices for a stream's window in messages of ten bytes.
 const SMALL_FRAME_BUDGET: usize = 4 * 1024 * 1024;
-/// Most bytes of a response that wait for the client, on one stream.
+/// Maximum number of bytes of a response that wait for the client, on one stream.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Most streams that the client may reset before they are accepted, at one time. Ordinary clients that
-/// cancel calls reach the crate's default of 20; [`FloodDetector`] bounds the rate.
+/// Maximum number of streams, at one time, that the client has reset before they are accepted. Ordinary
+/// clients that cancel calls reach the crate's default of 20; [`FloodDetector`] bounds the rate.
 const MAX_PENDING_RESETS: usize = 500;
-/// Most streams that the library resets because the client broke the protocol, over the life of a
-/// connection. A client can so provoke resets of requests that were forwarded (CVE-2025-8671).
+/// Maximum number of streams that the library resets because the client broke the protocol, over the life of
+/// a connection. This is how a client can force resets of forwarded requests (CVE-2025-8671).
 const MAX_ERROR_RESETS: usize = 200;
-/// Most streams of the last second, reset by the gateway, whose late frames are ignored: those of refused uploads.
+/// Maximum number of streams, reset by the gateway in the last second, whose late frames are ignored: the
+/// frames of refused uploads.
 const MAX_REMEMBERED_RESETS: usize = 1024;
-/// Longest time in ms that the client has to acknowledge a GOAWAY. Streams that it opens later are refused, and
+/// Maximum time, in ms, for the client to acknowledge a GOAWAY. Streams that it opens later are refused, and
 /// an idle connection is closed.
 const GOAWAY_TIMEOUT: u64 = 1_000;
-/// Most bytes of the heads of all open streams. By references to the compression's table, a client sends a
-/// long head in few bytes.
+/// Maximum number of bytes of the heads of all open streams. With references to the compression table, a
+/// client sends a long head in few bytes.
 const MAX_HEAD_BYTES: usize = 1024 * 1024;
-/// Most streams that are accepted in one poll; then the task yields.
+/// Maximum number of streams to accept in one poll. Then the task yields.
 const MAX_ACCEPTS_PER_POLL: usize = 16;
-/// Most streams that are driven in one poll; the others follow behind other tasks.
+/// Maximum number of streams to drive in one poll. The others follow after other tasks.
 const MAX_STREAMS_PER_POLL: u32 = 16;
 
 type Http2Server = server::Connection<PrefixedStream, Bytes>;
@@ -72,20 +73,20 @@ pub struct ClientHttp2Connection {
     streams: RefCell<Vec<Weak<Http2Stream>>>,
     peer: Peer,
     bounds: HeadBounds,
-    /// Requests that the connection may still carry; `None` is unlimited.
+    /// Number of requests that the connection may still carry; `None` is unlimited.
     requests_left: Cell<Option<u32>>,
     flood: FloodDetector,
-    /// When the client was asked to open no further streams.
+    /// The time at which the client was asked to open no further streams.
     closing_since: Cell<Option<CoarseTime>>,
-    /// Bytes of the heads of the open streams.
+    /// Number of bytes of the heads of the open streams.
     head_bytes: Cell<usize>,
-    /// Streams that may still be driven in this poll.
+    /// Number of streams that may still be driven in this poll.
     streams_left: Cell<u32>,
     /// The data that waits for the socket.
     send_queue: SendQueue,
 }
 
-/// The client broke the protocol, or floods the gateway with frames. Little of what it still sends is read.
+/// The client broke the protocol, or floods the gateway with frames. Few of its further bytes are read.
 struct Abuse;
 
 impl Sweepable for ClientHttp2Connection {
@@ -144,15 +145,14 @@ impl ClientHttp2Connection {
             is_abuse = self.serve_streams(server, &turn, gateway).await.is_err();
         }
         if self.state.close_mode() < CloseMode::Immediate {
-            // The frames that the client still sends would reset the connection, and it could lose the
-            // last responses.
+            // Unread frames of the client would reset the connection, and it could lose the last responses.
             let max = if is_abuse { MAX_DRAINED } else { u64::MAX };
             linger(&socket, &self.state, max).await;
         }
     }
 
-    /// Serves streams until the connection must close, and writes the last frames. An error: the client broke the
-    /// protocol or floods.
+    /// Serves streams until the connection must close, and writes the last frames. Fails if the client broke
+    /// the protocol or floods.
     async fn serve_streams(
         self: &Rc<Self>,
         mut server: Http2Server,
@@ -194,7 +194,7 @@ impl ClientHttp2Connection {
                     Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Abuse)),
                     Poll::Ready(None) => return Poll::Ready(Ok(())),
                     Poll::Pending => {
-                        // It has written all that it had, unless the socket takes no more.
+                        // The library has written everything, unless the socket accepts no more.
                         if !turn.is_write_blocked() {
                             self.send_queue.clear();
                         }
@@ -242,7 +242,7 @@ impl ClientHttp2Connection {
         .await
     }
 
-    /// Whether the connection ends now, with its streams.
+    /// True if the connection ends now, with its streams.
     fn must_close(&self, server: &Http2Server) -> bool {
         if self.closing_since.get().is_some() && !server.has_streams() {
             self.begin_goaway_wait();
@@ -252,13 +252,12 @@ impl ClientHttp2Connection {
             || self.flood.is_detected()
     }
 
-    /// Whether the client had the time to acknowledge a GOAWAY.
+    /// True if the client has had the time to acknowledge a GOAWAY.
     fn is_past_goaway(&self) -> bool {
         self.closing_since.get().is_some_and(|since| self.state.now() > since + GOAWAY_TIMEOUT)
     }
 
-    /// Counts the bytes of a stream's head. Returns whether there is room for them: a single head always
-    /// has it.
+    /// Counts the bytes of a stream's head. True if there is room for them; a single head always has room.
     fn reserve_head(&self, bytes: usize) -> bool {
         let before = self.head_bytes.get();
         let has_room = before == 0 || before + bytes <= MAX_HEAD_BYTES;
@@ -277,7 +276,7 @@ impl ClientHttp2Connection {
         }
     }
 
-    /// Begins to close the connection if it must be. Returns whether it ends now, with its streams.
+    /// Begins to close the connection if it must close. True if it ends now, with its streams.
     fn close_if_asked(&self, server: &mut Http2Server) -> bool {
         if self.must_close(server) {
             let is_abuse = self.flood.is_detected();
@@ -297,7 +296,7 @@ impl ClientHttp2Connection {
         false
     }
 
-    /// Whether one more stream may be driven in this poll.
+    /// True if one more stream may be driven in this poll.
     fn take_stream_turn(&self) -> bool {
         let left = self.streams_left.get();
         self.streams_left.set(left.saturating_sub(1));
@@ -328,8 +327,8 @@ impl ClientHttp2Connection {
     }
 }
 
-/// The most bytes of a header list, by the count of RFC 9113, 6.5.2, which adds 32 to each field. A head
-/// that exceeds `bounds` by little is within it, and so gets the gateway's own 431.
+/// Maximum size of a header list in bytes, counted as in RFC 9113, 6.5.2, which adds 32 to each field. A head
+/// that slightly exceeds `bounds` is still within it, so that it gets the gateway's own 431.
 fn max_header_list(bounds: HeadBounds) -> u32 {
     (bounds.bytes + 32 * (bounds.headers + 16)) as u32
 }

@@ -44,10 +44,10 @@ pub(super) struct ResponseFraming {
 }
 
 impl Connection {
-    /// Writes `response`; returns what then happens to the connection.
+    /// Writes `response`. Returns the fate of the connection.
     pub(super) async fn write(&self, response: Response) -> Disposition {
         if let Content::Tunnel(_) = response.content {
-            // Boxed, so that other responses do not carry its state.
+            // Boxed, so that other responses do not hold its state.
             return Box::pin(self.tunnel(response)).await;
         }
         let (method, version) = response.method_and_version();
@@ -184,8 +184,8 @@ impl ResponseWriter<'_> {
         Poll::Pending
     }
 
-    /// Ready when the kernel has all of the response. With TLS it may still be in the session, and so may the
-    /// session's end, without which a body that ends with the connection is incomplete.
+    /// Ready when the kernel has the whole response. With TLS, the session may still hold a part, and its own
+    /// end, without which a body that ends with the connection is incomplete.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let socket = &self.connection.socket;
         let polled =
@@ -221,7 +221,7 @@ impl ResponseWriter<'_> {
 }
 
 impl ResponseFraming {
-    /// `method` and `version` are those of the request.
+    /// The framing of `response` to a request with `method` and `version`.
     pub(super) fn of(response: &Response, method: &Method, version: Version) -> Self {
         let is_bodiless = *method == Method::HEAD || matches!(response.status.as_u16(), 204 | 304);
         let mut framing = Self {
@@ -233,7 +233,7 @@ impl ResponseFraming {
         };
         match &response.content {
             Content::Whole(bytes) => {
-                // RFC 9110, 8.6: no Content-Length in a 204; in a 304 it would be that of the 200.
+                // RFC 9110, 8.6: no Content-Length in a 204; in a 304 it would be the 200's.
                 framing.length = match response.status.as_u16() {
                     204 | 304 => None,
                     _ => Some(bytes.len() as u64),

@@ -1,4 +1,4 @@
-//! The client's end of a tunnel over HTTP/1: begins it with the 101, and drives it to its end.
+//! The client's end of a tunnel over HTTP/1: opens it with a 101, and drives it to its end.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use crate::{
 
 struct ClientEnd<'c> {
     connection: &'c Connection,
-    /// Bytes that arrived behind the request's head.
+    /// Bytes that arrived after the request's head.
     before: ReadBuffer,
 }
 

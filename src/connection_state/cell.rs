@@ -93,14 +93,14 @@ impl StateCell {
         }
     }
 
-    /// Goes on with a request after a timeout of the upstream, to the same deadline.
+    /// Continues a request after a timeout of the upstream, with the same deadline.
     pub fn resume_request(&self) {
         if let ConnectionState::Request { deadline, .. } = self.state.get() {
             self.enter(ConnectionState::Request { deadline, wait: Wait::Internal });
         }
     }
 
-    /// Sets what the current request or response waits for.
+    /// Sets the event that the current request or response waits for.
     pub fn set_wait(&self, wait: Wait) {
         self.set(match self.state.get() {
             ConnectionState::Request { deadline, .. } => {
@@ -122,7 +122,7 @@ impl StateCell {
         }
     }
 
-    /// True while the upstream is awaited.
+    /// True while it waits for the upstream.
     pub fn awaits_upstream(&self) -> bool {
         matches!(self.wait(), Some(Wait::Upstream { .. }))
     }

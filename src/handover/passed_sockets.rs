@@ -123,12 +123,12 @@ impl PassedSockets {
 
     /// Takes a socket that is bound to `path`.
     pub fn take_unix(&mut self, path: &Path) -> Option<UnixListener> {
-        let own = path.as_os_str().as_bytes();
-        let at = self.unix.iter().position(|(bound, _)| {
+        let path = path.as_os_str().as_bytes();
+        let index = self.unix.iter().position(|(bound, _)| {
             let bound = bound.as_os_str().as_bytes();
-            bound == own || bound.strip_suffix(TEMPORARY) == Some(own)
+            bound == path || bound.strip_suffix(TEMPORARY) == Some(path)
         })?;
-        Some(self.unix.swap_remove(at).1)
+        Some(self.unix.swap_remove(index).1)
     }
 
     /// The addresses of the sockets that were not taken.

@@ -141,14 +141,14 @@ impl<S: StartLine> HeadParser<S> {
             if has_control(line) {
                 return Err(FramingError::Control);
             }
-            let at = self.line;
+            let offset = self.line;
             (self.line, self.searched) = (end + 1, end + 1);
             if self.start.is_none() {
                 self.start = Some(S::parse(line)?);
             } else if line.is_empty() {
                 return Ok(Some(end + 1));
             } else {
-                self.parse_field(line, at)?;
+                self.parse_field(line, offset)?;
             }
         }
         self.searched = bytes.len();
@@ -164,8 +164,8 @@ impl<S: StartLine> HeadParser<S> {
         }
     }
 
-    /// Parses the field line at offset `at`.
-    fn parse_field(&mut self, line: &[u8], at: usize) -> Result<(), FramingError> {
+    /// Parses the field line at `offset`.
+    fn parse_field(&mut self, line: &[u8], offset: usize) -> Result<(), FramingError> {
         if self.spans.len() >= self.bounds.headers {
             return Err(FramingError::TooManyFields(self.bounds.headers));
         }
@@ -176,9 +176,9 @@ impl<S: StartLine> HeadParser<S> {
         let plain =
             leading == 1 && line[name.len() + 1] == b' ' && start + value.len() == line.len();
         self.spans.push(FieldSpan {
-            name: at as u32,
+            name: offset as u32,
             name_length: name.len() as u32,
-            value: (at + start) as u32,
+            value: (offset + start) as u32,
             value_length: value.len() as u32,
             end: NonZeroU32::new(self.line as u32).filter(|_| plain),
         });

@@ -206,8 +206,8 @@ mod tests {
             ("off", "rustls=off,h2=off,off"),
         ] {
             let filter = parse_filter(text).unwrap().to_string();
-            let own = filter.split(',').filter(|one| !one.starts_with("hickory"));
-            assert_eq!(own.collect::<Vec<_>>().join(","), shown);
+            let others = filter.split(',').filter(|part| !part.starts_with("hickory"));
+            assert_eq!(others.collect::<Vec<_>>().join(","), shown);
             assert_eq!(filter.matches("hickory").count(), 3);
         }
         for text in ["tidegate=loud", "verbose", "warning", "info,loud", ""] {

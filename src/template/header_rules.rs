@@ -38,7 +38,7 @@ impl HeaderRules {
 
     /// True if the message's own field of this name is removed or replaced. Ignores case.
     pub fn drops(&self, name: &[u8]) -> bool {
-        self.dropped.iter().any(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()))
+        self.dropped.iter().any(|dropped| name.eq_ignore_ascii_case(dropped.as_str().as_bytes()))
     }
 
     /// Appends the fields that are set and added to `out`. A field whose value is empty is left out.

@@ -17,7 +17,7 @@ use rustls::{
 use super::{ALPN_HTTP1, ALPN_HTTP2, Certificate, TlsError, TlsFile, file::shown, pem, provider};
 
 /// The indexes of certificates, by name.
-type Names = HashMap<Box<str>, usize, RandomState>;
+type IndexByName = HashMap<Box<str>, usize, RandomState>;
 
 /// The certificates of a listener, by the host name in the client's handshake.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub struct ServerNames {
     /// At least one. The first is used for clients that name no host, or an unknown one.
     entries: Box<[Arc<ServerName>]>,
     /// The indexes of exact names.
-    exact: Names,
+    exact: IndexByName,
     /// The indexes of wildcards, without `*.`.
-    wildcards: Names,
+    wildcards: IndexByName,
     /// True if some names require a client certificate.
     has_client_auth: bool,
 }
@@ -134,7 +134,7 @@ impl ServerNames {
     ///
     /// Two certificates have one name, which is returned with their indexes: the selection would be arbitrary.
     pub fn new(entries: Vec<Arc<ServerName>>) -> Result<Self, (Box<str>, usize, usize)> {
-        let (mut exact, mut wildcards) = (Names::default(), Names::default());
+        let (mut exact, mut wildcards) = (IndexByName::default(), IndexByName::default());
         for (index, entry) in entries.iter().enumerate() {
             for name in entry.certificate.names() {
                 let earlier = match name.strip_prefix("*.") {

@@ -58,7 +58,7 @@ impl fmt::Debug for ExportSettings {
 pub async fn export(queue: Arc<TraceQueue>, clock: Clock, stop: CancellationToken) {
     let mut exporter =
         Exporter { queue, clock, connection: None, batch: None, backoff: None, is_failing: false };
-    while stop.run_until_cancelled(exporter.turn()).await.is_some() {}
+    while stop.run_until_cancelled(exporter.wait_and_flush()).await.is_some() {}
     let clock = exporter.clock.clone();
     let is_flushed =
         clock.timeout(FLUSH_TIMEOUT, exporter.flush()).await.is_ok_and(|flushed| flushed);
@@ -102,7 +102,7 @@ enum ExportError {
 
 impl Exporter {
     /// Waits for spans, and sends them until the queue is empty or the collector fails.
-    async fn turn(&mut self) {
+    async fn wait_and_flush(&mut self) {
         tokio::select! {
             () = self.clock.sleep(self.backoff.unwrap_or(INTERVAL)) => {}
             () = self.queue.half_full(), if self.backoff.is_none() => {}

@@ -1,10 +1,10 @@
-//! Counts an HTTP/2 client's frames as their bytes arrive: RFC 9113, 4.1.
+//! Counts an HTTP/2 client's frames as their bytes arrive (RFC 9113, 4.1).
 
 use std::ops::Add;
 
 /// The length of a frame's header, in bytes.
 const HEADER: usize = 9;
-/// The length of the bytes before the first frame: RFC 9113, 3.4.
+/// The length of the bytes before the first frame (RFC 9113, 3.4).
 const PREFACE: usize = 24;
 /// The types of the frames that carry content: DATA and HEADERS.
 const CONTENT: [u8; 2] = [0, 1];
@@ -30,9 +30,9 @@ impl Add for FrameCounts {
 /// Finds the frames in a stream of bytes.
 #[derive(Debug)]
 pub(super) struct FrameCounter {
-    /// Bytes that are skipped: the preface, or the rest of a payload.
+    /// Number of bytes to skip: the preface, or the rest of a payload.
     skipped: usize,
-    /// The bytes of the next header that have arrived.
+    /// The arrived bytes of the next header.
     header: [u8; HEADER],
     length: usize,
 }

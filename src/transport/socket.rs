@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::stream::Transport;
 
-/// Schedules the task behind other runnable tasks and pending I/O. The caller must then return `Pending`.
+/// Schedules the task after other runnable tasks and pending I/O. The caller must then return `Pending`.
 pub fn yield_turn(cx: &mut Context<'_>) {
     let _ = pin!(tokio::task::yield_now()).poll(cx);
 }
@@ -79,33 +79,33 @@ impl SharedSocket {
         Pin::new(&mut *self.0.borrow_mut()).poll_flush(cx)
     }
 
-    /// Whether the socket is readable: bytes, the end of the stream or an error. Otherwise the task is
-    /// woken when it becomes readable.
+    /// True if the socket is readable: bytes, the end of the stream or an error. Otherwise the task is woken
+    /// when it becomes readable.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> bool {
         self.0.borrow().poll_readable(cx)
     }
 
-    /// Whether the runtime was notified that the peer closed its side or the connection failed, even if
-    /// bytes before the end are unread. The task is not woken when this changes.
+    /// True if the runtime was notified that the peer closed its side or the connection failed, even if
+    /// earlier bytes are unread. The task is not woken when this changes.
     pub fn is_read_closed(&self, cx: &mut Context<'_>) -> bool {
         self.0.borrow().is_read_closed(cx)
     }
 
-    /// Whether the connection has failed, even if bytes before that are unread. A system call.
+    /// Checks for a failure of the connection, even if earlier bytes are unread. A system call.
     ///
     /// # Errors
-    /// It has failed.
+    /// The connection has failed.
     pub fn check_error(&self) -> io::Result<()> {
         self.0.borrow().check_error()
     }
 
-    /// Whether the peer has neither closed the connection nor sent bytes. In clear, this costs no system
+    /// True if the peer has neither closed the connection nor sent bytes. Without TLS, this costs no system
     /// call while nothing has arrived.
     pub fn is_quiet(&self) -> bool {
         self.0.borrow_mut().is_quiet()
     }
 
-    /// Lets the kernel find out that the peer is gone, for a connection that may be silent for long.
+    /// Enables TCP keep-alive, for a connection that may be silent for long.
     pub fn keep_alive(&self) {
         self.0.borrow().keep_alive();
     }
@@ -115,12 +115,12 @@ impl SharedSocket {
         self.0.borrow_mut().shutdown();
     }
 
-    /// Ends the TLS session, if there is one: what was sent before is complete.
+    /// Ends the TLS session, if there is one, so that the peer knows that the data is complete.
     pub fn send_close_notify(&self) {
         self.0.borrow_mut().send_close_notify();
     }
 
-    /// Makes the drop of the socket send RST instead of FIN.
+    /// Makes the socket send RST instead of FIN when it is dropped.
     pub fn reset_on_close(&self) {
         self.0.borrow().reset_on_close();
     }

@@ -20,33 +20,34 @@ use crate::{connection_state::StateCell, http1::Buffer};
 
 use crate::clock::CoarseTime;
 
-/// Most reads and writes of one direction in one poll; then the task yields to others.
+/// Maximum number of reads and writes of one direction in one poll. Then the task yields to others.
 const MAX_ROUNDS: usize = 16;
 
-/// Longest time in ms that what one side sent before it failed waits for the other side to take it.
+/// Maximum time, in ms, that the last bytes of a failed side wait for the other side to accept them.
 const FLUSH_TIMEOUT: u64 = 500;
 
 /// One end of a tunnel.
 pub trait TunnelEnd {
-    /// Appends bytes that have arrived to `out`. Ready with their number; 0 at the end of the stream.
+    /// Appends arrived bytes to `out`. Ready with their number; 0 at the end of the stream.
     ///
     /// # Errors
     /// The connection failed.
     fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<usize>>;
 
-    /// Called when what was read cannot be written: see [`super::Http2Receiver::read_ahead`].
+    /// Called when read bytes cannot be written: see [`super::Http2Receiver::read_ahead`].
     ///
     /// # Errors
-    /// The connection failed, which a read would report only behind what is unread.
+    /// The connection failed, which a read would report only after the unread bytes.
     fn read_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()>;
 
-    /// Writes as much of `bytes`, which are not empty, as is accepted now. Ready with the number of bytes.
+    /// Writes as much of `bytes`, which must not be empty, as is accepted now. Ready with the number of
+    /// bytes.
     ///
     /// # Errors
     /// The connection failed.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Ready when nothing that was written is held back on this side.
+    /// Ready when no written bytes are held back on this side.
     ///
     /// # Errors
     /// The connection failed.
@@ -58,7 +59,7 @@ pub trait TunnelEnd {
     /// The connection failed.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Ready when [`Self::abort`] discards nothing that was written, or the connection failed.
+    /// Ready when [`Self::abort`] would discard no written bytes, or the connection failed.
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_flush(cx).map(drop)
     }
@@ -67,10 +68,10 @@ pub trait TunnelEnd {
     fn abort(&mut self);
 }
 
-/// How a tunnel ended.
+/// The outcome of a tunnel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TunnelOutcome {
-    /// Both sides closed, or the upstream did and has received no more.
+    /// Both sides closed, or the upstream closed and receives no more.
     Complete,
     /// The client's connection failed.
     ClientFailed,
@@ -88,7 +89,7 @@ pub struct Tunnel<C, U> {
     download: Flow,
     /// The length of the response's head, which is written before the first byte of the tunnel.
     head_length: u64,
-    /// How the tunnel failed, and until when what was written before may wait.
+    /// The failure of the tunnel, and the time until which bytes written earlier may wait.
     failed: Option<(TunnelOutcome, CoarseTime)>,
 }
 
@@ -96,10 +97,10 @@ pub struct Tunnel<C, U> {
 #[derive(Default)]
 struct Flow {
     bytes: Buffer,
-    /// The number of bytes written of `bytes`.
+    /// Number of `bytes` that were written.
     written: usize,
     phase: Phase,
-    /// The source has failed: until when what it sent before may wait.
+    /// After a failure of the source, the time until which its last bytes may wait.
     failing_until: Option<CoarseTime>,
     /// Bytes written to the target so far.
     sent: u64,
@@ -114,7 +115,7 @@ enum Phase {
     Open,
     /// The source has ended; the target is closed after the last byte.
     SourceEnded,
-    /// The source failed. Nothing that was read of it is unsent.
+    /// The source failed. All bytes read from it are sent.
     SourceFailed,
     /// The target was closed after the last byte.
     Ended,
@@ -143,7 +144,7 @@ impl Flow {
                             self.failing_until = Some(now + FLUSH_TIMEOUT);
                         }
                         if self.failing_until.is_some_and(|until| now > until) {
-                            // The target may never take what is left.
+                            // The target may never accept the rest.
                             self.discard(Phase::SourceFailed);
                         }
                         return;
@@ -188,7 +189,7 @@ impl Flow {
         yield_turn(cx);
     }
 
-    /// Ends the direction without its unsent bytes.
+    /// Ends the direction, and drops its unsent bytes.
     fn discard(&mut self, phase: Phase) {
         self.phase = phase;
         self.bytes = Buffer::default();
@@ -205,7 +206,7 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         Self { client, upstream, upload, download, head_length, failed: None }
     }
 
-    /// The bytes that were written to the client, and to the upstream.
+    /// The number of bytes written to the client, and to the upstream.
     pub fn bytes(&self) -> (u64, u64) {
         (self.download.sent.saturating_sub(self.head_length), self.upload.sent)
     }
@@ -233,13 +234,13 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         };
         let failing_until = self.upload.failing_until.or(self.download.failing_until);
         self.failed = Some((outcome, failing_until.unwrap_or(state.now() + FLUSH_TIMEOUT)));
-        // Only the sweep ends the wait for a side that takes no more.
+        // Only the sweep ends the wait for a side that accepts no more.
         state.begin_tunnel(None);
         state.set_wake_on_sweep(true);
         self.poll_abort(cx, state)
     }
 
-    /// Resets both sides once they have taken what was written, such as a last message, or are late.
+    /// Resets both sides once they have accepted the written bytes, such as a last message, or are late.
     fn poll_abort(&mut self, cx: &mut Context<'_>, state: &StateCell) -> Poll<TunnelOutcome> {
         let Some((outcome, until)) = self.failed else { return Poll::Pending };
         let client = self.client.poll_written(cx);
@@ -252,7 +253,7 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         Poll::Ready(outcome)
     }
 
-    /// How the tunnel ended; `None` while it has not.
+    /// The outcome; `None` until the tunnel has ended.
     fn outcome(&self) -> Option<TunnelOutcome> {
         let Self { upload, download, .. } = self;
         if download.phase == Phase::SourceFailed {
@@ -261,7 +262,7 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         if upload.phase == Phase::SourceFailed {
             return Some(TunnelOutcome::ClientFailed);
         }
-        // If a write failed, what the other side has sent before is still read to its end.
+        // After a failed write, the other side's earlier bytes are still read to their end.
         match (upload.phase, download.phase) {
             (Phase::Ended | Phase::TargetFailed, Phase::Ended) => Some(TunnelOutcome::Complete),
             (Phase::Ended, Phase::TargetFailed) => Some(TunnelOutcome::ClientFailed),

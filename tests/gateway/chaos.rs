@@ -172,7 +172,7 @@ impl Chaos {
         (0..CLIENTS).map(client).collect()
     }
 
-    /// Lets `minutes` of virtual time pass with clients and faults; then all clients disconnect.
+    /// Lets `minutes` of virtual time pass with clients and faults. Then all clients disconnect.
     fn run(&mut self, minutes: u64, stalls_only: bool) {
         let stop = Arc::new(AtomicBool::new(false));
         let clients = self.clients(&stop, minutes);

@@ -1,4 +1,4 @@
-//! Places at a target of an upstream with bounds: one client that does not send or read keeps no other out.
+//! Places at a target of an upstream with bounds: a client that does not send or read cannot keep others out.
 
 use std::{io::Write, net::SocketAddr, sync::LazyLock, time::Duration};
 
@@ -16,11 +16,11 @@ use testkit::{
     yaml::fill,
 };
 
-/// What is buffered, and arrives unchanged.
+/// Buffered bodies arrive unchanged.
 mod buffers;
 /// Requests that wait for a place.
 mod queue;
-/// Streams in both directions, tunnels, and the lowest rate.
+/// Streams in both directions, tunnels, and the minimum rate.
 mod streams;
 
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
@@ -34,7 +34,7 @@ const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
 static LONG_BODY: LazyLock<Bytes> = LazyLock::new(|| vec![b'x'; LONG].into());
 
-/// A target that answers `hello`, and on `/long` [`LONG`] bytes, in either version of HTTP.
+/// A target that answers `hello`, and [`LONG`] bytes on `/long`, over HTTP/1.1 or HTTP/2.
 enum Origin {
     Http1(Upstream),
     Http2(Http2Upstream),
@@ -123,14 +123,14 @@ fn on_every_combination(test: impl Fn(Protocol, &Origin, &str)) {
     }
 }
 
-/// Requests of one client that it neither completes nor reads the responses of.
+/// Requests of one client, which it neither completes nor reads the responses to.
 #[derive(Default)]
 struct Attack {
     http1: Vec<Client>,
     http2: Vec<(Http2Client, Vec<Http2Exchange>)>,
 }
 
-/// A socket with a small buffer: what is not read stays with the gateway.
+/// A socket with a small buffer, so that unread bytes stay with the gateway.
 fn connect_narrow(address: SocketAddr) -> Client {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.set_recv_buffer_size(4096).expect("a buffer");

@@ -25,7 +25,7 @@ use tidegate::clock::Clock;
 /// Timeouts of upstreams and of whole requests.
 mod upstream;
 
-/// What most of the timeouts are set to.
+/// The value of most timeouts.
 const SECOND: Duration = Duration::from_secs(1);
 
 fn start(yaml: &str) -> Gateway {
@@ -87,7 +87,7 @@ fn a_head_in_single_bytes_is_a_408() {
     client.send("GET / HTTP/1.1\r\nX: ");
     let response = gateway.assert_times_out(SECOND, || {
         client.socket.set_read_timeout(Some(Duration::from_millis(30))).expect("a timeout");
-        // Until a response or the end of the connection can be read.
+        // Sends until a response or the end of the connection can be read.
         while client.socket.peek(&mut [0]).is_err() {
             let _ = client.socket.write_all(b"y");
         }

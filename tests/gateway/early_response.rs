@@ -77,7 +77,7 @@ fn a_long_or_chunked_unread_body_closes_the_connection() {
                 client
                     .send("5\r\nhello\r\n0\r\n\r\nGET /open?smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
             }
-            // Bytes were unread when the gateway closed: a reset would destroy the response.
+            // Bytes were unread when the gateway closed; a reset would destroy the response.
             let response = client.try_read_response().expect("the response survives the close");
             assert_eq!((response.status, response.header("connection")), (status, Some("close")));
             assert!(client.is_closed(), "an orderly close");

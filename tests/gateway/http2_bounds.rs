@@ -1,4 +1,4 @@
-//! Bounds of what the gateway reads ahead over HTTP/2, of heads, and of requests on a connection.
+//! Bounds on reading ahead over HTTP/2, on heads, and on requests on a connection.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ fn start(yaml: &str) -> Gateway {
     Gateway::start_at(yaml, Clock::simulated(1_700_000_000_000))
 }
 
-/// An HTTP/2 server whose responses are endless, and the number of bytes that they have so far.
+/// An HTTP/2 server with endless responses, and the number of bytes that it has sent.
 fn endless() -> (Http2Upstream, Arc<AtomicUsize>) {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = sent.clone();
@@ -50,7 +50,7 @@ fn endless() -> (Http2Upstream, Arc<AtomicUsize>) {
     (upstream, sent)
 }
 
-/// Waits until `counter` stands still; its value.
+/// Waits until `counter` stands still. Returns its value.
 fn settled(counter: &AtomicUsize) -> usize {
     let mut last = usize::MAX;
     eventually("nothing more is read ahead", || {
@@ -81,12 +81,12 @@ fn little_is_read_ahead_for_a_reader_that_stalls() {
     let mut exchange = client.start(request("GET", "/", ""), true).expect("a stream");
     exchange.head().expect("a response");
     let ahead = settled(&sent);
-    // The windows of both connections, the gateway's send buffer, and what is in hand.
+    // The windows of both connections, the gateway's send buffer, and the bytes being moved.
     assert!(ahead > 0 && ahead <= 400 * 1024, "{ahead} bytes");
     while sent.load(SeqCst) < 4 << 20 {
         exchange.read().expect("the response goes on").expect("more");
     }
-    // Other clients share the connection to the server, and are not held up.
+    // Other clients share the connection to the server, and are not blocked.
     let stalled: Vec<_> = (0..40)
         .map(|_| {
             let mut client = Http2Client::connect(gateway.address());

@@ -167,7 +167,7 @@ fn a_stalled_reader_is_reset_after_the_body_timeout() {
         ",
         [("target", upstream.target())],
     ));
-    // No window at all, one of a byte, and the default one that is never opened again.
+    // No window, a window of one byte, and the default window, which is never reopened.
     for window in [0, 1, 65_535] {
         let mut builder = client::Builder::new();
         builder.initial_window_size(window);

@@ -91,7 +91,7 @@ fn a_stream_that_was_opened_before_the_goaway_arrived_is_served() {
         move || gateway.server.stop()
     });
     raw.read_until(kind::GOAWAY).expect("the gateway stops");
-    // Not yet acknowledged when the gateway closes what is idle.
+    // The GOAWAY is not yet acknowledged when the gateway closes idle connections.
     let ping = raw.read_until(kind::PING).expect("a ping");
     gateway.clock.advance(Duration::from_millis(300));
     assert!(idle.is_closed());

@@ -16,7 +16,7 @@ use crate::{
     http2_abuse::{CALM, send_until_ended},
 };
 
-/// Control frames in a second that nothing has to explain.
+/// Control frames in a second that are allowed without content.
 const MAX_FRAMES: usize = 1000;
 /// Bytes of a body.
 const BODY: usize = 4 << 20;

@@ -35,7 +35,7 @@ fn outcome(name: &str) -> String {
     format!("tidegate_mirrored_requests_total{{route=\"all\",outcome=\"{name}\"")
 }
 
-/// A request without the fields that differ between an original and its copy: none but the framing.
+/// A request without its framing fields, the only ones that differ between an original and its copy.
 fn lines(request: &str) -> Vec<String> {
     let is_framing =
         |line: &&str| line.starts_with("content-length") || line.starts_with("transfer-encoding");
@@ -164,7 +164,7 @@ fn uploads_that_pause_keep_no_copies_out() {
     eventually("each copy has ended", || ended() == 110);
 }
 
-/// One address has an eighth of the memory of copies whose bodies are not complete.
+/// One address gets an eighth of the memory for copies with incomplete bodies.
 #[test]
 fn incomplete_copies_of_one_client_are_bounded() {
     let (origin, shadow) = (Upstream::hello(), Upstream::hello());

@@ -93,7 +93,7 @@ fn random_request(rng: &mut SplitMix64) -> (bool, String) {
     (method == "HEAD", format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n{body}"))
 }
 
-/// Sends [`REQUESTS`] requests while the clock advances; returns the limits that each refusal names, by
+/// Sends [`REQUESTS`] requests while the clock advances. Returns the limits that each refusal names, by
 /// request id.
 fn send_requests(
     gateway: &Gateway,

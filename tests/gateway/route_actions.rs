@@ -135,7 +135,8 @@ fn headers_and_queries_choose_among_the_routes_of_a_pattern() {
             ("/items/a/b", "", "404"),
             ("/only", "X-Version: 2\r\n", "get"),
             ("/only", "", "404"),
-            // What upstreams could read in two ways is refused where a condition tests it.
+            // A header that upstreams could read in two ways is refused if a condition tests it.@
+            // tests/gateway/agreement.rs
             ("/items/1", "X-Version: 2\r\nX-Version: 3\r\n", "400"),
             ("/items/1?debug=1&debug=2", "", "400"),
             ("/items/1?debug[]=1", "", "400"),

@@ -260,7 +260,7 @@ fn what_a_response_varies_by_stays_whatever_the_rules_say() {
     for vary in ["vary: origin", "vary: accept-encoding", "vary: accept-language"] {
         assert_eq!(head.matches(vary).count(), 1, "{vary} in {head}");
     }
-    // Also without an `Origin`: a cache may give the response to a script.
+    // Even without an `Origin`: a cache may give the response to a script.
     let any = get(gateway.address(), "/any", "");
     assert_eq!(any.header("access-control-allow-origin"), Some("*"));
 }

@@ -1,5 +1,4 @@
-//! A browser, Chromium: what scripts of other origins can do with a route that has `cors`, and where redirects
-//! lead.
+//! Chromium: scripts of other origins on a route with `cors`, and redirects.
 
 use std::io::Write;
 
@@ -54,7 +53,7 @@ fn browse(url: &str) -> Value {
         .arg(format!("--user-data-dir={}", profile.path().display()))
         // Without it, a page from nowhere may not send requests to the loopback interface.
         .arg("--disable-features=LocalNetworkAccessChecks,BlockInsecurePrivateNetworkRequests")
-        // Time stands still while a response is awaited.
+        // Virtual time stands still while the browser waits for a response.
         .args(["--virtual-time-budget=20000", "--dump-dom", url]);
     let page = run(&mut chromium).succeeded("chromium").out;
     let results =
@@ -175,7 +174,7 @@ routes:
         "other": "200 /echo/7 GET /echo/7",
         "kept": "200 /echo/7 POST /echo/7",
         "permanent": "200 /echo/7 PUT /echo/7",
-        // What is encoded in the parameter stays in its segment.
+        // Characters encoded in the parameter stay in its segment.
         "encoded": "200 /echo/a%2Fb%3Fc%23d GET /echo/a%2Fb%3Fc%23d",
         "slashes": "200 /echo/%2F%2Fevil.test GET /echo/%2F%2Fevil.test",
         // The upstream redirects to its own paths and its own host, which the browser does not see.

@@ -9,7 +9,7 @@ use crate::{
     websocket::HTTP1_CLIENT,
 };
 
-/// How Caddy reaches the gateway: the listener, `versions` of its transport, and our `Via`.
+/// Caddy's ways to the gateway: the listener, `versions` of its transport, and our `Via`.
 const WAYS: [(Listener, &str, &str); 4] = [
     (Listener::Clear, "1.1", "1.1"),
     (Listener::Clear, "h2c 2", "2"),
@@ -87,7 +87,7 @@ fn caddy_in_front_passes_bodies_and_trailers() {
             let via = format!("\r\nvia: {version} tidegate-");
             assert!(received.to_lowercase().contains(&via), "{}: {received}", front.case);
         });
-        // Caddy does not forward those of a request.
+        // Caddy does not forward the trailers of a request.
         front.assert_response_trailers_pass();
     }
 }
@@ -96,7 +96,7 @@ fn caddy_in_front_passes_bodies_and_trailers() {
 fn caddy_in_front_passes_websocket() {
     let application = Application::start();
     let chain = Chain::start(&application);
-    // Over HTTP/2 it neither accepts an extended CONNECT nor sends one.
+    // Over HTTP/2, Caddy neither accepts an extended CONNECT nor sends one.
     for (front, _) in chain.fronts().zip(WAYS).filter(|(_, (_, _, version))| *version == "1.1") {
         front.assert_websocket_passes(HTTP1_CLIENT);
     }

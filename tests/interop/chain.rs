@@ -1,5 +1,5 @@
-//! What must pass through Tidegate and another proxy, whichever is in front: bodies, trailers, WebSocket and gRPC,
-//! over each protocol of the proxy in front.
+//! Messages that must pass through Tidegate and another proxy, in either order: bodies, trailers, WebSocket
+//! and gRPC, over each protocol of the proxy in front.
 
 use std::{io::Write, net::SocketAddr, path::Path};
 
@@ -17,11 +17,11 @@ use crate::{
 /// The path of the echo of WebSocket, and that of the gRPC service's methods.
 pub(crate) const PATHS: [&str; 2] = ["/chat", "/tidegate.Test/"];
 
-/// What is behind both proxies.
+/// The application behind both proxies.
 pub(crate) struct Application {
     /// Sends bodies back; HTTP/1.1.
     pub(crate) echo: Upstream,
-    /// Echoes messages of WebSocket; HTTP/1.1.
+    /// Echoes WebSocket messages; HTTP/1.1.
     pub(crate) chat: SocketAddr,
     /// A gRPC server; HTTP/2 in clear.
     pub(crate) grpc: SocketAddr,
@@ -54,7 +54,7 @@ routes:
     }
 }
 
-/// Sends each body back, and trailers of its own behind a chunked one.
+/// Sends each body back, with its own trailers after a chunked one.
 fn echo() -> Upstream {
     Upstream::with_handler(|request, socket| {
         let end = request.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
@@ -74,9 +74,9 @@ fn echo() -> Upstream {
 pub(crate) struct Front<'f> {
     pub(crate) clear: u16,
     pub(crate) tls: u16,
-    /// Of the certificate for [`NAME`].
+    /// The CA of the certificate for [`NAME`].
     pub(crate) ca: &'f Path,
-    /// What is behind it, for messages.
+    /// The servers behind it, for messages.
     pub(crate) case: String,
 }
 
@@ -111,7 +111,7 @@ impl Front<'_> {
         assert!(received.ends_with("\r\nx-sent: 209\r\n\r\n"), "{}: {received}", self.case);
     }
 
-    /// As [`Self::assert_trailers_pass`], without those of the request.
+    /// Like [`Self::assert_trailers_pass`], without trailers of the request.
     pub(crate) fn assert_response_trailers_pass(&self) {
         let mut client = Client::connect(loopback(self.clear));
         client.send(format!(

@@ -10,11 +10,11 @@ use crate::{
     tools::{self, run},
 };
 
-/// The response that curl received, or why it received none.
+/// The response that curl received, or its error.
 pub(crate) struct Answer {
     /// 0: no response.
     pub(crate) status: u16,
-    /// Of HTTP: `1.1` or `2`.
+    /// The HTTP version: `1.1` or `2`.
     pub(crate) version: String,
     /// The heads of the response and of interim ones.
     pub(crate) head: String,
@@ -159,7 +159,7 @@ fn curl_needs_a_client_certificate_where_one_is_asked_for() {
         assert_eq!((accepted.status, &*accepted.version), (200, way.http), "{}", accepted.log);
         for identity in [vec![], shown(&stranger)] {
             let refused = get(PARTNERS, &identity);
-            // With TLS 1.3 the client may be writing its request when it is refused, and not read the alert.
+            // With TLS 1.3, the client may be writing its request when it is refused, and not read the alert.
             let is_told =
                 ["alert", "Broken pipe", "reset"].iter().any(|end| refused.log.contains(end));
             assert!(refused.status == 0 && is_told, "{way:?}: {}", refused.log);

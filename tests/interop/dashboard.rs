@@ -1,4 +1,4 @@
-//! The dashboard in Chromium: its figures are those of the metrics, its switch works, and it loads nothing from
+//! The dashboard in Chromium: its figures match the metrics, its switch works, and it loads nothing from
 //! another host.
 
 use std::{
@@ -81,7 +81,7 @@ fn figures_move_under_load_and_are_those_of_the_metrics() {
     browser.wait_for("document.getElementById('p50').textContent.endsWith('s')");
     browser
         .wait_for("document.querySelectorAll('polyline')[0].getAttribute('points').includes(' ')");
-    // It was some per second in the tick of the load.
+    // The tick of the load showed a few per second.
     let tops =
         browser.eval("[...document.querySelectorAll('.plot .top')].map((own) => own.textContent)");
     assert!(tops.as_array().is_some_and(|tops| tops.iter().all(|top| top != "")), "{tops}");
@@ -110,7 +110,7 @@ fn figures_move_under_load_and_are_those_of_the_metrics() {
     browser.wait_for("document.getElementById('faults').hidden");
 }
 
-/// Asserts that the page shows, within a tick, what the metric says. Other clients count on meanwhile.
+/// Asserts that the page shows the metric within a tick. Other clients keep counting meanwhile.
 fn assert_follows(browser: &mut Browser, gateway: &Gateway, shown: &str, metric: &str) {
     let before = gateway.metric(metric);
     browser.wait_for(&format!("Number({shown}.replaceAll(',', '')) >= {before}"));
@@ -188,7 +188,7 @@ fn the_switch_sets_the_throttles_mode() {
             assert!(browser.text("throttle-state").contains("new users are refused"));
         }
     }
-    // What another operator sets is also shown.
+    // The page also shows another operator's setting.
     throttle.set_mode(tidegate::throttle::mode::Mode::Off);
     browser.wait_for(&format!("{pressed} === 'off'"));
     assert_is_clean(&mut browser, gateway.admin());

@@ -16,7 +16,7 @@ use tidegate::clock::Clock;
 /// The name of the listeners' first certificate, which also covers 127.0.0.1.
 pub(crate) const NAME: &str = "a.test";
 
-/// A name whose clients need a certificate of the authority.
+/// A name whose clients need a certificate from the authority.
 pub(crate) const PARTNERS: &str = "partners.test";
 
 /// Certificates of one authority, and other files of a test.
@@ -128,14 +128,14 @@ pub(crate) fn upstream_tls(files: &Files, scheme: &str, name: &str) -> String {
     }
 }
 
-/// A way for curl to reach an [`Edge`], and what it says about it.
+/// A way for curl to reach an [`Edge`], with the versions that curl reports.
 #[derive(Debug)]
 pub(crate) struct Way {
     pub(crate) listener: Listener,
     pub(crate) arguments: &'static [&'static str],
-    /// The version of HTTP.
+    /// The HTTP version.
     pub(crate) http: &'static str,
-    /// The version of TLS; empty without it.
+    /// The TLS version; empty without TLS.
     pub(crate) tls: &'static str,
 }
 

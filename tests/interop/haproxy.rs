@@ -1,4 +1,4 @@
-//! HAProxy as a balancer of connections in front: the client's address passes by the PROXY protocol.
+//! HAProxy as a TCP load balancer in front: it passes the client's address with the PROXY protocol.
 
 use testkit::{port::free_port, upstream::Upstream};
 

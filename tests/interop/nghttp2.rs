@@ -50,7 +50,7 @@ fn h2load_has_no_failed_request_over_any_protocol() {
         let h1: &[&str] = if protocol == "http/1.1" { &["--h1"] } else { &[] };
         for data in [&[][..], &["-d", body]] {
             let count = COUNT.to_string();
-            // HTTP/1.1 is pipelined as far.
+            // HTTP/1.1 is pipelined to the same depth.
             let arguments = [&["-n", &count, "-c", "8", "-m", "16"], h1, data].concat();
             let output = h2load(&arguments, &edge.url(listener, "127.0.0.1", "/a"));
             assert_all_succeeded(&output, COUNT);

@@ -1,4 +1,4 @@
-//! nginx as the upstream: its versions of HTTP, TLS, bodies, kept connections, and the PROXY protocol.
+//! nginx as the upstream: its HTTP versions, TLS, bodies, kept connections, and the PROXY protocol.
 
 use std::{collections::BTreeSet, fs};
 
@@ -16,7 +16,7 @@ const SERVER: &str = "server.test";
 /// nginx with a listener of each kind. It stores what is PUT and serves it again.
 struct Nginx {
     files: Files,
-    /// In clear, HTTP/2 in clear, TLS, TLS with HTTP/2, PROXY protocol.
+    /// HTTP/1.1, HTTP/2, TLS, TLS with HTTP/2, PROXY protocol.
     ports: [u16; 5],
     _server: Server,
 }
@@ -46,7 +46,7 @@ impl Nginx {
             own.cert.display(),
             own.key.display()
         );
-        // An HTTP server closes a connection without a request; the log has nothing of it.
+        // An HTTP server closes a connection without a request and does not log it.
         let server = Server::nginx(files.directory(), &http, &ports);
         Self { files, ports, _server: server }
     }

@@ -1,4 +1,4 @@
-//! OpenSSL's client: what a handshake agrees on, and what it refuses.
+//! OpenSSL's client: the results of handshakes, and refusals.
 
 use std::{io::Write, process::Stdio};
 
@@ -7,7 +7,7 @@ use crate::{
     tools::{Output, client, run_with},
 };
 
-/// The answer is closed by the gateway after it, which ends the client.
+/// The gateway closes the connection after the response, which ends the client.
 const REQUEST: &str = "GET /a HTTP/1.0\r\nHost: a.test\r\n\r\n";
 
 /// The end of the answer's head, and its body.
@@ -90,7 +90,7 @@ fn openssl_resumes_sessions_except_with_client_certificates() {
         let first = with(&["-servername", NAME, "-sess_out", session]);
         assert!(first.contains("New, TLSv1"), "{first}");
         for _ in 0..4 {
-            // At any worker.
+            // Any worker resumes the session.
             let again = with(&["-servername", NAME, "-sess_in", session]);
             assert!(again.contains("Reused, TLSv1") && again.contains(BODY), "{again}");
         }
@@ -113,7 +113,7 @@ fn openssl_resumes_sessions_except_with_client_certificates() {
 fn openssl_is_refused_with_old_versions() {
     let edge = Edge::start(RULES);
     for version in ["-tls1", "-tls1_1"] {
-        // So that the client itself allows it.
+        // Makes the client itself allow it.
         let arguments = ["-servername", NAME, version, "-cipher", "ALL:@SECLEVEL=0"];
         let refused = s_client(&edge, &arguments, REQUEST);
         assert_ne!(refused.code, Some(0), "{version}");

@@ -1,5 +1,5 @@
-//! Prometheus: its linter and its parsers read what a gateway exports, and its engine evaluates the alerts and
-//! the dashboard of `contrib` on it.
+//! Prometheus: its linter and its parsers read a gateway's metrics, and its engine evaluates the alerts and
+//! the dashboard of `contrib` on them.
 
 use std::{
     collections::BTreeSet,
@@ -191,7 +191,7 @@ fn documented() -> BTreeSet<String> {
     words.filter(|word| word.contains('_')).map(str::to_owned).collect()
 }
 
-/// The name of a series without what a histogram appends to it.
+/// The name of a series without a histogram's suffix.
 fn family(series: &str) -> &str {
     let parts = ["_bucket", "_sum", "_count"];
     parts.iter().find_map(|part| series.strip_suffix(part)).unwrap_or(series)

@@ -77,7 +77,7 @@ fn assert_none_fails(process: &Process, files: &Files, count: u32, mut change: i
     let url = format!("https://127.0.0.1:{}/a", process.address.port());
     let connections = AtomicU32::new(0);
     let is_over = AtomicBool::new(false);
-    // Also if a change fails.
+    // Ends the load even if a change fails.
     let end = OnDrop(&is_over);
     thread::scope(|scope| {
         let (is_over, url) = (&is_over, &url);
@@ -137,8 +137,8 @@ fn reloads_of_certificates_fail_no_request() {
     let process = start(&files, &upstream);
     let client = Arc::new(trusting_client(&["http/1.1"]));
     assert_none_fails(&process, &files, 20, |_| {
-        // By the watch of the files alone. A key that is not yet that of the certificate is a fault, and the
-        // earlier pair is used.
+        // Only the file watcher triggers the reload. While the key does not match the certificate, that is a
+        // fault, and the earlier pair is used.
         let new = files.authority.issue(&[NAME, "127.0.0.1"]);
         new.write(files.directory(), "own");
         eventually("the new certificate is shown", || {

@@ -1,4 +1,4 @@
-//! Restarts under load: what clients of other projects lose when a gateway stops.
+//! Restarts under load: the requests that clients of other projects lose when a gateway stops.
 
 use std::{fs, io::Write, thread, time::Duration};
 
@@ -47,7 +47,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]
     Process::start(command(files.directory(), &["--config", &format!("{port}.yaml")]))
 }
 
-/// The access lines of a log: how many, and which are not a complete 200.
+/// The access lines of a log: their number, and the lines without a complete 200.
 fn access_lines(files: &Files, log: &str) -> (usize, Vec<String>) {
     let text = fs::read_to_string(files.path(log)).expect("a log");
     let is_whole = |line: &str| {
@@ -76,7 +76,7 @@ fn a_drain_answers_every_stream_that_nghttp_opened() {
         nghttp.join().expect("no panic")
     });
     assert_eq!(process.wait_exit().code(), Some(0));
-    // The streams that it could not open any more have no status: it may send them elsewhere.
+    // Streams that it could no longer open have no status: it may send them elsewhere.
     let answered = statuses(&output).iter().filter(|status| *status == "200").count();
     assert!((300..REQUESTS).contains(&answered), "{answered}: {}", output.text());
     assert_eq!(access_lines(&files, "access.log"), (answered, vec![]));
@@ -96,8 +96,8 @@ fn a_drain_loses_no_request_of_h2load() {
         load.join().expect("no panic")
     });
     assert_eq!(process.wait_exit().code(), Some(0));
-    // It opens no other connection. What it did not start, and what came after the GOAWAY and can safely be
-    // sent again, counts as failed; what reached the upstream has succeeded.
+    // It opens no other connection. Requests that it did not start, or that came after the GOAWAY and can
+    // safely be sent again, count as failed; requests that reached the upstream have succeeded.
     let requests = output.out.lines().find(|line| line.starts_with("requests: "));
     let mut counts = requests.expect("a line").split([':', ',']);
     let succeeded = counts.find_map(|count| count.strip_suffix(" succeeded"));
@@ -108,7 +108,7 @@ fn a_drain_loses_no_request_of_h2load() {
     assert_eq!(upstream.request_count(), succeeded);
 }
 
-/// How many requests a gateway has answered.
+/// Number of requests that a gateway has answered.
 fn answered(gateway: &Process) -> u64 {
     let metrics = get(gateway.admin, "/metrics", "Connection: close\r\n").text();
     let lines = metrics.lines().filter(|line| line.starts_with("tidegate_requests_total{"));
@@ -126,7 +126,7 @@ fn restarts_behind_haproxy_fail_no_request() {
             "ssl verify required ca-file {} sni str({NAME}) alpn {alpn}",
             files.ca.display()
         );
-        // Without health checks it notices a stopped gateway only by what the gateway does.
+        // Without health checks, it notices a stopped gateway only by the gateway's behavior.
         let sections = format!(
             "frontend front
   mode http
@@ -153,7 +153,7 @@ backend back
             });
             let mut restarts = 0;
             while !load.is_finished() {
-                // The load is on both again.
+                // Waits until both gateways get requests again.
                 let is_used = |gateway: &Process| answered(gateway) >= 50 || load.is_finished();
                 eventually("both get requests", || gateways.iter().all(is_used));
                 let gateway = &mut gateways[restarts % 2];

@@ -1,4 +1,4 @@
-//! Libraries that verify signed tokens decode base64 leniently. However a client spells a valid token, it has one
+//! Libraries that verify signed tokens decode base64 leniently. All spellings of a valid token must share one
 //! quota.
 
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ const QUOTA: usize = 3;
 const SPELLINGS: usize = 500;
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// How a request carries a token.
+/// The places of a token in a request.
 const PLACES: [&str; 3] = ["Authorization: Bearer ", "X-Token: ", "Cookie: session="];
 
 fn post(address: SocketAddr, path: &str, body: &str) -> String {
@@ -105,7 +105,7 @@ limits:
 #[test]
 fn a_token_has_one_quota_behind_the_libraries_of_python() {
     let (_server, upstream) = Server::script("verify_token.py", &[]);
-    // PyJWT decodes strictly since 2.11, but for padding.
+    // Except for padding, PyJWT decodes strictly since 2.11.
     assert_one_quota(upstream, "pyjwt", 2);
     for library in ["python-jose", "authlib", "flask", "flask-compressed", "itsdangerous"] {
         assert_one_quota(upstream, library, 200);

@@ -14,7 +14,7 @@ use crate::{
 /// The name of the servers' certificate.
 const SERVER: &str = "server.test";
 
-/// A gateway before a server, with a target of this scheme and this protocol.
+/// A gateway in front of a server, with a target of this scheme and this protocol.
 fn edge(files: &Files, server: SocketAddr, scheme: &str, protocol: &str) -> Edge {
     Edge::start(&format!(
         "upstreams:
@@ -28,13 +28,13 @@ routes: [{{name: chat, match: {{path: /chat}}, upstream: echo}}]
     ))
 }
 
-/// What a client script saw of `server` over a listener.
+/// A client script's observations of `server` over a listener.
 fn seen(edge: &Edge, server: &str, client: &str, listener: Listener, messages: u32) -> Value {
     let ca = matches!(listener, Listener::Tls).then_some(&*edge.files.ca);
     converse(client, edge.port(listener), ca, messages, &format!("{listener:?}, {server}"))
 }
 
-/// What a client script saw of the server of [`NAME`] at a port, with the file of the authorities over TLS.
+/// A client script's observations of the server of [`NAME`] at a port; over TLS, with a file of CAs.
 pub(crate) fn converse(
     client: &str,
     port: u16,
@@ -48,7 +48,7 @@ pub(crate) fn converse(
     serde_json::from_str(&output.out).expect("JSON")
 }
 
-/// What both clients see of any server, and the answer to `ping` and to `version`.
+/// The expected observations of both clients, with the answers to `ping` and to `version`.
 pub(crate) fn expected(pinged: &str, version: &str, last_close: &str) -> Value {
     json!({
         "subprotocol": "chat.v2",
@@ -69,7 +69,7 @@ pub(crate) const HTTP1_CLIENT: &str = "websocket_client.py";
 pub(crate) const HTTP2_CLIENT: &str = "http2_websocket_client.py";
 const WS_CLIENT: &str = "ws_client.cjs";
 
-/// Runs both clients, in clear and over TLS, and compares what they saw of `server`.
+/// Runs both clients, with and without TLS, and compares their observations of `server`.
 fn assert_all_see(edge: &Edge, server: &str, messages: u32, expected: &Value) {
     let seen = |client, listener| seen(edge, server, client, listener, messages);
     for listener in [Listener::Clear, Listener::Tls] {
@@ -129,7 +129,7 @@ fn websocket_conversations_pass_between_ws_and_websockets() {
             let edge = edge(&files, address, scheme, "http1");
             let mut expected = expected("pong", "version", "4001 by the client");
             if (server, client) == ("ws_echo.cjs", WS_CLIENT) {
-                // What either side sends after the other has ended its direction of the stream.
+                // The message that either side sends after the other has ended its direction of the stream.
                 expected["after_own_end"] = json!("after the end");
                 expected["after_their_end"] = json!("after their end");
             }

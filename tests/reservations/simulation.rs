@@ -13,7 +13,7 @@ use self::world::World;
 struct Plan {
     seed: u64,
     gateways: usize,
-    /// Whether the first gateway gets nine of ten requests.
+    /// True if the first gateway gets nine of ten requests.
     is_skewed: bool,
     limit: Limit,
     keys: usize,
@@ -32,11 +32,11 @@ struct Plan {
     refunds: u64,
     crashes: usize,
     reloads: u32,
-    /// Whether some requests call the store without a lease.
+    /// True if some requests call the store without a lease.
     has_direct_calls: bool,
     /// The capacity of a gateway's lease registry, in leases.
     capacity: usize,
-    /// Whether the store bounds the leased units.
+    /// True if the store bounds the leased units.
     has_bound: bool,
 }
 

@@ -21,13 +21,13 @@ async fn used(counter_store: &CounterStore, limit: &Limit) -> u64 {
     peeked.decision(0).used
 }
 
-/// Charges one unit of each limit concurrently while Redis hangs. Returns whether each was admitted.
+/// Charges one unit of each limit concurrently while Redis hangs. Returns the admissions.
 async fn charge_while_redis_hangs(
     redis: &RedisServer,
     handle: &StoreHandle,
     limits: &[Limit],
 ) -> Vec<bool> {
-    // Over a connection that exists: otherwise nothing is sent.
+    // Without a connection, nothing would be sent.
     let verdict = handle.charge(&[charge(&limit("connected", 10), 98)], now()).await;
     assert!(!verdict.expect("a policy").is_fallback());
     redis.suspend();
@@ -41,7 +41,7 @@ async fn charge_while_redis_hangs(
     admitted
 }
 
-/// A request decided locally is counted locally. Redis would date its late charge by when it wakes up.
+/// A request decided locally is counted locally. Redis would date the late charge when it wakes up.
 #[tokio::test]
 async fn a_late_charge_of_an_admitted_request_is_refunded() {
     let redis = RedisServer::start();
@@ -103,7 +103,7 @@ async fn adjustments_during_an_outage_are_made_in_order() {
     }
     redis.suspend();
     wait_for_outage(&counter_store, &handle).await;
-    // In a leaky bucket only the last slot can be refunded.
+    // In a leaky bucket, only the last slot can be refunded.
     refunds.reverse();
     handle.adjust_in_background(refunds, now());
     redis.resume();
@@ -191,7 +191,7 @@ async fn a_rejected_adjustment_is_retried_once() {
         let _: String = redis.command(&[&command[..], rights].concat());
     };
     let failed = || counter_store.stats().failures[RedisFailure::Server.index()];
-    // Until the next probe, the clock stands still: with its success the adjustment is sent again.
+    // The clock stands still until the next probe, whose success sends the adjustment again.
     let wait_until_used = async |expected| {
         clock().advance(Duration::from_secs(2));
         eventually_async("Redis has made it", async || {

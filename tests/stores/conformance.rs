@@ -35,7 +35,7 @@ fn limits() -> Vec<Limit> {
     shapes.map(compile).into()
 }
 
-/// Where the counters are.
+/// The place of the counters.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Memory,

@@ -40,7 +40,7 @@ struct AdjustStep {
     kind: AdjustKind,
 }
 
-/// How a charge is adjusted.
+/// The adjustment of a charge.
 #[derive(Clone, Copy, Debug)]
 enum AdjustKind {
     /// A partial refund of the charge of an earlier request.
@@ -53,7 +53,7 @@ enum AdjustKind {
     Overdraw { cost: u32 },
 }
 
-/// An admitted charge, at its own time or at that of its slot.
+/// An admitted charge, at its own time or its slot's.
 struct AdmittedCharge {
     limit: usize,
     caller: u128,
@@ -160,7 +160,7 @@ impl StorePair<'_> {
             Charge { limit, key: Key(self.first_caller + step.caller), cost: step.cost }
         };
         let charges: Vec<Charge<'_>> = requested.iter().map(charge).collect();
-        // Only decisions of Redis are compared.
+        // Only Redis decisions are compared.
         self.counter_store.clear_deny_cache();
         let in_memory = self.memory.charge(&charges, self.now);
         let in_redis =

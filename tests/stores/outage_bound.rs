@@ -1,5 +1,5 @@
-//! What a caller may be admitted beyond its quota because Redis was lost: at each gateway that lost it, what a
-//! limit of that gateway's share admits, and no more, however often Redis is lost. The tests try to break that.
+//! The bound of admissions beyond the quota because Redis was lost: at each gateway that lost it, the
+//! admissions of a limit with that gateway's share, however often Redis is lost. The tests try to break it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ struct Fleet {
     _stop: DropGuard,
 }
 
-/// How Redis is lost, and how it comes back.
+/// The way in which Redis is lost and comes back.
 #[derive(Clone, Copy, Debug)]
 enum Outage {
     /// It hangs.
@@ -131,8 +131,8 @@ fn weekly_limits() -> Vec<Limit> {
     limits
 }
 
-/// The caller spends its quota without being refused, so that no gateway remembers a refusal, and then all
-/// that each gateway admits in each outage.
+/// The caller spends its quota without a refusal, which a gateway would remember, and then everything that
+/// each gateway admits in each outage.
 #[tokio::test]
 async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
     let fleet = Fleet::start().await;
@@ -172,7 +172,7 @@ fn local_share(limit: &Limit) -> u32 {
     }
 }
 
-/// A refund, or a cost that the response decides, of a request that was admitted locally is counted there.
+/// The refund or the final cost of a request that was admitted locally is counted locally.
 #[tokio::test]
 async fn corrections_of_local_charges_do_not_reach_redis() {
     let fleet = Fleet::start().await;

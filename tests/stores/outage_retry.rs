@@ -1,5 +1,5 @@
-//! A client that is alone on its key and waits as long as it was asked to is admitted, also if Redis was lost
-//! and came back meanwhile. In real time: a Redis that hangs dates what it then executes by its own clock.
+//! A client that is alone on its key and waits for the requested time is admitted, even if Redis was lost and
+//! came back meanwhile. In real time, because a hung Redis dates late calls by its own clock.
 
 use std::{cell::Cell, time::Duration};
 
@@ -17,13 +17,13 @@ use crate::support::{charge, limit, options};
 /// The length of every window, in ms.
 const WINDOW: u64 = 2_000;
 
-/// How long a call waits for Redis: longer than a busy machine needs for a reply.
+/// The time that a call waits for Redis: longer than a busy machine needs for a reply.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// The caller whose first request finds Redis hanging.
 const LATE_KEY: u128 = 2;
 
-/// When a late charge has certainly been given back after Redis is back.
+/// The time after Redis is back at which a late charge has certainly been refunded.
 const SETTLED: Duration = Duration::from_millis(400);
 
 /// For each algorithm limits of six and of one in each window. No wait is promised of `concurrency`.
@@ -50,15 +50,16 @@ fn limits() -> Vec<Limit> {
 struct Gateway {
     handle: StoreHandle,
     clock: Clock,
-    /// Whether Redis has been lost.
+    /// True once Redis has been lost.
     is_lost: Cell<bool>,
-    /// When Redis is back and settled, by [`Clock::uptime`]; `None` before and during the outage.
+    /// The time at which Redis is back and settled, by [`Clock::uptime`]; `None` before and during the
+    /// outage.
     settled_at: Cell<Option<Uptime>>,
-    /// When the clients end.
+    /// The time at which the clients end.
     end: Cell<Uptime>,
 }
 
-/// What a client has seen.
+/// A client's observations.
 #[derive(Debug, Default)]
 struct Seen {
     waits: u32,
@@ -94,7 +95,7 @@ impl Gateway {
             };
             // One more ms: the clocks of two processes do not begin their ms at the same time.
             self.clock.sleep(Duration::from_millis(until - at + 1)).await;
-            // A late charge is given back shortly after Redis is back.
+            // A late charge is refunded shortly after Redis is back.
             if let Some(settled) = self.settled_at.get() {
                 self.clock.sleep_until(settled).await;
             }
@@ -112,7 +113,7 @@ impl Gateway {
         redis.suspend();
         self.is_lost.set(true);
         self.clock.sleep(length).await;
-        // Before Redis is back: a client that wakes up now waits for the correction.
+        // Set before Redis is back, so that a client that wakes up now waits for the correction.
         let settled = self.clock.uptime() + SETTLED;
         self.settled_at.set(Some(settled));
         redis.resume();

@@ -39,8 +39,8 @@ thread_local! {
     static CLOCK: Clock = Clock::simulated(NOW.as_unix_ms());
 }
 
-/// The test's clock, by which timeouts, probes, pauses and windows pass. It stands still, except in
-/// [`eventually`] and [`while_clock_advances`].
+/// The test's clock, for timeouts, probes, pauses and windows. It stands still, except in [`eventually`] and
+/// [`while_clock_advances`].
 pub(crate) fn clock() -> Clock {
     CLOCK.with(Clock::clone)
 }
@@ -89,7 +89,7 @@ pub(crate) async fn wait_for_outage(counter_store: &CounterStore, handle: &Store
     .await;
 }
 
-/// How often a server has rejected `SET`, by which the store probes it.
+/// Number of rejected `SET` calls, with which the store probes a server.
 pub(crate) fn rejected_writes(server: &RedisServer) -> u32 {
     let stats: String = server.command(&["INFO", "commandstats"]);
     let set = stats.lines().find_map(|line| line.strip_prefix("cmdstat_set:"));

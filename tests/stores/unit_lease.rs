@@ -98,7 +98,7 @@ fn leased_limit(name: &str, quota: u32, units: u32) -> Limit {
     Limit { lease_size, ..limit(name, quota) }
 }
 
-/// The number of script calls at Redis, peeks included.
+/// Number of script calls at Redis, including peeks.
 fn calls(redis: &RedisServer) -> u64 {
     let stats: String = redis.command(&["INFO", "commandstats"]);
     let of = |name: &str| {

@@ -29,7 +29,7 @@ fn start_storm_at(urls: [&str; 2], servers: &[RedisServer; 4]) -> Storm {
     Storm::start(&format!("shards: [{}, {}]", shard(0), shard(1)), &[&servers[0], &servers[1]])
 }
 
-/// Whether a server has the record of the limit `small_quota`.
+/// True if a server has the record of the limit `small_quota`.
 fn has_small_quota(server: &RedisServer) -> bool {
     !keys(server, "*:small_quota:*").is_empty()
 }

@@ -18,7 +18,7 @@ use crate::{
     report::{DataLoss, Figures},
 };
 
-/// The highest permitted latency: the response timeout of 150 ms, plus slack for a busy machine.
+/// Maximum latency: the response timeout of 150 ms, plus slack for a busy machine.
 pub(crate) const MAX_LATENCY: Duration = Duration::from_millis(1_650);
 
 /// The shared daily quota of `/small_quota`.
@@ -213,7 +213,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// The state of the gateway's store by `/readyz`.
+/// The state of the gateway's store in `/readyz`.
 pub(crate) fn store(gateway: &Gateway) -> serde_json::Value {
     let response = get(gateway.admin(), "/readyz", "Connection: close\r\n");
     assert_eq!(response.status, 200, "a lost store must not make a gateway unready");
@@ -225,7 +225,7 @@ pub(crate) fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
     server.command(&["KEYS", pattern])
 }
 
-/// Whether the server is a live primary.
+/// True if the server is a live primary.
 pub(crate) fn is_primary(server: &RedisServer) -> bool {
     let info = || server.command::<String>(&["INFO", "replication"]);
     server.try_command(&["PING"]).is_ok() && info().contains("role:master")

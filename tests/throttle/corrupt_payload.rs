@@ -12,7 +12,7 @@ use tidegate::{
 
 use crate::support::{FilterGateway, MINUTE, NOW, geometry, hash_keys, key, other_hash_keys};
 
-/// How the value under a minute's key is corrupted.
+/// The corruption of the value under a minute's key.
 enum Corruption {
     /// Only the value is changed.
     Value(Vec<u8>),
@@ -259,8 +259,8 @@ async fn a_foreign_minute_is_left_alone_and_ours_stays_pending() {
     assert_eq!(fresh.missing((0..40).chain(100..110)), [0; 0]);
 }
 
-/// Damage that keeps the timestamp and the length is not detected by gateways that have the minute.
-/// A new gateway detects it, and its rewrite makes the others check.
+/// Gateways that have the minute do not detect damage that keeps the timestamp and the length. A new gateway
+/// detects it, and its rewrite makes the others check.
 #[tokio::test]
 async fn a_new_gateway_makes_the_others_repair_damage() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
@@ -279,8 +279,8 @@ async fn a_new_gateway_makes_the_others_repair_damage() {
     assert_eq!(fresh.missing(0..40), [0; 0]);
 }
 
-/// Many more tokens than the filter's capacity: a saturated minute is not written.
-/// Otherwise gateways would reject and rewrite each other's payloads for ever.
+/// With many more tokens than the filter's capacity, a saturated minute is not written. Otherwise gateways
+/// would endlessly reject and rewrite each other's payloads.
 #[tokio::test]
 async fn a_saturated_minute_is_not_rewritten() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));

@@ -61,12 +61,12 @@ impl RunningThrottle {
         }
     }
 
-    /// Whether its filters contain the token.
+    /// True if its filters contain the token.
     pub(crate) fn is_active(&self, token: u64) -> bool {
         self.throttle.gate().is_active(hash(token))
     }
 
-    /// How many times larger than configured its filters are.
+    /// The size of its filters as a multiple of the configured one.
     pub(crate) fn growth(&self) -> u64 {
         self.throttle.status().memory_bytes / self.throttle.settings().geometry.bytes()
     }

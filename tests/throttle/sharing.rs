@@ -125,7 +125,7 @@ async fn the_clock_of_redis_is_used() {
     assert!((before..=clock.now()).contains(&a.stats.last_success().unwrap()));
 }
 
-/// Ticks with the same tokens, each recorded `times` times; returns the calls and the bytes in both
+/// Ticks with the same tokens, each recorded `times` times. Returns the calls, and the bytes in both
 /// directions.
 async fn cost(times: usize) -> (u64, u64) {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));

@@ -1,20 +1,20 @@
-//! Detects an HTTP/2 client that makes the gateway work and asks for little: RFC 9113, 10.5.
+//! Detects an HTTP/2 client that causes much work with few requests (RFC 9113, 10.5).
 
 use std::cell::Cell;
 
 use crate::{clock::CoarseTime, transport::FrameCounts};
 
-/// Least number of streams in a second from which their resets are a flood.
+/// Minimum number of streams in a second for their resets to be a flood.
 const MIN_STREAMS: u32 = 500;
-/// Number of control frames in a second that no content has to explain.
+/// Number of control frames in a second that are allowed without content.
 const MIN_CONTROL_FRAMES: u64 = 1000;
-/// Most control frames for each frame of a head or a body that the client sends.
+/// Maximum number of control frames for each frame of a head or a body that the client sends.
 const MAX_CONTROL_PER_CONTENT: u64 = 10;
-/// Bytes of bodies, sent to the client, that explain one control frame. Clients return their windows for many
-/// bytes at a time.
+/// Number of body bytes sent to the client that allow one control frame. Clients return their windows for
+/// many bytes at a time.
 const BYTES_PER_CONTROL: u64 = 64;
 
-/// What one client did in the current second.
+/// Counts of one client's activity in the current second.
 #[derive(Default)]
 pub(super) struct FloodDetector {
     second: Cell<u64>,
@@ -60,8 +60,8 @@ impl FloodDetector {
         self.sent.set(self.sent.get() + bytes);
     }
 
-    /// Whether the client reset more than half of its streams (CVE-2023-44487), or sent control frames that
-    /// nothing explains (CVE-2019-9511, 9512, 9513, 9515).
+    /// True if the client reset more than half of its streams (CVE-2023-44487), or sent more control frames
+    /// than its content allows (CVE-2019-9511, 9512, 9513, 9515).
     pub(super) fn is_detected(&self) -> bool {
         let (accepted, reset) = (self.accepted.get(), self.reset.get());
         let FrameCounts { content, control } = self.received.get();

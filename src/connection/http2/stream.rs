@@ -24,7 +24,7 @@ use crate::{
 
 use super::super::{DRAIN_TIMEOUT, MAX_DRAINED};
 
-/// Most interim (1xx) responses that are forwarded on one stream; further ones are dropped.
+/// Maximum number of interim (1xx) responses to forward on one stream. Further ones are dropped.
 const MAX_INTERIM_RESPONSES: u32 = 32;
 
 /// One stream, which carries one request.
@@ -37,7 +37,7 @@ pub(super) struct Http2Stream {
     /// The response's side, until its head is sent.
     pub(super) respond: RefCell<Option<SendResponse<Bytes>>>,
     interim_responses: Cell<u32>,
-    /// Bytes of the head that the connection has counted.
+    /// Number of bytes of the head that the connection has counted.
     head_bytes: Cell<usize>,
 }
 
@@ -53,7 +53,7 @@ struct Body {
     stream: Option<Http2Receiver>,
     length: BodyLength,
     trailers: Option<Box<Fields>>,
-    /// Whether the client waits for `100 Continue` before it sends the body.
+    /// True if the client waits for `100 Continue` before it sends the body.
     expects_continue: bool,
 }
 
@@ -91,7 +91,7 @@ impl Http2Stream {
         .await;
         let is_reset = std::future::poll_fn(|cx| Poll::Ready(respond.poll_reset(cx).is_ready()));
         if is_reset.await {
-            // Reset before it was accepted: nothing is begun for it.
+            // The stream was reset before it was accepted.
             return self.count_reset();
         }
         *self.respond.borrow_mut() = Some(respond);
@@ -102,7 +102,7 @@ impl Http2Stream {
         }
     }
 
-    /// Whether the connection has room for a head of `bytes`.
+    /// True if the connection has room for a head of `bytes`.
     fn reserve_head(&self, bytes: usize) -> bool {
         let has_room = self.connection.reserve_head(bytes);
         self.head_bytes.set(if has_room { bytes } else { 0 });
@@ -142,7 +142,7 @@ impl Http2Stream {
         };
         super::write(&self, response).await;
         if let Some(refused) = self.take_tunnel() {
-            // What the client sends to a tunnel that did not begin is discarded like a body.
+            // Data that the client sends to a refused tunnel is discarded like a body.
             self.body.borrow_mut().stream = Some(refused);
         }
         self.drain_body().await;
@@ -219,7 +219,7 @@ impl Http2Stream {
     }
 }
 
-/// Whether the body is short enough to be drained, as far as is known.
+/// True if the body is, as far as is known, short enough to be drained.
 fn is_drainable(body: &Body) -> bool {
     let is_short = match body.length {
         BodyLength::Known(length) => length <= MAX_DRAINED,
@@ -229,7 +229,7 @@ fn is_drainable(body: &Body) -> bool {
     body.stream.is_some() && is_short && !body.expects_continue
 }
 
-/// Whether the client waits for `100 Continue`. Other expectations are refused by the gateway.
+/// True if the client waits for `100 Continue`. The gateway refuses other expectations.
 fn expects_continue(head: &RequestHead) -> bool {
     head.has_expect
         && head

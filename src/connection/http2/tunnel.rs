@@ -1,4 +1,4 @@
-//! The client's end of a tunnel over HTTP/2 (RFC 8441): begins it with the 200, and drives it to its end.
+//! The client's end of a tunnel over HTTP/2 (RFC 8441): opens it with a 200, and drives it to its end.
 
 use crate::{
     gateway::{Content, Response},

@@ -78,10 +78,10 @@ impl ReferenceRule {
         if !self.is_prefix {
             return self.pattern(path);
         }
-        let own = if self.path == "/" { 0 } else { self.path.matches('/').count() };
-        let end = path.match_indices('/').nth(own).map_or(path.len(), |(at, _)| at);
+        let slashes = if self.path == "/" { 0 } else { self.path.matches('/').count() };
+        let end = path.match_indices('/').nth(slashes).map_or(path.len(), |(index, _)| index);
         let (before, below) = path.split_at(end);
-        let (mut ranks, mut values) = match own {
+        let (mut ranks, mut values) = match slashes {
             0 => path.starts_with('/').then(Default::default)?,
             _ => self.pattern(before)?,
         };

@@ -27,8 +27,8 @@ pub(super) fn push_millis(time: Duration, out: &mut Vec<u8>) {
 
 /// Appends 32 hexadecimal digits.
 pub(super) fn push_hex(number: u128, out: &mut Vec<u8>) {
-    let digits: [u8; 32] = std::array::from_fn(|at| {
-        let digit = (number >> (124 - 4 * at)) as usize & 15;
+    let digits: [u8; 32] = std::array::from_fn(|index| {
+        let digit = (number >> (124 - 4 * index)) as usize & 15;
         b"0123456789abcdef"[digit]
     });
     out.extend_from_slice(&digits);
@@ -55,32 +55,32 @@ fn push_ipv6(address: Ipv6Addr, out: &mut Vec<u8>) {
         return;
     }
     let groups = address.segments();
-    let (mut longest_zeros, mut at) = (0..0, 0);
-    while at < groups.len() {
-        let zeros = groups[at..].iter().take_while(|group| **group == 0).count();
+    let (mut longest_zeros, mut index) = (0..0, 0);
+    while index < groups.len() {
+        let zeros = groups[index..].iter().take_while(|group| **group == 0).count();
         if zeros > 1 && zeros > longest_zeros.len() {
-            longest_zeros = at..at + zeros;
+            longest_zeros = index..index + zeros;
         }
-        at += zeros.max(1);
+        index += zeros.max(1);
     }
     // The buffer is filled with colons, and `length` is advanced over them. Each group is followed by a
     // colon; the last one is removed.
     let (mut text, mut length) = ([b':'; 42], 0);
-    at = 0;
-    while at < groups.len() {
-        if at == longest_zeros.start && !longest_zeros.is_empty() {
-            length = if at == 0 { 2 } else { length + 1 };
-            at = longest_zeros.end;
+    index = 0;
+    while index < groups.len() {
+        if index == longest_zeros.start && !longest_zeros.is_empty() {
+            length = if index == 0 { 2 } else { length + 1 };
+            index = longest_zeros.end;
             continue;
         }
-        let group = groups[at];
+        let group = groups[index];
         let digits = (16 - (group | 1).leading_zeros() as usize).div_ceil(4);
         for digit in (0..digits).rev() {
             text[length] = b"0123456789abcdef"[usize::from(group >> (4 * digit)) & 15];
             length += 1;
         }
         length += 1;
-        at += 1;
+        index += 1;
     }
     // No colon follows the last group, unless the address ends in `::`.
     length -= usize::from(longest_zeros.end != groups.len() || longest_zeros.is_empty());
@@ -124,14 +124,14 @@ fn push_escaped(bytes: &[u8], out: &mut Vec<u8>) {
     for chunk in bytes.utf8_chunks() {
         let valid = chunk.valid().as_bytes();
         let mut from = 0;
-        for (at, &byte) in valid.iter().enumerate() {
+        for (index, &byte) in valid.iter().enumerate() {
             // A terminal that shows the log would act on C1 controls (U+0080 to U+009F).
-            let c1 = valid.get(at + 1).filter(|next| byte == 0xc2 && **next < 0xa0);
+            let c1 = valid.get(index + 1).filter(|next| byte == 0xc2 && **next < 0xa0);
             if c1.is_none() && byte >= 0x20 && byte != b'"' && byte != b'\\' {
                 continue;
             }
-            out.extend_from_slice(&valid[from..at]);
-            from = at + 1 + usize::from(c1.is_some());
+            out.extend_from_slice(&valid[from..index]);
+            from = index + 1 + usize::from(c1.is_some());
             let control = *c1.unwrap_or(&byte);
             match control {
                 b'"' | b'\\' => out.extend_from_slice(&[b'\\', control]),

@@ -1,4 +1,4 @@
-//! What is buffered so that a client's pace holds no place, and arrives unchanged.
+//! Buffers free places from the client's pace, and pass bodies on unchanged.
 
 use std::{io::Write, time::Duration};
 
@@ -57,7 +57,7 @@ fn a_response_that_fits_the_buffer_needs_no_reader() {
     }
 }
 
-/// What is read ahead is passed on unchanged: long bodies, trailers, compression.
+/// Responses that are read ahead are passed on unchanged: long bodies, trailers, compression.
 #[test]
 fn a_late_reader_gets_the_whole_response() {
     let piece = b"0123456789abcdef".repeat(2500);

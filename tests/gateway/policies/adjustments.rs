@@ -104,8 +104,8 @@ fn assert_reset_admits(upstream: &Upstream, backend: &Backend, limit: &str, cost
     }
 }
 
-/// The limits whose refunds a next request needs: with a lease of several units, of one, and without; the leaky bucket
-/// has one slot in 3.6 ms, and nobody may wait for it.
+/// Limits whose next request needs the refund of the previous one: with a lease of several units, of one, and
+/// without. The leaky bucket has a slot every 3.6 ms, and no request may wait for one.
 const SCARCE_LIMITS: [&str; 12] = [
     "algorithm: sliding_window, resolution: 6, quota: 1",
     "algorithm: sliding_window, resolution: 6, quota: 1, reserve: auto",

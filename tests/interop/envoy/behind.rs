@@ -1,4 +1,4 @@
-//! Envoy as the upstream: each version of HTTP between the gateway and it, in clear and over TLS.
+//! Envoy as the upstream: each HTTP version between the gateway and Envoy, with and without TLS.
 
 use serde_json::json;
 use testkit::port::free_port;
@@ -24,7 +24,7 @@ const WAYS: [(&str, &str, &str); 6] = [
     ("auto", "https", "HTTP/2"),
 ];
 
-/// Envoy before an application.
+/// Envoy in front of an application.
 pub(super) struct Envoy {
     application: Application,
     files: Files,
@@ -55,12 +55,12 @@ impl Envoy {
         Self { application, files, clear, tls, _server: server }
     }
 
-    /// A gateway before it.
+    /// A gateway in front of it.
     fn edge(&self, protocol: &str, scheme: &str) -> Edge {
         Edge::start(&self.sections(protocol, scheme))
     }
 
-    /// The `upstreams` and `routes` of a gateway before it.
+    /// The `upstreams` and `routes` of a gateway in front of it.
     pub(super) fn sections(&self, protocol: &str, scheme: &str) -> String {
         let port = if scheme == "https" { self.tls } else { self.clear };
         format!(

@@ -1,4 +1,4 @@
-//! Envoy in front: each version of HTTP between it and the gateway, in clear and over TLS.
+//! Envoy in front: each HTTP version between Envoy and the gateway, with and without TLS.
 
 use serde_json::json;
 use testkit::port::free_port;
@@ -14,7 +14,7 @@ use crate::{
     websocket::{HTTP1_CLIENT, HTTP2_CLIENT},
 };
 
-/// How Envoy reaches the gateway.
+/// Envoy's ways to the gateway.
 const WAYS: [(&str, Listener, &str); 4] = [
     ("HTTP/1.1", Listener::Clear, HTTP1),
     ("HTTP/1.1 over TLS", Listener::Tls, HTTP1),
@@ -22,7 +22,7 @@ const WAYS: [(&str, Listener, &str); 4] = [
     ("HTTP/2 over TLS", Listener::Tls, HTTP2),
 ];
 
-/// Envoy before a gateway before an application.
+/// Envoy in front of a gateway in front of an application.
 struct Chain {
     files: Files,
     edge: Edge,
@@ -95,7 +95,7 @@ fn envoy_in_front_passes_websocket() {
     let chain = Chain::start(&application.sections(""));
     for (front, (_, _, version)) in chain.fronts().zip(WAYS) {
         front.assert_websocket_passes(HTTP1_CLIENT);
-        // Towards HTTP/1.1 Envoy sends no key if its client sent none, and the server needs one.
+        // Towards HTTP/1.1, Envoy sends no key if its client sent none, but the server needs one.
         if version == HTTP2 {
             front.assert_websocket_passes(HTTP2_CLIENT);
         }
@@ -103,7 +103,7 @@ fn envoy_in_front_passes_websocket() {
     chain.edge.gateway.wait_for_metric("tidegate_tunnels ", 0);
 }
 
-/// Envoy resets the stream of a WebSocket right behind the close frame.
+/// Envoy resets the stream of a WebSocket right after the close frame.
 #[test]
 fn close_frames_pass_between_two_envoys() {
     let behind = Envoy::start();

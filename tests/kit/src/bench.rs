@@ -33,7 +33,7 @@ pub fn counter_store(redis: &RedisServer) -> Arc<CounterStore> {
     CounterStore::redis(options, Clock::system(), 1_000).expect("a store")
 }
 
-/// The median; of an even number of values the larger middle one.
+/// The median; for an even number of values, the larger middle one.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

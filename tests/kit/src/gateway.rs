@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Waits until the gateways have reported to `redis`, which empties their deny caches, and moves a manual
-/// clock on by 1 ms: replies to calls of the same ms are not cached.
+/// clock by 1 ms, because replies to calls in the same ms are not cached.
 pub fn wait_for_first_reports(redis: &RedisServer, gateways: &[&Gateway]) {
     eventually("the gateways report to Redis", || {
         let reported: usize = redis.command(&["ZCARD", "tidegate:gateways"]);
@@ -39,15 +39,15 @@ pub fn wait_for_first_reports(redis: &RedisServer, gateways: &[&Gateway]) {
     gateway.clock.set(gateway.clock.now() + 1);
 }
 
-/// How far [`Gateway::while_time_passes`] advances a simulated clock at a time.
+/// Step by which [`Gateway::while_time_passes`] advances a simulated clock.
 const STEP: Duration = Duration::from_millis(20);
 
-/// How often workers compare deadlines with the clock.
+/// Interval at which workers compare deadlines with the clock.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A running gateway. Dropping it drains it and waits for its threads.
 pub struct Gateway {
-    /// The server, for what the methods do not offer.
+    /// The server, for operations without a method here.
     pub server: Server,
     /// Its clock; all clones move together.
     pub clock: Clock,
@@ -73,8 +73,8 @@ impl Gateway {
         Self::start_in(directory, yaml, listen, clock)
     }
 
-    /// [`Self::start`] with a listener in clear, also for HTTP/2, and one with TLS: for clients of every
-    /// [`Protocol`](crate::protocol::Protocol).
+    /// [`Self::start`] with a plain listener and one with TLS, both for HTTP/1.1 and HTTP/2: for clients of
+    /// every [`Protocol`](crate::protocol::Protocol).
     pub fn for_every_protocol(yaml: &str) -> Self {
         Self::for_every_protocol_at(yaml, Clock::system())
     }
@@ -94,9 +94,9 @@ impl Gateway {
         Self { server, clock, file, listen, _directory: directory }
     }
 
-    /// Runs `action` while time passes; returns its value, and how much time passed by the gateway's
-    /// clock. A simulated clock advances in steps of 20 ms, each as soon as the workers have done the
-    /// work of the previous one: seconds of deadlines take milliseconds.
+    /// Runs `action` while time passes. Returns its value, and the time passed by the gateway's clock. A
+    /// simulated clock advances in steps of 20 ms, each as soon as the workers have done the work of the
+    /// previous one, so seconds of deadlines take milliseconds.
     pub fn while_time_passes<T>(&self, action: impl FnOnce() -> T) -> (T, Duration) {
         self.while_time_passes_until(Duration::MAX, action)
     }
@@ -124,9 +124,9 @@ impl Gateway {
         (value, passed())
     }
 
-    /// Asserts that a timeout of `timeout` ends `action`, by a simulated clock: no earlier than one tick before
-    /// it, and no later than two ticks after it. Send what starts the timeout before the call: the clock
-    /// stands still until the gateway has read it.
+    /// Asserts that a timeout of `timeout` ends `action` by a simulated clock: from one tick before it to two
+    /// ticks after it. Send the bytes that start the timeout before the call: the clock stands still until
+    /// the gateway has read them.
     ///
     /// The clock stops at the upper bound: an action that needs more time fails by its own timeout, and a busy
     /// machine does not make it look late.
@@ -157,8 +157,8 @@ impl Gateway {
         }
     }
 
-    /// Waits until the gateway has taken in what had reached it before this call: two requests to the admin
-    /// port, the second of which begins in a later turn of its thread than the first.
+    /// Waits until the gateway has processed all input that reached it before this call. It sends two
+    /// requests to the admin port; the second begins in a later turn of its thread than the first.
     pub fn barrier(&self) {
         self.metric("");
         self.metric("");

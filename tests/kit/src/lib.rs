@@ -1,4 +1,4 @@
-//! What the integration tests and the benchmarks share. Nothing here is part of the gateway.
+//! The kit that integration tests and benchmarks share. Nothing here is part of the gateway.
 //!
 //! A test writes its configuration, starts a gateway between a client and an upstream that it scripts, and reads
 //! what each of them received:

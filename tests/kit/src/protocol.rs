@@ -1,4 +1,4 @@
-//! The protocols of a gateway's clients, and a client of each: what holds for one holds for all.
+//! The protocols of a gateway's clients, and a client for each, so that a test can check all of them.
 
 use std::{
     fmt::Debug,
@@ -18,7 +18,7 @@ use crate::{
     tls::{Authority, Identity, TlsClient, connect, trusting_client},
 };
 
-/// A version of HTTP, in clear or over TLS.
+/// A version of HTTP, with or without TLS.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Protocol {
     /// HTTP/1.1 in clear.
@@ -41,8 +41,8 @@ pub const HTTP1: [Protocol; 2] = [Protocol::Http1, Protocol::Http1Tls];
 /// HTTP/2, in clear and over TLS.
 pub const HTTP2: [Protocol; 2] = [Protocol::Http2, Protocol::Http2Tls];
 
-/// The names that the certificate covers: a request to another host over TLS is a 421. The tests of
-/// routing need those after the first.
+/// The names that the certificate covers: a request to another host over TLS gets a 421. The tests of routing
+/// need the names after the first.
 const NAMES: [&str; 12] = [
     "gateway.test",
     "a.test",
@@ -103,7 +103,7 @@ pub fn on_protocols(protocols: &[Protocol], test: impl Fn(Protocol)) {
     }
 }
 
-/// Names what a test body ran over, if it panics.
+/// Names the run of a test body if it panics.
 pub(crate) struct NameOnPanic<T: Debug>(pub(crate) T);
 
 impl<T: Debug> Drop for NameOnPanic<T> {

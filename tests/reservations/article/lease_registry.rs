@@ -145,7 +145,7 @@ impl Gateway {
         }
     }
 
-    /// Runs one thread alone. Returns whether it is admitted.
+    /// Runs one thread alone. True if it is admitted.
     pub(super) fn run_alone(&self, store: &mut Store, cost: u32, now_ms: u64) -> bool {
         match self.enter(1, cost, now_ms) {
             EntryOutcome::Admitted(_) => true,

@@ -83,7 +83,7 @@ struct Gateway {
     /// By (key, cost): the monotonic time until which requests are refused without a call.
     denied: BTreeMap<(usize, u32), u64>,
     spent: u64,
-    /// Units charged for a fetch that has got no reply.
+    /// Units charged for a fetch without a reply.
     unreplied: u64,
     /// Units whose return is not confirmed, because the fetch that returned them timed out.
     unconfirmed: u64,
@@ -152,7 +152,7 @@ pub(super) struct World {
     pub(super) store_calls: usize,
     /// Admissions before the first refusal.
     pub(super) first_refusal: Option<u64>,
-    /// The most leased units that gateways could still spend when the store refused a request.
+    /// Maximum number of leased units that gateways could still spend when the store refused a request.
     pub(super) max_unspent_at_refusal: u64,
     /// The sum of the admitted costs that were not refunded.
     admitted_cost: u64,

@@ -21,7 +21,7 @@ async fn exhaust(gateway: &LeaseGateway, limit: &Limit) -> StoreTime {
     }
 }
 
-/// The number of revalidating calls within `wait` ms: when the refusal is 2 s old, 6 s, 14 s, and so on.
+/// Number of revalidating calls within `wait` ms: at a refusal's age of 2 s, 6 s, 14 s, and so on.
 fn revalidations(wait: u64) -> u64 {
     (1..64).take_while(|n| INITIAL_TRUST * ((1 << n) - 1) < wait).count() as u64
 }
@@ -80,13 +80,13 @@ async fn a_blocked_caller_stays_refused_when_redis_is_lost() {
     }
     let failures = gateway.counter_store.stats().failures.iter().sum::<u64>();
     assert_eq!(failures, 80, "every call after the first 2 s");
-    // Also where nothing is charged.
+    // A peek is refused as well.
     let fresh = crate::support::limit("fresh", 2);
     let charges = [charge(&fresh, 1), charge(&limit, 1)];
     let peeked = gateway.handle.peek(&charges, clock.store_time()).await.unwrap();
     assert!(!peeked.admitted && peeked.decision(0).remaining == 2);
     assert_eq!(peeked.decision(1).retry_at, Some(retry_at));
-    // Also with several limits.
+    // So is a request with several limits.
     let broad = crate::support::limit("broad", 2);
     let both = gateway.decide(&[charge(&broad, 1), charge(&limit, 1)]).await;
     assert!(!both.admitted && both.decision(1).retry_at == Some(retry_at));
