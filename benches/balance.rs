@@ -15,13 +15,13 @@ use std::{
 use divan::Bencher;
 use simulation::{Capacity, FixedLimit, Limiter, Second, Simulation};
 use tidegate::{
+    balance::{
+        Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, TargetKey, WeightedEndpoint,
+    },
+    clock::CoarseTime,
     mix::SplitMix,
     upstream::{
         adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
-        balance::{
-            Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, TargetKey,
-            WeightedEndpoint,
-        },
         retry_budget::RetryBudget,
         target_health::{
             AttemptKind, Availability, Failure, HealthSettings, HealthView, TargetHealth,
@@ -30,7 +30,7 @@ use tidegate::{
     },
 };
 
-const NOW: u64 = 1_700_000_000_000;
+const NOW: CoarseTime = CoarseTime::from_ms(1_700_000_000_000);
 
 /// The numbers of targets.
 const TARGETS: [usize; 2] = [8, 1_000];
@@ -213,9 +213,12 @@ impl Limiter for AdaptiveLimit {
         AdaptiveLimit::limit(self)
     }
 
-    fn record(&mut self, latency: u64, in_flight: u32, is_timeout: bool, now: u64) {
-        let outcome = if is_timeout { SampleOutcome::Dropped } else { SampleOutcome::Responded };
-        AdaptiveLimit::record(self, Sample { latency, in_flight, outcome }, now);
+    fn record(&mut self, latency: u64, in_flight: u32, outcome: SampleOutcome, now: u64) {
+        AdaptiveLimit::record(
+            self,
+            Sample { latency, in_flight, outcome },
+            CoarseTime::from_ms(now),
+        );
     }
 }
 
@@ -241,7 +244,10 @@ fn print_goodput() {
         };
         println!("{fall}");
         let bounds = ConcurrencyBounds { min: 4, max: 1_000 };
-        print_row("  adaptive 4..1000", &simulation.run(&mut AdaptiveLimit::new(bounds, 0, 0)));
+        print_row(
+            "  adaptive 4..1000",
+            &simulation.run(&mut AdaptiveLimit::new(bounds, 0, CoarseTime::ZERO)),
+        );
         for limit in [30, 60, 300, 1_000, u32::MAX] {
             let name = match limit {
                 u32::MAX => "  no bound".to_owned(),

@@ -13,20 +13,17 @@ use std::{
 use bloomfilter::Bloom;
 use parking_lot::RwLock;
 use tidegate::{
+    clock::StoreTime,
     mix::mix64,
     secret::KeySecret,
-    throttle::{
-        Filter, Geometry, HashKeys,
-        geometry::{Millis, Sizing},
-        payload,
-    },
+    throttle::{Filter, Geometry, HashKeys, geometry::Sizing, payload},
 };
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const MINUTE: Millis = 60_000;
-const START: Millis = 1_700_000_040_000;
+const MINUTE: u64 = 60_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_040_000);
 /// Length of the header of the `bloomfilter` crate's format, in bytes.
 const HEADER_LEN: usize = 45;
 /// Complete minutes and the current one.

@@ -87,7 +87,7 @@ struct AdminContext {
 
 /// The routes of the admin port. Requests that `access` does not allow are refused.
 pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, access: AdminAccess) -> Router {
-    let endpoints = endpoints::all(access.token.is_required());
+    let endpoints = endpoints::all(access.token.authentication());
     let index = openapi::index(&endpoints);
     let router = endpoints
         .into_iter()

@@ -12,11 +12,12 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tidegate::clock::Clock;
+//! use tidegate::clock::{Clock, StoreTime};
 //!
-//! let clock = Clock::simulated(1_700_000_000_000);
+//! let start = StoreTime::from_unix_ms(1_700_000_000_000);
+//! let clock = Clock::simulated(start);
 //! clock.advance(Duration::from_secs(60));
-//! assert_eq!(clock.now(), 1_700_000_060_000);
+//! assert_eq!(clock.store_time(), start + 60_000);
 //! assert_eq!(clock.monotonic().as_ms(), 60_000);
 //! ```
 
@@ -57,10 +58,8 @@ pub struct Elapsed;
 /// A clock that stands still until it is moved.
 #[derive(Debug)]
 struct ManualClock {
-    /// Ms since the Unix epoch.
-    start: u64,
-    /// True if waits use this clock as well.
-    simulates_waits: bool,
+    start: StoreTime,
+    waits: ManualWaits,
     state: Mutex<ManualClockState>,
     /// Wakes the tasks that sleep.
     moved: Notify,
@@ -68,10 +67,18 @@ struct ManualClock {
     settled: Condvar,
 }
 
+/// Which clock waits use, beside a manual one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum ManualWaits {
+    /// The system's.
+    Real,
+    /// The manual one.
+    Simulated,
+}
+
 #[derive(Debug)]
 struct ManualClockState {
-    /// Ms since the Unix epoch.
-    now: u64,
+    now: StoreTime,
     next_interval: u64,
     /// For each [`Interval`], the tick that it waits for, in ms of [`Clock::monotonic`]; `None` while its
     /// task does the work of the last tick.
@@ -87,29 +94,29 @@ impl Clock {
         Self { created: instant(), manual: None }
     }
 
-    /// A clock that stands at `start` (ms since the Unix epoch) until it is moved with [`Self::set`] or
+    /// A clock that stands at `start` until it is moved with [`Self::set`] or
     /// [`Self::advance`]. Decisions and cached state use it; waits still take real time, so it can
     /// jump hours ahead without timing out connections.
-    pub fn manual(start: u64) -> Self {
-        Self::with_manual(start, false)
+    pub fn manual(start: StoreTime) -> Self {
+        Self::with_manual(start, ManualWaits::Real)
     }
 
     /// A [`Self::manual`] clock that waits use as well: nothing times out until the test advances it.
-    pub fn simulated(start: u64) -> Self {
-        Self::with_manual(start, true)
+    pub fn simulated(start: StoreTime) -> Self {
+        Self::with_manual(start, ManualWaits::Simulated)
     }
 
-    fn with_manual(start: u64, simulates_waits: bool) -> Self {
+    fn with_manual(start: StoreTime, waits: ManualWaits) -> Self {
         let state = ManualClockState { now: start, next_interval: 0, intervals: BTreeMap::new() };
         let (moved, settled) = (Notify::new(), Condvar::new());
         let state = Mutex::new(state);
-        let manual = ManualClock { start, simulates_waits, state, moved, settled };
+        let manual = ManualClock { start, waits, state, moved, settled };
         Self { created: instant(), manual: Some(Arc::new(manual)) }
     }
 
     /// The manual clock, if waits use it.
     fn simulation(&self) -> Option<&ManualClock> {
-        self.manual.as_deref().filter(|manual| manual.simulates_waits)
+        self.manual.as_deref().filter(|manual| manual.waits == ManualWaits::Simulated)
     }
 
     /// True if waits use a clock that a test advances.
@@ -120,7 +127,7 @@ impl Clock {
     /// The time of day, in ms since the Unix epoch. It may be set back.
     pub fn now(&self) -> u64 {
         match &self.manual {
-            Some(manual) => manual.state.lock().now,
+            Some(manual) => manual.state.lock().now.as_unix_ms(),
             None => system_millis(),
         }
     }
@@ -133,7 +140,7 @@ impl Clock {
     /// As [`Self::now`], in ns; a manual clock has whole ms.
     pub fn now_nanos(&self) -> u64 {
         match &self.manual {
-            Some(manual) => manual.state.lock().now.saturating_mul(1_000_000),
+            Some(manual) => manual.state.lock().now.as_unix_ms().saturating_mul(1_000_000),
             None => system_time().as_nanos() as u64,
         }
     }
@@ -158,11 +165,11 @@ impl Clock {
 
     /// The time of a manual clock; `None` for the system's, where Redis' own time is used instead.
     pub fn manual_now(&self) -> Option<StoreTime> {
-        self.manual.as_ref().map(|manual| StoreTime::from_unix_ms(manual.state.lock().now))
+        self.manual.as_ref().map(|manual| manual.state.lock().now)
     }
 
-    /// Moves a manual clock to `now` (ms since the Unix epoch). The system's clock ignores it.
-    pub fn set(&self, now: u64) {
+    /// Moves a manual clock to `now`. The system's clock ignores it.
+    pub fn set(&self, now: StoreTime) {
         if let Some(manual) = &self.manual {
             manual.state.lock().now = now;
             manual.moved.notify_waiters();
@@ -189,12 +196,13 @@ impl Clock {
         );
     }
 
-    /// Returns when [`Self::now`] is at least `at` (ms since the Unix epoch). Needs a runtime.
-    pub async fn sleep_until_wall_clock(&self, at: u64) {
-        match &self.manual {
-            Some(manual) => manual.wait_until(|| manual.state.lock().now >= at).await,
-            None => tokio::time::sleep(Duration::from_millis(at.saturating_sub(self.now()))).await,
-        }
+    /// Returns when [`Self::store_time`] is at least `at`. Needs a runtime.
+    pub async fn sleep_until_wall_clock(&self, at: StoreTime) {
+        let Some(manual) = &self.manual else {
+            let ms = at.saturating_sub(self.store_time());
+            return tokio::time::sleep(Duration::from_millis(ms)).await;
+        };
+        manual.wait_until(|| manual.state.lock().now >= at).await;
     }
 
     /// Returns after `time`. Needs a runtime.

@@ -7,14 +7,15 @@
 //! the worker's sweep, which checks its deadlines. An idle connection holds no buffer and no
 //! request state.
 //!
-//! - `connection.rs`: the life of a connection: receive, respond, drain, linger.
-//! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::transport::ClientStream).
-//! - `output.rs`: writes a response, with back-pressure; `body_wait.rs`: its deadlines and waits, shared with HTTP/2.
-//! - `tunnel.rs`: the bytes of another protocol, after an upgrade.
-//! - `handshake.rs`, `proxy_protocol.rs`: what precedes HTTP: the PROXY protocol and the TLS handshake.
-//! - `http2.rs`: an HTTP/2 connection.
+//! | file | content |
+//! |---|---|
+//! | `handshake`, `proxy_protocol` | the start of a connection, before HTTP: the PROXY protocol and the TLS handshake |
+//! | `connection` | the life of an HTTP/1 connection: receive, respond, drain, linger |
+//! | `input` | reads heads and bodies; the [`ClientStream`](crate::transport::ClientStream) |
+//! | `output` | writes a response, with back-pressure; its loop over the body also serves HTTP/2 |
+//! | `tunnel` | the bytes of another protocol, after an upgrade |
+//! | `http2` | an HTTP/2 connection |
 
-mod body_wait;
 mod handshake;
 mod http2;
 mod input;
@@ -37,7 +38,7 @@ use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
     connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell, Timeout},
-    gateway::{Gateway, Peer},
+    gateway::{Content, Gateway, Peer, Response},
     http1::HeadBounds,
     transport::{ReadBuffer, SharedSocket, Transport, read_buffer::poll_read, socket::yield_turn},
 };
@@ -51,6 +52,28 @@ const LINGER_TIMEOUT: u64 = 30_000;
 
 /// Maximum number of reads from such a client in one poll. Then the task yields to others.
 const MAX_DISCARDS_PER_POLL: usize = 2;
+
+/// What a client connection begins with, in any protocol.
+pub struct ConnectionStart {
+    /// The client.
+    pub peer: Peer,
+    /// The coarse clock of the worker.
+    pub coarse_clock: CoarseClock,
+    /// When the connection was accepted: the deadline of the first head counts from then.
+    pub accepted_at: CoarseTime,
+    /// The bounds of request heads.
+    pub bounds: HeadBounds,
+    /// The most requests that it may carry; `None` is unlimited.
+    pub max_requests: Option<u32>,
+}
+
+impl ConnectionStart {
+    fn state(&self) -> StateCell {
+        let state = StateCell::new(self.coarse_clock.clone());
+        state.enter(ConnectionState::Head { since: self.accepted_at });
+        state
+    }
+}
 
 /// One client connection.
 pub struct Connection {
@@ -86,22 +109,13 @@ pub trait Sweepable {
     fn request_close(&self, mode: CloseMode);
 }
 
-/// Expires the deadline of `state` if it has passed.
-fn sweep_state(state: &StateCell, now: CoarseTime, timeouts: &ClientTimeouts) {
-    match state.get().overdue(now, timeouts) {
-        Some(timeout) => state.expire(timeout),
-        None if state.wakes_on_sweep() => state.wake(),
-        None => {}
-    }
-}
-
 impl Sweepable for Connection {
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
         // With unread bytes, the runtime does not wake the task when the client closes.
         if self.has_unread.get() {
             self.state.wake();
         }
-        sweep_state(&self.state, now, timeouts);
+        self.state.sweep(now, timeouts);
     }
 
     fn request_close(&self, mode: CloseMode) {
@@ -132,30 +146,17 @@ pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
 }
 
 impl Connection {
-    /// A connection over `transport`, of which `before` was read already. `coarse_clock` is the worker's,
-    /// in ms. `max_requests` is the most requests that it may carry; `None` is unlimited.
-    pub fn new(
-        transport: Transport,
-        before: ReadBuffer,
-        peer: Peer,
-        coarse_clock: CoarseClock,
-        bounds: HeadBounds,
-        max_requests: Option<u32>,
-    ) -> Rc<Self> {
+    /// A connection over `transport`, of which `before` was read already.
+    pub fn new(transport: Transport, before: ReadBuffer, start: ConnectionStart) -> Rc<Self> {
         Rc::new(Self {
             socket: SharedSocket::new(transport),
-            state: StateCell::new(coarse_clock),
+            state: start.state(),
             input: RefCell::new(Input::new(before)),
-            peer,
-            bounds,
-            requests_left: Cell::new(max_requests),
+            peer: start.peer,
+            bounds: start.bounds,
+            requests_left: Cell::new(start.max_requests),
             has_unread: Cell::new(false),
         })
-    }
-
-    /// Lets the deadline of the first head count from `accepted_at`.
-    pub fn continue_deadline(&self, accepted_at: CoarseTime) {
-        self.state.enter(ConnectionState::Head { since: accepted_at });
     }
 
     /// Registers the current task as the one that the sweep wakes.
@@ -207,6 +208,24 @@ impl Connection {
             Disposition::Reuse => self.drain_body().await,
             disposition => disposition,
         }
+    }
+
+    /// Counts the request; returns whether another may follow on this connection.
+    fn keep_alive(&self, response: &Response) -> bool {
+        let requests_left = self.requests_left.get().map(|left| left.saturating_sub(1));
+        self.requests_left.set(requests_left);
+        let input = self.input.borrow();
+        let is_drainable = match input.unread_body_len() {
+            Some(unread) if unread <= MAX_DRAINED => true,
+            // The upstream is still reading the body.
+            _ => {
+                matches!(&response.content, Content::Stream(stream) if stream.is_sending_request())
+            }
+        };
+        response.request.is_persistent()
+            && is_drainable
+            && requests_left != Some(0)
+            && self.state.close_mode() == CloseMode::KeepOpen
     }
 
     /// Reads and discards the rest of the request's body, if it is at most [`MAX_DRAINED`] long.

@@ -18,14 +18,14 @@
 //! | file | content |
 //! |---|---|
 //! | `connection_state` | [`ConnectionState`], [`Wait`] and the [`Timeout`] that each can exceed |
-//! | `cell` | [`StateCell`]: the state that a task and the worker's sweep share |
+//! | `cell` | [`StateCell`]: the state that a task and the worker's sweep share; [`SweepWake`] |
 //!
 //! Deadlines use no timers: a connection stores its state in a [`StateCell`], and the worker checks all
 //! cells ten times a second. All times are [`crate::clock::CoarseTime`].
 
 mod cell;
 
-pub use self::cell::StateCell;
+pub use self::cell::{StateCell, SweepWake};
 use crate::clock::CoarseTime;
 
 /// The event that a connection waits for.

@@ -48,6 +48,6 @@ pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::Buffer;
 pub use error::FramingError;
 pub use fields::{FieldSink, Fields};
-pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead};
+pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead, StreamContent};
 pub use start_line::Version;
 pub use target::is_origin_form;

@@ -58,6 +58,7 @@
 //!
 //! # Parts that can be tested alone
 //!
+//! - [`balance`]: the choice of an upstream's endpoint for an attempt.
 //! - [`compress`]: content codings: the negotiation and the streaming encoders.
 //! - [`http1`]: HTTP/1.1 messages as bytes, read strictly.
 //! - [`transport`]: what carries HTTP: sockets, TLS, tunnels.
@@ -89,6 +90,7 @@
 //! - [`secret`]: the secret that the gateways of one store share.
 
 pub mod admin;
+pub mod balance;
 pub mod cli;
 pub mod client_usage;
 pub mod clock;

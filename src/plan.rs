@@ -54,14 +54,14 @@ use crate::{
     limit::Charge,
     route::{
         ConditionResult, ConditionalRoute, Lookup, Params,
-        normalize::{normalize, routed_form},
+        normalize::{Slashes, normalize, routed_form},
     },
     snapshot::{Action, LimitRequest, Route, Snapshot},
 };
 
 /// The form of the normal `path` that routes and keys use, if it differs: see [`routed_form`].
-pub fn routed_path(path: &str, merge_slashes: bool) -> Option<Box<str>> {
-    match routed_form(path, merge_slashes) {
+pub fn routed_path(path: &str, slashes: Slashes) -> Option<Box<str>> {
+    match routed_form(path, slashes) {
         Cow::Borrowed(_) => None,
         Cow::Owned(routed) => Some(routed.into_boxed_str()),
     }
@@ -113,13 +113,13 @@ impl<'r> RequestAttributes<'r> {
         evidence: &Evidence<'r>,
         request: RequestView<'r>,
     ) -> Result<Self, GatewayError> {
-        let merge_slashes = snapshot.http.merge_slashes;
-        let path = normalize(request.path, merge_slashes).map_err(GatewayError::Path)?;
+        let slashes = snapshot.http.slashes;
+        let path = normalize(request.path, slashes).map_err(GatewayError::Path)?;
         let identity = &snapshot.identity;
         Ok(Self {
             client: evidence.client(identity, request.headers),
             host: request.host,
-            routed_path: routed_path(&path, merge_slashes),
+            routed_path: routed_path(&path, slashes),
             path,
             method: request.method,
             query: request.query,
@@ -148,7 +148,9 @@ impl<'r> RequestAttributes<'r> {
         let mut ambiguous = None;
         let query = OnceCell::new();
         let decide = |route: &ConditionalRoute| match *evidence {
-            Evidence::Log { has_query, .. } => self.recorded_verdict(route, has_query, &query),
+            Evidence::Log { has_query, .. } => {
+                self.recorded_verdict(route, has_query.then_some(&query))
+            }
             Evidence::Request { share, .. } => match self.meets(snapshot, route, share, &query) {
                 Ok(true) => ConditionResult::Met,
                 Ok(false) => ConditionResult::Unmet,

@@ -174,7 +174,7 @@ pub fn write_throttle_headers(
         fields.push_number(LIMIT, denied.max_active);
         fields.push_number(REMAINING, 0);
         fields.push_number(USED, denied.active);
-        fields.push_number(RESET, denied.reset_at.div_ceil(1000));
+        fields.push_number(RESET, denied.reset_at.as_unix_ms().div_ceil(1000));
         fields.push(RESOURCE, POLICY);
     }
     if families.draft_11 {

@@ -15,7 +15,10 @@
 //!
 //! ```
 //! use http::Method;
-//! use tidegate::route::{Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule, normalize::normalize};
+//! use tidegate::route::{
+//!     Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule,
+//!     normalize::{Slashes, normalize},
+//! };
 //!
 //! let rule = |path: &str| Rule {
 //!     host: HostPattern::Any,
@@ -24,7 +27,7 @@
 //!     conditions: Conditions::default(),
 //! };
 //! let table = RouteTable::build(&[rule("/{*rest}"), rule("/items/{id}")]).unwrap();
-//! let path = normalize("/items/x/../%37", true).unwrap();
+//! let path = normalize("/items/x/../%37", Slashes::Merge).unwrap();
 //! let Lookup::Found(found) = table.find("api.example.com", &path, &Method::GET) else {
 //!     panic!("no route")
 //! };

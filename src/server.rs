@@ -42,7 +42,7 @@ use crate::{
     clock::Clock,
     config::{Fault, Faults},
     gateway::Shared,
-    handover::Successor,
+    handover::{SocketFiles, Successor},
     reload::Reloader,
     snapshot::LoadError,
     store::SetupError,
@@ -143,8 +143,8 @@ pub struct Server {
     workers: Mutex<Vec<thread::JoinHandle<()>>>,
     /// A copy of each listening socket, for a successor.
     sockets: Mutex<Vec<OwnedFd>>,
-    /// True if the files of unix sockets belong to a service manager.
-    keeps_socket_files: bool,
+    /// Whose the files of unix sockets are.
+    socket_files: SocketFiles,
     /// True if a successor has the sockets.
     is_handed_over: Arc<AtomicBool>,
     /// The control thread and the throttle's.
@@ -250,7 +250,7 @@ impl Server {
     ///
     /// The program cannot be started, or does not take the sockets.
     pub fn start_successor(&self, arguments: &[OsString]) -> io::Result<Successor> {
-        Successor::start(arguments, &self.sockets.lock(), self.keeps_socket_files)
+        Successor::start(arguments, &self.sockets.lock(), self.socket_files)
     }
 
     /// Leaves the listening sockets to a successor that accepts on them. Call [`Self::stop`] next.

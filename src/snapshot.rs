@@ -89,7 +89,7 @@ use crate::{
     connection_state::ClientTimeouts,
     http1::HeadBounds,
     identity::{CredentialSource, KeyPart, KeyPlan, TrustedProxies},
-    route::{Conditions, PathPattern, RouteTable},
+    route::{Conditions, PathPattern, RouteTable, normalize::Slashes},
     template::{HeaderRules, PathTemplate, UrlTemplate},
     throttle::ThrottleSettings,
     tls::ServerNames,
@@ -163,8 +163,8 @@ pub struct HttpRules {
     pub max_requests_per_client: Option<u32>,
     /// Maximum number of requests on one connection; `None`: no bound.
     pub max_requests_per_connection: Option<u32>,
-    /// True if `//` in a path is treated as `/`.
-    pub merge_slashes: bool,
+    /// What becomes of `//` in a path.
+    pub slashes: Slashes,
 }
 
 impl Snapshot {

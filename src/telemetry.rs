@@ -31,5 +31,5 @@ pub use self::{
         set_process_log_filter, start_process_log,
     },
     sink::Destination,
-    style::LogStyle,
+    style::{Colours, LogStyle},
 };

@@ -35,11 +35,12 @@
 //!
 //! ```
 //! use tidegate::{
+//!     clock::StoreTime,
 //!     secret::SharedSecret,
 //!     throttle::{Filter, Geometry, HashKeys, geometry::Sizing},
 //! };
 //!
-//! let now = 1_700_000_000_000;
+//! let now = StoreTime::from_unix_ms(1_700_000_000_000);
 //! let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
 //! let hash_keys = HashKeys::of(&SharedSecret::from_namespace("example"));
 //! let filter = Filter::new(Geometry::new(&sizing)?, hash_keys, now);
@@ -78,19 +79,19 @@ use smallvec::SmallVec;
 
 use self::{
     estimate::Estimate,
-    geometry::{Millis, Sizing},
+    geometry::Sizing,
     live_filters::LiveFilters,
     mode::{Mode, Watermarks},
     rejected::RejectedTokens,
 };
 pub use self::{
     filter::Filter,
-    gate::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason},
+    gate::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, GateCaller},
     geometry::Geometry,
     hash_keys::HashKeys,
 };
 
-use crate::secret::SharedSecret;
+use crate::{clock::StoreTime, secret::SharedSecret};
 
 /// The throttle's policy name in rate-limit headers, which show a limit's own name.
 pub const POLICY: &str = "active-users";
@@ -165,9 +166,8 @@ pub struct ThrottleStatus {
     pub loaded: bool,
     /// True if the filters hold all activity of the configured memory. Otherwise no request is denied.
     pub complete: bool,
-    /// The earliest time at which an unknown token may be admitted, in ms since the epoch by the
-    /// filters' clock.
-    pub retry_at: Millis,
+    /// The earliest time at which an unknown token may be admitted, by the filters' clock.
+    pub retry_at: StoreTime,
     /// The filters' clock minus this machine's, in ms. The filters use Redis' clock if there is one.
     pub clock_offset: i64,
     /// Number of ticks since the start.
@@ -192,6 +192,15 @@ impl ThrottleStatus {
     }
 }
 
+/// Who has the filters of a throttle.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FilterSharing {
+    /// This gateway alone.
+    Local,
+    /// All gateways of one store, which exchange them.
+    Shared,
+}
+
 /// The throttle of a process.
 pub struct Throttle {
     filter: Arc<ArcSwap<LiveFilters>>,
@@ -207,21 +216,22 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A throttle without active users at `now`, in ms since the epoch. If `shared`, it denies no request
-    /// until the filters shared with the other gateways, which have the same `secret`, are loaded.
+    /// A throttle without active users at `now`. With shared filters it denies no request until those of the
+    /// other gateways, which have the same `secret`, are loaded.
     pub fn new(
         settings: ThrottleSettings,
         secret: &SharedSecret,
-        shared: bool,
-        now: Millis,
+        sharing: FilterSharing,
+        now: StoreTime,
     ) -> Arc<Self> {
+        let is_local = sharing == FilterSharing::Local;
         let filter = Filter::new(settings.geometry, HashKeys::of(secret), now);
         let status = ThrottleStatus {
             mode: settings.mode,
             over_threshold: false,
             estimate: Estimate { tokens: 0, error: 0, saturated: false },
-            loaded: !shared,
-            complete: !shared,
+            loaded: is_local,
+            complete: is_local,
             retry_at: now,
             clock_offset: 0,
             ticks: 0,
@@ -333,8 +343,10 @@ mod tests {
 
     use super::*;
 
+    const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
+
     /// A throttle that starts above 10 active users, for the tests of this module.
-    pub(super) fn throttle(shared: bool, now: Millis) -> Arc<Throttle> {
+    pub(super) fn throttle(sharing: FilterSharing, now: StoreTime) -> Arc<Throttle> {
         let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },
@@ -344,20 +356,20 @@ mod tests {
             geometry: Geometry::new(&sizing).unwrap(),
             max_memory: 0,
         };
-        Throttle::new(settings, &SharedSecret::from_namespace("test"), shared, now)
+        Throttle::new(settings, &SharedSecret::from_namespace("test"), sharing, now)
     }
 
     /// A client that knows the key of the token hash can choose tokens whose hashes agree in some bits.
     #[test]
     fn chosen_tokens_evict_no_rejected_token() {
-        let throttle = throttle(false, 1_700_000_000_000);
+        let throttle = throttle(FilterSharing::Local, NOW);
         let (gate, settings) = (throttle.gate(), throttle.settings());
         throttle.set_mode(Mode::On);
         for n in 0..100_u64 {
             gate.record_response(n << 14, 401, &settings);
         }
         let rejected = (0..100_u64).filter(|n| {
-            let admission = gate.admit(n << 14, true, || 1_700_000_000_000);
+            let admission = gate.admit(GateCaller::Token(n << 14), || NOW);
             admission.is_err_and(|denied| denied.reason == DenyReason::Rejected)
         });
         let rejected = rejected.count();
@@ -366,7 +378,7 @@ mod tests {
 
     #[test]
     fn concurrent_changes_leave_status_and_flag_equal() {
-        let throttle = throttle(false, 1_700_000_000_000);
+        let throttle = throttle(FilterSharing::Local, NOW);
         let barrier = std::sync::Barrier::new(2);
         let rounds = |mode: Mode| {
             let mut stale = 0;

@@ -5,24 +5,19 @@
 //! | `stream` | [`Transport`]: a byte stream over TCP, a Unix socket or TLS |
 //! | `socket` | [`SharedSocket`]: a transport whose two directions are used through `&self` |
 //! | `read_buffer` | [`ReadBuffer`]: bytes that were read and not yet parsed; the worker's scratch area |
-//! | `prefixed_stream`, `frame_counter` | [`PrefixedStream`]: an HTTP/2 client's stream, and its [`ReadBudget`] |
 //! | `client_stream` | [`ClientStream`]: the interface between a client connection and the gateway |
 //! | `http2_receiver` | [`Http2Receiver`]: the data of an HTTP/2 stream |
 //! | `tunnel` | [`Tunnel`]: the bytes of another protocol, after an upgrade |
 
 pub mod client_stream;
-mod frame_counter;
 pub mod http2_receiver;
-pub mod prefixed_stream;
 pub mod read_buffer;
 pub mod socket;
 pub mod stream;
 pub mod tunnel;
 
 pub use client_stream::{BodyError, ClientStream, ClientStreamLayer};
-pub use frame_counter::FrameCounts;
 pub use http2_receiver::Http2Receiver;
-pub use prefixed_stream::{PrefixedStream, ReadBudget};
 pub use read_buffer::ReadBuffer;
 pub use socket::SharedSocket;
 pub use stream::{RawSocket, Transport};

@@ -8,7 +8,6 @@
 //! |---|---|
 //! | `forward` | [`LoadBalancer`]: a worker's attempts at the endpoints of an upstream, and their retries |
 //! | `registry` | [`UpstreamRegistry`]: the state of all upstreams, shared by the workers and kept over reloads |
-//! | `balance` | the choice of an endpoint: pure functions |
 //! | `target_health` | the health of an upstream's endpoints: a pure state machine |
 //! | `retry_budget`, `adaptive_concurrency` | bounds of retries, and of requests in flight: pure functions |
 //! | `endpoint_set`, `endpoint`, `endpoint_address` | [`EndpointSet`]: the current endpoints; [`EndpointState`]: the load and health of one |
@@ -30,7 +29,6 @@
 //! | `headers` | the rules for forwarding, dropping and adding header fields |
 
 pub mod adaptive_concurrency;
-pub mod balance;
 mod client_holdings;
 mod compressed;
 mod connection;

@@ -7,13 +7,11 @@
 //! |---|---|
 //! | `worker` | the life of a worker: start, drain |
 //! | `listen` | opens the listeners |
-//! | `accept` | accepts connections within the bounds of the process and of each client |
-//! | `serve` | serves one connection |
+//! | `accept` | accepts connections within the bounds of the process and of each client, and serves each |
 //! | `sweep` | the periodic work, ten times a second |
 
 mod accept;
 mod listen;
-mod serve;
 mod sweep;
 
 use std::{

@@ -9,7 +9,7 @@ use tidegate::{
     secret::SharedSecret,
     store::CounterStore,
     throttle::{
-        Geometry, Throttle, ThrottleSettings,
+        FilterSharing, Geometry, Throttle, ThrottleSettings,
         geometry::Sizing,
         mode::{Mode, Watermarks},
         redis::RedisFilterStore,
@@ -54,7 +54,8 @@ impl Gateways {
             let counter_store =
                 CounterStore::redis(options, clock.clone(), 1).expect("valid options");
             let secret = counter_store.shared_secret();
-            let throttle = Throttle::new(settings.clone(), secret, true, clock.now());
+            let throttle =
+                Throttle::new(settings.clone(), secret, FilterSharing::Shared, clock.store_time());
             let connector = counter_store.connector().expect("a Redis");
             let store =
                 RedisFilterStore::new(connector, "throttle", clock.clone(), throttle.stats.clone());

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use testkit::redis_server::RedisServer;
 use tidegate::{
-    clock,
-    throttle::{AdmissionGate, Throttle},
+    clock::{self, StoreTime},
+    throttle::{AdmissionGate, GateCaller, Throttle},
 };
 
 use crate::gateways::{Gateways, pause};
@@ -37,7 +37,7 @@ pub(crate) fn measure(count: usize, time: Duration) -> String {
                 .extend((0..count).filter(|&other| other != at).map(|other| (other, hash, last)));
         }
         waiting.retain(|&(at, hash, since)| {
-            let is_admitted = gates[at].admit(hash, true, || 0).is_ok();
+            let is_admitted = gates[at].admit(GateCaller::Token(hash), || StoreTime::ZERO).is_ok();
             if is_admitted {
                 took.push(since.elapsed());
             }

@@ -8,7 +8,7 @@ use tidegate::{
     config::{self, ReadError},
     route::{
         Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule, ConditionResult,
-        normalize::normalize,
+        normalize::{Slashes, normalize},
     },
     snapshot::Snapshot,
 };
@@ -70,7 +70,7 @@ fn check_patterns(text: &str) {
 
 /// Looks up a path and its normal form. The parameters found must be parts of the path.
 fn check_lookups(table: &RouteTable, host: &str, path: &str) {
-    let normal = normalize(path, true);
+    let normal = normalize(path, Slashes::Merge);
     for path in [path, normal.as_deref().unwrap_or("/")] {
         for verdict in [ConditionResult::Unmet, ConditionResult::Met] {
             let found = table.find_where(host, path, &Method::GET, |_| verdict);

@@ -10,7 +10,9 @@ use axum::{
 use super::{
     AdminContext, dashboard, events, health, limits, live_config, log_level, metrics, openapi,
     operation::{AdminEndpoint, Operation, OperationBody, schema_of},
-    reload, routes, state, throttle, upstreams,
+    reload, routes, state, throttle,
+    token::Authentication,
+    upstreams,
 };
 
 fn endpoint(
@@ -21,8 +23,8 @@ fn endpoint(
     AdminEndpoint { path, handlers, operations: operations.into() }
 }
 
-/// All endpoints. With `needs_token`, the description says that requests need a token.
-pub(super) fn all(needs_token: bool) -> Vec<AdminEndpoint> {
+/// All endpoints. The description says what requests need.
+pub(super) fn all(authentication: Authentication) -> Vec<AdminEndpoint> {
     let mut all = vec![
         page("/", "dashboard", dashboard::HTML),
         page("/dashboard.css", "dashboardStyle", dashboard::CSS),
@@ -40,7 +42,7 @@ pub(super) fn all(needs_token: bool) -> Vec<AdminEndpoint> {
     );
     // Described before it is served, so that it describes itself.
     all.push(endpoint(path, MethodRouter::new(), [operation]));
-    let document = Bytes::from(openapi::document(&all, needs_token).to_string());
+    let document = Bytes::from(openapi::document(&all, authentication).to_string());
     if let Some(last) = all.last_mut() {
         let kind = [(header::CONTENT_TYPE, "application/json")];
         last.handlers = get(async move || (kind, document));

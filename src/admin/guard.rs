@@ -26,9 +26,14 @@ pub struct AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// `localhost`, these `names`, and IP addresses; with `is_local` only loopback addresses.
-    pub fn new(is_local: bool, names: impl IntoIterator<Item = String>) -> Self {
-        Self { is_local, names: names.into_iter().collect() }
+    /// Those of a port that only this machine reaches: `localhost`, these `names`, and loopback addresses.
+    pub fn of_local_port(names: impl IntoIterator<Item = String>) -> Self {
+        Self { is_local: true, names: names.into_iter().collect() }
+    }
+
+    /// Those of any other port: `localhost`, these `names`, and IP addresses.
+    pub fn of_network_port(names: impl IntoIterator<Item = String>) -> Self {
+        Self { is_local: false, names: names.into_iter().collect() }
     }
 
     /// True if `host`, with or without a port, is accepted.

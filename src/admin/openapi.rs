@@ -9,11 +9,11 @@ use serde_json::{Map, Value, json};
 use super::{
     operation::{AdminEndpoint, Operation, OperationBody, Parameter},
     problem::ProblemDocument,
-    token::is_open,
+    token::Authentication,
 };
 
-/// The description of `endpoints`. With `needs_token`, requests need a token.
-pub(super) fn document(endpoints: &[AdminEndpoint], needs_token: bool) -> Value {
+/// The description of `endpoints`.
+pub(super) fn document(endpoints: &[AdminEndpoint], authentication: Authentication) -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
@@ -23,9 +23,9 @@ pub(super) fn document(endpoints: &[AdminEndpoint], needs_token: bool) -> Value 
     for endpoint in endpoints {
         let operations = endpoint.operations.iter().map(|operation| {
             let mut described = describe(operation, endpoint.path, &mut generator);
-            let errors = common_errors(operation, endpoint.path, needs_token);
+            let errors = common_errors(operation, endpoint.path, authentication);
             add_errors(&mut described, &errors, &mut generator);
-            if needs_token && !is_open(endpoint.path) {
+            if authentication.applies_to(endpoint.path) {
                 described["security"] = json!([{ "token": [] }]);
             }
             (operation.method.to_owned(), described)
@@ -34,7 +34,7 @@ pub(super) fn document(endpoints: &[AdminEndpoint], needs_token: bool) -> Value 
     }
     let schemas = generator.take_definitions(true);
     let mut components = json!({ "schemas": schemas });
-    if needs_token {
+    if authentication == Authentication::Token {
         let description = "The token of `admin.token`.";
         components["securitySchemes"] =
             json!({ "token": { "type": "http", "scheme": "bearer", "description": description } });
@@ -113,9 +113,13 @@ fn describe_parameter(parameter: &Parameter, path: &str) -> Value {
 }
 
 /// The errors that are not specific to an operation.
-fn common_errors(operation: &Operation, path: &str, needs_token: bool) -> Vec<(u16, &'static str)> {
+fn common_errors(
+    operation: &Operation,
+    path: &str,
+    authentication: Authentication,
+) -> Vec<(u16, &'static str)> {
     let mut errors = vec![(421, "The `Host` is not one that the admin listener accepts")];
-    if needs_token && !is_open(path) {
+    if authentication.applies_to(path) {
         errors.push((401, "The token is missing or wrong"));
     }
     if operation.method != "get" {

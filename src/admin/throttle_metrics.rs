@@ -91,6 +91,6 @@ fn encode_sync(stats: &SyncStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::R
         encoder,
         "throttle_sync_last_seconds",
         help,
-        stats.last_success().unwrap_or(0) / 1000,
+        stats.last_success().map_or(0, |at| at.as_unix_ms() / 1000),
     )
 }

@@ -24,6 +24,22 @@ const OPEN_PATHS: [&str; 6] =
 #[derive(Clone, Debug)]
 pub struct AdminToken(Option<Arc<Digest>>);
 
+/// How requests of the admin API are authenticated.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Authentication {
+    /// Not at all.
+    None,
+    /// By the token of `admin.token`, except on open paths.
+    Token,
+}
+
+impl Authentication {
+    /// True if requests of `path` need the token.
+    pub(super) fn applies_to(self, path: &str) -> bool {
+        self == Self::Token && !is_open(path)
+    }
+}
+
 /// True if the request's token is right, or none is needed. An extension of each request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IsAuthenticated(pub(super) bool);
@@ -49,8 +65,12 @@ impl AdminToken {
         is_sendable.then(|| Self(Some(digest(&SHA256, text.as_bytes()).into()))).ok_or(TokenError)
     }
 
-    pub(super) fn is_required(&self) -> bool {
-        self.0.is_some()
+    /// What requests need.
+    pub(super) fn authentication(&self) -> Authentication {
+        match self.0 {
+            Some(_) => Authentication::Token,
+            None => Authentication::None,
+        }
     }
 
     /// True if `headers` have the token. Every wrong token takes the same time: digests are compared in constant

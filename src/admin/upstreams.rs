@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::AdminContext;
-use crate::upstream::balance::Policy;
+use crate::balance::Policy;
+use crate::clock::CoarseTime;
 use crate::upstream::{EndpointSet, FAILURE_KINDS, Member, UpstreamRuntime};
 
 /// The upstreams that have servers.
@@ -90,7 +91,7 @@ pub(super) fn describe(state: &UpstreamRuntime) -> UpstreamDescription {
     }
 }
 
-fn describe_target(set: &EndpointSet, member: &Member, now: u64) -> TargetDescription {
+fn describe_target(set: &EndpointSet, member: &Member, now: CoarseTime) -> TargetDescription {
     let endpoint = &member.state;
     let status = endpoint.view().status(now, set.servers.health.slow_start);
     let change = endpoint.last_change();

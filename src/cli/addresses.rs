@@ -14,31 +14,34 @@ pub(super) fn print(server: &Server) {
         return;
     }
     let snapshot = server.shared.live.snapshot();
-    let has_tls = snapshot.listeners.iter().map(|listener| listener.tls.is_some());
-    let listeners = server.addresses.iter().copied().zip(has_tls);
+    let schemes = snapshot.listeners.iter().map(|listener| scheme(listener.tls.as_ref()));
+    let listeners = server.addresses.iter().copied().zip(schemes);
     let admin = server.admin.as_ref().map(ToString::to_string);
-    let admin = admin.as_deref().map(|address| (address, snapshot.admin_tls.is_some()));
-    // In one call, because the log's thread writes to the same terminal. A failure cannot be reported.
+    let admin = admin.as_deref().map(|address| (address, scheme(snapshot.admin_tls.as_ref())));
+    // In one call, as the log's thread writes to the same terminal. Nothing can be done if it fails.
     let _ = stderr.write_all(line(listeners, admin).as_bytes());
 }
 
-/// The line for `listeners` and the admin address, each with true if it has TLS.
+/// The scheme of a listener's URLs, by its rules of TLS.
+fn scheme<T>(tls: Option<&T>) -> &'static str {
+    if tls.is_some() { "https" } else { "http" }
+}
+
+/// The line for `listeners` and the admin address, each with its scheme.
 fn line(
-    listeners: impl Iterator<Item = (SocketAddr, bool)>,
-    admin: Option<(&str, bool)>,
+    listeners: impl Iterator<Item = (SocketAddr, &'static str)>,
+    admin: Option<(&str, &str)>,
 ) -> String {
-    let listeners: Vec<String> =
-        listeners.map(|(address, has_tls)| url(address, has_tls)).collect();
-    let admin = admin.map_or_else(String::new, |(address, has_tls)| match address.parse() {
-        Ok(address) => format!(", dashboard {}", url(address, has_tls)),
+    let listeners: Vec<String> = listeners.map(|(address, scheme)| url(scheme, address)).collect();
+    let admin = admin.map_or_else(String::new, |(address, scheme)| match address.parse() {
+        Ok(address) => format!(", dashboard {}", url(scheme, address)),
         Err(_) => format!(", admin API {address}"),
     });
     format!("listening on {}{admin}\n", listeners.join(", "))
 }
 
 /// The URL that reaches `address` from this machine.
-fn url(address: SocketAddr, has_tls: bool) -> String {
-    let scheme = if has_tls { "https" } else { "http" };
+fn url(scheme: &str, address: SocketAddr) -> String {
     let (ip, port) = (address.ip().to_canonical(), address.port());
     if ip.is_unspecified() {
         format!("{scheme}://localhost:{port} (all addresses)")
@@ -59,26 +62,26 @@ mod tests {
 
     #[test]
     fn addresses_are_urls_for_a_browser_on_this_machine() {
-        for (text, has_tls, expected) in [
-            ("127.0.0.1:8080", false, "http://localhost:8080"),
-            ("[::1]:8443", true, "https://localhost:8443"),
-            ("0.0.0.0:443", true, "https://localhost:443 (all addresses)"),
-            ("[::]:8080", false, "http://localhost:8080 (all addresses)"),
-            ("192.0.2.1:80", false, "http://192.0.2.1:80"),
-            ("127.0.0.2:80", false, "http://127.0.0.2:80"),
-            ("[2001:db8::1]:80", true, "https://[2001:db8::1]:80"),
+        for (text, scheme, expected) in [
+            ("127.0.0.1:8080", "http", "http://localhost:8080"),
+            ("[::1]:8443", "https", "https://localhost:8443"),
+            ("0.0.0.0:443", "https", "https://localhost:443 (all addresses)"),
+            ("[::]:8080", "http", "http://localhost:8080 (all addresses)"),
+            ("192.0.2.1:80", "http", "http://192.0.2.1:80"),
+            ("127.0.0.2:80", "http", "http://127.0.0.2:80"),
+            ("[2001:db8::1]:80", "https", "https://[2001:db8::1]:80"),
         ] {
-            assert_eq!(url(address(text), has_tls), expected);
+            assert_eq!(url(scheme, address(text)), expected);
         }
     }
 
     #[test]
     fn the_line_names_all_listeners_and_the_dashboard() {
-        let listeners = [(address("127.0.0.1:8080"), false), (address("10.0.0.1:8443"), true)];
+        let listeners = [(address("127.0.0.1:8080"), "http"), (address("10.0.0.1:8443"), "https")];
         for (admin, expected) in [
-            (Some(("127.0.0.1:9900", false)), ", dashboard http://localhost:9900"),
-            (Some(("127.0.0.1:9900", true)), ", dashboard https://localhost:9900"),
-            (Some(("unix:/run/a.sock", false)), ", admin API unix:/run/a.sock"),
+            (Some(("127.0.0.1:9900", "http")), ", dashboard http://localhost:9900"),
+            (Some(("127.0.0.1:9900", "https")), ", dashboard https://localhost:9900"),
+            (Some(("unix:/run/a.sock", "http")), ", admin API unix:/run/a.sock"),
             (None, ""),
         ] {
             let expected =

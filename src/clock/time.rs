@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`StoreTime`] | [`Clock::store_time`], Redis' `TIME` | the decisions of limits |
 //! | [`MonotonicTime`] | [`Clock::monotonic`] | what threads cache of a store's decisions |
-//! | [`CoarseTime`] | [`CoarseClock::now`] | the deadlines of a worker's connections |
+//! | [`CoarseTime`] | [`CoarseClock::now`], [`Uptime::to_coarse`] | the deadlines of a worker's connections, the health of upstreams |
 //! | [`Uptime`] | [`Clock::uptime`] | timers and measured durations |
 //!
 //! Lengths of time are a [`Duration`] or a number of ms. A point in time becomes a number only at the edge,

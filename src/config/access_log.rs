@@ -82,7 +82,6 @@ impl fmt::Display for LogDestination {
 
 impl_scalar!(LogDestination);
 
-/// What `access_log` may be, for faults.
 const EXPECTED: &str =
     "stderr, stdout, off, a file path with a `/` in it, or a mapping with `to`, `format`, `fields`";
 

@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::units::Size;
 use crate::compress::Encoding;
 
-/// Which responses of an upstream are compressed, and how. Some responses are never compressed: event
-/// streams, gRPC, upgrades, and responses with a `Content-Encoding`, a range, a digest or `Cache-Control:
-/// no-transform`.
+/// Compression of an upstream's responses. Some responses are never compressed: event streams, gRPC,
+/// upgrades, and responses with a `Content-Encoding`, a range, a digest or `Cache-Control: no-transform`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compress {

@@ -17,8 +17,8 @@ pub struct Cors {
     /// Origins whose scripts may use the route: `https://app.example.com`, `https://*.example.org` for all
     /// hosts below it, `"null"`, or `*` for all.
     pub origins: Vec<CorsOrigin>,
-    /// Methods that scripts may use. Default: those of the route's `match`; if it has none, `GET`, `HEAD`,
-    /// `POST`, `PUT`, `PATCH` and `DELETE`.
+    /// Methods that scripts may use. Default: the methods of the route's `match`, or `GET`, `HEAD`, `POST`,
+    /// `PUT`, `PATCH` and `DELETE` if it has none.
     pub methods: Option<Vec<Method>>,
     /// Request headers that scripts may set besides the CORS-safelisted ones; `*` for all except
     /// `authorization`.

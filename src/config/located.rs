@@ -30,12 +30,20 @@ pub(super) struct LocatedNode {
     height: usize,
 }
 
+/// How a scalar is written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum ScalarForm {
+    /// Without quotes.
+    Plain,
+    /// Quoted, or as a block: never a number, a boolean or null.
+    Quoted,
+}
+
 #[derive(Debug)]
 pub(super) enum NodeKind {
     Scalar {
         text: String,
-        /// False for quoted and block text, which is never a number, a boolean or null.
-        plain: bool,
+        form: ScalarForm,
         /// The text as written, if it has references to environment variables. `text` may then be a number or
         /// a boolean, and no message shows it.
         written: Option<String>,
@@ -60,13 +68,13 @@ impl LocatedNode {
     }
 
     pub(super) fn is_null(&self) -> bool {
-        matches!(&self.kind, NodeKind::Scalar { text, plain: true, written: None }
+        matches!(&self.kind, NodeKind::Scalar { text, form: ScalarForm::Plain, written: None }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// True if there is no value at all, as in a section whose lines are all commented out.
     pub(super) fn is_empty(&self) -> bool {
-        matches!(&self.kind, NodeKind::Scalar { text, plain: true, written: None } if text.is_empty())
+        matches!(&self.kind, NodeKind::Scalar { text, form: ScalarForm::Plain, written: None } if text.is_empty())
     }
 
     /// The text as written, if it has references to environment variables.
@@ -80,15 +88,15 @@ impl LocatedNode {
     /// The node with its value replaced by the scalar `text`.
     pub(super) fn with_text(&self, text: &str) -> Self {
         let written = self.written().map(str::to_owned);
-        let kind = NodeKind::Scalar { text: text.to_owned(), plain: true, written };
+        let kind = NodeKind::Scalar { text: text.to_owned(), form: ScalarForm::Plain, written };
         let Self { id, location, size, height, .. } = *self;
         Self { id, location, kind, size, height }
     }
 }
 
 impl NodeKind {
-    fn scalar(text: String, plain: bool) -> Self {
-        Self::Scalar { text, plain, written: None }
+    fn scalar(text: String, form: ScalarForm) -> Self {
+        Self::Scalar { text, form, written: None }
     }
 }
 

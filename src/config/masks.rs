@@ -17,6 +17,25 @@ pub(super) struct Masks {
     masks: Vec<(Box<str>, Box<str>)>,
 }
 
+/// What a text, or a part of it, consists of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum MaskedText {
+    /// Words of a message, with values between backticks.
+    Message,
+    /// Values.
+    Values,
+}
+
+impl MaskedText {
+    /// What follows a backtick.
+    fn other(self) -> Self {
+        match self {
+            Self::Message => Self::Values,
+            Self::Values => Self::Message,
+        }
+    }
+}
+
 impl Masks {
     /// Masks for references as written, each with its value.
     pub(super) fn of_references(references: Vec<(String, String)>) -> Self {
@@ -59,7 +78,7 @@ impl Masks {
 
     /// Masks the values in a message, which quotes values between backticks.
     pub(super) fn apply<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        self.replace(text, false)
+        self.replace(text, MaskedText::Message)
     }
 
     /// Masks the values in a fault's text.
@@ -69,16 +88,16 @@ impl Masks {
 
     /// Masks the values in a text that consists of values.
     pub(super) fn apply_to_values<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        self.replace(text, true)
+        self.replace(text, MaskedText::Values)
     }
 
-    fn replace<'t>(&self, text: &'t str, all_quoted: bool) -> Cow<'t, str> {
+    fn replace<'t>(&self, text: &'t str, kind: MaskedText) -> Cow<'t, str> {
         if self.masks.is_empty() {
             return Cow::Borrowed(text);
         }
-        let (mut masked, mut at, mut is_quoted) = (String::new(), 0, all_quoted);
+        let (mut masked, mut at, mut place) = (String::new(), 0, kind);
         while let Some(next) = text[at..].chars().next() {
-            if let Some((length, reference)) = self.find(text, at, is_quoted) {
+            if let Some((length, reference)) = self.find(text, at, place) {
                 masked.push_str(reference);
                 at += length;
                 continue;
@@ -89,7 +108,9 @@ impl Masks {
                 at += end + 1;
                 continue;
             }
-            is_quoted ^= next == '`' && !all_quoted;
+            if next == '`' && kind == MaskedText::Message {
+                place = place.other();
+            }
             masked.push(next);
             at += next.len_utf8();
         }
@@ -98,7 +119,7 @@ impl Masks {
 
     /// The length of the value that begins at `at`, and its mask. The beginning of a long value matches as
     /// well, because messages truncate values.
-    fn find(&self, text: &str, at: usize, is_quoted: bool) -> Option<(usize, &str)> {
+    fn find(&self, text: &str, at: usize, place: MaskedText) -> Option<(usize, &str)> {
         let is_inner = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
         let bytes = text.as_bytes();
         self.masks.iter().find_map(|(value, reference)| {
@@ -116,11 +137,11 @@ impl Masks {
             let begins = !is_inner(before) || !is_inner(bytes.get(at));
             let ends = !is_inner(bytes.get(end)) || !is_inner(bytes.get(end - 1));
             let is_word = value.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-            let is_masked = match (is_quoted, value.len() >= LONG) {
-                (true, true) => true,
-                (true, false) => begins && ends,
-                // Outside of backticks, a plain word such as `upstream` is part of the message, not a value.
-                (false, is_long) => is_long && !is_word,
+            let is_masked = match (place, value.len() >= LONG) {
+                (MaskedText::Values, true) => true,
+                (MaskedText::Values, false) => begins && ends,
+                // Words of messages, such as `upstream`, stand outside of backticks; values do not.
+                (MaskedText::Message, is_long) => is_long && !is_word,
             };
             is_masked.then_some((length, &**reference))
         })

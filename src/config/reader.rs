@@ -20,7 +20,7 @@ use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, Visitor};
 use self::error::{Error, one_of};
 use self::schema::ValueSchema;
 use super::fault::{Location, Mismatch};
-use super::located::{LocatedEntry, LocatedNode, NodeKind, quote_value};
+use super::located::{LocatedEntry, LocatedNode, NodeKind, ScalarForm, quote_value};
 use super::rate::Rate;
 use super::scalar::ScalarValue as _;
 use super::source::Unreadable;
@@ -184,7 +184,7 @@ impl NodeDeserializer<'_> {
 
     /// Adds to a type's message what only the key knows: its range, and that the value is in quotes.
     fn explain(&self, mut mismatch: Mismatch) -> Mismatch {
-        let NodeKind::Scalar { text, plain, written } = &self.node.kind else { return mismatch };
+        let NodeKind::Scalar { text, form, written } = &self.node.kind else { return mismatch };
         if written.is_some() {
             mismatch.what = self.unexpected();
         }
@@ -199,7 +199,7 @@ impl NodeDeserializer<'_> {
             let _ = write!(mismatch.expected, ", from {min} to {max}");
         }
         let is_number_or_flag = text.parse::<u64>().is_ok() || text.parse::<bool>().is_ok();
-        if !plain && is_number_or_flag && self.schema.accepts_unquoted() {
+        if *form == ScalarForm::Quoted && is_number_or_flag && self.schema.accepts_unquoted() {
             mismatch.what.push_str(" in quotes, which is text");
             mismatch.expected.push_str(", without quotes");
         }
@@ -209,7 +209,7 @@ impl NodeDeserializer<'_> {
     /// A plain scalar, parsed. Quoted digits are text, not a number.
     fn plain<T: std::str::FromStr>(&self) -> Option<T> {
         match &self.node.kind {
-            NodeKind::Scalar { text, plain: true, .. } => text.parse().ok(),
+            NodeKind::Scalar { text, form: ScalarForm::Plain, .. } => text.parse().ok(),
             _ => None,
         }
     }
@@ -295,7 +295,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
             }
             NodeKind::Map(_) => self.deserialize_map(visitor),
             NodeKind::Scalar { .. } if self.node.is_null() => visitor.visit_unit(),
-            NodeKind::Scalar { text, plain: true, .. } => {
+            NodeKind::Scalar { text, form: ScalarForm::Plain, .. } => {
                 if let (Ok(number), false) = (text.parse::<u64>(), self.is_ambiguous_number()) {
                     visitor.visit_u64(number)
                 } else if let Ok(number) = text.parse::<i64>() {

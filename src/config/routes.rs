@@ -128,8 +128,8 @@ impl RouteConfig {
 pub struct RouteMatch {
     /// Host name, `*.` and a domain for all hosts below it, or `*` for any host. Default: any host.
     pub host: Option<String>,
-    /// Path pattern. `{name}` matches one segment or, beside fixed text as in `{name}.json`, a part of it;
-    /// a final `{*name}` matches all remaining segments. `{{` and `}}` are literal braces. Default: any path.
+    /// Path pattern. `{name}` matches one segment or, next to fixed text as in `{name}.json`, a part of it; a
+    /// final `{*name}` matches all remaining segments. `{{` and `}}` are literal braces. Default: any path.
     #[schemars(regex(pattern = "^/"))]
     pub path: Option<String>,
     /// Path prefix in whole segments, instead of `path`: `/login` matches `/login`, `/login/` and all paths

@@ -28,7 +28,7 @@ pub enum SecretReference {
     File(PathBuf),
 }
 
-/// Why a secret cannot be used.
+/// The reason why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The variable is not set.

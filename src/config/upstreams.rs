@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition};
 use super::target::WeightedTargetConfig;
 use super::units::{Address, Duration, Size, Status};
+use crate::balance::Policy;
 use crate::identity::KeyPart;
-use crate::upstream::{Protocol, ProxyVersion, balance::Policy};
+use crate::upstream::{Protocol, ProxyVersion};
 
 /// A group of equivalent servers, or a fixed response.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]

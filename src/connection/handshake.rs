@@ -10,11 +10,11 @@ use tokio::{
 };
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
-use super::{Sweepable, proxy_protocol::read_header, sweep_state};
+use super::{Sweepable, proxy_protocol::read_header};
 use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
-    connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell},
+    connection_state::{ClientTimeouts, CloseMode, StateCell},
     snapshot::ListenerRules,
     tls::{ALPN_HTTP2, SelectedName, ServerNames},
     transport::{RawSocket, ReadBuffer, Transport},
@@ -98,7 +98,7 @@ pub struct Handshake {
 
 impl Sweepable for Handshake {
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
-        sweep_state(&self.state, now, timeouts);
+        self.state.sweep(now, timeouts);
     }
 
     fn request_close(&self, mode: CloseMode) {
@@ -112,17 +112,9 @@ impl Handshake {
         Rc::new(Self { state: StateCell::new(coarse_clock), has_begun: Cell::new(false) })
     }
 
-    /// When the connection was accepted.
-    pub fn accepted_at(&self) -> CoarseTime {
-        match self.state.get() {
-            ConnectionState::Head { since } => since,
-            _ => self.state.now(),
-        }
-    }
-
-    /// Opens the connection. With `admit`, it begins with the PROXY protocol's header, and `admit` says
-    /// whether the client in it may have a connection. While the worker drains, a connection
-    /// that has sent a byte is still served, like a partly received head.
+    /// Opens the connection. With `admit`, it begins with a PROXY protocol header, and `admit` decides
+    /// whether the client in it may have a connection. While the worker drains, a connection that has sent a
+    /// byte is still served, like a partly received head.
     ///
     /// # Errors
     ///

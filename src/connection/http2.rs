@@ -6,10 +6,10 @@
 //! frames, the bytes of a turn, and the time of every phase.
 
 mod flood;
+mod input;
 mod output;
 mod send_queue;
 mod stream;
-mod tunnel;
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,15 +21,21 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::{Reason, server};
 
-use self::{flood::FloodDetector, send_queue::SendQueue, stream::Http2Stream};
-use super::{LINGER_TIMEOUT, MAX_DRAINED, Sweepable, linger, sweep_state};
+use self::{
+    flood::FloodDetector,
+    input::{PrefixedStream, ReadBudget},
+    output::write,
+    send_queue::SendQueue,
+    stream::Http2Stream,
+};
+use super::{ConnectionStart, LINGER_TIMEOUT, MAX_DRAINED, Sweepable, linger};
 use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
     connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell},
-    gateway::{Content, Gateway, Peer, Response},
+    gateway::{Gateway, Peer},
     http1::HeadBounds,
-    transport::{ClientStream, PrefixedStream, ReadBudget, socket::yield_turn},
+    transport::{ClientStream, ReadBuffer, Transport, socket::yield_turn},
 };
 
 /// Maximum number of streams open at once.
@@ -91,10 +97,10 @@ struct Abuse;
 
 impl Sweepable for ClientHttp2Connection {
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
-        sweep_state(&self.state, now, timeouts);
+        self.state.sweep(now, timeouts);
         self.streams.borrow_mut().retain(|stream| {
             let Some(stream) = stream.upgrade() else { return false };
-            sweep_state(stream.state(), now, timeouts);
+            stream.state().sweep(now, timeouts);
             true
         });
     }
@@ -108,20 +114,15 @@ impl Sweepable for ClientHttp2Connection {
 }
 
 impl ClientHttp2Connection {
-    /// A connection that was just accepted; see `Connection::new`.
-    pub fn new(
-        peer: Peer,
-        coarse_clock: CoarseClock,
-        bounds: HeadBounds,
-        max_requests: Option<u32>,
-    ) -> Rc<Self> {
+    /// A connection that was just accepted.
+    pub fn new(start: ConnectionStart) -> Rc<Self> {
         Rc::new(Self {
-            state: StateCell::new(coarse_clock.clone()),
-            coarse_clock,
+            state: start.state(),
+            coarse_clock: start.coarse_clock,
             streams: RefCell::default(),
-            peer,
-            bounds,
-            requests_left: Cell::new(max_requests),
+            peer: start.peer,
+            bounds: start.bounds,
+            requests_left: Cell::new(start.max_requests),
             flood: FloodDetector::default(),
             closing_since: Cell::new(None),
             head_bytes: Cell::new(0),
@@ -130,13 +131,14 @@ impl ClientHttp2Connection {
         })
     }
 
-    /// Lets the deadline of the first request count from `accepted_at`.
-    pub fn continue_deadline(&self, accepted_at: CoarseTime) {
-        self.state.enter(ConnectionState::Head { since: accepted_at });
-    }
-
-    /// Serves the connection over `transport` until it closes.
-    pub async fn serve(self: Rc<Self>, transport: PrefixedStream, gateway: &Gateway) {
+    /// Serves the connection over `transport`, of which `before` was read already, until it closes.
+    pub async fn serve(
+        self: Rc<Self>,
+        transport: Transport,
+        before: ReadBuffer,
+        gateway: &Gateway,
+    ) {
+        let transport = PrefixedStream::new(before, transport);
         let (socket, turn) = (transport.socket(), transport.turn());
         // A stream may be a tunnel.
         socket.keep_alive();
@@ -331,14 +333,4 @@ impl ClientHttp2Connection {
 /// that slightly exceeds `bounds` is still within it, so that it gets the gateway's own 431.
 fn max_header_list(bounds: HeadBounds) -> u32 {
     (bounds.bytes + 32 * (bounds.headers + 16)) as u32
-}
-
-/// Writes `response` to `stream`, or begins its tunnel.
-async fn write(stream: &Http2Stream, response: Response) {
-    if let Content::Tunnel(_) = response.content {
-        // Boxed, so that other responses do not carry its state.
-        Box::pin(tunnel::tunnel(stream, response)).await;
-    } else {
-        output::write(stream, response).await;
-    }
 }

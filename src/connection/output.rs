@@ -1,45 +1,182 @@
 //! Writes a response to a client: the head, and the body as it arrives, with back-pressure.
+//!
+//! [`BodyWriter`] is the loop for every protocol; a [`BodySink`] is a protocol's part: [`Http1Sink`] here,
+//! and the sink of an HTTP/2 stream in `http2/output.rs`.
 
-use std::task::{Context, Poll};
+use std::{
+    io,
+    task::{Context, Poll, ready},
+};
 
+use bytes::Bytes;
 use http::{Method, StatusCode};
 
-use super::{
-    Connection, Disposition, MAX_DRAINED,
-    body_wait::{MAX_POLL_ROUNDS, await_client_read, check_deadlines},
-};
+use super::{Connection, Disposition};
 use crate::{
-    connection_state::{CloseMode, Wait},
-    gateway::{AnsweredRequest, Content, Response},
+    connection_state::{StateCell, SweepWake, Timeout, Wait},
+    gateway::{AnsweredRequest, Content, Response, ResponseTimeouts},
     http1::{BodyEncoder, Buffer, Version},
     telemetry::CutReason,
     transport::{read_buffer::READ_SIZE, socket::yield_turn},
-    upstream::ResponseBody,
+    upstream::{ReadAheadOutcome, ResponseBody},
 };
 
-/// A response that is being written. The request is logged when `request` is dropped.
-struct ResponseWriter<'a> {
-    connection: &'a Connection,
-    unsent: WriteBuffer,
+/// Maximum number of reads and writes in one poll. Then the task yields to others.
+const MAX_POLL_ROUNDS: usize = 16;
+
+/// The destination of a response's body.
+pub(super) trait BodySink {
+    /// The body is read while fewer bytes than this are unsent.
+    const READ_BELOW: usize;
+
+    /// The state of the client's request, with its deadlines.
+    fn state(&self) -> &StateCell;
+
+    /// The number of bytes that were read and not sent.
+    fn unsent(&self) -> usize;
+
+    /// Fails if the client has reset the request.
+    fn check_client(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason>;
+
+    /// Reads from `body` after the unsent bytes. Ready with the number of bytes read; an error if the body
+    /// has no end.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut ResponseBody,
+    ) -> Poll<io::Result<usize>>;
+
+    /// Sends some of the unsent bytes. Pending until the client reads; fails if it is gone.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>>;
+
+    /// Flushes the sent bytes, because no more may follow for long. Fails if the client is gone.
+    fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason>;
+
+    /// Ends the body after its last byte. Ready when nothing is held back; fails if the client is gone.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>>;
+}
+
+/// A response whose body is being written. The request is logged when this is dropped.
+pub(super) struct BodyWriter<S> {
+    pub(super) sink: S,
     /// The rest of the body; `None` at its end.
-    stream: Option<ResponseBody>,
-    encoder: BodyEncoder,
+    body: Option<ResponseBody>,
     request: AnsweredRequest,
-    /// Whether the body ends with the connection.
-    until_close: bool,
-    /// Why the body has no end.
+    /// The reason why the body was cut off. The bytes read so far are sent first.
     cut_reason: Option<CutReason>,
 }
 
-/// How a response's body is delimited (RFC 9112, 6.3).
+impl<S: BodySink> BodyWriter<S> {
+    /// A writer of `body` to `sink`, which may have unsent bytes. The response's deadlines count from now.
+    pub(super) fn new(
+        sink: S,
+        body: Option<ResponseBody>,
+        request: AnsweredRequest,
+        timeouts: ResponseTimeouts,
+    ) -> Self {
+        sink.state().begin_response(timeouts.idle, timeouts.total);
+        Self { sink, body, request, cut_reason: None }
+    }
+
+    /// Writes the body to its end, and records how it ended.
+    ///
+    /// # Errors
+    /// The response is cut off.
+    pub(super) async fn write(&mut self, framing: &ResponseFraming) -> Result<(), CutReason> {
+        let result = std::future::poll_fn(|cx| self.poll(cx)).await;
+        self.sink.state().set_sweep_wake(SweepWake::OnTimeout);
+        match result {
+            Ok(()) => self.request.ledger_mut().mark_complete(),
+            Err(reason) => self.request.ledger_mut().mark_response_cut(reason, framing.length),
+        }
+        result
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
+        for _ in 0..MAX_POLL_ROUNDS {
+            self.check_deadlines()?;
+            self.sink.check_client(cx)?;
+            if self.sink.unsent() < S::READ_BELOW && self.read(cx) {
+                continue;
+            }
+            if self.sink.unsent() > 0 {
+                match self.sink.poll_write(cx)? {
+                    Poll::Ready(()) => self.sink.state().set_wait(Wait::Internal),
+                    Poll::Pending => return self.await_client(cx),
+                }
+                continue;
+            }
+            if let Some(reason) = self.cut_reason {
+                return Poll::Ready(Err(reason));
+            }
+            if self.body.is_none() {
+                return match self.sink.poll_end(cx) {
+                    Poll::Pending => self.await_client(cx),
+                    ended @ Poll::Ready(_) => ended,
+                };
+            }
+            self.sink.flush(cx)?;
+            self.sink.state().begin_upstream_wait(None);
+            return Poll::Pending;
+        }
+        yield_turn(cx);
+        Poll::Pending
+    }
+
+    /// Checks that no deadline of the response has passed.
+    fn check_deadlines(&self) -> Result<(), CutReason> {
+        match self.sink.state().timeout() {
+            Some(Timeout::ClientRead) => Err(CutReason::ClientTimeout),
+            Some(Timeout::ResponseIdle) => Err(CutReason::UpstreamIdle),
+            Some(Timeout::Response) => Err(CutReason::ResponseBodyTimeout),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads from the body; returns true if more may be ready.
+    fn read(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(body) = &mut self.body else { return false };
+        match self.sink.poll_read(cx, body) {
+            Poll::Pending => return false,
+            Poll::Ready(Ok(count)) => {
+                self.request.ledger_mut().add_bytes_sent(count);
+                if body.is_done() {
+                    self.body = None;
+                }
+            }
+            Poll::Ready(Err(error)) => {
+                self.cut_reason = Some(self.request.ledger_mut().mark_body_failed(&error));
+                self.body = None;
+            }
+        }
+        self.body.is_some()
+    }
+
+    /// Begins to wait for the client, and reads the body ahead meanwhile. Ready only with an error, if the client
+    /// has lost its place at the upstream.
+    fn await_client(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
+        let state = self.sink.state();
+        state.begin_client_read_wait();
+        match self.body.as_mut().map(|body| body.read_ahead(cx)) {
+            None | Some(ReadAheadOutcome::Unpaced) => Poll::Pending,
+            Some(ReadAheadOutcome::Paced) => {
+                state.set_sweep_wake(SweepWake::Always);
+                Poll::Pending
+            }
+            Some(ReadAheadOutcome::Lost) => Poll::Ready(Err(CutReason::ClientSlow)),
+        }
+    }
+}
+
+/// The framing of a response's body (RFC 9112, 6.3).
 pub(super) struct ResponseFraming {
     encoder: BodyEncoder,
-    /// Whether a body follows the head.
-    pub(super) has_body: bool,
+    /// True if a body follows the head.
+    has_body: bool,
     /// The value of `Content-Length`, in bytes.
     pub(super) length: Option<u64>,
     chunked: bool,
-    /// Whether the body ends with the connection.
+    /// True if the body ends with the connection.
     until_close: bool,
 }
 
@@ -59,36 +196,14 @@ impl Connection {
         }
         write_head(&mut out, &response, &framing, closes, version);
         let Response { content, mut request, timeouts, .. } = response;
-        let mut stream = None;
-        match content {
-            Content::Whole(bytes) if framing.has_body => {
-                request.ledger_mut().add_bytes_sent(bytes.len());
-                out.extend_from_slice(&bytes);
-            }
-            Content::Stream(body) if framing.has_body && !body.is_done() => stream = Some(body),
-            // No body is sent: an upstream's stream is dropped now, which frees its connection.
-            unused => drop(unused),
-        }
-        self.state.begin_response(timeouts.idle, timeouts.total);
-        let encoder = framing.encoder;
-        let mut writer = ResponseWriter {
-            connection: self,
-            unsent: WriteBuffer::new(out),
-            stream,
-            encoder,
-            request,
-            until_close: framing.until_close,
-            cut_reason: None,
-        };
-        let result = std::future::poll_fn(|cx| writer.poll(cx)).await;
-        self.state.set_wake_on_sweep(false);
-        match result {
-            Ok(()) => {
-                writer.request.ledger_mut().mark_complete();
-                if closes { Disposition::Linger } else { Disposition::Reuse }
-            }
-            Err(reason) => {
-                writer.request.ledger_mut().mark_response_cut(reason, framing.length);
+        let (whole, body) = framing.take_body(content);
+        request.ledger_mut().add_bytes_sent(whole.len());
+        out.extend_from_slice(&whole);
+        let sink = Http1Sink { connection: self, unsent: WriteBuffer::new(out), framing: &framing };
+        match BodyWriter::new(sink, body, request, timeouts).write(&framing).await {
+            Ok(()) if closes => Disposition::Linger,
+            Ok(()) => Disposition::Reuse,
+            Err(_) => {
                 if framing.until_close {
                     // An orderly close would look like the end of the body.
                     self.socket.reset_on_close();
@@ -96,24 +211,6 @@ impl Connection {
                 Disposition::Abort
             }
         }
-    }
-
-    /// Counts the request; returns whether another may follow on this connection.
-    fn keep_alive(&self, response: &Response) -> bool {
-        let requests_left = self.requests_left.get().map(|left| left.saturating_sub(1));
-        self.requests_left.set(requests_left);
-        let input = self.input.borrow();
-        let is_drainable = match input.unread_body_len() {
-            Some(unread) if unread <= MAX_DRAINED => true,
-            // The upstream is still reading the body.
-            _ => {
-                matches!(&response.content, Content::Stream(stream) if stream.is_sending_request())
-            }
-        };
-        response.request.is_persistent()
-            && is_drainable
-            && requests_left != Some(0)
-            && self.state.close_mode() == CloseMode::KeepOpen
     }
 }
 
@@ -146,77 +243,62 @@ impl WriteBuffer {
     }
 }
 
-impl ResponseWriter<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
-        let state = &self.connection.state;
-        for _ in 0..MAX_POLL_ROUNDS {
-            check_deadlines(state)?;
-            if self.stream.is_some() && self.unsent.bytes().len() < READ_SIZE && self.fill(cx) {
-                continue;
+/// The body of an HTTP/1 response, which follows the head in the connection's bytes.
+struct Http1Sink<'a> {
+    connection: &'a Connection,
+    unsent: WriteBuffer,
+    framing: &'a ResponseFraming,
+}
+
+impl BodySink for Http1Sink<'_> {
+    const READ_BELOW: usize = READ_SIZE;
+
+    fn state(&self) -> &StateCell {
+        &self.connection.state
+    }
+
+    fn unsent(&self) -> usize {
+        self.unsent.bytes().len()
+    }
+
+    /// `Connection::while_open` notices a client that is gone.
+    fn check_client(&mut self, _: &mut Context<'_>) -> Result<(), CutReason> {
+        Ok(())
+    }
+
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut ResponseBody,
+    ) -> Poll<io::Result<usize>> {
+        body.poll_body(cx, self.framing.encoder, self.unsent.tail())
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
+        match ready!(self.connection.socket.poll_write(cx, self.unsent.bytes())) {
+            Ok(count) if count > 0 => {
+                self.unsent.advance(count);
+                Poll::Ready(Ok(()))
             }
-            if !self.unsent.bytes().is_empty() {
-                match self.connection.socket.poll_write(cx, self.unsent.bytes()) {
-                    Poll::Ready(Ok(count)) if count > 0 => {
-                        self.unsent.advance(count);
-                        state.set_wait(Wait::Internal);
-                        continue;
-                    }
-                    Poll::Ready(_) => return Poll::Ready(Err(CutReason::ClientClosed)),
-                    Poll::Pending => {
-                        return await_client_read(state, self.stream.as_mut(), cx);
-                    }
-                }
-            }
-            if let Some(reason) = self.cut_reason {
-                return Poll::Ready(Err(reason));
-            }
-            if self.stream.is_none() {
-                return self.poll_end(cx);
-            }
-            // What is left in a TLS session must not wait for the upstream.
-            if let Poll::Ready(Err(_)) = self.connection.socket.poll_flush(cx) {
-                return Poll::Ready(Err(CutReason::ClientClosed));
-            }
-            state.begin_upstream_wait(None);
-            return Poll::Pending;
+            _ => Poll::Ready(Err(CutReason::ClientClosed)),
         }
-        yield_turn(cx);
-        Poll::Pending
+    }
+
+    /// Data in a TLS session must not wait for the upstream.
+    fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason> {
+        match self.connection.socket.poll_flush(cx) {
+            Poll::Ready(Err(_)) => Err(CutReason::ClientClosed),
+            _ => Ok(()),
+        }
     }
 
     /// Ready when the kernel has the whole response. With TLS, the session may still hold a part, and its own
     /// end, without which a body that ends with the connection is incomplete.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let socket = &self.connection.socket;
-        let polled =
-            if self.until_close { socket.poll_shutdown(cx) } else { socket.poll_flush(cx) };
-        match polled {
-            Poll::Ready(ended) => Poll::Ready(ended.map_err(|_| CutReason::ClientClosed)),
-            Poll::Pending => {
-                self.connection.state.begin_client_read_wait();
-                Poll::Pending
-            }
-        }
-    }
-
-    /// Reads from the body into the buffer; returns whether more may be ready.
-    fn fill(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(stream) = &mut self.stream else { return false };
-        match stream.poll_body(cx, self.encoder, self.unsent.tail()) {
-            Poll::Pending => false,
-            Poll::Ready(Ok(count)) => {
-                self.request.ledger_mut().add_bytes_sent(count);
-                if stream.is_done() {
-                    self.stream = None;
-                }
-                self.stream.is_some()
-            }
-            Poll::Ready(Err(error)) => {
-                self.cut_reason = Some(self.request.ledger_mut().mark_body_failed(&error));
-                self.stream = None;
-                false
-            }
-        }
+        let ended =
+            if self.framing.until_close { socket.poll_shutdown(cx) } else { socket.poll_flush(cx) };
+        ended.map_err(|_| CutReason::ClientClosed)
     }
 }
 
@@ -252,6 +334,15 @@ impl ResponseFraming {
             framing.encoder = BodyEncoder::Chunked;
         }
         framing
+    }
+    /// The body to send: bytes that are complete, and the rest as it arrives.
+    pub(super) fn take_body(&self, content: Content) -> (Bytes, Option<ResponseBody>) {
+        match content {
+            Content::Whole(bytes) if self.has_body => (bytes, None),
+            Content::Stream(body) if self.has_body && !body.is_done() => (Bytes::new(), Some(body)),
+            // No body is sent. Dropping an upstream's stream now frees its connection.
+            _ => (Bytes::new(), None),
+        }
     }
 }
 

@@ -5,8 +5,17 @@ use std::{
     task::Waker,
 };
 
-use super::{COARSE_TICK, CloseMode, ConnectionState, Timeout, Wait};
+use super::{COARSE_TICK, ClientTimeouts, CloseMode, ConnectionState, Timeout, Wait};
 use crate::clock::{CoarseClock, CoarseTime};
+
+/// When a sweep wakes a connection's task.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SweepWake {
+    /// Only if a deadline has passed.
+    OnTimeout,
+    /// Always, for what the runtime does not report.
+    Always,
+}
 
 /// One connection's state, shared by its task and the worker's sweep.
 #[derive(Debug)]
@@ -15,8 +24,7 @@ pub struct StateCell {
     state: Cell<ConnectionState>,
     timeout: Cell<Option<Timeout>>,
     close_mode: Cell<CloseMode>,
-    /// See [`Self::set_wake_on_sweep`].
-    wakes_on_sweep: Cell<bool>,
+    sweep_wake: Cell<SweepWake>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -28,7 +36,7 @@ impl StateCell {
             coarse_clock,
             timeout: Cell::new(None),
             close_mode: Cell::new(CloseMode::KeepOpen),
-            wakes_on_sweep: Cell::new(false),
+            sweep_wake: Cell::new(SweepWake::OnTimeout),
             waker: RefCell::new(None),
         }
     }
@@ -172,14 +180,18 @@ impl StateCell {
         self.wake();
     }
 
-    /// Lets each sweep wake the connection's task, for what the runtime does not report.
-    pub fn set_wake_on_sweep(&self, wakes_on_sweep: bool) {
-        self.wakes_on_sweep.set(wakes_on_sweep);
+    /// Sets when a sweep wakes the connection's task.
+    pub fn set_sweep_wake(&self, sweep_wake: SweepWake) {
+        self.sweep_wake.set(sweep_wake);
     }
 
-    /// See [`Self::set_wake_on_sweep`].
-    pub fn wakes_on_sweep(&self) -> bool {
-        self.wakes_on_sweep.get()
+    /// Expires the deadline of the current state if it has passed at `now`; also wakes the task if each sweep does.
+    pub fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
+        match self.get().overdue(now, timeouts) {
+            Some(timeout) => self.expire(timeout),
+            None if self.sweep_wake.get() == SweepWake::Always => self.wake(),
+            None => {}
+        }
     }
 
     /// Wakes the connection's task.

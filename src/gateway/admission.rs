@@ -8,7 +8,7 @@ use super::{Gateway, activity::ActivityGuard, context::RequestContext};
 use crate::{
     error::GatewayError,
     identity::{Caller, caller_key},
-    throttle::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, POLICY},
+    throttle::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, GateCaller, POLICY},
 };
 
 impl Gateway {
@@ -21,13 +21,15 @@ impl Gateway {
     ) -> Result<(), GatewayError> {
         let Some(gate) = &self.gate else { return Ok(()) };
         let counters = &self.metrics.throttle;
-        let check = |hash, has_token| gate.admit(hash, has_token, || self.shared.clock.now());
+        let check = |caller| gate.admit(caller, || self.shared.clock.store_time());
         let admitted = match caller {
-            Caller::Address(hash) => check(*hash, false),
+            Caller::Address(hash) => check(GateCaller::Address(*hash)),
             Caller::Tokens(tokens) => {
-                let first = check(tokens[0], true);
+                let first = check(GateCaller::Token(tokens[0]));
                 let others = tokens[1..].iter();
-                others.fold(first, |admitted, token| admitted.or_else(|_| check(*token, true)))
+                others.fold(first, |admitted, token| {
+                    admitted.or_else(|_| check(GateCaller::Token(*token)))
+                })
             }
         };
         let denied: Box<AdmissionDenied> = match admitted {

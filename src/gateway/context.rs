@@ -91,7 +91,7 @@ impl RequestContext {
             request_id: self.ledger.request_id.as_bytes(),
             connection_scheme: self.connection_scheme,
             from_trusted_proxy: self.from_trusted_proxy,
-            merge_slashes: self.ledger.rules.snapshot.http.merge_slashes,
+            slashes: self.ledger.rules.snapshot.http.slashes,
         }
     }
 
@@ -107,7 +107,7 @@ impl RequestContext {
             request_id: request_id.as_bytes(),
             connection_scheme: self.connection_scheme,
             from_trusted_proxy: self.from_trusted_proxy,
-            merge_slashes: rules.snapshot.http.merge_slashes,
+            slashes: rules.snapshot.http.slashes,
         };
         Forwarding { routed, attempts, tracing }
     }

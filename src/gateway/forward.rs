@@ -10,6 +10,7 @@ use super::{
     rules::{WorkerRoute, WorkerUpstream},
 };
 use crate::{
+    balance::TargetKey,
     error::GatewayError,
     http1::{BodyLength, Fields, upgrade::requested_protocol},
     metrics::UpstreamCounters,
@@ -20,7 +21,7 @@ use crate::{
     upstream::{
         BufferedUpload, ForwardError, ForwardInput, OutgoingHead, OutgoingRequest, PlaceHolder,
         ProtectedHeaders, RequestHeaderChanges, Servers, UploadSettings, Upstream, UpstreamError,
-        UpstreamKind, balance::TargetKey,
+        UpstreamKind,
     },
 };
 

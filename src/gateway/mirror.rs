@@ -20,6 +20,7 @@ use crossbeam_utils::CachePadded;
 
 use super::{Gateway, Peer, checks::AdmittedRequest, context::RequestContext, rules::WorkerRoute};
 use crate::{
+    balance::TargetKey,
     client_usage::ClientHandle,
     clock::CoarseClock,
     connection_state::{ClientTimeouts, StateCell},
@@ -32,7 +33,7 @@ use crate::{
     transport::{BodyError, ClientStream, ClientStreamLayer},
     upstream::{
         AttemptLog, ForwardInput, LoadBalancer, OutgoingRequest, OwnedHead, ProxiedClient,
-        ResponseBody, UpstreamContent, UpstreamKind, balance::TargetKey,
+        ResponseBody, UpstreamContent, UpstreamKind,
     },
 };
 
@@ -74,9 +75,7 @@ impl Mirrors {
         let now = self.coarse_clock.now();
         let is_in_flight = |copy: &Weak<Copied>| {
             let Some(copy) = copy.upgrade() else { return false };
-            if let Some(timeout) = copy.state.get().overdue(now, &NO_CLIENT) {
-                copy.state.expire(timeout);
-            }
+            copy.state.sweep(now, &NO_CLIENT);
             true
         };
         self.copies.borrow_mut().retain(is_in_flight);

@@ -42,14 +42,23 @@ pub enum Passer {
     Predecessor,
 }
 
+/// Whose the files of unix sockets are.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum SocketFiles {
+    /// The gateway's, which removes them at its end.
+    #[default]
+    OfGateway,
+    /// A service manager's: they stay.
+    OfServiceManager,
+}
+
 /// Listening sockets that were passed to this process, until a listener takes them.
 #[derive(Debug, Default)]
 pub struct PassedSockets {
     tcp: Vec<(SocketAddr, TcpListener)>,
     unix: Vec<(PathBuf, UnixListener)>,
     passer: Passer,
-    /// True if the files of the unix sockets belong to a service manager.
-    pub(super) keeps_files: bool,
+    pub(super) files: SocketFiles,
 }
 
 impl PassedSockets {
@@ -71,7 +80,11 @@ impl PassedSockets {
         }
         let passer = if sockets.is_empty() { Passer::None } else { Passer::ServiceManager };
         let passed = Self::new(sockets, passer)?;
-        Ok(Self { keeps_files: passer == Passer::ServiceManager, ..passed })
+        let files = match passer {
+            Passer::ServiceManager => SocketFiles::OfServiceManager,
+            _ => SocketFiles::OfGateway,
+        };
+        Ok(Self { files, ..passed })
     }
 
     /// The `sockets` of a predecessor or a service manager.
@@ -106,9 +119,9 @@ impl PassedSockets {
         self.passer
     }
 
-    /// True if the files of the unix sockets belong to a service manager, and are not removed.
-    pub fn keeps_files(&self) -> bool {
-        self.keeps_files
+    /// Whose the files of the unix sockets are.
+    pub fn files(&self) -> SocketFiles {
+        self.files
     }
 
     /// Takes all sockets that are bound to `address`.

@@ -22,7 +22,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::{PassedSockets, Passer};
+use super::{PassedSockets, Passer, SocketFiles};
 
 /// The environment variable by which a process learns that its standard input is a handover.
 pub const VARIABLE: &str = "TIDEGATE_HANDOVER";
@@ -48,8 +48,7 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Starts the program with `arguments`, which begin with its name, and sends it `sockets`. `keeps_files` is true if
-    /// the files of unix sockets belong to a service manager.
+    /// Starts the program with `arguments`, which begin with its name, and sends it `sockets`.
     ///
     /// # Errors
     ///
@@ -57,7 +56,7 @@ impl Successor {
     pub fn start(
         arguments: &[OsString],
         sockets: &[OwnedFd],
-        keeps_files: bool,
+        files: SocketFiles,
     ) -> io::Result<Self> {
         let (stream, other) = UnixStream::pair()?;
         let missing = || io::Error::new(io::ErrorKind::NotFound, "the program's name is not known");
@@ -71,7 +70,7 @@ impl Successor {
         // Closes this process's copy of the other end: otherwise the end of the new process would go unnoticed.
         drop(command);
         let successor = Self { process, stream };
-        match send(&successor.stream, sockets, keeps_files) {
+        match send(&successor.stream, sockets, files) {
             Ok(()) => Ok(successor),
             Err(error) => {
                 successor.end();
@@ -122,9 +121,9 @@ impl Predecessor {
     pub fn receive() -> io::Result<(Self, PassedSockets)> {
         let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-        let (sockets, keeps_files) = receive(&stream)?;
+        let (sockets, files) = receive(&stream)?;
         let mut passed = PassedSockets::new(sockets, Passer::Predecessor)?;
-        passed.keeps_files = keeps_files;
+        passed.files = files;
         Ok((Self(ManuallyDrop::new(stream)), passed))
     }
 
@@ -138,7 +137,7 @@ impl Predecessor {
     }
 }
 
-fn send(stream: &UnixStream, sockets: &[OwnedFd], keeps_files: bool) -> io::Result<()> {
+fn send(stream: &UnixStream, sockets: &[OwnedFd], files: SocketFiles) -> io::Result<()> {
     stream.set_write_timeout(Some(SEND_TIMEOUT))?;
     for batch in sockets.chunks(BATCH) {
         let batch: Vec<BorrowedFd<'_>> = batch.iter().map(AsFd::as_fd).collect();
@@ -147,10 +146,10 @@ fn send(stream: &UnixStream, sockets: &[OwnedFd], keeps_files: bool) -> io::Resu
         control.push(SendAncillaryMessage::ScmRights(&batch));
         sendmsg(stream, &[IoSlice::new(&[SOCKETS])], &mut control, SendFlags::NOSIGNAL)?;
     }
-    (&*stream).write_all(&[END[usize::from(keeps_files)]])
+    (&*stream).write_all(&[END[files as usize]])
 }
 
-fn receive(stream: &UnixStream) -> io::Result<(Vec<OwnedFd>, bool)> {
+fn receive(stream: &UnixStream) -> io::Result<(Vec<OwnedFd>, SocketFiles)> {
     stream.set_read_timeout(Some(SEND_TIMEOUT))?;
     let mut sockets = Vec::new();
     loop {
@@ -168,8 +167,9 @@ fn receive(stream: &UnixStream) -> io::Result<(Vec<OwnedFd>, bool)> {
         if received.bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if let Some(end) = END.iter().position(|end| *end == byte[0]) {
-            return Ok((sockets, end == 1));
+        let all = [SocketFiles::OfGateway, SocketFiles::OfServiceManager];
+        if let Some(files) = all.into_iter().find(|files| END[*files as usize] == byte[0]) {
+            return Ok((sockets, files));
         }
     }
 }
@@ -187,9 +187,9 @@ mod tests {
             (0..=2 * BATCH).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let sockets: Vec<OwnedFd> =
             listeners.iter().map(|own| own.try_clone().unwrap().into()).collect();
-        send(&old, &sockets, true).unwrap();
-        let (received, keeps_files) = receive(&new).unwrap();
-        assert!(keeps_files);
+        send(&old, &sockets, SocketFiles::OfServiceManager).unwrap();
+        let (received, files) = receive(&new).unwrap();
+        assert_eq!(files, SocketFiles::OfServiceManager);
         let mut passed = PassedSockets::new(received, Passer::Predecessor).unwrap();
         for listener in &listeners {
             let address = listener.local_addr().unwrap();

@@ -10,6 +10,7 @@ use std::{num::NonZeroU32, ops::Range};
 
 use http::Method;
 
+pub use self::http2::StreamContent;
 use super::{
     buffer::Buffer,
     characters::{has_control, token_length},

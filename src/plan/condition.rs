@@ -71,17 +71,17 @@ impl<'r> RequestAttributes<'r> {
     }
 
     /// Whether a request of a log meets the conditions of `route`: a log has neither headers nor the secret
-    /// that divides callers, and its queries only if `has_query`.
+    /// that divides callers. `query`: `None` if it has no queries either.
     pub(super) fn recorded_verdict(
         &self,
         route: &ConditionalRoute,
-        has_query: bool,
-        query: &ReadQuery<'r>,
+        query: Option<&ReadQuery<'r>>,
     ) -> ConditionResult {
         let mut verdict = ConditionResult::Met;
         for condition in route.tests() {
-            let is_recorded = has_query && matches!(condition.source, ValueSource::Query(_));
-            match is_recorded.then(|| self.meets_condition(condition, query)) {
+            let is_of_query = matches!(condition.source, ValueSource::Query(_));
+            let recorded = query.filter(|_| is_of_query);
+            match recorded.map(|query| self.meets_condition(condition, query)) {
                 Some(Ok(true)) => {}
                 Some(Ok(false)) => return ConditionResult::Unmet,
                 Some(Err(_)) | None => verdict = ConditionResult::Unknown,

@@ -4,7 +4,10 @@ use std::{borrow::Cow, net::IpAddr};
 
 use super::{forwarded_path, host};
 use crate::{
-    error::GatewayError, http1::RequestHead, route::normalize::without_parameters, snapshot::Route,
+    error::GatewayError,
+    http1::RequestHead,
+    route::normalize::{Slashes, without_parameters},
+    snapshot::Route,
     template::TemplateValues,
 };
 
@@ -25,8 +28,8 @@ pub struct RoutedRequest<'r> {
     pub connection_scheme: &'r str,
     /// Whether its peer is a trusted proxy, whose `X-Forwarded-Proto` is used.
     pub from_trusted_proxy: bool,
-    /// Whether `//` in a path is treated as `/`.
-    pub merge_slashes: bool,
+    /// What becomes of `//` in a path.
+    pub slashes: Slashes,
 }
 
 impl<'r> RoutedRequest<'r> {
@@ -44,8 +47,7 @@ impl<'r> RoutedRequest<'r> {
 
     /// Calls `read` with the values of the variables.
     pub fn with_values<T>(&self, read: impl FnOnce(&TemplateValues<'_>) -> T) -> T {
-        let (host, routed) =
-            (host(&self.head.fields), without_parameters(self.path, self.merge_slashes));
+        let (host, routed) = (host(&self.head.fields), without_parameters(self.path, self.slashes));
         let params = self.route.edits.pattern.captures(&routed);
         read(&TemplateValues {
             client_ip: self.client_ip,

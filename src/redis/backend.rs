@@ -165,6 +165,16 @@ impl RedisBackend {
         matches!(self.layout, Layout::Cluster(_))
     }
 
+    /// The keys by which gateways find each other.
+    pub(super) fn presence_keys(&self) -> PresenceKeys {
+        let namespace = &self.context.options.namespace;
+        if self.is_cluster() {
+            PresenceKeys::in_cluster(namespace)
+        } else {
+            PresenceKeys::new(namespace)
+        }
+    }
+
     /// Requests a read of a Cluster's map, after another server had a key, or the key's server could not be
     /// reached.
     pub(super) fn refresh_cluster(&self) {
@@ -262,7 +272,7 @@ impl RedisBackend {
         key: Key,
         records: &[u128],
     ) -> Result<(), RedisFailure> {
-        let keys = PresenceKeys::new(&self.context.options.namespace, self.is_cluster());
+        let keys = self.presence_keys();
         // Gateways report to every configured shard, so any will do; in a Cluster, to one server only.
         let presence_shard = || self.shard_of_tag(keys.hash_tag.as_bytes());
         let shard = if self.is_cluster() { presence_shard() } else { self.shard_of(key) };

@@ -155,6 +155,7 @@ impl Breaker {
             if is_current {
                 *state = BreakerState::Connecting;
             }
+            self.check_invariants(state);
             is_current
         });
         if is_current {
@@ -174,14 +175,26 @@ impl Breaker {
                 self.node.breaker_opened(failure);
                 *state = BreakerState::Open;
             }
+            self.check_invariants(state);
             opens
         });
     }
 
     fn close(&self, live: LiveConnection) {
-        if matches!(self.state.send_replace(BreakerState::Closed(live)), BreakerState::Open) {
+        let before = self.state.send_replace(BreakerState::Closed(live));
+        self.check_invariants(&before);
+        debug_assert!(!matches!(before, BreakerState::Closed(_)), "its connection is in use");
+        if matches!(before, BreakerState::Open) {
             self.node.breaker_closed();
         }
+    }
+
+    /// Checks, in debug builds, that the node counts this breaker if it is open.
+    fn check_invariants(&self, state: &BreakerState) {
+        debug_assert!(
+            !matches!(state, BreakerState::Open) || self.node.open_breakers() > 0,
+            "an open breaker is not counted"
+        );
     }
 
     /// Closes the breaker with a new connection. Returns when the connection ends, a ping fails, or the

@@ -34,7 +34,7 @@ impl From<RedisError> for AttemptError {
     }
 }
 
-/// How a Cluster redirects a call to another server.
+/// A Cluster's redirect of a call to another server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ClusterRedirect {
     /// The slot has moved.

@@ -121,6 +121,7 @@ mod tests {
     use tokio::task::{JoinHandle, yield_now};
 
     use super::*;
+    use crate::clock::StoreTime;
 
     /// Just less than the interval, so no second probe may begin.
     const TOO_SOON: Duration = Duration::from_millis(999);
@@ -156,7 +157,7 @@ mod tests {
         async fn start(is_up: bool) -> Self {
             let (is_up, probes) = (AtomicBool::new(is_up), AtomicU64::new(0));
             let node = Arc::new(FakeNode { health: NodeHealth::new(), is_up, probes });
-            let clock = Clock::simulated(0);
+            let clock = Clock::simulated(StoreTime::ZERO);
             let task = tokio::spawn(monitor(Arc::downgrade(&node), PROBE_INTERVAL, clock.clone()));
             let monitored = Self { node, clock, task };
             monitored.after(Duration::ZERO).await;

@@ -29,13 +29,16 @@ pub(super) struct HeartbeatConnection {
 struct ReportStreak(Option<Uptime>);
 
 impl ReportStreak {
-    /// Extends the streak by a report, or ends it. True once it has lasted [`REPORT_LIFETIME`]: every gateway
-    /// that is alive has then reported during it.
-    fn record(&mut self, is_ok: bool, now: Uptime) -> bool {
-        self.0 = is_ok.then(|| self.0.unwrap_or(now));
-        self.0.is_some_and(|start| {
-            now.saturating_sub(start) >= Duration::from_millis(REPORT_LIFETIME)
-        })
+    /// Extends the streak by a report. Returns whether it has lasted [`REPORT_LIFETIME`]: then every gateway
+    /// that is alive has also reported during it.
+    fn extend(&mut self, now: Uptime) -> bool {
+        let start = *self.0.get_or_insert(now);
+        now.saturating_sub(start) >= Duration::from_millis(REPORT_LIFETIME)
+    }
+
+    /// Ends the streak, because a report failed.
+    fn end(&mut self) {
+        self.0 = None;
     }
 }
 
@@ -80,8 +83,8 @@ impl HeartbeatConnection {
         now: Uptime,
     ) -> Result<HeartbeatReply, RedisFailure> {
         let reply = self.try_report(backend, member, keys).await;
-        let is_complete = self.streak.record(reply.is_ok(), now);
-        let (members, deletions) = reply?;
+        let (members, deletions) = reply.inspect_err(|_| self.streak.end())?;
+        let is_complete = self.streak.extend(now);
         Ok(HeartbeatReply { members, is_complete, deletions })
     }
 
@@ -148,11 +151,11 @@ mod tests {
         let mut streak = ReportStreak::default();
         let at = |seconds| Uptime::from_duration(Duration::from_secs(seconds));
         for second in 0..5 {
-            assert!(!streak.record(true, at(second)), "after {second} s");
+            assert!(!streak.extend(at(second)), "after {second} s");
         }
-        assert!(streak.record(true, at(5)) && streak.record(true, at(6)));
-        assert!(!streak.record(false, at(7)));
-        assert!(!streak.record(true, at(8)), "a new streak");
-        assert!(!streak.record(true, at(12)) && streak.record(true, at(13)));
+        assert!(streak.extend(at(5)) && streak.extend(at(6)));
+        streak.end();
+        assert!(!streak.extend(at(8)), "a new streak");
+        assert!(!streak.extend(at(12)) && streak.extend(at(13)));
     }
 }

@@ -118,7 +118,7 @@ impl<'a> Reporter<'a> {
         } else {
             backend.nodes().into_iter().map(|node| HeartbeatConnection::new(Some(node))).collect()
         };
-        let keys = PresenceKeys::new(&backend.context.options.namespace, backend.is_cluster());
+        let keys = backend.presence_keys();
         Self { presence, backend, keys, connections }
     }
 

@@ -18,8 +18,17 @@ pub(super) struct PresenceKeys {
 }
 
 impl PresenceKeys {
-    pub(super) fn new(namespace: &str, is_cluster: bool) -> Self {
-        let prefix = if is_cluster { format!("{{{namespace}}}") } else { namespace.to_owned() };
+    /// The keys of `namespace`.
+    pub(super) fn new(namespace: &str) -> Self {
+        Self::with_prefix(namespace, namespace)
+    }
+
+    /// The keys of `namespace` in a Cluster, with a hash tag.
+    pub(super) fn in_cluster(namespace: &str) -> Self {
+        Self::with_prefix(namespace, &format!("{{{namespace}}}"))
+    }
+
+    fn with_prefix(namespace: &str, prefix: &str) -> Self {
         Self {
             gateways: format!("{prefix}:gateways"),
             resets: format!("{prefix}:resets"),

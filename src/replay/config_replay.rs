@@ -315,7 +315,7 @@ impl ConfigReplay {
         };
         if requests.is_empty() {
             self.unlimited += 1;
-            self.routes[index].add(true, at);
+            self.routes[index].add_admitted();
             return RequestOutcome::Unlimited { route: index };
         }
         self.tick(at.time);
@@ -329,7 +329,12 @@ impl ConfigReplay {
             let (decision, limit) = (&decided.decision, charge.limit.index);
             // A candidate has the index of its limit, but is not counted as that limit.
             if charge.limit.name() == self.snapshot.limits[limit].limit.name() {
-                self.limits[limit].add(decision.admitted, at);
+                let counts = &mut self.limits[limit];
+                if decision.admitted {
+                    counts.add_admitted();
+                } else {
+                    counts.add_refused(at);
+                }
             }
             if !decision.admitted && charge.limit.enforce {
                 refusing.push(limit as u32);
@@ -340,9 +345,8 @@ impl ConfigReplay {
                 refunds.push(Adjustment { limit: charge.limit, key: charge.key, change });
             }
         }
-        let admitted = verdict.admitted;
-        self.routes[index].add(admitted, at);
-        if admitted {
+        if verdict.admitted {
+            self.routes[index].add_admitted();
             for refund in &refunds {
                 self.memory.adjust(refund, at.time, 1);
             }

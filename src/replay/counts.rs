@@ -49,13 +49,15 @@ pub struct DecisionCounts {
 }
 
 impl DecisionCounts {
-    /// Counts one request. Requests must be added in the order of their times.
-    pub(super) fn add(&mut self, admitted: bool, at: LogEvent) {
+    /// Counts an admitted request.
+    pub(super) fn add_admitted(&mut self) {
         self.requests += 1;
-        if admitted {
-            self.admitted += 1;
-            return;
-        }
+        self.admitted += 1;
+    }
+
+    /// Counts a refused request, in the order of their times.
+    pub(super) fn add_refused(&mut self, at: LogEvent) {
+        self.requests += 1;
         self.refused += 1;
         self.first_refusal.get_or_insert(at);
         let start = at.time.round_down(MINUTE);
@@ -179,7 +181,12 @@ mod tests {
         for (line, time) in [1_000, 2_000, 61_000, 62_000, 63_000, 121_000].into_iter().enumerate()
         {
             let position = LogPosition { file: 0, line: line as u64 + 1 };
-            counts.add(time == 2_000, LogEvent { time: StoreTime::from_unix_ms(time), position });
+            let at = LogEvent { time: StoreTime::from_unix_ms(time), position };
+            if time == 2_000 {
+                counts.add_admitted();
+            } else {
+                counts.add_refused(at);
+            }
         }
         assert_eq!((counts.requests, counts.admitted, counts.refused), (6, 1, 5));
         assert_eq!(counts.worst_minute, Some((StoreTime::from_unix_ms(60_000), 3)));

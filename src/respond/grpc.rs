@@ -122,7 +122,10 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::throttle::{AdmissionDenied, DenyReason};
+    use crate::{
+        clock::StoreTime,
+        throttle::{AdmissionDenied, DenyReason},
+    };
 
     fn text<'f>(fields: &'f Fields, name: &str) -> Option<&'f str> {
         fields.get(name).map(|value| std::str::from_utf8(value).unwrap())
@@ -173,8 +176,8 @@ mod tests {
             max_active: 10,
             active: 12,
             memory: 60_000,
-            now: 1_000,
-            reset_at: 3_500,
+            now: StoreTime::from_unix_ms(1_000),
+            reset_at: StoreTime::from_unix_ms(3_500),
         };
         let throttled = GatewayError::Throttled(Box::new(denied));
         let reply = grpc_refusal(&throttled, std::iter::empty());

@@ -31,33 +31,41 @@ pub enum PathError {
     Capture,
 }
 
-/// Returns the normal form of `path`, borrowed if `path` already is normal. `merge_slashes` replaces `//` by
-/// `/`.
+/// What becomes of `//` in a path.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Slashes {
+    /// It is read as `/`.
+    Merge,
+    /// It stays: it has an empty segment.
+    Keep,
+}
+
+/// Returns the normal form of `path`, borrowed if `path` already is normal.
 ///
 /// # Errors
 /// The path is relative, ambiguous or has a malformed escape.
-pub fn normalize(path: &str, merge_slashes: bool) -> Result<Cow<'_, str>, PathError> {
+pub fn normalize(path: &str, slashes: Slashes) -> Result<Cow<'_, str>, PathError> {
     if !path.starts_with('/') {
         return Err(PathError::NotAbsolute);
     }
-    if is_normal(path.as_bytes(), merge_slashes) {
+    if is_normal(path.as_bytes(), slashes) {
         return Ok(Cow::Borrowed(path));
     }
     let decoded = decode_unreserved(path)?;
-    remove_dot_segments(&decoded, merge_slashes).map(Cow::Owned)
+    remove_dot_segments(&decoded, slashes).map(Cow::Owned)
 }
 
 /// The form of a normal path that routes and keys use: [`without_parameters`], with the escapes decoded that a
 /// request need not send, because upstreams read `%40` as `@`. The forwarded path keeps its escapes.
 ///
 /// ```
-/// use tidegate::route::normalize::routed_form;
+/// use tidegate::route::normalize::{Slashes, routed_form};
 ///
-/// assert_eq!(routed_form("/users/%40me;v=1", true), "/users/@me");
-/// assert_eq!(routed_form("/a%2Fb%20c", true), "/a%2Fb%20c");
+/// assert_eq!(routed_form("/users/%40me;v=1", Slashes::Merge), "/users/@me");
+/// assert_eq!(routed_form("/a%2Fb%20c", Slashes::Merge), "/a%2Fb%20c");
 /// ```
-pub fn routed_form(path: &str, merge_slashes: bool) -> Cow<'_, str> {
-    let path = without_parameters(path, merge_slashes);
+pub fn routed_form(path: &str, slashes: Slashes) -> Cow<'_, str> {
+    let path = without_parameters(path, slashes);
     if memchr::memchr(b'%', path.as_bytes()).is_none() {
         return path;
     }
@@ -130,18 +138,18 @@ pub fn is_routed_as(path: &str, text: &str) -> bool {
 /// A normal path without the parameters of its segments (`;v=1`), which some upstreams ignore.
 ///
 /// ```
-/// use tidegate::route::normalize::without_parameters;
+/// use tidegate::route::normalize::{Slashes, without_parameters};
 ///
-/// assert_eq!(without_parameters("/items;v=1/7;x", true), "/items/7");
-/// assert_eq!(without_parameters("/;v=1/items", true), "/items");
+/// assert_eq!(without_parameters("/items;v=1/7;x", Slashes::Merge), "/items/7");
+/// assert_eq!(without_parameters("/;v=1/items", Slashes::Merge), "/items");
 /// ```
-pub fn without_parameters(path: &str, merge_slashes: bool) -> Cow<'_, str> {
+pub fn without_parameters(path: &str, slashes: Slashes) -> Cow<'_, str> {
     if memchr::memchr(b';', path.as_bytes()).is_none() {
         return Cow::Borrowed(path);
     }
     let mut out = String::with_capacity(path.len());
     for (index, segment) in path.split('/').enumerate() {
-        if index > 0 && !(merge_slashes && out.ends_with('/')) {
+        if index > 0 && !(slashes == Slashes::Merge && out.ends_with('/')) {
             out.push('/');
         }
         out.push_str(segment.split(';').next().unwrap_or_default());
@@ -149,10 +157,11 @@ pub fn without_parameters(path: &str, merge_slashes: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-fn is_normal(path: &[u8], merge_slashes: bool) -> bool {
+fn is_normal(path: &[u8], slashes: Slashes) -> bool {
     let mut previous = b'a';
     for &byte in path {
-        let after_slash = previous == b'/' && (byte == b'.' || (byte == b'/' && merge_slashes));
+        let after_slash =
+            previous == b'/' && (byte == b'.' || (byte == b'/' && slashes == Slashes::Merge));
         if byte == b'%' || after_slash {
             return false;
         }
@@ -191,14 +200,15 @@ fn hex(digit: u8) -> Result<u8, PathError> {
 }
 
 /// Removes dot segments: RFC 3986, 5.2.4, but a `..` above the root is an error.
-fn remove_dot_segments(path: &str, merge_slashes: bool) -> Result<String, PathError> {
+fn remove_dot_segments(path: &str, slashes: Slashes) -> Result<String, PathError> {
     let mut kept: Vec<&str> = Vec::new();
     let mut ends_in_directory = false;
     for segment in path[1..].split('/') {
         if let Some((".." | ".", _)) = segment.split_once(';') {
             return Err(PathError::DotParameter);
         }
-        let skipped = matches!(segment, "." | "..") || (segment.is_empty() && merge_slashes);
+        let skipped =
+            matches!(segment, "." | "..") || (segment.is_empty() && slashes == Slashes::Merge);
         ends_in_directory = skipped;
         if segment == ".." {
             kept.pop().ok_or(PathError::AboveRoot)?;
@@ -241,7 +251,7 @@ mod tests {
             ("///", "/"),
             ("/./", "/"),
         ] {
-            assert_eq!(normalize(given, true).as_deref(), Ok(wanted), "{given}");
+            assert_eq!(normalize(given, Slashes::Merge).as_deref(), Ok(wanted), "{given}");
         }
     }
 
@@ -250,7 +260,7 @@ mod tests {
         for (given, wanted) in
             [("//a", "//a"), ("/a//b", "/a//b"), ("/a//", "/a//"), ("/a//.", "/a//")]
         {
-            assert_eq!(normalize(given, false).as_deref(), Ok(wanted), "{given}");
+            assert_eq!(normalize(given, Slashes::Keep).as_deref(), Ok(wanted), "{given}");
         }
     }
 
@@ -271,7 +281,7 @@ mod tests {
             ("/.;x=1", PathError::DotParameter),
             ("/%2e%2E;", PathError::DotParameter),
         ] {
-            assert_eq!(normalize(given, true), Err(error), "{given}");
+            assert_eq!(normalize(given, Slashes::Merge), Err(error), "{given}");
         }
     }
 
@@ -287,8 +297,8 @@ mod tests {
             ("/a/;v=1", "/a/", "/a/"),
             ("/a%3Bv=1", "/a%3Bv=1", "/a%3Bv=1"),
         ] {
-            assert_eq!(without_parameters(path, true), merged, "{path}");
-            assert_eq!(without_parameters(path, false), kept, "{path}");
+            assert_eq!(without_parameters(path, Slashes::Merge), merged, "{path}");
+            assert_eq!(without_parameters(path, Slashes::Keep), kept, "{path}");
         }
     }
 
@@ -301,8 +311,8 @@ mod tests {
             ("/%7B%22%7C%5E%60%7D", "/{\"|^`}"),
             ("/a%2Fb%25%3B%3F%23%20%5C%3C%3E%C3%A9", "/a%2Fb%25%3B%3F%23%20%5C%3C%3E%C3%A9"),
         ] {
-            assert_eq!(routed_form(path, true), routed);
-            assert_eq!(routed_form(routed, true), routed, "it stays");
+            assert_eq!(routed_form(path, Slashes::Merge), routed);
+            assert_eq!(routed_form(routed, Slashes::Merge), routed, "it stays");
         }
     }
 
@@ -319,40 +329,44 @@ mod tests {
         assert!(is_routed_as("%40", "@") && !is_routed_as("%40x", "@"));
     }
 
+    fn slashes() -> impl Strategy<Value = Slashes> {
+        prop_oneof![Just(Slashes::Merge), Just(Slashes::Keep)]
+    }
+
     proptest! {
         #[test]
-        fn a_routed_form_is_its_own(path in "/[a-c%0-9A-F;/@:]{0,24}", merge: bool) {
-            if let Ok(path) = normalize(&path, merge) {
-                let routed = routed_form(&path, merge);
-                prop_assert_eq!(&*routed_form(&routed, merge), &*routed);
-                prop_assert_eq!(normalize(&routed, merge), Ok(Cow::Borrowed(&*routed)));
-                let plain = without_parameters(&path, merge);
+        fn a_routed_form_is_its_own(path in "/[a-c%0-9A-F;/@:]{0,24}", slashes in slashes()) {
+            if let Ok(path) = normalize(&path, slashes) {
+                let routed = routed_form(&path, slashes);
+                prop_assert_eq!(&*routed_form(&routed, slashes), &*routed);
+                prop_assert_eq!(normalize(&routed, slashes), Ok(Cow::Borrowed(&*routed)));
+                let plain = without_parameters(&path, slashes);
                 prop_assert!(is_routed_as(&plain, &routed));
             }
         }
 
         #[test]
-        fn without_parameters_is_normal(path in "/[a.;=/]{0,24}", merge: bool) {
-            if let Ok(path) = normalize(&path, merge) {
-                let routed = without_parameters(&path, merge);
+        fn without_parameters_is_normal(path in "/[a.;=/]{0,24}", slashes in slashes()) {
+            if let Ok(path) = normalize(&path, slashes) {
+                let routed = without_parameters(&path, slashes);
                 prop_assert!(!routed.contains(';'));
-                prop_assert_eq!(normalize(&routed, merge), Ok(Cow::Borrowed(&*routed)));
+                prop_assert_eq!(normalize(&routed, slashes), Ok(Cow::Borrowed(&*routed)));
             }
         }
 
         #[test]
-        fn normalize_is_idempotent(path in "/[a-z%./0-9A-F]{0,24}", merge: bool) {
-            if let Ok(once) = normalize(&path, merge) {
+        fn normalize_is_idempotent(path in "/[a-z%./0-9A-F]{0,24}", slashes in slashes()) {
+            if let Ok(once) = normalize(&path, slashes) {
                 prop_assert!(once.starts_with('/'));
                 prop_assert!(!once.split('/').any(|s| s == "." || s == ".."));
-                prop_assert!(!merge || !once.contains("//"));
-                prop_assert_eq!(normalize(&once, merge), Ok(Cow::Borrowed(&*once)));
+                prop_assert!(slashes == Slashes::Keep || !once.contains("//"));
+                prop_assert_eq!(normalize(&once, slashes), Ok(Cow::Borrowed(&*once)));
             }
         }
 
         #[test]
-        fn arbitrary_paths_do_not_panic(path in "\\PC{0,40}", merge: bool) {
-            let _ = normalize(&path, merge);
+        fn arbitrary_paths_do_not_panic(path in "\\PC{0,40}", slashes in slashes()) {
+            let _ = normalize(&path, slashes);
         }
     }
 }

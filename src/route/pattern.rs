@@ -4,7 +4,7 @@ use std::{fmt::Write, net::Ipv6Addr};
 
 use smallvec::SmallVec;
 
-use super::normalize::{self, normalize, routed_form};
+use super::normalize::{self, Slashes, normalize, routed_form};
 
 /// The longest host name, in bytes. RFC 1035, 2.3.4.
 pub const MAX_HOST: usize = 253;
@@ -295,8 +295,8 @@ fn parse_path(text: &str) -> Result<PathPattern, String> {
 
 /// Requests are matched by their normalized path, so a path that is not normal matches none.
 fn check_normal(path: &str) -> Result<(), String> {
-    let normal = normalize(path, true).map_err(|error| error.to_string())?;
-    let routed = routed_form(&normal, true);
+    let normal = normalize(path, Slashes::Merge).map_err(|error| error.to_string())?;
+    let routed = routed_form(&normal, Slashes::Merge);
     if *routed == *path {
         return Ok(());
     }

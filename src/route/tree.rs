@@ -58,10 +58,18 @@ pub(super) struct PartialSegments {
 struct Shape {
     /// The number of bytes of fixed text.
     fixed: usize,
-    /// True for `prefix{name}suffix`, false for `prefix{*name}`.
-    is_param: bool,
+    rest: PartialRest,
     /// The number of bytes of fixed text before the parameter.
     prefix: usize,
+}
+
+/// What a partly fixed segment has beside its fixed text; the greater one is more specific.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum PartialRest {
+    /// The rest of the path: `prefix{*name}`.
+    Path,
+    /// The rest of the segment: `prefix{name}suffix`.
+    Param,
 }
 
 /// What follows a partly fixed segment.
@@ -132,7 +140,12 @@ impl Tree {
                 }
                 Segment::Param { prefix, suffix } => {
                     let next = self.nodes.len();
-                    let next = self.nodes[node].partial_or_insert(true, prefix, suffix, next);
+                    let next = self.nodes[node].partial_or_insert(
+                        PartialRest::Param,
+                        prefix,
+                        suffix,
+                        next,
+                    );
                     self.node_or_new(next)
                 }
                 Segment::Rest { prefix } => {
@@ -141,7 +154,7 @@ impl Tree {
                     let leaf = if prefix.is_empty() {
                         *node.rest.get_or_insert(new)
                     } else {
-                        node.partial_or_insert(false, prefix, "", new)
+                        node.partial_or_insert(PartialRest::Path, prefix, "", new)
                     };
                     return self.leaf_or_new(leaf);
                 }
@@ -196,12 +209,12 @@ impl Node {
     /// The next node of a partly fixed segment; inserts `new` if there is none.
     fn partial_or_insert(
         &mut self,
-        is_param: bool,
+        rest: PartialRest,
         prefix: &str,
         suffix: &str,
         new: usize,
     ) -> usize {
-        let shape = Shape { fixed: prefix.len() + suffix.len(), is_param, prefix: prefix.len() };
+        let shape = Shape { fixed: prefix.len() + suffix.len(), rest, prefix: prefix.len() };
         let found = self.partial.binary_search_by_key(&shape, |partial| partial.shape);
         let index = found.unwrap_or_else(|index| {
             self.partial.insert(index, PartialSegments { shape, targets: HashMap::default() });
@@ -254,8 +267,8 @@ impl PartialSegments {
         segment: &'p str,
         remaining_path: &'p str,
     ) -> Option<(NextNode, &'p str)> {
-        let Shape { fixed, is_param, prefix } = self.shape;
-        if is_param {
+        let Shape { fixed, rest, prefix } = self.shape;
+        if rest == PartialRest::Param {
             let before = segment.get(..prefix)?;
             // The value has at least one byte.
             let end = segment.len().checked_sub(fixed - prefix).filter(|end| *end > prefix)?;

@@ -25,7 +25,7 @@ use crate::{
     reload::Reloader,
     secret,
     snapshot::Snapshot,
-    throttle::Throttle,
+    throttle::{FilterSharing, Throttle},
     trace::TraceQueue,
     upstream::{ConnectionBudget, UpstreamRegistry},
 };
@@ -88,14 +88,17 @@ impl ServerBuilder {
         snapshot.log_certificates(clock.now());
         let config = &loaded.config;
         let is_handed_over = Arc::default();
-        let keeps_socket_files = passed.keeps_files();
+        let socket_files = passed.files();
         let listeners = listeners::open(config, passed, &is_handed_over)?;
         let (access_log, access_log_guard) = open_access_log(&config.access_log, &*env)?.unzip();
         let settings = snapshot.throttle.clone();
         let store = open_store(&loaded, clock.clone(), &*env)?;
         let throttle = settings.map(|settings| {
-            let shared = config.store.redis.is_some();
-            Throttle::new(settings, store.shared_secret(), shared, clock.now())
+            let sharing = match config.store.redis {
+                Some(_) => FilterSharing::Shared,
+                None => FilterSharing::Local,
+            };
+            Throttle::new(settings, store.shared_secret(), sharing, clock.store_time())
         });
         let files = FileBudget::of_process(config);
         let connections = ConnectionBudget::new(files.upstreams);
@@ -132,7 +135,7 @@ impl ServerBuilder {
             drain: CancellationToken::new(),
             stops: Stops::default(),
             sockets: Mutex::new(listeners.sockets),
-            keeps_socket_files,
+            socket_files,
             is_handed_over,
             workers: Mutex::default(),
             control: Mutex::default(),
@@ -160,7 +163,11 @@ fn admin_access(
     variables: EnvLookup<'_>,
 ) -> Result<AdminAccess, StartError> {
     let hosts = admin.hosts.iter().map(|name| name.0.clone());
-    let hosts = AllowedHosts::new(admin.address.is_local(), hosts);
+    let hosts = if admin.address.is_local() {
+        AllowedHosts::of_local_port(hosts)
+    } else {
+        AllowedHosts::of_network_port(hosts)
+    };
     let Some(reference) = &admin.token else {
         return Ok(AdminAccess { hosts, token: AdminToken::none() });
     };

@@ -12,7 +12,7 @@ use super::StartError;
 use crate::{
     admin::AdminListener,
     config::{AdminAddress, Config},
-    handover::{PassedSockets, Passer},
+    handover::{PassedSockets, Passer, SocketFiles},
     worker::{self, ClientListener},
 };
 
@@ -99,7 +99,7 @@ fn open_admin(
     let taken = match &admin.address {
         AdminAddress::Tcp(address) => passed.take_tcp(address.0).pop().map(AdminListener::Tcp),
         AdminAddress::Unix(path) => {
-            let keeps_file = if passed.keeps_files() {
+            let keeps_file = if passed.files() == SocketFiles::OfServiceManager {
                 Arc::new(AtomicBool::new(true))
             } else {
                 Arc::clone(is_handed_over)

@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use super::StartError;
 use crate::{
     config::{self, AccessLogFormat, LogDestination},
-    telemetry::{AccessFormat, AccessLayout, AccessLog, AccessLogGuard, Destination, LogStyle},
+    telemetry::{
+        AccessFormat, AccessLayout, AccessLog, AccessLogGuard, Colours, Destination, LogStyle,
+    },
 };
 
 /// The access log and its thread; `None` if it is off. `env` returns the variables that describe a terminal.
@@ -23,8 +25,10 @@ pub(super) fn open_access_log(
     let format = match (configured.format, style) {
         (Some(AccessLogFormat::Json), _) | (None, LogStyle::Json) => AccessFormat::Json,
         (Some(AccessLogFormat::Combined), _) => AccessFormat::Combined,
-        (Some(AccessLogFormat::Text), LogStyle::Json) => AccessFormat::Text { is_coloured: false },
-        (_, LogStyle::Text { is_coloured }) => AccessFormat::Text { is_coloured },
+        (Some(AccessLogFormat::Text), LogStyle::Json) => {
+            AccessFormat::Text { colours: Colours::Off }
+        }
+        (_, LogStyle::Text { colours }) => AccessFormat::Text { colours },
     };
     let layout = AccessLayout::new(format, configured.fields.as_deref());
     AccessLog::open(&destination, layout).map(Some).map_err(|error| {

@@ -1,11 +1,11 @@
 //! Compiles an upstream's balancing, health checks, ejection, retries and bounds.
 
 use super::section::Section;
+use crate::balance::Policy;
 use crate::config::{self, Config, RetryCondition};
 use crate::identity::{KeyPart, KeyPlan};
 use crate::route::Rule;
 use crate::upstream::adaptive_concurrency::ConcurrencyBounds;
-use crate::upstream::balance::Policy;
 use crate::upstream::target_health::HealthSettings;
 use crate::upstream::{Bounds, CheckSettings, Pacing, RetryConditions};
 

@@ -22,7 +22,7 @@ pub struct CertificateUse<'a> {
     pub validity: Validity,
 }
 
-/// Why a certificate needs the operator's attention.
+/// A certificate that needs the operator's attention, with the reason.
 struct Problem<'a> {
     certificate: CertificateUse<'a>,
     problem: ValidityProblem,

@@ -30,15 +30,17 @@ pub(super) fn compile(
     let compiled = config.limits.iter().enumerate().map(|(index, (name, limit))| {
         let section = root.at("limits").entry(name);
         section.ensure_key_name(name);
-        let no_token = config.client.token.is_empty() && root.at("client").can_read(&["token"]);
-        check_key(&section, &limit.key, !no_token);
+        check_key(&section, &limit.key);
+        if config.client.token.is_empty() && root.at("client").can_read(&["token"]) {
+            check_token_parts(&section, &limit.key);
+        }
         let key = KeyPlan(limit.key.clone());
         let quota = quota(&section, limit);
         check_algorithm_keys(&section, limit);
         let identity = LimitIdentity::new(name.as_str(), fingerprint(limit));
         let base = Limit {
             on_failure: limit.on_failure,
-            lease_size: reserve::compile(&section, limit, config.store.redis.is_some()),
+            lease_size: reserve::compile(&section, limit, config.store.redis.as_ref()),
             enforce: limit.enforce,
             index,
             ..Limit::new(identity, limit.algorithm, quota)
@@ -114,13 +116,20 @@ fn check_concurrency(section: &Section<'_>, limit: &config::LimitConfig) {
     section.at("window").ensure(is_renewable, &what, "at least 1s");
 }
 
-/// Reports duplicate parts of the key, and `token` without a token source.
-fn check_key(section: &Section<'_>, key: &[KeyPart], has_token_source: bool) {
+/// Reports duplicate parts of the key.
+fn check_key(section: &Section<'_>, key: &[KeyPart]) {
     let mut seen = hashbrown::HashSet::<&KeyPart, ahash::RandomState>::default();
     for (index, part) in key.iter().enumerate() {
         let section = section.at("key").index(index);
         section.ensure(seen.insert(part), &format!("duplicate part `{part}`"), "each part once");
-        if *part == KeyPart::Token && !has_token_source {
+    }
+}
+
+/// Reports tokens in the key, which no source has.
+fn check_token_parts(section: &Section<'_>, key: &[KeyPart]) {
+    for (index, part) in key.iter().enumerate() {
+        if *part == KeyPart::Token {
+            let section = section.at("key").index(index);
             section.fault("`token` with an empty `client.token`", "at least one token source");
         }
     }

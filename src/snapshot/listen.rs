@@ -8,7 +8,11 @@ use crate::config::{
     AdminAddress, CertificateFiles, Config, Http, ListenAddress, Listener, RedirectHttps, Tls,
 };
 use crate::identity::TrustedProxies;
-use crate::tls::{Certificate, ServerNames, TlsError, server::ServerName};
+use crate::route::normalize::Slashes;
+use crate::tls::{
+    Certificate, ServerNames, TlsError,
+    server::{OfferedProtocols, ServerName},
+};
 use crate::{connection_state::ClientTimeouts, http1::HeadBounds};
 
 pub(super) fn check(root: &Section<'_>, config: &Config) {
@@ -40,7 +44,7 @@ pub(super) fn check(root: &Section<'_>, config: &Config) {
 /// The certificates of the admin listener; `None` without TLS.
 pub(super) fn admin_tls(root: &Section<'_>, config: &Config) -> Option<Arc<ServerNames>> {
     let tls = config.admin.as_ref()?.tls.as_ref()?;
-    certificates(&root.at("admin"), tls, false)
+    certificates(&root.at("admin"), tls, OfferedProtocols::Http1)
 }
 
 /// True if one of `listeners` has the address. Their indices must be the same as in `listen`. Port 0 is never
@@ -115,7 +119,8 @@ fn rules(
 ) -> ListenerRules {
     let section = root.at("listen").index(index);
     let http2 = listener.http2.unwrap_or(listener.tls.is_some());
-    let tls = listener.tls.as_ref().and_then(|tls| certificates(&section, tls, http2));
+    let offered = if http2 { OfferedProtocols::Http2AndHttp1 } else { OfferedProtocols::Http1 };
+    let tls = listener.tls.as_ref().and_then(|tls| certificates(&section, tls, offered));
     let redirect = section.at("redirect_https");
     let redirects = listener.redirect_https != RedirectHttps::Off;
     if redirects && listener.tls.is_some() {
@@ -146,16 +151,20 @@ fn rules(
 }
 
 /// Reads the certificates of the listener at `section`.
-fn certificates(section: &Section<'_>, tls: &Tls, http2: bool) -> Option<Arc<ServerNames>> {
+fn certificates(
+    section: &Section<'_>,
+    tls: &Tls,
+    offered: OfferedProtocols,
+) -> Option<Arc<ServerNames>> {
     let section = section.at("tls").at("certificates");
     section.ensure(!tls.certificates.is_empty(), "no certificate", "at least one certificate");
-    server_names(&section, &tls.certificates, http2)
+    server_names(&section, &tls.certificates, offered)
 }
 
 fn server_names(
     section: &Section<'_>,
     files: &[CertificateFiles],
-    http2: bool,
+    offered: OfferedProtocols,
 ) -> Option<Arc<ServerNames>> {
     let mut entries = Vec::new();
     for (index, files) in files.iter().enumerate() {
@@ -164,7 +173,7 @@ fn server_names(
             continue;
         }
         let name = Certificate::load(&files.cert, &files.key).and_then(|certificate| {
-            ServerName::new(certificate, files.client_ca.as_deref(), http2)
+            ServerName::new(certificate, files.client_ca.as_deref(), offered)
         });
         match name {
             Ok(name) => entries.push(Arc::new(name)),
@@ -197,6 +206,11 @@ pub(super) fn tls_fault(section: &Section<'_>, error: &TlsError) {
     section.fault(error.to_string(), error.expected());
 }
 
+/// What becomes of `//` in paths.
+pub(super) fn slashes(http: &Http) -> Slashes {
+    if http.merge_slashes { Slashes::Merge } else { Slashes::Keep }
+}
+
 /// Compiles the bounds of client connections.
 pub(super) fn http_rules(http: &Http) -> HttpRules {
     HttpRules {
@@ -210,6 +224,6 @@ pub(super) fn http_rules(http: &Http) -> HttpRules {
         max_connections_per_client: http.max_connections_per_client.0,
         max_requests_per_client: http.max_requests_per_client.0,
         max_requests_per_connection: http.max_requests_per_connection.0,
-        merge_slashes: http.merge_slashes,
+        slashes: slashes(http),
     }
 }

@@ -11,7 +11,7 @@ use super::Snapshot;
 use crate::config::{self, EnvLookup, Fault, Faults, LoadedConfig, ReadError};
 use crate::file;
 
-/// Why a file could not be loaded.
+/// The reason why a file could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file is faulty.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ahash::RandomState;
 use hashbrown::HashSet;
 
-use super::{caller_notes, section::Section};
+use super::{caller_notes, listen, section::Section};
 use crate::config::{self, Config, ListenAddress, TargetUrl};
 use crate::identity::KeyPart;
 use crate::route::{PathPattern, normalize::normalize};
@@ -50,7 +50,7 @@ fn note_tiers(root: &Section<'_>, config: &Config) {
                     KeyPart::Route if !routes.contains(&**value) => {
                         "the name of a route".to_owned()
                     }
-                    KeyPart::Path => match normalize(value, config.http.merge_slashes) {
+                    KeyPart::Path => match normalize(value, listen::slashes(&config.http)) {
                         Ok(normal) if normal == **value => continue,
                         Ok(normal) => format!("`{normal}`"),
                         Err(_) => "a path such as /items/7".to_owned(),

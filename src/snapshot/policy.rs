@@ -81,7 +81,7 @@ pub struct LimitRequest {
     pub tier: Option<u16>,
 }
 
-/// Why a request cannot be charged to a limit.
+/// The reason why a request cannot be charged to a limit.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LimitRequestError {
     /// A part of the key is ambiguous.

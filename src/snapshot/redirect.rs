@@ -2,6 +2,7 @@
 
 use http::{Method, StatusCode};
 
+use super::listen;
 use super::route_edits::{check_captures, excerpt};
 use super::section::Section;
 use super::{Action, Redirect, Route};
@@ -144,7 +145,8 @@ fn example_location(
         _ => (requested.clone(), &*location),
     };
     let target = target.split(['?', '#']).next().filter(|path| !path.is_empty()).unwrap_or("/");
-    let normal = normalize(target, config.http.merge_slashes).ok()?;
-    let path = routed_form(&normal, config.http.merge_slashes).into_owned();
+    let slashes = listen::slashes(&config.http);
+    let normal = normalize(target, slashes).ok()?;
+    let path = routed_form(&normal, slashes).into_owned();
     Some(RedirectLocation { is_same_host: host == requested, host, path })
 }

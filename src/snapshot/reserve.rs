@@ -4,12 +4,12 @@ use super::section::Section;
 use crate::config;
 use crate::limit::{Algorithm, LeaseSize, MAX_LEASED_UNITS};
 
-/// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `shared` is true if
-/// the counters are in Redis.
+/// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `redis` has the
+/// counters, if it is some.
 pub(super) fn compile(
     section: &Section<'_>,
     limit: &config::LimitConfig,
-    shared: bool,
+    redis: Option<&config::Redis>,
 ) -> LeaseSize {
     let at = section.at("reserve");
     if limit.reserve == config::Reserve::Off {
@@ -28,7 +28,7 @@ pub(super) fn compile(
         at.fault(what, "off, or a cost that is known on admission");
         return LeaseSize::Off;
     }
-    if !shared {
+    if redis.is_none() {
         let what = format!("`{}`, though the counters are in this process", limit.reserve);
         at.note(what, "`store.redis`, or no `reserve`");
     }

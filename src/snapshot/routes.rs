@@ -16,7 +16,7 @@ use super::{
 };
 use crate::config::{self, Config, Duration, MAX_FAULTS};
 use crate::identity::{CredentialSource, KeyPart};
-use crate::route::normalize::{normalize, routed_form};
+use crate::route::normalize::{Slashes, normalize, routed_form};
 use crate::route::{ConflictKind, HostPattern, PathPattern, PatternError, RouteTable, Rule};
 use crate::upstream::Upstream;
 
@@ -321,8 +321,8 @@ fn strip_prefix(section: &Section<'_>, route: &config::RouteConfig) -> Option<Bo
     let configured = route.strip_prefix.as_deref()?;
     let is_plain = !configured.contains(['?', '#', '{', '}']);
     let is_valid = is_plain
-        && normalize(configured, true)
-            .is_ok_and(|normal| *routed_form(&normal, true) == *configured);
+        && normalize(configured, Slashes::Merge)
+            .is_ok_and(|normal| *routed_form(&normal, Slashes::Merge) == *configured);
     let expected = "the beginning of a path, such as /v1";
     section.at("strip_prefix").ensure(is_valid, &format!("`{configured}`"), expected);
     let prefix = configured.trim_end_matches('/');

@@ -125,6 +125,14 @@ impl CacheSet {
 }
 
 impl DenyEntry {
+    /// Checks the invariants between the fields, in debug builds.
+    fn check_invariants(&self) {
+        debug_assert!(!self.decision.admitted, "an admission");
+        debug_assert!(self.trusted_until <= self.expires, "trusted beyond its retry time");
+        debug_assert!(self.received < self.expires, "not in force when it was received");
+        debug_assert!(self.cost > 0, "a cost of 0 is always admitted");
+    }
+
     /// Time for which the denial that replaces this one is trusted, in ms: twice as long if the store
     /// repeated this one.
     fn next_trust(&self, timing: &ReplyTiming) -> u64 {
@@ -190,8 +198,7 @@ impl DenyCache {
             repeated.map_or(INITIAL_TRUST, |entry| entry.next_trust(&timing))
         };
         let trusted_until = expires.min(timing.sent.saturating_add(trust));
-        set.records[way] = id.record;
-        set.entries[way] = Some(DenyEntry {
+        let entry = DenyEntry {
             quota_id: id.quota_id,
             expires,
             trusted_until,
@@ -200,7 +207,10 @@ impl DenyCache {
             decided_at: timing.decided_at,
             decision: *decision,
             cost: charge.cost,
-        });
+        };
+        entry.check_invariants();
+        set.records[way] = id.record;
+        set.entries[way] = Some(entry);
         shard.trusted_until.fetch_max(trusted_until.as_ms(), Ordering::Relaxed);
     }
 

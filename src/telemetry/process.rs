@@ -17,7 +17,7 @@ use tracing_subscriber::{
 use super::{
     queue::{LogQueue, LogThread},
     sink::{Destination, FileSink},
-    style::LogStyle,
+    style::{Colours, LogStyle},
 };
 
 /// Maximum size of the queue, in bytes.
@@ -133,8 +133,8 @@ fn subscribe(
             events.try_init().ok()?;
             Some(Box::new(move |filter| handle.reload(filter).is_ok()))
         }
-        LogStyle::Text { is_coloured } => {
-            let events = events.with_ansi(is_coloured);
+        LogStyle::Text { colours } => {
+            let events = events.with_ansi(colours == Colours::On);
             let events = events.with_env_filter(filter).with_filter_reloading();
             let handle = events.reload_handle();
             events.try_init().ok()?;

@@ -14,9 +14,18 @@ pub enum LogStyle {
     Json,
     /// Readable lines.
     Text {
-        /// True for lines with colours.
-        is_coloured: bool,
+        /// On a terminal that shows them.
+        colours: Colours,
     },
+}
+
+/// Escape sequences that colour readable lines.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Colours {
+    /// Written.
+    On,
+    /// Left out.
+    Off,
 }
 
 impl LogStyle {
@@ -36,6 +45,6 @@ impl LogStyle {
         }
         let is_plain = env("NO_COLOR").is_some_and(|value| !value.is_empty())
             || env("TERM").is_some_and(|value| value == "dumb");
-        Self::Text { is_coloured: !is_plain }
+        Self::Text { colours: if is_plain { Colours::Off } else { Colours::On } }
     }
 }

@@ -1,7 +1,7 @@
 //! [`PathTemplate`]: the path of a forwarded request.
 
 use super::{Template, TemplateSegment, TemplateValues, Variable};
-use crate::route::normalize::{PathError, normalize};
+use crate::route::normalize::{PathError, Slashes, normalize};
 
 /// A path with captures of the route's path.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -38,7 +38,7 @@ impl PathTemplate {
         if let Some(other) = example.chars().find(|c| !is_path_byte(*c)) {
             return Err(format!("`{}` in a path", other.escape_debug()));
         }
-        match normalize(&example, true) {
+        match normalize(&example, Slashes::Merge) {
             Ok(normal) if *normal == *example => Ok(Self(template)),
             Ok(_) => Err("`//`, `.`, `..` or an escape that is not in normal form".to_owned()),
             Err(error) => Err(error.to_string()),
@@ -77,7 +77,7 @@ impl PathTemplate {
         let path = String::from_utf8(path).ok().filter(|_| is_plain);
         let path = path.ok_or(PathError::MalformedEscape)?;
         // A `//` in the request's own path is kept unless the listener merges slashes.
-        let is_normal = *normalize(&path, false)? == *path;
+        let is_normal = *normalize(&path, Slashes::Keep)? == *path;
         if is_normal { Ok(path) } else { Err(PathError::Capture) }
     }
 }

@@ -43,10 +43,8 @@ use self::{
     positions::PositionHasher,
     sweep::Sweep,
 };
-use super::{
-    geometry::{Geometry, Millis},
-    hash_keys::HashKeys,
-};
+use super::{geometry::Geometry, hash_keys::HashKeys};
+use crate::clock::StoreTime;
 
 mod atomics;
 mod epoch;
@@ -59,7 +57,7 @@ mod sweep;
 /// The throttle's thread rotates the filters at least once a second; until then, tokens are recorded in the
 /// previous generation. They still stay active for the whole memory if the rotation is late by less than
 /// this.
-pub const GRACE: Millis = 2_000;
+pub const GRACE: u64 = 2_000;
 
 /// Minimum number of positions from which the fill of a generation is estimated. Its standard deviation is
 /// 0.2 % of all positions.
@@ -96,19 +94,19 @@ pub struct MergeCounts {
 }
 
 impl Filter {
-    /// An empty filter at `now`, in ms since the epoch.
+    /// An empty filter at `now`.
     ///
     /// # Panics
     ///
     /// If the geometry has no bits.
-    pub fn new(geometry: Geometry, hash_keys: HashKeys, now: Millis) -> Self {
+    pub fn new(geometry: Geometry, hash_keys: HashKeys, now: StoreTime) -> Self {
         Self::with_atomics(geometry, hash_keys, now)
     }
 }
 
 impl<A: Atomics> Filter<A> {
     /// An empty filter of any family of atomics.
-    fn with_atomics(geometry: Geometry, hash_keys: HashKeys, now: Millis) -> Self {
+    fn with_atomics(geometry: Geometry, hash_keys: HashKeys, now: StoreTime) -> Self {
         Self {
             positions: PositionHasher::new(&geometry, &hash_keys),
             words: (0..geometry.bits).map(|_| A::Word::zero()).collect(),
@@ -176,11 +174,11 @@ impl<A: Atomics> Filter<A> {
         is_new
     }
 
-    /// Moves to the generation of `now`, in ms since the epoch; never back. Call it at least once a second.
+    /// Moves to the generation of `now`; never back. Call it at least once a second.
     ///
     /// An expired generation is no longer live, and each call clears a part of its slot. If the clock jumps
     /// and the slot is reused before it is cleared, this call clears the rest.
-    pub fn rotate(&self, now: Millis) {
+    pub fn rotate(&self, now: StoreTime) {
         let mut sweep = self.sweep.lock();
         let old = self.load_epoch();
         let new = old.advanced(&self.geometry, now);
@@ -221,7 +219,7 @@ impl<A: Atomics> Filter<A> {
     #[must_use]
     pub fn resized(&self, growth: u32) -> Self {
         let geometry = self.geometry.grown(growth);
-        let mut resized = Self::with_atomics(geometry, self.hash_keys, 0);
+        let mut resized = Self::with_atomics(geometry, self.hash_keys, StoreTime::ZERO);
         resized.epoch = A::Epoch::new(self.epoch.load(Acquire));
         resized
     }

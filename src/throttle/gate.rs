@@ -5,10 +5,8 @@ use std::{cell::RefCell, sync::Arc, sync::atomic::Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 
-use super::{
-    Throttle, ThrottleSettings, geometry::Millis, live_filters::LiveFilters, recent::RecentTokens,
-};
-use crate::{mix::local_token, secret::KeySecret};
+use super::{Throttle, ThrottleSettings, live_filters::LiveFilters, recent::RecentTokens};
+use crate::{clock::StoreTime, mix::local_token, secret::KeySecret};
 
 /// The status for an invalid token. The other statuses in `forget_status` may mean that a valid token lacks
 /// a permission.
@@ -23,10 +21,10 @@ const REJECTED_MINUTES: u64 = 1;
 const RETRY_SPREAD_DIVISOR: u64 = 10;
 
 /// Minimum spread of retry times, in ms.
-const MIN_RETRY_SPREAD: Millis = 30_000;
+const MIN_RETRY_SPREAD: u64 = 30_000;
 
 /// Maximum spread of retry times, in ms.
-const MAX_RETRY_SPREAD: Millis = 300_000;
+const MAX_RETRY_SPREAD: u64 = 300_000;
 
 /// The reason why a caller is admitted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,6 +46,15 @@ pub enum DenyReason {
     Rejected,
 }
 
+/// Who sent a request, as the gate distinguishes callers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum GateCaller {
+    /// The owner of a token, by its keyed hash.
+    Token(u64),
+    /// A client without a token, by the keyed hash of its address.
+    Address(u64),
+}
+
 /// A denial, with the values for the response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AdmissionDenied {
@@ -58,12 +65,12 @@ pub struct AdmissionDenied {
     /// The estimated number of active users, reported as at least `max_active`.
     pub active: u64,
     /// Time for which a token stays active after its last good response, in ms.
-    pub memory: Millis,
-    /// The current time in ms since the epoch, by the same clock as `reset_at`.
-    pub now: Millis,
-    /// The time at which the caller may be admitted, in ms since the epoch. It differs between callers, to
+    pub memory: u64,
+    /// The current time, by the same clock as `reset_at`.
+    pub now: StoreTime,
+    /// The time at which the caller may be admitted. It differs between callers, to
     /// avoid a thundering herd, and is stable for one caller.
-    pub reset_at: Millis,
+    pub reset_at: StoreTime,
 }
 
 /// The admission gate of one worker.
@@ -84,27 +91,27 @@ impl AdmissionGate {
         self.filter.borrow_mut().load().current.hash_keys().token_secret
     }
 
-    /// Decides whether a caller is admitted. `caller` is the keyed hash of the token or, without a token,
-    /// of the client address. `now` returns ms since the epoch by the gateway's clock; it is called only
-    /// for a denial.
+    /// Decides whether a caller is admitted. `now` reads the gateway's clock; it is called only for a denial.
     ///
     /// # Errors
     ///
     /// [`AdmissionDenied`] while the throttle is throttling and the caller is not active.
     pub fn admit(
         &self,
-        caller: u64,
-        has_token: bool,
-        now: impl FnOnce() -> Millis,
+        caller: GateCaller,
+        now: impl FnOnce() -> StoreTime,
     ) -> Result<AdmitReason, Box<AdmissionDenied>> {
         if !self.throttle.throttling.load(Ordering::Relaxed) {
             return Ok(AdmitReason::NotThrottling);
         }
-        let reason = if has_token { self.deny_reason(caller) } else { Some(DenyReason::Missing) };
-        match reason {
-            None => Ok(AdmitReason::Active),
-            Some(reason) => Err(Box::new(self.deny(reason, caller, now()))),
-        }
+        let (reason, hash) = match caller {
+            GateCaller::Address(hash) => (DenyReason::Missing, hash),
+            GateCaller::Token(hash) => match self.deny_reason(hash) {
+                None => return Ok(AdmitReason::Active),
+                Some(reason) => (reason, hash),
+            },
+        };
+        Err(Box::new(self.deny(reason, hash, now())))
     }
 
     /// The reason to deny `token`; `None` if it is active.
@@ -131,7 +138,7 @@ impl AdmissionGate {
     }
 
     #[cold]
-    fn deny(&self, reason: DenyReason, caller: u64, now: Millis) -> AdmissionDenied {
+    fn deny(&self, reason: DenyReason, caller: u64, now: StoreTime) -> AdmissionDenied {
         let (status, settings) = (self.throttle.status.load(), self.throttle.settings.load());
         let memory = settings.sizing.memory;
         let spread = (memory / RETRY_SPREAD_DIVISOR).clamp(MIN_RETRY_SPREAD, MAX_RETRY_SPREAD);

@@ -2,10 +2,10 @@
 
 use bloomfilter::Bloom;
 
-/// A point in time or a duration, in ms.
-pub type Millis = u64;
+use crate::clock::StoreTime;
 
-const MINUTE: Millis = 60_000;
+/// In ms.
+const MINUTE: u64 = 60_000;
 
 /// Maximum number of complete generations. With the current one and the one that is being cleared, they take
 /// the 32 bits of a word.
@@ -34,7 +34,7 @@ pub struct Sizing {
     /// above 0, below 1.
     pub false_positive: f64,
     /// Time for which a token stays active after its last good response, in ms: whole minutes; above 0.
-    pub memory: Millis,
+    pub memory: u64,
 }
 
 /// The reason why no filters meet a [`Sizing`].
@@ -67,7 +67,7 @@ pub struct Geometry {
     /// Number of hashes, and so of positions, of a token; above 0.
     pub hashes: u32,
     /// Duration of a generation in ms: whole minutes, above 0.
-    pub generation_length: Millis,
+    pub generation_length: u64,
     /// Number of complete generations kept in addition to the current one; at most
     /// [`MAX_COMPLETE_GENERATIONS`].
     pub complete_generations: u32,
@@ -146,8 +146,13 @@ impl Geometry {
     }
 
     /// The index of the generation of `now`, counted from the Unix epoch.
-    pub fn index(&self, now: Millis) -> u64 {
-        now / self.generation_length
+    pub fn index(&self, now: StoreTime) -> u64 {
+        now.periods_of(self.generation_length)
+    }
+
+    /// When the generation `index` starts.
+    pub fn start_of(&self, index: u64) -> StoreTime {
+        StoreTime::from_unix_ms(index * self.generation_length)
     }
 
     /// The first minute of the generation `index`, counted from the Unix epoch.

@@ -1,6 +1,7 @@
 //! [`GrowthControl`]: decides from the fill of the generations when the filters grow and shrink.
 
-use super::{Filter, geometry::Millis, payload};
+use super::{Filter, payload};
+use crate::clock::StoreTime;
 
 /// The factor by which the filters shrink, and by which they at least grow.
 const STEP: u32 = 4;
@@ -18,19 +19,19 @@ pub struct GrowthControl {
     generation: Option<u64>,
     /// The share of its positions that were free when it began, or when the filters were last resized.
     free: f64,
-    /// The time of `free`, in ms since the epoch.
-    since: Millis,
+    /// The time of `free`.
+    since: StoreTime,
 }
 
 impl GrowthControl {
     /// The growth that `filter` needs, at most `max_growth`; `None` if it already has it. `fills` are its
-    /// [`Filter::fills`] at `now`, in ms since the epoch.
+    /// [`Filter::fills`] at `now`.
     pub fn wanted(
         &mut self,
         filter: &Filter,
         fills: &[f64],
         max_growth: u32,
-        now: Millis,
+        now: StoreTime,
     ) -> Option<u32> {
         let (geometry, current) = (filter.geometry(), *filter.live_generations().end());
         let growth = geometry.growth;
@@ -39,7 +40,7 @@ impl GrowthControl {
         if before != Some(current) {
             // At startup, the filters may have been loaded in the middle of a generation.
             self.free = if before.is_some() { 1.0 } else { free };
-            self.since = geometry.generation_length * current;
+            self.since = geometry.start_of(current);
         }
         if growth > max_growth {
             return Some(max_growth);
@@ -56,9 +57,9 @@ impl GrowthControl {
         (is_due && fits()).then_some(smaller)
     }
 
-    /// Starts to count again after a change of size at `now`, in ms since the epoch. `fill` is the share of set
+    /// Starts to count again after a change of size at `now`. `fill` is the share of set
     /// positions in the current generation.
-    pub fn set_resized(&mut self, fill: f64, now: Millis) {
+    pub fn set_resized(&mut self, fill: f64, now: StoreTime) {
         (self.free, self.since) = (1.0 - fill, now);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Filter, geometry::Millis};
+use super::Filter;
+use crate::clock::StoreTime;
 
 /// The filter in which tokens are recorded, and during a change of size also the filter from which it is
 /// copied. Each token is in one of them.
@@ -34,7 +35,7 @@ impl LiveFilters {
     }
 
     /// Rotates both filters; see [`Filter::rotate`].
-    pub(super) fn rotate(&self, now: Millis) {
+    pub(super) fn rotate(&self, now: StoreTime) {
         self.current.rotate(now);
         if let Some(before) = &self.before {
             before.rotate(now);

@@ -3,14 +3,15 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{estimate::Estimate, geometry::Millis};
+use super::estimate::Estimate;
+use crate::clock::StoreTime;
 
 /// Number of consecutive ticks above [`Watermarks::max_active`] after which throttling starts.
 pub const TRIGGER_TICKS: u32 = 3;
 
 /// Time for which the number of active users must stay below [`Watermarks::resume_below`] before throttling
 /// stops, in ms.
-pub const CALM_PERIOD: Millis = 60_000;
+pub const CALM_PERIOD: u64 = 60_000;
 
 /// When the gateway throttles.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
@@ -56,23 +57,23 @@ pub struct Hysteresis {
     over_threshold: bool,
     /// Number of consecutive ticks above `max_active`.
     ticks_above: u32,
-    /// The time since which the number is below `resume_below`, in ms since the epoch.
-    calm_since: Option<Millis>,
+    /// The time since which the number is below `resume_below`.
+    calm_since: Option<StoreTime>,
     /// [`Self::retry_at`]. It never moves back while `over_threshold` is true. Mode `on` needs it even while
     /// that is false.
-    retry_at: Millis,
+    retry_at: StoreTime,
 }
 
 impl Hysteresis {
-    /// Applies the estimate of one tick. True if the gateway is to throttle. `now` and `next_expiry` are in
-    /// ms since the epoch; at `next_expiry` the oldest generation leaves memory, so that the number of active
+    /// Applies the estimate of one tick. True if the gateway is to throttle. At
+    /// `next_expiry` the oldest generation leaves memory, so that the number of active
     /// users can fall.
     pub fn tick(
         &mut self,
-        now: Millis,
+        now: StoreTime,
         estimate: &Estimate,
         watermarks: &Watermarks,
-        next_expiry: Millis,
+        next_expiry: StoreTime,
     ) -> bool {
         let too_many = estimate.saturated || estimate.tokens > watermarks.max_active;
         let few = !estimate.saturated && estimate.tokens < watermarks.resume_below;
@@ -100,8 +101,8 @@ impl Hysteresis {
         self.over_threshold
     }
 
-    /// The earliest time at which an unknown token may be admitted, in ms since the epoch.
-    pub fn retry_at(&self) -> Millis {
+    /// The earliest time at which an unknown token may be admitted.
+    pub fn retry_at(&self) -> StoreTime {
         self.retry_at
     }
 }
@@ -113,14 +114,14 @@ mod tests {
     use super::*;
 
     const MARKS: Watermarks = Watermarks { max_active: 100, resume_below: 90 };
-    const T0: Millis = 1_700_000_000_000;
+    const T0: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
     fn estimated(tokens: u64) -> Estimate {
         Estimate { tokens, error: 0, saturated: false }
     }
 
     /// The results of one tick per second.
-    fn run(hysteresis: &mut Hysteresis, from: Millis, counts: &[u64]) -> Vec<bool> {
+    fn run(hysteresis: &mut Hysteresis, from: StoreTime, counts: &[u64]) -> Vec<bool> {
         let ticks = counts.iter().zip(0..);
         ticks.map(|(&n, s)| hysteresis.tick(from + s * 1_000, &estimated(n), &MARKS, T0)).collect()
     }
@@ -173,7 +174,7 @@ mod tests {
             let (mut hysteresis, mut before) = (Hysteresis::default(), T0);
             for (n, second) in counts.into_iter().zip(0_u64..) {
                 let now = T0 + second * 1_000;
-                hysteresis.tick(now, &estimated(n), &MARKS, (now / 60_000 + 1) * 60_000);
+                hysteresis.tick(now, &estimated(n), &MARKS, (now + 1).round_up(60_000));
                 prop_assert!(hysteresis.retry_at() >= before);
                 before = hysteresis.retry_at();
                 prop_assert!(before > now);

@@ -5,7 +5,6 @@ use std::{future::Future, sync::Arc, time::Duration};
 use ::redis::{Cmd, FromRedisValue, RedisError};
 
 use super::{
-    geometry::Millis,
     payload::PayloadError,
     sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime, SyncStats},
 };
@@ -56,7 +55,7 @@ impl RedisFilterStore {
         Self { timeout, ..self }
     }
 
-    /// The time that the scripts use, in ms since the epoch; 0 for Redis' clock.
+    /// The time that the scripts use, as their argument; 0 for Redis' clock.
     fn manual_now(&self) -> u64 {
         self.clock.manual_now().map_or(0, StoreTime::as_unix_ms)
     }
@@ -92,14 +91,14 @@ impl RedisFilterStore {
         outcome
     }
 
-    /// The time of the server, in ms since the Unix epoch.
-    async fn server_time(&mut self) -> Result<Millis, RedisFailure> {
+    /// The time of the server.
+    async fn server_time(&mut self) -> Result<StoreTime, RedisFailure> {
         let mut connection = self.connection.as_ref().ok_or(RedisFailure::Io)?.connection.clone();
         self.stats.calls.add(1);
         let command = ::redis::cmd("TIME");
         let reply = self.timed(command.query_async(&mut connection)).await;
         let (seconds, micros): (u64, u64) = self.check_connection(reply)?;
-        Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
+        Ok(StoreTime::from_unix_ms(seconds.saturating_mul(1_000)).saturating_add(micros / 1_000))
     }
 
     /// Waits for a reply within the timeout, and classifies its error.
@@ -120,11 +119,13 @@ impl FilterStore for RedisFilterStore {
             self.connection = None;
             self.connection = Some(self.connector.connect(&self.name).await?);
         }
-        let before = self.clock.now();
+        let before = self.clock.store_time();
         let theirs = self.server_time().await?;
-        let local = before.midpoint(self.clock.now());
-        let now = self.clock.manual_now().map_or(theirs, StoreTime::as_unix_ms);
-        Ok(ServerTime { now, clock_offset: now.wrapping_sub(local).cast_signed() })
+        let passed = self.clock.store_time().ms_since(before);
+        let now = self.clock.manual_now().unwrap_or(theirs);
+        // The server read its clock about halfway between.
+        let clock_offset = now.ms_since(before.saturating_add_signed(passed / 2));
+        Ok(ServerTime { now, clock_offset })
     }
 
     async fn read(

@@ -29,10 +29,9 @@ pub use self::{
 };
 use super::{
     Filter, Geometry,
-    geometry::Millis,
     payload::{self, PayloadError},
 };
-use crate::redis::RedisFailure;
+use crate::{clock::StoreTime, redis::RedisFailure};
 
 /// Maximum number of dirty generations that a tick synchronizes in addition to the current and the previous
 /// one. A tick also reads at least one clean generation, round-robin. The bound is low because a payload can
@@ -51,20 +50,21 @@ pub const MAX_CALLS_PER_TICK: usize = 1 + 2 + (MAX_OLDER + 1) + MAX_COMMITS;
 const EXPIRY_MARGIN: Duration = Duration::from_mins(10);
 
 /// One tick happens in each interval of this length, in ms.
-const TICK_INTERVAL: Millis = 1_000;
+const TICK_INTERVAL: u64 = 1_000;
 
 /// The time of the tick in the interval with number `interval`, in ms since the Unix epoch. `random`, 32 new
 /// random bits for each tick, places it within the interval: gateways with a fixed phase would conflict in
 /// every tick or in none.
-pub fn tick_time(interval: u64, random: u32) -> Millis {
-    interval * TICK_INTERVAL + ((u64::from(random) * TICK_INTERVAL) >> 32)
+pub fn tick_time(interval: u64, random: u32) -> StoreTime {
+    let within = (u64::from(random) * TICK_INTERVAL) >> 32;
+    StoreTime::from_unix_ms(interval * TICK_INTERVAL + within)
 }
 
 /// The report of a complete tick or load.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SyncReport {
-    /// Redis' time at the start of the tick, in ms since the Unix epoch.
-    pub now: Millis,
+    /// Redis' time at the start of the tick.
+    pub now: StoreTime,
     /// Redis' clock minus this machine's, in ms.
     pub clock_offset: i64,
     /// Number of live generations that are still dirty.
@@ -401,9 +401,9 @@ mod tests {
 
     #[test]
     fn ticks_spread_over_their_interval() {
-        assert_eq!(tick_time(7, 0), 7_000);
-        assert_eq!(tick_time(7, u32::MAX / 2), 7_499);
-        assert_eq!(tick_time(7, u32::MAX), 7_999);
+        for (random, expected) in [(0, 7_000), (u32::MAX / 2, 7_499), (u32::MAX, 7_999)] {
+            assert_eq!(tick_time(7, random), StoreTime::from_unix_ms(expected));
+        }
     }
 
     #[test]

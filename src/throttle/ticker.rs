@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 mod resize;
 
 use super::{
-    Filter, Throttle, ThrottleStatus, estimate,
+    Filter, FilterSharing, Throttle, ThrottleStatus, estimate,
     filter::GRACE,
     growth::GrowthControl,
     live_filters::LiveFilters,
@@ -17,7 +17,7 @@ use super::{
     sync::{FilterStore, FilterSync, tick_time},
 };
 use crate::{
-    clock::{Clock, Uptime},
+    clock::{Clock, StoreTime, Uptime},
     redis::RedisFailure,
 };
 
@@ -39,16 +39,17 @@ impl Throttle {
         clock: Clock,
         stop: CancellationToken,
     ) {
-        let mut ticker = Ticker::new(&self, &clock);
+        let sharing = if store.is_some() { FilterSharing::Shared } else { FilterSharing::Local };
+        let mut ticker = Ticker::new(&self, &clock, sharing);
         loop {
-            let started = clock.now();
+            let started = clock.store_time();
             let outcome = stop.run_until_cancelled(ticker.tick(store.as_mut())).await;
             if outcome.is_none() {
                 return;
             }
             let waited = if self.status().loaded {
                 let random = getrandom::u32().unwrap_or_default();
-                let next = tick_time(started / 1000 + 1, random);
+                let next = tick_time(started.periods_of(1000) + 1, random);
                 stop.run_until_cancelled(clock.sleep_until_wall_clock(next)).await
             } else {
                 stop.run_until_cancelled(clock.sleep(LOAD_RETRY_INTERVAL)).await
@@ -64,6 +65,7 @@ impl Throttle {
 struct Ticker<'a> {
     throttle: &'a Throttle,
     clock: &'a Clock,
+    sharing: FilterSharing,
     hysteresis: Hysteresis,
     growth: GrowthControl,
     /// The number of the tick at which the filter of the previous size is dropped.
@@ -71,18 +73,19 @@ struct Ticker<'a> {
     sync: FilterSync,
     /// Redis' clock minus this machine's, in ms; `None` until Redis was reached.
     clock_offset: Option<i64>,
-    /// The last reading of this machine's clock, in ms, and the time of that reading by [`Clock::uptime`].
-    last_reading: Option<(u64, Uptime)>,
+    /// The last reading of this machine's clock, and the time of that reading by [`Clock::uptime`].
+    last_reading: Option<(StoreTime, Uptime)>,
     /// Generations up to this one may lack recorded tokens.
     incomplete_until: Option<u64>,
 }
 
 impl<'a> Ticker<'a> {
-    fn new(throttle: &'a Throttle, clock: &'a Clock) -> Self {
+    fn new(throttle: &'a Throttle, clock: &'a Clock, sharing: FilterSharing) -> Self {
         let sync = FilterSync::new(Arc::clone(&throttle.stats));
         Self {
             throttle,
             clock,
+            sharing,
             hysteresis: Hysteresis::default(),
             growth: GrowthControl::default(),
             drop_before_at: None,
@@ -94,8 +97,7 @@ impl<'a> Ticker<'a> {
     }
 
     async fn tick<S: FilterStore>(&mut self, store: Option<&mut S>) {
-        let shared = store.is_some();
-        self.detect_clock_step(shared);
+        self.detect_clock_step();
         self.rotate();
         self.finish_resize().await;
         self.sync.set_max_growth(self.throttle.settings().max_growth());
@@ -122,7 +124,7 @@ impl<'a> Ticker<'a> {
             }
         }
         let fills = self.filter().fills(self.filter().geometry().growth);
-        self.publish_status(shared, &fills);
+        self.publish_status(&fills);
         self.adapt_size(&fills).await;
     }
 
@@ -146,9 +148,9 @@ impl<'a> Ticker<'a> {
         self.throttle.filter.load().rotate(self.now());
     }
 
-    /// The time by the filters' clock, in ms since the epoch.
-    fn now(&self) -> u64 {
-        self.clock.now().saturating_add_signed(self.clock_offset.unwrap_or(0))
+    /// The time by the filters' clock.
+    fn now(&self) -> StoreTime {
+        self.clock.store_time().saturating_add_signed(self.clock_offset.unwrap_or(0))
     }
 
     /// Exchanges filters with the other gateways once.
@@ -191,27 +193,28 @@ impl<'a> Ticker<'a> {
 
     /// Detects that this machine's clock was set. With Redis, only the offset changes; without Redis, the
     /// filters follow the clock and may drop active users too early.
-    fn detect_clock_step(&mut self, shared: bool) {
+    fn detect_clock_step(&mut self) {
         // Tests step a manual clock on purpose.
         if self.clock.manual_now().is_some() {
             return;
         }
-        let (now, uptime) = (self.clock.now(), self.clock.uptime());
+        let (now, uptime) = (self.clock.store_time(), self.clock.uptime());
         let Some((then, since)) = self.last_reading.replace((now, uptime)) else { return };
         let passed = uptime.saturating_sub(since).as_millis() as u64;
-        self.apply_clock_step(now.wrapping_sub(then + passed).cast_signed(), shared);
+        self.apply_clock_step(now.ms_since(then + passed));
     }
 
     /// Handles a step of this machine's clock by `step` ms, negative if it was set back.
-    fn apply_clock_step(&mut self, step: i64, shared: bool) {
+    fn apply_clock_step(&mut self, step: i64) {
         if step.unsigned_abs() <= self.filter().geometry().generation_length {
             return;
         }
         tracing::warn!(by_ms = step, "clock step detected: this machine's clock was set");
-        if shared {
-            self.clock_offset = self.clock_offset.map(|clock_offset| clock_offset - step);
-        } else {
-            self.suspend_denials();
+        match self.sharing {
+            FilterSharing::Shared => {
+                self.clock_offset = self.clock_offset.map(|clock_offset| clock_offset - step);
+            }
+            FilterSharing::Local => self.suspend_denials(),
         }
     }
 
@@ -245,16 +248,17 @@ impl<'a> Ticker<'a> {
     }
 
     /// Estimates the number of active users, decides whether to throttle, and publishes both.
-    fn publish_status(&mut self, shared: bool, fills: &[f64]) {
+    fn publish_status(&mut self, fills: &[f64]) {
         let (filter, estimate, now) = (self.filter(), self.estimate(), self.now());
         let geometry = filter.geometry();
         // The oldest generation expires `GRACE` after the next one starts.
-        let next_expiry = (geometry.index(now) + 1) * geometry.generation_length + GRACE;
+        let next_expiry = geometry.start_of(geometry.index(now) + 1) + GRACE;
         let watermarks = self.throttle.settings().watermarks;
         let over_threshold = self.hysteresis.tick(now, &estimate, &watermarks, next_expiry);
         let retry_at = self.hysteresis.retry_at();
-        let loaded = !shared || self.sync.is_loaded();
-        let complete = (!shared || self.sync.is_complete(&filter))
+        let is_local = self.sharing == FilterSharing::Local;
+        let loaded = is_local || self.sync.is_loaded();
+        let complete = (is_local || self.sync.is_complete(&filter))
             && self.incomplete_until.is_none_or(|last| last < *filter.live_generations().start());
         let clock_offset = self.clock_offset.unwrap_or(0);
         let false_positive = estimate::false_positive(geometry, fills);
@@ -284,7 +288,7 @@ impl<'a> Ticker<'a> {
 async fn rotate_continually(throttle: &Throttle, clock: &Clock, clock_offset: i64) {
     loop {
         clock.sleep(ROTATE_INTERVAL).await;
-        throttle.filter.load().rotate(clock.now().saturating_add_signed(clock_offset));
+        throttle.filter.load().rotate(clock.store_time().saturating_add_signed(clock_offset));
     }
 }
 

@@ -72,6 +72,15 @@ impl SelectedName {
     }
 }
 
+/// The protocols that a listener offers in its handshakes (ALPN).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OfferedProtocols {
+    /// HTTP/1.1 alone.
+    Http1,
+    /// HTTP/2, and HTTP/1.1 for clients without it.
+    Http2AndHttp1,
+}
+
 impl ServerName {
     /// Builds the rules of handshakes with `certificate`. With `client_ca`, clients need a certificate from an
     /// authority in that file.
@@ -82,7 +91,7 @@ impl ServerName {
     pub fn new(
         certificate: Certificate,
         client_ca: Option<&Path>,
-        http2: bool,
+        offered: OfferedProtocols,
     ) -> Result<Self, TlsError> {
         if !certificate.names_a_host() {
             return Err(TlsError::Nameless { path: shown(certificate.files[0].path()) });
@@ -116,7 +125,10 @@ impl ServerName {
                 config
             }
         };
-        let offered = if http2 { &[ALPN_HTTP2, ALPN_HTTP1][..] } else { &[ALPN_HTTP1] };
+        let offered = match offered {
+            OfferedProtocols::Http1 => &[ALPN_HTTP1][..],
+            OfferedProtocols::Http2AndHttp1 => &[ALPN_HTTP2, ALPN_HTTP1],
+        };
         config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(Self { certificate, config: Arc::new(config), client_ca: client_ca_file })
     }

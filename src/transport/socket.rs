@@ -49,8 +49,11 @@ impl SharedSocket {
         Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, bytes)
     }
 
-    /// As [`Self::poll_write`], from several slices.
-    pub(super) fn poll_write_vectored(
+    /// Like [`Self::poll_write`], from several slices.
+    ///
+    /// # Errors
+    /// The write failed.
+    pub fn poll_write_vectored(
         &self,
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
@@ -58,8 +61,8 @@ impl SharedSocket {
         Pin::new(&mut *self.0.borrow_mut()).poll_write_vectored(cx, slices)
     }
 
-    /// Whether [`Self::poll_write_vectored`] writes more than the first slice.
-    pub(super) fn is_write_vectored(&self) -> bool {
+    /// True if [`Self::poll_write_vectored`] can write more than the first slice.
+    pub fn is_write_vectored(&self) -> bool {
         self.0.borrow().is_write_vectored()
     }
 

@@ -16,9 +16,11 @@ use super::{
     read_buffer::{ReadBuffer, poll_read},
     socket::{SharedSocket, yield_turn},
 };
-use crate::{connection_state::StateCell, http1::Buffer};
-
-use crate::clock::CoarseTime;
+use crate::{
+    clock::CoarseTime,
+    connection_state::{StateCell, SweepWake},
+    http1::Buffer,
+};
 
 /// Maximum number of reads and writes of one direction in one poll. Then the task yields to others.
 const MAX_ROUNDS: usize = 16;
@@ -227,8 +229,14 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
             Some(outcome) => outcome,
             None if state.timeout().is_some() => TunnelOutcome::TimedOut,
             None => {
-                // Nothing wakes the task if a source fails that is not read because its target is slow.
-                state.set_wake_on_sweep(self.upload.has_unsent() || self.download.has_unsent());
+                // While a target is slow, its source is not read, and nothing wakes the task if the source
+                // fails.
+                let has_unsent = self.upload.has_unsent() || self.download.has_unsent();
+                state.set_sweep_wake(if has_unsent {
+                    SweepWake::Always
+                } else {
+                    SweepWake::OnTimeout
+                });
                 return Poll::Pending;
             }
         };
@@ -236,7 +244,7 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         self.failed = Some((outcome, failing_until.unwrap_or(state.now() + FLUSH_TIMEOUT)));
         // Only the sweep ends the wait for a side that accepts no more.
         state.begin_tunnel(None);
-        state.set_wake_on_sweep(true);
+        state.set_sweep_wake(SweepWake::Always);
         self.poll_abort(cx, state)
     }
 

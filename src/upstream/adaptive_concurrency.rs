@@ -22,6 +22,7 @@
 mod window;
 
 use self::window::Window;
+use crate::clock::CoarseTime;
 
 /// Minimum duration of a window, in ms.
 const MIN_WINDOW: u64 = 100;
@@ -86,12 +87,12 @@ pub struct AdaptiveLimit {
     limit: f64,
     phase: AdaptivePhase,
     window: Window,
-    /// Attempts that started before this time, in ms, do not count.
-    valid_from: u64,
+    /// Attempts that started before this time do not count.
+    valid_from: CoarseTime,
     /// The latency without load, in us; `None` before the first measurement.
     base: Option<f64>,
-    /// The time at which the base latency is measured, in ms.
-    measure_at: u64,
+    /// The time at which the base latency is measured.
+    measure_at: CoarseTime,
     /// An addition to the time between measurements, in ms, so that the targets of an upstream are not
     /// measured at once.
     jitter: u64,
@@ -114,8 +115,8 @@ enum AdaptivePhase {
 }
 
 impl AdaptiveLimit {
-    /// A limit within `bounds`, at `now`, in ms. `random` are random bits.
-    pub fn new(bounds: ConcurrencyBounds, random: u64, now: u64) -> Self {
+    /// A limit within `bounds`, at `now`. `random` are random bits.
+    pub fn new(bounds: ConcurrencyBounds, random: u64, now: CoarseTime) -> Self {
         let min = bounds.min.max(1);
         let bounds = ConcurrencyBounds { min, max: bounds.max.max(min) };
         let limit = f64::from(INITIAL_LIMIT.clamp(bounds.min, bounds.max));
@@ -137,9 +138,9 @@ impl AdaptiveLimit {
         self.limit as u32
     }
 
-    /// Records an attempt that ended at `now`, in ms. Returns the limit if it changed.
-    pub fn record(&mut self, sample: Sample, now: u64) -> Option<u32> {
-        let started = now.saturating_sub(sample.latency / 1_000);
+    /// Records an attempt that ended at `now`. Returns the limit if it changed.
+    pub fn record(&mut self, sample: Sample, now: CoarseTime) -> Option<u32> {
+        let started = now.minus_ms(sample.latency / 1_000);
         if started < self.valid_from {
             return None;
         }
@@ -156,7 +157,7 @@ impl AdaptiveLimit {
         (self.limit() != before).then(|| self.limit())
     }
 
-    fn is_window_over(&self, now: u64) -> bool {
+    fn is_window_over(&self, now: CoarseTime) -> bool {
         let age = now.saturating_sub(self.window.began);
         let latency = self.base.map_or(0, |base| base as u64 / 1_000);
         let is_over = |&(attempts, duration): &(u32, u64)| {
@@ -165,7 +166,7 @@ impl AdaptiveLimit {
         WINDOWS.iter().any(is_over)
     }
 
-    fn end_window(&mut self, now: u64) {
+    fn end_window(&mut self, now: CoarseTime) {
         let window = std::mem::replace(&mut self.window, Window::new(now));
         let latency = window.latency();
         match (self.phase, latency) {
@@ -185,7 +186,7 @@ impl AdaptiveLimit {
     }
 
     /// One step of a measurement: halves the limit until the latency falls no further.
-    fn measure(&mut self, limit: f64, previous: Option<f64>, latency: f64, now: u64) {
+    fn measure(&mut self, limit: f64, previous: Option<f64>, latency: f64, now: CoarseTime) {
         let falls = previous.is_none_or(|previous| latency < MEASURE_GAIN * previous);
         if falls && self.limit() > self.bounds.min {
             self.phase = AdaptivePhase::Measure { limit, previous: Some(latency) };
@@ -197,7 +198,7 @@ impl AdaptiveLimit {
     }
 
     /// Continues with `limit` and this base latency, in us.
-    fn end_measurement(&mut self, limit: f64, latency: f64, now: u64) {
+    fn end_measurement(&mut self, limit: f64, latency: f64, now: CoarseTime) {
         self.base = Some(latency);
         self.measure_at = now + BASE_LIFETIME + self.jitter;
         self.slow_windows = 0;
@@ -210,7 +211,7 @@ impl AdaptiveLimit {
         u64::from(window.max_in_flight) * 2 >= u64::from(self.limit())
     }
 
-    fn adapt(&mut self, window: &Window, latency: Option<f64>, now: u64) {
+    fn adapt(&mut self, window: &Window, latency: Option<f64>, now: CoarseTime) {
         let is_used = self.is_used(window);
         if window.dropped > 0 {
             let share = f64::from(window.dropped) / f64::from(window.len());
@@ -241,7 +242,7 @@ impl AdaptiveLimit {
         self.set_limit(self.limit * gradient + headroom, now);
     }
 
-    fn set_limit(&mut self, limit: f64, now: u64) {
+    fn set_limit(&mut self, limit: f64, now: CoarseTime) {
         let limit = limit.clamp(f64::from(self.bounds.min), f64::from(self.bounds.max));
         if limit < self.limit {
             self.valid_from = now;

@@ -1,10 +1,11 @@
 //! [`EndpointState`]: one address of an upstream, shared by all workers of the process.
 
 mod in_flight;
+mod places;
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -18,13 +19,16 @@ use tokio::sync::Notify;
 pub(super) use self::in_flight::ConnectionGuard;
 pub use self::in_flight::InFlight;
 use super::{
-    Bounds, Target,
+    Target,
     adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample},
-    balance::{ErrorRate, Observed, PeakEwma},
     client_holdings::ClientHoldings,
     connection_budget::{ConnectionBudget, is_address_unavailable, is_own_shortage},
     pending::PendingQueue,
     target_health::{Failure, HealthView},
+};
+use crate::{
+    balance::{ErrorRate, Observed, PeakEwma},
+    clock::CoarseTime,
 };
 
 /// The limit of a target without adaptive concurrency.
@@ -174,13 +178,13 @@ impl EndpointState {
         self.connections().saturating_sub(self.in_flight())
     }
 
-    /// The peak EWMA of the latency at `now` (ms), in us; 0: none observed yet.
-    pub fn latency(&self, now: u64) -> u64 {
+    /// The peak EWMA of the latency at `now`, in us; 0: none observed yet.
+    pub fn latency(&self, now: CoarseTime) -> u64 {
         PeakEwma::from_bits(self.latency.load(Relaxed)).cost(now)
     }
 
     /// The latency, or `None` before the first response: until then it reflects failures only.
-    pub fn observed_latency(&self, now: u64) -> Option<u64> {
+    pub fn observed_latency(&self, now: CoarseTime) -> Option<u64> {
         self.has_responded().then(|| self.latency(now)).filter(|micros| *micros > 0)
     }
 
@@ -197,21 +201,21 @@ impl EndpointState {
     }
 
     /// Records the time from an attempt's start to its end, in us. A lost update is harmless.
-    pub(super) fn observe_latency(&self, latency: u64, now: u64) {
+    pub(super) fn observe_latency(&self, latency: u64, now: CoarseTime) {
         let observed = PeakEwma::from_bits(self.latency.load(Relaxed)).observe(latency, now);
         self.latency.store(observed.to_bits(), Relaxed);
     }
 
     /// Records an attempt's outcome. A lost update is harmless.
-    pub(super) fn observe_result(&self, observed: Observed, now: u64) {
+    pub(super) fn observe_result(&self, observed: Observed, now: CoarseTime) {
         let errors = ErrorRate::from_bits(self.errors.load(Relaxed));
         if observed == Observed::Error || !errors.is_zero() {
             self.errors.store(errors.observe(observed, now).to_bits(), Relaxed);
         }
     }
 
-    /// The share of its weight that errors leave to the endpoint at `now` (ms), in 1/1024.
-    pub(super) fn success_share(&self, now: u64) -> u32 {
+    /// The share of its weight that errors leave to the endpoint at `now`, in 1/1024.
+    pub(super) fn success_share(&self, now: CoarseTime) -> u32 {
         ErrorRate::from_bits(self.errors.load(Relaxed)).success_share(now)
     }
 
@@ -269,7 +273,12 @@ impl EndpointState {
     }
 
     /// Sets the bounds of adaptive concurrency; a limit within the same bounds stays.
-    pub(super) fn set_adaptive(&self, bounds: Option<ConcurrencyBounds>, random: u64, now: u64) {
+    pub(super) fn set_adaptive(
+        &self,
+        bounds: Option<ConcurrencyBounds>,
+        random: u64,
+        now: CoarseTime,
+    ) {
         let mut adaptive = self.adaptive.lock();
         if adaptive.as_ref().map(|(current, _)| *current) == bounds {
             return;
@@ -285,115 +294,13 @@ impl EndpointState {
     }
 
     /// Records an attempt for adaptive concurrency.
-    pub(super) fn record_sample(&self, sample: Sample, now: u64) {
+    pub(super) fn record_sample(&self, sample: Sample, now: CoarseTime) {
         let mut adaptive = self.adaptive.lock();
         let Some((_, limit)) = adaptive.as_mut() else { return };
         if let Some(limit) = limit.record(sample, now) {
             self.adaptive_limit.store(limit, Relaxed);
             self.load.pending.wake_next();
         }
-    }
-
-    /// The maximum of requests in flight, from the configured one and adaptive concurrency.
-    fn request_limit(&self, max_requests: Option<u32>) -> u32 {
-        self.adaptive_limit.load(Relaxed).min(max_requests.unwrap_or(NO_LIMIT))
-    }
-
-    /// Records the number of concurrent streams that an HTTP/2 connection allows.
-    pub(super) fn set_streams(&self, streams: usize) {
-        self.streams.store(streams.min(u32::MAX as usize) as u32, Relaxed);
-    }
-
-    /// The number of requests that the bounds allow at a time.
-    fn places(&self, bounds: &Bounds) -> u32 {
-        let streams = self.streams.load(Relaxed).max(1);
-        let connections =
-            bounds.max_connections.map_or(NO_LIMIT, |max| max.saturating_mul(streams));
-        self.request_limit(bounds.max_requests).min(connections)
-    }
-
-    /// The number of places that one client may hold at its own pace.
-    pub(super) fn client_share(&self, bounds: &Bounds) -> u32 {
-        let share = u64::from(self.places(bounds)) * u64::from(bounds.pacing.client_share) / 100;
-        share.clamp(1, NO_LIMIT.into()) as u32
-    }
-
-    /// True if the client holds its share of the places at its own pace.
-    pub(super) fn is_share_full(&self, client: IpAddr, bounds: &Bounds) -> bool {
-        bounds.is_bounded() && self.paced.of(client) >= self.client_share(bounds)
-    }
-
-    /// True if a new request of the client must leave the next place to a waiting one, because the client
-    /// holds its share.
-    pub(super) fn is_behind_waiting(&self, client: IpAddr, bounds: &Bounds) -> bool {
-        self.has_waiting()
-            && self.held.of(client) >= self.client_share(bounds)
-            && self.load.pending.has_first()
-    }
-
-    /// The number of places, held beyond their clients' shares, that this client may wait for. A client below
-    /// its share may wait for all of them; any other request only for the places held at a client's pace.
-    pub(super) fn excess_places(&self, client: Option<IpAddr>, bounds: &Bounds) -> u32 {
-        let share = self.client_share(bounds);
-        match client {
-            Some(client) if self.held.of(client) < share => self.held.excess(share),
-            _ => self.paced.excess(share),
-        }
-    }
-
-    /// True if all places are taken.
-    pub(super) fn is_full(&self, bounds: &Bounds) -> bool {
-        self.in_flight() >= self.places(bounds)
-    }
-
-    /// The places that clients hold at their own pace.
-    pub(super) fn paced(&self) -> &Arc<ClientHoldings> {
-        &self.paced
-    }
-
-    /// The places that clients hold at their own pace.
-    pub fn paced_places(&self) -> u32 {
-        self.paced.total()
-    }
-
-    /// The buffers of the upstream.
-    pub(super) fn buffers(&self) -> &Arc<ClientHoldings> {
-        &self.load.buffers
-    }
-
-    /// True if requests wait for room at a target of the upstream.
-    pub(super) fn has_waiting(&self) -> bool {
-        !self.load.pending.is_empty()
-    }
-
-    /// The number of places that clients have lost since the start, because they were too slow or beyond
-    /// their share.
-    pub fn lost_places(&self) -> u64 {
-        self.counters.lost_places.load(Relaxed)
-    }
-
-    #[cold]
-    pub(super) fn count_lost_place(&self) {
-        self.counters.lost_places.fetch_add(1, Relaxed);
-    }
-
-    /// True if another request fits.
-    pub(super) fn has_room(&self, max_requests: Option<u32>) -> bool {
-        self.in_flight() < self.request_limit(max_requests)
-    }
-
-    /// Counts a request in flight. Returns their number.
-    fn count_request(&self) -> u32 {
-        self.in_flight.fetch_add(1, Relaxed) + 1
-    }
-
-    /// Counts a request in flight, unless `limit` is reached. Returns their number.
-    fn begin(&self, limit: u32) -> Option<u32> {
-        if limit == NO_LIMIT {
-            return Some(self.count_request());
-        }
-        let add = |count| (count < limit).then_some(count + 1);
-        self.in_flight.fetch_update(Relaxed, Relaxed, add).ok().map(|count| count + 1)
     }
 }
 

@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 
 use super::{
     Servers, Target,
-    balance::{Balancer, EndpointView, Observed, Pick, PickRequest, Policy, WeightedEndpoint},
     endpoint::{EndpointState, LastChange, UpstreamLoad},
     endpoint_address::EndpointAddress,
     target_health::{
@@ -20,7 +19,10 @@ use super::{
         HealthView, ServiceLevel, TargetHealth, UpstreamHealth,
     },
 };
-use crate::clock::Clock;
+use crate::{
+    balance::{Balancer, EndpointView, Observed, Pick, PickRequest, Policy, WeightedEndpoint},
+    clock::{Clock, CoarseTime},
+};
 
 /// The endpoints of an upstream. A reload or a name server replaces the whole set.
 #[derive(Debug)]
@@ -66,17 +68,24 @@ struct SetHealth {
     is_replaced: bool,
 }
 
+/// What all sets of an upstream have.
+struct SetParts<'a> {
+    upstream: &'a str,
+    servers: &'a Arc<Servers>,
+    load: &'a Arc<UpstreamLoad>,
+}
+
 impl EndpointSet {
     pub(super) fn first(
         upstream: &str,
         servers: &Arc<Servers>,
         addresses: Vec<EndpointAddress>,
         load: &Arc<UpstreamLoad>,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
         let new = |target: &Target| Arc::new(EndpointState::new(target.clone(), Arc::clone(load)));
         let health = |_: &Arc<EndpointState>| TargetHealth::new();
-        Self::build(upstream, servers, addresses, load, new, health, now)
+        Self::build(&SetParts { upstream, servers, load }, addresses, new, health, now)
     }
 
     /// The next set, which keeps the state of endpoints that stay.
@@ -85,7 +94,7 @@ impl EndpointSet {
         servers: &Arc<Servers>,
         addresses: Vec<EndpointAddress>,
         load: &Arc<UpstreamLoad>,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
         let mut health = self.health.lock();
         health.is_replaced = true;
@@ -104,18 +113,18 @@ impl EndpointSet {
                 None => TargetHealth::appearing(now),
             }
         };
-        Self::build(&self.upstream, servers, addresses, load, state, health_of, now)
+        let upstream = &self.upstream;
+        Self::build(&SetParts { upstream, servers, load }, addresses, state, health_of, now)
     }
 
     fn build(
-        upstream: &str,
-        servers: &Arc<Servers>,
+        parts: &SetParts<'_>,
         addresses: Vec<EndpointAddress>,
-        load: &Arc<UpstreamLoad>,
         state: impl Fn(&Target) -> Arc<EndpointState>,
         health: impl Fn(&Arc<EndpointState>) -> TargetHealth,
-        now: u64,
+        now: CoarseTime,
     ) -> Self {
+        let SetParts { upstream, servers, load } = *parts;
         let mut members: Vec<Member> = Vec::new();
         for EndpointAddress { target, weight, priority, .. } in &addresses {
             // A target that is listed twice gets a share for each entry.
@@ -128,16 +137,14 @@ impl EndpointSet {
                 }),
             }
         }
-        let random = ahash::RandomState::new().hash_one(now);
+        let random = ahash::RandomState::new().hash_one(now.as_ms());
         for (index, member) in members.iter().enumerate() {
             // Stagger the measurements of the base latency.
             let random = random.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
             member.state.set_adaptive(servers.bounds.adaptive, random, now);
         }
-        let targets = members
-            .iter()
-            .map(|member| health(&member.state).with_drained(member.weight == 0))
-            .collect();
+        let targets =
+            members.iter().map(|own| health(&own.state).with_weight(own.weight)).collect();
         let machine = UpstreamHealth::new(servers.health, targets, now);
         for (index, member) in members.iter().enumerate() {
             member.state.publish(machine.view(index));
@@ -173,7 +180,7 @@ impl EndpointSet {
     }
 
     /// Sums the weights in service, after a change of health.
-    fn sum_weights(&self, now: u64) {
+    fn sum_weights(&self, now: CoarseTime) {
         for group in &self.groups {
             let members = self.members.iter().filter(|member| {
                 member.priority == group.priority
@@ -189,9 +196,9 @@ impl EndpointSet {
         self.servers.policy == Policy::Hash
     }
 
-    /// Chooses an endpoint for an attempt at `now`, in ms of the health's clock; `None` if all endpoints that
+    /// Chooses an endpoint for an attempt at `now` of the health's clock; `None` if all endpoints that
     /// `input` does not exclude are down, ejected or full.
-    pub fn choose(&self, input: &PickRequest<'_>, now: u64) -> Option<Pick> {
+    pub fn choose(&self, input: &PickRequest<'_>, now: CoarseTime) -> Option<Pick> {
         self.groups.iter().find_map(|group| {
             let view = View { set: self, group, now };
             group.balancer.choose(input, &view)
@@ -199,7 +206,7 @@ impl EndpointSet {
     }
 
     /// True if an endpoint outside of `excluded` is in service, but full.
-    pub(super) fn has_full_endpoint(&self, excluded: &[usize], now: u64) -> bool {
+    pub(super) fn has_full_endpoint(&self, excluded: &[usize], now: CoarseTime) -> bool {
         let bounds = &self.servers.bounds;
         if !bounds.bounds_requests() {
             return false;
@@ -213,13 +220,13 @@ impl EndpointSet {
     }
 
     /// The upstream's state, from the published views.
-    pub fn state(&self, now: u64) -> ServiceLevel {
-        let views = self.members.iter().map(|member| member.state.view());
+    pub fn state(&self, now: CoarseTime) -> ServiceLevel {
+        let views = self.members.iter().map(|own| own.state.view());
         ServiceLevel::of(views, now, self.servers.health.check_interval)
     }
 
     /// An endpoint in service with the same name and the other address family.
-    pub(super) fn sibling(&self, index: usize, now: u64) -> Option<usize> {
+    pub(super) fn sibling(&self, index: usize, now: CoarseTime) -> Option<usize> {
         let own = &self.members[index].state.target;
         let address = own.resolved?;
         self.members.iter().position(|other| {
@@ -232,7 +239,7 @@ impl EndpointSet {
     }
 
     /// Claims the trial of an endpoint whose ejection has ended. False if another attempt has it.
-    pub(super) fn begin_trial(&self, index: usize, now: u64) -> bool {
+    pub(super) fn begin_trial(&self, index: usize, now: CoarseTime) -> bool {
         let mut health = self.health.lock();
         let is_claimed = health.machine.begin_trial(index, now);
         if !health.is_replaced {
@@ -242,7 +249,13 @@ impl EndpointSet {
     }
 
     /// Records a response.
-    pub(super) fn record_success(&self, index: usize, kind: AttemptKind, now: u64, clock: &Clock) {
+    pub(super) fn record_success(
+        &self,
+        index: usize,
+        kind: AttemptKind,
+        now: CoarseTime,
+        clock: &Clock,
+    ) {
         // Without earlier failures, a success changes nothing.
         if kind == AttemptKind::Regular && !self.members[index].state.view().has_failures() {
             return;
@@ -257,7 +270,7 @@ impl EndpointSet {
         index: usize,
         kind: AttemptKind,
         failure: Failure,
-        now: u64,
+        now: CoarseTime,
         clock: &Clock,
     ) {
         let state = &self.members[index].state;
@@ -271,7 +284,7 @@ impl EndpointSet {
         &self,
         endpoint: &Arc<EndpointState>,
         result: Result<(), CheckFailure>,
-        now: u64,
+        now: CoarseTime,
         clock: &Clock,
     ) {
         let has_state = |member: &Member| Arc::ptr_eq(&member.state, endpoint);
@@ -298,7 +311,7 @@ impl EndpointSet {
                 for (index, member) in self.members.iter().enumerate() {
                     member.state.publish(health.machine.view(index));
                 }
-                self.sum_weights(clock.uptime().to_coarse().as_ms());
+                self.sum_weights(clock.uptime().to_coarse());
             }
             changes
         };
@@ -356,7 +369,7 @@ impl EndpointSet {
 struct View<'a> {
     set: &'a EndpointSet,
     group: &'a PriorityGroup,
-    now: u64,
+    now: CoarseTime,
 }
 
 impl View<'_> {

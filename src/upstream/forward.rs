@@ -25,7 +25,6 @@ use self::{
 };
 use super::{
     BufferedUpload, EndpointSet, ProxiedClient, UpstreamRuntime,
-    balance::TargetKey,
     client_holdings::ClientHoldings,
     outgoing_head::{AttemptHead, OutgoingHead},
     pool::{Pool, PoolTable, UpstreamConnection},
@@ -34,6 +33,8 @@ use super::{
     tunnel::UpstreamContent,
 };
 use crate::{
+    balance::TargetKey,
+    clock::CoarseTime,
     http1::{FramingError, ResponseHead},
     mix::SplitMix,
     trace::{AttemptResult, RequestTrace},
@@ -226,7 +227,7 @@ impl LoadBalancer {
     }
 
     /// Adds a request to the retry budget.
-    fn record_request(&self, now: u64) {
+    fn record_request(&self, now: CoarseTime) {
         let count = self.unrecorded.get() + 1;
         self.unrecorded.set(count);
         if count >= BUDGET_BATCH {
@@ -258,8 +259,7 @@ impl LoadBalancer {
         attempts: &mut AttemptLog,
     ) -> Result<(ResponseHead, UpstreamContent), ForwardError> {
         let trace = input.trace.take();
-        let mut run =
-            RequestAttempts::new(self, &input, attempts, trace, outgoing.upgrade().is_some());
+        let mut run = RequestAttempts::new(self, &input, attempts, trace, &outgoing);
         let endpoints = Rc::clone(&run.endpoints);
         let servers = &*endpoints.set.servers;
         let method = &input.head.client.method;

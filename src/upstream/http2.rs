@@ -90,7 +90,7 @@ impl Http2Connections {
     pub(super) fn take(&self, coarse_clock: &CoarseClock) -> Option<Http2Slot> {
         let connections = self.open.borrow();
         let connection = connections.iter().find(|connection| connection.has_room())?;
-        Some(Http2Slot::new(Rc::clone(connection), coarse_clock, true))
+        Some(Http2Slot::on_reused(Rc::clone(connection), coarse_clock))
     }
 
     /// Begins HTTP/2 on `transport`, and waits for the server's settings, which contain the number of streams
@@ -146,7 +146,7 @@ impl Http2Connections {
             }
         });
         self.open.borrow_mut().push(Rc::clone(&connection));
-        Ok(Http2Slot::new(connection, coarse_clock, false))
+        Ok(Http2Slot::on_new(connection, coarse_clock))
     }
 
     /// Closes connections that are retired, or have been idle for longer than `limit` ms.
@@ -205,14 +205,18 @@ impl Drop for Http2Slot {
 }
 
 impl Http2Slot {
-    fn new(
-        connection: Rc<UpstreamHttp2Connection>,
-        coarse_clock: &CoarseClock,
-        is_reused: bool,
-    ) -> Self {
+    /// A place on a connection that was opened for it.
+    fn on_new(connection: Rc<UpstreamHttp2Connection>, coarse_clock: &CoarseClock) -> Self {
         connection.streams.set(connection.streams.get() + 1);
         let coarse_clock = coarse_clock.clone();
-        Self { connection, coarse_clock, is_reused, response_started: Cell::new(false) }
+        Self { connection, coarse_clock, is_reused: false, response_started: Cell::new(false) }
+    }
+
+    /// A place on a connection that has served before.
+    fn on_reused(connection: Rc<UpstreamHttp2Connection>, coarse_clock: &CoarseClock) -> Self {
+        let mut slot = Self::on_new(connection, coarse_clock);
+        slot.is_reused = true;
+        slot
     }
 
     /// Maximum number of concurrent exchanges on its connection.

@@ -157,10 +157,9 @@ impl PendingTicket<'_> {
     /// wakes the next one, because this one may have been woken for a place that it does not take.
     pub(super) fn set_passed_over(&self, is_passed_over: bool) {
         let was_passed_over = self.waiter.is_passed_over.swap(is_passed_over, Ordering::AcqRel);
-        if is_passed_over && !was_passed_over {
-            if let Some(first) = self.queue.queue.lock().first() {
-                first.woken.notify_one();
-            }
+        let begins = is_passed_over && !was_passed_over;
+        if begins && let Some(first) = self.queue.queue.lock().first() {
+            first.woken.notify_one();
         }
     }
 

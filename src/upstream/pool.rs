@@ -16,7 +16,7 @@ use tokio::{
     sync::Notify,
     time::timeout,
 };
-use tokio_rustls::{TlsConnector, TlsStream};
+use tokio_rustls::{TlsConnector, TlsStream, rustls::ClientConfig};
 
 use super::{
     Protocol, ProxiedClient, ServerAddress, Target, TargetTls,
@@ -150,11 +150,9 @@ impl Drop for ConnectWaiter<'_> {
 /// Performs the handshake. With `is_http1`, offers only HTTP/1.1.
 pub(super) async fn handshake(
     tls: &TargetTls,
-    is_http1: bool,
+    config: &Arc<ClientConfig>,
     socket: RawSocket,
 ) -> io::Result<TlsStream<RawSocket>> {
-    let rules = &tls.rules;
-    let config = if is_http1 { &rules.http1_config } else { &rules.config };
     let connector = TlsConnector::from(Arc::clone(config));
     Ok(TlsStream::Client(connector.connect(tls.name.clone(), socket).await?))
 }
@@ -273,7 +271,9 @@ impl Pool {
         let transport = match &self.target().tls {
             None => Transport::Plain(socket),
             Some(tls) => {
-                let stream = handshake(tls, is_http1, socket).await?;
+                let rules = &tls.rules;
+                let config = if is_http1 { &rules.http1_config } else { &rules.config };
+                let stream = handshake(tls, config, socket).await?;
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
                 match self.target().protocol {
                     _ if is_http1 => {}

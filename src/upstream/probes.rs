@@ -177,12 +177,19 @@ async fn probe(endpoint: &EndpointState, settings: &CheckSettings) -> Result<u16
         socket.write_all(&encoded).await.map_err(|_| CheckFailure::Exchange)?;
     }
     let Some(tls) = &target.tls else {
-        let is_http2 = target.protocol == Protocol::Http2;
-        return Ok(exchange(endpoint, settings, socket, is_http2).await?);
+        let version = match target.protocol {
+            Protocol::Http2 => Version::HTTP_2,
+            Protocol::Http1 | Protocol::Auto => Version::HTTP_11,
+        };
+        return Ok(exchange(endpoint, settings, socket, version).await?);
     };
-    let stream = handshake(tls, false, socket).await.map_err(|_| CheckFailure::Connect)?;
-    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
-    Ok(exchange(endpoint, settings, stream, is_http2).await?)
+    let stream =
+        handshake(tls, &tls.rules.config, socket).await.map_err(|_| CheckFailure::Connect)?;
+    let version = match stream.get_ref().1.alpn_protocol() {
+        Some(ALPN_HTTP2) => Version::HTTP_2,
+        _ => Version::HTTP_11,
+    };
+    Ok(exchange(endpoint, settings, stream, version).await?)
 }
 
 /// Sends the request on a new connection and reads the head of its response.
@@ -190,7 +197,7 @@ async fn exchange(
     endpoint: &EndpointState,
     settings: &CheckSettings,
     socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    is_http2: bool,
+    version: Version,
 ) -> Result<u16, CheckFailure> {
     let target = &endpoint.target;
     let authority = match &settings.host {
@@ -203,7 +210,7 @@ async fn exchange(
     let socket = TokioIo::new(tokio::io::join(read.take(MAX_RECEIVED), write));
     // Dropped when this function returns, which closes the connection.
     let mut driver = JoinSet::new();
-    let response = if is_http2 {
+    let response = if version == Version::HTTP_2 {
         let scheme = if target.tls.is_some() { "https" } else { "http" };
         let uri = http::Uri::builder().scheme(scheme).authority(authority);
         let uri = uri.path_and_query(&*settings.path).build();

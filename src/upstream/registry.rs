@@ -14,7 +14,7 @@ use super::{
     ConnectionBudget, Servers, Upstream, UpstreamKind, endpoint::UpstreamLoad,
     endpoint_address::EndpointAddress, endpoint_set::EndpointSet, retry_budget::RetryBudget,
 };
-use crate::clock::Clock;
+use crate::clock::{Clock, CoarseTime};
 
 /// The state of all upstreams with servers, by name.
 #[derive(Debug)]
@@ -117,9 +117,9 @@ impl UpstreamRegistry {
         states
     }
 
-    /// The time for health, in ms: see [`UpstreamRuntime::now`].
-    pub fn now(&self) -> u64 {
-        self.clock.uptime().to_coarse().as_ms()
+    /// The time for health: see [`UpstreamRuntime::now`].
+    pub fn now(&self) -> CoarseTime {
+        self.clock.uptime().to_coarse()
     }
 
     /// The clock.
@@ -136,7 +136,7 @@ impl UpstreamRuntime {
         clock: Clock,
         connection_budget: Arc<ConnectionBudget>,
     ) -> Self {
-        let now = clock.uptime().to_coarse().as_ms();
+        let now = clock.uptime().to_coarse();
         let load = Arc::new(UpstreamLoad { connection_budget, ..UpstreamLoad::default() });
         let addresses = known_addresses(servers, None);
         let set = EndpointSet::first(name, servers, addresses, &load, now);
@@ -157,9 +157,9 @@ impl UpstreamRuntime {
         }
     }
 
-    /// The time for health, in ms: the process's, which only goes forward.
-    pub fn now(&self) -> u64 {
-        self.clock.uptime().to_coarse().as_ms()
+    /// The time for health: the process's, which only goes forward.
+    pub fn now(&self) -> CoarseTime {
+        self.clock.uptime().to_coarse()
     }
 
     /// The clock.
@@ -230,7 +230,7 @@ impl UpstreamRuntime {
     }
 
     /// Adds `requests` to the retry budget.
-    pub(super) fn record_requests(&self, requests: u32, now: u64) {
+    pub(super) fn record_requests(&self, requests: u32, now: CoarseTime) {
         let record = |bits| {
             let budget = RetryBudget::from_bits(bits);
             let budget = (0..requests).fold(budget, |budget, _| budget.record_request(now));
@@ -240,7 +240,7 @@ impl UpstreamRuntime {
     }
 
     /// Takes a retry from the budget. True if the budget allowed it.
-    pub(super) fn try_retry(&self, now: u64) -> bool {
+    pub(super) fn try_retry(&self, now: CoarseTime) -> bool {
         let take = |bits| Some(RetryBudget::from_bits(bits).try_retry(now)?.to_bits());
         let is_allowed =
             self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();

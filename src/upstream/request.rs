@@ -70,6 +70,22 @@ struct UnreadBody {
     protected: ProtectedHeaders,
 }
 
+impl UnreadBody {
+    /// Appends the next bytes to `out`, encoded by `encoder`. Ready with their number; 0 at the end of the body.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        encoder: BodyEncoder,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<usize, BodyError>> {
+        let polled = self.client.poll_body(cx, encoder, out);
+        self.client_pending = polled.is_pending();
+        let count = ready!(polled)?;
+        self.remaining = self.remaining.checked_sub(count as u64).ok_or(BodyError::TooLong)?;
+        Poll::Ready(Ok(count))
+    }
+}
+
 impl OutgoingRequest {
     /// A request with this head. The body is read from `client`, at most `max_body` bytes.
     pub fn new(head: &OutgoingHead<'_>, client: &Rc<dyn ClientStream>, max_body: u64) -> Self {
@@ -200,13 +216,9 @@ impl OutgoingRequest {
         out: &mut Vec<u8>,
     ) -> Poll<Result<usize, SendError>> {
         let Some(body) = &mut self.body else { return Poll::Ready(Ok(0)) };
-        let polled = body.client.poll_body(cx, BodyEncoder::Plain, out);
-        body.client_pending = polled.is_pending();
-        let count = ready!(polled).map_err(SendError::Body)?;
+        let count = ready!(body.poll_read(cx, BodyEncoder::Plain, out));
         self.body_started = true;
-        let remaining = body.remaining.checked_sub(count as u64);
-        body.remaining = remaining.ok_or(SendError::Body(BodyError::TooLong))?;
-        Poll::Ready(Ok(count))
+        Poll::Ready(count.map_err(SendError::Body))
     }
 
     /// Ends a body that [`Self::poll_plain_body`] has read, and takes its trailers.
@@ -257,10 +269,7 @@ impl OutgoingRequest {
                     count => self.written += count,
                 }
                 self.send_started = true;
-                if let Some(body) = &self.body {
-                    // Progress: the next wait starts now.
-                    body.client.state().set_wait(Wait::Internal);
-                }
+                self.mark_progress();
             }
             let flushed = socket.poll_flush(cx).map_err(SendError::Io)?;
             if self.body.is_none() {
@@ -285,21 +294,15 @@ impl OutgoingRequest {
             self.written = 0;
         }
         loop {
-            let polled = body.client.poll_body(cx, body.encoder, &mut self.bytes);
-            body.client_pending = polled.is_pending();
-            let Poll::Ready(count) = polled else {
+            let Poll::Ready(count) = body.poll_read(cx, body.encoder, &mut self.bytes) else {
                 // The bytes collected so far are written first.
                 return if self.bytes.is_empty() { Poll::Pending } else { Poll::Ready(Ok(())) };
             };
-            let count = count.map_err(SendError::Body)?;
-            if count == 0 {
-                self.body_started = true;
+            self.body_started = true;
+            if count.map_err(SendError::Body)? == 0 {
                 self.finish_body();
                 return Poll::Ready(Ok(()));
             }
-            self.body_started = true;
-            let remaining = body.remaining.checked_sub(count as u64);
-            body.remaining = remaining.ok_or(SendError::Body(BodyError::TooLong))?;
             if self.bytes.len() >= BODY_CHUNK {
                 return Poll::Ready(Ok(()));
             }

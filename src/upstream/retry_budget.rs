@@ -5,6 +5,8 @@
 //! each request adds a fifth of a retry, and each second adds ten. In any interval, the retries are at most a
 //! fifth of the requests, plus ten a second, plus the bucket's capacity.
 
+use crate::clock::CoarseTime;
+
 /// The bucket's units for one retry.
 const RETRY: u64 = 1_000;
 /// Units that a request adds: 20 % of a retry.
@@ -29,39 +31,42 @@ const MAX_BACKOFF: u64 = 250;
 pub struct RetryBudget {
     /// In units of 1/[`RETRY`].
     tokens: u64,
-    /// The time up to which units were added, in ms.
-    updated_at: u64,
+    /// The time up to which units were added.
+    updated_at: CoarseTime,
 }
 
 impl RetryBudget {
-    /// A budget that starts at `now`, in ms.
-    pub fn new(now: u64) -> Self {
+    /// A budget that starts at `now`.
+    pub fn new(now: CoarseTime) -> Self {
         Self { tokens: INITIAL, updated_at: now }
     }
 
     /// The budget that [`RetryBudget::to_bits`] packed.
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
-        Self { tokens: bits & ((1 << TOKEN_BITS) - 1), updated_at: bits >> TOKEN_BITS }
+        Self {
+            tokens: bits & ((1 << TOKEN_BITS) - 1),
+            updated_at: CoarseTime::from_ms(bits >> TOKEN_BITS),
+        }
     }
 
     /// The budget in one word, for an atomic.
     #[inline]
     pub fn to_bits(self) -> u64 {
-        self.updated_at << TOKEN_BITS | self.tokens
+        self.updated_at.as_ms() << TOKEN_BITS | self.tokens
     }
 
-    /// The budget after a request at `now`, in ms. Its retries do not count.
+    /// The budget after a request at `now`. Its retries do not count.
     #[inline]
     #[must_use]
-    pub fn record_request(self, now: u64) -> Self {
+    pub fn record_request(self, now: CoarseTime) -> Self {
         self.advance(now).add(PER_REQUEST)
     }
 
-    /// The budget after a retry at `now`, in ms; `None` if it does not permit one.
+    /// The budget after a retry at `now`; `None` if it does not permit one.
     #[inline]
     #[must_use]
-    pub fn try_retry(self, now: u64) -> Option<Self> {
+    pub fn try_retry(self, now: CoarseTime) -> Option<Self> {
         let budget = self.advance(now);
         let tokens = budget.tokens.checked_sub(RETRY)?;
         Some(Self { tokens, ..budget })
@@ -69,7 +74,7 @@ impl RetryBudget {
 
     /// Adds the units for the time until `now`. A step back of the clock adds none.
     #[inline]
-    fn advance(self, now: u64) -> Self {
+    fn advance(self, now: CoarseTime) -> Self {
         let passed = now.saturating_sub(self.updated_at);
         let budget = Self { updated_at: self.updated_at.max(now), ..self };
         budget.add(passed.min(CAPACITY) * PER_MILLISECOND)
@@ -99,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    const NOW: u64 = 1_700_000_000_000;
+    const NOW: CoarseTime = CoarseTime::from_ms(1_700_000_000_000);
 
     #[test]
     fn a_fifth_of_the_requests_may_be_retried() {

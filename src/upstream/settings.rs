@@ -3,9 +3,9 @@
 use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
 use super::{
-    ServerAddress, Target, adaptive_concurrency::ConcurrencyBounds, balance::Policy,
-    target_health::HealthSettings,
+    ServerAddress, Target, adaptive_concurrency::ConcurrencyBounds, target_health::HealthSettings,
 };
+use crate::balance::Policy;
 
 /// The servers of an upstream.
 #[derive(Debug)]

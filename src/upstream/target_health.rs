@@ -33,6 +33,7 @@ pub use target::TargetHealth;
 pub use view::{Availability, HealthView, ServiceLevel, TargetStatus};
 
 use self::target::TargetState;
+use crate::clock::CoarseTime;
 
 /// The time between trials of a target while all are down, in ms.
 pub const ALL_DOWN_TRIAL_INTERVAL: u64 = 1_000;
@@ -80,7 +81,7 @@ pub struct UpstreamHealth {
 
 impl UpstreamHealth {
     /// The health of these targets at `now`. If targets were removed, some ejected ones may return.
-    pub fn new(settings: HealthSettings, targets: Vec<TargetHealth>, now: u64) -> Self {
+    pub fn new(settings: HealthSettings, targets: Vec<TargetHealth>, now: CoarseTime) -> Self {
         let mut health = Self { settings, targets };
         health.release_excess(now, &mut Changes::new());
         health.check();
@@ -98,14 +99,14 @@ impl UpstreamHealth {
     }
 
     /// The upstream's service level at `now`.
-    pub fn state(&self, now: u64) -> ServiceLevel {
+    pub fn state(&self, now: CoarseTime) -> ServiceLevel {
         let views = self.targets.iter().map(TargetHealth::view);
         ServiceLevel::of(views, now, self.settings.check_interval)
     }
 
     /// Claims the trial of a target whose ejection has ended. False if another attempt has it. If its result
     /// is not recorded, the next trial may begin after the duration of a first ejection.
-    pub fn begin_trial(&mut self, index: usize, now: u64) -> bool {
+    pub fn begin_trial(&mut self, index: usize, now: CoarseTime) -> bool {
         let lease = if self.is_all_down() {
             self.settings.duration.min(ALL_DOWN_TRIAL_INTERVAL)
         } else {
@@ -124,13 +125,13 @@ impl UpstreamHealth {
     }
 
     /// Records an attempt that succeeded.
-    pub fn record_success(&mut self, index: usize, kind: AttemptKind, now: u64) -> Changes {
+    pub fn record_success(&mut self, index: usize, kind: AttemptKind, now: CoarseTime) -> Changes {
         let changes = self.apply_success(index, kind, now);
         self.check();
         changes
     }
 
-    fn apply_success(&mut self, index: usize, kind: AttemptKind, now: u64) -> Changes {
+    fn apply_success(&mut self, index: usize, kind: AttemptKind, now: CoarseTime) -> Changes {
         let mut changes = Changes::new();
         let target = &mut self.targets[index];
         if !target.is_ejected() {
@@ -154,7 +155,7 @@ impl UpstreamHealth {
         index: usize,
         kind: AttemptKind,
         failure: Failure,
-        now: u64,
+        now: CoarseTime,
     ) -> Changes {
         let changes = self.apply_failure(index, kind, failure, now);
         self.check();
@@ -166,7 +167,7 @@ impl UpstreamHealth {
         index: usize,
         kind: AttemptKind,
         failure: Failure,
-        now: u64,
+        now: CoarseTime,
     ) -> Changes {
         let target = &mut self.targets[index];
         if self.settings.max_share == 0 || target.is_down || !target.is_member() {
@@ -192,14 +193,19 @@ impl UpstreamHealth {
         &mut self,
         index: usize,
         result: Result<(), CheckFailure>,
-        now: u64,
+        now: CoarseTime,
     ) -> Changes {
         let changes = self.apply_check(index, result, now);
         self.check();
         changes
     }
 
-    fn apply_check(&mut self, index: usize, result: Result<(), CheckFailure>, now: u64) -> Changes {
+    fn apply_check(
+        &mut self,
+        index: usize,
+        result: Result<(), CheckFailure>,
+        now: CoarseTime,
+    ) -> Changes {
         let mut changes = Changes::new();
         let target = &mut self.targets[index];
         match result {
@@ -239,7 +245,7 @@ impl UpstreamHealth {
     }
 
     /// Decides whether to eject a suspected target in service.
-    fn suspect(&mut self, index: usize, cause: EjectionCause, now: u64) -> Changes {
+    fn suspect(&mut self, index: usize, cause: EjectionCause, now: CoarseTime) -> Changes {
         let settings = self.settings;
         let works = |(other, target): (usize, &TargetHealth)| {
             other != index && target.is_in_service() && !target.has_failed(&settings)
@@ -260,7 +266,7 @@ impl UpstreamHealth {
     }
 
     /// Ejects a target again after a failed trial. While all are down, this is not a change.
-    fn fail_trial(&mut self, index: usize, failure: Failure, now: u64) -> Changes {
+    fn fail_trial(&mut self, index: usize, failure: Failure, now: CoarseTime) -> Changes {
         let is_all_down = self.is_all_down();
         let settings = self.settings;
         let target = &mut self.targets[index];
@@ -279,7 +285,13 @@ impl UpstreamHealth {
     }
 
     /// Ejects all targets in service: each has failed often enough.
-    fn eject_all(&mut self, last: usize, cause: EjectionCause, now: u64, changes: &mut Changes) {
+    fn eject_all(
+        &mut self,
+        last: usize,
+        cause: EjectionCause,
+        now: CoarseTime,
+        changes: &mut Changes,
+    ) {
         let duration = self.settings.duration.min(ALL_DOWN_TRIAL_INTERVAL);
         let in_service = self.targets.iter_mut().enumerate().filter(|(_, own)| own.is_in_service());
         for (index, target) in in_service {
@@ -298,7 +310,7 @@ impl UpstreamHealth {
     }
 
     /// While all are down, an ejection ends after [`ALL_DOWN_TRIAL_INTERVAL`].
-    fn hasten_trials(&mut self, now: u64) {
+    fn hasten_trials(&mut self, now: CoarseTime) {
         for target in &mut self.targets {
             if let TargetState::Ejected { since, .. } = target.state {
                 target.shorten_ejection(now.max(since.saturating_add(ALL_DOWN_TRIAL_INTERVAL)));
@@ -308,7 +320,7 @@ impl UpstreamHealth {
 
     /// After all were down and one works again, lets targets return until at most the share is ejected.
     /// Targets whose ejection ends first return first.
-    fn release_excess(&mut self, now: u64, changes: &mut Changes) {
+    fn release_excess(&mut self, now: CoarseTime, changes: &mut Changes) {
         if self.is_all_down() {
             return;
         }

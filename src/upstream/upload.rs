@@ -14,7 +14,7 @@ use super::{
     paced_place::PacedPlace,
 };
 use crate::{
-    connection_state::{COARSE_TICK, Wait},
+    connection_state::{COARSE_TICK, SweepWake, Wait},
     http1::{BodyEncoder, BodyLength},
     transport::{
         BodyError, ClientStream, ClientStreamLayer, read_buffer::READ_SIZE, socket::yield_turn,
@@ -102,7 +102,7 @@ impl BufferedUpload {
             read
         });
         let filled = filled.await;
-        state.set_wake_on_sweep(false);
+        state.set_sweep_wake(SweepWake::OnTimeout);
         state.set_wait(Wait::Internal);
         filled
     }
@@ -163,7 +163,7 @@ impl BufferedUpload {
         if self.client.length() != BodyLength::Chunked {
             return false;
         }
-        self.client.state().set_wake_on_sweep(true);
+        self.client.state().set_sweep_wake(SweepWake::Always);
         // The coarse time of the last read may be a tick behind.
         let has_paused = self.client.state().now() > since + PAUSE + COARSE_TICK;
         body.has_paused = has_paused && balancer.has_share(client);
@@ -203,7 +203,11 @@ impl BufferedUpload {
         let Poll::Ready(read) = self.client.poll_body(cx, encoder, out) else {
             let may_pause = self.may_pause(body);
             if let Some(place) = &mut body.place {
-                state.set_wake_on_sweep(!may_pause);
+                state.set_sweep_wake(if may_pause {
+                    SweepWake::OnTimeout
+                } else {
+                    SweepWake::Always
+                });
                 if !may_pause && place.wait(state.now()) {
                     return Poll::Ready(Err(BodyError::TooSlow));
                 }
@@ -215,7 +219,7 @@ impl BufferedUpload {
         body.has_ended = count == 0;
         if body.has_ended || self.client.length() == BodyLength::Known(body.received) {
             body.place = None;
-            state.set_wake_on_sweep(false);
+            state.set_sweep_wake(SweepWake::OnTimeout);
         } else if let Some(place) = &mut body.place {
             place.add(count);
             place.stop(state.now());

@@ -1,17 +1,32 @@
-//! Accepts connections, within the bounds of the process and of each client.
+//! Accepts connections, within the bounds of the process and of each client, and serves each to its close.
 
 use std::{
     io,
     net::{IpAddr, SocketAddr},
     rc::Rc,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{ConnectionOrigin, Worker};
-use crate::{gateway::ConnectionPermit, identity::client};
+use crate::{
+    connection::{
+        self, AcceptedConnection, ClientHttp2Connection, Connection, ConnectionStart, Handshake,
+        HandshakeError,
+    },
+    gateway::{ConnectionPermit, Peer},
+    identity::client,
+    metrics::{ConnectionProtocol, OpeningFailure, WorkerMetrics},
+    snapshot::ListenerRules,
+    tls::SelectedName,
+    upstream::{PeerAddress, ProxiedClient},
+};
+
+/// Unsent bytes of a client connection at which the kernel accepts no more (`TCP_NOTSENT_LOWAT`).
+const MAX_UNSENT: u32 = 128 * 1024;
 
 /// Delay after a failed accept, for example without a free file descriptor. Also the interval at which a reached
 /// `max_connections` is read again, because a reload may have raised it.
@@ -110,7 +125,7 @@ impl Worker {
     }
 
     /// Counts the connection for its client. Returns false if the client already has the maximum number.
-    pub(super) fn admit_client(&self, permit: &mut ConnectionPermit, ip: IpAddr) -> bool {
+    fn admit_client(&self, permit: &mut ConnectionPermit, ip: IpAddr) -> bool {
         let snapshot = self.shared.live.snapshot();
         let identity = &snapshot.identity;
         // Not for a trusted proxy: its connections carry many clients.
@@ -131,6 +146,100 @@ impl Worker {
         });
         false
     }
+
+    /// Serves a connection from its accept to its close.
+    async fn serve(
+        self: Rc<Self>,
+        origin: ConnectionOrigin,
+        socket: TcpStream,
+        address: SocketAddr,
+        mut permit: ConnectionPermit,
+    ) {
+        let peer = client::canonical_address(address.ip());
+        let rules = self.listener_rules(origin.listener);
+        let http = self.shared.live.snapshot().http;
+        // Behind a load balancer, the client is known only after the PROXY protocol's header.
+        let is_balancer = rules.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
+        if !is_balancer && !self.admit_client(&mut permit, peer) {
+            return;
+        }
+        tune(&socket);
+        let _open = OpenConnection::new(self.gateway.metrics());
+        let accepted_at = self.coarse_clock.now();
+        let destination = local_address(&socket, origin.address);
+        let opened = if rules.is_plain_http1() {
+            AcceptedConnection::plain(socket)
+        } else {
+            let handshake = Handshake::new(self.coarse_clock.clone());
+            self.register(&handshake);
+            let admit = is_balancer
+                .then_some(|ip| self.admit_client(&mut permit, client::canonical_address(ip)));
+            match Box::pin(handshake.open(socket, admit, &rules)).await {
+                Ok(opened) => opened,
+                Err(error) => return self.count_handshake_error(peer, &error),
+            }
+        };
+        let AcceptedConnection { transport, before, is_http2, proxied, certificate } = opened;
+        let is_tls = certificate.is_some();
+        self.gateway.metrics().count_opened(ConnectionProtocol { is_http2, is_tls });
+        let addresses = proxied.unwrap_or(ProxiedClient { source: address, destination });
+        let peer = self.peer(addresses, certificate, &rules);
+        drop(rules);
+        let start = ConnectionStart {
+            peer,
+            coarse_clock: self.coarse_clock.clone(),
+            accepted_at,
+            bounds: http.head,
+            max_requests: http.max_requests_per_connection,
+        };
+        if is_http2 {
+            let connection = ClientHttp2Connection::new(start);
+            self.register(&connection);
+            Box::pin(connection.serve(transport, before, &self.gateway)).await;
+        } else {
+            let connection = Connection::new(transport, before, start);
+            self.register(&connection);
+            connection::serve(connection, &self.gateway).await;
+        }
+    }
+
+    /// The client of a connection with these addresses.
+    fn peer(
+        &self,
+        mut addresses: ProxiedClient,
+        certificate: Option<SelectedName>,
+        rules: &ListenerRules,
+    ) -> Peer {
+        let ip = client::canonical_address(addresses.source.ip());
+        addresses.source.set_ip(ip);
+        Peer {
+            address: ip,
+            usage: self.gateway.client_usage(ip).into(),
+            proxied: addresses,
+            forwarding: PeerAddress::new(ip, if certificate.is_some() { "https" } else { "http" }),
+            certificate,
+            redirect_https: rules.redirect_https,
+        }
+    }
+
+    /// Counts and logs a connection that ended before HTTP.
+    fn count_handshake_error(&self, peer: IpAddr, error: &HandshakeError) {
+        let failure = match error {
+            HandshakeError::ProxyProtocol => OpeningFailure::ProxyProtocol,
+            HandshakeError::NotTls | HandshakeError::Tls(_) => OpeningFailure::Tls,
+            HandshakeError::Timeout => OpeningFailure::Timeout,
+            HandshakeError::Closed(_) => OpeningFailure::Closed,
+            // Counted by `admit_client`.
+            HandshakeError::Refused | HandshakeError::Stopping => return,
+        };
+        self.gateway.metrics().count_opening_failure(failure);
+        tracing::debug!(client = %peer, %error, "a connection ended before its first request");
+    }
+
+    /// The rules by which a listener's connections begin.
+    fn listener_rules(&self, listener: usize) -> Arc<ListenerRules> {
+        self.shared.live.snapshot().listeners.get(listener).cloned().unwrap_or_default()
+    }
 }
 
 /// Registers a socket that was accepted with the standard library.
@@ -143,4 +252,39 @@ fn into_tokio(socket: std::net::TcpStream) -> io::Result<TcpStream> {
 fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// Sets the options of a client's socket.
+fn tune(socket: &TcpStream) {
+    // If this fails, responses may be slower, but they are correct.
+    let _ = socket.set_nodelay(true);
+    // Otherwise a client that stops reading takes megabytes of kernel memory.
+    let _ = SockRef::from(socket).set_tcp_notsent_lowat(MAX_UNSENT);
+}
+
+/// Counts an open connection in the metrics until it is dropped, even by a panic of its task.
+struct OpenConnection<'a>(&'a WorkerMetrics);
+
+impl<'a> OpenConnection<'a> {
+    fn new(metrics: &'a WorkerMetrics) -> Self {
+        metrics.accepted.add(1);
+        metrics.connections.add(1);
+        Self(metrics)
+    }
+}
+
+impl Drop for OpenConnection<'_> {
+    fn drop(&mut self) {
+        self.0.connections.decrement();
+    }
+}
+
+/// The address that the client connected to. `listener` is the listener's address, which may be a wildcard.
+fn local_address(socket: &TcpStream, listener: SocketAddr) -> SocketAddr {
+    if !listener.ip().is_unspecified() {
+        return listener;
+    }
+    let mut address = socket.local_addr().unwrap_or(listener);
+    address.set_ip(client::canonical_address(address.ip()));
+    address
 }

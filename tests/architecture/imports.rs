@@ -6,7 +6,8 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 15] = [
+const LEAVES: [&str; 16] = [
+    "balance",
     "compress",
     "config",
     "connection_state",
@@ -25,7 +26,7 @@ const LEAVES: [&str; 15] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 49] = [
+const ALLOWED: [(&str, &str, &str); 53] = [
     ("config", "escape", "faults quote text of the file"),
     ("identity", "escape", "errors quote text of the request"),
     ("config", "file", "the configuration and the secrets that it names are files"),
@@ -35,7 +36,10 @@ const ALLOWED: [(&str, &str, &str); 49] = [
     ("config", "telemetry", "the fields of the access log are its type"),
     ("config", "throttle", "the mode of the throttle is its type"),
     ("config", "trace", "the senders whose traces are continued are its type"),
-    ("config", "upstream", "protocols and load-balancing policies are its types"),
+    ("balance", "clock", "averages decay with a `CoarseTime`"),
+    ("balance", "mix", "endpoints are drawn by random numbers and by hashes"),
+    ("config", "balance", "load-balancing policies are its type"),
+    ("config", "upstream", "protocols of targets are its types"),
     ("config", "sensitive", "faults hide what may be a credential"),
     ("identity", "sensitive", "values of keys are printed without possible credentials"),
     ("identity", "secret", "keys are hashed under the secret that gateways share"),
@@ -64,7 +68,8 @@ const ALLOWED: [(&str, &str, &str); 49] = [
     ("trace", "clock", "batches and pauses wait on the clock"),
     ("compress", "client_usage", "the memory of encoders is counted by client address"),
     ("upstream", "client_usage", "places at servers are counted by client address"),
-    ("upstream", "mix", "targets are chosen by random numbers and by hashes"),
+    ("upstream", "mix", "each choice has random numbers"),
+    ("upstream", "balance", "it chooses the endpoint of each attempt"),
     ("upstream", "trace", "each attempt is a span; its id is sent to the server"),
     ("upstream", "clock", "health checks, retries and name lookups wait on the clock"),
     ("upstream", "compress", "a response's body is compressed while it is read"),
@@ -100,6 +105,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
     (
         "snapshot",
         &[
+            "balance",
             "compress",
             "config",
             "connection_state",
@@ -133,6 +139,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
     (
         "gateway",
         &[
+            "balance",
             "client_usage",
             "clock",
             "compress",
@@ -183,13 +190,14 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
             "identity",
             "metrics",
             "snapshot",
-            "transport",
+            "tls",
             "upstream",
         ],
     ),
     (
         "admin",
         &[
+            "balance",
             "clock",
             "config",
             "connection",
@@ -240,6 +248,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
 const CLI: (&str, &[&str]) = (
     "cli",
     &[
+        "balance",
         "clock",
         "config",
         "error",

@@ -13,13 +13,13 @@ const READERS: [&str; 2] = ["src/config", "src/replay/json.rs"];
 
 /// Files with enums without fields that the configuration reads by their names: the whole enum is its syntax.
 const NAMED_BY_CONFIGURATION: [&str; 7] = [
+    "src/balance.rs",
     "src/compress.rs",
     "src/limit.rs",
     "src/telemetry/line/field.rs",
     "src/throttle/mode.rs",
     "src/trace/sampling.rs",
     "src/upstream.rs",
-    "src/upstream/balance.rs",
 ];
 
 /// True if each type of the file that derives `Deserialize` is an enum without fields.

@@ -8,7 +8,7 @@ use testkit::{
     upstream::Upstream,
 };
 use tidegate::{
-    clock::Clock,
+    clock::{Clock, StoreTime},
     config,
     snapshot::{LoadError, Snapshot},
 };
@@ -16,7 +16,7 @@ use tidegate::{
 use crate::{certificate_files::substitute, configurations::complete, page::Page, root};
 
 /// The start of a clock that stands still.
-const NOW: u64 = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// The configuration below a heading of the page, with `upstream` as its server.
 fn recipe(heading: &str, upstream: &Upstream) -> String {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use testkit::{
     client::Client, gateway::Gateway, port::free_port, random::SplitMix64, tls::Authority,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::{observability::read_lines, replay::run};
 
@@ -233,14 +233,14 @@ fn gateway_explain_and_replay_decide_alike() {
     let ports = Ports { clear: free_port(), redirecting: free_port(), tls: free_port() };
     let yaml = rules(ports, &certificate.entry(), &log);
     fs::write(&config, &yaml).expect("a file");
-    let clock = Clock::manual(1_700_000_000_000);
+    let clock = Clock::manual(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = Gateway::start_at(&yaml, clock.clone());
     let mut rng = SplitMix64(28);
     let requests: Vec<_> = (0..REQUESTS).map(|_| RandomRequest::new(&mut rng, ports)).collect();
     let statuses: Vec<u16> = requests
         .iter()
         .map(|request| {
-            clock.set(clock.now() + 1);
+            clock.set(clock.store_time() + 1);
             request.status()
         })
         .collect();

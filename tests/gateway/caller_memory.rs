@@ -5,9 +5,9 @@ use testkit::{
     gateway::Gateway,
     wait::eventually,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
-const NOW: u64 = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 const CALLERS: usize = 10_000;
 
 /// The value of a metric without labels.

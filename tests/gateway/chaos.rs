@@ -20,9 +20,9 @@ use testkit::{
     upstream::Upstream,
     wait::{eventually, sleep},
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
-const NOW: u64 = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 const MINUTE: u64 = 60_000;
 /// Minutes with every kind of fault. [`STALL_MINUTES`] with stalls only follow: together the virtual hour.
 const FAULT_MINUTES: u64 = 50;
@@ -177,7 +177,7 @@ impl Chaos {
         let stop = Arc::new(AtomicBool::new(false));
         let clients = self.clients(&stop, minutes);
         for step in 0..minutes * MINUTE / CLOCK_STEP {
-            self.clock.set(self.clock.now() + CLOCK_STEP);
+            self.clock.set(self.clock.store_time() + CLOCK_STEP);
             // Time for the clients, which send in real time.
             sleep(Duration::from_millis(15));
             if step % 10 == 9 {
@@ -213,7 +213,7 @@ fn no_slot_leaks_after_an_hour_of_chaos() {
 
     chaos.run(FAULT_MINUTES, false);
     // Redis may have made a charge whose connection broke: its lease expires.
-    chaos.clock.set(chaos.clock.now() + LEASE + LEASE / 32);
+    chaos.clock.set(chaos.clock.store_time() + LEASE + LEASE / 32);
     chaos.assert_no_slot_in_use("after every fault");
 
     chaos.run(STALL_MINUTES, true);
@@ -222,7 +222,7 @@ fn no_slot_leaks_after_an_hour_of_chaos() {
     // Idle units are returned to Redis.
     for gateway in &chaos.gateways {
         eventually("all leased units are returned", || {
-            chaos.clock.set(chaos.clock.now() + 100);
+            chaos.clock.set(chaos.clock.store_time() + 100);
             gateway.metric("tidegate_store_tokens_outstanding") == 0
         });
     }

@@ -14,9 +14,9 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
-const NOW: u64 = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// An upstream whose responses wait until their path is released; those to `/half...` begin before.
 /// `/now`, `/refused` and `/other` are answered at once.

@@ -15,7 +15,7 @@ use testkit::{
     wait::{eventually, sleep, timed},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 const HELLO: &str = "upstreams: {hello: {respond: {body: hello}}}
 routes: [{name: a, match: {path: /a}, upstream: hello}]";
@@ -294,7 +294,7 @@ fn disabled_timeouts_never_fire() {
 #[test]
 fn event_streams_may_outlast_the_request_timeout() {
     const EVENT: &[u8] = b"9\r\ndata: x\n\n\r\n";
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let (next, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let upstream = Upstream::with_handler(move |_, socket| {
@@ -340,7 +340,7 @@ fn a_stalled_response_is_cut() {
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
         read_until_closed(socket) == 0
     });
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = start_at(
         &upstream,
         "
@@ -381,7 +381,7 @@ fn start_unreachable() -> (String, Vec<socket2::Socket>) {
 #[test]
 fn connects_and_retries_count_towards_the_request_timeout() {
     let (unreachable, _sockets) = start_unreachable();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let upstream_clock = clock.clone();
     // Each attempt takes 600 ms of the gateway's clock, fails, and may be retried.
     let closing = Upstream::on_connection(move |socket| {
@@ -409,7 +409,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, request_timeout: 1s}}
 #[test]
 fn a_slow_body_past_the_request_timeout_is_a_client_error() {
     let upstream = Upstream::hello();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = start_at(
         &upstream,
         "
@@ -479,7 +479,7 @@ fn a_head_begun_before_the_drain_is_answered() {
 #[test]
 fn a_slow_sender_receives_its_refusal() {
     let upstream = Upstream::hello();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = start_at(
         &upstream,
         "

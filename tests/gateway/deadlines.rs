@@ -20,7 +20,7 @@ use testkit::{
     wait::{eventually, sleep, until_unchanged},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 /// Timeouts of upstreams and of whole requests.
 mod upstream;
@@ -29,7 +29,10 @@ mod upstream;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn start(yaml: &str) -> Gateway {
-    Gateway::for_every_protocol_at(yaml, Clock::simulated(1_700_000_000_000))
+    Gateway::for_every_protocol_at(
+        yaml,
+        Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
+    )
 }
 
 const HEAD_TIMEOUT: &str = "

@@ -23,7 +23,7 @@ use testkit::{
     wait::{eventually, sleep},
     yaml::fill,
 };
-use tidegate::clock::{self, Clock, Uptime};
+use tidegate::clock::{self, Clock, StoreTime, Uptime};
 
 /// Arrival time and path of each request at the upstream.
 #[derive(Clone)]
@@ -74,7 +74,7 @@ fn seconds(gateway: &Gateway, name: &str) -> f64 {
 }
 
 /// The start of the manual clocks.
-const NOW: u64 = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 const SLOT: Duration = Duration::from_millis(250);
 

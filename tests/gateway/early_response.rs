@@ -13,7 +13,7 @@ use testkit::{
     protocol::{Protocol, on_every_protocol},
     upstream::Upstream,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 /// A route with a quota of one, one that accepts only short bodies, and one without limits.
 fn start(upstream: &Upstream) -> Gateway {
@@ -171,7 +171,8 @@ upstreams: {{origin: {{targets: [{}]}}}}
 routes: [{{name: open, match: {{path: /open}}, upstream: origin}}]",
         upstream.target()
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let mut client = Client::connect(gateway.address());
     client.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf");
     assert_eq!(client.read_response().status, 404);
@@ -188,7 +189,7 @@ fn assert_upstream_learns(is_http2: bool, fail: fn(&mut Client)) {
 routes: [{{name: open, match: {{path: /open}}, upstream: origin}}]",
             if is_http2 { "http2" } else { "http1" }
         ),
-        Clock::simulated(1_700_000_000_000),
+        Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
     );
     let mut client = Client::connect(gateway.address());
     client

@@ -4,7 +4,7 @@ use testkit::{
     backend::{Fleet, MEMORY_AND_TOPOLOGIES, on_all_at_once},
     wait::eventually,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 const QUOTA: u64 = 500;
 const EXCESS: u64 = 200;
@@ -53,8 +53,10 @@ fn send_concurrently(fleet: &Fleet) -> (Vec<u64>, u64) {
 fn concurrent_requests_admit_exactly_the_quota() {
     on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         for cost in [1, 3] {
-            let fleet =
-                backend.start(&rules(cost), &Clock::manual(1_700_000_000_000 + cost * 200_000_000));
+            let fleet = backend.start(
+                &rules(cost),
+                &Clock::manual(StoreTime::from_unix_ms(1_700_000_000_000) + cost * 200_000_000),
+            );
             let (admitted, refused) = send_concurrently(&fleet);
             assert_eq!(admitted.len() as u64, QUOTA / cost);
             assert_eq!(refused, QUOTA + EXCESS - QUOTA / cost);

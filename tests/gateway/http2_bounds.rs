@@ -19,10 +19,10 @@ use testkit::{
     wait::{eventually, sleep},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 fn start(yaml: &str) -> Gateway {
-    Gateway::start_at(yaml, Clock::simulated(1_700_000_000_000))
+    Gateway::start_at(yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)))
 }
 
 /// An HTTP/2 server with endless responses, and the number of bytes that it has sent.

@@ -16,7 +16,7 @@ use testkit::{
     upstream::{ResponseGate, Upstream},
     wait::eventually,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::http2::LISTEN;
 
@@ -34,7 +34,7 @@ routes:
   - {{name: limited, match: {{path: /limited}}, upstream: origin, limits: [one]}}
   - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}"
     );
-    Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000))
+    Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)))
 }
 
 /// The `index`th stream of a client.

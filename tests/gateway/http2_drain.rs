@@ -21,12 +21,12 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn start(yaml: &str) -> Gateway {
-    Gateway::start_at(yaml, Clock::simulated(1_700_000_000_000))
+    Gateway::start_at(yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)))
 }
 
 #[test]

@@ -9,7 +9,7 @@ use testkit::{
     http2_frames::{Outcome, RawHttp2, frame, kind, request as fields, settings},
     upstream::Upstream,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::{
     http2::LISTEN,
@@ -27,7 +27,7 @@ fn start(upstream: &Upstream) -> Gateway {
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
         upstream.target()
     );
-    Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000))
+    Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)))
 }
 
 #[test]

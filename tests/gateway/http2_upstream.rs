@@ -20,7 +20,7 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 /// Servers that break off, do not speak HTTP/2, or flood.
 mod hostile;
@@ -365,7 +365,7 @@ fn a_connection_that_hangs_takes_no_further_requests() {
         }
     });
     let gateway = start_at(
-        Clock::simulated(1_700_000_000_000),
+        Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
         &upstream.target(),
         "
         listen: [{address: '127.0.0.1:0', http2: true}]
@@ -446,7 +446,7 @@ fn idle_connections_are_closed_and_dead_ones_replaced() {
         assert_eq!(client.get("/", "").text(), "hello");
     }
     let upstream = Http2Upstream::hello();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = start_at(
         clock,
         &upstream.target(),

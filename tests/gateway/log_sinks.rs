@@ -21,7 +21,7 @@ use testkit::{
     process::Process,
     wait::{eventually, sleep, timed},
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::{observability::read_lines, tidegate_command};
 
@@ -293,7 +293,8 @@ fn access_lines_are_written_within_about_a_second() {
     let directory = tempfile::tempdir().expect("a directory");
     let log = directory.path().join("access.log");
     let yaml = format!("access_log: {}\n{HELLO}", log.display());
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     assert_eq!(get(gateway.address(), "/a", "").status, 200);
     for _ in 0..11 {
         gateway.clock.advance(Duration::from_millis(100));

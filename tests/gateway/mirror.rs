@@ -11,7 +11,7 @@ use testkit::{
     wait::{eventually, until_unchanged},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 const EMPTY: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
@@ -307,7 +307,7 @@ fn a_mirror_that_times_out_is_counted_as_failed() {
               - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow}}
             ",
         ),
-        Clock::simulated(1_700_000_000_000),
+        Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
     );
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     eventually("the copy is under way", || silent.connections() == 1);
@@ -351,7 +351,7 @@ fn the_end_of_the_gateway_does_not_wait_for_copies() {
               - {name: all, match: {path: '/{*rest}'}, upstream: origin, mirror: {upstream: shadow}}
             ",
         ),
-        Clock::simulated(1_700_000_000_000),
+        Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
     );
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     eventually("the copy is under way", || silent.connections() == 1);

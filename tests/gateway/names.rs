@@ -18,12 +18,12 @@ use testkit::{
     upstream::Upstream,
     wait::{eventually, sleep},
 };
-use tidegate::clock::{Clock, instant};
+use tidegate::clock::{Clock, StoreTime, instant};
 
 const A: u16 = 1;
 const AAAA: u16 = 28;
 const SRV: u16 = 33;
-const START: u64 = 1_700_000_000_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// The data of a type's records, by name and type.
 type Records = Arc<Mutex<HashMap<(String, u16), Vec<Vec<u8>>>>>;

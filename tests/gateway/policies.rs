@@ -14,9 +14,10 @@ mod tiers;
 use std::io::Write;
 
 use testkit::{upstream::Upstream, yaml::fill};
+use tidegate::clock::StoreTime;
 
 /// The start of the manual clock.
-pub(crate) const NOW: u64 = 1_700_000_000_000;
+pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// Responds to `/304` and the like with that status, and with `X-Cost` if the query has `cost`.
 pub(crate) fn status_upstream() -> Upstream {

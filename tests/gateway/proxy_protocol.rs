@@ -11,7 +11,7 @@ use testkit::{
     tls::{Authority, handshake},
     upstream::Upstream,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -203,7 +203,8 @@ fn a_header_precedes_http2_in_clear() {
 fn half_headers_are_closed_at_the_deadline() {
     let upstream = Upstream::hello();
     let yaml = configuration(FROM_LOOPBACK, "http: {head_timeout: 1s}", &upstream);
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let whole = v2_ipv4(b"");
     for sent in [&b""[..], b"PROXY TCP4 192.0", &whole[..10], &whole[..20]] {
         let (closed, took) = gateway

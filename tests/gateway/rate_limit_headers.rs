@@ -11,7 +11,7 @@ use testkit::{
     wait::sleep,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 /// The two forms of the headers.
 mod forms;
@@ -21,7 +21,7 @@ mod histories;
 mod quota_changes;
 
 /// 2023, on a whole second and the start of a sub-window of 2 s.
-const NOW: u64 = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// The rate-limit headers of a response, checked for consistency.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -88,14 +88,17 @@ fn every_limited_response_has_all_rate_limit_headers() {
                 (advertised.limit, advertised.used, advertised.remaining),
                 (5, used, 5 - used)
             );
-            assert_eq!((advertised.reset, &*advertised.resource), (NOW / 1000 + 12, "per-caller"));
+            assert_eq!(
+                (advertised.reset, &*advertised.resource),
+                (NOW.as_unix_ms() / 1000 + 12, "per-caller")
+            );
         }
         for _ in 0..3 {
             let advertised = advertised(&fleet.get_as("alice", "/a"));
             assert!(!advertised.admitted);
             assert_eq!(
                 (advertised.remaining, advertised.used, advertised.reset),
-                (0, 5, NOW / 1000 + 12)
+                (0, 5, NOW.as_unix_ms() / 1000 + 12)
             );
             assert!((1..=12).contains(&advertised.retry_after.expect("a wait")));
         }
@@ -350,7 +353,7 @@ fn every_algorithm_advertises_exact_numbers() {
             );
             let second = exhaust(&fleet, "alice", &path);
             assert!(second.reset >= refused.reset, "{limit}: the reset moved back");
-            clock.set(second.reset * 1_000);
+            clock.set(StoreTime::from_unix_ms(second.reset * 1_000));
             assert!(advertised(&fleet.get_as("alice", &path)).admitted, "{limit}: at the reset");
         }
     });

@@ -16,7 +16,10 @@ use testkit::{
     upstream::{ResponseGate, Upstream},
     wait::{eventually, sleep},
 };
-use tidegate::{clock::Clock, server::Server};
+use tidegate::{
+    clock::{Clock, StoreTime},
+    server::Server,
+};
 
 use crate::{binary::delayed_upstream, tidegate_command};
 
@@ -56,7 +59,8 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [many]}}]
         )
     };
     on_each(&MEMORY_AND_REDIS, |backend| {
-        let fleet = backend.start(&yaml(0), &Clock::manual(1_700_000_000_000));
+        let fleet =
+            backend.start(&yaml(0), &Clock::manual(StoreTime::from_unix_ms(1_700_000_000_000)));
         let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
             for number in 0..CLIENTS {

@@ -1,11 +1,14 @@
 use std::{collections::BTreeMap, fmt::Write, fs};
 
 use testkit::{client::Client, gateway::Gateway, random::SplitMix64, upstream::Upstream};
-use tidegate::{cli, clock::Clock};
+use tidegate::{
+    cli,
+    clock::{Clock, StoreTime},
+};
 
 use crate::observability::read_lines;
 
-const START: u64 = 1_700_000_000_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// The number of requests, and of log lines.
 const REQUESTS: usize = 4_000;

@@ -3,11 +3,11 @@
 use std::{fs, io::Write};
 
 use testkit::{client::Client, gateway::Gateway, upstream::Upstream};
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::{observability::read_lines, replay::run};
 
-const START: u64 = 1_700_000_000_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 const LIMITS: &str = "limits:
   window: {quota: 5, window: 10s, key: [client_ip], refund: [304], candidate: {quota: 2}}

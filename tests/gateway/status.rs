@@ -15,10 +15,10 @@ use testkit::{
     protocol::on_every_protocol,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 /// The start of the manual clock.
-const NOW: u64 = 1_700_000_000_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 const ALGORITHMS: [&str; 5] = [
     "algorithm: sliding_window, resolution: 6",
@@ -106,7 +106,7 @@ fn the_status_matches_the_headers_and_charges_nothing() {
             let fleet = backend.start(&yaml, &clock);
             let ask = || status_of(&fleet.get_as("Bearer a", "/rate_limit"));
             for _ in 0..100 {
-                assert_eq!(ask(), [4, 4, 0, NOW / 1000], "{algorithm}");
+                assert_eq!(ask(), [4, 4, 0, NOW.as_unix_ms() / 1000], "{algorithm}");
             }
             for used in 1..=4 {
                 let response = fleet.get_as("Bearer a", "/x");
@@ -153,8 +153,9 @@ fn retry_at_is_reported_to_the_operator() {
             assert_eq!(fleet.get("/x", "").status, 200);
             let state = admin(&fleet.gateways[0], "GET", "/calls", "").json();
             assert_eq!((&state["remaining"], &state["blocked"]), (&1.into(), &true.into()));
-            assert_eq!(state["now_ms"], NOW + 123);
+            assert_eq!(state["now_ms"], (NOW + 123).as_unix_ms());
             let retry_at = state["retry_at_ms"].as_u64().expect("a time");
+            let retry_at = StoreTime::from_unix_ms(retry_at);
             clock.set(retry_at - 1);
             assert_eq!(fleet.get("/x", "").status, 429, "{algorithm}: a ms too early");
             clock.set(retry_at);

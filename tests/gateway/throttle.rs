@@ -15,10 +15,10 @@ use testkit::{
     upstream::Upstream,
     wait::eventually,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 /// The start of the manual clock, 10 s into a minute.
-const START: u64 = 1_700_000_050_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_050_000);
 
 const MINUTE: u64 = 60_000;
 
@@ -133,7 +133,7 @@ routes:
     fn advance(&self, millis: u64) {
         let ticks = |at| self.state(at)["ticks"].as_u64();
         let before: Vec<_> = (0..self.gateways.len()).map(ticks).collect();
-        self.clock.set(self.clock.now() + millis);
+        self.clock.set(self.clock.store_time() + millis);
         for (at, before) in before.into_iter().enumerate() {
             eventually("a tick", || ticks(at) > before);
         }

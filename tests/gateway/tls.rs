@@ -22,7 +22,7 @@ use testkit::{
     tls::{Authority, Identity, TlsClient, connect, handshake, trusting_client},
     upstream::Upstream,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 /// The routes of every gateway here.
 const RULES: &str = "
@@ -329,7 +329,8 @@ fn half_handshakes_are_closed_at_the_deadline() {
         "http: {{head_timeout: 1s}}\n{}",
         configuration(&[listener(&[files.entry("a", &["a.test"])], "")])
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let hello = client_hello(&files);
     for sent in [&[][..], &hello[..3], &hello[..hello.len() / 2], &hello] {
         let (closed, took) = gateway.while_time_passes(|| {
@@ -349,7 +350,8 @@ fn handshake_and_first_head_share_one_deadline() {
         "http: {{head_timeout: 2s}}\n{}",
         configuration(&[listener(&[files.entry("a", &["a.test"])], "")])
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let socket = TcpStream::connect(gateway.address()).expect("a connection");
     gateway.wait_for_metric("tidegate_connections ", 1);
     for _ in 0..14 {
@@ -369,7 +371,8 @@ fn sessions_end_with_close_notify() {
         "http: {{idle_timeout: 1s}}\n{}",
         configuration(&[listener(&[files.entry("a", &["a.test"])], "")])
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let connect = || connect(gateway.address(), "a.test", &files.client()).expect("a handshake");
     let (mut last, mut idle, mut drained) = (connect(), connect(), connect());
     last.send("GET /a HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");

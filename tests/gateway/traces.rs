@@ -26,7 +26,7 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -257,7 +257,7 @@ fn without_a_sampled_request_no_request_is_sent_to_the_collector() {
 fn spans_that_wait_are_sent_when_the_gateway_stops() {
     let collector = Collector::start();
     let upstream = Upstream::hello();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = Gateway::start_at(&collector.fill(TRACED, &upstream), clock);
     for _ in 0..3 {
         assert_eq!(get(gateway.address(), "/", "").status, 200);
@@ -272,7 +272,7 @@ fn a_collector_that_is_down_costs_a_bounded_queue() {
     let collector = Collector::start();
     collector.status.store(503, SeqCst);
     let upstream = Upstream::hello();
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let yaml = collector.fill(
         "
         workers: 1

@@ -23,7 +23,7 @@ use testkit::{
     upstream::{ResponseGate, Upstream},
     wait::{TIMEOUT, eventually, sleep},
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::tidegate_command;
 
@@ -358,7 +358,11 @@ fn an_idle_tunnel_is_cut_and_a_busy_one_is_not() {
         let log = directory.path().join("access.log");
         let more =
             format!("access_log: {}\nhttp: {{idle_timeout: 2s, body_timeout: 2s}}", log.display());
-        let gateway = start_at(&upstream, &more, Clock::simulated(1_700_000_000_000));
+        let gateway = start_at(
+            &upstream,
+            &more,
+            Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
+        );
         let (mut brief, mut long) =
             (upgraded(protocol, &gateway, "/brief"), upgraded(protocol, &gateway, "/long"));
         // In total longer than any timeout but that of `long`.
@@ -385,7 +389,7 @@ fn a_tunnel_lives_until_the_drain_timeout() {
         let directory = tempfile::tempdir().expect("a directory");
         let log = directory.path().join("access.log");
         let more = format!("access_log: {}\ndrain_timeout: 20s", log.display());
-        let clock = Clock::simulated(1_700_000_000_000);
+        let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
         let gateway = Arc::new(start_at(&upstream, &more, clock));
         let mut client = upgraded(protocol, &gateway, "/open");
         let stopping = thread::spawn({
@@ -423,7 +427,7 @@ fn a_tunnel_that_ends_does_not_delay_the_drain() {
 fn a_tunnel_holds_its_concurrency_permit() {
     on_protocols(&HTTP1, |protocol| {
         let upstream = echo_upstream();
-        let clock = Clock::simulated(1_700_000_000_000);
+        let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
         let gateway = start_at(&upstream, "", clock);
         let mut client = upgraded(protocol, &gateway, "/open");
         let refused = protocol.get(&gateway, "/open", "");

@@ -23,9 +23,9 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
-const START: u64 = 1_700_000_000_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// A target's address that refuses connections.
 fn refusing() -> String {

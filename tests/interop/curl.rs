@@ -3,7 +3,7 @@
 use std::{ffi::OsStr, fs, io::Write, path::Path};
 
 use testkit::upstream::Upstream;
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::{
     edge::{Edge, Listener, NAME, PARTNERS, WAYS},
@@ -113,7 +113,7 @@ routes: [{name: few, match: {path: /few}, upstream: hello, limits: [few]}]
         "cache-control",
     ];
     // The clock stands still, so that the times are also equal.
-    let edge = Edge::start_at(LIMITS, Clock::manual(1_700_000_000_000));
+    let edge = Edge::start_at(LIMITS, Clock::manual(StoreTime::from_unix_ms(1_700_000_000_000)));
     let get = |way: &crate::edge::Way| {
         curl(&edge.files.ca, way.arguments, &edge.url(way.listener, NAME, "/few"))
     };

@@ -85,7 +85,7 @@ impl Fixture {
     }
 
     fn advance(&self, ms: u64) {
-        self.clock.set((self.clock.store_time() + ms).as_unix_ms());
+        self.clock.set(self.clock.store_time() + ms);
     }
 }
 
@@ -94,7 +94,7 @@ async fn for_every_store(check: impl AsyncFn(Fixture)) {
     let redis = RedisServer::start();
     for limit in limits() {
         for place in [Place::Memory, Place::Redis] {
-            let clock = Clock::manual(NOW.as_unix_ms());
+            let clock = Clock::manual(NOW);
             let counter_store = match place {
                 Place::Memory => {
                     CounterStore::memory(clock.clone(), 1_000).expect("random numbers")

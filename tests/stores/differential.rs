@@ -235,7 +235,7 @@ impl StorePair<'_> {
                     limit.quota = Quota { limit: quota, max_wait, strict, ..limit.quota };
                 }
             }
-            self.clock.set(self.now.as_unix_ms());
+            self.clock.set(self.now);
             match step {
                 Step::Request { charges, .. } => self.request(limits, charges)?,
                 Step::Adjust { adjustments, .. } => self.adjust(limits, adjustments)?,
@@ -250,7 +250,7 @@ impl StorePair<'_> {
 fn rust_and_lua_decide_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let clock = Clock::manual(NOW.as_unix_ms());
+    let clock = Clock::manual(NOW);
     let (counter_store, handle) = runtime.block_on(async {
         let counter_store = counter_store(&redis, clock.clone());
         let handle = counter_store.worker();
@@ -282,7 +282,7 @@ fn the_largest_quotas_are_exact_in_lua() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let clock = Clock::manual(NOW.as_unix_ms());
+        let clock = Clock::manual(NOW);
         let counter_store = counter_store(&redis, clock.clone());
         let handle = counter_store.worker();
         let memory = MemoryStore::new(1_000);
@@ -295,7 +295,7 @@ fn the_largest_quotas_are_exact_in_lua() {
                 for (step, cost) in
                     [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)]
                 {
-                    clock.set((clock.store_time() + step).as_unix_ms());
+                    clock.set(clock.store_time() + step);
                     let charges = [Charge { limit: &limit, key: Key(1), cost }];
                     let in_redis = handle.charge(&charges, StoreTime::ZERO).await.unwrap();
                     assert_eq!(memory.charge(&charges, clock.store_time()), in_redis);
@@ -345,7 +345,7 @@ fn any_long_steps() -> impl Strategy<Value = Vec<(u64, LongStep, u32)>> {
 fn long_records_decide_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let clock = Clock::manual(NOW.as_unix_ms());
+    let clock = Clock::manual(NOW);
     let counter_store = runtime.block_on(async { counter_store(&redis, clock.clone()) });
     let handle = runtime.block_on(async { counter_store.worker() });
     let caller = std::cell::Cell::new(0_u128);
@@ -370,7 +370,7 @@ fn long_records_decide_alike() {
         };
         for (delay, step, amount) in steps {
             pair.now += delay;
-            clock.set(pair.now.as_unix_ms());
+            clock.set(pair.now);
             let ago = (delay as usize + 1) * 97 * amount as usize;
             let charge = |cost| ChargeStep { limit: 0, caller: 0, cost };
             let kind = match step {

@@ -36,7 +36,7 @@ pub(crate) fn limits_of_each_algorithm() -> Vec<Limit> {
 
 thread_local! {
     /// Of the test that this thread runs.
-    static CLOCK: Clock = Clock::simulated(NOW.as_unix_ms());
+    static CLOCK: Clock = Clock::simulated(NOW);
 }
 
 /// The test's clock, for timeouts, probes, pauses and windows. It stands still, except in [`eventually`] and

@@ -86,7 +86,7 @@ impl LeaseGateway {
 /// Advances the clock until all leased units are returned as idle.
 async fn return_idle(gateway: &LeaseGateway, clock: &Clock) {
     eventually_async("the units are returned", async || {
-        clock.set((clock.store_time() + 100).as_unix_ms());
+        clock.set(clock.store_time() + 100);
         gateway.outstanding() == 0
     })
     .await;

@@ -152,7 +152,7 @@ async fn writer(redis: &RedisServer, clock: &Clock) -> (FilterGateway, u64) {
     let first = gateway.current();
     for minute in 0..4 {
         clock.set(NOW + minute * MINUTE);
-        gateway.filter.rotate(clock.now());
+        gateway.filter.rotate(clock.store_time());
         gateway.record(minute * 10..minute * 10 + 10);
         gateway.ticks(1).await;
     }

@@ -10,7 +10,7 @@ async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> FilterGatew
     let mut gateway = FilterGateway::loaded(redis, clock).await;
     for minute in 0..minutes {
         clock.set(NOW + minute * MINUTE);
-        gateway.filter.rotate(clock.now());
+        gateway.filter.rotate(clock.store_time());
         gateway.record([minute]);
         gateway.ticks(1).await;
     }
@@ -20,7 +20,7 @@ async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> FilterGatew
 /// Ticks until nothing is pending. Returns the number of ticks.
 async fn tick_until_written(gateway: &mut FilterGateway) -> usize {
     for tick in 1..40 {
-        gateway.clock.set(gateway.clock.now() + 1_000);
+        gateway.clock.set(gateway.clock.store_time() + 1_000);
         let commits = gateway.stats.commits.get();
         let report = gateway.tick().await;
         assert!(gateway.stats.commits.get() - commits <= 4, "too many commits in a tick");
@@ -144,8 +144,8 @@ async fn a_read_only_redis_is_still_read() {
         let _: String = redis.command(&break_command);
         // The failing write of a tick precedes its reads.
         clock.set(NOW + 3 * MINUTE);
-        a.filter.rotate(clock.now());
-        b.filter.rotate(clock.now());
+        a.filter.rotate(clock.store_time());
+        b.filter.rotate(clock.store_time());
         a.record([11]);
         b.record([12]);
         assert_eq!(a.tick().await, Err(RedisFailure::Server), "{break_command:?}");
@@ -177,7 +177,7 @@ async fn a_cancelled_tick_loses_nothing() {
     let mut gateway = writer(&redis, &clock, 2).await;
     for micros in (0..3_000).step_by(100) {
         gateway.record([1_000 + micros]);
-        clock.set(clock.now() + 100);
+        clock.set(clock.store_time() + 100);
         let cancel_after = Duration::from_micros(micros);
         // Cancelled at any await point.
         let _ = tokio::time::timeout(cancel_after, gateway.tick()).await;

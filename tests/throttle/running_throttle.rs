@@ -8,7 +8,7 @@ use tidegate::{
     secret::SharedSecret,
     store::CounterStore,
     throttle::{
-        Geometry, Throttle, ThrottleSettings,
+        FilterSharing, Geometry, Throttle, ThrottleSettings,
         geometry::Sizing,
         mode::{Mode, Watermarks},
         redis::RedisFilterStore,
@@ -39,7 +39,7 @@ impl RunningThrottle {
             max_memory: geometry.grown(max_growth).bytes(),
         };
         let secret = SharedSecret::from_namespace("test");
-        let throttle = Throttle::new(settings, &secret, true, clock.now());
+        let throttle = Throttle::new(settings, &secret, FilterSharing::Shared, clock.store_time());
         let options = redis_options(Topology::one(redis.url()));
         let counters = CounterStore::redis(options, clock.clone(), 10).expect("usable options");
         let connector = counters.connector().expect("a Redis");
@@ -76,7 +76,7 @@ impl RunningThrottle {
 pub(crate) async fn tick(clock: &Clock, gateways: &[RunningThrottle]) {
     let ticks = || gateways.iter().map(|gateway| gateway.throttle.status().ticks);
     let before: Vec<_> = ticks().collect();
-    clock.set(clock.now() + 1_000);
+    clock.set(clock.store_time() + 1_000);
     eventually_async("a tick", async || ticks().zip(&before).all(|(now, before)| now > *before))
         .await;
 }

@@ -1,6 +1,6 @@
 use testkit::redis_server::RedisServer;
 use tidegate::{
-    clock::Clock,
+    clock::{Clock, StoreTime},
     counter::Counter,
     throttle::{
         payload::PayloadError,
@@ -40,7 +40,7 @@ async fn activity_reaches_all_three_gateways() {
         b.record(next + 3..next + 6);
         c.record(next + 6..next + 9);
         next += 9;
-        clock.set(clock.now() + 1_000);
+        clock.set(clock.store_time() + 1_000);
         // Concurrent: the commit of a gateway that reads before another's commit conflicts.
         let (first, second, third) = tokio::join!(a.tick(), b.tick(), c.tick());
         assert!(first.is_ok() && second.is_ok() && third.is_ok());
@@ -68,7 +68,7 @@ async fn a_later_gateway_loads_the_whole_memory() {
     let mut a = FilterGateway::loaded(&redis, &clock).await;
     for minute in 0..40 {
         clock.set(NOW + minute * MINUTE);
-        a.filter.rotate(clock.now());
+        a.filter.rotate(clock.store_time());
         a.record([minute]);
         a.ticks(1).await;
     }
@@ -91,7 +91,7 @@ async fn the_timestamp_grows_whatever_the_clocks_do() {
         a.record([token]);
         assert_eq!(a.tick_pending().await, 0);
         let ts = timestamp(&redis, index);
-        assert!(ts > last && ts >= now.min(NOW + 500), "{ts} after {last} at {now}");
+        assert!(ts > last && ts >= now.min(NOW + 500).as_unix_ms(), "{ts} after {last} at {now:?}");
         last = ts;
     }
     // Far in the future, as a wrong clock may leave it.
@@ -113,16 +113,18 @@ async fn the_timestamp_grows_whatever_the_clocks_do() {
 async fn the_clock_of_redis_is_used() {
     let (redis, clock) = (RedisServer::start(), Clock::system());
     let mut a = FilterGateway::loaded(&redis, &clock).await;
-    let before = clock.now();
+    let before = clock.store_time();
     a.record([1]);
     // A new minute may begin before the tick.
     let index = a.current();
     let SyncReport { now, clock_offset, pending } = a.tick().await.expect("a tick");
     assert_eq!(pending, 0);
-    assert!(now >= before && now <= clock.now(), "one machine, one clock");
+    assert!(now >= before && now <= clock.store_time(), "one machine, one clock");
     assert!(clock_offset.abs() < 1_000, "{clock_offset} ms");
-    assert!((before..=clock.now()).contains(&timestamp(&redis, index)));
-    assert!((before..=clock.now()).contains(&a.stats.last_success().unwrap()));
+    assert!(
+        (before..=clock.store_time()).contains(&StoreTime::from_unix_ms(timestamp(&redis, index)))
+    );
+    assert!((before..=clock.store_time()).contains(&a.stats.last_success().unwrap()));
 }
 
 /// Ticks with the same tokens, each recorded `times` times. Returns the calls, and the bytes in both
@@ -183,7 +185,7 @@ async fn an_evicted_minute_is_restored() {
     let mut a = FilterGateway::loaded(&redis, &clock).await;
     for minute in 0..20 {
         clock.set(NOW + minute * MINUTE);
-        a.filter.rotate(clock.now());
+        a.filter.rotate(clock.store_time());
         a.record([minute]);
         a.ticks(1).await;
     }
@@ -202,7 +204,7 @@ async fn a_gateway_that_loads_from_an_emptied_redis_catches_up() {
     let mut a = FilterGateway::loaded(&redis, &clock).await;
     for minute in 0..30 {
         clock.set(NOW + minute * MINUTE);
-        a.filter.rotate(clock.now());
+        a.filter.rotate(clock.store_time());
         a.record([minute]);
         a.ticks(1).await;
     }
@@ -233,7 +235,7 @@ async fn filters_under_another_secret_are_left_alone() {
     assert_eq!(redis.command::<Vec<u8>>(&["HGET", &key(index), "value"]), before);
     // In the next minute, `b` writes first.
     clock.set(NOW + MINUTE);
-    b.filter.rotate(clock.now());
+    b.filter.rotate(clock.store_time());
     b.record([3]);
     b.ticks(1).await;
     a.ticks(1).await;

@@ -9,6 +9,7 @@ use std::{
 
 use testkit::random::SplitMix64;
 use tidegate::{
+    clock::StoreTime,
     redis::RedisFailure,
     throttle::{
         Filter, payload,
@@ -79,11 +80,11 @@ struct SimulationResult {
     most_calls: usize,
 }
 
-/// A recorded token, its generation, and the time in ms.
+/// A recorded token, its generation, and the time.
 struct RecordedToken {
     token: u64,
     generation: u64,
-    at: u64,
+    at: StoreTime,
 }
 
 struct Simulation<'a> {
@@ -121,10 +122,11 @@ impl Simulation<'_> {
         self.serving.set(self.serving.get() + 1);
         let mut seen = self.recorded_tokens.borrow().len();
         let mut awaited = Vec::new();
-        let mut slot = time.now() / 1_000;
+        let mut slot = time.now().periods_of(1_000);
         loop {
-            slot = (slot + 1).max(time.now() / 1_000);
-            time.sleep_until(tick_time(slot, link.rng.next_u64() as u32) * 1_000).await;
+            slot = (slot + 1).max(time.now().periods_of(1_000));
+            let next = tick_time(slot, link.rng.next_u64() as u32);
+            time.sleep_until(next.as_unix_ms() * 1_000).await;
             filter.rotate(time.now());
             let outcome = if self.plan.single_minute {
                 single_minute_tick(filter, &mut link).await
@@ -172,7 +174,7 @@ impl Simulation<'_> {
         let mut rng = SplitMix64(self.plan.seed ^ 0xdead);
         let start = self.time.now();
         for second in 1..self.plan.duration / 1_000 {
-            self.time.sleep_until((start + second * 1_000) * 1_000).await;
+            self.time.sleep_until((start + second * 1_000).as_unix_ms() * 1_000).await;
             if second * 1_000 == self.plan.flush_at {
                 self.store.flush();
             }
@@ -266,8 +268,12 @@ fn assert_no_token_lost(plan: Plan) -> SimulationResult {
 }
 
 /// Commits that conflict until their minute ends, failing calls, and lost replies.
-const ALL_FAULTS: Faults =
-    Faults { lost_calls: 50, lost_replies: 50, conflicting: 3, outage: (0, 0) };
+const ALL_FAULTS: Faults = Faults {
+    lost_calls: 50,
+    lost_replies: 50,
+    conflicting: 3,
+    outage: (StoreTime::ZERO, StoreTime::ZERO),
+};
 
 #[test]
 fn twenty_gateways_lose_no_token_in_concurrent_writes() {
@@ -380,7 +386,7 @@ async fn assert_arbitrary_replies_lose_no_token(
     assert!(report.is_ok(), "{report:?}");
     let live = filters[0].live_generations();
     for token in 0..200_u64 {
-        if live.contains(&((NOW / 1_000 + token + 1) / 60)) {
+        if live.contains(&((NOW + (token + 1) * 1_000).periods_of(60_000))) {
             assert!(filters[0].contains(token << 32), "{token} was forgotten, seed {seed}");
             assert!(filters[1].contains(token << 32), "{token} was not propagated, seed {seed}");
         }

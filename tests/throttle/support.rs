@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use testkit::{options::redis_options, random::SplitMix64, redis_server::RedisServer};
 use tidegate::{
-    clock::Clock,
+    clock::{Clock, StoreTime},
     redis::{RedisFailure, Topology},
     secret::KeySecret,
     store::CounterStore,
@@ -15,7 +15,7 @@ use tidegate::{
 };
 
 /// 2023, on a whole minute.
-pub(crate) const NOW: u64 = 1_699_999_980_000;
+pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);
 
 /// A whole minute in ms.
 pub(crate) const MINUTE: u64 = 60_000;
@@ -68,7 +68,7 @@ impl FilterGateway {
         let stats = Arc::new(SyncStats::default());
         let connector = counter_store.connector().expect("a Redis");
         Self {
-            filter: Filter::new(geometry, hash_keys, clock.now()),
+            filter: Filter::new(geometry, hash_keys, clock.store_time()),
             sync: FilterSync::new(Arc::clone(&stats)),
             store: RedisFilterStore::new(connector, "active", clock.clone(), Arc::clone(&stats))
                 .with_timeout(Duration::from_secs(1)),
@@ -89,14 +89,14 @@ impl FilterGateway {
     }
 
     pub(crate) async fn tick(&mut self) -> Result<SyncReport, RedisFailure> {
-        self.filter.rotate(self.clock.now());
+        self.filter.rotate(self.clock.store_time());
         self.sync.tick(&self.filter, &mut self.store).await
     }
 
     /// Ticks a second apart, each of which must succeed.
     pub(crate) async fn ticks(&mut self, count: usize) {
         for _ in 0..count {
-            self.clock.set(self.clock.now() + 1_000);
+            self.clock.set(self.clock.store_time() + 1_000);
             let report = self.tick().await;
             assert!(report.is_ok(), "{report:?}");
         }

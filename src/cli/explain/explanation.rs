@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::request::Request;
 use super::route_changes::{RouteChanges, routed};
+use crate::balance::{Balancer, EndpointView, PickRequest, TargetKey, WeightedEndpoint};
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
 use crate::http1::{Fields, RequestHead};
@@ -19,7 +20,6 @@ use crate::plan::{
 use crate::respond::{self, ErrorForm, HeaderReader, LimitReport};
 use crate::snapshot::{Action, LimitRequest, Route, Snapshot};
 use crate::store::memory::MemoryStore;
-use crate::upstream::balance::{Balancer, EndpointView, PickRequest, TargetKey, WeightedEndpoint};
 use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 
 /// A fixed secret: no hash leaves this process.

@@ -169,6 +169,6 @@ pub(super) fn routed<'r>(
         request_id: b"{request_id}",
         connection_scheme,
         from_trusted_proxy: attributes.is_from_trusted_proxy,
-        merge_slashes: snapshot.http.merge_slashes,
+        slashes: snapshot.http.slashes,
     }
 }

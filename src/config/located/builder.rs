@@ -10,8 +10,8 @@ use super::super::fault::{Location, Mismatch};
 use super::super::secret::EnvLookup;
 use super::super::{MAX_FAULTS, MAX_FILE_SIZE};
 use super::{
-    LocatedEntry, LocatedMismatch, LocatedNode, LocatedTree, MAX_DEPTH, NodeKind, quote_value,
-    span_location, too_deep_mismatch,
+    LocatedEntry, LocatedMismatch, LocatedNode, LocatedTree, MAX_DEPTH, NodeKind, ScalarForm,
+    quote_value, span_location, too_deep_mismatch,
 };
 
 /// Maximum number of values that aliases may add to a document.
@@ -79,30 +79,29 @@ impl<'a> Builder<'a> {
     /// The document; an empty text is an absent value.
     pub(super) fn finish(mut self) -> LocatedTree {
         let start = Location { line: 1, column: 1, width: 1 };
-        let root = self
-            .root
-            .take()
-            .unwrap_or_else(|| self.new_node(start, NodeKind::scalar(String::new(), true)));
+        let root = self.root.take().unwrap_or_else(|| {
+            self.new_node(start, NodeKind::scalar(String::new(), ScalarForm::Plain))
+        });
         let Self { faults, unresolved, references, .. } = self;
         LocatedTree { root, faults, unresolved, references }
     }
 
     /// A scalar with its references replaced, unless it is a key.
-    fn scalar(&mut self, location: Location, text: String, plain: bool) -> Arc<LocatedNode> {
+    fn scalar(&mut self, location: Location, text: String, form: ScalarForm) -> Arc<LocatedNode> {
         let map = self.open.last().map(|open| &open.content);
         let is_key = matches!(map, Some(CollectionContent::Map { key: None, .. }));
         let rest = MAX_FILE_SIZE.saturating_sub(self.resolved_bytes);
         let resolved = if is_key { Ok(None) } else { environment::resolve(&text, rest, self.env) };
         match resolved {
-            Ok(None) => self.new_node(location, NodeKind::scalar(text, plain)),
+            Ok(None) => self.new_node(location, NodeKind::scalar(text, form)),
             Ok(Some(resolved)) if resolved.references.is_empty() => {
-                self.new_node(location, NodeKind::scalar(resolved.text, plain))
+                self.new_node(location, NodeKind::scalar(resolved.text, form))
             }
             Ok(Some(resolved)) => {
                 self.resolved_bytes = self.resolved_bytes.saturating_add(resolved.text.len());
                 let kind = NodeKind::Scalar {
                     text: resolved.text.clone(),
-                    plain: true,
+                    form: ScalarForm::Plain,
                     written: Some(text.clone()),
                 };
                 let node = self.new_node(location, kind);
@@ -115,7 +114,7 @@ impl<'a> Builder<'a> {
             }
             Err(fault) => {
                 let at = self.find(location, &fault.reference);
-                let kind = NodeKind::Scalar { text: String::new(), plain, written: Some(text) };
+                let kind = NodeKind::Scalar { text: String::new(), form, written: Some(text) };
                 let node = self.new_node(location, kind);
                 self.unresolvable(&node, at, fault.mismatch);
                 node
@@ -154,20 +153,23 @@ impl<'a> Builder<'a> {
         match event {
             Event::DocumentStart(_) => self.start_document(location),
             Event::Scalar(text, style, anchor, tag) => {
-                self.refuse_tag(location, tag.is_some());
-                let plain = style == ScalarStyle::Plain;
+                self.refuse_tag(location, tag.as_ref());
+                let form = match style {
+                    ScalarStyle::Plain => ScalarForm::Plain,
+                    _ => ScalarForm::Quoted,
+                };
                 // The parser reports an absent value as `~`.
-                let is_absent = plain && span.start.index() == span.end.index();
+                let is_absent = form == ScalarForm::Plain && span.start.index() == span.end.index();
                 let text = if is_absent { String::new() } else { text.into_owned() };
-                let node = self.scalar(location, text, plain);
+                let node = self.scalar(location, text, form);
                 self.add_value(node, anchor)
             }
             Event::SequenceStart(anchor, tag) => {
-                self.refuse_tag(location, tag.is_some());
+                self.refuse_tag(location, tag.as_ref());
                 self.open(location, anchor, CollectionContent::List(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
-                self.refuse_tag(location, tag.is_some());
+                self.refuse_tag(location, tag.as_ref());
                 let (entries, key_lines) = (Vec::new(), BTreeMap::new());
                 self.open(
                     location,
@@ -189,8 +191,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn refuse_tag(&mut self, location: Location, is_tagged: bool) {
-        if is_tagged {
+    fn refuse_tag<T>(&mut self, location: Location, tag: Option<&T>) {
+        if tag.is_some() {
             self.faults.push((location, Mismatch::new("a tag (`!`)", "a value without one")));
         }
     }

@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 
-use crate::{clock::CoarseTime, transport::FrameCounts};
+use super::input::FrameCounts;
+use crate::clock::CoarseTime;
 
 /// Minimum number of streams in a second for their resets to be a flood.
 const MIN_STREAMS: u32 = 500;
@@ -49,9 +50,7 @@ impl FloodDetector {
     /// Counts frames that the client sent.
     pub(super) fn count_frames(&self, now: CoarseTime, frames: FrameCounts) {
         self.enter_second(now);
-        let FrameCounts { content, control } = self.received.get();
-        let (content, control) = (content + frames.content, control + frames.control);
-        self.received.set(FrameCounts { content, control });
+        self.received.set(self.received.get() + frames);
     }
 
     /// Counts bytes of a body that were sent to the client.

@@ -1,49 +1,34 @@
-//! Writes a response to an HTTP/2 stream: the head, the body as it arrives, and the trailers.
+//! Writes a response to an HTTP/2 stream: the head, and then the body as it arrives, with its trailers, or a tunnel
+//! (RFC 8441).
 
-use std::task::{Context, Poll, ready};
+use std::{
+    io,
+    task::{Context, Poll, ready},
+};
 
 use bytes::Bytes;
 use h2::{Reason, SendStream};
 
 use super::stream::Http2Stream;
 use crate::{
-    connection::{
-        body_wait::{MAX_POLL_ROUNDS, await_client_read, check_deadlines},
-        output::ResponseFraming,
-    },
-    connection_state::Wait,
-    gateway::{Content, Ledger, Response},
-    http1::{BodyEncoder, Fields, Version, header_map::from_fields},
+    connection::output::{BodySink, BodyWriter, ResponseFraming},
+    connection_state::StateCell,
+    gateway::{Content, Response},
+    http1::{BodyEncoder, Buffer, Fields, Version, header_map::from_fields},
     telemetry::CutReason,
-    transport::{ClientStream, socket::yield_turn, tunnel::poll_capacity},
+    transport::{
+        ClientStream, Tunnel, TunnelOutcome,
+        tunnel::{Http2End, poll_capacity},
+    },
     upstream::ResponseBody,
 };
 
-/// A body that is being written.
-struct BodyWriter<'a> {
-    stream: &'a Http2Stream,
-    send: SendStream<Bytes>,
-    /// Bytes that the client has not yet allowed to send.
-    unsent: Bytes,
-    /// The rest of the body; `None` at its end.
-    body: Option<ResponseBody>,
-    trailers: Option<http::HeaderMap>,
-    /// Whether the last data ended the stream.
-    has_ended: bool,
-}
-
-/// The head of `response`, without fields that delimit the body.
-pub(super) fn response_head(response: &Response) -> http::Response<()> {
-    let mut fields = Fields::new();
-    response.write_fields(&mut fields);
-    let mut head = http::Response::new(());
-    *head.status_mut() = response.status;
-    *head.headers_mut() = from_fields(&fields);
-    head
-}
-
-/// Writes `response` and logs its request.
+/// Writes `response`, or begins its tunnel, and logs its request.
 pub(super) async fn write(stream: &Http2Stream, response: Response) {
+    if let Content::Tunnel(_) = response.content {
+        // Boxed, so that other responses do not carry its state.
+        return Box::pin(tunnel(stream, response)).await;
+    }
     let (method, _) = response.method_and_version();
     let framing = ResponseFraming::of(&response, &method, Version::Http2);
     let mut head = response_head(&response);
@@ -53,103 +38,143 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
         head.headers_mut().insert(http::header::CONTENT_LENGTH, length.into());
     }
     let Response { content, mut request, timeouts, .. } = response;
-    let ledger = request.ledger_mut();
-    let (mut unsent, mut body) = (Bytes::new(), None);
-    match content {
-        Content::Whole(bytes) if framing.has_body => unsent = bytes,
-        Content::Stream(rest) if framing.has_body && !rest.is_done() => body = Some(rest),
-        // No body is sent: an upstream's stream is dropped now, which frees its connection.
-        unused => drop(unused),
-    }
+    let (unsent, body) = framing.take_body(content);
     let ends = unsent.is_empty() && body.is_none();
     let respond = stream.respond.borrow_mut().take();
     let Some(Ok(send)) = respond.map(|mut respond| respond.send_response(head, ends)) else {
         stream.count_reset();
-        return ledger.mark_cut(CutReason::ClientClosed);
+        return request.ledger_mut().mark_cut(CutReason::ClientClosed);
     };
     if ends {
-        return ledger.mark_complete();
+        return request.ledger_mut().mark_complete();
     }
-    ledger.add_bytes_sent(unsent.len());
-    stream.state().begin_response(timeouts.idle, timeouts.total);
-    let mut writer = BodyWriter { stream, send, unsent, body, trailers: None, has_ended: false };
-    let result = std::future::poll_fn(|cx| writer.poll(cx, ledger)).await;
-    match result {
-        Ok(()) => ledger.mark_complete(),
-        Err(reason) => {
-            writer.send.send_reset(match reason {
-                CutReason::UpstreamBroken => Reason::INTERNAL_ERROR,
-                _ => Reason::CANCEL,
-            });
-            if reason == CutReason::ClientClosed {
-                stream.count_reset();
-            }
-            ledger.mark_response_cut(reason, framing.length);
+    request.ledger_mut().add_bytes_sent(unsent.len());
+    let is_read = body.is_none();
+    let sink = Http2Sink { stream, send, unsent, is_read, trailers: None, has_ended: false };
+    let mut writer = BodyWriter::new(sink, body, request, timeouts);
+    if let Err(reason) = writer.write(&framing).await {
+        writer.sink.send.send_reset(match reason {
+            CutReason::UpstreamBroken => Reason::INTERNAL_ERROR,
+            _ => Reason::CANCEL,
+        });
+        if reason == CutReason::ClientClosed {
+            stream.count_reset();
         }
     }
 }
 
-impl BodyWriter<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>, ledger: &mut Ledger) -> Poll<Result<(), CutReason>> {
-        let state = self.stream.state();
-        for _ in 0..MAX_POLL_ROUNDS {
-            check_deadlines(state)?;
-            if self.send.poll_reset(cx).is_ready() {
-                return Poll::Ready(Err(CutReason::ClientClosed));
-            }
-            if !self.unsent.is_empty() {
-                match self.poll_write(cx)? {
-                    Poll::Ready(()) => state.set_wait(Wait::Internal),
-                    Poll::Pending => return await_client_read(state, self.body.as_mut(), cx),
-                }
-                continue;
-            }
-            let Some(body) = &mut self.body else {
-                return Poll::Ready(self.finish());
-            };
-            let mut bytes = Vec::new();
-            match body.poll_body(cx, BodyEncoder::Plain, &mut bytes) {
-                Poll::Pending => {
-                    state.begin_upstream_wait(None);
-                    return Poll::Pending;
-                }
-                Poll::Ready(Ok(count)) => {
-                    ledger.add_bytes_sent(count);
-                    self.unsent = bytes.into();
-                    if body.is_done() {
-                        self.trailers = body.take_trailers().as_ref().map(from_fields);
-                        self.body = None;
-                    }
-                }
-                Poll::Ready(Err(error)) => {
-                    return Poll::Ready(Err(ledger.mark_body_failed(&error)));
-                }
-            }
-        }
-        yield_turn(cx);
-        Poll::Pending
+/// The head of `response`, without fields that delimit the body.
+fn response_head(response: &Response) -> http::Response<()> {
+    let mut fields = Fields::new();
+    response.write_fields(&mut fields);
+    let mut head = http::Response::new(());
+    *head.status_mut() = response.status;
+    *head.headers_mut() = from_fields(&fields);
+    head
+}
+
+/// The body of an HTTP/2 response: DATA frames, of which the last ends the stream, unless trailers follow.
+struct Http2Sink<'a> {
+    stream: &'a Http2Stream,
+    send: SendStream<Bytes>,
+    /// Bytes that the client has not yet allowed to send.
+    unsent: Bytes,
+    /// True if nothing follows `unsent`, except trailers.
+    is_read: bool,
+    trailers: Option<http::HeaderMap>,
+    /// True if the last data ended the stream.
+    has_ended: bool,
+}
+
+impl BodySink for Http2Sink<'_> {
+    /// What is read is sent as it is: nothing is copied, and a body that breaks off is cut off at once.
+    const READ_BELOW: usize = 1;
+
+    fn state(&self) -> &StateCell {
+        self.stream.state()
     }
 
-    /// Sends as much as the client's windows allow. Ready when something was sent.
+    fn unsent(&self) -> usize {
+        self.unsent.len()
+    }
+
+    fn check_client(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason> {
+        match self.send.poll_reset(cx) {
+            Poll::Ready(_) => Err(CutReason::ClientClosed),
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut ResponseBody,
+    ) -> Poll<io::Result<usize>> {
+        let mut bytes = Vec::new();
+        let count = ready!(body.poll_body(cx, BodyEncoder::Plain, &mut bytes))?;
+        self.unsent = bytes.into();
+        if body.is_done() {
+            self.is_read = true;
+            self.trailers = body.take_trailers().as_ref().map(from_fields);
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    /// Sends as much as the client's windows allow.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         ready!(self.stream.poll_send_room(cx));
         let allowed = ready!(poll_capacity(&mut self.send, cx, self.unsent.len()));
         let allowed = allowed.map_err(|_| CutReason::ClientClosed)?;
         let data = self.unsent.split_to(allowed);
         self.stream.count_sent(allowed as u64);
-        let ends = self.unsent.is_empty() && self.body.is_none() && self.trailers.is_none();
-        self.has_ended = ends;
-        let sent = self.send.send_data(data, ends);
+        self.has_ended = self.is_read && self.unsent.is_empty() && self.trailers.is_none();
+        let sent = self.send.send_data(data, self.has_ended);
         Poll::Ready(sent.map_err(|_| CutReason::ClientClosed))
     }
 
-    /// Ends the stream, unless its last data did.
-    fn finish(&mut self) -> Result<(), CutReason> {
+    /// The connection's task writes frames without being asked.
+    fn flush(&mut self, _: &mut Context<'_>) -> Result<(), CutReason> {
+        Ok(())
+    }
+
+    fn poll_end(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let sent = match self.trailers.take() {
             Some(trailers) => self.send.send_trailers(trailers),
             None if self.has_ended => Ok(()),
             None => self.send.send_data(Bytes::new(), true),
         };
-        sent.map_err(|_| CutReason::ClientClosed)
+        Poll::Ready(sent.map_err(|_| CutReason::ClientClosed))
     }
+}
+
+/// Sends the head of `response`, and moves bytes in both directions until the tunnel ends.
+async fn tunnel(stream: &Http2Stream, response: Response) {
+    let head = response_head(&response);
+    let Response { content: Content::Tunnel(upstream), mut request, timeouts, .. } = response
+    else {
+        return;
+    };
+    let respond = stream.respond.borrow_mut().take();
+    let sent = respond.map(|mut respond| respond.send_response(head, false));
+    let (Some(Ok(send)), Some(receive)) = (sent, stream.take_tunnel()) else {
+        stream.count_reset();
+        return request.ledger_mut().mark_cut(CutReason::ClientClosed);
+    };
+    stream.state().begin_tunnel(timeouts.tunnel_idle);
+    let client = Http2End::new(send, receive);
+    let mut tunnel = Tunnel::new(client, *upstream, Buffer::default());
+    let outcome = std::future::poll_fn(|cx| {
+        let before = tunnel.bytes();
+        let outcome = tunnel.poll(cx, stream.state());
+        let bytes = tunnel.bytes();
+        stream.count_sent(bytes.0 - before.0);
+        // The future may be dropped at any time.
+        request.ledger_mut().set_tunnel_bytes(bytes);
+        outcome
+    });
+    let outcome = outcome.await;
+    if outcome == TunnelOutcome::ClientFailed {
+        stream.count_reset();
+    }
+    request.ledger_mut().mark_tunnel_end(outcome);
 }

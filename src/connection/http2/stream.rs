@@ -16,8 +16,8 @@ use crate::{
     connection_state::{CloseMode, ConnectionState, StateCell},
     gateway::Gateway,
     http1::{
-        BodyEncoder, BodyLength, Fields, FramingError, RequestHead, header_map::from_fields,
-        header_map::to_trailers, upgrade::requested_protocol,
+        BodyEncoder, BodyLength, Fields, FramingError, RequestHead, StreamContent,
+        header_map::from_fields, header_map::to_trailers, upgrade::requested_protocol,
     },
     transport::{BodyError, ClientStream, Http2Receiver, socket::yield_turn},
 };
@@ -114,7 +114,8 @@ impl Http2Stream {
         let (parts, body) = request.into_parts();
         let is_bodiless = body.is_end_stream();
         let body = Http2Receiver::new(body);
-        let head = RequestHead::from_http2(&parts, is_bodiless, self.connection.bounds);
+        let content = if is_bodiless { StreamContent::Nothing } else { StreamContent::Data };
+        let head = RequestHead::from_http2(&parts, content, self.connection.bounds);
         drop(parts);
         if head.as_ref().is_ok_and(|head| !self.reserve_head(head.fields.bytes().len())) {
             if let Some(mut respond) = self.respond.borrow_mut().take() {

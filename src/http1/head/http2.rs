@@ -12,8 +12,17 @@ use crate::http1::{
     fields::Fields, host, target::RequestTarget, upgrade::is_tunnelled,
 };
 
+/// What follows an HTTP/2 request's head on its stream.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum StreamContent {
+    /// Nothing: the head ended the stream.
+    Nothing,
+    /// A body, or for an extended CONNECT the data of a tunnel.
+    Data,
+}
+
 impl RequestHead {
-    /// The head of an HTTP/2 request. `is_bodiless`: the head ended the stream.
+    /// The head of an HTTP/2 request.
     ///
     /// `:authority` becomes `Host`, and several `cookie` fields become one (RFC 9113, 8.2.3). An extended
     /// CONNECT (RFC 8441) becomes the equivalent HTTP/1 GET with `Upgrade`; the stream's data is not a body.
@@ -23,7 +32,7 @@ impl RequestHead {
     /// head exceeds `bounds`.
     pub fn from_http2(
         parts: &Parts,
-        is_bodiless: bool,
+        content: StreamContent,
         bounds: HeadBounds,
     ) -> Result<Self, FramingError> {
         // Methods are case-sensitive, but some upstreams ignore case: see `RequestLine::parse`.
@@ -86,7 +95,7 @@ impl RequestHead {
         }
         let length = match summary.length {
             Some(length) => BodyLength::Known(length),
-            None if is_bodiless || protocol.is_some() => BodyLength::Known(0),
+            None if content == StreamContent::Nothing || protocol.is_some() => BodyLength::Known(0),
             None => BodyLength::Chunked,
         };
         Ok(Self {
@@ -169,7 +178,7 @@ mod tests {
 
     fn read(request: http::request::Builder) -> Result<RequestHead, FramingError> {
         let (parts, ()) = request.body(()).expect("valid parts").into_parts();
-        RequestHead::from_http2(&parts, true, BOUNDS)
+        RequestHead::from_http2(&parts, StreamContent::Nothing, BOUNDS)
     }
 
     #[test]
@@ -200,7 +209,7 @@ mod tests {
     #[test]
     fn an_extended_connect_is_a_get_with_upgrade() {
         let (parts, ()) = extended_connect("websocket").body(()).unwrap().into_parts();
-        let head = RequestHead::from_http2(&parts, false, BOUNDS).unwrap();
+        let head = RequestHead::from_http2(&parts, StreamContent::Data, BOUNDS).unwrap();
         assert_eq!((&head.method, head.path(), head.query()), (&Method::GET, "/chat", Some("x=1")));
         assert_eq!(head.length, BodyLength::Known(0));
         assert_eq!(requested_protocol(&head), Some("websocket"));
@@ -212,7 +221,7 @@ mod tests {
     fn a_protocol_that_carries_http_is_a_plain_connect() {
         for protocol in ["h2c", "HTTP/2.0", "", "a b"] {
             let (parts, ()) = extended_connect(protocol).body(()).unwrap().into_parts();
-            let head = RequestHead::from_http2(&parts, false, BOUNDS);
+            let head = RequestHead::from_http2(&parts, StreamContent::Data, BOUNDS);
             assert!(head.is_ok_and(|head| head.method == Method::CONNECT), "{protocol}");
         }
     }

@@ -1,7 +1,10 @@
 //! Balancing, health checks and bounds of an upstream: faults, and the compiled settings.
 
 use super::{GOOD, compile};
-use crate::upstream::{Pacing, UpstreamKind, balance::Policy};
+use crate::{
+    balance::Policy,
+    upstream::{Pacing, UpstreamKind},
+};
 
 fn with(keys: &str) -> String {
     GOOD.replace("app: {targets: [http://h:1]}", &format!("app: {{{keys}}}"))

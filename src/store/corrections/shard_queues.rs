@@ -20,6 +20,9 @@ pub(super) const MAX_BATCH: usize = 64;
 /// Maximum number of calls in flight. In a Cluster, nearly every record is on a shard (slot) of its own.
 pub(super) const MAX_SENDERS: usize = 16;
 
+/// The most queues that are summed to check their invariants.
+const CHECKED_QUEUES: usize = 64;
+
 /// The reason for a correction, which decides how it is counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::store) enum CorrectionReason {
@@ -134,6 +137,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         });
         queue.waiting.push_back(pending);
         self.waiting += 1;
+        self.check_invariants();
         evicted
     }
 
@@ -176,6 +180,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
             queue.state = ShardQueueState::Sending;
             self.sending += 1;
             sort_slots(&mut batch);
+            self.check_invariants();
             return Some((shard, batch));
         }
         self.end_sender();
@@ -185,6 +190,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
     /// Ends a sender.
     pub(super) fn end_sender(&mut self) {
         self.senders -= 1;
+        self.check_invariants();
     }
 
     /// Ends a batch whose corrections Redis has made.
@@ -206,12 +212,13 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         }
         if queue.waiting.is_empty() {
             self.queues.remove(&shard);
-            return;
+        } else {
+            queue.state = state;
+            if state == ShardQueueState::Ready {
+                self.ready.push_back(shard);
+            }
         }
-        queue.state = state;
-        if state == ShardQueueState::Ready {
-            self.ready.push_back(shard);
-        }
+        self.check_invariants();
     }
 
     /// Makes parked queues ready if their shard can be reached again.
@@ -222,6 +229,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
                 self.ready.push_back(shard);
             }
         }
+        self.check_invariants();
     }
 
     /// Removes the waiting corrections of a record.
@@ -230,6 +238,22 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         let before = queue.waiting.len();
         queue.waiting.retain(|pending| pending.record() != record);
         self.waiting -= before - queue.waiting.len();
+        self.check_invariants();
+    }
+
+    /// Checks the invariants between the fields, in debug builds. The queues are only summed while they are
+    /// few, because this runs after each step.
+    fn check_invariants(&self) {
+        debug_assert!(self.waiting <= CAPACITY + MAX_SENDERS * MAX_BATCH, "{} wait", self.waiting);
+        debug_assert!(self.senders <= MAX_SENDERS, "{} senders", self.senders);
+        debug_assert!(self.sending <= self.senders, "a batch without a sender");
+        if cfg!(debug_assertions) && self.queues.len() <= CHECKED_QUEUES {
+            let lengths = self.queues.values().map(|queue| queue.waiting.len());
+            debug_assert_eq!(lengths.sum::<usize>(), self.waiting);
+            let with_state = |state| self.queues.values().filter(move |queue| queue.state == state);
+            debug_assert_eq!(with_state(ShardQueueState::Sending).count(), self.sending);
+            debug_assert_eq!(with_state(ShardQueueState::Ready).count(), self.ready.len());
+        }
     }
 
     /// True if a batch is in flight or ready to be sent.

@@ -24,7 +24,7 @@ fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
 
 /// A queue with a correction for a request, and one of leased units.
 fn queue() -> CorrectionQueue {
-    let queue = CorrectionQueue::new(Arc::default(), Clock::manual(0));
+    let queue = CorrectionQueue::new(Arc::default(), Clock::manual(StoreTime::ZERO));
     for (key, reason) in (0..).zip([CorrectionReason::Request, CorrectionReason::UnspentUnits]) {
         queue.push(ShardId::ONLY, pending(reason, key));
     }

@@ -19,7 +19,7 @@ pub(super) struct RecordEntry {
     /// The record's id: uniformly random, never 0.
     pub(super) id: u128,
     pub(super) state: AlgorithmState,
-    /// When the record expires, in seconds since the Unix epoch, rounded up.
+    /// The expiry of the record, in seconds since the Unix epoch, rounded up.
     pub(super) expires: u32,
     /// The record's usage, which determines its eviction rank.
     pub(super) usage: RecordUsage,

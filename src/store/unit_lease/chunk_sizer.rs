@@ -26,9 +26,14 @@ pub(super) struct ChunkSizer {
 }
 
 impl ChunkSizer {
-    /// Records a reply at `monotonic`; `is_complete` if everything asked for was granted.
-    pub(super) fn record_reply(&mut self, monotonic: MonotonicTime, is_complete: bool) {
-        self.replied_at = is_complete.then_some(monotonic);
+    /// Records a reply at `monotonic` that granted everything asked for.
+    pub(super) fn record_full_grant(&mut self, monotonic: MonotonicTime) {
+        self.replied_at = Some(monotonic);
+    }
+
+    /// Records a reply that granted less than was asked for.
+    pub(super) fn record_partial_grant(&mut self) {
+        self.replied_at = None;
     }
 
     /// The next chunk, for a fetch that begins at `monotonic` because the last chunk is used up or its
@@ -66,7 +71,7 @@ mod tests {
     /// The chunk after `count` chunks that each lasted `duration` ms.
     fn chunk_after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u32 {
         for _ in 0..count {
-            sizer.record_reply(MonotonicTime::ZERO, true);
+            sizer.record_full_grant(MonotonicTime::ZERO);
             sizer.next_chunk(MonotonicTime::from_ms(duration), LeaseSize::Auto);
         }
         sizer.chunk
@@ -95,7 +100,7 @@ mod tests {
     fn a_partial_grant_does_not_change_the_chunk() {
         let mut sizer = ChunkSizer::default();
         chunk_after(&mut sizer, 6, 0);
-        sizer.record_reply(MonotonicTime::ZERO, false);
+        sizer.record_partial_grant();
         assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Auto), 9);
         assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(5_000), LeaseSize::Auto), 9);
     }
@@ -103,7 +108,7 @@ mod tests {
     #[test]
     fn a_configured_chunk_does_not_change() {
         let mut sizer = ChunkSizer::default();
-        sizer.record_reply(MonotonicTime::ZERO, true);
+        sizer.record_full_grant(MonotonicTime::ZERO);
         assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Units(100)), 100);
         assert_eq!(
             sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Units(u32::MAX)),

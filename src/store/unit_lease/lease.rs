@@ -299,7 +299,11 @@ impl<W: LeaseWaiter> Lease<W> {
         let decision = grant.decision;
         let is_partial = grant.units < needed;
         self.used_at = *received;
-        self.sizer.record_reply(*received, grant.units >= needed.saturating_add(extra));
+        if grant.units >= needed.saturating_add(extra) {
+            self.sizer.record_full_grant(*received);
+        } else {
+            self.sizer.record_partial_grant();
+        }
         self.receive(reply);
         self.snapshot = LeaseSnapshot {
             end: self.units.end,

@@ -9,6 +9,7 @@ use super::{
     text::{self, TextField},
     time::TimeCache,
 };
+use crate::telemetry::style::Colours;
 
 /// The format of access lines.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,8 +20,8 @@ pub enum AccessFormat {
     Combined,
     /// Words for people.
     Text {
-        /// True for colours, by a terminal's escape sequences.
-        is_coloured: bool,
+        /// A terminal's escape sequences.
+        colours: Colours,
     },
 }
 
@@ -40,7 +41,7 @@ enum Lines {
     Combined,
     Text {
         fields: Box<[TextField]>,
-        is_coloured: bool,
+        colours: Colours,
     },
 }
 
@@ -53,10 +54,10 @@ impl AccessLayout {
                 Lines::Json(fields.iter().copied().map(JsonField::new).collect())
             }),
             AccessFormat::Combined => Lines::Combined,
-            AccessFormat::Text { is_coloured } => {
+            AccessFormat::Text { colours } => {
                 let fields = fields.unwrap_or(&AccessField::TEXT).iter().copied();
-                let fields = fields.map(|field| TextField::new(field, is_coloured));
-                Lines::Text { fields: fields.collect(), is_coloured }
+                let fields = fields.map(|field| TextField::new(field, colours));
+                Lines::Text { fields: fields.collect(), colours }
             }
         };
         let shown = match format {
@@ -108,8 +109,8 @@ impl LineFormatter {
             Lines::DefaultJson => json::append(line, times, out),
             Lines::Json(fields) => json::append_fields(fields, line, times, out),
             Lines::Combined => combined::append(line, times, out),
-            Lines::Text { fields, is_coloured } => {
-                text::append(fields, *is_coloured, line, times, out);
+            Lines::Text { fields, colours } => {
+                text::append(fields, *colours, line, times, out);
             }
         }
     }

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::{time::LAST_SECOND, values::is_plain, *};
+use crate::telemetry::style::Colours;
 
 fn line() -> AccessLine<'static> {
     AccessLine {
@@ -106,13 +107,13 @@ fn chosen_fields_are_written_in_their_order() {
     );
     assert_eq!(json(&[F::Received]), "{}\n");
     let text =
-        |fields: &[F]| written(AccessFormat::Text { is_coloured: false }, Some(fields), &line());
+        |fields: &[F]| written(AccessFormat::Text { colours: Colours::Off }, Some(fields), &line());
     assert_eq!(text(&[F::Route, F::Status, F::Cut, F::Attempts]), "route=items 200 attempts=1\n");
 }
 
 #[test]
 fn text_is_readable_and_safe_on_a_terminal() {
-    let plain = AccessFormat::Text { is_coloured: false };
+    let plain = AccessFormat::Text { colours: Colours::Off };
     assert_eq!(
         written(plain, None, &line()),
         "2023-11-14T22:13:20.123Z 200 GET a \"/\\\"quoted\\\"\\u{1}\" 192.0.2.1 duration_ms=1.500 bytes=5 \
@@ -125,7 +126,7 @@ fn text_is_readable_and_safe_on_a_terminal() {
     assert_eq!(text, "- \"/\\u{9b}31m\\u{202e}x\\r\\n caf\u{e9}\"\n");
     let path = AccessLine { path: "/caf\u{e9}".as_bytes(), ..line() };
     assert_eq!(written(plain, Some(&fields), &path), "GET /caf\u{e9}\n");
-    let coloured = AccessFormat::Text { is_coloured: true };
+    let coloured = AccessFormat::Text { colours: Colours::On };
     let fields = [AccessField::Status, AccessField::Route];
     for (status, colour) in [(204, "32"), (304, "36"), (429, "33"), (502, "31")] {
         let text = written(coloured, Some(&fields), &AccessLine { status, ..line() });
@@ -163,7 +164,7 @@ fn a_layout_says_what_its_lines_need() {
         let layout = AccessLayout::new(format, fields);
         (layout.needs_token(), layout.needs_headers())
     };
-    let text = AccessFormat::Text { is_coloured: true };
+    let text = AccessFormat::Text { colours: Colours::On };
     assert_eq!(needs(AccessFormat::Json, None), (true, false));
     assert_eq!(needs(text, None), (false, false));
     assert_eq!(needs(AccessFormat::Combined, None), (true, true));

@@ -5,7 +5,10 @@ use super::{
     time::TimeCache,
     values::{push_address, push_hex, push_millis, push_number},
 };
-use crate::escape::{escape, is_unprintable};
+use crate::{
+    escape::{escape, is_unprintable},
+    telemetry::style::Colours,
+};
 
 const DIM: &str = "\x1b[2m";
 const RESET: &str = "\x1b[0m";
@@ -19,7 +22,7 @@ pub(super) struct TextField {
 }
 
 impl TextField {
-    pub(super) fn new(field: AccessField, is_coloured: bool) -> Self {
+    pub(super) fn new(field: AccessField, colours: Colours) -> Self {
         let label = match field {
             AccessField::Time
             | AccessField::Status
@@ -28,7 +31,7 @@ impl TextField {
             | AccessField::Path
             | AccessField::Protocol
             | AccessField::Client => String::new(),
-            _ if is_coloured => format!("{DIM}{}={RESET}", field.name()),
+            _ if colours == Colours::On => format!("{DIM}{}={RESET}", field.name()),
             _ => format!("{}=", field.name()),
         };
         Self { field, label: label.into_bytes().into() }
@@ -38,7 +41,7 @@ impl TextField {
 /// Appends `line` with these fields. An empty value is `-`, or is left out with its name.
 pub(super) fn append(
     fields: &[TextField],
-    is_coloured: bool,
+    colours: Colours,
     line: &AccessLine<'_>,
     times: &mut TimeCache,
     out: &mut Vec<u8>,
@@ -52,7 +55,7 @@ pub(super) fn append(
             out.push(b' ');
         }
         out.extend_from_slice(label);
-        let colour = colour(*field, line).filter(|_| is_coloured);
+        let colour = colour(*field, line).filter(|_| colours == Colours::On);
         out.extend_from_slice(colour.unwrap_or_default().as_bytes());
         push_value(*field, line, times, out);
         if colour.is_some() {

@@ -1,10 +1,11 @@
 use super::*;
 use crate::{
+    clock::StoreTime,
     secret::KeySecret,
     throttle::{Filter, HashKeys, geometry::Sizing},
 };
 
-const START: u64 = 1_700_000_040_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_040_000);
 
 fn sized(capacity: u64, false_positive: f64) -> Geometry {
     Geometry::new(&Sizing { capacity, false_positive, memory: 30 * 60_000 }).unwrap()

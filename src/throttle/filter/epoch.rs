@@ -2,7 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::{GRACE, Geometry, Millis};
+use super::{GRACE, Geometry};
+use crate::clock::StoreTime;
 
 /// The live generations: at most 32, each with a slot of its own.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -14,16 +15,16 @@ pub(super) struct Epoch {
 impl Epoch {
     /// The live generations at `now`: the current one, the complete ones in memory, and one more until
     /// [`GRACE`] has passed.
-    pub(super) fn at(geometry: &Geometry, now: Millis) -> Self {
+    pub(super) fn at(geometry: &Geometry, now: StoreTime) -> Self {
         // Enough for 8,000 years of minutes.
         let current = geometry.index(now).min(u64::from(u32::MAX));
-        let in_grace = now.saturating_sub(current * geometry.generation_length) < GRACE;
+        let in_grace = now.saturating_sub(geometry.start_of(current)) < GRACE;
         let back = u64::from(geometry.complete_generations) + u64::from(in_grace);
         Self { oldest: current.saturating_sub(back.min(31)), current }
     }
 
     /// The epoch at `now`, but never earlier than `self`, even if the clock goes back.
-    pub(super) fn advanced(self, geometry: &Geometry, now: Millis) -> Self {
+    pub(super) fn advanced(self, geometry: &Geometry, now: StoreTime) -> Self {
         let then = Self::at(geometry, now);
         Self { oldest: self.oldest.max(then.oldest), current: self.current.max(then.current) }
     }

@@ -14,9 +14,9 @@ use crate::{
 mod interleavings;
 mod memory;
 
-const MINUTE: Millis = 60_000;
+const MINUTE: u64 = 60_000;
 /// On a minute boundary.
-const START: Millis = 1_700_000_040_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_040_000);
 
 pub(super) fn sized(capacity: u64, false_positive: f64, minutes: u64) -> Geometry {
     Geometry::new(&Sizing { capacity, false_positive, memory: minutes * MINUTE }).unwrap()
@@ -159,8 +159,8 @@ fn a_slot_is_cleared_within_twenty_steps() {
     filter.rotate(START + 10_000 * MINUTE);
     assert!(!filter.contains(1));
     filter.rotate(START);
-    assert_eq!(*filter.live_generations().end(), START / MINUTE + 10_000);
-    filter.rotate(Millis::MAX);
+    assert_eq!(*filter.live_generations().end(), START.periods_of(MINUTE) + 10_000);
+    filter.rotate(StoreTime::MAX);
     assert_eq!(filter.live_generations(), u64::from(u32::MAX) - 30..=u64::from(u32::MAX));
 }
 
@@ -169,7 +169,7 @@ fn a_slot_is_cleared_within_twenty_steps() {
 fn a_slot_marked_late_is_cleared_before_it_is_reused() {
     let filter = Filter::new(sized(100, 0.01, 1), hash_keys(7), START);
     filter.rotate(START + 10 * MINUTE);
-    let slot = Filter::<Native>::slot_mask(START / MINUTE);
+    let slot = Filter::<Native>::slot_mask(START.periods_of(MINUTE));
     filter.words.iter().for_each(|word| _ = word.fetch_or(slot, Relaxed));
     filter.changed.fetch_or(slot, Release);
     assert!(!filter.contains(1));

@@ -44,8 +44,8 @@ proptest! {
             prop_assert_eq!(geometry.generation_length, MINUTE);
             prop_assert_eq!(remembered, sizing.memory);
         }
-        let index = geometry.index(1_700_000_040_123);
-        prop_assert_eq!(geometry.index(geometry.minute(index) * MINUTE), index);
+        let index = geometry.index(StoreTime::from_unix_ms(1_700_000_040_123));
+        prop_assert_eq!(geometry.index(StoreTime::from_unix_ms(geometry.minute(index) * MINUTE)), index);
         prop_assert!(max_countable(&geometry) < u64::MAX);
     }
 

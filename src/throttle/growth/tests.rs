@@ -3,13 +3,13 @@ use crate::{
     secret::KeySecret,
     throttle::{
         HashKeys,
-        geometry::{Geometry, MAX_GROWTH, Millis, Sizing},
+        geometry::{Geometry, MAX_GROWTH, Sizing},
     },
 };
 
-const MINUTE: Millis = 60_000;
+const MINUTE: u64 = 60_000;
 /// On a minute boundary.
-const START: Millis = 1_700_000_040_000;
+const START: StoreTime = StoreTime::from_unix_ms(1_700_000_040_000);
 const CAPACITY: u64 = 1_000;
 
 /// A filter with one minute of memory before the current one, and the control of its size.
@@ -17,7 +17,7 @@ struct Grown {
     filter: Filter,
     control: GrowthControl,
     tokens: u64,
-    now: Millis,
+    now: StoreTime,
 }
 
 impl Grown {

@@ -3,11 +3,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    clock::StoreTime,
     secret::KeySecret,
     throttle::{Filter, geometry::Sizing},
 };
 
-const NOW: u64 = 1_700_000_040_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_040_000);
 
 fn geometry() -> Geometry {
     Geometry::new(&Sizing { capacity: 500, false_positive: 0.001, memory: 30 * 60_000 }).unwrap()

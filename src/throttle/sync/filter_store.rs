@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{
-    redis::RedisFailure,
-    throttle::{geometry::Millis, payload::PayloadError},
-};
+use crate::{clock::StoreTime, redis::RedisFailure, throttle::payload::PayloadError};
 
 /// The shared filters of one throttle. Each call is one round trip with a timeout.
 #[expect(async_fn_in_trait, reason = "one thread drives it, so the futures need not be `Send`")]
@@ -48,8 +45,8 @@ pub trait FilterStore {
 /// The reply to [`FilterStore::time`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ServerTime {
-    /// The store's time, in ms since the Unix epoch.
-    pub now: Millis,
+    /// The store's time.
+    pub now: StoreTime,
     /// The store's clock minus this machine's, in ms.
     pub clock_offset: i64,
 }

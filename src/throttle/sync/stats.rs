@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{counter::Counter, redis::RedisFailure, throttle::payload::PayloadError};
+use crate::{
+    clock::StoreTime, counter::Counter, redis::RedisFailure, throttle::payload::PayloadError,
+};
 
 /// Counts since the process started. One thread writes them, any thread may read them.
 #[derive(Debug, Default)]
@@ -21,7 +23,7 @@ pub struct SyncStats {
     pub conflicts: Counter,
     failures: [Counter; RedisFailure::ALL.len()],
     unusable: [Counter; PayloadError::ALL.len()],
-    /// 0: none so far.
+    /// In ms since the Unix epoch; 0: none so far.
     last_success: AtomicU64,
 }
 
@@ -36,9 +38,10 @@ impl SyncStats {
         self.unusable[error as usize].get()
     }
 
-    /// The time of the last complete tick or load, in ms since the Unix epoch by Redis' clock.
-    pub fn last_success(&self) -> Option<u64> {
-        Some(self.last_success.load(Ordering::Relaxed)).filter(|at| *at > 0)
+    /// The time of the last complete tick or load, by Redis' clock.
+    pub fn last_success(&self) -> Option<StoreTime> {
+        let at = self.last_success.load(Ordering::Relaxed);
+        (at > 0).then_some(StoreTime::from_unix_ms(at))
     }
 
     pub(super) fn count_failure(&self, failure: RedisFailure) {
@@ -50,8 +53,8 @@ impl SyncStats {
         tracing::debug!(reason = error.label(), "throttle payload in Redis ignored");
     }
 
-    pub(super) fn set_last_success(&self, now: u64) {
-        self.last_success.store(now, Ordering::Relaxed);
+    pub(super) fn set_last_success(&self, now: StoreTime) {
+        self.last_success.store(now.as_unix_ms(), Ordering::Relaxed);
     }
 }
 

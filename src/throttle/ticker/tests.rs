@@ -10,7 +10,7 @@ use super::{
 mod capacity;
 mod resize;
 
-const NOW: u64 = 1_699_999_980_000;
+const NOW: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);
 const MINUTE: u64 = 60_000;
 /// In ms, as a step of a clock.
 const TWO_HOURS: i64 = 7_200_000;
@@ -29,7 +29,7 @@ impl FilterStore for ClockStore {
             std::future::pending::<()>().await;
         }
         Ok(ServerTime {
-            now: self.clock.now().saturating_add_signed(self.clock_offset),
+            now: self.clock.store_time().saturating_add_signed(self.clock_offset),
             clock_offset: self.clock_offset,
         })
     }
@@ -56,9 +56,9 @@ impl FilterStore for ClockStore {
 
 /// A throttle that is throttling, with token 1 active.
 async fn start_throttling(clock: &Clock) -> (Arc<Throttle>, ClockStore) {
-    let throttle = throttle(true, NOW);
+    let throttle = throttle(FilterSharing::Shared, NOW);
     let mut store = ClockStore { clock: clock.clone(), clock_offset: 0, hangs: false };
-    let mut ticker = Ticker::new(&throttle, clock);
+    let mut ticker = Ticker::new(&throttle, clock, FilterSharing::Shared);
     ticker.tick(Some(&mut store)).await;
     drop(ticker);
     throttle.set_mode(Mode::On);
@@ -73,7 +73,7 @@ async fn new_loaded_ticker<'a>(
     clock: &'a Clock,
     store: &mut ClockStore,
 ) -> Ticker<'a> {
-    let mut ticker = Ticker::new(throttle, clock);
+    let mut ticker = Ticker::new(throttle, clock, FilterSharing::Shared);
     ticker.load(store).await.unwrap();
     ticker
 }
@@ -103,7 +103,7 @@ async fn a_step_of_this_machines_clock_does_not_affect_shared_filters() {
     let (throttle, mut store) = start_throttling(&clock).await;
     let mut ticker = new_loaded_ticker(&throttle, &clock, &mut store).await;
     clock.set(NOW + 120 * MINUTE);
-    ticker.apply_clock_step(TWO_HOURS, true);
+    ticker.apply_clock_step(TWO_HOURS);
     store.clock_offset = -TWO_HOURS;
     ticker.tick(Some(&mut store)).await;
     assert!(throttle.filter.load().contains(1) && throttle.status().is_throttling());
@@ -112,15 +112,15 @@ async fn a_step_of_this_machines_clock_does_not_affect_shared_filters() {
 #[tokio::test]
 async fn a_clock_step_without_redis_suspends_denials() {
     let clock = Clock::manual(NOW);
-    let throttle = throttle(false, NOW);
+    let throttle = throttle(FilterSharing::Local, NOW);
     throttle.set_mode(Mode::On);
-    let mut ticker = Ticker::new(&throttle, &clock);
+    let mut ticker = Ticker::new(&throttle, &clock, FilterSharing::Local);
     ticker.tick(None::<&mut ClockStore>).await;
     assert!(throttle.status().is_throttling());
     clock.set(NOW + 120 * MINUTE);
-    ticker.apply_clock_step(900, false);
+    ticker.apply_clock_step(900);
     assert!(throttle.status().is_throttling(), "a step of less than a generation is ignored");
-    ticker.apply_clock_step(TWO_HOURS, false);
+    ticker.apply_clock_step(TWO_HOURS);
     assert!(!throttle.status().is_throttling(), "before the next tick");
     ticker.tick(None::<&mut ClockStore>).await;
     assert!(!throttle.status().is_throttling());

@@ -7,15 +7,15 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-use super::SplitMix;
+use super::{SampleOutcome, SplitMix};
 
 /// A limit on the requests in flight.
 pub(crate) trait Limiter {
     /// The limit.
     fn limit(&self) -> u32;
-    /// Records an ended request: its latency in us, the requests in flight at its start, a timeout, and the
+    /// Records an ended request: its latency in us, the requests in flight at its start, its outcome, and the
     /// time in ms.
-    fn record(&mut self, latency: u64, in_flight: u32, is_timeout: bool, now: u64);
+    fn record(&mut self, latency: u64, in_flight: u32, outcome: SampleOutcome, now: u64);
 }
 
 /// A limit that never changes.
@@ -27,7 +27,7 @@ impl Limiter for FixedLimit {
         self.0
     }
 
-    fn record(&mut self, _: u64, _: u32, _: bool, _: u64) {}
+    fn record(&mut self, _: u64, _: u32, _: SampleOutcome, _: u64) {}
 }
 
 /// The server's capacity from a time on.
@@ -123,9 +123,9 @@ impl Simulation {
                 Event::Arrival => run.arrive(now, limiter),
                 Event::Completion(request) => {
                     run.busy -= 1;
-                    run.end(request, now, false, limiter);
+                    run.end(request, now, SampleOutcome::Responded, limiter);
                 }
-                Event::Timeout(request) => run.end(request, now, true, limiter),
+                Event::Timeout(request) => run.end(request, now, SampleOutcome::Dropped, limiter),
                 Event::Change => {}
             }
             run.serve(now);
@@ -172,7 +172,7 @@ impl SimulationRun<'_> {
         }
     }
 
-    fn end(&mut self, request: usize, now: u64, is_timeout: bool, limiter: &mut dyn Limiter) {
+    fn end(&mut self, request: usize, now: u64, outcome: SampleOutcome, limiter: &mut dyn Limiter) {
         let request = &mut self.requests[request];
         if std::mem::replace(&mut request.is_over, true) {
             return;
@@ -180,12 +180,13 @@ impl SimulationRun<'_> {
         self.in_flight -= 1;
         let latency = now - request.started;
         let second = &mut self.seconds[(request.started / 1_000_000) as usize];
-        if is_timeout {
-            second.timed_out += 1;
-        } else {
-            second.answered += 1;
-            second.latency += latency;
+        match outcome {
+            SampleOutcome::Dropped => second.timed_out += 1,
+            SampleOutcome::Responded => {
+                second.answered += 1;
+                second.latency += latency;
+            }
         }
-        limiter.record(latency, request.in_flight, is_timeout, now / 1_000);
+        limiter.record(latency, request.in_flight, outcome, now / 1_000);
     }
 }

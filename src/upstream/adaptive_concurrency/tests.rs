@@ -6,6 +6,7 @@ use super::{
     AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome,
     simulation::{Capacity, FixedLimit, Limiter, Second, Simulation},
 };
+use crate::clock::CoarseTime;
 
 const BOUNDS: ConcurrencyBounds = ConcurrencyBounds { min: 4, max: 1_000 };
 
@@ -14,8 +15,8 @@ impl Limiter for AdaptiveLimit {
         AdaptiveLimit::limit(self)
     }
 
-    fn record(&mut self, latency: u64, in_flight: u32, is_timeout: bool, now: u64) {
-        let outcome = if is_timeout { SampleOutcome::Dropped } else { SampleOutcome::Responded };
+    fn record(&mut self, latency: u64, in_flight: u32, outcome: SampleOutcome, now: u64) {
+        let now = CoarseTime::from_ms(now);
         AdaptiveLimit::record(self, Sample { latency, in_flight, outcome }, now);
     }
 }
@@ -42,7 +43,7 @@ fn slower_workers() -> Simulation {
 }
 
 fn adaptive() -> AdaptiveLimit {
-    AdaptiveLimit::new(BOUNDS, 0, 0)
+    AdaptiveLimit::new(BOUNDS, 0, CoarseTime::ZERO)
 }
 
 /// The mean of a value of these seconds.
@@ -96,7 +97,7 @@ fn a_limit_that_is_not_used_does_not_grow() {
     let mut limit = adaptive();
     for ms in 0..60_000 {
         let sample = Sample { latency: 5_000, in_flight: 2, outcome: SampleOutcome::Responded };
-        limit.record(sample, ms);
+        limit.record(sample, CoarseTime::from_ms(ms));
     }
     assert_eq!(limit.limit(), super::INITIAL_LIMIT);
 }
@@ -112,7 +113,7 @@ fn the_base_latency_of_a_small_server_is_measured_without_its_queue() {
         capacities: vec![Capacity { from: 0, workers: 4, service: 10_000 }],
     };
     let bounds = ConcurrencyBounds { min: 2, max: 1_000 };
-    let seconds = simulation.run(&mut AdaptiveLimit::new(bounds, 0, 0));
+    let seconds = simulation.run(&mut AdaptiveLimit::new(bounds, 0, CoarseTime::ZERO));
     let answered = mean(&seconds[10..], |second| second.answered);
     let latency = mean(&seconds[10..], |second| second.latency) / answered;
     assert!(latency < 25_000.0, "{latency}");
@@ -124,7 +125,7 @@ fn load(limit: &mut AdaptiveLimit, latency: u64, dropped: bool, count: u64, now:
     let outcome = if dropped { SampleOutcome::Dropped } else { SampleOutcome::Responded };
     let end = |ms| {
         let in_flight = limit.limit();
-        limit.record(Sample { latency, in_flight, outcome }, now + ms);
+        limit.record(Sample { latency, in_flight, outcome }, CoarseTime::from_ms(now + ms));
         limit.limit()
     };
     (0..count).map(end).collect()
@@ -145,7 +146,8 @@ fn attempts_from_before_a_decrease_do_not_lower_the_limit_again() {
 
 #[test]
 fn the_base_latency_is_measured_once_a_minute_under_load() {
-    let mut limit = AdaptiveLimit::new(ConcurrencyBounds { min: 4, max: 100 }, 5_000, 0);
+    let mut limit =
+        AdaptiveLimit::new(ConcurrencyBounds { min: 4, max: 100 }, 5_000, CoarseTime::ZERO);
     let limits = load(&mut limit, 5_000, false, 180_000, 0);
     let measurements: Vec<_> =
         (5_000..limits.len()).filter(|&ms| limits[ms - 1] == 100 && limits[ms] == 50).collect();
@@ -160,7 +162,8 @@ fn rare_timeouts_without_load_do_not_lower_the_limit() {
     for second in 0..3_600 {
         let outcome =
             if second % 60 == 59 { SampleOutcome::Dropped } else { SampleOutcome::Responded };
-        limit.record(Sample { latency: 5_000, in_flight: 2, outcome }, second * 1_000);
+        let now = CoarseTime::from_ms(second * 1_000);
+        limit.record(Sample { latency: 5_000, in_flight: 2, outcome }, now);
     }
     assert_eq!(limit.limit(), super::INITIAL_LIMIT);
 }
@@ -170,7 +173,8 @@ fn timeouts_lower_the_limit_to_its_minimum() {
     let mut limit = adaptive();
     for ms in 0..600_000 {
         let in_flight = limit.limit();
-        limit.record(Sample { latency: 0, in_flight, outcome: SampleOutcome::Dropped }, ms);
+        let sample = Sample { latency: 0, in_flight, outcome: SampleOutcome::Dropped };
+        limit.record(sample, CoarseTime::from_ms(ms));
     }
     assert_eq!(limit.limit(), BOUNDS.min);
 }
@@ -188,7 +192,7 @@ proptest! {
         ),
     ) {
         let bounds = ConcurrencyBounds { min, max: min + span };
-        let mut now = 1_700_000_000_000_u64;
+        let mut now = CoarseTime::from_ms(1_700_000_000_000);
         let mut limit = AdaptiveLimit::new(bounds, random, now);
         let mut published = limit.limit();
         for (step, latency, in_flight, dropped) in events {

@@ -1,10 +1,12 @@
 //! [`Window`]: the attempts from which the limit is adapted.
 
+use crate::clock::CoarseTime;
+
 /// The attempts since a time.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    /// The start, in ms.
-    pub(super) began: u64,
+    /// The start.
+    pub(super) began: CoarseTime,
     /// Number of attempts that were refused or timed out.
     pub(super) dropped: u32,
     /// The maximum of requests in flight.
@@ -16,8 +18,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// An empty window that begins at `now`, in ms.
-    pub(super) fn new(now: u64) -> Self {
+    /// An empty window that begins at `now`.
+    pub(super) fn new(now: CoarseTime) -> Self {
         Self { began: now, dropped: 0, max_in_flight: 0, responses: 0, logarithms: 0.0 }
     }
 

@@ -20,13 +20,13 @@ use self::{dial::Dialed, place::AttemptCandidate};
 use super::{AttemptLog, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, WorkerEndpoints};
 
 use crate::{
-    clock::{Clock, Uptime},
+    balance::{Pick, PickRequest, TargetKey},
+    clock::{Clock, CoarseTime, Uptime},
     connection_state::Wait,
     trace::{AttemptResult, PeerServer, RequestTrace},
     transport::ClientStream,
     upstream::{
-        InFlight, Pool, ServerAddress,
-        balance::{Pick, PickRequest, TargetKey},
+        InFlight, OutgoingRequest, Pool, ServerAddress,
         pending::PendingTicket,
         pool::{LinkWanted, UpstreamConnection},
         target_health::{AttemptKind, Failure},
@@ -108,25 +108,22 @@ fn peer_server(pool: &Pool) -> PeerServer {
     PeerServer { address, port, peer: target.resolved, scheme: target.scheme() }
 }
 
-fn millis(time: Uptime) -> u64 {
-    time.to_coarse().as_ms()
-}
-
 impl<'r> RequestAttempts<'r> {
     pub(super) fn new(
         balancer: &'r LoadBalancer,
         input: &ForwardInput<'r>,
         attempts: &'r mut AttemptLog,
         trace: Option<&'r mut RequestTrace>,
-        is_upgrade: bool,
+        outgoing: &OutgoingRequest,
     ) -> Self {
         let endpoints = balancer.endpoints();
         let started = balancer.state.clock().uptime();
-        balancer.record_request(millis(started));
+        balancer.record_request(started.to_coarse());
         let turn = balancer.turn.get();
         balancer.turn.set(turn.wrapping_add(1));
         let max_connections = endpoints.set.servers.bounds.max_connections;
         let proxied = input.proxied;
+        let is_upgrade = outgoing.upgrade().is_some();
         Self {
             balancer,
             endpoints,
@@ -152,7 +149,7 @@ impl<'r> RequestAttempts<'r> {
         self.balancer.state.clock()
     }
 
-    fn choose(&self, now: u64) -> Option<Pick> {
+    fn choose(&self, now: CoarseTime) -> Option<Pick> {
         let input = PickRequest {
             turn: self.turn,
             // Ambiguous parts have no key: their requests share a target.

@@ -3,11 +3,11 @@
 use http::Method;
 
 use crate::{
+    balance::Observed,
     http1::{FramingError, ResponseHead},
     transport::ClientStream,
     upstream::{
         InFlight, ResponseBody, UpstreamContent, UpstreamTunnel,
-        balance::Observed,
         connection::UpstreamHttp1Connection,
         exchange::ExchangeError,
         http2::{Http2Response, Http2Slot, is_connection_lost},

@@ -1,10 +1,10 @@
 use super::*;
 use crate::{
-    clock::{Clock, CoarseClock, CoarseTime},
+    balance::{PickRequest, Policy},
+    clock::{Clock, CoarseClock, CoarseTime, StoreTime},
     upstream::{
         Bounds, EndpointState, InFlight, Protocol, RetryConditions, ServerAddress, Servers, Target,
         WeightedTarget,
-        balance::{PickRequest, Policy},
         paced_place::{Claim, NoPlace},
         target_health::{AttemptKind, HealthSettings, ServiceLevel},
     },
@@ -48,7 +48,7 @@ fn servers(count: usize, policy: Policy, bounds: Bounds) -> Arc<Servers> {
 }
 
 fn balancer(count: usize, policy: Policy, bounds: Bounds) -> (LoadBalancer, Clock) {
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let servers = servers(count, policy, bounds);
     let state = Arc::new(UpstreamRuntime::new("app", &servers, clock.clone(), Arc::default()));
     (LoadBalancer::new(state, PoolTable::new(CoarseClock::new(CoarseTime::ZERO))), clock)
@@ -110,7 +110,8 @@ fn a_full_endpoint_is_not_chosen_and_its_place_is_returned() {
     let place = InFlight::begin(&endpoints.pools[0], &endpoints.set, None).unwrap();
     assert!(InFlight::begin(&endpoints.pools[0], &endpoints.set, None).is_err(), "full");
     assert!((0..4).all(|turn| choose(&balancer, turn, &[]) == Some(1)));
-    assert!(endpoints.set.has_full_endpoint(&[1], 0) && !endpoints.set.has_full_endpoint(&[0], 0));
+    let is_full_beside = |excluded| endpoints.set.has_full_endpoint(&[excluded], CoarseTime::ZERO);
+    assert!(is_full_beside(1) && !is_full_beside(0));
     drop(place);
     assert!((0..4).any(|turn| choose(&balancer, turn, &[]) == Some(0)));
 }
@@ -201,7 +202,7 @@ fn health_and_load_outlive_a_reload() {
     assert_eq!(after.set.members[1].state.in_flight(), 1);
     assert!((0..20).all(|turn| choose(&balancer, turn, &[]) != Some(0)), "still ejected");
     // Records in the old set no longer show.
-    before.set.record_failure(1, AttemptKind::Regular, Failure::Connect, 0, &clock);
+    before.set.record_failure(1, AttemptKind::Regular, Failure::Connect, CoarseTime::ZERO, &clock);
     assert!((0..50).any(|turn| choose(&balancer, turn, &[]) == Some(1)));
     drop(place);
     assert_eq!(after.set.members[1].state.in_flight(), 0);

@@ -48,10 +48,10 @@ impl Http2Body {
     /// The body that `stream` carries. `upload`: the rest of the request.
     pub(in crate::upstream) fn new(
         stream: Http2Receiver,
-        is_done: bool,
         upload: Option<(Upload, OutgoingRequest)>,
         slot: Http2Slot,
     ) -> Self {
+        let is_done = stream.is_end_stream();
         Self { stream, trailers: None, is_done, upload, is_request_lost: false, _slot: slot }
     }
 

@@ -194,10 +194,9 @@ impl Http2Response {
         outgoing: OutgoingRequest,
         slot: Http2Slot,
     ) -> (ResponseHead, Http2Body) {
-        let is_done = self.stream.is_end_stream();
         let upload = self.upload.map(|upload| (upload, outgoing));
         let stream = self.stream;
-        (self.head, Http2Body::new(stream, is_done, upload, slot))
+        (self.head, Http2Body::new(stream, upload, slot))
     }
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     clock::{CoarseClock, CoarseTime},
     connection_state::StateCell,
-    http1::{BodyDecoder, HeadBounds, RequestHead},
+    http1::{BodyDecoder, HeadBounds, RequestHead, StreamContent},
     upstream::{HostRule, PeerAddress, Protocol, ServerAddress, Target},
 };
 
@@ -393,10 +393,10 @@ proptest! {
             1 => "[!-~]{1,12}",
         ]),
         fields in http2_fields(),
-        is_bodiless in any::<bool>(),
+        content in prop_oneof![Just(StreamContent::Nothing), Just(StreamContent::Data)],
     ) {
         let parts = http2_parts(method, &target, authority.as_deref(), &fields);
-        let read = parts.map(|parts| RequestHead::from_http2(&parts, is_bodiless, BOUNDS));
+        let read = parts.map(|parts| RequestHead::from_http2(&parts, content, BOUNDS));
         let Some(Ok(head)) = read else { return Ok(()) };
         let client = client(head.length, &[], None);
         let outgoing = outgoing(&head, false, &client);

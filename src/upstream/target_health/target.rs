@@ -16,6 +16,7 @@ use super::{
     Failure, HealthSettings,
     view::{HealthView, ViewKind},
 };
+use crate::clock::CoarseTime;
 
 /// The health of one target: failures since the last success, its ejection, and its health checks.
 ///
@@ -29,8 +30,8 @@ pub struct TargetHealth {
     pub(super) is_kept: bool,
     /// The duration of the last ejection, in ms; 0 before the first.
     pub(super) last_duration: u64,
-    /// The end of the last ejection, in ms.
-    pub(super) returned_at: u64,
+    /// The end of the last ejection.
+    pub(super) returned_at: CoarseTime,
     /// Failed health checks since the last passed one.
     pub(super) failed_checks: u32,
     /// Passed health checks since the last failed one or the last ejection.
@@ -47,14 +48,14 @@ pub(super) enum TargetState {
     /// It takes requests.
     #[default]
     InService,
-    /// It takes requests, with slow start since this time in ms.
-    SlowStart(u64),
+    /// It takes requests, with slow start since this time.
+    SlowStart(CoarseTime),
     /// It takes no requests, and at the end one trial.
     Ejected {
-        /// The start, in ms.
-        since: u64,
-        /// The end, in ms. During a trial, the time when the next one may begin.
-        until: u64,
+        /// The start.
+        since: CoarseTime,
+        /// The end. During a trial, the time when the next one may begin.
+        until: CoarseTime,
     },
 }
 
@@ -64,16 +65,16 @@ impl TargetHealth {
         Self::default()
     }
 
-    /// A target that is added to an upstream at `now`, in ms: in service with slow start.
-    pub fn appearing(now: u64) -> Self {
+    /// A target that is added to an upstream at `now`: in service with slow start.
+    pub fn appearing(now: CoarseTime) -> Self {
         Self { state: TargetState::SlowStart(now), ..Self::default() }
     }
 
     /// The same target, drained or not. A drained one, with weight 0, does not count among the targets of
     /// which a share may be ejected or one must be in service.
     #[must_use]
-    pub fn with_drained(self, is_drained: bool) -> Self {
-        Self { is_drained, ..self }
+    pub fn with_weight(self, weight: u32) -> Self {
+        Self { is_drained: weight == 0, ..self }
     }
 
     /// Checks the invariants between the fields, in debug builds.
@@ -89,15 +90,17 @@ impl TargetHealth {
 
     /// The view for the choice.
     pub(super) fn view(&self) -> HealthView {
-        let has_failures = self.failures > 0;
+        let failures = self.failures;
         match self.state {
-            _ if self.is_drained => HealthView::new(ViewKind::Drained, 0, has_failures),
-            _ if self.is_down => HealthView::new(ViewKind::Down, 0, has_failures),
-            TargetState::InService => HealthView::new(ViewKind::InService, 0, has_failures),
-            TargetState::SlowStart(since) => {
-                HealthView::new(ViewKind::SlowStart, since, has_failures)
+            _ if self.is_drained => HealthView::new(ViewKind::Drained, CoarseTime::ZERO, failures),
+            _ if self.is_down => HealthView::new(ViewKind::Down, CoarseTime::ZERO, failures),
+            TargetState::InService => {
+                HealthView::new(ViewKind::InService, CoarseTime::ZERO, failures)
             }
-            TargetState::Ejected { until, .. } => HealthView::new(ViewKind::Ejected, until, false),
+            TargetState::SlowStart(since) => HealthView::new(ViewKind::SlowStart, since, failures),
+            TargetState::Ejected { until, .. } => {
+                HealthView::new(ViewKind::Ejected, until, failures)
+            }
         }
     }
 
@@ -121,8 +124,8 @@ impl TargetHealth {
         self.is_member() && !self.is_down && self.is_ejected()
     }
 
-    /// The end of the ejection, in ms.
-    pub(super) fn ejected_until(&self) -> Option<u64> {
+    /// The end of the ejection.
+    pub(super) fn ejected_until(&self) -> Option<CoarseTime> {
         match self.state {
             TargetState::Ejected { until, .. } => Some(until),
             TargetState::InService | TargetState::SlowStart(_) => None,
@@ -131,7 +134,7 @@ impl TargetHealth {
 
     /// Starts an ejection. Returns its duration in ms, which doubles if the target has been back for less
     /// than the last ejection's duration.
-    pub(super) fn eject(&mut self, settings: &HealthSettings, now: u64) -> u64 {
+    pub(super) fn eject(&mut self, settings: &HealthSettings, now: CoarseTime) -> u64 {
         let is_repeated =
             self.last_duration > 0 && now.saturating_sub(self.returned_at) <= self.last_duration;
         let doubled = self.last_duration.saturating_mul(2).min(settings.max_duration);
@@ -146,7 +149,7 @@ impl TargetHealth {
     }
 
     /// Ends an ejection, or the time that the target was down.
-    pub(super) fn return_to_service(&mut self, settings: &HealthSettings, now: u64) {
+    pub(super) fn return_to_service(&mut self, settings: &HealthSettings, now: CoarseTime) {
         if self.is_ejected() {
             self.returned_at = now;
         }
@@ -159,8 +162,8 @@ impl TargetHealth {
         self.is_kept = false;
     }
 
-    /// Lets the ejection end at `limit`, in ms, if it would end later.
-    pub(super) fn shorten_ejection(&mut self, limit: u64) {
+    /// Lets the ejection end at `limit` if it would end later.
+    pub(super) fn shorten_ejection(&mut self, limit: CoarseTime) {
         if let TargetState::Ejected { until, .. } = &mut self.state {
             *until = (*until).min(limit);
         }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const NOW: u64 = 1_700_000_000_000;
+const NOW: CoarseTime = CoarseTime::from_ms(1_700_000_000_000);
 
 pub(super) const SETTINGS: HealthSettings = HealthSettings {
     failures: 5,
@@ -29,7 +29,7 @@ fn fail(
     index: usize,
     failure: Failure,
     count: u32,
-    now: u64,
+    now: CoarseTime,
 ) -> Vec<HealthEvent> {
     let mut events = Vec::new();
     for _ in 0..count {
@@ -39,7 +39,7 @@ fn fail(
     events
 }
 
-fn statuses(health: &UpstreamHealth, now: u64) -> Vec<&'static str> {
+fn statuses(health: &UpstreamHealth, now: CoarseTime) -> Vec<&'static str> {
     let views = (0..health.targets().len()).map(|index| health.view(index));
     views.map(|view| view.status(now, SETTINGS.slow_start).as_str()).collect()
 }
@@ -143,7 +143,7 @@ fn a_failed_trial_doubles_the_ejection_up_to_its_maximum() {
 #[test]
 fn a_target_that_fails_soon_after_its_return_is_ejected_twice_as_long() {
     let mut health = health(2);
-    let ejection = |health: &mut UpstreamHealth, now: u64| match fail(
+    let ejection = |health: &mut UpstreamHealth, now: CoarseTime| match fail(
         health,
         0,
         Failure::Connect,
@@ -154,7 +154,7 @@ fn a_target_that_fails_soon_after_its_return_is_ejected_twice_as_long() {
         HealthEvent::Ejected { duration, .. } => duration,
         event => panic!("{event:?}"),
     };
-    let return_at = |health: &mut UpstreamHealth, now: u64| {
+    let return_at = |health: &mut UpstreamHealth, now: CoarseTime| {
         assert!(health.begin_trial(0, now));
         health.record_success(0, AttemptKind::Trial, now);
     };
@@ -263,7 +263,7 @@ fn all_down_by_health_checks_waits_for_the_next_check() {
 
 #[test]
 fn drained_targets_do_not_count() {
-    let targets = vec![TargetHealth::new().with_drained(true), TargetHealth::new()];
+    let targets = vec![TargetHealth::new().with_weight(0), TargetHealth::new()];
     let mut health = UpstreamHealth::new(SETTINGS, targets, NOW);
     assert_eq!(health.view(0).availability(NOW), Availability::Unavailable);
     fail(&mut health, 1, Failure::Timeout, 4, NOW);

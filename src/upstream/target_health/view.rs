@@ -1,6 +1,7 @@
 //! [`HealthView`]: the part of a target's health that the choice reads, in one atomic word.
 
-use super::super::balance::FULL_RAMP;
+use crate::balance::FULL_RAMP;
+use crate::clock::CoarseTime;
 
 /// The share of the weight at which slow start begins, in 1/1024: 10 %.
 const MIN_RAMP: u32 = 103;
@@ -69,9 +70,9 @@ pub enum ServiceLevel {
 }
 
 impl HealthView {
-    pub(super) fn new(kind: ViewKind, time: u64, has_failures: bool) -> Self {
-        let flag = if has_failures { HAS_FAILURES } else { 0 };
-        Self(time << TIME_SHIFT | flag | kind as u64)
+    pub(super) fn new(kind: ViewKind, time: CoarseTime, failures: u32) -> Self {
+        let flag = if failures > 0 { HAS_FAILURES } else { 0 };
+        Self(time.as_ms() << TIME_SHIFT | flag | kind as u64)
     }
 
     /// The view that [`HealthView::to_bits`] packed.
@@ -98,13 +99,13 @@ impl HealthView {
     }
 
     #[inline]
-    fn time(self) -> u64 {
-        self.0 >> TIME_SHIFT
+    fn time(self) -> CoarseTime {
+        CoarseTime::from_ms(self.0 >> TIME_SHIFT)
     }
 
-    /// The target's availability at `now`, in ms.
+    /// The target's availability at `now`.
     #[inline]
-    pub fn availability(self, now: u64) -> Availability {
+    pub fn availability(self, now: CoarseTime) -> Availability {
         match self.kind() {
             ViewKind::InService | ViewKind::SlowStart => Availability::Available,
             ViewKind::Ejected if self.time() <= now => Availability::Trial,
@@ -115,7 +116,7 @@ impl HealthView {
     /// The share of its weight that the target has at `now`, in 1/1024. It rises from 10 % to the whole over
     /// `slow_start`; both in ms. A trial has 10 %.
     #[inline]
-    pub fn ramp(self, now: u64, slow_start: u64) -> u32 {
+    pub fn ramp(self, now: CoarseTime, slow_start: u64) -> u32 {
         match self.kind() {
             ViewKind::SlowStart => {
                 let passed = now.saturating_sub(self.time());
@@ -136,8 +137,8 @@ impl HealthView {
         self.0 & HAS_FAILURES != 0
     }
 
-    /// The status at `now`, with the upstream's `slow_start`; both in ms.
-    pub fn status(self, now: u64, slow_start: u64) -> TargetStatus {
+    /// The status at `now`, with the upstream's `slow_start`, in ms.
+    pub fn status(self, now: CoarseTime, slow_start: u64) -> TargetStatus {
         match self.kind() {
             ViewKind::SlowStart if self.ramp(now, slow_start) < FULL_RAMP => {
                 TargetStatus::SlowStart
@@ -172,7 +173,11 @@ impl TargetStatus {
 impl ServiceLevel {
     /// The service level of an upstream, from its targets' views. `check_interval` is the time between health
     /// checks, after which a target that is down may be up; all in ms.
-    pub fn of(views: impl Iterator<Item = HealthView>, now: u64, check_interval: u64) -> Self {
+    pub fn of(
+        views: impl Iterator<Item = HealthView>,
+        now: CoarseTime,
+        check_interval: u64,
+    ) -> Self {
         let mut retry_after = None;
         for view in views {
             let wait = match view.kind() {

@@ -14,7 +14,7 @@ use testkit::{
     wait::{eventually, sleep},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{ATTACKER, BUFFER, Origin, PROTOCOLS, connect_narrow, start};
 
@@ -191,7 +191,7 @@ fn a_body_that_fails_while_it_is_buffered_does_not_touch_the_target() {
         ",
         [("target", upstream.target())],
     );
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = Gateway::for_every_protocol_at(&yaml, clock);
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let long = format!("800\r\n{}\r\n0\r\n\r\n", "x".repeat(0x800));

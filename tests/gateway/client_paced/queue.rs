@@ -10,7 +10,7 @@ use testkit::{
     wait::{eventually, sleep},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{
     ATTACKER, Attack, HELLO, MAX_CONNECTIONS, MAX_REQUESTS, OTHER, Origin, PROTOCOLS,
@@ -105,7 +105,7 @@ fn a_loop_of_short_downloads_keeps_no_other_out() {
         (Protocol::Http2, MAX_CONNECTIONS),
     ] {
         let origin = Origin::start(Protocol::Http1);
-        let clock = Clock::simulated(1_700_000_000_000);
+        let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
         let gateway = &Gateway::for_every_protocol_at(&origin.fill(bounds), clock.clone());
         let (end, ended) = mpsc::channel::<()>();
         thread::scope(|scope| {
@@ -160,7 +160,12 @@ fn others_wait_for_an_address_beyond_its_share() {
         [("target", upstream.target())],
     );
     // While the clock stands, one that waits gets no response.
-    let start = || Gateway::for_every_protocol_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let start = || {
+        Gateway::for_every_protocol_at(
+            &yaml,
+            Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
+        )
+    };
     let third = "X-Forwarded-For: 192.0.2.3\r\n";
     let ask =
         |gateway: &Gateway, client| Client::connect(gateway.address()).get("/", client).status;

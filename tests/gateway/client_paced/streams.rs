@@ -13,7 +13,7 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::observability::read_lines;
 
@@ -39,7 +39,7 @@ fn a_client_slower_than_the_rate_loses_its_place() {
         ",
         [("log", file.display())],
     );
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = Gateway::for_every_protocol_at(&origin.fill(&yaml), clock);
     let mut reader = connect_narrow(gateway.address());
     reader.send(format!("GET /long HTTP/1.1\r\nHost: a\r\n{ATTACKER}\r\n"));

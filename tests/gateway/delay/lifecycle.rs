@@ -14,7 +14,7 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use crate::observability::read_lines;
 
@@ -27,7 +27,7 @@ const MIN_DELAY: Duration = Duration::from_millis(1_998);
 /// Starts `yaml` with `{upstream}` on a simulated clock.
 fn start(yaml: &str, upstream: &Upstream) -> Gateway {
     let yaml = fill(yaml, [("upstream", upstream.target())]);
-    Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000))
+    Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)))
 }
 
 /// One request in two seconds; all timeouts of the connection are shorter.
@@ -191,7 +191,8 @@ fn the_access_line_contains_the_delay() {
         ",
         [("log", file.display().to_string()), ("upstream", upstream.target())],
     );
-    let gateway = Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000));
+    let gateway =
+        Gateway::start_at(&yaml, Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)));
     let mut clients: Vec<_> = (0..2).map(|_| Client::connect(gateway.address())).collect();
     for client in &mut clients {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -7,7 +7,7 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{NOW, fill_upstream, status_upstream};
 
@@ -61,7 +61,7 @@ fn headers_of_a_refunded_response_match_the_store() {
                 } else if step == 0 {
                     assert_headers_match_status(&fleet, &response, &limit);
                 }
-                clock.set(clock.now() + 1_100);
+                clock.set(clock.store_time() + 1_100);
             }
         }
     });
@@ -99,7 +99,7 @@ fn assert_reset_admits(upstream: &Upstream, backend: &Backend, limit: &str, cost
         assert_eq!(response.status, 200, "{limit}, {cost}");
         assert_headers_match_status(&fleet, &response, &format!("{limit}, {cost}"));
         if response.number("x-ratelimit-remaining") == 0 {
-            clock.set(response.number("x-ratelimit-reset") * 1_000);
+            clock.set(StoreTime::from_unix_ms(response.number("x-ratelimit-reset") * 1_000));
         }
     }
 }

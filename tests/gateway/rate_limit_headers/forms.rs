@@ -48,7 +48,7 @@ fn the_standard_headers_are_exact() {
         let policy = r#""per-caller";q=5;w=10, "all";q=100;w=90"#;
         assert_eq!(response.header("RateLimit-Policy"), Some(policy));
         // A sub-window of 2 s expires 12 s after its start. The current one of 90 s began before NOW.
-        let until = 180 - NOW / 1000 % 90;
+        let until = 180 - NOW.as_unix_ms() / 1000 % 90;
         let state = format!(r#""per-caller";r=4;t=12, "all";r=99;t={until}"#);
         assert_eq!(response.header("RateLimit"), Some(&*state));
         assert_eq!(advertised(&response).remaining, 4);

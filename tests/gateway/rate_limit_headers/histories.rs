@@ -5,7 +5,7 @@ use testkit::{
     random::SplitMix64,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{AdvertisedLimit, NOW, advertised};
 
@@ -60,7 +60,7 @@ fn for_all(history: impl Fn(&Fleet, &Clock, &str, &str, &mut SplitMix64) + Sync)
 /// Advances the clock by a random amount, up to the length of the windows.
 fn advance(clock: &Clock, rng: &mut SplitMix64) {
     let most = [2, 200, 1_500, 9_000][rng.below(4) as usize];
-    clock.set(clock.now() + rng.below(most));
+    clock.set(clock.store_time() + rng.below(most));
 }
 
 #[test]
@@ -78,9 +78,9 @@ fn retry_after_admits() {
             match rng.below(2) {
                 0 => {
                     let seconds = first.retry_after.expect("the cost is within the quota");
-                    clock.set(clock.now() + seconds * 1000);
+                    clock.set(clock.store_time() + seconds * 1000);
                 }
-                _ => clock.set(clock.now().max(first.reset * 1000)),
+                _ => clock.set(clock.store_time().max(StoreTime::from_unix_ms(first.reset * 1000))),
             }
             let then = ask();
             assert!(then.admitted, "{path}: advertised {first:?}, and after the wait {then:?}");
@@ -197,7 +197,7 @@ fn assert_resets_hold(
     for _ in 0..150 {
         let steps = if limit.contains("leaky") { [2, 3, 8] } else { [2, 200, 1_500] };
         let most = steps[rng.below(3) as usize];
-        clock.set(clock.now() + rng.below(most));
+        clock.set(clock.store_time() + rng.below(most));
         let cost = 1 + rng.below(9);
         let first = send(cost);
         if first.admitted {
@@ -208,14 +208,14 @@ fn assert_resets_hold(
         match rng.below(4) {
             0 | 1 => {
                 let seconds = first.retry_after.expect("the cost is within the quota");
-                clock.set(clock.now() + seconds * 1000);
+                clock.set(clock.store_time() + seconds * 1000);
                 assert!(send(cost).admitted, "{limit}: cost {cost}, {first:?}");
                 charged = cost;
             }
             2 => {
                 // Leases are charged to Redis by the request that fetches them.
                 let cost = if limit.contains("reserve") { 1 } else { charged };
-                clock.set(clock.now().max(first.reset * 1000));
+                clock.set(clock.store_time().max(StoreTime::from_unix_ms(first.reset * 1000)));
                 assert!(send(cost).admitted, "{limit}: cost {cost} at the reset: {first:?}");
                 charged = cost;
             }

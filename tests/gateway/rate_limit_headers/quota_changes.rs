@@ -1,7 +1,7 @@
 //! Reloads that change a quota: the usage stays, and the headers are exact.
 
 use testkit::backend::{MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, on_all_at_once};
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, StoreTime};
 
 use super::{NOW, advertised, advertised_unchecked};
 
@@ -56,7 +56,7 @@ fn a_changed_quota_keeps_the_usage() {
         fleet.reload(QUOTA_8_COST_3);
         let dear = advertised(&fleet.get("/a", ""));
         assert_eq!((dear.admitted, dear.used, dear.remaining), (false, 7, 1));
-        clock.set(dear.reset * 1000);
+        clock.set(StoreTime::from_unix_ms(dear.reset * 1000));
         assert!(
             advertised(&fleet.get("/a", "")).admitted,
             "the reset is exact after a changed quota"
@@ -64,7 +64,7 @@ fn a_changed_quota_keeps_the_usage() {
         fleet.reload(QUOTA_4);
         let seconds = advertised_unchecked(&fleet.get("/a", "")).retry_after;
         if let Some(seconds) = seconds {
-            clock.set(clock.now() + seconds * 1000);
+            clock.set(clock.store_time() + seconds * 1000);
             assert!(advertised(&fleet.get("/a", "")).admitted);
         }
     });

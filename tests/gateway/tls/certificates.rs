@@ -17,7 +17,10 @@ use testkit::{
     tls::{Identity, connect, trusting_client},
     wait::eventually,
 };
-use tidegate::{cli, clock::Clock};
+use tidegate::{
+    cli,
+    clock::{Clock, StoreTime},
+};
 
 use super::{Certificates, RULES, configuration, get_host, listener, start};
 
@@ -197,7 +200,7 @@ fn notes_on_certificates_go_by_the_gateway_s_clock() {
     let identity = files.authority.issue_for(&["a.test"], (2023, 1, 1), (2024, 1, 1));
     let entry = identity.write(files.path(), "a").entry();
     // 2023-11-14.
-    let clock = Clock::simulated(1_700_000_000_000);
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
     let gateway = Gateway::start_at(&configuration(&[listener(&[entry], "")]), clock);
     let snapshot = gateway.server.shared.live.snapshot();
     let problem = |days: u64| {

@@ -26,7 +26,10 @@ use testkit::{
     upstream::Upstream,
     wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
-use tidegate::{clock::Clock, http1::upgrade::websocket_accept};
+use tidegate::{
+    clock::{Clock, StoreTime},
+    http1::upgrade::websocket_accept,
+};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{configuration, echo_upstream, request};
@@ -504,7 +507,10 @@ fn bytes_before_a_reset_of_the_upstream_arrive() {
 #[test]
 fn an_idle_stream_is_cut() {
     on_protocols(&HTTP2, |protocol| {
-        let gateway = start(&http2(http2_upstream(true)), Clock::simulated(1_700_000_000_000));
+        let gateway = start(
+            &http2(http2_upstream(true)),
+            Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000)),
+        );
         let ((), took) = gateway.while_time_passes(|| {
             run(async {
                 let connection = connect(protocol, &gateway).await;
@@ -522,7 +528,7 @@ fn an_idle_stream_is_cut() {
 fn a_stream_lives_until_the_drain_timeout() {
     on_protocols(&HTTP2, |protocol| {
         let configuration = configuration(&http1(&accepting_upstream()), "drain_timeout: 20s");
-        let clock = Clock::simulated(1_700_000_000_000);
+        let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
         let gateway = Arc::new(Gateway::for_every_protocol_at(&configuration, clock));
         run(async {
             let connection = connect(protocol, &gateway).await;

@@ -175,7 +175,7 @@ async fn a_stale_replica_serves_status_reads_only() {
     let mut replica = replica_of(&server);
     let replicas = vec![replica.url().into()];
     let topology = Topology::Shards(vec![ShardUrls { primary: server.url().into(), replicas }]);
-    let clock = Clock::manual(NOW.as_unix_ms());
+    let clock = Clock::manual(NOW);
     let counter_store = CounterStore::redis(redis_options(topology), clock.clone(), 100).unwrap();
     let handle = counter_store.worker();
     let limit = limit("stale", 3);
@@ -205,7 +205,7 @@ async fn a_stale_replica_serves_status_reads_only() {
     assert_eq!(handle.peek(&one, NOW).await.unwrap().decision(0).remaining, 0, "from the primary");
 
     // The record has long expired by the clock; the replica still has it.
-    clock.set((NOW + 3_600_000).as_unix_ms());
+    clock.set(NOW + 3_600_000);
     assert_eq!(replica.command::<u64>(&["DBSIZE"]), 1);
     let peeked = counter_store.peek(&one).await.unwrap().decision(0);
     assert_eq!((peeked.remaining, peeked.used), (3, 0));

@@ -17,7 +17,7 @@ use crate::support::{NOW, charge, counter_store};
 
 #[tokio::test]
 async fn nine_thousand_charges_take_a_hundred_calls_with_exact_headers() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = leased_limit("leased", 10_000, 100);
     let mut reset_at = StoreTime::ZERO;
@@ -42,7 +42,7 @@ async fn nine_thousand_charges_take_a_hundred_calls_with_exact_headers() {
 
 #[tokio::test]
 async fn an_auto_reserve_adapts_to_demand() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = Limit { lease_size: LeaseSize::Auto, ..leased_limit("auto", 100_000, 0) };
     for spent in 1..=9_000 {
@@ -63,7 +63,7 @@ async fn exhaust(gateway: &LeaseGateway, limit: &Limit, cost: u32) -> u64 {
 
 #[test]
 fn two_gateways_with_two_workers_admit_the_quota_exactly() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     for (name, units) in [("ten", 10), ("many", 5_000), ("one", 1)] {
         let limit = leased_limit(name, 2_000, units);
         let gateways = [0, 1].map(|_| counter_store(&redis, clock.clone()));
@@ -89,7 +89,7 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
                             let spent = admitted.load(Relaxed);
                             let is_returned = async || gateway.used(limit).await == spent;
                             eventually_async("all units are returned", is_returned).await;
-                            clock.set((clock.store_time() + INITIAL_TRUST).as_unix_ms());
+                            clock.set(clock.store_time() + INITIAL_TRUST);
                         }
                         barrier.wait().await;
                         admitted.fetch_add(exhaust(&gateway, limit, 1).await, Relaxed);
@@ -108,7 +108,7 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
 
 #[tokio::test]
 async fn sixty_four_concurrent_charges_share_one_fetch() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = Limit { lease_size: LeaseSize::Units(0), ..leased_limit("leased", 100, 0) };
     let decisions = join_all((0..64).map(|_| gateway.charge_one(&limit))).await;
@@ -124,7 +124,7 @@ async fn sixty_four_concurrent_charges_share_one_fetch() {
 
 #[tokio::test]
 async fn a_quota_of_ten_is_exact_with_any_number_of_gateways() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateways: Vec<LeaseGateway> = (0..6).map(|_| LeaseGateway::new(&redis, &clock)).collect();
     for (name, units) in [("leased", 100), ("one", 1)] {
         let limit = leased_limit(name, 10, units);
@@ -138,7 +138,7 @@ async fn a_quota_of_ten_is_exact_with_any_number_of_gateways() {
 
 #[tokio::test]
 async fn mixed_costs_use_exactly_the_quota() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateways = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let limit = leased_limit("leased", 500, 20);
     let mut spent = 0;
@@ -166,7 +166,7 @@ async fn mixed_costs_use_exactly_the_quota() {
 
 #[tokio::test]
 async fn a_peek_counts_local_units_as_remaining() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let limit = Limit { quota: Quota::new(10, 60_000, 6), ..leased_limit("leased", 10, 10) };
     assert!(here.charge_one(&limit).await.admitted);
@@ -201,7 +201,7 @@ async fn a_peek_counts_local_units_as_remaining() {
 /// returned, and no other request is refused.
 #[tokio::test]
 async fn a_refused_expensive_request_does_not_refuse_others() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     for (name, expensive) in [("below", 7_000), ("above", 12_000)] {
         let limit = Limit { lease_size: LeaseSize::Auto, ..leased_limit(name, 10_000, 0) };
@@ -222,7 +222,7 @@ async fn a_refused_expensive_request_does_not_refuse_others() {
 
 #[tokio::test]
 async fn a_refusal_counts_local_units_as_remaining() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = leased_limit("mixed", 20, 5);
     for cost in [1, 7, 7] {
@@ -237,7 +237,7 @@ async fn a_refusal_counts_local_units_as_remaining() {
 
 #[tokio::test]
 async fn a_cancelled_waiter_is_not_charged() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = leased_limit("leased", 100, 10);
     assert!(gateway.charge_one(&limit).await.admitted);
@@ -261,7 +261,7 @@ async fn a_cancelled_waiter_is_not_charged() {
 
 #[tokio::test]
 async fn leased_units_are_not_spent_under_another_quota() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let old = leased_limit("leased", 1_000, 100);
     assert!(gateway.charge_one(&old).await.admitted);
@@ -284,7 +284,7 @@ async fn leased_units_are_not_spent_under_another_quota() {
 
 #[tokio::test]
 async fn enabling_enforcement_costs_no_extra_calls() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let enforced = leased_limit("leased", 3, 10);
     let shadow = Limit { enforce: false, ..enforced.clone() };

@@ -28,10 +28,10 @@ fn revalidations(wait: u64) -> u64 {
 
 #[tokio::test]
 async fn a_blocked_caller_costs_redis_few_calls() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     for algorithm in Algorithm::ALL.into_iter().filter(|kind| *kind != Algorithm::Concurrency) {
-        clock.set((clock.store_time() + 600_000).as_unix_ms());
+        clock.set(clock.store_time() + 600_000);
         let begin = clock.store_time();
         let limit = Limit { algorithm, ..limit(algorithm.tag(), 3) };
         let retry_at = exhaust(&gateway, &limit).await;
@@ -39,7 +39,7 @@ async fn a_blocked_caller_costs_redis_few_calls() {
         let reset_at = decision.decision(0).reset_at;
         let wait = retry_at - begin;
         for step in 0..1_000 {
-            clock.set((begin + wait * step / 1_001).as_unix_ms());
+            clock.set(begin + wait * step / 1_001);
             let verdict = gateway.decide(&[charge(&limit, 1)]).await;
             let decision = verdict.decision(0);
             assert!(!verdict.admitted && !verdict.is_fallback());
@@ -52,7 +52,7 @@ async fn a_blocked_caller_costs_redis_few_calls() {
         }
         let calls_before = calls_before + revalidations(wait);
         assert_eq!(calls(&redis), calls_before, "{}", algorithm.tag());
-        clock.set(retry_at.as_unix_ms());
+        clock.set(retry_at);
         assert!(gateway.charge_one(&limit).await.admitted, "{}", algorithm.tag());
         assert_eq!(calls(&redis), calls_before + 1);
         let refused = gateway.charge_one(&limit).await;
@@ -67,13 +67,13 @@ async fn a_blocked_caller_costs_redis_few_calls() {
 
 #[tokio::test]
 async fn a_blocked_caller_stays_refused_when_redis_is_lost() {
-    let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = limit("few", 2);
     let retry_at = exhaust(&gateway, &limit).await;
     redis.kill();
     for step in 0..100 {
-        clock.set((NOW + step * 100).as_unix_ms());
+        clock.set(NOW + step * 100);
         let verdict = gateway.decide(&[charge(&limit, 1)]).await;
         assert!(!verdict.admitted && !verdict.is_fallback(), "not decided locally");
         assert_eq!(verdict.decision(0).retry_at, Some(retry_at));
@@ -94,7 +94,7 @@ async fn a_blocked_caller_stays_refused_when_redis_is_lost() {
 
 #[tokio::test]
 async fn a_raised_quota_admits_a_blocked_caller_at_once() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = limit("few", 2);
     exhaust(&gateway, &limit).await;
@@ -105,7 +105,7 @@ async fn a_raised_quota_admits_a_blocked_caller_at_once() {
 
 #[tokio::test]
 async fn a_reset_admits_a_blocked_caller_at_once() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     for limit in [limit("few", 2), leased_limit("leased", 2, 10)] {
         exhaust(&gateway, &limit).await;
@@ -116,7 +116,7 @@ async fn a_reset_admits_a_blocked_caller_at_once() {
 
 #[tokio::test]
 async fn a_refund_admits_a_blocked_caller_at_once() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     for limit in [limit("few", 2), leased_limit("leased", 2, 10)] {
         exhaust(&gateway, &limit).await;
@@ -129,7 +129,7 @@ async fn a_refund_admits_a_blocked_caller_at_once() {
 /// An additional charge delays the `retry_at` of cached refusals.
 #[tokio::test]
 async fn an_overdraw_delays_the_cached_retry_at() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = Limit { algorithm: Algorithm::TokenBucket, ..limit("bucket", 2) };
     let retry_at = exhaust(&gateway, &limit).await;
@@ -144,7 +144,7 @@ async fn an_overdraw_delays_the_cached_retry_at() {
 /// The reply to a charge that Redis decided before the refund arrives after the refund was sent.
 #[tokio::test]
 async fn a_reply_from_before_the_refund_is_not_cached() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = limit("few", 2);
     assert!(gateway.charge_one(&limit).await.admitted && gateway.charge_one(&limit).await.admitted);
@@ -156,7 +156,7 @@ async fn a_reply_from_before_the_refund_is_not_cached() {
 
 #[tokio::test]
 async fn an_admitted_cheaper_charge_invalidates_the_refusal_of_a_higher_cost() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let limit = Limit { cost: 5, ..limit("ten", 10) };
     assert!(gateway.charge_cost(&limit, 6).await.admitted);
@@ -164,7 +164,7 @@ async fn an_admitted_cheaper_charge_invalidates_the_refusal_of_a_higher_cost() {
     let calls_before = calls(&redis);
     assert!(!gateway.charge_cost(&limit, 5).await.admitted);
     assert_eq!(calls(&redis), calls_before);
-    clock.set((NOW + 15_000).as_unix_ms());
+    clock.set(NOW + 15_000);
     assert!(gateway.charge_cost(&limit, 4).await.admitted);
     let second = gateway.charge_cost(&limit, 5).await;
     assert_eq!(calls(&redis), calls_before + 2);
@@ -174,24 +174,24 @@ async fn an_admitted_cheaper_charge_invalidates_the_refusal_of_a_higher_cost() {
 /// With `cost: header:NAME`, another gateway may admit a cheaper request meanwhile.
 #[tokio::test]
 async fn a_refusal_of_a_higher_cost_shows_what_another_gateway_has_charged() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, other) = (LeaseGateway::new(&redis, &clock), LeaseGateway::new(&redis, &clock));
     let limit = limit("varying", 10);
     assert!(gateway.charge_cost(&limit, 6).await.admitted);
     let first = gateway.charge_cost(&limit, 5).await;
-    clock.set((NOW + 15_000).as_unix_ms());
+    clock.set(NOW + 15_000);
     let admitted = other.charge_cost(&limit, 4).await;
     let second = gateway.charge_cost(&limit, 5).await;
     assert!(!first.admitted && admitted.admitted && !second.admitted);
     assert_eq!(second.reset_at, admitted.reset_at, "one reset");
     assert!(second.retry_at > first.retry_at, "the wait is longer now");
-    clock.set((second.retry_at.expect("a time to retry")).as_unix_ms());
+    clock.set(second.retry_at.expect("a time to retry"));
     assert!(gateway.charge_cost(&limit, 5).await.admitted, "after exactly that wait");
 }
 
 #[tokio::test]
 async fn slots_and_shadow_limits_are_never_cached() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let slots = Limit { algorithm: Algorithm::Concurrency, ..limit("slots", 2) };
     let shadow = Limit { enforce: false, ..limit("shadow", 2) };
@@ -208,7 +208,7 @@ async fn slots_and_shadow_limits_are_never_cached() {
 
 #[tokio::test]
 async fn one_cached_refusal_of_several_limits_costs_no_call_and_no_charge() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let narrow = limit("narrow", 2);
     exhaust(&gateway, &narrow).await;
@@ -240,7 +240,7 @@ async fn one_cached_refusal_of_several_limits_costs_no_call_and_no_charge() {
 
 #[tokio::test]
 async fn a_shadow_limit_counts_what_another_limit_refuses() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let shadow = Limit { enforce: false, ..limit("shadow", 100) };
     for narrow in [limit("narrow", 2), leased_limit("leased", 2, 1)] {
@@ -254,7 +254,7 @@ async fn a_shadow_limit_counts_what_another_limit_refuses() {
 /// The first request needs more than the local units, and Redis has fewer than the difference.
 #[tokio::test]
 async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, other) = (LeaseGateway::new(&redis, &clock), LeaseGateway::new(&redis, &clock));
     let limit = leased_limit("leased", 20, 3);
     assert!(gateway.charge_one(&limit).await.admitted);
@@ -278,13 +278,13 @@ async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
 /// A refund at one gateway admits a caller that the other has refused.
 #[tokio::test]
 async fn a_refund_at_another_gateway_takes_effect_within_two_seconds() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
         if algorithm == Algorithm::Concurrency {
             continue;
         }
-        clock.set((NOW + 3_600_000 * number as u64).as_unix_ms());
+        clock.set(NOW + 3_600_000 * number as u64);
         let quota = Quota { max_wait: 3_600_000, ..Quota::new(10, 3_600_000, 1) };
         let limit = Limit { algorithm, quota, ..limit(algorithm.tag(), 10) };
         // The last request of the other gateway is refunded at its end, as a 304 may be.
@@ -300,10 +300,10 @@ async fn a_refund_at_another_gateway_takes_effect_within_two_seconds() {
         assert!(!refused.admitted && refused.retry_at > Some(clock.store_time() + 2_000));
         other.refund(&limit, last_charge).await;
         let (calls_before, begin) = (calls(&redis), clock.store_time());
-        clock.set((begin + 1_999).as_unix_ms());
+        clock.set(begin + 1_999);
         assert_eq!(here.charge_one(&limit).await, refused, "the cached refusal is trusted");
         assert_eq!(calls(&redis), calls_before, "no call");
-        clock.set((begin + 2_000).as_unix_ms());
+        clock.set(begin + 2_000);
         assert!(here.charge_one(&limit).await.admitted, "{}", algorithm.tag());
     }
 }

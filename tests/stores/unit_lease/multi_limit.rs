@@ -64,7 +64,7 @@ async fn assert_all_or_none(gateway: &LeaseGateway, broad: (&Limit, u128), narro
 
 #[tokio::test]
 async fn all_are_charged_or_none_on_one_server() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     for (number, (broad, narrow)) in [(100, 0), (0, 100), (100, 100)].into_iter().enumerate() {
         let gateway = LeaseGateway::new(&redis, &clock);
         let broad = leased_limit(&format!("broad{number}"), 200, broad);
@@ -77,8 +77,7 @@ async fn all_are_charged_or_none_on_one_server() {
 
 #[tokio::test]
 async fn all_are_charged_or_none_on_two_servers() {
-    let (servers, clock) =
-        ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW.as_unix_ms()));
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
     let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
     for (number, (broad, narrow)) in [(100, 0), (0, 100), (100, 100)].into_iter().enumerate() {
         let broad = leased_limit(&format!("broad{number}"), 200, broad);
@@ -91,7 +90,7 @@ async fn all_are_charged_or_none_on_two_servers() {
 
 #[tokio::test]
 async fn two_gateways_admit_the_narrower_quota_exactly() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateways = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let (broad, narrow) = (leased_limit("broad", 500, 40), leased_limit("narrow", 100, 10));
     let mut admitted = 0;
@@ -109,7 +108,7 @@ async fn two_gateways_admit_the_narrower_quota_exactly() {
 
 /// Checks a request with two limits while Redis is lost: the first has leased units, the second falls back.
 async fn assert_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: bool) {
-    let (mut redis, clock) = (RedisServer::start(), Clock::simulated(NOW.as_unix_ms()));
+    let (mut redis, clock) = (RedisServer::start(), Clock::simulated(NOW));
     let options = if hangs { short_timeout_options(&redis) } else { options(&redis) };
     let counter_store = CounterStore::redis(options, clock.clone(), 1_000).expect("usable options");
     let gateway = LeaseGateway::on(counter_store);
@@ -171,7 +170,7 @@ async fn an_unreachable_limit_follows_its_policy_and_the_others_keep_their_units
 
 #[tokio::test]
 async fn a_caller_cancelled_during_the_second_fetch_spends_no_unit_of_the_first() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let (first, second) = (leased_limit("first", 1_000, 50), limit("second", 100));
     assert!(
@@ -190,8 +189,7 @@ async fn a_caller_cancelled_during_the_second_fetch_spends_no_unit_of_the_first(
 /// may cause refusals of other requests.
 #[tokio::test]
 async fn a_caller_refused_because_of_a_refunded_charge_is_admitted() {
-    let (servers, clock) =
-        ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW.as_unix_ms()));
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
     let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
     let (first, second) = (limit("first", 1), limit("second", 1));
     assert!(gateway.decide(&[charge(&second, keys[1])]).await.admitted);
@@ -206,8 +204,7 @@ async fn a_caller_refused_because_of_a_refunded_charge_is_admitted() {
 /// The request is cancelled after one server has charged, while it waits for the other.
 #[tokio::test]
 async fn a_caller_cancelled_before_all_replies_is_charged_nowhere() {
-    let (servers, clock) =
-        ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW.as_unix_ms()));
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
     let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
     let (first, second) = (limit("first", 10), limit("second", 10));
     let both = [charge(&first, keys[0]), charge(&second, keys[1])];
@@ -224,8 +221,7 @@ async fn a_caller_cancelled_before_all_replies_is_charged_nowhere() {
 /// Another gateway refunds a unit of one of two limits.
 #[tokio::test]
 async fn a_refund_at_another_gateway_takes_effect_across_two_servers() {
-    let (servers, clock) =
-        ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW.as_unix_ms()));
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
     let servers = [&servers[0], &servers[1]];
     let (here, keys) = sharded_gateway(&servers, &clock).await;
     let (other, _) = sharded_gateway(&servers, &clock).await;
@@ -241,17 +237,16 @@ async fn a_refund_at_another_gateway_takes_effect_across_two_servers() {
     assert!(
         other.handle.adjust(&[adjustment], DecisionSource::Store, NOW).await[0].decided().is_some()
     );
-    clock.set((NOW + 1_999).as_unix_ms());
+    clock.set(NOW + 1_999);
     assert!(!here.decide(&both).await.admitted, "the cached refusal is trusted");
-    clock.set((NOW + 2_000).as_unix_ms());
+    clock.set(NOW + 2_000);
     assert!(here.decide(&both).await.admitted);
 }
 
 /// The server that refused is lost, so the refusal cannot be revalidated; the other server charges nothing.
 #[tokio::test]
 async fn a_cached_refusal_outlives_its_server() {
-    let (mut servers, clock) =
-        ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW.as_unix_ms()));
+    let (mut servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
     let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
     let [broad, narrow] = [("broad", 100), ("narrow", 1)].map(|(name, count)| Limit {
         quota: Quota::new(count, 3_600_000, 1),
@@ -262,7 +257,7 @@ async fn a_cached_refusal_outlives_its_server() {
     let refused = gateway.decide(&both).await;
     assert!(!refused.admitted);
     servers[1].kill();
-    clock.set((NOW + 60_000).as_unix_ms());
+    clock.set(NOW + 60_000);
     let verdict = gateway.decide(&both).await;
     assert!(!verdict.admitted);
     assert_eq!(verdict.decision(1).retry_at, refused.decision(1).retry_at);

@@ -16,7 +16,7 @@ fn one_per_window(name: &str, window: u64, units: u32) -> Limit {
 #[tokio::test]
 async fn the_longest_retry_at_of_several_limits_admits() {
     for units in [(0, 0), (1, 0), (0, 1), (1, 1)] {
-        let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+        let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
         let gateway = LeaseGateway::new(&redis, &clock);
         let (short, long) =
             (one_per_window("short", 2_000, units.0), one_per_window("long", 60_000, units.1));
@@ -33,7 +33,7 @@ async fn the_longest_retry_at_of_several_limits_admits() {
                 let wait = longest.max().expect("a refusal") - verdict.decided_at();
                 assert!(!verdict.admitted && wait > 59_000, "{units:?} {turn}: {wait}");
             }
-            clock.set((clock.store_time() + 60_000).as_unix_ms());
+            clock.set(clock.store_time() + 60_000);
         }
     }
 }

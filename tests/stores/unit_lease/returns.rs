@@ -25,9 +25,9 @@ async fn spent_three(redis: &RedisServer, clock: &Clock) -> (LeaseGateway, Limit
 
 #[tokio::test]
 async fn idle_units_are_returned_after_a_second() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
-    clock.set((NOW + 999).as_unix_ms());
+    clock.set(NOW + 999);
     assert!(gateway.charge_one(&limit).await.admitted);
     return_idle(&gateway, &clock).await;
     assert!(clock.store_time() >= NOW + 1_999, "returned too early");
@@ -42,12 +42,12 @@ async fn idle_units_are_returned_after_a_second() {
 
 #[tokio::test]
 async fn units_are_returned_at_the_end_of_their_sub_window() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
-    clock.set((NOW + 9_998).as_unix_ms());
+    clock.set(NOW + 9_998);
     assert!(gateway.charge_one(&limit).await.admitted, "the last ms in which a unit may be spent");
     let calls_before = calls(&redis);
-    clock.set((NOW + 10_000).as_unix_ms());
+    clock.set(NOW + 10_000);
     let decision = gateway.charge_one(&limit).await;
     assert_eq!(decision.remaining, 995, "the fetch returns the old units");
     assert_eq!(
@@ -62,7 +62,7 @@ async fn units_are_returned_at_the_end_of_their_sub_window() {
 
 #[tokio::test]
 async fn a_stopping_gateway_returns_all_units() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
     let second = gateway.counter_store.worker();
     gateway.handle.shut_down(TIMEOUT).await;
@@ -76,7 +76,7 @@ async fn a_stopping_gateway_returns_all_units() {
 
 #[tokio::test]
 async fn a_stopping_gateway_waits_for_pending_fetches() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
     let other = leased_limit("other", 1_000, 100);
     redis.suspend();
@@ -97,7 +97,7 @@ async fn a_stopping_gateway_waits_for_pending_fetches() {
 
 #[tokio::test]
 async fn a_refund_within_the_sub_window_costs_no_call() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
     let calls_before = calls(&redis);
     for _ in 0..50 {
@@ -108,7 +108,7 @@ async fn a_refund_within_the_sub_window_costs_no_call() {
     assert_eq!((calls(&redis), gateway.outstanding()), (calls_before, 98));
 
     let verdict = gateway.decide(&[charge(&limit, 1)]).await;
-    clock.set((NOW + 10_000).as_unix_ms());
+    clock.set(NOW + 10_000);
     let calls_before = calls(&redis);
     gateway.refund(&limit, verdict.decided_at()).await;
     assert!(calls(&redis) > calls_before, "its sub-window is over");
@@ -119,7 +119,7 @@ async fn a_refund_within_the_sub_window_costs_no_call() {
 /// The same record is charged with and without a reserve.
 #[tokio::test]
 async fn a_refused_caller_is_admitted_after_units_are_returned() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
     let (leased, plain) = (leased_limit("leased", 10, 100), limit("leased", 10));
     assert_eq!(leased.identity, plain.identity);
@@ -143,7 +143,7 @@ async fn a_refused_caller_is_admitted_after_units_are_returned() {
 /// Gateways are not notified of each other's returns.
 #[tokio::test]
 async fn a_refused_caller_is_admitted_after_another_gateway_returns_units() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW.as_unix_ms()));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let quota = Quota::new(10, 3_600_000, 1);
     let limit =
@@ -159,7 +159,7 @@ async fn a_refused_caller_is_admitted_after_another_gateway_returns_units() {
     let refused = here.charge_one(&limit).await;
     assert!(!refused.admitted);
     let calls_before = calls(&redis);
-    clock.set((NOW + INITIAL_TRUST - 1).as_unix_ms());
+    clock.set(NOW + INITIAL_TRUST - 1);
     assert_eq!(here.charge_one(&limit).await.retry_at, refused.retry_at, "the cached refusal");
     assert_eq!(calls(&redis), calls_before, "the refusal is cached");
     return_idle(&other, &clock).await;
@@ -167,6 +167,6 @@ async fn a_refused_caller_is_admitted_after_another_gateway_returns_units() {
         other.used(&limit).await == 10 - outstanding
     })
     .await;
-    clock.set((clock.store_time().max(NOW + INITIAL_TRUST)).as_unix_ms());
+    clock.set(clock.store_time().max(NOW + INITIAL_TRUST));
     assert!(here.charge_one(&limit).await.admitted);
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use testkit::random::SplitMix64;
 use tidegate::{
+    clock::StoreTime,
     redis::RedisFailure,
     throttle::{
         payload::{self, PayloadError},
@@ -55,7 +56,10 @@ impl FilterStore for ArbitraryLink {
         if self.rng.one_in(10) {
             return Err(self.failure());
         }
-        Ok(ServerTime { now: self.rng.next_u64(), clock_offset: self.rng.next_u64().cast_signed() })
+        Ok(ServerTime {
+            now: StoreTime::from_unix_ms(self.rng.next_u64()),
+            clock_offset: self.rng.next_u64().cast_signed(),
+        })
     }
 
     async fn read(

@@ -8,6 +8,7 @@ use std::{
 
 use testkit::random::SplitMix64;
 use tidegate::{
+    clock::StoreTime,
     redis::RedisFailure,
     throttle::sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
 };
@@ -24,14 +25,14 @@ pub(crate) struct Faults {
     /// One in `conflicting` pairs of gateway and minute is affected: until the minute ends, each of its
     /// commits conflicts; 0: none.
     pub(crate) conflicting: u64,
-    /// Redis is unreachable between these two times, in ms.
-    pub(crate) outage: (u64, u64),
+    /// Redis is unreachable between these two times.
+    pub(crate) outage: (StoreTime, StoreTime),
 }
 
 pub(crate) struct FakeStore<'a> {
     pub(crate) time: &'a VirtualTime,
     pub(crate) faults: Cell<Faults>,
-    pub(crate) commits: RefCell<Vec<u64>>,
+    pub(crate) commits: RefCell<Vec<StoreTime>>,
     pub(crate) conflicts: Cell<u64>,
     minutes: RefCell<BTreeMap<u64, (u64, Vec<u8>)>>,
 }
@@ -98,7 +99,7 @@ impl FakeLink<'_> {
 
     fn is_conflicting(&self, minute: u64) -> bool {
         let conflicting = self.store.faults.get().conflicting;
-        let over = (minute + 1) * 60_000;
+        let over = StoreTime::from_unix_ms((minute + 1) * 60_000);
         self.store.time.now() < over && SplitMix64(self.gateway ^ minute << 8).one_in(conflicting)
     }
 }
@@ -145,7 +146,7 @@ impl FilterStore for FakeLink<'_> {
                 store.conflicts.set(store.conflicts.get() + 1);
                 return CommitOutcome::Conflict;
             }
-            let ts = store.time.now().max(current.unwrap_or(0) + 1);
+            let ts = store.time.now().as_unix_ms().max(current.unwrap_or(0) + 1);
             minutes.insert(minute, (ts, payload.to_vec()));
             store.commits.borrow_mut().push(store.time.now());
             CommitOutcome::Committed(ts)

@@ -12,6 +12,8 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
+use tidegate::clock::StoreTime;
+
 pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// The time in µs since the Unix epoch, and the sleeping tasks.
@@ -22,15 +24,15 @@ pub(crate) struct VirtualTime {
 }
 
 impl VirtualTime {
-    /// Starts at `start` ms.
-    pub(crate) fn new(start: u64) -> Self {
-        let now = Cell::new(start * 1_000);
+    /// Starts at `start`.
+    pub(crate) fn new(start: StoreTime) -> Self {
+        let now = Cell::new(start.as_unix_ms() * 1_000);
         Self { now, current: Cell::new(0), sleepers: RefCell::default() }
     }
 
-    /// The time in ms.
-    pub(crate) fn now(&self) -> u64 {
-        self.now.get() / 1_000
+    /// The time, in whole ms.
+    pub(crate) fn now(&self) -> StoreTime {
+        StoreTime::from_unix_ms(self.now.get() / 1_000)
     }
 
     pub(crate) async fn sleep(&self, micros: u64) {
@@ -52,15 +54,15 @@ impl VirtualTime {
         .await;
     }
 
-    /// Runs the tasks until `end` ms.
-    pub(crate) fn run(&self, mut tasks: Vec<Task<'_>>, end: u64) {
+    /// Runs the tasks until `end`.
+    pub(crate) fn run(&self, mut tasks: Vec<Task<'_>>, end: StoreTime) {
         for (id, task) in tasks.iter_mut().enumerate() {
             self.poll(id, task);
         }
         loop {
             let next = self.sleepers.borrow_mut().pop();
             let Some(Reverse((at, id))) = next else { break };
-            if at > end * 1_000 {
+            if at > end.as_unix_ms() * 1_000 {
                 break;
             }
             self.now.set(at);

@@ -50,7 +50,7 @@ const SMALL: Geometry =
     Geometry { bits: 4, growth: 1, hashes: 2, generation_length: MINUTE, complete_generations: 30 };
 
 /// The index of the generation at [`START`].
-const FIRST: u64 = START / MINUTE;
+const FIRST: u64 = START.periods_of(MINUTE);
 
 fn small() -> Arc<Filter<LoomAtomics>> {
     Arc::new(Filter::with_atomics(SMALL, hash_keys(1), START))

@@ -6,13 +6,13 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Step {
     /// Time advances by this many ms.
-    Wait(Millis),
+    Wait(u64),
     /// Time advances to this many ms after the next boundary; the last rotation was just before it.
-    Boundary(Millis),
+    Boundary(u64),
     /// Time advances to the next expiry of a token.
     Expiry,
     /// The filter is rotated by a clock that is late by this many ms.
-    Rotate(Millis),
+    Rotate(u64),
     Record(u64),
     /// Another gateway's token is merged; the second number counts live generations from the oldest.
     Merge(u64, u64),
@@ -35,7 +35,12 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// True if the filter may hold `token` by chance, because a filter with all possible recordings holds it. In
 /// filters this small, some tokens have few distinct positions, so the configured rate is exceeded.
-fn is_false_positive(filter: &Filter, recordings: &[Recording], token: u64, now: Millis) -> bool {
+fn is_false_positive(
+    filter: &Filter,
+    recordings: &[Recording],
+    token: u64,
+    now: StoreTime,
+) -> bool {
     let other = Filter::new(*filter.geometry(), *filter.hash_keys(), now);
     for (held, ..) in recordings.iter().filter(|(_, _, after)| now <= *after) {
         other.record(*held);
@@ -44,18 +49,18 @@ fn is_false_positive(filter: &Filter, recordings: &[Recording], token: u64, now:
 }
 
 /// A token, the time until which it must be held, and the time after which it must not be.
-type Recording = (u64, Millis, Millis);
+type Recording = (u64, StoreTime, StoreTime);
 
-fn memory_of(geometry: &Geometry) -> Millis {
+fn memory_of(geometry: &Geometry) -> u64 {
     u64::from(geometry.complete_generations) * geometry.generation_length
 }
 
 fn merge_from_other(filter: &Filter, token: u64, index: u64) -> Recording {
     let geometry = *filter.geometry();
-    let other = Filter::new(geometry, *filter.hash_keys(), index * geometry.generation_length);
+    let other = Filter::new(geometry, *filter.hash_keys(), geometry.start_of(index));
     other.record(token);
     filter.merge(index, &other.export(index).unwrap()).unwrap();
-    let end = (index + 1) * geometry.generation_length + memory_of(&geometry);
+    let end = geometry.start_of(index + 1) + memory_of(&geometry);
     (token, end - 1, end + GRACE)
 }
 
@@ -76,7 +81,7 @@ proptest! {
             match step {
                 Step::Wait(time) => now += time,
                 Step::Boundary(after) => {
-                    now = (geometry.index(now) + 1) * geometry.generation_length;
+                    now = geometry.start_of(geometry.index(now) + 1);
                     rotated = now - 1;
                     filter.rotate(rotated);
                     now += after;
@@ -108,16 +113,16 @@ proptest! {
                 }
             }
             let forgotten = recordings.iter().find(|(token, until, _)| now <= *until && !filter.contains(*token));
-            prop_assert_eq!(forgotten, None, "at {}", now);
+            prop_assert_eq!(forgotten, None, "at {:?}", now);
             if rotated == now {
                 let old = recordings.iter().find(|(token, _, after)| {
                     now > *after
                         && filter.contains(*token)
                         && !is_false_positive(&filter, &recordings, *token, now)
                 });
-                prop_assert_eq!(old, None, "at {}", now);
+                prop_assert_eq!(old, None, "at {:?}", now);
             }
-            recordings.retain(|(_, _, after)| now <= after + 100 * MINUTE);
+            recordings.retain(|(_, _, after)| now <= *after + 100 * MINUTE);
         }
     }
 }

@@ -28,9 +28,14 @@ fn throttle_with_growth(growth: u32) -> Arc<Throttle> {
         sizing,
         geometry,
         max_memory: geometry.grown(growth).bytes(),
-        ..(*throttle(false, NOW).settings()).clone()
+        ..(*throttle(FilterSharing::Local, NOW).settings()).clone()
     };
-    Throttle::new(settings, &crate::secret::SharedSecret::from_namespace("test"), false, NOW)
+    Throttle::new(
+        settings,
+        &crate::secret::SharedSecret::from_namespace("test"),
+        FilterSharing::Local,
+        NOW,
+    )
 }
 
 /// Records `times` the capacity of new tokens in each of 32 minutes. A tick is 1 s long in the first of them, and
@@ -38,7 +43,7 @@ fn throttle_with_growth(growth: u32) -> Arc<Throttle> {
 async fn run(times: u64, growth: u32) -> Outcome {
     let clock = Clock::manual(NOW);
     let throttle = throttle_with_growth(growth);
-    let mut ticker = Ticker::new(&throttle, &clock);
+    let mut ticker = Ticker::new(&throttle, &clock, FilterSharing::Local);
     let (mut token, mut reported_in, mut most) = (0, None, 0.0_f64);
     let seconds = (0..60).chain((60..32 * 60).step_by(5));
     for second in seconds {

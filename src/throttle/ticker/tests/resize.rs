@@ -7,16 +7,16 @@ use crate::throttle::{Geometry, ThrottleSettings, geometry::Sizing};
 
 const CAPACITY: u64 = 1_000;
 
-fn throttle_with_growth(growth: u32, shared: bool) -> Arc<Throttle> {
+fn throttle_with_growth(growth: u32, sharing: FilterSharing) -> Arc<Throttle> {
     let sizing = Sizing { capacity: CAPACITY, false_positive: 0.001, memory: 30 * MINUTE };
     let geometry = Geometry::new(&sizing).unwrap();
     let settings = ThrottleSettings {
         sizing,
         geometry,
         max_memory: geometry.grown(growth).bytes(),
-        ..(*throttle(shared, NOW).settings()).clone()
+        ..(*throttle(sharing, NOW).settings()).clone()
     };
-    Throttle::new(settings, &crate::secret::SharedSecret::from_namespace("test"), shared, NOW)
+    Throttle::new(settings, &crate::secret::SharedSecret::from_namespace("test"), sharing, NOW)
 }
 
 fn growth_of(throttle: &Throttle) -> u32 {
@@ -35,7 +35,7 @@ struct PayloadStore<'a> {
 
 impl FilterStore for PayloadStore<'_> {
     async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
-        Ok(ServerTime { now: self.clock.now(), clock_offset: 0 })
+        Ok(ServerTime { now: self.clock.store_time(), clock_offset: 0 })
     }
 
     async fn read(
@@ -79,8 +79,8 @@ impl FilterStore for PayloadStore<'_> {
 #[tokio::test]
 async fn tokens_recorded_while_the_filters_grow_are_kept() {
     let clock = Clock::manual(NOW);
-    let throttle = throttle_with_growth(16, false);
-    let mut ticker = Ticker::new(&throttle, &clock);
+    let throttle = throttle_with_growth(16, FilterSharing::Local);
+    let mut ticker = Ticker::new(&throttle, &clock, FilterSharing::Local);
     ticker.tick(None::<&mut ClockStore>).await;
     let late = throttle.filter.load_full();
     (0..CAPACITY * 11 / 10).for_each(|token| _ = late.record(token));
@@ -120,8 +120,8 @@ async fn tokens_recorded_while_the_filters_grow_are_kept() {
 #[tokio::test]
 async fn the_estimate_does_not_change_when_the_filters_grow() {
     let clock = Clock::manual(NOW);
-    let throttle = throttle_with_growth(16, false);
-    let mut ticker = Ticker::new(&throttle, &clock);
+    let throttle = throttle_with_growth(16, FilterSharing::Local);
+    let mut ticker = Ticker::new(&throttle, &clock, FilterSharing::Local);
     let mut last = 0;
     for second in 0..60 {
         clock.set(NOW + second * 1_000);
@@ -143,8 +143,12 @@ async fn the_estimate_does_not_change_when_the_filters_grow() {
 async fn gateways_of_different_sizes_exchange_their_tokens() {
     for (first, second) in [(16, 16), (16, 1), (1, 16)] {
         let (clock, payloads) = (Clock::manual(NOW), Payloads::default());
-        let gateways = [throttle_with_growth(first, true), throttle_with_growth(second, true)];
-        let mut tickers = gateways.each_ref().map(|gateway| Ticker::new(gateway, &clock));
+        let gateways = [
+            throttle_with_growth(first, FilterSharing::Shared),
+            throttle_with_growth(second, FilterSharing::Shared),
+        ];
+        let mut tickers =
+            gateways.each_ref().map(|own| Ticker::new(own, &clock, FilterSharing::Shared));
         for minute in 0..3 {
             for tick in 0..12 {
                 clock.set(NOW + minute * MINUTE + tick * 5_000);
@@ -157,7 +161,7 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
             }
         }
         for _ in 0..6 {
-            clock.set(clock.now() + 1_000);
+            clock.set(clock.store_time() + 1_000);
             for ticker in &mut tickers {
                 let mut store = PayloadStore { payloads: &payloads, clock: clock.clone() };
                 ticker.tick(Some(&mut store)).await;
@@ -177,8 +181,8 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
             assert_eq!(missing.count(), 0, "{first} and {second}");
         }
         // A gateway that starts later grows while it loads.
-        let late = throttle_with_growth(16, true);
-        let mut ticker = Ticker::new(&late, &clock);
+        let late = throttle_with_growth(16, FilterSharing::Shared);
+        let mut ticker = Ticker::new(&late, &clock, FilterSharing::Shared);
         for _ in 0..4 {
             let mut store = PayloadStore { payloads: &payloads, clock: clock.clone() };
             ticker.tick(Some(&mut store)).await;
@@ -195,7 +199,7 @@ async fn forged_sizes_do_not_exceed_the_maximum() {
     let clock = Clock::manual(NOW);
     for (bits_per_byte, growth) in [(0x00, 1), (0xff_u8, 4)] {
         let payloads = Payloads::default();
-        let throttle = throttle_with_growth(4, true);
+        let throttle = throttle_with_growth(4, FilterSharing::Shared);
         let geometry = throttle.settings().geometry.grown(crate::throttle::geometry::MAX_GROWTH);
         let mut bits = vec![bits_per_byte; geometry.bits / 8];
         bits.iter_mut().step_by(2).for_each(|byte| *byte = 0x10);
@@ -205,7 +209,7 @@ async fn forged_sizes_do_not_exceed_the_maximum() {
         let hash_keys = *throttle.filter.load().current.hash_keys();
         let payload = crate::throttle::payload::encode(&geometry, &hash_keys, &bits);
         payloads.0.borrow_mut().insert(geometry.minute(geometry.index(NOW)), (1, payload));
-        let mut ticker = Ticker::new(&throttle, &clock);
+        let mut ticker = Ticker::new(&throttle, &clock, FilterSharing::Shared);
         for _ in 0..6 {
             let mut store = PayloadStore { payloads: &payloads, clock: clock.clone() };
             ticker.tick(Some(&mut store)).await;

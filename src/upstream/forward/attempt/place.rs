@@ -2,7 +2,7 @@
 
 use std::{rc::Rc, sync::atomic::Ordering::Relaxed, time::Duration};
 
-use super::{RequestAttempts, millis};
+use super::RequestAttempts;
 use crate::{
     clock::Uptime,
     upstream::{
@@ -53,7 +53,7 @@ impl RequestAttempts<'_> {
 
     /// Chooses an endpoint with room; `None` if endpoints are in service, but full.
     fn try_next(&mut self, start: Uptime) -> Result<Option<AttemptCandidate>, UpstreamError> {
-        let (now, endpoints) = (millis(start), Rc::clone(&self.endpoints));
+        let (now, endpoints) = (start.to_coarse(), Rc::clone(&self.endpoints));
         let mut has_lost_race = false;
         self.is_share_full = false;
         while let Some(choice) = self.choose(now) {

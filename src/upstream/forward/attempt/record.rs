@@ -1,12 +1,13 @@
 //! Records an attempt's outcome: in its span, in its endpoint's health and latency, and for adaptive
 //! concurrency.
 
-use super::{AttemptRecord, CONNECT_FAILED, RequestAttempts, millis};
+use super::{AttemptRecord, CONNECT_FAILED, RequestAttempts};
 use crate::{
+    balance::{FAILURE_LATENCY, Observed},
+    clock::CoarseTime,
     trace::AttemptResult,
     upstream::{
         adaptive_concurrency::{Sample, SampleOutcome},
-        balance::{FAILURE_LATENCY, Observed},
         forward::{ForwardError, UpstreamError},
         target_health::Failure,
     },
@@ -47,7 +48,7 @@ impl RequestAttempts<'_> {
         let clock = self.clock();
         let uptime = clock.uptime();
         self.attempts.time = Some(uptime.saturating_sub(self.started));
-        let now = millis(uptime);
+        let now = uptime.to_coarse();
         let latency = uptime.saturating_sub(start).as_micros() as u64;
         set.members[index].state.observe_latency(latency, now);
         set.members[index].state.observe_result(observed, now);
@@ -70,7 +71,7 @@ impl RequestAttempts<'_> {
         if let Failure::Status(_) = failure {
             self.attempts.time = Some(uptime.saturating_sub(self.started));
         }
-        let now = millis(uptime);
+        let now = uptime.to_coarse();
         let latency = uptime.saturating_sub(start).as_micros() as u64;
         set.members[index].state.observe_latency(latency.max(FAILURE_LATENCY), now);
         set.record_failure(index, kind, failure, now, clock);
@@ -84,7 +85,7 @@ impl RequestAttempts<'_> {
     }
 
     /// Records an attempt for adaptive concurrency.
-    fn record_sample(&self, index: usize, sample: Sample, now: u64) {
+    fn record_sample(&self, index: usize, sample: Sample, now: CoarseTime) {
         let set = &self.endpoints.set;
         if set.servers.bounds.adaptive.is_some() {
             set.members[index].state.record_sample(sample, now);

@@ -2,13 +2,10 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::{
-    super::super::balance::{
-        Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint,
-    },
-    SETTINGS,
-};
+use super::SETTINGS;
 use crate::{
+    balance::{Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint},
+    clock::CoarseTime,
     mix::SplitMix,
     upstream::target_health::{
         AttemptKind, Availability, CheckFailure, Failure, HealthSettings, HealthView, ServiceLevel,
@@ -29,15 +26,15 @@ const MAX_OUTAGE: u64 = TIMEOUT + 2_000;
 /// A target's behavior until a time.
 #[derive(Clone, Copy, Debug)]
 struct Behavior {
-    until: u64,
+    until: CoarseTime,
     /// The failure of attempts; `None` while it works.
     failure: Option<Failure>,
 }
 
 fn schedule(random: &mut SplitMix) -> Vec<Behavior> {
-    let (mut schedule, mut until) = (Vec::new(), 0);
+    let (mut schedule, mut until) = (Vec::new(), CoarseTime::ZERO);
     let is_robust = random.below(4) == 0;
-    while until < DURATION {
+    while until < CoarseTime::ZERO + DURATION {
         until += 100 + random.below(20_000);
         let failure = match random.below(9) {
             _ if is_robust => None,
@@ -55,7 +52,7 @@ fn schedule(random: &mut SplitMix) -> Vec<Behavior> {
 struct Views<'a> {
     health: &'a [HealthView],
     in_flight: &'a [u32],
-    now: u64,
+    now: CoarseTime,
 }
 
 impl EndpointView for Views<'_> {
@@ -77,7 +74,7 @@ impl EndpointView for Views<'_> {
 }
 
 /// An attempt, by the time of its end.
-type Attempt = Reverse<(u64, usize, bool, bool)>;
+type Attempt = Reverse<(CoarseTime, usize, bool, bool)>;
 
 struct Run {
     settings: HealthSettings,
@@ -90,7 +87,7 @@ struct Run {
     failed: u64,
     sent: u64,
     /// For each target, the time, in ms, since which requests find no target although it works.
-    outages: Vec<Option<u64>>,
+    outages: Vec<Option<CoarseTime>>,
     /// True if all were down at some time.
     was_down: bool,
 }
@@ -108,7 +105,11 @@ impl Run {
         Self {
             settings,
             schedules: (0..size).map(|_| schedule(random)).collect(),
-            health: UpstreamHealth::new(settings, vec![TargetHealth::new(); size], 0),
+            health: UpstreamHealth::new(
+                settings,
+                vec![TargetHealth::new(); size],
+                CoarseTime::ZERO,
+            ),
             views: vec![HealthView::default(); size],
             in_flight: vec![0; size],
             attempts: BinaryHeap::new(),
@@ -120,7 +121,7 @@ impl Run {
         }
     }
 
-    fn failure(&self, target: usize, now: u64) -> Option<Failure> {
+    fn failure(&self, target: usize, now: CoarseTime) -> Option<Failure> {
         let behavior = self.schedules[target].iter().find(|behavior| behavior.until > now);
         behavior.and_then(|behavior| behavior.failure)
     }
@@ -132,7 +133,7 @@ impl Run {
     }
 
     /// Sends one request, if there is a target for it.
-    fn send(&mut self, balancer: &Balancer, random: u64, now: u64) {
+    fn send(&mut self, balancer: &Balancer, random: u64, now: CoarseTime) {
         let mut excluded = Vec::new();
         loop {
             let input = PickRequest {
@@ -168,7 +169,7 @@ impl Run {
     }
 
     /// Records a request that finds no target. While one works, this may last only for a moment.
-    fn refuse(&mut self, now: u64) {
+    fn refuse(&mut self, now: CoarseTime) {
         self.refused += 1;
         assert_ne!(
             self.health.state(now),
@@ -180,12 +181,12 @@ impl Run {
             let works = self.failure(target, now).is_none() && !is_down;
             let since = self.outages[target].filter(|_| works).unwrap_or(now);
             self.outages[target] = works.then_some(since);
-            assert!(now - since <= MAX_OUTAGE, "all ejected while {target} works, since {since}");
+            assert!(now - since <= MAX_OUTAGE, "all ejected while {target} works, since {since:?}");
         }
     }
 
     /// Records the attempts that end until `now`.
-    fn end_attempts(&mut self, now: u64) {
+    fn end_attempts(&mut self, now: CoarseTime) {
         while let Some(&Reverse((end, target, is_trial, is_failed))) = self.attempts.peek() {
             if end > now {
                 return;
@@ -205,7 +206,7 @@ impl Run {
         }
     }
 
-    fn check_targets(&mut self, now: u64) {
+    fn check_targets(&mut self, now: CoarseTime) {
         for target in 0..self.views.len() {
             let result = match self.failure(target, now) {
                 Some(Failure::Connect) => Err(CheckFailure::Connect),
@@ -219,7 +220,7 @@ impl Run {
     }
 
     /// Checks that at most the share is ejected, unless all are.
-    fn check_bound(&mut self, now: u64) {
+    fn check_bound(&mut self, now: CoarseTime) {
         if self.health.state(now) != ServiceLevel::Serving {
             self.was_down = true;
             return;
@@ -244,8 +245,8 @@ fn never_all_ejected_while_one_works_and_never_more_than_the_share() {
             names.iter().map(|name| WeightedEndpoint { name, weight: 1 }).collect();
         let policies = [Policy::RoundRobin, Policy::LeastRequests, Policy::PeakEwma, Policy::Hash];
         let balancer = Balancer::new(policies[seed as usize % 4], &endpoints);
-        let (mut now, mut next_check) = (0, 0);
-        while now < DURATION {
+        let (mut now, mut next_check) = (CoarseTime::ZERO, CoarseTime::ZERO);
+        while now < CoarseTime::ZERO + DURATION {
             now += 1 + random.below(MAX_PAUSE);
             run.end_attempts(now);
             if run.settings.check_interval > 0 && now >= next_check {

@@ -14,6 +14,13 @@
 //! The two policies of random choices also weigh an endpoint's errors (`error_rate`), because an endpoint
 //! that fails fast has few requests in flight.
 //!
+//! | file | content |
+//! |---|---|
+//! | `draw` | one choice, by any policy |
+//! | `reason` | why an endpoint was chosen, and others were not |
+//! | `rotation`, `alias`, `ring` | what is computed in advance: the schedule of `round_robin`, a table for draws by weight, the ring of `hash` |
+//! | `peak_ewma`, `error_rate`, `timed_average` | moving averages of an endpoint's latencies and errors, each in one word |
+//!
 //! If the drawn endpoint is unavailable, another is drawn by weight, so that its share spreads over all
 //! others, not only to its neighbour. If few are available, all are inspected.
 

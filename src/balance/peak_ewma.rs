@@ -8,6 +8,7 @@
 //! one gets no request that would show its recovery, and would stay avoided for more than a minute.
 
 use super::timed_average::TimedAverage;
+use crate::clock::CoarseTime;
 
 /// The time constant of the decay, in ms. After it, a peak's excess has fallen to 1/e.
 const DECAY: f32 = 10_000.0;
@@ -41,10 +42,10 @@ impl PeakEwma {
         self.0.to_bits()
     }
 
-    /// The state after a response with this latency, in us, at `now`, in ms. A failure counts with at least
+    /// The state after a response with this latency, in us, at `now`. A failure counts with at least
     /// [`FAILURE_LATENCY`].
     #[must_use]
-    pub fn observe(self, latency: u64, now: u64) -> Self {
+    pub fn observe(self, latency: u64, now: CoarseTime) -> Self {
         // A latency of 0 would mean that nothing was observed.
         let latency = latency.max(1) as f32;
         let kept = self.kept_share(now);
@@ -56,13 +57,13 @@ impl PeakEwma {
     ///
     /// It decays without requests, so that an endpoint that was slow is tried again.
     #[inline]
-    pub fn cost(self, now: u64) -> u64 {
+    pub fn cost(self, now: CoarseTime) -> u64 {
         (self.0.value * self.kept_share(now)) as u64
     }
 
     /// The share of the average that remains at `now`.
     #[inline]
-    fn kept_share(self, now: u64) -> f32 {
+    fn kept_share(self, now: CoarseTime) -> f32 {
         let age = self.0.age(now);
         let doubt = age / DOUBT;
         (-(age / DECAY) - doubt * doubt).exp()
@@ -75,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    const NOW: u64 = 1_700_000_000_000;
+    const NOW: CoarseTime = CoarseTime::from_ms(1_700_000_000_000);
 
     #[test]
     fn a_peak_counts_at_once_and_decays_over_ten_seconds() {

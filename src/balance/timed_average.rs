@@ -1,5 +1,7 @@
 //! [`TimedAverage`]: a moving average and the time of its last observation, in 64 bits.
 
+use crate::clock::CoarseTime;
+
 /// A moving average of one endpoint. The default has no observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct TimedAverage {
@@ -9,10 +11,10 @@ pub(super) struct TimedAverage {
 }
 
 impl TimedAverage {
-    /// The average after an observation at `now`, in ms.
+    /// The average after an observation at `now`.
     #[inline]
-    pub(super) fn new(value: f32, now: u64) -> Self {
-        Self { value, observed_at: now as u32 }
+    pub(super) fn new(value: f32, now: CoarseTime) -> Self {
+        Self { value, observed_at: now.as_ms() as u32 }
     }
 
     /// The average that [`Self::to_bits`] packed.
@@ -29,8 +31,8 @@ impl TimedAverage {
 
     /// The time since the last observation, in ms. A step back of the clock counts as no time.
     #[inline]
-    pub(super) fn age(self, now: u64) -> f32 {
-        let age = (now as u32).wrapping_sub(self.observed_at);
+    pub(super) fn age(self, now: CoarseTime) -> f32 {
+        let age = (now.as_ms() as u32).wrapping_sub(self.observed_at);
         if age > u32::MAX / 2 { 0.0 } else { age as f32 }
     }
 }

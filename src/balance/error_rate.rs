@@ -5,6 +5,7 @@
 //! requests must show its recovery.
 
 use super::{FULL_RAMP, timed_average::TimedAverage};
+use crate::clock::CoarseTime;
 
 /// The time constant of the average, in ms. Without requests, an error counts 1/e after it.
 const DECAY: f32 = 2_000.0;
@@ -50,9 +51,9 @@ impl ErrorRate {
         self.0.value == 0.0
     }
 
-    /// The state after an attempt that ended at `now`, in ms.
+    /// The state after an attempt that ended at `now`.
     #[must_use]
-    pub fn observe(self, observed: Observed, now: u64) -> Self {
+    pub fn observe(self, observed: Observed, now: CoarseTime) -> Self {
         let value = if observed == Observed::Error { 1.0 } else { 0.0 };
         let gain = (1.0 - self.kept_share(now)).max(MIN_GAIN);
         let average = self.0.value + (value - self.0.value) * gain;
@@ -63,7 +64,7 @@ impl ErrorRate {
 
     /// The share of its weight that the endpoint has at `now`, in 1/1024.
     #[inline]
-    pub fn success_share(self, now: u64) -> u32 {
+    pub fn success_share(self, now: CoarseTime) -> u32 {
         if self.is_zero() {
             return FULL_RAMP;
         }
@@ -72,7 +73,7 @@ impl ErrorRate {
     }
 
     /// The share of the average that remains at `now`.
-    fn kept_share(self, now: u64) -> f32 {
+    fn kept_share(self, now: CoarseTime) -> f32 {
         (-self.0.age(now) / DECAY).exp()
     }
 }
@@ -85,10 +86,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        balance::{Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint},
         mix::SplitMix,
-        upstream::balance::{
-            Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint,
-        },
     };
 
     /// The errors that the choice of a simulation reads.
@@ -103,7 +102,7 @@ mod tests {
         reads: Reads,
         in_flight: Vec<u32>,
         errors: Vec<ErrorRate>,
-        now: u64,
+        now: CoarseTime,
     }
 
     impl EndpointView for Fleet {
@@ -143,11 +142,11 @@ mod tests {
         let endpoints = ["a", "b", "c", "d"].map(|name| WeightedEndpoint { name, weight: 1 });
         let balancer = Balancer::new(policy, &endpoints[..size]);
         let (in_flight, errors) = (vec![0; size], vec![ErrorRate::default(); size]);
-        let mut fleet = Fleet { reads, in_flight, errors, now: 0 };
+        let mut fleet = Fleet { reads, in_flight, errors, now: CoarseTime::ZERO };
         let (mut ends, mut counts) = (BinaryHeap::<Reverse<(u64, usize)>>::new(), [0_u32; 4]);
         let mut random = SplitMix::new(7);
         for now in 0..until * 1_000 {
-            fleet.now = now;
+            fleet.now = CoarseTime::from_ms(now);
             while let Some(&Reverse((end, index))) =
                 ends.peek().filter(|Reverse((end, _))| *end <= now)
             {
@@ -155,7 +154,7 @@ mod tests {
                 fleet.in_flight[index] -= 1;
                 let is_error = index == 0 && fails(end / 1_000);
                 let observed = if is_error { Observed::Error } else { Observed::Success };
-                fleet.errors[index] = fleet.errors[index].observe(observed, now);
+                fleet.errors[index] = fleet.errors[index].observe(observed, fleet.now);
             }
             let input = PickRequest {
                 turn: now,
@@ -190,16 +189,18 @@ mod tests {
 
     #[test]
     fn a_rare_error_costs_little_and_is_forgotten() {
+        let at = CoarseTime::from_ms;
         let mut rate = ErrorRate::default();
         for request in 0..10_000 {
             let observed = if request % 100 == 0 { Observed::Error } else { Observed::Success };
-            rate = rate.observe(observed, request);
-            assert!(rate.success_share(request) > FULL_RAMP * 9 / 10, "{rate:?}");
+            let now = at(request);
+            rate = rate.observe(observed, now);
+            assert!(rate.success_share(now) > FULL_RAMP * 9 / 10, "{rate:?}");
         }
-        let failed = ErrorRate::default().observe(Observed::Error, 60_000);
-        assert_eq!(failed.success_share(60_000), MIN_SHARE as u32, "the only response");
-        assert!(failed.success_share(70_000) > FULL_RAMP * 98 / 100);
-        assert!(failed.observe(Observed::Success, 100_000).is_zero());
+        let failed = ErrorRate::default().observe(Observed::Error, at(60_000));
+        assert_eq!(failed.success_share(at(60_000)), MIN_SHARE as u32, "the only response");
+        assert!(failed.success_share(at(70_000)) > FULL_RAMP * 98 / 100);
+        assert!(failed.observe(Observed::Success, at(100_000)).is_zero());
     }
 
     proptest! {
@@ -207,7 +208,7 @@ mod tests {
         fn the_share_is_between_a_tenth_and_all(
             events in prop::collection::vec((any::<bool>(), -5_000_i64..100_000), 1..50),
         ) {
-            let (mut rate, mut now) = (ErrorRate::default(), 1_700_000_000_000_u64);
+            let (mut rate, mut now) = (ErrorRate::default(), CoarseTime::from_ms(1_700_000_000_000));
             for (is_error, step) in events {
                 now = now.saturating_add_signed(step);
                 let observed = if is_error { Observed::Error } else { Observed::Success };
