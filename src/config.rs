@@ -98,7 +98,7 @@ pub use editor_schema::editor_schema;
 pub use error_bodies::ErrorBodyConfig;
 pub use fault::{Fault, Faults, Location};
 pub use headers::{Headers, StandardHeaders};
-pub use limits::{Algorithm, CostConfig, LimitConfig, Reserve};
+pub use limits::{AlgorithmConfig, CostConfig, LimitConfig, Reserve};
 pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
 pub use listen_address::ListenAddress;
 pub use method::Method;
@@ -115,12 +115,12 @@ pub use target::{HostPort, TargetUrl, WeightedTargetConfig};
 pub use throttle::ThrottleConfig;
 pub use tiers::{Candidate, TierConfig, TierMatchConfig, TierQuota};
 pub use traces::{CollectorUrl, Traces};
-pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, parse_network};
+pub use units::{Address, Cidr, Duration, Maximum, Size, Status, TimeoutConfig, parse_network};
 pub use upstreams::{FixedResponseConfig, UpstreamConfig, UpstreamTls};
 
 use crate::file::{self, FileError};
 use fault::Mismatch;
-use located::Tree;
+use located::LocatedTree;
 use masks::Masks;
 
 /// Maximum size of a configuration file, in bytes.
@@ -299,9 +299,9 @@ pub fn parse_with(name: &str, text: &str, env: EnvLookup<'_>) -> Result<LoadedCo
 fn read_tree(
     name: &str,
     text: &str,
-    tree: Tree,
+    tree: LocatedTree,
 ) -> (Option<LoadedConfig>, Vec<(Location, Mismatch)>, Arc<Masks>) {
-    let Tree { root, mut faults, unresolved, references } = tree;
+    let LocatedTree { root, mut faults, unresolved, references } = tree;
     let mut reading = reader::read(&root, unresolved);
     reading.unreadable.locate(&root);
     faults.extend(reading.faults);

@@ -37,10 +37,10 @@ use crate::{
 };
 
 /// Reads a file, up to a number of bytes.
-type Reader = fn(&Path, u64) -> Result<Vec<u8>, FileError>;
+type FileReader = fn(&Path, u64) -> Result<Vec<u8>, FileError>;
 
 /// Compiles the content of the configuration file at a path.
-pub(crate) type Loader =
+pub(crate) type ConfigCompiler =
     fn(&Path, &[u8], EnvLookup<'_>) -> Result<(LoadedConfig, Snapshot), LoadError>;
 
 /// Maximum time to read the file, and to wait for another reload to end.
@@ -81,8 +81,8 @@ pub struct Reloader {
     /// True while a thread reads the file. The thread may outlast its reload, which has a timeout.
     is_reading: Arc<AtomicBool>,
     /// [`file::read_regular`], [`Snapshot::load_bytes`] and [`TIMEOUT`]; tests replace them.
-    read: Reader,
-    load: Loader,
+    read: FileReader,
+    load: ConfigCompiler,
     timeout: Duration,
 }
 
@@ -167,13 +167,13 @@ impl Reloader {
 
     /// The same reloader, compiling the file with `load`.
     #[cfg(test)]
-    pub(crate) fn with_loader(self, load: Loader) -> Self {
+    pub(crate) fn with_loader(self, load: ConfigCompiler) -> Self {
         Self { load, ..self }
     }
 
     /// The same reloader, reading the file with `read`, within `timeout`.
     #[cfg(test)]
-    pub(crate) fn with_reader(self, read: Reader, timeout: Duration) -> Self {
+    pub(crate) fn with_reader(self, read: FileReader, timeout: Duration) -> Self {
         Self { read, timeout, ..self }
     }
 

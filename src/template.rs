@@ -6,17 +6,17 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `template` | [`Template`]: the syntax; [`Variable`], [`Values`] |
+//! | `template` | [`Template`]: the syntax; [`Variable`], [`TemplateValues`] |
 //! | `header_rules` | [`HeaderRules`]: header fields that are set, added and removed |
 //! | `url` | [`UrlTemplate`]: the location of a redirect |
 //! | `path` | [`PathTemplate`]: a rewritten path |
 //!
 //! ```
-//! use tidegate::template::{Template, Values};
+//! use tidegate::template::{Template, TemplateValues};
 //!
 //! let template = Template::parse("{route}: {path.id} of {host}").unwrap();
 //! let values =
-//!     Values { route: "items", host: "a.test", params: &[("id", "7")], ..Values::default() };
+//!     TemplateValues { route: "items", host: "a.test", params: &[("id", "7")], ..TemplateValues::default() };
 //! let mut out = Vec::new();
 //! template.write_value(&values, &mut out);
 //! assert_eq!(out, b"items: 7 of a.test");
@@ -68,7 +68,7 @@ pub enum Variable {
 
 /// A part of a template.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Segment {
+pub(crate) enum TemplateSegment {
     Text(Box<str>),
     Variable(Variable),
 }
@@ -76,12 +76,12 @@ pub(crate) enum Segment {
 /// A text with variables.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Template {
-    segments: Box<[Segment]>,
+    segments: Box<[TemplateSegment]>,
 }
 
 /// The values of the variables for one request.
 #[derive(Clone, Copy, Debug)]
-pub struct Values<'r> {
+pub struct TemplateValues<'r> {
     /// The client's address.
     pub client_ip: IpAddr,
     /// The requested host.
@@ -104,7 +104,7 @@ pub struct Values<'r> {
     pub headers: Option<&'r Fields>,
 }
 
-impl Default for Values<'_> {
+impl Default for TemplateValues<'_> {
     fn default() -> Self {
         Self {
             client_ip: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
@@ -154,7 +154,7 @@ impl Variable {
     }
 
     /// Calls `push` with each piece of the value.
-    fn read(&self, values: &Values<'_>, push: &mut impl FnMut(&[u8])) {
+    fn read(&self, values: &TemplateValues<'_>, push: &mut impl FnMut(&[u8])) {
         match self {
             Self::ClientIp => {
                 let mut text = [0; 48];
@@ -236,14 +236,14 @@ impl Template {
                 format!("unknown variable `{{{shown}}}`")
             })?;
             if !fixed.is_empty() {
-                segments.push(Segment::Text(std::mem::take(&mut fixed).into()));
+                segments.push(TemplateSegment::Text(std::mem::take(&mut fixed).into()));
             }
-            segments.push(Segment::Variable(variable));
+            segments.push(TemplateSegment::Variable(variable));
             rest = after;
         }
         fixed.push_str(rest);
         if !fixed.is_empty() {
-            segments.push(Segment::Text(fixed.into()));
+            segments.push(TemplateSegment::Text(fixed.into()));
         }
         Ok(Self { segments: segments.into() })
     }
@@ -251,22 +251,22 @@ impl Template {
     /// The variables, in their order.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         self.segments.iter().filter_map(|segment| match segment {
-            Segment::Text(_) => None,
-            Segment::Variable(variable) => Some(variable),
+            TemplateSegment::Text(_) => None,
+            TemplateSegment::Variable(variable) => Some(variable),
         })
     }
 
-    pub(crate) fn segments(&self) -> &[Segment] {
+    pub(crate) fn segments(&self) -> &[TemplateSegment] {
         &self.segments
     }
 
     /// Appends the value of a header field. A control character in a variable, such as a tab in a header, becomes
     /// a space.
-    pub fn write_value(&self, values: &Values<'_>, out: &mut Vec<u8>) {
+    pub fn write_value(&self, values: &TemplateValues<'_>, out: &mut Vec<u8>) {
         for segment in &self.segments {
             match segment {
-                Segment::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Segment::Variable(variable) => {
+                TemplateSegment::Text(text) => out.extend_from_slice(text.as_bytes()),
+                TemplateSegment::Variable(variable) => {
                     let start = out.len();
                     variable.read(values, &mut |piece| out.extend_from_slice(piece));
                     for byte in &mut out[start..] {

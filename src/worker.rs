@@ -99,7 +99,7 @@ fn serve(
         let mut accepting = Vec::new();
         for ClientListener { index, socket } in listeners {
             let listener = TcpListener::from_std(socket)?;
-            let origin = Origin { listener: index, address: listener.local_addr()? };
+            let origin = ConnectionOrigin { listener: index, address: listener.local_addr()? };
             accepting.push(tokio::task::spawn_local(worker.clone().accept(origin, listener)));
         }
         worker.shared.accepting_workers.fetch_add(1, Ordering::AcqRel);
@@ -134,7 +134,7 @@ fn serve(
 
 /// The listener that accepted a connection.
 #[derive(Clone, Copy)]
-struct Origin {
+struct ConnectionOrigin {
     /// Its index in the configuration.
     listener: usize,
     address: SocketAddr,

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use super::{Exit, exit_after_write};
 use crate::clock::Clock;
+use crate::config::AlgorithmConfig;
 use crate::config::{
-    Algorithm, Config, EnvLookup, Fault, Faults, LimitConfig, Listener, LoadedConfig,
-    LogDestination, MatchValue, RedirectHttps, RouteMatch, SecretError, SecretReference,
+    Config, EnvLookup, Fault, Faults, LimitConfig, Listener, LoadedConfig, LogDestination,
+    MatchValue, RedirectHttps, RouteMatch, SecretError, SecretReference,
 };
 use crate::secret::MIN_LEN;
 use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_url};
@@ -105,12 +106,12 @@ fn listener_summary(listener: &Listener) -> String {
 fn limit_summary(name: &str, limit: &LimitConfig) -> String {
     let (quota, window) = (limit.quota, limit.window);
     let counts = match limit.algorithm {
-        Algorithm::SlidingWindow => format!("{quota} in {window}"),
-        Algorithm::SlidingLog => format!("{quota} in {window}, as a log"),
-        Algorithm::FixedWindow => format!("{quota} in each {window}"),
-        Algorithm::TokenBucket => format!("{quota} at once, refilled in {window}"),
-        Algorithm::LeakyBucket => format!("{quota} in {window}, at a constant rate"),
-        Algorithm::Concurrency => format!("{quota} in flight"),
+        AlgorithmConfig::SlidingWindow => format!("{quota} in {window}"),
+        AlgorithmConfig::SlidingLog => format!("{quota} in {window}, as a log"),
+        AlgorithmConfig::FixedWindow => format!("{quota} in each {window}"),
+        AlgorithmConfig::TokenBucket => format!("{quota} at once, refilled in {window}"),
+        AlgorithmConfig::LeakyBucket => format!("{quota} in {window}, at a constant rate"),
+        AlgorithmConfig::Concurrency => format!("{quota} in flight"),
     };
     let key: Vec<String> = limit.key.iter().map(ToString::to_string).collect();
     let key = if key.is_empty() {

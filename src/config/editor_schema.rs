@@ -84,7 +84,7 @@ mod tests {
             &schema["properties"]["workers"],
             definition("Duration"),
             definition("CostConfig"),
-            definition("Algorithm"),
+            definition("AlgorithmConfig"),
             &definition("LimitConfig")["properties"]["quota"],
             &definition("LimitConfig")["properties"]["max_cost"],
             &definition("LimitConfig")["properties"]["enforce"],

@@ -18,7 +18,7 @@ use crate::limit::OnFailure;
 pub struct LimitConfig {
     /// Algorithm by which requests are counted.
     #[serde(default)]
-    pub algorithm: Algorithm,
+    pub algorithm: AlgorithmConfig,
     /// Maximum units of cost charged per window. With `concurrency`, units in flight at once.
     #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub quota: u32,
@@ -81,7 +81,7 @@ impl LimitConfig {
     /// A limit of `quota` per `window`, with the defaults of all other keys.
     pub(super) fn new(quota: u32, window: Duration) -> Self {
         Self {
-            algorithm: Algorithm::default(),
+            algorithm: AlgorithmConfig::default(),
             quota,
             window,
             resolution: None,
@@ -111,7 +111,7 @@ impl LimitConfig {
 
     /// Number of sub-windows in the window; 1 unless the algorithm is `sliding_window`.
     pub fn resolution(&self) -> u32 {
-        if self.algorithm != Algorithm::SlidingWindow {
+        if self.algorithm != AlgorithmConfig::SlidingWindow {
             return 1;
         }
         let divides = |&k: &u32| self.window.millis().is_multiple_of(u64::from(k));
@@ -123,7 +123,7 @@ impl LimitConfig {
 /// Algorithm by which a limit counts.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Algorithm {
+pub enum AlgorithmConfig {
     /// A sliding window, stored as one counter per sub-window. Its cost does not depend on the quota.
     #[default]
     SlidingWindow,

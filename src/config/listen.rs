@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::listen_address::ListenAddress;
 use super::redirect::RedirectHttps;
-use super::units::{Cidr, Maximum, Size, Timeout};
+use super::units::{Cidr, Maximum, Size, TimeoutConfig};
 
 /// A listener for client connections.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -78,12 +78,12 @@ impl Listener {
 pub struct Http {
     /// Maximum time to receive a request's head, counted from the accept or, on a kept-alive connection, from
     /// the request's first byte. Beyond it, 408; if nothing was received, the connection is closed.
-    pub head_timeout: Timeout,
+    pub head_timeout: TimeoutConfig,
     /// Maximum time that a connection stays open between two requests.
-    pub idle_timeout: Timeout,
+    pub idle_timeout: TimeoutConfig,
     /// Maximum time without progress while a request's body is received or a response is sent. Beyond it, the
     /// request is answered with 408, or the response is cut off.
-    pub body_timeout: Timeout,
+    pub body_timeout: TimeoutConfig,
     /// Maximum size of a request line and its headers together, 8KiB to 1MiB; beyond it, 431.
     #[schemars(extend("x-minimum" = "8KiB", "x-maximum" = "1MiB"))]
     pub max_head: Size,
@@ -110,9 +110,9 @@ pub struct Http {
 impl Default for Http {
     fn default() -> Self {
         Self {
-            head_timeout: Timeout::from_secs(10),
-            idle_timeout: Timeout::from_secs(75),
-            body_timeout: Timeout::from_secs(30),
+            head_timeout: TimeoutConfig::from_secs(10),
+            idle_timeout: TimeoutConfig::from_secs(75),
+            body_timeout: TimeoutConfig::from_secs(30),
             max_head: Size(32 << 10),
             max_headers: 100,
             max_connections: 10_000,

@@ -19,7 +19,7 @@ const MAX_DEPTH: usize = 32;
 
 /// One YAML value.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct LocatedNode {
     /// Unique per value; aliases of a value share its id.
     pub(super) id: usize,
     pub(super) location: Location,
@@ -48,17 +48,17 @@ pub(super) enum NodeKind {
         /// a boolean, and no message shows it.
         written: Option<String>,
     },
-    List(Vec<Arc<Node>>),
-    Map(Vec<Entry>),
+    List(Vec<Arc<LocatedNode>>),
+    Map(Vec<LocatedEntry>),
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) key: Arc<Node>,
-    pub(super) value: Arc<Node>,
+pub(super) struct LocatedEntry {
+    pub(super) key: Arc<LocatedNode>,
+    pub(super) value: Arc<LocatedNode>,
 }
 
-impl Node {
+impl LocatedNode {
     /// The text of a scalar that is not null.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.kind {
@@ -100,7 +100,7 @@ impl NodeKind {
     }
 }
 
-impl Entry {
+impl LocatedEntry {
     pub(super) fn name(&self) -> &str {
         self.key.text().unwrap_or_default()
     }
@@ -117,8 +117,8 @@ impl Entry {
 type LocatedMismatch = (Location, Mismatch);
 
 /// A document.
-pub(super) struct Tree {
-    pub(super) root: Arc<Node>,
+pub(super) struct LocatedTree {
+    pub(super) root: Arc<LocatedNode>,
     /// The faults that did not prevent parsing.
     pub(super) faults: Vec<LocatedMismatch>,
     /// The ids of the values with references that cannot be replaced.
@@ -129,7 +129,7 @@ pub(super) struct Tree {
 
 /// Parses one document, with environment variables from `env`. `Err` holds the faults, of which the last one
 /// stopped the parser.
-pub(super) fn read(text: &str, env: EnvLookup<'_>) -> Result<Tree, Vec<LocatedMismatch>> {
+pub(super) fn read(text: &str, env: EnvLookup<'_>) -> Result<LocatedTree, Vec<LocatedMismatch>> {
     if let Some(fault) = control_character(text) {
         return Err(vec![fault]);
     }

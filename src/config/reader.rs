@@ -20,7 +20,7 @@ use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, Visitor};
 use self::error::{Error, one_of};
 use self::schema::ValueSchema;
 use super::fault::{Location, Mismatch};
-use super::located::{Entry, Node, NodeKind, ScalarForm, quote_value};
+use super::located::{LocatedEntry, LocatedNode, NodeKind, ScalarForm, quote_value};
 use super::rate::Rate;
 use super::scalar::ScalarValue as _;
 use super::source::Unreadable;
@@ -38,7 +38,7 @@ pub(super) struct Reading {
 }
 
 /// Deserializes `root`. Faults for the nodes `unresolved` have been reported already.
-pub(super) fn read(root: &Node, unresolved: BTreeSet<usize>) -> Reading {
+pub(super) fn read(root: &LocatedNode, unresolved: BTreeSet<usize>) -> Reading {
     let reader = Reader::default();
     reader.unreadable.borrow_mut().nodes = unresolved;
     let config = loop {
@@ -69,7 +69,7 @@ struct Reader {
 const HIDDEN: &str = "\u{0}";
 
 impl Reader {
-    fn is_unreadable(&self, node: &Node) -> bool {
+    fn is_unreadable(&self, node: &LocatedNode) -> bool {
         self.unreadable.borrow().nodes.contains(&node.id)
     }
 
@@ -83,7 +83,7 @@ impl Reader {
     fn deserialize_node<'de, S: DeserializeSeed<'de>>(
         &self,
         seed: S,
-        node: &Node,
+        node: &LocatedNode,
         at: Location,
         schema: ValueSchema,
     ) -> Result<S::Value, Error> {
@@ -141,7 +141,7 @@ impl Reader {
     }
 }
 
-fn entries(node: &Node) -> &[Entry] {
+fn entries(node: &LocatedNode) -> &[LocatedEntry] {
     match &node.kind {
         NodeKind::Map(entries) => entries,
         _ => &[],
@@ -151,7 +151,7 @@ fn entries(node: &Node) -> &[Entry] {
 #[derive(Clone, Copy)]
 struct NodeDeserializer<'t> {
     reader: &'t Reader,
-    node: &'t Node,
+    node: &'t LocatedNode,
     at: Location,
     schema: ValueSchema,
 }

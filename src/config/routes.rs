@@ -11,7 +11,7 @@ use super::error_bodies::ErrorBodyConfig;
 use super::method::Method;
 use super::mirror::MirrorConfig;
 use super::route_actions::{HostHeader, MatchValue, RedirectConfig, RouteHeaders};
-use super::units::{Cidr, Size, Timeout};
+use super::units::{Cidr, Size, TimeoutConfig};
 use super::upstreams::FixedResponseConfig;
 
 /// A route: the requests that it matches, what answers them, and the limits that apply.
@@ -61,17 +61,17 @@ pub struct RouteConfig {
     /// Maximum time from the end of the request's head to the response's head, including delays by limits,
     /// connecting and retries. Beyond it, 504, or 408 if the gateway was waiting for the client's body.
     #[serde(default = "RouteConfig::default_request_timeout")]
-    pub request_timeout: Timeout,
+    pub request_timeout: TimeoutConfig,
     /// Maximum time without progress in a response's body. Beyond it, the response is cut off.
     #[serde(default = "RouteConfig::default_response_idle_timeout")]
-    pub response_idle_timeout: Timeout,
+    pub response_idle_timeout: TimeoutConfig,
     /// Maximum time from a response's head to its last byte. Beyond it, the response is cut off.
     #[serde(default = "RouteConfig::default_response_body_timeout")]
-    pub response_body_timeout: Timeout,
+    pub response_body_timeout: TimeoutConfig,
     /// Maximum time without a byte in either direction after an upgrade to another protocol, such as
     /// WebSocket. Beyond it, the connection is cut off.
     #[serde(default = "RouteConfig::default_tunnel_idle_timeout")]
-    pub tunnel_idle_timeout: Timeout,
+    pub tunnel_idle_timeout: TimeoutConfig,
     /// Maximum size of a request body; beyond it, 413.
     #[serde(default = "RouteConfig::default_max_body")]
     pub max_body: Size,
@@ -101,20 +101,20 @@ impl RouteConfig {
         true
     }
 
-    fn default_request_timeout() -> Timeout {
-        Timeout::from_secs(60)
+    fn default_request_timeout() -> TimeoutConfig {
+        TimeoutConfig::from_secs(60)
     }
 
-    fn default_response_idle_timeout() -> Timeout {
-        Timeout::from_secs(300)
+    fn default_response_idle_timeout() -> TimeoutConfig {
+        TimeoutConfig::from_secs(300)
     }
 
-    fn default_response_body_timeout() -> Timeout {
-        Timeout(None)
+    fn default_response_body_timeout() -> TimeoutConfig {
+        TimeoutConfig(None)
     }
 
-    fn default_tunnel_idle_timeout() -> Timeout {
-        Timeout::from_secs(3600)
+    fn default_tunnel_idle_timeout() -> TimeoutConfig {
+        TimeoutConfig::from_secs(3600)
     }
 
     fn default_max_body() -> Size {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Config;
 use super::fault::{Fault, Location, Mismatch};
-use super::located::{Node, NodeKind};
+use super::located::{LocatedNode, NodeKind};
 use super::masks::Masks;
 
 /// The text that a configuration was read from. It locates a path of the configuration in the file.
@@ -17,7 +17,7 @@ use super::masks::Masks;
 pub struct ConfigSource {
     pub(super) name: Arc<str>,
     pub(super) text: Arc<str>,
-    pub(super) root: Arc<Node>,
+    pub(super) root: Arc<LocatedNode>,
     pub(super) unreadable: Arc<Unreadable>,
     pub(super) masks: Arc<Masks>,
 }
@@ -36,7 +36,7 @@ pub(super) struct Unreadable {
 
 impl Unreadable {
     /// Finds the paths in the tree.
-    pub(super) fn locate(&mut self, root: &Node) {
+    pub(super) fn locate(&mut self, root: &LocatedNode) {
         if !self.nodes.is_empty() || !self.keys.is_empty() {
             self.paths.clear();
             self.locate_below(root, "");
@@ -61,7 +61,7 @@ impl Unreadable {
         sections.any(|section| self.paths.contains(section))
     }
 
-    fn locate_below(&mut self, node: &Node, path: &str) {
+    fn locate_below(&mut self, node: &LocatedNode, path: &str) {
         if self.nodes.contains(&node.id) {
             self.paths.insert(path.to_owned());
             return;
@@ -199,7 +199,7 @@ impl ConfigSource {
             NodeKind::Map(entries) => entries.as_slice(),
             _ => &[],
         });
-        entries.map(super::located::Entry::name)
+        entries.map(super::located::LocatedEntry::name)
     }
 
     /// The locations of the value at `path` and of its key, or of the innermost section around them.
@@ -208,12 +208,12 @@ impl ConfigSource {
     }
 
     /// The innermost value around `path`, and the rest of the path.
-    fn find<'p>(&self, path: &'p str) -> (&Node, &'p str) {
+    fn find<'p>(&self, path: &'p str) -> (&LocatedNode, &'p str) {
         let (node, _, rest) = self.walk(path);
         (node, rest)
     }
 
-    fn walk<'p>(&self, path: &'p str) -> (&Node, (Location, Location), &'p str) {
+    fn walk<'p>(&self, path: &'p str) -> (&LocatedNode, (Location, Location), &'p str) {
         let (mut node, mut rest) = (&*self.root, path);
         let start = Location { line: 1, column: 1, width: 1 };
         let mut locations = (start, start);

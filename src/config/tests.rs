@@ -8,7 +8,9 @@ pub(crate) mod variables;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::AlgorithmConfig;
 use super::*;
+use crate::limit::OnFailure;
 
 /// A small valid configuration that tests break.
 pub(crate) const GOOD: &str = "\
@@ -60,11 +62,14 @@ fn missing_keys_have_their_defaults() {
     assert_eq!(config.store.redis, None);
     assert_eq!(config.client.trusted_proxies, []);
     let limit = &config.limits["a.b"];
-    assert_eq!((limit.algorithm, limit.resolution()), (Algorithm::SlidingWindow, 5));
+    assert_eq!((limit.algorithm, limit.resolution()), (AlgorithmConfig::SlidingWindow, 5));
     assert_eq!((&limit.cost, limit.reserve), (&CostConfig::Fixed(1), Reserve::Off));
-    assert_eq!((limit.enforce, limit.on_failure), (true, crate::limit::OnFailure::Local));
+    assert_eq!((limit.enforce, limit.on_failure), (true, OnFailure::Local));
     let route = &config.routes[0];
-    assert_eq!((route.max_body, route.request_timeout), (Size(10 << 20), Timeout::from_secs(60)));
+    assert_eq!(
+        (route.max_body, route.request_timeout),
+        (Size(10 << 20), TimeoutConfig::from_secs(60))
+    );
     assert!(route.throttle && route.matches.methods.is_empty() && route.matches.host.is_none());
 }
 

@@ -76,9 +76,9 @@ impl_scalar!(Duration);
 
 /// A duration, or `off` for no bound.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Timeout(pub Option<Duration>);
+pub struct TimeoutConfig(pub Option<Duration>);
 
-impl Timeout {
+impl TimeoutConfig {
     /// A timeout of `seconds` seconds.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(Some(Duration::from_secs(seconds)))
@@ -95,7 +95,7 @@ impl Timeout {
     }
 }
 
-impl ScalarValue for Timeout {
+impl ScalarValue for TimeoutConfig {
     const EXPECTED: &'static str = "off, or a duration such as 250ms, 10s, 30m, 1h or 7d";
     const PATTERN: &'static str = "^([0-9]+(ms|s|m|h|d)|off)$";
     const EXAMPLE: &'static str = "10s";
@@ -113,7 +113,7 @@ impl ScalarValue for Timeout {
     }
 }
 
-impl fmt::Display for Timeout {
+impl fmt::Display for TimeoutConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(duration) => duration.fmt(f),
@@ -122,7 +122,7 @@ impl fmt::Display for Timeout {
     }
 }
 
-impl_scalar!(Timeout);
+impl_scalar!(TimeoutConfig);
 
 /// A number from 1 to 4294967295, or `off` for no bound.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -21,6 +21,10 @@ use crate::{
 };
 
 /// A request after the checks that come before its limits.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is matched at once; a box would be an allocation in each request"
+)]
 pub(super) enum CheckedRequest {
     /// The gateway answers it.
     Answered(LocalReply),

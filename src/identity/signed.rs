@@ -30,13 +30,13 @@ const MIN_SIGNATURE: usize = 27;
 /// A token of a known format.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct SignedToken<'v> {
-    format: Format,
+    format: TokenFormat,
     /// The token, without a scheme before it.
     pub(super) text: &'v [u8],
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Format {
+enum TokenFormat {
     /// JSON before the first dot.
     Json,
     /// The text before the last dot is signed.
@@ -62,7 +62,7 @@ pub(super) fn canonical(value: Cow<'_, [u8]>) -> Option<Cow<'_, [u8]>> {
 impl<'v> SignedToken<'v> {
     /// The signed token in `value`: all of it, or the text after a scheme such as `Bearer`.
     pub(super) fn find(value: &'v [u8]) -> Option<Self> {
-        let read = |text| Format::of(text).map(|format| Self { format, text });
+        let read = |text| TokenFormat::of(text).map(|format| Self { format, text });
         let rest = without_scheme(value);
         read(value).or_else(|| if rest.len() < value.len() { read(rest) } else { None })
     }
@@ -70,27 +70,29 @@ impl<'v> SignedToken<'v> {
     /// The token without the padding at its end; `None` if it is not in its canonical form.
     pub(super) fn canonical(self) -> Option<&'v [u8]> {
         let start = match self.format {
-            Format::Fernet => 0,
+            TokenFormat::Fernet => 0,
             _ => memchr::memrchr(b'.', self.text)? + 1,
         };
         let (signed, last) = self.text.split_at(start);
         let signature = without_padding(last).filter(|last| is_base64url(last))?;
         let mut segments = signed.split(|byte| *byte == b'.');
         let is_canonical = match self.format {
-            Format::Json => match memchr::memchr_iter(b'.', signed).count() {
+            TokenFormat::Json => match memchr::memchr_iter(b'.', signed).count() {
                 1 | 2 => segments.all(is_base64),
                 // JWE: each segment is decoded.
                 4 => segments.all(is_base64url) && signature.len() == last.len(),
                 _ => false,
             },
-            Format::Paseto => segments.skip(2).all(is_base64url) && signature.len() == last.len(),
-            Format::Itsdangerous | Format::Fernet => true,
+            TokenFormat::Paseto => {
+                segments.skip(2).all(is_base64url) && signature.len() == last.len()
+            }
+            TokenFormat::Itsdangerous | TokenFormat::Fernet => true,
         };
         is_canonical.then(|| &self.text[..start + signature.len()])
     }
 }
 
-impl Format {
+impl TokenFormat {
     fn of(text: &[u8]) -> Option<Self> {
         if is_fernet(text) {
             return Some(Self::Fernet);

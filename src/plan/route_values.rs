@@ -8,7 +8,7 @@ use crate::{
     http1::RequestHead,
     route::normalize::{Slashes, without_parameters},
     snapshot::Route,
-    template::Values,
+    template::TemplateValues,
 };
 
 /// A request on its route.
@@ -46,10 +46,10 @@ impl<'r> RoutedRequest<'r> {
     }
 
     /// Calls `read` with the values of the variables.
-    pub fn with_values<T>(&self, read: impl FnOnce(&Values<'_>) -> T) -> T {
+    pub fn with_values<T>(&self, read: impl FnOnce(&TemplateValues<'_>) -> T) -> T {
         let (host, routed) = (host(&self.head.fields), without_parameters(self.path, self.slashes));
         let params = self.route.edits.pattern.captures(&routed);
-        read(&Values {
+        read(&TemplateValues {
             client_ip: self.client_ip,
             host: &host,
             method: self.head.method.as_str(),

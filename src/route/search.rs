@@ -12,7 +12,7 @@ use super::tree::{Leaf, NextNode, Tree};
 const LINEAR_SCAN: usize = 16;
 
 /// The values of a path's parameters, in the pattern's order. An empty rest of the path is left out.
-pub(super) type Values<'p> = SmallVec<[&'p str; 4]>;
+pub(super) type PathValues<'p> = SmallVec<[&'p str; 4]>;
 
 /// A search for one path.
 pub(super) struct Search<'t, 'p> {
@@ -20,7 +20,7 @@ pub(super) struct Search<'t, 'p> {
     path: &'p str,
     /// The end of each segment found so far.
     ends: SmallVec<[usize; 16]>,
-    values: Values<'p>,
+    values: PathValues<'p>,
     #[cfg(test)]
     visited: usize,
 }
@@ -44,7 +44,7 @@ impl<'t, 'p> Search<'t, 'p> {
     }
 
     /// The parameter values of the leaf that was taken.
-    pub(super) fn into_values(self) -> Values<'p> {
+    pub(super) fn into_values(self) -> PathValues<'p> {
         self.values
     }
 

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 
 use super::condition::{ConditionResult, ConditionalRoute, Conditions, ConflictKind};
 use super::pattern::{HostPattern, PathPattern};
-use super::search::{Search, Values};
+use super::search::{PathValues, Search};
 use super::tree::{Leaf, Tree};
 
 /// The requests that a route matches.
@@ -60,7 +60,7 @@ pub struct TableMatch<'a> {
 #[derive(Debug)]
 pub struct Params<'a> {
     names: &'a [String],
-    values: Values<'a>,
+    values: PathValues<'a>,
 }
 
 impl<'a> Params<'a> {

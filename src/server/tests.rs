@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::{clock::Clock, config::LoadedConfig, file, reload::Loader, snapshot::Snapshot};
+use crate::{clock::Clock, config::LoadedConfig, file, reload::ConfigCompiler, snapshot::Snapshot};
 
 /// A configuration with one route of this name.
 fn yaml_with_route(name: &str) -> String {
@@ -26,7 +26,7 @@ struct ReloadTest {
 }
 
 impl ReloadTest {
-    fn start(load: Loader) -> Self {
+    fn start(load: ConfigCompiler) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.yaml");
         std::fs::write(&path, yaml_with_route("one")).unwrap();

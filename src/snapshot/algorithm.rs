@@ -3,13 +3,13 @@
 use crate::config;
 
 /// The algorithm's name in the configuration.
-pub(super) fn name(algorithm: config::Algorithm) -> &'static str {
+pub(super) fn name(algorithm: config::AlgorithmConfig) -> &'static str {
     match algorithm {
-        config::Algorithm::SlidingWindow => "sliding_window",
-        config::Algorithm::SlidingLog => "sliding_log",
-        config::Algorithm::FixedWindow => "fixed_window",
-        config::Algorithm::TokenBucket => "token_bucket",
-        config::Algorithm::LeakyBucket => "leaky_bucket",
-        config::Algorithm::Concurrency => "concurrency",
+        config::AlgorithmConfig::SlidingWindow => "sliding_window",
+        config::AlgorithmConfig::SlidingLog => "sliding_log",
+        config::AlgorithmConfig::FixedWindow => "fixed_window",
+        config::AlgorithmConfig::TokenBucket => "token_bucket",
+        config::AlgorithmConfig::LeakyBucket => "leaky_bucket",
+        config::AlgorithmConfig::Concurrency => "concurrency",
     }
 }

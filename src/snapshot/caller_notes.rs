@@ -11,7 +11,7 @@ use crate::sensitive::is_sensitive_name;
 
 /// The party that decides how many values a part of a key has.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Origin {
+enum ValueOrigin {
     /// The gateway: for an address, or the requested host or path.
     Gateway,
     /// The upstream, which verifies it.
@@ -63,7 +63,7 @@ fn note_unbounded(root: &Section<'_>, config: &Config, first: usize, others: usi
     let limits = route.limits.iter().filter_map(|name| config.limits.get(name));
     let mut parts: Vec<String> = limits
         .flat_map(|limit| &limit.key)
-        .filter(|part| origin(part, &config.client) != Origin::Gateway)
+        .filter(|part| origin(part, &config.client) != ValueOrigin::Gateway)
         .map(|part| format!("`{part}`"))
         .collect();
     parts.sort_unstable();
@@ -90,24 +90,25 @@ fn counts_address(limit: &LimitConfig, config: &Config) -> bool {
 }
 
 fn is_of_gateway(limit: &LimitConfig, config: &Config) -> bool {
-    limit.key.iter().all(|part| origin(part, &config.client) == Origin::Gateway)
+    limit.key.iter().all(|part| origin(part, &config.client) == ValueOrigin::Gateway)
 }
 
 /// The part of the key that the client chooses, if another part identifies the caller.
 fn chosen_beside_others<'c>(limit: &'c LimitConfig, config: &Config) -> Option<&'c KeyPart> {
     let identifies = |part: &&KeyPart| {
-        **part == KeyPart::ClientIp || origin(part, &config.client) != Origin::Gateway
+        **part == KeyPart::ClientIp || origin(part, &config.client) != ValueOrigin::Gateway
     };
     let is_only = limit.key.iter().filter(identifies).count() < 2;
     let mut parts = limit.key.iter().rev().filter(|_| !is_only);
-    parts.find(|part| origin(part, &config.client) == Origin::Client)
+    parts.find(|part| origin(part, &config.client) == ValueOrigin::Client)
 }
 
-fn origin(part: &KeyPart, client: &Client) -> Origin {
-    let verified_if = |is_verified| if is_verified { Origin::Upstream } else { Origin::Client };
+fn origin(part: &KeyPart, client: &Client) -> ValueOrigin {
+    let verified_if =
+        |is_verified| if is_verified { ValueOrigin::Upstream } else { ValueOrigin::Client };
     match part {
-        KeyPart::Token | KeyPart::Cookie(_) => Origin::Upstream,
-        KeyPart::Header(name) if name == "host" => Origin::Gateway,
+        KeyPart::Token | KeyPart::Cookie(_) => ValueOrigin::Upstream,
+        KeyPart::Header(name) if name == "host" => ValueOrigin::Gateway,
         KeyPart::Header(name) => {
             let is_token = client.token.contains(&CredentialSource::Header(name.clone()));
             verified_if(is_token || is_sensitive_name(name.as_str()))
@@ -118,7 +119,7 @@ fn origin(part: &KeyPart, client: &Client) -> Origin {
         | KeyPart::Method
         | KeyPart::Route
         | KeyPart::Path
-        | KeyPart::PathParam(_) => Origin::Gateway,
+        | KeyPart::PathParam(_) => ValueOrigin::Gateway,
     }
 }
 

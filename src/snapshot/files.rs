@@ -19,12 +19,12 @@ struct NamedFile<'a> {
     /// The value that names the file.
     section: Section<'a>,
     path: PathBuf,
-    content: Content,
+    content: FileContent,
 }
 
 /// What a file contains.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Content {
+enum FileContent {
     Public,
     PrivateKey,
     Secret,
@@ -38,7 +38,7 @@ pub(super) fn check(root: &Section<'_>, config: &Config, name: &str) {
         _ => None,
     };
     let files = named_files(root, config);
-    if log.is_none() && files.iter().all(|file| file.content == Content::Public) {
+    if log.is_none() && files.iter().all(|file| file.content == FileContent::Public) {
         return;
     }
     let paths: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
@@ -79,9 +79,9 @@ fn identity(file: &Metadata) -> (u64, u64) {
 
 fn note_readable(file: &NamedFile<'_>, found: Option<&Metadata>) {
     let what = match file.content {
-        Content::Public => return,
-        Content::PrivateKey => "a private key",
-        Content::Secret => "a secret",
+        FileContent::Public => return,
+        FileContent::PrivateKey => "a private key",
+        FileContent::Secret => "a secret",
     };
     if found.is_some_and(|found| found.is_file() && found.mode() & READ_BY_OTHERS != 0) {
         let path = file.path.display();
@@ -93,7 +93,7 @@ fn note_readable(file: &NamedFile<'_>, found: Option<&Metadata>) {
 
 fn named_files<'a>(root: &Section<'a>, config: &Config) -> Vec<NamedFile<'a>> {
     let mut files = Vec::new();
-    let mut add = |section: Section<'a>, path: Option<&PathBuf>, content: Content| {
+    let mut add = |section: Section<'a>, path: Option<&PathBuf>, content: FileContent| {
         files.extend(path.map(|path| NamedFile { section, path: path.clone(), content }));
     };
     let listeners = config.listen.iter().enumerate().filter_map(|(index, listener)| {
@@ -106,42 +106,42 @@ fn named_files<'a>(root: &Section<'a>, config: &Config) -> Vec<NamedFile<'a>> {
             tls.certificates.iter().enumerate()
         {
             let section = section.index(index);
-            add(section.at("cert"), Some(cert), Content::Public);
-            add(section.at("key"), Some(key), Content::PrivateKey);
-            add(section.at("client_ca"), client_ca.as_ref(), Content::Public);
+            add(section.at("cert"), Some(cert), FileContent::Public);
+            add(section.at("key"), Some(key), FileContent::PrivateKey);
+            add(section.at("client_ca"), client_ca.as_ref(), FileContent::Public);
         }
     }
     for (name, upstream) in &config.upstreams {
         let section = root.at("upstreams").entry(name).at("tls");
-        add(section.at("ca"), upstream.tls.ca.as_ref(), Content::Public);
-        add(section.at("cert"), upstream.tls.cert.as_ref(), Content::Public);
-        add(section.at("key"), upstream.tls.key.as_ref(), Content::PrivateKey);
+        add(section.at("ca"), upstream.tls.ca.as_ref(), FileContent::Public);
+        add(section.at("cert"), upstream.tls.cert.as_ref(), FileContent::Public);
+        add(section.at("key"), upstream.tls.key.as_ref(), FileContent::PrivateKey);
     }
     for (index, route) in config.routes.iter().enumerate() {
         let section = root.at("routes").index(index).at("error_bodies");
         for (status, body) in &route.error_bodies {
-            add(section.entry(status).at("file"), body.file.as_ref(), Content::Public);
+            add(section.entry(status).at("file"), body.file.as_ref(), FileContent::Public);
         }
     }
     let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
-    add(root.at("admin").at("token"), token.and_then(secret_file), Content::Secret);
+    add(root.at("admin").at("token"), token.and_then(secret_file), FileContent::Secret);
     if let Some(traces) = &config.traces {
         let section = root.at("traces");
-        add(section.at("tls_ca"), traces.tls_ca.as_ref(), Content::Public);
+        add(section.at("tls_ca"), traces.tls_ca.as_ref(), FileContent::Public);
         for (name, secret) in &traces.headers {
-            add(section.at("headers").entry(name), secret_file(secret), Content::Secret);
+            add(section.at("headers").entry(name), secret_file(secret), FileContent::Secret);
         }
     }
     if let Some(redis) = &config.store.redis {
         let section = root.at("store").at("redis");
-        add(section.at("tls_ca"), redis.tls_ca.as_ref(), Content::Public);
+        add(section.at("tls_ca"), redis.tls_ca.as_ref(), FileContent::Public);
         let sentinel = redis.sentinel.as_ref().and_then(|sentinel| sentinel.password.as_ref());
         for (section, secret) in [
             (section.at("password"), redis.password.as_ref()),
             (section.at("secret"), redis.secret.as_ref()),
             (section.at("sentinel").at("password"), sentinel),
         ] {
-            add(section, secret.and_then(secret_file), Content::Secret);
+            add(section, secret.and_then(secret_file), FileContent::Secret);
         }
     }
     files

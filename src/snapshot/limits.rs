@@ -82,7 +82,7 @@ fn policy(
 
 /// Reports keys that do not apply to the limit's algorithm.
 fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) {
-    use config::Algorithm::{LeakyBucket, SlidingWindow};
+    use config::AlgorithmConfig::{LeakyBucket, SlidingWindow};
 
     if !section.can_read(&["algorithm"]) {
         return;

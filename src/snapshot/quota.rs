@@ -29,18 +29,18 @@ pub(super) fn quota(section: &Section<'_>, limit: &config::LimitConfig) -> Quota
 fn quota_of(limit: &config::LimitConfig, number: u32) -> Quota {
     let window = limit.window.millis();
     let algorithm = match limit.algorithm {
-        config::Algorithm::SlidingWindow => {
+        config::AlgorithmConfig::SlidingWindow => {
             let resolution = limit.resolution();
             let resolution = if divides(window, resolution) { resolution } else { 1 };
             Algorithm::SlidingWindow { resolution, strict: limit.strict }
         }
-        config::Algorithm::SlidingLog => Algorithm::SlidingLog,
-        config::Algorithm::FixedWindow => Algorithm::FixedWindow,
-        config::Algorithm::TokenBucket => Algorithm::TokenBucket,
-        config::Algorithm::LeakyBucket => {
+        config::AlgorithmConfig::SlidingLog => Algorithm::SlidingLog,
+        config::AlgorithmConfig::FixedWindow => Algorithm::FixedWindow,
+        config::AlgorithmConfig::TokenBucket => Algorithm::TokenBucket,
+        config::AlgorithmConfig::LeakyBucket => {
             Algorithm::LeakyBucket { max_wait: max_wait(limit, number) }
         }
-        config::Algorithm::Concurrency => Algorithm::Concurrency,
+        config::AlgorithmConfig::Concurrency => Algorithm::Concurrency,
     };
     Quota::new(number, window, algorithm)
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::config::{self, Config};
 use crate::route::normalize::{normalize, routed_form};
 use crate::route::{ConditionResult, HostPattern, Lookup, PathPattern, RouteTable, ValueSource};
-use crate::template::{UrlTemplate, VARIABLES, Values};
+use crate::template::{TemplateValues, UrlTemplate, VARIABLES};
 
 /// Compiles the redirect at `section`. `None` if it is faulty.
 pub(super) fn compile(
@@ -42,7 +42,7 @@ pub(super) fn compile(
 }
 
 /// The location to which an example request is redirected.
-struct Location {
+struct RedirectLocation {
     /// True for the requested host; false for another host that the route matches.
     is_same_host: bool,
     host: String,
@@ -110,7 +110,7 @@ fn example_location(
     route: &Route,
     redirect: &Redirect,
     matches: &config::RouteMatch,
-) -> Option<Location> {
+) -> Option<RedirectLocation> {
     let pattern = matches.host.as_deref().map(HostPattern::parse);
     let requested = match pattern.transpose().ok()?.unwrap_or_default() {
         HostPattern::Any => "redirect.example".to_owned(),
@@ -118,14 +118,14 @@ fn example_location(
         HostPattern::Wildcard(name) => format!("x.{name}"),
     };
     let path = route.edits.pattern.example();
-    let values = Values {
+    let values = TemplateValues {
         host: &requested,
         path: &path,
         method: "GET",
         scheme: "https",
         route: &route.name,
         params: &route.edits.pattern.captures(&path),
-        ..Values::default()
+        ..TemplateValues::default()
     };
     let location = redirect.to.render(&values)?;
     let (host, target) = match location.split_once("://") {
@@ -148,5 +148,5 @@ fn example_location(
     let slashes = listen::slashes(&config.http);
     let normal = normalize(target, slashes).ok()?;
     let path = routed_form(&normal, slashes).into_owned();
-    Some(Location { is_same_host: host == requested, host, path })
+    Some(RedirectLocation { is_same_host: host == requested, host, path })
 }

@@ -54,10 +54,16 @@ pub(super) fn compile(
 /// The reason why the algorithm does not allow leases, as a relative clause.
 fn reason(limit: &config::LimitConfig) -> &'static str {
     match limit.algorithm {
-        config::Algorithm::SlidingLog => "which stores the exact time of every charge",
-        config::Algorithm::TokenBucket => "which refills continuously",
-        config::Algorithm::LeakyBucket => "which gives every request a release time of its own",
-        config::Algorithm::Concurrency => "whose permits are held while requests are in flight",
-        config::Algorithm::SlidingWindow | config::Algorithm::FixedWindow => "which allows leases",
+        config::AlgorithmConfig::SlidingLog => "which stores the exact time of every charge",
+        config::AlgorithmConfig::TokenBucket => "which refills continuously",
+        config::AlgorithmConfig::LeakyBucket => {
+            "which gives every request a release time of its own"
+        }
+        config::AlgorithmConfig::Concurrency => {
+            "whose permits are held while requests are in flight"
+        }
+        config::AlgorithmConfig::SlidingWindow | config::AlgorithmConfig::FixedWindow => {
+            "which allows leases"
+        }
     }
 }

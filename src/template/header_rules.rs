@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-use super::{Template, Values};
+use super::{Template, TemplateValues};
 use crate::http1::FieldSink;
 
 /// The header fields that a route removes, sets and adds, on requests or on responses.
@@ -42,7 +42,7 @@ impl HeaderRules {
     }
 
     /// Appends the fields that are set and added to `out`. A field whose value is empty is left out.
-    pub fn write(&self, values: &Values<'_>, out: &mut impl FieldSink) {
+    pub fn write(&self, values: &TemplateValues<'_>, out: &mut impl FieldSink) {
         for (name, template) in &self.written {
             out.push_if(name.as_str().as_bytes(), |out| {
                 let start = out.len();

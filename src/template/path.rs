@@ -1,6 +1,6 @@
 //! [`PathTemplate`]: the path of a forwarded request.
 
-use super::{Segment, Template, Values, Variable};
+use super::{Template, TemplateSegment, TemplateValues, Variable};
 use crate::route::normalize::{PathError, Slashes, normalize};
 
 /// A path with captures of the route's path.
@@ -20,11 +20,13 @@ impl PathTemplate {
         let mut example = String::new();
         for segment in template.segments() {
             match segment {
-                Segment::Text(text) => example.push_str(text),
-                Segment::Variable(Variable::PathParam(_)) => example.push('x'),
-                Segment::Variable(Variable::Path) if example.ends_with('/') => example.push('x'),
-                Segment::Variable(Variable::Path) => example.push_str("/x"),
-                Segment::Variable(other) => {
+                TemplateSegment::Text(text) => example.push_str(text),
+                TemplateSegment::Variable(Variable::PathParam(_)) => example.push('x'),
+                TemplateSegment::Variable(Variable::Path) if example.ends_with('/') => {
+                    example.push('x')
+                }
+                TemplateSegment::Variable(Variable::Path) => example.push_str("/x"),
+                TemplateSegment::Variable(other) => {
                     return Err(format!(
                         "`{other}` in a path, which takes {{path.NAME}} and {{path}}"
                     ));
@@ -52,18 +54,18 @@ impl PathTemplate {
     ///
     /// # Errors
     /// A value would change the path's shape: as a segment `.` or `..`, or as a part of an escape.
-    pub fn render(&self, values: &Values<'_>) -> Result<String, PathError> {
+    pub fn render(&self, values: &TemplateValues<'_>) -> Result<String, PathError> {
         let mut path = Vec::with_capacity(64);
         for segment in self.0.segments() {
             match segment {
-                Segment::Text(text) => {
+                TemplateSegment::Text(text) => {
                     let text = match text.strip_prefix('/') {
                         Some(rest) if path.ends_with(b"/") => rest,
                         _ => text,
                     };
                     path.extend_from_slice(text.as_bytes());
                 }
-                Segment::Variable(variable) => variable.read(values, &mut |mut value| {
+                TemplateSegment::Variable(variable) => variable.read(values, &mut |mut value| {
                     while path.ends_with(b"/") && value.starts_with(b"/") {
                         value = &value[1..];
                     }

@@ -6,8 +6,8 @@ use crate::route::normalize::{PathError, Slashes, normalize};
 const PARAMS: &[(&str, &str)] =
     &[("id", "7"), ("dots", ".."), ("odd", "a&b=%2F"), ("rest", "/a//b/")];
 
-fn values(headers: &Fields) -> Values<'_> {
-    Values {
+fn values(headers: &Fields) -> TemplateValues<'_> {
+    TemplateValues {
         client_ip: "2001:db8::1".parse().unwrap(),
         host: "api.test",
         method: "GET",
@@ -75,12 +75,14 @@ fn a_redirect_keeps_variables_in_their_place() {
     ] {
         assert_eq!(url(text), wanted, "{text}");
     }
-    let without = Values { query: None, ..Values::default() };
+    let without = TemplateValues { query: None, ..TemplateValues::default() };
     assert_eq!(UrlTemplate::parse("/x?{query}").unwrap().render(&without).as_deref(), Some("/x"));
-    let hostless = UrlTemplate::parse("https://{host}/x").unwrap().render(&Values::default());
+    let hostless =
+        UrlTemplate::parse("https://{host}/x").unwrap().render(&TemplateValues::default());
     assert_eq!(hostless, None);
     // `//` would begin a host.
-    let hostile = Values { path: "//evil.test", params: &[("rest", "//evil.test/")], ..without };
+    let hostile =
+        TemplateValues { path: "//evil.test", params: &[("rest", "//evil.test/")], ..without };
     for text in ["{path}", "/{path.rest}"] {
         let location = UrlTemplate::parse(text).unwrap().render(&hostile).unwrap();
         assert!(location.starts_with("/evil.test"), "{location}");
@@ -124,7 +126,7 @@ fn a_rewritten_path_keeps_its_shape() {
     for text in ["/v2/{path.dots}/x", "/v2/{path.dots}"] {
         assert_eq!(path(text), Err(PathError::Capture), "{text}");
     }
-    let half = Values { params: &[("x", "%")], ..Values::default() };
+    let half = TemplateValues { params: &[("x", "%")], ..TemplateValues::default() };
     for text in ["/{path.x}41", "/{path.x}", "/{path.x}00"] {
         assert!(PathTemplate::parse(text).unwrap().render(&half).is_err(), "{text}");
     }
@@ -165,9 +167,9 @@ proptest! {
     ) {
         let mut headers = Fields::default();
         headers.push("x", &bytes);
-        let values = Values {
+        let values = TemplateValues {
             host: &text, method: &text, request_id: &bytes, route: &text, path: &text,
-            query: Some(&text), params: &[("id", &text)], headers: Some(&headers), ..Values::default()
+            query: Some(&text), params: &[("id", &text)], headers: Some(&headers), ..TemplateValues::default()
         };
         let template = parts.concat();
         let mut out = Vec::new();
@@ -187,7 +189,7 @@ proptest! {
         let Ok(parsed) = PathTemplate::parse(&template) else { return Ok(()) };
         let has_slash = one.contains('/');
         let params = [("rest", &*other), ("one", &*one)];
-        let Ok(path) = parsed.render(&Values { params: &params, ..Values::default() }) else { return Ok(()) };
+        let Ok(path) = parsed.render(&TemplateValues { params: &params, ..TemplateValues::default() }) else { return Ok(()) };
         prop_assert!(path.starts_with('/') && !path.contains(['?', '#', ' ']), "{}", path);
         prop_assert!(!path.split('/').any(|segment| matches!(segment, "." | "..")), "{}", path);
         let normal = normalize(&path, Slashes::Keep);

@@ -1,12 +1,12 @@
 //! [`UrlTemplate`]: the location of a redirect.
 
-use super::{Segment, Template, Values, Variable};
+use super::{Template, TemplateSegment, TemplateValues, Variable};
 
 /// A URL with variables: absolute, or a path. Only `{host}` may be in its host, and each value is encoded for its
 /// part of the URL.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UrlTemplate {
-    segments: Box<[(Segment, Place)]>,
+    segments: Box<[(TemplateSegment, Place)]>,
 }
 
 /// The part of a URL.
@@ -28,8 +28,8 @@ impl UrlTemplate {
         let is_url_byte =
             |c: char| c.is_ascii_graphic() && !matches!(c, '<' | '>' | '"' | '\\' | '`');
         let mut fixed = template.segments().iter().filter_map(|segment| match segment {
-            Segment::Text(text) => Some(text),
-            Segment::Variable(_) => None,
+            TemplateSegment::Text(text) => Some(text),
+            TemplateSegment::Variable(_) => None,
         });
         if let Some(other) = fixed.find_map(|text| text.chars().find(|c| !is_url_byte(*c))) {
             return Err(format!("`{}` in a URL", other.escape_debug()));
@@ -45,10 +45,10 @@ impl UrlTemplate {
             None if is_path => Place::Path,
             _ => return Err("not a URL".to_owned()),
         };
-        let mut segments: Vec<(Segment, Place)> = Vec::new();
+        let mut segments: Vec<(TemplateSegment, Place)> = Vec::new();
         for (index, segment) in template.segments().iter().enumerate() {
             match segment {
-                Segment::Text(text) => {
+                TemplateSegment::Text(text) => {
                     segments.push((segment.clone(), place));
                     // The scheme's own slashes do not end the host.
                     let host = match text.split_once("://") {
@@ -66,7 +66,7 @@ impl UrlTemplate {
                         place = Place::Query;
                     }
                 }
-                Segment::Variable(variable) => {
+                TemplateSegment::Variable(variable) => {
                     if place == Place::Authority {
                         match variable {
                             Variable::Scheme if index == 0 => {}
@@ -85,21 +85,21 @@ impl UrlTemplate {
     /// The variables, in their order.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         self.segments.iter().filter_map(|(segment, _)| match segment {
-            Segment::Text(_) => None,
-            Segment::Variable(variable) => Some(variable),
+            TemplateSegment::Text(_) => None,
+            TemplateSegment::Variable(variable) => Some(variable),
         })
     }
 
     /// The URL for one request. `None` if the URL needs the request's host and the request has none.
-    pub fn render(&self, values: &Values<'_>) -> Option<String> {
+    pub fn render(&self, values: &TemplateValues<'_>) -> Option<String> {
         let mut url = Vec::with_capacity(128);
         for (segment, place) in &self.segments {
             let variable = match segment {
-                Segment::Text(text) => {
+                TemplateSegment::Text(text) => {
                     url.extend_from_slice(text.as_bytes());
                     continue;
                 }
-                Segment::Variable(variable) => variable,
+                TemplateSegment::Variable(variable) => variable,
             };
             if values.host.is_empty() && *variable == Variable::Host && *place == Place::Authority {
                 return None;

@@ -11,7 +11,7 @@ use std::{
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Origin, Worker};
+use super::{ConnectionOrigin, Worker};
 use crate::{
     connection::{
         self, AcceptedConnection, ClientHttp2Connection, Connection, ConnectionStart, Handshake,
@@ -33,7 +33,7 @@ const MAX_UNSENT: u32 = 128 * 1024;
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 impl Worker {
-    pub(super) async fn accept(self: Rc<Self>, origin: Origin, listener: TcpListener) {
+    pub(super) async fn accept(self: Rc<Self>, origin: ConnectionOrigin, listener: TcpListener) {
         let drain = self.shutdown.drain.clone();
         while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
             match accepted {
@@ -68,7 +68,7 @@ impl Worker {
 
     fn spawn_connection(
         self: &Rc<Self>,
-        origin: Origin,
+        origin: ConnectionOrigin,
         socket: TcpStream,
         address: SocketAddr,
         permit: ConnectionPermit,
@@ -81,7 +81,7 @@ impl Worker {
     /// accepted connection still gets it.
     async fn handle_accepted(
         self: &Rc<Self>,
-        origin: Origin,
+        origin: ConnectionOrigin,
         socket: TcpStream,
         address: SocketAddr,
     ) {
@@ -150,7 +150,7 @@ impl Worker {
     /// Serves a connection from its accept to its close.
     async fn serve(
         self: Rc<Self>,
-        origin: Origin,
+        origin: ConnectionOrigin,
         socket: TcpStream,
         address: SocketAddr,
         mut permit: ConnectionPermit,

@@ -9,12 +9,6 @@ use crate::{
     source::{Source, all, is_test_module},
 };
 
-/// Names that several types may have, each with its reason.
-const SHARED: [(&str, &str); 0] = [];
-
-/// Names that wait for a rename, one a line. The list only shrinks: a name that is unique is removed from it.
-const TO_BE_RENAMED: &str = include_str!("to_be_renamed.txt");
-
 /// The types that a file defines: structs, enums, unions, traits and aliases, also those in function bodies.
 ///
 /// Left out are modules under `#[cfg(test)]`, files under a folder `tests`, associated types, type parameters
@@ -86,59 +80,28 @@ fn files_by_name(files: &[Source]) -> BTreeMap<String, Vec<String>> {
     files_by_name
 }
 
-/// Rule: no name has two definitions, except those of `permitted`.
-fn shared_names(files: &[Source], permitted: &BTreeSet<&str>) -> Vec<String> {
+/// Rule: no name has two definitions.
+fn shared_names(files: &[Source]) -> Vec<String> {
     let shared = files_by_name(files).into_iter().filter(|(_, files)| files.len() > 1);
-    let forbidden = shared.filter(|(name, _)| !permitted.contains(name.as_str()));
-    forbidden
+    shared
         .map(|(name, files)| format!("{name}: put the room's word in front: {}", files.join(", ")))
         .collect()
 }
 
-/// Rule: a permission that no longer permits anything is removed.
-fn unused_permissions(files: &[Source], permitted: &BTreeSet<&str>) -> Vec<String> {
-    let files_by_name = files_by_name(files);
-    let is_shared = |name: &str| files_by_name.get(name).is_some_and(|files| files.len() > 1);
-    let unused = permitted.iter().filter(|name| !is_shared(name));
-    unused.map(|name| format!("{name} is unique: remove it from the list")).collect()
-}
-
-fn permitted() -> BTreeSet<&'static str> {
-    let waiting = TO_BE_RENAMED.lines().filter_map(|line| line.split_whitespace().next());
-    waiting.chain(SHARED.iter().map(|(name, _)| *name)).collect()
-}
-
 #[test]
 fn a_type_name_is_one_type() {
-    let files = all("src", ".rs");
-    assert_none(&shared_names(&files, &permitted()));
-    let mut stale = unused_permissions(&files, &permitted());
-    for message in &mut stale {
-        message.push_str(" (SHARED or to_be_renamed.txt)");
-    }
-    assert_none(&stale);
+    assert_none(&shared_names(&all("src", ".rs")));
 }
 
 #[test]
 fn two_types_of_one_name_are_found() {
-    let rule = |files: &[Source]| shared_names(files, &BTreeSet::new());
-    assert_breaks(rule, "src/a.rs", "struct A; mod b { enum A {} }", "");
-    assert_breaks(rule, "src/a.rs", "trait A {} fn b() { type A = u8; }", "");
+    assert_breaks(shared_names, "src/a.rs", "struct A; mod b { enum A {} }", "");
+    assert_breaks(shared_names, "src/a.rs", "trait A {} fn b() { type A = u8; }", "");
     let distinct = "struct A; trait B { type A; } #[cfg(test)] mod tests { struct A; }";
-    assert_none(&rule(&[Source::new("src/a.rs", distinct)]));
+    assert_none(&shared_names(&[Source::new("src/a.rs", distinct)]));
     let files = [
         Source::new("src/a.rs", "struct A; #[cfg(test)] mod tests;"),
         Source::new("src/a/tests.rs", "struct A;"),
     ];
-    assert_none(&rule(&files));
-}
-
-#[test]
-fn permissions_are_exact() {
-    let shared = [Source::new("src/a.rs", "struct A; mod b { struct A; }")];
-    let permitted = BTreeSet::from(["A"]);
-    assert_none(&shared_names(&shared, &permitted));
-    assert_none(&unused_permissions(&shared, &permitted));
-    let unique = [Source::new("src/a.rs", "struct A;")];
-    assert_eq!(unused_permissions(&unique, &permitted).len(), 1);
+    assert_none(&shared_names(&files));
 }

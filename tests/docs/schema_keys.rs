@@ -50,7 +50,7 @@ const VALUE_TYPES: [(&str, &str); 20] = [
     ("Size", "size"),
     ("Status", "status"),
     ("TargetUrl", "target"),
-    ("Timeout", "duration or off"),
+    ("TimeoutConfig", "duration or off"),
     ("WeightedTargetConfig", "weighted target"),
 ];
 

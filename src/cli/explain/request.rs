@@ -11,13 +11,13 @@ pub(super) struct Request {
     /// The address of the connection.
     pub(super) peer: IpAddr,
     /// The URL's scheme and port; `None` for a path alone.
-    origin: Option<Origin>,
+    origin: Option<UrlOrigin>,
     head: Vec<u8>,
 }
 
 /// The scheme and port of a URL.
 #[derive(Clone, Copy)]
-struct Origin {
+struct UrlOrigin {
     is_https: bool,
     port: u16,
 }
@@ -50,7 +50,7 @@ impl Request {
         let origin = scheme.map(|scheme| {
             let is_https = scheme.starts_with("https");
             let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-            Origin { is_https, port: port.unwrap_or(if is_https { 443 } else { 80 }) }
+            UrlOrigin { is_https, port: port.unwrap_or(if is_https { 443 } else { 80 }) }
         });
         let mut head = format!("{method} {target} HTTP/1.1\r\n");
         let is_host = |line: &String| {

@@ -10,8 +10,8 @@ use super::super::fault::{Location, Mismatch};
 use super::super::secret::EnvLookup;
 use super::super::{MAX_FAULTS, MAX_FILE_SIZE};
 use super::{
-    Entry, LocatedMismatch, MAX_DEPTH, Node, NodeKind, ScalarForm, Tree, quote_value,
-    span_location, too_deep_mismatch,
+    LocatedEntry, LocatedMismatch, LocatedNode, LocatedTree, MAX_DEPTH, NodeKind, ScalarForm,
+    quote_value, span_location, too_deep_mismatch,
 };
 
 /// Maximum number of values that aliases may add to a document.
@@ -22,7 +22,7 @@ pub(super) struct Builder<'a> {
     /// The lines of the file.
     lines: Vec<&'a str>,
     env: EnvLookup<'a>,
-    /// See [`Tree`].
+    /// See [`LocatedTree`].
     unresolved: BTreeSet<usize>,
     references: Vec<(String, String)>,
     /// Total length of the texts whose references were replaced, in bytes.
@@ -30,12 +30,12 @@ pub(super) struct Builder<'a> {
     /// The lists and mappings that are not complete yet, the innermost last.
     open: Vec<OpenCollection>,
     /// The complete values with an anchor, by its id; the parser's id 0 means no anchor.
-    anchors: BTreeMap<usize, Arc<Node>>,
+    anchors: BTreeMap<usize, Arc<LocatedNode>>,
     document_count: usize,
     node_count: usize,
     /// Number of values that aliases have added so far.
     aliased_count: usize,
-    root: Option<Arc<Node>>,
+    root: Option<Arc<LocatedNode>>,
     /// The faults so far.
     pub(super) faults: Vec<LocatedMismatch>,
 }
@@ -44,17 +44,17 @@ pub(super) struct Builder<'a> {
 struct OpenCollection {
     location: Location,
     anchor: usize,
-    content: Content,
+    content: CollectionContent,
 }
 
-enum Content {
-    List(Vec<Arc<Node>>),
+enum CollectionContent {
+    List(Vec<Arc<LocatedNode>>),
     Map {
-        entries: Vec<Entry>,
+        entries: Vec<LocatedEntry>,
         /// The line of each key, to find duplicates.
         key_lines: BTreeMap<String, usize>,
         /// The key whose value follows.
-        key: Option<Arc<Node>>,
+        key: Option<Arc<LocatedNode>>,
     },
 }
 
@@ -77,19 +77,19 @@ impl<'a> Builder<'a> {
     }
 
     /// The document; an empty text is an absent value.
-    pub(super) fn finish(mut self) -> Tree {
+    pub(super) fn finish(mut self) -> LocatedTree {
         let start = Location { line: 1, column: 1, width: 1 };
         let root = self.root.take().unwrap_or_else(|| {
             self.new_node(start, NodeKind::scalar(String::new(), ScalarForm::Plain))
         });
         let Self { faults, unresolved, references, .. } = self;
-        Tree { root, faults, unresolved, references }
+        LocatedTree { root, faults, unresolved, references }
     }
 
     /// A scalar with its references replaced, unless it is a key.
-    fn scalar(&mut self, location: Location, text: String, form: ScalarForm) -> Arc<Node> {
+    fn scalar(&mut self, location: Location, text: String, form: ScalarForm) -> Arc<LocatedNode> {
         let map = self.open.last().map(|open| &open.content);
-        let is_key = matches!(map, Some(Content::Map { key: None, .. }));
+        let is_key = matches!(map, Some(CollectionContent::Map { key: None, .. }));
         let rest = MAX_FILE_SIZE.saturating_sub(self.resolved_bytes);
         let resolved = if is_key { Ok(None) } else { environment::resolve(&text, rest, self.env) };
         match resolved {
@@ -122,7 +122,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn unresolvable(&mut self, node: &Node, at: Location, mismatch: Mismatch) {
+    fn unresolvable(&mut self, node: &LocatedNode, at: Location, mismatch: Mismatch) {
         self.unresolved.insert(node.id);
         if self.faults.len() < MAX_FAULTS {
             self.faults.push((at, mismatch));
@@ -166,12 +166,16 @@ impl<'a> Builder<'a> {
             }
             Event::SequenceStart(anchor, tag) => {
                 self.refuse_tag(location, tag.as_ref());
-                self.open(location, anchor, Content::List(Vec::new()))
+                self.open(location, anchor, CollectionContent::List(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_tag(location, tag.as_ref());
                 let (entries, key_lines) = (Vec::new(), BTreeMap::new());
-                self.open(location, anchor, Content::Map { entries, key_lines, key: None })
+                self.open(
+                    location,
+                    anchor,
+                    CollectionContent::Map { entries, key_lines, key: None },
+                )
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
             Event::Alias(anchor) => self.add_alias(location, anchor),
@@ -193,10 +197,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn new_node(&mut self, location: Location, kind: NodeKind) -> Arc<Node> {
+    fn new_node(&mut self, location: Location, kind: NodeKind) -> Arc<LocatedNode> {
         self.node_count += 1;
         let (mut size, mut height) = (1, 0);
-        let mut count = |child: &Node| {
+        let mut count = |child: &LocatedNode| {
             size += child.size;
             height = height.max(child.height);
         };
@@ -205,19 +209,19 @@ impl<'a> Builder<'a> {
             NodeKind::List(items) => items.iter().for_each(|item| count(item)),
             NodeKind::Map(entries) => entries.iter().for_each(|entry| count(&entry.value)),
         }
-        Arc::new(Node { id: self.node_count, location, kind, size, height: height + 1 })
+        Arc::new(LocatedNode { id: self.node_count, location, kind, size, height: height + 1 })
     }
 
     fn open(
         &mut self,
         location: Location,
         anchor: usize,
-        content: Content,
+        content: CollectionContent,
     ) -> Result<(), LocatedMismatch> {
         self.check_depth(location, 1)?;
         if matches!(
             self.open.last(),
-            Some(OpenCollection { content: Content::Map { key: None, .. }, .. })
+            Some(OpenCollection { content: CollectionContent::Map { key: None, .. }, .. })
         ) {
             return Err((location, Mismatch::new("a list or mapping as a key", "a plain key")));
         }
@@ -237,8 +241,8 @@ impl<'a> Builder<'a> {
             return Ok(());
         };
         let kind = match content {
-            Content::List(items) => NodeKind::List(items),
-            Content::Map { entries, .. } => NodeKind::Map(entries),
+            CollectionContent::List(items) => NodeKind::List(items),
+            CollectionContent::Map { entries, .. } => NodeKind::Map(entries),
         };
         let node = self.new_node(Location { width: 1, ..location }, kind);
         self.add_value(node, anchor)
@@ -258,20 +262,20 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds a complete value to the innermost open list or mapping, or makes it the root.
-    fn add_value(&mut self, node: Arc<Node>, anchor: usize) -> Result<(), LocatedMismatch> {
+    fn add_value(&mut self, node: Arc<LocatedNode>, anchor: usize) -> Result<(), LocatedMismatch> {
         if anchor != 0 {
             self.anchors.insert(anchor, Arc::clone(&node));
         }
         match self.open.last_mut().map(|open| &mut open.content) {
             None => self.root = Some(node),
-            Some(Content::List(items)) => items.push(node),
-            Some(Content::Map { entries, key_lines, key }) => match key.take() {
+            Some(CollectionContent::List(items)) => items.push(node),
+            Some(CollectionContent::Map { entries, key_lines, key }) => match key.take() {
                 None if node.text().is_none() || node.written().is_some() => {
                     return Err((node.location, Mismatch::new("no key", "a plain key")));
                 }
                 None => *key = Some(node),
                 Some(key) => {
-                    let entry = Entry { key, value: node };
+                    let entry = LocatedEntry { key, value: node };
                     let location = entry.key.location;
                     match key_lines.insert(entry.name().to_owned(), location.line) {
                         None => entries.push(entry),

@@ -8,12 +8,12 @@ use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess};
 use super::error::Error;
 use super::schema::ValueSchema;
 use super::{NodeDeserializer, Reader, entries};
-use crate::config::located::{Entry, Node, NodeKind};
+use crate::config::located::{LocatedEntry, LocatedNode, NodeKind};
 
 impl<'t> NodeDeserializer<'t> {
     /// The items of a list.
     pub(super) fn items(&self) -> Items<'t> {
-        let items: &[Arc<Node>] = match &self.node.kind {
+        let items: &[Arc<LocatedNode>] = match &self.node.kind {
             NodeKind::List(items) => items,
             _ => &[],
         };
@@ -21,19 +21,23 @@ impl<'t> NodeDeserializer<'t> {
     }
 
     /// The entries of a mapping of names.
-    pub(super) fn names(&self) -> Fields<'t> {
-        let readable = |entry: &&Entry| {
+    pub(super) fn names(&self) -> FieldAccess<'t> {
+        let readable = |entry: &&LocatedEntry| {
             !self.reader.is_unreadable(&entry.key) && !self.reader.is_unreadable(&entry.value)
         };
         let entries = entries(self.node).iter().filter(readable);
         let values = self.schema.values();
         let fields =
             entries.map(|entry| Field { name: entry.name(), entry: Some(entry), schema: values });
-        Fields { reader: self.reader, rest: fields.collect::<Vec<_>>().into_iter(), value: None }
+        FieldAccess {
+            reader: self.reader,
+            rest: fields.collect::<Vec<_>>().into_iter(),
+            value: None,
+        }
     }
 
     /// The known keys of a section that can be read, and the required ones that cannot.
-    pub(super) fn keys(&self, known: &[&'static str]) -> Fields<'t> {
+    pub(super) fn keys(&self, known: &[&'static str]) -> FieldAccess<'t> {
         let required: Vec<&str> = self.schema.required().collect();
         let fields = known.iter().filter_map(|&name| {
             let entries = entries(self.node).iter();
@@ -42,7 +46,11 @@ impl<'t> NodeDeserializer<'t> {
             let is_included = entry.is_some() || required.contains(&name);
             is_included.then(|| Field { name, entry, schema: self.schema.property(name) })
         });
-        Fields { reader: self.reader, rest: fields.collect::<Vec<_>>().into_iter(), value: None }
+        FieldAccess {
+            reader: self.reader,
+            rest: fields.collect::<Vec<_>>().into_iter(),
+            value: None,
+        }
     }
 }
 
@@ -50,7 +58,7 @@ impl<'t> NodeDeserializer<'t> {
 pub(super) struct Items<'t> {
     reader: &'t Reader,
     schema: ValueSchema,
-    rest: std::slice::Iter<'t, Arc<Node>>,
+    rest: std::slice::Iter<'t, Arc<LocatedNode>>,
 }
 
 impl<'de> SeqAccess<'de> for Items<'_> {
@@ -71,19 +79,19 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 struct Field<'t> {
     name: &'t str,
     /// `None` for a required key that is missing or whose value is faulty.
-    entry: Option<&'t Entry>,
+    entry: Option<&'t LocatedEntry>,
     schema: ValueSchema,
 }
 
 /// The entries of a mapping that are deserialized.
-pub(super) struct Fields<'t> {
+pub(super) struct FieldAccess<'t> {
     reader: &'t Reader,
     rest: std::vec::IntoIter<Field<'t>>,
     /// The field whose value follows.
     value: Option<Field<'t>>,
 }
 
-impl<'de> MapAccess<'de> for Fields<'_> {
+impl<'de> MapAccess<'de> for FieldAccess<'_> {
     type Error = Error;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(

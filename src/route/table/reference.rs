@@ -27,7 +27,7 @@ struct ReferenceRule {
 }
 
 /// The values of the parameters `0` and `1`.
-type Values = [Option<u8>; 2];
+type ReferenceValues = [Option<u8>; 2];
 
 fn is_met(test: &ValueTest, value: Option<u8>) -> bool {
     match test {
@@ -60,7 +60,7 @@ impl ReferenceRule {
         }
     }
 
-    fn is_met(&self, values: Values) -> bool {
+    fn is_met(&self, values: ReferenceValues) -> bool {
         self.tests.iter().all(|(name, test)| is_met(test, values[*name]))
     }
 
@@ -136,7 +136,7 @@ fn expected<'p>(
     host: &str,
     path: &'p str,
     method: &Method,
-    values: Values,
+    values: ReferenceValues,
 ) -> Result<(usize, ParamValues<'p>), Vec<String>> {
     let met = rules.iter().enumerate().filter(|(_, rule)| rule.is_met(values));
     let matching = met.filter_map(|(index, rule)| {

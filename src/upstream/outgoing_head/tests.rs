@@ -3,7 +3,7 @@ use http::HeaderName;
 use super::*;
 use crate::{
     http1::HeadBounds,
-    template::Values,
+    template::TemplateValues,
     trace::{SpanContext, TraceParent},
     upstream::Protocol,
 };
@@ -65,7 +65,7 @@ fn written_with(
 ) -> Vec<String> {
     let client = head(lines);
     let mut written = Fields::new();
-    rules.write(&Values::default(), &mut written);
+    rules.write(&TemplateValues::default(), &mut written);
     let head = OutgoingHead {
         client: &client,
         path: "/".into(),
