@@ -23,7 +23,7 @@ impl PathTemplate {
                 TemplateSegment::Text(text) => example.push_str(text),
                 TemplateSegment::Variable(Variable::PathParam(_)) => example.push('x'),
                 TemplateSegment::Variable(Variable::Path) if example.ends_with('/') => {
-                    example.push('x')
+                    example.push('x');
                 }
                 TemplateSegment::Variable(Variable::Path) => example.push_str("/x"),
                 TemplateSegment::Variable(other) => {

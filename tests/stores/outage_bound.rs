@@ -115,7 +115,7 @@ impl Fleet {
 
     /// The units that Redis counts.
     async fn used(&self, limit: &Arc<Limit>) -> u64 {
-        let plain = Arc::new(Limit { lease_size: LeaseSize::Off, ..Limit::clone(&limit) });
+        let plain = Arc::new(Limit { lease_size: LeaseSize::Off, ..Limit::clone(limit) });
         let free = [Charge { cost: 0, ..charge(&plain, 1) }];
         self.gateways[0].0.peek(&free).await.expect("Redis").decision(0).used
     }
@@ -268,8 +268,7 @@ async fn in_every_window_each_store_admits_no_more_than_its_own_bound() {
 fn assert_bounds(limit: &Arc<Limit>, admitted: &[Admission]) {
     // Any interval as long as the window; for the buckets, whose rate the share divides, the burst beside it.
     let bound = |quota: usize| match limit.algorithm() {
-        Algorithm::SlidingWindow { strict: true, .. } => quota,
-        Algorithm::SlidingLog => quota,
+        Algorithm::SlidingWindow { strict: true, .. } | Algorithm::SlidingLog => quota,
         Algorithm::LeakyBucket { .. } => quota + 1,
         _ => 2 * quota,
     };

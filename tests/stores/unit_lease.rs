@@ -72,7 +72,7 @@ impl LeaseGateway {
 
     async fn used_by(&self, limit: &Arc<Limit>, key: u128) -> u64 {
         // With `reserve`, a peek counts local units as remaining.
-        let plain = Arc::new(Limit { lease_size: LeaseSize::Off, ..Limit::clone(&limit) });
+        let plain = Arc::new(Limit { lease_size: LeaseSize::Off, ..Limit::clone(limit) });
         let peeked = self.counter_store.peek(&[charge(&plain, key)]).await.expect("a Redis");
         peeked.decision(0).used
     }
