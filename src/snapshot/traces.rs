@@ -232,7 +232,7 @@ routes: [{name: all, upstream: app}]
         let missing = read(None).unwrap_err().to_string();
         assert!(missing.contains("KEY is not set") && missing.contains("t.yaml:1:"), "{missing}");
         let broken = read(Some("hunter2\nx")).unwrap_err().to_string();
-        assert!(broken.contains("no value of a header field"), "{broken}");
+        assert!(broken.contains("not a valid header value"), "{broken}");
         assert!(!broken.contains("hunter2"), "{broken}");
     }
 }
