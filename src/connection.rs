@@ -146,7 +146,7 @@ pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
 }
 
 impl Connection {
-    /// A connection over `transport`, of which `before` was read already.
+    /// A connection over `transport`. `before` are the bytes that were already read from it.
     pub fn new(transport: Transport, before: ReadBuffer, start: ConnectionStart) -> Rc<Self> {
         Rc::new(Self {
             socket: SharedSocket::new(transport),
@@ -210,7 +210,7 @@ impl Connection {
         }
     }
 
-    /// Counts the request; returns whether another may follow on this connection.
+    /// Counts the request. Returns true if another may follow on this connection.
     fn keep_alive(&self, response: &Response) -> bool {
         let requests_left = self.requests_left.get().map(|left| left.saturating_sub(1));
         self.requests_left.set(requests_left);

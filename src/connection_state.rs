@@ -11,9 +11,9 @@
 //!                      Tunnel                     any state ----> Linger
 //! ```
 //!
-//! `Linger` ends in a close. An HTTP/2 connection is a `Request` while it has streams, and each stream has a state
-//! of its own; a stream that arrives after a GOAWAY leads back from `Linger` to `Request`. [`StateCell`] holds
-//! these transitions under `debug_assertions`.
+//! `Linger` ends in a close. An HTTP/2 connection is a `Request` while it has streams, and each stream has a state of
+//! its own; a stream that arrives after a GOAWAY leads back from `Linger` to `Request`. [`StateCell`] asserts these
+//! transitions under `debug_assertions`.
 //!
 //! | file | content |
 //! |---|---|
@@ -33,12 +33,12 @@ use crate::clock::CoarseTime;
 pub enum ConnectionState {
     /// The first byte of the next request.
     Idle {
-        /// The end of the previous request.
+        /// The time at which the previous request ended.
         since: CoarseTime,
     },
     /// The end of a request's head.
     Head {
-        /// The head's first byte; for the first request, the accept.
+        /// The time of the head's first byte; for the first request, of the accept.
         since: CoarseTime,
     },
     /// The response's head.
@@ -71,7 +71,7 @@ pub enum ConnectionState {
     },
     /// The client's close, after the gateway has shut down its own side. Received bytes are discarded.
     Linger {
-        /// The last received byte.
+        /// The time of the last received byte.
         since: CoarseTime,
         /// The deadline of the whole state.
         deadline: CoarseTime,
@@ -88,17 +88,17 @@ pub enum Wait {
     Internal,
     /// More of the body from the client.
     ClientBody {
-        /// The last progress.
+        /// The time of the last progress.
         since: CoarseTime,
     },
-    /// The client, which has to read the response.
+    /// The client to read more of the response.
     ClientRead {
-        /// The last progress.
+        /// The time of the last progress.
         since: CoarseTime,
     },
     /// The upstream.
     Upstream {
-        /// The last progress of the upstream or of the request's body.
+        /// The time of the last progress, by the upstream or in the request's body.
         since: CoarseTime,
         /// Maximum time without progress, in ms, until the response's head.
         response_timeout: Option<u64>,
@@ -249,7 +249,7 @@ impl ConnectionState {
     }
 }
 
-/// The time at which a connection must close, from the least to the most strict.
+/// How soon a connection must close, from the least to the most strict mode.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum CloseMode {
     /// Not at all.

@@ -153,7 +153,7 @@ pub struct Peer {
     pub proxied: ProxiedClient,
     /// Its address as forwarding headers show it.
     pub forwarding: PeerAddress,
-    /// The certificate of the connection; `None` in clear.
+    /// The certificate of the connection; `None` without TLS.
     pub certificate: Option<SelectedName>,
     /// See [`ListenerRules::redirect_https`](crate::snapshot::ListenerRules).
     pub redirect_https: Option<u16>,
@@ -169,7 +169,7 @@ pub struct Gateway {
     cache: RulesCache,
     ids: RequestIds,
     trace_ids: IdSource,
-    /// What spans call the store.
+    /// The name of the store in spans.
     store_name: &'static str,
     dates: DateCache,
     /// The worker's clock.
@@ -214,13 +214,14 @@ impl Gateway {
         &self.metrics
     }
 
-    /// What the client at this address uses, over all workers; IPv6 networks of `client.ipv6_prefix` bits are one.
+    /// The resources that the client at this address uses, over all workers. IPv6 addresses with the same first
+    /// `client.ipv6_prefix` bits are one client.
     pub fn client_usage(&self, address: IpAddr) -> Arc<ClientUsage> {
         let prefix = self.shared.live.snapshot().identity.ipv6_prefix;
         self.shared.clients.usage(mask_address(address, prefix))
     }
 
-    /// Does the chores that are due. Call it every 100 ms with the number of the call.
+    /// Does the periodic work that is due. Call it every 100 ms; `count` is the number of the call.
     pub fn tick(&self, count: u32) {
         self.mirrors.sweep();
         self.leases.renew();
@@ -311,8 +312,8 @@ impl Gateway {
         ledger
     }
 
-    /// Takes a planned request to the head of its response: charges its limits, delays it if they demand it, and
-    /// executes its route's action. `limits` receives what is charged.
+    /// Processes an admitted request up to the head of its response: charges its limits, delays it if they require a
+    /// delay, and executes its route's action. `limits` receives the charges.
     async fn serve(
         &self,
         peer: &Peer,
@@ -358,7 +359,7 @@ impl Gateway {
         if response.is_mistaken_for_tunnel(&request.head) {
             return Err(GatewayError::Upstream(UpstreamError::UpgradeUnsupported));
         }
-        // Other actions make no caller active: no upstream has checked its token.
+        // Only an upstream action makes a caller active: the upstream has checked its token.
         if let (Action::Upstream(_), Some(caller)) = (&route.rule.action, &plan.caller) {
             self.record_activity(request, caller, response.status());
         }

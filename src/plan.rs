@@ -59,7 +59,7 @@ use crate::{
     snapshot::{Action, LimitRequest, Route, Snapshot},
 };
 
-/// The form of the normal `path` that routes and keys use, if it differs: see [`routed_form`].
+/// The form of the normalized `path` that routes and keys use; `None` if it is `path` itself. See [`routed_form`].
 pub fn routed_path(path: &str, slashes: Slashes) -> Option<Box<str>> {
     match routed_form(path, slashes) {
         Cow::Borrowed(_) => None,
@@ -86,7 +86,7 @@ pub struct RequestAttributes<'r> {
     pub headers: &'r Fields,
     /// Where access tokens are looked for, in order.
     pub token_sources: &'r [CredentialSource],
-    /// Whether the peer is a trusted proxy, whose `X-Forwarded-*` are used.
+    /// True if the peer is a trusted proxy, whose `X-Forwarded-*` are used.
     pub is_from_trusted_proxy: bool,
 }
 
@@ -249,7 +249,7 @@ fn status_requests(
 
 /// The hash that a target is chosen by: the same on all gateways. `None` if the parts are ambiguous.
 fn target_key(plan: &KeyPlan, subject: &Subject<'_>) -> Option<u64> {
-    // Not a secret: a caller that chooses its target gains nothing.
+    // Needs no secret: a caller that can choose its target gains nothing.
     plan.key(subject, KeySecret(0, 0)).ok().map(|key| key as u64)
 }
 

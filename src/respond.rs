@@ -66,7 +66,7 @@ const RESOURCE: &str = "x-ratelimit-resource";
 const DRAFT_LIMIT: &str = "ratelimit";
 const DRAFT_POLICY: &str = "ratelimit-policy";
 
-/// A response of the gateway itself, before the fields of every response are added.
+/// A response of the gateway itself, without the fields that every response gets.
 #[derive(Clone, Debug)]
 pub struct LocalReply {
     /// The status.
@@ -87,7 +87,8 @@ pub enum HeaderReader {
 }
 
 impl HeaderReader {
-    /// The reader of the response to a request with these headers. The route's `cors` exposes the headers itself.
+    /// The reader of the response to a request with these headers. With `cors`, the reader is `Any`, because the
+    /// policy itself exposes the headers.
     pub fn of(request: &Fields, cors: Option<&CorsPolicy>) -> Self {
         if cors.is_none() && request.contains("origin") { Self::OtherOrigin } else { Self::Any }
     }
@@ -156,9 +157,9 @@ pub fn write_rate_headers<'a>(
     suppressed
 }
 
-/// The reset in the headers, in seconds since the epoch, rounded up. It is the stored reset, whatever the
-/// request costs: otherwise it would move back when a cheaper request follows. [`retry_after`] computes when
-/// this cost fits.
+/// The reset in the headers, in seconds since the epoch, rounded up. It does not depend on the request's cost:
+/// otherwise it would move back when a cheaper request follows. [`retry_after`] computes when a request of this cost
+/// fits.
 fn reset_seconds(decision: &Decision) -> u64 {
     decision.reset_at.as_unix_ms().div_ceil(1000)
 }
@@ -194,9 +195,9 @@ fn write_expose_headers(fields: &mut Fields, families: RateHeaders, reader: Head
     }
 }
 
-/// The limit that restricts the client most: a refusal before an admission, and a later retry before an
-/// earlier one. Ties go to the limit with the fewest requests of this cost left, then to the one with the
-/// latest reset.
+/// The limit that restricts the client most: a refusal restricts more than an admission, and a later retry more than
+/// an earlier one. Ties go to the limit with the fewest requests of this cost left, then to the one with the latest
+/// reset.
 fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<AdvertisedLimit<'a>> {
     limits.min_by_key(|AdvertisedLimit { decided, cost, .. }| {
         let decision = &decided.decision;
@@ -209,8 +210,8 @@ fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<Adv
     })
 }
 
-/// Writes `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): one item for each
-/// limit. If a limit counts the request under several keys, its item is for the tightest.
+/// Writes `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): one item for each limit. If a
+/// limit counts the request under several keys, its item describes the tightest one.
 fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = AdvertisedLimit<'a>>) {
     let mut items: Vec<AdvertisedLimit<'a>> = Vec::new();
     for limit in limits {
@@ -252,7 +253,7 @@ pub fn throttle_retry_after(denied: &AdmissionDenied) -> u64 {
     denied.reset_at.saturating_sub(denied.now).div_ceil(1000).max(1)
 }
 
-/// The response of an upstream with a fixed response.
+/// The reply of a route or an upstream that has a fixed response.
 pub fn fixed_reply(fixed: &FixedResponse) -> LocalReply {
     let mut fields = Fields::new();
     if !(fixed.body.is_empty() || fixed.status == StatusCode::NO_CONTENT) {

@@ -42,7 +42,7 @@ use crate::{
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
 /// Timeout of a stopping worker's pending calls to the store, and the minimum timeout for returning leased units.
 const STORE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Least time between two warnings of a worker, in ms.
+/// Minimum interval between two warnings of a worker, in ms.
 const WARNING_INTERVAL: u64 = 1000;
 
 /// A listener for clients.
@@ -61,12 +61,12 @@ pub struct Shutdown {
     pub drain: CancellationToken,
     /// Time that requests in flight then have to finish.
     pub drain_timeout: Duration,
-    /// True if a successor has the listeners, and so serves the connections that wait in them.
+    /// True if a successor process has the listeners. It then serves the connections that wait in them.
     pub is_handed_over: Arc<AtomicBool>,
 }
 
-/// Serves on `listeners` until `shutdown`, and then drains. Drops `failure` when it accepts connections, or sends the
-/// error if it cannot.
+/// Serves on `listeners` until `shutdown`, and then drains. Drops `failure` once it accepts connections; if it
+/// cannot, sends the error there.
 pub fn run(
     shared: Arc<Shared>,
     listeners: Vec<ClientListener>,
@@ -81,7 +81,7 @@ pub fn run(
     }
 }
 
-/// As [`run`], but calls `on_ready` when it accepts connections.
+/// As [`run`], but calls `on_ready` once it accepts connections, and returns the error.
 ///
 /// # Errors
 ///
@@ -171,8 +171,8 @@ impl Worker {
     }
 
     /// Closes every connection after its current request, and idle connections after [`DRAIN_GRACE`], so that a
-    /// request on its way is still answered. If a successor serves, idle connections have longer: most send another
-    /// request, and its response announces the close.
+    /// request on its way is still answered. If a successor process serves, idle connections get half of the drain
+    /// timeout: most send another request by then, and its response announces the close.
     async fn drain(&self) {
         self.close_connections(CloseMode::AfterRequest);
         let is_handed_over = self.shutdown.is_handed_over.load(Ordering::Acquire);

@@ -112,9 +112,9 @@ impl Handshake {
         Rc::new(Self { state: StateCell::new(coarse_clock), has_begun: Cell::new(false) })
     }
 
-    /// Opens the connection. With `admit`, it begins with a PROXY protocol header, and `admit` decides
-    /// whether the client in it may have a connection. While the worker drains, a connection that has sent a
-    /// byte is still served, like a partly received head.
+    /// Opens the connection. With `admit`, it begins with a PROXY protocol header, and `admit` decides whether the
+    /// client in it may have a connection. While the worker drains, a connection on which a byte has arrived is still
+    /// served, as if it were a partly received head.
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ async fn open(
         let header = read_header(&mut socket).await;
         proxied = header
             .map_err(|error| HandshakeError::of_io(error, |_| HandshakeError::ProxyProtocol))?;
-        // Checked before the handshake, which costs more than the connection.
+        // Checked before the TLS handshake, which costs more than accepting the connection.
         if proxied.as_ref().is_some_and(|client| !admit(client.source.ip())) {
             return Err(HandshakeError::Refused);
         }

@@ -1,9 +1,9 @@
 //! An HTTP/2 client connection (RFC 9113): accepts streams and drives them.
 //!
-//! One task drives the connection and all of its streams, so nothing is locked or sent between tasks of the
-//! gateway. Each stream is one request with a state and deadlines of its own: `stream.rs`. The `h2` crate
-//! handles frames and most of their bounds. This module bounds the rest: resets by the client, control
-//! frames, the bytes of a turn, and the time of every phase.
+//! One task drives the connection and all of its streams, so nothing is locked or sent between tasks of the gateway.
+//! Each stream is one request with a state and deadlines of its own: `stream.rs`. The `h2` crate handles frames and
+//! most of their bounds. This module bounds the rest: resets by the client, control frames, the bytes read in one
+//! poll, and the time of every phase.
 
 mod flood;
 mod input;
@@ -44,8 +44,9 @@ const MAX_STREAMS: u32 = 100;
 const STREAM_WINDOW: u32 = 128 * 1024;
 /// Maximum number of bytes that a client may send ahead on all streams of a connection.
 const CONNECTION_WINDOW: u32 = 512 * 1024;
-/// Padding charged to unread DATA frames: each counts as at least 256 bytes, up to this total. They are read
-/// as soon as their streams are polled; the total suffices for a stream's window in messages of ten bytes.
+/// Budget for the padding that is charged to small unread DATA frames: each frame counts as at least 256 bytes.
+/// Frames are read as soon as their streams are polled; the budget suffices for a stream's whole window in messages
+/// of ten bytes.
 const SMALL_FRAME_BUDGET: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes of a response that wait for the client, on one stream.
 const SEND_BUFFER: usize = 64 * 1024;
@@ -55,8 +56,8 @@ const MAX_PENDING_RESETS: usize = 500;
 /// Maximum number of streams that the library resets because the client broke the protocol, over the life of
 /// a connection. This is how a client can force resets of forwarded requests (CVE-2025-8671).
 const MAX_ERROR_RESETS: usize = 200;
-/// Maximum number of streams, reset by the gateway in the last second, whose late frames are ignored: the
-/// frames of refused uploads.
+/// Maximum number of streams that the gateway has reset in the last second and whose late frames it ignores, such as
+/// the frames of refused uploads.
 const MAX_REMEMBERED_RESETS: usize = 1024;
 /// Maximum time, in ms, for the client to acknowledge a GOAWAY. Streams that it opens later are refused, and
 /// an idle connection is closed.
@@ -131,7 +132,7 @@ impl ClientHttp2Connection {
         })
     }
 
-    /// Serves the connection over `transport`, of which `before` was read already, until it closes.
+    /// Serves the connection over `transport` until it closes. `before` are the bytes that were already read from it.
     pub async fn serve(
         self: Rc<Self>,
         transport: Transport,
@@ -244,7 +245,8 @@ impl ClientHttp2Connection {
         .await
     }
 
-    /// True if the connection ends now, with its streams.
+    /// True if the connection must end now, with its streams. Once it is closing and has no streams, also bounds its
+    /// wait for the acknowledgement of the GOAWAY.
     fn must_close(&self, server: &Http2Server) -> bool {
         if self.closing_since.get().is_some() && !server.has_streams() {
             self.begin_goaway_wait();
@@ -269,7 +271,8 @@ impl ClientHttp2Connection {
         has_room
     }
 
-    /// Bounds the time of an idle connection. The library ends it once the client has acknowledged.
+    /// Bounds the time that an idle connection waits for the acknowledgement of its GOAWAY, after which the library
+    /// ends it.
     fn begin_goaway_wait(&self) {
         let state = self.state.get();
         if !matches!(state, ConnectionState::Request { .. } | ConnectionState::Linger { .. }) {
@@ -329,8 +332,8 @@ impl ClientHttp2Connection {
     }
 }
 
-/// Maximum size of a header list in bytes, counted as in RFC 9113, 6.5.2, which adds 32 to each field. A head
-/// that slightly exceeds `bounds` is still within it, so that it gets the gateway's own 431.
+/// Maximum size of a header list in bytes, counted as in RFC 9113, 6.5.2, which adds 32 to each field. A head that
+/// slightly exceeds `bounds` does not exceed this size, so the gateway answers it with its own 431.
 fn max_header_list(bounds: HeadBounds) -> u32 {
     (bounds.bytes + 32 * (bounds.headers + 16)) as u32
 }

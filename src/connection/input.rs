@@ -208,7 +208,7 @@ impl Input {
         self.interim.clear();
     }
 
-    /// The number of unread bytes of the body. `None` if it is unknown, or if they may never arrive.
+    /// The number of unread bytes of the body. `None` if the number is unknown, or if the bytes may never arrive.
     pub(super) fn unread_body_len(&self) -> Option<u64> {
         match self.body.remaining() {
             _ if self.desynced => None,

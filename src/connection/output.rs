@@ -38,8 +38,7 @@ pub(super) trait BodySink {
     /// Fails if the client has reset the request.
     fn check_client(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason>;
 
-    /// Reads from `body` after the unsent bytes. Ready with the number of bytes read; an error if the body
-    /// has no end.
+    /// Reads from `body` after the unsent bytes. Ready with the number of bytes read; fails if the body breaks off.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -49,7 +48,7 @@ pub(super) trait BodySink {
     /// Sends some of the unsent bytes. Pending until the client reads; fails if it is gone.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>>;
 
-    /// Flushes the sent bytes, because no more may follow for long. Fails if the client is gone.
+    /// Flushes the sent bytes, because the next ones may not follow for a long time. Fails if the client is gone.
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason>;
 
     /// Ends the body after its last byte. Ready when nothing is held back; fails if the client is gone.
@@ -152,8 +151,8 @@ impl<S: BodySink> BodyWriter<S> {
         self.body.is_some()
     }
 
-    /// Begins to wait for the client, and reads the body ahead meanwhile. Ready only with an error, if the client
-    /// has lost its place at the upstream.
+    /// Begins to wait for the client, and reads the body ahead meanwhile. Ready only with an error: the client has
+    /// lost its place at the upstream.
     fn await_client(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let state = self.sink.state();
         state.begin_client_read_wait();
@@ -292,8 +291,8 @@ impl BodySink for Http1Sink<'_> {
         }
     }
 
-    /// Ready when the kernel has the whole response. With TLS, the session may still hold a part, and its own
-    /// end, without which a body that ends with the connection is incomplete.
+    /// Ready when the kernel has accepted the whole response. With TLS, the session may still hold a part of it, and
+    /// the `close_notify` without which a body that ends with the connection is incomplete.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let socket = &self.connection.socket;
         let ended =

@@ -28,7 +28,7 @@ pub(super) async fn read_header(socket: &mut TcpStream) -> io::Result<Option<Pro
         if length == MAX_HEADER {
             return Err(malformed());
         }
-        // Peeks at the arrived bytes first, because the bytes after the header must stay unread.
+        // Only peeks at the arrived bytes, because the bytes after the header must stay unread.
         let arrived = length + socket.peek(&mut buffer[length..]).await?;
         if arrived == length {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -55,7 +55,7 @@ pub(super) async fn read_header(socket: &mut TcpStream) -> io::Result<Option<Pro
 /// The header is malformed.
 pub fn parse(bytes: &[u8]) -> io::Result<Option<(Option<ProxiedClient>, usize)>> {
     let config = ParseConfig { include_tlvs: false, allow_v1: true, allow_v2: true };
-    // However the bytes are split, a header is read alike: the line of version 1 ends at the first LF.
+    // A version 1 line ends at the first LF, so a header is parsed the same however its bytes are split.
     let line = bytes.iter().position(|byte| *byte == b'\n').map(|end| &bytes[..=end]);
     let line = line.filter(|_| bytes.starts_with(b"P"));
     let is_line = |line: &[u8]| line.starts_with(V1) && line.len() <= MAX_LINE;

@@ -13,7 +13,7 @@ use crate::clock::{CoarseClock, CoarseTime};
 pub enum SweepWake {
     /// Only if a deadline has passed.
     OnTimeout,
-    /// Always, for what the runtime does not report.
+    /// At each sweep, to notice what the runtime does not report.
     Always,
 }
 
@@ -58,7 +58,7 @@ impl StateCell {
         self.timeout.set(None);
     }
 
-    /// Sets the state; a passed timeout stays.
+    /// Sets the state, and keeps a timeout that has passed.
     fn set(&self, state: ConnectionState) {
         debug_assert!(
             state.since().is_none_or(|since| since <= self.now()),
@@ -130,7 +130,7 @@ impl StateCell {
         }
     }
 
-    /// True while it waits for the upstream.
+    /// True while the request or response waits for the upstream.
     pub fn awaits_upstream(&self) -> bool {
         matches!(self.wait(), Some(Wait::Upstream { .. }))
     }
@@ -185,7 +185,8 @@ impl StateCell {
         self.sweep_wake.set(sweep_wake);
     }
 
-    /// Expires the deadline of the current state if it has passed at `now`; also wakes the task if each sweep does.
+    /// Expires the deadline of the current state if it has passed at `now`. Otherwise wakes the task if its
+    /// [`SweepWake`] is `Always`.
     pub fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
         match self.get().overdue(now, timeouts) {
             Some(timeout) => self.expire(timeout),

@@ -55,7 +55,7 @@ impl Gateway {
         Err(GatewayError::Throttled(denied))
     }
 
-    /// Counts the caller that the throttle refuses, under the hash that limits by `token` have.
+    /// Counts the caller that the throttle refuses, under the same hash that limits by `token` use.
     #[cold]
     fn count_throttled_caller(&self, request: &RequestContext) {
         let identity = &request.rules().snapshot.identity;
@@ -69,9 +69,8 @@ impl Gateway {
         self.metrics.count_refused_caller(self.shared.clock.now(), POLICY, key);
     }
 
-    /// Reports a response to the throttle when the response begins: the caller's tokens become active
-    /// unless its status is in `forget_status`. Tokens that became active are recorded again when the
-    /// response ends.
+    /// Reports a response to the throttle when the response begins: the caller's tokens become active unless the
+    /// response's status is in `forget_status`. Tokens that became active are recorded again when the response ends.
     pub(super) fn record_activity(
         &self,
         request: &mut RequestContext,
@@ -95,8 +94,8 @@ impl Gateway {
     }
 }
 
-/// The tokens to record after an accepted response. If some of several tokens are active already,
-/// only those: the upstream may not have checked the others, which may be made up.
+/// The tokens to record after an accepted response. If the caller has several tokens and some are already active,
+/// returns only the active ones: the upstream may not have checked the others, which may be forged.
 fn tokens_to_record(gate: &AdmissionGate, tokens: &[u64]) -> SmallVec<[u64; 2]> {
     if let [only] = tokens {
         return smallvec![*only];

@@ -22,7 +22,7 @@ pub(super) struct Background {
     pub(super) store: Rc<StoreHandle>,
     clock: Clock,
     tasks: TaskTracker,
-    /// Whether no more tasks are spawned, because the worker's runtime is ending.
+    /// True if no more tasks are spawned, because the worker's runtime is ending.
     closed: Cell<bool>,
 }
 

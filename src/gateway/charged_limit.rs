@@ -78,7 +78,8 @@ impl ChargedLimit {
         self.limit().algorithm().blocks_others()
     }
 
-    /// The decision of a charge that was made, if the whole request was admitted. A cost of 0 charges nothing.
+    /// The decision that made the charge; `None` if the limit did not admit it, or its cost is 0. Meaningful only if
+    /// the whole request was admitted: otherwise nothing was charged.
     pub(super) fn charge_made(&self) -> Option<&StoreDecision> {
         self.outcome.admitted().filter(|_| self.cost > 0)
     }

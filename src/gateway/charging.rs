@@ -186,7 +186,7 @@ impl Gateway {
 fn refusing(limits: &[ChargedLimit]) -> SmallVec<[Arc<Limit>; 1]> {
     let enforced = limits.iter().filter(|charged| charged.limit().enforce);
     let refused = enforced.filter_map(|charged| {
-        // Without a time no wait helps.
+        // Without a retry time, no wait helps: sort the limit last.
         let retry_at = charged.outcome.refused()?.decision.retry_at.unwrap_or(StoreTime::MAX);
         Some((retry_at, charged.limit()))
     });

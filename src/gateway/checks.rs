@@ -20,7 +20,7 @@ use crate::{
     respond::LocalReply,
 };
 
-/// A request after the checks that come before its limits.
+/// The result of the checks that precede the limits.
 #[expect(
     clippy::large_enum_variant,
     reason = "it is matched at once; a box would be an allocation in each request"
@@ -59,7 +59,7 @@ impl Gateway {
         decide(&rules.snapshot, &input, RequestView::of(head))
     }
 
-    /// Executes what was decided, up to the limits. Not async, so that a request that waits does not hold its plan twice.
+    /// Executes the decision, up to the limits. Not async: a waiting request would otherwise hold its plan twice.
     ///
     /// # Errors
     /// The request is refused.
@@ -90,8 +90,8 @@ impl Gateway {
         checked
     }
 
-    /// Makes the checks that need state, in this order: requests in flight of the client's address, the throttle,
-    /// and what the plan refuses after it.
+    /// Makes the checks that need state, in this order: the requests in flight of the client's address, the throttle,
+    /// and the refusal that the plan postponed until after the throttle.
     fn enter_route(
         &self,
         request: &mut RequestContext,
@@ -111,11 +111,11 @@ impl Gateway {
         }
     }
 
-    /// Counts the request for its client's address until its response ends, and so bounds what else the address
-    /// holds: upstream connections, memory.
+    /// Counts the request for its client's address until its response ends. This also bounds the upstream connections
+    /// and the memory that the address can hold.
     ///
     /// # Errors
-    /// The client has as many requests in flight as it may.
+    /// The client has its maximum number of requests in flight.
     fn count_in_flight(&self, request: &mut RequestContext) -> Result<(), GatewayError> {
         let snapshot = &request.ledger.rules.snapshot;
         let client = request.ledger.client_ip;

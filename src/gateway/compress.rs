@@ -18,8 +18,8 @@ pub(super) struct ResponseCompression<'a> {
 }
 
 impl ResponseCompression<'_> {
-    /// Compresses `body` if the rules, the response and the client allow it. Adds the fields of the gateway to
-    /// `added`, also `Vary` if another client would get another encoding.
+    /// Compresses `body` if the rules, the response and the client allow it. Adds the gateway's fields to `added`,
+    /// including `Vary` if the encoding depends on the client.
     pub(super) fn apply(
         &self,
         request: &RequestContext,
@@ -61,12 +61,12 @@ impl ResponseCompression<'_> {
 
 const NO_TRANSFORM: &[u8] = b"no-transform";
 
-/// Whether the response may be compressed for some client.
+/// True if the response may be compressed for a client that accepts it.
 fn is_compressible(rules: &CompressRules, head: &ResponseHead, body: &ResponseBody) -> bool {
     let fields = &head.fields;
     let has_size =
         body.declared_length().is_none_or(|length| length > 0 && length >= rules.min_size);
-    // A digest is one of the bytes that are sent (RFC 9530).
+    // A digest (RFC 9530) covers the encoded bytes, so compression would invalidate it.
     let excluded = ["content-encoding", "content-range", "content-digest", "repr-digest", "digest"];
     has_size
         && !matches!(head.status, 204..=206 | 304)
@@ -75,7 +75,7 @@ fn is_compressible(rules: &CompressRules, head: &ResponseHead, body: &ResponseBo
         && !has_member(fields, "cache-control", NO_TRANSFORM)
 }
 
-/// Whether one of the fields of this name lists `member`, without regard to case.
+/// True if a field of this name lists `member`. Ignores case.
 fn has_member(fields: &Fields, name: &str, member: &[u8]) -> bool {
     let mut members = fields.get_all(name).flat_map(|value| value.split(|byte| *byte == b','));
     members.any(|found| found.trim_ascii().eq_ignore_ascii_case(member))

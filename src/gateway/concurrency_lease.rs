@@ -47,7 +47,7 @@ struct ConcurrencyLease {
     limit: Arc<Limit>,
     key: Key,
     cost: u32,
-    /// When it was acquired or last renewed, in ms by the clock that decided.
+    /// When it was acquired or last renewed, in ms by the clock of the store that decided.
     charged_at: StoreTime,
     /// The store that granted it.
     source: DecisionSource,
@@ -56,7 +56,7 @@ struct ConcurrencyLease {
     renewal: Renewal,
 }
 
-/// Whether a renewal of a lease is in progress.
+/// The state of a lease's renewal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Renewal {
     None,
@@ -88,7 +88,7 @@ impl LeaseTable {
         }
     }
 
-    /// Whether no request holds a concurrency permit.
+    /// True if no request holds a concurrency permit.
     pub(super) fn is_empty(&self) -> bool {
         self.leases.borrow().is_empty()
     }
@@ -122,7 +122,7 @@ impl LeaseTable {
         due
     }
 
-    /// Releases the permits of one request. Those whose renewal is in progress are released after it.
+    /// Releases the permits of one request. Permits whose renewal is in progress are released when it ends.
     fn release(&self, lease_ids: &[u64]) {
         let mut leases = self.leases.borrow_mut();
         let mut released: SmallVec<[Correction; 2]> = SmallVec::new();
@@ -193,8 +193,7 @@ impl LeaseTable {
         let mut leases = self.leases.borrow_mut();
         for (id, renewed) in lease_ids.iter().zip(outcomes.chunks(2)) {
             let Some(lease) = leases.get_mut(id) else { continue };
-            // Without a reply it is unknown whether the old or the new charge stands. The one that
-            // is not refunded expires.
+            // Without a reply, either the old or the new charge may stand. A charge that is never refunded expires.
             if let Some(decided) = renewed.first().and_then(|outcome| outcome.decided()) {
                 lease.charged_at = decided.at;
             } else {

@@ -28,7 +28,7 @@ pub struct ConnectionPermit {
 }
 
 impl ConnectionLimit {
-    /// A limit of at most `max` connections, whatever the bounds.
+    /// A limit of at most `max` connections, even if a caller passes a higher bound.
     pub fn new(max: usize) -> Self {
         Self { max, open: AtomicUsize::new(0), released: Notify::new() }
     }

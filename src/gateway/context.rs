@@ -59,7 +59,7 @@ pub enum AnsweredRequest {
     Malformed(Box<MalformedRequest>),
 }
 
-/// What forwarding reads of a request, and what it records.
+/// The parts of a request that forwarding reads, and those in which it records its attempts.
 pub(super) struct Forwarding<'c> {
     pub(super) routed: RoutedRequest<'c>,
     pub(super) attempts: &'c mut AttemptLog,

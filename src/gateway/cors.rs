@@ -18,7 +18,8 @@ pub(super) fn answer(answer: &LocalAnswer, request: &RequestContext) -> LocalRep
     respond::answer(answer, policy(request), &request.head.fields)
 }
 
-/// Writes the fields of the route's `cors` to a response; returns true if the upstream's own are removed.
+/// Writes the fields of the route's `cors` to a response. Returns true if the route has `cors`: the upstream's own
+/// CORS fields must then be removed.
 #[inline]
 pub(super) fn write_fields(
     fields: &mut Fields,

@@ -11,7 +11,7 @@ use crate::{
     plan,
 };
 
-/// Logs what limits, throttle and upstream decided on a request. Without `debug` it costs one load.
+/// Logs what limits, throttle and upstream decided on a request. If `debug` is off, this costs one load.
 #[inline]
 pub(super) fn log_decisions(ledger: &Ledger, facts: &RequestFacts<'_>, limits: &[ChargedLimit]) {
     if tracing::enabled!(Level::DEBUG) {
@@ -59,7 +59,7 @@ fn log_limit(request_id: &str, charged: &ChargedLimit) {
     tracing::debug!(
         request_id,
         limit = limit.name(),
-        // The keyed hash that the admin API and Redis have, never what the caller sent.
+        // The keyed hash, as in the admin API and in Redis; never the value that the caller sent.
         hash = format_args!("{:032x}", charged.key().0),
         cost = charged.cost(),
         decision,

@@ -1,9 +1,9 @@
 //! Delays requests until their slots in leaky buckets begin.
 //!
-//! The decision on a delayed request is that of its arrival, when the queue was longer. At its slot, what is
-//! used is the request's own slots and those of the requests that still wait in this process, so that a
-//! response's `Remaining: 0` means a full queue. The slots of other gateways are not known here: with several
-//! gateways too much may remain.
+//! A delayed request is decided when it arrives, but its response is sent later, when the queue is shorter. So when
+//! its slot begins, the used quota is computed anew: the request's own cost, and the costs of the requests that still
+//! wait in this process. `Remaining: 0` in a response then means a full queue. The slots of other gateways are not
+//! known here, so with several gateways `Remaining` may be too high.
 //!
 //! A delayed request waits in its connection's task, with its body unread. If the client goes away,
 //! the future is dropped, and with it the [`DelayGuard`], which frees the slots at once.
@@ -54,8 +54,8 @@ struct DelayedCharge<'a> {
 enum SlotState {
     /// The slot has not begun. The value is the request's id in the bucket's queue.
     Waiting(u64),
-    /// The slot has begun, or the charge has no delay. The value is the time of the charge, in ms by
-    /// the clock that decided.
+    /// The slot has begun, or the charge has no delay. The value is the time of the charge, in ms by the clock of the
+    /// store that decided.
     Taken(StoreTime),
 }
 
@@ -193,7 +193,7 @@ fn bucket_id(limit: &ChargedLimit) -> u128 {
     limit.limit().identity.hash() ^ limit.key().0
 }
 
-/// Refunds the charge of the slot at `charged_at` (ms, by the clock that decided).
+/// Refunds the charge of the slot at `charged_at` (in ms, by the clock of the store that decided).
 fn refund(gateway: &Gateway, limit: &ChargedLimit, decided: &StoreDecision, charged_at: StoreTime) {
     let change = Change::Refund { charged_at, cost: limit.cost() };
     let (key, source) = (limit.key(), decided.source);

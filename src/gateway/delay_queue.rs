@@ -1,10 +1,10 @@
 //! [`DelayQueues`]: the requests that this process delays, in the order of their leaky bucket
 //! slots.
 //!
-//! A bucket's queue is two parallel sequences: the delayed requests, and the slots that they were
-//! granted, soonest first. The request at an index has the slot at that index. If a request leaves,
-//! the requests behind it move up by one slot, up to the first slot of another class; the slot
-//! before that one, or the last slot, becomes free.
+//! A bucket's queue is two parallel sequences: the delayed requests, and the slots that they were granted, soonest
+//! first. The request at an index has the slot at that index. If a request leaves, each request behind it takes the
+//! slot before its own, up to the first slot of another class. The last slot before that class, or the last slot of
+//! the queue, becomes free.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct Slot {
     /// Its start, by [`Clock::uptime`](crate::clock::Clock::uptime).
     pub(super) due: Uptime,
-    /// Its start in ms, by the clock that decided; a refund identifies the slot by it.
+    /// Its start in ms, by the clock of the store that decided. A refund identifies the slot by this time.
     pub(super) charged_at: StoreTime,
     /// What determines its length. A slot is passed on only to a request whose own slot has the
     /// same class.
@@ -41,12 +41,11 @@ pub(super) struct SlotClass {
     pub(super) source: DecisionSource,
 }
 
-/// A slot that has begun, and what waits behind it.
+/// A slot that has begun, and the cost of the requests behind it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct BegunSlot {
     pub(super) slot: Slot,
-    /// The slots of the requests of this process that still wait in the bucket, by the decisions of the same
-    /// store.
+    /// The total cost of the requests of this process that still wait in the bucket and that the same store decided.
     pub(super) waiting: u64,
 }
 
@@ -90,8 +89,8 @@ impl DelayQueues {
         id
     }
 
-    /// Removes request `id` and returns its slot, if the slot has begun at `now`; else `Err` with
-    /// the time when it begins. `None` if there is no such request. Takes time in proportion to the queue.
+    /// Removes request `id` and returns its slot, if the slot has begun at `now`; else `Err` with the time when it
+    /// begins. `None` if there is no such request. Takes time in proportion to the length of the queue.
     pub(super) fn take_due(
         &self,
         bucket: u128,

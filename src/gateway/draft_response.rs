@@ -19,7 +19,7 @@ pub(super) enum DraftResponse {
 }
 
 impl DraftResponse {
-    /// The status to log and to count. Of a gRPC refusal, its meaning in HTTP.
+    /// The status to log and to count. For a gRPC refusal, the HTTP status of its error.
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Local(reply) | Self::GrpcRefusal(reply) => reply.status,

@@ -1,4 +1,4 @@
-//! The end of a request's path: an outcome becomes a response with the fields that every response has.
+//! The end of a request's path: turns an outcome into a response with the fields that every response has.
 
 use std::rc::Rc;
 

@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// Least time between two warnings of a worker about requests, in ms.
+/// Minimum interval between two warnings of a worker about requests, in ms.
 const WARNING_INTERVAL: u64 = 1000;
 
 impl Gateway {
@@ -169,7 +169,8 @@ fn count_failure(counters: &UpstreamCounters, error: &UpstreamError) {
         UpstreamError::Connect(_) => counters.connect.add(1),
         UpstreamError::Timeout => counters.timeout.add(1),
         UpstreamError::Failed(_) => counters.broken.add(1),
-        // The server works and lacks a feature; or nothing was sent, which the upstream counts.
+        // Not counted here: the server works but lacks a feature, or nothing was sent, which the upstream's own state
+        // records.
         UpstreamError::UpgradeUnsupported
         | UpstreamError::Down { .. }
         | UpstreamError::Overloaded
@@ -177,8 +178,8 @@ fn count_failure(counters: &UpstreamCounters, error: &UpstreamError) {
     }
 }
 
-/// The request's body, which is read before the request takes a place at an upstream with bounds; `None` without
-/// bounds or a body.
+/// A buffer for the request's body, to be filled before the request takes a place at an upstream with bounds. `None`
+/// if the upstream has no bounds, or the request has no body or is an upgrade.
 fn buffered_upload(
     route: &WorkerRoute,
     servers: &Servers,
@@ -200,7 +201,7 @@ fn buffered_upload(
     Some(BufferedUpload::new(Rc::clone(client), settings))
 }
 
-/// The client's body failed: what is left of it is not read.
+/// The error for a failed client body. Abandons the rest of the body.
 #[cold]
 fn body_error(route: &WorkerRoute, request: &RequestContext, error: BodyError) -> GatewayError {
     request.client.abandon_body();

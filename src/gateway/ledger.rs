@@ -47,7 +47,7 @@ pub struct Ledger {
     pub(super) tracing: RequestTracing,
     pub(super) access_logger: Option<AccessLogger>,
     pub(super) stopwatch: Stopwatch,
-    /// The response's status, once there is one. Of a refusal to gRPC, its meaning in HTTP.
+    /// The response's status, once there is one. For a gRPC refusal, the HTTP status of its error.
     status: Option<u16>,
     /// What the limits and the throttle decided.
     pub(super) admission: Admission,
@@ -75,7 +75,7 @@ enum ResponseEnd {
     Cut(CutReason),
 }
 
-/// What the end of a request reports beside its [`Ledger`].
+/// The facts that the end of a request reports in addition to its [`Ledger`].
 pub(super) struct RequestFacts<'r> {
     /// `None` if the request was malformed.
     pub(super) head: Option<&'r RequestHead>,
@@ -194,8 +194,8 @@ impl Ledger {
         CutReason::UpstreamBroken
     }
 
-    /// Records that a response was cut off for `reason`. A declared length that the upstream is silent about
-    /// instead of delivering counts as a broken body; a stream without a length may be silent by intent.
+    /// Records that a response was cut off for `reason`. If the upstream declared a length and then fell silent, that
+    /// counts as a broken body; a stream without a length may be silent on purpose.
     #[cold]
     pub fn mark_response_cut(&mut self, reason: CutReason, length: Option<u64>) {
         self.mark_cut(reason);
@@ -245,8 +245,8 @@ impl Ledger {
         }
     }
 
-    /// What refused the request: of several limits the one with the longest wait, or the throttle's policy; empty if
-    /// none did.
+    /// The name of what refused the request: the limit with the longest wait, or the throttle's policy; empty if
+    /// neither refused it.
     fn refused_by(&self) -> &str {
         match self.admission {
             Admission::Throttled => POLICY,
@@ -299,7 +299,8 @@ impl Ledger {
     }
 }
 
-/// A URL up to its query or fragment, which may hold secrets of the page; nothing of one with a user or a password.
+/// The URL without its query and fragment, which may hold secrets of the page. Empty if the URL has a user or a
+/// password.
 fn without_secrets(url: &[u8]) -> &[u8] {
     let url = memchr::memchr2(b'?', b'#', url).map_or(url, |end| &url[..end]);
     let authority = memchr::memmem::find(url, b"//").map_or(url, |at| &url[at + 2..]);
@@ -310,7 +311,7 @@ fn without_secrets(url: &[u8]) -> &[u8] {
 /// An open tunnel: the metrics count it until it is dropped.
 pub(super) struct OpenTunnel {
     metrics: Arc<WorkerMetrics>,
-    /// Bytes of the client that were sent to the upstream.
+    /// Bytes from the client that were sent to the upstream.
     bytes_received: u64,
 }
 

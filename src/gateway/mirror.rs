@@ -1,10 +1,10 @@
 //! Copies of requests for another upstream, whose responses are discarded.
 //!
-//! A copy never delays its original: the body is copied while it is forwarded, the copy is sent by a task of
-//! its own once the body is complete, and nothing waits for that task, not even the worker's end. What copies
-//! hold is bounded for each worker: [`MAX_IN_FLIGHT`] are sent at a time, each with at most [`MAX_BODY`] bytes and
-//! for at most [`TIMEOUT`]; and copies whose bodies are not complete hold [`MAX_INCOMPLETE`] bytes. One client address
-//! has at most an eighth of them, so slow uploads keep no other copies out.
+//! A copy never delays its original: the body is copied while it is forwarded, the copy is sent by a task of its own
+//! once the body is complete, and nothing waits for that task, not even the worker's end. The copies of each worker
+//! are bounded: at most [`MAX_IN_FLIGHT`] are sent at a time, each with at most [`MAX_BODY`] bytes and for at most
+//! [`TIMEOUT`]; copies whose bodies are incomplete hold at most [`MAX_INCOMPLETE`] bytes in total. One client address
+//! may hold at most an eighth of that total, so its slow uploads do not keep out the copies of other clients.
 
 use std::{
     cell::{Cell, RefCell},
@@ -45,13 +45,13 @@ const MAX_BODY: usize = 64 * 1024;
 const MAX_INCOMPLETE: usize = MAX_IN_FLIGHT * MAX_BODY;
 /// Most of these bytes for one client address, over all workers.
 const MAX_INCOMPLETE_OF_CLIENT: u64 = MAX_INCOMPLETE as u64 / 8;
-/// What an incomplete copy holds beside its body and the client's header fields, about, in bytes.
+/// Approximate size of an incomplete copy without its body and the client's header fields, in bytes.
 const COPY_OVERHEAD: usize = 1024;
 /// Most bytes that are read of a response; then its connection is closed.
 const MAX_RESPONSE: usize = 1024 * 1024;
 /// Most time for a copy, from the end of its body to the end of its response, in ms.
 const TIMEOUT: u64 = 30_000;
-/// The timeouts of a client do not apply to a copy, which has none.
+/// A copy has no client, so no client timeouts apply.
 const NO_CLIENT: ClientTimeouts = ClientTimeouts { head: None, idle: None, body: None };
 
 /// The copies of one worker that are under way.
@@ -134,7 +134,7 @@ impl Gateway {
             outcome.set(MirrorOutcome::TooLong);
             return Ok(None);
         }
-        // The last connections are for requests.
+        // The last connections of the budget are reserved for requests.
         let is_scarce = self.shared.upstreams.connection_budget.is_scarce();
         if is_scarce || length == BodyLength::Known(0) && self.mirrors.is_full() {
             outcome.set(MirrorOutcome::Dropped);
@@ -184,7 +184,7 @@ struct IncompleteCopy {
 }
 
 impl IncompleteCopy {
-    /// Counts `more` bytes. Returns false, and counts nothing, if the client, or all of them, would then hold too many.
+    /// Counts `more` bytes. Returns false, and counts nothing, if the client or the worker would then hold too many.
     fn grow(&mut self, more: usize) -> bool {
         let all = self.mirrors.incomplete.get() + more;
         let is_counted = all <= MAX_INCOMPLETE
@@ -255,7 +255,8 @@ impl MirroredRequest {
     }
 }
 
-/// Reads a response's body to its end, or to [`MAX_RESPONSE`]. Returns whether it was whole so far.
+/// Reads a response's body to its end, or to [`MAX_RESPONSE`]. Returns true unless it failed or timed out before
+/// that.
 async fn discard(
     body: &mut ResponseBody,
     state: &StateCell,
@@ -291,7 +292,7 @@ async fn discard(
     }
 }
 
-/// Counts what became of a copy when it is dropped.
+/// The outcome of a copy. Dropping it counts the outcome.
 struct CountedOutcome {
     counters: Arc<CachePadded<RouteCounters>>,
     outcome: Option<MirrorOutcome>,
@@ -359,7 +360,7 @@ impl ClientStream for Copied {
 /// A client's stream whose body is copied while it is read.
 struct CopyingStream {
     client: Rc<dyn ClientStream>,
-    /// The copy until its body is complete, or cannot be copied.
+    /// The copy; `None` once its body is complete or can no longer be copied.
     copy: RefCell<Option<(MirroredRequest, IncompleteCopy)>>,
 }
 

@@ -33,11 +33,11 @@ impl RequestId {
     }
 }
 
-/// Makes ids of 128 random bits, in 32 hexadecimal digits. So an id shows neither the traffic of others nor which
-/// worker made it.
+/// Makes ids of 128 random bits, in 32 hexadecimal digits. An id thus reveals neither the traffic of others nor the
+/// worker that made it.
 pub(super) struct RequestIds(RefCell<RandomBlock>);
 
-/// Random bytes of the system, drawn many at a time: a draw is a system call.
+/// Random bytes from the system, drawn many at a time because each draw is a system call.
 struct RandomBlock {
     bytes: [u8; BLOCK],
     /// The number of bytes that were used.
@@ -74,7 +74,7 @@ impl RequestIds {
 impl RandomBlock {
     #[cold]
     fn draw(&mut self) {
-        // Should this ever fail, ids repeat, and nothing else depends on them.
+        // If this ever fails, ids repeat. Nothing else depends on them.
         let _ = getrandom::fill(&mut self.bytes);
         self.used = 0;
     }
@@ -116,7 +116,7 @@ mod tests {
         assert!(ids.iter().all(|id| id.len() == 32));
     }
 
-    /// Neither half counts up, and ids of one worker share nothing.
+    /// Neither half of an id is a counter, and the ids of one worker have no part in common.
     #[test]
     fn ids_are_unpredictable_and_unlinkable() {
         let workers = [RequestIds::new(), RequestIds::new()];
@@ -130,7 +130,7 @@ mod tests {
             }
         }
         // A counter or a constant part has bits that are nearly always the same. Of 2,000 fair coins, 800 to 1,200
-        // are heads but for one in 10^18 cases.
+        // are heads in all but one of 10^18 cases.
         assert!(ones.iter().all(|heads| (800..1_200).contains(heads)), "{ones:?}");
         let mut differences: Vec<u64> =
             halves.windows(5).map(|five| five[4].wrapping_sub(five[0])).collect();

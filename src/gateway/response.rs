@@ -38,7 +38,7 @@ pub enum Content {
     Whole(Bytes),
     /// The upstream's body, streamed.
     Stream(ResponseBody),
-    /// Another protocol, which begins behind the head.
+    /// The bytes of another protocol, which begins after the head.
     Tunnel(Box<UpstreamTunnel>),
 }
 
@@ -88,7 +88,7 @@ impl Response {
                 write_locations(head, url, drops, out);
             }
         }
-        // What the gateway itself lets a response vary by stays true.
+        // The gateway's own `Vary` is always kept: it stays true whatever the rules drop.
         out.append(&self.fields, |name| !drops(name) || name == b"vary");
         if let (Some(rules), Some(request)) = (rules, routed) {
             request.with_values(|values| rules.write(values, out));
@@ -115,7 +115,7 @@ impl Response {
     }
 }
 
-/// How clients see the URLs of an upstream that sees another path or host.
+/// The public form of the URLs of an upstream that sees another path or host than the client.
 fn public_url_of<'r>(request: RoutedRequest<'r>, upstream_host: &'r str) -> PublicUrl<'r> {
     let client_host = request.head.fields.get("host").unwrap_or_default();
     let sent_host = match &request.route.edits.host {

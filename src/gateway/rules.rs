@@ -40,7 +40,7 @@ pub(super) struct LimitRule {
     pub(super) counters: Arc<CachePadded<LimitCounters>>,
 }
 
-/// A route, with a worker's state of it.
+/// A route, with a worker's state for it.
 pub(super) struct WorkerRoute {
     pub(super) rule: Arc<Route>,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
@@ -54,7 +54,7 @@ pub(super) struct WorkerRoute {
     pub(super) mirror: Option<Rc<LoadBalancer>>,
 }
 
-/// The upstream of a route, with a worker's state of it.
+/// The upstream of a route, with a worker's state for it.
 pub(super) struct WorkerUpstream {
     pub(super) counters: Arc<CachePadded<UpstreamCounters>>,
     /// `None` for a fixed response.
@@ -95,7 +95,7 @@ impl RulesCache {
         self.pools.sweep();
     }
 
-    /// Closes idle connections to servers to which another worker may open none.
+    /// Closes idle connections to servers at their maximum, where other workers need a connection.
     pub(super) fn yield_connections(&self) {
         let rules = self.rules.borrow().clone();
         rules.load_balancers.iter().for_each(|balancer| balancer.yield_connections());

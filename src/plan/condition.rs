@@ -10,11 +10,11 @@ use crate::{
     snapshot::Snapshot,
 };
 
-/// The parameters of a query, once a condition has tested one.
+/// The parameters of a query, parsed when a condition first tests one.
 type ReadQuery<'r> = OnceCell<QueryPairs<'r>>;
 
 impl<'r> RequestAttributes<'r> {
-    /// Whether the request meets the conditions of `route`.
+    /// True if the request meets the conditions of `route`.
     ///
     /// # Errors
     /// A value can be read in more than one way.
@@ -51,7 +51,7 @@ impl<'r> RequestAttributes<'r> {
             && !self.is_from_trusted_proxy
             && is_forwarding_field(name)
         {
-            // The upstream does not get what an untrusted peer says.
+            // Counts as absent: the upstream does not receive these fields from an untrusted peer.
             return Ok(condition.test == ValueTest::Absent);
         }
         let value = match (&condition.source, &condition.test) {
@@ -70,8 +70,8 @@ impl<'r> RequestAttributes<'r> {
         })
     }
 
-    /// Whether a request of a log meets the conditions of `route`: a log has neither headers nor the secret
-    /// that divides callers. `query`: `None` if it has no queries either.
+    /// Decides as far as possible if a logged request meets the conditions of `route`: a log has neither headers nor
+    /// the secret that divides callers. `query` is `None` if the log has no queries either.
     pub(super) fn recorded_verdict(
         &self,
         route: &ConditionalRoute,

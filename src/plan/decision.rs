@@ -1,4 +1,4 @@
-//! [`decide`]: every check of a request that needs no state, in their order.
+//! [`decide`]: the checks of a request that need no state, in their order.
 
 use std::borrow::Cow;
 
@@ -17,17 +17,17 @@ use crate::{
 
 /// What a decision needs to know beyond the request itself.
 pub struct DecisionInput<'a> {
-    /// What is known of the request.
+    /// The source of the request: a connection, or a line of a log.
     pub evidence: Evidence<'a>,
-    /// Finds requests that have passed this process before; `None` if there is no process.
+    /// Detects requests that have already passed through this process; `None` outside a gateway process.
     pub via: Option<&'a Via>,
     /// See [`ListenerRules::redirect_https`](crate::snapshot::ListenerRules).
     pub redirect_https: Option<u16>,
-    /// The certificate of the connection; `None` in clear.
+    /// The certificate of the connection; `None` without TLS.
     pub certificate: Option<&'a SelectedName>,
-    /// Keys the hashes that limits count by.
+    /// The secret of the hashes that limits count by.
     pub key_secret: KeySecret,
-    /// Keys the hash of the throttle's caller; `None` if there is no throttle.
+    /// The secret of the hash of the throttle's caller; `None` if there is no throttle.
     pub throttle_secret: Option<KeySecret>,
 }
 
@@ -54,11 +54,11 @@ pub enum NextStep {
 /// An answer of the gateway for which nothing is charged.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LocalAnswer {
-    /// To `OPTIONS *`.
+    /// The answer to `OPTIONS *`.
     Options,
     /// A redirect to this URL of an `https` listener.
     RedirectHttps(String),
-    /// By the `cors` of the route with this index.
+    /// The answer to a preflight, by the `cors` of the route with this index.
     Preflight(usize),
 }
 
@@ -80,7 +80,7 @@ pub enum RefusedRoute {
     None,
     /// No route: conditions of routes could not be decided.
     Undecided,
-    /// The route with this index, whose `cors` answers the preflights of other clients.
+    /// The route with this index, whose `cors` answers preflights, but whose `allow` or `deny` refuses this client.
     Preflight(usize),
     /// The route with this index.
     Matched(usize),
@@ -123,13 +123,13 @@ impl RequestRefusal {
         move |error| Self { error, route, caller: None }
     }
 
-    /// How the access log calls it.
+    /// The admission that the access log shows for it.
     pub fn admission(&self) -> Admission {
         refused_admission(&self.error)
     }
 }
 
-/// How the access log calls a refusal for `error`, made before a limit was charged.
+/// The admission that the access log shows for a refusal with `error`, made before a limit was charged.
 pub fn refused_admission(error: &GatewayError) -> Admission {
     match error {
         GatewayError::NoRoute | GatewayError::MethodNotAllowed(_) => Admission::Unlimited,
@@ -153,8 +153,8 @@ impl NextStep {
 
 /// Decides a request: what the gateway does, `explain` prints and `replay` counts.
 ///
-/// These are the checks that need no state; a new one belongs here. Of a request that proceeds, the gateway
-/// then checks what needs state: see `Gateway::enter_route`.
+/// These are the checks that need no state; a new one belongs here. If the request proceeds, the gateway then makes
+/// the checks that need state: see `Gateway::enter_route`.
 #[inline]
 pub fn decide(
     snapshot: &Snapshot,
@@ -204,7 +204,7 @@ fn answer_on_any_route(
     Ok(Some(LocalAnswer::RedirectHttps(location)))
 }
 
-/// The checks that go by the host and the path.
+/// The checks that depend on the host and the path.
 #[inline]
 fn decide_on_route(
     snapshot: &Snapshot,

@@ -15,7 +15,7 @@ pub enum Evidence<'r> {
     Request {
         /// The address of the connection.
         peer: IpAddr,
-        /// Decides the routes that have a `weight`.
+        /// Decides if the caller is in the share of a route that has a `weight`.
         share: CallerShare,
     },
     /// A line of an access log, which has neither headers nor the secret that divides callers.
@@ -29,12 +29,12 @@ pub enum Evidence<'r> {
     },
 }
 
-/// How the share of callers is decided that a route's `weight` is for.
+/// How to decide if a caller is in the share of callers that a route's `weight` selects.
 #[derive(Clone, Copy)]
 pub enum CallerShare {
     /// By the hash of the caller under this secret.
     Hashed(KeySecret),
-    /// The caller is the one with this number, from 0 to 99.
+    /// The caller has this number, from 0 to 99.
     Fixed(u8),
 }
 
@@ -59,7 +59,7 @@ impl<'r> Evidence<'r> {
     pub(super) fn is_from_trusted_proxy(&self, identity: &IdentityRules) -> bool {
         match *self {
             Self::Request { peer, .. } => identity.trusted_proxies.contains(peer),
-            // The log's client is behind the proxies already.
+            // The logged client address was already found behind the trusted proxies.
             Self::Log { .. } => true,
         }
     }

@@ -1,8 +1,8 @@
-//! The location in a response of an upstream that sees another path or host than the client.
+//! Rewrites the locations in the responses of an upstream that sees another path or host than the client.
 
 use crate::http1::host;
 
-/// What an upstream's locations are changed back to.
+/// The URL as the client sees it, to which an upstream's locations are rewritten.
 #[derive(Clone, Copy)]
 pub struct PublicUrl<'a> {
     /// The scheme that the client used.
@@ -39,7 +39,7 @@ impl PublicUrl<'_> {
             Some(authority) if !is_own(authority) || host::check(self.host).is_err() => {
                 return false;
             }
-            // The upstream may lead clients to https.
+            // The upstream may redirect clients to `https`.
             Some(authority) if is_requested(authority) && is_https(location) => {
                 if !adds_prefix {
                     return false;
@@ -66,7 +66,7 @@ fn is_https(location: &[u8]) -> bool {
     location.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"https:"))
 }
 
-/// Splits an absolute URL of HTTP into its host with the port, and the rest.
+/// Splits an absolute `http` or `https` URL into its authority and the rest.
 fn split(location: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = [&b"http://"[..], b"https://"].into_iter().find_map(|scheme| {
         let (start, rest) = location.split_at_checked(scheme.len())?;
@@ -81,7 +81,7 @@ fn without_default_port(authority: &[u8]) -> &[u8] {
     stripped.unwrap_or(authority)
 }
 
-/// Whether `target` begins with the segments of `prefix`.
+/// True if `target` begins with the segments of `prefix`.
 fn begins_with(target: &[u8], prefix: &[u8]) -> bool {
     let rest = target.strip_prefix(prefix);
     rest.is_some_and(|rest| rest.first().is_none_or(|next| b"/?#;".contains(next)))

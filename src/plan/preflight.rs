@@ -5,7 +5,7 @@ use http::Method;
 use super::{Evidence, MatchedRoute, RequestAttributes};
 use crate::{error::GatewayError, http1::Fields, snapshot::Snapshot};
 
-/// The methods that a log may have had preflights for.
+/// The methods that a logged `OPTIONS` may have asked for as a preflight.
 const COMMON_METHODS: [Method; 6] =
     [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD];
 
@@ -33,7 +33,8 @@ impl<'r> RequestAttributes<'r> {
         let has_cors = |found: MatchedRoute<'_>| found.route.cors.as_ref().map(|_| found.index);
         match self.with_method(&requested).find_route(snapshot, evidence) {
             Ok(found) => has_cors(found),
-            // A route that allows another method lets the browser show what is allowed.
+            // No route allows the method: a route that allows another one answers, so that the browser shows the
+            // allowed methods.
             Err(refusal) => match refusal.error {
                 GatewayError::MethodNotAllowed(methods) => methods.iter().find_map(|method| {
                     self.with_method(method).find_route(snapshot, evidence).ok().and_then(has_cors)

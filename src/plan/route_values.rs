@@ -26,9 +26,9 @@ pub struct RoutedRequest<'r> {
     pub request_id: &'r [u8],
     /// The scheme of its connection.
     pub connection_scheme: &'r str,
-    /// Whether its peer is a trusted proxy, whose `X-Forwarded-Proto` is used.
+    /// True if its peer is a trusted proxy, whose `X-Forwarded-Proto` is used.
     pub from_trusted_proxy: bool,
-    /// What becomes of `//` in a path.
+    /// How `//` in a path is treated.
     pub slashes: Slashes,
 }
 

@@ -41,7 +41,7 @@ fn strip_segments<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
             rest = rest.strip_prefix('/')?;
             let end = memchr::memchr(b'/', rest.as_bytes()).unwrap_or(rest.len());
             (segment, rest) = rest.split_at(end);
-            // Without its parameters it is empty, and `//` is `/`.
+            // Without its parameters, this segment is empty, so it is skipped as in `//`.
             if !segment.starts_with(';') {
                 break;
             }

@@ -12,8 +12,8 @@ pub(super) fn is_cors_field(name: &[u8]) -> bool {
     name.len() > PREFIX.len() && name[..PREFIX.len()].eq_ignore_ascii_case(PREFIX)
 }
 
-/// Writes the fields of a response to `request`: the origin that may read it, and `Vary: Origin`, unless
-/// every origin may read it or `upstream` already has that.
+/// Writes the CORS fields of a response to `request`: the origin that may read it, and `Vary: Origin`. Omits the
+/// `Vary` if every origin may read the response, or if `upstream` already has it.
 pub fn write_cors_fields(
     fields: &mut Fields,
     policy: &CorsPolicy,
@@ -33,7 +33,7 @@ pub fn write_cors_fields(
     }
 }
 
-/// Writes the origin that may read the response. True if the origin of `request` may.
+/// Writes the origin that may read the response. Returns true if it includes the origin of `request`.
 fn write_allowed_origin(fields: &mut Fields, policy: &CorsPolicy, request: &Fields) -> bool {
     if policy.origins.is_any() {
         // Written even without an `Origin`: a cache may give the response to a script.

@@ -71,8 +71,8 @@ pub fn is_grpc(fields: &Fields) -> bool {
 
 /// The trailers-only response to a refused or failed gRPC request. `limits` are the limits of the request.
 ///
-/// The reply's status is the error's HTTP status, for limits, log and metrics. The status sent must be
-/// [`GRPC_HTTP_STATUS`].
+/// The reply's status is the HTTP status of the error, for limits, log and metrics. The caller must send
+/// [`GRPC_HTTP_STATUS`] instead.
 pub fn grpc_refusal<'a>(
     error: &GatewayError,
     limits: impl Iterator<Item = LimitReport<'a>> + Clone,

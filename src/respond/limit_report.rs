@@ -14,8 +14,8 @@ pub struct LimitReport<'a> {
 }
 
 impl<'a> LimitReport<'a> {
-    /// The decision, if responses show it. They do not show a limit that is not enforced, nor a concurrency
-    /// limit that admits, because other requests may take its free permits at once.
+    /// The decision, if responses show it. They show only enforced limits, and a concurrency limit only if it
+    /// refuses: other requests may take its free permits at any time.
     pub(super) fn advertised(self) -> Option<AdvertisedLimit<'a>> {
         let decided = self.outcome.decided()?;
         let is_shown = self.limit.algorithm().is_predictable() || !decided.decision.admitted;

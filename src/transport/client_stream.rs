@@ -57,7 +57,7 @@ pub trait ClientStream {
     fn send_interim(&self, status: u16, fields: &Fields);
 }
 
-/// A client's stream whose body passes through a layer of the gateway. Everything else is the client's.
+/// A client's stream whose body passes through a layer of the gateway. All other calls go to the client's stream.
 pub trait ClientStreamLayer {
     /// The client's stream.
     fn client(&self) -> &dyn ClientStream;

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 use h2::RecvStream;
 use http::HeaderMap;
 
-/// Reads the data of one stream in order. Data returns to the sender's windows when it is read.
+/// Reads the data of one stream in order. Reading data returns its bytes to the sender's flow-control windows.
 ///
 /// While the reader waits for something else, it should take arriving data with [`Self::read_ahead`]: the
 /// library counts unread small frames over all streams of a connection, and closes the connection if there
@@ -13,7 +13,7 @@ use http::HeaderMap;
 #[derive(Debug)]
 pub struct Http2Receiver {
     stream: RecvStream,
-    /// Data that was read ahead. It is not yet returned to the windows.
+    /// Data that was read ahead, whose bytes are not yet returned to the windows.
     ahead: Vec<u8>,
 }
 
@@ -61,7 +61,7 @@ impl Http2Receiver {
             match self.stream.poll_data(cx) {
                 Poll::Ready(Some(Ok(data))) => self.ahead.extend_from_slice(&data),
                 Poll::Ready(Some(Err(error))) => return Err(error),
-                // An end is returned again by the next read.
+                // The next read returns the end again.
                 Poll::Ready(None) | Poll::Pending => return Ok(()),
             }
         }

@@ -76,7 +76,7 @@ impl ReadBuffer {
     }
 }
 
-/// Reads once from `socket` into the worker's scratch area and calls `take` with the bytes; with none at
+/// Reads once from `socket` into the worker's scratch area and calls `take` with the bytes; with an empty slice at
 /// the end of the stream.
 ///
 /// # Errors

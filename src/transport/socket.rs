@@ -94,7 +94,7 @@ impl SharedSocket {
         self.0.borrow().is_read_closed(cx)
     }
 
-    /// Checks for a failure of the connection, even if earlier bytes are unread. A system call.
+    /// Checks for a failure of the connection, even if earlier bytes are unread. Costs a system call.
     ///
     /// # Errors
     /// The connection has failed.

@@ -227,8 +227,8 @@ impl AsyncRead for Transport {
             Self::Tls(stream) => {
                 let read = Pin::new(&mut **stream).poll_read(cx, buf);
                 if stream.get_ref().1.wants_write() {
-                    // The session's own records, such as the alert that refuses a renegotiation, would
-                    // otherwise wait for the next write. A failure shows again there.
+                    // The session's own records, such as the alert that refuses a renegotiation, would otherwise wait
+                    // for the next write. The next write also reports a failure.
                     let _ = Pin::new(&mut **stream).poll_flush(cx);
                 }
                 read

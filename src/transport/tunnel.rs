@@ -1,8 +1,8 @@
 //! A tunnel: bytes in both directions between a client and an upstream, after an upgrade.
 //!
-//! Each direction has one buffer, and reads again only when it is written: a slow reader stops the sender. The
-//! buffer has at most one read of a socket, or an HTTP/2 stream's window. The end of one direction closes
-//! only that direction.
+//! Each direction has one buffer, and reads again only after the whole buffer is written: a slow reader stops the
+//! sender. The buffer holds at most one read of a socket, or an HTTP/2 stream's window. The end of one direction
+//! closes only that direction.
 
 mod http2_end;
 
@@ -91,7 +91,7 @@ pub struct Tunnel<C, U> {
     download: Flow,
     /// The length of the response's head, which is written before the first byte of the tunnel.
     head_length: u64,
-    /// The failure of the tunnel, and the time until which bytes written earlier may wait.
+    /// The failure of the tunnel, and the time until which earlier bytes may wait to be sent.
     failed: Option<(TunnelOutcome, CoarseTime)>,
 }
 
@@ -102,7 +102,7 @@ struct Flow {
     /// Number of `bytes` that were written.
     written: usize,
     phase: Phase,
-    /// After a failure of the source, the time until which its last bytes may wait.
+    /// After a failure of the source, the time until which its last bytes may wait for the target.
     failing_until: Option<CoarseTime>,
     /// Bytes written to the target so far.
     sent: u64,
@@ -213,7 +213,7 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         (self.download.sent.saturating_sub(self.head_length), self.upload.sent)
     }
 
-    /// Moves bytes in both directions. Ready when the tunnel has ended. `state` has its idle timeout.
+    /// Moves bytes in both directions. Ready when the tunnel has ended. `state` holds the tunnel's idle timeout.
     pub fn poll(&mut self, cx: &mut Context<'_>, state: &StateCell) -> Poll<TunnelOutcome> {
         if self.failed.is_some() {
             return self.poll_abort(cx, state);
@@ -242,13 +242,13 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         };
         let failing_until = self.upload.failing_until.or(self.download.failing_until);
         self.failed = Some((outcome, failing_until.unwrap_or(state.now() + FLUSH_TIMEOUT)));
-        // Only the sweep ends the wait for a side that accepts no more.
+        // If a side accepts no more, only the sweep can end the wait for it.
         state.begin_tunnel(None);
         state.set_sweep_wake(SweepWake::Always);
         self.poll_abort(cx, state)
     }
 
-    /// Resets both sides once they have accepted the written bytes, such as a last message, or are late.
+    /// Resets both sides once they have accepted the written bytes, such as a last message, or their time is over.
     fn poll_abort(&mut self, cx: &mut Context<'_>, state: &StateCell) -> Poll<TunnelOutcome> {
         let Some((outcome, until)) = self.failed else { return Poll::Pending };
         let client = self.client.poll_written(cx);
@@ -270,7 +270,7 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         if upload.phase == Phase::SourceFailed {
             return Some(TunnelOutcome::ClientFailed);
         }
-        // After a failed write, the other side's earlier bytes are still read to their end.
+        // A side to which a write failed is still read to its end: it may have sent bytes before.
         match (upload.phase, download.phase) {
             (Phase::Ended | Phase::TargetFailed, Phase::Ended) => Some(TunnelOutcome::Complete),
             (Phase::Ended, Phase::TargetFailed) => Some(TunnelOutcome::ClientFailed),

@@ -28,8 +28,8 @@ use crate::{
 /// Unsent bytes of a client connection at which the kernel accepts no more (`TCP_NOTSENT_LOWAT`).
 const MAX_UNSENT: u32 = 128 * 1024;
 
-/// Delay after a failed accept, for example without a free file descriptor. Also the interval at which a reached
-/// `max_connections` is read again, because a reload may have raised it.
+/// Delay after a failed accept, for example without a free file descriptor. Also the interval at which
+/// `max_connections` is read again while it is reached, because a reload may have raised it.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 impl Worker {
@@ -77,8 +77,8 @@ impl Worker {
         tokio::task::spawn_local(self.tasks.track_future(serve));
     }
 
-    /// Serves a connection when it has a permit. A drain ends further accepts without waiting for the permit, but the
-    /// accepted connection still gets it.
+    /// Waits for a permit, then serves the connection in a task of its own. If the worker begins to drain first,
+    /// returns at once, and the task waits for the permit instead.
     async fn handle_accepted(
         self: &Rc<Self>,
         origin: ConnectionOrigin,
@@ -128,7 +128,7 @@ impl Worker {
     fn admit_client(&self, permit: &mut ConnectionPermit, ip: IpAddr) -> bool {
         let snapshot = self.shared.live.snapshot();
         let identity = &snapshot.identity;
-        // Not for a trusted proxy: its connections carry many clients.
+        // A trusted proxy is not bounded: its connections carry many clients.
         let bound = snapshot.http.max_connections_per_client;
         let Some(bound) = bound.filter(|_| !identity.trusted_proxies.contains(ip)) else {
             return true;
@@ -236,7 +236,7 @@ impl Worker {
         tracing::debug!(client = %peer, %error, "a connection ended before its first request");
     }
 
-    /// The rules by which a listener's connections begin.
+    /// The current rules of a listener, which apply to its new connections.
     fn listener_rules(&self, listener: usize) -> Arc<ListenerRules> {
         self.shared.live.snapshot().listeners.get(listener).cloned().unwrap_or_default()
     }

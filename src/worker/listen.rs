@@ -20,8 +20,8 @@ enum Sharing {
     Workers,
 }
 
-/// Checks that no other process listens on `address`. With `SO_REUSEPORT` another gateway could
-/// share it with the workers, and each would get a part of the connections.
+/// Checks that no other process listens on `address`. With `SO_REUSEPORT`, another gateway could share the address
+/// with the workers, and each would get a part of the connections.
 ///
 /// # Errors
 ///

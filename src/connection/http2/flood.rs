@@ -5,7 +5,7 @@ use std::cell::Cell;
 use super::input::FrameCounts;
 use crate::clock::CoarseTime;
 
-/// Minimum number of streams in a second for their resets to be a flood.
+/// Number of streams in a second below which resets are not a flood.
 const MIN_STREAMS: u32 = 500;
 /// Number of control frames in a second that are allowed without content.
 const MIN_CONTROL_FRAMES: u64 = 1000;

@@ -1,5 +1,6 @@
 //! [`PrefixedStream`]: an HTTP/2 client's bytes. The bytes that were read before the protocol was known come first.
-//! Each turn of the connection's task reads a bounded number, and counts the frames in them (RFC 9113, 4.1).
+//! Each poll of the connection's task (a turn) reads a bounded number of bytes, and counts the frames in them (RFC
+//! 9113, 4.1).
 
 use std::{
     cell::Cell,
@@ -16,7 +17,7 @@ use crate::transport::{ReadBuffer, SharedSocket, Transport, socket::yield_turn};
 
 /// Number of bytes after which a task yields to others.
 const MAX_TURN_BYTES: usize = 32 * 1024;
-/// The number in a first turn, and after a turn of small frames, which cost more for each byte.
+/// The same for the first turn, and after a turn of small frames, which cost more per byte.
 const MAX_SMALL_FRAME_TURN_BYTES: usize = 4 * 1024;
 /// Average size, in bytes, below which frames are small.
 const SMALL_FRAME: usize = 256;
@@ -45,7 +46,7 @@ pub(super) struct ReadBudget {
     max: Cell<usize>,
     /// Number of bytes that may still be read.
     left: Cell<usize>,
-    /// True if the socket took no more at the last write.
+    /// True if the socket did not accept everything at the last write or flush.
     is_write_blocked: Cell<bool>,
 }
 
@@ -74,7 +75,7 @@ impl ReadBudget {
         frames
     }
 
-    /// True if the socket took no more at the last write.
+    /// True if the socket did not accept everything at the last write or flush.
     pub(super) fn is_write_blocked(&self) -> bool {
         self.is_write_blocked.get()
     }

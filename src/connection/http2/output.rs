@@ -77,7 +77,7 @@ fn response_head(response: &Response) -> http::Response<()> {
 struct Http2Sink<'a> {
     stream: &'a Http2Stream,
     send: SendStream<Bytes>,
-    /// Bytes that the client has not yet allowed to send.
+    /// Bytes that were read and not yet sent: the client's windows may not allow more.
     unsent: Bytes,
     /// True if nothing follows `unsent`, except trailers.
     is_read: bool,
@@ -87,7 +87,7 @@ struct Http2Sink<'a> {
 }
 
 impl BodySink for Http2Sink<'_> {
-    /// What is read is sent as it is: nothing is copied, and a body that breaks off is cut off at once.
+    /// Reads only when nothing is unsent: no data is copied, and a body that breaks off is cut off at once.
     const READ_BELOW: usize = 1;
 
     fn state(&self) -> &StateCell {

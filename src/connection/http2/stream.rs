@@ -34,7 +34,7 @@ pub(super) struct Http2Stream {
     body: RefCell<Body>,
     /// The client's side of an extended CONNECT, until its tunnel begins.
     tunnel: RefCell<Option<Http2Receiver>>,
-    /// The response's side, until its head is sent.
+    /// The handle to send interim responses and the response's head; `None` once the head is sent.
     pub(super) respond: RefCell<Option<SendResponse<Bytes>>>,
     interim_responses: Cell<u32>,
     /// Number of bytes of the head that the connection has counted.

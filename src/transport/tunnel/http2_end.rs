@@ -19,14 +19,15 @@ pub struct Http2End {
     queue: Arc<Queue>,
 }
 
-/// The data of one stream that the library has not yet written. Each [`QueuedData`] has a reference to it.
+/// Tracks the data of one stream that the library has not yet written: each [`QueuedData`] holds a reference, so a
+/// count of 1 means that no data is queued.
 #[derive(Default)]
 struct Queue {
-    /// Waits for the last data to be written.
+    /// The task that waits for the last data to be written.
     waker: AtomicWaker,
 }
 
-/// Data of one frame, which the library drops after it has written it and all earlier data.
+/// Data of one frame. The library drops it after it has written it and all earlier data.
 struct QueuedData {
     bytes: Box<[u8]>,
     queue: Arc<Queue>,

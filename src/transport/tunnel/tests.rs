@@ -7,7 +7,7 @@ use crate::clock::{CoarseClock, CoarseTime};
 /// An end whose reads and writes the test scripts.
 #[derive(Default)]
 struct ScriptedEnd {
-    /// `None` is an error, no bytes the end of the stream.
+    /// `None` is an error; an empty vector is the end of the stream.
     arriving: VecDeque<Option<Vec<u8>>>,
     /// Number of bytes to accept; `None`: writes fail.
     room: Option<usize>,
