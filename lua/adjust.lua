@@ -24,8 +24,8 @@ local reply = {now}
 for i, key in ipairs(KEYS) do
   local argument = i * 7 - 5
   local ok, remaining, used, reset = pcall(adjust, key, argument)
-  -- The failed try deletes a malformed sliding log, so a second try finds no record. Otherwise the whole call
-  -- would fail, and the gateway would repeat the earlier adjustments.
+  -- The failed try deletes a malformed sliding log, so a second try finds no record. Without the second try,
+  -- the whole call would fail, and the gateway would repeat the earlier adjustments.
   if not ok then remaining, used, reset = adjust(key, argument) end
   local first = i * 6 - 4
   reply[first], reply[first + 1], reply[first + 2] = 1, remaining, used

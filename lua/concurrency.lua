@@ -24,7 +24,7 @@ algorithms.concurrency = function()
   -- The index of the first group that ends after `time`; the number of groups if none does.
   local function first_ending_after(view, time)
     local low, high = 0, view.group_count
-    -- The most frequent case: no group does.
+    -- The most frequent case: no group ends after `time`.
     if high > 0 and decode('<I6', view.groups, 10 * high - 9) <= time then return high end
     while low < high do
       local middle = (low + high - (low + high) % 2) / 2

@@ -6,7 +6,7 @@
 -- numbers for each run: its begin, in units of 1 / rate ms after now, and its number of slots. A slot is
 -- `window` units long.
 --
--- The table is made only if a record has free slots, or gets some.
+-- A call makes the table of these functions only if a record has free slots, or gets some.
 algorithms.free_slots = function()
   local remove, add = table.remove, table.insert
 

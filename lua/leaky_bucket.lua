@@ -9,7 +9,7 @@
 -- Time is counted in units of 1 / rate ms; a slot is `window` units long. All are whole numbers below 2^53
 -- (the configuration keeps limit * max_wait and limit * window below 2^52), so nothing is rounded.
 algorithms.leaky_bucket = function()
-  -- `limit` is the number of slots within max_wait; `max_delay` is max_wait in units.
+  -- `limit` is the number of slots within max_wait; `max_delay` is max_wait in units of 1 / rate ms.
   local function set_usage(view, backlog)
     local window, limit, left = view.window, view.limit, view.max_delay - backlog
     -- Free slots after the backlog; negative if slots are overdrawn.
@@ -137,8 +137,8 @@ algorithms.leaky_bucket = function()
     if slot_position > max / 2 or slot_position < -max / 2 then return end
     local same_rate, last = view.rate == rate, backlog - length
     local begins = last
-    -- A quota change rounds the end of the taken slots up to a ms, so only the last earlier slot can still be
-    -- identified.
+    -- A quota change rounds the end of the taken slots up to a ms, so only the last of the earlier slots can
+    -- still be identified.
     if last > (same_rate and slot_position or slot_position + rate - 1) then
       -- The last slot that begins at or before `slot_position`.
       local back = backlog - slot_position

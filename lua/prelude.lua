@@ -17,8 +17,8 @@
 --                         the record itself and returns false as `raw`
 --   wait(view, cost)   -> the delay of a charge that `remaining` admits, in ms; nil if it still does not
 --                         fit. Only if charges are delayed
--- A view has `limit`, `remaining`, which `charge` lowers, and `dirty`: true if it must be written, because
--- it was changed or the clock was set back.
+-- A view has `limit`, `remaining` (which `charge` lowers) and `dirty` (true if the view must be written,
+-- because it was changed or the clock was set back).
 --
 -- Every function, table and global look-up costs time in each decision, so an algorithm has few functions,
 -- and one table for a view.

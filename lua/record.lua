@@ -1,4 +1,4 @@
--- Sets `now`, and reads and writes records: part of every script that does.
+-- Sets `now`, and reads and writes records. Part of every script that uses records.
 --
 -- KEYS[i]   the records; each script's own header describes them
 -- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)

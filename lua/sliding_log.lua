@@ -29,8 +29,8 @@ algorithms.sliding_log = function()
     return found
   end
 
-  -- origin - x modulo 2^32. x is the time of entry `entry` (counted from 1) in block `index`; if `by_total`,
-  -- x is the total of the charges before it. Both grow from entry to entry.
+  -- (origin - x) modulo 2^32, where x is the time of entry `entry` (counted from 1) in block `index` or, if
+  -- `by_total`, the total of the charges before that entry. Both grow from entry to entry.
   local function distance(view, index, entry, origin, by_total)
     local found = block(view, index)
     if not by_total then return (origin - decode('<I4', found, 8 * entry - 3)) % MODULUS end
@@ -92,7 +92,7 @@ algorithms.sliding_log = function()
 
   local function read(raw, now, limit, window, _, _, key)
     -- `first_block`, `first_entry`: the block of the oldest live entry, and its index in the block. `clock`:
-    -- now, as entries store times.
+    -- now, in the form in which entries store times.
     local view = {
       limit = limit, window = window, now = now, key = key, newest_at = 0, reset_at = 0, total = 0,
       blocks = {}, last_block = 0, first_block = 0, first_entry = 1, clock = now % MODULUS, exists = raw,

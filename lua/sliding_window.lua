@@ -4,7 +4,7 @@
 -- resolution + 1 counts of 4 bytes, newest first. Anything else is read as a new caller's record.
 --
 -- Every number is a whole number below 2^53 (the configuration keeps limit * step below 2^52, where step is
--- window / resolution), so doubles are exact. a - a % b is also exact, by which this file rounds down: for
+-- window / resolution), so doubles are exact. This file rounds down by a - a % b, which is also exact: for
 -- a + b < 2^53 no quotient rounds up to the next whole number.
 algorithms.sliding_window = function()
   -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: `cost` is

@@ -2,7 +2,7 @@
 -- describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
--- ms), fraction (4 bytes), rate (4 bytes). The TAT (theoretical arrival time), when the bucket is full
+-- ms), fraction (4 bytes), rate (4 bytes). The TAT (theoretical arrival time), at which the bucket is full
 -- again, is `at + fraction / rate` ms after the epoch, where rate is the quota of the last charge. Anything
 -- else is read as a new caller's record.
 --

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | [`sliding_window`], [`sliding_log`], [`fixed_window`] | one algorithm each, with its bound on admissions |
 //! | [`token_bucket`], [`leaky_bucket`], [`concurrency`] | one algorithm each, with its bound on admissions |
-//! | `algorithm` | the algorithms, and the questions that each answers |
+//! | `algorithm` | the algorithms and their properties |
 //! | `state` | the record of any algorithm |
 //! | `gcra` | the record of both buckets: a theoretical arrival time |
 //! | `free_slots`, `counts` | the refunded slots of a leaky bucket; the counters of a sliding window |
@@ -76,9 +76,9 @@ use crate::clock::StoreTime;
 /// doubles, whose exact integers end at 2^53.
 pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
 
-/// Maximum backlog of a bucket, in quota-milliseconds (see [`GcraState`]). It is close to 2^53, up to which
-/// Lua counts and divides exactly, and almost twice the backlog that [`MAX_QUOTA_MILLIS`] allows without an
-/// overdraft.
+/// Maximum backlog of a bucket, in quota-milliseconds (see [`GcraState`]). It is slightly below 2^53, up to
+/// which Lua counts and divides exactly. Without an overdraft, [`MAX_QUOTA_MILLIS`] keeps the backlog below
+/// about half of it.
 pub const MAX_EXACT_BACKLOG: u64 = (1 << 53) - (1 << 36);
 
 /// Maximum step back of a clock, in ms, that counts as jitter between clocks: the record's time then stands
@@ -184,8 +184,8 @@ pub struct Limit {
     pub on_failure: OnFailure,
     /// How many units a gateway takes from the shared store in one call.
     pub lease_size: LeaseSize,
-    /// True if the limit may refuse. In a dry run (false), requests that it would admit are charged, and none
-    /// is affected.
+    /// True if the limit may refuse. If false (a dry run), it charges the requests that it would admit, and
+    /// affects no request.
     pub enforce: bool,
     /// Its index in the snapshot's list of limits and in every metric that has one value per limit.
     pub index: usize,
@@ -295,8 +295,8 @@ impl Decision {
     }
 }
 
-/// The time at which to read a record that was updated at `updated_at`, and the number of ms to move the
-/// record back first. A record's time runs backwards only if the clock was set back.
+/// The time at which to read a record that was updated at `updated_at`, and the number of ms by which the
+/// record must first be moved back: 0 unless the clock was set back.
 fn clamp_to_record(updated_at: StoreTime, now: StoreTime) -> (StoreTime, u64) {
     match updated_at.saturating_sub(now) {
         0 => (now, 0),

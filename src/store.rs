@@ -8,8 +8,8 @@
 //! - Memory is bounded: counters, leases, cached denials and queued corrections.
 //! - A charge is counted where it was decided: requests that this process admits while Redis gives no answer
 //!   are counted in its memory, and never charged in Redis.
-//! - Leased units admit at most as many requests as the store would have, and a cached denial refuses at most
-//!   until its own retry time.
+//! - Leased units admit at most as many requests as the store would have, and a cached denial never refuses
+//!   beyond its own retry time.
 //!
 //! # Words
 //!
@@ -135,9 +135,9 @@ pub struct StoreStatus {
     /// True if counters are in Redis.
     pub uses_redis: bool,
     /// Number of workers that have lost Redis and decide by their limits' failure policies. With several
-    /// servers, the number for the server that most workers have lost.
+    /// servers, the count for the server that the most workers have lost.
     pub lost_workers: usize,
-    /// True if every Redis server answered the control task's last report, and without Redis.
+    /// True if every Redis server answered the control task's last report; always true without Redis.
     pub is_reachable: bool,
     /// Live gateways at the last report, including this one.
     pub gateways: u32,
@@ -281,8 +281,8 @@ impl CounterStore {
         self.leases.set_gateways(self.presence.gateways());
     }
 
-    /// Decides each charge by itself, as this gateway would, and charges nothing. For the operator: it opens
-    /// its own connection, so it needs no [`StoreHandle`].
+    /// Decides each charge independently, as this gateway would, and charges nothing. For the operator: it
+    /// opens its own connection, so it needs no [`StoreHandle`].
     ///
     /// # Errors
     ///

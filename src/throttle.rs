@@ -93,7 +93,7 @@ pub use self::{
 
 use crate::{clock::StoreTime, secret::SharedSecret};
 
-/// The throttle's policy name in rate-limit headers, which show a limit's own name.
+/// The throttle's policy name in rate-limit headers. The policy name of a limit is the limit's own name.
 pub const POLICY: &str = "active-users";
 
 /// Multiple of the configured false-positive rate from which the capacity counts as exceeded.
@@ -133,7 +133,7 @@ impl ThrottleSettings {
     }
 }
 
-/// The fit of the tokens into the filters, with hysteresis.
+/// The state of the filters' capacity, with hysteresis.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CapacityState {
     /// The measured false-positive rate is about the configured one.
@@ -192,7 +192,7 @@ impl ThrottleStatus {
     }
 }
 
-/// Who has the filters of a throttle.
+/// The gateways that use the filters of a throttle.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FilterSharing {
     /// This gateway alone.

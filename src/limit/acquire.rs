@@ -4,8 +4,8 @@
 //! (batches reserved locally). Unlike there, a batch is not all or nothing: if fewer units are left, they are
 //! granted.
 //!
-//! An algorithm supports batches ([`super::Algorithm::can_lease`]) if spending a unit after its charge breaks
-//! no bound:
+//! An algorithm supports batches ([`super::Algorithm::can_lease`]) if a unit may be spent later than it was
+//! charged without breaking a bound:
 //!
 //! - [`super::sliding_window`], strict or not: a charge counts for its whole sub-window, so its units
 //!   may be spent until that sub-window ends.
@@ -68,8 +68,8 @@ pub struct Grant {
     /// The first ms, by the clock that decided, at which the units may no longer be spent: the end of the
     /// sub-window to which they were charged. The epoch if nothing was granted.
     pub spendable_until: StoreTime,
-    /// The usage after the charge. `admitted` if units were granted; `retry_at` is for a cost of
-    /// `minimum`, and is `None` if all of `needed` was granted.
+    /// The usage after the charge. Its `admitted` is true if units were granted. Its `retry_at` is for a cost
+    /// of `minimum`, and is `None` if all of `needed` was granted.
     pub decision: Decision,
 }
 

@@ -1,7 +1,7 @@
-//! The algorithms, and the questions that each answers for the gateway.
+//! The algorithms, and their properties on which the gateway depends.
 //!
-//! Each question is a method with a full `match`, so a new algorithm does not compile until it answers all of
-//! them. Code outside of this module therefore asks a question instead of comparing algorithms.
+//! Each property is a method with an exhaustive `match`, so a new algorithm does not compile until it defines
+//! all of them. Code outside of this module therefore calls these methods instead of comparing algorithms.
 
 /// The algorithm of a limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -75,8 +75,8 @@ impl Algorithm {
         }
     }
 
-    /// True if a charge is a slot, a point in time. Two slots in the same ms differ from one slot of twice
-    /// the cost, and the order of their refunds matters.
+    /// True if a charge takes a slot, which is a point in time. Two slots in the same ms differ from one slot
+    /// of twice the cost, and the order of their refunds matters.
     pub fn takes_slot(self) -> bool {
         match self {
             Self::LeakyBucket { .. } => true,

@@ -11,9 +11,9 @@
 //!
 //! A lease is identified by the time of its charge. If the clock steps back by at most `W / 4`, no lease
 //! changes, but each lasts longer by up to that step. After a larger step back all leases restart as one
-//! group that ends a window from now. A refund that does not find its own group is taken from that one, so no
-//! permit counts twice. A holder that renews after a third of the window has left that group long before its
-//! end.
+//! group that ends a window from now. A refund whose own group no longer exists is taken from this restarted
+//! group, so no permit counts twice. Holders renew after a third of the window, so their permits leave the
+//! restarted group long before it ends.
 //!
 //! Record: `reset_at` (ms), `restarted_until` (ms), the total of the permits, and the groups (end in ms,
 //! permits), the soonest first.

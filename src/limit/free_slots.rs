@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 
 use crate::clock::StoreTime;
 
-/// Maximum number of runs in a record. One more drops the soonest run, whose slots pass unused.
+/// Maximum number of runs in a record. If there would be more, the soonest run is dropped, and its slots pass
+/// unused.
 const MAX_RUNS: usize = 32;
 
 /// Adjacent free slots, as stored in a record: the first begins at `at + fraction / rate` ms.
@@ -143,7 +144,8 @@ impl FreeSlots {
         }
     }
 
-    /// Checks that the runs are few, ordered and apart, and end before the taken slots do, at `backlog`.
+    /// Checks that the runs are few and ordered, do not overlap, and end at the latest at `backlog`, the end
+    /// of the taken slots.
     pub(super) fn check_invariants(&self, backlog: i64) {
         if !cfg!(debug_assertions) {
             return;

@@ -46,8 +46,8 @@ impl GcraState {
         self.at.checked_sub(now).map_or(0, |ms| ms * self.rate() + u64::from(self.fraction))
     }
 
-    /// The same in units of the given `rate`. If that is not the record's rate, the TAT is rounded up to a
-    /// whole ms first.
+    /// [`Self::backlog`], in units of the given `rate`. If that is not the record's rate, the TAT is rounded
+    /// up to a whole ms first.
     pub(super) fn backlog_at_rate(&self, now: StoreTime, rate: u64) -> u64 {
         if self.rate() == rate {
             return self.backlog(now);
@@ -83,8 +83,8 @@ impl GcraState {
 /// Maximum backlog, in ms: 4,460 years, half of the range of the packed record. Only overdrafts can reach it.
 const MAX_BACKLOG_MS: u64 = 1 << 47;
 
-/// Adds `cost * window` to a backlog in units of `1 / rate` ms, or as many multiples of `window` as keep the
-/// sum exactly countable.
+/// Adds `cost * window` to a backlog in units of `1 / rate` ms. Near the maximum, adds only as many multiples
+/// of `window` as fit, so that the sum can be counted exactly.
 pub(super) fn extend_backlog(backlog: u64, rate: u64, window: u64, cost: u32) -> u64 {
     let max = rate.saturating_mul(MAX_BACKLOG_MS).min(MAX_EXACT_BACKLOG);
     let backlog = backlog.min(max);

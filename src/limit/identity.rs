@@ -4,7 +4,7 @@ use crate::mix::folded_multiply;
 
 /// A limit's identity: the pair of its name and fingerprint, with a precomputed hash of both.
 ///
-/// The quota's number is not part of it: a reload that changes only that keeps the counters.
+/// The quota's number of units is not part of it: a reload that changes only this number keeps the counters.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LimitIdentity {
     name: Box<str>,

@@ -5,8 +5,8 @@
 //! slots and is released in the first; all of them must begin within `max_wait`.
 //!
 //! Slots may be refunded in any order. A refund of the last taken slots shortens the backlog; an earlier one
-//! leaves a run of free slots (`free_slots.rs`), which goes to the first request that fits. So no slot is
-//! taken once every request has refunded its slots.
+//! leaves a run of free slots (`free_slots.rs`), which goes to the first request that fits. After every
+//! request has refunded its slots, no slot is taken.
 //!
 //! Refunded slots are dropped, and so pass unused, if a record would need more than 32 runs for them, or if
 //! the quota changes or the clock is set back after the refund. If several slots begin in the same ms, a
@@ -144,8 +144,8 @@ impl<'a> LeakyBucketView<'a> {
         let backlog = self.backlog.cast_signed();
         let last = backlog - length;
         let mut begins = last;
-        // A quota change rounds the backlog up to a whole ms, so only the last earlier slot can still be
-        // identified.
+        // A quota change rounds the backlog up to a whole ms, so only the last of the earlier slots can still
+        // be identified.
         let latest = if self.same_rate { slot_position } else { slot_position + rate - 1 };
         if last > latest {
             // The last slots that are released in that ms.
@@ -184,12 +184,13 @@ impl<'a> LeakyBucketView<'a> {
         self.free_slots.check_invariants(self.backlog.cast_signed());
     }
 
-    /// `max_wait` in units.
+    /// `max_wait` in units of `1 / rate` ms.
     fn max_delay(&self) -> u64 {
         u64::from(self.quota.algorithm.max_wait()) * self.rate
     }
 
-    /// The last position for the first of `cost` slots at which the last of them begins within `max_wait`.
+    /// The last position at which the first of `cost` adjacent slots may begin, so that the last of them
+    /// begins within `max_wait`.
     fn latest_start(&self, cost: u32) -> Option<u64> {
         self.max_delay()
             .checked_sub(u64::from(cost).saturating_sub(1).saturating_mul(self.quota.window))

@@ -19,7 +19,7 @@ pub(super) enum Event {
     Overdraw(u32),
 }
 
-/// Valid quotas of an algorithm, whose own options are not used.
+/// Valid quotas of an algorithm. They replace the options of `algorithm`.
 pub(super) fn quotas(algorithm: Algorithm) -> impl Strategy<Value = Quota> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 50, 1_000, 10_000]);

@@ -5,9 +5,9 @@
 //! Record: `newest_at` and `reset_at` (ms), the total of all charges (modulo 2^32), and the entries, oldest
 //! first. Charges of the same ms share an entry: its time and the total of the charges before it. So the work
 //! does not grow with the cost, usage is one subtraction, and a binary search finds the entry whose expiry
-//! makes room for a cost. There is at most one entry per ms of the window, and at most `L` entries unless
-//! charges overdraw the quota or the quota was lowered: a refund removes the entry that it empties, except
-//! the newest, which the next charge reuses.
+//! makes room for a cost. There is at most one entry per ms of the window. There are at most `L` entries,
+//! unless charges overdraw the quota or the quota was lowered, because a refund removes the entry that it
+//! empties. Only the newest entry stays when it is empty, and the next charge reuses it.
 //!
 //! Bound, for charges admitted under an unchanged quota `L`: any interval of `W` holds at most `L`. Only
 //! this algorithm and a strict sliding window have that bound, and only this one frees each charge exactly
@@ -25,7 +25,7 @@ use crate::clock::StoreTime;
 pub const MAX_WINDOW: u64 = 1 << 31;
 
 /// Maximum number of entries that a refund may rewrite: the refunded one and all later ones. A charge with
-/// more entries after it, made at least 4 s ago, is not refunded.
+/// more entries after it is not refunded; it was made at least 4 s ago.
 pub const MAX_REFUND_DEPTH: usize = 4_096;
 
 /// The record of one caller under one limit. [`SlidingLogState::default`] is a new caller's.
@@ -132,7 +132,7 @@ impl SlidingLogState {
         now
     }
 
-    /// Checks the newest entries. All of a long log would make a test of it slow.
+    /// Checks only the newest entries, because checking a whole long log would make its tests slow.
     fn check_invariants(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -278,7 +278,7 @@ impl SlidingLogView {
     /// it is above the quota.
     fn retry_at(&self, state: &SlidingLogState, quota: &Quota, cost: u32) -> Option<StoreTime> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
-        // The newest entry for which its charges and all later ones exceed `room` must expire.
+        // The newest entry whose charges, together with all later charges, exceed `room` must expire.
         let next = state.search(self.first, |entry| state.charged_since(entry) > room);
         let last = next.checked_sub(1).filter(|&last| last >= self.first);
         let last = last.and_then(|last| state.entries.get(last));

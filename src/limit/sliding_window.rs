@@ -16,8 +16,8 @@
 //! - if the quota is strict, any interval of `W` holds at most `L`.
 //!
 //! Source: `ClassDojo`'s sliding window, which is `k = 1` (two counters in Redis instead of a sorted set of
-//! all requests), and its proposal of a higher resolution: a higher `k` confines the error to one shorter
-//! sub-window. The Lua counterpart is `lua/sliding_window.lua`.
+//! all requests), and its proposal of a higher resolution. A higher `k` confines the error to one sub-window,
+//! which is shorter. The Lua counterpart is `lua/sliding_window.lua`.
 
 use super::{Decision, MAX_STEP_BACK, Quota, counts::Counts};
 use crate::clock::StoreTime;

@@ -44,8 +44,8 @@ pub fn admit(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) ->
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Refunds `cost` tokens that were charged at `charged_at`, unless a window has passed since, in which they
-/// were refilled. `reset_at` stays.
+/// Refunds `cost` tokens that were charged at `charged_at`, unless a window has passed since: they have then
+/// been refilled. `reset_at` stays.
 pub fn refund(
     state: &mut GcraState,
     quota: &Quota,

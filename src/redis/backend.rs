@@ -151,8 +151,8 @@ impl RedisBackend {
         self.node(self.shard_of_tag(tag.as_bytes())).await
     }
 
-    /// The primaries: of the configured shards, in the order of their [`ShardId`]s, or the known ones of the
-    /// Cluster.
+    /// The primaries of the configured shards, in the order of their [`ShardId`]s, or the known primaries of
+    /// the Cluster.
     pub(super) fn nodes(&self) -> Vec<Arc<RedisNode>> {
         match &self.layout {
             Layout::Fixed(shards) => shards.iter().map(|s| Arc::clone(&s.primary)).collect(),
@@ -175,8 +175,8 @@ impl RedisBackend {
         }
     }
 
-    /// Requests a read of a Cluster's map, after another server had a key, or the key's server could not be
-    /// reached.
+    /// Requests a read of a Cluster's map. Called when a key turned out to be on another server, or when its
+    /// server could not be reached.
     pub(super) fn refresh_cluster(&self) {
         if let Layout::Cluster(cluster) = &self.layout {
             cluster.refresh();
@@ -261,8 +261,8 @@ impl RedisBackend {
         self.call_shard::<u64>(self.shard_of(key), command).await.map(drop)
     }
 
-    /// Announces to the other gateways, which read it with their next reports, that the records of `key` with
-    /// these shared ids were deleted.
+    /// Announces to the other gateways that the records of `key` with these shared ids were deleted. They
+    /// read the announcement with their next reports.
     ///
     /// # Errors
     ///
@@ -273,7 +273,8 @@ impl RedisBackend {
         records: &[u128],
     ) -> Result<(), RedisFailure> {
         let keys = self.presence_keys();
-        // Gateways report to every configured shard, so any will do; in a Cluster, to one server only.
+        // Gateways report to every configured shard, so any of these will do. In a Cluster, they report to
+        // one server only.
         let presence_shard = || self.shard_of_tag(keys.hash_tag.as_bytes());
         let shard = if self.is_cluster() { presence_shard() } else { self.shard_of(key) };
         self.call_shard(shard, |_| keys.record_deletions(records)).await
@@ -358,8 +359,8 @@ impl Connector {
         &self.backend.context.options.namespace
     }
 
-    /// Connects, within the connect timeout, to the server of the keys with this hash tag, even if it
-    /// refuses writes. If the last probe got no response, waits for the next one: about a second.
+    /// Connects, within the connect timeout, to the server of the keys with this hash tag, even if that
+    /// server refuses writes. If the last probe got no response, waits for the next one: about a second.
     ///
     /// # Errors
     ///

@@ -34,8 +34,8 @@ pub(super) struct LiveConnection {
 
 #[derive(Clone)]
 enum BreakerState {
-    /// The first attempt to connect is in progress, or the first after a connection has ended: a request
-    /// may wait for it, within its timeout.
+    /// The first attempt to connect, at the start or since a connection ended, is in progress. A request may
+    /// wait for it, within its timeout.
     Connecting,
     Closed(LiveConnection),
     Open,
@@ -92,8 +92,8 @@ impl BreakerConnection {
         }
     }
 
-    /// The connection that replaces `ended`, on which nothing could be sent. The server has not failed if
-    /// connecting again succeeds.
+    /// The connection that replaces `ended`, on which nothing could be sent. If connecting again succeeds,
+    /// the server has not failed.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl Breaker {
         }
     }
 
-    /// Opens the breaker, unless it is closed and `affects` is false for its connection.
+    /// Opens the breaker. A closed breaker opens only if `affects` is true for its connection.
     fn open(&self, failure: RedisFailure, affects: impl Fn(&LiveConnection) -> bool) {
         self.state.send_if_modified(|state| {
             let opens = match state {

@@ -161,7 +161,8 @@ impl RedisClient {
     ) -> Result<Verdict, RedisFailure> {
         self.try_adjust(shard, adjustments).await.map_err(|CallError { failure, late }| {
             if let Some(LateReply(reply)) = late {
-                // Keeps the connection open: a hung Redis executes its commands later only while it is open.
+                // Keeps the connection open: a hung Redis executes commands later only if their connection is
+                // still open.
                 let clock = self.clock().clone();
                 tokio::spawn(async move { clock.timeout(LATE_REPLY_TIMEOUT, reply).await });
             }
@@ -214,8 +215,8 @@ impl RedisClient {
         self.clock().sleep(RECOVERY_POLL_INTERVAL).await;
     }
 
-    /// Calls a script on records of `shard`. `command` makes the command from the time that replaces the
-    /// server's clock in tests, and `parse` reads the reply. A call that may have been executed is never
+    /// Calls a script on records of `shard`. `command` makes the command; its second argument replaces the
+    /// server's clock in tests. `parse` reads the reply. A call that may have been executed is never
     /// repeated.
     async fn call<T>(
         &self,

@@ -1,4 +1,5 @@
-//! Makes clients of the `redis` crate, from a URL or for another address, and connects them within a timeout.
+//! Makes clients of the `redis` crate, from a URL or from a template for another address, and connects them
+//! within a timeout.
 
 use ::redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,

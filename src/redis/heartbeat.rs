@@ -29,8 +29,8 @@ pub(super) struct HeartbeatConnection {
 struct ReportStreak(Option<Uptime>);
 
 impl ReportStreak {
-    /// Extends the streak by a report. Returns whether it has lasted [`REPORT_LIFETIME`]: then every gateway
-    /// that is alive has also reported during it.
+    /// Extends the streak by a report. Returns true if the streak has lasted [`REPORT_LIFETIME`]: every
+    /// gateway that is alive has then also reported during it.
     fn extend(&mut self, now: Uptime) -> bool {
         let start = *self.0.get_or_insert(now);
         now.saturating_sub(start) >= Duration::from_millis(REPORT_LIFETIME)
@@ -47,8 +47,8 @@ impl ReportStreak {
 pub(crate) struct Deletions {
     /// The records' shared ids, which are the same at all gateways.
     pub(crate) records: Vec<u128>,
-    /// True if records may be missing: deletions are kept for a shorter time than since the last report, or
-    /// the server's clock was set back to before it.
+    /// True if records may be missing: the last report is older than the time for which deletions are kept,
+    /// or the server's clock was set back to before that report.
     pub(crate) is_partial: bool,
 }
 

@@ -192,7 +192,7 @@ impl RedisNode {
         self.health.subscribe()
     }
 
-    /// Connects if the server is up. Waits for the first probe only.
+    /// Connects if the server is up. Waits only for the first probe, if that is not over yet.
     ///
     /// # Errors
     ///
@@ -281,8 +281,8 @@ impl RedisNode {
         }
     }
 
-    /// `Ok` if the server replies to PING at all, even with an error. The timeout is long, because requests
-    /// detect a slow server.
+    /// `Ok` if the server replies to PING at all, even with an error. The timeout is long, because it is the
+    /// requests that detect a slow server.
     ///
     /// # Errors
     ///

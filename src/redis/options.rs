@@ -9,8 +9,8 @@ use crate::secret::SharedSecret;
 pub struct RedisOptions {
     /// The servers and their arrangement.
     pub topology: Topology,
-    /// The user name and the password, each used for URLs without one, and for servers that a Cluster or
-    /// Sentinel names.
+    /// The user name and the password. Each is used for URLs that have none, and for servers that a Cluster
+    /// or Sentinel names.
     pub credentials: Credentials,
     /// Certificate authorities (PEM) to trust instead of the system's.
     pub tls_ca: Option<Box<[u8]>>,
@@ -38,7 +38,7 @@ pub enum Topology {
         master: Box<str>,
         /// The URLs of the sentinels; if the first is `rediss://`, the primary uses TLS as well.
         nodes: Vec<Box<str>>,
-        /// The user name and the password, each used for sentinels' URLs without one.
+        /// The user name and the password. Each is used for sentinels' URLs that have none.
         credentials: Credentials,
     },
 }

@@ -1,5 +1,5 @@
-//! Reports between the gateways of one Redis. A report shows that a gateway is alive, and a tag of the secret
-//! with which it hashes keys. Its reply lists records that the operator has deleted.
+//! Reports between the gateways of one Redis. A report shows that a gateway is alive, and contains a tag of
+//! the secret with which it hashes keys. Its reply lists records that the operator has deleted.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -28,7 +28,7 @@ pub(crate) struct Presence {
     gateways: AtomicU32,
     /// Number of `gateways` that use another secret.
     other_secrets: AtomicU32,
-    /// True if the last report succeeded at every server, and before the first.
+    /// True if the last report succeeded at every server; also true before the first report.
     is_reporting: AtomicBool,
 }
 

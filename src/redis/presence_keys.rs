@@ -5,11 +5,11 @@ use super::script;
 /// Time for which a gateway counts as alive after a report, in ms. Reports are sent once a second.
 pub(super) const REPORT_LIFETIME: u64 = 5_000;
 
-/// Time for which the deletion of a record is kept for other gateways, in ms: longer than a gateway counts as
-/// alive without a report.
+/// Time for which the deletion of a record is kept for other gateways, in ms. It exceeds the time for which a
+/// gateway counts as alive without a report.
 pub(super) const DELETION_LIFETIME: u64 = 2 * REPORT_LIFETIME;
 
-/// The keys of one namespace, other than records.
+/// The presence keys of one namespace.
 pub(super) struct PresenceKeys {
     gateways: String,
     resets: String,

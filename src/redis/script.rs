@@ -239,7 +239,7 @@ fn parse_decision(limit: &Limit, fields: &[i64]) -> Option<Decision> {
         remaining: u64::try_from(remaining).ok()?,
         used: u64::try_from(used).ok()?,
         reset_at: parse_time(reset_at)?,
-        // Negative if the charge was admitted, or is never admitted.
+        // Negative if the charge was admitted, or can never be.
         retry_at: parse_time(retry_at),
         wait: u64::try_from(wait).ok()?,
     })

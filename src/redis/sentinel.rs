@@ -150,8 +150,8 @@ async fn is_primary(
     Ok(name.ok_or(RedisFailure::Reply)? == "master")
 }
 
-/// The addresses that sentinels named, each with its number of votes, most votes first. A tie keeps the order
-/// of naming.
+/// The addresses that sentinels named, each with its number of votes, most votes first. Addresses with
+/// equally many votes keep the order in which they were named.
 pub(super) fn rank_by_votes(addresses: &[(String, u16)]) -> Vec<(&(String, u16), usize)> {
     let mut ranked = Vec::<(&(String, u16), usize)>::new();
     for address in addresses {

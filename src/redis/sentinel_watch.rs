@@ -16,7 +16,7 @@ use super::{
 pub(crate) struct SentinelWatch {
     sentinel: Arc<SentinelGroup>,
     node: Arc<RedisNode>,
-    /// In the order of the sentinels; `None` until the next check.
+    /// In the order of the sentinels; `None` if the next check must connect.
     connections: Box<[Option<MultiplexedConnection>]>,
 }
 

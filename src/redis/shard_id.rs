@@ -54,16 +54,16 @@ const CRC16: [u16; 256] = {
     table
 };
 
-/// A tag of the slot.
+/// A tag that is in this slot.
 pub(super) fn tag_of_slot(slot: u16) -> String {
     let mut tags = (0..u32::MAX).map(|number| number.to_string());
     let found = tags.find(|tag| slot_of_tag(tag.as_bytes()) == slot);
     found.unwrap_or_default()
 }
 
-/// The shard of a tag, by rendezvous hashing (Thaler and Ravishankar, 1998): the shard whose name and the tag
-/// have the highest hash. Adding or removing a shard moves only its own keys, and the order of the list has
-/// no effect.
+/// The shard of a tag, by rendezvous hashing (Thaler and Ravishankar, 1998): the shard whose name, hashed
+/// together with the tag, has the highest hash. Adding or removing a shard moves only its own keys, and the
+/// order of the list has no effect.
 pub(super) fn shard_of_tag<'a>(names: impl Iterator<Item = &'a str>, tag: &[u8]) -> ShardId {
     let weight = |name: &str| {
         // These constants never change: gateways of all versions must choose the same shard.

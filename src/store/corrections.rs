@@ -44,7 +44,7 @@ pub struct Correction {
 /// Totals and contents of the queue.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct QueueStats {
-    /// Dropped corrections, except returns of units: Redis did not make them, or may not have.
+    /// Dropped corrections, except returns of units. Redis did not make them, or it is unknown if it did.
     pub(super) dropped: u64,
     /// Units whose return was dropped, for the same reasons.
     pub(super) lost_units: u64,
@@ -211,9 +211,9 @@ impl CorrectionSender {
     }
 
     /// Waits for the reply of a call that timed out, and refunds what it charged. The request was decided
-    /// without that reply, so no request holds its slots and permits. Without the refund, a quota of 1 would
-    /// stay used beyond the `Retry-After` that the client got, because a hung Redis dates the charge when it
-    /// wakes up.
+    /// without that reply, so no request holds its slots and permits. A hung Redis dates the charge when it
+    /// wakes up: without the refund, a quota of 1 would stay used beyond the `Retry-After` that the client
+    /// got.
     pub(super) fn undo_late_charge(&self, reply: LateReply, charges: &[Charge<'_>]) {
         let owned = |charge: &Charge<'_>| (Arc::clone(charge.limit), charge.key, charge.cost);
         let charges: Vec<_> = charges.iter().map(owned).collect();

@@ -1,19 +1,20 @@
 //! Caches denials of Redis, so that a refused caller costs no call until its retry time.
 //!
 //! A denial applies only to its record, quota and cost. A larger cost would also be refused, but its retry
-//! time is unknown, and a client that waits for exactly `Retry-After` must be admitted if no other request
-//! has charged its key meanwhile. A cost above the quota is the exception: it is always refused, so any
-//! denial of the record answers it, without a `Retry-After`.
+//! time is unknown. That time must be exact: a client that waits for `Retry-After` is admitted unless another
+//! request has charged its key meanwhile. A cost above the quota is the exception: it is always refused, so
+//! any denial of the record answers it, without a `Retry-After`.
 //!
 //! A denial ends at its retry time at the latest. The time until then is counted from the sending of the
 //! call, less 1 ms, because two clocks in whole ms may differ by that much. The time that a denial reports is
 //! never ahead of the store's clock, so a `Retry-After` computed from it is never too short.
 //!
-//! Within that time, a denial is trusted for [`INITIAL_TRUST`], and for twice as long each time that the
-//! store repeats it: another gateway may have returned quota (by a refund, with unspent units, or after
-//! another shard refused the request), and does not notify this one. A denial of a cost above the limit's own
-//! is not trusted at all, because another gateway may charge the record with cheaper requests. While the
-//! store gives no answer, the last denial stays in force until its retry time ([`DenyCache::get_stale`]).
+//! Within that time, a denial is trusted for [`INITIAL_TRUST`] only, because another gateway may return quota
+//! (by a refund, with unspent units, or after another shard refused the request) without notifying this one.
+//! Each time that the store repeats the denial, it is trusted for twice as long. A denial of a cost above the
+//! limit's own cost is not trusted at all, because another gateway may charge the record with cheaper
+//! requests. While the store gives no answer, the last denial stays in force until its retry time
+//! ([`DenyCache::get_stale`]).
 //!
 //! The table is 4-way set-associative, bounded, and allocated on first use. A new entry replaces an expired
 //! one, or else the entry that expires first. A flood of callers can evict denials, but can never cause a
@@ -79,8 +80,8 @@ pub struct DenyCache {
 }
 
 struct CacheShard {
-    /// The [`MonotonicTime`], in ms, from which no entry is trusted; from then on [`DenyCache::get`] takes
-    /// no lock.
+    /// The [`MonotonicTime`], in ms, at which the trust in every entry has ended. From then on
+    /// [`DenyCache::get`] takes no lock.
     trusted_until: AtomicU64,
     /// The [`MonotonicTime`], in ms, after the last [`DenyCache::invalidate`] or [`DenyCache::clear`].
     /// Replies to calls sent before it are not cached.
@@ -133,8 +134,7 @@ impl DenyEntry {
         debug_assert!(self.cost > 0, "a cost of 0 is always admitted");
     }
 
-    /// Time for which the denial that replaces this one is trusted, in ms: twice as long if the store
-    /// repeated this one.
+    /// Time for which the denial that replaces this one is trusted, in ms: doubled if it repeats this one.
     fn next_trust(&self, timing: &ReplyTiming) -> u64 {
         let is_past = self.decision.retry_at.is_none_or(|retry_at| retry_at <= timing.decided_at);
         if is_past {

@@ -41,8 +41,8 @@ pub(super) fn decide(
     apply_policies(charges, |local| store.memory.charge_share(local, now, gateways))
 }
 
-/// Decides each charge by itself without Redis, by its cached denial or else its limit's failure policy, and
-/// charges nothing.
+/// Decides each charge independently without Redis, by its cached denial or else by its limit's failure
+/// policy, and charges nothing.
 pub(super) fn peek(
     charges: &[Charge<'_>],
     now: StoreTime,

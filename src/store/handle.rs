@@ -193,9 +193,9 @@ impl StoreHandle {
         }
     }
 
-    /// Renews leases of concurrency limits, each by a charge and the refund of the previous one. Unlike
-    /// [`Self::adjust`], it waits for a hung server, so that the outcome of each renewal is known, and queues
-    /// nothing: leases are renewed again when Redis is back.
+    /// Renews leases of concurrency limits: each renewal is a charge, then the refund of the previous charge.
+    /// Unlike [`Self::adjust`], it waits for a hung server, so that the outcome of each renewal is known, and
+    /// queues nothing: leases are renewed again when Redis is back.
     pub async fn renew(
         &self,
         adjustments: &[Adjustment<'_>],
@@ -249,7 +249,7 @@ impl StoreHandle {
         absorbed.into_iter().map(outcome).collect()
     }
 
-    /// Decides each charge by itself, and charges nothing. An expired record counts as empty, and leased
+    /// Decides each charge independently, and charges nothing. An expired record counts as empty, and leased
     /// units count as remaining. If Redis gives no answer, cached denials and the limits' failure policies
     /// decide.
     ///

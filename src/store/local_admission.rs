@@ -26,7 +26,7 @@ use crate::{
     redis::{CallError, RedisClient, RedisFailure},
 };
 
-/// Time that a request waits longer than its call, so that the call times out first.
+/// Time that a request waits beyond its call's timeout, so that the call times out first.
 const REPLY_MARGIN: Duration = Duration::from_millis(5);
 
 /// All leases of the process.
@@ -101,7 +101,8 @@ impl LocalAdmission {
     }
 
     /// Refunds a charge of [`Self::take`] or the queue to the lease, and returns the decision after it.
-    /// `None` if the charge is not in the lease's sub-window, or that has ended: refund it at the store.
+    /// `None` if the charge is outside of the lease's sub-window, or if that sub-window has ended: the caller
+    /// must refund it at the store.
     pub(super) fn absorb_refund(&self, adjustment: &Adjustment<'_>) -> Option<StoreDecision> {
         let &Adjustment { limit, key, change } = adjustment;
         let Change::Refund { charged_at, cost } = change else { return None };
@@ -130,7 +131,7 @@ impl LocalAdmission {
     }
 
     /// The time, by [`Clock::uptime`], until which a request that arrives now may wait: the response timeout
-    /// of a call, and [`REPLY_MARGIN`].
+    /// of a call plus [`REPLY_MARGIN`].
     pub(super) fn deadline(&self) -> Uptime {
         self.clock.uptime() + self.client.response_timeout() + REPLY_MARGIN
     }
@@ -262,8 +263,8 @@ impl FetchTask {
                     }
                     let charge = Charge { limit: &limit, key, cost: demand.minimum };
                     let refused = Decision { admitted: false, ..grant.decision };
-                    // Otherwise a charge of the minimum cost may still be admitted, from units in the lease
-                    // or from units that other requests put back.
+                    // Not cached if units were granted or the lease held some: units in the lease, or units
+                    // that other requests put back, may still admit this cost.
                     if grant.units == 0 && fetch.started_empty() {
                         self.deny_cache.insert(
                             &charge,

@@ -136,7 +136,7 @@ impl MemoryStore {
         admitted
     }
 
-    /// Decides each charge by itself at `now`, and charges nothing.
+    /// Decides each charge independently at `now`, and charges nothing.
     pub fn peek(&self, charges: &[Charge<'_>], now: StoreTime) -> Verdict {
         self.peek_as(DecisionSource::Store, charges, now, 1)
     }
@@ -248,14 +248,14 @@ fn share(quota: Quota, cost: u32, gateways: u32) -> Quota {
         | Algorithm::FixedWindow
         | Algorithm::TokenBucket
         | Algorithm::Concurrency => {
-            // At least `cost`: a smaller share would refuse the request at any time, without a retry time.
+            // At least `cost`: a smaller share would always refuse the request, without a retry time.
             Quota { limit: limit.max(cost).min(quota.limit), ..quota }
         }
     }
 }
 
-/// The `max_wait`, in ms, that an empty share of `rate` needs for a request of `cost` that fits into the
-/// whole bucket; 0 if it does not fit. The request's last slot may then begin after the configured
+/// The `max_wait`, in ms, with which an empty bucket of this share's `rate` admits a request of `cost`; 0 if
+/// the request does not fit into the whole quota. The request's last slot may then begin after the configured
 /// `max_wait`; the request waits only for its first slot, which begins in time.
 fn added_wait(quota: &Quota, rate: u32, cost: u32) -> u32 {
     if u64::from(cost) > quota.capacity() {

@@ -135,7 +135,7 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
         self.charges.iter().filter_map(TrackedCharge::failure)
     }
 
-    /// Sets the outcomes of the charges that the filter `selects` to those of a verdict on them.
+    /// Sets the outcomes of the charges that the filter `selects`. `verdict` is the verdict on these charges.
     fn adopt(&mut self, selects: impl Fn(&TrackedCharge<'c>) -> bool, verdict: Verdict) {
         let selected = self.charges.iter_mut().filter(|tracked| selects(tracked));
         for (tracked, outcome) in selected.zip(verdict.outcomes) {
@@ -170,8 +170,8 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
 }
 
 impl StoreHandle {
-    /// Decides in this order: from leased units, which can be put back, and cached denials; then, by failure
-    /// policy, the charges whose fetch failed; then the rest at the store, in one call.
+    /// Decides first from leased units (which can be put back) and cached denials. Then the failure policies
+    /// decide the charges whose fetch failed. Last, the store decides the rest in one call.
     pub(super) async fn charge_multiple(
         &self,
         local: &LocalAdmission,

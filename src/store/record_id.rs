@@ -39,8 +39,8 @@ pub(crate) fn shared_record_id(limit: &Limit, key: Key) -> u128 {
     key.0 ^ limit.identity.hash()
 }
 
-/// A distinct number for each quota of a record. Only sliding windows are strict, and their `max_wait` is 0,
-/// so the complement marks a strict quota without a collision.
+/// A distinct number for each quota of a record. A strict quota has the complement as its number. It collides
+/// with no other number, because only sliding windows are strict, and their `max_wait` is 0.
 fn quota_id(quota: &Quota) -> u64 {
     let number = u64::from(quota.limit) << 32 | u64::from(quota.algorithm.max_wait());
     if quota.algorithm.is_strict() { !number } else { number }

@@ -179,7 +179,7 @@ impl ShardFanout<'_> {
         calls
     }
 
-    /// Decides each charge by itself, and charges nothing.
+    /// Decides each charge independently, and charges nothing.
     pub(super) async fn peek(
         &self,
         charges: &[Charge<'_>],
@@ -329,7 +329,7 @@ impl Drop for ShardCalls<'_, '_> {
     }
 }
 
-/// The verdict on charges that were each decided by itself.
+/// The verdict on charges that were decided independently.
 fn peek_verdict(charges: &[Charge<'_>], items: RoutedItems<Charge<'_>>) -> Verdict {
     let outcomes = items.outcomes();
     let mut decided = charges.iter().zip(&outcomes);
@@ -338,7 +338,7 @@ fn peek_verdict(charges: &[Charge<'_>], items: RoutedItems<Charge<'_>>) -> Verdi
     Verdict { admitted, outcomes }
 }
 
-/// Decides each charge by itself, over a new connection, and charges nothing: for the operator.
+/// Decides each charge independently, over a new connection, and charges nothing: for the operator.
 pub(super) async fn peek_each(
     backend: &RedisBackend,
     charges: &[Charge<'_>],

@@ -1,8 +1,8 @@
 //! Leases: one call to the store charges units for many requests, which this process then decides.
 //!
-//! From Rockset's batched reservations ("How We Improved the Concurrency and Scalability of Our Redis Rate
-//! Limiting System"). Everything here is pure: no I/O, no waiting, and time is a parameter, in ms of
-//! this process's monotonic clock ([`crate::clock::Clock::monotonic`]). Where [`LeaseRegistry::join`]
+//! The design follows Rockset's batched reservations ("How We Improved the Concurrency and Scalability of Our
+//! Redis Rate Limiting System"). Everything here is pure: no I/O, no waiting, and time is a parameter, in ms
+//! of this process's monotonic clock ([`crate::clock::Clock::monotonic`]). Where [`LeaseRegistry::join`]
 //! returns a [`LeaseFetch`], its caller asks the store for [`LeaseFetch::demand`] and completes it with the
 //! reply.
 //!

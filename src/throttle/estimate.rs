@@ -9,11 +9,11 @@
 //! With the load `t = kn/m`, the number of free positions has the mean `m e^-t` and the variance
 //! `m e^-t (1 - (1+t) e^-t)`. The derivative of `n` with respect to it is `-e^t / k`, so the estimate has the
 //! variance `m (e^t - t - 1) / k^2` and the relative standard deviation `sqrt((e^t - t - 1) / m) / t`. It
-//! grows with `t`, from `1 / sqrt(2m)` without bound as the last positions fill.
+//! grows with `t`: it begins at `1 / sqrt(2m)`, and is unbounded as the last positions fill.
 //!
 //! Grown filters are read as if they had the configured size, so that the estimate does not depend on the
-//! time of growth, and only at `s` of its positions. With the share `q = s/m`, the estimate has the relative
-//! standard deviation `sqrt((e^t - qt - 1) / s) / t`.
+//! time of growth. Only `s` of the `m` positions of that size are read. With the share `q = s/m`, the
+//! estimate has the relative standard deviation `sqrt((e^t - qt - 1) / s) / t`.
 
 use super::geometry::Geometry;
 
@@ -60,7 +60,7 @@ pub fn max_countable(geometry: &Geometry) -> u64 {
 /// shares of set positions in each live generation.
 pub fn false_positive(geometry: &Geometry, fills: &[f64]) -> f64 {
     let in_one = |fill: &f64| fill.powi(geometry.hashes.cast_signed());
-    // Without the rounding of `1 - p` for a small `p`.
+    // `ln_1p` and `exp_m1` avoid the rounding of `1 - p` for a small `p`.
     -fills.iter().map(|fill| f64::ln_1p(-in_one(fill))).sum::<f64>().exp_m1()
 }
 

@@ -224,8 +224,8 @@ impl<A: Atomics> Filter<A> {
         resized
     }
 
-    /// Adds the live bits of `other`, at the positions `part` of the larger filter. The sizes must be ones
-    /// that [`Self::resized`] makes of each other. Does not move the marks of changes.
+    /// Adds the live bits of `other`, at the positions `part` of the larger filter. One size must divide the
+    /// other, as [`Self::resized`] ensures. Does not move the marks of changes.
     pub fn absorb(&self, other: &Self, part: Range<usize>) {
         let mut sweep = self.sweep.lock();
         let live = self.load_epoch().mask() & other.load_epoch().mask();

@@ -12,8 +12,8 @@ use crate::{clock::StoreTime, mix::local_token, secret::KeySecret};
 /// a permission.
 const UNAUTHORIZED: u16 = 401;
 
-/// Number of minutes after the minute of its 401 for which a token stays rejected. It is small, because an
-/// active user with one stray 401 is denied for as long.
+/// Number of minutes for which a token stays rejected after the minute of its 401. It is small, because one
+/// stray 401 denies an active user for that long.
 const REJECTED_MINUTES: u64 = 1;
 
 /// Retry times are spread over the memory divided by this, within [`MIN_RETRY_SPREAD`] and

@@ -14,8 +14,8 @@ pub const MAX_COMPLETE_GENERATIONS: u32 = 30;
 /// Maximum number of positions at the configured size: 4 TiB of filters.
 const MAX_BITS: f64 = (1_u64 << 40) as f64;
 
-/// Maximum of [`Geometry::growth`]. A payload of filters this large takes half as much memory as the smallest
-/// filters.
+/// Maximum of [`Geometry::growth`]. One payload of filters of this growth takes half as much memory as all
+/// filters of the configured size.
 pub const MAX_GROWTH: u32 = 16;
 
 /// Maximum number of positions at which larger filters are surveyed ([`Geometry::surveyed`]).
@@ -126,8 +126,8 @@ impl Geometry {
         self.bits / self.growth as usize
     }
 
-    /// Number of positions of the configured size to read for an estimate of the number of tokens. Larger
-    /// filters are read at a part of them, so that growth costs no time.
+    /// Number of positions of the configured size to read for an estimate of the number of tokens. Grown
+    /// filters are read only at a part of these positions, so that growth costs no time.
     pub fn surveyed(&self) -> usize {
         let all = self.configured_bits();
         if self.growth == 1 { all } else { all.min(MAX_SURVEYED) }
@@ -150,7 +150,7 @@ impl Geometry {
         now.periods_of(self.generation_length)
     }
 
-    /// When the generation `index` starts.
+    /// The time at which the generation `index` starts.
     pub fn start_of(&self, index: u64) -> StoreTime {
         StoreTime::from_unix_ms(index * self.generation_length)
     }

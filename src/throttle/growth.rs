@@ -3,7 +3,7 @@
 use super::{Filter, payload};
 use crate::clock::StoreTime;
 
-/// The factor by which the filters shrink, and by which they at least grow.
+/// The factor by which the filters shrink, and the smallest factor by which they grow.
 const STEP: u32 = 4;
 
 /// Decides once per tick whether the filters need another size.
@@ -24,8 +24,8 @@ pub struct GrowthControl {
 }
 
 impl GrowthControl {
-    /// The growth that `filter` needs, at most `max_growth`; `None` if it already has it. `fills` are its
-    /// [`Filter::fills`] at `now`.
+    /// The growth that `filter` needs, at most `max_growth`; `None` if it already has this growth. `fills`
+    /// are its [`Filter::fills`] at `now`.
     pub fn wanted(
         &mut self,
         filter: &Filter,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Filter;
 use crate::clock::StoreTime;
 
-/// The filter in which tokens are recorded, and during a change of size also the filter from which it is
-/// copied. Each token is in one of them.
+/// The filter in which tokens are recorded, and during a change of size also the filter from which the bits
+/// are copied. Each token is in at least one of them.
 pub(super) struct LiveFilters {
     pub(super) current: Arc<Filter>,
     /// The filter of the previous size, until its bits are copied and no worker records in it.

@@ -60,7 +60,7 @@ pub struct Hysteresis {
     /// The time since which the number is below `resume_below`.
     calm_since: Option<StoreTime>,
     /// [`Self::retry_at`]. It never moves back while `over_threshold` is true. Mode `on` needs it even while
-    /// that is false.
+    /// `over_threshold` is false.
     retry_at: StoreTime,
 }
 
@@ -82,7 +82,7 @@ impl Hysteresis {
         let is_calm = self.calm_since.is_some_and(|since| now.saturating_sub(since) >= CALM_PERIOD);
         let before = self.over_threshold;
         self.over_threshold = if before { !is_calm } else { self.ticks_above >= TRIGGER_TICKS };
-        // While `over_threshold` is false, only mode `on` denies, and a calm period does not end that.
+        // While `over_threshold` is false, only mode `on` denies, and a calm period does not end this mode.
         let calm_since = self.calm_since.filter(|_| self.over_threshold);
         let retry_at = calm_since.unwrap_or(next_expiry) + CALM_PERIOD;
         self.retry_at =

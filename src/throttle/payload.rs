@@ -26,17 +26,18 @@ const VERSION: u8 = 1;
 /// positions per token (u32) and the seed; numbers are little-endian.
 pub(super) const HEADER_LEN: usize = 1 + 8 + 4 + 32;
 
-/// Below 1/N set bits, a filter is compressed.
+/// A filter is compressed if less than 1/N of its bits are set.
 const SPARSE_RATIO: u64 = 5;
 
-/// Below 1/N clear bits, a filter is saturated and useless.
+/// A filter is saturated and useless if less than 1/N of its bits are clear.
 ///
-/// This takes eight times the tokens that the filter is sized for; more than nine of ten unknown tokens are
-/// then false positives. A filter that is less full still denies some unknown tokens and must be used:
+/// It is then filled with eight times the tokens that it is sized for; more than nine of ten unknown tokens
+/// are then false positives. A filter that is less full still denies some unknown tokens and must be used:
 /// otherwise active users would be denied only because there are more than expected.
 const SATURATION_RATIO: u64 = 256;
 
-/// Maximum share of set bits in a sparse generation: a quarter of the tokens that it is sized for.
+/// Maximum share of set bits in a sparse generation: the share at a quarter of the tokens that it is sized
+/// for.
 const SPARSE_FILL: f64 = 0.159;
 
 /// The reason why a payload from Redis is not used.
@@ -86,8 +87,8 @@ pub fn max_len(geometry: &Geometry) -> usize {
     1 + HEADER_LEN + geometry.grown(MAX_GROWTH).bits / 8
 }
 
-/// Converts the bits of a generation to a filter of another size, in bytes; one size divides the other. A
-/// larger filter repeats the bits; a smaller one has the bits of all parts.
+/// Converts the bits of a generation to a filter of `len` bytes. One of the two sizes must divide the other.
+/// A larger filter repeats the bits; a smaller one has the bits of all parts.
 pub fn resize(bits: &[u8], len: usize) -> Vec<u8> {
     let mut resized = vec![0; len];
     if bits.is_empty() || len == 0 {
@@ -100,7 +101,7 @@ pub fn resize(bits: &[u8], len: usize) -> Vec<u8> {
     resized
 }
 
-/// True if a generation has so few bits that it also fits this size with room for more.
+/// True if a generation has so few set bits that this size has room for more tokens.
 pub fn is_sparse(bits: &[u8]) -> bool {
     is_sparse_fill(count_ones(bits) as f64 / (bits.len() * 8) as f64)
 }

@@ -1,5 +1,5 @@
-//! Caches the tokens that a worker recorded recently, so that not each request of a busy token needs a lookup
-//! in the filters.
+//! Caches the tokens that a worker recorded recently, so that most requests of a busy token need no lookup in
+//! the filters.
 
 use std::cell::Cell;
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of slots; a power of two.
 const SLOTS: usize = 1 << 14;
 
-/// The bits of a token that are the index of its slot, the lowest ones. An entry stores the lowest bits of
-/// the minute in their place.
+/// The lowest bits of a token, which are the index of its slot. An entry stores the lowest bits of the minute
+/// in their place.
 const INDEX_MASK: u64 = SLOTS as u64 - 1;
 
 /// Tokens that were answered with 401, with the minute of the answer. A direct-mapped table: a later token

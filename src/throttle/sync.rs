@@ -258,7 +258,7 @@ impl FilterSync {
         {
             return Ok(());
         }
-        // The generation has expired since it was read, so no gateway needs it.
+        // If the generation has expired since it was read, no gateway needs it.
         let Some(bits) = filter.export(index) else { return Ok(()) };
         if found == ReadState::Absent && bits.iter().all(|&byte| byte == 0) {
             state.dirty = false;

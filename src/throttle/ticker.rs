@@ -31,7 +31,7 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 const ROTATE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Throttle {
-    /// Runs the control loop until `stop` is cancelled. `store` has the shared filters; without it, the
+    /// Runs the control loop until `stop` is cancelled. `store` holds the shared filters; with `None`, the
     /// filters are not shared.
     pub async fn run<S: FilterStore>(
         self: Arc<Self>,

@@ -53,7 +53,8 @@ fn quotas() -> impl Strategy<Value = Quota> {
 /// Taken slots: the time at which they begin, rounded up, and their number.
 type Taken = Vec<(StoreTime, u32)>;
 
-/// True if any n slots are n slots apart; each begins at a whole ms, rounded up.
+/// True if the time between any two taken slots is long enough for the slots in between. Times are in whole
+/// ms, rounded up.
 fn are_apart(taken: &Taken, quota: &Quota) -> bool {
     let mut taken = taken.clone();
     taken.sort_unstable();

@@ -20,7 +20,7 @@ pub(super) const MAX_BATCH: usize = 64;
 /// Maximum number of calls in flight. In a Cluster, nearly every record is on a shard (slot) of its own.
 pub(super) const MAX_SENDERS: usize = 16;
 
-/// The most queues that are summed to check their invariants.
+/// Maximum number of queues whose lengths are summed to check the invariants.
 const CHECKED_QUEUES: usize = 64;
 
 /// The reason for a correction, which decides how it is counted.
@@ -241,8 +241,8 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         self.check_invariants();
     }
 
-    /// Checks the invariants between the fields, in debug builds. The queues are only summed while they are
-    /// few, because this runs after each step.
+    /// Checks the invariants between the fields, in debug builds. Sums the queues only while they are few,
+    /// because this runs after each step.
     fn check_invariants(&self) {
         debug_assert!(self.waiting <= CAPACITY + MAX_SENDERS * MAX_BATCH, "{} wait", self.waiting);
         debug_assert!(self.senders <= MAX_SENDERS, "{} senders", self.senders);

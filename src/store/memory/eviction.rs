@@ -3,12 +3,13 @@
 //! An evicted record loses its count. Records are therefore ranked by the used share of their quota, then by
 //! requests, then by age. A flood of made-up keys is then evicted first: each key is charged once, at
 //! whatever cost, and is newer than the callers that it competes with. No bounded store can distinguish one
-//! flood from callers: a key for every place, each with as many requests (up to [`MAX_LEVEL`]) and as much of
-//! its quota used as the callers.
+//! kind of flood from callers: a flood with enough keys to fill the store, each of which makes as many
+//! requests (up to [`MAX_LEVEL`]) and uses as much of its quota as a caller.
 
 use crate::{clock::StoreTime, limit::Decision};
 
-/// Maximum count of charges, and number of parts in which the used share of a quota is measured.
+/// Maximum number of charges that are counted, and number of steps in which the used share of a quota is
+/// measured.
 const MAX_LEVEL: u32 = 15;
 
 /// Creation times are in ms, modulo 2^24 (4.6 hours).
@@ -54,8 +55,8 @@ impl RecordUsage {
         self.with(self.charges(), share(decision))
     }
 
-    /// The usage of a concurrency limit's record after a charge or an adjustment. It has the highest rank
-    /// while permits are held; connections bound the number of such records.
+    /// The usage of a concurrency limit's record after a charge or an adjustment. The record has the highest
+    /// rank while permits are held; the number of connections bounds the number of such records.
     pub(super) fn with_held_permits(self, decision: &Decision) -> Self {
         let level = if decision.used > 0 { MAX_LEVEL } else { 0 };
         self.with(level, level)

@@ -191,8 +191,8 @@ impl RecordShard {
     }
 }
 
-/// The update of a record's usage by a charge of `cost`, or by an adjustment (0). A charge that costs nothing
-/// must not raise it.
+/// The update of a record's usage after a charge of `cost`, or after an adjustment (a `cost` of 0). A charge
+/// that costs nothing must not raise the usage.
 fn usage_update(
     algorithm: Algorithm,
     cost: u32,

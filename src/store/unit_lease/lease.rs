@@ -72,8 +72,8 @@ impl LeasedUnits {
         if monotonic < self.deadline { self.count } else { 0 }
     }
 
-    /// True if a charge at `charged_at`, by the store's clock, is in these units' sub-window and that has not
-    /// ended at `monotonic`.
+    /// True if a charge at `charged_at`, by the store's clock, is in these units' sub-window, and that
+    /// sub-window has not ended at `monotonic`.
     fn covers(&self, quota: &Quota, charged_at: StoreTime, monotonic: MonotonicTime) -> bool {
         let start = self.end.minus_ms(quota.sub_window());
         (start..self.end).contains(&charged_at) && monotonic < self.deadline
@@ -324,8 +324,8 @@ impl<W: LeaseWaiter> Lease<W> {
             let queue = mem::take(&mut self.queue);
             queue.end(|cost| if cost == minimum { refused } else { WaiterOutcome::CallStore });
         }
-        // After a full grant, a request still waits only if leased units expired during the fetch; it keeps its
-        // place.
+        // After a full grant, requests still wait only if leased units expired during the fetch. They keep
+        // their places.
         let is_discarded = fetch.is_some_and(|fetch| fetch.is_discarded);
         let discarded = if is_discarded { mem::take(&mut self.units.count) } else { 0 };
         self.queue.append(arrivals);
@@ -414,8 +414,9 @@ impl<W: LeaseWaiter> Lease<W> {
         self.mark_for_return(to_return);
     }
 
-    /// Discards all units, because the operator has deleted their record. A fetch in flight was also charged
-    /// to it. Returns the number of discarded units.
+    /// Discards all units, because the operator has deleted their record. The units of a fetch in flight were
+    /// charged to that record, so they are discarded as well, except those that waiting requests need.
+    /// Returns the number of discarded units.
     pub(super) fn discard(&mut self) -> u64 {
         let count = self.outstanding();
         self.units = LeasedUnits::default();
@@ -427,8 +428,8 @@ impl<W: LeaseWaiter> Lease<W> {
         count
     }
 
-    /// Moves the units to be returned to `out`, and all units after [`IDLE_TIMEOUT`]; none while the store
-    /// cannot be reached. True if the lease is to be removed.
+    /// Moves to `out` the units that are to be returned and, after [`IDLE_TIMEOUT`] without a request, all
+    /// units; none while the store cannot be reached. True if the lease is to be removed.
     pub(super) fn sweep(
         &mut self,
         monotonic: MonotonicTime,

@@ -35,8 +35,8 @@ const SWEEP_BATCH: usize = 1 << 14;
 pub struct LeaseKey {
     /// The store's record: the key and the limit's identity, whatever its quota.
     pub record: u128,
-    /// The record under one quota, `reserve` and `enforce`. Units charged under one are never spent under
-    /// another, after a reload or in another tier.
+    /// The record under one combination of quota, lease size and `enforce`. Units charged under one
+    /// combination are never spent under another, neither after a reload nor in another tier.
     pub lease_id: u128,
 }
 
@@ -88,8 +88,8 @@ pub struct LeaseStats {
     pub granted: u64,
     /// Returned to the store, with a fetch or by the sweep.
     pub returned: u64,
-    /// Upper bound of the lost units: with fetches and returns of unknown outcome, and after the registry was
-    /// closed.
+    /// Upper bound of the units that were lost with fetches and returns of unknown outcome, or after the
+    /// registry was closed.
     pub lost: u64,
     /// Discarded because the operator deleted their record.
     pub discarded: u64,
@@ -108,7 +108,7 @@ pub struct LeaseRegistry<W: LeaseWaiter> {
     stripes: Box<[Mutex<Stripe<W>>]>,
     /// Maximum number of leases in one stripe.
     stripe_capacity: usize,
-    /// The stripe at which the next sweep begins, modulo their number.
+    /// The stripe at which the next sweep begins, modulo the number of stripes.
     sweep_cursor: AtomicUsize,
     gateways: AtomicU32,
     is_closed: AtomicBool,
@@ -259,8 +259,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         self.stripe(record).lock().leases.get(&lease_id).map(Lease::snapshot)
     }
 
-    /// Sweeps a part of the leases at `monotonic`; call it a few times a second. Adds the units to be
-    /// returned to `out`: units whose sub-window has ended, and all units of leases without a request for
+    /// Sweeps a part of the leases at `monotonic`; call it a few times a second. Adds to `out` the units that
+    /// are to be returned: units whose sub-window has ended, and all units of leases without a request for
     /// [`super::IDLE_TIMEOUT`]. Removes leases without a request for [`super::REMOVAL_TIMEOUT`]. Units whose
     /// key's shard is not reachable stay, and so do their leases.
     pub fn sweep(

@@ -26,7 +26,7 @@ impl<W: LeaseWaiter> WaitQueue<W> {
         self.0.is_empty()
     }
 
-    /// The lowest cost of a request, and the sum of all costs; 0 if none waits.
+    /// The lowest cost of a request, and the sum of all costs; both 0 if none waits.
     pub(super) fn costs(&self) -> (u32, u32) {
         let costs = self.0.iter().map(LeaseWaiter::cost);
         (costs.clone().min().unwrap_or(0), costs.fold(0, u32::saturating_add))
@@ -58,7 +58,7 @@ impl<W: LeaseWaiter> WaitQueue<W> {
         }
     }
 
-    /// Ends the wait of all requests, with `outcome` of each cost.
+    /// Ends the wait of each request with the `outcome` for its cost.
     pub(super) fn end(self, outcome: impl Fn(u32) -> WaiterOutcome) {
         for waiter in self.0 {
             let outcome = outcome(waiter.cost());

@@ -59,8 +59,9 @@ pub(super) fn occupied(
     (0..surveyed).filter(|at| folded(words, positions, *at) & mask != 0).count()
 }
 
-/// In a filter folded to `positions`, the number of set bits in each slot of `mask` at evenly spread
-/// positions, and the number of these positions: at least `samples`, if there are as many.
+/// Samples evenly spread positions of a filter folded to `positions`. Returns the number of set bits in each
+/// slot of `mask` at these positions, and the number of sampled positions: at least `samples`, if the filter
+/// has that many.
 pub(super) fn ones(
     words: &[impl AtomicWord],
     positions: usize,

@@ -39,14 +39,14 @@ impl GenerationTable {
         state
     }
 
-    /// The states of the `live` generations that have one.
+    /// The existing states of the `live` generations.
     pub(super) fn live(&self, live: RangeInclusive<u64>) -> impl Iterator<Item = &GenerationState> {
         self.slots.iter().filter(move |state| live.contains(&state.index))
     }
 
-    /// The generations of `older` to synchronize. First come at most `max_dirty` dirty ones, by the oldest
-    /// attempt and then newest first. Then come others, round-robin: at least one, and up to `at_least`
-    /// generations in all.
+    /// The generations of `older` to synchronize. First come at most `max_dirty` dirty ones: those with the
+    /// oldest attempt first and, among equals, the newest. Then come others, round-robin: at least one, and
+    /// as many as bring the total to `at_least`.
     pub(super) fn select(
         &mut self,
         older: RangeInclusive<u64>,

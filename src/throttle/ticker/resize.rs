@@ -12,7 +12,8 @@ use crate::throttle::{Filter, live_filters::LiveFilters};
 /// Number of positions to copy between two rotations: a few dozen ms.
 const COPY_PART: usize = 1 << 24;
 
-/// Number of further ticks for which the old filter is kept. The second of them is at least a second later.
+/// Number of further ticks for which the old filter is kept. The second of them begins at least a second
+/// after the resize.
 const TICKS_KEPT: u64 = 2;
 
 impl Ticker<'_> {

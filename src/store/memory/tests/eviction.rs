@@ -118,7 +118,7 @@ fn evicted_by_a_flood(times: u64, delay: u64) -> usize {
     evicted * 100 / ROOM
 }
 
-/// The page on limits says a sixth and a third. Keys are random, so the figures vary by a few percent.
+/// The page on limits states a sixth and a third. Keys are random, so the figures vary by a few percent.
 #[test]
 fn a_store_full_of_blocked_callers_loses_few_of_them_to_a_flood() {
     let delays = [0, 1, 5_000];
